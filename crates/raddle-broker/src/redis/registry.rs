@@ -10,14 +10,14 @@ use std::{
 use async_trait::async_trait;
 use raddle_core::{
     Tid, WorkerEntry,
-    worker::{Beat, WorkerInfo, WorkerStatus},
+    worker::{Beat, WorkerInfo},
 };
 
 use super::{
     Redis,
     keys::Keys,
     link::{Link, Sure},
-    reclaim::{Leaving, TAKEOVER_MARGIN, reclaim, take_from},
+    reclaim::{Leaving, TAKEOVER_MARGIN, held_by, reclaim, take_from},
     record::{millis, unreadable},
     script,
     submit::{own_args, worker_args},
@@ -90,16 +90,34 @@ impl Leases for Redis {
 impl Redis {
     /// Lets operators see a worker with `redis-cli`. Nothing depends on it.
     pub(super) async fn show_worker(&self, worker: Tid, info: &WorkerInfo) {
-        let key = self.core.keys.worker(worker);
-        let mut pipe = redis::pipe();
-        pipe.cmd("HSET").arg(&key).arg("name").arg(&info.name).arg("type").arg(&info.kind);
-        pipe.arg("host").arg(&info.host).arg("pid").arg(info.pid).arg("caps").arg(info.capabilities.to_string());
-        pipe.arg("queues").arg(info.queues.join(",")).arg("status").arg(WorkerStatus::Active.as_str());
-        pipe.cmd("EXPIRE").arg(&key).arg(SHOWN_SECONDS);
-        if let Err(error) = self.link().query::<()>(&pipe).await {
+        let shown = show(self.link(), worker, Some(info), Beat::default()).await;
+        if let Err(error) = shown {
             tracing::debug!(%error, "a worker is not shown to operators");
         }
     }
+}
+
+/// Writes the hash `worker:<tid>`: what the worker is, if that is given, what it does, and when it said so.
+async fn show(link: &Link, worker: Tid, info: Option<&WorkerInfo>, beat: Beat) -> Result<()> {
+    let tasks = if beat.busy > 0 { held_by(link, worker).await? } else { Vec::new() };
+    let tasks: Vec<String> = tasks.iter().map(ToString::to_string).collect();
+    let key = link.keys.worker(worker);
+    let mut pipe = redis::pipe();
+    pipe.cmd("HSET").arg(&key).arg("status").arg(beat.status.as_str()).arg("busy").arg(beat.busy);
+    pipe.arg("task").arg(tasks.join(",")).arg("time").arg(jiff::Timestamp::now().to_string());
+    if let Some(info) = info {
+        pipe.arg("name").arg(&info.name).arg("type").arg(&info.kind).arg("host").arg(&info.host).arg("pid");
+        pipe.arg(info.pid).arg("caps").arg(info.capabilities.to_string()).arg("queues").arg(info.queues.join(","));
+    }
+    pipe.cmd("EXPIRE").arg(&key).arg(SHOWN_SECONDS);
+    pipe.cmd("HEXISTS").arg(&key).arg("host").cmd("HGET").arg(link.keys.of("workers")).arg(worker.to_string());
+    let (_, _, is_whole, stored): (u32, u32, bool, Option<String>) = link.query(&pipe).await?;
+    // It expires while the worker cannot reach the server.
+    if let Some(stored) = stored.filter(|_| !is_whole) {
+        let info: WorkerInfo = serde_json::from_str(&stored).map_err(|error| unreadable(worker, error))?;
+        Box::pin(show(link, worker, Some(&info), beat)).await?;
+    }
+    Ok(())
 }
 
 fn entry(tid: Tid, info: &str, beat: Option<&String>) -> Result<WorkerEntry> {
@@ -160,11 +178,7 @@ async fn renew(link: &Link, worker: Tid, ttl: Duration, beat: Beat) -> Result<Pu
     if state != "alive" {
         return Ok(Pulse::Expired);
     }
-    let key = link.keys.worker(worker);
-    let mut pipe = redis::pipe();
-    pipe.cmd("HSET").arg(&key).arg("status").arg(beat.status.as_str()).arg("busy").arg(beat.busy);
-    pipe.cmd("EXPIRE").arg(&key).arg(SHOWN_SECONDS);
-    if let Err(error) = link.query::<()>(&pipe).await {
+    if let Err(error) = show(link, worker, None, beat).await {
         tracing::debug!(%error, "a worker is not shown to operators");
     }
     Ok(Pulse::Alive(reclaimed))

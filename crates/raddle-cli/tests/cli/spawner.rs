@@ -262,6 +262,36 @@ fn workers_that_cannot_start_are_braked_and_that_is_said() {
 }
 
 #[test]
+fn operators_see_time_task_and_host_of_a_worker_in_redis() {
+    let (world, server) = on_redis();
+    let worker = world.worker(&["--concurrency", "1"]);
+    let show = || {
+        let shown = world.bash(&format!("redis-cli -s redis.sock HGETALL 'raddle:{{cli}}:worker:{worker}'")).ok();
+        let lines: Vec<String> = shown.text().lines().map(str::to_owned).collect();
+        lines
+            .chunks_exact(2)
+            .map(|pair| (pair[0].clone(), pair[1].clone()))
+            .collect::<std::collections::BTreeMap<_, _>>()
+    };
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    assert_eq!((show()["host"].as_str(), show()["task"].as_str(), show()["busy"].as_str()), (&*host, "", "0"));
+    let tid = world.submit(&["--", "sh", "-c", "while ! test -e go; do sleep 0.02; done"]);
+    until("its task is shown", || show()["task"] == tid);
+    let then = show()["time"].clone();
+    assert!(then.starts_with("20") && then.ends_with('Z'), "{then}");
+    until("it is refreshed", || show()["time"] != then);
+    // One that has expired is whole again with the next heartbeat.
+    world.bash(&format!("redis-cli -s redis.sock DEL 'raddle:{{cli}}:worker:{worker}'")).ok();
+    until("it is back", || show().get("host").is_some_and(|shown| *shown == host));
+    world.file("go", "");
+    world.raddle(["wait", &tid]).ok();
+    until("its task is gone", || show()["task"].is_empty());
+    world.raddle(["worker", "stop", "--all"]).ok();
+    end(server);
+    fs::remove_file(world.path().join("raddle.toml")).unwrap();
+}
+
+#[test]
 fn workers_leave_when_there_is_nothing_to_do_and_come_back() {
     let world = World::new();
     let spawner = spawner(&world, &["--idle-timeout", "0.5", "--poll-ms", "60000"]);
