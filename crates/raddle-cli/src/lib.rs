@@ -25,8 +25,6 @@ mod tid;
 mod trust;
 mod worker;
 
-use clap::Parser;
-
 /// Whether a program that was started with this argument is to call [`run`], though nobody has typed it.
 pub fn is_internal(argument: &std::ffi::OsStr) -> bool {
     argument == raddle_fabric::contained::LEASH
@@ -40,7 +38,7 @@ pub fn run() -> u8 {
     if std::env::args_os().nth(1).is_some_and(|argument| argument == raddle_fabric::contained::LEASH) {
         return raddle_fabric::contained::leash_main();
     }
-    let cli = match args::Cli::try_parse() {
+    let cli = match args::parse() {
         Ok(cli) => cli,
         Err(error) => {
             // Help goes to stdout and may meet a closed pipe, which is not an error.

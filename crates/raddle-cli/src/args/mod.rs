@@ -24,9 +24,12 @@ mod submit;
 mod task;
 mod worker;
 
+use std::ffi::{OsStr, OsString};
+
 use clap::{
-    Args, Parser, Subcommand,
-    builder::{PathBufValueParser, TypedValueParser},
+    Args, CommandFactory, FromArgMatches, Parser, Subcommand,
+    builder::{PathBufValueParser, Resettable, TypedValueParser},
+    error::ErrorKind,
 };
 use raddle_core::Span;
 
@@ -171,6 +174,9 @@ of 3 s has run out; on SQLite, mostly as soon as its processes are.")]
         #[arg(short, long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
         file: Option<std::path::PathBuf>,
     },
+    /// Start a spawner if WARM_POOL is set, otherwise a worker: what the container image does without a command
+    #[command(hide = true)]
+    Container,
     /// Print a completion script for a shell
     #[command(after_help = "Example:
   raddle completions bash > ~/.local/share/bash-completion/completions/raddle")]
@@ -240,6 +246,44 @@ pub(crate) struct WaitArgs {
     pub(crate) timeout: Option<Span>,
 }
 
+/// The command line of this process. A variable that is set to nothing counts as unset.
+pub(crate) fn parse() -> Result<Cli, clap::Error> {
+    let mut cli = parse_words(std::env::args_os())?;
+    if let Command::Container = cli.command {
+        if cli.global.queue_url.is_none() {
+            let reason = "no broker is named: set QUEUE_URL, as in 'docker run -e QUEUE_URL=redis://HOST:6379 IMAGE'\n";
+            return Err(Cli::command().error(ErrorKind::MissingRequiredArgument, reason));
+        }
+        let is_spawner = std::env::var_os("WARM_POOL").is_some_and(|value| !is_blank(&value));
+        let words = if is_spawner { ["spawner", "run"] } else { ["worker", "start"] };
+        cli.command = parse_words(["raddle"].into_iter().chain(words).map(OsString::from))?.command;
+    }
+    Ok(cli)
+}
+
+fn parse_words(words: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
+    let has_empty = std::env::vars_os().any(|(_, value)| is_blank(&value));
+    let command = if has_empty { without_empty_variables(Cli::command()) } else { Cli::command() };
+    let mut matches = command.try_get_matches_from(words)?;
+    Cli::from_arg_matches_mut(&mut matches)
+}
+
+fn without_empty_variables(command: clap::Command) -> clap::Command {
+    let is_empty = |arg: &clap::Arg| arg.get_env().and_then(std::env::var_os).is_some_and(|value| is_blank(&value));
+    command
+        .mut_args(|arg| if is_empty(&arg) { arg.env(Resettable::Reset) } else { arg })
+        .mut_subcommands(without_empty_variables)
+}
+
+fn is_blank(value: &OsStr) -> bool {
+    value.as_encoded_bytes().iter().all(u8::is_ascii_whitespace)
+}
+
+/// One item of a list, without the blanks around it.
+fn trimmed(text: &str) -> Result<String, std::convert::Infallible> {
+    Ok(text.trim().to_owned())
+}
+
 /// A path that means the same wherever this process or another goes later.
 fn absolute() -> impl TypedValueParser<Value = std::path::PathBuf> {
     PathBufValueParser::new().try_map(std::path::absolute)
@@ -247,8 +291,6 @@ fn absolute() -> impl TypedValueParser<Value = std::path::PathBuf> {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]

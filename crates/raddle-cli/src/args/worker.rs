@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use raddle_core::{
     CapSet, QueueName, Span,
     manager::{self, Ceiling, Charter},
@@ -12,7 +12,7 @@ use raddle_core::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{LogArgs, MetricsArgs, absolute};
+use super::{LogArgs, MetricsArgs, absolute, trimmed};
 
 /// Start, list and stop workers.
 #[derive(Debug, Subcommand)]
@@ -42,17 +42,27 @@ pub(crate) enum WorkerCommand {
   raddle worker start --serve work.sock  then: raddle --queue-url unix:work.sock status
 
 A detached worker logs to .raddle/worker-<tid>.log. A first SIGTERM or Ctrl-C lets it finish what
-it runs, a second one makes it give that back, a third one kills. WORKER_CONCURRENCY=1 in the
-environment means --once; --concurrency 1 does not.")]
+it runs, a second one makes it give that back, a third one kills. --once=auto takes one task and
+leaves if the concurrency is 1 or not set; the container image has WORKER_ONCE=auto.")]
 pub(crate) struct StartArgs {
-    /// Stay in the foreground
-    #[arg(long)]
+    /// Stay in the foreground, as process 1 of a container always does
+    #[arg(long, env = "WORKER_NO_DETACH")]
     pub(crate) no_detach: bool,
-    /// Take one task, run it and leave
-    #[arg(long, conflicts_with = "concurrency")]
-    pub(crate) once: bool,
-    /// How many tasks to run at a time; else what WORKER_CONCURRENCY says, else the number of cores
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    /// Take one task, run it and leave; or 'auto': do so if the concurrency is 1 or not set
+    #[arg(
+        long,
+        value_name = "WHEN",
+        env = "WORKER_ONCE",
+        num_args = 0..=1,
+        require_equals = true,
+        default_value = "false",
+        default_missing_value = "true",
+        hide_default_value = true,
+        hide_possible_values = true
+    )]
+    pub(crate) once: Once,
+    /// How many tasks to run at a time; else the number of cores
+    #[arg(long, value_name = "N", env = "WORKER_CONCURRENCY", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) concurrency: Option<u32>,
     /// What it offers to tasks that require it
     #[arg(long, value_name = "A,B", env = "WORKER_CAPS", value_parser = CapSet::from_people)]
@@ -73,7 +83,7 @@ pub(crate) struct StartArgs {
     #[arg(long, value_name = "FOLDER", value_hint = clap::ValueHint::DirPath)]
     pub(crate) handlers: Option<PathBuf>,
     /// Of the handlers there are, only these
-    #[arg(long, value_name = "A,B", env = "WORKER_PLUGINS", value_delimiter = ',')]
+    #[arg(long, value_name = "A,B", env = "WORKER_PLUGINS", value_delimiter = ',', value_parser = trimmed)]
     pub(crate) plugins: Option<Vec<String>>,
     /// Keep every task at least so far apart, whatever its own isolation: 'process', 'sandbox' or 'docker'
     #[arg(long, value_name = "HOW", env = "WORKER_MIN_ISOLATION", value_parser = raddle_fabric::worker::minimum)]
@@ -92,6 +102,18 @@ pub(crate) struct StartArgs {
     /// What the manager may spawn whose worker this is.
     #[arg(skip)]
     pub(crate) charter: Option<Charter>,
+}
+
+/// When a worker takes one task and leaves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+pub(crate) enum Once {
+    #[value(name = "true")]
+    Always,
+    #[default]
+    #[value(name = "false")]
+    Never,
+    // A doc comment here would turn the help of the command into its long form.
+    Auto,
 }
 
 /// Have a manager made.
@@ -124,22 +146,30 @@ pub(crate) struct SpawnArgs {
 }
 
 impl StartArgs {
-    /// Fills in what `WORKER_CONCURRENCY` says, where no flag does. A 1 means more there than as a flag, so that it is read here.
-    pub(crate) fn fill_in(mut self, said: &str) -> Result<Self, String> {
-        if self.once || self.concurrency.is_some() || said.is_empty() {
-            return Ok(self);
+    /// Whether the worker takes one task, runs it and leaves.
+    pub(crate) fn takes_one_task(&self) -> bool {
+        match self.once {
+            Once::Always => true,
+            Once::Never => false,
+            Once::Auto => self.concurrency.is_none_or(|concurrency| concurrency == 1),
         }
-        match said.parse() {
-            Ok(1) => self.once = true,
-            Ok(concurrency @ 2..=1024) => self.concurrency = Some(concurrency),
-            _ => return Err(format!("WORKER_CONCURRENCY={said} is not a number from 1 to 1024: change or unset it")),
+    }
+
+    /// Refuses flags and variables that contradict each other.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        match self.concurrency {
+            Some(concurrency @ 2..) if self.once == Once::Always => Err(format!(
+                "--once takes one task, and --concurrency {concurrency} more at a time: leave out one of them, also in WORKER_ONCE and \
+                 WORKER_CONCURRENCY"
+            )),
+            _ => Ok(()),
         }
-        Ok(self)
     }
 }
 
 /// A name that tasks can have in `queue`.
 fn queue_name(text: &str) -> Result<String, ParseQueueNameError> {
+    let text = text.trim();
     text.parse::<QueueName>().map(|_| text.to_owned())
 }
 
@@ -169,18 +199,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_one_in_the_environment_is_one_task_and_as_a_flag_one_at_a_time() {
-        let filled = |once, concurrency, said: &str| {
+    fn takes_one_task_when_told_so_or_when_the_concurrency_is_one() {
+        let takes_one = |once, concurrency| {
             let args = StartArgs { once, concurrency, ..StartArgs::default() };
-            args.fill_in(said).map(|args| (args.once, args.concurrency))
+            args.check().map(|()| args.takes_one_task())
         };
-        assert_eq!(filled(false, None, "1"), Ok((true, None)));
-        assert_eq!(filled(false, Some(1), "1"), Ok((false, Some(1))));
-        assert_eq!(filled(false, None, "3"), Ok((false, Some(3))));
-        assert_eq!(filled(true, None, "3"), Ok((true, None)));
-        assert_eq!(filled(false, None, ""), Ok((false, None)));
-        for wrong in ["0", "-1", "many", "1025"] {
-            assert!(filled(false, None, wrong).unwrap_err().contains(wrong));
+        for concurrency in [None, Some(1), Some(3)] {
+            assert_eq!(takes_one(Once::Never, concurrency), Ok(false));
+            assert_eq!(takes_one(Once::Auto, concurrency), Ok(concurrency != Some(3)));
         }
+        assert_eq!(takes_one(Once::Always, None), Ok(true));
+        assert_eq!(takes_one(Once::Always, Some(1)), Ok(true));
+        assert!(takes_one(Once::Always, Some(2)).unwrap_err().contains("--concurrency 2"));
     }
 }

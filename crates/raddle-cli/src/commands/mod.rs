@@ -67,7 +67,7 @@ pub(crate) fn execute(cli: Cli) -> Outcome {
     };
     logging::start(&global, level, service.unwrap_or_default().log_format);
     panic::ends_the_process(match &command {
-        Command::Worker(WorkerCommand::Start(args)) if args.once => start::UNCAUGHT,
+        Command::Worker(WorkerCommand::Start(args)) if args.takes_one_task() => start::UNCAUGHT,
         _ => RADDLE,
     });
     raddle_exec::survive_file_limit();
@@ -134,6 +134,7 @@ async fn perform(global: &Global, command: Command) -> Outcome {
         Command::Pool(command) => pool::pool(global, &command).await,
         #[cfg(feature = "tls")]
         Command::Cert(command) => cert::cert(global, &command),
+        Command::Container => unreachable!("became a worker or a spawner when it was parsed"),
         Command::Completions { shell } => completions::completions(shell, global.json),
     }
 }

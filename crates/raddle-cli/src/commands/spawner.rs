@@ -31,7 +31,7 @@ use super::{
     start::{self, QUEUE_URL, START},
 };
 use crate::{
-    args::{Global, ManagerArgs, SpawnerArgs, StartArgs},
+    args::{Global, ManagerArgs, Once, SpawnerArgs, StartArgs},
     context::{AGENT, Context},
     error::{Failure, OrFail, Outcome},
     format::count,
@@ -226,7 +226,7 @@ pub(super) async fn keep(
 pub(super) fn worker_args(args: &SpawnerArgs, config: &Config, charter: Option<Charter>) -> StartArgs {
     StartArgs {
         no_detach: true,
-        once: true,
+        once: Once::Always,
         caps: Some(config.caps.clone()),
         queues: config.queues.clone(),
         idle_exit: Some(config.idle_timeout),

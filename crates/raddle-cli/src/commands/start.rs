@@ -32,10 +32,13 @@ pub(super) const UNCAUGHT: u8 = 1;
 
 /// What a worker is like: as its spawner says, if it has one, else as flags and environment do.
 pub(super) fn told(args: StartArgs) -> Outcome<StartArgs> {
-    match std::env::var(START) {
-        Ok(text) => serde_json::from_str(&text).or_usage_at(format_args!("{START} cannot be read")),
-        Err(_) => args.fill_in(&std::env::var("WORKER_CONCURRENCY").unwrap_or_default()).or_usage(),
+    if let Ok(text) = std::env::var(START) {
+        return serde_json::from_str(&text).or_usage_at(format_args!("{START} cannot be read"));
     }
+    args.check().or_usage()?;
+    // The container ends with its process 1, and a worker in the background with that.
+    let no_detach = args.no_detach || std::process::id() == 1;
+    Ok(StartArgs { no_detach, ..args })
 }
 
 /// Is a worker in this process, or starts one in the background and prints its id.
@@ -165,7 +168,7 @@ async fn foreground(context: &Context, args: &StartArgs) -> Outcome {
     }
     let ended = match ended {
         // Whoever started it for one task is told by its code alone; the task is taken back from it.
-        Err(error) if args.once => {
+        Err(error) if args.takes_one_task() => {
             Failure::from(error).print();
             return Ok(UNCAUGHT);
         }
@@ -197,7 +200,7 @@ pub(super) fn options(context: &Context, args: &StartArgs) -> Outcome<Options> {
             "handler '{name}' will run nothing: it provides {provides}, and the worker does not offer all of it"
         ));
     }
-    let kind = if args.once { Options::one_shot() } else { Options::resident() };
+    let kind = if args.takes_one_task() { Options::one_shot() } else { Options::resident() };
     let url = args.serve.clone().map(|path| (QUEUE_URL.to_owned(), Url::Unix(path).to_string()));
     let options = Options {
         name: args.name.clone(),

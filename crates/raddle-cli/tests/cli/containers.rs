@@ -203,6 +203,7 @@ fn each_task_has_a_container_of_its_own_and_nothing_is_left() {
         "QUEUE_URL=unix:/run/raddle/agent.sock",
         "WORKER_CAPS=cpu",
         "WORKER_CONCURRENCY=1",
+        "WORKER_ONCE=true",
         "WORKER_IDLE_EXIT=600",
     ] {
         assert!(env.contains(&line), "{line} is not in {env:?}");
@@ -386,6 +387,73 @@ fn a_container_that_uses_up_its_memory_is_named_as_such() {
     assert!(page.contains("worker_exit_reason{reason=\"out_of_memory\"} 1"), "{page}");
     spawner.stop().ok();
     yard.assert_clean();
+}
+
+/// As the examples of the seed start it.
+#[test]
+fn the_image_is_a_worker_or_a_spawner_without_a_command() {
+    let Some(yard) = Yard::new() else { return };
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let server = yard.world.start_bash(&format!(
+        "exec setpriv --pdeathsig KILL redis-server --port {port} --bind 127.0.0.1 --dir $PWD --appendonly yes --save '' >server.log"
+    ));
+    let url = format!("redis://127.0.0.1:{port}?namespace=image");
+    yard.world.file("raddle.toml", format!("queue_url = '{url}'\n"));
+    until("it answers", || yard.world.raddle(["status"]).code == 0);
+    let container = Container(format!("raddle-test-image-{}", std::process::id()));
+    let variable = format!("QUEUE_URL={url}");
+    let run = |flags: &[&str], words: &[&str]| {
+        let base = ["run", "--detach", "--name", &container.0, "--network", "host", "-e", &variable];
+        said(&[&base[..], flags, &[&yard.image], words].concat());
+    };
+    let left = || {
+        until("it has left", || inspect(&container.0)["State"]["Running"] == false);
+        let code = inspect(&container.0)["State"]["ExitCode"].as_i64().unwrap();
+        said(&["rm", &container.0]);
+        code
+    };
+    // One task, then exit: unset, and with a concurrency of 1; also with a command, in the foreground.
+    for (flags, words) in [
+        (&[][..], &[][..]),
+        (&["-e", "WORKER_CONCURRENCY=1"], &[]),
+        (&["-e", "WORKER_CAPS=cpu, llm", "-e", "WORKER_CONCURRENCY="], &["worker", "start"]),
+        (&["--init"], &["worker", "start"]),
+    ] {
+        let tids = yard.submit(2, "true");
+        run(flags, words);
+        assert_eq!(left(), 0, "{flags:?}");
+        let states = [0, 1].map(|n| yard.world.task(&tids[n])["state"].as_str().unwrap().to_owned());
+        assert_eq!(states, ["completed", "created"], "{flags:?}");
+        yard.world.raddle(["worker", "start", "--no-detach", "--idle-exit", "0"]).ok();
+    }
+    // More at a time is a worker that stays.
+    run(&["-e", "WORKER_CONCURRENCY=2"], &[]);
+    until("it is there", || yard.world.workers()[0]["concurrency"] == 2);
+    yard.wait(&yard.submit(3, "true"));
+    assert_eq!(yard.world.workers()[0]["type"], "resident");
+    said(&["stop", "--time", "50", &container.0]);
+    assert_eq!(left(), 0);
+    // The manifest of the seed.
+    run(&["-e", "WORKER_CAPS=cpu,docker", "-e", "WARM_POOL=2"], &[]);
+    until("two are warm", || yard.world.one_shots().len() == 2);
+    yard.wait(&yard.submit(3, "true"));
+    said(&["stop", "--time", "50", &container.0]);
+    assert_eq!(left(), 0);
+    let no_broker = docker(&["run", "--rm", &yard.image]);
+    assert_eq!(no_broker.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&no_broker.stderr).contains("set QUEUE_URL"));
+    server.signal(libc::SIGKILL);
+    server.finish();
+    std::fs::remove_file(yard.world.path().join("raddle.toml")).unwrap();
+}
+
+/// Gone with the test.
+struct Container(String);
+
+impl Drop for Container {
+    fn drop(&mut self) {
+        docker(&["rm", "--force", &self.0]);
+    }
 }
 
 #[test]

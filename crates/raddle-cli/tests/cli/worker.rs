@@ -44,6 +44,55 @@ fn the_environment_configures_a_worker() {
 }
 
 #[test]
+fn a_concurrency_of_one_means_the_same_as_a_flag_and_as_a_variable() {
+    let world = World::new();
+    let run = |command: &str, said: &str| {
+        world.submit(&["--array", "1-2", "--", "true"]);
+        world.bash(&format!("{command} --idle-exit 0")).ok().says(said);
+        world.bash("raddle worker start --no-detach --idle-exit 0").ok();
+    };
+    run("WORKER_CONCURRENCY=1 raddle worker start --no-detach", "ran 2 tasks");
+    run("raddle worker start --no-detach --concurrency 1", "ran 2 tasks");
+    run("WORKER_ONCE=false WORKER_CONCURRENCY=1 raddle worker start --no-detach", "ran 2 tasks");
+    run("WORKER_ONCE=auto WORKER_CONCURRENCY=1 raddle worker start --no-detach", "ran 1 task");
+    run("WORKER_ONCE=auto raddle worker start --no-detach --concurrency 1", "ran 1 task");
+    run("WORKER_ONCE=auto raddle worker start --no-detach", "ran 1 task");
+    run("WORKER_ONCE=auto WORKER_CONCURRENCY=2 raddle worker start --no-detach", "ran 2 tasks");
+    run("WORKER_ONCE=auto raddle worker start --no-detach --once=false", "ran 2 tasks");
+}
+
+#[test]
+fn empty_variables_are_unset_and_blanks_in_lists_do_not_matter() {
+    let world = World::new();
+    let empty = "QUEUE_URL= WORKER_CAPS= WORKER_PLUGINS= WORKER_CONCURRENCY= WORKER_ONCE= WORKER_IDLE_EXIT= \
+                 WORKER_MAX_UPTIME= WORKER_MIN_ISOLATION= WORKER_TASK_IMAGE= WORKER_NO_DETACH= WARM_POOL= RADDLE_LOG_FORMAT= RADDLE_LOG=";
+    let flags = "--no-detach --idle-exit 0 --queues 'default, mail'";
+    world.submit(&["--queue", "mail", "--", "true"]);
+    world.bash(&format!("{empty} exec raddle worker start {flags}")).ok().says("ran 1 task");
+    let script = format!("{empty} WARM_POOL=' ' exec raddle spawner run --max-workers 2 --queues 'default, mail'");
+    let spawner = world.start_bash(&script);
+    until("two are warm", || world.one_shots().len() == 2);
+    assert_eq!(world.one_shots()[0]["queues"], serde_json::json!(["default", "mail"]));
+    spawner.stop().ok();
+    // As in a list of capabilities.
+    std::fs::create_dir(world.path().join("handlers")).unwrap();
+    for name in ["A", "B", "C"] {
+        let text = format!("name = '{name}'\nprovides = ['cpu']\ncommand = ['true']\n");
+        world.file(&format!("handlers/{name}.handler.toml"), text);
+    }
+    let script = "WORKER_CAPS='cpu, gpu' WORKER_PLUGINS='A, B' raddle worker start --handlers handlers";
+    world.bash(script).ok();
+    let caps = world.workers()[0]["capabilities"].to_string();
+    assert!(
+        caps.contains("gpu")
+            && caps.contains("@handler:A")
+            && caps.contains("@handler:B")
+            && !caps.contains("@handler:C"),
+        "{caps}"
+    );
+}
+
+#[test]
 fn a_one_shot_worker_takes_one_task_and_leaves() {
     let world = World::new();
     let tids = world.submit(&["--array", "1-3", "--", "sh", "-c", "echo {}; test {} != 2"]);
@@ -53,17 +102,13 @@ fn a_one_shot_worker_takes_one_task_and_leaves() {
     assert_eq!(world.task(tids[0])["state"], "completed");
     assert_eq!(world.task(tids[1])["state"], "created");
     // A task that fails is no failure of its worker.
-    world.bash("WORKER_CONCURRENCY=1 raddle worker start --no-detach").ok().says("ran 1 task");
+    world.bash("WORKER_ONCE=true raddle worker start --no-detach").ok().says("ran 1 task");
     assert_eq!(world.task(tids[1])["state"], "failed");
-    // As a flag it means one at a time.
-    world
-        .bash("WORKER_CONCURRENCY=1 raddle worker start --no-detach --concurrency 1 --idle-exit 0")
-        .ok()
-        .says("ran 1 task");
+    world.bash("WORKER_ONCE=auto raddle worker start --no-detach --idle-exit 600").ok().says("ran 1 task");
     world.raddle(flag.into_iter().chain(["--idle-exit", "0.1"])).ok().says("ran 0 tasks and left: nothing");
     world.raddle(flag.into_iter().chain(["--max-uptime", "0.1"])).ok().says("ran 0 tasks and left: it was old");
     world.raddle(flag.into_iter().chain(["--concurrency", "2"])).code(2).says("--once");
-    world.bash("WORKER_CONCURRENCY=many raddle worker start --no-detach").code(2).says("WORKER_CONCURRENCY=many");
+    world.bash("WORKER_CONCURRENCY=many raddle worker start --no-detach").code(2).says("'many' for '--concurrency");
     let ran = world.bash("QUEUE_URL=stub:// raddle worker start --no-detach --idle-exit 0").ok();
     ran.says("ran 0 tasks");
 }

@@ -34,7 +34,7 @@ pub(super) fn template(
         // That one was told to stop, and left, is no news.
         say(&["--quiet"]);
     }
-    say(&["--concurrency", &process.concurrency.to_string()]);
+    say(&["--once=false", "--concurrency", &process.concurrency.to_string()]);
     if !process.caps.is_empty() {
         say(&["--caps", &process.caps.join(",")]);
     }

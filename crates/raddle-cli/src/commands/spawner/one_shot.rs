@@ -33,6 +33,7 @@ pub(super) fn args(global: &Global, start: &StartArgs) -> Vec<String> {
 pub(super) fn env(start: &StartArgs, config: &Config, listener: &str) -> Vec<(String, String)> {
     let mut env = vec![
         ("WORKER_CONCURRENCY".to_owned(), "1".to_owned()),
+        ("WORKER_ONCE".to_owned(), "true".to_owned()),
         ("WORKER_IDLE_EXIT".to_owned(), config.idle_timeout.0.as_secs_f64().to_string()),
         (WARM_VARIABLE.to_owned(), listener.to_owned()),
     ];
