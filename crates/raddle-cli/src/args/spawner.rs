@@ -9,7 +9,7 @@ use raddle_fabric::{
     worker::minimum,
 };
 
-use super::{LogArgs, MetricsArgs, absolute};
+use super::{LogArgs, MetricsArgs, absolute, trimmed};
 
 /// Keep one-shot workers ahead of demand.
 #[derive(Debug, Subcommand)]
@@ -27,12 +27,12 @@ pub(crate) enum SpawnerCommand {
   raddle spawner run --launcher docker --worker-image raddle
 
 spawner.toml has these keys in a table [spawner]: queue_url, caps, queues, warm_pool, max_parallel,
-max_workers, poll_ms, idle_timeout, hit_target, launcher, worker_image, min_isolation, task_image;
-what a container of a worker may use in a table [spawner.container]: memory_mb, cpus, pids, tmp_mb,
-gpus, networks, seccomp; and what a cluster is asked for in a table [spawner.kubernetes]: namespace,
-server, ca_file, token_file, queue_secret, queue_secret_key, template, start_within, grace. Flags
-and environment win over the file. A first SIGTERM or Ctrl-C lets the workers finish what they run,
-a second one makes them give that back, a third one kills.")]
+max_workers, poll_ms, idle_timeout, max_uptime, hit_target, launcher, worker_image, min_isolation,
+task_image, handlers, plugins; what a container of a worker may use in a table [spawner.container]:
+memory_mb, cpus, pids, tmp_mb, gpus, networks, seccomp; and what a cluster is asked for in a table
+[spawner.kubernetes]: namespace, server, ca_file, token_file, queue_secret, queue_secret_key,
+template, start_within, grace. Flags and environment win over the file. A first SIGTERM or Ctrl-C
+lets the workers finish what they run, a second one makes them give that back, a third one kills.")]
 pub(crate) struct SpawnerArgs {
     /// A file that says what to keep
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
@@ -44,20 +44,23 @@ pub(crate) struct SpawnerArgs {
     #[arg(long, value_name = "A,B", env = "WORKER_CAPS", value_parser = CapSet::from_people)]
     pub(crate) caps: Option<CapSet>,
     /// The queues they serve
-    #[arg(long, value_name = "Q,R", value_delimiter = ',')]
+    #[arg(long, value_name = "Q,R", value_delimiter = ',', value_parser = trimmed)]
     pub(crate) queues: Option<Vec<String>>,
-    /// How many may be starting at a time; else 50
+    /// How many workers there may be at a time; else four for each core
     #[arg(long, value_name = "N")]
     pub(crate) max_parallel: Option<u32>,
-    /// How many there may be in all; else four for each core
+    /// The same as --max-parallel; of two bounds the lower counts
     #[arg(long, value_name = "N")]
     pub(crate) max_workers: Option<u32>,
     /// The longest pause between two looks, in milliseconds; else 1000. Arrivals do not wait for it
     #[arg(long, value_name = "MS")]
     pub(crate) poll_ms: Option<u64>,
     /// After how long without a task the workers leave; else 10m
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", env = "WORKER_IDLE_EXIT")]
     pub(crate) idle_timeout: Option<Span>,
+    /// After how long a worker takes no task any more, and leaves
+    #[arg(long, value_name = "TIME", env = "WORKER_MAX_UPTIME")]
+    pub(crate) max_uptime: Option<Span>,
     /// With --warm-pool auto, the share of tasks that are to find an idle worker; else 0.99
     #[arg(long, value_name = "SHARE")]
     pub(crate) hit_target: Option<f64>,
@@ -77,7 +80,7 @@ pub(crate) struct SpawnerArgs {
     #[arg(long, value_name = "FOLDER", value_parser = absolute(), value_hint = clap::ValueHint::DirPath)]
     pub(crate) handlers: Option<PathBuf>,
     /// Of the handlers there are, only these
-    #[arg(long, value_name = "A,B", env = "WORKER_PLUGINS", value_delimiter = ',')]
+    #[arg(long, value_name = "A,B", env = "WORKER_PLUGINS", value_delimiter = ',', value_parser = trimmed)]
     pub(crate) plugins: Option<Vec<String>>,
     /// Where to serve the broker to the workers; else beside the database, or among temporary files
     #[arg(long, value_name = "PATH", value_parser = absolute(), value_hint = clap::ValueHint::FilePath)]
@@ -102,13 +105,16 @@ impl SpawnerArgs {
         replace(&self.caps, &mut config.caps);
         replace(&self.queues, &mut config.queues);
         replace(&self.warm_pool, &mut config.warm_pool);
-        replace(&self.max_parallel, &mut config.max_parallel);
         replace(&self.poll_ms, &mut config.poll_ms);
         replace(&self.idle_timeout, &mut config.idle_timeout);
         replace(&self.hit_target, &mut config.hit_target);
         replace(&self.launcher, &mut config.launcher);
         replace(&self.min_isolation, &mut config.min_isolation);
+        config.max_parallel = self.max_parallel.or(config.max_parallel);
         config.max_workers = self.max_workers.or(config.max_workers);
+        config.max_uptime = self.max_uptime.or(config.max_uptime);
+        config.handlers = self.handlers.clone().or(config.handlers.take());
+        config.plugins = self.plugins.clone().or(config.plugins.take());
         config.worker_image = self.worker_image.clone().or(config.worker_image.take());
         config.task_image = self.task_image.clone().or(config.task_image.take());
     }

@@ -134,6 +134,7 @@ fn configure(args: &SpawnerArgs) -> Outcome<(Config, PathBuf)> {
         config = Config::from_toml(&text).or_usage_at(path.display())?;
         let path = std::path::absolute(path).or_usage_at(path.display())?;
         base = path.parent().unwrap_or(Path::new("/")).into();
+        config.handlers = config.handlers.map(|folder| base.join(folder));
     }
     let cores = thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
     args.replace_in(&mut config);
@@ -230,8 +231,9 @@ pub(super) fn worker_args(args: &SpawnerArgs, config: &Config, charter: Option<C
         caps: Some(config.caps.clone()),
         queues: config.queues.clone(),
         idle_exit: Some(config.idle_timeout),
-        handlers: args.handlers.clone(),
-        plugins: args.plugins.clone(),
+        max_uptime: config.max_uptime,
+        handlers: config.handlers.clone(),
+        plugins: config.plugins.clone(),
         min_isolation: Some(config.min_isolation),
         task_image: config.task_image.clone(),
         log: args.log,

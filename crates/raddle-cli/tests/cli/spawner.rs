@@ -262,6 +262,52 @@ fn workers_that_cannot_start_are_braked_and_that_is_said() {
 }
 
 #[test]
+fn honours_the_variables_of_workers_and_caps_how_many_there_are() {
+    let world = World::new();
+    let script = "WORKER_IDLE_EXIT=1h WORKER_MAX_UPTIME=2 exec raddle spawner run --warm-pool 1 --max-parallel 2 --json \
+                  --metrics-addr 127.0.0.1:0";
+    let spawner = world.start_bash(script);
+    until("one is warm", || workers(&world).len() == 1);
+    let first = workers(&world)[0].0;
+    until("it has left when it was old enough", || workers(&world).iter().all(|(pid, _)| *pid != first));
+    let tids =
+        world.submit(&["--array", "1-5", "--", "sh", "-c", "echo >>ran; while ! test -e go; do sleep 0.02; done"]);
+    until("two run", || world.lines("ran").len() == 2);
+    let url = crate::metrics::said(&spawner)["metrics"].as_str().unwrap().to_owned();
+    until("the others wait, and it has looked since", || {
+        let metrics = crate::metrics::scrape(&url);
+        metrics.get("raddle_spawner_pending") == Some(3.0) && metrics.get("warm_spawner_live_workers") == Some(2.0)
+    });
+    assert_eq!((workers(&world).len(), world.lines("ran").len()), (2, 2));
+    world.file("go", "");
+    world.raddle(["wait"].into_iter().chain(tids.lines())).ok();
+    spawner.stop().ok();
+    world.bash("WORKER_IDLE_EXIT=0 raddle spawner run").code(2).says("spawner.idle_timeout");
+    world.bash("WORKER_MAX_UPTIME=0 raddle spawner run").code(2).says("spawner.max_uptime");
+}
+
+#[test]
+fn the_file_names_handlers_and_plugins() {
+    let world = World::new();
+    let folder = world.path().join("there");
+    fs::create_dir_all(folder.join("handlers")).unwrap();
+    for name in ["Upper", "Lower"] {
+        let text = format!("name = '{name}'\nprovides = ['cpu']\ncommand = ['echo', '{{\"ok\":true}}']\n");
+        fs::write(folder.join(format!("handlers/{name}.handler.toml")), text).unwrap();
+    }
+    let text =
+        "[spawner]\ncaps = ['cpu']\nwarm_pool = 1\nmax_workers = 2\nhandlers = 'handlers'\nplugins = ['Upper']\n";
+    fs::write(folder.join("spawner.toml"), text).unwrap();
+    let spawner = world.start(["spawner", "run", "--config", "there/spawner.toml"]);
+    until("one is warm", || workers(&world).len() == 1);
+    let caps = world.one_shots()[0]["capabilities"].to_string();
+    assert!(caps.contains("@handler:Upper") && !caps.contains("@handler:Lower"), "{caps}");
+    spawner.stop().ok();
+    fs::write(folder.join("spawner.toml"), text.replace("Upper", "Other")).unwrap();
+    world.raddle(["spawner", "run", "--config", "there/spawner.toml"]).code(2).says("there is no handler 'Other'");
+}
+
+#[test]
 fn operators_see_time_task_and_host_of_a_worker_in_redis() {
     let (world, server) = on_redis();
     let worker = world.worker(&["--concurrency", "1"]);
@@ -394,7 +440,7 @@ fn what_it_is_told_is_checked() {
     for (text, said) in [
         ("[spawner]\nwarm_poll = 2", "at 'spawner.warm_poll': unknown field"),
         ("[spawner]\nwarm_pool = 'x'", "at 'spawner.warm_pool'"),
-        ("[spawner]\nwarm_pool = 9\nmax_workers = 2", "raise that, or lower this"),
+        ("[spawner]\nwarm_pool = 9\nmax_workers = 2", "raise max_parallel, or lower this"),
         ("[spawner]\ncaps = ['gp/u']", "at 'spawner.caps': 'gp/u' is not a capability"),
         ("[spawner]\nqueue_url = 'ftp://x'", "is not a queue URL"),
     ] {

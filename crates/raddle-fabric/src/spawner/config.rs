@@ -1,6 +1,6 @@
 //! `spawner.toml`, and what flags and environment say instead. Values only: nothing is opened here.
 
-use std::{fmt, str::FromStr};
+use std::{fmt, path::PathBuf, str::FromStr};
 
 use raddle_core::{
     CapSet, QueueName, Span,
@@ -25,14 +25,16 @@ pub struct Config {
     /// How many to have ahead of demand.
     #[serde(deserialize_with = "number_or_word")]
     pub warm_pool: WarmPool,
-    /// How many may be starting at a time.
-    pub max_parallel: u32,
-    /// How many there may be in all; [`check`](Self::check) sets it where it is not stated.
+    /// How many there may be at a time, whether they start, wait or work.
+    pub max_parallel: Option<u32>,
+    /// The same: of both, the lower counts. [`check`](Self::check) sets it.
     pub max_workers: Option<u32>,
     /// How long nothing is looked at when nothing happens, at most.
     pub poll_ms: u64,
     /// After how long without a task the workers leave.
     pub idle_timeout: Span,
+    /// After how long a worker takes no task any more, and leaves.
+    pub max_uptime: Option<Span>,
     /// How many tasks of one find an idle worker, with a pool that sizes itself.
     pub hit_target: f64,
     /// How workers are started.
@@ -47,6 +49,10 @@ pub struct Config {
     pub min_isolation: Isolation,
     /// The image of containers that the workers run tasks in.
     pub task_image: Option<String>,
+    /// The directory of handlers for the workers.
+    pub handlers: Option<PathBuf>,
+    /// Of the handlers there are, only these.
+    pub plugins: Option<Vec<String>>,
 }
 
 /// How many workers to have ahead of demand.
@@ -102,10 +108,11 @@ impl Default for Config {
             caps: CapSet::new(),
             queues: vec![DEFAULT_QUEUE.into()],
             warm_pool: WarmPool::Fixed(2),
-            max_parallel: 50,
+            max_parallel: None,
             max_workers: None,
             poll_ms: 1000,
             idle_timeout: Span::secs(600),
+            max_uptime: None,
             hit_target: 0.99,
             launcher: Launch::Process,
             worker_image: None,
@@ -113,6 +120,8 @@ impl Default for Config {
             kubernetes: Cluster::default(),
             min_isolation: Isolation::Process,
             task_image: None,
+            handlers: None,
+            plugins: None,
         }
     }
 }
@@ -132,6 +141,8 @@ impl Config {
 
     /// The same, if all of it is right, with a ceiling for a machine with so many cores where none is stated.
     pub fn check(mut self, cores: u32) -> Result<Self, ConfigError> {
+        trim_all(&mut self.queues);
+        self.plugins.as_mut().map(trim_all);
         if self.queues.is_empty() {
             return Err(error_at("queues", "no queue is named: leave it out for the default"));
         }
@@ -144,16 +155,19 @@ impl Config {
             WarmPool::Fixed(size) => usual.max(size.saturating_add(cores)),
             WarmPool::Auto => usual,
         };
-        let max_workers = *self.max_workers.get_or_insert(ceiling.min(MOST_WORKERS));
-        within("max_workers", max_workers, 1, MOST_WORKERS)?;
+        for (key, stated) in [("max_parallel", self.max_parallel), ("max_workers", self.max_workers)] {
+            within(key, stated.unwrap_or(1), 1, MOST_WORKERS)?;
+        }
+        let stated = [self.max_parallel, self.max_workers].into_iter().flatten().min();
+        let max_workers = *self.max_workers.insert(stated.unwrap_or(ceiling.min(MOST_WORKERS)));
         if let WarmPool::Fixed(size) = self.warm_pool
             && size > max_workers
         {
-            let reason =
-                format!("{size} workers cannot be kept where max_workers is {max_workers}: raise that, or lower this");
+            let reason = format!(
+                "{size} workers cannot be kept where there may be {max_workers}: raise max_parallel, or lower this"
+            );
             return Err(error_at("warm_pool", reason));
         }
-        within("max_parallel", self.max_parallel, 1, MOST_WORKERS)?;
         within("poll_ms", self.poll_ms, 10, 3_600_000)?;
         if !(self.hit_target > 0.0 && self.hit_target < 1.0) {
             let reason = format!("{} is not between 0 and 1: 0.99 is usual", self.hit_target);
@@ -161,6 +175,9 @@ impl Config {
         }
         if self.idle_timeout.0.is_zero() {
             return Err(error_at("idle_timeout", "workers that leave at once are not warm: give a time"));
+        }
+        if self.max_uptime.is_some_and(|uptime| uptime.0.is_zero()) {
+            return Err(error_at("max_uptime", "workers that are too old at once take nothing: give a time"));
         }
         let is_named = |image: &String| !image.trim().is_empty();
         self.worker_image = self.worker_image.filter(is_named);
@@ -183,10 +200,14 @@ impl Config {
         Ok(self)
     }
 
-    /// How many workers there may be in all.
+    /// How many workers there may be at a time.
     pub fn max_workers(&self) -> u32 {
         self.max_workers.unwrap_or(MOST_WORKERS)
     }
+}
+
+fn trim_all(items: &mut Vec<String>) {
+    items.iter_mut().for_each(|item| *item = item.trim().to_owned());
 }
 
 pub(super) fn error_at(key: &str, reason: impl fmt::Display) -> ConfigError {
@@ -279,7 +300,7 @@ mod tests {
         .unwrap();
         assert_eq!(config.queue_url.as_deref(), Some("redis://broker:6379/0"));
         assert_eq!((config.caps.to_string().as_str(), &config.queues[..]), ("cpu,docker", &["default".to_owned()][..]));
-        assert_eq!((config.warm_pool, config.max_parallel, config.max_workers()), (WarmPool::Fixed(2), 50, 8));
+        assert_eq!((config.warm_pool, config.max_workers()), (WarmPool::Fixed(2), 50));
         assert_eq!((config.poll_ms, config.idle_timeout), (1000, Span::secs(600)));
         let rest = read(
             "[spawner]\nwarm_pool='auto'\nhit_target=0.999\nidle_timeout='5m'\nmax_workers=3\nlauncher='process'\nmin_isolation='sandbox'",
@@ -288,6 +309,17 @@ mod tests {
         assert_eq!((rest.warm_pool, rest.max_workers(), rest.idle_timeout), (WarmPool::Auto, 3, Span::secs(300)));
         assert_eq!(rest.min_isolation, Isolation::Sandbox);
         assert_eq!(read("").unwrap(), read("[spawner]").unwrap());
+        let handlers = read("[spawner]\nhandlers='there'\nplugins=['A', ' B']\nmax_uptime='1h'").unwrap();
+        assert_eq!((handlers.handlers, handlers.max_uptime), (Some("there".into()), Some(Span::secs(3600))));
+        assert_eq!(handlers.plugins, Some(vec!["A".into(), "B".into()]));
+    }
+
+    #[test]
+    fn of_two_bounds_the_lower_counts() {
+        let most = |lines: &str| read(&format!("[spawner]\n{lines}")).unwrap().max_workers();
+        assert_eq!(most(""), 8, "four for each core");
+        assert_eq!((most("max_parallel = 3"), most("max_workers = 3")), (3, 3));
+        assert_eq!((most("max_parallel = 3\nmax_workers = 9"), most("max_parallel = 9\nmax_workers = 3")), (3, 3));
     }
 
     #[test]
@@ -297,7 +329,8 @@ mod tests {
             ("warm_pool = -1", "spawner.warm_pool", "neither a number nor 'auto'"),
             ("warm_pool = 'many'", "spawner.warm_pool", "neither a number nor 'auto'"),
             ("warm_pool = 2.5", "spawner.warm_pool", "neither a number nor 'auto'"),
-            ("warm_pool = 9\nmax_workers = 8", "spawner.warm_pool", "raise that, or lower this"),
+            ("warm_pool = 9\nmax_workers = 8", "spawner.warm_pool", "raise max_parallel, or lower this"),
+            ("warm_pool = 9\nmax_parallel = 8", "spawner.warm_pool", "raise max_parallel, or lower this"),
             ("max_workers = 0", "spawner.max_workers", "between 1 and"),
             ("max_parallel = 0", "spawner.max_parallel", "between 1 and"),
             ("max_parallel = '5'", "spawner.max_parallel", "expected u32"),
@@ -309,6 +342,7 @@ mod tests {
             ("queues = []", "spawner.queues", "no queue"),
             ("hit_target = 1.0", "spawner.hit_target", "between 0 and 1"),
             ("idle_timeout = 0", "spawner.idle_timeout", "give a time"),
+            ("max_uptime = 0", "spawner.max_uptime", "give a time"),
             ("idle_timeout = 'soon'", "spawner.idle_timeout", "not a duration"),
             ("min_isolation = 'vm'", "spawner.min_isolation", "unknown variant `vm`"),
             ("min_isolation = 'docker'", "spawner.min_isolation", "task_image"),

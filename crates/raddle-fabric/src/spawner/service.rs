@@ -46,6 +46,8 @@ use crate::{
 const COUNTED: u32 = 100_000;
 /// Its workers are one group of the core.
 pub(super) const GROUP: GroupId = GroupId(0);
+/// How many workers start at a time: more of them would keep each other from being ready.
+const MAX_STARTING: usize = 50;
 /// How long workers that were told to give back what they run may take, beyond the grace that they have themselves.
 const BEYOND_GRACE: Duration = Duration::from_secs(5);
 /// After an error of the broker, before the next look.
@@ -134,7 +136,7 @@ impl Service {
         shown: watch::Sender<Snapshot>,
         shutdown: &Shutdown,
     ) -> Self {
-        let Config { warm_pool, hit_target, max_parallel, .. } = options.config;
+        let Config { warm_pool, hit_target, .. } = options.config;
         let policy = Policy {
             replicas: 0,
             on: true,
@@ -145,7 +147,7 @@ impl Service {
             patience: None,
             recycle: Recycle::default(),
             after: Vec::new(),
-            parallel: max_parallel as usize,
+            parallel: MAX_STARTING,
             brake: Braking::Group,
         };
         let haste = Haste::new();

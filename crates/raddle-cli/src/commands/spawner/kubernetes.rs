@@ -50,7 +50,7 @@ fn refuse_what_a_pod_cannot_have(args: &SpawnerArgs, config: &Config) -> Outcome
     let Allowance { gpus, networks, seccomp, .. } = &config.container;
     let wrong = if args.serve.is_some() {
         "--serve is not for pods: they do not see this machine's files"
-    } else if args.handlers.is_some() {
+    } else if config.handlers.is_some() {
         "--handlers is not for pods: they do not see this machine's files; put the handlers into the image, and name their folder in \
          a template"
     } else if !networks.is_empty() {

@@ -37,6 +37,9 @@ pub(super) fn env(start: &StartArgs, config: &Config, listener: &str) -> Vec<(St
         ("WORKER_IDLE_EXIT".to_owned(), config.idle_timeout.0.as_secs_f64().to_string()),
         (WARM_VARIABLE.to_owned(), listener.to_owned()),
     ];
+    if let Some(uptime) = config.max_uptime {
+        env.push(("WORKER_MAX_UPTIME".to_owned(), uptime.0.as_secs_f64().to_string()));
+    }
     if !config.caps.is_empty() {
         env.push(("WORKER_CAPS".to_owned(), config.caps.to_string()));
     }
