@@ -262,6 +262,35 @@ fn workers_that_cannot_start_are_braked_and_that_is_said() {
 }
 
 #[test]
+fn workers_that_die_as_soon_as_they_are_ready_are_braked() {
+    let world = World::new();
+    let spawner = spawner(&world, &[]);
+    let mut killed = BTreeSet::new();
+    until("it has said so more than once", || {
+        for (pid, _) in workers(&world) {
+            if killed.insert(pid) {
+                kill(pid);
+            }
+        }
+        spawner.stderr().matches("die as soon as they are ready").count() >= 2
+    });
+    let said = spawner.stderr();
+    assert!(said.contains("was ended by signal 9): the next is launched in 0.5 s"), "{said}");
+    assert!(killed.len() <= 12, "{} were launched: {said}", killed.len());
+    let status = || {
+        let list = world.workers();
+        let list = list.as_array().unwrap();
+        list.iter().find(|worker| worker["type"] == "spawner").unwrap()["status"].as_str().unwrap().to_owned()
+    };
+    until("others see it", || status() == "braking");
+    // One that does its task shows that it is over.
+    let tid = world.submit(&["--", "true"]);
+    world.raddle(["wait", &tid]).ok();
+    until("they start again", || status() == "active");
+    spawner.stop().ok();
+}
+
+#[test]
 fn honours_the_variables_of_workers_and_caps_how_many_there_are() {
     let world = World::new();
     let script = "WORKER_IDLE_EXIT=1h WORKER_MAX_UPTIME=2 exec raddle spawner run --warm-pool 1 --max-parallel 2 --json \

@@ -204,7 +204,7 @@ impl Core {
             Restart::Always => (true, true),
             Restart::OnFailure => (end == End::Badly, true),
             Restart::Never => (false, false),
-            Restart::OnDemand => (true, ready.is_none() && end == End::Badly),
+            Restart::OnDemand => (true, end == End::Badly),
         };
         if !comes_again {
             group.retire(seat.number);
@@ -212,6 +212,12 @@ impl Core {
             return;
         }
         if !counts {
+            // A child that has done what it was there for ends a crash loop: such children may never stay for long. One that was there before the last
+            // death says nothing of that.
+            let trouble = group.trouble(seat.number);
+            if ready.is_some() && trouble.is_loop_before(child.born) && trouble.is_over() {
+                self.effects.push(Effect::Say(Notice::Recovered(seat)));
+            }
             return;
         }
         if why.is_none() && !group.is_on_demand() {

@@ -231,6 +231,11 @@ impl Trouble {
         self.early > FREE
     }
 
+    /// Whether they ended again and again, and this one was born after the last of them.
+    pub(super) fn is_loop_before(&self, born: Duration) -> bool {
+        self.is_loop() && born >= self.counted
+    }
+
     /// One has stayed. Returns whether others were held back.
     pub(super) fn is_over(&mut self) -> bool {
         self.early = 0;

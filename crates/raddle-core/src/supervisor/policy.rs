@@ -57,7 +57,7 @@ pub enum Restart {
     /// Its place stays empty.
     Never,
     /// Its place is gone with it. There are to be so many only until they are there: children come and go by themselves, none is ended because there
-    /// are fewer to be, and that one ends soon after it was ready says nothing. Others come when more are asked for.
+    /// are fewer to be, and that one ends well soon after it was ready says nothing. Others come when more are asked for.
     #[serde(skip)]
     OnDemand,
 }

@@ -392,12 +392,34 @@ fn on_demand_children_come_when_they_are_asked_for_and_go_by_themselves() {
     }
     assert_eq!(core.wake_at(at(2)), None, "nobody has to be looked at");
     assert!(core.on(Event::Gone(children[0], End::Well), at(3)).is_empty(), "it has done what it was there for");
-    assert!(core.on(Event::Gone(children[1], End::Badly), at(3)).is_empty(), "who was ready says nothing of others");
+    assert!(core.on(Event::Gone(children[1], End::Badly), at(3)).is_empty(), "one that dies once is no crash loop");
     assert_eq!(core.census(GROUP), Census { wanted: 1, ready: 1, ..Census::default() });
     assert!(core.on(Event::Scale(GROUP, 0), at(4)).is_empty(), "nobody is sent away");
     assert_eq!(core.on(Event::Scale(GROUP, 2), at(5)), [Effect::Start(ChildId(3), seat(0))], "any seat will do");
     let effects = core.on(Event::Stop, at(6));
     assert_eq!(effects.iter().filter(|effect| matches!(effect, Effect::Tell(_, Stage::Draining))).count(), 2);
+}
+
+#[test]
+fn on_demand_children_that_die_as_soon_as_they_are_ready_are_braked() {
+    let mut core = Core::new([on_demand(16)]);
+    let mut starts = 0;
+    for now in (0..1000).map(|round| at(10 * round)) {
+        for child in started(&core.on(Event::Scale(GROUP, 1), now)) {
+            starts += 1;
+            core.on(Event::Ready(child), now);
+            core.on(Event::Gone(child, End::Badly), now + at(1));
+        }
+    }
+    assert!(starts <= 9, "{starts} in 10 s");
+    assert_eq!(core.census(GROUP).braking, 1);
+    let now = core.held_until(GROUP, at(10_000)).expect("it is held back");
+    let child = started(&core.on(Event::Scale(GROUP, 3), now))[0];
+    assert_eq!(started(&core.on(Event::Ready(child), now)).len(), 1, "one at a time");
+    assert_eq!(core.census(GROUP).braking, 1, "that one is ready says nothing");
+    let effects = core.on(Event::Gone(child, End::Well), now + at(5));
+    assert!(effects.iter().any(|effect| matches!(effect, Effect::Say(Notice::Recovered(_)))), "{effects:?}");
+    assert_eq!((started(&effects).len(), core.census(GROUP).braking), (1, 0), "the rest at once");
 }
 
 #[test]

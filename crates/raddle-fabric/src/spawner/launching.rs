@@ -13,7 +13,10 @@ use super::{
 
 /// Why there is no worker.
 pub(super) enum Grief {
+    /// The last one died before it was ready.
     Died(Gone),
+    /// The last one died when it was ready, before it had a task.
+    DiedIdle(Gone),
     Refused(LaunchError),
 }
 
@@ -90,6 +93,11 @@ impl Service {
             (Notice::Braking { pause, number, .. }, Some(Grief::Died(gone))) => tracing::error!(
                 in_a_row = number,
                 "workers die before they are ready (the last one {gone}): the next is launched in {} s; what they say is above",
+                pause.as_secs_f64()
+            ),
+            (Notice::Braking { pause, number, .. }, Some(Grief::DiedIdle(gone))) => tracing::error!(
+                in_a_row = number,
+                "workers die as soon as they are ready (the last one {gone}): the next is launched in {} s; what they say is above",
                 pause.as_secs_f64()
             ),
             (Notice::Braking { pause, .. }, Some(Grief::Refused(error))) => {

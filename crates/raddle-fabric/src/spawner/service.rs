@@ -328,9 +328,14 @@ impl Service {
                     _ => ExitReason::Error,
                 });
                 if gone != Gone::Code(0) {
-                    tracing::warn!(worker = %id, how = %gone, "a worker failed: its task is taken back");
+                    tracing::warn!(worker = %id, how = %gone, had_task, "a worker failed: its task is taken back");
                 }
-                let end = if gone == Gone::Code(0) { End::Well } else { End::Badly };
+                // One that dies with its task may die of that. Its task is not run again for ever.
+                let is_idle_death = gone != Gone::Code(0) && !had_task;
+                if is_idle_death {
+                    self.grief = Some(Grief::DiedIdle(gone));
+                }
+                let end = if is_idle_death { End::Badly } else { End::Well };
                 self.core.note(supervisor::Event::Gone(child, end), now);
             }
             Meaning::NotLaunched => {
