@@ -79,6 +79,21 @@ impl Url {
 }
 
 impl Url {
+    /// The same for a service, which waits for a server that is away for as long as it takes, unless the URL says otherwise (`give_up_after`). With
+    /// `opens`, it also waits for one that is not there when it is first connected to.
+    pub fn patient(self, opens: bool) -> Self {
+        match self {
+            #[cfg(feature = "redis")]
+            Self::Redis(address) => Self::Redis(Box::new(address.patient(opens))),
+            other => {
+                let _ = opens;
+                other
+            }
+        }
+    }
+}
+
+impl Url {
     /// The URL with the password in it, if it may hold one: for the environment of a process that is to open the same broker.
     pub fn secret(&self) -> Option<&str> {
         match self {

@@ -13,7 +13,9 @@ use serde::Serialize;
 
 use crate::{
     args::Global,
+    commands::is_background,
     error::{Failure, Outcome},
+    interrupt::Interrupts,
     output,
     project::{self, Project, Source},
 };
@@ -70,6 +72,20 @@ impl Context {
             Some(path) => Ok(Arc::new(Remote::connect_or(path, url.clone()).await?)),
             None => Ok(connect(url).await?),
         }
+    }
+
+    /// Opens the broker for a service that stays: it waits for a server that is not there yet, or is away later, for as long as it takes. `None` if it is
+    /// interrupted before. One in the background does not wait for the first connection: the command that has started it waits for its id.
+    pub(crate) async fn broker_of_service(&self, interrupts: &mut Interrupts) -> Outcome<Option<Arc<dyn Broker>>> {
+        let url = self.project.url.clone().patient(!is_background());
+        let opened: Outcome<Arc<dyn Broker>> = tokio::select! {
+            opened = async { match &self.agent {
+                Some(path) => Ok(Arc::new(Remote::connect_or(path, url).await?) as Arc<dyn Broker>),
+                None => Ok(connect(&url).await?),
+            } } => opened,
+            () = interrupts.next() => return Ok(None),
+        };
+        opened.map(Some)
     }
 
     /// Opens the broker for a command that adds nothing to it. One that does not exist is an error and is not created: an empty answer would hide that

@@ -27,6 +27,10 @@ use crate::{Error, Result};
 
 /// How long an answer is remembered at least, after its call was given up by the most patient.
 const REMEMBERED: Duration = Duration::from_secs(600);
+/// However patient a caller is: answers take memory of the server.
+const LONGEST_REMEMBERED: Duration = Duration::from_secs(3600);
+/// A server that is away for less than this is not reported.
+const REPORT_AFTER: Duration = Duration::from_secs(2);
 /// How often one node of a cluster may name another before one of them is right.
 const REDIRECTS: u32 = 5;
 
@@ -108,18 +112,20 @@ impl Link {
     /// Makes the first connection, and looks at the server.
     pub(super) async fn open(target: Arc<Target>, keys: Arc<Keys>) -> Result<Self> {
         let options = &target.address.options;
-        let (patience, answers_within) = (options.give_up_after, options.response_timeout);
+        let (patience, answers_within) = (options.patience(), options.response_timeout);
+        let (waits_to_open, mut backoff) = (options.waits_to_open, Backoff::new(options, patience));
         let link = Self::lazy(target, keys, patience, answers_within);
-        let mut backoff = Backoff::new(&link.target.address.options, patience);
-        loop {
-            match link.live().await {
-                Ok(_) => return Ok(link),
-                // Sentinels are about to name another master.
-                Err(fault) if fault.may_pass() && link.target.has_master().await && backoff.pause().await => {}
-                // A URL that names a server that is not there is most likely wrong: fail now.
-                Err(fault) => return Err(link.give_up(fault)),
+        while let Err(fault) = link.live().await {
+            // A command that names a server which is not there reports it at once. A service may be started before its server, and sentinels may be
+            // about to name another master.
+            let waits = fault.may_pass() && backoff.goes_on() && (waits_to_open || link.target.has_master().await);
+            if !waits {
+                return Err(link.give_up(fault));
             }
+            link.target.report_away(&fault, Duration::ZERO);
+            backoff.pause().await;
         }
+        Ok(link)
     }
 
     /// A link that connects with its first call.
@@ -162,7 +168,7 @@ impl Link {
     pub(super) fn call(&self, script: &'static Script, args: Vec<Vec<u8>>) -> Call {
         let slot = self.take_slot();
         let number = self.next.fetch_add(1, Ordering::Relaxed).to_string();
-        let remembered = self.patience.saturating_add(REMEMBERED).as_secs();
+        let remembered = self.patience.min(LONGEST_REMEMBERED).saturating_add(REMEMBERED).as_secs();
         let place = format!("{:016x}:{slot}:{remembered}", self.client);
         Call { eval: self.eval(script, [place, number], args), slot }
     }
@@ -239,6 +245,9 @@ impl Link {
                 },
                 Err(fault) => fault,
             };
+            if fault.may_pass() && backoff.goes_on() {
+                self.target.report_away(&fault, REPORT_AFTER);
+            }
             match (fault, lacks) {
                 (fault, _) if fault.may_pass() && backoff.pause().await => {}
                 (_, Some(reason)) => return Err(Error::Unconfirmed { place: self.target.place(), reason }),
@@ -322,6 +331,7 @@ impl Link {
                 outcome => break outcome?,
             }
         };
+        self.target.report_back();
         *held = Some(live.clone());
         Ok(live)
     }
@@ -371,6 +381,11 @@ impl Backoff {
     pub(super) fn new(options: &Options, patience: Duration) -> Self {
         let pauses = ExponentialBackoff::new(options.initial, options.max);
         Self { pauses, failures: 0, until: Instant::now() + patience }
+    }
+
+    /// Whether there is to be another try.
+    fn goes_on(&self) -> bool {
+        Instant::now() < self.until
     }
 
     /// Waits before the next try; `false` if there is to be none.

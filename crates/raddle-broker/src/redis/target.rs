@@ -4,7 +4,7 @@ use std::{
     net::SocketAddr,
     path::PathBuf,
     sync::{Arc, Mutex, PoisonError},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use redis::{
@@ -28,7 +28,19 @@ pub(super) struct Target {
     /// The node of a cluster that has the namespace, if the one in the URL has said that it is another. All keys of a namespace are in one
     /// place, so that one node is all there is to know of a cluster.
     node: Mutex<Option<Node>>,
+    /// Since when it is away, for all connections alike.
+    away: Mutex<Option<Away>>,
 }
+
+/// A server that is away.
+struct Away {
+    since: Instant,
+    /// When that was last reported.
+    reported: Option<Instant>,
+}
+
+/// How often it is reported that a server is away.
+const REPORT_EVERY: Duration = Duration::from_secs(60);
 
 /// Looks names of servers up as the rest of Raddle does.
 struct Names;
@@ -57,7 +69,28 @@ impl Target {
             // A file that is missing is said now. They are read again with each connection.
             certificates(tls)?;
         }
-        Ok(Arc::new(Self { address, node: Mutex::default() }))
+        Ok(Arc::new(Self { address, node: Mutex::default(), away: Mutex::default() }))
+    }
+
+    /// Logs that calls wait for the server, once it has been away for so long, and then once a minute.
+    pub(super) fn report_away(&self, fault: &Fault, after: Duration) {
+        let now = Instant::now();
+        let mut away = self.away.lock().unwrap_or_else(PoisonError::into_inner);
+        let Away { since, reported } = away.get_or_insert(Away { since: now, reported: None });
+        let is_due = reported.map_or(now - *since >= after, |last| now - last >= REPORT_EVERY);
+        if is_due {
+            *reported = Some(now);
+            let seconds = (now - *since).as_secs();
+            tracing::warn!(place = %self.address, seconds, error = %fault, "the broker is away: waiting for it");
+        }
+    }
+
+    /// Logs that the server is there again, if it was reported to be away.
+    pub(super) fn report_back(&self) {
+        let away = self.away.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(Away { since, reported: Some(_) }) = away {
+            tracing::warn!(place = %self.address, seconds = since.elapsed().as_secs(), "the broker is there again");
+        }
     }
 
     /// Where it is, for people.

@@ -2,6 +2,8 @@
 
 use std::{fmt, path::PathBuf, time::Duration};
 
+use crate::wait::FOR_EVER;
+
 /// Where a server is, and how to deal with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
@@ -48,8 +50,12 @@ pub(super) struct Options {
     /// The first pause before connecting again, and the longest.
     pub(super) initial: Duration,
     pub(super) max: Duration,
-    /// How long a call waits for a server that is away.
-    pub(super) give_up_after: Duration,
+    /// How long a call waits for a server that is away, if the URL says so.
+    give_up_after: Option<Duration>,
+    /// How long it waits otherwise.
+    usual_patience: Duration,
+    /// Whether a server is waited for that is not there when it is first connected to.
+    pub(super) waits_to_open: bool,
     pub(super) connect_timeout: Duration,
     pub(super) response_timeout: Duration,
     /// How many replicas have to have a submission or a result before it is acknowledged.
@@ -79,7 +85,9 @@ impl Default for Options {
         Self {
             initial: Duration::from_millis(50),
             max: Duration::from_secs(2),
-            give_up_after: Duration::from_secs(30),
+            give_up_after: None,
+            usual_patience: Duration::from_secs(30),
+            waits_to_open: false,
             connect_timeout: Duration::from_secs(5),
             response_timeout: Duration::from_secs(10),
             wait_replicas: 0,
@@ -90,7 +98,20 @@ impl Default for Options {
     }
 }
 
+impl Options {
+    /// How long a call waits for a server that is away.
+    pub(super) fn patience(&self) -> Duration {
+        self.give_up_after.unwrap_or(self.usual_patience)
+    }
+}
+
 impl Address {
+    /// Waits for a server that is away for as long as it takes, unless the URL says otherwise; with `opens`, also for one that is not there yet.
+    pub(crate) fn patient(mut self, opens: bool) -> Self {
+        (self.options.usual_patience, self.options.waits_to_open) = (FOR_EVER, opens);
+        self
+    }
+
     /// Reads a URL. `None` if its scheme is not one of ours; the reason if the rest is wrong, without what may be a password.
     pub(crate) fn parse(text: &str) -> Option<Result<Self, String>> {
         let (scheme, rest) = text.split_once(':')?;
@@ -186,7 +207,7 @@ impl Address {
             }
             "initial" => options.initial = span(name, &value)?,
             "max" => options.max = span(name, &value)?,
-            "give_up_after" => options.give_up_after = span(name, &value)?,
+            "give_up_after" => options.give_up_after = Some(span(name, &value)?),
             "connect_timeout" => options.connect_timeout = span(name, &value)?,
             "response_timeout" => options.response_timeout = span(name, &value)?,
             "wait_replicas" => {
@@ -366,7 +387,13 @@ mod tests {
         }
         let address = parse("redis://:p%40ss@host?give_up_after=2m&wait_replicas=1&volatile=yes");
         assert_eq!(address.login, Login { user: None, password: Some(Password("p@ss".into())) });
-        assert_eq!(address.options.give_up_after, Duration::from_secs(120));
+        assert_eq!(address.options.patience(), Duration::from_secs(120));
+        assert_eq!(
+            address.clone().patient(true).options.patience(),
+            Duration::from_secs(120),
+            "what the URL says counts"
+        );
+        assert_eq!(parse("redis://host").patient(true).options.patience(), FOR_EVER);
         assert!(address.options.volatile && address.options.wait_replicas == 1);
         for (text, bytes) in [("1000", 1000), ("4K", 4096), ("512M", 512 << 20), ("0G", 0)] {
             assert_eq!(parse(&format!("redis://host?max_output={text}")).options.max_output, bytes, "{text}");

@@ -39,7 +39,7 @@ const START_WITHIN: Duration = Duration::from_secs(10);
 const LOG_MODE: u32 = 0o600;
 
 /// Whether this process was started in the background.
-pub(super) fn is_background() -> bool {
+pub(crate) fn is_background() -> bool {
     env::var_os(DETACHED).is_some()
 }
 

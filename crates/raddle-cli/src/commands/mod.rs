@@ -38,6 +38,8 @@ mod workers;
 
 use raddle_core::Word;
 
+pub(crate) use self::detach::is_background;
+
 #[cfg(feature = "pool")]
 use crate::args::PoolCommand;
 use crate::{

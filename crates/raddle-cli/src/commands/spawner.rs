@@ -158,7 +158,9 @@ pub(super) async fn keep(
         tokio::spawn(async move { raddle_fabric::contained::look_around(&image).await })
     });
     let mut watched = Watched::start(&args.metrics, noun).await?;
-    let broker = watched.observed(context.broker_of_worker().await?);
+    let mut interrupts = Interrupts::catch()?;
+    let Some(broker) = context.broker_of_service(&mut interrupts).await? else { return Ok(0) };
+    let broker = watched.observed(broker);
     #[cfg(feature = "docker")]
     let hatch = launching.hatch;
     #[cfg(feature = "docker")]
@@ -180,7 +182,6 @@ pub(super) async fn keep(
         book: watched.book.clone(),
         ..usual
     };
-    let mut interrupts = Interrupts::catch()?;
     let metrics_url = watched.url();
     let spawner = Spawner::register(Arc::clone(&broker), options, launching.launcher).await?;
     let tid = spawner.tid();

@@ -110,8 +110,8 @@ async fn foreground(context: &Context, args: &StartArgs) -> Outcome {
             return Ok(0);
         }
     }
-    let broker = context.broker_of_worker().await?;
     let mut interrupts = early.map_or_else(Interrupts::catch, Ok)?;
+    let Some(broker) = context.broker_of_service(&mut interrupts).await? else { return Ok(0) };
     // Before the worker is there: one that cannot serve as it should has not started.
     let serving = match &args.serve {
         Some(path) => Some(Serving::start(path, Arc::clone(&broker)).await?),

@@ -52,8 +52,8 @@ pub(super) fn read(path: &Path) -> Outcome<Vec<Process>> {
 }
 
 async fn keep(context: &Context, global: &Global, args: &UpArgs, file: &str, processes: Vec<Process>) -> Outcome {
-    let broker = context.broker_of_worker().await?;
     let mut interrupts = Interrupts::catch()?;
+    let Some(broker) = context.broker_of_service(&mut interrupts).await? else { return Ok(0) };
     let options = Options {
         name: args.name.clone(),
         file: Some(file.to_owned()),

@@ -3,6 +3,8 @@
 use std::{
     collections::BTreeSet,
     fs,
+    io::{Read, Write},
+    net::TcpListener,
     time::{Duration, Instant},
 };
 
@@ -334,6 +336,90 @@ fn the_file_names_handlers_and_plugins() {
     spawner.stop().ok();
     fs::write(folder.join("spawner.toml"), text.replace("Upper", "Other")).unwrap();
     world.raddle(["spawner", "run", "--config", "there/spawner.toml"]).code(2).says("there is no handler 'Other'");
+}
+
+#[test]
+fn waits_for_a_server_that_is_not_there_yet_and_for_one_that_is_away() {
+    let world = World::new();
+    let url = format!("redis+unix:{}?namespace=cli", world.path().join("redis.sock").display());
+    world.file("raddle.toml", format!("queue_url = '{url}'\n"));
+    let serve = || {
+        let server = "exec setpriv --pdeathsig KILL redis-server --port 0 --unixsocket $PWD/redis.sock --dir $PWD \
+                      --appendonly yes --save '' >server.log";
+        let server = world.start_bash(server);
+        until("it answers", || world.raddle(["status"]).code == 0);
+        server
+    };
+    let waiting = "the broker is away: waiting for it";
+    let spawner = world.start(["spawner", "run", "--warm-pool", "1"]);
+    let worker = world.start(["worker", "start", "--no-detach", "--queues", "other"]);
+    world.file("groups.toml", "[process.p]\n[[process.p.worker]]\nslug = 'w'\ncommand = ['true']\n");
+    let groups = world.start(["up", "-f", "groups.toml", "--queue-url", &url]);
+    for waits in [&spawner, &worker, &groups] {
+        until("it says that it waits", || waits.stderr().contains(waiting));
+    }
+    // A command says so at once, and so does one that starts a worker in the background.
+    world.raddle(["status"]).code(125).says("cannot reach");
+    world.raddle(["worker", "start"]).code(125).says("cannot reach");
+    // One that waits can be told to stop.
+    let stopped = world.start(["worker", "start", "--no-detach"]);
+    until("it says that it waits", || stopped.stderr().contains(waiting));
+    stopped.stop().ok();
+    let server = serve();
+    until("they are there", || world.workers().as_array().unwrap().len() == 5);
+    for waits in [&spawner, &worker, &groups] {
+        assert_eq!(waits.stderr().matches(waiting).count(), 1, "{}", waits.stderr());
+    }
+    let tids = world.submit(&["--queue", "other", "--array", "1-2", "--", "sh", "-c", "echo >>ran; sleep 0.2"]);
+    end(server);
+    until("both say that it is away", || {
+        [&spawner, &worker].iter().all(|waits| waits.stderr().matches(waiting).count() == 2)
+    });
+    let server = serve();
+    world.raddle(["wait"].into_iter().chain(tids.lines())).ok();
+    let tid = world.submit(&["--", "true"]);
+    world.raddle(["wait", &tid]).ok();
+    spawner.stop().ok();
+    worker.stop().ok();
+    groups.stop().ok();
+    end(server);
+    fs::remove_file(world.path().join("raddle.toml")).unwrap();
+}
+
+#[test]
+fn waits_for_a_server_that_loads_its_data() {
+    let world = World::new();
+    let loading = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = loading.local_addr().unwrap().port();
+    let url = format!("redis://127.0.0.1:{port}?namespace=cli&max=100ms");
+    let worker = world.start(["worker", "start", "--no-detach", "--queue-url", &url]);
+    // A server that answers every command as Redis does until its data is read.
+    loading.set_nonblocking(true).unwrap();
+    let mut clients = Vec::new();
+    until("it says that it waits, and why", || {
+        while let Ok((client, _)) = loading.accept() {
+            client.set_nonblocking(true).unwrap();
+            clients.push(client);
+        }
+        for client in &mut clients {
+            let mut words = [0; 4096];
+            let read = client.read(&mut words).unwrap_or(0);
+            for _ in words[..read].iter().filter(|byte| **byte == b'*') {
+                let _ = client.write_all(b"-LOADING Redis is loading the dataset in memory\r\n");
+            }
+        }
+        let said = worker.stderr();
+        said.contains("the broker is away: waiting for it") && said.contains("LOADING")
+    });
+    drop((loading, clients));
+    let server = format!(
+        "exec setpriv --pdeathsig KILL redis-server --bind 127.0.0.1 --port {port} --dir $PWD --appendonly yes --save '' >server.log"
+    );
+    let server = world.start_bash(&server);
+    worker.tid();
+    world.raddle(["--queue-url", &url, "run", "--", "true"]).ok();
+    worker.stop().ok();
+    end(server);
 }
 
 #[test]

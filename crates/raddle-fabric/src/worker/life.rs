@@ -1,13 +1,13 @@
 //! A worker's life: registered, at work, gone.
 
-use std::{future::Future, sync::Arc};
+use std::{future::Future, sync::Arc, time::Duration};
 
 use raddle_broker::{Broker, Claim, Error, Own, OwnRequest, Result, Submit, Submitted};
 use raddle_core::Tid;
 use tokio::{
     sync::watch,
     task::JoinSet,
-    time::{Instant, sleep},
+    time::{Instant, sleep, timeout},
 };
 
 use crate::{
@@ -69,6 +69,8 @@ pub enum EndReason {
     LeaseLost,
 }
 
+/// How long leaving the registry may take where the broker is away: the lease runs out sooner than that.
+const LEAVE_WITHIN: Duration = Duration::from_secs(30);
 /// One in this many workers for one task removes expired records.
 const PURGE_ONE_IN: u64 = 64;
 /// The part of an id below the clock's: a counter that hardly ever moves.
@@ -212,7 +214,7 @@ impl Worker {
     async fn leave(&self, failure: Option<String>, is_hasty: bool, shutdown: &Shutdown) -> Result<()> {
         let out_of_time = async {
             if !is_hasty {
-                shutdown.asked(KILLED_AFTER).await;
+                let _ = timeout(LEAVE_WITHIN, shutdown.asked(KILLED_AFTER)).await;
             }
             sleep(LAST_TRY).await;
         };
