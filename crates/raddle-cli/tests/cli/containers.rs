@@ -389,6 +389,26 @@ fn a_container_that_uses_up_its_memory_is_named_as_such() {
     yard.assert_clean();
 }
 
+/// The kernel ends the largest process first: the task, and not its worker.
+#[test]
+fn a_task_that_uses_up_the_memory_of_its_container_is_reported_as_such() {
+    let Some(yard) = Yard::new() else { return };
+    let text = format!(
+        "[spawner]\nlauncher = 'docker'\nworker_image = '{}'\nwarm_pool = 1\nmax_workers = 1\npoll_ms = 200\n\
+         [spawner.container]\nmemory_mb = 96\n",
+        yard.image
+    );
+    yard.world.file("spawner.toml", text);
+    let spawner = yard.other_spawner(&["--config", "spawner.toml", "--json"]);
+    // A shell that keeps what it reads.
+    let tids = yard.submit(1, "x=xxxxxxxxxxxxxxxx; while :; do x=$x$x; done");
+    yard.world.raddle(["wait", "--timeout", "50", &tids[0]]).code(1);
+    let task = yard.world.task(&tids[0]);
+    assert_eq!(task["report"]["exit"]["kind"], "out_of_memory", "{task}");
+    spawner.stop().ok();
+    yard.assert_clean();
+}
+
 /// As the examples of the seed start it.
 #[test]
 fn the_image_is_a_worker_or_a_spawner_without_a_command() {

@@ -79,6 +79,8 @@ pub(super) struct Attempt<'a> {
     look_at: Option<Duration>,
     pub(super) usage: Usage,
     pub(super) started_at: Timestamp,
+    /// How often the kernel had killed for memory in this container before.
+    memory_kills: u64,
 }
 
 impl<'a> Attempt<'a> {
@@ -119,6 +121,7 @@ impl<'a> Attempt<'a> {
         // Worn before the command exists, so that whoever sees the command sees its runner's title.
         runner.show(start, "running");
         let started_at = Timestamp::now();
+        let memory_kills = init::memory_kills();
         let mut boxed = None;
         let niceness = sys::niceness();
         let spawned = match (&prepared.executable, &start.sandbox) {
@@ -170,6 +173,7 @@ impl<'a> Attempt<'a> {
             look_at: runner.is_init.then_some(now),
             usage: Usage::default(),
             started_at,
+            memory_kills,
         };
         attempt.name_what_lacks(now);
         attempt.feed(runner);
@@ -360,6 +364,13 @@ impl<'a> Attempt<'a> {
         false
     }
 
+    /// Whether SIGKILL has ended the command, or one that a shell reports so, and it was not sent from here.
+    fn was_killed(&self) -> bool {
+        let by_signal = libc::WIFSIGNALED(self.status) && libc::WTERMSIG(self.status) == libc::SIGKILL;
+        let by_code = libc::WIFEXITED(self.status) && libc::WEXITSTATUS(self.status) == 128 + libc::SIGKILL;
+        !self.killed && (by_signal || by_code)
+    }
+
     fn finish(mut self) -> Done {
         if self.next_kill.is_some() {
             sys::set_urgent(false);
@@ -375,6 +386,9 @@ impl<'a> Attempt<'a> {
         }
         if self.look_at.is_some() && self.cause.is_none() {
             self.cause = init::exceeded();
+        }
+        if self.cause.is_none() && self.was_killed() && init::memory_kills() > self.memory_kills {
+            self.cause = Some(Exit::OutOfMemory);
         }
         let exit = self.cause.unwrap_or_else(|| {
             if libc::WIFSIGNALED(self.status) {

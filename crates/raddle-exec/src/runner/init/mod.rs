@@ -7,7 +7,7 @@ use std::{fs, io, time::Duration};
 
 use raddle_core::Exit;
 
-pub(super) use self::bounds::exceeded;
+pub(super) use self::bounds::{exceeded, memory_kills};
 use super::{
     child::{self, Plan, Step},
     program::Executable,
