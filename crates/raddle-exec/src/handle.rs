@@ -34,6 +34,8 @@ pub struct RunnerOptions {
     pub title_idle: String,
     /// The page that holds the deadline of the worker's lease. Without it attempts outlive a lease.
     pub fence: Option<Arc<FencePage>>,
+    /// Variables of this process that neither the runner nor what it runs inherits.
+    pub without: &'static [&'static str],
 }
 
 /// A runner process, reused for one attempt after another.
@@ -75,7 +77,7 @@ impl RunnerGone {
 
 impl Default for RunnerOptions {
     fn default() -> Self {
-        Self { program: "/proc/self/exe".into(), title_idle: "raddle-runner".into(), fence: None }
+        Self { program: "/proc/self/exe".into(), title_idle: "raddle-runner".into(), fence: None, without: &[] }
     }
 }
 
@@ -99,6 +101,9 @@ impl Runner {
             .stdout(stdout)
             .stderr(Stdio::inherit())
             .process_group(0);
+        for name in opts.without {
+            command.env_remove(name);
+        }
         let (pid, child) = orphans::starting(|| {
             let child = command.spawn()?;
             let pid = child.id().ok_or_else(|| io::Error::other("the runner ended at once"))?;

@@ -286,6 +286,12 @@ pub fn unblock_signals() {
     let _ = block_signals(&signal_set([]));
 }
 
+/// Keeps other processes of this user from reading the memory and the environment of this one in `/proc`, and from attaching to it.
+pub fn deny_inspection() {
+    // Fails only for an argument that is not valid.
+    let _ = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable);
+}
+
 /// A set of these signals.
 pub(crate) fn signal_set(signals: impl IntoIterator<Item = c_int>) -> libc::sigset_t {
     // SAFETY: a signal set is plain data, and valid for the calls; numbers that are no signals are refused.

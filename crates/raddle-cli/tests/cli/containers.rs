@@ -540,10 +540,17 @@ fn a_broker_on_a_network_is_reached_by_a_network_that_is_named() {
     }
     let tids = yard.submit(3, "echo here");
     yard.wait(&tids);
+    // A task has neither the variable nor a way to read it from its worker, which is process 1 and the same user.
+    let looks = "echo =${QUEUE_URL:-none}=; cat /proc/1/environ || echo denied; cat /proc/1/mem || echo denied; exit 0";
+    let tid = yard.submit(1, looks);
+    yard.wait(&tid);
+    let seen = yard.world.raddle(["logs", &tid[0]]).ok();
+    assert!(seen.text().contains("=none=") && seen.text().matches("denied").count() >= 2, "{}", seen.text());
+    assert!(!seen.text().contains("geheim"), "{}", seen.text());
     until("what workers did that reach the server themselves is counted", || {
         let metrics = scrape(&metrics_url);
-        metrics.get("worker_task_total{status=\"completed\"}") == Some(3.0)
-            && metrics.get("worker_runtime_seconds_count") == Some(3.0)
+        metrics.get("worker_task_total{status=\"completed\"}") == Some(4.0)
+            && metrics.get("worker_runtime_seconds_count") == Some(4.0)
             && metrics.get("raddle_warm_hit_ratio").is_some_and(|ratio| ratio > 0.0)
     });
     let ended = spawner.stop().ok();

@@ -404,6 +404,16 @@ fn a_password_is_in_a_secret_and_nowhere_else() {
     site.until_warm(2);
     let tid = site.world.submit(&["--", "sh", "-c", HOST]);
     site.wait(&tid);
+    // Nor has a task it.
+    let tid = site.world.submit(&[
+        "--",
+        "sh",
+        "-c",
+        "env; cat /proc/$PPID/environ /proc/$(awk '{print $4}' /proc/$PPID/stat)/environ",
+    ]);
+    site.wait(&tid);
+    let seen = site.world.raddle(["logs", &tid]).ok();
+    assert!(seen.text().contains("RADDLE_TID") && !seen.text().contains("geheim"), "{}", seen.text());
     let made = site.cluster.calls("create");
     assert!(!json!(made).to_string().contains("geheim"));
     assert_eq!(made[0]["metadata"]["labels"]["team"], "ml");

@@ -24,8 +24,6 @@ use crate::{
 
 /// Variables that carry news from a worker to its own processes; commands do not see them.
 const PRIVATE: &[u8] = b"RADDLE_INTERNAL_";
-/// Where programs look for their broker.
-const QUEUE_URL: &str = "QUEUE_URL";
 /// This very program, also when another has taken its place on the disk.
 const PROGRAM: &str = "/proc/self/exe";
 /// What this program is called where it keeps a command somewhere else, until it gives itself a title.
@@ -49,20 +47,12 @@ pub(crate) struct Executable {
     opened: Option<OwnedFd>,
 }
 
-/// The environment that every command of this runner inherits: that of its worker, without the worker's credentials for its broker.
+/// The environment that every command of this runner inherits.
 pub(crate) fn inherited_environment() -> Vec<CString> {
     std::env::vars_os()
         .filter(|(key, _)| !key.as_bytes().starts_with(PRIVATE))
-        .filter(|(key, value)| key != QUEUE_URL || !holds_credentials(&value.to_string_lossy()))
         .filter_map(|(key, value)| CString::new([key.as_bytes(), b"=", value.as_bytes()].concat()).ok())
         .collect()
-}
-
-/// Whether the URL of a broker holds a password, as in `redis://user:password@host` or `redis+unix:/path?password=…`.
-fn holds_credentials(url: &str) -> bool {
-    let (place, parameters) = url.split_once('?').unwrap_or((url, ""));
-    let authority = place.split_once("://").and_then(|(_, rest)| rest.split('/').next()).unwrap_or_default();
-    authority.contains('@') || parameters.contains("password=")
 }
 
 impl Executable {
@@ -311,21 +301,6 @@ mod tests {
         assert_eq!(env, ["KEEP=2", "A=3", "PATH=/usr/bin:/bin"]);
         assert_eq!(program.executable.as_ref().unwrap().argv().len(), 2);
         assert!(program.envp().last().unwrap().is_null());
-    }
-
-    #[test]
-    fn urls_with_passwords_are_recognized() {
-        for url in [
-            "redis://u:p@h",
-            "rediss://:p@h/0",
-            "redis+unix:/s?namespace=a&password=p",
-            "redis://h?sentinel_password=p",
-        ] {
-            assert!(holds_credentials(url), "{url}");
-        }
-        for url in ["", "sqlite:/a@b/c.db", "redis://h:6379/0?namespace=a", "unix:/run/a@b.sock"] {
-            assert!(!holds_credentials(url), "{url}");
-        }
     }
 
     /// The runner does nothing else meanwhile: no order reaches it, and no timeout.

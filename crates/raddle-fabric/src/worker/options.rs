@@ -1,7 +1,14 @@
 //! How a worker behaves.
 
-use std::{collections::BTreeMap, path::PathBuf, sync::Arc, thread, time::Duration};
+use std::{
+    collections::BTreeMap,
+    path::PathBuf,
+    sync::{Arc, LazyLock},
+    thread,
+    time::Duration,
+};
 
+use raddle_broker::Url;
 use raddle_core::{
     CapSet, Tid,
     manager::{Charter, REQUEST},
@@ -178,6 +185,16 @@ impl Options {
             ..WorkerInfo::new(&self.name, self.kind())
         }
     }
+}
+
+/// Variables of this process that its tasks do not see: a queue URL with a password in it.
+pub(super) fn secret_variables() -> &'static [&'static str] {
+    const QUEUE_URL: [&str; 1] = ["QUEUE_URL"];
+    static SECRET: LazyLock<bool> = LazyLock::new(|| {
+        let url = std::env::var(QUEUE_URL[0]).ok().and_then(|url| url.parse::<Url>().ok());
+        url.is_some_and(|url| url.has_password())
+    });
+    if *SECRET { &QUEUE_URL } else { &[] }
 }
 
 /// Whether the process of a worker can be looked at here, by its number.

@@ -23,6 +23,7 @@ use super::{
     event::Event,
     hand,
     keeping::{Orders, store},
+    options::secret_variables,
     request,
 };
 use crate::{contained, leftovers};
@@ -236,6 +237,7 @@ impl Occupant {
             program: options.runner.clone(),
             title_idle: idle_title.clone(),
             fence: Some(Arc::clone(fence)),
+            without: secret_variables(),
         })
         .await
     }
