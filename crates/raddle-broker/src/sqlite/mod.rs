@@ -35,6 +35,7 @@ mod tasks;
 mod tether;
 mod tx;
 mod waiting;
+mod wal_index;
 mod writer;
 
 use std::{

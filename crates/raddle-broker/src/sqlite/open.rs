@@ -26,7 +26,7 @@ use std::{
 use rusqlite::{Connection, ErrorCode, OpenFlags, config::DbConfig, ffi};
 use rustix::fs::StatVfsMountFlags;
 
-use super::{Shared, private, schema};
+use super::{Shared, private, schema, wal_index};
 use crate::{Error, Result, error::is_want};
 
 const OPEN: OpenFlags = OpenFlags::SQLITE_OPEN_READ_WRITE.union(OpenFlags::SQLITE_OPEN_NO_MUTEX);
@@ -48,10 +48,6 @@ const INDEX: &str = "-shm";
 const PROJECT_FOLDER: &str = ".raddle";
 const IGNORE_FILE: &str = ".gitignore";
 const IGNORE_ALL: &[u8] = b"*\n";
-
-/// How large the index of the WAL is at first, and in what steps SQLite makes it longer.
-const INDEX_BYTES: u64 = 32 * 1024;
-const INDEX_PAGE: u64 = 4096;
 
 /// Where a database is.
 #[derive(Clone, Debug)]
@@ -90,7 +86,6 @@ pub(super) fn open(place: Place) -> Result<(Shared, Connection)> {
 
 fn open_file(path: PathBuf) -> Result<(Shared, Connection)> {
     let path = resolve(path)?;
-    check_room(&path)?;
     let (mut shared, connection) = if is_there(&path)? {
         // Nothing is made beside a file that is refused.
         let connection = checked(&path)?;
@@ -111,21 +106,6 @@ fn open_file(path: PathBuf) -> Result<(Shared, Connection)> {
 /// Device and number of a file.
 pub(super) fn identity(path: &Path) -> io::Result<(u64, u64)> {
     fs::metadata(path).map(|found| (found.dev(), found.ino()))
-}
-
-/// Refuses a full disk on which SQLite would be ended by a SIGBUS. It takes room for the index of the WAL (`-shm`), which it maps, by writing one byte
-/// to each 4 KiB of it: where blocks are smaller than that, the rest has no room until it is touched.
-fn check_room(path: &Path) -> Result<()> {
-    let folder = or_here(path.parent().unwrap_or(Path::new("")));
-    // Where there is no folder yet, or no such call, what follows tells.
-    let Ok(disk) = rustix::fs::statvfs(&folder) else { return Ok(()) };
-    if !disk.f_flag.contains(StatVfsMountFlags::RDONLY)
-        && disk.f_frsize < INDEX_PAGE
-        && disk.f_bavail * disk.f_frsize < 2 * INDEX_BYTES
-    {
-        return Err(Error::Full { path: path.into() });
-    }
-    Ok(())
 }
 
 /// A connection to a file that is ours by its first bytes.
@@ -150,7 +130,9 @@ fn raw_file(path: &Path) -> rusqlite::Result<Connection> {
     if is_read_only(path) && !with_suffix(path, INDEX).exists() && !has_log(path) {
         return Connection::open_with_flags(immutable_uri(path), READ_IMMUTABLE);
     }
-    Connection::open_with_flags(path, OPEN)
+    let connection = Connection::open_with_flags(path, OPEN)?;
+    wal_index::allocate_when_mapped(&connection);
+    Ok(connection)
 }
 
 /// Whether a database is on a read-only file system, as far as that can be asked.
@@ -326,7 +308,7 @@ fn read(connection: &Connection, bytes: &mut [u8]) -> rusqlite::Result<()> {
 
 /// The engine's own handle on the database; null if that is not open. It is read through it because closing another
 /// one would let go of every lock that this process has on the file.
-fn file_of(connection: &Connection) -> *mut ffi::sqlite3_file {
+pub(super) fn file_of(connection: &Connection) -> *mut ffi::sqlite3_file {
     let which = ffi::SQLITE_FCNTL_FILE_POINTER;
     let mut file: *mut ffi::sqlite3_file = std::ptr::null_mut();
     // SAFETY: the connection is open and used by nobody else; the engine writes one pointer to where it is asked to. A file

@@ -6,6 +6,7 @@
 use std::{
     fs::File,
     io::{self, Read},
+    mem::offset_of,
     os::{
         fd::AsFd,
         unix::fs::{FileExt, MetadataExt, OpenOptionsExt},
@@ -17,6 +18,7 @@ use std::{
 
 use rustix::{
     fs::{FallocateFlags, MemfdFlags, OFlags, fallocate, memfd_create},
+    io::Errno,
     mm::{MapFlags, ProtFlags, mmap, munmap},
 };
 
@@ -65,6 +67,11 @@ const IN_MEMORY: &str = "mem://";
 const FIRST_BYTES: usize = 4096;
 /// So much is mapped. The file grows as it is needed; what it does not have yet is not touched.
 const MAPPED_BYTES: usize = 1024 * 1024;
+/// No file system has smaller blocks.
+const SMALLEST_BLOCK: u64 = 512;
+/// [`reserve`] writes to the last byte of slots and of the head.
+const _: () =
+    assert!(offset_of!(Slot, tied) + 4 < size_of::<Slot>() && offset_of!(Head, made_at) + 8 < size_of::<Head>());
 const FIRST_SLOTS: usize = slots_in(FIRST_BYTES);
 const MOST_SLOTS: usize = slots_in(MAPPED_BYTES);
 
@@ -256,7 +263,14 @@ fn open(path: &Path, create: bool) -> io::Result<File> {
         .open(path)
 }
 
-/// Takes blocks of the disk now: a full one must show here, and not as a fault when something is first written.
+/// Allocates blocks of the disk now: a full one must show here, and not as a SIGBUS when something is first written.
 fn reserve(file: &File, bytes: u64) -> io::Result<()> {
-    Ok(fallocate(file, FallocateFlags::empty(), 0, bytes)?)
+    match fallocate(file, FallocateFlags::empty(), 0, bytes) {
+        // As on ext2. Then something is written to each block, at an offset that is padding of a slot: another process may have mapped the file by now.
+        Err(Errno::OPNOTSUPP) => {
+            let ends = (1..=bytes / SMALLEST_BLOCK).map(|block| block * SMALLEST_BLOCK).chain([bytes]);
+            ends.into_iter().try_for_each(|end| file.write_all_at(&[0], end - 1))
+        }
+        reserved => Ok(reserved?),
+    }
 }

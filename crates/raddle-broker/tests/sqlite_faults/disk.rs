@@ -17,11 +17,11 @@ impl SmallDisk {
     }
 
     /// Blocks are smaller than pages of memory, as `mkfs` makes them for small disks.
-    fn mount_with_small_blocks() -> Option<Self> {
-        Self::mount_by(
-            r#"image=$(mktemp) && truncate -s 4m "$image" && mkfs.ext4 -q -b 1024 -m 0 "$image" && mount -o loop "$image" "$0"
+    fn mount_with_small_blocks(kind: &str) -> Option<Self> {
+        Self::mount_by(&format!(
+            r#"image=$(mktemp) && truncate -s 4m "$image" && mkfs.{kind} -q -b 1024 -m 0 "$image" && mount -o loop "$image" "$0"
                code=$?; rm "$image"; exit $code"#,
-        )
+        ))
     }
 
     fn mount_by(script: &str) -> Option<Self> {
@@ -175,7 +175,17 @@ async fn a_full_disk_is_named_when_a_database_is_opened() {
 /// SQLite maps a file for which it has not taken all the room.
 #[tokio::test]
 async fn a_disk_that_is_nearly_full_ends_nobody_by_a_signal() {
-    let Some(disk) = SmallDisk::mount_with_small_blocks() else { return };
+    open_on_a_full_disk("ext4").await;
+}
+
+/// Nor does such a file system allocate blocks ahead of writes (`fallocate`).
+#[tokio::test]
+async fn a_disk_that_is_nearly_full_and_allocates_nothing_ahead_ends_nobody_by_a_signal() {
+    open_on_a_full_disk("ext2").await;
+}
+
+async fn open_on_a_full_disk(kind: &str) {
+    let Some(disk) = SmallDisk::mount_with_small_blocks(kind) else { return };
     let path = disk.path().join("broker.db");
     drop(open(&path).await);
     let mut refused = 0;
