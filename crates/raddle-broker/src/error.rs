@@ -295,6 +295,11 @@ impl Error {
         )
     }
 
+    /// Whether there is no room for anything new until somebody makes some. What was accepted is kept meanwhile.
+    pub fn is_out_of_space(&self) -> bool {
+        matches!(self, Self::Full { .. } | Self::OutOfMemory { .. } | Self::Unwritable { .. })
+    }
+
     /// Whether the caller named something that is not there or cannot be done to it, rather than something failing here.
     pub fn is_callers(&self) -> bool {
         matches!(

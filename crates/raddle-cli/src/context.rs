@@ -8,14 +8,13 @@ use std::{
 
 use raddle_broker::{Broker, Url, agent::Remote, connect, sqlite::Sqlite};
 
-use raddle_fabric::spawner::WARM_VARIABLE;
+use raddle_fabric::{spawner::WARM_VARIABLE, wait_for_space};
 use serde::Serialize;
 
 use crate::{
     args::Global,
     commands::is_background,
     error::{Failure, Outcome},
-    interrupt::Interrupts,
     output,
     project::{self, Project, Source},
 };
@@ -65,27 +64,25 @@ impl Context {
         Ok(connect(&self.project.url).await?)
     }
 
-    /// Opens the broker for a worker, which goes on while its results are being written.
+    /// Opens the broker for a worker, which goes on while its results are being written. Waits while there is no space to open it.
     pub(crate) async fn broker_of_worker(&self) -> Outcome<Arc<dyn Broker>> {
-        let url = &self.project.url;
-        match &self.agent {
-            Some(path) => Ok(Arc::new(Remote::connect_or(path, url.clone()).await?)),
-            None => Ok(connect(url).await?),
-        }
+        self.open_for_work(&self.project.url).await
     }
 
-    /// Opens the broker for a service that stays: it waits for a server that is not there yet, or is away later, for as long as it takes. `None` if it is
-    /// interrupted before. One in the background does not wait for the first connection: the command that has started it waits for its id.
-    pub(crate) async fn broker_of_service(&self, interrupts: &mut Interrupts) -> Outcome<Option<Arc<dyn Broker>>> {
-        let url = self.project.url.clone().patient(!is_background());
-        let opened: Outcome<Arc<dyn Broker>> = tokio::select! {
-            opened = async { match &self.agent {
-                Some(path) => Ok(Arc::new(Remote::connect_or(path, url).await?) as Arc<dyn Broker>),
-                None => Ok(connect(&url).await?),
-            } } => opened,
-            () = interrupts.next() => return Ok(None),
+    /// Opens the broker for a service that stays: it waits for a server that is not there yet, or is away later, for as long as it takes. A service in
+    /// the background does not wait for the first connection: the command that has started it waits for its id.
+    pub(crate) async fn broker_of_service(&self) -> Outcome<Arc<dyn Broker>> {
+        self.open_for_work(&self.project.url.clone().patient(!is_background())).await
+    }
+
+    async fn open_for_work(&self, url: &Url) -> Outcome<Arc<dyn Broker>> {
+        let open = || async move {
+            match &self.agent {
+                Some(path) => Ok(Arc::new(Remote::connect_or(path, url.clone()).await?) as Arc<dyn Broker>),
+                None => connect(url).await,
+            }
         };
-        opened.map(Some)
+        Ok(wait_for_space(raddle_broker::Error::is_out_of_space, open).await?)
     }
 
     /// Opens the broker for a command that adds nothing to it. One that does not exist is an error and is not created: an empty answer would hide that

@@ -1,6 +1,12 @@
 //! Ctrl-C and its like, as something that can be waited for.
 
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use std::time::Duration;
+
+use raddle_fabric::Shutdown;
+use tokio::{
+    signal::unix::{Signal, SignalKind, signal},
+    time::timeout,
+};
 
 use crate::error::{OrFail, Outcome};
 
@@ -39,6 +45,18 @@ impl Interrupts {
         self.word().await;
     }
 
+    /// Waits until something has started. If it is to stop before that, it has a moment left to start; `None` if that is not enough.
+    pub(crate) async fn start<T>(&mut self, shutdown: &Shutdown, starting: impl Future<Output = T>) -> Option<T> {
+        tokio::pin!(starting);
+        tokio::select! {
+            biased;
+            started = &mut starting => return Some(started),
+            () = self.next() => shutdown.request(),
+            () = shutdown.asked(1) => {}
+        }
+        timeout(START_WITHIN, starting).await.ok()
+    }
+
     /// Waits for the next of them, and says which it is.
     pub(crate) async fn word(&mut self) -> Word {
         tokio::select! {
@@ -49,6 +67,9 @@ impl Interrupts {
         }
     }
 }
+
+/// How long a start that is interrupted may take to come to its end. One that waits for space does not.
+const START_WITHIN: Duration = Duration::from_secs(1);
 
 /// Ctrl-Z. Absent where it is ignored.
 pub(crate) struct Suspensions(Option<Signal>);

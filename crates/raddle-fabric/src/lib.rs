@@ -16,8 +16,10 @@ pub mod otlp;
 pub mod routine;
 pub mod run;
 pub mod schedule;
+mod space;
 pub mod spawner;
 pub mod wait;
 pub mod worker;
 
+pub use space::wait_for_space;
 pub use worker::{Ended, Options, Shutdown, Worker};

@@ -15,7 +15,7 @@ use tokio::{
 };
 
 use crate::{
-    Shutdown,
+    Shutdown, wait_for_space,
     worker::{
         is_local,
         pulse::{Beats, Vitals},
@@ -94,8 +94,14 @@ pub(crate) struct Line {
 
 impl Line {
     pub(crate) async fn register(broker: &Arc<dyn Broker>, info: WorkerInfo, lease: Duration) -> Result<Self> {
-        let lease = Lease::ask(lease)?;
-        let tid = broker.register(info, lease.length).await?;
+        let register = || {
+            let (broker, info) = (Arc::clone(broker), info.clone());
+            async move {
+                let lease = Lease::ask(lease)?;
+                Ok((broker.register(info, lease.length).await?, lease))
+            }
+        };
+        let (tid, lease) = wait_for_space(Error::is_out_of_space, register).await?;
         Self::open(broker, tid, lease).await
     }
 

@@ -203,6 +203,8 @@ where
         let done = committed.and_then(|()| outcome.unwrap_or(Err(Error::Closed))).map(deliver);
         match (reply, done) {
             (Some(reply), done) => drop(reply.send(done)),
+            // A full disk is for those to say who wait for it: this comes again with every beat.
+            (None, Err(error)) if error.is_out_of_space() => tracing::debug!(%error, "a write without a caller failed"),
             (None, Err(error)) => tracing::warn!(%error, "a write without a caller failed"),
             (None, Ok(_)) => {}
         }

@@ -67,9 +67,10 @@ pub(super) async fn detach(context: &Context, what: &str, serve: Option<&Path>) 
     let stdout = child.stdout.take().expect("it is a pipe");
     if timeout(START_WITHIN, BufReader::new(stdout).read_line(&mut line)).await.is_err() {
         // It holds nothing that is not taken back from a worker that dies.
-        let _ = child.kill().await;
-        let secs = START_WITHIN.as_secs();
-        return Err(Failure::Raddle(format!("the {what} did not start within {secs} s: see 'raddle doctor'")));
+        let _ = child.start_kill();
+        let (secs, said) = (START_WITHIN.as_secs(), said(child).await.1);
+        let why = if said.is_empty() { "see 'raddle doctor'" } else { &said };
+        return Err(Failure::Raddle(format!("the {what} did not start within {secs} s: {why}")));
     }
     let Ok(tid) = line.trim().parse() else { return Err(last_words(child, what).await) };
     context.show(&started(tid, pid, log_of(context, tid), serve), || format!("{tid}\n"))
@@ -87,12 +88,17 @@ fn without_queue_url(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
     args.filter(keeps).collect()
 }
 
-/// What a background process that could not start had to say.
-async fn last_words(child: Child, what: &str) -> Failure {
-    let (code, text) = match child.wait_with_output().await {
+/// The exit code of a background process, and what it wrote to stderr.
+async fn said(child: Child) -> (Option<i32>, String) {
+    match child.wait_with_output().await {
         Ok(ended) => (ended.status.code(), String::from_utf8_lossy(&ended.stderr).trim().to_owned()),
         Err(_) => (None, String::new()),
-    };
+    }
+}
+
+/// What a background process that could not start had to say.
+async fn last_words(child: Child, what: &str) -> Failure {
+    let (code, text) = said(child).await;
     let message = match text.strip_prefix("raddle: ").unwrap_or(&text) {
         "" => format!("the {what} ended before it had started"),
         message => message.to_owned(),

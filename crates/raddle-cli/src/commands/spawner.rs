@@ -159,8 +159,9 @@ pub(super) async fn keep(
     });
     let mut watched = Watched::start(&args.metrics, noun).await?;
     let mut interrupts = Interrupts::catch()?;
-    let Some(broker) = context.broker_of_service(&mut interrupts).await? else { return Ok(0) };
-    let broker = watched.observed(broker);
+    let shutdown = Shutdown::new();
+    let Some(broker) = interrupts.start(&shutdown, context.broker_of_service()).await else { return Ok(0) };
+    let broker = watched.observed(broker?);
     #[cfg(feature = "docker")]
     let hatch = launching.hatch;
     #[cfg(feature = "docker")]
@@ -183,7 +184,15 @@ pub(super) async fn keep(
         ..usual
     };
     let metrics_url = watched.url();
-    let spawner = Spawner::register(Arc::clone(&broker), options, launching.launcher).await?;
+    let registering = Spawner::register(Arc::clone(&broker), options, launching.launcher);
+    let Some(spawner) = interrupts.start(&shutdown, registering).await else {
+        #[cfg(feature = "docker")]
+        if let Some(hatch) = hatch {
+            hatch.close();
+        }
+        return Ok(0);
+    };
+    let spawner = spawner?;
     let tid = spawner.tid();
     let handle = spawner.handle();
     watched.show(|book| spawner_page(handle, book, Exporter::new(broker)));
@@ -199,7 +208,6 @@ pub(super) async fn keep(
         output::line(tid.to_string())?;
     }
     systemd::ready(&format!("{} {tid}", args.name));
-    let shutdown = Shutdown::new();
     let mut keeping = Box::pin(spawner.run(shutdown.clone()));
     // On the thread of the loop itself: one that stands still does not say that it lives.
     let mut watchdog = systemd::Watchdog::of_environment();

@@ -12,6 +12,7 @@ use raddle_fabric::{
     spawner::{SPAWNER_VARIABLE, WARM_VARIABLE},
     worker::EndReason,
 };
+use tokio::task::JoinSet;
 
 use super::detach::{announce, detach, is_background};
 use crate::{
@@ -115,7 +116,14 @@ async fn foreground(context: &Context, args: &StartArgs) -> Outcome {
         }
     }
     let mut interrupts = early.map_or_else(Interrupts::catch, Ok)?;
-    let Some(broker) = context.broker_of_service(&mut interrupts).await? else { return Ok(0) };
+    let shutdown = Shutdown::new();
+    // From here on, for it may have to wait for space. It ends with this.
+    let mut mourning = JoinSet::new();
+    if let Some(member) = &mut member {
+        mourning.spawn(member.mourn(shutdown.clone()));
+    }
+    let Some(broker) = interrupts.start(&shutdown, context.broker_of_service()).await else { return Ok(0) };
+    let broker = broker?;
     // Before the worker is there: one that cannot serve as it should has not started.
     let serving = match &args.serve {
         Some(path) => Some(Serving::start(path, Arc::clone(&broker)).await?),
@@ -127,16 +135,20 @@ async fn foreground(context: &Context, args: &StartArgs) -> Outcome {
     let broker = watched.observed(broker);
     let options = options(context, args)?;
     let options = if let Some(member) = &member { member.bind(options) } else { options };
-    let worker = Worker::register(broker, options).await?;
+    let Some(worker) = interrupts.start(&shutdown, Worker::register(broker, options)).await else {
+        if let Some(serving) = serving {
+            serving.stop().await;
+        }
+        return Ok(0);
+    };
+    let worker = worker?;
     let tid = worker.tid();
     match &listener {
         Listener::Starter => announce(context, tid, args.serve.as_deref(), url.as_deref())?,
         Listener::Spawner | Listener::Reader(_) => listener.say(&tid.to_string()),
     }
-    let shutdown = Shutdown::new();
     let mut begun = worker.begun();
     let mut tells = true;
-    let mut mourning = member.as_mut().map(|member| Box::pin(member.mourn(shutdown.clone())));
     let mut working = Box::pin(worker.run(shutdown.clone()));
     let ended = loop {
         tokio::select! {
@@ -150,7 +162,6 @@ async fn foreground(context: &Context, args: &StartArgs) -> Outcome {
                 }
             }
             () = if_any(member.as_mut().map(Member::turn)) => {}
-            () = if_any(mourning.as_mut()) => {}
             () = interrupts.next() => {
                 context.note("stopping: what runs may end; once more to give it back, and again to kill it");
                 shutdown.request();

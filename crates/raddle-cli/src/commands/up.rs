@@ -53,14 +53,16 @@ pub(super) fn read(path: &Path) -> Outcome<Vec<Process>> {
 
 async fn keep(context: &Context, global: &Global, args: &UpArgs, file: &str, processes: Vec<Process>) -> Outcome {
     let mut interrupts = Interrupts::catch()?;
-    let Some(broker) = context.broker_of_service(&mut interrupts).await? else { return Ok(0) };
+    let shutdown = Shutdown::new();
+    let Some(broker) = interrupts.start(&shutdown, context.broker_of_service()).await else { return Ok(0) };
     let options = Options {
         name: args.name.clone(),
         file: Some(file.to_owned()),
         words: words(global, args),
         ..Options::new(context.project.url.clone(), processes)
     };
-    let manager = Manager::register(broker, options).await.map_err(|error| match error {
+    let Some(manager) = interrupts.start(&shutdown, Manager::register(broker?, options)).await else { return Ok(0) };
+    let manager = manager.map_err(|error| match error {
         ManagerError::Mistake(mistake) => {
             let text = fs::read_to_string(file).unwrap_or_default();
             Failure::Usage(format!("{file}:{}", FileMistake::locate(&text, mistake)))
@@ -69,7 +71,6 @@ async fn keep(context: &Context, global: &Global, args: &UpArgs, file: &str, pro
     })?;
     let tid = manager.tid();
     context.show(&json!({ "tid": tid, "pid": std::process::id() }), || format!("{tid}\n"))?;
-    let shutdown = Shutdown::new();
     let mut handle = manager.handle();
     let mut watchdog = systemd::Watchdog::of_environment();
     let mut keeping = Box::pin(manager.run(shutdown.clone()));

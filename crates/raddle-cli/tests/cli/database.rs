@@ -203,6 +203,82 @@ fn a_run_says_that_there_is_no_room_for_what_its_task_writes() {
     assert!(words.contains("output cannot be kept yet") && words.contains("no space left"), "{words}");
 }
 
+/// In place of ending, to be started again and again by what keeps it.
+#[test]
+fn workers_and_managers_that_start_on_a_full_disk_wait_for_space() {
+    let world = World::new();
+    fs::create_dir(world.path().join("small")).unwrap();
+    world.file("groups.toml", "[process.w]\nreplicas = 2\n[[process.w.worker]]\nslug = 'w'\ncommand = ['true']\n");
+    let script = r#"
+        set -eu
+        mount -t tmpfs -o size=4m none small; cp groups.toml small/raddle.toml; cd small
+        raddle run -- true
+        fill() { dd if=/dev/zero of=filler bs=1k 2>/dev/null || true; }
+        full() { until grep -q 'waiting for space.*no space left\|no space left.*waiting for space' "$1"; do sleep 0.02; done; }
+        ends() { kill -TERM "$1"; code=0; wait "$1" || code=$?; echo "ends with $code"; }
+        for what in 'worker start --no-detach' 'spawner run --warm-pool 2' up; do
+            echo "$what"
+            fill
+            raddle $what >../out 2>../words & starting=$!
+            full ../words
+            ends $starting
+            raddle $what >../out 2>../words & starting=$!
+            full ../words
+            rm filler
+            until [ -s ../out ]; do sleep 0.02; done
+            tid=$(raddle submit --queue "$([ "$what" = up ] && echo w || echo default)" -- true)
+            raddle wait --timeout 60 "$tid" | cut -d' ' -f2
+            grep -c 'waiting for space' ../words
+            ends $starting
+        done"#;
+    let one = "ends with 0\ncompleted\n1\nends with 0\n";
+    let expected: String =
+        ["worker start --no-detach", "spawner run --warm-pool 2", "up"].map(|what| format!("{what}\n{one}")).concat();
+    let ran = world.bash_apart(script).ok();
+    assert_eq!(ran.text(), expected, "{}", world.read("words"));
+}
+
+/// A worker that is to start says in the end what keeps it.
+#[test]
+fn a_background_worker_says_that_there_is_no_space() {
+    let world = World::new();
+    fs::create_dir(world.path().join("small")).unwrap();
+    let script = "mount -t tmpfs -o size=4m none small && cd small || exit 99
+        raddle run -- true; dd if=/dev/zero of=filler bs=1k 2>/dev/null
+        raddle worker start";
+    world.bash_apart(script).code(125).says("did not start within 10 s").says("no space left");
+}
+
+/// Those that keep workers start no more of them than the disk has space for, and their workers go on when there is space.
+#[test]
+fn a_disk_that_fills_up_under_live_managers_is_no_storm_of_restarts() {
+    let world = World::new();
+    fs::create_dir(world.path().join("small")).unwrap();
+    world.file("groups.toml", "[process.w]\nreplicas = 3\n[[process.w.worker]]\nslug = 'w'\ncommand = ['true']\n");
+    let script = r#"
+        set -eu
+        mount -t tmpfs -o size=8m none small; cp groups.toml small/raddle.toml; cd small
+        raddle up >../up 2>../up.log & up=$!
+        raddle spawner run --warm-pool 3 >../spawner 2>../spawner.log & spawner=$!
+        workers() { raddle worker list --json | jq "[.[] | select(.type == \"$1\")] | length"; }
+        until [ "$(workers resident)" = 3 ] && [ "$(workers one-shot)" = 3 ]; do sleep 0.05; done
+        dd if=/dev/zero of=filler bs=1k 2>/dev/null || true
+        pkill -KILL -f 'raddle-[0-9]*:(w|worker):'
+        for log in up spawner; do until grep -q 'waiting for space' ../$log.log; do sleep 0.05; done; done
+        # Long enough for each to have been started again several times.
+        sleep 5
+        echo "exits $(cat ../up.log ../spawner.log | grep -c 'exited with 125')"
+        rm filler
+        for queue in default w; do
+            tid=$(raddle submit --queue $queue -- true)
+            raddle wait --timeout 60 "$tid" | cut -d' ' -f2
+        done
+        kill $up $spawner; wait $up; wait $spawner; echo left"#;
+    let ran = world.bash_apart(script);
+    let logs = [world.read("up.log"), world.read("spawner.log")].concat();
+    assert_eq!(ran.text(), "exits 0\ncompleted\ncompleted\nleft\n", "{ran:?}\n{logs}");
+}
+
 #[test]
 fn a_worker_with_a_result_for_which_there_is_no_room_can_be_stopped() {
     let world = World::new();

@@ -29,6 +29,7 @@ use crate::{
     line::{LEASE, Line, leave},
     schedule,
     spawner::Template,
+    wait_for_space,
     worker::this_host,
 };
 
@@ -146,6 +147,17 @@ pub enum ManagerError {
     },
 }
 
+impl ManagerError {
+    fn is_out_of_space(&self) -> bool {
+        match self {
+            Self::Broker(error) | Self::Trigger { source: schedule::Error::Broker(error), .. } => {
+                error.is_out_of_space()
+            }
+            _ => false,
+        }
+    }
+}
+
 impl Options {
     /// A manager of these processes, each of which is this program.
     pub fn new(url: Url, processes: Vec<Process>) -> Self {
@@ -189,9 +201,10 @@ impl Manager {
         {
             return Err(mistake.into());
         }
-        announce(&*broker, &options, None).await?;
+        wait_for_space(ManagerError::is_out_of_space, || announce(&*broker, &options, None)).await?;
         let line = Line::register(&broker, options.info(), options.lease).await?;
-        if let Err(error) = confirm(&*broker, &options, line.tid).await {
+        let confirm = || confirm(&*broker, &options, line.tid);
+        if let Err(error) = wait_for_space(ManagerError::is_out_of_space, confirm).await {
             leave(&broker, line.tid, Some(error.to_string())).await;
             return Err(error);
         }

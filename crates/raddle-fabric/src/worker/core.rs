@@ -21,6 +21,7 @@ use super::{
     ledger::Entry,
     words::Errand,
 };
+use crate::space;
 
 /// How long one wait for tasks or words lasts before it is begun again. Nothing depends on it.
 pub(super) const WAIT: Duration = Duration::from_secs(3600);
@@ -89,6 +90,8 @@ pub(super) struct Core {
     starved: Option<(String, u32)>,
     /// Since when the agent has not answered.
     away_since: Option<Duration>,
+    /// Claims in a row for which the broker had no space.
+    claims_without_space: u32,
     purge_at: Duration,
     audit_at: Duration,
     /// Attempts that the broker assigned to this worker at the last audit, and that it did not hold.
@@ -124,6 +127,7 @@ impl Core {
             claim_at: Duration::ZERO,
             starved: None,
             away_since: None,
+            claims_without_space: 0,
             purge_at: PURGE_EVERY,
             audit_at: options.lease / AUDITS_PER_LEASE,
             unknown: HashSet::new(),
@@ -255,7 +259,7 @@ impl Core {
     fn claimed(&mut self, found: Result<Found>, now: Duration) {
         self.claiming = false;
         if found.is_ok() {
-            self.away_since = None;
+            (self.away_since, self.claims_without_space) = (None, 0);
         }
         match found {
             Ok(Found::Tasks(mut claims)) => {
@@ -271,7 +275,13 @@ impl Core {
             Ok(Found::Over) => self.only_done = true,
             Err(Error::NotFound(owner)) if owner == self.tid => self.lose_lease(),
             Err(error) if error.is_retryable() => {
-                self.claim_at = now + ERROR_PAUSE;
+                let pause = if error.is_out_of_space() {
+                    self.claims_without_space += 1;
+                    space::BACKOFF.pause(self.claims_without_space)
+                } else {
+                    ERROR_PAUSE
+                };
+                self.claim_at = now + pause;
                 self.away(error, now);
             }
             Err(error) => self.fail(error, now),

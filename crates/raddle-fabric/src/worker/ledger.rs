@@ -18,7 +18,7 @@ use std::{
 };
 
 use raddle_broker::{Broker, Error, Fence, Finish, Release, Started, Verdict};
-use raddle_core::Exit;
+use raddle_core::{Exit, ExponentialBackoff};
 use tokio::{
     sync::mpsc,
     task::JoinHandle,
@@ -52,6 +52,8 @@ const LINGER: Duration = Duration::from_millis(6);
 /// How long the start of an attempt may go unwritten. Most short attempts are over by then, and one write tells both.
 const START_LINGER: Duration = Duration::from_millis(10);
 const RETRY_PAUSE: Duration = Duration::from_millis(250);
+/// Between tries to write what may be written later.
+const BACKOFF: ExponentialBackoff = ExponentialBackoff::new(RETRY_PAUSE, Duration::from_secs(4));
 pub(super) const GIVEN_UP: &str = "what became of this task could not be written: it will run again";
 
 impl Ledger {
@@ -215,6 +217,7 @@ impl Keeper {
         W: Future<Output = Result<Vec<Verdict>, Error>>,
     {
         let mut pace = self.pace.clone();
+        let mut failures = 0;
         loop {
             let is_last = pace.is_hasty();
             let error = match pace.bound(write(entries.to_vec())).await {
@@ -226,10 +229,14 @@ impl Keeper {
             if is_last {
                 return Err(Unwritten::GivenUp(Some(error)));
             }
-            tracing::error!(%error, "results cannot be written yet");
+            // Once, and not with every try.
+            if failures == 0 {
+                tracing::error!(%error, "results cannot be written yet");
+            }
+            failures += 1;
             let _ = self.events.send(Event::Unwritten(error));
             tokio::select! {
-                () = sleep(RETRY_PAUSE) => {}
+                () = sleep(BACKOFF.pause(failures)) => {}
                 () = pace.haste() => {}
             }
         }

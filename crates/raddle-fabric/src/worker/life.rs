@@ -223,7 +223,9 @@ impl Worker {
             () = out_of_time => None,
         };
         match left {
-            Some(Err(error)) if is_hasty => tracing::warn!(%error, "left without a word: the lease will run out"),
+            Some(Err(error)) if is_hasty || error.is_out_of_space() => {
+                tracing::warn!(%error, "left without a word: the lease will run out")
+            }
             Some(left) => return left,
             None => tracing::warn!("left without a word, for the broker does not answer: the lease will run out"),
         }

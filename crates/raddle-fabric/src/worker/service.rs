@@ -42,6 +42,8 @@ pub(super) struct Service<'a> {
     claiming: Option<Claiming>,
     /// For what the service itself has asked.
     tell: mpsc::UnboundedSender<Event>,
+    /// Why the last claim failed, if it may succeed later.
+    claim_refusal: Option<String>,
     purging: Option<JoinHandle<()>>,
     auditing: Option<JoinHandle<()>>,
     /// Looks for what others have left in the engine.
@@ -90,6 +92,7 @@ impl<'a> Service<'a> {
             events,
             claiming: None,
             tell,
+            claim_refusal: None,
             purging: None,
             auditing: None,
             #[cfg(feature = "docker")]
@@ -129,11 +132,12 @@ impl<'a> Service<'a> {
             tokio::select! {
                 found = async { self.claiming.as_mut().expect("polled only when there is one").await }, if self.claiming.is_some() => {
                     self.claiming = None;
-                    if let Err(error) = &found
-                        && error.is_retryable()
-                    {
+                    let refusal = found.as_ref().err().filter(|error| error.is_retryable()).map(ToString::to_string);
+                    // Once, and not with every try.
+                    if let Some(error) = refusal.as_ref().filter(|_| refusal != self.claim_refusal) {
                         tracing::error!(%error, "no tasks can be claimed");
                     }
+                    self.claim_refusal = refusal;
                     return Event::Claimed(found);
                 }
                 Some(event) = self.events.recv() => return event,

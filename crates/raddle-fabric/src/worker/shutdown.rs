@@ -30,7 +30,7 @@ impl Shutdown {
     }
 
     /// Returns when it has been asked for so many times.
-    pub(crate) async fn asked(&self, times: u32) {
+    pub async fn asked(&self, times: u32) {
         // Cannot fail: this is the other end.
         let _ = self.watch().wait_for(|count| *count >= times).await;
     }
