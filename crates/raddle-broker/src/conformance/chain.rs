@@ -138,7 +138,7 @@ pub async fn what_a_worker_leaves_behind_is_not_followed(store: &dyn Fixture) ->
     let tid = submit(broker, spec("parent")).await?;
     let lost = begin(broker, owner).await?;
     chain(broker, lost, &["lost"]).await?;
-    outlive().await;
+    outlive(broker, owner).await?;
     assert_eq!(broker.reclaim().await?.len(), 1);
     assert_eq!(view(broker, tid).await?.chained, 0);
 

@@ -277,7 +277,7 @@ pub async fn whose_lease_has_run_out_gets_nothing(store: &dyn Fixture) -> Result
     let broker = store.broker();
     let owner = mortal(broker).await?;
     let task = submit(broker, spec("task")).await?;
-    outlive().await;
+    outlive(broker, owner).await?;
     let refused = claim(broker, owner, 1).await;
     assert!(matches!(refused, Err(Error::NotFound(tid)) if tid == owner), "{refused:?}");
     assert_eq!(view(broker, task).await?.state, State::Created);

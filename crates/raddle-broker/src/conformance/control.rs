@@ -262,7 +262,7 @@ pub async fn a_pause_outlives_its_attempt(store: &dyn Fixture) -> Result<()> {
             "released" => release(broker, fence).await?,
             "failed" => end(broker, fence, failure()).await?,
             _ => {
-                outlive().await;
+                outlive(broker, first).await?;
                 broker.reclaim().await?[0].verdict
             }
         };

@@ -138,7 +138,7 @@ pub async fn what_its_worker_leaves_behind_is_taken_back(store: &dyn Fixture) ->
     let own = broker.submit_own(OwnRequest { lease: SHORT_TTL, ..mine() }).await?;
     let claim = own.claim.expect("it is claimed");
     broker.started(vec![Started { fence: claim.fence, pid: None }]).await?;
-    outlive().await;
+    pass_lease().await;
     let taken = broker.reclaim().await?;
     assert_eq!(taken.iter().map(|task| task.fence).collect::<Vec<_>>(), [claim.fence]);
     assert_eq!(Some(claim.fence.owner), own.worker);

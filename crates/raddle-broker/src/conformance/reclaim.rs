@@ -22,7 +22,7 @@ pub async fn what_had_not_begun_goes_back_uncharged(store: &dyn Fixture) -> Resu
     let tid = submit(broker, spec("task")).await?;
     let fence = take(broker, owner).await?;
     assert!(broker.reclaim().await?.is_empty(), "the lease holds");
-    outlive().await;
+    outlive(broker, owner).await?;
     let taken = store.reopen().await.reclaim().await?;
     assert!(matches!(taken[..], [Reclaimed { fence: f, verdict: Verdict::Again(_) }] if f == fence), "{taken:?}");
     let task = view(broker, tid).await?;
@@ -39,7 +39,7 @@ pub async fn what_had_begun_counts_as_lost(store: &dyn Fixture) -> Result<()> {
     let owner = mortal(broker).await?;
     let tid = submit(broker, spec("task")).await?;
     begin(broker, owner).await?;
-    outlive().await;
+    outlive(broker, owner).await?;
     assert_eq!(broker.reclaim().await?.len(), 1);
     let task = view(broker, tid).await?;
     assert_eq!((task.state, task.attempt, task.failures, task.losses), (State::Created, 1, 0, 1));
@@ -60,7 +60,7 @@ pub async fn a_task_that_kills_its_workers_is_dead_lettered(store: &dyn Fixture)
         let victim = mortal(broker).await?;
         owner = Some(victim);
         assert_eq!(begin(broker, victim).await?, Fence { tid, attempt, owner: victim });
-        outlive().await;
+        outlive(broker, victim).await?;
         let taken = broker.reclaim().await?;
         assert_eq!(matches!(taken[0].verdict, Verdict::Done(State::Failed)), attempt == LOSSES_ALLOWED, "{taken:?}");
     }
@@ -85,7 +85,7 @@ pub async fn a_task_that_never_gets_to_begin_is_not_believed_for_ever(store: &dy
     for losses in 1..=LOSSES_ALLOWED {
         let victim = mortal(broker).await?;
         take(broker, victim).await?;
-        outlive().await;
+        outlive(broker, victim).await?;
         broker.reclaim().await?;
         assert_eq!(view(broker, tid).await?.losses, losses);
     }
@@ -97,7 +97,7 @@ pub async fn a_task_that_never_gets_to_begin_is_not_believed_for_ever(store: &dy
 pub async fn the_worker_itself_has_failed(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let owner = mortal(broker).await?;
-    outlive().await;
+    outlive(broker, owner).await?;
     assert!(broker.reclaim().await?.is_empty(), "it had nothing");
     assert!(broker.workers().await?.is_empty());
     let task = view(broker, owner).await?;
@@ -144,7 +144,7 @@ pub async fn a_late_finish_is_refused_counted_and_logged(store: &dyn Fixture) ->
     let owner = mortal(broker).await?;
     let tid = submit(broker, spec("task")).await?;
     let lost = begin(broker, owner).await?;
-    outlive().await;
+    outlive(broker, owner).await?;
     broker.reclaim().await?;
     let other = worker(broker).await?;
     let second = begin(broker, other).await?;
@@ -162,7 +162,7 @@ pub async fn a_late_beat_has_expired(store: &dyn Fixture) -> Result<()> {
     let owner = mortal(broker).await?;
     let tid = submit(broker, spec("task")).await?;
     begin(broker, owner).await?;
-    outlive().await;
+    outlive(broker, owner).await?;
     let mut heart = broker.heart(owner, TTL);
     let beats = std::thread::spawn(move || [heart.beat(Beat::default()), heart.beat(Beat::default())]);
     for pulse in beats.join().expect("a late beat is no reason to panic") {
@@ -181,7 +181,7 @@ pub async fn a_beat_takes_back_from_others(store: &dyn Fixture) -> Result<()> {
     let (owner, other) = (mortal(broker).await?, worker(broker).await?);
     submit(broker, spec("task")).await?;
     let fence = begin(broker, owner).await?;
-    outlive().await;
+    outlive(broker, owner).await?;
     let handle = store.reopen().await;
     let mut heart = handle.heart(other, TTL);
     let pulse = std::thread::spawn(move || heart.beat(Beat::default())).join().expect("a beat does not panic")?;
@@ -197,7 +197,7 @@ pub async fn each_task_is_taken_back_once(store: &dyn Fixture) -> Result<()> {
     let tids = submit_all(broker, vec![spec("task"); 40]).await?;
     let claimed = claim(broker, owner, 40).await?;
     assert_eq!(claimed.len(), 40);
-    outlive().await;
+    outlive(broker, owner).await?;
     let (a, b, c) = tokio::join!(broker.reclaim(), other.reclaim(), broker.reclaim());
     let mut taken: Vec<_> = [a?, b?, c?].concat().iter().map(|taken| taken.fence.tid).collect();
     taken.sort();
@@ -212,7 +212,7 @@ pub async fn words_to_a_lost_attempt_hold_for_the_task(store: &dyn Fixture) -> R
     let tid = submit(broker, spec("task")).await?;
     begin(broker, owner).await?;
     broker.control(tid, Control::new(Word::Stop)).await?;
-    outlive().await;
+    outlive(broker, owner).await?;
     let taken = broker.reclaim().await?;
     assert_eq!(taken[0].verdict, Verdict::Done(State::Cancelled));
     assert_eq!(view(broker, tid).await?.state, State::Cancelled);
@@ -233,14 +233,9 @@ pub async fn words_that_a_lost_worker_has_heard_hold_for_the_task(store: &dyn Fi
         (Reserved::Requeue, vec![stop], State::Created),
         (Reserved::Clear, vec![again, pause], State::Created),
     ];
-    // Long enough for each of them, also where a sync takes its time.
-    let lease = Duration::from_secs(4);
-    let owner = broker.register(info("deaf"), lease).await?;
+    let owner = mortal(broker).await?;
     let mut told = Vec::new();
     for (on_stop, words, end) in cases {
-        let mut heart = broker.heart(owner, lease);
-        let pulse = std::thread::spawn(move || heart.beat(Beat::default())).join().expect("a beat does not panic")?;
-        assert_eq!(pulse, Pulse::Alive(Vec::new()));
         let tid = submit(broker, Spec { on_stop, ..spec("task") }).await?;
         let fence = begin(broker, owner).await?;
         broker.chain(Chain { fence, tasks: vec![spec("never")], told: None }).await?;
@@ -252,8 +247,7 @@ pub async fn words_that_a_lost_worker_has_heard_hold_for_the_task(store: &dyn Fi
         broker.paused(fence, false).await?;
         told.push((tid, words, end));
     }
-    tokio::time::sleep(lease).await;
-    outlive().await;
+    outlive(broker, owner).await?;
     assert_eq!(store.reopen().await.reclaim().await?.len(), told.len());
     for (tid, words, end) in told {
         let task = view(broker, tid).await?;

@@ -108,10 +108,10 @@ pub async fn leaving_twice_is_leaving_once(store: &dyn Fixture) -> Result<()> {
 /// Even before somebody has taken its tasks back.
 pub async fn a_worker_without_a_lease_is_not_shown(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
-    mortal(broker).await?;
+    let owner = mortal(broker).await?;
     let other = worker(broker).await?;
     assert_eq!(broker.workers().await?.len(), 2);
-    outlive().await;
+    outlive(broker, owner).await?;
     let alive: Vec<_> = broker.workers().await?.iter().map(|entry| entry.tid).collect();
     assert_eq!(alive, [other]);
     Ok(())
@@ -120,11 +120,8 @@ pub async fn a_worker_without_a_lease_is_not_shown(store: &dyn Fixture) -> Resul
 /// It needs no runtime, and does not care whether one is busy.
 pub async fn a_heart_beats_on_a_plain_thread(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
-    let owner = broker.register(info("worker"), SHORT_TTL).await?;
-    let mut heart = broker.heart(owner, TTL);
-    let pulse = std::thread::spawn(move || heart.beat(Beat::default())).join().expect("a beat does not panic")?;
-    assert_eq!(pulse, Pulse::Alive(Vec::new()));
-    outlive().await;
+    mortal(broker).await?;
+    pass_lease().await;
     assert_eq!(broker.workers().await?.len(), 1, "the beat's lease is the long one");
     Ok(())
 }
@@ -183,7 +180,7 @@ pub async fn what_a_worker_says_to_callers_is_kept(store: &dyn Fixture) -> Resul
 pub async fn a_worker_that_takes_calls_is_gone_with_its_lease(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let owner = broker.register_own(callee(), SHORT_TTL).await?;
-    outlive().await;
+    pass_lease().await;
     assert!(broker.workers().await?.is_empty());
     assert_eq!(broker.heart(owner, TTL).beat(Beat::default())?, Pulse::Expired);
     broker.reclaim().await?;

@@ -4,19 +4,21 @@ use std::{collections::BTreeMap, time::Duration};
 
 use jiff::Timestamp;
 use raddle_core::{
-    CapSet, EventKind, Exit, QueueName, Report, Retry, Span, Spec, TaskView, Tid, queue_name::Port, worker::WorkerInfo,
+    CapSet, EventKind, Exit, QueueName, Report, Retry, Span, Spec, TaskView, Tid,
+    queue_name::Port,
+    worker::{Beat, WorkerInfo},
 };
 
 use super::Handle;
 use crate::{
     Detail, Error, Result,
-    request::{Claim, ClaimRequest, Fence, Finish, Release, Started, Submit, Verdict},
+    request::{Claim, ClaimRequest, Fence, Finish, Pulse, Release, Started, Submit, Verdict},
 };
 
 /// Not to wait.
 pub(super) const AT_ONCE: Duration = Duration::ZERO;
 /// A deadline for what has to happen.
-pub(super) const SOON: Duration = Duration::from_secs(20);
+pub(super) const SOON: Duration = Duration::from_secs(60);
 /// The lease of a worker that is to live through its case.
 pub(super) const TTL: Duration = Duration::from_secs(120);
 /// The lease of a worker that is to die in its case.
@@ -84,14 +86,40 @@ pub(super) async fn worker(broker: &Handle) -> Result<Tid> {
     broker.register(info("worker"), TTL).await
 }
 
-/// Registers a worker that dies soon.
+/// Registers a worker whose lease holds until [`outlive`] has it run out, however long that takes: a lease that is short from the start could end too soon.
 pub(super) async fn mortal(broker: &Handle) -> Result<Tid> {
-    broker.register(info("mortal"), SHORT_TTL).await
+    loop {
+        let worker = broker.register(info("mortal"), SHORT_TTL).await?;
+        if matches!(renew(broker, worker, TTL)?, Pulse::Alive(_)) {
+            return Ok(worker);
+        }
+    }
 }
 
 /// Lets the lease of a mortal worker run out, so far that others may take over.
-pub(super) async fn outlive() {
+pub(super) async fn outlive(broker: &Handle, worker: Tid) -> Result<()> {
+    renew(broker, worker, SHORT_TTL)?;
+    pass_lease().await;
+    Ok(())
+}
+
+/// Lets the time of a short lease pass.
+pub(super) async fn pass_lease() {
     tokio::time::sleep(SHORT_TTL + TAKEOVER).await;
+}
+
+/// Renews a lease for `ttl` from now, on a plain thread as workers do, with as many tries as it takes.
+fn renew(broker: &Handle, worker: Tid, ttl: Duration) -> Result<Pulse> {
+    let mut heart = broker.heart(worker, ttl);
+    let beat = move || {
+        loop {
+            match heart.beat(Beat::default()) {
+                Err(error) if error.is_retryable() => {}
+                renewed => return renewed,
+            }
+        }
+    };
+    std::thread::spawn(beat).join().expect("a beat does not panic")
 }
 
 /// A request for one task that needs nothing, at once.

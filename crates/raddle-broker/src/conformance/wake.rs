@@ -138,7 +138,7 @@ pub async fn a_reclaimed_task_wakes_a_claim(store: &dyn Fixture) -> Result<()> {
     submit(broker, spec("task")).await?;
     begin(broker, lost).await?;
     let waiting = tokio::spawn(claimer(&other, owner));
-    outlive().await;
+    outlive(broker, lost).await?;
     let mut heart = broker.heart(owner, TTL);
     heart.beat(Beat::default())?;
     let began = Instant::now();
