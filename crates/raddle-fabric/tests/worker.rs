@@ -11,7 +11,7 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-const DEADLINE: Duration = Duration::from_secs(30);
+const DEADLINE: Duration = Duration::from_secs(90);
 
 /// An agent, and a worker that reaches its broker through it.
 async fn behind_an_agent(dir: &tempfile::TempDir, give_up_after: Duration) -> (Worker, impl AsyncFnOnce()) {

@@ -32,7 +32,7 @@ for again in 1 2 3 4 5 6 7 8 9; do
 done 2>/dev/null
 "#;
 /// How long it may take until all processes of a namespace are gone.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A network namespace with a host name of its own. When it is dropped, so is everything in it.
 pub(crate) struct Namespace {

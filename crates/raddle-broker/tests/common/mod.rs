@@ -6,7 +6,7 @@ use raddle_broker::ClaimRequest;
 use raddle_core::{CapSet, Tid};
 
 /// A deadline for what has to happen.
-pub(crate) const SOON: Duration = Duration::from_secs(20);
+pub(crate) const SOON: Duration = Duration::from_secs(60);
 /// A lease that does not end before the test does.
 pub(crate) const TTL: Duration = Duration::from_secs(120);
 

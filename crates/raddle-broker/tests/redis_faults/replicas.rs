@@ -103,7 +103,7 @@ async fn a_program_that_starts_during_a_failover_waits_for_it() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_write_waits_for_its_replicas_and_says_what_is_missing() {
     let master = Server::start();
-    let url = format!("{}&wait_replicas=1&response_timeout=200ms&max=50ms", master.url("x"));
+    let url = format!("{}&wait_replicas=1&response_timeout=2s&max=50ms", master.url("x"));
     let broker = open(&format!("{url}&give_up_after=300ms")).await.unwrap();
     let count = async |broker: &dyn Broker| broker.tasks(TaskFilter::default()).await.unwrap().len();
 

@@ -6,7 +6,7 @@ use raddle_broker::{Broker, ClaimRequest, Error, Fence, Finish, Submit, conforma
 use raddle_core::{CapSet, Exit, Spec, Tid, worker::WorkerInfo};
 
 /// A deadline for what has to happen.
-pub(crate) const SOON: Duration = Duration::from_secs(20);
+pub(crate) const SOON: Duration = Duration::from_secs(60);
 
 pub(crate) async fn open(url: &str) -> Result<Arc<dyn Broker>, Error> {
     connect(&url.parse().expect("a URL as documented")).await

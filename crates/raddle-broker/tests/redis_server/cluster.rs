@@ -13,7 +13,7 @@ const NODES: usize = 3;
 
 impl Cluster {
     pub(crate) fn start() -> Self {
-        let config = ["--cluster-enabled", "yes", "--appendonly", "yes", "--cluster-node-timeout", "2000"];
+        let config = ["--cluster-enabled", "yes", "--appendonly", "yes", "--cluster-node-timeout", "15000"];
         let nodes: Vec<Server> = (0..NODES).map(|_| Server::for_cluster(&config)).collect();
         let cluster = Self { nodes };
         let places = cluster.nodes.iter().map(|node| format!("127.0.0.1:{}", node.port));

@@ -12,7 +12,7 @@ use std::{
 };
 
 /// No server takes this long to start, unless it does not.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A running server.
 pub(crate) struct Server {

@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use indicatif::ProgressBar;
-use raddle_broker::{Broker, Fence, Stream};
+use raddle_broker::{Broker, Stream};
 use raddle_core::{Spec, State, TaskView, Tid};
 use raddle_fabric::{
     Options, Shutdown, Worker, handler::Plugins, routine::Routines, run::can_run_inline, wait::LONG, worker::Ended,
@@ -172,10 +172,9 @@ impl Run<'_> {
             let record = result::result_json(self.broker, &task).await?;
             return output::json(&record);
         }
-        let fence = Fence { tid, attempt: task.attempt };
         for stream in Stream::BOTH {
             let write = |bytes: &[u8]| self.bar.suspend(|| output::pass_on(stream, bytes));
-            result::copy(self.broker, fence, stream, write).await?;
+            result::copy(self.broker, tid, task.attempt, stream, write).await?;
         }
         if task.state != State::Completed {
             self.bar.suspend(|| self.context.note(became(&task)));

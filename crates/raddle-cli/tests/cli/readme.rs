@@ -14,7 +14,7 @@ const SECTION: &str = "## One minute";
 const FOLDER: &str = "/tmp/tour";
 /// What only looks, and can be typed again until it sees what README.md shows.
 const LOOKS: [&str; 4] = ["ps ", "raddle status", "raddle task explain ", "raddle task list"];
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 /// A shell that says when a command is over, and leaves its exit code to the next.
 const SHELL: &str = "exec 9<&0 </dev/null
     while read -ru 9 line; do (exit $code); eval \"$line\" 9<&-; code=$?; printf '\\0'; printf '\\0' >&2; done";

@@ -12,7 +12,7 @@ use raddle_core::{Exit, Tid};
 use raddle_exec::{Done, Notice, Program, Request, Runner, RunnerGone, RunnerOptions, Stream};
 
 /// No test takes longer than this for any one step.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(90);
 const MARK: &str = "RADDLE_TEST_MARK";
 
 /// A runner whose commands are marked by a variable that all their descendants inherit.

@@ -119,7 +119,7 @@ impl LogCounter {
         for event in events {
             let counts = match event.event {
                 EventKind::Spawning => event.worker.is_some_and(|worker| self.workers.get(&worker) == Some(&true)),
-                _ => self.book.account().has(fence_of(event)),
+                _ => fence_of(event).is_some_and(|fence| self.book.account().has(fence)),
             };
             if counts {
                 tids.insert(event.tid);
@@ -129,15 +129,15 @@ impl LogCounter {
     }
 
     fn count(&self, event: &Event, task: &TaskView) {
-        let (fence, at) = (fence_of(event), self.book.moment_of(event.at));
-        let mut account = self.book.account();
-        match (event.event, event.worker) {
-            (EventKind::Spawning, Some(worker)) => {
+        let Some(fence) = fence_of(event) else { return };
+        let (mut account, at) = (self.book.account(), self.book.moment_of(event.at));
+        match event.event {
+            EventKind::Spawning => {
                 // A worker for one task asks for it as soon as it is registered.
-                let asked = self.book.moment_of_nanos(worker.unix_nanos());
-                account.claimed(&[Claim { fence, spec: task.spec.clone() }], asked, at);
+                let asked = self.book.moment_of_nanos(fence.owner.unix_nanos());
+                let claim = Claim { fence, spec: task.spec.clone(), fencing_token: event.id.as_u64() };
+                account.claimed(&[claim], asked, at);
             }
-            (EventKind::Spawning, None) => {}
             _ => {
                 let report =
                     task.report.as_ref().filter(|_| event.event.is_terminal() && task.attempt == event.attempt);
@@ -148,8 +148,9 @@ impl LogCounter {
     }
 }
 
-fn fence_of(event: &Event) -> Fence {
-    Fence { tid: event.tid, attempt: event.attempt }
+/// The attempt that an event is of, if it is one of a worker's.
+fn fence_of(event: &Event) -> Option<Fence> {
+    event.worker.map(|owner| Fence { tid: event.tid, attempt: event.attempt, owner })
 }
 
 async fn read_tasks(broker: &dyn Broker, tids: &BTreeSet<Tid>) -> Result<BTreeMap<Tid, TaskView>> {

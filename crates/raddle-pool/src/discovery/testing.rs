@@ -8,7 +8,7 @@ use super::{Event, Subscription};
 use crate::{Uid, WorkerMetadata};
 
 /// What is told is told at once; this is for machines that are busy.
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(60);
 
 pub(super) async fn soon<F: Future>(future: F) -> F::Output {
     tokio::time::timeout(SOON, future).await.expect("in time")

@@ -20,7 +20,7 @@ async fn idle(pool: &WorkerPool) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_task_that_is_aborted_ends_its_call_there_and_makes_room_for_another() {
-    within(60, async {
+    within(120, async {
         let (pool, folder) = (pool(1).limit(1).start().await.unwrap(), tempfile::tempdir().unwrap());
         let pid = pool.workers()[0].pid;
         for n in 0..10 {
@@ -58,7 +58,7 @@ async fn a_task_that_is_aborted_ends_its_call_there_and_makes_room_for_another()
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_routine_that_panics_while_it_is_dropped_does_its_worker_no_harm() {
-    within(60, async {
+    within(120, async {
         let (pool, folder) = (pool(1).limit(2).start().await.unwrap(), tempfile::tempdir().unwrap());
         let pid = pool.workers()[0].pid;
         // More often than there are places for calls, or threads.
@@ -97,7 +97,7 @@ async fn a_routine_that_panics_while_it_is_dropped_does_its_worker_no_harm() {
 /// Who has no timer of its own, as clients in other languages may not, hears it from the worker alone.
 #[tokio::test(flavor = "multi_thread")]
 async fn that_the_time_is_over_is_said_even_if_the_routine_panics_then() {
-    within(30, async {
+    within(120, async {
         let at_port = |tags: &_| raddle::pool::worker::LocalWorker::new(tags).program(CALLEE).address_of("127.0.0.1:0");
         let (pool, folder) = (pool(1).worker(at_port).start().await.unwrap(), tempfile::tempdir().unwrap());
         let (started, marker) = (folder.path().join("started"), folder.path().join("marker"));

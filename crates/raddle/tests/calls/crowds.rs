@@ -32,7 +32,7 @@ async fn durable(workers: impl IntoIterator<Item = WorkerMetadata>) -> WorkerPoo
 /// All of it together would never go into a call.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_said_of_many_does_not_travel_with_every_call() {
-    within(60, async {
+    within(120, async {
         let real = started(1).await;
         let talkative = || {
             let tags = (0..64).map(|n| format!("{n:064}")).collect();

@@ -57,7 +57,7 @@ fn causes(outcome: Result<WorkerPool, PoolError>) -> Vec<String> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_start_in_which_a_maker_panics_names_it_and_leaves_nobody() {
-    within(60, async {
+    within(120, async {
         let (clumsy, name) = (Clumsy::at([1]), format!("clumsy-{}", std::process::id()));
         let outcome = WorkerPool::builder().name(&name).size(3).worker(clumsy.clone()).start().await;
         let message = outcome.as_ref().map(drop).map_err(ToString::to_string).unwrap_err();
@@ -73,7 +73,7 @@ async fn a_start_in_which_a_maker_panics_names_it_and_leaves_nobody() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_maker_that_always_panics_is_named_for_each_worker() {
-    within(30, async {
+    within(120, async {
         let clumsy = Clumsy::at(0..1000);
         let mut causes = causes(WorkerPool::builder().size(2).worker(clumsy.clone()).start().await);
         causes.sort_unstable();
@@ -89,7 +89,7 @@ async fn a_maker_that_always_panics_is_named_for_each_worker() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_maker_that_panics_later_does_not_take_the_pool_along() {
-    within(60, async {
+    within(120, async {
         let clumsy = Clumsy::at([1]);
         let pool = WorkerPool::builder().size(1).worker(clumsy.clone()).start().await.unwrap();
         let before = pool.workers()[0].pid;
@@ -137,7 +137,7 @@ impl Worker for Stumbling {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_whose_start_panics_is_named_and_its_process_ends() {
-    within(30, async {
+    within(120, async {
         let pid: Arc<Mutex<Option<u32>>> = Arc::default();
         let theirs = Arc::clone(&pid);
         let stumbling = move |tags: &_| Stumbling(LocalWorker::new(tags).program(CALLEE), Arc::clone(&theirs));
@@ -151,7 +151,7 @@ async fn a_worker_whose_start_panics_is_named_and_its_process_ends() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_version_of_a_worker_is_that_of_its_program() {
-    within(30, async {
+    within(120, async {
         let versioned = |tags: &_| LocalWorker::new(tags).program(env!("CARGO_BIN_EXE_raddle-test-versioned"));
         let other = crate::pool(1).worker(versioned).start().await.unwrap();
         assert_eq!(other.workers()[0].version, "7.8.9");

@@ -24,7 +24,7 @@ fn pids(pool: &WorkerPool) -> BTreeSet<u32> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn workers_that_are_written_down_are_called() {
-    within(60, async {
+    within(120, async {
         let home = tempfile::tempdir().unwrap();
         let written = || FileDiscovery::new(home.path().join("workers")).unwrap();
         let files = || std::fs::read_dir(home.path().join("workers")).map_or(0, Iterator::count);
@@ -52,7 +52,7 @@ async fn workers_that_are_written_down_are_called() {
 /// Whoever is written down has nothing new to say when a worker takes the place of somebody who was none.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_was_no_use_is_called_again_when_it_is_of_use() {
-    within(60, async {
+    within(120, async {
         let home = tempfile::tempdir().unwrap();
         let list = home.path().join("workers.json");
         // A server that speaks the same language and knows nothing of workers. It is gone with its runtime, and all its connections with it.
@@ -84,7 +84,7 @@ async fn who_was_no_use_is_called_again_when_it_is_of_use() {
 /// Nobody is left who could strike it out.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_that_is_gone_and_still_written_down_costs_no_call() {
-    within(60, async {
+    within(120, async {
         let home = tempfile::tempdir().unwrap();
         let list = home.path().join("workers.json");
         let at_a_port = |tags: &_| LocalWorker::new(tags).program(CALLEE).address_of("127.0.0.1:0");
@@ -149,7 +149,7 @@ fn free_port() -> u16 {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn workers_that_a_name_stands_for_are_called() {
-    within(60, async {
+    within(120, async {
         let (home, port) = (tempfile::tempdir().unwrap(), free_port());
         let at_a_port = |tags: &_| LocalWorker::new(tags).program(CALLEE).address_of("127.0.0.1:0");
         let owner = pool(2).worker(at_a_port).start().await.unwrap();
@@ -176,7 +176,7 @@ async fn workers_that_a_name_stands_for_are_called() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pool_does_not_start_if_its_workers_cannot_be_published() {
-    within(60, async {
+    within(120, async {
         let home = tempfile::tempdir().unwrap();
         // Workers are published to a directory, and this is a file.
         let list = home.path().join("workers.json");

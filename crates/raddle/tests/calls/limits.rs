@@ -11,7 +11,7 @@ use crate::{
 
 #[tokio::test(flavor = "multi_thread")]
 async fn large_arguments_that_do_not_fit_harm_no_other_call() {
-    within(30, async {
+    within(120, async {
         let pool = started(1).await;
         let other = tokio::spawn(routines::rest(1000).on(&pool));
         tokio::time::sleep(Duration::from_millis(100)).await;

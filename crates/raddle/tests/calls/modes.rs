@@ -19,7 +19,7 @@ use crate::{CALLEE, pool, routines, started, until, within};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn by_default_there_are_as_many_workers_as_cores() {
-    within(30, async {
+    within(120, async {
         let workers = |tags: &_| LocalWorker::new(tags).program(CALLEE);
         let pool = WorkerPool::builder().worker(workers).start().await.unwrap();
         assert_eq!(pool.workers().len(), std::thread::available_parallelism().unwrap().get());
@@ -29,7 +29,7 @@ async fn by_default_there_are_as_many_workers_as_cores() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_durable_pool_has_the_workers_of_others_and_a_hybrid_one_both() {
-    within(60, async {
+    within(120, async {
         let owner = pool(2).tags(["gpu"]).start().await.unwrap();
         let discovery = || LocalDiscovery::new(owner.name()).unwrap();
         let durable = WorkerPool::builder().discovery(discovery()).start().await.unwrap();
@@ -52,7 +52,7 @@ async fn a_durable_pool_has_the_workers_of_others_and_a_hybrid_one_both() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_proxy_finds_workers_by_name_by_discovery_or_is_given_them() {
-    within(30, async {
+    within(120, async {
         let owner = started(2).await;
         let by_name = WorkerProxy::of_pool(owner.name()).start().await.unwrap();
         let by_discovery = WorkerProxy::of_discovery(LocalDiscovery::new(owner.name()).unwrap()).start().await.unwrap();
@@ -68,7 +68,7 @@ async fn a_proxy_finds_workers_by_name_by_discovery_or_is_given_them() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lazy_pool_starts_with_its_first_call() {
-    within(30, async {
+    within(120, async {
         let pool = pool(1).lazy().start().await.unwrap();
         assert_eq!(pool.workers(), []);
         assert_eq!(routines::add(1, 2).on(&pool).await, Ok(3));
@@ -80,7 +80,7 @@ async fn a_lazy_pool_starts_with_its_first_call() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_quorum_is_enough_to_begin_with() {
     static MADE: AtomicUsize = AtomicUsize::new(0);
-    within(30, async {
+    within(120, async {
         // The first never serves.
         let workers = |tags: &_| {
             let is_first = MADE.fetch_add(1, Ordering::Relaxed) == 0;
@@ -95,7 +95,7 @@ async fn a_quorum_is_enough_to_begin_with() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn balancers_choose_by_key_by_load_and_by_latency() {
-    within(60, async {
+    within(120, async {
         let sticky = pool(3).balancer(Sticky).start().await.unwrap();
         for key in 0..10 {
             let first = routines::pid().key(key).on(&sticky).await.unwrap();
@@ -117,7 +117,7 @@ async fn balancers_choose_by_key_by_load_and_by_latency() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn workers_serve_at_ports_and_paths_too() {
-    within(30, async {
+    within(120, async {
         let folder = tempfile::tempdir().unwrap();
         let path = format!("unix:{}/w.sock", folder.path().display());
         for address in ["127.0.0.1:0".to_owned(), path] {
@@ -132,7 +132,7 @@ async fn workers_serve_at_ports_and_paths_too() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_path_is_served_again_after_a_kill_and_left_behind_by_nobody() {
-    within(30, async {
+    within(120, async {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("w.sock");
         let address = format!("unix:{}", path.display());
@@ -150,7 +150,7 @@ async fn a_path_is_served_again_after_a_kill_and_left_behind_by_nobody() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pool_that_is_dropped_takes_back_only_its_own() {
-    within(30, async {
+    within(120, async {
         let owner = started(1).await;
         let discovery = || LocalDiscovery::new(owner.name()).unwrap();
         let hybrid = pool(1).name(owner.name()).discovery(discovery()).start().await.unwrap();

@@ -41,7 +41,7 @@ async fn replies(client: &mut WorkerClient<Channel>, call: v1::Call) -> Result<V
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_is_an_ack_results_and_at_most_one_exception() {
-    within(30, async {
+    within(120, async {
         let at_port = |tags: &_| raddle::pool::worker::LocalWorker::new(tags).program(CALLEE).address_of("127.0.0.1:0");
         let pool = pool(1).worker(at_port).start().await.unwrap();
         let mut client = client(&pool).await;
@@ -82,7 +82,7 @@ async fn a_call_is_an_ack_results_and_at_most_one_exception() {
 /// A caller that hears an `Ack` knows that the routine may have begun, and does not ask another worker.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_that_dies_in_the_first_poll_has_sent_an_ack() {
-    within(60, async {
+    within(120, async {
         let at_port = |tags: &_| raddle::pool::worker::LocalWorker::new(tags).program(CALLEE).address_of("127.0.0.1:0");
         // An `async fn`, and a plain one.
         for death in (0..3).flat_map(|_| [call("exit", b"\x91\x00"), call("abort", b"\x90")]) {
@@ -128,7 +128,7 @@ fn json(routine: &str, arguments: &'static str) -> v1::Call {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_calls_in_json_is_answered_in_json() {
-    within(30, async {
+    within(120, async {
         let at_port = |tags: &_| raddle::pool::worker::LocalWorker::new(tags).program(CALLEE).address_of("127.0.0.1:0");
         let pool = pool(1).worker(at_port).start().await.unwrap();
         let mut client = client(&pool).await;

@@ -10,7 +10,7 @@ const TTL: Duration = Duration::from_secs(1);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_proxy_that_no_routine_needs_is_let_go_of_and_made_again() {
-    within(60, async {
+    within(120, async {
         let brief = |tags: &_| LocalWorker::new(tags).program(CALLEE).proxy_pool_ttl(TTL);
         let (brief, usual) = (pool(1).worker(brief).start().await.unwrap(), pool(1).start().await.unwrap());
         let (pid, other) = (brief.workers()[0].pid, usual.workers()[0].pid);
@@ -41,7 +41,7 @@ async fn a_proxy_that_no_routine_needs_is_let_go_of_and_made_again() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_that_takes_longer_than_its_proxy_is_kept_goes_on() {
-    within(30, async {
+    within(120, async {
         let brief = |tags: &_| LocalWorker::new(tags).program(CALLEE).proxy_pool_ttl(Duration::from_millis(200));
         let pool = pool(1).worker(brief).start().await.unwrap();
         let pid = pool.workers()[0].pid;

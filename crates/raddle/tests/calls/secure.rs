@@ -63,7 +63,7 @@ async fn called_by(credentials: &WorkerCredentials, worker: &WorkerMetadata) -> 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_streams_and_calls_of_routines_go_over_tls() {
-    within(60, async {
+    within(120, async {
         let pool = Trust::new().pool(|worker| worker).await;
         let worker = &pool.workers()[0];
         assert!(worker.secure && worker.address.starts_with("127.0.0.1:"), "{worker:?}");
@@ -89,7 +89,7 @@ async fn calls_streams_and_calls_of_routines_go_over_tls() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_protected_and_what_is_not_do_not_mix() {
-    within(30, async {
+    within(120, async {
         let trust = Trust::new();
         let (secure, plain) = (trust.pool(|worker| worker).await, crate::started(1).await);
         for (worker, credentials) in [(&secure, None), (&plain, Some(trust.caller("spiffe://test/web")))] {
@@ -115,7 +115,7 @@ async fn what_is_protected_and_what_is_not_do_not_mix() {
 /// Where a discovery says that somebody serves by TLS, and it is a socket at which there is none.
 #[tokio::test(flavor = "multi_thread")]
 async fn nobody_is_called_in_plain_at_a_socket_that_is_said_to_be_protected() {
-    within(60, async {
+    within(120, async {
         let (trust, folder) = (Trust::new(), tempfile::tempdir().unwrap());
         let path = folder.path().join("worker.sock");
         let listener = tokio::net::UnixListener::bind(&path).unwrap();
@@ -139,7 +139,7 @@ async fn nobody_is_called_in_plain_at_a_socket_that_is_said_to_be_protected() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_cannot_prove_who_it_is_is_refused_counted_and_told_why() {
-    within(60, async {
+    within(120, async {
         let (trust, stranger) = (Trust::new(), Trust::new());
         let pool = trust.pool(|worker| worker).await;
         let worker = pool.workers()[0].clone();
@@ -199,7 +199,7 @@ async fn until_counted(worker: &WorkerMetadata, own: &WorkerCredentials, reason:
 
 #[tokio::test(flavor = "multi_thread")]
 async fn rules_say_who_may_call_what_and_who_may_stop_a_worker() {
-    within(30, async {
+    within(120, async {
         let trust = Trust::new();
         let pool = trust
             .pool(|worker| {
@@ -233,7 +233,7 @@ async fn rules_say_who_may_call_what_and_who_may_stop_a_worker() {
 /// A routine calls others as its worker. Where those are, its caller does not say, unless he may.
 #[tokio::test(flavor = "multi_thread")]
 async fn only_those_who_may_say_where_the_calls_of_a_routine_go() {
-    within(60, async {
+    within(120, async {
         let trust = Trust::new();
         let rules = "spiffe://test/worker = *, @route\nspiffe://test/web = nested";
         let pool = trust.pool(|worker| worker.allow(rules.parse().unwrap())).await;
@@ -252,7 +252,7 @@ async fn only_those_who_may_say_where_the_calls_of_a_routine_go() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn honest_callers_are_served_while_a_thousand_say_nothing_and_others_talk_nonsense() {
-    within(60, async {
+    within(120, async {
         let pool = Trust::new().pool(|worker| worker).await;
         let address = pool.workers()[0].address.clone();
         let silent: Vec<TcpStream> = (0..1000).filter_map(|_| TcpStream::connect(&address).ok()).collect();
@@ -280,7 +280,7 @@ async fn honest_callers_are_served_while_a_thousand_say_nothing_and_others_talk_
 
 #[tokio::test(flavor = "multi_thread")]
 async fn certificates_are_renewed_without_an_end_to_calls() {
-    within(60, async {
+    within(120, async {
         let (trust, folder) = (Trust::new(), tempfile::tempdir().unwrap());
         let path = |name: &str| folder.path().join(name);
         let put = |own: &Issued| {
@@ -319,7 +319,7 @@ async fn certificates_are_renewed_without_an_end_to_calls() {
 /// As the documentation has it: the certificate names the address that others use.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pool_calls_its_own_workers_whatever_their_certificate_is_for() {
-    within(60, async {
+    within(120, async {
         let trust = Trust::new();
         let own = trust.recipe(&trust.issue("10.0.0.7")).load().unwrap();
         let worker = own.clone();
@@ -344,7 +344,7 @@ async fn a_pool_calls_its_own_workers_whatever_their_certificate_is_for() {
 /// Whoever has a certificate to call with may be announced as a worker by anybody: it is not taken for one.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_caller_does_not_pass_for_a_worker() {
-    within(60, async {
+    within(120, async {
         let (trust, day) = (Trust::new(), Validity::days(SystemTime::now(), 1));
         let names = ["127.0.0.1".parse().unwrap(), "spiffe://test/web".parse().unwrap()];
         let own = trust.recipe(&trust.0.issue_for_caller(&names, day).unwrap()).load().unwrap();
@@ -373,7 +373,7 @@ async fn a_caller_does_not_pass_for_a_worker() {
 /// Its workers let nobody stop them who cannot prove who he is. The pool has started them.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pool_that_has_patience_has_it_whatever_the_rules_of_its_workers_are() {
-    within(60, async {
+    within(120, async {
         let trust = Trust::new();
         let name: PeerName = "spiffe://test/worker".parse().unwrap();
         let one_way =
@@ -397,7 +397,7 @@ async fn a_pool_that_has_patience_has_it_whatever_the_rules_of_its_workers_are()
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_port_that_others_reach_needs_tls_or_a_word() {
-    within(30, async {
+    within(120, async {
         let open = |tags: &_| LocalWorker::new(tags).program(CALLEE).address_of("0.0.0.0:0");
         let error = WorkerPool::builder().size(1).worker(open).start().await.unwrap_err().to_string();
         let help = ["give credentials for TLS", "or say that it may be insecure"];
@@ -435,7 +435,7 @@ async fn refused_at_start(pool: Option<&WorkerCredentials>, worker: Option<&Work
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pool_does_not_start_if_tls_cannot_work_with_its_workers() {
-    within(60, async {
+    within(120, async {
         let (trust, other) = (Trust::new(), Trust::new());
         let of_host = |trust: &Trust, name: &str| trust.recipe(&trust.issue(name)).load().unwrap();
         let good = of_host(&trust, "127.0.0.1");

@@ -26,7 +26,7 @@ fn as_nobody(arguments: [&str; 2]) -> Option<Command> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stranger_is_not_let_in() {
-    within(30, async {
+    within(120, async {
         let pool = started(1).await;
         let name = pool.workers()[0].address.strip_prefix("unix-abstract:").unwrap().to_owned();
         let Some(mut stranger) = as_nobody(["knock", &name]) else { return };
@@ -39,7 +39,7 @@ async fn a_stranger_is_not_let_in() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_has_taken_the_name_of_a_worker_gets_no_calls() {
-    within(30, async {
+    within(120, async {
         let pool = started(1).await;
         let mut worker = pool.workers()[0].clone();
         pool.stop().await;

@@ -8,7 +8,7 @@ use crate::{routines, started, until, within};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn items_come_in_order_and_all_of_them() {
-    within(30, async {
+    within(120, async {
         let pool = started(1).await;
         for to in [0, 1, 255, 256, 257, 10_000] {
             let mut items = routines::count(to).on(&pool);
@@ -24,7 +24,7 @@ async fn items_come_in_order_and_all_of_them() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn small_items_do_not_overtake_large_ones() {
-    within(30, async {
+    within(120, async {
         let pool = started(1).await;
         let lengths: Vec<usize> = [1 << 20, 3, 100 << 10, 0, 5 << 20, 1].repeat(10);
         let mut items = routines::texts(lengths.clone()).on(&pool);
@@ -38,7 +38,7 @@ async fn small_items_do_not_overtake_large_ones() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_that_nobody_reads_waits_and_others_go_on() {
-    within(30, async {
+    within(120, async {
         let (pool, folder) = (started(1).await, tempfile::tempdir().unwrap());
         let mut items = routines::endless(folder.path().join("marker")).on(&pool);
         assert_eq!(items.next().await, Some(Ok(0)));
@@ -55,7 +55,7 @@ async fn a_stream_that_nobody_reads_waits_and_others_go_on() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_that_is_dropped_ends_there_too() {
-    within(30, async {
+    within(120, async {
         let (pool, folder) = (started(1).await, tempfile::tempdir().unwrap());
         let marker = folder.path().join("marker");
         let mut items = routines::endless(marker.clone()).on(&pool);
@@ -70,7 +70,7 @@ async fn a_stream_that_is_dropped_ends_there_too() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_panic_is_the_last_item() {
-    within(30, async {
+    within(120, async {
         let pool = started(1).await;
         let mut items = routines::bursting().on(&pool);
         for n in 0..3 {

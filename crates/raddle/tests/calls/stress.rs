@@ -117,7 +117,7 @@ async fn keep_calling(pool: Arc<WorkerPool>, folder: PathBuf, caller: usize, beg
 
 #[tokio::test(flavor = "multi_thread")]
 async fn whatever_happens_calls_end_and_none_runs_twice() {
-    within(90, async {
+    within(120, async {
         let (pool, folder, began) = (started(3).await, tempfile::tempdir().unwrap(), Instant::now());
         let pool = Arc::new(pool);
         let callers: Vec<_> = (0..40)

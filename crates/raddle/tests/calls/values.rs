@@ -12,7 +12,7 @@ use crate::{
 #[tokio::test(flavor = "multi_thread")]
 #[expect(clippy::async_yields_async, reason = "a call that is handed on is what is tested")]
 async fn a_call_runs_in_another_process_and_its_result_comes_back() {
-    within(30, async {
+    within(120, async {
         let pool = started(1).await;
         pool.scope(async {
             assert_eq!(routines::add(1, 2).await, Ok(3));
@@ -36,7 +36,7 @@ async fn a_call_runs_in_another_process_and_its_result_comes_back() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn bytes_come_back_as_they_were() {
-    within(30, async {
+    within(120, async {
         let pool = started(1).await;
         for size in [0, 1, 300, 9 << 20] {
             let bytes: Vec<u8> = (0..size).map(|n: usize| n as u8).collect();
@@ -48,7 +48,7 @@ async fn bytes_come_back_as_they_were() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn errors_cross_with_their_type() {
-    within(30, async {
+    within(120, async {
         let pool = started(1).await;
         assert_eq!(routines::find("it".into()).on(&pool).await, Ok(1));
         let error = routines::find("that".into()).on(&pool).await.unwrap_err();
@@ -61,7 +61,7 @@ async fn errors_cross_with_their_type() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn panics_are_told_with_their_place_and_the_worker_goes_on() {
-    within(30, async {
+    within(120, async {
         let pool = started(1).await;
         for error in
             [routines::explode("fun".into()).on(&pool).await, routines::explode_plain("fun".into()).on(&pool).await]
@@ -79,7 +79,7 @@ async fn panics_are_told_with_their_place_and_the_worker_goes_on() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn routines_call_routines_of_the_same_pool() {
-    within(60, async {
+    within(120, async {
         let pool = started(2).await;
         assert_eq!(routines::nested(5).on(&pool).await, Ok(5));
     })
@@ -88,7 +88,7 @@ async fn routines_call_routines_of_the_same_pool() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn context_and_time_travel_with_the_call_and_further() {
-    within(30, async {
+    within(120, async {
         let pool = started(1).await;
         assert_eq!(routines::surroundings().on(&pool).await, Ok((None, None, false)));
         let call = async { routines::surroundings_below().timeout(Duration::from_secs(20)).await };
@@ -104,7 +104,7 @@ fn the_trace_of_the_process_is_carried_on() {
     // SAFETY: there is one thread, and nobody else reads the environment.
     unsafe { std::env::set_var("TRACEPARENT", parent) };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-    runtime.block_on(within(30, async {
+    runtime.block_on(within(120, async {
         let pool = started(1).await;
         let (_, trace, _) = routines::surroundings_below().on(&pool).await.unwrap();
         assert_eq!(trace.as_deref(), Some(parent));
@@ -113,7 +113,7 @@ fn the_trace_of_the_process_is_carried_on() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_ends_with_its_time_here_and_there() {
-    within(30, async {
+    within(120, async {
         let pool = started(1).await;
         let brief = Duration::from_millis(100);
         assert_eq!(routines::rest(60_000).timeout(brief).on(&pool).await, Err(CallError::TimedOut));
@@ -126,7 +126,7 @@ async fn a_call_ends_with_its_time_here_and_there() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn large_values_come_through() {
-    within(60, async {
+    within(120, async {
         let pool = started(1).await;
         for size in [1, 100, 70_000, 1 << 20, 8 << 20] {
             let what = "x".repeat(size);

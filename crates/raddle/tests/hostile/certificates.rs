@@ -42,7 +42,7 @@ async fn who_cannot_prove_who_it_is_is_refused() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nobody_is_talked_out_of_tls() {
-    within(90, async {
+    within(120, async {
         let site = Site::secure(&[]).await;
         let honest = Honest::begin(&site).await;
         // Links and gRPC in plain, and what is older than all of it.
@@ -67,7 +67,7 @@ async fn nobody_is_talked_out_of_tls() {
 /// Somebody has a certificate of the same CA, and serves in the place of a worker.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_of_another_name_is_not_called() {
-    within(90, async {
+    within(120, async {
         let site = Site::named("spiffe://test/impostor", Trust::new(), &[]).await;
         let own = site.trust().caller("spiffe://test/honest");
         let proxy = WorkerProxy::of_workers([site.worker()]).credentials(own).start().await.unwrap();

@@ -29,7 +29,7 @@ impl Dice {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_sends_what_is_no_frame_is_hung_up_on() {
-    within(90, async {
+    within(120, async {
         let site = Site::plain().await;
         let honest = Honest::begin(&site).await;
         let nonsense = [
@@ -58,7 +58,7 @@ async fn who_sends_what_is_no_frame_is_hung_up_on() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_that_is_none_is_refused_and_others_of_the_link_go_on() {
-    within(60, async {
+    within(120, async {
         let site = Site::plain().await;
         let honest = Honest::begin(&site).await;
         let mut raw = Raw::link(site.address()).unwrap();
@@ -116,7 +116,7 @@ async fn random_bytes_come_to_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_gives_endless_credit_is_hung_up_on() {
-    within(60, async {
+    within(120, async {
         let site = Site::plain().await;
         let honest = Honest::begin(&site).await;
         let mut raw = Raw::link(site.address()).unwrap();

@@ -32,7 +32,7 @@ const BEGINNING: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0"
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_announced_takes_no_memory_before_it_comes() {
-    within(90, async {
+    within(120, async {
         let site = Site::plain().await;
         let honest = Honest::begin(&site).await;
         let (before, calls) = (site.memory("VmSize"), 2000);

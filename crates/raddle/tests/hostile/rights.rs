@@ -10,7 +10,7 @@ use crate::{Honest, Site, routines, site::SECRET, within};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_may_not_does_not_and_the_log_says_who_it_was() {
-    within(90, async {
+    within(120, async {
         let rules = ["--allow", "spiffe://test/honest = add", "--allow", "spiffe://test/ops = @info"];
         let site = Site::secure(&rules).await;
         let honest = Honest::begin(&site).await;

@@ -98,7 +98,7 @@ fn calls_of_a_host_without_power_are_lost_and_that_is_said() {
     let [first, ..] = machines;
     let cut = now();
     first.cut_power();
-    until("those that ran there are given up", 3, || failed(&long.calls()).len() == 2);
+    until("those that ran there are given up", 30, || failed(&long.calls()).len() == 2);
     pause(3_000);
     let (calls, given_up) = (load.stop(), long.stop());
     check(&calls, cut, now(), &names[0]);

@@ -29,7 +29,7 @@ fn all_workers_are_replaced_under_load_and_no_call_fails() {
         new.extend(serve(machine));
         // As who watches over it would have it: the next when this one is called.
         let since = now();
-        until("who is new is called", 5, || load.ran(since, machine.name()) > 0);
+        until("who is new is called", 30, || load.ran(since, machine.name()) > 0);
     }
     pause(500);
     let calls = load.stop();

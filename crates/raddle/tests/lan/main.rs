@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use raddle::pool::{Uid, WorkerMetadata};
 
 /// What takes no longer than that happens at once, on a machine that has much else to do.
-const SOON: Duration = Duration::from_secs(5);
+const SOON: Duration = Duration::from_secs(20);
 /// How long nothing is heard for it to be believed that nothing comes.
 const QUIET: Duration = Duration::from_secs(2);
 

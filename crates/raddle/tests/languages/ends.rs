@@ -68,7 +68,7 @@ async fn signals_stop_it_too() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_thread_that_is_blocked_holds_up_no_end() {
-    within(60, async {
+    within(120, async {
         let python = Python::new().await;
         let (worker, pool) = started(&python).await;
         let call = tokio::spawn(block(600.0).on(&pool));
@@ -84,7 +84,7 @@ async fn a_thread_that_is_blocked_holds_up_no_end() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_that_is_killed_is_lost() {
-    within(60, async {
+    within(120, async {
         let python = Python::new().await;
         let (worker, pool) = started(&python).await;
         let call = tokio::spawn(sleep(600.0).on(&pool));
@@ -111,7 +111,7 @@ async fn a_worker_that_is_killed_is_lost() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn it_says_whether_it_is_well() {
-    within(60, async {
+    within(120, async {
         let python = Python::new().await;
         let (worker, pool) = started(&python).await;
         let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{}", worker.address)).unwrap();

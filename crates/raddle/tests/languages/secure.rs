@@ -51,7 +51,7 @@ fn options([ca, certificate, key]: &[String; 3]) -> [&str; 6] {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_python_worker_serves_those_who_prove_who_they_are() {
-    within(60, async {
+    within(120, async {
         let python = Python::new().await;
         let (trust, stranger) = (Trust::new(&python, "ours"), Trust::new(&python, "theirs"));
         let _worker = python.worker(&options(&trust.files("ours", "127.0.0.1"))).await;
@@ -75,7 +75,7 @@ async fn a_python_worker_serves_those_who_prove_who_they_are() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_python_caller_proves_who_it_is() {
-    within(60, async {
+    within(120, async {
         let python = Python::new().await;
         let (trust, stranger) = (Trust::new(&python, "ours"), Trust::new(&python, "theirs"));
         let own = credentials(&trust.files("ours", "127.0.0.1"));
@@ -101,7 +101,7 @@ async fn a_python_caller_proves_who_it_is() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_python_worker_is_not_open_to_everybody_unless_that_is_said() {
-    within(60, async {
+    within(120, async {
         let python = Python::new().await;
         for options in [&["--bind", "0.0.0.0:0"][..], &["--bind", "[::]:0"], &["--cert", "some.pem"]] {
             let output = python.refuses(options).await;

@@ -18,7 +18,7 @@ use crate::{
 
 #[tokio::test(flavor = "multi_thread")]
 async fn functions_streams_and_failures_of_a_python_worker_are_those_of_any() {
-    within(60, async {
+    within(120, async {
         let python = Python::new().await;
         let worker = python.worker(&["--tag", "py"]).await;
         let pool = durable(&python.workers()).await;
@@ -58,7 +58,7 @@ async fn functions_streams_and_failures_of_a_python_worker_are_those_of_any() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_that_do_not_fit_are_named_and_the_worker_stays() {
-    within(60, async {
+    within(120, async {
         let python = Python::new().await;
         let _worker = python.worker(&[]).await;
         let pool = durable(&python.workers()).await;
@@ -88,7 +88,7 @@ async fn calls_that_do_not_fit_are_named_and_the_worker_stays() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_of_which_nothing_was_said_tells_what_it_reads() {
-    within(60, async {
+    within(120, async {
         let python = Python::new().await;
         let worker = python.worker(&[]).await;
         let known = durable(&python.workers()).await.workers().remove(0);
@@ -104,7 +104,7 @@ async fn a_worker_of_which_nothing_was_said_tells_what_it_reads() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_goes_away_cancels_what_was_called() {
-    within(60, async {
+    within(120, async {
         let python = Python::new().await;
         let worker = python.worker(&[]).await;
         let pool = durable(&python.workers()).await;
@@ -130,7 +130,7 @@ async fn who_goes_away_cancels_what_was_called() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn many_calls_at_a_time_are_all_answered() {
-    within(60, async {
+    within(120, async {
         let python = Python::new().await;
         let (_one, _other) = tokio::join!(python.worker(&[]), python.worker(&[]));
         let pool = durable(&python.workers()).await;

@@ -108,7 +108,7 @@ async fn who_has_credentials_asks_and_stops_workers_wherever_they_are() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_is_not_there_is_said_in_words_that_help() {
-    within(60, async {
+    within(120, async {
         let served = Served::start(&["--workers", "1", "--bind", "127.0.0.1:0", "--discovery", "file:workers"]).await;
         let worker = served.workers().remove(0);
         pool(&served, &["stop"]).says(2, "POOL|UID|ADDRESS");
@@ -128,7 +128,7 @@ async fn who_is_not_there_is_said_in_words_that_help() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn another_program_is_served_by_one_that_has_no_routines() {
-    within(60, async {
+    within(120, async {
         let world = World::new();
         let said = world.refuses(&["--program", "nothing"], 2);
         assert!(said.contains("there is no program nothing"), "{said}");

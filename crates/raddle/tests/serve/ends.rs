@@ -12,7 +12,7 @@ use crate::{
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_interrupt_waits_for_what_is_in_flight_and_takes_no_more() {
-    within(60, async {
+    within(120, async {
         let served = Served::start(&["--workers", "2"]).await;
         let pool = served.pool().start().await.unwrap();
         let running: Vec<_> = (0..4).map(|_| tokio::spawn(routines::rest(2500).on(&pool))).collect();
@@ -33,7 +33,7 @@ async fn an_interrupt_waits_for_what_is_in_flight_and_takes_no_more() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_second_interrupt_and_a_termination_cancel() {
-    within(60, async {
+    within(120, async {
         for is_second in [true, false] {
             let served = Served::start(&["--workers", "1"]).await;
             let pool = served.pool().start().await.unwrap();
@@ -58,7 +58,7 @@ async fn a_second_interrupt_and_a_termination_cancel() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_has_served_for_long_enough_leaves_when_the_last_call_is_over() {
-    within(60, async {
+    within(120, async {
         let served = Served::start(&["--workers", "2", "--max-uptime", "1s"]).await;
         let pool = served.pool().start().await.unwrap();
         let running = tokio::spawn(routines::rest(2500).on(&pool));
@@ -72,7 +72,7 @@ async fn who_has_served_for_long_enough_leaves_when_the_last_call_is_over() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_is_killed_leaves_no_worker_behind() {
-    within(60, async {
+    within(120, async {
         let served = Served::start(&["--workers", "2"]).await;
         let workers: Vec<u32> = served.workers().iter().map(|worker| worker.pid).collect();
         assert_eq!(workers.len(), 2);
@@ -85,7 +85,7 @@ async fn who_is_killed_leaves_no_worker_behind() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_signal_before_all_serve_is_the_end_as_well() {
-    within(60, async {
+    within(120, async {
         let world = World::new();
         let mut child = world.command(&["--workers", "4"]).spawn().unwrap();
         // It may have come as far as it likes.

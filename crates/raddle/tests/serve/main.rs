@@ -27,7 +27,7 @@ const CALLEE: &str = env!("CARGO_BIN_EXE_raddle-test-callee");
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_durable_pool_calls_what_another_program_serves() {
-    within(60, async {
+    within(120, async {
         let served = Served::start(&["--workers", "2", "--tags", "gpu,big"]).await;
         assert_eq!((&served.said["pool"], served.workers().len()), (&"default".into(), 2));
         assert_eq!(served.said["pid"], served.pid());
@@ -48,7 +48,7 @@ async fn a_durable_pool_calls_what_another_program_serves() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_that_is_killed_is_replaced_and_found_again() {
-    within(60, async {
+    within(120, async {
         let served = Served::start(&["--workers", "1"]).await;
         let pool = served.pool().start().await.unwrap();
         let before = routines::pid().on(&pool).await.unwrap();

@@ -17,7 +17,7 @@ fn ports(number: u16) -> u16 {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn several_workers_have_ports_in_a_row_and_keep_them() {
-    within(60, async {
+    within(120, async {
         let first = ports(3);
         let served = Served::start(&["--workers", "3", "--bind", &format!("127.0.0.1:{first}")]).await;
         let addresses = || {
@@ -44,7 +44,7 @@ async fn several_workers_have_ports_in_a_row_and_keep_them() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_serves_everywhere_is_found_where_it_is_said() {
-    within(60, async {
+    within(120, async {
         let served = Served::start(&["--workers", "2", "--bind", "0.0.0.0:0", "--insecure"]).await;
         assert!(served.workers().iter().all(|worker| worker.address.starts_with("127.0.0.1:")));
         let advertise = ["--workers", "1", "--bind", "0.0.0.0:0", "--insecure", "--advertise", "localhost"];

@@ -113,7 +113,7 @@ async fn a_server_that_is_gone_for_a_while_takes_nobody_along() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_looks_at_workers_sees_them_for_what_they_are() {
-    within(60, async {
+    within(120, async {
         let folder = tempfile::tempdir().unwrap();
         let url = format!("sqlite:{}", folder.path().join("raddle.db").display());
         let served = serve(&url, &["--name", "math", "--workers", "1", "--bind", "127.0.0.1:0"]).await;

@@ -44,7 +44,7 @@ pub(crate) const CREDENTIALS: [&str; 6] =
 
 #[tokio::test(flavor = "multi_thread")]
 async fn callers_prove_who_they_are_and_do_what_they_may() {
-    within(60, async {
+    within(120, async {
         let world = World::new();
         let trust = Trust::new();
         trust.files(world.path(), "worker", &["127.0.0.1"]);
@@ -69,7 +69,7 @@ async fn callers_prove_who_they_are_and_do_what_they_may() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn beyond_this_machine_it_is_reached_with_credentials_and_by_the_name_in_them() {
-    within(60, async {
+    within(120, async {
         let world = World::new();
         let trust = Trust::new();
         trust.files(world.path(), "worker", &["localhost"]);

@@ -22,7 +22,7 @@ use super::{issue, world_with_ca};
 use crate::world::World;
 
 const PROTOCOLS: &[&[u8]] = &[b"raddle/1", b"h2"];
-const DEADLINE: Duration = Duration::from_secs(30);
+const DEADLINE: Duration = Duration::from_secs(90);
 
 type Files = (PathBuf, PathBuf);
 
