@@ -409,6 +409,26 @@ fn a_task_that_uses_up_the_memory_of_its_container_is_reported_as_such() {
     yard.assert_clean();
 }
 
+/// A sandbox has namespaces of its own, and nothing of what its worker sees: not the socket to the broker either.
+#[test]
+fn a_task_has_a_sandbox_inside_the_container_of_its_worker() {
+    let Some(yard) = Yard::new() else { return };
+    let spawner = yard.spawner(&["--warm-pool", "1", "--max-workers", "1", "--min-isolation", "sandbox"]);
+    let host = yard.warm(1).remove(0);
+    let found = inspect(&host);
+    assert_eq!(found["HostConfig"]["MaskedPaths"], serde_json::json!([]));
+    assert_eq!((&found["HostConfig"]["Privileged"], &found["HostConfig"]["CapAdd"]), (&false.into(), &Value::Null));
+    let script = "test -e /run/raddle/agent.sock && echo socket || echo none; echo pid $$; test -d /proc/1 && cat /proc/1/comm; \
+                  cat /proc/self/status | while read l; do case $l in CapEff*|NoNew*|Seccomp:*) echo $l;; esac; done";
+    let tid = yard.submit(1, script);
+    yard.wait(&tid);
+    let logs = yard.world.raddle(["logs", &tid[0]]).ok().text().to_owned();
+    assert!(logs.starts_with("none\npid 2\n") || logs.starts_with("none\npid 1\n"), "processes of its own: {logs}");
+    assert!(logs.ends_with("CapEff: 0000000000000000\nNoNewPrivs: 1\nSeccomp: 2\n"), "{logs}");
+    spawner.stop().ok();
+    yard.assert_clean();
+}
+
 /// As the examples of the seed start it.
 #[test]
 fn the_image_is_a_worker_or_a_spawner_without_a_command() {

@@ -9,6 +9,7 @@ use std::{
 };
 
 use raddle_broker::{Url, agent::Guests};
+use raddle_core::spec::Isolation;
 use raddle_fabric::{
     spawner::{
         Config,
@@ -25,7 +26,7 @@ use rustix::{
 use super::{
     beside,
     one_shot::{self, TO_STDOUT},
-    seccomp::profile,
+    seccomp,
 };
 use crate::{
     args::{Global, StartArgs},
@@ -80,6 +81,12 @@ pub(super) fn containers(
         Some(_) => Url::Unix(Path::new(INSIDE).join(SOCKET)).to_string(),
         None => project.url.secret().map_or_else(|| project.url.to_string(), str::to_owned),
     };
+    // Then every task is in a sandbox, and only the worker is under the wider filter that making one needs.
+    let nests = config.min_isolation == Isolation::Sandbox;
+    let seccomp = match &config.container.seccomp {
+        Some(path) => Some(seccomp::profile(&base.join(path))?),
+        None => nests.then(seccomp::nesting_profile),
+    };
     let labels = [("raddle.caps", config.caps.to_string()), ("raddle.queues", config.queues.join(","))];
     let model = Model {
         image: config.worker_image.clone().unwrap_or_default(),
@@ -88,9 +95,10 @@ pub(super) fn containers(
         env: [(QUEUE_URL.to_owned(), url)].into_iter().chain(one_shot::env(start, config, TO_STDOUT)).collect(),
         labels: labels.into_iter().map(|(key, value)| (key.to_owned(), value)).collect::<BTreeMap<_, _>>(),
         user,
-        seccomp: config.container.seccomp.as_ref().map(|path| profile(&base.join(path))).transpose()?,
+        seccomp,
         allowance: config.container.clone(),
         mounts,
+        nests,
     };
     Ok((Containers::new(engine, model), hatch))
 }

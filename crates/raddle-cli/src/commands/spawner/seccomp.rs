@@ -1,8 +1,8 @@
-//! Seccomp profiles that people name for containers: whether one is a filter at all.
+//! Seccomp profiles of containers: one that people name, which has to be a filter at all, and one that lets a worker make sandboxes.
 
 use std::path::Path;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::one_shot::read_short;
 use crate::error::{OrFail, Outcome};
@@ -10,6 +10,63 @@ use crate::error::{OrFail, Outcome};
 /// What keeps a system call from being made.
 const DENIES: [&str; 5] =
     ["SCMP_ACT_ERRNO", "SCMP_ACT_KILL", "SCMP_ACT_KILL_PROCESS", "SCMP_ACT_KILL_THREAD", "SCMP_ACT_TRAP"];
+
+/// What reaches beyond a container, or into other processes, and no sandbox needs: the kernel itself, its keys, its clock, devices, swap and quota.
+const OUT_OF_REACH: &[&str] = &[
+    "acct",
+    "add_key",
+    "bpf",
+    "clock_adjtime",
+    "clock_settime",
+    "create_module",
+    "delete_module",
+    "fanotify_init",
+    "finit_module",
+    "get_kernel_syms",
+    "init_module",
+    "io_uring_enter",
+    "io_uring_register",
+    "io_uring_setup",
+    "ioperm",
+    "iopl",
+    "kcmp",
+    "kexec_file_load",
+    "kexec_load",
+    "keyctl",
+    "lookup_dcookie",
+    "mbind",
+    "migrate_pages",
+    "move_pages",
+    "name_to_handle_at",
+    "nfsservctl",
+    "open_by_handle_at",
+    "perf_event_open",
+    "process_vm_readv",
+    "process_vm_writev",
+    "ptrace",
+    "query_module",
+    "quotactl",
+    "quotactl_fd",
+    "reboot",
+    "request_key",
+    "set_mempolicy",
+    "settimeofday",
+    "swapoff",
+    "swapon",
+    "sysfs",
+    "syslog",
+    "uselib",
+    "userfaultfd",
+    "ustat",
+    "vhangup",
+];
+
+/// A profile under which a worker can put its task into a sandbox: the engine's own denies namespaces and mounts.
+pub(super) fn nesting_profile() -> String {
+    let denied = json!({ "names": OUT_OF_REACH, "action": "SCMP_ACT_ERRNO" });
+    // Without a list of architectures, calls of any but the machine's own end the process.
+    json!({ "defaultAction": "SCMP_ACT_ALLOW", "syscalls": [denied] }).to_string()
+}
 
 /// The profile in a file, as the engine takes it.
 pub(super) fn profile(path: &Path) -> Outcome<String> {
@@ -43,8 +100,6 @@ fn check(profile: &Value) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]

@@ -43,6 +43,8 @@ pub struct Model {
     pub seccomp: Option<String>,
     /// The folders that it sees.
     pub mounts: Vec<Mount>,
+    /// Whether the worker puts its task into a sandbox, inside the container.
+    pub nests: bool,
 }
 
 /// Starts containers.
@@ -76,6 +78,12 @@ impl Model {
         labels.insert(CLASS.into(), self.class.as_str().into());
         labels.insert(SPAWNER.into(), spawner.to_string());
         let (user, group) = self.user;
+        let mut host = hardened(&self.allowance, &self.mounts, self.seccomp.as_deref());
+        if self.nests {
+            // The kernel lets a namespace mount its own `/proc` only where nothing in the one around it is covered. Without root and
+            // capabilities, file permissions protect what the engine covers otherwise.
+            (host.masked_paths, host.readonly_paths) = (Some(Vec::new()), Some(Vec::new()));
+        }
         let env = self.env.iter().cloned().chain([(SPAWNER_VARIABLE.to_owned(), spawner.to_string())]);
         ContainerCreateBody {
             hostname: Some(name.into()),
@@ -87,7 +95,7 @@ impl Model {
             image: Some(self.image.clone()),
             working_dir: Some(FOLDER.into()),
             labels: Some(labels),
-            host_config: Some(hardened(&self.allowance, &self.mounts, self.seccomp.as_deref())),
+            host_config: Some(host),
             ..ContainerCreateBody::default()
         }
     }
@@ -230,6 +238,7 @@ mod tests {
             allowance: Allowance::default(),
             seccomp: None,
             mounts: Vec::new(),
+            nests: false,
         }
     }
 
@@ -242,6 +251,17 @@ mod tests {
         assert_eq!((body.user.as_deref(), body.hostname.as_deref()), (Some("65532:65532"), Some("raddle-x-1")));
         assert_eq!(body.labels.as_ref().unwrap()[SPAWNER], spawner.to_string());
         assert!(!format!("{:?}", ContainerCreateBody { env: None, ..body }).contains("hidden"));
+    }
+
+    #[test]
+    fn the_engine_covers_parts_of_proc_unless_a_sandbox_needs_its_own() {
+        let spawner: Tid = "1794800817069096960".parse().unwrap();
+        let covered = |nests| {
+            let host = Model { nests, ..model() }.body("raddle-x-1", spawner).host_config.unwrap();
+            (host.masked_paths, host.readonly_paths)
+        };
+        assert_eq!(covered(false), (None, None), "the engine's own");
+        assert_eq!(covered(true), (Some(Vec::new()), Some(Vec::new())));
     }
 
     #[test]
