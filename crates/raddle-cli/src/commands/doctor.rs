@@ -132,7 +132,7 @@ async fn forsaken(broker: &dyn Broker) -> Outcome<Vec<Finding>> {
 async fn engine() -> Finding {
     use raddle_fabric::spawner::{Obstacle, docker::Engine};
 
-    let named = std::env::var_os("DOCKER_HOST").is_some();
+    let named = std::env::var_os("DOCKER_HOST").is_some_and(|host| !host.is_empty());
     let (area, name) = ("containers", "docker engine");
     match async { Engine::of_environment()?.standing().await }.await {
         Ok(standing) if standing.filters => {

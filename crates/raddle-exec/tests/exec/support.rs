@@ -35,7 +35,7 @@ pub(crate) fn options() -> RunnerOptions {
     RunnerOptions {
         program: env!("CARGO_BIN_EXE_raddle-exec-runner").into(),
         title_idle: "raddle-test:idle".into(),
-        fence: None,
+        ..RunnerOptions::default()
     }
 }
 
