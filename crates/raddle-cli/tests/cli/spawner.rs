@@ -310,6 +310,7 @@ fn honours_the_variables_of_workers_and_caps_how_many_there_are() {
         metrics.get("raddle_spawner_pending") == Some(3.0) && metrics.get("warm_spawner_live_workers") == Some(2.0)
     });
     assert_eq!((workers(&world).len(), world.lines("ran").len()), (2, 2));
+    assert!(crate::metrics::scrape(&url).get("worker_exit_reason{reason=\"timeout\"}").unwrap() >= 1.0);
     world.file("go", "");
     world.raddle(["wait"].into_iter().chain(tids.lines())).ok();
     spawner.stop().ok();

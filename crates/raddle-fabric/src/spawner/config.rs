@@ -142,7 +142,7 @@ impl Config {
     /// The same, if all of it is right, with a ceiling for a machine with so many cores where none is stated.
     pub fn check(mut self, cores: u32) -> Result<Self, ConfigError> {
         trim_all(&mut self.queues);
-        self.plugins.as_mut().map(trim_all);
+        trim_all(self.plugins.as_deref_mut().unwrap_or_default());
         if self.queues.is_empty() {
             return Err(error_at("queues", "no queue is named: leave it out for the default"));
         }
@@ -206,7 +206,7 @@ impl Config {
     }
 }
 
-fn trim_all(items: &mut Vec<String>) {
+fn trim_all(items: &mut [String]) {
     items.iter_mut().for_each(|item| *item = item.trim().to_owned());
 }
 

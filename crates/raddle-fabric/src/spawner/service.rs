@@ -323,6 +323,7 @@ impl Service {
             Meaning::Left { gone, had_task } => {
                 self.exited(match gone {
                     Gone::Code(0) if had_task => ExitReason::Success,
+                    Gone::Code(0) if self.leaves_by_age() => ExitReason::Timeout,
                     Gone::Code(0) => ExitReason::Idle,
                     Gone::OutOfMemory => ExitReason::OutOfMemory,
                     _ => ExitReason::Error,
@@ -347,6 +348,12 @@ impl Service {
             Meaning::Nothing => return,
         }
         self.stale = true;
+    }
+
+    /// Whether a worker that never had a task, and was not told to leave, has left because of its age: it would have been idle for long enough only later.
+    fn leaves_by_age(&self) -> bool {
+        let Config { max_uptime, idle_timeout, .. } = self.options.config;
+        !self.paused && self.stage() == Stage::Running && max_uptime.is_some_and(|uptime| uptime < idle_timeout)
     }
 
     fn exited(&self, reason: ExitReason) {
