@@ -207,3 +207,26 @@ fn killing_everything_leaves_nothing_and_loses_nothing() {
     assert_eq!(ran.lines()[4], "created");
     drop(world);
 }
+
+/// As docs/operations.md has it.
+#[test]
+fn killing_everything_of_a_project_leaves_other_projects_alone() {
+    let docs = include_str!("../../../../docs/operations.md");
+    let (_, rest) = docs.split_once("for pid in $(pgrep -f '^raddle-[0-9]'); do").expect("it is shown there");
+    let kill = format!("for pid in $(pgrep -f '^raddle-[0-9]'); do{}done", rest.split_once("done\n").unwrap().0);
+    let world = World::new();
+    let ran = world.bash_apart(&format!(
+        r#"set -e
+        for project in one other; do
+            mkdir $project
+            (cd $project && raddle worker start > worker.tid && raddle submit -- sleep 1000 > task.tid)
+            until (cd $project && raddle task status --json $(cat task.tid) | grep -q '"running"'); do sleep 0.05; done
+        done
+        cd one
+        {kill}
+        for i in $(seq 200); do test $(pgrep -x sleep | wc -l) = 1 && break; sleep 0.05; done
+        pgrep -x sleep | wc -l
+        (cd ../other && raddle task status --json $(cat task.tid) | jq -r .state && raddle worker stop --all --kill > /dev/null)"#
+    ));
+    assert_eq!(ran.ok().lines(), ["1", "running"]);
+}

@@ -1,12 +1,33 @@
 //! The examples do what they say.
 
-use std::process::Command;
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+/// The programs that are printed as a whole, in which document, and the example that each is.
+const PRINTED: [(&str, &str); 5] = [
+    ("README.md", "sum"),
+    ("README.md", "call"),
+    ("README.md", "machines"),
+    ("docs/calls.md", "countdown"),
+    ("docs/handlers.md", "add"),
+];
+
+fn program(example: &str) -> PathBuf {
+    // Cargo builds examples with the tests, beside them.
+    std::env::current_exe().unwrap().ancestors().nth(2).unwrap().join("examples").join(example)
+}
 
 /// What an example says, if it comes to a good end.
 fn said_by(example: &str) -> String {
-    // Cargo builds examples with the tests, beside them.
-    let program = std::env::current_exe().unwrap().ancestors().nth(2).unwrap().join("examples").join(example);
-    let output = Command::new(program).output().expect("`cargo test --examples` has built it");
+    let folder = tempfile::tempdir().unwrap();
+    said_in(folder.path(), example, &[])
+}
+
+fn said_in(folder: &Path, example: &str, args: &[&str]) -> String {
+    let output = Command::new(program(example)).args(args).current_dir(folder).output();
+    let output = output.expect("`cargo test --examples` has built it");
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     let words = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}{words}");
@@ -23,4 +44,57 @@ fn a_worker_that_looks_after_itself_is_there_again() {
 #[test]
 fn a_worker_that_is_made_by_hand_joins_a_pool() {
     assert_eq!(said_by("by_hand"), "9 bytes\ntwo\nwords\n-42\n'many' is no number\n");
+}
+
+/// A program without its comments, and without what is only layout.
+fn code(text: &str) -> String {
+    let lines = text.lines().map(|line| if line.trim_start().starts_with("//") { "" } else { line });
+    let lines = lines.map(|line| line.split_once("  // ").map_or(line, |(code, _)| code));
+    lines.flat_map(str::chars).filter(|letter| !letter.is_whitespace()).collect()
+}
+
+#[test]
+fn every_program_that_is_printed_as_a_whole_is_an_example() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let read =
+        |path: PathBuf| std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let mut documents = vec!["README.md".to_owned()];
+    for entry in std::fs::read_dir(root.join("docs")).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        documents.extend(name.ends_with(".md").then(|| format!("docs/{name}")));
+    }
+    let mut found = Vec::new();
+    for document in &documents {
+        let text = read(root.join(document));
+        let blocks = text.split("```rust").skip(1).filter_map(|block| block.split_once('\n')?.1.split_once("```"));
+        for (block, _) in blocks.filter(|(block, _)| block.contains("fn main()")) {
+            let is_it = |example: &&str| {
+                code(&read(root.join("crates/raddle/examples").join(format!("{example}.rs")))) == code(block)
+            };
+            let examples = PRINTED.iter().filter(|(of, _)| of == document).map(|(_, example)| *example);
+            let example = examples.into_iter().find(|example| is_it(example));
+            found.push((
+                document.as_str(),
+                example.unwrap_or_else(|| panic!("{document} prints what is no example:\n{block}")),
+            ));
+        }
+    }
+    found.sort_unstable();
+    let mut printed = PRINTED;
+    printed.sort_unstable();
+    assert_eq!(found, printed);
+}
+
+/// `machines` is run on two machines, by what README.md shows of it.
+#[test]
+fn programs_that_are_printed_run() {
+    let sums = |said: String| said.lines().map(|line| line.split(' ').next().unwrap().to_owned()).collect::<Vec<_>>();
+    assert_eq!(sums(said_by("call")), ["55", "5050", "500500"]);
+    assert_eq!(said_by("countdown"), "3\n2\n1\n");
+    for (example, results) in [("sum", &["55", "5050", "500500"][..]), ("add", &["3"])] {
+        let folder = tempfile::tempdir().unwrap();
+        said_in(folder.path(), example, &["worker", "start"]);
+        assert_eq!(sums(said_in(folder.path(), example, &[])), results);
+        said_in(folder.path(), example, &["worker", "stop", "--all"]);
+    }
 }
