@@ -18,7 +18,7 @@ use crate::{
 /// When a command first checks why its task waits. Most waits are over by then, and cost no query.
 const FIRST_CHECK: Duration = Duration::from_millis(100);
 /// How long a command waits for a task that does not run before it says why.
-const EXPLAIN_AFTER: Duration = Duration::from_secs(2);
+pub(crate) const EXPLAIN_AFTER: Duration = Duration::from_secs(2);
 
 /// Refuses to wait for the task that this process belongs to, or for one that waits for that.
 pub(crate) async fn refuse_own(broker: &dyn Broker, tid: Tid) -> Outcome<()> {

@@ -121,8 +121,12 @@ fn lateness(bed: &Bed, broker: Arc<dyn Broker>, url: &[&str], due: usize) -> f64
 /// Ten managers have the same group with a trigger. Of the first so many due times, how many were not run, or run more than once.
 fn not_once(bed: &Bed, broker: Arc<dyn Broker>, url: &[&str], due: usize) -> usize {
     fs::write(bed.path().join("raddle.toml"), GROUP).expect("the folder can be written");
-    let up = || Worker::start(bed.raddle(&[url, &["up"]].concat()).stderr(Stdio::null()));
-    let managers: Vec<Worker> = (0..MANAGERS).map(|_| up()).collect();
+    // Of one name, all but one would wait.
+    let up = |number: usize| {
+        let name = format!("group-{number}");
+        Worker::start(bed.raddle(&[url, &["up", "--name", &name]].concat()).stderr(Stdio::null()))
+    };
+    let managers: Vec<Worker> = (0..MANAGERS).map(up).collect();
     let fired = || {
         let filter = TaskFilter { queue: Some("a".into()), limit: u32::MAX, ..TaskFilter::default() };
         bed.wait(broker.tasks(filter)).expect("the broker answers")

@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use raddle_core::Span;
+use raddle_web::Address;
 
 use super::{LogArgs, absolute};
 
@@ -11,8 +13,11 @@ use super::{LogArgs, absolute};
 #[command(after_help = "Examples:
   raddle up                              the groups of raddle.toml, here or in a parent folder
   raddle up -f deploy/raddle.toml
+  raddle up -d                           in the background; then: raddle down
+  raddle up --metrics-addr 127.0.0.1:9464
 
-A table [process.NAME] says how many replicas there are of a process, and each [[process.NAME.worker]]
+While a manager of the same name keeps the same workers, another waits, and takes its place when it
+is gone. A table [process.NAME] says how many replicas there are of a process, and each [[process.NAME.worker]]
 in it what is done with the tasks of one queue, its slug: see docs/groups.md. A first SIGTERM or
 Ctrl-C lets processes finish what they run, for as long as execution_timeout says; then, or at the
 second one, that is cancelled and goes back to its queue; after shutdown_timeout, or at the third
@@ -26,9 +31,41 @@ pub(crate) struct UpArgs {
     pub(crate) handlers: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) log: LogArgs,
-    /// A name for lists and process titles
+    /// A name for lists and process titles. Managers of different names keep the same groups side by side
     #[arg(long, default_value = "group")]
     pub(crate) name: String,
+    /// Go to the background, and print the id. The log is .raddle/worker-<tid>.log
+    #[arg(short, long)]
+    pub(crate) detach: bool,
+    /// Show metrics to Prometheus at this address, as 127.0.0.1:9464
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) metrics_addr: Option<Address>,
+    /// Let other machines look at the metrics, too: nothing is encrypted
+    #[arg(long, requires = "metrics_addr")]
+    pub(crate) metrics_public: bool,
+}
+
+/// Stop the managers of a raddle.toml.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  raddle down                            those that keep the groups of raddle.toml, on any machine
+  raddle down --name second --timeout 5m
+
+Processes finish what they run, and what takes too long goes back to its queue, as at a SIGTERM to
+the manager. It waits for as long as the file says that this may take.")]
+pub(crate) struct DownArgs {
+    /// The file; else raddle.toml in this or a parent folder
+    #[arg(short, long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
+    pub(crate) file: Option<PathBuf>,
+    /// Only those of this name
+    #[arg(long)]
+    pub(crate) name: Option<String>,
+    /// End at once
+    #[arg(long)]
+    pub(crate) kill: bool,
+    /// How long to wait until they are gone
+    #[arg(long, value_name = "TIME")]
+    pub(crate) timeout: Option<Span>,
 }
 
 /// List and change groups.

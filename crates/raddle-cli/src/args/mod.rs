@@ -138,6 +138,8 @@ pub(crate) enum Command {
     Schedule(ScheduleCommand),
     /// Keep the groups of a raddle.toml up: processes that host workers, replaced when they end or hang
     Up(Box<UpArgs>),
+    /// Stop the managers that keep the groups of a raddle.toml up
+    Down(DownArgs),
     /// List groups, turn their workers off and on, and say how many there are of each
     #[command(subcommand)]
     Group(GroupCommand),

@@ -1,15 +1,24 @@
 //! `raddle group`.
 
+use std::time::Duration;
+
+use raddle_broker::Broker;
+use raddle_core::worker::WorkerStatus;
 use raddle_fabric::group::{self, ChangeError, Standing, View};
+use tokio::time::{Instant, sleep};
 
 use crate::{
     args::{GroupCommand, ScaleArgs, SlugArgs},
     context::Context,
     error::{Failure, Outcome},
+    follow::EXPLAIN_AFTER,
     format::count,
     output,
     table::Table,
 };
+
+/// How long to pause before another look at the registry.
+const LOOK: Duration = Duration::from_millis(50);
 
 pub(super) async fn group(context: &Context, command: GroupCommand) -> Outcome {
     match command {
@@ -20,7 +29,8 @@ pub(super) async fn group(context: &Context, command: GroupCommand) -> Outcome {
         GroupCommand::Scale(ScaleArgs { slug, replicas }) => {
             let broker = context.broker().await?;
             let standing = group::scale(&*broker, &slug, replicas).await.map_err(failure)?;
-            changed(context, &standing, &format!("'{slug}' is to have {}", count(replicas.into(), "process")))
+            changed(context, &standing, &format!("'{slug}' is to have {}", count(replicas.into(), "process")))?;
+            explain_delay(context, &*broker, &standing).await
         }
     }
 }
@@ -58,7 +68,48 @@ fn managers(view: &View) -> String {
 async fn turn(context: &Context, slug: &str, on: bool) -> Outcome {
     let broker = context.broker().await?;
     let standing = group::turn(&*broker, slug, on).await.map_err(failure)?;
-    changed(context, &standing, &format!("'{slug}' is {}", if on { "on" } else { "off" }))
+    changed(context, &standing, &format!("'{slug}' is {}", if on { "on" } else { "off" }))?;
+    explain_delay(context, &*broker, &standing).await
+}
+
+/// Waits for what was asked for, and says why it has not come about. At once where no manager is there, and otherwise when it takes long.
+async fn explain_delay(context: &Context, broker: &dyn Broker, standing: &Standing) -> Outcome {
+    let wanted = if standing.on { standing.wanted() as usize } else { 0 };
+    let deadline = Instant::now() + EXPLAIN_AFTER;
+    loop {
+        let views = group::list(broker).await?;
+        let Some(view) = views.iter().find(|view| view.slug == standing.slug) else { return Ok(0) };
+        if view.live == wanted {
+            return Ok(0);
+        }
+        if view.managers.is_empty() || Instant::now() >= deadline {
+            context.note(delay(view, wanted));
+            return Ok(0);
+        }
+        sleep(LOOK).await;
+    }
+}
+
+/// Why there are not as many processes of a worker as there are to be.
+fn delay(view: &View, wanted: usize) -> String {
+    let (slug, live) = (&view.slug, view.live);
+    let Some(keeper) = view.managers.first() else {
+        return format!("no manager keeps '{slug}': it will be so when one is started, with 'raddle up'");
+    };
+    let tid = keeper.tid;
+    match keeper.status {
+        _ if live > wanted => {
+            let left = count((live - wanted) as u64, "process");
+            format!("{left} may finish what runs there: 'raddle task list --queue {slug} --status running' shows that")
+        }
+        WorkerStatus::Draining => {
+            format!("its manager {tid} is about to end: it will be so when 'raddle up' is started again")
+        }
+        WorkerStatus::Braking => {
+            format!("processes of its manager {tid} die as soon as they are started: the log of 'raddle up' says why")
+        }
+        _ => format!("{live} of {wanted} are there so far: 'raddle group list' shows when there are more"),
+    }
 }
 
 async fn forget(context: &Context, slug: &str) -> Outcome {

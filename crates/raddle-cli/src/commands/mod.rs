@@ -93,7 +93,7 @@ fn service_log(command: &Command) -> Option<LogArgs> {
         Command::Spawner(SpawnerCommand::Run(args)) => args.log,
         Command::Manager(ManagerCommand::Serve(args)) => args.log,
         Command::Schedule(ScheduleCommand::Run(args)) => args.log,
-        Command::Up(args) => args.log,
+        Command::Up(args) if !args.detach || is_background => args.log,
         Command::Metrics(MetricsCommand::Serve(args)) => args.log,
         #[cfg(feature = "pool")]
         Command::Pool(PoolCommand::Serve(args)) => args.log,
@@ -131,6 +131,7 @@ async fn perform(global: &Global, command: Command) -> Outcome {
         Command::Doctor { file } => doctor::doctor(&context()?, file.as_deref()).await,
         Command::Group(command) => group::group(&shared()?, command).await,
         Command::Up(args) => up::up(global, &args).await,
+        Command::Down(args) => up::down(global, &args).await,
         Command::Spawner(SpawnerCommand::Run(args)) => spawner::run(global, &args).await,
         #[cfg(feature = "pool")]
         Command::Pool(command) => pool::pool(global, &command).await,

@@ -1,30 +1,73 @@
 //! `raddle up`: a manager of groups in the foreground, whose processes are this program again.
 
 use std::{
+    collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
 };
 
+use raddle_broker::Broker;
+use raddle_core::Span;
 use raddle_fabric::{
     Shutdown,
-    group::{self, FileMistake, Manager, ManagerError, Options, Process},
+    group::{self, Ended, FileMistake, Handle, Keeper, Manager, ManagerError, Options, Process, Snapshot},
+    metrics::{Exporter, Page, show_group},
     schedule,
 };
+use raddle_web::Server;
 use serde_json::json;
+use tokio::time::{Instant, interval_at, sleep};
 
+use super::{detach, stop::stop_these};
 use crate::{
-    args::{Global, UpArgs},
+    args::{DownArgs, Global, StopArgs, UpArgs},
     context::Context,
     error::{Failure, Outcome},
+    follow::EXPLAIN_AFTER,
     format::count,
     interrupt::Interrupts,
+    metrics,
     project::{FILE, Project, here},
     systemd, trust,
 };
 
+/// How often a manager that waits looks whether the other is gone.
+const STANDBY_LOOK: Duration = Duration::from_millis(500);
+
 pub(super) async fn up(global: &Global, args: &UpArgs) -> Outcome {
+    let (path, processes, context) = open(global, args.file.as_deref())?;
+    context.check_shared()?;
+    if args.detach && !detach::is_background() {
+        return detach::detach(&context, "manager", None).await;
+    }
+    keep(&context, global, args, &path.display().to_string(), processes).await
+}
+
+/// Stops the managers that keep workers of a file.
+pub(super) async fn down(global: &Global, args: &DownArgs) -> Outcome {
+    let (_, processes, context) = open(global, args.file.as_deref())?;
+    let broker = context.onlooker().await?;
+    let slugs: BTreeSet<&str> =
+        processes.iter().flat_map(|process| &process.workers).map(|worker| worker.slug.as_str()).collect();
+    let mut managers = BTreeSet::new();
+    for view in group::list(&*broker).await?.iter().filter(|view| slugs.contains(view.slug.as_str())) {
+        let is_meant = |keeper: &&Keeper| args.name.as_ref().is_none_or(|name| keeper.name == *name);
+        managers.extend(view.managers.iter().filter(is_meant).map(|keeper| keeper.tid));
+    }
+    if managers.is_empty() {
+        context.note("no manager keeps these groups");
+    }
+    let timeout = args.timeout.unwrap_or_else(|| Span(group::grace::stop_grace_period(&processes)));
+    let stop = StopArgs { tids: Vec::new(), all: false, kill: args.kill, timeout };
+    stop_these(&context, &*broker, managers.into_iter().collect(), &stop).await
+}
+
+/// A file, the groups in it, and where their work is kept.
+fn open(global: &Global, file: Option<&Path>) -> Outcome<(PathBuf, Vec<Process>, Context)> {
     let here = here()?;
-    let path = match &args.file {
+    let path = match file {
         Some(path) => here.join(path),
         None => found(&here).ok_or_else(|| {
             Failure::Usage(format!("there is no {FILE} here or in a parent folder: write one, or name it with -f"))
@@ -32,12 +75,9 @@ pub(super) async fn up(global: &Global, args: &UpArgs) -> Outcome {
     };
     let processes = read(&path)?;
     let asked = global.queue_url.as_deref().filter(|url| !url.is_empty());
-    let file = path.display().to_string();
-    let of_file = if asked.is_some() { None } else { Project::of_file(path)? };
+    let of_file = if asked.is_some() { None } else { Project::of_file(path.clone())? };
     let project = of_file.map_or_else(|| Project::find(asked, &here), Ok)?;
-    let context = Context::of(global, project);
-    context.check_shared()?;
-    keep(&context, global, args, &file, processes).await
+    Ok((path, processes, Context::of(global, project)))
 }
 
 pub(super) fn found(here: &Path) -> Option<PathBuf> {
@@ -52,38 +92,124 @@ pub(super) fn read(path: &Path) -> Outcome<Vec<Process>> {
 }
 
 async fn keep(context: &Context, global: &Global, args: &UpArgs, file: &str, processes: Vec<Process>) -> Outcome {
+    let mut server = match args.metrics_addr {
+        Some(address) => Some(metrics::bind(address, args.metrics_public).await?),
+        None => None,
+    };
     let mut interrupts = Interrupts::catch()?;
     let shutdown = Shutdown::new();
     let Some(broker) = interrupts.start(&shutdown, context.broker_of_service()).await else { return Ok(0) };
+    let broker = broker?;
     let options = Options {
         name: args.name.clone(),
         file: Some(file.to_owned()),
         words: words(global, args),
         ..Options::new(context.project.url.clone(), processes)
     };
-    let Some(manager) = interrupts.start(&shutdown, Manager::register(broker?, options)).await else { return Ok(0) };
-    let manager = manager.map_err(|error| match error {
-        ManagerError::Mistake(mistake) => {
-            let text = fs::read_to_string(file).unwrap_or_default();
-            Failure::Usage(format!("{file}:{}", FileMistake::locate(&text, mistake)))
+    loop {
+        let Some(manager) = register(context, &broker, &options, &shutdown, &mut interrupts).await? else { return Ok(0) };
+        let (tid, url) = (manager.tid(), server.as_ref().map(Server::url));
+        let handle = manager.handle();
+        let shown = handle.clone();
+        let _serving = server.take().map(|server| {
+            let page = move |page: &mut Page| show_group(page, &shown.snapshot());
+            server.serve(metrics::queue_page(Exporter::new(Arc::clone(&broker)), page))
+        });
+        if detach::is_background() {
+            detach::announce(context, tid, None, url.as_deref())?;
+        } else {
+            let mut record = json!({ "tid": tid, "pid": std::process::id() });
+            if let Some(url) = &url {
+                record["metrics"] = url.as_str().into();
+                context.note(format!("metrics are at {url}"));
+            }
+            context.show(&record, || format!("{tid}\n"))?;
         }
-        error => failure(error),
-    })?;
-    let tid = manager.tid();
-    context.show(&json!({ "tid": tid, "pid": std::process::id() }), || format!("{tid}\n"))?;
-    let mut handle = manager.handle();
+        let ended = match run(context, manager, handle, &options.processes, &shutdown, &mut interrupts).await {
+            // Another has taken its place while it was cut off from the broker.
+            Err(error @ ManagerError::Kept { .. }) => {
+                context.note(error.to_string());
+                continue;
+            }
+            ended => ended.map_err(failure)?,
+        };
+        context.note(format!("manager {tid} started {} and left", count(ended.started, "process")));
+        if ended.killed == 0 {
+            return Ok(0);
+        }
+        let processes = count(ended.killed, "process");
+        context
+            .note(format!("{processes} had to be killed (SIGKILL): the log says which; check what they were writing"));
+        return Ok(group::KILLED);
+    }
+}
+
+/// Enters a manager into the registry. While another of its name keeps the same workers it waits, unless it was to go to the background. Nothing, if it is
+/// told to stop before.
+async fn register(
+    context: &Context,
+    broker: &Arc<dyn Broker>,
+    options: &Options,
+    shutdown: &Shutdown,
+    interrupts: &mut Interrupts,
+) -> Outcome<Option<Manager>> {
+    let mut is_waiting = false;
+    loop {
+        let registering = Manager::register(Arc::clone(broker), options.clone());
+        let Some(registered) = interrupts.start(shutdown, registering).await else { return Ok(None) };
+        match registered {
+            Ok(manager) => return Ok(Some(manager)),
+            Err(ManagerError::Kept { name, manager }) if !detach::is_background() => {
+                if !std::mem::replace(&mut is_waiting, true) {
+                    let instead = "this one waits, and takes its place when it is gone";
+                    context.note(format!("the manager {manager} of the name '{name}' keeps these groups: {instead}"));
+                    systemd::ready("standby");
+                }
+            }
+            // It is not there for the one that works either.
+            Err(ManagerError::Broker(error)) if is_waiting && error.is_retryable() => {}
+            Err(ManagerError::Mistake(mistake)) => {
+                let file = options.file.as_deref().unwrap_or_default();
+                let text = fs::read_to_string(file).unwrap_or_default();
+                return Err(Failure::Usage(format!("{file}:{}", FileMistake::locate(&text, mistake))));
+            }
+            Err(error) => return Err(failure(error)),
+        }
+        tokio::select! {
+            () = interrupts.next() => return Ok(None),
+            () = sleep(STANDBY_LOOK) => systemd::alive(),
+        }
+    }
+}
+
+async fn run(
+    context: &Context,
+    manager: Manager,
+    mut handle: Handle,
+    processes: &[Process],
+    shutdown: &Shutdown,
+    interrupts: &mut Interrupts,
+) -> Result<Ended, ManagerError> {
     let mut watchdog = systemd::Watchdog::of_environment();
     let mut keeping = Box::pin(manager.run(shutdown.clone()));
-    let mut is_up = false;
-    let ended = loop {
+    let (mut is_up, mut said) = (false, BTreeSet::new());
+    let mut explain = interval_at(Instant::now() + EXPLAIN_AFTER, EXPLAIN_AFTER);
+    loop {
         tokio::select! {
-            ended = &mut keeping => break ended,
+            ended = &mut keeping => return ended,
             () = interrupts.next() => {
                 systemd::stopping();
                 context.note("stopping: what runs may end; once more to give it back, and again to kill it");
                 shutdown.request();
             }
             () = watchdog.due() => systemd::alive(),
+            _ = explain.tick(), if !is_up => {
+                for line in missing(processes, &handle.snapshot()) {
+                    if said.insert(line.clone()) {
+                        context.note(line);
+                    }
+                }
+            }
             true = handle.changed(), if !is_up => {
                 is_up = handle.is_up();
                 if is_up {
@@ -94,15 +220,30 @@ async fn keep(context: &Context, global: &Global, args: &UpArgs, file: &str, pro
                 }
             }
         }
-    };
-    let ended = ended.map_err(failure)?;
-    context.note(format!("manager {tid} started {} and left", count(ended.started, "process")));
-    if ended.killed == 0 {
-        return Ok(0);
     }
-    let processes = count(ended.killed, "process");
-    context.note(format!("{processes} had to be killed (SIGKILL): the log says which; check what they were writing"));
-    Ok(group::KILLED)
+}
+
+/// Why not all processes are up, one line for each group that is not.
+fn missing(processes: &[Process], snapshot: &Snapshot) -> Vec<String> {
+    let is_whole = |name: &String| snapshot.groups.get(name).is_none_or(|census| census.ready >= census.wanted);
+    let explain = |process: &Process| {
+        let (name, census) = (&process.name, snapshot.groups.get(&process.name)?);
+        let awaited: Vec<&str> = process.after.iter().filter(|before| !is_whole(before)).map(String::as_str).collect();
+        Some(match census {
+            census if census.ready >= census.wanted => return None,
+            census if census.braking > 0 => {
+                format!("'{name}' is not up: its processes die as soon as they are started; what they say is above")
+            }
+            census if census.starting == 0 && !awaited.is_empty() => {
+                format!("'{name}' is not up: it comes after {}, which is not up yet", awaited.join(", "))
+            }
+            census if !process.startup.is_empty() && census.starting > 0 => {
+                format!("'{name}' is not up: its startup command '{}' has not ended yet", process.startup.join(" "))
+            }
+            census => format!("'{name}' is not up: {} of {} are ready", census.ready, census.wanted),
+        })
+    };
+    processes.iter().filter_map(explain).collect()
 }
 
 /// What all processes are told besides what their group says.
@@ -121,6 +262,7 @@ fn failure(error: ManagerError) -> Failure {
         ManagerError::Mistake(_)
         | ManagerError::Memory
         | ManagerError::SlugTaken { .. }
+        | ManagerError::Kept { .. }
         | ManagerError::Url(_)
         | ManagerError::Trigger { source: schedule::Error::ByHand(_), .. } => Failure::Usage(error.to_string()),
         other => Failure::Raddle(other.to_string()),

@@ -6,6 +6,7 @@ mod keys;
 mod log;
 mod stop;
 mod streams;
+mod updown;
 mod upkeep;
 
 use std::{

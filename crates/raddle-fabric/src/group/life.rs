@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, ffi::OsString, path::Path, sync::Arc, time::Dur
 
 use raddle_broker::{Broker, Url, connect};
 use raddle_core::{
-    CapSet, Tid,
+    CapSet, Tid, WorkerEntry,
     supervisor::Census,
     worker::{WorkerInfo, kind},
 };
@@ -26,11 +26,11 @@ use super::{
 };
 use crate::{
     Shutdown,
-    line::{LEASE, Line, leave},
+    line::{LEASE, Line, leave, stays},
     schedule,
     spawner::Template,
     wait_for_space,
-    worker::this_host,
+    worker::{is_local, this_host},
 };
 
 /// This very program.
@@ -137,6 +137,17 @@ pub enum ManagerError {
         /// Its manager.
         manager: Tid,
     },
+    /// Another manager of this name has some of its workers.
+    #[error(
+        "the manager {manager} of the name '{name}' keeps these groups: stop it with 'raddle down', or give this one another name with --name \
+         to have as many processes again"
+    )]
+    Kept {
+        /// The name of both.
+        name: String,
+        /// The other one.
+        manager: Tid,
+    },
     /// A trigger could not be stored.
     #[error("the trigger of '{slug}' cannot be stored: {source}")]
     Trigger {
@@ -189,7 +200,7 @@ impl Manager {
         Builder { name: kind::GROUP.into(), processes: Vec::new(), url: None, signals: true }
     }
 
-    /// Enters a manager into the broker's registry.
+    /// Enters a manager into the broker's registry. It is refused with [`ManagerError::Kept`] while another of its name has one of its workers.
     pub async fn register(broker: Arc<dyn Broker>, options: Options) -> Result<Self, ManagerError> {
         check(&options.processes)?;
         if !is_shared(&options.url) {
@@ -201,6 +212,7 @@ impl Manager {
         {
             return Err(mistake.into());
         }
+        check_alone(&*broker, &options, None).await?;
         wait_for_space(ManagerError::is_out_of_space, || announce(&*broker, &options, None)).await?;
         let line = Line::register(&broker, options.info(), options.lease).await?;
         let confirm = || confirm(&*broker, &options, line.tid);
@@ -237,7 +249,7 @@ impl Manager {
         // It ends with this manager. Its processes fire nothing.
         let _scheduling = schedule::Running::start(Arc::clone(&broker));
         let mut service = Service::new(&broker, options.clone(), line, suspended, shown, &shutdown);
-        let mut failed = None;
+        let (mut failed, mut kept) = (None, None);
         let end = loop {
             match service.run().await {
                 Ok(true) => break failed.map_or(Ok(()), Err),
@@ -247,8 +259,17 @@ impl Manager {
                         Ok(Some(line)) => {
                             tracing::warn!(was = %service.tid(), now = %line.tid, "the lease was lost; registered anew");
                             service.line = line;
-                            if let Err(error) = confirm(&*broker, &options, service.tid()).await {
-                                tracing::error!(%error, "what its workers and triggers are cannot be said anew");
+                            match confirm(&*broker, &options, service.tid()).await {
+                                Ok(()) => {}
+                                // It was taken for gone, and replaced.
+                                Err(error @ ManagerError::Kept { .. }) => {
+                                    tracing::error!(%error, "another manager has taken its place: it stops");
+                                    kept = Some(error);
+                                    service.give_up();
+                                }
+                                Err(error) => {
+                                    tracing::error!(%error, "what its workers and triggers are cannot be said anew");
+                                }
                             }
                         }
                         // It is to stop, and its processes with it.
@@ -271,7 +292,8 @@ impl Manager {
         let (started, killed, tid) = (service.started(), service.killed(), service.tid());
         service.close().await;
         leave(&broker, tid, end.as_ref().err().map(ToString::to_string)).await;
-        end.map(|()| Ended { started, killed }).map_err(ManagerError::from)
+        end?;
+        kept.map_or(Ok(Ended { started, killed }), Err)
     }
 }
 
@@ -303,8 +325,28 @@ async fn announce(broker: &dyn Broker, options: &Options, manager: Option<Tid>) 
     declare(broker, processes, file.as_deref(), manager).await
 }
 
+/// Refuses a second manager of the same name for the same workers: there would be twice as many processes. Of those that register at the same time the
+/// first stays: `manager` is its id, if it is registered.
+async fn check_alone(broker: &dyn Broker, options: &Options, manager: Option<Tid>) -> Result<(), ManagerError> {
+    let info = options.info();
+    let is_itself = |entry: &WorkerEntry| entry.info.pid == info.pid && is_local(&entry.info);
+    let keeps = |entry: &&WorkerEntry| {
+        entry.info.kind == kind::GROUP
+            && entry.info.name == info.name
+            && entry.info.capabilities.iter().any(|slug| info.capabilities.iter().any(|own| own == slug))
+            && manager.is_none_or(|manager| entry.tid < manager)
+            && !is_itself(entry)
+            && stays(entry)
+    };
+    match broker.workers().await?.iter().find(keeps) {
+        Some(other) => Err(ManagerError::Kept { name: info.name, manager: other.tid }),
+        None => Ok(()),
+    }
+}
+
 /// Says so again, now that it is registered: who forgot them a moment ago has not seen that somebody has them.
 async fn confirm(broker: &dyn Broker, options: &Options, manager: Tid) -> Result<(), ManagerError> {
+    check_alone(broker, options, Some(manager)).await?;
     announce(broker, options, Some(manager)).await?;
     trigger::retire(broker, &options.name, &options.processes).await
 }

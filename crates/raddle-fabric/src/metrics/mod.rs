@@ -22,11 +22,13 @@
 //! | `observed.rs` | a broker that keeps the account |
 //! | `log_counter.rs` | the account of workers that reach the broker themselves, from the event log |
 //! | `queue.rs` | the queue exporter: what waits in a broker |
+//! | `group.rs` | what a manager of groups shows of itself |
 //! | `spawner.rs` | what a spawner shows of itself |
 
 mod account;
 mod attempt;
 mod book;
+mod group;
 mod histogram;
 mod log_counter;
 mod observed;
@@ -36,6 +38,7 @@ mod spawner;
 
 pub use attempt::{Attempt, Recorder};
 pub use book::{Book, ExitReason};
+pub use group::show as show_group;
 pub(crate) use log_counter::{LogCounter, SpawnerIds};
 pub use observed::Observed;
 pub use page::Page;
