@@ -54,6 +54,9 @@ pub async fn tasks_of_a_batch_are_counted_and_listed(store: &dyn Fixture) -> Res
     assert_eq!(tids(broker, TaskFilter { limit: 2, before: Some(all[0]), ..in_batch("b") }).await?, all[1..3]);
     assert_eq!(tids(broker, TaskFilter { states: vec![State::Failed], ..in_batch("b") }).await?, all[3..4]);
     assert_eq!(tids(broker, TaskFilter { dead: true, ..in_batch("b") }).await?, all[3..4]);
+    let active = vec![State::Spawning, State::Running];
+    assert_eq!(tids(broker, TaskFilter { states: active.clone(), ..in_batch("b") }).await?, all[1..3]);
+    assert_eq!(tids(broker, TaskFilter { states: active, ..in_batch("b-2") }).await?, []);
     assert_eq!(tids(broker, TaskFilter { among: Some(vec![all[0], other[0]]), ..in_batch("b") }).await?, all[..1]);
 
     let batches = broker.summarize(Detail { batches: true, ..Detail::default() }).await?.batches;

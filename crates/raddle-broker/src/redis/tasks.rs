@@ -126,15 +126,15 @@ impl Redis {
         };
         let few = if let Some(chosen) = filter.chosen(completed) {
             Some(chosen)
-        } else if let Some(batch) = &filter.batch {
-            Some(self.batch(batch).await?)
-        } else if filter.dead {
-            Some(self.dead().await?)
         } else if are_all(|state| state.is_active()) {
             Some(match filter.worker {
                 Some(worker) => reclaim::held_by(self.link(), worker).await?,
                 None => self.active().await?,
             })
+        } else if let Some(batch) = &filter.batch {
+            Some(self.batch(batch).await?)
+        } else if filter.dead {
+            Some(self.dead().await?)
         } else {
             None
         };

@@ -304,7 +304,9 @@ fn list(db: &Connection, filter: &TaskFilter) -> Result<Vec<TaskView>, Fail> {
     }
     let only_active = !filter.states.is_empty() && filter.states.iter().all(|state| state.is_active());
     let only_done = !filter.states.is_empty() && filter.states.iter().all(|state| state.is_terminal());
-    let sql = if filter.batch.is_some() {
+    // A task that is active has not been submitted again: it is in the batch that its spec names.
+    let batch = filter.batch.as_ref().filter(|_| !only_active);
+    let sql = if batch.is_some() {
         "SELECT tid, NULL FROM batches WHERE tid <= ?1 AND batch = ?2 ORDER BY tid DESC"
     } else if filter.dead {
         "SELECT tid, NULL FROM done WHERE dead = 1 AND tid <= ?1 ORDER BY tid DESC"
@@ -317,7 +319,7 @@ fn list(db: &Connection, filter: &TaskFilter) -> Result<Vec<TaskView>, Fail> {
     };
     let mut query = db.prepare_cached(sql)?;
     let most = filter.before.map_or(i64::MAX, |before| before.as_i64() - 1);
-    let mut rows = match &filter.batch {
+    let mut rows = match batch {
         Some(batch) => query.query(params![most, batch])?,
         None => query.query([most])?,
     };
