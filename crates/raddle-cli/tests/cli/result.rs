@@ -252,3 +252,39 @@ fn a_list_of_tasks_shows_commands_and_fits_on_a_terminal() {
     assert_eq!((lines.len(), lines[1].chars().count()), (2, 100), "{lines:?}");
     assert!(lines[1].contains("  echo a-word") && lines[1].ends_with('…'), "{lines:?}");
 }
+
+#[test]
+fn a_list_fits_a_terminal_and_has_colours_there() {
+    let world = World::new();
+    world.raddle(["run", "--", "true"]).ok();
+    world.raddle(["run", "--", "sh", "-c", "exit 3 # a long comment that does not fit"]).code(3);
+    let list = |set: &str, columns: u32| {
+        let script = format!("{set} script -qec 'stty cols {columns}; raddle task list' /dev/null");
+        world.bash(&script).ok().text().replace('\r', "")
+    };
+    let shown = list("TERM=xterm", 80);
+    assert!(shown.contains("\u{1b}[32mcompleted\u{1b}[0m") && shown.contains("\u{1b}[31mfailed\u{1b}[0m"), "{shown:?}");
+    for plain in [list("TERM=xterm NO_COLOR=1", 80), list("TERM=dumb", 80)] {
+        assert!(!plain.contains('\u{1b}'), "{plain:?}");
+        assert_eq!(plain.lines().map(|line| line.chars().count()).max(), Some(80), "{plain}");
+    }
+    let piped = world.bash("TERM=xterm raddle task list").ok();
+    assert!(!piped.text().contains('\u{1b}') && piped.text().contains("does not fit"), "{}", piped.text());
+}
+
+#[test]
+fn a_watch_ends_when_the_work_does() {
+    let world = World::new();
+    world.raddle(["run", "--", "true"]).ok();
+    world.submit(&["--array", "1-3", "--", "true"]);
+    let watch = world.start(["status", "--watch"]);
+    let lines = world.start(["status", "--watch", "--json"]);
+    until("it shows what there is to do", || watch.stdout().contains(" 0 of 3 done"));
+    until("it says so in JSON", || lines.stdout().contains(r#""left":3"#));
+    world.worker(&[]);
+    let last = watch.finish().ok().text().to_owned();
+    assert!(last.trim_end().ends_with(" 3 of 3 done"), "{last}");
+    let records = lines.finish().ok();
+    let last: serde_json::Value = serde_json::from_str(records.lines().last().unwrap()).unwrap();
+    assert_eq!((&last["work"]["done"], &last["work"]["left"]), (&3.into(), &0.into()));
+}
