@@ -12,7 +12,7 @@ use raddle_broker::{Fence, Submit};
 use raddle_core::{
     Spec, Target, Tid, Trace,
     job::{ATTEMPT_VARIABLE, TID_VARIABLE, WORKER_VARIABLE},
-    spec::{Isolation, MAX_SPEC_BYTES, Network},
+    spec::{Isolation, MAX_SPEC_BYTES, Mount, Network},
 };
 use rustix::fs::FileType;
 use serde_json::Value;
@@ -25,6 +25,8 @@ use crate::{
 
 /// In a command, stands for the line or number that a task is for.
 const PLACEHOLDER: &str = "{}";
+/// Where a sandbox sees the directory of `--out`.
+const OUT: &str = "/out";
 /// The variable in which a task finds that line or number.
 pub(crate) const ITEM: &str = "RADDLE_ITEM";
 
@@ -79,6 +81,7 @@ pub(crate) fn overlay(mut spec: Spec, flags: &SpecArgs) -> Outcome<Spec> {
         // It is what a spec has if nothing is said, and so nothing that a spec can be refused for. Who says it relies on it.
         return Err(Failure::Usage("'network': means nothing without the isolation 'sandbox'".into()));
     }
+    spec.mounts.extend(mounts(flags)?);
     // What is no command has a place of its own to run in, unless it is given another. So has what is in a sandbox.
     let has_own = !matches!(spec.target, Target::Command(_)) || spec.isolation != Isolation::Process;
     let needs_folder = !has_own || folder.is_some();
@@ -179,6 +182,31 @@ pub(crate) fn own_attempt() -> Option<Fence> {
 
 fn own_value<T: FromStr>(variable: &str) -> Option<T> {
     env::var(variable).ok()?.parse().ok()
+}
+
+/// What the flags mount, with host paths that mean the same wherever the worker stands.
+fn mounts(flags: &SpecArgs) -> Outcome<Vec<Mount>> {
+    let out = flags.out.as_deref().map(|directory| {
+        make_out(directory)?;
+        let host = directory.to_str().ok_or_else(|| Failure::Usage("--out has a name that is not text".into()))?;
+        Ok(Mount { host: host.into(), path: OUT.into(), writable: true })
+    });
+    let absolute = |mount: Mount| Ok(Mount { host: start_folder(Some(mount.host.into()))?, ..mount });
+    flags.mount.iter().cloned().map(Ok).chain(out).map(|mount| mount.and_then(absolute)).collect()
+}
+
+/// Makes the directory for what a sandbox writes, if it is not there. The sandbox of root is another user, to whom it then belongs.
+fn make_out(directory: &Path) -> Outcome<()> {
+    if directory.is_dir() {
+        return Ok(());
+    }
+    fs::create_dir_all(directory).or_usage_at(format_args!("cannot make {}", directory.display()))?;
+    if rustix::process::geteuid().is_root() {
+        let nobody = raddle_exec::NOBODY;
+        std::os::unix::fs::chown(directory, Some(nobody), Some(nobody))
+            .or_raddle_at("cannot give --out to the sandbox")?;
+    }
+    Ok(())
 }
 
 /// The folder a task starts in: where its submitter stands, so that it does not depend on where its worker does.

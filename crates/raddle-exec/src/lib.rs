@@ -50,7 +50,7 @@ pub use orphans::{
     stop_self, terminate,
 };
 pub use raddle_process::{check_descriptors, log, title};
-pub use runner::{Call, capped, runner_main_if_asked};
+pub use runner::{Call, NOBODY, capped, runner_main_if_asked};
 pub use sys::{close_on_exec, deny_inspection, survive_file_limit, unblock_signals, wake_when_parent_dies};
 pub use terminated::is_terminated;
 pub use tree::{Consumption, born, consumption, parent_of, place};

@@ -4,7 +4,10 @@
 use std::{borrow::Cow, time::Duration};
 
 use jiff::Timestamp;
-use raddle_core::{Exit, Limits, Tid, Usage, spec::Network};
+use raddle_core::{
+    Exit, Limits, Tid, Usage,
+    spec::{Mount, Network},
+};
 use serde::{Deserialize, Serialize};
 
 /// The longest body of a frame to a runner: a [`Request`] with its standard input.
@@ -73,6 +76,8 @@ pub struct Sandbox {
     pub fallback: bool,
     /// A folder of the host that is seen inside as [`HANDLER`], cannot be written, and is begun in.
     pub folder: Option<String>,
+    /// What else is seen of the host's files.
+    pub mounts: Vec<Mount>,
 }
 
 /// Where a sandbox shows the one folder of the host that it may show.
@@ -227,6 +232,7 @@ mod tests {
                 network: "example.org:443".parse().unwrap(),
                 fallback: true,
                 folder: Some("/handlers".into()),
+                mounts: vec!["/a:/b:rw".parse().unwrap()],
             }),
             ..Request::command(Tid::from_u64(1_700_000_000_000_000_000).unwrap(), "n", ["a", ""])
         }

@@ -10,7 +10,7 @@ use jiff::{Timestamp, fmt::temporal::Pieces};
 use raddle_core::{
     CapSet, Span,
     retry::Backoff,
-    spec::{Isolation, Network, Reserved},
+    spec::{Isolation, Mount, Network, Reserved},
     trace::{TraceParent, TraceState},
 };
 use serde::de::DeserializeOwned;
@@ -49,6 +49,12 @@ pub(crate) struct SpecArgs {
     /// What it reaches of the network from its sandbox: 'none', 'host', or places, as example.org:443
     #[arg(long, value_name = "WHAT")]
     pub(crate) network: Option<Network>,
+    /// Show its sandbox a directory or file of the host, which it can write only with :rw; can be repeated
+    #[arg(long, value_name = "HOST:PATH[:rw]")]
+    pub(crate) mount: Vec<Mount>,
+    /// Show its sandbox this directory as /out, where it can write; made if it is not there
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
     /// The folder it starts in; else the current one
     #[arg(long, value_name = "DIR")]
     pub(crate) cwd: Option<PathBuf>,

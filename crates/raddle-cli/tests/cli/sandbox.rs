@@ -176,3 +176,43 @@ fn a_handler_runs_in_a_sandbox_with_its_folder() {
     assert_eq!(world.task(&tid)["report"]["value"], json!(["/handler", 1000]));
     assert!(!world.path().join("handlers/new").exists());
 }
+
+#[test]
+fn a_sandbox_shows_files_that_are_mounted_and_gives_back_what_is_written_to_out() {
+    let world = World::new();
+    fs::set_permissions(world.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::create_dir(world.path().join("data")).unwrap();
+    world.file("data/input", "from the host\n");
+    let file = world.file("one", "a file\n");
+    let file = format!("{}:/in/one", file.display());
+    let script = "cat /data/input /in/one; touch /data/new /in/one 2>/dev/null && echo written; cat /data/input > /out/copy; ls /";
+    let flags = ["run", "--isolation", "sandbox", "--mount", "data:/data", "--mount", &file, "--out", "results"];
+    let ran = world.raddle([&flags[..], &["--", "sh", "-c", script]].concat()).ok();
+    let lines = ran.lines();
+    assert_eq!(lines[..2], ["from the host", "a file"]);
+    assert!(!lines.contains(&"written") && lines.contains(&"out") && lines.contains(&"in"), "{lines:?}");
+    assert_eq!(world.read("results/copy"), "from the host\n");
+    assert!(!world.path().join("data/new").exists());
+    // A worker elsewhere finds the same files.
+    fs::create_dir(world.path().join("elsewhere")).unwrap();
+    world.bash("cd elsewhere && raddle --queue-url sqlite:../.raddle/raddle.db worker start").ok();
+    let tid = world.submit(&["--isolation", "sandbox", "--mount", "data:/data", "--", "cat", "/data/input"]);
+    assert_eq!(world.raddle(["result", "--wait", &tid]).ok().text(), "from the host\n");
+}
+
+#[test]
+fn mounts_that_cannot_be_are_refused() {
+    let world = World::new();
+    let refused = |flags: &[&str], why: &str| {
+        world.raddle([&["submit"], flags, &["--", "true"]].concat()).code(2).says(why);
+    };
+    refused(&["--mount", "a:/b"], "'mounts'");
+    refused(&["--isolation", "sandbox", "--isolation-fallback", "--mount", "a:/b"], "'mounts'");
+    refused(&["--isolation", "sandbox", "--mount", "a:/usr/x"], "has already");
+    refused(&["--isolation", "sandbox", "--mount", "a"], "is not a mount");
+    world
+        .raddle(["run", "--isolation", "sandbox", "--mount", "absent:/b", "--", "true"])
+        .code(125)
+        .says("absent of its host")
+        .says("No such file");
+}

@@ -1,5 +1,6 @@
 //! What a task is to do: one serde type for JSON and TOML, immutable once submitted.
 
+mod mount;
 pub mod network;
 pub(crate) mod parse;
 pub(crate) mod table;
@@ -19,6 +20,7 @@ use crate::{
     trace::{TraceParent, TraceState},
 };
 
+pub use mount::{Mount, ParseMountError};
 pub use network::Network;
 pub use parse::ParseSpecError;
 pub use validate::{InvalidSpec, MAX_SPEC_BYTES, is_label};
@@ -108,6 +110,9 @@ pub struct Spec {
     /// What the attempt reaches of the network, if it is kept apart.
     #[serde(default, skip_serializing_if = "Network::is_none")]
     pub network: Network,
+    /// What a sandbox shows of its host's files.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mounts: Vec<Mount>,
     /// Environment variables added to the worker's own.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
@@ -209,6 +214,7 @@ impl Spec {
             isolation: Isolation::Process,
             isolation_fallback: false,
             network: Network::None,
+            mounts: Vec::new(),
             env: BTreeMap::new(),
             cwd: None,
             unique_key: None,

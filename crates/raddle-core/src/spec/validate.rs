@@ -14,6 +14,8 @@ const MAX_EXEC_BYTES: usize = 6 * 1024 * 1024;
 /// What each of them takes besides its text: the byte that ends it, and a pointer.
 const EXEC_ENTRY_BYTES: usize = 9;
 const MAX_NAME_BYTES: usize = 128;
+/// Each costs system calls at every attempt.
+const MAX_MOUNTS: usize = 32;
 const MAX_ATTEMPTS: u32 = 1_000_000;
 
 /// Why a well-formed spec cannot be run.
@@ -75,6 +77,15 @@ impl Spec {
             "network",
             "means nothing without the isolation 'sandbox': a process has its host's",
         )?;
+        check(
+            self.mounts.is_empty() || (self.isolation == Isolation::Sandbox && !self.isolation_fallback),
+            "mounts",
+            "need the isolation 'sandbox', without isolation_fallback: others see their host's files or none",
+        )?;
+        check(self.mounts.len() <= MAX_MOUNTS, "mounts", "are more than 32")?;
+        for mount in &self.mounts {
+            mount.check().map_err(|reason| invalid("mounts", reason))?;
+        }
         check(
             self.cwd.is_none() || self.isolation == Isolation::Process,
             "cwd",

@@ -48,8 +48,8 @@ use crate::{
 };
 
 pub use self::function::Call;
-pub use self::sandbox::capped;
 pub(crate) use self::sandbox::sweep_scratch;
+pub use self::sandbox::{NOBODY, capped};
 pub(crate) use self::settings::{ARGUMENT, FAULT, NOT_SET_UP, arguments};
 
 /// What outlives an attempt.

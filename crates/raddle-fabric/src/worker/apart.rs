@@ -19,6 +19,8 @@ pub fn minimum(text: &str) -> Result<Isolation, NoMinimum> {
     least.ok_or_else(|| NoMinimum(text.to_owned()))
 }
 
+const NO_MOUNTS: &str = "this worker shows no task its host's files: leave out mounts";
+
 /// The place of a task.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Place {
@@ -43,10 +45,17 @@ pub(super) fn of(spec: &Spec, least: Isolation, has_image: bool) -> Result<Place
         Isolation::Process => Ok(Place::Open),
         Isolation::Sandbox if spec.isolation < Isolation::Sandbox => Ok(Place::Raised(Sandbox::default())),
         Isolation::Sandbox => {
-            let mut sandbox =
-                Sandbox { network: spec.network.clone(), fallback: spec.isolation_fallback, folder: None };
+            let mut sandbox = Sandbox {
+                network: spec.network.clone(),
+                fallback: spec.isolation_fallback,
+                folder: None,
+                mounts: spec.mounts.clone(),
+            };
             if least == Isolation::Sandbox {
                 sandbox.fallback = false;
+                if !sandbox.mounts.is_empty() {
+                    return refused(NO_MOUNTS);
+                }
                 if sandbox.network == Network::Host {
                     return refused("this worker lets no task into its host's network: list the places it needs");
                 }
@@ -78,6 +87,9 @@ fn contained(spec: &Spec, least: Isolation) -> Result<Place, Exit> {
     if spec.isolation > Isolation::Process && spec.cwd.is_some() {
         return refused("a container has a folder of its own, and sees no other: leave out cwd");
     }
+    if !spec.mounts.is_empty() {
+        return refused(NO_MOUNTS);
+    }
     match &spec.network {
         Network::None => Ok(Place::Contained { is_in_host_network: false }),
         Network::Host if least == Isolation::Process => Ok(Place::Contained { is_in_host_network: true }),
@@ -99,7 +111,7 @@ mod tests {
     fn a_task_gets_what_it_asks_for() {
         let place = |spec: &Spec| of(spec, Isolation::Process, false);
         assert_eq!(place(&spec(Isolation::Process, false, "none")), Ok(Place::Open));
-        let asked = Sandbox { network: Network::Host, fallback: true, folder: None };
+        let asked = Sandbox { network: Network::Host, fallback: true, ..Sandbox::default() };
         assert_eq!(place(&spec(Isolation::Sandbox, true, "host")), Ok(Place::Asked(asked)));
         assert!(place(&spec(Isolation::Docker, false, "none")).is_err());
     }
@@ -117,13 +129,18 @@ mod tests {
     fn a_minimum_raises_what_is_below_and_concedes_nothing() {
         let place = |spec: &Spec| of(spec, Isolation::Sandbox, false);
         assert_eq!(place(&spec(Isolation::Process, false, "none")), Ok(Place::Raised(Sandbox::default())));
-        let whole = Sandbox { network: "example.org:443".parse().unwrap(), fallback: false, folder: None };
+        let whole = Sandbox { network: "example.org:443".parse().unwrap(), ..Sandbox::default() };
         assert_eq!(place(&spec(Isolation::Sandbox, true, "example.org:443")), Ok(Place::Asked(whole)));
         for network in ["host", "127.0.0.1:6379", "example.org:443,[::1]:80"] {
             let refused = place(&spec(Isolation::Sandbox, false, network)).unwrap_err().to_string();
             assert!(refused.contains("its host's network"), "{refused}");
         }
         assert!(place(&spec(Isolation::Docker, false, "none")).is_err());
+        let mounts = vec!["/home:/data".parse().unwrap()];
+        let curious = Spec { mounts, ..spec(Isolation::Sandbox, false, "none") };
+        assert!(of(&curious, Isolation::Process, false).is_ok());
+        assert!(place(&curious).unwrap_err().to_string().contains("leave out mounts"));
+        assert!(of(&curious, Isolation::Docker, true).unwrap_err().to_string().contains("leave out mounts"));
     }
 
     #[test]

@@ -14,7 +14,7 @@ use crate::sys;
 /// Its number inside. No other is there.
 pub(super) const INSIDE: u32 = 1000;
 /// What root's commands are outside.
-const NOBODY: u32 = 65534;
+pub const NOBODY: u32 = 65534;
 
 /// Names the user of a user namespace that `pid` has just entered. It is named from outside: whoever is to name itself must let others of its
 /// user look into it, and what it still has in memory is the worker's.

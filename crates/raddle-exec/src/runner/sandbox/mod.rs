@@ -31,6 +31,7 @@ use std::{ffi::CString, fmt, io};
 
 use serde::{Deserialize, Serialize};
 
+pub use ids::NOBODY;
 pub use limits::capped;
 pub(super) use limits::{Files, bounded, rlimits};
 pub(super) use root::shows;

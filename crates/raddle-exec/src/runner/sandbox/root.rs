@@ -1,17 +1,23 @@
 //! What a command in a sandbox sees of the file system: the system's own folders, which cannot be written; `/scratch` and `/tmp`, in memory and
-//! gone with it; a few devices; and its own processes.
+//! gone with it; a few devices; its own processes; and what its task mounts.
 
 use std::{
     ffi::CString,
     fs, io,
-    os::unix::{ffi::OsStrExt, fs::symlink},
+    os::{
+        fd::OwnedFd,
+        unix::{ffi::OsStrExt, fs::symlink},
+    },
     path::{Path, PathBuf},
 };
 
-use raddle_core::spec::Network;
+use raddle_core::spec::{Mount, Network};
 use rustix::{
-    fs::Mode,
-    mount::{MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind_recursive, mount_change, unmount},
+    fs::{CWD, FileType, Mode, fstat},
+    mount::{
+        MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount, mount_bind_recursive,
+        mount_change, move_mount, open_tree, unmount,
+    },
     process::{pivot_root, umask},
 };
 
@@ -75,6 +81,8 @@ pub(super) fn enter(sandbox: &Sandbox) -> Result<(), NotBegun> {
     umask(Mode::from_raw_mode(0o022));
     let private = MountPropagationFlags::REC | MountPropagationFlags::PRIVATE;
     step("keep mounts to itself", mount_change("/", private).map_err(Into::into))?;
+    // Opened before the new root is put together, which may hide them.
+    let mounts = sandbox.mounts.iter().map(open_mount).collect::<Result<Vec<_>, _>>()?;
     let flags = MountFlags::NOSUID | MountFlags::NODEV;
     let in_memory =
         |at: &Path, options: &str| Ok(mount("tmpfs", at, "tmpfs", flags, CString::new(options)?.as_c_str())?);
@@ -85,6 +93,12 @@ pub(super) fn enter(sandbox: &Sandbox) -> Result<(), NotBegun> {
     if sandbox.folder.is_some() {
         step(HANDLER, fs::create_dir(at(HANDLER)).and_then(|()| show(".", &at(HANDLER))))?;
     }
+    for (mount, tree) in &mounts {
+        step(&mount.path, make_mount_point(tree, &at(&mount.path)))?;
+        if !mount.writable {
+            step(&mount.path, attach(tree, &at(&mount.path)))?;
+        }
+    }
     // All of it at once, before anything is there that can be written.
     step(
         "a root that cannot be written",
@@ -92,6 +106,11 @@ pub(super) fn enter(sandbox: &Sandbox) -> Result<(), NotBegun> {
     )?;
     for path in DEVICES {
         step(path, show(path, &at(path)))?;
+    }
+    for (mount, tree) in mounts.iter().filter(|(mount, _)| mount.writable) {
+        let at = at(&mount.path);
+        step(&mount.path, attach(tree, &at))?;
+        step(&mount.path, set_attributes(&at, libc::AT_RECURSIVE as u32, NO_SUID | NO_DEVICES))?;
     }
     let owner = ids::INSIDE;
     for (path, options) in [(SCRATCH, format!("{OF_SCRATCH},uid={owner},gid={owner}")), ("/tmp", OF_TMP.to_owned())] {
@@ -116,6 +135,29 @@ fn step(what: &str, outcome: io::Result<()>) -> Result<(), NotBegun> {
 /// Makes a folder or file of the host seen inside.
 fn show(path: &str, at: &Path) -> io::Result<()> {
     Ok(mount_bind_recursive(path, at)?)
+}
+
+/// Files of the host, with what is mounted below them, as a tree that can be attached elsewhere.
+fn open_mount(mount: &Mount) -> Result<(&Mount, OwnedFd), NotBegun> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
+    let tree = open_tree(CWD, &*mount.host, flags).map_err(|error| {
+        let what = format!("{} of its host", mount.host);
+        Layer::Root.refused(what)(error.into())
+    })?;
+    Ok((mount, tree))
+}
+
+/// A directory or an empty file, whichever such a tree can be attached to.
+fn make_mount_point(tree: &OwnedFd, at: &Path) -> io::Result<()> {
+    if FileType::from_raw_mode(fstat(tree)?.st_mode) == FileType::Directory {
+        return fs::create_dir_all(at);
+    }
+    at.parent().map_or(Ok(()), fs::create_dir_all)?;
+    fs::write(at, "")
+}
+
+fn attach(tree: &OwnedFd, at: &Path) -> io::Result<()> {
+    Ok(move_mount(tree, "", CWD, at, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?)
 }
 
 /// What is mounted on later, and links.

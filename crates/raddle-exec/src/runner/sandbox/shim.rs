@@ -185,7 +185,11 @@ fn enter(design: &Design<'_>) -> Result<(), NotBegun> {
 
 fn restrict(design: &Design<'_>, executable: &Executable) -> io::Result<()> {
     match design.scratch {
-        None => landlock::restrict(&["/"], &[SCRATCH, "/tmp", "/dev"], executable.opened()),
+        None => {
+            let mounts = design.sandbox.mounts.iter().filter(|mount| mount.writable).map(|mount| &*mount.path);
+            let writable: Vec<&str> = [SCRATCH, "/tmp", "/dev"].into_iter().chain(mounts).collect();
+            landlock::restrict(&["/"], &writable, executable.opened())
+        }
         Some(scratch) => {
             let scratch = scratch.to_string_lossy();
             let (readable, writable) = root::instead(design.sandbox, &scratch);
