@@ -68,10 +68,12 @@ impl Failure {
         }
     }
 
-    /// Tells the user.
-    pub(crate) fn print(&self) {
-        if !matches!(self, Self::ClosedPipe) {
-            output::complain(&self.to_string());
+    /// Tells the user, as an object with `--json`.
+    pub(crate) fn print(&self, json: bool) {
+        match self {
+            Self::ClosedPipe => {}
+            _ if json => print_json(&self.to_string(), self.code()),
+            _ => output::complain(&self.to_string()),
         }
     }
 
@@ -90,6 +92,25 @@ impl Failure {
     }
 }
 
+/// Tells a program what went wrong: one line with `error`, `hint` and `exit_code`.
+pub(crate) fn print_json(message: &str, code: u8) {
+    let (error, hint) = split_hint(message);
+    output::json_to_stderr(&serde_json::json!({ "error": error, "hint": hint, "exit_code": code }));
+}
+
+/// What went wrong, and what to do about it: the part of a message that names a command or a flag.
+fn split_hint(message: &str) -> (&str, Option<&str>) {
+    let named = ["'raddle ", "--"].iter().flat_map(|mark| message.match_indices(mark)).map(|(at, _)| at);
+    let begins = named.filter_map(|at| {
+        let ends = [": ", "; ", ". "].iter().filter_map(|end| message[..at].rfind(end).map(|end| (end, end + 2)));
+        ends.max()
+    });
+    match begins.min() {
+        Some((end, begin)) => (&message[..end], Some(&message[begin..])),
+        None => (message, None),
+    }
+}
+
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -102,5 +123,25 @@ impl fmt::Display for Failure {
 impl From<raddle_broker::Error> for Failure {
     fn from(error: raddle_broker::Error) -> Self {
         if error.is_callers() { Self::Usage(error.to_string()) } else { Self::Raddle(error.to_string()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hint_is_what_names_a_command_or_a_flag() {
+        for (message, expected) in [
+            ("task 1 is created: wait for it with --wait", ("task 1 is created", Some("wait for it with --wait"))),
+            (
+                "no broker at sqlite:/x: it does not exist. Check --queue-url; 'raddle submit' creates it",
+                ("no broker at sqlite:/x: it does not exist", Some("Check --queue-url; 'raddle submit' creates it")),
+            ),
+            ("cannot read x: no such file", ("cannot read x: no such file", None)),
+            ("--jobs is for many", ("--jobs is for many", None)),
+        ] {
+            assert_eq!(split_hint(message), expected);
+        }
     }
 }

@@ -40,17 +40,28 @@ pub fn run() -> u8 {
     }
     let cli = match args::parse() {
         Ok(cli) => cli,
+        Err(error) if error.use_stderr() && asks_for_json() => {
+            let (code, text) = (u8::try_from(error.exit_code()).unwrap_or(error::USAGE), error.to_string());
+            error::print_json(text.trim_start_matches("error: ").split("\n\n").next().unwrap_or_default().trim(), code);
+            return code;
+        }
         Err(error) => {
             // Help goes to stdout and may meet a closed pipe, which is not an error.
             let _ = error.print();
             return u8::try_from(error.exit_code()).unwrap_or(error::USAGE);
         }
     };
+    let json = cli.global.json;
     match commands::execute(cli) {
         Ok(code) => code,
         Err(failure) => {
-            failure.print();
+            failure.print(json);
             failure.code()
         }
     }
+}
+
+/// Whether the flag is among the words of a command line that cannot be read. What stands behind `--` is a task's.
+fn asks_for_json() -> bool {
+    std::env::args_os().skip(1).take_while(|word| word != "--").any(|word| word == "--json")
 }

@@ -53,6 +53,12 @@ pub(crate) fn pass_on(stream: Stream, bytes: &[u8]) -> Outcome<()> {
     }
 }
 
+/// Writes a value as one line of JSON to stderr.
+pub(crate) fn json_to_stderr(value: &impl Serialize) {
+    let text = serde_json::to_string(value).expect("what is shown has string keys and finite numbers");
+    let _ = writeln!(io::stderr().lock(), "{text}");
+}
+
 /// Tells the user what is wrong.
 pub(crate) fn complain(message: &str) {
     // Names come from specs and command lines: they must not move the cursor of whoever reads this.

@@ -1,4 +1,4 @@
-//! Durations as people write them: `90`, `1.5`, `"30s"`, `"1h 30m"`.
+//! Durations as people write them: `90`, `1.5`, `"30s"`, `"1h 30m"`, `"2d"`.
 
 use std::{fmt, str::FromStr, time::Duration};
 
@@ -10,7 +10,7 @@ pub struct Span(pub Duration);
 
 /// Why a text is not a length of time.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("'{text}' is not a duration: write seconds (90, 1.5) or units (500ms, 30s, 5m, 1h30m)")]
+#[error("'{text}' is not a duration: write seconds (90, 1.5) or units (500ms, 30s, 5m, 1h30m, 2d)")]
 pub struct ParseSpanError {
     text: String,
 }
@@ -42,9 +42,23 @@ impl FromStr for Span {
         if let Ok(secs) = text.trim().parse::<f64>() {
             return Self::from_secs_f64(secs).ok_or_else(error);
         }
-        let parsed: jiff::SignedDuration = text.trim().parse().map_err(|_| error())?;
-        Duration::try_from(parsed).ok().filter(|d| *d <= LONGEST).map(Self).ok_or_else(error)
+        let (days, rest) = split_days(text.trim());
+        let parsed: jiff::SignedDuration = match rest {
+            "" if !days.is_zero() => jiff::SignedDuration::ZERO,
+            rest => rest.parse().map_err(|_| error())?,
+        };
+        let whole = Duration::try_from(parsed).ok().and_then(|rest| rest.checked_add(days));
+        whole.filter(|d| *d <= LONGEST).map(Self).ok_or_else(error)
     }
+}
+
+/// Days, of 24 hours each, and what follows them. `jiff` leaves them to calendars, in which some are longer.
+fn split_days(text: &str) -> (Duration, &str) {
+    let days = text.split_once('d').and_then(|(days, rest)| {
+        let days = Duration::try_from_secs_f64(days.trim().parse::<f64>().ok()? * 86_400.0).ok()?;
+        Some((days, rest.trim_start()))
+    });
+    days.unwrap_or((Duration::ZERO, text))
 }
 
 impl fmt::Display for Span {

@@ -78,10 +78,12 @@ pub(crate) enum GroupCommand {
     /// Turn a worker off: what comes for it waits
     #[command(after_help = "Example:
   raddle group off mail                  what runs may end; it stays off after a restart, too")]
+    #[command(visible_alias = "stop")]
     Off(SlugArgs),
     /// Turn a worker on again
     #[command(after_help = "Example:
   raddle group on mail")]
+    #[command(visible_alias = "start")]
     On(SlugArgs),
     /// Say how many processes there are of the worker's group
     #[command(after_help = "Example:
@@ -93,6 +95,7 @@ pub(crate) enum GroupCommand {
 
 A worker that is taken out of raddle.toml goes on getting its events, so that nothing is lost until
 it is back. This ends that.")]
+    #[command(visible_alias = "delete")]
     Forget(SlugArgs),
 }
 

@@ -29,6 +29,7 @@ pub(crate) enum ManagerCommand {
   raddle manager status                  all of them
   raddle manager status unix             those of a type
   raddle manager status 2140161024       one of them")]
+    #[command(visible_alias = "show")]
     Status {
         /// The managers' type or id, or its last ten digits
         #[arg(value_name = "TYPE|TID")]

@@ -11,6 +11,7 @@ use super::LogArgs;
 #[derive(Debug, Subcommand)]
 pub(crate) enum MetricsCommand {
     /// Show what waits in a broker to Prometheus, in the foreground
+    #[command(visible_alias = "start")]
     Serve(ServeArgs),
 }
 

@@ -12,12 +12,14 @@ use super::{FindArgs, PoolServeArgs};
 #[derive(Debug, Subcommand)]
 pub(crate) enum PoolCommand {
     /// Keep workers for the pools of others, which call the routines of this program
+    #[command(visible_alias = "start")]
     Serve(Box<PoolServeArgs>),
     /// List the pools of this user on this machine
     #[command(after_help = "Example:
   raddle pool list --json | jq -r '.[].name'")]
     List,
     /// List the workers of pools, and what they are doing
+    #[command(visible_alias = "show")]
     Workers(PoolWorkersArgs),
     /// Ask workers whether they are there, and show how long it takes
     Ping(PingArgs),
@@ -83,7 +85,7 @@ pub(crate) struct PoolStopArgs {
     #[arg(value_name = "POOL|UID|ADDRESS", required_unless_present = "discovery")]
     pub(crate) target: Option<String>,
     /// How long calls in flight may take before they are cancelled; 0: no time, -1: as long as they do
-    #[arg(long, value_name = "SECONDS", default_value = "0", allow_negative_numbers = true, value_parser = patience)]
+    #[arg(long, value_name = "TIME", default_value = "0", allow_negative_numbers = true, value_parser = patience)]
     pub(crate) timeout: Patience,
     #[command(flatten)]
     pub(crate) find: FindArgs,

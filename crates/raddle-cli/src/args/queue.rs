@@ -84,6 +84,7 @@ pub(crate) enum QueueCommand {
     #[command(after_help = "Examples:
   raddle queue stats default
   raddle queue stats jobs")]
+    #[command(visible_alias = "show")]
     Stats {
         /// The queue
         queue: QueueArg,

@@ -49,6 +49,7 @@ pub(crate) enum ScheduleCommand {
     /// Remove schedules; tasks that were submitted for them stay
     #[command(after_help = "Example:
   raddle schedule remove backup")]
+    #[command(visible_alias = "delete")]
     Remove(ScheduleNames),
     /// Fire schedules in the foreground, and take no tasks
     #[command(after_help = "Example:
@@ -56,6 +57,7 @@ pub(crate) enum ScheduleCommand {
 
 Workers and spawners that stay fire schedules as well: this is for where there are none, or where
 they come and go. Any number may do so at once, each due time is fired once.")]
+    #[command(visible_alias = "start")]
     Run(ScheduleRunArgs),
 }
 

@@ -15,6 +15,7 @@ use super::{LogArgs, MetricsArgs, absolute, trimmed};
 #[derive(Debug, Subcommand)]
 pub(crate) enum SpawnerCommand {
     /// Keep one-shot workers ahead of demand, in the foreground
+    #[command(visible_alias = "start")]
     Run(Box<SpawnerArgs>),
 }
 

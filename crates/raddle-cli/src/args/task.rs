@@ -13,6 +13,7 @@ pub(crate) enum TaskCommand {
     /// Show all that is known of a task
     #[command(after_help = "Example:
   raddle task status 2140161024")]
+    #[command(visible_alias = "show")]
     Status {
         /// The task's id, or its last ten digits; 'last' is the newest
         #[arg(value_name = "TID")]

@@ -71,10 +71,10 @@ pub(crate) struct StartArgs {
     #[arg(long, value_name = "Q,R", value_delimiter = ',', default_value = "default", value_parser = queue_name)]
     pub(crate) queues: Vec<String>,
     /// Leave after having had nothing to do for so long; 0: as soon as nothing is waiting
-    #[arg(long, value_name = "SECONDS", env = "WORKER_IDLE_EXIT")]
+    #[arg(long, value_name = "TIME", env = "WORKER_IDLE_EXIT")]
     pub(crate) idle_exit: Option<Span>,
     /// Take nothing new after so long, and leave after what runs
-    #[arg(long, value_name = "SECONDS", env = "WORKER_MAX_UPTIME")]
+    #[arg(long, value_name = "TIME", env = "WORKER_MAX_UPTIME")]
     pub(crate) max_uptime: Option<Span>,
     /// Serve the broker to other processes of this user at this socket, as unix:PATH; tasks find it in QUEUE_URL
     #[arg(long, value_name = "PATH", value_parser = absolute(), value_hint = clap::ValueHint::FilePath)]

@@ -90,7 +90,7 @@ impl Report {
         let (tid, answer) = match answer {
             Ok(answer) => answer,
             Err(failure) => {
-                failure.print();
+                failure.print(context.json);
                 self.code = self.code.max(failure.code());
                 return Ok(());
             }

@@ -184,7 +184,7 @@ async fn foreground(context: &Context, args: &StartArgs) -> Outcome {
     let ended = match ended {
         // Whoever started it for one task is told by its code alone; the task is taken back from it.
         Err(error) if args.takes_one_task() => {
-            Failure::from(error).print();
+            Failure::from(error).print(false);
             return Ok(UNCAUGHT);
         }
         ended => ended?,

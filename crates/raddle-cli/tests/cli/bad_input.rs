@@ -226,3 +226,50 @@ fn the_doctor_says_how_to_mend_whatever_it_finds() {
         assert!(check["fix"].as_str().is_some_and(|fix| !fix.is_empty()), "{check}");
     }
 }
+
+#[test]
+fn errors_are_json_where_json_is_asked_for() {
+    let world = World::new();
+    let error = |args: &[&str], code: i32| {
+        let ran = world.raddle(args).code(code);
+        let error: serde_json::Value = serde_json::from_str(ran.stderr.lines().last().unwrap()).unwrap();
+        assert_eq!((&error["exit_code"], ran.text()), (&code.into(), ""), "{args:?}");
+        (error["error"].as_str().unwrap().to_owned(), error["hint"].clone())
+    };
+    let (text, hint) = error(&["--json", "status"], 2);
+    assert!(text.contains("no broker at") && hint.as_str().unwrap().contains("raddle submit"), "{text} {hint}");
+    let tid = world.submit(&["--", "true"]);
+    let (text, hint) = error(&["result", "--json", &tid], 2);
+    assert_eq!(
+        (text, hint),
+        (
+            format!("task {tid} is not finished, but created"),
+            "wait for it with --wait, or see 'raddle task explain'".into()
+        )
+    );
+    let (text, _) = error(&["task", "list", "--json", "--limit", "x"], 2);
+    assert!(text.starts_with("invalid value 'x'"), "{text}");
+    error(&["result", "--wait", "--json", "--timeout", "10ms", "last"], 124);
+    // What stands behind the command is the task's.
+    world.raddle(["run", "--nonsense", "--", "echo", "--json"]).code(2).says("error: unexpected argument");
+}
+
+#[test]
+fn nouns_have_the_same_verbs() {
+    let world = World::new();
+    for (noun, verbs) in [
+        ("task", &["list", "show", "stop", "delete"][..]),
+        ("batch", &["list", "show", "stop", "delete"]),
+        ("worker", &["start", "stop", "list"]),
+        ("manager", &["start", "stop", "list", "show"]),
+        ("group", &["start", "stop", "list", "delete"]),
+        ("schedule", &["start", "list", "show", "delete"]),
+        ("queue", &["list", "show", "delete"]),
+        ("spawner", &["start"]),
+        ("metrics", &["start"]),
+    ] {
+        for verb in verbs {
+            world.raddle([noun, verb, "--help"]).ok();
+        }
+    }
+}

@@ -37,6 +37,9 @@ fn people_write_spans_in_many_ways() {
         ("5m", 300_000),
         ("1h30m", 5_400_000),
         ("1h 30m", 5_400_000),
+        ("2d", 172_800_000),
+        ("1.5d", 129_600_000),
+        ("1d 1h", 90_000_000),
     ] {
         assert_eq!(text.parse(), Ok(Span::millis(millis)), "{text}");
     }
@@ -44,7 +47,23 @@ fn people_write_spans_in_many_ways() {
 
 #[test]
 fn what_is_no_length_of_time_is_refused() {
-    for text in ["", "-1", "-5s", "nan", "inf", "1e30", "soon", "5 parsecs", "101y", "1s\0"] {
+    for text in [
+        "",
+        "-1",
+        "-5s",
+        "nan",
+        "inf",
+        "1e30",
+        "soon",
+        "5 parsecs",
+        "101y",
+        "1s\0",
+        "d",
+        "1day",
+        "-1d",
+        "1d-5s",
+        "40000d",
+    ] {
         let error = text.parse::<Span>().expect_err(text).to_string();
         assert!(error.contains("is not a duration"), "{error}");
     }
