@@ -20,7 +20,7 @@ use tokio::{task::AbortHandle, time::Instant};
 use self::follow::Follower;
 pub(crate) use self::route::{Given, Proxies, Routing};
 use crate::{
-    CallError, On, WorkerMetadata,
+    CallError, NoWorkersAvailable, On, WorkerMetadata,
     balancer::{Balancer, Context, IntoBalancer, MakeBalancer, RoundRobin},
     connection::{self, Address, ConnectionFactory, Outgoing, Replies},
     credentials::WorkerCredentials,
@@ -51,8 +51,19 @@ pub(crate) trait Source: Send + Sync + 'static {
     /// How often a worker has come so far.
     fn arrivals(&self) -> u64;
 
-    /// Wants a worker that has come after `seen` others. Returns whether one has: not if none is missing.
-    fn wanted(&self, seen: u64) -> BoxFuture<'_, bool>;
+    /// Wants a worker that has come after `seen` others. For one that is held back because others have ended too soon, it waits for no longer than `brief`.
+    fn wanted(&self, seen: u64, brief: Duration) -> BoxFuture<'_, Wanted>;
+}
+
+/// What becomes of a worker that is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    /// One has come.
+    Came,
+    /// None will: none is missing, or the pool stops.
+    Never,
+    /// One comes later: workers end too soon, and the next is started after a pause.
+    HeldBack,
 }
 
 /// How a proxy is made.
@@ -73,8 +84,10 @@ enum From {
     Workers(Vec<WorkerMetadata>),
 }
 
-/// How long a call waits for a worker where one is being started.
+/// How long a call waits for a worker that is being started.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// How long it waits while workers end as soon as they are started. A call under a storm of kills has its answer, or its error, within 2 s.
+const BRIEF: Duration = Duration::from_millis(1500);
 
 impl WorkerProxy {
     /// One for the workers of a pool of this user on this machine, by its name.
@@ -115,7 +128,7 @@ impl WorkerProxy {
     pub(crate) async fn dispatch(&self, call: Outgoing, timeout: Option<Duration>) -> Result<Replies, CallError> {
         let Inner { context, balancer, source, .. } = &*self.0;
         let Some(source) = source else { return balancer.dispatch(call, context, timeout).await };
-        let began = Instant::now();
+        let (began, mut has_waited) = (Instant::now(), false);
         loop {
             let seen = source.arrivals();
             let left = timeout.map(|timeout| timeout.saturating_sub(began.elapsed()));
@@ -123,10 +136,20 @@ impl WorkerProxy {
                 Err(CallError::NoWorkers(none)) => none,
                 outcome => return outcome,
             };
-            // One that was killed is replaced in no time: whoever calls just then need not hear of it.
-            let patience = PATIENCE.saturating_sub(began.elapsed());
-            if !tokio::time::timeout(patience, source.wanted(seen)).await.unwrap_or(false) {
-                return Err(none.into());
+            // One that was killed is replaced in no time, which a call just then need not fail for.
+            let (patience, brief) = (PATIENCE.saturating_sub(began.elapsed()), BRIEF.saturating_sub(began.elapsed()));
+            let wanted = match has_waited && brief.is_zero() {
+                true => Wanted::HeldBack,
+                false => tokio::time::timeout(patience, source.wanted(seen, brief)).await.unwrap_or(Wanted::Never),
+            };
+            match wanted {
+                Wanted::Came => has_waited = true,
+                Wanted::Never => return Err(none.into()),
+                Wanted::HeldBack => {
+                    let why = "workers end soon after they are started; see their log for the reason";
+                    let why = none.0.map_or_else(|| why.to_owned(), |last| format!("{why} ({last})"));
+                    return Err(NoWorkersAvailable(Some(why)).into());
+                }
             }
         }
     }

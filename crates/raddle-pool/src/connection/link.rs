@@ -39,6 +39,9 @@ use crate::{
 /// How long it may take to hear what a worker has said that hears nothing more.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
+/// When a look at a worker is so late, the delay is this process's own.
+const STOOD_STILL: Duration = Duration::from_secs(1);
+
 /// A link to a worker. It ends when it is dropped, or the worker does.
 pub(crate) struct Link {
     shared: Arc<Shared>,
@@ -315,16 +318,19 @@ async fn write(link: Arc<Shared>) {
 async fn watch(link: Arc<Shared>, socket: Arc<Socket>) {
     let mut pulse = Pulse::new(socket.is_far);
     loop {
-        link.is_heard.store(false, Ordering::Relaxed);
+        let looked = Instant::now();
         sleep(pulse.pause()).await;
-        let is_heard = link.is_heard.load(Ordering::Relaxed);
+        // This process was stopped, or had no processor. What the worker has said meanwhile is not read yet.
+        let stood_still = looked.elapsed() > pulse.pause() + STOOD_STILL;
+        // Before the worker is asked: its answer may come at once, and counts for the next look.
+        let is_heard = link.is_heard.swap(false, Ordering::Relaxed);
         if !is_heard && link.calls().open.is_empty() {
             // No call waits for the worker. A call that came since has left its permit.
             link.called.notified().await;
             pulse = Pulse::new(socket.is_far);
             continue;
         }
-        let has_moved = link.outbox.has_moved();
+        let has_moved = link.outbox.has_moved() || stood_still;
         // Only where it counts: it is asked of the system.
         let acknowledged = if is_heard { None } else { socket.acknowledged() };
         match pulse.look(Seen { now: Instant::now(), is_heard, has_moved, acknowledged }) {

@@ -12,8 +12,9 @@ use tokio::time::Instant;
 
 use crate::link::Acknowledged;
 
-/// A worker that has heard a question, and says nothing for so long, stands still.
-pub(super) const STILL: Duration = Duration::from_secs(10);
+/// A worker that has heard a question, and says nothing for so long, stands still. With what comes before and after it is given up after 10 s, near
+/// or far.
+pub(super) const STILL: Duration = Duration::from_secs(9);
 /// How long the system of another machine may take to acknowledge what it is sent. It does so at once: this is time for the way there and back, and
 /// for what is lost on it to be sent again.
 const ACKNOWLEDGED: Duration = Duration::from_millis(700);
@@ -22,7 +23,7 @@ const EXACT: Duration = Duration::from_millis(20);
 /// How often a worker of another machine is looked at. With what comes before and after it is given up within 1.5 s.
 const FAR: Duration = Duration::from_millis(250);
 /// How often one of this machine is.
-const NEAR: Duration = Duration::from_secs(5);
+const NEAR: Duration = Duration::from_millis(500);
 
 /// What is thought of a worker that somebody waits for.
 #[derive(Debug)]
@@ -48,7 +49,7 @@ pub(super) struct Seen {
     pub(super) now: Instant,
     /// It has said something since the last look.
     pub(super) is_heard: bool,
-    /// Something was sent to it since the last look. So much may be on its way that a question has to wait for it.
+    /// Something was sent to it since the last look, or this process stood still. So much may be on its way that a question has to wait for it.
     pub(super) has_moved: bool,
     /// What its system has acknowledged, if it is another's, and that can be told.
     pub(super) acknowledged: Option<Acknowledged>,
@@ -172,7 +173,8 @@ mod tests {
             assert!((STILL..STILL + 3 * FAR).contains(&took), "{took:?}");
         }
         let (steps, took) = looks(false, false, |_| None);
-        assert_eq!(steps, [Next::Ask, Next::Wait, Next::Still]);
+        assert_eq!((steps[0], steps.last()), (Next::Ask, Some(&Next::Still)));
+        assert!(steps[1..steps.len() - 1].iter().all(|step| *step == Next::Wait), "it is asked once: {steps:?}");
         assert_eq!(took, NEAR + STILL);
     }
 

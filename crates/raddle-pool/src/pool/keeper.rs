@@ -8,7 +8,11 @@ use std::{
 };
 
 use futures_util::future::{BoxFuture, join_all};
-use tokio::{sync::watch, task::JoinSet, time::timeout};
+use tokio::{
+    sync::watch,
+    task::JoinSet,
+    time::{sleep, timeout},
+};
 use tracing::warn;
 
 use super::{PoolError, keeping::Keeping};
@@ -18,7 +22,7 @@ use crate::{
     connection::{Address, ConnectionFactory, Wait},
     credentials::WorkerCredentials,
     discovery::{Event, Publisher},
-    proxy::Source,
+    proxy::{Source, Wanted},
     worker::{Patience, Tally, Worker},
 };
 
@@ -79,6 +83,8 @@ struct State {
     losses: u64,
     /// Whether others are held back because of that.
     is_braking: bool,
+    /// None is being started before a pause is over.
+    is_held_back: bool,
 }
 
 impl Keeper {
@@ -254,9 +260,13 @@ impl Keeper {
         });
     }
 
-    /// Others are held back, or not any more.
-    pub(super) fn is_braking(&self, is_braking: bool) {
-        self.state.send_if_modified(|state| std::mem::replace(&mut state.is_braking, is_braking) != is_braking);
+    /// Others are held back, or not any more; and whether none is being started because of that.
+    pub(super) fn is_braking(&self, is_braking: bool, is_held_back: bool) {
+        self.state.send_if_modified(|state| {
+            let before = (state.is_braking, state.is_held_back);
+            (state.is_braking, state.is_held_back) = (is_braking, is_held_back);
+            before != (is_braking, is_held_back)
+        });
     }
 
     /// Forgets a worker whose life is over, if that has not been done in peace.
@@ -314,7 +324,7 @@ impl Source for Wants {
         self.0.state.borrow().arrivals
     }
 
-    fn wanted(&self, seen: u64) -> BoxFuture<'_, bool> {
+    fn wanted(&self, seen: u64, brief: Duration) -> BoxFuture<'_, Wanted> {
         Box::pin(async move {
             let keeper = &self.0;
             keeper.begin();
@@ -323,12 +333,19 @@ impl Source for Wants {
             // One that was met dead may not have been missed yet.
             let is_short = |state: &State| state.arrivals > seen || state.serving.len() < size;
             if timeout(NOTICED, state.wait_for(is_short)).await.is_err() {
-                return false;
+                return Wanted::Never;
             }
-            let mut stop = keeper.stop.subscribe();
+            let (mut stop, mut pauses) = (keeper.stop.subscribe(), keeper.state.subscribe());
+            let held_back = async {
+                sleep(brief).await;
+                pauses.wait_for(|state| state.is_held_back).await.is_ok()
+            };
             tokio::select! {
-                arrived = state.wait_for(|state| state.arrivals > seen) => arrived.is_ok(),
-                _ = stop.wait_for(Option::is_some) => false,
+                biased;
+                Ok(_) = state.wait_for(|state| state.arrivals > seen) => Wanted::Came,
+                _ = stop.wait_for(Option::is_some) => Wanted::Never,
+                true = held_back => Wanted::HeldBack,
+                else => Wanted::Never,
             }
         })
     }

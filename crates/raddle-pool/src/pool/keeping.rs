@@ -91,7 +91,9 @@ impl Keeping {
                 }
                 () = until(wake) => self.act(Event::Time, ""),
             }
-            self.keeper.is_braking(self.core.census(GROUP).braking > 0);
+            let census = self.core.census(GROUP);
+            let is_held_back = census.starting == 0 && self.core.held_until(GROUP, self.now()).is_some();
+            self.keeper.is_braking(census.braking > 0, is_held_back);
         }
     }
 

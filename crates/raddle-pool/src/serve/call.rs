@@ -18,7 +18,7 @@ use raddle_wire::v1::{self, exception::Kind};
 use tokio::time::{Instant, timeout_at};
 
 use super::{
-    executor::PollWatch,
+    blocking::PollWatch,
     panics,
     sink::{Sink, exception},
 };

@@ -3,10 +3,7 @@
 use std::{
     collections::{HashMap, HashSet},
     io,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU32, Ordering},
-    },
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     thread,
     time::Duration,
 };
@@ -27,6 +24,7 @@ use tracing::warn;
 
 use super::{
     backpressure::{Backpressure, Load},
+    blocking::{Blocking, PERIOD, PollWatch, Reserve},
     call::Taken,
     gate::{Caller, Gate},
     link::Links,
@@ -41,9 +39,6 @@ use crate::{
     worker::Tally,
 };
 
-/// An `async fn` that does not yield for so long blocks its thread.
-const BLOCKING: Duration = Duration::from_millis(200);
-
 /// Runs calls.
 ///
 /// `async fn`s run on one multi-threaded runtime. Plain `fn`s run on blocking threads, a bounded number at a time. Neither runs on the thread of the control
@@ -52,8 +47,8 @@ pub(super) struct Executor {
     pub(super) setup: Setup,
     /// Plain functions that may begin.
     plain: Arc<Semaphore>,
-    /// Counts periods of [`BLOCKING`] while calls are in flight.
-    ticks: Arc<AtomicU32>,
+    /// Finds `async fn`s that block.
+    blocking: Blocking,
     calls: Mutex<Calls>,
     /// How many calls are in flight, for those who wait for none to be.
     in_flight: watch::Sender<usize>,
@@ -66,6 +61,8 @@ pub(super) struct Setup {
     pub(super) routines: Routines,
     /// The runtime of routines.
     pub(super) threads: Handle,
+    /// Those of its threads that stand by.
+    pub(super) reserve: Reserve,
     /// The runtime that no routine runs on.
     pub(super) control: Handle,
     /// By which routines call others.
@@ -103,30 +100,6 @@ struct Running {
     poll: PollWatch,
 }
 
-/// Since which tick a call is in one poll of its `async fn`. It costs no look at a clock.
-#[derive(Clone)]
-pub(super) struct PollWatch {
-    ticks: Arc<AtomicU32>,
-    /// 0 between polls.
-    since: Arc<AtomicU32>,
-}
-
-impl PollWatch {
-    /// Runs one poll.
-    pub(super) fn around<T>(&self, poll: impl FnOnce() -> T) -> T {
-        self.since.store(self.ticks.load(Ordering::Relaxed), Ordering::Relaxed);
-        let polled = poll();
-        self.since.store(0, Ordering::Relaxed);
-        polled
-    }
-
-    /// Whether the poll has lasted for a whole period.
-    fn is_blocking(&self) -> bool {
-        let since = self.since.load(Ordering::Relaxed);
-        since != 0 && self.ticks.load(Ordering::Relaxed).wrapping_sub(since) >= 2
-    }
-}
-
 /// That a call is in flight. It ends with the call, however that does.
 struct InFlight {
     executor: Arc<Executor>,
@@ -148,7 +121,8 @@ impl Setup {
     pub(super) fn for_test(routines: Routines, runtime: &Handle) -> Self {
         let proxies = Proxies::new(Duration::from_secs(60), None, runtime);
         let (threads, control, gate) = (runtime.clone(), runtime.clone(), Arc::default());
-        Self { routines, threads, control, proxies, gate, max_blocking: None, max_in_flight: None }
+        let reserve = Reserve::default();
+        Self { routines, threads, reserve, control, proxies, gate, max_blocking: None, max_in_flight: None }
     }
 }
 
@@ -157,9 +131,9 @@ impl Executor {
         let calls = Mutex::new(Calls { idle_since: Some(Instant::now()), ..Calls::default() });
         let plain = setup.max_blocking.unwrap_or_else(cores).clamp(1, Semaphore::MAX_PERMITS);
         Arc::new(Self {
+            blocking: Blocking::new(&setup.routines),
             setup,
             plain: Arc::new(Semaphore::new(plain)),
-            ticks: Arc::new(AtomicU32::new(1)),
             calls,
             in_flight: watch::Sender::new(0),
             phase: watch::Sender::default(),
@@ -215,8 +189,8 @@ impl Executor {
         if is_full(in_flight) || !is_wanted() {
             return Err(full());
         }
-        let poll = PollWatch { ticks: Arc::clone(&self.ticks), since: Arc::default() };
         let name = routine.name;
+        let poll = self.blocking.watch(name);
         let to = routing.of(std::mem::take(&mut call.route), &self.setup.proxies);
         let taken = Taken::new(routine, encoding, call, to, sink.clone(), poll.clone());
         let mut calls = self.calls();
@@ -313,26 +287,33 @@ impl Executor {
         all.len()
     }
 
-    /// Warns of each `async fn` that blocks its thread, once. While all threads are blocked, links are read on the control runtime, which runs this: pings are
-    /// answered, calls cancelled and plain functions started there.
+    /// Warns of each `async fn` that blocks its thread, once, and has threads of the reserve poll other calls. While all threads are blocked, links are read on
+    /// the control runtime, which runs this: pings are answered, calls cancelled and plain functions started there.
     pub(super) async fn watch_for_blocking(self: Arc<Self>, links: Arc<Links>) {
         let (mut in_flight, mut warned) = (self.in_flight.subscribe(), HashSet::new());
-        let workers = self.setup.threads.metrics().num_workers();
+        let Setup { threads, control, reserve, .. } = &self.setup;
+        let polling = || threads.metrics().num_workers() - reserve.left();
+        let enough = polling();
         while in_flight.wait_for(|calls| *calls > 0).await.is_ok() {
-            tokio::time::sleep(BLOCKING).await;
-            self.ticks.fetch_add(1, Ordering::Relaxed);
+            tokio::time::sleep(PERIOD).await;
+            self.blocking.tick();
             let blocking: Vec<_> = {
                 let calls = self.calls();
-                let blocking = calls.running.values().filter(|running| running.poll.is_blocking());
-                blocking.map(|running| running.routine).collect()
+                calls.running.values().filter_map(|running| Some((running.routine, running.poll.look()?))).collect()
             };
-            for routine in blocking.iter().filter(|routine| warned.insert(**routine)) {
+            for (routine, _) in blocking.iter().filter(|(routine, _)| warned.insert(*routine)) {
                 warn!(
                     routine,
                     "an `async fn` blocks its thread, and delays other calls of this worker: make it a plain `fn`, or use `spawn_blocking` in it"
                 );
             }
-            links.move_to(if blocking.len() < workers { &self.setup.threads } else { &self.setup.control });
+            let kept = blocking.iter().filter(|(_, keeps_thread)| *keeps_thread).count();
+            reserve.release((enough + kept).saturating_sub(polling()));
+            if kept > 0 {
+                // Wakes a thread that is parked. The one that waited for sockets and timers may be blocked, and the others do not notice.
+                threads.spawn(async {});
+            }
+            links.move_to(if kept < polling() { threads } else { control });
         }
     }
 
@@ -374,7 +355,18 @@ impl Drop for InFlight {
 
 /// The runtime of routines. To be shut down with `shutdown_background`: a thread that is blocked is not waited for.
 pub(super) fn routine_runtime() -> io::Result<Runtime> {
-    Builder::new_multi_thread().worker_threads(cores().max(2)).thread_name("routine").enable_all().build()
+    let threads = polling_threads() + reserve_threads();
+    Builder::new_multi_thread().worker_threads(threads).thread_name("routine").enable_all().build()
+}
+
+/// Threads of the runtime of routines that poll.
+fn polling_threads() -> usize {
+    cores().max(2)
+}
+
+/// Threads of the runtime of routines that stand by: each that polls may be blocked by a routine of which that was not known.
+pub(super) fn reserve_threads() -> usize {
+    polling_threads().max(16)
 }
 
 fn cores() -> usize {
@@ -383,7 +375,13 @@ fn cores() -> usize {
 
 #[cfg(test)]
 mod tests {
-    use std::{sync::Barrier, thread};
+    use std::{
+        sync::{
+            Barrier,
+            atomic::{AtomicU32, Ordering},
+        },
+        thread,
+    };
 
     use raddle_core::routine::{Answer, Given, Outcome, Routine, Run};
     use tokio::sync::mpsc;
@@ -536,7 +534,7 @@ mod tests {
             while said() == 0 {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
-            tokio::time::sleep(3 * BLOCKING).await;
+            tokio::time::sleep(5 * PERIOD).await;
         };
         let watched =
             async { tokio::join!(Arc::clone(&executor).watch_for_blocking(links), std::future::pending::<()>()) };

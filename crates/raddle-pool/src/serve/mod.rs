@@ -1,12 +1,12 @@
 //! The worker's side of calls: a process that serves `raddle.v1.Worker`.
 //!
-//! It has two runtimes. On the *control* runtime, which has the main thread, are the door, gRPC, the answers about its health, and the order to
-//! stop; no code of a user's ever runs there. On the *crew*, which has the other threads, are the routines, and the links that bring them: a call is run
-//! by whoever has read it. A routine that blocks its thread holds up nobody else; and if routines block all threads of the crew, it gets more, and the
-//! links go there.
+//! It has two runtimes. On the *control* runtime, which has the main thread, are the acceptor, gRPC, health, and the order to stop; no code of a user's
+//! ever runs there. On the *runtime of routines*, which has other threads, are the routines, and the links that bring them: a call runs on the thread
+//! that has read it. `blocking.rs` sees to it that a routine that blocks its thread hardly delays others.
 
 mod announced;
 mod backpressure;
+mod blocking;
 mod call;
 mod config;
 mod door;

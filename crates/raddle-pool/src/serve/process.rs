@@ -26,9 +26,10 @@ use tower::util::MapRequestLayer;
 
 use super::{
     announced::Announced,
+    blocking::Reserve,
     config::{ARGUMENT, ASKED, Report, STOP, Seconds, Settings},
     door::Door,
-    executor::{Executor, Setup, routine_runtime},
+    executor::{Executor, Setup, reserve_threads, routine_runtime},
     gate::Gate,
     guests::Guests,
     link::Links,
@@ -147,6 +148,7 @@ async fn serve(settings: &Settings, version: &str, leash: &File, threads: &Handl
     let executor = Executor::new(Setup {
         routines,
         threads: threads.clone(),
+        reserve: Reserve::new(threads, reserve_threads()),
         control: Handle::current(),
         // Routines that call others do it as this worker.
         proxies: Proxies::new(process.proxy_pool_ttl, credentials, threads),

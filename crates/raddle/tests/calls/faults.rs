@@ -7,7 +7,7 @@ use std::{
 };
 
 use futures_util::future::join_all;
-use raddle::{Call, CallError, core::routine::Packed};
+use raddle::{Call, CallError, WorkerPool, core::routine::Packed, pool::connection::ping};
 
 use crate::{CALLEE, is_alive, pool, routines, signal, started, until, within};
 
@@ -40,19 +40,26 @@ async fn a_worker_killed_in_flight_is_said_to_be_lost_and_is_replaced() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_that_stands_still_is_found_out_and_one_that_takes_its_time_is_not() {
+async fn a_worker_that_stands_still_is_given_up_after_10_s_near_or_far_and_one_that_takes_its_time_is_not() {
+    use raddle::pool::worker::LocalWorker;
     within(120, async {
-        let (still, slow) = (started(1).await, started(1).await);
-        let (stuck, patient) = (routines::rest(60_000).on(&still), routines::rest(25_000).on(&slow));
-        let standing_still = async {
-            tokio::time::sleep(Duration::from_millis(200)).await;
-            signal(still.workers()[0].pid, libc::SIGSTOP);
+        let at_port = |tags: &_| LocalWorker::new(tags).program(CALLEE).address_of("127.0.0.1:0");
+        let far = pool(1).worker(at_port).start().await.unwrap();
+        let (near, slow) = (started(1).await, started(1).await);
+        let freeze = async |pool: &WorkerPool| {
+            let call = tokio::spawn(routines::rest(60_000).on(pool));
+            let address = pool.workers()[0].address.clone();
+            until("it runs", async || ping(&address).await.is_ok_and(|info| info.in_flight == 1)).await;
+            let began = Instant::now();
+            signal(pool.workers()[0].pid, libc::SIGSTOP);
+            assert!(lost(call.await.unwrap()), "it may have begun");
+            began.elapsed()
         };
-        let began = Instant::now();
-        let stuck = async { (stuck.await, began.elapsed()) };
-        let ((outcome, took), patient, ()) = tokio::join!(stuck, patient, standing_still);
-        assert!(lost(outcome), "it may have begun");
-        assert!(took >= Duration::from_secs(10), "{took:?}");
+        let (near, far, patient) = tokio::join!(freeze(&near), freeze(&far), routines::rest(25_000).on(&slow));
+        for took in [near, far] {
+            // A call that is not given up takes a minute.
+            assert!((8..40).contains(&took.as_secs()), "{took:?}");
+        }
         assert_eq!(patient, Ok(slow.workers()[0].pid));
     })
     .await;
@@ -104,7 +111,7 @@ async fn health_stop_and_plain_functions_do_not_wait_for_async_functions_that_bl
             assert_eq!(routines::pid().on(&pool).await, Ok(pool.workers()[0].pid));
         }
         let address = pool.workers()[0].address.clone();
-        let info = raddle::pool::connection::ping(&address).await.unwrap();
+        let info = ping(&address).await.unwrap();
         assert_eq!(info.in_flight, 12);
         let pid = pool.workers()[0].pid;
         let began = Instant::now();
@@ -114,6 +121,35 @@ async fn health_stop_and_plain_functions_do_not_wait_for_async_functions_that_bl
         for call in blocked {
             assert_eq!(call.await.unwrap(), Err(CallError::Cancelled));
         }
+    })
+    .await;
+}
+
+/// Those that block wait for an hour. Every other call would too, if it had to wait for one of them.
+#[tokio::test(flavor = "multi_thread")]
+async fn async_functions_that_block_hardly_delay_other_async_functions() {
+    within(60, async {
+        let pool = started(1).await;
+        let address = pool.workers()[0].address.clone();
+        // Some are polled for the first time while others block, and some go on then.
+        let resting: Vec<_> = (0..4).map(|_| tokio::spawn(routines::rest(500).on(&pool))).collect();
+        let blocked = (0..40).map(|_| tokio::spawn(routines::block(3600).on(&pool)));
+        let later = (0..40).map(|_| tokio::spawn(routines::rest_and_block(200, 3600).on(&pool)));
+        let blocked: Vec<_> = blocked.chain(later).collect();
+        until("all are there", async || ping(&address).await.unwrap().in_flight >= 80).await;
+        let (began, mut longest) = (Instant::now(), Duration::ZERO);
+        while began.elapsed() < Duration::from_secs(2) {
+            let called = Instant::now();
+            assert_eq!(routines::add(1, 2).on(&pool).await, Ok(3));
+            assert!(routines::rest(1).on(&pool).await.is_ok());
+            longest = longest.max(called.elapsed());
+        }
+        println!("the longest delay is {longest:?}");
+        for call in resting {
+            assert!(call.await.unwrap().is_ok());
+        }
+        assert!(blocked.iter().all(|call| !call.is_finished()));
+        pool.stop().await;
     })
     .await;
 }
@@ -155,7 +191,7 @@ async fn a_thousand_calls_that_are_cancelled_leave_nothing() {
         }
         let address = pool.workers()[0].address.clone();
         let began = Instant::now();
-        while raddle::pool::connection::ping(&address).await.unwrap().in_flight > 0 {
+        while ping(&address).await.unwrap().in_flight > 0 {
             assert!(began.elapsed() < Duration::from_secs(10), "some are left");
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
@@ -246,7 +282,7 @@ async fn large_calls_are_lost_and_cancelled_like_small_ones() {
         }
         let address = pool.workers()[0].address.clone();
         let began = Instant::now();
-        while raddle::pool::connection::ping(&address).await.unwrap().in_flight > 0 {
+        while ping(&address).await.unwrap().in_flight > 0 {
             assert!(began.elapsed() < Duration::from_secs(10), "some are left");
             tokio::time::sleep(Duration::from_millis(10)).await;
         }

@@ -95,6 +95,13 @@ pub(crate) async fn block(seconds: u64) {
     std::thread::sleep(Duration::from_secs(seconds));
 }
 
+/// The same, after a while.
+#[raddle::routine(name = "rest_and_block")]
+pub(crate) async fn rest_and_block(millis: u64, seconds: u64) {
+    tokio::time::sleep(Duration::from_millis(millis)).await;
+    std::thread::sleep(Duration::from_secs(seconds));
+}
+
 /// Lets the test see that a destructor ran.
 struct Marker(PathBuf);
 

@@ -146,3 +146,39 @@ async fn whatever_happens_calls_end_and_none_runs_twice() {
     })
     .await;
 }
+
+/// Workers that are killed as soon as they are there are replaced after longer and longer pauses. No call waits for the end of such a pause.
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_under_a_storm_of_kills_answer_or_fail_soon() {
+    // By then a pause takes 4 s.
+    const STORM: Duration = Duration::from_secs(9);
+    within(60, async {
+        let (pool, began) = (Arc::new(started(2).await), Instant::now());
+        let call = async |pool: Arc<WorkerPool>| {
+            let mut longest = (Duration::ZERO, None);
+            while began.elapsed() < STORM {
+                let called = Instant::now();
+                let outcome = routines::add(1, 2).on(&pool).await;
+                if called.elapsed() > longest.0 {
+                    longest = (called.elapsed(), outcome.as_ref().err().map(ToString::to_string));
+                }
+                excused(outcome);
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            longest
+        };
+        let callers = (0..10).map(|_| call(Arc::clone(&pool)));
+        let storm = async {
+            while began.elapsed() < STORM {
+                // SAFETY: plain integers. One that is gone is no error.
+                pool.workers().iter().for_each(|worker| _ = unsafe { libc::kill(worker.pid as i32, libc::SIGKILL) });
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        let (longest, ()) = tokio::join!(futures_util::future::join_all(callers), storm);
+        let (longest, why) = longest.into_iter().max().expect("there are callers");
+        println!("the longest call took {longest:?}: {why:?}");
+        assert!(longest < Duration::from_millis(3500), "{longest:?}: {why:?}");
+    })
+    .await;
+}
