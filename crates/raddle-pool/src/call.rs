@@ -158,6 +158,7 @@ impl Prepared {
             traceparent,
             tracestate: tracestate.unwrap_or_default(),
             route: proxy.route(),
+            depth: scope.depth,
             ..v1::Call::default()
         };
         let outgoing = Outgoing::new(call, rewrite, scope.values, key).map_err(CallError::Arguments)?;

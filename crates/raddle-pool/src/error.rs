@@ -46,7 +46,10 @@ pub enum CallError<E = Never> {
     #[error(transparent)]
     NoWorkers(#[from] NoWorkersAvailable),
     /// It was called outside of the scope of a pool.
-    #[error("no pool to call in: call it in `pool.scope(…)`, or with `.on(&pool)`")]
+    #[error(
+        "no pool to call in: call it in `pool.scope(…)`, or with `.on(&pool)`. A task of `tokio::spawn` is outside of every scope: spawn it with \
+         `pool.spawn(…)`, or in a routine with `raddle::spawn(…)`"
+    )]
     NoPool,
     /// No worker has a routine of this name.
     #[error("{0}: are the workers of another version?")]

@@ -15,16 +15,20 @@ use std::{
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use tokio::{task::AbortHandle, time::Instant};
+use tokio::{
+    task::{AbortHandle, JoinHandle},
+    time::Instant,
+};
 
 use self::follow::Follower;
-pub(crate) use self::route::{Given, Proxies, Routing};
+pub(crate) use self::route::{Given, Own, Proxies, Routing};
 use crate::{
-    CallError, NoWorkersAvailable, On, WorkerMetadata,
+    CallError, NoWorkersAvailable, On, Uid, WorkerMetadata,
     balancer::{Balancer, Context, IntoBalancer, MakeBalancer, RoundRobin},
     connection::{self, Address, ConnectionFactory, Outgoing, Replies},
     credentials::WorkerCredentials,
     discovery::{Discovery, DiscoveryError, Filter, LocalDiscovery, StaticDiscovery},
+    membership::PoolKey,
     scope::{Scope, To},
 };
 
@@ -35,9 +39,11 @@ pub struct WorkerProxy(Arc<Inner>);
 struct Inner {
     context: Context,
     balancer: Arc<dyn Balancer>,
-    /// How those who are called find the same workers, if it is by a name.
+    /// How those who are called find the same workers, if it does not depend on which are known.
     route: Option<Bytes>,
     limit: usize,
+    /// Those of them that are workers of the pool that this process belongs to.
+    members: Option<Members>,
     /// As whom workers are spoken to.
     credentials: Option<WorkerCredentials>,
     /// Who has workers started, where there is somebody.
@@ -66,6 +72,13 @@ pub(crate) enum Wanted {
     HeldBack,
 }
 
+/// Workers of the pool that has started this process, which is a worker of it as well.
+pub(crate) struct Members {
+    pub(crate) key: PoolKey,
+    /// Which they are. All that are found, if nothing is said.
+    pub(crate) which: Option<BTreeSet<Uid>>,
+}
+
 /// How a proxy is made.
 pub struct ProxyBuilder {
     from: From,
@@ -74,11 +87,21 @@ pub struct ProxyBuilder {
     limit: usize,
     credentials: Option<WorkerCredentials>,
     source: Option<Arc<dyn Source>>,
-    pool: Option<String>,
+    route: Option<RouteBy>,
+    members: Option<Members>,
     context: Context,
 }
 
+/// What is said of how those who are called find the same workers.
+enum RouteBy {
+    /// By the id of the pool that has started them.
+    Members(String),
+    /// As the caller of this process has said.
+    Given(Bytes),
+}
+
 enum From {
+    Members(String),
     Pool(String),
     Discovery(Arc<dyn Discovery>),
     Workers(Vec<WorkerMetadata>),
@@ -93,6 +116,11 @@ impl WorkerProxy {
     /// One for the workers of a pool of this user on this machine, by its name.
     pub fn of_pool(name: impl Into<String>) -> ProxyBuilder {
         ProxyBuilder::new(From::Pool(name.into()))
+    }
+
+    /// One for the workers that a pool of this user on this machine has started, by the id of the pool.
+    pub(crate) fn of_members(id: impl Into<String>) -> ProxyBuilder {
+        ProxyBuilder::new(From::Members(id.into()))
     }
 
     /// One for the workers that a discovery tells of.
@@ -112,6 +140,14 @@ impl WorkerProxy {
         async move { Scope { to, ..Scope::current() }.around(future).await }
     }
 
+    /// Spawns a task in which routines are called by this. A task of [`tokio::spawn`] is outside of every scope.
+    pub fn spawn<F>(&self, future: F) -> JoinHandle<F::Output>
+    where
+        F: Future<Output: Send> + Send + 'static,
+    {
+        tokio::spawn(self.scope(future))
+    }
+
     /// The workers that it knows.
     pub fn context(&self) -> &Context {
         &self.0.context
@@ -121,7 +157,7 @@ impl WorkerProxy {
     pub(crate) fn route(&self) -> Bytes {
         match &self.0.route {
             Some(by_name) => by_name.clone(),
-            None => self.0.context.route(route::to),
+            None => self.0.context.route(|workers| route::to(workers, self.0.balancer.name(), self.0.limit)),
         }
     }
 
@@ -165,6 +201,11 @@ impl Inner {
     fn put_worker(&self, metadata: WorkerMetadata) {
         let factory = ConnectionFactory::new(&metadata.address, self.limit).credentials(self.credentials.clone());
         let factory = factory.encodings(&metadata.encodings);
+        let is_member = |members: &&Members| members.which.as_ref().is_none_or(|which| which.contains(&metadata.uid));
+        let factory = match self.members.as_ref().filter(is_member) {
+            Some(members) => factory.member(members.key.proof_for(metadata.uid)),
+            None => factory,
+        };
         self.context.put_worker(metadata, factory);
     }
 }
@@ -192,7 +233,8 @@ impl ProxyBuilder {
             limit: connection::LIMIT,
             credentials: None,
             source: None,
-            pool: None,
+            route: None,
+            members: None,
             context: Context::default(),
         }
     }
@@ -241,25 +283,44 @@ impl ProxyBuilder {
         self
     }
 
-    /// The name by which those who are called find the same workers.
-    pub(crate) fn route_by(mut self, pool: &str) -> Self {
-        self.pool = Some(pool.to_owned());
+    /// Those who are called find the same workers by the id of the pool that has started them.
+    pub(crate) fn route_by_members(mut self, id: &str) -> Self {
+        self.route = Some(RouteBy::Members(id.to_owned()));
+        self
+    }
+
+    /// Those who are called find the same workers by this.
+    pub(crate) fn route_as_given(mut self, route: Bytes) -> Self {
+        self.route = Some(RouteBy::Given(route));
+        self
+    }
+
+    /// Workers of the pool that this process belongs to.
+    pub(crate) fn members(mut self, members: Option<Members>) -> Self {
+        self.members = members;
         self
     }
 
     /// Begins to listen. What is there already is known when this returns.
     pub async fn start(self) -> Result<WorkerProxy, DiscoveryError> {
-        let Self { from, tags, balancer, limit, credentials, source, pool, context } = self;
+        let Self { from, tags, balancer, limit, credentials, source, route, members, context } = self;
         let balancer = match balancer {
             Some(balancer) => balancer.await,
             None => Arc::new(RoundRobin),
         };
         let (discovery, name): (Arc<dyn Discovery>, _) = match from {
+            From::Members(id) => (Arc::new(LocalDiscovery::of_members(&id)?), None),
             From::Pool(pool) => (Arc::new(LocalDiscovery::new(&pool)?), Some(pool)),
             From::Discovery(discovery) => (discovery, None),
             From::Workers(workers) => (Arc::new(StaticDiscovery::new(workers)), None),
         };
-        let route = pool.or(name).map(|name| route::by_name(&name, tags.iter().cloned().collect()));
+        let route = match (route, name) {
+            (Some(RouteBy::Given(route)), _) => Some(route),
+            (Some(RouteBy::Members(id)), _) => Some(route::to_members(&id, balancer.name(), limit)),
+            (None, name) => {
+                name.map(|name| route::by_name(&name, tags.iter().cloned().collect(), balancer.name(), limit))
+            }
+        };
         let filter: Option<Filter> =
             (!tags.is_empty()).then(|| Arc::new(move |worker: &WorkerMetadata| tags.is_subset(&worker.tags)) as Filter);
         if discovery.is_hearsay() && credentials.as_ref().is_some_and(|own| !own.expects_somebody()) {
@@ -268,7 +329,9 @@ impl ProxyBuilder {
         let subscription = discovery.subscribe(filter).await?;
         context.doubt_by(move |worker| discovery.doubt(worker));
         let mut follower = Follower::new(subscription, context.clone());
-        let inner = Arc::new(Inner { context, balancer, route, limit, credentials, source, follower: OnceLock::new() });
+        let follower_handle = OnceLock::new();
+        let inner = Inner { context, balancer, route, limit, members, credentials, source, follower: follower_handle };
+        let inner = Arc::new(inner);
         follower.catch_up(&inner);
         let follower = tokio::spawn(follower.run(Arc::downgrade(&inner)));
         let _ = inner.follower.set(follower.abort_handle());

@@ -11,7 +11,7 @@ use raddle_core::{
     Trace,
     trace::{TRACEPARENT, TRACESTATE},
 };
-use tokio::time::Instant;
+use tokio::{task::JoinHandle, time::Instant};
 
 use crate::{WorkerProxy, context::Values, proxy::Given};
 
@@ -33,6 +33,8 @@ pub(crate) struct Scope {
     pub(crate) trace: Option<Trace>,
     /// When whoever called this code stops waiting.
     pub(crate) deadline: Option<Instant>,
+    /// How many routines have called each other up to this code.
+    pub(crate) depth: u32,
 }
 
 /// Where calls go.
@@ -49,6 +51,15 @@ pub(crate) enum To {
 pub trait On {
     /// Who hands calls to its workers.
     fn proxy(&self) -> &WorkerProxy;
+}
+
+/// Spawns a task that calls routines where the code does that spawns it, with the same values, trace and time left. A task of [`tokio::spawn`] is outside of every
+/// scope.
+pub fn spawn<F>(future: F) -> JoinHandle<F::Output>
+where
+    F: Future<Output: Send> + Send + 'static,
+{
+    tokio::spawn(Scope::current().around(future))
 }
 
 impl Scope {

@@ -32,6 +32,13 @@ pub struct Call {
     /// How all values of this call are written down, and those of its replies, too.
     #[prost(enumeration = "Encoding", tag = "9")]
     pub encoding: i32,
+    /// How many routines have called each other up to this call. 0 for a call that no routine has made.
+    #[prost(uint32, tag = "10")]
+    pub depth: u32,
+    /// Proof that the caller is the pool that has started the worker, or another worker of it: the HMAC-SHA256 of the worker's uid (16 bytes), with a key that the pool
+    /// has made and gives to the workers that it starts. The rules of the worker are not for such a caller.
+    #[prost(bytes = "bytes", tag = "11")]
+    pub member: ::prost::bytes::Bytes,
 }
 /// How the workers of the caller's pool are found.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -45,6 +52,18 @@ pub struct Route {
     /// Else, the workers themselves.
     #[prost(message, repeated, tag = "3")]
     pub workers: ::prost::alloc::vec::Vec<WorkerMetadata>,
+    /// The name of the pool's balancer. Round robin, if there is none, or the worker does not know it.
+    #[prost(string, tag = "4")]
+    pub balancer: ::prost::alloc::string::String,
+    /// Calls in flight to one worker at a time, for each depth. 100, if it is 0.
+    #[prost(uint32, tag = "5")]
+    pub limit: u32,
+    /// The workers that the pool has started, by an id that no other pool has, if those are all.
+    #[prost(string, tag = "6")]
+    pub members: ::prost::alloc::string::String,
+    /// So many of `workers`, from the first on, were started by the pool.
+    #[prost(uint32, tag = "7")]
+    pub own: u32,
 }
 /// What is known of a worker before it is spoken to.
 #[derive(Clone, PartialEq, ::prost::Message)]

@@ -14,6 +14,7 @@ use raddle::{
     WorkerPool, async_trait,
     pool::{
         Uid, WorkerMetadata,
+        discovery::LocalDiscovery,
         worker::{LocalWorker, Patience, Worker, WorkerError},
     },
 };
@@ -114,9 +115,20 @@ async fn main() -> raddle::Result<()> {
         tokio::time::sleep(Duration::from_millis(50)).await;
         after = pid().on(&pool).await;
     }
-    assert_ne!(after?, before);
+    let after = after?;
+    assert_ne!(after, before);
     assert_eq!(pool.workers()[0].uid, worker);
     println!("the same worker is there again, in another process");
+    // Other programs find it by the name of the pool, and hear within a second that it is another process.
+    let found = LocalDiscovery::new(pool.name())?;
+    let is_found = || found.snapshot().iter().any(|found| found.uid == worker && found.pid == after);
+    let finding = async {
+        while !is_found() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), finding).await?;
+    println!("it is found as that process");
     pool.stop().await;
     Ok(())
 }

@@ -84,7 +84,7 @@ pub use raddle_fabric::{
 };
 pub use raddle_macros::{main, routine, routines};
 #[cfg(feature = "pool")]
-pub use raddle_pool::{Call, CallError, CallStream, Never, WorkerPool, WorkerProxy, context};
+pub use raddle_pool::{Call, CallError, CallStream, Never, WorkerPool, WorkerProxy, context, spawn};
 
 pub use self::error::{Error, Result};
 
@@ -109,6 +109,20 @@ macro_rules! backpressure {
     ($takes:expr) => {
         const _: () = {
             $crate::__private::inventory::submit! { $crate::pool::serve::Backpressure($takes) }
+        };
+    };
+}
+
+/// Registers a balancer of this program under a name, which its [`Balancer::name`](pool::balancer::Balancer::name) has to say: `balancer!("fewest", Fewest::default())`. Calls that
+/// routines make in a pool with that balancer are balanced by one of these.
+#[cfg(feature = "pool")]
+#[macro_export]
+macro_rules! balancer {
+    ($name:expr, $balancer:expr) => {
+        const _: () = {
+            $crate::__private::inventory::submit! {
+                $crate::pool::balancer::NamedBalancer { name: $name, make: || ::std::sync::Arc::new($balancer) }
+            }
         };
     };
 }

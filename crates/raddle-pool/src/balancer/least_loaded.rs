@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::{Balancer, Candidates, Context, attempt};
+use super::{Balancer, Candidates, Context, attempt, named::LEAST_LOADED};
 use crate::{
     CallError,
     connection::{Outgoing, Replies},
@@ -33,6 +33,10 @@ impl Balancer for LeastLoaded {
         timeout: Option<Duration>,
     ) -> Result<Replies, CallError> {
         attempt(call, context, timeout, |candidates| choose(candidates, context.take_turn())).await
+    }
+
+    fn name(&self) -> Option<&'static str> {
+        Some(LEAST_LOADED)
     }
 }
 

@@ -54,6 +54,7 @@ mod into;
 mod key;
 mod latency;
 mod least_loaded;
+mod named;
 mod power_of_two;
 mod round_robin;
 mod standing;
@@ -66,12 +67,13 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 
-pub(crate) use self::key::hash_key;
+pub(crate) use self::{key::hash_key, named::balancer_by_name};
 pub use self::{
     attempt::{Candidates, attempt},
     context::{Context, Entry},
     into::{ByAsyncFactory, ByFactory, ByValue, IntoBalancer, MakeBalancer},
     least_loaded::LeastLoaded,
+    named::NamedBalancer,
     power_of_two::PowerOfTwo,
     round_robin::RoundRobin,
     sticky::Sticky,
@@ -91,6 +93,12 @@ pub trait Balancer: Send + Sync + 'static {
         context: &Context,
         timeout: Option<Duration>,
     ) -> Result<Replies, CallError>;
+
+    /// The name by which routines that call others in the pool find it, in the processes of workers: those that are built in have one, and so does one that is
+    /// registered with `raddle::balancer!`. Calls of routines are made in turn, if there is none. What a balancer keeps is each process's own.
+    fn name(&self) -> Option<&'static str> {
+        None
+    }
 }
 
 /// One that several pools share.
@@ -103,5 +111,9 @@ impl<B: Balancer + ?Sized> Balancer for Arc<B> {
         timeout: Option<Duration>,
     ) -> Result<Replies, CallError> {
         (**self).dispatch(call, context, timeout).await
+    }
+
+    fn name(&self) -> Option<&'static str> {
+        (**self).name()
     }
 }

@@ -8,7 +8,7 @@ use std::{
 use async_trait::async_trait;
 use tokio::time::Instant;
 
-use super::{Balancer, Candidates, Context, Entry, attempt};
+use super::{Balancer, Candidates, Context, Entry, attempt, named::POWER_OF_TWO};
 use crate::{
     CallError,
     connection::{Outgoing, Replies},
@@ -37,6 +37,10 @@ impl Balancer for PowerOfTwo {
         timeout: Option<Duration>,
     ) -> Result<Replies, CallError> {
         attempt(call, context, timeout, |candidates| choose(candidates, random)).await
+    }
+
+    fn name(&self) -> Option<&'static str> {
+        Some(POWER_OF_TWO)
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::{Balancer, Candidates, Context, attempt, key::weigh, round_robin};
+use super::{Balancer, Candidates, Context, attempt, key::weigh, round_robin, named::STICKY};
 use crate::{
     CallError,
     connection::{Outgoing, Replies},
@@ -39,6 +39,10 @@ impl Balancer for Sticky {
             None => round_robin::choose(candidates, || context.take_turn()),
         };
         attempt(call, context, timeout, choose).await
+    }
+
+    fn name(&self) -> Option<&'static str> {
+        Some(STICKY)
     }
 }
 

@@ -6,6 +6,8 @@ use std::{
     sync::{Arc, OnceLock, Weak},
 };
 
+use bytes::Bytes;
+use raddle_wire::v1;
 use tokio::{
     runtime::Handle,
     sync::Semaphore,
@@ -26,6 +28,10 @@ use crate::{
     credentials::{Refusal, WorkerCredentials},
 };
 
+/// Calls are bounded apart from each other by their depth. A routine that waits for one that it calls holds a place meanwhile: with one bound for all, enough of
+/// them would wait for each other for ever. From this depth on they are not bounded.
+const DEPTHS: usize = 8;
+
 /// How often a call is sent over a link that then turns out to have been given up for others.
 const AGAIN_AT_MOST: usize = 3;
 
@@ -35,7 +41,10 @@ pub(crate) struct Channel {
     limit: usize,
     /// Where it was made: what a connection needs runs there, whatever runtime a caller is on. If that was outside of any, where it is first used.
     runtime: OnceLock<Handle>,
-    permits: Arc<Semaphore>,
+    /// By depth.
+    permits: [Arc<Semaphore>; DEPTHS],
+    /// Proves to the worker that calls come from its pool. Empty if they do not, or the worker knows in other ways.
+    member: Bytes,
     reach: Reach,
     /// What the worker has said that it reads, when it has refused something else.
     encoding: OnceLock<Encoding>,
@@ -59,7 +68,8 @@ impl Channel {
             target: Target::new(address, credentials),
             limit,
             runtime,
-            permits: Arc::new(Semaphore::new(limit.clamp(1, Semaphore::MAX_PERMITS))),
+            permits: std::array::from_fn(|_| Arc::new(Semaphore::new(limit.clamp(1, Semaphore::MAX_PERMITS)))),
+            member: Bytes::new(),
             reach: Reach::default(),
             encoding: OnceLock::new(),
         }
@@ -68,12 +78,19 @@ impl Channel {
     /// The same with these credentials, and without what is known.
     pub(super) fn with_credentials(&self, credentials: Option<WorkerCredentials>) -> Self {
         let target = self.target.clone().map(|target| target.with_credentials(credentials));
-        Self { target, ..Self::new("", None, self.limit) }
+        Self { target, member: self.member.clone(), ..Self::new("", None, self.limit) }
+    }
+
+    /// The same with a proof that calls come from the worker's pool, and without what is known. At a Unix socket the kernel says who calls.
+    pub(super) fn with_member(&self, member: Bytes) -> Self {
+        let is_at_a_port = self.target.as_ref().is_ok_and(Target::is_at_a_port);
+        let member = if is_at_a_port { member } else { Bytes::new() };
+        Self { target: self.target.clone(), member, ..Self::new("", None, self.limit) }
     }
 
     /// Whether another leads to the same place, by the same means.
     pub(super) fn is_like(&self, other: &Self) -> bool {
-        self.target == other.target && self.limit == other.limit
+        self.target == other.target && self.limit == other.limit && self.member == other.member
     }
 
     /// What is known of the way without asking anybody.
@@ -100,10 +117,15 @@ impl Channel {
         let _ = self.encoding.set(encoding);
     }
 
-    /// Waits until a call may be sent. Whose turn it is, it is until this is dropped.
-    pub(crate) async fn turn(self: &Arc<Self>) -> Result<Turn, RpcError> {
-        let permit = Arc::clone(&self.permits).acquire_owned().await;
-        let permit = permit.map_err(|_| RpcError::refused(Code::Unavailable, "the channel is closed"))?;
+    /// Waits until a call of this depth may be sent. Whose turn it is, it is until this is dropped.
+    pub(crate) async fn turn(self: &Arc<Self>, depth: usize) -> Result<Turn, RpcError> {
+        let permit = match self.permits.get(depth).cloned() {
+            Some(permits) => {
+                let permit = permits.acquire_owned().await;
+                Some(permit.map_err(|_| RpcError::refused(Code::Unavailable, "the channel is closed"))?)
+            }
+            None => None,
+        };
         Ok(Turn { _permit: permit, _channel: Arc::clone(self) })
     }
 
@@ -117,7 +139,8 @@ impl Channel {
     ) -> Result<Replies, RpcError> {
         for _ in 0..AGAIN_AT_MOST {
             let transport = self.transport(wait).await?;
-            let refused = match transport.send(call.written_in(encoding)?).await {
+            let written = v1::Call { member: self.member.clone(), ..call.written_in(encoding)? };
+            let refused = match transport.send(written).await {
                 Ok(answers) => match Replies::new(answers, encoding, turn).once_taken().await {
                     Ok(replies) => return Ok(replies),
                     Err(refused) => refused,
@@ -131,7 +154,7 @@ impl Channel {
             if refused.may_have_begun || transport.lost() != Some(How::ForOthers) {
                 return Err(refused);
             }
-            turn = self.turn().await?;
+            turn = self.turn(call.depth()).await?;
         }
         Err(RpcError::refused(Code::Unavailable, "the worker has too many callers"))
     }

@@ -16,6 +16,8 @@ mod transport;
 
 use std::{sync::Arc, time::Duration};
 
+use bytes::Bytes;
+
 use self::channel::Channel;
 pub use self::{
     address::Address,
@@ -65,6 +67,13 @@ impl ConnectionFactory {
         Self(Connection { channel, ..self.0 })
     }
 
+    /// With a proof that calls come from the worker's pool.
+    #[must_use]
+    pub(crate) fn member(self, proof: Bytes) -> Self {
+        let channel = Arc::new(self.0.channel.with_member(proof));
+        Self(Connection { channel, ..self.0 })
+    }
+
     /// Goes on with the connection of another, if that leads to the same place.
     pub(crate) fn adopt(&mut self, other: &Self) {
         if self.0.channel.is_like(&other.0.channel) {
@@ -105,7 +114,7 @@ impl Connection {
         let handing_over = async {
             let channel = &self.channel;
             let encoding = channel.encoding().unwrap_or(self.encoding);
-            let turn = channel.turn().await?;
+            let turn = channel.turn(call.depth()).await?;
             is_sent();
             let refused = match channel.dispatch(&call, encoding, turn, wait).await {
                 Err(error) => error,
@@ -115,7 +124,7 @@ impl Connection {
             let instead = encoding::instead_of(encoding, &refused.reads).filter(|_| !refused.may_have_begun);
             let Some(instead) = instead else { return Err(refused) };
             channel.is_to_be_called_in(instead);
-            let turn = channel.turn().await?;
+            let turn = channel.turn(call.depth()).await?;
             channel.dispatch(&call, instead, turn, wait).await
         };
         match timeout {

@@ -48,6 +48,11 @@ impl Outgoing {
         &self.0.call.arguments
     }
 
+    /// How many routines have called each other up to this call.
+    pub(super) fn depth(&self) -> usize {
+        self.0.call.depth as usize
+    }
+
     /// Calls with the same key are to go to the same worker.
     pub fn key(&self) -> Option<u64> {
         self.0.key

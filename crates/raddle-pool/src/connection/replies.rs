@@ -35,7 +35,7 @@ pub struct Replies {
 
 /// What a call keeps while it lasts.
 pub(crate) struct Turn {
-    pub(super) _permit: OwnedSemaphorePermit,
+    pub(super) _permit: Option<OwnedSemaphorePermit>,
     pub(super) _channel: Arc<Channel>,
 }
 

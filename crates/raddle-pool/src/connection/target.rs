@@ -43,6 +43,11 @@ impl Target {
         Self { credentials, ..self }
     }
 
+    /// Whether it serves at a port, and not at a Unix socket.
+    pub(super) fn is_at_a_port(&self) -> bool {
+        matches!(self.address, Address::Tcp(_))
+    }
+
     /// A connection in one of these protocols.
     pub(super) async fn connect(&self, protocols: &[&[u8]]) -> io::Result<Stream> {
         let connecting = Stream::connect(&self.address, self.credentials.as_ref(), protocols);

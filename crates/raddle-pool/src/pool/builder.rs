@@ -16,11 +16,12 @@ use super::{
     keeper::{Keeper, Plan, Wants},
 };
 use crate::{
-    WorkerMetadata, WorkerProxy,
+    Uid, WorkerMetadata, WorkerProxy,
     balancer::{Context, IntoBalancer, MakeBalancer},
     connection,
     credentials::WorkerCredentials,
     discovery::{Discovery, LocalDiscovery, Publisher},
+    membership::PoolKey,
     worker::{LocalWorker, WorkerFactory},
 };
 
@@ -132,16 +133,19 @@ impl PoolBuilder {
         if quorum > size {
             return Err(PoolError::Invalid(format!("{quorum} workers of {size} can never serve")));
         }
+        // Others may have a pool of the same name.
+        let id = Uid::new().to_string();
         let proxy = match self.discovery {
             Some(discovery) => WorkerProxy::of_discovery(discovery).tags(self.tags.clone()),
-            None => WorkerProxy::of_workers(Vec::<WorkerMetadata>::new()).route_by(&name),
+            None => WorkerProxy::of_workers(Vec::<WorkerMetadata>::new()).route_by_members(&id),
         };
         let limit = self.limit.unwrap_or(connection::LIMIT);
         let proxy = proxy.limit(limit).made_balancer(self.balancer).known_by(self.credentials.clone());
         if size == 0 {
             return Ok(WorkerPool { name, proxy: proxy.start().await?, keeper: None });
         }
-        let local: Arc<dyn Publisher> = Arc::new(LocalDiscovery::new(&name)?);
+        let local: [Arc<dyn Publisher>; 2] =
+            [Arc::new(LocalDiscovery::new(&name)?), Arc::new(LocalDiscovery::of_members(&id)?)];
         let factory = self.factory.unwrap_or_else(|| of_this_program(self.credentials.clone()));
         let plan = Plan {
             size,
@@ -149,7 +153,8 @@ impl PoolBuilder {
             tags: self.tags,
             make: Arc::new(move |_, tags| factory.make(tags)),
             credentials: self.credentials,
-            publishers: std::iter::once(local).chain(self.publisher).collect(),
+            publishers: local.into_iter().chain(self.publisher).collect(),
+            key: PoolKey::generate(),
             start_timeout: self.start_timeout,
             limit,
             is_called_here: true,

@@ -22,6 +22,7 @@ use crate::{
     connection::{Address, ConnectionFactory, Wait},
     credentials::WorkerCredentials,
     discovery::{Event, Publisher},
+    membership::PoolKey,
     proxy::{Source, Wanted},
     worker::{Patience, Tally, Worker},
 };
@@ -42,6 +43,8 @@ pub(super) struct Plan {
     pub(super) start_timeout: Option<Duration>,
     /// Calls in flight to one worker at a time.
     pub(super) limit: usize,
+    /// What proves to workers that calls come from here.
+    pub(super) key: PoolKey,
     /// As whom workers are spoken to that serve over TLS.
     pub(super) credentials: Option<WorkerCredentials>,
     /// This process calls them, so that TLS has to work between both.
@@ -232,7 +235,7 @@ impl Keeper {
     pub(super) fn put(&self, metadata: &WorkerMetadata) -> ConnectionFactory {
         let credentials = self.plan.credentials.clone().filter(|_| metadata.secure);
         let factory = ConnectionFactory::new(&metadata.address, self.plan.limit).credentials(credentials);
-        let factory = factory.encodings(&metadata.encodings);
+        let factory = factory.encodings(&metadata.encodings).member(self.plan.key.proof_for(metadata.uid));
         self.context.put_own_worker(metadata.clone(), factory.clone());
         factory
     }

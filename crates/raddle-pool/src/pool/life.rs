@@ -3,11 +3,12 @@
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
+    time::Duration,
 };
 
 use futures_util::FutureExt;
 use raddle_core::{stop::Stage, supervisor::Why};
-use tokio::sync::watch;
+use tokio::{sync::watch, time::sleep};
 use tracing::warn;
 
 use super::keeper::Keeper;
@@ -17,6 +18,9 @@ use crate::{
     serve::words,
     worker::{Patience, Worker},
 };
+
+/// How often a worker is looked at for something else to say of it: a worker of a user's own making may start its process anew without a word.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// What is told of a worker.
 pub(super) enum News {
@@ -70,7 +74,8 @@ impl Life {
             Ok(worker) => worker,
             Err(thrown) => return format!("whoever makes the workers panicked: {}", words(&*thrown)),
         };
-        let start = AssertUnwindSafe(worker.start(keeper.plan.start_timeout)).catch_unwind();
+        let start = keeper.plan.key.clone().starting(worker.start(keeper.plan.start_timeout));
+        let start = AssertUnwindSafe(start).catch_unwind();
         let started = tokio::select! {
             started = start => started,
             () = self.is_told() => return "it is stopped".to_owned(),
@@ -105,7 +110,7 @@ impl Life {
                     break (true, Why::Broken.to_string());
                 }
                 () = self.is_told() => break (true, "it is stopped".to_owned()),
-                changed = worker.changed() => {
+                changed = changed(worker, &metadata) => {
                     metadata = changed;
                     keeper.put(&metadata);
                     let _ = keeper.publish(&Event::Updated(metadata.clone())).await;
@@ -147,6 +152,22 @@ impl Life {
             // Whoever tells ends this as well.
             std::future::pending().await
         }
+    }
+}
+
+/// Waits until something else is to be said of a worker than is known. One that does not tell of it is looked at.
+async fn changed(worker: &dyn Worker, known: &WorkerMetadata) -> WorkerMetadata {
+    let seen = async {
+        loop {
+            sleep(LOOK).await;
+            if let Some(changed) = worker.metadata().filter(|metadata| metadata != known) {
+                return changed;
+            }
+        }
+    };
+    tokio::select! {
+        changed = worker.changed() => changed,
+        changed = seen => changed,
     }
 }
 

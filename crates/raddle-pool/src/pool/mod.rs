@@ -10,6 +10,8 @@ mod tests;
 
 use std::{future::Future, sync::Arc};
 
+use tokio::task::JoinHandle;
+
 pub use self::builder::PoolBuilder;
 use self::keeper::Keeper;
 use crate::{On, WorkerMetadata, WorkerProxy, discovery::DiscoveryError, worker::Patience};
@@ -74,6 +76,14 @@ impl WorkerPool {
     /// Runs a future in which routines are called on this pool.
     pub fn scope<F: Future>(&self, future: F) -> impl Future<Output = F::Output> + use<F> {
         self.proxy.scope(future)
+    }
+
+    /// Spawns a task in which routines are called on this pool. A task of [`tokio::spawn`] is outside of every scope.
+    pub fn spawn<F>(&self, future: F) -> JoinHandle<F::Output>
+    where
+        F: Future<Output: Send> + Send + 'static,
+    {
+        self.proxy.spawn(future)
     }
 
     /// Stops it: calls in flight are cancelled. Returns when its workers are gone.

@@ -16,6 +16,7 @@ use super::keeper::{Keeper, Plan};
 use crate::{
     Uid, WorkerMetadata,
     balancer::Context,
+    membership::PoolKey,
     worker::{Patience, Worker, WorkerError},
 };
 
@@ -120,6 +121,7 @@ async fn kept(is_deaf: bool) -> (Arc<Keeper>, Context, Arc<Theatre>) {
         publishers: Vec::new(),
         start_timeout: None,
         limit: 1,
+        key: PoolKey::generate(),
         credentials: None,
         is_called_here: true,
     };

@@ -3,16 +3,21 @@
 //! A route is for finding workers and says nothing else of them. It travels with every call, so it is bounded, written once for each change of
 //! what is known, and read by none but those who call somebody.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use raddle_wire::{Message, v1};
 use tokio::{runtime::Handle, sync::OnceCell};
 
-use super::{WorkerProxy, resource::ResourcePool};
+use super::{Members, WorkerProxy, resource::ResourcePool};
 use crate::{
-    CallError, NoWorkersAvailable, WorkerMetadata, balancer::Entry, connection::Address,
-    credentials::WorkerCredentials, encoding, scope::To,
+    CallError, NoWorkersAvailable, WorkerMetadata,
+    balancer::{Entry, balancer_by_name},
+    connection::{self, Address},
+    credentials::WorkerCredentials,
+    encoding,
+    membership::PoolKey,
+    scope::To,
 };
 
 /// So many workers are named. Enough for any routine, and little enough for every call.
@@ -24,17 +29,29 @@ const LONGEST: usize = 64 * 1024;
 /// So many ways to call others are kept. Whoever is called from more pools than that at a time makes some of them anew.
 const KEPT: usize = 64;
 
+/// How calls are made, wherever they go.
+fn manner(balancer: Option<&str>, limit: usize) -> v1::Route {
+    // Nothing means the default.
+    let limit = if limit == connection::LIMIT { 0 } else { u32::try_from(limit).unwrap_or(u32::MAX) };
+    v1::Route { balancer: balancer.unwrap_or_default().to_owned(), limit, ..v1::Route::default() }
+}
+
 /// To the workers of a pool of this user on this machine that have these tags.
-pub(super) fn by_name(pool: &str, tags: Vec<String>) -> Bytes {
-    v1::Route { pool: pool.to_owned(), tags, ..v1::Route::default() }.encode_to_vec().into()
+pub(super) fn by_name(pool: &str, tags: Vec<String>, balancer: Option<&str>, limit: usize) -> Bytes {
+    v1::Route { pool: pool.to_owned(), tags, ..manner(balancer, limit) }.encode_to_vec().into()
+}
+
+/// To the workers that the pool of this id has started.
+pub(super) fn to_members(id: &str, balancer: Option<&str>, limit: usize) -> Bytes {
+    v1::Route { members: id.to_owned(), ..manner(balancer, limit) }.encode_to_vec().into()
 }
 
 /// To these workers, as many as there is room for: our own first, then those that have taken a call before, for of the others nobody knows whether they
 /// are there.
-pub(super) fn to(workers: &[Entry]) -> Bytes {
+pub(super) fn to(workers: &[Entry], balancer: Option<&str>, limit: usize) -> Bytes {
     let mut order: Vec<_> = workers.iter().collect();
     order.sort_by_cached_key(|worker| (!worker.is_own(), !worker.is_met()));
-    let (mut route, mut length) = (v1::Route::default(), 0);
+    let (mut route, mut length) = (manner(balancer, limit), 0);
     for (worker, place) in order.iter().filter_map(|worker| Some((worker, worker.place_for_others()?))) {
         let named = v1::WorkerMetadata {
             uid: worker.metadata.uid.to_string(),
@@ -49,6 +66,7 @@ pub(super) fn to(workers: &[Entry]) -> Bytes {
             break;
         }
         route.workers.push(named);
+        route.own += u32::from(worker.is_own());
     }
     route.encode_to_vec().into()
 }
@@ -58,8 +76,15 @@ pub(crate) struct Proxies {
     kept: Arc<ResourcePool<Key, OnceCell<WorkerProxy>>>,
     /// Where they run, whatever runtime a routine calls from.
     runtime: Handle,
-    /// As whom routines call others.
-    credentials: Option<WorkerCredentials>,
+    own: Own,
+}
+
+/// As whom routines call others.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Own {
+    pub(crate) credentials: Option<WorkerCredentials>,
+    /// That of the pool that has started the worker.
+    pub(crate) pool_key: Option<PoolKey>,
 }
 
 /// Where calls go, as it is sent.
@@ -72,8 +97,8 @@ struct Key {
 
 impl Proxies {
     /// Each is kept for so long when no routine needs it.
-    pub(crate) fn new(ttl: Duration, credentials: Option<WorkerCredentials>, runtime: &Handle) -> Arc<Self> {
-        Arc::new(Self { kept: ResourcePool::new(ttl, KEPT, runtime.clone()), runtime: runtime.clone(), credentials })
+    pub(crate) fn new(ttl: Duration, own: Own, runtime: &Handle) -> Arc<Self> {
+        Arc::new(Self { kept: ResourcePool::new(ttl, KEPT, runtime.clone()), runtime: runtime.clone(), own })
     }
 }
 
@@ -95,7 +120,7 @@ impl Given {
         let key = Key { route: Bytes::copy_from_slice(route), is_from_here: *is_from_here };
         let cell = proxies.kept.get(&key, OnceCell::new);
         let made = cell.get_or_try_init(|| async {
-            let starting = proxies.runtime.spawn(start(key, proxies.credentials.clone()));
+            let starting = proxies.runtime.spawn(start(key, proxies.own.clone()));
             starting.await.unwrap_or(Err(CallError::NoPool))
         });
         made.await.cloned()
@@ -108,18 +133,42 @@ impl fmt::Debug for Given {
     }
 }
 
-async fn start(Key { route, is_from_here }: Key, own: Option<WorkerCredentials>) -> Result<WorkerProxy, CallError> {
-    let v1::Route { pool, tags, workers } = v1::Route::decode(route).map_err(|_| CallError::NoPool)?;
-    let proxy = match (pool.is_empty(), believable(workers, is_from_here)) {
-        // A pool of the caller's machine, which is not this one, or nobody at all.
-        (false, _) if !is_from_here => return Err(CallError::NoPool),
-        (false, _) => WorkerProxy::of_pool(pool).tags(tags),
-        (true, workers) if workers.is_empty() => return Err(CallError::NoPool),
-        (true, workers) => WorkerProxy::of_workers(workers),
+async fn start(key: Key, own: Own) -> Result<WorkerProxy, CallError> {
+    let mut route = v1::Route::decode(key.route.clone()).map_err(|_| CallError::NoPool)?;
+    let is_by_name = !route.members.is_empty() || !route.pool.is_empty();
+    // A pool of the caller's machine, which is not this one.
+    if is_by_name && !key.is_from_here {
+        return Err(CallError::NoPool);
+    }
+    let members = |which| own.pool_key.clone().map(|key| Members { key, which });
+    let proxy = if !route.members.is_empty() {
+        WorkerProxy::of_members(&route.members).members(members(None)).route_as_given(key.route)
+    } else if !route.pool.is_empty() {
+        WorkerProxy::of_pool(&route.pool).tags(route.tags.clone()).route_as_given(key.route)
+    } else {
+        let started: BTreeSet<_> =
+            route.workers.iter().take(route.own as usize).filter_map(|worker| worker.uid.parse().ok()).collect();
+        let workers = believable(std::mem::take(&mut route.workers), key.is_from_here);
+        if workers.is_empty() {
+            return Err(CallError::NoPool);
+        }
+        // What is not believed here is not passed on.
+        route.own = workers.iter().filter(|worker| started.contains(&worker.uid)).count() as u32;
+        route.workers = workers.iter().cloned().map(Into::into).collect();
+        let passed_on = route.encode_to_vec().into();
+        WorkerProxy::of_workers(workers).members(members(Some(started))).route_as_given(passed_on)
     };
-    // A routine that waits for those it calls holds their places: with a bound, enough of them would wait for each other for ever.
-    let started = proxy.limit(usize::MAX).known_by(own).start().await;
-    started.map_err(|error| NoWorkersAvailable(Some(error.to_string())).into())
+    let limit = if route.limit == 0 { connection::LIMIT } else { route.limit as usize };
+    let proxy = proxy.limit(limit).known_by(own.credentials);
+    let proxy = match balancer_by_name(&route.balancer) {
+        Some(balancer) => proxy.balancer(balancer),
+        None if route.balancer.is_empty() => proxy,
+        None => {
+            tracing::warn!(balancer = route.balancer, "is not known here: register it with `raddle::balancer!`. Calls of routines are made in turn");
+            proxy
+        }
+    };
+    proxy.start().await.map_err(|error| NoWorkersAvailable(Some(error.to_string())).into())
 }
 
 /// Those that can be workers. They were named by whoever has called: on another machine, what is at the loopback or at a Unix socket is somebody else.
@@ -186,13 +235,14 @@ mod tests {
         let route = || {
             context.route(|workers| {
                 made.set(made.get() + 1);
-                to(workers)
+                to(workers, Some("sticky"), 7)
             })
         };
         let first = route();
         assert!(first.len() < SHORT);
         assert_eq!((route(), made.get()), (first.clone(), 1), "it is made once");
-        let v1::Route { workers, .. } = v1::Route::decode(first).unwrap();
+        let v1::Route { workers, own, balancer, limit, .. } = v1::Route::decode(first).unwrap();
+        assert_eq!((own, balancer.as_str(), limit), (1, "sticky", 7));
         assert_eq!((workers.len(), workers[0].address.as_str()), (WORKERS, "10.0.1.1:7000"), "its own is among them");
         assert!(workers.iter().all(|worker| worker.tags.is_empty()));
         let long = "x".repeat(500);
@@ -213,8 +263,8 @@ mod tests {
 
     #[tokio::test]
     async fn whoever_may_not_say_where_calls_go_says_nothing() {
-        let route = by_name("pool", vec![]);
-        let proxies = Proxies::new(Duration::ZERO, None, &Handle::current());
+        let route = by_name("pool", vec![], None, connection::LIMIT);
+        let proxies = Proxies::new(Duration::ZERO, Own::default(), &Handle::current());
         let of = |routing: Routing, route| routing.of(route, &proxies);
         assert!(matches!(of(Routing::Nowhere, route.clone()), To::Nowhere));
         assert!(matches!(of(Routing::Anywhere, Bytes::new()), To::Nowhere));

@@ -46,7 +46,7 @@ impl Taken {
         sink: Sink,
         poll: PollWatch,
     ) -> Self {
-        let v1::Call { arguments, timeout_ms, context, traceparent, tracestate, .. } = call;
+        let v1::Call { arguments, timeout_ms, context, traceparent, tracestate, depth, .. } = call;
         let received = |(name, bytes)| (name, Value::received(encoding, bytes));
         let timeout = (timeout_ms > 0).then(|| Duration::from_millis(timeout_ms));
         let trace = traceparent.parse().ok().map(|parent| Trace { parent, state: tracestate.parse().ok() });
@@ -56,6 +56,7 @@ impl Taken {
             trace,
             // As far away as there is, if it is said to be further.
             deadline: timeout.and_then(|timeout| Instant::now().checked_add(timeout)),
+            depth: depth.saturating_add(1),
         };
         Self { routine, encoding, arguments, scope, sink, poll }
     }

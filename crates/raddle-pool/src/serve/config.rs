@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     WorkerMetadata,
     credentials::Recipe,
+    membership::PoolKey,
     worker::{ProcessSettings, Tally},
 };
 
@@ -21,6 +22,8 @@ pub(crate) struct Settings {
     /// Its address is given. It has no credentials: they are made from this.
     pub(crate) process: ProcessSettings,
     pub(crate) credentials: Option<Recipe>,
+    /// That of the pool that starts it, if it is one.
+    pub(crate) pool_key: Option<PoolKey>,
 }
 
 /// What asks a worker what it has done. A byte, after the line that says what it is to be.

@@ -41,7 +41,7 @@ use crate::{
     Encoding, WorkerMetadata,
     connection::Address,
     credentials::Recipe,
-    proxy::Proxies,
+    proxy::{Own, Proxies},
     stream::{CONNECTION_WINDOW, GRPC, LINK, MAX_MESSAGE, STREAM_WINDOW},
 };
 
@@ -151,7 +151,12 @@ async fn serve(settings: &Settings, version: &str, leash: &File, threads: &Handl
         reserve: Reserve::new(threads, reserve_threads()),
         control: Handle::current(),
         // Routines that call others do it as this worker.
-        proxies: Proxies::new(process.proxy_pool_ttl, credentials, threads),
+        proxies: Proxies::new(
+            process.proxy_pool_ttl,
+            Own { credentials, pool_key: settings.pool_key.clone() },
+            threads,
+        ),
+        member: settings.pool_key.clone().map(|key| (key, process.uid)),
         gate: Arc::clone(&gate),
         max_blocking: process.max_blocking,
         max_in_flight: process.max_in_flight,

@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::PathBuf,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
     time::Duration,
 };
 
@@ -15,6 +15,7 @@ use super::{Patience, ProcessSettings, Tally, Worker, WorkerError, WorkerProcess
 use crate::{
     Uid, WorkerMetadata,
     credentials::{Allow, WorkerCredentials},
+    membership::PoolKey,
 };
 
 /// How long a worker may take to end, beyond what its calls may.
@@ -25,6 +26,8 @@ const BEYOND: Duration = Duration::from_secs(2);
 pub struct LocalWorker {
     settings: ProcessSettings,
     process: Mutex<Option<Arc<WorkerProcess>>>,
+    /// That of the pool that has started it.
+    pool_key: OnceLock<PoolKey>,
     /// Tells that it is another process now.
     restarted: Notify,
 }
@@ -113,7 +116,11 @@ impl LocalWorker {
         before.kill();
         before.ended().await;
         let settings = ProcessSettings { address: Some(before.metadata().address.clone()), ..self.settings.clone() };
-        let process = WorkerProcess::start(&settings, timeout).await?;
+        let start = WorkerProcess::start(&settings, timeout);
+        let process = match self.pool_key.get().cloned() {
+            Some(key) => key.starting(start).await?,
+            None => start.await?,
+        };
         *self.lock() = Some(Arc::new(process));
         self.restarted.notify_one();
         Ok(())
@@ -127,7 +134,7 @@ impl LocalWorker {
 /// One whose process is to be so.
 impl From<ProcessSettings> for LocalWorker {
     fn from(settings: ProcessSettings) -> Self {
-        Self { settings, process: Mutex::default(), restarted: Notify::new() }
+        Self { settings, process: Mutex::default(), pool_key: OnceLock::new(), restarted: Notify::new() }
     }
 }
 
@@ -152,6 +159,9 @@ impl Worker for LocalWorker {
     async fn start(&self, timeout: Option<Duration>) -> Result<(), WorkerError> {
         if self.process().is_some() {
             return Err(WorkerError::Started);
+        }
+        if let Some(key) = PoolKey::of_starting_pool() {
+            let _ = self.pool_key.set(key);
         }
         let process = WorkerProcess::start(&self.settings, timeout).await?;
         *self.lock() = Some(Arc::new(process));

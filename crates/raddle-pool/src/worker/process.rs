@@ -27,6 +27,7 @@ use crate::{
     Uid, WorkerMetadata,
     connection::Address,
     credentials::{Allow, WorkerCredentials},
+    membership::PoolKey,
     serve::{self, ARGUMENT, Report, Settings},
 };
 
@@ -274,6 +275,7 @@ async fn hear(settings: &ProcessSettings, leash: &mut Leash) -> Result<WorkerMet
         tid: next_tid(),
         process: ProcessSettings { address: Some(address), ..settings.clone() },
         credentials: settings.credentials.as_ref().map(|credentials| credentials.recipe().clone()),
+        pool_key: PoolKey::of_starting_pool(),
     };
     leash.tell(&told).await.map_err(|_| hung_up())?;
     match leash.hear().await {

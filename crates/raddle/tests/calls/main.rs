@@ -12,6 +12,7 @@ mod faults;
 mod finds;
 mod limits;
 mod modes;
+mod nested;
 mod plain;
 mod proxies;
 mod routines;

@@ -5,11 +5,19 @@ use std::{
     fmt,
     path::PathBuf,
     pin::Pin,
+    sync::atomic::{AtomicUsize, Ordering},
     task::{Context, Poll},
     time::Duration,
 };
 
-use raddle::{Stream, context::Key};
+use raddle::{
+    CallError, Stream,
+    context::Key,
+    pool::{
+        balancer::{self, Balancer},
+        connection::{Outgoing, Replies},
+    },
+};
 use serde::{Deserialize, Serialize};
 
 pub(crate) static TENANT: Key<String> = Key::new("tenant");
@@ -163,6 +171,65 @@ pub(crate) async fn nested(depth: u32) -> Result<u32, String> {
     let below = Box::pin(nested(depth - 1)).await.map_err(|error| error.to_string())?;
     Ok(below + 1)
 }
+
+/// The process of another one, which is called with this key.
+#[raddle::routine(name = "pid_below")]
+pub(crate) async fn pid_below(key: u64) -> Result<u32, String> {
+    pid().key(key).await.map_err(|error| error.to_string())
+}
+
+/// How many of `calls` others are in flight at a time, at most.
+#[raddle::routine(name = "crowd_below")]
+pub(crate) async fn crowd_below(calls: usize) -> Result<usize, String> {
+    let mut most = 0;
+    for call in (0..calls).map(|_| raddle::spawn(crowd())).collect::<Vec<_>>() {
+        most = most.max(call.await.expect("it does not panic").map_err(|error| error.to_string())?);
+    }
+    Ok(most)
+}
+
+/// How many calls of this are in flight.
+#[raddle::routine(name = "crowd")]
+pub(crate) async fn crowd() -> usize {
+    static CROWD: AtomicUsize = AtomicUsize::new(0);
+    let here = CROWD.fetch_add(1, Ordering::SeqCst) + 1;
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    CROWD.fetch_sub(1, Ordering::SeqCst);
+    here
+}
+
+/// Calls another one from a task that it has spawned: in its scope, and outside of it.
+#[raddle::routine(name = "add_in_task")]
+pub(crate) async fn add_in_task(is_in_scope: bool) -> Result<u64, String> {
+    let call = async { add(1, 2).await };
+    let task = if is_in_scope { raddle::spawn(call) } else { tokio::spawn(call) };
+    task.await.expect("it does not panic").map_err(|error| error.to_string())
+}
+
+/// Calls the first worker that there is, always.
+#[derive(Default)]
+pub(crate) struct First;
+
+#[raddle::async_trait]
+impl Balancer for First {
+    async fn dispatch(
+        &self,
+        call: Outgoing,
+        context: &balancer::Context,
+        timeout: Option<Duration>,
+    ) -> Result<Replies, CallError> {
+        balancer::attempt(call, context, timeout, |candidates| {
+            candidates.iter().min_by_key(|(_, worker)| worker.metadata.uid).map(|(place, _)| place)
+        })
+        .await
+    }
+
+    fn name(&self) -> Option<&'static str> {
+        Some("first")
+    }
+}
+
+raddle::balancer!("first", First);
 
 /// Has another one rest.
 #[raddle::routine(name = "rest_below")]

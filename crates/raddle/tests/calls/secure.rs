@@ -230,6 +230,39 @@ async fn rules_say_who_may_call_what_and_who_may_stop_a_worker() {
     .await;
 }
 
+/// In a pool, the callers of a worker have its certificate, or none at all.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pool_with_one_way_tls_or_rules_calls_its_workers_and_they_each_other() {
+    within(60, async {
+        let trust = Trust::new();
+        let name: PeerName = "spiffe://test/worker".parse().unwrap();
+        let recipe = trust.recipe(&trust.issue("spiffe://test/worker")).expecting([name]);
+        let one_way = recipe.clone().mutual(false).load().unwrap();
+        for (own, rules) in [
+            (one_way.clone(), None),
+            (one_way.clone(), Some("spiffe://test/other = add")),
+            (recipe.load().unwrap(), Some("spiffe://test/other = add")),
+        ] {
+            let worker = own.clone();
+            let factory = move |tags: &_| {
+                let worker = LocalWorker::new(tags).program(CALLEE).credentials(worker.clone());
+                match rules {
+                    Some(rules) => worker.allow(rules.parse().unwrap()),
+                    None => worker,
+                }
+            };
+            let pool = WorkerPool::builder().size(2).worker(factory).credentials(own.clone()).start().await.unwrap();
+            assert_eq!(routines::add(1, 2).on(&pool).await, Ok(3), "{rules:?}");
+            assert_eq!(routines::nested(4).on(&pool).await, Ok(4), "{rules:?}");
+            // Others with the same certificate, or without one, are asked as ever.
+            let other = called_by(&own, &pool.workers()[0]).await;
+            assert_eq!(matches!(other, Err(CallError::Denied(_))), rules.is_some(), "{other:?}");
+            pool.stop().await;
+        }
+    })
+    .await;
+}
+
 /// A routine calls others as its worker. Where those are, its caller does not say, unless he may.
 #[tokio::test(flavor = "multi_thread")]
 async fn only_those_who_may_say_where_the_calls_of_a_routine_go() {

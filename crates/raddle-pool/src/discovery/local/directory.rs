@@ -20,15 +20,24 @@ pub(super) struct Directory {
 }
 
 impl Directory {
-    /// That of this user.
+    /// That of this user, for pools by their names.
     pub(super) fn of_user() -> Self {
+        Self::of_user_for("pools")
+    }
+
+    /// That of this user, for the workers that a pool has started, by its id.
+    pub(super) fn of_members() -> Self {
+        Self::of_user_for("members")
+    }
+
+    fn of_user_for(what: &str) -> Self {
         let user = rustix::process::geteuid().as_raw();
         // The environment may be that of another user.
         let from_env = env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute());
         let known = from_env.into_iter().chain([format!("/run/user/{user}").into()]);
         let root = known.into_iter().find(|path| check_owner(path).is_ok());
         let root = root.unwrap_or_else(|| format!("/tmp/raddle-{user}").into());
-        Self { path: root.join("raddle/pools"), root }
+        Self { path: root.join("raddle").join(what), root }
     }
 
     /// Another one.

@@ -54,6 +54,11 @@ impl LocalDiscovery {
         Self::in_directory(Directory::of_user(), namespace)
     }
 
+    /// One for the workers that a pool has started, by the id that it has and no other: pools of one name do not mix there, and are listed nowhere.
+    pub(crate) fn of_members(id: &str) -> Result<Self, DiscoveryError> {
+        Self::in_directory(Directory::of_members(), id)
+    }
+
     /// The same, in another folder. It is made if it is not there; if it is, it must belong to this user alone.
     pub fn in_folder(pools: impl Into<PathBuf>, namespace: &str) -> Result<Self, DiscoveryError> {
         Self::in_directory(Directory::at(pools.into()), namespace)

@@ -11,6 +11,7 @@ use crate::{
     balancer::Context,
     connection,
     discovery::{LocalDiscovery, Publisher},
+    membership::PoolKey,
     pool::keeper::{Keeper, Plan},
     worker::{Patience, Tally},
 };
@@ -98,6 +99,7 @@ impl Service {
             publishers,
             start_timeout: options.start_timeout,
             limit: connection::LIMIT,
+            key: PoolKey::generate(),
             credentials: options.process.credentials.clone(),
             is_called_here: false,
             make: Arc::new(move |place, _| options.worker(place)),
