@@ -15,7 +15,7 @@ use tokio::{sync::watch, time::Instant};
 use super::standing::{Standing, UnderWay};
 use crate::{
     RpcError, Uid, WorkerMetadata,
-    connection::{Address, ConnectionFactory, Outgoing, Replies, Wait},
+    connection::{Address, ConnectionFactory, OnLoss, Outgoing, Replies, Wait},
 };
 
 /// The workers of one pool, and the ways to them. Kept by its proxy from what a discovery tells; balancers remove workers that are no use.
@@ -186,6 +186,7 @@ impl Entry {
         let outcome = self.factory.connect().dispatch_in_turn(call, timeout, wait, || under_way.send()).await;
         under_way.hear(outcome.as_ref().err());
         let mut replies = outcome?;
+        replies.on_loss(Arc::clone(&self.standing) as Arc<dyn OnLoss>);
         replies.hold(under_way);
         Ok(replies)
     }

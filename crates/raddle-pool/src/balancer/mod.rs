@@ -67,7 +67,6 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 
-pub(crate) use self::{key::hash_key, named::balancer_by_name};
 pub use self::{
     attempt::{Candidates, attempt},
     context::{Context, Entry},
@@ -78,6 +77,7 @@ pub use self::{
     round_robin::RoundRobin,
     sticky::Sticky,
 };
+pub(crate) use self::{key::hash_key, named::balancer_by_name};
 use crate::{
     CallError,
     connection::{Outgoing, Replies},

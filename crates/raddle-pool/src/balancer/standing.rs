@@ -16,7 +16,7 @@ use super::{
     breaker::{Happening, Health},
     latency::Latency,
 };
-use crate::{Blame, RpcError, Uid};
+use crate::{Blame, RpcError, Uid, connection::OnLoss};
 
 /// What is known of a worker.
 pub(super) struct Standing {
@@ -124,6 +124,12 @@ impl Standing {
 
     fn known(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl OnLoss for Standing {
+    fn lost(&self) {
+        (self.doubt)();
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::{Balancer, Candidates, Context, attempt, key::weigh, round_robin, named::STICKY};
+use super::{Balancer, Candidates, Context, attempt, key::weigh, named::STICKY, round_robin};
 use crate::{
     CallError,
     connection::{Outgoing, Replies},

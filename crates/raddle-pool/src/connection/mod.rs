@@ -25,7 +25,11 @@ pub use self::{
     outgoing::Outgoing,
     replies::Replies,
 };
-pub(crate) use self::{channel::Way, reach::Wait, replies::Step};
+pub(crate) use self::{
+    channel::Way,
+    reach::Wait,
+    replies::{OnLoss, Step},
+};
 use crate::{
     RpcError,
     credentials::WorkerCredentials,

@@ -31,6 +31,13 @@ pub struct Replies {
     turn: Option<Turn>,
     /// What others have it keep as long.
     guest: Option<Box<dyn Send>>,
+    /// Hears that the worker was lost with the call.
+    loss: Option<Arc<dyn OnLoss>>,
+}
+
+/// Hears that a worker was lost that had taken a call.
+pub(crate) trait OnLoss: Send + Sync {
+    fn lost(&self);
 }
 
 /// What a call keeps while it lasts.
@@ -64,7 +71,7 @@ impl Step {
 
 impl Replies {
     pub(super) fn new(from: Answers, encoding: Encoding, turn: Turn) -> Self {
-        Self { first: None, from, encoding, is_taken: false, turn: Some(turn), guest: None }
+        Self { first: None, from, encoding, is_taken: false, turn: Some(turn), guest: None, loss: None }
     }
 
     /// How values in it are written.
@@ -77,6 +84,11 @@ impl Replies {
         if self.turn.is_some() {
             self.guest = Some(Box::new((self.guest.take(), guest)));
         }
+    }
+
+    /// Tells this if the worker is lost before the call is over.
+    pub(crate) fn on_loss(&mut self, loss: Arc<dyn OnLoss>) {
+        self.loss = Some(loss);
     }
 
     /// The same, once the worker has taken the call.
@@ -103,6 +115,7 @@ impl Replies {
         }
         Poll::Ready(match step {
             Step::Refused(error) if self.is_taken && error.code != Code::InvalidArgument => {
+                self.loss.take().into_iter().for_each(|loss| loss.lost());
                 Step::Refused(RpcError { may_have_begun: true, ..error })
             }
             step => {

@@ -20,9 +20,9 @@ use crate::{
 /// How long it may take to connect. A worker that listens accepts at once.
 pub(super) const CONNECT: Duration = Duration::from_secs(5);
 
-/// How long the machine of a worker without links may take to acknowledge what it is sent. The kernel retransmits meanwhile, and then ends the
-/// connection: a machine that is gone is given up within 1.5 s.
-const UNACKNOWLEDGED: Duration = Duration::from_millis(1200);
+/// How long the machine of a worker without links may take to acknowledge what it is sent. The kernel retransmits meanwhile, and then ends the connection. It
+/// does so as well when the worker reads nothing and the TCP window is full, so that this is as long as a worker may stand still.
+const UNACKNOWLEDGED: Duration = Duration::from_secs(10);
 
 /// Where a worker serves, and as whom it is spoken to. Whoever has the same can have the same connection.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,9 +1,11 @@
 //! Finding out what a worker reads, with workers that are written by others, served in this process.
 
 use std::{
+    io,
     os::fd::{AsFd, AsRawFd, OwnedFd},
     pin::Pin,
     sync::{Arc, Mutex},
+    task::{Context, Poll, ready},
     time::{Duration, Instant},
 };
 
@@ -15,8 +17,15 @@ use raddle_wire::{
     ENCODINGS,
     v1::{self, reply::What, worker_server},
 };
-use tokio::net::{TcpListener, UnixListener};
-use tonic::{Code, Request, Response, Status, transport::Server};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::{TcpListener, TcpStream, UnixListener},
+    time::{Sleep, sleep},
+};
+use tonic::{
+    Code, Request, Response, Status,
+    transport::{Server, server::Connected},
+};
 
 use super::*;
 use crate::Uid;
@@ -203,8 +212,79 @@ async fn a_machine_that_is_gone_is_noticed_though_its_worker_has_no_links() {
     let began = Instant::now();
     let error = worker.call(2.5).await.unwrap_err();
     // HTTP/2 itself would take 20 s.
-    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(18), "{:?}", began.elapsed());
     assert!(error.may_have_begun && asks == 1 && worker.called().is_empty(), "{error:?}");
     // Another connection is another matter.
     assert_eq!(worker.call(3.5).await, Ok((Json, Bytes::from_static(b"[3.5]"))));
+}
+
+/// A connection that is not read for a while, once so much of it was.
+struct Stalling {
+    stream: TcpStream,
+    left: usize,
+    pause: Pin<Box<Sleep>>,
+}
+
+impl AsyncRead for Stalling {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if self.left == 0 {
+            ready!(self.pause.as_mut().poll(cx));
+        }
+        let before = into.filled().len();
+        ready!(Pin::new(&mut self.stream).poll_read(cx, into))?;
+        let read = into.filled().len() - before;
+        if self.left > 0 && read >= self.left {
+            self.pause = Box::pin(sleep(Duration::from_secs(4)));
+        }
+        self.left = self.left.saturating_sub(read);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Stalling {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, from: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, from)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+impl Connected for Stalling {
+    type ConnectInfo = ();
+
+    fn connect_info(&self) {}
+}
+
+#[tokio::test]
+async fn a_worker_that_reads_nothing_for_a_while_keeps_its_connection() {
+    const LARGE: usize = 32 << 20;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let reader = Reader { reads: MessagePack, manner: Manner::Curt, called: Arc::default() };
+    let service = worker_server::WorkerServer::new(reader).max_decoding_message_size(2 * LARGE);
+    let incoming = stream::unfold(listener, |listener| async {
+        let stream = listener.accept().await.map(|(stream, _)| stream);
+        let stalling = |stream| Stalling { stream, left: 4096, pause: Box::pin(sleep(Duration::ZERO)) };
+        Some((stream.map(stalling), listener))
+    });
+    // HTTP/2 has room for all of it, so that it is TCP that has not.
+    let room = 2 * LARGE as u32;
+    let mut server = Server::builder().initial_stream_window_size(room).initial_connection_window_size(room);
+    tokio::spawn(server.add_service(service).serve_with_incoming(incoming.boxed()));
+    let arguments = Packed::new(1).argument("text", &"x".repeat(LARGE));
+    let rewrite = arguments.rewrite();
+    let call = v1::Call { arguments: arguments.finish().unwrap().into(), ..v1::Call::default() };
+    let call = Outgoing::new(call, rewrite, Default::default(), None).unwrap();
+    let factory = ConnectionFactory::new(&address, LIMIT).encodings(&[MessagePack].into());
+    let began = Instant::now();
+    let mut replies = factory.connect().dispatch(call, Some(Duration::from_secs(60))).await.unwrap();
+    assert!(began.elapsed() > Duration::from_secs(3), "it was not read: {:?}", began.elapsed());
+    assert_eq!(replies.next().await, Step::Taken);
+    assert!(matches!(replies.next().await, Step::Item(value) if value.len() > LARGE));
 }

@@ -164,7 +164,10 @@ async fn start(key: Key, own: Own) -> Result<WorkerProxy, CallError> {
         Some(balancer) => proxy.balancer(balancer),
         None if route.balancer.is_empty() => proxy,
         None => {
-            tracing::warn!(balancer = route.balancer, "is not known here: register it with `raddle::balancer!`. Calls of routines are made in turn");
+            tracing::warn!(
+                balancer = route.balancer,
+                "is not known here: register it with `raddle::balancer!`. Calls of routines are made in turn"
+            );
             proxy
         }
     };

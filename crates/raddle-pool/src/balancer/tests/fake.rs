@@ -34,6 +34,8 @@ pub(super) enum Does {
     RefuseAfter(Duration, Code),
     /// Says nothing at all.
     Hang,
+    /// Takes it, and then breaks.
+    Break,
 }
 
 /// A worker.
@@ -131,6 +133,10 @@ impl worker_server::Worker for Serving {
                 Err(Status::new(code, "as told"))
             }
             Does::Hang => std::future::pending().await,
+            Does::Break => {
+                let ack = Ok(v1::Reply { what: Some(What::Ack(v1::Ack {})) });
+                Ok(Response::new(stream::iter([ack, Err(Status::unavailable("as told"))]).boxed()))
+            }
             Does::Take => {
                 let mut may_end = self.0.may_end.subscribe();
                 let ack = stream::iter([Ok(v1::Reply { what: Some(What::Ack(v1::Ack {})) })]);

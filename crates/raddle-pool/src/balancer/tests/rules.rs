@@ -2,7 +2,10 @@
 
 use std::{
     cell::Cell,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -16,6 +19,7 @@ use super::{
 use crate::{
     CallError, NoWorkersAvailable,
     balancer::{Balancer, Context, LeastLoaded, PowerOfTwo, RoundRobin, Sticky},
+    connection::Step,
 };
 
 fn all() -> [Arc<dyn Balancer>; 4] {
@@ -239,4 +243,19 @@ async fn a_call_counts_until_it_is_over_or_dropped() {
     fakes[0].now_does(Does::Hang);
     let cancelled = tokio::time::timeout(Duration::from_millis(50), call(&RoundRobin, &context, None)).await;
     assert!(cancelled.is_err() && in_flight() == 0);
+}
+
+#[tokio::test]
+async fn a_worker_that_is_lost_with_a_call_is_a_reason_to_find_out_whether_it_is_there() {
+    let (context, fakes) = pool([Does::Break]);
+    let doubts = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&doubts);
+    context.doubt_by(move |_| _ = counted.fetch_add(1, Ordering::Relaxed));
+    let mut replies = RoundRobin.dispatch(fake::call(None), &context, None).await.unwrap();
+    assert_eq!((replies.next().await, doubts.load(Ordering::Relaxed)), (Step::Taken, 0));
+    assert!(matches!(replies.next().await, Step::Refused(error) if error.may_have_begun));
+    assert_eq!(doubts.load(Ordering::Relaxed), 1);
+    fakes[0].now_does(Does::Take);
+    call(&(Arc::new(RoundRobin) as Arc<dyn Balancer>), &context, None).await.unwrap();
+    assert_eq!(doubts.load(Ordering::Relaxed), 1, "one that ends well is none");
 }
