@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use raddle_core::TaskView;
+pub(crate) use raddle_fabric::text::{count, time};
 
 /// How long ago something was: `3s`, `5m`, `2h`, `4d`.
 pub(crate) fn age(then: Timestamp, now: Timestamp) -> String {
@@ -36,21 +37,6 @@ pub(crate) fn took(task: &TaskView, now: Timestamp) -> Option<Duration> {
         None => (task.claimed_at?, now),
     };
     Duration::try_from(to.duration_since(from)).ok()
-}
-
-/// A time to the second.
-pub(crate) fn time(at: Timestamp) -> String {
-    at.strftime("%Y-%m-%d %H:%M:%SZ").to_string()
-}
-
-/// `1 task`, `2 tasks`, `2 processes`.
-pub(crate) fn count(n: u64, what: &str) -> String {
-    let end = match n {
-        1 => "",
-        _ if what.ends_with('s') => "es",
-        _ => "s",
-    };
-    format!("{n} {what}{end}")
 }
 
 /// How far a task says that it has come.

@@ -1,5 +1,7 @@
 //! Columns for people.
 
+pub(crate) use raddle_fabric::text::printable;
+
 /// Rows under headings, each column as wide as its widest cell.
 pub(crate) struct Table {
     rows: Vec<Vec<String>>,
@@ -87,11 +89,6 @@ const GAP: &str = "  ";
 /// Lines of a label and a value each.
 pub(crate) fn labelled(lines: &[(&str, String)]) -> String {
     lines.iter().map(|(label, value)| format!("{label:<11}{}\n", printable(value))).collect()
-}
-
-/// The text without what could move the cursor or change colours.
-pub(crate) fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
 #[cfg(test)]

@@ -2,11 +2,9 @@
 
 use raddle_broker::{Broker, TaskFilter};
 use raddle_core::{Spec, State, Target, TaskView, Tid, WorkerEntry, worker::WorkerStatus};
+use raddle_fabric::explain::{advise_on_worker, describe_worker};
 
-use crate::{
-    error::{Failure, Outcome},
-    format,
-};
+use crate::error::{Failure, Outcome};
 
 /// Whether this is a worker.
 pub(crate) fn is_worker(task: &TaskView) -> bool {
@@ -28,38 +26,6 @@ pub(crate) fn as_task(entry: &WorkerEntry) -> TaskView {
     }
 }
 
-/// How many of its slots are in use.
-pub(crate) fn busy(entry: &WorkerEntry) -> u32 {
-    // A share of a small whole number, told as such: rounding gives the number back.
-    (entry.load * f64::from(entry.info.concurrency)).round() as u32
-}
-
-/// How a worker is. `entry` is what the registry says; one that is gone has none.
-pub(crate) fn standing(task: &TaskView, entry: Option<&WorkerEntry>) -> String {
-    match entry {
-        Some(entry) => {
-            let slots = format::count(entry.info.concurrency.into(), "slot");
-            format!("is a worker, alive and {}, with {} of {slots} busy", entry.status.as_str(), busy(entry))
-        }
-        None if task.state.is_terminal() => format!("is a worker that is gone, {}", task.state),
-        None => "is a worker that is gone without a word".into(),
-    }
-}
-
-/// What can be done about a worker.
-pub(crate) fn advice(tid: Tid, entry: Option<&WorkerEntry>) -> String {
-    match entry.map(|entry| entry.status) {
-        Some(WorkerStatus::Paused) => {
-            format!("let it go on with 'raddle task resume {tid}', or stop it with 'raddle worker stop {tid}'")
-        }
-        Some(WorkerStatus::Draining) => {
-            format!("it leaves when that is done; 'raddle worker stop --kill {tid}' ends it now")
-        }
-        Some(_) => format!("'raddle task tree {tid}' shows what it runs, 'raddle worker stop {tid}' stops it"),
-        None => "start another with 'raddle worker start': it also takes back what this one may have left".into(),
-    }
-}
-
 /// Refuses a worker where only a task will do.
 pub(crate) async fn refuse(broker: &dyn Broker, task: &TaskView, done: &str) -> Outcome<()> {
     if !is_worker(task) {
@@ -67,7 +33,7 @@ pub(crate) async fn refuse(broker: &dyn Broker, task: &TaskView, done: &str) -> 
     }
     let workers = broker.workers().await?;
     let entry = workers.iter().find(|worker| worker.tid == task.tid);
-    let (standing, advice) = (standing(task, entry), advice(task.tid, entry));
+    let (standing, advice) = (describe_worker(task, entry), advise_on_worker(task.tid, entry));
     Err(Failure::Usage(format!("task {} {standing}, and cannot be {done}: {advice}", task.tid)))
 }
 

@@ -6,6 +6,7 @@
 pub mod contained;
 #[cfg(feature = "pool")]
 pub mod discovery;
+pub mod explain;
 pub mod group;
 pub mod handler;
 pub mod leftovers;
@@ -18,6 +19,7 @@ pub mod run;
 pub mod schedule;
 mod space;
 pub mod spawner;
+pub mod text;
 pub mod wait;
 pub mod worker;
 

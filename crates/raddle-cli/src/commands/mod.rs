@@ -10,7 +10,6 @@ mod delete;
 mod detach;
 mod doctor;
 mod each;
-pub(crate) mod explain;
 mod group;
 mod inspect;
 mod list;
@@ -31,6 +30,7 @@ mod start;
 mod status;
 mod stop;
 mod submit;
+mod task_explain;
 mod tree;
 mod up;
 mod wait;
@@ -156,6 +156,6 @@ async fn task(context: &Context, command: TaskCommand) -> Outcome {
         TaskCommand::Clean(args) => delete::clean(context, &args).await,
         TaskCommand::Recover { tid, timeout, force } => recover::recover(context, tid, timeout.0, force).await,
         TaskCommand::Tree { tid } => tree::tree(context, tid).await,
-        TaskCommand::Explain { tid } => explain::explain(context, tid).await,
+        TaskCommand::Explain { tid } => task_explain::explain(context, tid).await,
     }
 }

@@ -6,7 +6,10 @@ use raddle_broker::{Broker, Error};
 use raddle_core::{Exit, State, TaskView, Tid};
 use serde::de::DeserializeOwned;
 
-use crate::wait;
+use crate::{
+    explain::{PrintedReasons, explain_while},
+    wait,
+};
 
 /// A submitted task that will give back a `T`.
 pub struct Handle<T> {
@@ -63,9 +66,13 @@ impl<T> Handle<T> {
 }
 
 impl<T: DeserializeOwned> Handle<T> {
-    /// The result, as soon as there is one. May be asked for again, as long as the task's record is kept.
+    /// The result, as soon as there is one. May be asked for again, as long as the task's record is kept. If the task does not begin within 2 s, a warning in the
+    /// log says why, and what to do; at once, if no worker serves what it asks for.
     pub async fn result(&self) -> Result<T, TaskError> {
-        let TaskView { tid, state, report, .. } = wait::until_finished(&*self.broker, self.tid).await?;
+        let finished = wait::until_finished(&*self.broker, self.tid);
+        let (mut printed, print) = (PrintedReasons::default(), |line: String| tracing::warn!("{line}"));
+        let finished = explain_while(&*self.broker, self.tid, &mut printed, print, finished).await?;
+        let TaskView { tid, state, report, .. } = finished;
         let report = report.ok_or(TaskError::NeverBegan { tid, state })?;
         if state != State::Completed {
             return Err(TaskError::Ended { tid, state, exit: report.exit });
@@ -77,5 +84,62 @@ impl<T: DeserializeOwned> Handle<T> {
 impl<T> fmt::Debug for Handle<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Handle").field("tid", &self.tid).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{io, sync::Mutex, time::Duration};
+
+    use raddle_broker::{Submit, sqlite::Sqlite};
+    use raddle_core::{Spec, Target};
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Log(Arc<Mutex<Vec<u8>>>);
+
+    impl Log {
+        fn text(&self) -> String {
+            String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+        }
+    }
+
+    impl io::Write for Log {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[tokio::test]
+    async fn a_wait_for_a_task_that_no_worker_takes_says_why_and_what_to_do() {
+        let broker: Arc<dyn Broker> = Arc::new(Sqlite::in_memory().await.unwrap());
+        for (target, why, what_to_do) in [
+            (Spec::command(["true"]).target, "no worker is alive", "raddle worker start"),
+            (Target::Routine("sum".into()), "no live worker has that", "PROGRAM worker start"),
+        ] {
+            let log = Log::default();
+            let writer = log.clone();
+            let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
+            let _guard = tracing::subscriber::set_default(subscriber);
+            let tid = broker.submit(vec![Submit::new(Spec::new(target))]).await.unwrap()[0].tid();
+            let handle = Handle::<u32>::new(Arc::clone(&broker), tid);
+            let said = async {
+                while !log.text().contains(why) {
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+            };
+            tokio::select! {
+                result = handle.result() => panic!("there is none: {result:?}"),
+                said = tokio::time::timeout(Duration::from_secs(30), said) => said.expect("it is said"),
+            }
+            let text = log.text();
+            assert!(text.contains("WARN") && text.contains(&tid.to_string()) && text.contains(what_to_do), "{text}");
+            assert_eq!(text.lines().count(), 1, "{text}");
+        }
     }
 }

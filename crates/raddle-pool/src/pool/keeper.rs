@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
+    pin::pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -29,6 +30,9 @@ use crate::{
 
 /// How long the end of a worker may take to be noticed, after a call has met it.
 const NOTICED: Duration = Duration::from_millis(20);
+
+/// How long a program waits for the first worker before the log says why.
+const EXPLAIN_AFTER: Duration = Duration::from_secs(2);
 
 /// Makes the worker of a place, with these tags. Places are counted from 0; one that ends is followed by another in its place.
 pub(super) type Make = Arc<dyn Fn(usize, &BTreeSet<String>) -> Arc<dyn Worker> + Send + Sync>;
@@ -61,6 +65,8 @@ pub(super) struct Keeper {
     /// The one task that keeps them. None before it has begun, and after it was stopped.
     keeping: Mutex<Option<JoinSet<()>>>,
     counted: Mutex<Counted>,
+    /// How many workers had come when the log last said why one is waited for.
+    explained: Mutex<Option<u64>>,
 }
 
 /// Whose deeds are counted.
@@ -84,6 +90,8 @@ struct State {
     causes: Vec<String>,
     /// How often one has ended without having been told to, or could not be started.
     losses: u64,
+    /// How the last of these ended.
+    last_loss: Option<String>,
     /// Whether others are held back because of that.
     is_braking: bool,
     /// None is being started before a pause is over.
@@ -99,6 +107,7 @@ impl Keeper {
             stop: watch::Sender::new(None),
             keeping: Mutex::default(),
             counted: Mutex::default(),
+            explained: Mutex::default(),
         })
     }
 
@@ -118,7 +127,8 @@ impl Keeper {
         let Plan { size, quorum, .. } = self.plan;
         let mut state = self.state.subscribe();
         let decided = |state: &State| state.first >= quorum || state.causes.len() > size - quorum;
-        let causes = match state.wait_for(|state| decided(state)).await {
+        let waiting = self.explain_while(state.wait_for(|state| decided(state)));
+        let causes = match waiting.await {
             Ok(state) if state.first >= quorum => return Ok(()),
             Ok(state) => state.causes.clone(),
             Err(_) => Vec::new(),
@@ -256,11 +266,40 @@ impl Keeper {
     }
 
     /// One has ended without having been told to, or could not be started. The cause is why the first in a place could not serve.
-    pub(super) fn lost(&self, cause: Option<String>) {
+    pub(super) fn lost(&self, how: &str, is_cause: bool) {
         self.state.send_modify(|state| {
             state.losses += 1;
-            state.causes.extend(cause);
+            state.last_loss = Some(how.to_owned());
+            state.causes.extend(is_cause.then(|| how.to_owned()));
         });
+    }
+
+    /// Waits for workers. The log says why that takes so long, once for all that wait for the same.
+    async fn explain_while<T>(&self, waiting: impl Future<Output = T>) -> T {
+        let mut waiting = pin!(waiting);
+        if let Ok(done) = timeout(EXPLAIN_AFTER, &mut waiting).await {
+            return done;
+        }
+        let (arrivals, line) = {
+            let state = self.state.borrow();
+            let why = match &state.last_loss {
+                Some(how) => {
+                    format!("the last one ended too soon ({how}); look at what its program writes to standard error")
+                }
+                None => {
+                    "they are being started; what their program does before `#[raddle::main]` takes its time".to_owned()
+                }
+            };
+            (
+                state.arrivals,
+                format!("a pool waits for workers: {} of {} serve; {why}", state.serving.len(), self.plan.size),
+            )
+        };
+        let before = self.explained.lock().unwrap_or_else(PoisonError::into_inner).replace(arrivals);
+        if before != Some(arrivals) {
+            warn!("{line}");
+        }
+        waiting.await
     }
 
     /// Others are held back, or not any more; and whether none is being started because of that.
@@ -345,7 +384,7 @@ impl Source for Wants {
             };
             tokio::select! {
                 biased;
-                Ok(_) = state.wait_for(|state| state.arrivals > seen) => Wanted::Came,
+                Ok(_) = keeper.explain_while(state.wait_for(|state| state.arrivals > seen)) => Wanted::Came,
                 _ = stop.wait_for(Option::is_some) => Wanted::Never,
                 true = held_back => Wanted::HeldBack,
                 else => Wanted::Never,

@@ -105,7 +105,7 @@ impl Keeping {
                 self.there.remove(&id);
                 while self.lives.try_join_next().is_some() {}
                 if self.core.asked() == 0 {
-                    self.keeper.lost(cause.then(|| how.clone()));
+                    self.keeper.lost(&how, cause);
                 }
                 self.act(Event::Gone(id, End::Badly), &how);
             }

@@ -12,11 +12,12 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use super::keeper::{Keeper, Plan};
+use super::keeper::{Keeper, Plan, Wants};
 use crate::{
     Uid, WorkerMetadata,
     balancer::Context,
     membership::PoolKey,
+    proxy::{Source, Wanted},
     worker::{Patience, Worker, WorkerError},
 };
 
@@ -190,4 +191,63 @@ async fn one_that_does_not_stop_is_let_go_of() {
     keeper.stop(Patience::None).await;
     assert!((secs(10)..secs(60)).contains(&began.elapsed()), "{:?}", began.elapsed());
     assert!(keeper.serving().is_empty() && context.workers().is_empty());
+}
+
+/// A worker that takes a while to start.
+struct Slow(BTreeSet<String>, BTreeMap<String, String>);
+
+#[async_trait]
+impl Worker for Slow {
+    fn uid(&self) -> Uid {
+        Uid::of_address("unix-abstract:slow")
+    }
+
+    fn metadata(&self) -> Option<WorkerMetadata> {
+        Some(WorkerMetadata::at("unix-abstract:slow"))
+    }
+
+    fn tags(&self) -> &BTreeSet<String> {
+        &self.0
+    }
+
+    fn extra(&self) -> &BTreeMap<String, String> {
+        &self.1
+    }
+
+    async fn start(&self, _: Option<Duration>) -> Result<(), WorkerError> {
+        sleep(Duration::from_secs(10)).await;
+        Ok(())
+    }
+
+    async fn stop(&self, _: Patience) -> Result<(), WorkerError> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_wait_for_the_first_worker_is_explained_once() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+    let waiting = async {
+        let plan = Plan {
+            size: 1,
+            quorum: 1,
+            tags: BTreeSet::new(),
+            make: Arc::new(|_, _| Arc::new(Slow(BTreeSet::new(), BTreeMap::new()))),
+            publishers: Vec::new(),
+            start_timeout: None,
+            limit: 1,
+            key: PoolKey::generate(),
+            credentials: None,
+            is_called_here: true,
+        };
+        let keeper = Keeper::new(plan, Context::default());
+        let (wants, brief) = (Wants(Arc::clone(&keeper)), Duration::from_secs(1));
+        // Two calls, and who waits for the pool to start.
+        let calls = tokio::join!(wants.wanted(0, brief), wants.wanted(0, brief), keeper.started());
+        assert!(calls.2.is_ok() && [calls.0, calls.1] == [Wanted::Came; 2]);
+        keeper.stop(Patience::None).await;
+    };
+    let log = crate::testing::logged(|| runtime.block_on(waiting));
+    assert_eq!(log.matches("WARN").count(), 1, "{log}");
+    assert!(log.contains("a pool waits for workers: 0 of 1 serve; they are being started"), "{log}");
 }

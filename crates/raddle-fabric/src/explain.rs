@@ -1,12 +1,13 @@
-//! `raddle task explain`: why a task is not running.
+//! Why a task is not running, for `raddle task explain` and for those that wait for the task.
 
 use std::{
+    convert::Infallible,
     mem::{Discriminant, discriminant},
     time::Duration,
 };
 
 use jiff::Timestamp;
-use raddle_broker::{Broker, WaitingRequest};
+use raddle_broker::{Broker, Result, WaitingRequest};
 use raddle_core::{
     EventKind, QueueName, State, TaskView, Tid, WorkerEntry,
     manager::PRIME,
@@ -15,53 +16,47 @@ use raddle_core::{
     worker::WorkerStatus,
 };
 use serde::Serialize;
+use tokio::time::sleep;
 
-use crate::{args::TaskArg, context::Context, error::Outcome, format, tid, worker};
-
-pub(super) async fn explain(context: &Context, arg: TaskArg) -> Outcome {
-    let broker = context.onlooker().await?;
-    let task = tid::find(&*broker, arg).await?;
-    let Explanation { reason, text, hint } = explain_task(&*broker, &task).await?;
-    let record = Record { tid: task.tid, state: task.state, explanation: &text, hint: hint.as_deref(), reason };
-    context.show(&record, || {
-        let hint = hint.as_ref().map(|hint| format!("{hint}\n")).unwrap_or_default();
-        format!("{} {text}\n{hint}", title(&task))
-    })
-}
+use crate::text::{count, printable, time};
 
 /// Why a task is not running, in words.
-pub(crate) struct Explanation {
-    reason: Reason,
-    text: String,
+#[derive(Clone, Debug)]
+pub struct Explanation {
+    /// The reason.
+    pub reason: Reason,
+    /// In words.
+    pub text: String,
     /// What to do about it.
-    hint: Option<String>,
+    pub hint: Option<String>,
 }
 
 impl Explanation {
     /// The reason without its details, to tell one from another.
-    pub(crate) fn kind(&self) -> Discriminant<Reason> {
+    pub fn kind(&self) -> Discriminant<Reason> {
         discriminant(&self.reason)
     }
 
     /// Whether no live worker offers what the task asks for. A command needs no such worker: `raddle run` runs it itself.
-    pub(crate) fn is_unserved(&self) -> bool {
+    pub fn is_unserved(&self) -> bool {
         use Reason::{NoManager, NoTaskImage, NoWorkerForQueue, NotInThisVersion};
         matches!(self.reason, NotInThisVersion { .. } | NoTaskImage | NoManager { .. } | NoWorkerForQueue { .. })
     }
 
     /// One line about the task.
-    pub(crate) fn line(&self, task: &TaskView) -> String {
+    pub fn line(&self, task: &TaskView) -> String {
         let hint = self.hint.as_ref().map(|hint| format!("; {hint}")).unwrap_or_default();
         format!("{} {}{hint}", title(task), self.text)
     }
 }
 
-fn title(task: &TaskView) -> String {
-    format!("task {} ({})", task.tid, crate::table::printable(task.spec.display_name()))
+/// A task, as lines about it begin.
+pub fn title(task: &TaskView) -> String {
+    format!("task {} ({})", task.tid, printable(task.spec.display_name()))
 }
 
 /// Says why a task is not running.
-pub(crate) async fn explain_task(broker: &dyn Broker, task: &TaskView) -> Outcome<Explanation> {
+pub async fn explain_task(broker: &dyn Broker, task: &TaskView) -> Result<Explanation> {
     let workers = broker.workers().await?;
     let ahead = match task.state {
         State::Created => broker.waiting(WaitingRequest::ahead_of(task)).await?,
@@ -77,8 +72,64 @@ pub(crate) async fn explain_task(broker: &dyn Broker, task: &TaskView) -> Outcom
     Ok(Explanation { reason, text, hint })
 }
 
+/// When a program first checks why its task waits. Most waits are over by then, and cost no query.
+const FIRST_CHECK: Duration = Duration::from_millis(100);
+/// How long a program waits for a task that does not run before it says why.
+pub const EXPLAIN_AFTER: Duration = Duration::from_secs(2);
+
+/// The reasons for waiting that a program has printed. It prints each once, also where it waits for many tasks.
+#[derive(Debug, Default)]
+pub struct PrintedReasons(Vec<Discriminant<Reason>>);
+
+/// Runs `work`, which waits for a task, and prints meanwhile why the task does not run.
+pub async fn explain_while<T>(
+    broker: &dyn Broker,
+    tid: Tid,
+    printed: &mut PrintedReasons,
+    print: impl Fn(String),
+    work: impl Future<Output = T>,
+) -> T {
+    let waits = |task: &TaskView| task.state == State::Created || (task.paused && !task.state.is_terminal());
+    tokio::select! {
+        biased;
+        done = work => done,
+        never = announce_wait(broker, tid, printed, waits, print) => match never {},
+    }
+}
+
+/// Prints why a task does not run, once for each reason. `waits` tells whether the task needs an explanation: one that runs does not.
+pub async fn announce_wait(
+    broker: &dyn Broker,
+    tid: Tid,
+    PrintedReasons(printed): &mut PrintedReasons,
+    waits: impl Fn(&TaskView) -> bool,
+    print: impl Fn(String),
+) -> Infallible {
+    let (mut last, mut is_first) = (None, true);
+    sleep(FIRST_CHECK).await;
+    loop {
+        let mut found = None;
+        // An error is reported by the wait itself.
+        if let Ok(Some(task)) = broker.task(tid).await
+            && waits(&task)
+            && let Ok(explanation) = explain_task(broker, &task).await
+        {
+            let kind = explanation.kind();
+            found = Some(kind);
+            // A task that has had an attempt may be between two of them just now.
+            let lasts = !is_first && (task.attempt == 0 || found == last);
+            if (lasts || explanation.is_unserved()) && !printed.contains(&kind) {
+                print(explanation.line(&task));
+                printed.push(kind);
+            }
+        }
+        (last, is_first) = (found, false);
+        sleep(EXPLAIN_AFTER).await;
+    }
+}
+
 /// Why the last worker that had the task gave it back, if one did.
-async fn given_back_for(broker: &dyn Broker, tid: Tid) -> Outcome<Option<String>> {
+async fn given_back_for(broker: &dyn Broker, tid: Tid) -> Result<Option<String>> {
     let (mut after, mut last) = (0, None);
     loop {
         let events = broker.events(Some(after), Some(tid), 1000, Duration::ZERO).await?;
@@ -88,21 +139,12 @@ async fn given_back_for(broker: &dyn Broker, tid: Tid) -> Outcome<Option<String>
     }
 }
 
-/// What JSON says.
-#[derive(Serialize)]
-struct Record<'a> {
-    tid: Tid,
-    state: State,
-    explanation: &'a str,
-    hint: Option<&'a str>,
-    #[serde(flatten)]
-    reason: Reason,
-}
-
 /// Why a task is not running, or that it is.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "reason", rename_all = "snake_case")]
-pub(crate) enum Reason {
+#[non_exhaustive]
+#[expect(missing_docs, reason = "a field is what its variant says")]
+pub enum Reason {
     /// It is no task that anybody waits for, but a worker.
     Worker { status: WorkerStatus, busy: u32, slots: u32 },
     /// It was a worker.
@@ -146,11 +188,11 @@ pub(crate) enum Reason {
 
 impl Reason {
     fn of(task: &TaskView, workers: &[WorkerEntry], ahead: u64, now: Timestamp, because: Option<String>) -> Self {
-        if worker::is_worker(task) {
+        if task.spec.is_service() {
             let entry = workers.iter().find(|worker| worker.tid == task.tid);
             return entry.map_or(Self::WorkerGone, |entry| Self::Worker {
                 status: entry.status,
-                busy: worker::busy(entry),
+                busy: busy_slots(entry),
                 slots: entry.info.concurrency,
             });
         }
@@ -228,7 +270,7 @@ impl Reason {
     fn text(&self, task: &TaskView, entry: Option<&WorkerEntry>) -> (String, Option<String>) {
         let tid = task.tid;
         let (text, hint) = match self {
-            Self::Worker { .. } | Self::WorkerGone => (worker::standing(task, entry), worker::advice(tid, entry)),
+            Self::Worker { .. } | Self::WorkerGone => (describe_worker(task, entry), advise_on_worker(tid, entry)),
             Self::Finished => {
                 let how = task.report.as_ref().map(|report| format!(": {}", report.exit)).unwrap_or_default();
                 let hint = match task.state {
@@ -243,7 +285,7 @@ impl Reason {
                 let gone = if *worker_alive { "" } else { ", which is gone" };
                 let chained = match task.chained {
                     0 => String::new(),
-                    chained => format!(", and has chained {}", format::count(chained, "task")),
+                    chained => format!(", and has chained {}", count(chained, "task")),
                 };
                 let hint =
                     format!("any live worker takes it back within seconds; without one, 'raddle task recover {tid}'");
@@ -254,7 +296,7 @@ impl Reason {
             }
             Self::Delayed { until, because } => {
                 let back = because.as_ref().map(|why| format!("was given back ({why}), and ")).unwrap_or_default();
-                return (format!("{back}is delayed until {}", format::time(*until)), None);
+                return (format!("{back}is delayed until {}", time(*until)), None);
             }
             Self::NotInThisVersion { needs } => (
                 format!("waits: it needs {}, and no live worker has that", needs.join(" and ")),
@@ -309,17 +351,49 @@ impl Reason {
             }
             Self::Launched { ahead: 0 } => return ("is next: a spawner launches a worker for it".into(), None),
             Self::Launched { ahead } => {
-                let others = format::count(*ahead, "other");
+                let others = count(*ahead, "other");
                 return (format!("waits behind {others}: a spawner launches workers for them"), None);
             }
             Self::Behind { ahead, able, busy } => {
                 let busy = if *busy { format!(": {}", all_busy(*able)) } else { String::new() };
-                return (format!("waits behind {}{busy}", format::count(*ahead, "other")), None);
+                return (format!("waits behind {}{busy}", count(*ahead, "other")), None);
             }
             Self::Next { able, busy: true } => return (format!("is next: {}", all_busy(*able)), None),
             Self::Next { busy: false, .. } => return ("is next: a worker is about to take it".into(), None),
         };
         (text, Some(hint))
+    }
+}
+
+/// How many of its slots are in use.
+pub fn busy_slots(entry: &WorkerEntry) -> u32 {
+    // A share of a small whole number, told as such: rounding gives the number back.
+    (entry.load * f64::from(entry.info.concurrency)).round() as u32
+}
+
+/// How a worker is. `entry` is what the registry says; one that is gone has none.
+pub fn describe_worker(task: &TaskView, entry: Option<&WorkerEntry>) -> String {
+    match entry {
+        Some(entry) => {
+            let slots = count(entry.info.concurrency.into(), "slot");
+            format!("is a worker, alive and {}, with {} of {slots} busy", entry.status.as_str(), busy_slots(entry))
+        }
+        None if task.state.is_terminal() => format!("is a worker that is gone, {}", task.state),
+        None => "is a worker that is gone without a word".into(),
+    }
+}
+
+/// What can be done about a worker.
+pub fn advise_on_worker(tid: Tid, entry: Option<&WorkerEntry>) -> String {
+    match entry.map(|entry| entry.status) {
+        Some(WorkerStatus::Paused) => {
+            format!("let it go on with 'raddle task resume {tid}', or stop it with 'raddle worker stop {tid}'")
+        }
+        Some(WorkerStatus::Draining) => {
+            format!("it leaves when that is done; 'raddle worker stop --kill {tid}' ends it now")
+        }
+        Some(_) => format!("'raddle task tree {tid}' shows what it runs, 'raddle worker stop {tid}' stops it"),
+        None => "start another with 'raddle worker start': it also takes back what this one may have left".into(),
     }
 }
 

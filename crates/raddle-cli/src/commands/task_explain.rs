@@ -1,0 +1,29 @@
+//! `raddle task explain`: why a task is not running.
+
+use raddle_core::{State, Tid, tid::TaskArg};
+use raddle_fabric::explain::{Explanation, Reason, explain_task, title};
+use serde::Serialize;
+
+use crate::{context::Context, error::Outcome, tid};
+
+pub(super) async fn explain(context: &Context, arg: TaskArg) -> Outcome {
+    let broker = context.onlooker().await?;
+    let task = tid::find(&*broker, arg).await?;
+    let Explanation { reason, text, hint } = explain_task(&*broker, &task).await?;
+    let record = Record { tid: task.tid, state: task.state, explanation: &text, hint: hint.as_deref(), reason };
+    context.show(&record, || {
+        let hint = hint.as_ref().map(|hint| format!("{hint}\n")).unwrap_or_default();
+        format!("{} {text}\n{hint}", title(&task))
+    })
+}
+
+/// What JSON says.
+#[derive(Serialize)]
+struct Record<'a> {
+    tid: Tid,
+    state: State,
+    explanation: &'a str,
+    hint: Option<&'a str>,
+    #[serde(flatten)]
+    reason: Reason,
+}
