@@ -499,7 +499,7 @@ fn what_waits_when_a_file_changes_is_said_to_run_what_the_file_said() {
     assert!(!down(&world, manager).contains("run what it said then"));
 }
 
-/// Tasks that are over faster than anybody looks: a process counts for itself.
+/// Tasks end faster than the manager looks: a process counts for itself.
 #[test]
 fn no_process_begins_more_tasks_than_max_tasks() {
     let world = World::new();

@@ -129,7 +129,7 @@ impl Group {
         self.seats.iter_mut().filter(|seat| !seat.taken).for_each(|seat| *seat = Place::default());
     }
 
-    /// Holds nobody back, until the next dies.
+    /// Ends all pauses, until the next child dies.
     pub(super) fn release(&mut self) {
         self.trouble.brake.release();
         self.seats.iter_mut().for_each(|seat| seat.trouble.brake.release());

@@ -293,7 +293,7 @@ impl Service {
         let is_first = !std::mem::replace(&mut self.is_known, true);
         let mut events = Vec::new();
         if std::mem::replace(&mut self.returns, wanted.returns) != wanted.returns {
-            // Whoever could not be started without the broker is started now.
+            // Processes that could not start without the broker are started now.
             events.push(Event::Restored);
         }
         for (number, process) in self.options.processes.iter().enumerate() {

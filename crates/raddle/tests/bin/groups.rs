@@ -138,7 +138,7 @@ async fn run() -> Outcome {
     Ok(())
 }
 
-/// Until somebody sends a signal.
+/// Runs until a signal comes.
 async fn signalled() -> Outcome {
     let manager = builder().register().await?;
     let up = is_up(&manager);

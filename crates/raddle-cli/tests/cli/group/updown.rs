@@ -3,7 +3,7 @@
 use super::*;
 use crate::metrics::scrape;
 
-/// How many processes there are of the group, whoever keeps them.
+/// How many processes there are of the group, under any manager.
 fn live(world: &World) -> usize {
     world.processes().iter().filter(|(_, line)| line.starts_with("raddle-") && line.contains(":mail:")).count()
 }
@@ -24,12 +24,12 @@ fn a_manager_goes_to_the_background_and_down_stops_it() {
     until("its processes are there", || pids(&world, "mail").len() == 2);
     assert!(world.path().join(format!(".raddle/worker-{tid}.log")).exists());
     assert_eq!(world.raddle(["task", "ping", &tid]).ok().text(), format!("{tid} listening\n"));
-    // Nobody would see that a second one waits.
+    // A second one in the background would wait unseen.
     world.raddle(["up", "-d"]).code(2).says(&format!("the manager {tid} of the name 'group' keeps these groups"));
     world.raddle(["down", "--name", "another"]).ok().says("no manager keeps these groups");
     world.raddle(["down"]).ok();
     assert_eq!(world.task(&tid)["state"], "completed");
-    until("nobody is left", || world.processes().is_empty());
+    until("no process is left", || world.processes().is_empty());
     world.raddle(["down"]).ok().says("no manager keeps these groups");
     world.raddle(["down", "-f", "none.toml"]).code(2).says("there is no such file");
 }
