@@ -295,7 +295,7 @@ impl Error {
         )
     }
 
-    /// Whether there is no room for anything new until somebody makes some. What was accepted is kept meanwhile.
+    /// Whether the broker has no space for anything new until some is freed. It keeps what it has accepted meanwhile.
     pub fn is_out_of_space(&self) -> bool {
         matches!(self, Self::Full { .. } | Self::OutOfMemory { .. } | Self::Unwritable { .. })
     }

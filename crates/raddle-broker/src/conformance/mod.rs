@@ -58,7 +58,7 @@ pub trait Fixture: Send + Sync {
 }
 
 /// No case takes this long, unless it hangs.
-const PATIENCE: Duration = Duration::from_secs(100);
+const PATIENCE: Duration = Duration::from_secs(160);
 
 /// Runs one case on a store of its own.
 pub fn run<F: Fixture>(make: impl AsyncFnOnce() -> F, case: impl AsyncFnOnce(&dyn Fixture) -> Result<()>) {

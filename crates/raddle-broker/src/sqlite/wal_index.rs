@@ -52,7 +52,7 @@ unsafe extern "C" fn map_region(
             ffi::SQLITE_IOERR_SHMSIZE if io::Error::last_os_error().kind() == io::ErrorKind::StorageFull => {
                 ffi::SQLITE_FULL
             }
-            // What else may be the matter with it shows as before.
+            // Other errors show when SQLite uses the region.
             ffi::SQLITE_OK
                 if !(*mapped).is_null()
                     && madvise(*mapped, size as usize, Advice::LinuxPopulateWrite) == Err(Errno::FAULT) =>
@@ -95,7 +95,7 @@ mod tests {
         OpenOptions::new().write(true).open(ballast).unwrap().set_len(taken - free).unwrap();
     }
 
-    /// A WAL that grows beyond what its index has room for, in a process that has it open. Where the store to a page without blocks comes, that is a SIGBUS.
+    /// The WAL of an open connection grows into another region of the index. Without its blocks, the first store to that is a SIGBUS.
     #[test]
     fn an_index_that_grows_on_a_full_disk_is_an_error() {
         let folder = tempfile::tempdir().unwrap();

@@ -203,7 +203,7 @@ where
         let done = committed.and_then(|()| outcome.unwrap_or(Err(Error::Closed))).map(deliver);
         match (reply, done) {
             (Some(reply), done) => drop(reply.send(done)),
-            // A full disk is for those to say who wait for it: this comes again with every beat.
+            // Callers log a full disk. This write comes again with every beat.
             (None, Err(error)) if error.is_out_of_space() => tracing::debug!(%error, "a write without a caller failed"),
             (None, Err(error)) => tracing::warn!(%error, "a write without a caller failed"),
             (None, Ok(_)) => {}
@@ -380,7 +380,7 @@ mod tests {
 
     const LEASE: Duration = Duration::from_secs(60);
     const JOB: Duration = Duration::from_millis(100);
-    const JOBS: usize = 12;
+    const JOBS: usize = 40;
 
     fn slow(broker: &Sqlite) -> oneshot::Receiver<Result<Instant>> {
         broker.writer().write(Durability::Process, |_| {

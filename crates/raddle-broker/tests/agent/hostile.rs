@@ -13,7 +13,7 @@ use raddle_core::{QueueName, State, Tid};
 
 use crate::support::*;
 
-const GREETING: &[u8] = b"raddle\n\x0b";
+const GREETING: &[u8] = b"raddle\n\x0c";
 
 /// A frame with this body.
 fn frame(body: &[u8]) -> Vec<u8> {

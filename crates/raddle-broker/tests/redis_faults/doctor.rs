@@ -52,7 +52,11 @@ async fn replicas_and_memory_are_reported() {
     server.ask(&["CONFIG", "SET", "maxmemory", "1mb"]);
     let health = health_when_full(&server).await;
     assert_eq!(check(&health, "replication").detail, "role master, 1 replicas");
-    assert!(health.durability.contains("a failover can lose the last moments unless ?wait_replicas= is set"));
+    assert!(
+        health
+            .durability
+            .contains("a failover can lose the last submissions and results unless ?wait_replicas= is set")
+    );
     let memory = check(&health, "memory");
     assert!(!memory.ok && memory.fix.as_ref().unwrap().contains("CONFIG SET maxmemory"), "{memory:?}");
 }

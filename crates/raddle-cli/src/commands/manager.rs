@@ -53,7 +53,7 @@ pub(super) async fn serve(context: &Context, args: &ManagerArgs, global: &Global
     let config = config.check(cores).or_usage()?;
     let workers = spawner::worker_args(&spawner, &config, Some(charter));
     let launching = spawner::processes(global, &spawner, context, &config, &workers)?;
-    spawner::keep(context, &spawner, config, &workers, launching, Some(args)).await
+    Box::pin(spawner::keep(context, &spawner, config, &workers, launching, Some(args))).await
 }
 
 /// What it may spawn.

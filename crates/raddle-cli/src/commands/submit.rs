@@ -30,7 +30,7 @@ pub(super) async fn submit(context: &Context, args: &SubmitArgs) -> Outcome {
     // The attempt whose success they are submitted with; else they are submitted at once.
     let chain = match (args.chain, spec::own_attempt()) {
         (true, None) => {
-            let why = "--chain is for what a task runs, and this is none: RADDLE_TID and RADDLE_ATTEMPT are not set";
+            let why = "--chain is for what a task runs, and this is none: RADDLE_TID, RADDLE_ATTEMPT and RADDLE_WORKER are not set";
             return Err(Failure::Usage(format!("{why}; without --chain it is submitted at once")));
         }
         (is_chained, attempt) => attempt.filter(|_| is_chained),

@@ -1,10 +1,10 @@
 //! `raddle task explain`: why a task is not running.
 
-use raddle_core::{State, Tid, tid::TaskArg};
+use raddle_core::{State, Tid};
 use raddle_fabric::explain::{Explanation, Reason, explain_task, title};
 use serde::Serialize;
 
-use crate::{context::Context, error::Outcome, tid};
+use crate::{args::TaskArg, context::Context, error::Outcome, tid};
 
 pub(super) async fn explain(context: &Context, arg: TaskArg) -> Outcome {
     let broker = context.onlooker().await?;

@@ -107,7 +107,9 @@ async fn keep(context: &Context, global: &Global, args: &UpArgs, file: &str, pro
         ..Options::new(context.project.url.clone(), processes)
     };
     loop {
-        let Some(manager) = register(context, &broker, &options, &shutdown, &mut interrupts).await? else { return Ok(0) };
+        let Some(manager) = register(context, &broker, &options, &shutdown, &mut interrupts).await? else {
+            return Ok(0);
+        };
         let (tid, url) = (manager.tid(), server.as_ref().map(Server::url));
         let handle = manager.handle();
         let shown = handle.clone();
@@ -155,7 +157,7 @@ async fn register(
 ) -> Outcome<Option<Manager>> {
     let mut is_waiting = false;
     loop {
-        let registering = Manager::register(Arc::clone(broker), options.clone());
+        let registering = Box::pin(Manager::register(Arc::clone(broker), options.clone()));
         let Some(registered) = interrupts.start(shutdown, registering).await else { return Ok(None) };
         match registered {
             Ok(manager) => return Ok(Some(manager)),
@@ -177,6 +179,7 @@ async fn register(
         }
         tokio::select! {
             () = interrupts.next() => return Ok(None),
+            () = shutdown.asked(1) => return Ok(None),
             () = sleep(STANDBY_LOOK) => systemd::alive(),
         }
     }

@@ -225,7 +225,7 @@ fn an_attempt_that_is_over_chains_nothing() {
     world.worker(&[]);
     let tid = world.submit(&["--", "true"]);
     finish(&world, &tid);
-    let script = format!("RADDLE_TID={tid} RADDLE_ATTEMPT=1 raddle submit --chain -- true");
+    let script = format!("RADDLE_TID={tid} RADDLE_ATTEMPT=1 RADDLE_WORKER={tid} raddle submit --chain -- true");
     world.bash(&script).code(2).says(&format!("attempt 1 of task {tid} is over, or another has taken its place"));
     assert_eq!(world.raddle(["status", "--json"]).ok().json()["stale_writes"], 1);
     assert!(children(&world, &tid).is_empty());

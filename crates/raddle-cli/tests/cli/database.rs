@@ -214,14 +214,16 @@ fn workers_and_managers_that_start_on_a_full_disk_wait_for_space() {
         mount -t tmpfs -o size=4m none small; cp groups.toml small/raddle.toml; cd small
         raddle run -- true
         fill() { dd if=/dev/zero of=filler bs=1k 2>/dev/null || true; }
-        full() { until grep -q 'waiting for space.*no space left\|no space left.*waiting for space' "$1"; do sleep 0.02; done; }
+        full() { until grep -qs 'waiting for space.*no space left\|no space left.*waiting for space' "$1"; do sleep 0.02; done; }
         ends() { kill -TERM "$1"; code=0; wait "$1" || code=$?; echo "ends with $code"; }
         for what in 'worker start --no-detach' 'spawner run --warm-pool 2' up; do
             echo "$what"
             fill
+            rm -f ../out ../words
             raddle $what >../out 2>../words & starting=$!
             full ../words
             ends $starting
+            rm -f ../out ../words
             raddle $what >../out 2>../words & starting=$!
             full ../words
             rm filler
@@ -264,7 +266,7 @@ fn a_disk_that_fills_up_under_live_managers_is_no_storm_of_restarts() {
         until [ "$(workers resident)" = 3 ] && [ "$(workers one-shot)" = 3 ]; do sleep 0.05; done
         dd if=/dev/zero of=filler bs=1k 2>/dev/null || true
         pkill -KILL -f 'raddle-[0-9]*:(w|worker):'
-        for log in up spawner; do until grep -q 'waiting for space' ../$log.log; do sleep 0.05; done; done
+        for log in up spawner; do until grep -qs 'waiting for space' ../$log.log; do sleep 0.05; done; done
         # Long enough for each to have been started again several times.
         sleep 5
         echo "exits $(cat ../up.log ../spawner.log | grep -c 'exited with 125')"

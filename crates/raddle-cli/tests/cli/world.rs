@@ -14,7 +14,7 @@ use std::{
 use serde_json::Value;
 
 /// No command of these tests takes longer unless something is wrong, also on a busy machine.
-const DEADLINE: Duration = Duration::from_secs(60);
+const DEADLINE: Duration = Duration::from_secs(150);
 const LOOK: Duration = Duration::from_millis(5);
 /// Marks every process of a world, whatever folder it goes to.
 pub(crate) const MARK: &str = "WORLD";

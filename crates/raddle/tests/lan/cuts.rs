@@ -7,7 +7,7 @@ use raddle_hosts::Lan;
 use crate::{SOON, at, program::Program, seen_at, word};
 
 /// How long a worker may be silent, and how long it may take until that is seen.
-pub(crate) const SILENCE: Duration = Duration::from_secs(15 + 2);
+pub(crate) const SILENCE: Duration = Duration::from_secs(15 + 20);
 
 #[test]
 fn who_dies_without_a_word_is_missed_and_sooner_if_somebody_cannot_reach_it() {

@@ -44,13 +44,11 @@ async fn metrics_count_what_workers_do_and_what_those_did_that_are_gone() {
             assert_eq!(routines::add(1, 2).on(&pool).await, Ok(3));
         }
         let mut running: JoinSet<_> = (0..8).map(|_| routines::rest(60_000).on(&pool)).collect();
-        // Each of the other two is refused by both workers.
-        until("six are in flight, and two were not taken", async || {
-            let shown = metrics();
-            number(&shown, "raddle_pool_calls_in_flight") == Some(6)
-                && number(&shown, "raddle_pool_refused_total{reason=\"full\"}") >= Some(4)
-        })
-        .await;
+        until("six are in flight", async || number(&metrics(), "raddle_pool_calls_in_flight") == Some(6)).await;
+        for _ in 0..2 {
+            running.join_next().await.unwrap().unwrap().unwrap_err();
+        }
+        assert!(running.try_join_next().is_none(), "only two were not wanted");
         let shown = metrics();
         passes(&shown);
         for (series, count) in [
@@ -59,15 +57,12 @@ async fn metrics_count_what_workers_do_and_what_those_did_that_are_gone() {
             ("raddle_pool_worker_losses_total", 0),
             ("raddle_pool_braking", 0),
             ("raddle_pool_calls_taken_total", 16),
-            ("raddle_pool_refused_total{reason=\"full\"}", 4),
             ("raddle_pool_refused_total{reason=\"not_allowed\"}", 0),
         ] {
             assert_eq!(number(&shown, series), Some(count), "{series} in:\n{shown}");
         }
-        for _ in 0..2 {
-            running.join_next().await.unwrap().unwrap().unwrap_err();
-        }
-        assert!(running.try_join_next().is_none(), "only two were not wanted");
+        // How many workers each of the two was offered to, and which of the others were refused by one first, depends on their order.
+        assert!(number(&shown, "raddle_pool_refused_total{reason=\"full\"}") >= Some(2), "{shown}");
         running.shutdown().await;
         until("none is in flight", async || number(&metrics(), "raddle_pool_calls_in_flight") == Some(0)).await;
         // One that ends in good order, and one that is killed after it was asked.
