@@ -72,6 +72,10 @@ impl Context {
     /// Opens the broker for a service that stays: it waits for a server that is not there yet, or is away later, for as long as it takes. A service in
     /// the background does not wait for the first connection: the command that has started it waits for its id.
     pub(crate) async fn broker_of_service(&self) -> Outcome<Arc<dyn Broker>> {
+        if self.project.url.has_password() {
+            // Tasks may be processes of the same user.
+            raddle_exec::deny_inspection();
+        }
         self.open_for_work(&self.project.url.clone().patient(!is_background())).await
     }
 

@@ -12,7 +12,7 @@ use raddle_core::{
     EventKind, QueueName, State, TaskView, Tid, WorkerEntry,
     manager::PRIME,
     queue_name::Desk,
-    spec::{DOCKER, SANDBOX},
+    spec::{DEFAULT_QUEUE, DOCKER, SANDBOX},
     worker::WorkerStatus,
 };
 use serde::Serialize;
@@ -320,7 +320,11 @@ impl Reason {
                 };
                 (text, hint.into())
             }
-            Self::NoWorker => ("waits: no worker is alive".into(), "start one with 'raddle worker start'".into()),
+            Self::NoWorker => {
+                let queue = &task.spec.queue;
+                let queues = if queue == DEFAULT_QUEUE { String::new() } else { format!(" --queues {queue}") };
+                ("waits: no worker is alive".into(), format!("start one with 'raddle worker start{queues}'"))
+            }
             Self::NoWorkerForQueue { queue } => (
                 format!("waits: no live worker serves the queue '{queue}'"),
                 format!("start one with 'raddle worker start --queues {queue}'"),

@@ -142,8 +142,11 @@ impl Guest {
                 _ => return Err(foreign()),
             },
             // To compare what it holds with what the broker assigns to it.
-            Call::Tasks { filter: TaskFilter { worker: Some(worker), .. } } => {
-                self.check_worker(broker, *worker).await?;
+            Call::Tasks { filter: TaskFilter { worker: Some(worker), states, .. } } => {
+                let is_active = !states.is_empty() && states.iter().all(|state| state.is_active());
+                if !is_active || self.is_known(broker, *worker).await? != Some(true) {
+                    return Err(foreign());
+                }
             }
             Call::Tasks { filter } if filter.is_one() => {
                 let tasks = broker.tasks(filter.clone()).await?;
@@ -182,9 +185,17 @@ impl Guest {
     /// Whether these attempts are of workers that it may speak for. Of an attempt that another worker has, the broker takes no word.
     async fn check_all(&self, broker: &dyn Broker, fences: Vec<Fence>) -> Result<()> {
         for fence in fences {
-            self.check_worker(broker, fence.owner).await?;
             if fence.tid == fence.owner {
                 return Err(foreign());
+            }
+            match self.is_known(broker, fence.owner).await? {
+                Some(true) => {}
+                Some(false) => return Err(foreign()),
+                // One that is not there any more. The broker refuses the write, unless it still has the task as that worker's.
+                None => match broker.task(fence.tid).await? {
+                    Some(task) if task.state.is_active() && task.worker == Some(fence.owner) => return Err(foreign()),
+                    _ => {}
+                },
             }
         }
         Ok(())

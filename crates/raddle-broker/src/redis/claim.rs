@@ -159,8 +159,13 @@ impl Core {
             // It was remembered without the specs.
             "again" => {
                 let tasks = snapshots(&self.link, &tids(rest.iter().step_by(3).cloned())).await?;
-                let stored = |tid: &String| Some(tasks.get(&tid.parse::<Tid>().ok()?)?.stored.clone());
-                rest.chunks_exact(3).filter_map(|task| Some((task, stored(&task[0])?))).collect()
+                // The worker may have given one back since: it held nothing of it.
+                let stored = |task: &[String]| {
+                    let (tid, attempt) = (task[0].parse().ok()?, task[1].parse().ok()?);
+                    let fence = Fence { tid, attempt, owner: request.owner };
+                    Some(tasks.get(&tid).filter(|task| task.is_latest(fence))?.stored.clone())
+                };
+                rest.chunks_exact(3).filter_map(|task| Some((task, stored(task)?))).collect()
             }
             "none" => {
                 return Ok(Found::Nothing(rest.first().and_then(|due| due.parse().ok()).map(Duration::from_micros)));

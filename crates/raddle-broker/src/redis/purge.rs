@@ -14,8 +14,10 @@ impl Redis {
     }
 
     /// Removes finished tasks before their time, some at once.
-    pub(super) async fn delete_records(&self, tids: Vec<Tid>) -> Result<u64> {
+    pub(super) async fn delete_records(&self, mut tids: Vec<Tid>) -> Result<u64> {
         let mut deleted = 0;
+        tids.sort_unstable();
+        tids.dedup();
         for tids in tids.chunks(AT_ONCE as usize) {
             let args = [arg(AT_ONCE)].into_iter().chain(tids.iter().map(arg)).collect();
             deleted += self.link().change::<u64>(&script::PURGE, args, Sure::Done).await?;

@@ -306,10 +306,13 @@ fn list(db: &Connection, filter: &TaskFilter) -> Result<Vec<TaskView>, Fail> {
     let only_done = !filter.states.is_empty() && filter.states.iter().all(|state| state.is_terminal());
     // A task that is active has not been submitted again: it is in the batch that its spec names.
     let batch = filter.batch.as_ref().filter(|_| !only_active);
+    let owner = filter.worker.filter(|_| only_active && !filter.dead);
     let sql = if batch.is_some() {
         "SELECT tid, NULL FROM batches WHERE tid <= ?1 AND batch = ?2 ORDER BY tid DESC"
     } else if filter.dead {
         "SELECT tid, NULL FROM done WHERE dead = 1 AND tid <= ?1 ORDER BY tid DESC"
+    } else if only_active && owner.is_some() {
+        "SELECT tid, NULL FROM active WHERE tid <= ?1 AND owner = ?2 ORDER BY tid DESC"
     } else if only_active {
         "SELECT tid, NULL FROM active WHERE tid <= ?1 ORDER BY tid DESC"
     } else if only_done {
@@ -319,9 +322,10 @@ fn list(db: &Connection, filter: &TaskFilter) -> Result<Vec<TaskView>, Fail> {
     };
     let mut query = db.prepare_cached(sql)?;
     let most = filter.before.map_or(i64::MAX, |before| before.as_i64() - 1);
-    let mut rows = match batch {
-        Some(batch) => query.query(params![most, batch])?,
-        None => query.query([most])?,
+    let mut rows = match (batch, owner) {
+        (Some(batch), _) => query.query(params![most, batch])?,
+        (None, Some(owner)) => query.query(params![most, owner.as_i64()])?,
+        (None, None) => query.query([most])?,
     };
     while found.len() < limit
         && let Some(row) = rows.next()?

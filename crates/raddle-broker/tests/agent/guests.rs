@@ -59,7 +59,8 @@ async fn a_guest_that_is_a_worker_works() {
     let tid = submit(&*host).await;
     let fence = guest.claim(request(owner, SOON)).await.unwrap()[0].fence;
     assert_eq!(fence, Fence { tid, attempt: 1, owner });
-    let held = guest.tasks(TaskFilter { worker: Some(owner), ..TaskFilter::default() }).await.unwrap();
+    let states = vec![State::Spawning, State::Running];
+    let held = guest.tasks(TaskFilter { worker: Some(owner), states, ..TaskFilter::default() }).await.unwrap();
     assert_eq!(held.iter().map(|task| task.tid).collect::<Vec<_>>(), [tid]);
     guest.started(vec![Started { fence, pid: Some(7) }]).await.unwrap();
     guest.append_output(fence, Stream::Stdout, b"out".to_vec()).await.unwrap();

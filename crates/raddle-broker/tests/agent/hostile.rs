@@ -201,9 +201,9 @@ async fn what_is_no_agent_is_told_apart() {
     let folder = tempfile::tempdir().unwrap();
     let cases: [(&str, &[u8], &str); 4] = [
         ("other", b"HTTP/1.1 400 Bad Request\r\n", "something else than Raddle"),
-        ("later", b"raddle\n\xff", "version 255 is spoken there, and 11 here"),
+        ("later", b"raddle\n\xff", "version 255 is spoken there, and 12 here"),
         ("silent", b"", "has closed the connection"),
-        ("half", b"raddle\n\x0b\x13\x00", "has closed the connection"),
+        ("half", b"raddle\n\x0c\x13\x00", "has closed the connection"),
     ];
     for (name, says, expected) in cases {
         let path = folder.path().join(name);

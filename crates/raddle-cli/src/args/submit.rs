@@ -101,6 +101,9 @@ pub(crate) struct SubmitArgs {
     pub(crate) spec: SpecArgs,
 }
 
+/// How many numbers one command takes: more are a typing error.
+const MOST: u64 = 10_000_000;
+
 /// Numbers in the order given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Numbers(Vec<RangeInclusive<u64>>);
@@ -130,7 +133,8 @@ impl FromStr for Numbers {
                 if range.is_empty() { Err("the first number of a range must not be above its last") } else { Ok(range) }
             }
         });
-        ranges.collect::<Result<_, _>>().map(Self)
+        let numbers = Self(ranges.collect::<Result<_, _>>()?);
+        if numbers.len() > MOST { Err("is more than 10,000,000 tasks: submit them in parts") } else { Ok(numbers) }
     }
 }
 
@@ -146,6 +150,9 @@ mod tests {
         for bad in ["", "a", "3-1", "1-", "-1", "1,,2", "1-2-3"] {
             assert!(bad.parse::<Numbers>().is_err(), "{bad}");
         }
-        assert_eq!(format!("0-{}", u64::MAX).parse::<Numbers>().unwrap().len(), u64::MAX);
+        assert_eq!("1-10000000".parse::<Numbers>().unwrap().len(), MOST);
+        for bad in ["1-10000001", "0-18446744073709551615"] {
+            assert!(bad.parse::<Numbers>().is_err(), "{bad}");
+        }
     }
 }

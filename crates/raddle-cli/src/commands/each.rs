@@ -33,7 +33,8 @@ pub(super) async fn run_each(context: &Context, args: &RunArgs, mut template: Sp
     let (items, _) = submit::items(&args.items, args.spec.stdin)?.expect("it was asked for tasks for items");
     let name = template.batch.get_or_insert_with(spec::new_batch).clone();
     // In a queue of their own no other worker takes them, which has another environment.
-    template.queue.clone_from(&name);
+    let queue = spec::new_batch();
+    template.queue.clone_from(&queue);
     let mut interrupts = Interrupts::catch()?;
     let broker = context.broker().await?;
     // Asked for before the tasks are there, so that the end of none is missed.
@@ -41,12 +42,21 @@ pub(super) async fn run_each(context: &Context, args: &RunArgs, mut template: Sp
     let storing = store(&*broker, items.map(|item| spec::for_item(&template, &item?)));
     let open = tokio::select! {
         open = storing => open?,
-        () = interrupts.next() => return Ok(super::run::interrupted(context)),
+        () = interrupts.next() => {
+            // Some may be stored, in a queue that no worker serves.
+            super::batch::stop_all(&*broker, &name).await?;
+            return Ok(super::run::interrupted(context));
+        }
     };
-    let worker = register(&broker, &name, args.jobs).await?;
     let shutdown = Shutdown::new();
+    let registering = register(&broker, &queue, args.jobs);
+    let Some(worker) = interrupts.start(&shutdown, registering).await else {
+        super::batch::stop_all(&*broker, &name).await?;
+        return Ok(super::run::interrupted(context));
+    };
+    let worker = worker?;
     let bar = progress::finished(open.len() as u64, !context.json && !context.quiet);
-    let run = Run { context, broker: &*broker, name: &name, open, seen, bar, failed: 0 };
+    let run = Run { context, broker: &*broker, name: &name, queue: &queue, open, seen, bar, failed: 0 };
     run.follow(worker.run(shutdown.clone()), &shutdown, interrupts).await
 }
 
@@ -77,6 +87,8 @@ struct Run<'a> {
     context: &'a Context,
     broker: &'a dyn Broker,
     name: &'a str,
+    /// The queue that only the worker of this run serves.
+    queue: &'a str,
     /// Those that are not finished.
     open: BTreeSet<Tid>,
     /// The last event that was read.
@@ -101,10 +113,10 @@ impl Run<'_> {
                 events = broker.events(Some(self.seen), None, EVENTS, LONG) => events?,
                 ended = &mut working => {
                     ended?;
-                    let (left, name) = (count(self.open.len() as u64, "task"), self.name);
+                    let (left, name, queue) = (count(self.open.len() as u64, "task"), self.name, self.queue);
                     return Err(Failure::Raddle(format!(
                         "the worker of this run was stopped before {left} of batch {name} ended: \
-                         'raddle worker start --queues {name}' runs what is left"
+                         'raddle worker start --queues {queue}' runs what is left"
                     )));
                 }
                 () = interrupts.next() => {

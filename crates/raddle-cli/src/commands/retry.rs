@@ -15,12 +15,14 @@ use crate::{
 
 pub(super) async fn retry(context: &Context, args: &RetryArgs) -> Outcome {
     let broker = context.onlooker().await?;
-    let tids =
-        if args.all_dead { dead(&*broker, &args.tasks.filter).await? } else { named(&*broker, &args.tasks).await? };
+    // A filter that names no state is for dead letters: a task that was submitted again is none any more, so a filter does not find it twice.
+    let filter = &args.tasks.filter;
+    let only_dead = args.all_dead || (!filter.is_empty() && filter.status.is_empty());
+    let tids = if only_dead { dead(&*broker, filter).await? } else { named(&*broker, &args.tasks).await? };
     if tids.is_empty() {
         context.note(if args.all_dead { "no task is in the dead-letter queue" } else { "no such task has failed" });
     }
-    resubmit_all(context, &*broker, tids, args.all_dead).await
+    resubmit_all(context, &*broker, tids, only_dead).await
 }
 
 /// Submits finished tasks again, and prints the new ids. With `only_dead`, those that are no dead letters any more are passed over.

@@ -100,10 +100,6 @@ impl Listener {
 
 /// Works in this process until it is told to stop.
 async fn foreground(context: &Context, args: &StartArgs) -> Outcome {
-    if context.project.url.has_password() {
-        // Its tasks may be processes of the same user.
-        raddle_exec::deny_inspection();
-    }
     let listener = Listener::of_environment();
     let mut member = Member::of_environment().map_err(|error| Failure::Raddle(error.to_string()))?;
     let mut early = None;

@@ -54,6 +54,11 @@ pub(super) async fn submit(context: &Context, args: &SubmitArgs) -> Outcome {
         all(context, chain, templates.into_iter().map(Ok), Some(each), is_many).await?;
         return Ok(note_batch(context, batch));
     };
+    let mut items = items.peekable();
+    if items.peek().is_none() {
+        context.note("there is no line, and so no task");
+        return Ok(0);
+    }
     let specs = items.flat_map(|item| -> Vec<Outcome<Spec>> {
         match item {
             Ok(item) => templates.iter().map(|template| spec::for_item(template, &item)).collect(),

@@ -111,7 +111,7 @@ fn a_background_worker_and_a_spawner_write_json_by_their_environment() {
     let ran = world.bash(
         "export RADDLE_LOG_FORMAT=json
          tid=$(raddle worker start -v)
-         raddle run -- true
+         raddle run --no-inline -- true
          raddle worker stop --all >/dev/null
          cat .raddle/worker-$tid.log
          raddle worker start --log-format xml 2>&1 >/dev/null | grep -c 'possible values: text, json'",

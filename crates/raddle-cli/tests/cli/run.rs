@@ -38,7 +38,10 @@ fn a_task_runs_where_its_submitter_stands_and_sees_who_it_is() {
 #[test]
 fn a_command_sees_the_environment_of_its_caller_whether_a_worker_is_alive_or_not() {
     let world = World::new();
-    world.file("show", "printenv | sort | grep -v '^\\(RADDLE_TID\\|TRACEPARENT\\|_\\)='; pwd");
+    world.file(
+        "show",
+        "printenv | sort | grep -v '^\\(RADDLE_TID\\|RADDLE_WORKER\\|RADDLE_FENCING_TOKEN\\|TRACEPARENT\\|_\\)='; pwd",
+    );
     let run = |flags: &str| {
         let ran = world.bash(&format!("export CALLER=me; raddle run {flags} --env SPEC=it -- sh show")).ok();
         ran.text().to_owned()

@@ -364,3 +364,16 @@ fn a_spec_survives_messagepack() {
         assert_eq!(rmp_serde::from_slice::<Target>(&bytes).unwrap(), spec.target);
     }
 }
+
+#[test]
+fn mounts_that_lie_within_each_other_are_refused() {
+    let spec = |mounts: [&str; 2]| Spec {
+        isolation: Isolation::Sandbox,
+        mounts: mounts.map(|mount| mount.parse().unwrap()).into(),
+        ..Spec::command(["true"])
+    };
+    for bad in [["/a:/x", "/b:/x"], ["/a:/data", "/b:/data/config"], ["/b:/data/config", "/a:/data:rw"]] {
+        assert!(spec(bad).validate().is_err(), "{bad:?}");
+    }
+    assert!(spec(["/a:/data", "/b:/data2"]).validate().is_ok());
+}

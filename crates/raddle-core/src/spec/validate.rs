@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Isolation, Spec, Target};
+use super::{Isolation, Mount, Spec, Target};
 use crate::queue_name::{Desk, QueueName};
 
 /// The largest spec that is taken, its `stdin` included. Larger input belongs in a file that the task reads.
@@ -86,6 +86,17 @@ impl Spec {
         for mount in &self.mounts {
             mount.check().map_err(|reason| invalid("mounts", reason))?;
         }
+        // The second would be made inside of the first, on the host.
+        let is_within = |inner: &Mount, outer: &Mount| {
+            inner.path.strip_prefix(&*outer.path).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        let mut pairs =
+            self.mounts.iter().enumerate().flat_map(|(n, one)| self.mounts[n + 1..].iter().map(move |two| (one, two)));
+        check(
+            !pairs.any(|(one, two)| is_within(one, two) || is_within(two, one)),
+            "mounts",
+            "have one path twice, or one inside of another: give each a path of its own",
+        )?;
         check(
             self.cwd.is_none() || self.isolation == Isolation::Process,
             "cwd",

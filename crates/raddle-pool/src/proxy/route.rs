@@ -93,6 +93,8 @@ struct Key {
     route: Bytes,
     /// By a caller of this machine.
     is_from_here: bool,
+    /// By the pool that has started this worker, or by a program of its user: only to whom they name does the worker prove that it is of the pool.
+    is_of_pool: bool,
 }
 
 impl Proxies {
@@ -112,12 +114,12 @@ pub(crate) struct Given {
 impl Given {
     /// The proxy by which a routine calls others in the pool that it was called in.
     pub(crate) async fn proxy(&self) -> Result<WorkerProxy, CallError> {
-        let (Key { route, is_from_here }, proxies) = (&self.key, &*self.proxies);
+        let (Key { route, is_from_here, is_of_pool }, proxies) = (&self.key, &*self.proxies);
         if route.is_empty() || route.len() > LONGEST {
             return Err(CallError::NoPool);
         }
         // A copy: what has come with it is not to be kept for as long.
-        let key = Key { route: Bytes::copy_from_slice(route), is_from_here: *is_from_here };
+        let key = Key { route: Bytes::copy_from_slice(route), is_from_here: *is_from_here, is_of_pool: *is_of_pool };
         let cell = proxies.kept.get(&key, OnceCell::new);
         let made = cell.get_or_try_init(|| async {
             let starting = proxies.runtime.spawn(start(key, proxies.own.clone()));
@@ -140,7 +142,8 @@ async fn start(key: Key, own: Own) -> Result<WorkerProxy, CallError> {
     if is_by_name && !key.is_from_here {
         return Err(CallError::NoPool);
     }
-    let members = |which| own.pool_key.clone().map(|key| Members { key, which });
+    let is_of_pool = key.is_of_pool;
+    let members = |which| own.pool_key.clone().filter(|_| is_of_pool).map(|key| Members { key, which });
     let proxy = if !route.members.is_empty() {
         WorkerProxy::of_members(&route.members).members(members(None)).route_as_given(key.route)
     } else if !route.pool.is_empty() {
@@ -192,6 +195,8 @@ pub(crate) enum Routing {
     Beyond,
     /// Everything.
     Anywhere,
+    /// Everything, in the name of the pool.
+    OfPool,
 }
 
 impl Routing {
@@ -200,7 +205,8 @@ impl Routing {
         if route.is_empty() || self == Self::Nowhere {
             return To::Nowhere;
         }
-        let key = Key { route, is_from_here: self == Self::Anywhere };
+        let (is_from_here, is_of_pool) = (matches!(self, Self::Anywhere | Self::OfPool), self == Self::OfPool);
+        let key = Key { route, is_from_here, is_of_pool };
         To::Route(Given { key, proxies: Arc::clone(proxies) })
     }
 }

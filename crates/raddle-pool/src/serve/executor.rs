@@ -37,6 +37,7 @@ use crate::{
     encoding::{self, Encoding},
     membership::PoolKey,
     proxy::{Proxies, Routing},
+    stream::Peer,
     worker::Tally,
 };
 
@@ -162,10 +163,12 @@ impl Executor {
     ) -> Result<(), RpcError> {
         // Its own pool could do as it likes with the worker in other ways, and is on the same machine.
         let routing = if self.is_of_own_pool(&call) {
-            Routing::Anywhere
+            Routing::OfPool
         } else {
             self.setup.gate.check(caller, Action::Call(&call.routine))?;
-            caller.routing
+            // A pool proves nothing at a Unix socket, where only programs of its user are.
+            let is_of_user = matches!(caller.peer, Peer::User) && caller.routing == Routing::Anywhere;
+            if is_of_user { Routing::OfPool } else { caller.routing }
         };
         let taken = self.take(number, call, routing, sink);
         taken.inspect_err(|error| self.setup.gate.decline(error, caller.from))
@@ -403,7 +406,6 @@ mod tests {
     use tokio::sync::mpsc;
 
     use super::*;
-    use crate::stream::Peer;
 
     fn caller() -> Caller {
         Caller { peer: Peer::User, from: None, routing: Routing::Anywhere }

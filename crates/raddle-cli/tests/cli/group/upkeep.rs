@@ -118,12 +118,11 @@ fn processes_are_back_soon_after_a_server_that_did_not_answer() {
     let (world, server) = on_redis();
     let manager = up(&world, TWO);
     until("both wear their titles", || titled(&world, "a").len() == 2);
-    let before = titled(&world, "a");
     server.signal(libc::SIGSTOP);
     until("the manager has tried in vain", || manager.stderr().contains("the broker is away"));
-    until("its processes have given up", || titled(&world, "a").is_disjoint(&before));
     server.signal(libc::SIGCONT);
-    are_back(&world, &before);
+    // They have waited, too, or others are in their place.
+    are_back(&world, &BTreeSet::new());
     manager.stop().ok();
     end(server);
     assert_eq!(world.processes(), []);

@@ -3,7 +3,8 @@
 
 use std::{
     ffi::CString,
-    fs, io,
+    fs::{self, File},
+    io,
     os::{
         fd::OwnedFd,
         unix::{ffi::OsStrExt, fs::symlink},
@@ -153,7 +154,7 @@ fn make_mount_point(tree: &OwnedFd, at: &Path) -> io::Result<()> {
         return fs::create_dir_all(at);
     }
     at.parent().map_or(Ok(()), fs::create_dir_all)?;
-    fs::write(at, "")
+    File::create_new(at).map(drop)
 }
 
 fn attach(tree: &OwnedFd, at: &Path) -> io::Result<()> {
