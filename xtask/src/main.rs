@@ -59,7 +59,11 @@ fn main() -> ExitCode {
     }
     match chore {
         Chore::Test(options) => test::run(&options),
-        Chore::Bench(PassedOn { args }) => run_program("bench", RELEASE, &args.iter().collect::<Vec<_>>()),
+        Chore::Bench(PassedOn { args }) => {
+            // On a new machine there is no `redis-server`, and the benchmarks would fail halfway.
+            install::programs();
+            run_program("bench", RELEASE, &args.iter().collect::<Vec<_>>())
+        }
         Chore::Chaos(PassedOn { args }) => {
             let (release, args): (Vec<_>, Vec<_>) = args.iter().partition(|arg| *arg == "--release");
             run_program("chaos", if release.is_empty() { DEV } else { RELEASE }, &args)
