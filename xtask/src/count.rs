@@ -14,22 +14,43 @@ pub(crate) struct Count {
 /// Reads `Summary [ 0.6s] 77 tests run: 75 passed (1 slow), 1 failed, 1 timed out, 0 skipped`.
 pub(crate) fn nextest(output: &str) -> Count {
     let summary = |line: &str| {
-        line.trim_start().starts_with("Summary [").then(|| line.rsplit_once(" run: "))?.map(|r| r.1.to_owned())
+        line.trim_start()
+            .starts_with("Summary [")
+            .then(|| line.rsplit_once(" run: "))?
+            .map(|r| r.1.to_owned())
     };
-    output.lines().map(plain).filter_map(|line| summary(&line)).map(|items| tally(&items, ',')).sum()
+    output
+        .lines()
+        .map(plain)
+        .filter_map(|line| summary(&line))
+        .map(|items| tally(&items, ','))
+        .sum()
 }
 
 /// Reads `test result: ok. 3 passed; 0 failed; 1 ignored; …`, of which there is one for each crate.
 pub(crate) fn libtest(output: &str) -> Count {
-    let result = |line: &str| line.strip_prefix("test result: ")?.split_once(". ").map(|r| r.1.to_owned());
-    output.lines().map(plain).filter_map(|line| result(&line)).map(|items| tally(&items, ';')).sum()
+    let result = |line: &str| {
+        line.strip_prefix("test result: ")?
+            .split_once(". ")
+            .map(|r| r.1.to_owned())
+    };
+    output
+        .lines()
+        .map(plain)
+        .filter_map(|line| result(&line))
+        .map(|items| tally(&items, ';'))
+        .sum()
 }
 
 fn tally(items: &str, separator: char) -> Count {
     let mut count = Count::default();
     for item in without_asides(items).split(separator) {
-        let Some((number, what)) = item.trim().split_once(' ') else { continue };
-        let Ok(number) = number.parse::<u64>() else { continue };
+        let Some((number, what)) = item.trim().split_once(' ') else {
+            continue;
+        };
+        let Ok(number) = number.parse::<u64>() else {
+            continue;
+        };
         match what.trim() {
             "passed" => count.passed += number,
             "failed" | "exec failed" | "timed out" => count.failed += number,
@@ -63,7 +84,9 @@ fn plain(line: &str) -> String {
     let mut plain = String::with_capacity(line.len());
     while let Some((before, escape)) = rest.split_once("\u{1b}[") {
         plain.push_str(before);
-        rest = escape.split_once(|c: char| c.is_ascii_alphabetic()).map_or("", |parts| parts.1);
+        rest = escape
+            .split_once(|c: char| c.is_ascii_alphabetic())
+            .map_or("", |parts| parts.1);
     }
     plain + rest
 }
@@ -72,7 +95,10 @@ impl Add for Count {
     type Output = Self;
 
     fn add(self, other: Self) -> Self {
-        Self { passed: self.passed + other.passed, failed: self.failed + other.failed }
+        Self {
+            passed: self.passed + other.passed,
+            failed: self.failed + other.failed,
+        }
     }
 }
 
@@ -93,9 +119,18 @@ mod tests {
     #[test]
     fn nextest_summaries_are_read() {
         for (line, expected) in [
-            ("     Summary [   0.626s] 77 tests run: 77 passed, 0 skipped", count(77, 0)),
-            ("     Summary [   0.626s] 77 tests run: 75 passed, 2 failed, 0 skipped", count(75, 2)),
-            ("     Summary [   1.0s] 1 test run: 1 passed (1 slow, 1 leaky), 3 skipped", count(1, 0)),
+            (
+                "     Summary [   0.626s] 77 tests run: 77 passed, 0 skipped",
+                count(77, 0),
+            ),
+            (
+                "     Summary [   0.626s] 77 tests run: 75 passed, 2 failed, 0 skipped",
+                count(75, 2),
+            ),
+            (
+                "     Summary [   1.0s] 1 test run: 1 passed (1 slow, 1 leaky), 3 skipped",
+                count(1, 0),
+            ),
             (
                 "     Summary [ 1.0s] 5/9 tests run: 2 passed (1 flaky), 1 failed, 1 timed out, 1 exec failed, 4 skipped",
                 count(2, 3),

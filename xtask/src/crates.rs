@@ -9,7 +9,13 @@ const BUILDS: [(&str, &[&str], usize, Option<&str>); 2] = [
     ("the command line", &["--package", "raddle-cli"], 220, None),
     (
         "a program that calls pools",
-        &["--package", "raddle", "--no-default-features", "--features", "pool"],
+        &[
+            "--package",
+            "raddle",
+            "--no-default-features",
+            "--features",
+            "pool",
+        ],
         120,
         Some("libsqlite3-sys"),
     ),
@@ -18,22 +24,42 @@ const BUILDS: [(&str, &[&str], usize, Option<&str>); 2] = [
 /// Whether every build stays within its bound. Says what each takes.
 pub(crate) fn are_few() -> bool {
     println!("\n==> number of crates");
-    BUILDS.iter().fold(true, |all, (name, args, most, without)| {
-        let mut tree = step::cargo(&["tree", "--locked", "--edges", "normal,build", "--prefix", "none"]);
-        let Ok(output) = tree.args(*args).output() else { return false };
-        let crates = distinct(&String::from_utf8_lossy(&output.stdout));
-        println!("{name}: {} of at most {most}", crates.len());
-        let unwanted = without.filter(|name| crates.iter().any(|found| found.starts_with(&format!("{name} "))));
-        if let Some(name) = unwanted {
-            println!("it compiles {name}");
-        }
-        all && output.status.success() && crates.len() <= *most && unwanted.is_none()
-    })
+    BUILDS
+        .iter()
+        .fold(true, |all, (name, args, most, without)| {
+            let mut tree = step::cargo(&[
+                "tree",
+                "--locked",
+                "--edges",
+                "normal,build",
+                "--prefix",
+                "none",
+            ]);
+            let Ok(output) = tree.args(*args).output() else {
+                return false;
+            };
+            let crates = distinct(&String::from_utf8_lossy(&output.stdout));
+            println!("{name}: {} of at most {most}", crates.len());
+            let unwanted = without.filter(|name| {
+                crates
+                    .iter()
+                    .any(|found| found.starts_with(&format!("{name} ")))
+            });
+            if let Some(name) = unwanted {
+                println!("it compiles {name}");
+            }
+            all && output.status.success() && crates.len() <= *most && unwanted.is_none()
+        })
 }
 
 /// Reads `NAME VERSION …` a line, where a crate may stand more than once.
 fn distinct(tree: &str) -> BTreeSet<String> {
-    let words = tree.lines().map(|line| line.split_whitespace().take(2).collect::<Vec<_>>().join(" "));
+    let words = tree.lines().map(|line| {
+        line.split_whitespace()
+            .take(2)
+            .collect::<Vec<_>>()
+            .join(" ")
+    });
     words.filter(|name| !name.is_empty()).collect()
 }
 

@@ -26,8 +26,18 @@ pub(crate) struct Options {
 /// Builds the binary, prints its path, and checks it if asked to.
 pub(crate) fn run(options: &Options) -> ExitCode {
     // `--target` keeps the flags from build scripts and procedural macros, which the compiler loads dynamically.
-    let what =
-        ["--target", "host-tuple", "--config", STATIC, "-p", "raddle-cli", "--bin", "raddle", "--features", FEATURES];
+    let what = [
+        "--target",
+        "host-tuple",
+        "--config",
+        STATIC,
+        "-p",
+        "raddle-cli",
+        "--bin",
+        "raddle",
+        "--features",
+        FEATURES,
+    ];
     let program = match built(&what, "raddle", "dist") {
         Ok(program) => program,
         Err(code) => return code,
@@ -44,7 +54,9 @@ fn check(program: &Path) -> bool {
     install::package("debootstrap", "debootstrap")
         && OTHER_RELEASES.iter().all(|release| {
             let mut script = Command::new("sh");
-            script.args(["-eu", "-c", SCRIPT, "sh", release, IMAGE]).arg(program);
+            script
+                .args(["-eu", "-c", SCRIPT, "sh", release, IMAGE])
+                .arg(program);
             step::run(release, script).ok
         })
 }

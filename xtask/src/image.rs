@@ -25,10 +25,22 @@ pub(crate) struct Options {
 
 /// Builds the program, and then the image.
 pub(crate) fn run(options: &Options) -> ExitCode {
-    let program = ["-p", "raddle-cli", "--bin", "raddle", "--features", &options.features];
+    let program = [
+        "-p",
+        "raddle-cli",
+        "--bin",
+        "raddle",
+        "--features",
+        &options.features,
+    ];
     let profile = if options.debug { DEV } else { RELEASE };
     match built(&program, "raddle", profile) {
-        Ok(program) => become_program(Command::new(SCRIPT).arg(program).arg(&options.tag).args(&options.with)),
+        Ok(program) => become_program(
+            Command::new(SCRIPT)
+                .arg(program)
+                .arg(&options.tag)
+                .args(&options.with),
+        ),
         Err(code) => code,
     }
 }

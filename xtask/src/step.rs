@@ -27,7 +27,9 @@ pub(crate) fn cargo(args: &[&str]) -> Command {
     // What is built once for a run, and not again after a change, need not be built for that; nor does anybody look at it with a debugger. A panic says
     // where it is all the same.
     if install::is_ci() {
-        command.env("CARGO_INCREMENTAL", "0").env("CARGO_PROFILE_DEV_DEBUG", "0");
+        command
+            .env("CARGO_INCREMENTAL", "0")
+            .env("CARGO_PROFILE_DEV_DEBUG", "0");
     }
     // Its output goes through a pipe; where a person reads the far end, it may still have colours.
     if io::stdout().is_terminal() && env::var_os("NO_COLOR").is_none() {
@@ -43,17 +45,28 @@ pub(crate) fn run(name: &str, mut command: Command) -> Outcome {
     let (ok, output) = match pass_on(&mut command) {
         Ok(ended) => ended,
         Err(error) => {
-            eprintln!("xtask: cannot run {}: {error}", command.get_program().display());
+            eprintln!(
+                "xtask: cannot run {}: {error}",
+                command.get_program().display()
+            );
             (false, String::new())
         }
     };
     let took = begun.elapsed();
-    println!("==> {name}: {} in {:.1} s", if ok { "ok" } else { "FAILED" }, took.as_secs_f64());
+    println!(
+        "==> {name}: {} in {:.1} s",
+        if ok { "ok" } else { "FAILED" },
+        took.as_secs_f64()
+    );
     Outcome { ok, output, took }
 }
 
 fn pass_on(command: &mut Command) -> io::Result<(bool, String)> {
-    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
     let stdout = child.stdout.take().expect("stdout is piped");
     let stderr = child.stderr.take().expect("stderr is piped");
     let (out, err) = thread::scope(|scope| {

@@ -56,10 +56,25 @@ pub(crate) fn run(options: &Options) -> ExitCode {
     if !options.quick {
         // Code behind a feature is easily used without it. Other sets of features would build most of their dependencies again.
         for features in ["worker", "pool"] {
-            let fewer = ["check", "--package", "raddle", "--no-default-features", "--features", features, "--locked"];
+            let fewer = [
+                "check",
+                "--package",
+                "raddle",
+                "--no-default-features",
+                "--features",
+                features,
+                "--locked",
+            ];
             run.step("fewer features", step::cargo(&fewer));
         }
-        let mut doc = step::cargo(&["doc", "--workspace", "--no-deps", "--locked", "--features", FEATURES]);
+        let mut doc = step::cargo(&[
+            "doc",
+            "--workspace",
+            "--no-deps",
+            "--locked",
+            "--features",
+            FEATURES,
+        ]);
         doc.env("RUSTDOCFLAGS", "-D warnings");
         run.step("documentation", doc);
     }
@@ -86,27 +101,52 @@ pub(crate) fn run(options: &Options) -> ExitCode {
         Count::default()
     } else {
         // With the same features, so that nothing is built another time.
-        let doctests = ["test", "--doc", "--workspace", "--locked", "--no-fail-fast", "--features", FEATURES];
+        let doctests = [
+            "test",
+            "--doc",
+            "--workspace",
+            "--locked",
+            "--no-fail-fast",
+            "--features",
+            FEATURES,
+        ];
         count::libtest(&run.step("doctests", step::cargo(&doctests)))
     };
-    let broken = if options.quick || options.filter.is_some() { Count::default() } else { chaos(&mut run) };
+    let broken = if options.quick || options.filter.is_some() {
+        Count::default()
+    } else {
+        chaos(&mut run)
+    };
     run.close(tested + shown + broken)
 }
 
 /// Two short campaigns on each engine: a plan that is known, so that what breaks it is a change, and one that nobody has tried.
 fn chaos(run: &mut Run) -> Count {
     // As the tests were built, so that nothing is built another time.
-    let as_tested = ["--workspace", "--bins", "--tests", "--examples", "--features", FEATURES];
+    let as_tested = [
+        "--workspace",
+        "--bins",
+        "--tests",
+        "--examples",
+        "--features",
+        FEATURES,
+    ];
     let Ok(program) = built(&as_tested, "raddle-chaos", DEV) else {
         run.check("chaos", false);
-        return Count { passed: 0, failed: 1 };
+        return Count {
+            passed: 0,
+            failed: 1,
+        };
     };
     let campaigns = [
         ("chaos, sqlite, the known plan", "--engine sqlite --seed 1"),
         ("chaos, sqlite, a new plan", "--engine sqlite"),
         ("chaos, redis, the known plan", "--engine redis --seed 1"),
         ("chaos, redis, a new plan", "--engine redis"),
-        ("chaos, redis, a server that forgets", "--engine redis --losses 4"),
+        (
+            "chaos, redis, a server that forgets",
+            "--engine redis --losses 4",
+        ),
     ];
     let mut count = Count::default();
     for (name, args) in campaigns {
@@ -114,7 +154,11 @@ fn chaos(run: &mut Run) -> Count {
         campaign.args(CAMPAIGN.split(' ')).args(args.split(' '));
         let failed_before = run.failed.len();
         run.step(name, campaign);
-        if run.failed.len() == failed_before { count.passed += 1 } else { count.failed += 1 }
+        if run.failed.len() == failed_before {
+            count.passed += 1
+        } else {
+            count.failed += 1
+        }
     }
     count
 }
@@ -122,7 +166,10 @@ fn chaos(run: &mut Run) -> Count {
 /// Licences, bans and sources. Nobody has to build the tool for a look at their own change; continuous integration does.
 fn deny(run: &mut Run) {
     if install::deny() {
-        run.step("dependencies", step::cargo(&["deny", "--locked", "check", "bans", "licenses", "sources"]));
+        run.step(
+            "dependencies",
+            step::cargo(&["deny", "--locked", "check", "bans", "licenses", "sources"]),
+        );
         advisories(run);
     } else {
         println!("\n==> dependencies: passed over, cargo-deny is not installed");
@@ -135,7 +182,10 @@ fn advisories(run: &mut Run) {
     let mut fetch = Command::new("timeout");
     fetch.args([FETCH_WITHIN, "cargo", "deny", "fetch", "db"]);
     if step::run("database of advisories", fetch).ok {
-        run.step("advisories", step::cargo(&["deny", "--locked", "check", "--disable-fetch", "advisories"]));
+        run.step(
+            "advisories",
+            step::cargo(&["deny", "--locked", "check", "--disable-fetch", "advisories"]),
+        );
     } else {
         println!(
             "==> advisories: NOT CHECKED, their database cannot be fetched here. Where it can: cargo deny check advisories"
@@ -173,6 +223,10 @@ impl Run {
         // A step may fail without a test that does.
         let failed = count.failed.max(self.failed.len() as u64);
         println!("{} passed, {failed} failed", count.passed);
-        if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+        if failed == 0 {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::FAILURE
+        }
     }
 }

@@ -16,11 +16,31 @@ const PROGRAM: &str = env!("CARGO_BIN_EXE_raddle-chaos");
 fn run(class: &str, attempt: &str) -> (Option<i32>, String, Vec<String>) {
     let folder = tempfile::tempdir().unwrap();
     let mut command = Command::new(PROGRAM);
-    command.args(["task", class]).env("RADDLE_TID", "1794785197224973287").env("RADDLE_ATTEMPT", attempt);
-    let output = command.env("RADDLE_CHAOS", folder.path()).stderr(Stdio::inherit()).output().unwrap();
+    command
+        .args(["task", class])
+        .env("RADDLE_TID", "1794785197224973287")
+        .env("RADDLE_ATTEMPT", attempt);
+    let output = command
+        .env("RADDLE_CHAOS", folder.path())
+        .stderr(Stdio::inherit())
+        .output()
+        .unwrap();
     let lines = fs::read_to_string(folder.path().join("attempts.log")).unwrap();
-    let lines = lines.lines().map(|line| line.split(' ').skip(1).take(3).collect::<Vec<_>>().join(" ")).collect();
-    (output.status.code(), String::from_utf8(output.stdout).unwrap(), lines)
+    let lines = lines
+        .lines()
+        .map(|line| {
+            line.split(' ')
+                .skip(1)
+                .take(3)
+                .collect::<Vec<_>>()
+                .join(" ")
+        })
+        .collect();
+    (
+        output.status.code(),
+        String::from_utf8(output.stdout).unwrap(),
+        lines,
+    )
 }
 
 fn is_alive(pid: u32) -> bool {
@@ -38,10 +58,24 @@ fn wait_until(what: &str, is_so: impl Fn() -> bool) {
 
 #[test]
 fn a_task_says_when_it_begins_and_how_it_ends() {
-    assert_eq!(run("quick", "4"), (Some(0), String::new(), vec!["4 quick begin".into(), "4 quick end".into()]));
+    assert_eq!(
+        run("quick", "4"),
+        (
+            Some(0),
+            String::new(),
+            vec!["4 quick begin".into(), "4 quick end".into()]
+        )
+    );
     assert_eq!(run("broken", "1").2, ["1 broken begin", "1 broken fail"]);
-    assert_eq!((run("flaky", "2").0, run("flaky", "3").0), (Some(7), Some(0)));
-    assert_eq!(run("chains", "1").2, ["1 chains begin", "1 chains fail"], "there is nothing to chain with");
+    assert_eq!(
+        (run("flaky", "2").0, run("flaky", "3").0),
+        (Some(7), Some(0))
+    );
+    assert_eq!(
+        run("chains", "1").2,
+        ["1 chains begin", "1 chains fail"],
+        "there is nothing to chain with"
+    );
     let (code, output, _) = run("prints", "1");
     assert_eq!((code, output.lines().count()), (Some(0), 100));
     let lines = run("nap", "1").2;
@@ -50,7 +84,11 @@ fn a_task_says_when_it_begins_and_how_it_ends() {
 
 #[test]
 fn a_task_without_its_surroundings_fails() {
-    let bare = Command::new(PROGRAM).args(["task", "quick"]).env_remove("RADDLE_TID").output().unwrap();
+    let bare = Command::new(PROGRAM)
+        .args(["task", "quick"])
+        .env_remove("RADDLE_TID")
+        .output()
+        .unwrap();
     assert_eq!(bare.status.code(), Some(99));
 }
 
@@ -58,7 +96,11 @@ fn a_task_without_its_surroundings_fails() {
 fn what_is_on_a_leash_dies_with_its_parent() {
     // A shell that starts it, says who it is, and is killed.
     let script = format!("{PROGRAM} leash $$ sleep 60 & echo $!; wait");
-    let mut shell = Command::new("sh").args(["-c", &script]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut shell = Command::new("sh")
+        .args(["-c", &script])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
     let mut stdout = shell.stdout.take().unwrap();
     let mut line = String::new();
     while !line.ends_with('\n') {
@@ -67,8 +109,11 @@ fn what_is_on_a_leash_dies_with_its_parent() {
         line.push(char::from(byte[0]));
     }
     let pid: u32 = line.trim().parse().unwrap();
-    let runs_sleep = || fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe != Path::new(PROGRAM));
-    wait_until("it became what it was told", || runs_sleep() && !command_of(pid).contains("leash"));
+    let runs_sleep =
+        || fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe != Path::new(PROGRAM));
+    wait_until("it became what it was told", || {
+        runs_sleep() && !command_of(pid).contains("leash")
+    });
     shell.kill().unwrap();
     shell.wait().unwrap();
     wait_until("it died", || !is_alive(pid));
@@ -76,7 +121,10 @@ fn what_is_on_a_leash_dies_with_its_parent() {
 
 #[test]
 fn a_leash_of_nobody_starts_nothing() {
-    let stray = Command::new(PROGRAM).args(["leash", "1", "sh", "-c", "echo started"]).output().unwrap();
+    let stray = Command::new(PROGRAM)
+        .args(["leash", "1", "sh", "-c", "echo started"])
+        .output()
+        .unwrap();
     assert_eq!((stray.status.code(), stray.stdout), (Some(137), Vec::new()));
 }
 

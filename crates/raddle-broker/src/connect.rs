@@ -7,12 +7,12 @@ use raddle_core::QueueName;
 
 #[cfg(feature = "redis")]
 use crate::redis;
-use crate::{Broker, Error, Result, agent, sqlite};
+use crate::{Broker, Error, Result, remote, sqlite};
 
 /// Where a broker is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Url {
+pub enum BrokerUrl {
     /// In this process, gone with it.
     Memory,
     /// In a file on this machine.
@@ -21,29 +21,28 @@ pub enum Url {
     Unix(PathBuf),
     /// On a server that many machines share.
     #[cfg(feature = "redis")]
-    Redis(Box<redis::Address>),
+    Redis(Box<redis::RedisAddress>),
 }
 
 /// The text does not say where a broker is.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct ParseUrlError(String);
+pub struct ParseBrokerUrlError(String);
 
 #[cfg(feature = "redis")]
 const FORMS: &str = "use sqlite:PATH; redis://HOST:PORT, rediss://HOST:PORT, redis+sentinel://HOST:PORT/MASTER or redis+unix:PATH; unix:PATH \
                      for one that a worker serves; or mem:// for a broker that lives in one process";
 #[cfg(not(feature = "redis"))]
-const FORMS: &str =
-    "use sqlite:PATH, unix:PATH for one that a worker serves, or mem:// for a broker that lives in one process";
+const FORMS: &str = "use sqlite:PATH, unix:PATH for one that a worker serves, or mem:// for a broker that lives in one process";
 
 /// Opens the broker at `url`, making it if it is not there. One that is served must be served already.
-pub async fn connect(url: &Url) -> Result<Arc<dyn Broker>> {
+pub async fn connect(url: &BrokerUrl) -> Result<Arc<dyn Broker>> {
     Ok(match url {
-        Url::Memory => Arc::new(sqlite::Sqlite::in_memory().await?),
-        Url::Sqlite(path) => Arc::new(sqlite::Sqlite::open(path).await?),
-        Url::Unix(path) => Arc::new(agent::Remote::connect(path).await?),
+        BrokerUrl::Memory => Arc::new(sqlite::Sqlite::in_memory().await?),
+        BrokerUrl::Sqlite(path) => Arc::new(sqlite::Sqlite::open(path).await?),
+        BrokerUrl::Unix(path) => Arc::new(remote::Remote::connect(path).await?),
         #[cfg(feature = "redis")]
-        Url::Redis(address) => Arc::new(redis::Redis::open((**address).clone()).await?),
+        BrokerUrl::Redis(address) => Arc::new(redis::Redis::open((**address).clone()).await?),
     })
 }
 
@@ -56,19 +55,31 @@ pub trait StreamSource: Send {
 }
 
 /// Opens a stream of the server at `url`, whose entries are to become messages of `queue`.
-pub async fn open_stream(url: &Url, stream: &str, queue: QueueName) -> Result<Box<dyn StreamSource>> {
+pub async fn open_stream(
+    url: &BrokerUrl,
+    stream: &str,
+    queue: QueueName,
+) -> Result<Box<dyn StreamSource>> {
     match url {
         #[cfg(feature = "redis")]
-        Url::Redis(address) => Ok(Box::new(redis::RedisStream::open((**address).clone(), stream, queue).await?)),
+        BrokerUrl::Redis(address) => Ok(Box::new(
+            redis::RedisStream::open((**address).clone(), stream, queue).await?,
+        )),
         _ => {
-            let (place, reason) =
-                (url.to_string(), format!("has no streams, so that there is no '{stream}' for {queue}"));
-            Err(Error::Refused { place, reason, fix: "use redis://HOST:PORT".into() })
+            let (place, reason) = (
+                url.to_string(),
+                format!("has no streams, so that there is no '{stream}' for {queue}"),
+            );
+            Err(Error::Refused {
+                place,
+                reason,
+                fix: "use redis://HOST:PORT".into(),
+            })
         }
     }
 }
 
-impl Url {
+impl BrokerUrl {
     /// Whether [`open_stream`] can open streams there.
     pub fn has_streams(&self) -> bool {
         #[cfg(feature = "redis")]
@@ -78,7 +89,7 @@ impl Url {
     }
 }
 
-impl Url {
+impl BrokerUrl {
     /// The same for a service, which waits for a server that is away for as long as it takes, unless the URL says otherwise (`give_up_after`). With
     /// `opens`, it also waits for one that is not there when it is first connected to.
     pub fn patient(self, opens: bool) -> Self {
@@ -93,7 +104,7 @@ impl Url {
     }
 }
 
-impl Url {
+impl BrokerUrl {
     /// The URL with the password in it, if it may hold one: for the environment of a process that is to open the same broker.
     pub fn secret(&self) -> Option<&str> {
         match self {
@@ -104,7 +115,7 @@ impl Url {
     }
 }
 
-impl Url {
+impl BrokerUrl {
     /// Whether it is reached over a network, and not by a file of this machine or in this process.
     pub fn is_on_network(&self) -> bool {
         match self {
@@ -115,7 +126,7 @@ impl Url {
     }
 }
 
-impl Url {
+impl BrokerUrl {
     /// Whether a password is in it.
     pub fn has_password(&self) -> bool {
         match self {
@@ -126,23 +137,33 @@ impl Url {
     }
 }
 
-impl FromStr for Url {
-    type Err = ParseUrlError;
+impl FromStr for BrokerUrl {
+    type Err = ParseBrokerUrlError;
 
-    fn from_str(text: &str) -> Result<Self, ParseUrlError> {
+    fn from_str(text: &str) -> Result<Self, ParseBrokerUrlError> {
         // Nothing of the text is repeated beyond its scheme: a mistyped URL may hold a password.
         let scheme = || text.split(':').next().unwrap_or_default().to_owned();
         #[cfg(feature = "redis")]
-        if let Some(address) = redis::Address::parse(text) {
-            let refused = |reason| ParseUrlError(format!("the queue URL {}:… cannot be used: {reason}", scheme()));
-            return address.map(|address| Self::Redis(Box::new(address))).map_err(refused);
+        if let Some(address) = redis::RedisAddress::parse(text) {
+            let refused = |reason| {
+                ParseBrokerUrlError(format!(
+                    "the queue URL {}:… cannot be used: {reason}",
+                    scheme()
+                ))
+            };
+            return address
+                .map(|address| Self::Redis(Box::new(address)))
+                .map_err(refused);
         }
         match text {
             "mem://" | "stub://" => Ok(Self::Memory),
             _ => match text.split_once(':') {
                 Some(("sqlite", path)) if names_a_file(path) => Ok(Self::Sqlite(plain(path))),
                 Some(("unix", path)) if names_a_file(path) => Ok(Self::Unix(plain(path))),
-                _ => Err(ParseUrlError(format!("'{}' is not a queue URL: {FORMS}", scheme()))),
+                _ => Err(ParseBrokerUrlError(format!(
+                    "'{}' is not a queue URL: {FORMS}",
+                    scheme()
+                ))),
             },
         }
     }
@@ -157,7 +178,7 @@ fn plain(path: &str) -> PathBuf {
     path.strip_prefix("//").unwrap_or(path).into()
 }
 
-impl fmt::Display for Url {
+impl fmt::Display for BrokerUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Memory => f.write_str("mem://"),

@@ -22,7 +22,7 @@ macro_rules! declare {
             }
 
             #[async_trait]
-            impl<T: Proxy> $Trait for T {
+            impl<T: CallHandler> $Trait for T {
                 $(
                     async fn $method(&self $(, $arg: $ty)*) -> Result<$ret> {
                         match self.call(Call::$Call { $($arg),* }).await? {

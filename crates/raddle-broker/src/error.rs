@@ -6,11 +6,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use raddle_core::{QueueName, State, Tid, control::ParseControlError, spec::InvalidSpec};
+use raddle_core::{QueueName, TaskState, Tid, control::ParseControlError, spec::InvalidSpec};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Fence,
+    AttemptId,
     chain::{MAX_CHAINED, MAX_CHAINED_BYTES},
 };
 
@@ -29,10 +29,10 @@ pub enum Error {
     NotFound(Tid),
     /// The task is over.
     #[error("task {0} is {1} already")]
-    Finished(Tid, State),
+    Finished(Tid, TaskState),
     /// The task is not over yet.
     #[error("task {0} is {1}: only a finished task can be submitted again")]
-    Unfinished(Tid, State),
+    Unfinished(Tid, TaskState),
     /// The task does not stand in the dead-letter queue, or does no longer.
     #[error("task {0} is no dead letter: somebody else may have seen to it")]
     NotDead(Tid),
@@ -48,16 +48,16 @@ pub enum Error {
     },
     /// The attempt is not the latest of its task any more, or is over.
     #[error("{0} is over, or another has taken its place: nothing was chained")]
-    Superseded(Fence),
+    Superseded(AttemptId),
     /// The attempt has chained as much as one may.
     #[error(
         "{0} would chain more than {MAX_CHAINED} tasks, or {mib} MiB of them: chain one that submits the others",
         mib = MAX_CHAINED_BYTES >> 20
     )]
-    ChainFull(Fence),
+    ChainFull(AttemptId),
     /// The store has lost what the attempt had chained before.
     #[error("what {0} had chained is not there any more: it has to run again")]
-    ChainLost(Fence),
+    ChainLost(AttemptId),
     /// The queue shows the broker's own records.
     #[error("{0} shows records of the broker: it can be peeked and watched, not {1}")]
     View(QueueName, Cow<'static, str>),
@@ -76,7 +76,9 @@ pub enum Error {
         found: String,
     },
     /// The file was made by a later version.
-    #[error("{path} was made by a newer Raddle (format {found}, this one knows {known}): upgrade this raddle")]
+    #[error(
+        "{path} was made by a newer Raddle (format {found}, this one knows {known}): upgrade this raddle"
+    )]
     Newer {
         /// The file.
         path: PathBuf,
@@ -170,7 +172,9 @@ pub enum Error {
         reason: String,
     },
     /// A server, or the process that serves the broker, was asked to store something, and went away before it answered.
-    #[error("{place} did not say whether it {what} ({reason}): look before you repeat it, or give tasks a unique_key")]
+    #[error(
+        "{place} did not say whether it {what} ({reason}): look before you repeat it, or give tasks a unique_key"
+    )]
     Unanswered {
         /// Where it is, or was.
         place: String,
@@ -245,7 +249,9 @@ pub enum Error {
         reason: String,
     },
     /// Something else lives under the names that belong to this broker.
-    #[error("another program has keys at {place} with the names that are used here: choose a ?namespace= of its own")]
+    #[error(
+        "another program has keys at {place} with the names that are used here: choose a ?namespace= of its own"
+    )]
     Taken {
         /// Where it is.
         place: String,
@@ -267,18 +273,30 @@ impl Error {
     /// What a failure of the system with a file means.
     pub(crate) fn io(path: &Path, error: &io::Error) -> Self {
         match error.kind() {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::Full { path: path.into() },
-            io::ErrorKind::FileTooLarge => {
-                Self::Io { path: path.into(), reason: format!("{error}: raise the limit on files, 'ulimit -f'") }
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                Self::Full { path: path.into() }
             }
-            _ if is_want(error) => Self::Starved { what: "open file".into(), reason: error.to_string() },
-            _ => Self::Io { path: path.into(), reason: error.to_string() },
+            io::ErrorKind::FileTooLarge => Self::Io {
+                path: path.into(),
+                reason: format!("{error}: raise the limit on files, 'ulimit -f'"),
+            },
+            _ if is_want(error) => Self::Starved {
+                what: "open file".into(),
+                reason: error.to_string(),
+            },
+            _ => Self::Io {
+                path: path.into(),
+                reason: error.to_string(),
+            },
         }
     }
 
     /// The system has refused a thread.
     pub fn no_thread(error: &io::Error) -> Self {
-        Self::Starved { what: "thread".into(), reason: error.to_string() }
+        Self::Starved {
+            what: "thread".into(),
+            reason: error.to_string(),
+        }
     }
 
     /// Whether the same call may succeed later without anybody doing anything, and does no harm if it had succeeded before.
@@ -297,7 +315,10 @@ impl Error {
 
     /// Whether the broker has no space for anything new until some is freed. It keeps what it has accepted meanwhile.
     pub fn is_out_of_space(&self) -> bool {
-        matches!(self, Self::Full { .. } | Self::OutOfMemory { .. } | Self::Unwritable { .. })
+        matches!(
+            self,
+            Self::Full { .. } | Self::OutOfMemory { .. } | Self::Unwritable { .. }
+        )
     }
 
     /// Whether the caller named something that is not there or cannot be done to it, rather than something failing here.
@@ -322,5 +343,8 @@ impl Error {
 
 /// Whether the system has refused something because there is no more of it for this process or for all.
 pub(crate) fn is_want(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::EAGAIN))
+    matches!(
+        error.raw_os_error(),
+        Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::EAGAIN)
+    )
 }

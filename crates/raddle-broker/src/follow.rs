@@ -1,15 +1,15 @@
 //! Following tasks: what one look at the log and at what attempts wrote comes to, and whether another is to follow. Nothing here waits.
 
-use raddle_core::{Event, State, Tid};
+use raddle_core::{TaskEvent, TaskState, Tid};
 
-use crate::{Chunk, Cursor, Output, Progress, Result, Stream};
+use crate::{Output, OutputChunk, OutputStream, Result, TaskCursor, TaskUpdate};
 
 /// How much of each stream one look gives at most.
 pub(crate) const AT_ONCE: u32 = 256 * 1024;
 
 /// A stretch of the log.
-pub(crate) struct Stretch {
-    pub(crate) events: Vec<Event>,
+pub(crate) struct LogRange {
+    pub(crate) events: Vec<TaskEvent>,
     /// The last id that was looked at, whether it fitted or not.
     pub(crate) scanned: u64,
     /// Whether there are more that were not looked at.
@@ -18,7 +18,7 @@ pub(crate) struct Stretch {
 
 /// What follows from a look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Then {
+pub(crate) enum FollowStep {
     /// There is something to give.
     Give,
     /// Entries of other tasks have filled the look: the next one goes on behind them, at once.
@@ -29,36 +29,40 @@ pub(crate) enum Then {
 
 /// Where a task stands.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Standing {
+pub(crate) struct TaskPosition {
     /// Its latest attempt.
     pub(crate) attempt: u32,
     /// Its terminal state, if it has one.
-    pub(crate) done: Option<State>,
+    pub(crate) done: Option<TaskState>,
 }
 
-impl Stretch {
+impl LogRange {
     /// What follows for who wants events alone.
-    pub(crate) fn then(&self) -> Then {
+    pub(crate) fn then(&self) -> FollowStep {
         match (self.events.is_empty(), self.more) {
-            (false, _) => Then::Give,
-            (true, true) => Then::GoOn,
-            (true, false) => Then::Wait,
+            (false, _) => FollowStep::Give,
+            (true, true) => FollowStep::GoOn,
+            (true, false) => FollowStep::Wait,
         }
     }
 
     /// Its first events.
-    pub(crate) fn first(mut self, max: u32) -> Vec<Event> {
+    pub(crate) fn first(mut self, max: u32) -> Vec<TaskEvent> {
         self.events.truncate(max as usize);
         self.events
     }
 }
 
 /// What follows for who follows a task from `before` on.
-pub(crate) fn then(before: Cursor, progress: &Progress) -> Then {
+pub(crate) fn then(before: TaskCursor, progress: &TaskUpdate) -> FollowStep {
     if progress.done.is_some() || !progress.events.is_empty() || !progress.output.is_empty() {
-        return Then::Give;
+        return FollowStep::Give;
     }
-    if progress.cursor.event == before.event { Then::Wait } else { Then::GoOn }
+    if progress.cursor.event == before.event {
+        FollowStep::Wait
+    } else {
+        FollowStep::GoOn
+    }
 }
 
 /// Reads what attempts wrote, attempt by attempt, and says what the look that begins at `from` came to. The standing has to be read before: output is complete when
@@ -66,32 +70,52 @@ pub(crate) fn then(before: Cursor, progress: &Progress) -> Then {
 pub(crate) async fn look(
     broker: &impl Output,
     tid: Tid,
-    standing: Standing,
-    stretch: Stretch,
-    from: Cursor,
-) -> Result<Progress> {
-    let mut cursor = Cursor { event: stretch.scanned, attempt: from.attempt.max(1), ..from };
+    standing: TaskPosition,
+    stretch: LogRange,
+    from: TaskCursor,
+) -> Result<TaskUpdate> {
+    let mut cursor = TaskCursor {
+        event: stretch.scanned,
+        attempt: from.attempt.max(1),
+        ..from
+    };
     let mut output = Vec::new();
     loop {
         let (attempt, mut drained) = (cursor.attempt, true);
-        for stream in Stream::BOTH {
+        for stream in OutputStream::BOTH {
             let seen = match stream {
-                Stream::Stdout => &mut cursor.stdout,
-                Stream::Stderr => &mut cursor.stderr,
+                OutputStream::Stdout => &mut cursor.stdout,
+                OutputStream::Stderr => &mut cursor.stderr,
             };
-            let bytes = broker.read_output(tid, attempt, stream, *seen, AT_ONCE).await?;
+            let bytes = broker
+                .read_output(tid, attempt, stream, *seen, AT_ONCE)
+                .await?;
             *seen += bytes.len() as u64;
             drained &= bytes.len() < AT_ONCE as usize;
             if !bytes.is_empty() {
-                output.push(Chunk { attempt, stream, bytes });
+                output.push(OutputChunk {
+                    attempt,
+                    stream,
+                    bytes,
+                });
             }
         }
         if !drained || cursor.attempt >= standing.attempt {
             // Not before all output, and the last event, have been given too.
             let done = standing.done.filter(|_| drained && !stretch.more);
-            return Ok(Progress { output, events: stretch.events, cursor, done });
+            return Ok(TaskUpdate {
+                output,
+                events: stretch.events,
+                cursor,
+                done,
+            });
         }
-        cursor = Cursor { attempt: cursor.attempt + 1, stdout: 0, stderr: 0, ..cursor };
+        cursor = TaskCursor {
+            attempt: cursor.attempt + 1,
+            stdout: 0,
+            stderr: 0,
+            ..cursor
+        };
     }
 }
 

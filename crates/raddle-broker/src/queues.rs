@@ -15,19 +15,19 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use raddle_core::{
-    Control, QueueName, TaskView, Tid, WorkerEntry,
+    ControlMessage, QueueName, TaskView, Tid, WorkerEntry,
     control::ParseControlError,
-    queue_name::{Desk, Port, System},
+    queue_name::{ManagerQueue, SystemQueue, TaskQueue},
 };
 use serde::Serialize;
 
 use crate::{
-    Broker, Detail, Error, Result,
-    request::{Delivered, Message, QueueDepth, TaskFilter, matches_pattern},
+    Broker, Error, Result, SummaryDetail,
+    request::{DeliveryOutcome, Message, QueueSize, TaskFilter, matches_pattern},
 };
 
 pub use counts::{QueueCounts, TaskCounts, list_counts};
-pub use requests::ask;
+pub use requests::submit_requests;
 pub use watch::Watch;
 
 /// How many messages are looked at in one go where all of a queue is looked at.
@@ -36,16 +36,16 @@ const PAGE: u32 = 1000;
 /// What became of something written to a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Written {
+pub enum WriteOutcome {
     /// It is stored as a message with this id.
     Stored(Tid),
     /// It was a control word, and this task obeyed it or will see it.
-    Control(Tid, Delivered),
+    Control(Tid, DeliveryOutcome),
 }
 
 /// What a queue holds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Stats {
+pub struct QueueStats {
     /// The queue.
     pub queue: QueueName,
     /// The unfinished tasks that were submitted to it, if tasks can be.
@@ -60,7 +60,7 @@ pub struct Stats {
     pub newest: Option<Timestamp>,
 }
 
-impl Stats {
+impl QueueStats {
     fn add(&mut self, message: &Message) {
         let written = time_of(message.id);
         self.messages += 1;
@@ -71,7 +71,12 @@ impl Stats {
 }
 
 /// Takes up to `max` messages, the oldest first; waits for the first.
-pub async fn read(broker: &dyn Broker, queue: &QueueName, max: u32, wait: Duration) -> Result<Vec<Message>> {
+pub async fn read(
+    broker: &dyn Broker,
+    queue: &QueueName,
+    max: u32,
+    wait: Duration,
+) -> Result<Vec<Message>> {
     refuse_view(queue, "read")?;
     // Stored messages come first, so that a record which is there all the time does not hide them.
     let taken = broker.take(queue.clone(), max, Duration::ZERO).await?;
@@ -89,37 +94,57 @@ pub async fn peek(broker: &dyn Broker, queue: &QueueName, max: u32) -> Result<Ve
 
 /// Writes messages to a queue. On a control queue they are obeyed or passed on, each at once; what is asked of a manager, or written to the inbox of a worker,
 /// is a task from then on.
-pub async fn write(broker: &dyn Broker, queue: &QueueName, bodies: Vec<String>) -> Result<Vec<Written>> {
+pub async fn write(
+    broker: &dyn Broker,
+    queue: &QueueName,
+    bodies: Vec<String>,
+) -> Result<Vec<WriteOutcome>> {
     refuse_view(queue, "written to")?;
     let mut written = Vec::new();
-    if let QueueName::Task(tid, Port::Inbox) = queue
+    if let QueueName::Task(tid, TaskQueue::Inbox) = queue
         && let Some(asked) = requests::ask_worker(broker, *tid, &bodies).await?
     {
-        return Ok(asked.into_iter().map(Written::Stored).collect());
+        return Ok(asked.into_iter().map(WriteOutcome::Stored).collect());
     }
     match (queue, queue.desk()) {
-        (QueueName::Task(tid, Port::CtrlIn), _) => {
+        (QueueName::Task(tid, TaskQueue::CtrlIn), _) => {
             for message in parse_all(&bodies)? {
-                written.push(Written::Control(*tid, broker.control(*tid, message).await?));
+                written.push(WriteOutcome::Control(
+                    *tid,
+                    broker.control(*tid, message).await?,
+                ));
             }
         }
-        (_, Some((kind, Desk::Requests))) => {
-            let asked = ask(broker, kind, bodies, None).await?;
-            return Ok(asked.into_iter().map(Written::Stored).collect());
+        (_, Some((kind, ManagerQueue::Requests))) => {
+            let asked = submit_requests(broker, kind, bodies, None).await?;
+            return Ok(asked.into_iter().map(WriteOutcome::Stored).collect());
         }
-        (QueueName::System(System::Control), desk) | (_, desk @ Some((_, Desk::Control))) => {
-            let is_meant = |entry: &WorkerEntry| desk.is_none_or(|(kind, _)| is_manager(entry, kind));
+        (QueueName::System(SystemQueue::Control), desk)
+        | (_, desk @ Some((_, ManagerQueue::Control))) => {
+            let is_meant =
+                |entry: &WorkerEntry| desk.is_none_or(|(kind, _)| is_manager(entry, kind));
             for message in parse_all(&bodies)? {
                 written.extend(send_to_workers(broker, &message, is_meant).await?);
             }
         }
-        _ => written.extend(broker.put(queue.clone(), bodies).await?.into_iter().map(Written::Stored)),
+        _ => written.extend(
+            broker
+                .put(queue.clone(), bodies)
+                .await?
+                .into_iter()
+                .map(WriteOutcome::Stored),
+        ),
     }
     Ok(written)
 }
 
 /// Moves up to `max` stored messages in one step, behind those that are there: they get new ids. Returns how many.
-pub async fn shift(broker: &dyn Broker, from: &QueueName, to: &QueueName, max: u32) -> Result<u64> {
+pub async fn move_messages(
+    broker: &dyn Broker,
+    from: &QueueName,
+    to: &QueueName,
+    max: u32,
+) -> Result<u64> {
     refuse_view(from, "moved")?;
     refuse_view(to, "written to")?;
     if is_control(to) {
@@ -133,60 +158,96 @@ pub async fn shift(broker: &dyn Broker, from: &QueueName, to: &QueueName, max: u
 }
 
 /// The queues whose name is like `pattern` that hold something, in the order of their names.
-pub async fn list(broker: &dyn Broker, pattern: &str) -> Result<Vec<QueueDepth>> {
-    let summary = broker.summarize(Detail { messages: true, ..Detail::default() }).await?;
-    let mut depths = summary.messages;
-    for system in System::ALL.into_iter().filter(|system| system.is_view()) {
+pub async fn list(broker: &dyn Broker, pattern: &str) -> Result<Vec<QueueSize>> {
+    let summary = broker
+        .summarize(SummaryDetail {
+            messages: true,
+            ..SummaryDetail::default()
+        })
+        .await?;
+    let mut queue_sizes = summary.messages;
+    for system in SystemQueue::ALL
+        .into_iter()
+        .filter(|system| system.is_view())
+    {
         let queue = QueueName::System(system);
         if matches_pattern(pattern, &queue.to_string()) {
             let messages = match system {
-                System::Dead => summary.dead,
+                SystemQueue::Dead => summary.dead,
                 _ => stats(broker, &queue).await?.messages,
             };
-            depths.insert(queue, messages);
+            queue_sizes.insert(queue, messages);
         }
     }
     for (queue, ready) in summary.ready {
         if let Ok(queue) = queue.parse::<QueueName>()
-            && matches!(queue.desk(), Some((_, Desk::Requests)))
+            && matches!(queue.desk(), Some((_, ManagerQueue::Requests)))
         {
-            depths.insert(queue, ready);
+            queue_sizes.insert(queue, ready);
         }
     }
     if may_name_tasks(pattern) {
         let count = |task: TaskView| {
             let queues = views::ports_of(&task).map(|port| QueueName::Task(task.tid, port));
             for queue in queues.filter(|queue| matches_pattern(pattern, &queue.to_string())) {
-                *depths.entry(queue).or_default() += 1;
+                *queue_sizes.entry(queue).or_default() += 1;
             }
         };
-        pages::each(broker, TaskFilter { services: true, ..TaskFilter::default() }, count).await?;
+        pages::each(
+            broker,
+            TaskFilter {
+                services: true,
+                ..TaskFilter::default()
+            },
+            count,
+        )
+        .await?;
     }
-    let mut named: Vec<_> = depths.into_iter().map(|(queue, messages)| (queue.to_string(), queue, messages)).collect();
+    let mut named: Vec<_> = queue_sizes
+        .into_iter()
+        .map(|(queue, messages)| (queue.to_string(), queue, messages))
+        .collect();
     named.retain(|(name, _, messages)| *messages > 0 && matches_pattern(pattern, name));
     named.sort();
-    Ok(named.into_iter().map(|(_, queue, messages)| QueueDepth { queue, messages }).collect())
+    Ok(named
+        .into_iter()
+        .map(|(_, queue, messages)| QueueSize { queue, messages })
+        .collect())
 }
 
 /// How much a queue holds, and since when.
-pub async fn stats(broker: &dyn Broker, queue: &QueueName) -> Result<Stats> {
+pub async fn stats(broker: &dyn Broker, queue: &QueueName) -> Result<QueueStats> {
     let tasks = counts::count_tasks(broker, queue).await?;
-    let mut stats = Stats { queue: queue.clone(), tasks, messages: 0, bytes: 0, oldest: None, newest: None };
+    let mut stats = QueueStats {
+        queue: queue.clone(),
+        tasks,
+        messages: 0,
+        bytes: 0,
+        oldest: None,
+        newest: None,
+    };
     let shown = views::tasks_in(queue);
     let shows_tasks = !shown.is_empty();
     for views::Shown { filter, message } in shown {
         pages::each(broker, filter, |task| stats.add(&message(&task))).await?;
     }
     // A view of workers is made anew for each look, so it is looked at once.
-    let shows_log = *queue == QueueName::System(System::Log) || matches!(queue.desk(), Some((_, Desk::Results)));
-    let at_once = if is_view(queue) && !shows_log { u32::MAX } else { PAGE };
+    let shows_log = *queue == QueueName::System(SystemQueue::Log)
+        || matches!(queue.desk(), Some((_, ManagerQueue::Results)));
+    let at_once = if is_view(queue) && !shows_log {
+        u32::MAX
+    } else {
+        PAGE
+    };
     let mut after = 0;
     loop {
         let page = match shows_tasks {
             true => views::stored(broker, queue, after, at_once).await?,
             false => views::look(broker, queue, after, at_once).await?,
         };
-        let Some(last) = page.last() else { return Ok(stats) };
+        let Some(last) = page.last() else {
+            return Ok(stats);
+        };
         after = last.id.as_u64();
         page.iter().for_each(|message| stats.add(message));
     }
@@ -197,7 +258,10 @@ pub async fn delete(broker: &dyn Broker, queue: &QueueName) -> Result<u64> {
     refuse_view(queue, "deleted")?;
     let mut removed = 0;
     loop {
-        let taken = broker.take(queue.clone(), PAGE, Duration::ZERO).await?.len();
+        let taken = broker
+            .take(queue.clone(), PAGE, Duration::ZERO)
+            .await?
+            .len();
         removed += taken as u64;
         if taken < PAGE as usize {
             break;
@@ -214,14 +278,26 @@ pub async fn delete(broker: &dyn Broker, queue: &QueueName) -> Result<u64> {
 /// A queue exists while it holds something. The control queue of an unfinished task exists for as long as the task is
 /// unfinished, but is only meant when the pattern ends in its name: `*` must not be able to stop everything.
 pub async fn broadcast(broker: &dyn Broker, pattern: &str, body: &str) -> Result<Vec<QueueName>> {
-    let mut queues: Vec<QueueName> = list(broker, pattern).await?.into_iter().map(|depth| depth.queue).collect();
+    let mut queues: Vec<QueueName> = list(broker, pattern)
+        .await?
+        .into_iter()
+        .map(|depth| depth.queue)
+        .collect();
     queues.retain(|queue| !is_view(queue) && !is_control(queue));
     if pattern.ends_with(".ctrl_in") {
         let mut control = Vec::new();
-        pages::each(broker, views::unfinished(), |task| control.push(QueueName::Task(task.tid, Port::CtrlIn))).await?;
-        queues.extend(control.into_iter().rev().filter(|queue| matches_pattern(pattern, &queue.to_string())));
+        pages::each(broker, views::unfinished(), |task| {
+            control.push(QueueName::Task(task.tid, TaskQueue::CtrlIn))
+        })
+        .await?;
+        queues.extend(
+            control
+                .into_iter()
+                .rev()
+                .filter(|queue| matches_pattern(pattern, &queue.to_string())),
+        );
     }
-    let workers = QueueName::System(System::Control);
+    let workers = QueueName::System(SystemQueue::Control);
     if pattern == workers.to_string() {
         queues.push(workers);
     }
@@ -238,19 +314,22 @@ pub async fn broadcast(broker: &dyn Broker, pattern: &str, body: &str) -> Result
 }
 
 /// The control messages that these texts are: all of them, so that none is sent if one of them is not a control message.
-fn parse_all(bodies: &[String]) -> Result<Vec<Control>> {
-    Ok(bodies.iter().map(|body| body.parse()).collect::<Result<_, ParseControlError>>()?)
+fn parse_all(bodies: &[String]) -> Result<Vec<ControlMessage>> {
+    Ok(bodies
+        .iter()
+        .map(|body| body.parse())
+        .collect::<Result<_, ParseControlError>>()?)
 }
 
 async fn send_to_workers(
     broker: &dyn Broker,
-    message: &Control,
+    message: &ControlMessage,
     is_meant: impl Fn(&WorkerEntry) -> bool,
-) -> Result<Vec<Written>> {
+) -> Result<Vec<WriteOutcome>> {
     let mut written = Vec::new();
     for worker in broker.workers().await?.into_iter().filter(is_meant) {
         match broker.control(worker.tid, message.clone()).await {
-            Ok(delivered) => written.push(Written::Control(worker.tid, delivered)),
+            Ok(delivered) => written.push(WriteOutcome::Control(worker.tid, delivered)),
             // It left since it was listed.
             Err(Error::NotFound(_) | Error::Finished(..)) => {}
             Err(error) => return Err(error),
@@ -267,17 +346,29 @@ fn is_manager(entry: &WorkerEntry, kind: &str) -> bool {
 /// Whether the queue shows records and nothing else.
 fn is_view(queue: &QueueName) -> bool {
     matches!(queue, QueueName::System(system) if system.is_view())
-        || matches!(queue.desk(), Some((_, Desk::Results | Desk::Status)))
+        || matches!(
+            queue.desk(),
+            Some((_, ManagerQueue::Results | ManagerQueue::Status))
+        )
 }
 
 /// Whether what is written to the queue is obeyed.
 fn is_control(queue: &QueueName) -> bool {
-    matches!(queue, QueueName::Task(_, Port::CtrlIn) | QueueName::System(System::Control))
-        || matches!(queue.desk(), Some((_, Desk::Control | Desk::Requests)))
+    matches!(
+        queue,
+        QueueName::Task(_, TaskQueue::CtrlIn) | QueueName::System(SystemQueue::Control)
+    ) || matches!(
+        queue.desk(),
+        Some((_, ManagerQueue::Control | ManagerQueue::Requests))
+    )
 }
 
 fn refuse_view(queue: &QueueName, what: &'static str) -> Result<()> {
-    if is_view(queue) { Err(Error::View(queue.clone(), what.into())) } else { Ok(()) }
+    if is_view(queue) {
+        Err(Error::View(queue.clone(), what.into()))
+    } else {
+        Ok(())
+    }
 }
 
 /// Refuses a queue that shows a record at present: to find nothing in it would be a lie.

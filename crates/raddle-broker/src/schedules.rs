@@ -6,14 +6,14 @@
 use jiff::Timestamp;
 use raddle_core::{
     Tid,
-    schedule::{Entry, is_slug},
+    schedule::{ScheduleEntry, is_slug},
     spec::InvalidSpec,
 };
 use serde::{Deserialize, Serialize};
 
 use crate::{
     Error, Result,
-    request::{Submit, Submitted},
+    request::{NewTask, Submitted},
 };
 
 /// A schedule as it stands.
@@ -26,7 +26,7 @@ pub struct ScheduleView {
     pub task: Option<Tid>,
     /// What is kept of it.
     #[serde(flatten)]
-    pub entry: Entry,
+    pub entry: ScheduleEntry,
 }
 
 /// A change of one schedule.
@@ -37,16 +37,16 @@ pub struct ScheduleChange {
     /// The version that the change was decided from; nothing, if there was no such schedule.
     pub seen: Option<Tid>,
     /// What it is from now on; nothing, if it is removed.
-    pub entry: Option<Entry>,
+    pub entry: Option<ScheduleEntry>,
     /// Tasks that are submitted with the change.
-    pub tasks: Vec<Submit>,
+    pub tasks: Vec<NewTask>,
     /// The broker's clock must have come to this.
     pub due: Option<Timestamp>,
 }
 
 /// What came of a change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum ScheduleChanged {
+pub enum ScheduleChangeOutcome {
     /// It is made.
     Made {
         /// The version from now on.
@@ -62,7 +62,7 @@ pub enum ScheduleChanged {
 
 /// What is to be done about schedules and lifetimes at a moment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Agenda {
+pub struct DueItems {
     /// The moment, by the broker's clock.
     pub now: Timestamp,
     /// Schedules that are due, the first of them first; some, if they are many.
@@ -71,12 +71,12 @@ pub struct Agenda {
     pub expired: u64,
 }
 
-/// How many schedules an [`Agenda`] has at most.
+/// How many schedules an [`DueItems`] has at most.
 pub(crate) const AGENDA: usize = 64;
 /// How many expired tasks one call ends at most.
 pub(crate) const EXPIRED_AT_ONCE: usize = 256;
 
-impl Agenda {
+impl DueItems {
     pub(crate) fn is_empty(&self) -> bool {
         self.due.is_empty() && self.expired == 0
     }
@@ -86,24 +86,40 @@ impl ScheduleChange {
     /// Checks a change before it costs anybody a transaction, and writes the entry out as engines store it.
     pub(crate) fn written(&self) -> Result<Option<String>> {
         let wrong = |path: &'static str, reason: &str| {
-            Err(Error::Invalid(InvalidSpec { path: path.into(), reason: reason.into() }))
+            Err(Error::Invalid(InvalidSpec {
+                path: path.into(),
+                reason: reason.into(),
+            }))
         };
         if !is_slug(&self.name) {
             return wrong("name", "must be 1 to 64 letters, digits, or . _ -");
         }
-        let Some(entry) = &self.entry else { return Ok(None) };
+        let Some(entry) = &self.entry else {
+            return Ok(None);
+        };
         if entry.schedule.name != self.name {
             return wrong("name", "is not that of the schedule");
         }
         entry.schedule.validate()?;
-        Ok(Some(serde_json::to_string(entry).expect("an entry has only string keys")))
+        Ok(Some(
+            serde_json::to_string(entry).expect("an entry has only string keys"),
+        ))
     }
 }
 
 /// A stored entry. One that cannot be read was made by a later version, and is left to that.
-pub(crate) fn read_entry(name: &str, version: Tid, task: Option<Tid>, text: &str) -> Option<ScheduleView> {
+pub(crate) fn read_entry(
+    name: &str,
+    version: Tid,
+    task: Option<Tid>,
+    text: &str,
+) -> Option<ScheduleView> {
     match serde_json::from_str(text) {
-        Ok(entry) => Some(ScheduleView { version, task, entry }),
+        Ok(entry) => Some(ScheduleView {
+            version,
+            task,
+            entry,
+        }),
         Err(error) => {
             tracing::debug!(schedule = name, %error, "a schedule cannot be read here");
             None

@@ -7,11 +7,11 @@ use std::{
 
 use async_trait::async_trait;
 use raddle_broker::{
-    ClaimRequest, Stream, Submit, conformance,
+    ClaimRequest, NewTask, OutputStream, conformance,
     conformance::{Fixture, Handle},
     sqlite::Sqlite,
 };
-use raddle_core::{CapSet, Spec};
+use raddle_core::{CapSet, TaskSpec};
 
 /// A broker in memory has no other place to be opened from: a second handle is the first.
 struct InMemory(Handle);
@@ -28,7 +28,9 @@ impl Fixture for InMemory {
 }
 
 async fn make() -> InMemory {
-    InMemory(Arc::new(Sqlite::in_memory().await.expect("there is memory")))
+    InMemory(Arc::new(
+        Sqlite::in_memory().await.expect("there is memory"),
+    ))
 }
 
 conformance!(make);
@@ -36,7 +38,11 @@ conformance!(make);
 #[tokio::test]
 async fn two_brokers_share_nothing() {
     let (one, other) = (make().await.0, make().await.0);
-    let tid = one.submit(vec![Submit::new(Spec::command(["true"]))]).await.expect("there is room")[0].tid();
+    let tid = one
+        .submit(vec![NewTask::new(TaskSpec::command(["true"]))])
+        .await
+        .expect("there is room")[0]
+        .tid();
     assert!(one.task(tid).await.expect("it answers").is_some());
     assert!(other.task(tid).await.expect("it answers").is_none());
 }
@@ -44,15 +50,36 @@ async fn two_brokers_share_nothing() {
 #[tokio::test]
 async fn large_output_is_gone_with_the_broker() {
     let broker = make().await.0;
-    broker.submit(vec![Submit::new(Spec::command(["true"]))]).await.expect("there is room");
-    let owner = broker.register(conformance::info("worker"), Duration::from_secs(120)).await.expect("it answers");
+    broker
+        .submit(vec![NewTask::new(TaskSpec::command(["true"]))])
+        .await
+        .expect("there is room");
+    let owner = broker
+        .register(conformance::info("worker"), Duration::from_secs(120))
+        .await
+        .expect("it answers");
     let queues = vec!["default".into()];
-    let request = ClaimRequest { owner, caps: CapSet::new(), queues, only: None, max: 1, wait: Duration::ZERO };
-    let fence = broker.claim(request).await.expect("it answers")[0].fence;
-    broker.append_output(fence, Stream::Stdout, vec![b'x'; 1000]).await.expect("there is room");
-    let file = format!("{}.1.out", fence.tid);
-    let mut folders = std::fs::read_dir(std::env::temp_dir()).expect("there is such a folder").flatten();
-    let folder = folders.find(|entry| entry.path().join(&file).exists()).expect("it is there").path();
+    let request = ClaimRequest {
+        owner,
+        caps: CapSet::new(),
+        queues,
+        only: None,
+        max: 1,
+        wait: Duration::ZERO,
+    };
+    let attempt_id = broker.claim(request).await.expect("it answers")[0].attempt_id;
+    broker
+        .append_output(attempt_id, OutputStream::Stdout, vec![b'x'; 1000])
+        .await
+        .expect("there is room");
+    let file = format!("{}.1.out", attempt_id.tid);
+    let mut folders = std::fs::read_dir(std::env::temp_dir())
+        .expect("there is such a folder")
+        .flatten();
+    let folder = folders
+        .find(|entry| entry.path().join(&file).exists())
+        .expect("it is there")
+        .path();
     drop(broker);
     let deadline = Instant::now() + Duration::from_secs(20);
     while folder.exists() {

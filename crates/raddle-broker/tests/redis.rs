@@ -1,13 +1,16 @@
 //! The conformance suite on the Redis engine: each case on a server of its own. The second handle has connections of its own.
 
-#[expect(dead_code, reason = "the suite asks less of a server than the faults do")]
+#[expect(
+    dead_code,
+    reason = "the suite asks less of a server than the faults do"
+)]
 mod redis_server;
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use raddle_broker::{
-    Url,
+    BrokerUrl,
     conformance::{Fixture, Handle},
     connect,
 };
@@ -15,7 +18,7 @@ use redis_server::Server;
 
 /// A namespace on a server.
 struct OnServer {
-    url: Url,
+    url: BrokerUrl,
     broker: Handle,
     _server: Arc<Server>,
 }
@@ -33,9 +36,16 @@ impl Fixture for OnServer {
 
 async fn make() -> OnServer {
     let server = Arc::new(Server::start());
-    let url: Url = server.url("conformance").parse().expect("a URL as documented");
+    let url: BrokerUrl = server
+        .url("conformance")
+        .parse()
+        .expect("a URL as documented");
     let broker = connect(&url).await.expect("a new server can be used");
-    OnServer { url, broker, _server: server }
+    OnServer {
+        url,
+        broker,
+        _server: server,
+    }
 }
 
 raddle_broker::conformance!(make);

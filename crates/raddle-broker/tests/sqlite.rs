@@ -22,15 +22,27 @@ impl Fixture for OnDisk {
     }
 
     async fn reopen(&self) -> Handle {
-        Arc::new(Sqlite::open(&self.path).await.expect("the database is there"))
+        Arc::new(
+            Sqlite::open(&self.path)
+                .await
+                .expect("the database is there"),
+        )
     }
 }
 
 async fn make() -> OnDisk {
     let folder = tempfile::tempdir().expect("there is room for a temporary folder");
     let path = folder.path().join("broker.db");
-    let broker = Arc::new(Sqlite::open(&path).await.expect("a new database can be made"));
-    OnDisk { path, broker, _folder: folder }
+    let broker = Arc::new(
+        Sqlite::open(&path)
+            .await
+            .expect("a new database can be made"),
+    );
+    OnDisk {
+        path,
+        broker,
+        _folder: folder,
+    }
 }
 
 raddle_broker::conformance!(make);

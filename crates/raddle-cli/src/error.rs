@@ -1,4 +1,4 @@
-//! What went wrong, as a message and an exit code.
+//! Errors of commands, with their exit codes.
 
 use std::{fmt, io};
 
@@ -6,9 +6,9 @@ use crate::output;
 
 /// The task failed.
 pub(crate) const TASK_FAILED: u8 = 1;
-/// The request was wrong, or what it named is not there.
+/// The request was wrong, or names something that does not exist.
 pub(crate) const USAGE: u8 = 2;
-/// The time that was given is over.
+/// A timeout passed.
 pub(crate) const TIMED_OUT: u8 = 124;
 /// Raddle itself failed.
 pub(crate) const RADDLE: u8 = 125;
@@ -17,29 +17,29 @@ pub(crate) const INTERRUPTED: u8 = 130;
 /// Killed.
 pub(crate) const KILLED: u8 = 137;
 
-/// The result of a command: its exit code, or why there is none.
+/// The result of a command: its exit code, or an error.
 pub(crate) type Outcome<T = u8> = Result<T, Failure>;
 
-/// Why a command could not do what it was asked to.
+/// Why a command failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// The request was wrong, or named something that is not there.
+    /// The request was wrong, or names something that does not exist.
     Usage(String),
-    /// It took longer than it was given.
+    /// A timeout passed.
     TimedOut(String),
     /// Raddle itself failed.
     Raddle(String),
-    /// Nobody reads what is written: the reader has seen enough, which is its right.
+    /// The reader of stdout has closed the pipe. This is not an error.
     ClosedPipe,
 }
 
-/// What an error of something else means for a command.
+/// Turns errors of libraries into errors of commands.
 pub(crate) trait OrFail<T> {
-    /// The request was wrong, as the error says.
+    /// Makes it a usage error with the text of the error.
     fn or_usage(self) -> Outcome<T>;
-    /// The request was wrong: `what` could not be done, and why.
+    /// Makes it a usage error that begins with `what`.
     fn or_usage_at(self, what: impl fmt::Display) -> Outcome<T>;
-    /// Raddle itself failed: `what` could not be done, and why.
+    /// Makes it a failure of Raddle that begins with `what`.
     fn or_raddle_at(self, what: impl fmt::Display) -> Outcome<T>;
 }
 
@@ -58,7 +58,7 @@ impl<T, E: fmt::Display> OrFail<T> for Result<T, E> {
 }
 
 impl Failure {
-    /// The exit code to leave with.
+    /// Returns the exit code.
     pub(crate) fn code(&self) -> u8 {
         match self {
             Self::Usage(_) => USAGE,
@@ -68,22 +68,24 @@ impl Failure {
         }
     }
 
-    /// Tells the user, as an object with `--json`.
+    /// Prints the error to stderr, as JSON with `--json`.
     pub(crate) fn print(&self, json: bool) {
         match self {
             Self::ClosedPipe => {}
             _ if json => print_json(&self.to_string(), self.code()),
-            _ => output::complain(&self.to_string()),
+            _ => output::eprint(&self.to_string()),
         }
     }
 
-    /// Somebody wants to share a broker that cannot be shared.
+    /// The error for a `mem://` broker where several processes need one.
     pub(crate) fn memory() -> Self {
         let use_instead = "use it with 'raddle run', or name a file that others can open with --queue-url sqlite:PATH";
-        Self::Usage(format!("mem:// lives in one process and is gone with it: {use_instead}"))
+        Self::Usage(format!(
+            "mem:// lives in one process and is gone with it: {use_instead}"
+        ))
     }
 
-    /// A failure to write data to where it was to go.
+    /// The error for a failed write of data.
     pub(crate) fn writing(error: &io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::BrokenPipe => Self::ClosedPipe,
@@ -92,17 +94,22 @@ impl Failure {
     }
 }
 
-/// Tells a program what went wrong: one line with `error`, `hint` and `exit_code`.
+/// Prints an error as one line of JSON with `error`, `hint` and `exit_code`.
 pub(crate) fn print_json(message: &str, code: u8) {
     let (error, hint) = split_hint(message);
     output::json_to_stderr(&serde_json::json!({ "error": error, "hint": hint, "exit_code": code }));
 }
 
-/// What went wrong, and what to do about it: the part of a message that names a command or a flag.
+/// Splits a message into the error and the hint: the part that names a command or a flag.
 fn split_hint(message: &str) -> (&str, Option<&str>) {
-    let named = ["'raddle ", "--"].iter().flat_map(|mark| message.match_indices(mark)).map(|(at, _)| at);
+    let named = ["'raddle ", "--"]
+        .iter()
+        .flat_map(|mark| message.match_indices(mark))
+        .map(|(at, _)| at);
     let begins = named.filter_map(|at| {
-        let ends = [": ", "; ", ". "].iter().filter_map(|end| message[..at].rfind(end).map(|end| (end, end + 2)));
+        let ends = [": ", "; ", ". "]
+            .iter()
+            .filter_map(|end| message[..at].rfind(end).map(|end| (end, end + 2)));
         ends.max()
     });
     match begins.min() {
@@ -114,7 +121,9 @@ fn split_hint(message: &str) -> (&str, Option<&str>) {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Usage(message) | Self::TimedOut(message) | Self::Raddle(message) => f.write_str(message),
+            Self::Usage(message) | Self::TimedOut(message) | Self::Raddle(message) => {
+                f.write_str(message)
+            }
             Self::ClosedPipe => f.write_str("nobody reads what is written"),
         }
     }
@@ -122,7 +131,11 @@ impl fmt::Display for Failure {
 
 impl From<raddle_broker::Error> for Failure {
     fn from(error: raddle_broker::Error) -> Self {
-        if error.is_callers() { Self::Usage(error.to_string()) } else { Self::Raddle(error.to_string()) }
+        if error.is_callers() {
+            Self::Usage(error.to_string())
+        } else {
+            Self::Raddle(error.to_string())
+        }
     }
 }
 
@@ -133,12 +146,21 @@ mod tests {
     #[test]
     fn a_hint_is_what_names_a_command_or_a_flag() {
         for (message, expected) in [
-            ("task 1 is created: wait for it with --wait", ("task 1 is created", Some("wait for it with --wait"))),
+            (
+                "task 1 is created: wait for it with --wait",
+                ("task 1 is created", Some("wait for it with --wait")),
+            ),
             (
                 "no broker at sqlite:/x: it does not exist. Check --queue-url; 'raddle submit' creates it",
-                ("no broker at sqlite:/x: it does not exist", Some("Check --queue-url; 'raddle submit' creates it")),
+                (
+                    "no broker at sqlite:/x: it does not exist",
+                    Some("Check --queue-url; 'raddle submit' creates it"),
+                ),
             ),
-            ("cannot read x: no such file", ("cannot read x: no such file", None)),
+            (
+                "cannot read x: no such file",
+                ("cannot read x: no such file", None),
+            ),
             ("--jobs is for many", ("--jobs is for many", None)),
         ] {
             assert_eq!(split_hint(message), expected);

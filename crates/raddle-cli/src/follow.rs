@@ -1,7 +1,7 @@
-//! Waiting for tasks, and showing what they write.
+//! Waits for tasks, and shows their output.
 
-use raddle_broker::{Broker, Progress};
-use raddle_core::{EventKind, State, Tid};
+use raddle_broker::{Broker, TaskUpdate};
+use raddle_core::{TaskEventKind, TaskState, Tid};
 pub(crate) use raddle_fabric::explain::{EXPLAIN_AFTER, PrintedReasons, announce_wait};
 use raddle_fabric::{
     explain,
@@ -16,24 +16,31 @@ use crate::{
     spec,
 };
 
-/// Refuses to wait for the task that this process belongs to, or for one that waits for that.
+/// Refuses to wait for the task that this process belongs to, or for one that waits for it.
 pub(crate) async fn refuse_own(broker: &dyn Broker, tid: Tid) -> Outcome<()> {
-    if is_within(broker, spec::own_task(), tid).await? { Err(recursive(tid)) } else { Ok(()) }
+    if is_within(broker, spec::own_task(), tid).await? {
+        Err(recursive(tid))
+    } else {
+        Ok(())
+    }
 }
 
-/// The refusal of a wait that would never end.
+/// The error for a wait that would never end.
 pub(crate) fn recursive(tid: Tid) -> Failure {
     let reason = "this command is part of it, and would wait for its own end";
     Failure::Usage(format!("cannot follow task {tid}: {reason}"))
 }
 
-/// What of a task's output could not be kept, and so will not be shown.
-pub(crate) fn lost(progress: &Progress) -> impl Iterator<Item = &str> {
-    let lost = progress.events.iter().filter(|event| event.event == EventKind::OutputLost);
+/// The messages about output that the broker could not keep.
+pub(crate) fn lost(progress: &TaskUpdate) -> impl Iterator<Item = &str> {
+    let lost = progress
+        .events
+        .iter()
+        .filter(|event| event.event == TaskEventKind::OutputLost);
     lost.map(|event| event.detail.as_deref().unwrap_or(OUTPUT_LOST))
 }
 
-/// Runs `work`, which waits for a task, and notes meanwhile why the task does not run.
+/// Runs `work`, which waits for a task, and prints meanwhile why the task does not run.
 pub(crate) async fn explain_while<T>(
     context: &Context,
     broker: &dyn Broker,
@@ -44,10 +51,16 @@ pub(crate) async fn explain_while<T>(
     explain::explain_while(broker, tid, printed, |line| context.note(line), work).await
 }
 
-/// Waits until a task is finished, without looking at its output.
-pub(crate) async fn until_finished(broker: &dyn Broker, tid: Tid, deadline: Option<Instant>) -> Outcome<State> {
+/// Waits until a task is finished, without reading its output.
+pub(crate) async fn until_finished(
+    broker: &dyn Broker,
+    tid: Tid,
+    deadline: Option<Instant>,
+) -> Outcome<TaskState> {
     let finished = wait::until_finished(broker, tid);
-    let Some(deadline) = deadline else { return Ok(finished.await?.state) };
+    let Some(deadline) = deadline else {
+        return Ok(finished.await?.state);
+    };
     if let Ok(finished) = timeout_at(deadline, finished).await {
         return Ok(finished?.state);
     }
@@ -56,5 +69,7 @@ pub(crate) async fn until_finished(broker: &dyn Broker, tid: Tid, deadline: Opti
         return Ok(state);
     }
     let hint = "'raddle task explain' says what it waits for";
-    Err(Failure::TimedOut(format!("task {tid} is still {state}: {hint}")))
+    Err(Failure::TimedOut(format!(
+        "task {tid} is still {state}: {hint}"
+    )))
 }

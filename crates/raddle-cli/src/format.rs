@@ -1,4 +1,4 @@
-//! Times and lengths of time for people.
+//! Formats times and durations.
 
 use std::time::Duration;
 
@@ -6,12 +6,12 @@ use jiff::Timestamp;
 use raddle_core::TaskView;
 pub(crate) use raddle_fabric::text::{count, time};
 
-/// How long ago something was: `3s`, `5m`, `2h`, `4d`.
+/// The time since `then`: `3s`, `5m`, `2h`, `4d`.
 pub(crate) fn age(then: Timestamp, now: Timestamp) -> String {
     coarse(Duration::try_from(now.duration_since(then)).unwrap_or_default())
 }
 
-/// A length of time with one unit: `3s`, `5m`, `2h`, `4d`.
+/// A duration with one unit: `3s`, `5m`, `2h`, `4d`.
 pub(crate) fn coarse(length: Duration) -> String {
     match length.as_secs() {
         secs @ 0..120 => format!("{secs}s"),
@@ -21,7 +21,7 @@ pub(crate) fn coarse(length: Duration) -> String {
     }
 }
 
-/// A length of time to three digits or so: `12ms`, `1.2s`, `5m`.
+/// A duration to about three digits: `12ms`, `1.2s`, `5m`.
 pub(crate) fn fine(length: Duration) -> String {
     match length.as_millis() {
         millis @ 0..1_000 => format!("{millis}ms"),
@@ -30,7 +30,7 @@ pub(crate) fn fine(length: Duration) -> String {
     }
 }
 
-/// How long the last attempt of a finished task ran, or the present one has been running.
+/// The run time of the last attempt of a finished task, or of the running one so far.
 pub(crate) fn took(task: &TaskView, now: Timestamp) -> Option<Duration> {
     let (from, to) = match &task.report {
         Some(report) => (report.started_at?, report.ended_at),
@@ -39,7 +39,7 @@ pub(crate) fn took(task: &TaskView, now: Timestamp) -> Option<Duration> {
     Duration::try_from(to.duration_since(from)).ok()
 }
 
-/// How far a task says that it has come.
+/// The progress that a task has reported.
 pub(crate) fn progress(progress: &raddle_core::Progress) -> String {
     match (progress.percent, progress.message.as_str()) {
         (Some(percent), "") => format!("{percent:.0} %"),
@@ -54,8 +54,14 @@ mod tests {
 
     #[test]
     fn lengths_of_time_have_one_unit() {
-        let shown: Vec<_> = [0, 119, 120, 7_199, 7_200, 172_799, 172_800].map(Duration::from_secs).map(coarse).into();
+        let shown: Vec<_> = [0, 119, 120, 7_199, 7_200, 172_799, 172_800]
+            .map(Duration::from_secs)
+            .map(coarse)
+            .into();
         assert_eq!(shown, ["0s", "119s", "2m", "119m", "2h", "47h", "2d"]);
-        assert_eq!([7, 1_250, 200_000].map(Duration::from_millis).map(fine), ["7ms", "1.2s", "3m"]);
+        assert_eq!(
+            [7, 1_250, 200_000].map(Duration::from_millis).map(fine),
+            ["7ms", "1.2s", "3m"]
+        );
     }
 }

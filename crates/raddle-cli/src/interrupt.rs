@@ -1,4 +1,4 @@
-//! Ctrl-C and its like, as something that can be waited for.
+//! Signals that end or suspend a command, as futures.
 
 use std::time::Duration;
 
@@ -14,23 +14,23 @@ use crate::error::{OrFail, Outcome};
 pub(crate) struct Interrupts {
     interrupt: Signal,
     terminate: Signal,
-    /// Absent under `nohup`, which wants it to be ignored.
+    /// Absent under `nohup`, which ignores it.
     hangup: Option<Signal>,
-    /// Absent in the background of a shell without job control, which has it ignored.
+    /// Absent in the background of a shell without job control, which ignores it.
     quit: Option<Signal>,
 }
 
-/// What such a signal says, to those who tell them apart.
+/// The kind of a signal, for commands that treat them differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Word {
-    /// The user at a terminal wants it to end: SIGINT, SIGQUIT, and SIGHUP when the terminal is gone.
+pub(crate) enum InterruptSignal {
+    /// From the user at a terminal: `SIGINT`, `SIGQUIT`, or `SIGHUP` when the terminal is gone.
     Interrupt,
-    /// SIGTERM.
+    /// `SIGTERM`.
     Terminate,
 }
 
 impl Interrupts {
-    /// From now on these signals no longer end the process.
+    /// Installs the handlers: from now on these signals do not end the process.
     pub(crate) fn catch() -> Outcome<Self> {
         Ok(Self {
             interrupt: listen(SignalKind::interrupt())?,
@@ -40,13 +40,18 @@ impl Interrupts {
         })
     }
 
-    /// Waits for the next of them.
+    /// Waits for the next signal.
     pub(crate) async fn next(&mut self) {
-        self.word().await;
+        self.next_kind().await;
     }
 
-    /// Waits until something has started. If it is to stop before that, it has a moment left to start; `None` if that is not enough.
-    pub(crate) async fn start<T>(&mut self, shutdown: &Shutdown, starting: impl Future<Output = T>) -> Option<T> {
+    /// Waits until `starting` is done. After a signal, it has `START_WITHIN` left; returns `None`
+    /// if that is not enough.
+    pub(crate) async fn start<T>(
+        &mut self,
+        shutdown: &Shutdown,
+        starting: impl Future<Output = T>,
+    ) -> Option<T> {
         tokio::pin!(starting);
         tokio::select! {
             biased;
@@ -57,25 +62,25 @@ impl Interrupts {
         timeout(START_WITHIN, starting).await.ok()
     }
 
-    /// Waits for the next of them, and says which it is.
-    pub(crate) async fn word(&mut self) -> Word {
+    /// Waits for the next signal, and returns its kind.
+    pub(crate) async fn next_kind(&mut self) -> InterruptSignal {
         tokio::select! {
-            _ = self.interrupt.recv() => Word::Interrupt,
-            _ = self.terminate.recv() => Word::Terminate,
-            _ = if_any(self.hangup.as_mut().map(Signal::recv)) => Word::Interrupt,
-            _ = if_any(self.quit.as_mut().map(Signal::recv)) => Word::Interrupt,
+            _ = self.interrupt.recv() => InterruptSignal::Interrupt,
+            _ = self.terminate.recv() => InterruptSignal::Terminate,
+            _ = if_any(self.hangup.as_mut().map(Signal::recv)) => InterruptSignal::Interrupt,
+            _ = if_any(self.quit.as_mut().map(Signal::recv)) => InterruptSignal::Interrupt,
         }
     }
 }
 
-/// How long a start that is interrupted may take to come to its end. One that waits for space does not.
+/// How long a start may take after a signal. A start that waits for disk space takes longer.
 const START_WITHIN: Duration = Duration::from_secs(1);
 
-/// Ctrl-Z. Absent where it is ignored.
+/// Ctrl-Z (`SIGTSTP`). Absent where it is ignored.
 pub(crate) struct Suspensions(Option<Signal>);
 
 impl Suspensions {
-    /// From now on this signal no longer stops the process.
+    /// Installs the handler: from now on this signal does not stop the process.
     pub(crate) fn catch() -> Outcome<Self> {
         listen_unless_ignored(SignalKind::from_raw(raddle_exec::SUSPEND)).map(Self)
     }
@@ -91,10 +96,14 @@ fn listen(kind: SignalKind) -> Outcome<Signal> {
 }
 
 fn listen_unless_ignored(kind: SignalKind) -> Outcome<Option<Signal>> {
-    if raddle_exec::is_ignored(kind.as_raw_value()) { Ok(None) } else { listen(kind).map(Some) }
+    if raddle_exec::is_ignored(kind.as_raw_value()) {
+        Ok(None)
+    } else {
+        listen(kind).map(Some)
+    }
 }
 
-/// What comes of a future; where there is none, waits for ever.
+/// Awaits a future if there is one; otherwise waits for ever.
 pub(crate) async fn if_any<T>(future: Option<impl Future<Output = T>>) -> T {
     match future {
         Some(future) => future.await,

@@ -1,12 +1,14 @@
-//! The command line of Raddle: arguments in, library calls, text or JSON out. What a task is, where it is kept and how it is run is
-//! decided in the libraries; here it is asked for and shown.
+//! The command line of Raddle: arguments in, library calls, text or JSON out. It must not contain
+//! policy: the libraries decide what a task is, where it is stored and how it runs.
 //!
-//! It is a library so that a user's program can be its own worker: `myapp worker start` is this, with the routines of `myapp`.
+//! It is a library so that a user's program can be its own worker: `myapp worker start` is this,
+//! with the routines of `myapp`.
 
 mod args;
 mod commands;
 mod context;
 mod error;
+mod file_trust;
 mod follow;
 mod format;
 mod interrupt;
@@ -22,31 +24,44 @@ mod spec;
 mod systemd;
 mod table;
 mod tid;
-mod trust;
 mod worker;
 
-/// Whether a program that was started with this argument is to call [`run`], though nobody has typed it.
+/// Whether a program that starts with this argument must call [`run`], although no user typed it.
 pub fn is_internal(argument: &std::ffi::OsStr) -> bool {
     argument == raddle_fabric::contained::LEASH
 }
 
-/// Runs the command line of this process, and returns its exit code. To be called while there is one thread.
+/// Runs the command line of this process, and returns its exit code. Call it while the process has
+/// one thread.
 pub fn run() -> u8 {
     raddle_exec::unblock_signals();
     raddle_exec::title::init();
     #[cfg(feature = "docker")]
-    if std::env::args_os().nth(1).is_some_and(|argument| argument == raddle_fabric::contained::LEASH) {
+    if std::env::args_os()
+        .nth(1)
+        .is_some_and(|argument| argument == raddle_fabric::contained::LEASH)
+    {
         return raddle_fabric::contained::leash_main();
     }
     let cli = match args::parse() {
         Ok(cli) => cli,
         Err(error) if error.use_stderr() && asks_for_json() => {
-            let (code, text) = (u8::try_from(error.exit_code()).unwrap_or(error::USAGE), error.to_string());
-            error::print_json(text.trim_start_matches("error: ").split("\n\n").next().unwrap_or_default().trim(), code);
+            let (code, text) = (
+                u8::try_from(error.exit_code()).unwrap_or(error::USAGE),
+                error.to_string(),
+            );
+            error::print_json(
+                text.trim_start_matches("error: ")
+                    .split("\n\n")
+                    .next()
+                    .unwrap_or_default()
+                    .trim(),
+                code,
+            );
             return code;
         }
         Err(error) => {
-            // Help goes to stdout and may meet a closed pipe, which is not an error.
+            // Help goes to stdout and may hit a closed pipe, which is not an error.
             let _ = error.print();
             return u8::try_from(error.exit_code()).unwrap_or(error::USAGE);
         }
@@ -61,7 +76,11 @@ pub fn run() -> u8 {
     }
 }
 
-/// Whether the flag is among the words of a command line that cannot be read. What stands behind `--` is a task's.
+/// Whether `--json` is among the arguments of a command line that does not parse. Arguments behind
+/// `--` belong to the task.
 fn asks_for_json() -> bool {
-    std::env::args_os().skip(1).take_while(|word| word != "--").any(|word| word == "--json")
+    std::env::args_os()
+        .skip(1)
+        .take_while(|word| word != "--")
+        .any(|word| word == "--json")
 }

@@ -6,10 +6,10 @@ use raddle_exec::log::{Format, Log, filter_of_environment};
 
 use crate::args::Global;
 
-/// Whether everything on stderr is JSON, a line each.
+/// Whether stderr has JSON lines.
 static IS_JSON: AtomicBool = AtomicBool::new(false);
 
-/// What the flags and `RADDLE_LOG` ask for, if anything. `default` is the level without either.
+/// The log that the flags and `RADDLE_LOG` ask for. `default` is the level without either.
 pub(crate) fn chosen(global: &Global, default: Option<&str>, format: Format) -> Option<Log> {
     let by_flags = match (global.quiet, global.verbose) {
         (true, _) => Some("error"),
@@ -30,12 +30,12 @@ pub(crate) fn start(global: &Global, default: Option<&str>, format: Format) {
     }
 }
 
-/// A message to whoever has started this, as a line of the log where that is JSON.
+/// A message to the user as a line of the log, where that is JSON.
 pub(crate) fn as_json(message: &str) -> Option<String> {
     if !IS_JSON.load(Ordering::Relaxed) {
         return None;
     }
-    // Looks like the lines that the log's own format makes.
+    // Matches the lines of the log's JSON format.
     let timestamp = jiff::Timestamp::now().to_string();
     let line = serde_json::json!({ "timestamp": timestamp, "level": "INFO", "message": message, "target": "raddle" });
     Some(line.to_string())

@@ -1,4 +1,4 @@
-//! Pages of metrics, and where they are shown; and where spans are sent.
+//! Serves metrics, and sends spans.
 
 use std::sync::Arc;
 
@@ -6,8 +6,8 @@ use raddle_broker::Broker;
 #[cfg(feature = "otlp")]
 use raddle_fabric::otlp;
 use raddle_fabric::{
-    metrics::{Book, Exporter, Observed, Page, show_spawner},
-    spawner::Handle,
+    metrics::{MeteredBroker, Metrics, MetricsPage, QueueExporter, show_spawner},
+    spawner::SpawnerHandle,
 };
 use raddle_web::{Address, Router, Server, Serving};
 
@@ -18,18 +18,18 @@ use crate::{
 
 const PUBLIC: &str = "--metrics-public";
 
-/// Who looks at a worker or a spawner, and by what means.
-pub(crate) struct Watched {
+/// The metrics server and the span exporter of a worker or spawner.
+pub(crate) struct Instrumented {
     server: Option<Server>,
     serving: Option<Serving>,
-    /// Account is kept only where somebody looks.
-    pub(crate) book: Option<Arc<Book>>,
+    /// Absent where neither metrics nor spans are asked for: nothing is counted then.
+    pub(crate) book: Option<Arc<Metrics>>,
     #[cfg(feature = "otlp")]
-    spans: Option<otlp::Exporter>,
+    spans: Option<otlp::SpanSender>,
 }
 
-impl Watched {
-    /// Takes the addresses that were asked for. `service` is what spans say of who tells them.
+impl Instrumented {
+    /// Binds the addresses that the flags name. `service` is the `service.name` of spans.
     pub(crate) async fn start(args: &MetricsArgs, service: &str) -> Outcome<Self> {
         let server = match args.metrics_addr {
             Some(address) => Some(bind(address, args.metrics_public).await?),
@@ -37,11 +37,19 @@ impl Watched {
         };
         #[cfg(feature = "otlp")]
         let (spans, recorder) = {
-            let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-            let resource = otlp::Resource { service: format!("raddle-{service}"), host };
-            let spans = args.sends_spans().then(|| otlp::Exporter::start(args.otlp_endpoint.as_deref(), resource));
+            let host = rustix::system::uname()
+                .nodename()
+                .to_string_lossy()
+                .into_owned();
+            let resource = otlp::OtlpResource {
+                service: format!("raddle-{service}"),
+                host,
+            };
+            let spans = args
+                .sends_spans()
+                .then(|| otlp::SpanSender::start(args.otlp_endpoint.as_deref(), resource));
             let spans = spans.transpose().or_usage_at("cannot send spans")?;
-            let recorder = spans.as_ref().map(otlp::Exporter::recorder);
+            let recorder = spans.as_ref().map(otlp::SpanSender::recorder);
             (spans, recorder)
         };
         #[cfg(not(feature = "otlp"))]
@@ -53,33 +61,33 @@ impl Watched {
         Ok(Self {
             server,
             serving: None,
-            book: is_watched.then(|| Arc::new(Book::new(recorder))),
+            book: is_watched.then(|| Arc::new(Metrics::new(recorder))),
             #[cfg(feature = "otlp")]
             spans,
         })
     }
 
-    /// Where the metrics are, if they are shown.
+    /// The URL of the metrics, if they are served.
     pub(crate) fn url(&self) -> Option<String> {
         self.server.as_ref().map(Server::url)
     }
 
-    /// The broker, with account kept of what passes through it if anybody looks.
+    /// Wraps the broker in a `MeteredBroker`, if metrics or spans are asked for.
     pub(crate) fn observed(&self, broker: Arc<dyn Broker>) -> Arc<dyn Broker> {
         match &self.book {
-            Some(book) => Arc::new(Observed::new(broker, Arc::clone(book))),
+            Some(book) => Arc::new(MeteredBroker::new(broker, Arc::clone(book))),
             None => broker,
         }
     }
 
-    /// Begins to show a page, if one is shown.
-    pub(crate) fn show(&mut self, page: impl FnOnce(Arc<Book>) -> Router) {
+    /// Starts to serve the page, if metrics are asked for.
+    pub(crate) fn show(&mut self, page: impl FnOnce(Arc<Metrics>) -> Router) {
         if let (Some(server), Some(book)) = (self.server.take(), &self.book) {
             self.serving = Some(server.serve(page(Arc::clone(book))));
         }
     }
 
-    /// Tells what is left to tell.
+    /// Sends the spans that are left, and stops.
     pub(crate) async fn close(self) {
         drop(self.serving);
         #[cfg(feature = "otlp")]
@@ -89,7 +97,7 @@ impl Watched {
     }
 }
 
-/// Takes an address. One that other machines reach has to be `public`.
+/// Binds an address. One beyond loopback needs `is_public`.
 pub(crate) async fn bind(address: Address, is_public: bool) -> Outcome<Server> {
     let address = address.allowed(is_public, PUBLIC).or_usage()?;
     let server = Server::bind(address).await;
@@ -97,24 +105,33 @@ pub(crate) async fn bind(address: Address, is_public: bool) -> Outcome<Server> {
 }
 
 /// The metrics of a worker.
-pub(crate) fn worker_page(book: Arc<Book>) -> Router {
+pub(crate) fn worker_page(book: Arc<Metrics>) -> Router {
     raddle_web::metrics(move || {
-        let mut page = Page::default();
+        let mut page = MetricsPage::default();
         book.show(&mut page);
         std::future::ready(page.into_text())
     })
 }
 
 /// The metrics of a spawner, and of its broker.
-pub(crate) fn spawner_page(spawner: Handle, book: Arc<Book>, queue: Exporter) -> Router {
-    queue_page(queue, move |page| show_spawner(page, &spawner.snapshot(), &book))
+pub(crate) fn spawner_page(
+    spawner: SpawnerHandle,
+    book: Arc<Metrics>,
+    queue: QueueExporter,
+) -> Router {
+    queue_page(queue, move |page| {
+        show_spawner(page, &spawner.snapshot(), &book)
+    })
 }
 
 /// The metrics of a broker, after those that `first` adds.
-pub(crate) fn queue_page(queue: Exporter, first: impl Fn(&mut Page) + Clone + Send + Sync + 'static) -> Router {
+pub(crate) fn queue_page(
+    queue: QueueExporter,
+    first: impl Fn(&mut MetricsPage) + Clone + Send + Sync + 'static,
+) -> Router {
     let queue = Arc::new(queue);
     raddle_web::metrics(move || {
-        let (queue, mut page) = (Arc::clone(&queue), Page::default());
+        let (queue, mut page) = (Arc::clone(&queue), MetricsPage::default());
         first(&mut page);
         async move {
             queue.show(&mut page).await;

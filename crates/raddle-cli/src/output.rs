@@ -1,21 +1,22 @@
-//! Where text goes: data to stdout, everything else to stderr.
+//! Writes data to stdout, and everything else to stderr.
 //!
-//! `println!` panics when nobody reads; here a closed pipe ends the command quietly.
+//! `println!` panics on a closed pipe; these functions end the command quietly.
 
 use std::io::{self, IsTerminal, Write};
 
-use raddle_broker::Stream;
+use raddle_broker::OutputStream;
 use serde::Serialize;
 
 use crate::error::{Failure, Outcome};
 
-/// How many columns stdout has, if it is a terminal.
+/// The width of stdout, if it is a terminal.
 pub(crate) fn terminal_width() -> Option<usize> {
     let size = rustix::termios::tcgetwinsize(rustix::stdio::stdout()).ok()?;
     Some(size.ws_col.into()).filter(|columns| *columns > 0)
 }
 
-/// Whether stdout shows colours: a terminal that knows them, unless `NO_COLOR` says otherwise (<https://no-color.org>).
+/// Whether stdout shows colours: a terminal that supports them, unless `NO_COLOR` is set
+/// (<https://no-color.org>).
 pub(crate) fn shows_colours() -> bool {
     let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     let is_dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
@@ -31,22 +32,26 @@ pub(crate) fn line(text: impl AsRef<str>) -> Outcome<()> {
 
 /// Writes a value as one line of JSON.
 pub(crate) fn json(value: &impl Serialize) -> Outcome<()> {
-    let text = serde_json::to_string(value).expect("what is shown has string keys and finite numbers");
+    let text =
+        serde_json::to_string(value).expect("what is shown has string keys and finite numbers");
     line(text)
 }
 
 /// Writes data as it is.
 pub(crate) fn raw(bytes: &[u8]) -> Outcome<()> {
     let mut stdout = io::stdout().lock();
-    stdout.write_all(bytes).and_then(|()| stdout.flush()).map_err(|e| Failure::writing(&e))
+    stdout
+        .write_all(bytes)
+        .and_then(|()| stdout.flush())
+        .map_err(|e| Failure::writing(&e))
 }
 
-/// Passes a task's output on to the stream of ours that it belongs to.
-pub(crate) fn pass_on(stream: Stream, bytes: &[u8]) -> Outcome<()> {
+/// Forwards a task's output to stdout or stderr.
+pub(crate) fn pass_on(stream: OutputStream, bytes: &[u8]) -> Outcome<()> {
     match stream {
-        Stream::Stdout => raw(bytes),
-        Stream::Stderr => {
-            // Whoever closed our stderr wants to see nothing of it; the task goes on for its stdout.
+        OutputStream::Stdout => raw(bytes),
+        OutputStream::Stderr => {
+            // A closed stderr is not an error: the task goes on for its stdout.
             let _ = io::stderr().lock().write_all(bytes);
             Ok(())
         }
@@ -55,17 +60,29 @@ pub(crate) fn pass_on(stream: Stream, bytes: &[u8]) -> Outcome<()> {
 
 /// Writes a value as one line of JSON to stderr.
 pub(crate) fn json_to_stderr(value: &impl Serialize) {
-    let text = serde_json::to_string(value).expect("what is shown has string keys and finite numbers");
+    let text =
+        serde_json::to_string(value).expect("what is shown has string keys and finite numbers");
     let _ = writeln!(io::stderr().lock(), "{text}");
 }
 
-/// Tells the user what is wrong.
-pub(crate) fn complain(message: &str) {
-    // Names come from specs and command lines: they must not move the cursor of whoever reads this.
+/// Prints an error to stderr.
+pub(crate) fn eprint(message: &str) {
+    // Names come from specs and command lines: escape control characters, which could move the
+    // cursor.
     if let Some(line) = crate::logging::as_json(message) {
         let _ = writeln!(io::stderr().lock(), "{line}");
         return;
     }
-    let tame = |c: char| if c.is_control() && c != '\n' { '\u{fffd}' } else { c };
-    let _ = writeln!(io::stderr().lock(), "raddle: {}", message.chars().map(tame).collect::<String>());
+    let tame = |c: char| {
+        if c.is_control() && c != '\n' {
+            '\u{fffd}'
+        } else {
+            c
+        }
+    };
+    let _ = writeln!(
+        io::stderr().lock(),
+        "raddle: {}",
+        message.chars().map(tame).collect::<String>()
+    );
 }

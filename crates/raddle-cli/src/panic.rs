@@ -1,11 +1,13 @@
-//! What a panic means: the end of the process, whichever thread or task it happened on.
+//! Ends the process after a panic on any thread or task.
 //!
-//! A worker without the thread that renews its lease, or without the task that writes its results, would hold what it has and do nothing
-//! about it. One that is gone is missed within a second, and others take over.
+//! A worker without the thread that renews its lease, or without the task that writes its results,
+//! would hold its tasks and do nothing. A worker that is gone is noticed within a second, and its
+//! tasks are reclaimed.
 
 use std::{panic, process};
 
-/// From now on a panic is reported as always, and then ends the process with this code. Not for runners, which report what their functions do.
+/// Installs a hook that reports a panic as usual, and then ends the process with this code. Not for
+/// runners, which report panics of their functions.
 pub(crate) fn ends_the_process(code: u8) {
     let report = panic::take_hook();
     panic::set_hook(Box::new(move |info| {
@@ -23,7 +25,7 @@ mod tests {
 
     const MARK: &str = "RADDLE_TEST_PANIC";
 
-    /// The test starts itself again: what it looks at is the end of a process.
+    /// The test starts itself again, because it checks the end of a process.
     #[test]
     fn a_panic_on_a_thread_that_nobody_waits_for_ends_the_process() {
         if env::var_os(MARK).is_some() {
@@ -39,6 +41,9 @@ mod tests {
             .output()
             .unwrap();
         assert_eq!(again.status.code(), Some(RADDLE.into()), "{again:?}");
-        assert!(String::from_utf8_lossy(&again.stderr).contains("a thread that is needed is gone"), "{again:?}");
+        assert!(
+            String::from_utf8_lossy(&again.stderr).contains("a thread that is needed is gone"),
+            "{again:?}"
+        );
     }
 }

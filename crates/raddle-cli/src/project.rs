@@ -1,40 +1,41 @@
-//! Which broker is meant: `--queue-url`, else `QUEUE_URL`, else `raddle.toml` in this or a parent folder, else `.raddle/` here.
+//! Finds the broker: `--queue-url`, then `QUEUE_URL`, then `raddle.toml` in this or a parent
+//! directory, then `.raddle/` here.
 
 use std::{
     env,
     path::{Path, PathBuf},
 };
 
-use raddle_broker::{ParseUrlError, Url};
+use raddle_broker::{BrokerUrl, ParseBrokerUrlError};
 use serde::Deserialize;
 
 use crate::{
     error::{Failure, OrFail, Outcome},
-    trust::{self, Found},
+    file_trust::{self, DirectoryAccess},
 };
 
-/// The file that makes a folder and those below it a project.
+/// The file that makes a directory and those below it a project.
 pub(crate) const FILE: &str = "raddle.toml";
 const FOLDER: &str = ".raddle";
 const DATABASE: &str = "raddle.db";
 
-/// Where the work is kept.
+/// A project: its broker, and how it was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Project {
     /// The broker.
-    pub(crate) url: Url,
-    /// What said so.
+    pub(crate) url: BrokerUrl,
+    /// How it was found.
     pub(crate) source: Source,
 }
 
-/// What said where the broker is.
+/// How a project was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
     /// `--queue-url` or `QUEUE_URL`.
     Asked,
     /// A `raddle.toml`.
     File(PathBuf),
-    /// Nothing: the folder one stands in.
+    /// By nothing: the current directory.
     Here,
 }
 
@@ -42,17 +43,20 @@ pub(crate) enum Source {
 #[serde(deny_unknown_fields)]
 struct File {
     queue_url: Option<String>,
-    /// The groups there: read by 'raddle up'.
+    /// The groups, which `raddle up` reads.
     #[serde(default, rename = "process")]
     _process: Option<serde::de::IgnoredAny>,
 }
 
 impl Project {
-    /// Finds the broker for someone who stands in `here`.
+    /// Finds the broker from the directory `here`.
     pub(crate) fn find(asked: Option<&str>, here: &Path) -> Outcome<Self> {
-        // An empty QUEUE_URL is how a script unsets it.
+        // Scripts unset QUEUE_URL by making it empty.
         if let Some(text) = asked.filter(|text| !text.is_empty()) {
-            return Ok(Self { url: parse(text, here).or_usage()?, source: Source::Asked });
+            return Ok(Self {
+                url: parse(text, here).or_usage()?,
+                source: Source::Asked,
+            });
         }
         for folder in here.ancestors() {
             let path = folder.join(FILE);
@@ -61,14 +65,21 @@ impl Project {
             }
         }
         check_embedded(here)?;
-        Ok(Self { url: embedded(here), source: Source::Here })
+        Ok(Self {
+            url: embedded(here),
+            source: Source::Here,
+        })
     }
 
-    /// The broker that a file names, or the one beside it. Nothing, if there is no such file.
+    /// The broker that a file names, or the one beside it. Returns `None` if the file does not
+    /// exist.
     pub(crate) fn of_file(path: PathBuf) -> Outcome<Option<Self>> {
-        let Some(text) = trust::read(&path)? else { return Ok(None) };
+        let Some(text) = file_trust::read(&path)? else {
+            return Ok(None);
+        };
         let folder = path.parent().unwrap_or(Path::new("/"));
-        let file: Result<File, _> = toml::from_str(&text).map_err(|e| e.message().trim_end().to_owned());
+        let file: Result<File, _> =
+            toml::from_str(&text).map_err(|e| e.message().trim_end().to_owned());
         let url = match file.or_usage_at(path.display())?.queue_url {
             Some(url) => parse(&url, folder).or_usage_at(path.display())?,
             None => embedded(folder),
@@ -76,53 +87,63 @@ impl Project {
         if url == embedded(folder) {
             check_embedded(folder)?;
         }
-        Ok(Some(Self { url, source: Source::File(path) }))
+        Ok(Some(Self {
+            url,
+            source: Source::File(path),
+        }))
     }
 
-    /// The database file, where the broker is one.
+    /// The path of the database, if the broker is SQLite.
     pub(crate) fn database(&self) -> Option<&Path> {
         match &self.url {
-            Url::Sqlite(path) => Some(path),
+            BrokerUrl::Sqlite(path) => Some(path),
             _ => None,
         }
     }
 
-    /// The nearest directory above that of the database that has an embedded broker.
+    /// The nearest directory above the database's that has an embedded broker.
     pub(crate) fn enclosing(&self) -> Option<&Path> {
-        let here = self.folder()?.parent()?;
-        here.ancestors().skip(1).find(|above| above.join(FOLDER).join(DATABASE).is_file())
+        let here = self.raddle_dir()?.parent()?;
+        here.ancestors()
+            .skip(1)
+            .find(|above| above.join(FOLDER).join(DATABASE).is_file())
     }
 
-    /// The `.raddle/` folder, where there is one to write to.
-    pub(crate) fn folder(&self) -> Option<&Path> {
-        self.database()?.parent().filter(|folder| folder.ends_with(FOLDER))
+    /// The `.raddle/` directory, if the project has one.
+    pub(crate) fn raddle_dir(&self) -> Option<&Path> {
+        self.database()?
+            .parent()
+            .filter(|folder| folder.ends_with(FOLDER))
     }
 }
 
-fn embedded(folder: &Path) -> Url {
-    Url::Sqlite(folder.join(FOLDER).join(DATABASE))
+fn embedded(folder: &Path) -> BrokerUrl {
+    BrokerUrl::Sqlite(folder.join(FOLDER).join(DATABASE))
 }
 
-/// Refuses a database that somebody else has put there. Where there is no folder for it there is none.
+/// Refuses a database that another user has put there.
 fn check_embedded(folder: &Path) -> Outcome<()> {
     let folder = folder.join(FOLDER);
-    if let Some(Found::Open) = trust::check(&folder)? {
-        trust::check(&folder.join(DATABASE))?;
+    if let Some(DirectoryAccess::Open) = file_trust::check(&folder)? {
+        file_trust::check(&folder.join(DATABASE))?;
     }
     Ok(())
 }
 
-/// The folder that this process is in.
+/// The current directory.
 pub(crate) fn here() -> Outcome<PathBuf> {
-    env::current_dir()
-        .map_err(|e| Failure::Usage(format!("cannot tell the current folder ({e}): change to one that exists")))
+    env::current_dir().map_err(|e| {
+        Failure::Usage(format!(
+            "cannot tell the current folder ({e}): change to one that exists"
+        ))
+    })
 }
 
-/// Reads a URL; a relative path in it starts from `base`, wherever the process goes later.
-fn parse(text: &str, base: &Path) -> Result<Url, ParseUrlError> {
+/// Parses a URL. A relative path in it starts from `base`.
+fn parse(text: &str, base: &Path) -> Result<BrokerUrl, ParseBrokerUrlError> {
     Ok(match text.parse()? {
-        Url::Sqlite(path) => Url::Sqlite(base.join(path)),
-        Url::Unix(path) => Url::Unix(base.join(path)),
+        BrokerUrl::Sqlite(path) => BrokerUrl::Sqlite(base.join(path)),
+        BrokerUrl::Unix(path) => BrokerUrl::Unix(base.join(path)),
         url => url,
     })
 }
@@ -138,31 +159,58 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let deep = root.path().join("a/b");
         fs::create_dir_all(&deep).unwrap();
-        let at = |path: &Path| Url::Sqlite(path.into());
+        let at = |path: &Path| BrokerUrl::Sqlite(path.into());
 
         let here = Project::find(None, &deep).unwrap();
-        assert_eq!((here.url.clone(), here.source.clone()), (at(&deep.join(".raddle/raddle.db")), Source::Here));
-        assert_eq!(here.folder(), Some(deep.join(".raddle").as_path()));
+        assert_eq!(
+            (here.url.clone(), here.source.clone()),
+            (at(&deep.join(".raddle/raddle.db")), Source::Here)
+        );
+        assert_eq!(here.raddle_dir(), Some(deep.join(".raddle").as_path()));
 
         fs::write(root.path().join(FILE), "").unwrap();
-        assert_eq!(Project::find(None, &deep).unwrap().url, at(&root.path().join(".raddle/raddle.db")));
+        assert_eq!(
+            Project::find(None, &deep).unwrap().url,
+            at(&root.path().join(".raddle/raddle.db"))
+        );
 
-        fs::write(root.path().join("a").join(FILE), "queue_url = 'sqlite:work.db'").unwrap();
+        fs::write(
+            root.path().join("a").join(FILE),
+            "queue_url = 'sqlite:work.db'",
+        )
+        .unwrap();
         let found = Project::find(Some(""), &deep).unwrap();
         assert_eq!(found.url, at(&root.path().join("a/work.db")));
-        assert_eq!(found.folder(), None);
+        assert_eq!(found.raddle_dir(), None);
 
-        assert_eq!(Project::find(Some("sqlite:x.db"), &deep).unwrap().url, at(&deep.join("x.db")));
-        assert_eq!(Project::find(Some("mem://"), &deep).unwrap().url, Url::Memory);
+        assert_eq!(
+            Project::find(Some("sqlite:x.db"), &deep).unwrap().url,
+            at(&deep.join("x.db"))
+        );
+        assert_eq!(
+            Project::find(Some("mem://"), &deep).unwrap().url,
+            BrokerUrl::Memory
+        );
         let served = Project::find(Some("unix:x.sock"), &deep).unwrap();
-        assert_eq!((served.url.clone(), served.folder()), (Url::Unix(deep.join("x.sock")), None));
-        assert_eq!(served.url.to_string(), format!("unix:{}", deep.join("x.sock").display()));
+        assert_eq!(
+            (served.url.clone(), served.raddle_dir()),
+            (BrokerUrl::Unix(deep.join("x.sock")), None)
+        );
+        assert_eq!(
+            served.url.to_string(),
+            format!("unix:{}", deep.join("x.sock").display())
+        );
     }
 
     #[test]
     fn a_file_that_says_something_else_is_named() {
         let root = tempfile::tempdir().unwrap();
-        for text in ["queue_ulr = 'mem://'", "queue_url = 3", "queue_url = 'x'", "["] {
+        for text in [
+            "queue_ulr = 'mem://'",
+            "queue_url = 3",
+            "queue_url = 'x'",
+            "[",
+        ] {
             fs::write(root.path().join(FILE), text).unwrap();
             match Project::find(None, root.path()).unwrap_err() {
                 Failure::Usage(message) => assert!(message.contains("raddle.toml: "), "{message}"),

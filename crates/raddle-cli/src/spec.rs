@@ -1,4 +1,4 @@
-//! From flags and files to specs.
+//! Makes specs from flags and files.
 
 use std::{
     env, fs,
@@ -8,11 +8,11 @@ use std::{
     str::FromStr,
 };
 
-use raddle_broker::{Fence, Submit};
+use raddle_broker::{AttemptId, NewTask};
 use raddle_core::{
-    Spec, Target, Tid, Trace,
-    job::{ATTEMPT_VARIABLE, TID_VARIABLE, WORKER_VARIABLE},
-    spec::{Isolation, MAX_SPEC_BYTES, Mount, Network},
+    Target, TaskSpec, Tid, Trace,
+    attempt_input::{ATTEMPT_VARIABLE, TID_VARIABLE, WORKER_VARIABLE},
+    spec::{Isolation, MAX_SPEC_BYTES, Mount, NetworkPolicy},
 };
 use rustix::fs::FileType;
 use serde_json::Value;
@@ -23,39 +23,45 @@ use crate::{
     project::here,
 };
 
-/// In a command, stands for the line or number that a task is for.
+/// Stands for the line or number of a task in a command.
 const PLACEHOLDER: &str = "{}";
-/// Where a sandbox sees the directory of `--out`.
+/// The path of the `--out` directory inside a sandbox.
 const OUT: &str = "/out";
-/// The variable in which a task finds that line or number.
+/// The variable with the line or number of a task.
 pub(crate) const ITEM: &str = "RADDLE_ITEM";
 
-/// The spec of what the words of a command line say: a command, or arguments for something else.
-pub(crate) fn of_words(target: &TargetArgs, words: &[String]) -> Spec {
+/// Makes a spec of the words of a command line: a command, or arguments of a routine or handler.
+pub(crate) fn of_words(target: &TargetArgs, words: &[String]) -> TaskSpec {
     let target = match (&target.routine, &target.handler) {
         (Some(name), _) => Target::Routine(name.clone()),
         (None, Some(name)) => Target::Handler(name.clone()),
-        (None, None) => return Spec::command(words.iter().cloned()),
+        (None, None) => return TaskSpec::command(words.iter().cloned()),
     };
-    let argument = |word: &String| serde_json::from_str(word).unwrap_or_else(|_| Value::String(word.clone()));
-    Spec { args: words.iter().map(argument).collect(), ..Spec::new(target) }
+    let argument =
+        |word: &String| serde_json::from_str(word).unwrap_or_else(|_| Value::String(word.clone()));
+    TaskSpec {
+        args: words.iter().map(argument).collect(),
+        ..TaskSpec::new(target)
+    }
 }
 
-/// Lays what the flags say over `spec`, puts it into the trace of our environment unless it has one, and checks the whole.
-pub(crate) fn complete(spec: Spec, flags: &SpecArgs) -> Outcome<Spec> {
+/// Applies the flags to `spec`, adds the trace of our environment unless it has one, and validates
+/// it.
+pub(crate) fn complete(spec: TaskSpec, flags: &SpecArgs) -> Outcome<TaskSpec> {
     let mut spec = overlay(spec, flags)?;
-    // What is malformed there is passed over, as the standard has it.
+    // A malformed trace context is ignored, as the W3C standard says.
     if spec.traceparent.is_none()
         && let Some(Trace { parent, state }) = raddle_fabric::routine::trace()
     {
         (spec.traceparent, spec.tracestate) = (Some(parent), state);
     }
-    spec.validate().map_err(|e| Failure::Usage(format!("the task cannot be submitted, {e}")))?;
+    spec.validate()
+        .map_err(|e| Failure::Usage(format!("the task cannot be submitted, {e}")))?;
     Ok(spec)
 }
 
-/// Lays what the flags say over `spec`.
-pub(crate) fn overlay(mut spec: Spec, flags: &SpecArgs) -> Outcome<Spec> {
+/// Applies the flags to `spec`.
+pub(crate) fn overlay(mut spec: TaskSpec, flags: &SpecArgs) -> Outcome<TaskSpec> {
     fn set<T: Clone>(key: &mut T, flag: &Option<T>) {
         if let Some(value) = flag {
             key.clone_from(value);
@@ -77,20 +83,30 @@ pub(crate) fn overlay(mut spec: Spec, flags: &SpecArgs) -> Outcome<Spec> {
     set(&mut spec.isolation, &flags.isolation);
     spec.isolation_fallback |= flags.isolation_fallback;
     set(&mut spec.network, &flags.network);
-    if flags.network == Some(Network::None) && spec.isolation == Isolation::Process {
-        // It is what a spec has if nothing is said, and so nothing that a spec can be refused for. Who says it relies on it.
-        return Err(Failure::Usage("'network': means nothing without the isolation 'sandbox'".into()));
+    if flags.network == Some(NetworkPolicy::None) && spec.isolation == Isolation::Process {
+        // It is the default of a spec, so validation cannot refuse it. A user who writes the flag
+        // relies on it.
+        return Err(Failure::Usage(
+            "'network': means nothing without the isolation 'sandbox'".into(),
+        ));
     }
     spec.mounts.extend(mounts(flags)?);
-    // What is no command has a place of its own to run in, unless it is given another. So has what is in a sandbox.
-    let has_own = !matches!(spec.target, Target::Command(_)) || spec.isolation != Isolation::Process;
+    // A routine, a handler and a sandbox have their own working directory, unless the user names
+    // one.
+    let has_own =
+        !matches!(spec.target, Target::Command(_)) || spec.isolation != Isolation::Process;
     let needs_folder = !has_own || folder.is_some();
-    spec.cwd = needs_folder.then(|| start_folder(folder)).transpose()?;
+    spec.cwd = needs_folder
+        .then(|| working_directory(folder))
+        .transpose()?;
     if flags.stdin {
         spec.stdin = Some(read_text(io::stdin().lock(), "standard input")?);
     }
-    // The flag counts the tries after the first, the spec all of them.
-    set(&mut spec.retry.attempts, &flags.retry.map(|again| again.saturating_add(1)));
+    // The flag counts retries, the spec counts attempts.
+    set(
+        &mut spec.retry.attempts,
+        &flags.retry.map(|again| again.saturating_add(1)),
+    );
     set(&mut spec.retry.backoff, &flags.backoff);
     set(&mut spec.retry.base, &flags.retry_base);
     set(&mut spec.retry.max, &flags.retry_max);
@@ -112,14 +128,23 @@ pub(crate) fn overlay(mut spec: Spec, flags: &SpecArgs) -> Outcome<Spec> {
     }
     set(&mut spec.on_stop, &flags.on_stop);
     set(&mut spec.on_error, &flags.on_error);
-    spec.metadata.extend(flags.meta.iter().map(|(key, value)| (key.clone(), Value::String(value.clone()))));
+    spec.metadata.extend(
+        flags
+            .meta
+            .iter()
+            .map(|(key, value)| (key.clone(), Value::String(value.clone()))),
+    );
     Ok(spec)
 }
 
-/// Reads the spec in a file, or the specs in it where it holds a JSON array. `-` is JSON from standard input.
-pub(crate) fn read_file(path: &Path) -> Outcome<Vec<Spec>> {
+/// Reads a spec from a file, or several from a JSON array. `-` is JSON from standard input.
+pub(crate) fn read_file(path: &Path) -> Outcome<Vec<TaskSpec>> {
     let from_stdin = path == Path::new("-");
-    let shown = if from_stdin { "standard input".into() } else { path.display().to_string() };
+    let shown = if from_stdin {
+        "standard input".into()
+    } else {
+        path.display().to_string()
+    };
     let text = if from_stdin {
         read_text(io::stdin().lock(), &shown)?
     } else {
@@ -127,24 +152,31 @@ pub(crate) fn read_file(path: &Path) -> Outcome<Vec<Spec>> {
         read_text(file, &shown)?
     };
     let wrong = |e: &dyn std::fmt::Display| Failure::Usage(format!("{shown} is not a spec, {e}"));
-    if path.extension().is_some_and(|extension| extension == "toml") {
-        return Ok(vec![Spec::from_toml(&text).map_err(|e| wrong(&e))?]);
+    if path
+        .extension()
+        .is_some_and(|extension| extension == "toml")
+    {
+        return Ok(vec![TaskSpec::from_toml(&text).map_err(|e| wrong(&e))?]);
     }
     if !text.trim_start().starts_with('[') {
-        return Ok(vec![Spec::from_json(&text).map_err(|e| wrong(&e))?]);
+        return Ok(vec![TaskSpec::from_json(&text).map_err(|e| wrong(&e))?]);
     }
-    let several: Vec<&serde_json::value::RawValue> = serde_json::from_str(&text).map_err(|e| wrong(&e))?;
+    let several: Vec<&serde_json::value::RawValue> =
+        serde_json::from_str(&text).map_err(|e| wrong(&e))?;
     let nth = |(i, one): (usize, &&serde_json::value::RawValue)| {
-        Spec::from_json(one.get()).map_err(|e| wrong(&format!("in number {} of the array {e}", i + 1)))
+        TaskSpec::from_json(one.get())
+            .map_err(|e| wrong(&format!("in number {} of the array {e}", i + 1)))
     };
     if several.is_empty() {
-        return Err(Failure::Usage(format!("{shown} holds no spec: its array is empty")));
+        return Err(Failure::Usage(format!(
+            "{shown} holds no spec: its array is empty"
+        )));
     }
     several.iter().enumerate().map(nth).collect()
 }
 
 /// The spec for one line or number.
-pub(crate) fn for_item(template: &Spec, item: &str) -> Outcome<Spec> {
+pub(crate) fn for_item(template: &TaskSpec, item: &str) -> Outcome<TaskSpec> {
     let mut spec = template.clone();
     if let Target::Command(argv) = &mut spec.target {
         for arg in argv.iter_mut().filter(|arg| arg.contains(PLACEHOLDER)) {
@@ -155,19 +187,27 @@ pub(crate) fn for_item(template: &Spec, item: &str) -> Outcome<Spec> {
         *text = text.replace(PLACEHOLDER, item);
     }
     spec.env.insert(ITEM.into(), item.into());
-    spec.validate().map_err(|e| Failure::Usage(format!("no task can be made of '{}', {e}", item.escape_debug())))?;
+    spec.validate().map_err(|e| {
+        Failure::Usage(format!(
+            "no task can be made of '{}', {e}",
+            item.escape_debug()
+        ))
+    })?;
     Ok(spec)
 }
 
-/// A name for a batch that has none. It is random: several machines may use one broker.
+/// Makes a name for a batch. It is random because several machines may use one broker.
 pub(crate) fn new_batch() -> String {
     let random = RandomState::new().build_hasher().finish();
     format!("b-{:010x}", random >> 24)
 }
 
-/// The submission of a spec, by the task that this process belongs to, if it does.
-pub(crate) fn submission(spec: Spec) -> Submit {
-    Submit { spec, parent: own_task() }
+/// The submission of a spec, with the task that this process belongs to as its parent.
+pub(crate) fn submission(spec: TaskSpec) -> NewTask {
+    NewTask {
+        spec,
+        parent: own_task(),
+    }
 }
 
 /// The task that this process belongs to.
@@ -176,31 +216,55 @@ pub(crate) fn own_task() -> Option<Tid> {
 }
 
 /// The attempt that this process belongs to.
-pub(crate) fn own_attempt() -> Option<Fence> {
-    Some(Fence { tid: own_task()?, attempt: own_value(ATTEMPT_VARIABLE)?, owner: own_value(WORKER_VARIABLE)? })
+pub(crate) fn own_attempt() -> Option<AttemptId> {
+    Some(AttemptId {
+        tid: own_task()?,
+        attempt: own_value(ATTEMPT_VARIABLE)?,
+        owner: own_value(WORKER_VARIABLE)?,
+    })
 }
 
 fn own_value<T: FromStr>(variable: &str) -> Option<T> {
     env::var(variable).ok()?.parse().ok()
 }
 
-/// What the flags mount, with host paths that mean the same wherever the worker stands.
+/// The mounts of the flags, with absolute host paths.
 fn mounts(flags: &SpecArgs) -> Outcome<Vec<Mount>> {
     let out = flags.out.as_deref().map(|directory| {
         make_out(directory)?;
-        let host = directory.to_str().ok_or_else(|| Failure::Usage("--out has a name that is not text".into()))?;
-        Ok(Mount { host: host.into(), path: OUT.into(), writable: true })
+        let host = directory
+            .to_str()
+            .ok_or_else(|| Failure::Usage("--out has a name that is not text".into()))?;
+        Ok(Mount {
+            host: host.into(),
+            path: OUT.into(),
+            writable: true,
+        })
     });
-    let absolute = |mount: Mount| Ok(Mount { host: start_folder(Some(mount.host.into()))?, ..mount });
-    flags.mount.iter().cloned().map(Ok).chain(out).map(|mount| mount.and_then(absolute)).collect()
+    let absolute = |mount: Mount| {
+        Ok(Mount {
+            host: working_directory(Some(mount.host.into()))?,
+            ..mount
+        })
+    };
+    flags
+        .mount
+        .iter()
+        .cloned()
+        .map(Ok)
+        .chain(out)
+        .map(|mount| mount.and_then(absolute))
+        .collect()
 }
 
-/// Makes the directory for what a sandbox writes, if it is not there. The sandbox of root is another user, to whom it then belongs.
+/// Creates the `--out` directory if it does not exist. Under root the sandbox runs as another user,
+/// who then owns it.
 fn make_out(directory: &Path) -> Outcome<()> {
     if directory.is_dir() {
         return Ok(());
     }
-    fs::create_dir_all(directory).or_usage_at(format_args!("cannot make {}", directory.display()))?;
+    fs::create_dir_all(directory)
+        .or_usage_at(format_args!("cannot make {}", directory.display()))?;
     if rustix::process::geteuid().is_root() {
         let nobody = raddle_exec::NOBODY;
         std::os::unix::fs::chown(directory, Some(nobody), Some(nobody))
@@ -209,41 +273,57 @@ fn make_out(directory: &Path) -> Outcome<()> {
     Ok(())
 }
 
-/// The folder a task starts in: where its submitter stands, so that it does not depend on where its worker does.
-fn start_folder(asked: Option<PathBuf>) -> Outcome<String> {
+/// The working directory of a task: that of its submitter, so that it does not depend on the
+/// worker's.
+fn working_directory(asked: Option<PathBuf>) -> Outcome<String> {
     let here = here()?;
     let folder = asked.map_or_else(|| here.clone(), |folder| here.join(folder));
     folder.into_os_string().into_string().map_err(|folder| {
-        Failure::Usage(format!("the folder {} has a name that is not text: give another with --cwd", folder.display()))
+        Failure::Usage(format!(
+            "the folder {} has a name that is not text: give another with --cwd",
+            folder.display()
+        ))
     })
 }
 
-/// Whether something is piped or redirected to our standard input. A terminal or a device, such as `/dev/null`, is not.
+/// Whether standard input is a pipe or a file. A terminal or a device, such as `/dev/null`, is not.
 pub(crate) fn is_stdin_piped() -> bool {
-    let Ok(found) = rustix::fs::fstat(rustix::stdio::stdin()) else { return false };
-    matches!(FileType::from_raw_mode(found.st_mode), FileType::Fifo | FileType::Socket | FileType::RegularFile)
+    let Ok(found) = rustix::fs::fstat(rustix::stdio::stdin()) else {
+        return false;
+    };
+    matches!(
+        FileType::from_raw_mode(found.st_mode),
+        FileType::Fifo | FileType::Socket | FileType::RegularFile
+    )
 }
 
 /// Reads piped standard input to its end. `None` if it is empty.
 pub(crate) fn read_piped_stdin() -> Outcome<Option<String>> {
     match read_text(io::stdin().lock(), "standard input") {
         Ok(text) => Ok(Some(text).filter(|text| !text.is_empty())),
-        Err(Failure::Usage(message)) => {
-            Err(Failure::Usage(format!("{message}, and give it no input with '</dev/null'")))
-        }
+        Err(Failure::Usage(message)) => Err(Failure::Usage(format!(
+            "{message}, and give it no input with '</dev/null'"
+        ))),
         Err(failure) => Err(failure),
     }
 }
 
 fn read_text(source: impl Read, shown: &str) -> Outcome<String> {
     let mut bytes = Vec::new();
-    source.take(MAX_SPEC_BYTES as u64 + 1).read_to_end(&mut bytes).or_usage_at(format_args!("cannot read {shown}"))?;
+    source
+        .take(MAX_SPEC_BYTES as u64 + 1)
+        .read_to_end(&mut bytes)
+        .or_usage_at(format_args!("cannot read {shown}"))?;
     if bytes.len() > MAX_SPEC_BYTES {
-        return Err(Failure::Usage(format!("{shown} is larger than 16 MiB: let the task read a file instead")));
+        return Err(Failure::Usage(format!(
+            "{shown} is larger than 16 MiB: let the task read a file instead"
+        )));
     }
     String::from_utf8(bytes).map_err(|e| {
         let at = e.utf8_error().valid_up_to();
-        Failure::Usage(format!("{shown} is not UTF-8 text (from byte {at} on): let the task read a file instead"))
+        Failure::Usage(format!(
+            "{shown} is not UTF-8 text (from byte {at} on): let the task read a file instead"
+        ))
     })
 }
 
@@ -253,7 +333,9 @@ mod tests {
 
     #[test]
     fn flags_win_over_the_file() {
-        let file = Spec::from_json(r#"{"target":{"command":["a"]},"priority":1,"delay":5,"retry":{"attempts":9}}"#);
+        let file = TaskSpec::from_json(
+            r#"{"target":{"command":["a"]},"priority":1,"delay":5,"retry":{"attempts":9}}"#,
+        );
         let flags = SpecArgs {
             retry: Some(2),
             run_at: Some(jiff::Timestamp::UNIX_EPOCH),
@@ -261,18 +343,27 @@ mod tests {
             ..SpecArgs::default()
         };
         let spec = complete(file.unwrap(), &flags).unwrap();
-        assert_eq!((spec.priority, spec.retry.attempts, spec.delay), (1, 3, None));
+        assert_eq!(
+            (spec.priority, spec.retry.attempts, spec.delay),
+            (1, 3, None)
+        );
         assert_eq!(spec.run_at, Some(jiff::Timestamp::UNIX_EPOCH));
         assert_eq!(spec.cwd.as_deref(), Some("/x"));
     }
 
     #[test]
     fn an_item_takes_the_place_of_the_braces() {
-        let mut template = Spec::command(["render", "--frame={}", "{}/{}"]);
+        let mut template = TaskSpec::command(["render", "--frame={}", "{}/{}"]);
         template.name = Some("frame-{}".into());
         let spec = for_item(&template, "7").unwrap();
-        assert_eq!(spec.target, Target::Command(vec!["render".into(), "--frame=7".into(), "7/7".into()]));
-        assert_eq!((spec.name.as_deref(), spec.env[ITEM].as_str()), (Some("frame-7"), "7"));
+        assert_eq!(
+            spec.target,
+            Target::Command(vec!["render".into(), "--frame=7".into(), "7/7".into()])
+        );
+        assert_eq!(
+            (spec.name.as_deref(), spec.env[ITEM].as_str()),
+            (Some("frame-7"), "7")
+        );
         assert!(for_item(&template, "a\0b").is_err());
     }
 }

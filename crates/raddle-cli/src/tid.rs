@@ -1,4 +1,4 @@
-//! Task ids as people give them, whole or short.
+//! Resolves task ids, full or short.
 
 use std::io::{self, BufRead};
 
@@ -11,46 +11,66 @@ use crate::{
     worker,
 };
 
-/// The id that is meant.
+/// Resolves an id.
 pub(crate) async fn resolve(broker: &dyn Broker, arg: impl Into<TaskArg>) -> Outcome<Tid> {
     let short = match arg.into() {
         TaskArg::Id(TidArg::Full(tid)) => return Ok(tid),
         TaskArg::Id(TidArg::Short(short)) => short,
         TaskArg::Last => return newest(broker).await,
         TaskArg::Stdin => {
-            return Err(Failure::Usage("this command takes one task, and no ids from standard input".into()));
+            return Err(Failure::Usage(
+                "this command takes one task, and no ids from standard input".into(),
+            ));
         }
     };
     let mut found = broker.complete(short).await?;
     if found.is_empty() {
-        // Whoever is there for one task alone is none itself, and wears its id in its title all the same.
+        // An ephemeral worker has no task record, but its title shows its id.
         let workers = broker.workers().await?;
-        found = workers.iter().map(|worker| worker.tid).filter(|tid| tid.short() == short).collect();
+        found = workers
+            .iter()
+            .map(|worker| worker.tid)
+            .filter(|tid| tid.short() == short)
+            .collect();
     }
     match found.as_slice() {
         [tid] => Ok(*tid),
-        [] => {
-            Err(Failure::Usage(format!("no task ends in {short} here: 'raddle task list --all' shows those there are")))
-        }
+        [] => Err(Failure::Usage(format!(
+            "no task ends in {short} here: 'raddle task list --all' shows those there are"
+        ))),
         several => {
             let all: Vec<String> = several.iter().map(Tid::to_string).collect();
-            Err(Failure::Usage(format!("{short} is short for several tasks: give one in full: {}", all.join(", "))))
+            Err(Failure::Usage(format!(
+                "{short} is short for several tasks: give one in full: {}",
+                all.join(", ")
+            )))
         }
     }
 }
 
 /// The task that was submitted last.
 async fn newest(broker: &dyn Broker) -> Outcome<Tid> {
-    let newest = broker.tasks(TaskFilter { limit: 1, ..TaskFilter::default() }).await?;
-    newest.first().map(|task| task.tid).ok_or_else(|| Failure::Usage("there is no task yet, and so no last one".into()))
+    let newest = broker
+        .tasks(TaskFilter {
+            limit: 1,
+            ..TaskFilter::default()
+        })
+        .await?;
+    newest
+        .first()
+        .map(|task| task.tid)
+        .ok_or_else(|| Failure::Usage("there is no task yet, and so no last one".into()))
 }
 
-/// The ids that are meant, in the order given.
-pub(crate) async fn resolve_all<A: Into<TaskArg> + Copy>(broker: &dyn Broker, args: &[A]) -> Outcome<Vec<Tid>> {
+/// Resolves ids, in the order given.
+pub(crate) async fn resolve_all<A: Into<TaskArg> + Copy>(
+    broker: &dyn Broker,
+    args: &[A],
+) -> Outcome<Vec<Tid>> {
     resolve_each(broker, args).await?.into_iter().collect()
 }
 
-/// The same, with what is wrong about each.
+/// The same, with an error for each wrong id.
 pub(crate) async fn resolve_each<A: Into<TaskArg> + Copy>(
     broker: &dyn Broker,
     args: &[A],
@@ -69,39 +89,54 @@ pub(crate) async fn resolve_each<A: Into<TaskArg> + Copy>(
     Ok(tids)
 }
 
-/// Ids on lines, each the first word of its line: so the output of other commands can be read.
+/// Reads ids from lines, the first word of each: the output of other commands can be piped in.
 fn read_ids(lines: impl BufRead) -> Outcome<Vec<TidArg>> {
     let mut ids = Vec::new();
     for (line, n) in lines.lines().zip(1..) {
         let line = line.or_usage_at("cannot read standard input")?;
         if let Some(word) = line.split_whitespace().next() {
-            ids.push(word.parse().or_usage_at(format_args!("line {n} of standard input"))?);
+            ids.push(
+                word.parse()
+                    .or_usage_at(format_args!("line {n} of standard input"))?,
+            );
         }
     }
     Ok(ids)
 }
 
-/// The queue that is meant.
+/// Resolves a queue.
 pub(crate) async fn resolve_queue(broker: &dyn Broker, arg: QueueArg) -> Outcome<QueueName> {
     match arg {
         QueueArg::Full(queue) => Ok(queue),
-        QueueArg::Short(short, port) => Ok(QueueName::Task(resolve(broker, TidArg::Short(short)).await?, port)),
+        QueueArg::Short(short, port) => Ok(QueueName::Task(
+            resolve(broker, TidArg::Short(short)).await?,
+            port,
+        )),
     }
 }
 
-/// The task that is meant, or the worker, as a task: one that is there for one task alone is in the registry and nowhere else. With it, in that case, what it
-/// runs.
-pub(crate) async fn meet(broker: &dyn Broker, arg: impl Into<TaskArg>) -> Outcome<(TaskView, Vec<Tid>)> {
+/// Finds a task, or a worker as a task. An ephemeral worker is only in the registry; its tasks are
+/// returned with it.
+pub(crate) async fn meet(
+    broker: &dyn Broker,
+    arg: impl Into<TaskArg>,
+) -> Outcome<(TaskView, Vec<Tid>)> {
     let tid = resolve(broker, arg).await?;
     if let Some(task) = broker.task(tid).await? {
         return Ok((task, Vec::new()));
     }
     let workers = broker.workers().await?;
-    let entry = workers.iter().find(|worker| worker.tid == tid).ok_or(raddle_broker::Error::NotFound(tid))?;
-    Ok((worker::as_task(entry), worker::hand(broker, tid).await?))
+    let entry = workers
+        .iter()
+        .find(|worker| worker.tid == tid)
+        .ok_or(raddle_broker::Error::NotFound(tid))?;
+    Ok((
+        worker::as_task(entry),
+        worker::held_tasks(broker, tid).await?,
+    ))
 }
 
-/// The task that is meant.
+/// Finds a task.
 pub(crate) async fn find(broker: &dyn Broker, arg: impl Into<TaskArg>) -> Outcome<TaskView> {
     let tid = resolve(broker, arg).await?;
     view(broker, tid).await
@@ -109,5 +144,8 @@ pub(crate) async fn find(broker: &dyn Broker, arg: impl Into<TaskArg>) -> Outcom
 
 /// The task with this id.
 pub(crate) async fn view(broker: &dyn Broker, tid: Tid) -> Outcome<TaskView> {
-    Ok(broker.task(tid).await?.ok_or(raddle_broker::Error::NotFound(tid))?)
+    Ok(broker
+        .task(tid)
+        .await?
+        .ok_or(raddle_broker::Error::NotFound(tid))?)
 }

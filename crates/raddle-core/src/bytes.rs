@@ -1,5 +1,6 @@
-//! For `#[serde(with = "raddle_core::bytes")]`: a byte string as one value in formats that have it. Serde's `Vec<u8>` is a sequence of numbers, at up to twice
-//! the size. [`option`] is the same for a field that may be absent.
+//! For `#[serde(with = "raddle_core::bytes")]`: a byte string as one value, in formats that have
+//! such a type. Serde writes a `Vec<u8>` as a sequence of numbers, which takes up to twice the
+//! space. [`option`] does the same for an optional field.
 
 use std::fmt;
 
@@ -8,15 +9,15 @@ use serde::{
     de::{self, SeqAccess},
 };
 
-/// No more than this is allocated on the strength of a length prefix alone.
-const CAUTION: usize = 64 * 1024;
+/// Upper bound of an allocation that rests on a length prefix alone.
+const MAX_PREALLOCATION: usize = 64 * 1024;
 
-/// Serialises a byte string.
+/// Serializes a byte string.
 pub fn serialize<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_bytes(bytes)
 }
 
-/// Deserialises a byte string, or a sequence of numbers.
+/// Deserializes a byte string, or a sequence of numbers.
 pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
     deserializer.deserialize_byte_buf(Visitor)
 }
@@ -38,9 +39,9 @@ impl<'de> de::Visitor<'de> for Visitor {
         Ok(bytes)
     }
 
-    /// As JSON has them.
+    /// JSON has no byte strings: it writes them as arrays of numbers.
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Vec<u8>, A::Error> {
-        let mut bytes = Vec::with_capacity(seq.size_hint().unwrap_or(0).min(CAUTION));
+        let mut bytes = Vec::with_capacity(seq.size_hint().unwrap_or(0).min(MAX_PREALLOCATION));
         while let Some(byte) = seq.next_element()? {
             bytes.push(byte);
         }
@@ -58,13 +59,18 @@ pub mod option {
     #[derive(Deserialize)]
     struct Owned(#[serde(with = "super")] Vec<u8>);
 
-    /// Serialises a byte string, or its absence.
-    pub fn serialize<S: Serializer>(bytes: &Option<Vec<u8>>, serializer: S) -> Result<S::Ok, S::Error> {
+    /// Serializes a byte string or its absence.
+    pub fn serialize<S: Serializer>(
+        bytes: &Option<Vec<u8>>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
         bytes.as_deref().map(Borrowed).serialize(serializer)
     }
 
-    /// Deserialises a byte string, or its absence.
-    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<u8>>, D::Error> {
+    /// Deserializes a byte string or its absence.
+    pub fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<Vec<u8>>, D::Error> {
         Ok(Option::deserialize(deserializer)?.map(|Owned(bytes)| bytes))
     }
 }

@@ -8,22 +8,23 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CapSet(BTreeSet<String>);
 
-/// What the tags begin with that Raddle itself gives: those that targets and isolation imply ([`Spec::needs`](crate::Spec::needs)), and those by which spawners
-/// tell each other who they are (`@former/TID`), which no task needs. Whoever could claim one by hand would be given
-/// tasks to run that it cannot run as they ask, or be taken for another.
-const IMPLIED: char = '@';
+/// Prefix of the tags that Raddle itself assigns. Targets and isolation imply some of them
+/// ([`TaskSpec::needs`](crate::TaskSpec::needs)); spawners identify each other by others
+/// (`@former/TID`), which no task needs. A worker that could claim such a tag by hand would receive
+/// tasks that it cannot run as required, or be mistaken for another worker.
+const IMPLIED_PREFIX: char = '@';
 
-/// Why a text is not a capability tag, or not one that can be asked for.
+/// Why a text is not a capability tag, or not one that users may set.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidCap {
-    /// It has a character that a tag cannot have, or is too long.
+    /// The text has a character that a tag cannot have, or is too long.
     #[error("'{tag}' is not a capability: use letters, digits and . _ - : @ (at most 64)")]
     Malformed {
         /// The text.
         tag: String,
     },
-    /// It is one of those that nobody can claim or require by hand.
+    /// Only Raddle itself may claim or require this tag.
     #[error("'{tag}' cannot be asked for: tags that begin with @ are given by Raddle itself")]
     Implied {
         /// The tag.
@@ -32,12 +33,13 @@ pub enum InvalidCap {
 }
 
 impl CapSet {
-    /// The empty set: any worker can take a task that requires nothing.
+    /// Creates the empty set. Any worker may claim a task that requires nothing.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Reads what people claim for a worker or require for a task: as [`FromStr`], but without the tags that Raddle itself gives.
+    /// Parses tags that a user claims for a worker or requires for a task. Unlike [`FromStr`], it
+    /// refuses the tags that Raddle itself assigns.
     pub fn from_people(text: &str) -> Result<Self, InvalidCap> {
         let set: Self = text.parse()?;
         if let Some(tag) = set.implied().next() {
@@ -46,22 +48,23 @@ impl CapSet {
         Ok(set)
     }
 
-    /// The tags that Raddle itself gives. Of what a task needs, those are what its target and isolation imply.
+    /// Returns the tags that Raddle itself assigns. Among the needs of a task, these are the ones
+    /// that its target and isolation imply.
     pub fn implied(&self) -> impl Iterator<Item = &str> {
-        self.iter().filter(|tag| tag.starts_with(IMPLIED))
+        self.iter().filter(|tag| tag.starts_with(IMPLIED_PREFIX))
     }
 
-    /// Whether every tag of this set is in `offered`: the claim rule.
+    /// Returns whether every tag of this set is in `offered`: the claim rule.
     pub fn is_subset(&self, offered: &Self) -> bool {
         self.0.is_subset(&offered.0)
     }
 
-    /// The tags that `offered` lacks.
+    /// Returns the tags that `offered` lacks.
     pub fn missing_from<'a>(&'a self, offered: &'a Self) -> impl Iterator<Item = &'a str> {
         self.0.difference(&offered.0).map(String::as_str)
     }
 
-    /// Adds one tag, whoever gives it.
+    /// Adds one tag, also one that only Raddle itself assigns.
     pub fn insert(&mut self, tag: &str) -> Result<(), InvalidCap> {
         if !is_valid(tag) {
             return Err(InvalidCap::Malformed { tag: tag.into() });
@@ -70,12 +73,12 @@ impl CapSet {
         Ok(())
     }
 
-    /// The tags in order.
+    /// Returns the tags in sorted order.
     pub fn iter(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(String::as_str)
     }
 
-    /// Whether the set has no tag.
+    /// Returns whether the set has no tags.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -83,14 +86,15 @@ impl CapSet {
 
 fn is_valid(tag: &str) -> bool {
     let is_plain = |b: u8| b.is_ascii_alphanumeric() || b"._-:@".contains(&b);
-    if tag.starts_with(IMPLIED) {
-        // It may hold the name of a routine or a handler.
+    if tag.starts_with(IMPLIED_PREFIX) {
+        // The tag may contain the name of a routine or a handler.
         return tag.len() <= 160 && tag.bytes().all(|b| is_plain(b) || b == b'/');
     }
     (1..=64).contains(&tag.len()) && tag.bytes().all(is_plain)
 }
 
-/// Comma-separated tags, as in `WORKER_CAPS`; blanks around a tag and empty tags are passed over.
+/// Parses comma-separated tags, as in `WORKER_CAPS`. Blanks around a tag and empty tags are
+/// skipped.
 impl FromStr for CapSet {
     type Err = InvalidCap;
 

@@ -1,4 +1,4 @@
-//! The words that tasks, workers and managers answer alike.
+//! Control commands, which tasks, workers and managers all answer.
 
 use std::str::FromStr;
 
@@ -6,79 +6,91 @@ use serde::{Deserialize, Serialize};
 
 use crate::text::{names, serialized_as_text};
 
-/// A control word. It is read in any case and written in capitals.
+/// A control command. It is parsed in any case and written in capitals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Word {
-    /// End in good order.
+pub enum ControlCommand {
+    /// Shut down gracefully.
     Stop,
-    /// End now.
+    /// End immediately.
     Kill,
-    /// Stand still.
+    /// Suspend.
     Pause,
-    /// Go on.
+    /// Continue after a pause.
     Resume,
-    /// Say that you are there.
+    /// Reply that the receiver is alive.
     Ping,
-    /// Say how you are.
+    /// Reply with the receiver's state.
     Status,
 }
 
-/// A control message: a word, and perhaps an id under which its sender looks for the reply.
+/// A control message: a command, and optionally an id by which its sender recognizes the reply.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Control {
-    /// What to do.
-    pub command: Word,
-    /// Comes back in the reply.
+pub struct ControlMessage {
+    /// The command.
+    pub command: ControlCommand,
+    /// Id that the reply repeats.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request_id: Option<String>,
-    /// With `STOP`: put the task back into its queue instead of ending it.
+    /// With `STOP`: return the task to its queue instead of ending it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub requeue: bool,
 }
 
-/// The answer to a control message, written to `ctrl_out`.
+/// The reply to a control message, written to `ctrl_out`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Reply {
-    /// The word that is answered.
-    pub command: Word,
-    /// The sender's id for it.
+pub struct ControlReply {
+    /// The command that this replies to.
+    pub command: ControlCommand,
+    /// The sender's id of the message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request_id: Option<String>,
-    /// `ok`, or why not.
+    /// `ok`, or the reason of a failure.
     pub status: String,
-    /// The state of the one that answers, as in its process title.
+    /// The state of the replying process, as in its process title.
     pub state: String,
 }
 
 /// The text is not a control message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
-#[error("not a control message: send STOP, KILL, PAUSE, RESUME, PING or STATUS, as text or as {{\"command\":…}}")]
+#[error(
+    "not a control message: send STOP, KILL, PAUSE, RESUME, PING or STATUS, as text or as {{\"command\":…}}"
+)]
 pub struct ParseControlError;
 
-impl Control {
-    /// A message without an id.
-    pub fn new(command: Word) -> Self {
-        Self { command, request_id: None, requeue: false }
+impl ControlMessage {
+    /// Creates a message without a request id.
+    pub fn new(command: ControlCommand) -> Self {
+        Self {
+            command,
+            request_id: None,
+            requeue: false,
+        }
     }
 
-    /// The reply to this message.
-    pub fn reply(&self, status: impl Into<String>, state: impl Into<String>) -> Reply {
-        Reply { command: self.command, request_id: self.request_id.clone(), status: status.into(), state: state.into() }
+    /// Builds the reply to this message.
+    pub fn reply(&self, status: impl Into<String>, state: impl Into<String>) -> ControlReply {
+        ControlReply {
+            command: self.command,
+            request_id: self.request_id.clone(),
+            status: status.into(),
+            state: state.into(),
+        }
     }
 
-    /// The message as it is written to `ctrl_in`.
+    /// Formats the message as it is written to `ctrl_in`: the bare command if nothing else is set,
+    /// otherwise JSON.
     pub fn to_text(&self) -> String {
         if *self == Self::new(self.command) {
             return self.command.to_string();
         }
-        serde_json::to_string(self).expect("a word and a string serialize")
+        serde_json::to_string(self).expect("a command and a string serialize")
     }
 }
 
 names! {
-    Word {
+    ControlCommand {
         Stop => "STOP",
         Kill => "KILL",
         Pause => "PAUSE",
@@ -88,26 +100,33 @@ names! {
     }
 }
 
-impl FromStr for Word {
+impl FromStr for ControlCommand {
     type Err = ParseControlError;
 
     fn from_str(text: &str) -> Result<Self, ParseControlError> {
-        Self::ALL.into_iter().find(|word| word.as_str().eq_ignore_ascii_case(text)).ok_or(ParseControlError)
+        Self::ALL
+            .into_iter()
+            .find(|command| command.as_str().eq_ignore_ascii_case(text))
+            .ok_or(ParseControlError)
     }
 }
 
-serialized_as_text!(Word);
+serialized_as_text!(ControlCommand);
 
-impl FromStr for Control {
+impl FromStr for ControlMessage {
     type Err = ParseControlError;
 
     fn from_str(text: &str) -> Result<Self, ParseControlError> {
         let text = text.trim();
-        if let Ok(word) = text.parse() {
-            return Ok(Self::new(word));
+        if let Ok(command) = text.parse() {
+            return Ok(Self::new(command));
         }
-        // Without the brace an array would do as well: its items would be taken for the fields in order.
-        let object = text.starts_with('{').then_some(text).ok_or(ParseControlError)?;
+        // Without this check serde would also accept an array and take its items for the fields in
+        // order.
+        let object = text
+            .starts_with('{')
+            .then_some(text)
+            .ok_or(ParseControlError)?;
         serde_json::from_str(object).map_err(|_| ParseControlError)
     }
 }

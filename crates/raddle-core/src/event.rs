@@ -1,27 +1,28 @@
-//! The event log: one entry for every step a task takes.
+//! The event log: one entry for each step of a task's lifecycle.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::{State, Tid, text::names};
+use crate::{TaskState, Tid, text::names};
 
 /// One entry of `raddle.tasks.log`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Event {
-    /// The entry's own id, from the same clock as task ids: a task's `created` event has the id of the task.
+pub struct TaskEvent {
+    /// Id of the entry, from the same clock as task ids. The `created` event of a task has the id
+    /// of the task.
     pub id: Tid,
-    /// The task it is about.
+    /// The task.
     pub tid: Tid,
-    /// What happened.
-    pub event: EventKind,
-    /// When.
+    /// The kind of event.
+    pub event: TaskEventKind,
+    /// When it happened.
     pub at: Timestamp,
-    /// The attempt it happened to; 0 before the first.
+    /// The attempt; 0 before the first.
     pub attempt: u32,
-    /// The worker it happened on.
+    /// The worker that ran the attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worker: Option<Tid>,
-    /// More about it, for people.
+    /// Details for human readers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
 }
@@ -31,62 +32,66 @@ pub struct Event {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 #[repr(u8)]
-pub enum EventKind {
-    /// Accepted and stored.
+pub enum TaskEventKind {
+    /// The task was accepted and stored.
     Created = 0,
-    /// Claimed by a worker.
+    /// A worker claimed the task.
     Spawning = 1,
-    /// The target began.
+    /// The target started.
     Running = 2,
-    /// The task is over: the target ended well.
+    /// The task ended: the target succeeded.
     Completed = 3,
-    /// The task is over: it ended badly.
+    /// The task ended: it failed.
     Failed = 4,
-    /// The task is over: it took too long.
+    /// The task ended: it ran past its timeout.
     Timeout = 5,
-    /// The task is over: stopped on request.
+    /// The task ended: stopped on request.
     Cancelled = 6,
-    /// The task is over: killed on request.
+    /// The task ended: killed on request.
     Killed = 7,
-    /// An attempt ended badly, and another will follow.
+    /// An attempt failed, and another will follow.
     Retrying = 8,
-    /// The attempt's worker gave it back unfinished.
+    /// The worker returned the attempt unfinished.
     Released = 9,
-    /// The attempt's worker is gone; the task waits for another.
+    /// The worker was lost; the task waits for another one.
     Reclaimed = 10,
-    /// Held back on request.
+    /// The task was paused on request.
     Paused = 11,
-    /// No longer held back.
+    /// The task was resumed.
     Resumed = 12,
-    /// A write of an attempt that is no longer the latest was refused.
+    /// The broker refused a write of an attempt that is no longer the latest.
     StaleWrite = 13,
-    /// A control message could not be understood.
+    /// A control message could not be parsed.
     ControlIgnored = 14,
-    /// Some of what an attempt wrote could not be kept.
+    /// Some output of an attempt could not be stored.
     OutputLost = 15,
 }
 
-impl EventKind {
-    /// The event with this number, as engines store it.
+impl TaskEventKind {
+    /// Returns the event with this number, as engines store it.
     pub fn from_u8(number: u8) -> Option<Self> {
         Self::ALL.get(usize::from(number)).copied()
     }
 
-    /// Whether it is the last event of a task, but for writes that are refused.
+    /// Returns whether this is the last event of a task. Only [`StaleWrite`](Self::StaleWrite) may
+    /// follow it.
     pub fn is_terminal(self) -> bool {
-        matches!(self, Self::Completed | Self::Failed | Self::Timeout | Self::Cancelled | Self::Killed)
+        matches!(
+            self,
+            Self::Completed | Self::Failed | Self::Timeout | Self::Cancelled | Self::Killed
+        )
     }
 }
 
-impl From<State> for EventKind {
-    /// The first events have the numbers of the states that they lead to.
-    fn from(state: State) -> Self {
+impl From<TaskState> for TaskEventKind {
+    /// The first variants have the numbers of the states that they lead to.
+    fn from(state: TaskState) -> Self {
         Self::ALL[state as usize]
     }
 }
 
 names! {
-    EventKind {
+    TaskEventKind {
         Created => "created",
         Spawning => "spawning",
         Running => "running",

@@ -1,33 +1,32 @@
-//! The task model of Raddle: what a task is, which states it may take, and what follows from each outcome.
+//! The task model of Raddle: what a task is, which states it may take, and what follows from each
+//! outcome.
 //!
-//! Everything here is a value or a pure function of values. Nothing in this crate opens a file, reads a clock,
-//! starts a process or talks to a broker: those who do ask here what to do next.
+//! This crate holds values and pure functions of values. It must not open a file, read a clock,
+//! start a process or talk to a broker: other crates do, and ask this one what to do next.
 
+pub mod apply_command;
 #[cfg(test)]
 mod arbitrary;
+pub mod attempt_input;
 pub mod backoff;
-pub mod brake;
 pub mod bytes;
 pub mod caps;
-pub mod chance;
 pub mod control;
-pub mod departure;
+pub mod crash_loop;
+pub mod duration;
 pub mod event;
 pub mod exit;
 pub mod frame;
 pub mod handler;
-pub mod job;
+pub mod jitter;
 pub mod limits;
 pub mod manager;
-pub mod moment;
-pub mod obey;
+pub mod next_step;
 pub mod queue_name;
 pub mod reply;
 pub mod retry;
 pub mod routine;
 pub mod schedule;
-pub mod settle;
-pub mod span;
 pub mod spec;
 pub mod state;
 pub mod stop;
@@ -35,25 +34,27 @@ pub mod supervisor;
 pub mod task;
 mod text;
 pub mod tid;
+pub mod time;
 pub mod title;
 pub mod trace;
 pub mod worker;
+pub mod worker_loss;
 
+pub use attempt_input::AttemptInput;
 pub use backoff::ExponentialBackoff;
 pub use caps::CapSet;
-pub use control::{Control, Word};
-pub use event::{Event, EventKind};
-pub use exit::{Exit, Report, Usage};
-pub use job::Job;
+pub use control::{ControlCommand, ControlMessage};
+pub use duration::HumanDuration;
+pub use event::{TaskEvent, TaskEventKind};
+pub use exit::{AttemptReport, ExitStatus, ResourceUsage};
 pub use limits::Limits;
+pub use next_step::{AttemptCounters, NextStep, decide_next};
 pub use queue_name::QueueName;
-pub use reply::{Dialogue, Progress, Reply};
-pub use retry::Retry;
+pub use reply::{Progress, ReplyLine, ReplyParser};
+pub use retry::RetryPolicy;
 pub use schedule::Schedule;
-pub use settle::{Next, Tally, settle};
-pub use span::Span;
-pub use spec::{Spec, Target};
-pub use state::State;
+pub use spec::{Target, TaskSpec};
+pub use state::TaskState;
 pub use task::TaskView;
 pub use tid::{Tid, TidClock};
 pub use trace::{Trace, TraceParent};

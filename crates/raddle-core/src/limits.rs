@@ -1,15 +1,15 @@
-//! What a task may use.
+//! Resource limits of a task.
 
 use serde::{Deserialize, Serialize};
 
-/// Resource limits of one attempt, its child processes included. Nothing set means no limit.
+/// Resource limits of one attempt, child processes included. An unset field means no limit.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Limits {
     /// Resident memory of the whole process tree, in MiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_mb: Option<u64>,
-    /// Processor time, where 100 is one core.
+    /// CPU time, where 100 is one core.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_percent: Option<u32>,
     /// Open files of each process.
@@ -20,7 +20,7 @@ pub struct Limits {
     pub max_procs: Option<u64>,
 }
 
-/// A limit that can be run into.
+/// A limit that can end an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LimitKind {
@@ -31,7 +31,7 @@ pub enum LimitKind {
 }
 
 impl Limits {
-    /// Whether nothing is limited.
+    /// Returns whether nothing is limited.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }

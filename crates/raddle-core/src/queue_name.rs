@@ -1,4 +1,4 @@
-//! The names of queues, and which of them are views of the broker's own records.
+//! Queue names, and which queues are views of the broker's records.
 
 use std::{fmt, str::FromStr};
 
@@ -14,94 +14,101 @@ use crate::{
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum QueueName {
     /// One of the five queues of a task: `T<tid>.inbox` and its siblings.
-    Task(Tid, Port),
+    Task(Tid, TaskQueue),
     /// One of Raddle's own queues: `raddle.tasks.log` and its siblings.
-    System(System),
-    /// Any other name: a queue that users read and write as they like.
+    System(SystemQueue),
+    /// Any other name: a queue that users read and write.
     Free(String),
 }
 
-/// A queue as a person names it: whole, or a queue of a task with the last ten digits of its id.
+/// A queue as a user names it: the full name, or a task's queue with the last ten digits of the
+/// task id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum QueueArg {
-    /// The whole name.
+    /// The full name.
     Full(QueueName),
-    /// A queue of the task whose id ends in these digits, which only the broker can complete.
-    Short(ShortTid, Port),
+    /// A queue of the task whose id ends in these digits. Only the broker can resolve it.
+    Short(ShortTid, TaskQueue),
 }
 
-/// Which of a task's five queues.
+/// The five queues of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Port {
-    /// The task's message until it is claimed.
+pub enum TaskQueue {
+    /// Holds the task's message until it is claimed.
     Inbox,
-    /// The message while an attempt works on it, and after an error when the spec says `keep`.
+    /// Holds the message while an attempt processes it, and after an error if the spec says `keep`.
     Reserved,
-    /// The result.
+    /// Holds the result.
     Outbox,
-    /// Control words to the task.
+    /// Control commands to the task.
     CtrlIn,
-    /// The task's replies to them.
+    /// The task's replies to control commands.
     CtrlOut,
 }
 
 /// Raddle's own queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
-pub enum System {
-    /// Every step of every task.
+pub enum SystemQueue {
+    /// Every event of every task.
     Log,
-    /// Short ids and the full ones they stand for.
+    /// Maps short ids to full ids.
     TidMappings,
     /// The live workers.
     Registry,
-    /// Control words to all workers.
+    /// Control commands to all workers.
     Control,
-    /// What they are doing.
+    /// The status of the workers.
     Status,
-    /// Requests to the prime.
+    /// Requests to the root manager.
     SpawnRequests,
-    /// Its answers.
+    /// Results of those requests.
     SpawnResults,
     /// Exhausted tasks.
     Dead,
 }
 
-/// One of the four queues of the managers of a type: `worker.<type>.requests` and its siblings.
+/// The four queues of the managers of a type: `worker.<type>.requests` and its siblings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Desk {
-    /// What is asked of them.
+pub enum ManagerQueue {
+    /// Requests to the managers.
     Requests,
-    /// What became of it.
+    /// Results of the requests.
     Results,
-    /// Control words to all of them.
+    /// Control commands to all managers of the type.
     Control,
-    /// What they are doing.
+    /// The status of the managers.
     Status,
 }
 
-/// Where requests wait for a manager that lists what they ask for. It is shown as a part of `raddle.spawn.requests`.
+/// Queue in which requests wait for a manager that lists the requested task. It is shown as a part
+/// of `raddle.spawn.requests`.
 pub const WAITING: &str = "raddle.spawn.waiting";
 
-/// The queue of what is asked of the managers of a type.
+/// Returns the request queue of the managers of a type.
 pub fn requests(kind: &str) -> String {
-    if kind == PRIME { System::SpawnRequests.as_str().into() } else { format!("worker.{kind}.requests") }
+    if kind == PRIME {
+        SystemQueue::SpawnRequests.as_str().into()
+    } else {
+        format!("worker.{kind}.requests")
+    }
 }
 
-/// The text is not the name of a queue.
+/// The text is not a valid queue name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("'{text}' is not a queue name: use 1 to 128 letters, digits, and . _ - : @ /")]
 pub struct ParseQueueNameError {
     text: String,
 }
 
-/// The text does not name a queue.
+/// The argument does not name a queue.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ParseQueueArgError {
-    /// No queue has such a name.
+    /// The name is invalid.
     #[error(transparent)]
     Name(#[from] ParseQueueNameError),
-    /// It looks like a queue of a task, and is none. As a queue of its own it would take messages that no task reads.
+    /// The name looks like a queue of a task but is not one. As a free queue it would take messages
+    /// that no task reads.
     #[error(
         "'{0}' is not a queue of a task: use T, the 19 digits of its id or the last 10, and .inbox, .reserved, .outbox, .ctrl_in or .ctrl_out"
     )]
@@ -109,7 +116,7 @@ pub enum ParseQueueArgError {
 }
 
 names! {
-    Port {
+    TaskQueue {
         Inbox => "inbox",
         Reserved => "reserved",
         Outbox => "outbox",
@@ -119,7 +126,7 @@ names! {
 }
 
 names! {
-    System {
+    SystemQueue {
         Log => "raddle.tasks.log",
         TidMappings => "raddle.tid.mappings",
         Registry => "raddle.workers.registry",
@@ -132,7 +139,7 @@ names! {
 }
 
 names! {
-    Desk {
+    ManagerQueue {
         Requests => "requests",
         Results => "results",
         Control => "control",
@@ -140,24 +147,28 @@ names! {
     }
 }
 
-impl System {
-    /// Whether the queue shows records the broker keeps anyway, and so cannot be written to.
+impl SystemQueue {
+    /// Returns whether the queue is a read-only view of records that the broker keeps anyway.
     pub fn is_view(self) -> bool {
         !matches!(self, Self::Control | Self::SpawnRequests)
     }
 }
 
 impl QueueName {
-    /// The type of managers whose queue this is, and which of their queues it is.
-    pub fn desk(&self) -> Option<(&str, Desk)> {
+    /// Returns the manager type whose queue this is, and which of its queues.
+    pub fn desk(&self) -> Option<(&str, ManagerQueue)> {
         match self {
-            Self::System(System::SpawnRequests) => Some((PRIME, Desk::Requests)),
-            Self::System(System::SpawnResults) => Some((PRIME, Desk::Results)),
-            Self::Free(name) if name == WAITING => Some((PRIME, Desk::Requests)),
+            Self::System(SystemQueue::SpawnRequests) => Some((PRIME, ManagerQueue::Requests)),
+            Self::System(SystemQueue::SpawnResults) => Some((PRIME, ManagerQueue::Results)),
+            Self::Free(name) if name == WAITING => Some((PRIME, ManagerQueue::Requests)),
             Self::Free(name) => {
                 let (kind, desk) = name.strip_prefix("worker.")?.rsplit_once('.')?;
-                let desk = Desk::ALL.into_iter().find(|known| known.as_str() == desk)?;
-                crate::manager::parse_type(kind).is_ok().then_some((kind, desk))
+                let desk = ManagerQueue::ALL
+                    .into_iter()
+                    .find(|known| known.as_str() == desk)?;
+                crate::manager::parse_type(kind)
+                    .is_ok()
+                    .then_some((kind, desk))
             }
             _ => None,
         }
@@ -171,14 +182,14 @@ impl FromStr for QueueName {
         if !is_label(text) {
             return Err(ParseQueueNameError { text: text.into() });
         }
-        if let Some(system) = System::ALL.into_iter().find(|s| s.as_str() == text) {
+        if let Some(system) = SystemQueue::ALL.into_iter().find(|s| s.as_str() == text) {
             return Ok(Self::System(system));
         }
-        if let Some((tid, port)) = text.strip_prefix('T').and_then(|rest| rest.split_once('.'))
+        if let Some((tid, queue)) = text.strip_prefix('T').and_then(|rest| rest.split_once('.'))
             && let Ok(tid) = tid.parse()
-            && let Some(port) = Port::ALL.into_iter().find(|p| p.as_str() == port)
+            && let Some(queue) = TaskQueue::ALL.into_iter().find(|p| p.as_str() == queue)
         {
-            return Ok(Self::Task(tid, port));
+            return Ok(Self::Task(tid, queue));
         }
         Ok(Self::Free(text.into()))
     }
@@ -189,13 +200,20 @@ impl FromStr for QueueArg {
 
     fn from_str(text: &str) -> Result<Self, ParseQueueArgError> {
         let name: QueueName = text.parse()?;
-        let (QueueName::Free(_), Some((tid, port))) = (&name, text.strip_prefix('T').and_then(|t| t.split_once('.')))
-        else {
+        let (QueueName::Free(_), Some((tid, queue))) = (
+            &name,
+            text.strip_prefix('T').and_then(|t| t.split_once('.')),
+        ) else {
             return Ok(Self::Full(name));
         };
         let has_digits = !tid.is_empty() && tid.bytes().all(|b| b.is_ascii_digit());
-        match (tid.parse(), Port::ALL.into_iter().find(|known| known.as_str() == port)) {
-            (Ok(TidArg::Short(short)), Some(port)) => Ok(Self::Short(short, port)),
+        match (
+            tid.parse(),
+            TaskQueue::ALL
+                .into_iter()
+                .find(|known| known.as_str() == queue),
+        ) {
+            (Ok(TidArg::Short(short)), Some(queue)) => Ok(Self::Short(short, queue)),
             (Ok(_), _) => Err(ParseQueueArgError::Task(text.into())),
             (Err(_), Some(_)) if has_digits => Err(ParseQueueArgError::Task(text.into())),
             (Err(_), _) => Ok(Self::Full(name)),
@@ -206,7 +224,7 @@ impl FromStr for QueueArg {
 impl fmt::Display for QueueName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Task(tid, port) => write!(f, "T{tid}.{}", port.as_str()),
+            Self::Task(tid, queue) => write!(f, "T{tid}.{}", queue.as_str()),
             Self::System(system) => f.write_str(system.as_str()),
             Self::Free(name) => f.write_str(name),
         }

@@ -1,4 +1,4 @@
-//! What a routine or a handler answers: JSON objects, one a line.
+//! The reply protocol of routines and handlers: JSON objects, one per line.
 //!
 //! ```json
 //! {"progress": {"percent": 40, "message": "halfway"}}
@@ -7,275 +7,324 @@
 //! {"result": {"any": "value"}}
 //! ```
 //!
-//! Any number of the first three, then one `result` or one `error`, and then the end of the process. This is read from a process that runs
-//! foreign code: whatever it says, it makes its own task fail and nothing else.
+//! A reply has any number of the first three, then one `result` or one `error`, and then the
+//! process exits. The process runs foreign code: whatever it writes may fail its own task and must
+//! not affect anything else.
 
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
-use crate::{Exit, Spec, spec::ParseSpecError};
+use crate::{ExitStatus, TaskSpec, spec::ParseSpecError};
 
-/// The longest line, and so the largest result.
+/// The longest accepted line, and so the largest result.
 pub const LONGEST_LINE: usize = 16 << 20;
-/// How much of an error's text is kept.
+/// Length to which error texts are truncated.
 const LONGEST_MESSAGE: usize = 16 << 10;
-/// How much of a line that cannot be understood is shown.
-const SHOWN: usize = 80;
+/// How many bytes of a malformed line are shown.
+const MAX_SHOWN_BYTES: usize = 80;
 
-/// One line.
+/// One line of a reply.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum Reply {
-    /// How far it has come.
+pub enum ReplyLine {
+    /// A progress report.
     Progress(Progress),
-    /// Something for the task's log.
-    Log(#[serde(deserialize_with = "text_or_whole")] Remark),
-    /// A task that is to follow it if it succeeds: its spec.
+    /// A line for the task's log.
+    Log(#[serde(deserialize_with = "object_or_message")] LogLine),
+    /// Spec of a task to submit if this one succeeds.
     Chain(Value),
-    /// It is done, and this is what came of it.
+    /// The task succeeded with this value.
     Result(Value),
-    /// It has failed.
-    Error(#[serde(deserialize_with = "text_or_whole")] Fault),
+    /// The task failed.
+    Error(#[serde(deserialize_with = "object_or_message")] ReportedError),
 }
 
-/// How far a task has come.
+/// The progress of a task.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Progress {
-    /// From 0 to 100, if that can be said.
+    /// From 0 to 100, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub percent: Option<f64>,
-    /// For people.
+    /// Text for human readers.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
 }
 
 /// A line for the task's log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Remark {
-    /// How important it is.
+pub struct LogLine {
+    /// Severity.
     #[serde(default)]
-    pub level: Level,
-    /// For people.
+    pub level: LogLevel,
+    /// Text for human readers.
     pub message: String,
 }
 
-/// How important a remark is.
+/// Severity of a log line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Level {
-    /// Of interest to who looks for a fault.
+pub enum LogLevel {
+    /// Useful for debugging.
     Debug,
-    /// Of interest.
+    /// Informational.
     #[default]
     Info,
-    /// Something is not as it should be.
+    /// Something is not as expected.
     Warn,
     /// Something has failed.
     Error,
 }
 
-/// Why a routine or a handler has failed, in its own words.
+/// The failure that a routine or handler reports.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Fault {
-    /// For people.
+pub struct ReportedError {
+    /// Text for human readers.
     pub message: String,
-    /// Where in the code it panicked, if that is what it did.
+    /// Source location, if it panicked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub panicked_at: Option<String>,
-    /// It would fail again: there is no use in another attempt.
+    /// Whether another attempt would fail as well, so that the task is not retried.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub permanent: bool,
-    /// An error that its own type can be made from again.
+    /// The serialized error, from which the caller can rebuild its type.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<Value>,
 }
 
-/// Reads what a text alone says, too.
-fn text_or_whole<'de, D: Deserializer<'de>, T: Deserialize<'de> + From<String>>(
+/// Deserializes `T` from an object, or from its message alone.
+fn object_or_message<'de, D: Deserializer<'de>, T: Deserialize<'de> + From<String>>(
     deserializer: D,
 ) -> Result<T, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged, expecting = "a text, or an object with 'message'")]
-    enum Form<T> {
+    enum ErrorForm<T> {
         Text(String),
         Whole(T),
     }
-    Ok(match Form::deserialize(deserializer)? {
-        Form::Text(message) => T::from(message),
-        Form::Whole(whole) => whole,
+    Ok(match ErrorForm::deserialize(deserializer)? {
+        ErrorForm::Text(message) => T::from(message),
+        ErrorForm::Whole(whole) => whole,
     })
 }
 
-impl<T: Into<String>> From<T> for Fault {
+impl<T: Into<String>> From<T> for ReportedError {
     fn from(message: T) -> Self {
-        Self { message: message.into(), panicked_at: None, permanent: false, value: None }
+        Self {
+            message: message.into(),
+            panicked_at: None,
+            permanent: false,
+            value: None,
+        }
     }
 }
 
-impl From<String> for Remark {
+impl From<String> for LogLine {
     fn from(message: String) -> Self {
-        Self { level: Level::default(), message }
+        Self {
+            level: LogLevel::default(),
+            message,
+        }
     }
 }
 
-/// What was said before the answer.
+/// Output that takes effect before the final answer.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Aside {
-    /// How far it has come.
+pub enum ParsedOutput {
+    /// A progress report.
     Progress(Progress),
-    /// Something for the log.
-    Log(Remark),
-    /// A task that is to follow it if it succeeds.
-    Chain(Box<Spec>),
+    /// A line for the task's log.
+    Log(LogLine),
+    /// A task to submit if this one succeeds.
+    Chain(Box<TaskSpec>),
 }
 
-/// Why an answer could not be understood.
+/// Why a reply is malformed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Garbled {
+pub enum MalformedReply {
     /// A line is not one of the known objects.
-    #[error("it answered what is not one of progress, log, chain, result and error: {line}: {reason}")]
+    #[error("its reply is not one of progress, log, chain, result and error: {line}: {reason}")]
     Line {
-        /// Its beginning.
+        /// The beginning of the line.
         line: String,
-        /// What is wrong with it.
+        /// The parse error.
         reason: String,
     },
-    /// What it chained is no task.
-    #[error("it chained what is no task that could be run, {reason}")]
+    /// A chained spec is invalid.
+    #[error("it chained an invalid task, {reason}")]
     Chain {
-        /// What is wrong with it, and where.
+        /// The error, with the path of the key.
         reason: String,
     },
-    /// A line has no end.
+    /// A line exceeds the maximum length.
     #[error("it answered a line of more than {LONGEST_LINE} bytes")]
     TooLong,
-    /// There were two.
+    /// The reply has two answers.
     #[error("it answered twice")]
     Twice,
 }
 
-impl From<ParseSpecError> for Garbled {
+impl From<ParseSpecError> for MalformedReply {
     fn from(error: ParseSpecError) -> Self {
-        Self::Chain { reason: error.to_string() }
+        Self::Chain {
+            reason: error.to_string(),
+        }
     }
 }
 
-/// One run's answer, as it comes in.
+/// Incremental parser of one attempt's reply.
 #[derive(Debug, Default)]
-pub struct Dialogue {
-    /// The beginning of a line.
+pub struct ReplyParser {
+    /// An incomplete line.
     rest: Vec<u8>,
-    answer: Option<Result<Value, Fault>>,
-    garbled: Option<Garbled>,
+    answer: Option<Result<Value, ReportedError>>,
+    garbled: Option<MalformedReply>,
 }
 
-impl Dialogue {
-    /// Takes in what was written; returns what is to be shown now. After a line that cannot be understood nothing more is heard.
-    pub fn hear(&mut self, bytes: &[u8]) -> Vec<Aside> {
-        let mut asides = Vec::new();
+impl ReplyParser {
+    /// Parses bytes that the process wrote, and returns the output that takes effect now. After a
+    /// malformed line it ignores all further input.
+    pub fn hear(&mut self, bytes: &[u8]) -> Vec<ParsedOutput> {
+        let mut output = Vec::new();
         let mut bytes = bytes;
         while self.garbled.is_none() {
             let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else {
                 if self.rest.len() + bytes.len() > LONGEST_LINE {
-                    self.garbled = Some(Garbled::TooLong);
+                    self.garbled = Some(MalformedReply::TooLong);
                     break;
                 }
                 self.rest.extend_from_slice(bytes);
-                return asides;
+                return output;
             };
-            let (line, behind) = bytes.split_at(end);
-            bytes = &behind[1..];
+            let (line, after) = bytes.split_at(end);
+            bytes = &after[1..];
             if self.rest.is_empty() {
-                asides.extend(self.line(line));
+                output.extend(self.parse_line(line));
             } else {
                 self.rest.extend_from_slice(line);
                 let whole = std::mem::take(&mut self.rest);
-                asides.extend(self.line(&whole));
+                output.extend(self.parse_line(&whole));
             }
         }
         self.rest = Vec::new();
-        asides
+        output
     }
 
-    /// Whether what it writes can no longer be understood, so that there is no use in letting it go on.
-    pub fn garbled(&self) -> Option<&Garbled> {
+    /// Returns the error if the reply is malformed. There is no point in letting the process go on
+    /// then.
+    pub fn garbled(&self) -> Option<&MalformedReply> {
         self.garbled.as_ref()
     }
 
-    fn line(&mut self, line: &[u8]) -> Option<Aside> {
+    fn parse_line(&mut self, line: &[u8]) -> Option<ParsedOutput> {
         if line.trim_ascii().is_empty() {
             return None;
         }
         let answer = match serde_json::from_slice(line) {
-            Ok(Reply::Progress(progress)) => return Some(Aside::Progress(progress.sane())),
-            Ok(Reply::Log(remark)) => return Some(Aside::Log(remark)),
-            Ok(Reply::Chain(value)) => match Spec::from_value(value) {
-                Ok(spec) => return Some(Aside::Chain(Box::new(spec))),
+            Ok(ReplyLine::Progress(progress)) => {
+                return Some(ParsedOutput::Progress(progress.sanitize()));
+            }
+            Ok(ReplyLine::Log(entry)) => return Some(ParsedOutput::Log(entry)),
+            Ok(ReplyLine::Chain(value)) => match TaskSpec::from_value(value) {
+                Ok(spec) => return Some(ParsedOutput::Chain(Box::new(spec))),
                 Err(error) => {
-                    self.garbled = Some(Garbled::from(error));
+                    self.garbled = Some(MalformedReply::from(error));
                     return None;
                 }
             },
-            Ok(Reply::Result(value)) => Ok(value),
-            Ok(Reply::Error(fault)) => Err(fault),
+            Ok(ReplyLine::Result(value)) => Ok(value),
+            Ok(ReplyLine::Error(error)) => Err(error),
             Err(error) => {
-                let shown = String::from_utf8_lossy(&line[..line.len().min(SHOWN)]).into_owned();
-                self.garbled = Some(Garbled::Line { line: shown, reason: error.to_string() });
+                let shown =
+                    String::from_utf8_lossy(&line[..line.len().min(MAX_SHOWN_BYTES)]).into_owned();
+                self.garbled = Some(MalformedReply::Line {
+                    line: shown,
+                    reason: error.to_string(),
+                });
                 return None;
             }
         };
         if self.answer.is_some() {
-            self.garbled = Some(Garbled::Twice);
+            self.garbled = Some(MalformedReply::Twice);
         } else {
             self.answer = Some(answer);
         }
         None
     }
 
-    /// How the attempt ended, given how its process did, and the result if there is one.
-    pub fn conclude(mut self, exit: Exit) -> (Exit, Option<Value>) {
-        // The last line may have no end.
+    /// Returns how the attempt ended, given how its process did, and the result if there is one.
+    pub fn conclude(mut self, exit: ExitStatus) -> (ExitStatus, Option<Value>) {
+        // The last line may lack a newline.
         let rest = std::mem::take(&mut self.rest);
         if self.garbled.is_none() {
-            self.line(&rest);
+            self.parse_line(&rest);
         }
-        if !matches!(exit, Exit::Code { .. }) {
-            // Its process did not come to its own end: that tells more than anything it said.
+        if !matches!(exit, ExitStatus::Code { .. }) {
+            // The process did not exit by itself: that outweighs anything it wrote.
             return (exit, None);
         }
         match (self.garbled, self.answer) {
-            (Some(garbled), _) => (Exit::Garbled { message: garbled.to_string() }, None),
-            (None, Some(Err(fault))) => fault.conclude(),
+            (Some(garbled), _) => (
+                ExitStatus::ProtocolError {
+                    message: garbled.to_string(),
+                },
+                None,
+            ),
+            (None, Some(Err(error))) => error.into_exit(),
             (None, Some(Ok(value))) if exit.is_success() => (exit, Some(value)),
-            (None, None) if exit.is_success() => (Exit::Garbled { message: "it ended without an answer".into() }, None),
+            (None, None) if exit.is_success() => (
+                ExitStatus::ProtocolError {
+                    message: "it ended without an answer".into(),
+                },
+                None,
+            ),
             _ => (exit, None),
         }
     }
 }
 
 impl Progress {
-    fn sane(self) -> Self {
-        let percent = self.percent.filter(|percent| percent.is_finite()).map(|percent| percent.clamp(0.0, 100.0));
-        Self { percent, message: cut(self.message, LONGEST_MESSAGE) }
-    }
-}
-
-impl Fault {
-    fn conclude(self) -> (Exit, Option<Value>) {
-        let Self { message, panicked_at, permanent, value } = self;
-        let message = cut(message, LONGEST_MESSAGE);
-        match panicked_at {
-            Some(location) => (Exit::Panicked { message, location: cut(location, LONGEST_MESSAGE) }, None),
-            None => (Exit::Error { message, permanent }, value),
+    fn sanitize(self) -> Self {
+        let percent = self
+            .percent
+            .filter(|percent| percent.is_finite())
+            .map(|percent| percent.clamp(0.0, 100.0));
+        Self {
+            percent,
+            message: truncate(self.message, LONGEST_MESSAGE),
         }
     }
 }
 
-fn cut(mut text: String, longest: usize) -> String {
+impl ReportedError {
+    fn into_exit(self) -> (ExitStatus, Option<Value>) {
+        let Self {
+            message,
+            panicked_at,
+            permanent,
+            value,
+        } = self;
+        let message = truncate(message, LONGEST_MESSAGE);
+        match panicked_at {
+            Some(location) => (
+                ExitStatus::Panicked {
+                    message,
+                    location: truncate(location, LONGEST_MESSAGE),
+                },
+                None,
+            ),
+            None => (ExitStatus::Error { message, permanent }, value),
+        }
+    }
+}
+
+fn truncate(mut text: String, longest: usize) -> String {
     if text.len() > longest {
-        let end = (0..=longest).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+        let end = (0..=longest)
+            .rev()
+            .find(|at| text.is_char_boundary(*at))
+            .unwrap_or(0);
         text.truncate(end);
     }
     text

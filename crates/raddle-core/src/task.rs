@@ -1,67 +1,67 @@
-//! A task as the broker shows it.
+//! A task as the broker reports it.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::{Progress, Report, Spec, State, Tid, text::is_default};
+use crate::{AttemptReport, Progress, TaskSpec, TaskState, Tid, text::is_default};
 
-/// A task with all that is known of it now.
+/// The current record of a task.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TaskView {
-    /// Its id.
+    /// Id of the task.
     pub tid: Tid,
-    /// What it is to do.
-    pub spec: Spec,
-    /// Where it stands.
-    pub state: State,
-    /// The number of its latest attempt; 0 before the first.
+    /// Spec of the task.
+    pub spec: TaskSpec,
+    /// State of the task.
+    pub state: TaskState,
+    /// Number of the latest attempt; 0 before the first.
     pub attempt: u32,
-    /// Attempts that ended badly.
+    /// Failed attempts.
     pub failures: u32,
     /// Attempts lost with their worker.
     pub losses: u32,
-    /// Whether it is held back on request.
+    /// Whether the task is paused on request.
     pub paused: bool,
-    /// Whether it stands in the dead-letter queue.
+    /// Whether the task is in the dead-letter queue.
     pub dead: bool,
-    /// The earliest time of its next attempt, when that is not now.
+    /// The earliest time of the next attempt, if that is not now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_at: Option<Timestamp>,
-    /// The task that submitted it.
+    /// The task that submitted this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<Tid>,
-    /// The worker that has it, or had it last.
+    /// The worker that holds the task, or held it last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worker: Option<Tid>,
-    /// The process that runs it.
+    /// The process that runs the task.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
-    /// How far the present attempt says that it has come.
+    /// Progress that the current attempt has reported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<Progress>,
-    /// How many tasks its present attempt has chained: they are submitted if it succeeds.
+    /// How many tasks the current attempt has chained. They are submitted if it succeeds.
     #[serde(default, skip_serializing_if = "is_default")]
     pub chained: u64,
-    /// When it was submitted.
+    /// When the task was submitted.
     pub created_at: Timestamp,
-    /// When the present attempt was claimed.
+    /// When the current attempt was claimed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claimed_at: Option<Timestamp>,
-    /// When it reached its terminal state.
+    /// When the task reached its terminal state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finished_at: Option<Timestamp>,
-    /// The account of the attempt that ended it.
+    /// Report of the attempt that ended the task.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub report: Option<Report>,
+    pub report: Option<AttemptReport>,
 }
 
 impl TaskView {
-    /// A task as it is when it has just been submitted.
-    pub fn new(tid: Tid, spec: Spec, created_at: Timestamp) -> Self {
+    /// Creates the record of a task that has just been submitted.
+    pub fn new(tid: Tid, spec: TaskSpec, created_at: Timestamp) -> Self {
         Self {
             tid,
             spec,
-            state: State::Created,
+            state: TaskState::Created,
             attempt: 0,
             failures: 0,
             losses: 0,

@@ -1,13 +1,14 @@
-//! Values that are written as text.
+//! Enums and ids that are written as text.
 
-/// Names the values of an enum, in the order of their numbers: `ALL`, `as_str` and `Display`.
+/// Implements `ALL`, `as_str` and `Display` for an enum. The names must be in the order of the
+/// discriminants.
 macro_rules! names {
     ($type:ident { $($value:ident => $name:literal,)+ }) => {
         impl $type {
-            /// All of them, in order.
+            /// All values, in order.
             pub const ALL: [Self; [$($name),+].len()] = [$(Self::$value),+];
 
-            /// The name.
+            /// Returns the name.
             pub fn as_str(self) -> &'static str {
                 match self {
                     $(Self::$value => $name,)+
@@ -23,7 +24,7 @@ macro_rules! names {
     };
 }
 
-/// Has types serialized by `Display`, and deserialized by `FromStr`.
+/// Implements `Serialize` by `Display`, and `Deserialize` by `FromStr`.
 macro_rules! serialized_as_text {
     ($($type:ident),+) => {
         $(impl ::serde::Serialize for $type {
@@ -43,7 +44,7 @@ macro_rules! serialized_as_text {
 
 pub(crate) use {names, serialized_as_text};
 
-/// Whether a value need not be written: for `skip_serializing_if`.
+/// Returns whether a value is the default: for `skip_serializing_if`.
 pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }

@@ -1,7 +1,7 @@
 //! Task ids: 64-bit, 19 decimal digits, sorted by time, unique per broker.
 //!
-//! A TID is the time of submission in nanoseconds with its low 12 bits given over to a counter. The counter spills
-//! into the time part, so ids keep increasing when the clock stands still or goes back.
+//! A TID is the time of submission in nanoseconds, whose low 12 bits are replaced by a counter. The
+//! counter overflows into the time part, so ids keep increasing when the clock stalls or goes back.
 
 use std::{fmt, str::FromStr};
 
@@ -11,96 +11,103 @@ use crate::text::serialized_as_text;
 
 const COUNTER_BITS: u32 = 12;
 const SHORT_DIGITS: usize = 10;
-/// Two ids with the same short form are a multiple of this apart.
+/// Ids with the same short form differ by a multiple of this.
 pub const SHORT_MODULUS: u64 = 10u64.pow(SHORT_DIGITS as u32);
 const MIN: u64 = 10u64.pow(18);
 const MAX: u64 = i64::MAX as u64;
 
-/// The id of a task, of the message that asked for it, and of everything that came of it.
+/// The id of a task. The message that requested the task and everything that results from it have
+/// the same id.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tid(u64);
 
-/// The last ten digits of a [`Tid`], as worn in process titles.
+/// The last ten digits of a [`Tid`], as in process titles.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(from = "u64", into = "u64")]
 pub struct ShortTid(u64);
 
-/// Hands out strictly increasing ids. One per broker; the last id is part of the broker's stored state.
+/// Generates strictly increasing ids. Each broker has one; the last id is part of the broker's
+/// stored state.
 #[derive(Clone, Copy, Debug)]
 pub struct TidClock {
     last: u64,
 }
 
-/// Why a text is not a task id.
+/// The text is not a task id.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("'{text}' is not a task id: give its 19 digits, or the last 10 as shown by ps")]
 pub struct ParseTidError {
     text: String,
 }
 
-/// A task id as a person gives it: whole, or its last ten digits.
+/// A task id as a user gives it: all digits, or the last ten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TidArg {
     /// All 19 digits.
     Full(Tid),
-    /// The last ten digits, which only the broker can complete.
+    /// The last ten digits. Only the broker can resolve them.
     Short(ShortTid),
 }
 
 impl Tid {
-    /// Takes a raw number for an id if it has the form of one.
+    /// Converts a number to an id, if it is in the range of ids.
     pub fn from_u64(raw: u64) -> Option<Self> {
         (MIN..=MAX).contains(&raw).then_some(Self(raw))
     }
 
-    /// The id as a number that fits a signed 64-bit column.
+    /// Returns the id as a number for a signed 64-bit column.
     pub fn as_i64(self) -> i64 {
         self.0 as i64
     }
 
-    /// The id as a number.
+    /// Returns the id as a number.
     pub fn as_u64(self) -> u64 {
         self.0
     }
 
-    /// The last ten digits.
+    /// Returns the last ten digits.
     pub fn short(self) -> ShortTid {
         ShortTid(self.0 % SHORT_MODULUS)
     }
 
-    /// When the id was handed out, in nanoseconds since the epoch, to within the counter's four microseconds.
+    /// Returns when the id was generated, in nanoseconds since the epoch. The counter makes it
+    /// inexact by up to four microseconds.
     pub fn unix_nanos(self) -> u64 {
         self.0
     }
 }
 
 impl ShortTid {
-    /// The digits as a number below [`SHORT_MODULUS`].
+    /// Returns the digits as a number below [`SHORT_MODULUS`].
     pub fn as_u64(self) -> u64 {
         self.0
     }
 
-    /// The highest number up to `most` that ends in these digits.
+    /// Returns the highest number up to `most` that ends in these digits.
     pub fn at_most(self, most: u64) -> Option<u64> {
         let candidate = most - most % SHORT_MODULUS + self.0;
-        if candidate <= most { Some(candidate) } else { candidate.checked_sub(SHORT_MODULUS) }
+        if candidate <= most {
+            Some(candidate)
+        } else {
+            candidate.checked_sub(SHORT_MODULUS)
+        }
     }
 }
 
 impl TidClock {
-    /// Continues after `last`, the highest id the broker ever handed out (0 for a new broker).
+    /// Continues after `last`, the highest id that the broker ever generated (0 for a new broker).
     pub fn resume(last: u64) -> Self {
         Self { last }
     }
 
-    /// The next id at the wall-clock time `now_nanos`.
+    /// Returns the next id at the wall-clock time `now_nanos`.
     pub fn next(&mut self, now_nanos: u64) -> Tid {
-        let slot = (now_nanos >> COUNTER_BITS) << COUNTER_BITS;
-        self.last = slot.max(self.last.saturating_add(1)).clamp(MIN, MAX);
+        let time_part = (now_nanos >> COUNTER_BITS) << COUNTER_BITS;
+        self.last = time_part.max(self.last.saturating_add(1)).clamp(MIN, MAX);
         Tid(self.last)
     }
 
-    /// The highest id handed out so far, to be stored with the broker.
+    /// Returns the highest id generated so far, to be stored with the broker.
     pub fn last(&self) -> u64 {
         self.last
     }
@@ -123,7 +130,9 @@ impl FromStr for TidArg {
 
     fn from_str(text: &str) -> Result<Self, ParseTidError> {
         if text.len() == SHORT_DIGITS && text.bytes().all(|b| b.is_ascii_digit()) {
-            let digits = text.parse().map_err(|_| ParseTidError { text: text.into() })?;
+            let digits = text
+                .parse()
+                .map_err(|_| ParseTidError { text: text.into() })?;
             return Ok(Self::Short(ShortTid(digits)));
         }
         text.parse().map(Self::Full)
@@ -166,7 +175,7 @@ impl fmt::Debug for ShortTid {
     }
 }
 
-// JSON numbers lose digits beyond 2^53 in most readers, so ids travel as strings.
+// Most JSON parsers lose digits of numbers beyond 2^53, so ids are strings.
 serialized_as_text!(Tid);
 
 #[cfg(test)]

@@ -7,13 +7,19 @@ use crate::Tid;
 /// The longest name that a title shows.
 const MAX_NAME: usize = 48;
 
-/// The title of a process that works for the task `tid`.
+/// Formats the title of a process that works for the task `tid`.
 ///
-/// The name is made safe for a shell and for the one-liners people build on `ps`: what is not a letter, a digit or one of
-/// `. _ -` becomes an underscore.
+/// The name is made safe for a shell and for one-liners on the output of `ps`: every character
+/// other than letters, digits and `. _ -` becomes an underscore.
 pub fn format(tid: Tid, name: &str, status: &str) -> String {
     let mut title = format!("raddle-{}:", tid.short());
-    let safe = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '_' };
+    let safe = |c: char| {
+        if c.is_ascii_alphanumeric() || "._-".contains(c) {
+            c
+        } else {
+            '_'
+        }
+    };
     title.extend(name.chars().take(MAX_NAME).map(safe));
     if name.is_empty() {
         title.push_str("task");

@@ -1,10 +1,11 @@
-//! Name look-ups.
+//! DNS lookups.
 //!
-//! A statically linked glibc loads the NSS modules of the host at run time, which is only safe with the same glibc
-//! (<https://github.com/rust-lang/rust/issues/100711>). With the feature `resolver`, names are looked up by `hickory-resolver`: in `/etc/hosts`, then by the
-//! servers of `/etc/resolv.conf`. Both files are read for each look-up. Without the feature, it is the resolver of the C library.
+//! A statically linked glibc loads the NSS modules of the host at run time, which is only safe with
+//! the same glibc (<https://github.com/rust-lang/rust/issues/100711>). With the feature `resolver`,
+//! `hickory-resolver` looks names up: in `/etc/hosts`, then at the servers of `/etc/resolv.conf`.
+//! Both files are read for each lookup. Without the feature, the resolver of the C library does.
 //!
-//! Addresses and `localhost` need no look-up.
+//! Addresses and `localhost` need no lookup.
 
 #[cfg(feature = "resolver")]
 pub mod resolver;
@@ -16,24 +17,34 @@ use std::{
 
 use tokio::net::TcpStream;
 
-/// The addresses of a host, each with this port. There is at least one. IPv6 addresses may be in brackets.
+/// Returns the addresses of a host, each with this port, and at least one. IPv6 addresses may be in
+/// brackets.
 pub async fn lookup_host(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
-    let found: Vec<IpAddr> = match literal(host) {
+    let found: Vec<IpAddr> = match local_addresses(host) {
         Some(known) => known,
         None => lookup(host).await?,
     };
     if found.is_empty() {
-        return Err(io::Error::new(io::ErrorKind::NotFound, format!("{host} has no address")));
+        return Err(io::Error::new(
+            io::ErrorKind::NotFound,
+            format!("{host} has no address"),
+        ));
     }
-    Ok(found.into_iter().map(|ip| SocketAddr::new(ip, port)).collect())
+    Ok(found
+        .into_iter()
+        .map(|ip| SocketAddr::new(ip, port))
+        .collect())
 }
 
-/// The same for a thread without a runtime.
+/// Like [`lookup_host`], for a thread without a runtime.
 pub fn lookup_host_blocking(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
-    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(lookup_host(host, port))
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?
+        .block_on(lookup_host(host, port))
 }
 
-/// Connects to a host: to the first of its addresses that accepts. The error is that of the first address.
+/// Connects to the first address of a host that accepts. The error is that of the first address.
 pub async fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
     let mut first_error = None;
     for address in lookup_host(host, port).await? {
@@ -45,9 +56,12 @@ pub async fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
     Err(first_error.unwrap_or_else(|| io::ErrorKind::NotFound.into()))
 }
 
-/// The addresses of a host that need no look-up (RFC 6761, section 6.3).
-fn literal(host: &str) -> Option<Vec<IpAddr>> {
-    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+/// Returns the addresses of a host that needs no lookup (RFC 6761, section 6.3).
+fn local_addresses(host: &str) -> Option<Vec<IpAddr>> {
+    let bare = host
+        .strip_prefix('[')
+        .and_then(|host| host.strip_suffix(']'))
+        .unwrap_or(host);
     if let Ok(ip) = bare.parse() {
         return Some(vec![ip]);
     }
@@ -61,7 +75,11 @@ async fn lookup(host: &str) -> io::Result<Vec<IpAddr>> {
     let resolver = resolver::from_system(resolver::HostsFile::Read)?;
     let found = resolver.lookup_ip(host).await;
     let found = found.map_err(|error| {
-        let kind = if error.is_no_records_found() { io::ErrorKind::NotFound } else { io::ErrorKind::Other };
+        let kind = if error.is_no_records_found() {
+            io::ErrorKind::NotFound
+        } else {
+            io::ErrorKind::Other
+        };
         io::Error::new(kind, format!("cannot look up {host}: {error}"))
     })?;
     Ok(found.iter().collect())
@@ -69,7 +87,10 @@ async fn lookup(host: &str) -> io::Result<Vec<IpAddr>> {
 
 #[cfg(not(feature = "resolver"))]
 async fn lookup(host: &str) -> io::Result<Vec<IpAddr>> {
-    Ok(tokio::net::lookup_host((host, 0)).await?.map(|place| place.ip()).collect())
+    Ok(tokio::net::lookup_host((host, 0))
+        .await?
+        .map(|address| address.ip())
+        .collect())
 }
 
 #[cfg(test)]
@@ -77,7 +98,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn addresses_and_localhost_need_no_server() {
+    async fn resolves_addresses_and_localhost_locally() {
         for (host, shown) in [
             ("10.0.0.1", &["10.0.0.1:7"][..]),
             ("::1", &["[::1]:7"]),
@@ -86,17 +107,24 @@ mod tests {
             ("a.LocalHost.", &["127.0.0.1:7", "[::1]:7"]),
         ] {
             let found = lookup_host(host, 7).await.unwrap();
-            assert_eq!(found.iter().map(ToString::to_string).collect::<Vec<_>>(), shown, "{host}");
+            assert_eq!(
+                found.iter().map(ToString::to_string).collect::<Vec<_>>(),
+                shown,
+                "{host}"
+            );
         }
     }
 
     #[test]
-    fn a_thread_without_a_runtime_looks_names_up() {
-        assert_eq!(lookup_host_blocking("127.0.0.1", 1).unwrap(), ["127.0.0.1:1".parse().unwrap()]);
+    fn blocking_lookup_needs_no_runtime() {
+        assert_eq!(
+            lookup_host_blocking("127.0.0.1", 1).unwrap(),
+            ["127.0.0.1:1".parse().unwrap()]
+        );
     }
 
     #[tokio::test]
-    async fn the_error_of_the_first_address_is_told() {
+    async fn reports_the_error_of_the_first_address() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         drop(listener);

@@ -1,4 +1,4 @@
-//! Resolvers of `hickory-resolver`, as Raddle configures them.
+//! Configures `hickory-resolver` for Raddle.
 
 use std::{
     io,
@@ -12,38 +12,52 @@ pub use hickory_resolver::{
     proto::rr::{Name, RData, Record, RecordType},
 };
 use hickory_resolver::{
-    config::{ConnectionConfig, LookupIpStrategy, NameServerConfig, ResolveHosts, ResolverConfig, ResolverOpts},
+    config::{
+        ConnectionConfig, LookupIpStrategy, NameServerConfig, ResolveHosts, ResolverConfig,
+        ResolverOpts,
+    },
     net::runtime::TokioRuntimeProvider,
     system_conf,
 };
 
-/// Whether `/etc/hosts` counts.
+/// Whether to read `/etc/hosts`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostsFile {
-    /// Before any server.
+    /// Read it before any server is queried.
     Read,
-    /// It does not.
+    /// Do not read it.
     Ignore,
 }
 
-/// A resolver that asks the servers of `/etc/resolv.conf`: that of this machine if there is no such file, as with the C library.
+/// Creates a resolver that queries the servers of `/etc/resolv.conf`. Without that file it queries
+/// the name server on localhost, as the C library does.
 pub fn from_system(hosts: HostsFile) -> io::Result<TokioResolver> {
     let (mut config, options) = system_conf::read_system_conf().unwrap_or_else(|error| {
-        tracing::debug!(%error, "no usable /etc/resolv.conf: the name server of this machine is asked");
+        tracing::debug!(%error, "no usable /etc/resolv.conf: using the name server on localhost");
         let server = NameServerConfig::udp_and_tcp(Ipv4Addr::LOCALHOST.into());
-        (ResolverConfig::from_parts(None, Vec::new(), vec![server]), ResolverOpts::default())
+        (
+            ResolverConfig::from_parts(None, Vec::new(), vec![server]),
+            ResolverOpts::default(),
+        )
     });
-    // `hickory-resolver` does not know this option.
+    // `hickory-resolver` ignores the option `use-vc`.
     if std::fs::read_to_string("/etc/resolv.conf").is_ok_and(|text| wants_tcp(&text)) {
-        let servers = config.name_servers().iter().map(|server| NameServerConfig::tcp(server.ip)).collect();
-        config = ResolverConfig::from_parts(config.domain().cloned(), config.search().to_vec(), servers);
+        let servers = config
+            .name_servers()
+            .iter()
+            .map(|server| NameServerConfig::tcp(server.ip))
+            .collect();
+        config =
+            ResolverConfig::from_parts(config.domain().cloned(), config.search().to_vec(), servers);
     }
     build(config, options, hosts)
 }
 
-/// A resolver that asks these servers, and takes names as they are.
+/// Creates a resolver that queries these servers. It applies no search domains.
 pub fn from_servers(servers: impl IntoIterator<Item = SocketAddr>) -> io::Result<TokioResolver> {
-    let servers = servers.into_iter().map(|server| name_server(server.ip(), server.port()));
+    let servers = servers
+        .into_iter()
+        .map(|server| name_server(server.ip(), server.port()));
     let config = ResolverConfig::from_parts(None, Vec::new(), servers.collect());
     build(config, ResolverOpts::default(), HostsFile::Ignore)
 }
@@ -57,17 +71,32 @@ fn name_server(ip: IpAddr, port: u16) -> NameServerConfig {
     NameServerConfig::new(ip, true, connections.into())
 }
 
-fn build(config: ResolverConfig, mut options: ResolverOpts, hosts: HostsFile) -> io::Result<TokioResolver> {
+fn build(
+    config: ResolverConfig,
+    mut options: ResolverOpts,
+    hosts: HostsFile,
+) -> io::Result<TokioResolver> {
     options.ip_strategy = LookupIpStrategy::Ipv4AndIpv6;
-    options.use_hosts_file = if hosts == HostsFile::Read { ResolveHosts::Always } else { ResolveHosts::Never };
+    options.use_hosts_file = if hosts == HostsFile::Read {
+        ResolveHosts::Always
+    } else {
+        ResolveHosts::Never
+    };
     let builder = TokioResolver::builder_with_config(config, TokioRuntimeProvider::default());
-    builder.with_options(options).build().map_err(io::Error::other)
+    builder
+        .with_options(options)
+        .build()
+        .map_err(io::Error::other)
 }
 
-/// Whether a `resolv.conf` has the option `use-vc`.
+/// Returns whether a `resolv.conf` has the option `use-vc`.
 fn wants_tcp(text: &str) -> bool {
-    let options = text.lines().filter_map(|line| line.trim_start().strip_prefix("options"));
-    options.flat_map(str::split_ascii_whitespace).any(|option| option == "use-vc")
+    let options = text
+        .lines()
+        .filter_map(|line| line.trim_start().strip_prefix("options"));
+    options
+        .flat_map(str::split_ascii_whitespace)
+        .any(|option| option == "use-vc")
 }
 
 #[cfg(test)]
@@ -75,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_option_for_tcp_is_found() {
+    fn detects_use_vc() {
         assert!(wants_tcp("nameserver 10.0.0.1\noptions ndots:5 use-vc\n"));
         assert!(!wants_tcp("# options\nsearch use-vc\noptions ndots:5\n"));
     }

@@ -36,14 +36,14 @@ pub struct Controllers {
 
 /// A group below which we may make groups.
 #[derive(Clone, Debug)]
-pub struct Delegation {
+pub struct CgroupDelegation {
     dir: PathBuf,
     controllers: Controllers,
 }
 
 /// The group of one attempt. Dropping it kills what is left in it and removes it.
 #[derive(Debug)]
-pub(crate) struct Group {
+pub(crate) struct AttemptCgroup {
     dir: PathBuf,
     /// Held for as long as somebody has use for the group, which is empty before its first process joins. It goes with a runner that is killed.
     _lock: File,
@@ -53,7 +53,7 @@ pub(crate) struct Group {
 
 /// Why no groups can be made below the one that this process is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub(crate) enum Obstacle {
+pub(crate) enum CgroupUnavailable {
     #[error("the cgroup offers no memory, pids or cpu controller")]
     NoControllers,
     #[error("the cgroup is not delegated to this user")]
@@ -65,7 +65,11 @@ pub(crate) enum Obstacle {
 impl Controllers {
     fn parse(text: &str) -> Self {
         let has = |name| text.split_ascii_whitespace().any(|word| word == name);
-        Self { memory: has("memory"), pids: has("pids"), cpu: has("cpu") }
+        Self {
+            memory: has("memory"),
+            pids: has("pids"),
+            cpu: has("cpu"),
+        }
     }
 
     /// Whether there is any.
@@ -74,7 +78,7 @@ impl Controllers {
     }
 }
 
-impl Delegation {
+impl CgroupDelegation {
     /// What is delegated to this process; `None` if nothing is.
     pub fn find() -> Option<Self> {
         Self::at(&own_group()?)
@@ -82,9 +86,17 @@ impl Delegation {
 
     /// What is delegated below `own`, the group that this process is in.
     pub(crate) fn at(own: &Path) -> Option<Self> {
-        let dir = if own.ends_with(LEAF) { own.parent()? } else { own };
-        let controllers = Controllers::parse(&fs::read_to_string(dir.join("cgroup.subtree_control")).ok()?);
-        (controllers.any() && writable(dir)).then(|| Self { dir: dir.into(), controllers })
+        let dir = if own.ends_with(LEAF) {
+            own.parent()?
+        } else {
+            own
+        };
+        let controllers =
+            Controllers::parse(&fs::read_to_string(dir.join("cgroup.subtree_control")).ok()?);
+        (controllers.any() && writable(dir)).then(|| Self {
+            dir: dir.into(),
+            controllers,
+        })
     }
 
     /// What can be limited.
@@ -93,7 +105,7 @@ impl Delegation {
     }
 
     /// Makes a group with these limits.
-    pub(crate) fn group(&self, name: &str, limits: &Limits) -> io::Result<Group> {
+    pub(crate) fn group(&self, name: &str, limits: &Limits) -> io::Result<AttemptCgroup> {
         let dir = self.dir.join(name);
         let lock = held(&dir)?;
         let fill = || {
@@ -110,10 +122,17 @@ impl Delegation {
                 let quota = (u64::from(percent) * PERIOD_US / 100).max(1000);
                 write(&dir, "cpu.max", &format!("{quota} {PERIOD_US}"))?;
             }
-            OpenOptions::new().write(true).open(dir.join("cgroup.procs"))
+            OpenOptions::new()
+                .write(true)
+                .open(dir.join("cgroup.procs"))
         };
         match fill() {
-            Ok(procs) => Ok(Group { procs, controllers: self.controllers, dir, _lock: lock }),
+            Ok(procs) => Ok(AttemptCgroup {
+                procs,
+                controllers: self.controllers,
+                dir,
+                _lock: lock,
+            }),
             Err(error) => {
                 let _ = fs::remove_dir(&dir);
                 Err(error)
@@ -125,7 +144,9 @@ impl Delegation {
     fn sweep(&self) {
         for entry in fs::read_dir(&self.dir).into_iter().flatten().flatten() {
             let name = entry.file_name();
-            let is_ours = name.to_str().is_some_and(|name| name.starts_with(PREFIX) && name != LEAF);
+            let is_ours = name
+                .to_str()
+                .is_some_and(|name| name.starts_with(PREFIX) && name != LEAF);
             // Held until it is removed: who takes it up meanwhile would go on in a group that is no more.
             if is_ours
                 && let Ok(lock) = File::open(entry.path())
@@ -139,7 +160,7 @@ impl Delegation {
 
 /// Removes the groups that runners have left which were killed, beside that of this process.
 pub(crate) fn sweep() {
-    if let Some(delegation) = Delegation::find() {
+    if let Some(delegation) = CgroupDelegation::find() {
         delegation.sweep();
     }
 }
@@ -161,7 +182,7 @@ fn held(dir: &Path) -> io::Result<File> {
     Err(io::ErrorKind::AlreadyExists.into())
 }
 
-impl Group {
+impl AttemptCgroup {
     pub(crate) fn controllers(&self) -> Controllers {
         self.controllers
     }
@@ -183,7 +204,11 @@ impl Group {
 
     /// The most memory that the group ever had, in bytes.
     pub(crate) fn peak_memory(&self) -> Option<u64> {
-        fs::read_to_string(self.dir.join("memory.peak")).ok()?.trim().parse().ok()
+        fs::read_to_string(self.dir.join("memory.peak"))
+            .ok()?
+            .trim()
+            .parse()
+            .ok()
     }
 }
 
@@ -191,16 +216,21 @@ impl Group {
 pub(crate) fn count_events(file: &Path, name: &str) -> u64 {
     let events = fs::read_to_string(file).unwrap_or_default();
     let mut words = events.lines().filter_map(|line| line.split_once(' '));
-    words.find(|(key, _)| *key == name).and_then(|(_, count)| count.trim().parse().ok()).unwrap_or(0)
+    words
+        .find(|(key, _)| *key == name)
+        .and_then(|(_, count)| count.trim().parse().ok())
+        .unwrap_or(0)
 }
 
-impl Drop for Group {
+impl Drop for AttemptCgroup {
     fn drop(&mut self) {
         let _ = write(&self.dir, "cgroup.kill", "1");
         // A process that has ended leaves its group a moment later.
         for _ in 0..20 {
             match fs::remove_dir(&self.dir) {
-                Err(error) if error.raw_os_error() == Some(libc::EBUSY) => thread::sleep(Duration::from_millis(1)),
+                Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
+                    thread::sleep(Duration::from_millis(1))
+                }
                 _ => return,
             }
         }
@@ -218,7 +248,7 @@ pub fn prepare() -> io::Result<Controllers> {
 }
 
 fn prepare_at(own: &Path, worker: u32) -> io::Result<Controllers> {
-    if let Some(ready) = Delegation::at(own) {
+    if let Some(ready) = CgroupDelegation::at(own) {
         return Ok(ready.controllers);
     }
     let controllers = survey(own, worker).map_err(io::Error::other)?;
@@ -227,24 +257,39 @@ fn prepare_at(own: &Path, worker: u32) -> io::Result<Controllers> {
     write(&leaf, "cgroup.procs", &worker.to_string())?;
     let Controllers { memory, pids, cpu } = controllers;
     let wanted = [("+memory", memory), ("+pids", pids), ("+cpu", cpu)];
-    let wanted: Vec<_> = wanted.iter().filter(|(_, offered)| *offered).map(|(name, _)| *name).collect();
+    let wanted: Vec<_> = wanted
+        .iter()
+        .filter(|(_, offered)| *offered)
+        .map(|(name, _)| *name)
+        .collect();
     write(own, "cgroup.subtree_control", &wanted.join(" "))?;
     Ok(controllers)
 }
 
 /// What could be limited below `own`, a group that is not ready, if `worker` stepped aside. Looks only.
-pub(crate) fn survey(own: &Path, worker: u32) -> Result<Controllers, Obstacle> {
+pub(crate) fn survey(own: &Path, worker: u32) -> Result<Controllers, CgroupUnavailable> {
     let read = |file| fs::read_to_string(own.join(file)).unwrap_or_default();
     let controllers = Controllers::parse(&read("cgroup.controllers"));
     if !controllers.any() {
-        return Err(Obstacle::NoControllers);
+        return Err(CgroupUnavailable::NoControllers);
     }
-    if !writable(own) || OpenOptions::new().write(true).open(own.join("cgroup.subtree_control")).is_err() {
-        return Err(Obstacle::NotDelegated);
+    if !writable(own)
+        || OpenOptions::new()
+            .write(true)
+            .open(own.join("cgroup.subtree_control"))
+            .is_err()
+    {
+        return Err(CgroupUnavailable::NotDelegated);
     }
     // Of a process that has another number here, as from outside a container, the kernel says 0.
-    let is_alone = read("cgroup.procs").lines().all(|line| line.trim().parse() == Ok(worker));
-    if is_alone { Ok(controllers) } else { Err(Obstacle::Shared) }
+    let is_alone = read("cgroup.procs")
+        .lines()
+        .all(|line| line.trim().parse() == Ok(worker));
+    if is_alone {
+        Ok(controllers)
+    } else {
+        Err(CgroupUnavailable::Shared)
+    }
 }
 
 /// The folder of the v2 group that this process is in.
@@ -262,17 +307,24 @@ fn locate(groups: &str, mounts: &str) -> Option<PathBuf> {
         let (root, point) = (fields.next()?, fields.next()?);
         // What is mounted may be a part of the hierarchy only, as in a container.
         let below = Path::new(path).strip_prefix(root).ok()?;
-        kind.starts_with("cgroup2 ").then(|| Path::new(point).join(below))
+        kind.starts_with("cgroup2 ")
+            .then(|| Path::new(point).join(below))
     })
 }
 
 fn writable(dir: &Path) -> bool {
-    OpenOptions::new().write(true).open(dir.join("cgroup.procs")).is_ok()
+    OpenOptions::new()
+        .write(true)
+        .open(dir.join("cgroup.procs"))
+        .is_ok()
 }
 
 fn write(dir: &Path, file: &str, value: &str) -> io::Result<()> {
     // Never created: a file that is not there is a feature that the kernel does not have.
-    io::Write::write_all(&mut OpenOptions::new().write(true).open(dir.join(file))?, value.as_bytes())
+    io::Write::write_all(
+        &mut OpenOptions::new().write(true).open(dir.join(file))?,
+        value.as_bytes(),
+    )
 }
 
 #[cfg(test)]
@@ -294,28 +346,75 @@ mod tests {
         let hybrid = "31 23 0:27 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n\
                       32 23 0:28 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n";
         let container = "33 23 0:29 /pod/a /sys/fs/cgroup ro - cgroup2 cgroup rw\n";
-        assert_eq!(locate("0::/user/x\n", unified), Some("/sys/fs/cgroup/user/x".into()));
-        assert_eq!(locate("4:memory:/m\n0::/\n", hybrid), Some("/sys/fs/cgroup/unified/".into()));
-        assert_eq!(locate("0::/pod/a/b\n", container), Some("/sys/fs/cgroup/b".into()));
+        assert_eq!(
+            locate("0::/user/x\n", unified),
+            Some("/sys/fs/cgroup/user/x".into())
+        );
+        assert_eq!(
+            locate("4:memory:/m\n0::/\n", hybrid),
+            Some("/sys/fs/cgroup/unified/".into())
+        );
+        assert_eq!(
+            locate("0::/pod/a/b\n", container),
+            Some("/sys/fs/cgroup/b".into())
+        );
         assert_eq!(locate("4:memory:/m\n", hybrid), None);
-        assert_eq!(locate("0::/\n", "31 23 0:27 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"), None);
+        assert_eq!(
+            locate(
+                "0::/\n",
+                "31 23 0:27 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
+            ),
+            None
+        );
     }
 
     #[test]
     fn limits_are_written_in_the_kernels_units() {
-        let root = fake(&[("cgroup.subtree_control", "cpu memory\n"), ("cgroup.procs", "")]);
-        let delegation = Delegation::at(root.path()).unwrap();
-        assert_eq!(delegation.controllers(), Controllers { memory: true, pids: false, cpu: true });
-        let limits = Limits { memory_mb: Some(2), cpu_percent: Some(150), max_procs: Some(5), max_fds: None };
-        for file in ["memory.max", "memory.swap.max", "memory.oom.group", "cpu.max", "pids.max", "cgroup.procs"] {
+        let root = fake(&[
+            ("cgroup.subtree_control", "cpu memory\n"),
+            ("cgroup.procs", ""),
+        ]);
+        let delegation = CgroupDelegation::at(root.path()).unwrap();
+        assert_eq!(
+            delegation.controllers(),
+            Controllers {
+                memory: true,
+                pids: false,
+                cpu: true
+            }
+        );
+        let limits = Limits {
+            memory_mb: Some(2),
+            cpu_percent: Some(150),
+            max_procs: Some(5),
+            max_fds: None,
+        };
+        for file in [
+            "memory.max",
+            "memory.swap.max",
+            "memory.oom.group",
+            "cpu.max",
+            "pids.max",
+            "cgroup.procs",
+        ] {
             fs::create_dir_all(root.path().join("t")).unwrap();
             fs::write(root.path().join("t").join(file), "").unwrap();
         }
         let group = delegation.group("t", &limits).unwrap();
         let read = |file: &str| fs::read_to_string(root.path().join("t").join(file)).unwrap();
-        assert_eq!((read("memory.max"), read("cpu.max")), ("2097152".into(), "150000 100000".into()));
-        assert_eq!((read("memory.swap.max"), read("pids.max")), ("0".into(), String::new()));
-        fs::write(root.path().join("t/memory.events"), "low 0\noom 1\noom_kill 2\n").unwrap();
+        assert_eq!(
+            (read("memory.max"), read("cpu.max")),
+            ("2097152".into(), "150000 100000".into())
+        );
+        assert_eq!(
+            (read("memory.swap.max"), read("pids.max")),
+            ("0".into(), String::new())
+        );
+        fs::write(
+            root.path().join("t/memory.events"),
+            "low 0\noom 1\noom_kill 2\n",
+        )
+        .unwrap();
         fs::write(root.path().join("t/memory.peak"), "123\n").unwrap();
         assert!(group.killed_for_memory() && !group.refused_a_process());
         assert_eq!(group.peak_memory(), Some(123));
@@ -323,24 +422,37 @@ mod tests {
 
     #[test]
     fn a_group_that_cannot_be_filled_is_not_left_behind() {
-        let root = fake(&[("cgroup.subtree_control", "memory pids\n"), ("cgroup.procs", "")]);
-        let delegation = Delegation::at(root.path()).unwrap();
-        let limits = Limits { memory_mb: Some(1), ..Limits::default() };
+        let root = fake(&[
+            ("cgroup.subtree_control", "memory pids\n"),
+            ("cgroup.procs", ""),
+        ]);
+        let delegation = CgroupDelegation::at(root.path()).unwrap();
+        let limits = Limits {
+            memory_mb: Some(1),
+            ..Limits::default()
+        };
         assert!(delegation.group("t", &limits).is_err());
         assert!(!root.path().join("t").exists());
     }
 
     #[test]
     fn what_killed_runners_have_left_is_swept_and_nothing_else() {
-        let root = fake(&[("cgroup.subtree_control", "memory\n"), ("cgroup.procs", ""), ("raddle-7-1/child/x", "")]);
-        let delegation = Delegation::at(root.path()).unwrap();
+        let root = fake(&[
+            ("cgroup.subtree_control", "memory\n"),
+            ("cgroup.procs", ""),
+            ("raddle-7-1/child/x", ""),
+        ]);
+        let delegation = CgroupDelegation::at(root.path()).unwrap();
         for left in ["raddle-5-1", "raddle-5-2", LEAF, "somebody-else"] {
             fs::create_dir(root.path().join(left)).unwrap();
         }
         // What is in a folder stands for processes in a group.
         let fresh = held(&root.path().join("raddle-6-1")).unwrap();
         delegation.sweep();
-        let mut there: Vec<_> = fs::read_dir(root.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+        let mut there: Vec<_> = fs::read_dir(root.path())
+            .unwrap()
+            .map(|e| e.unwrap().file_name())
+            .collect();
         there.retain(|name| root.path().join(name).is_dir());
         there.sort();
         assert_eq!(
@@ -348,7 +460,10 @@ mod tests {
             ["raddle-6-1", "raddle-7-1", LEAF, "somebody-else"],
             "who has not joined yet, and who is left"
         );
-        assert!(held(&root.path().join("raddle-6-1")).is_err(), "another has it");
+        assert!(
+            held(&root.path().join("raddle-6-1")).is_err(),
+            "another has it"
+        );
         // Its runner is killed, and an attempt of that name comes again.
         drop(fresh);
         drop(held(&root.path().join("raddle-6-1")).unwrap());
@@ -358,21 +473,37 @@ mod tests {
 
     #[test]
     fn without_controllers_nothing_is_delegated() {
-        let root = fake(&[("cgroup.subtree_control", "hugetlb\n"), ("cgroup.procs", "")]);
-        assert!(Delegation::at(root.path()).is_none());
-        assert!(Delegation::at(Path::new("/no/such/group")).is_none());
+        let root = fake(&[
+            ("cgroup.subtree_control", "hugetlb\n"),
+            ("cgroup.procs", ""),
+        ]);
+        assert!(CgroupDelegation::at(root.path()).is_none());
+        assert!(CgroupDelegation::at(Path::new("/no/such/group")).is_none());
     }
 
     #[test]
     fn a_worker_steps_aside_only_if_it_is_alone() {
-        let files =
-            [("cgroup.controllers", "cpu pids"), ("cgroup.subtree_control", ""), ("raddle-leaf/cgroup.procs", "")];
+        let files = [
+            ("cgroup.controllers", "cpu pids"),
+            ("cgroup.subtree_control", ""),
+            ("raddle-leaf/cgroup.procs", ""),
+        ];
         let root = fake(&[&files[..], &[("cgroup.procs", "42\n")]].concat());
         assert!(prepare_at(root.path(), 41).is_err());
-        let ready = Controllers { memory: false, pids: true, cpu: true };
+        let ready = Controllers {
+            memory: false,
+            pids: true,
+            cpu: true,
+        };
         assert_eq!(prepare_at(root.path(), 42).unwrap(), ready);
-        assert_eq!(fs::read_to_string(root.path().join("cgroup.subtree_control")).unwrap(), "+pids +cpu");
-        assert_eq!(fs::read_to_string(root.path().join("raddle-leaf/cgroup.procs")).unwrap(), "42");
+        assert_eq!(
+            fs::read_to_string(root.path().join("cgroup.subtree_control")).unwrap(),
+            "+pids +cpu"
+        );
+        assert_eq!(
+            fs::read_to_string(root.path().join("raddle-leaf/cgroup.procs")).unwrap(),
+            "42"
+        );
     }
 
     #[test]
@@ -380,13 +511,32 @@ mod tests {
         let offered = ("cgroup.controllers", "memory pids cpu");
         let seen = |files: &[(&str, &str)]| survey(fake(files).path(), 42);
         let (switch, procs) = (("cgroup.subtree_control", ""), ("cgroup.procs", "42\n"));
-        assert_eq!(seen(&[("cgroup.controllers", "hugetlb"), switch, procs]), Err(Obstacle::NoControllers));
+        assert_eq!(
+            seen(&[("cgroup.controllers", "hugetlb"), switch, procs]),
+            Err(CgroupUnavailable::NoControllers)
+        );
         // What is not there cannot be written either, also by root.
-        assert_eq!(seen(&[offered, switch]), Err(Obstacle::NotDelegated));
-        assert_eq!(seen(&[offered, procs]), Err(Obstacle::NotDelegated));
-        assert_eq!(seen(&[offered, switch, ("cgroup.procs", "42\n50\n")]), Err(Obstacle::Shared));
-        assert_eq!(seen(&[offered, switch, ("cgroup.procs", "42\n0\n")]), Err(Obstacle::Shared));
-        let controllers = Controllers { memory: true, pids: true, cpu: true };
+        assert_eq!(
+            seen(&[offered, switch]),
+            Err(CgroupUnavailable::NotDelegated)
+        );
+        assert_eq!(
+            seen(&[offered, procs]),
+            Err(CgroupUnavailable::NotDelegated)
+        );
+        assert_eq!(
+            seen(&[offered, switch, ("cgroup.procs", "42\n50\n")]),
+            Err(CgroupUnavailable::Shared)
+        );
+        assert_eq!(
+            seen(&[offered, switch, ("cgroup.procs", "42\n0\n")]),
+            Err(CgroupUnavailable::Shared)
+        );
+        let controllers = Controllers {
+            memory: true,
+            pids: true,
+            cpu: true,
+        };
         assert_eq!(seen(&[offered, switch, procs]), Ok(controllers));
     }
 }

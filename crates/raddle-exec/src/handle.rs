@@ -1,9 +1,12 @@
 //! The worker's handle on a runner.
 
-use std::{borrow::Cow, ffi::OsStr, io, os::fd::AsFd, path::PathBuf, process::Stdio, sync::Arc, time::Duration};
+use std::{
+    borrow::Cow, ffi::OsStr, io, os::fd::AsFd, path::PathBuf, process::Stdio, sync::Arc,
+    time::Duration,
+};
 
 use raddle_core::{
-    Exit,
+    ExitStatus,
     frame::{self, Decoder},
 };
 use rustix::process::Signal;
@@ -15,9 +18,9 @@ use tokio::{
 };
 
 use crate::{
-    Done, FencePage, Notice, Order, Request, ToRunner,
+    ExecRequest, ExecResult, LeaseDeadlinePage, RunnerCommand, RunnerEvent, ToRunner,
     message::{MAX_FROM_RUNNER, MAX_TO_RUNNER},
-    orphans, runner, sys,
+    runner, runner_cleanup, sys,
 };
 
 /// A runner that was told to end, or whose socket is closed, has nothing to do but kill and reap.
@@ -33,7 +36,7 @@ pub struct RunnerOptions {
     /// The title of a runner that has nothing to run.
     pub title_idle: String,
     /// The page that holds the deadline of the worker's lease. Without it attempts outlive a lease.
-    pub fence: Option<Arc<FencePage>>,
+    pub attempt_id: Option<Arc<LeaseDeadlinePage>>,
     /// Variables of this process that neither the runner nor what it runs inherits.
     pub without: &'static [&'static str],
 }
@@ -51,7 +54,7 @@ pub struct Runner {
     /// How much of `outgoing` was sent.
     sent: usize,
     /// The account of an attempt that no runner would take.
-    refused: Option<Box<Done>>,
+    refused: Option<Box<ExecResult>>,
     gone: bool,
     /// It was gone before it was a runner.
     never_began: bool,
@@ -61,14 +64,14 @@ pub struct Runner {
 /// worker that is a subreaper, and [`crate::reap_orphans`] ends it.
 #[derive(Debug, thiserror::Error)]
 #[error("the runner with pid {pid} is gone")]
-pub struct RunnerGone {
+pub struct RunnerLost {
     pid: u32,
     never_began: bool,
     #[source]
     source: Option<io::Error>,
 }
 
-impl RunnerGone {
+impl RunnerLost {
     /// Whether the system has not given it what a runner needs, so that it has run nothing. Nobody has killed it.
     pub fn never_began(&self) -> bool {
         self.never_began
@@ -77,7 +80,12 @@ impl RunnerGone {
 
 impl Default for RunnerOptions {
     fn default() -> Self {
-        Self { program: "/proc/self/exe".into(), title_idle: "raddle-runner".into(), fence: None, without: &[] }
+        Self {
+            program: "/proc/self/exe".into(),
+            title_idle: "raddle-runner".into(),
+            attempt_id: None,
+            without: &[],
+        }
     }
 }
 
@@ -87,7 +95,7 @@ impl Runner {
         let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
         ours.set_nonblocking(true)?;
         let socket = UnixStream::from_std(ours)?;
-        let stdout = match &opts.fence {
+        let stdout = match &opts.attempt_id {
             Some(page) => Stdio::from(page.as_fd().try_clone_to_owned()?),
             None => Stdio::null(),
         };
@@ -96,7 +104,7 @@ impl Runner {
         // Nothing here may take std off its posix_spawn path: forking a large worker costs tens of milliseconds.
         command
             .arg0(OsStr::new(&title))
-            .args(runner::arguments(opts.fence.is_some()))
+            .args(runner::arguments(opts.attempt_id.is_some()))
             .stdin(std::os::fd::OwnedFd::from(theirs))
             .stdout(stdout)
             .stderr(Stdio::inherit())
@@ -104,9 +112,11 @@ impl Runner {
         for name in opts.without {
             command.env_remove(name);
         }
-        let (pid, child) = orphans::starting(|| {
+        let (pid, child) = runner_cleanup::starting(|| {
             let child = command.spawn()?;
-            let pid = child.id().ok_or_else(|| io::Error::other("the runner ended at once"))?;
+            let pid = child
+                .id()
+                .ok_or_else(|| io::Error::other("the runner ended at once"))?;
             Ok((pid, (pid, child)))
         })?;
         Ok(Self::new(child, pid, socket))
@@ -114,7 +124,17 @@ impl Runner {
 
     fn new(child: Child, pid: u32, socket: UnixStream) -> Self {
         let (incoming, outgoing) = (Decoder::new(MAX_FROM_RUNNER), Vec::new());
-        Self { child, pid, socket, incoming, outgoing, sent: 0, refused: None, gone: false, never_began: false }
+        Self {
+            child,
+            pid,
+            socket,
+            incoming,
+            outgoing,
+            sent: 0,
+            refused: None,
+            gone: false,
+            never_began: false,
+        }
     }
 
     /// The runner's process id.
@@ -128,20 +148,23 @@ impl Runner {
     }
 
     /// Gives the runner an attempt to run. The one before must be done.
-    pub async fn start(&mut self, request: &Request) -> Result<(), RunnerGone> {
+    pub async fn start(&mut self, request: &ExecRequest) -> Result<(), RunnerLost> {
         let before = self.outgoing.len();
         frame::encode_into(&mut self.outgoing, &ToRunner::Start(Cow::Borrowed(request)));
         if self.outgoing.len() - before > MAX_TO_RUNNER {
             self.outgoing.truncate(before);
-            let message = "more than 1 GiB of standard input, arguments and environment: use a file".into();
-            self.refused = Some(Box::new(Done::without_start(Exit::SpawnFailed { message })));
+            let message =
+                "more than 1 GiB of standard input, arguments and environment: use a file".into();
+            self.refused = Some(Box::new(ExecResult::without_start(
+                ExitStatus::SpawnFailed { message },
+            )));
         }
         self.flush().await
     }
 
     /// Sends an order about the attempt that is running.
-    pub async fn send(&mut self, order: Order) -> Result<(), RunnerGone> {
-        if matches!(order, Order::Stop | Order::Kill) && !self.gone {
+    pub async fn send(&mut self, order: RunnerCommand) -> Result<(), RunnerLost> {
+        if matches!(order, RunnerCommand::Stop | RunnerCommand::Kill) && !self.gone {
             // A runner that somebody has stopped could not obey.
             sys::kill(self.pid, Signal::CONT);
         }
@@ -150,9 +173,9 @@ impl Runner {
     }
 
     /// The next news of the attempt that is running. Cancel-safe: nothing is lost when the future is dropped.
-    pub async fn next(&mut self) -> Result<Notice, RunnerGone> {
+    pub async fn next(&mut self) -> Result<RunnerEvent, RunnerLost> {
         if let Some(done) = self.refused.take() {
-            return Ok(Notice::Done(done));
+            return Ok(RunnerEvent::Done(done));
         }
         self.flush().await?;
         loop {
@@ -182,12 +205,17 @@ impl Runner {
     }
 
     /// Sends what was not sent yet. What a cancelled call leaves is sent by the next one, so that frames stay whole.
-    async fn flush(&mut self) -> Result<(), RunnerGone> {
+    async fn flush(&mut self) -> Result<(), RunnerLost> {
         while self.sent < self.outgoing.len() {
             match self.socket.write(&self.outgoing[self.sent..]).await {
                 Ok(n) => self.sent += n,
                 // It has left, and nobody needs the rest. That shows when the socket is read, behind what it has said before.
-                Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => {
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset
+                    ) =>
+                {
                     break;
                 }
                 Err(error) => return Err(self.ended(Some(error)).await),
@@ -201,7 +229,7 @@ impl Runner {
 
     /// Waits for the process. A socket closes a little before its process has given its children away: whoever hears that the
     /// runner is gone shall find the orphans adopted.
-    async fn ended(&mut self, source: Option<io::Error>) -> RunnerGone {
+    async fn ended(&mut self, source: Option<io::Error>) -> RunnerLost {
         if !self.gone {
             // A stopped runner could not notice that it is to end.
             sys::kill(self.pid, Signal::CONT);
@@ -215,9 +243,13 @@ impl Runner {
             };
             self.never_began = code == Some(runner::NOT_SET_UP);
             self.gone = true;
-            orphans::ended(self.pid);
+            runner_cleanup::ended(self.pid);
         }
-        RunnerGone { pid: self.pid, never_began: self.never_began, source }
+        RunnerLost {
+            pid: self.pid,
+            never_began: self.never_began,
+            source,
+        }
     }
 }
 

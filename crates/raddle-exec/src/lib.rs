@@ -27,30 +27,35 @@
 //! This crate knows nothing of queues, brokers or retries.
 
 pub mod cgroup;
-pub mod contained;
-mod fence;
+pub mod container;
 mod handle;
-pub mod leftovers;
-mod mark;
+mod lease_deadline;
 mod message;
-mod orphans;
-mod page;
+pub mod orphan_processes;
 pub mod probe;
+mod progress_page;
 mod runner;
+mod runner_cleanup;
+mod shared_page;
+mod sigterm;
 mod sys;
-mod terminated;
 mod tree;
 
-pub use fence::FencePage;
-pub use handle::{Runner, RunnerGone, RunnerOptions};
-pub use mark::MarkPage;
-pub use message::{Done, HANDLER, MAX_FROM_RUNNER, Notice, Order, Program, Request, Sandbox, Stream, ToRunner};
-pub use orphans::{
-    SUSPEND, become_subreaper, children, end_runners, end_what_runs, is_ignored, kill_group, reap_orphans, setsid_self,
-    stop_self, terminate,
+pub use handle::{Runner, RunnerLost, RunnerOptions};
+pub use lease_deadline::LeaseDeadlinePage;
+pub use message::{
+    ExecRequest, ExecResult, ExecTarget, HANDLER, MAX_FROM_RUNNER, OutputChannel, RunnerCommand,
+    RunnerEvent, SandboxConfig, ToRunner,
 };
+pub use progress_page::ProgressPage;
 pub use raddle_process::{check_descriptors, log, title};
-pub use runner::{Call, NOBODY, capped, runner_main_if_asked};
-pub use sys::{close_on_exec, deny_inspection, survive_file_limit, unblock_signals, wake_when_parent_dies};
-pub use terminated::is_terminated;
-pub use tree::{Consumption, born, consumption, parent_of, place};
+pub use runner::{FunctionCall, NOBODY, capped, runner_main_if_asked};
+pub use runner_cleanup::{
+    SUSPEND, become_subreaper, children, end_runners, end_what_runs, interrupt, is_ignored,
+    kill_group, reap_orphans, setsid_self, stop_self, terminate,
+};
+pub use sigterm::is_terminated;
+pub use sys::{
+    close_on_exec, deny_inspection, survive_file_limit, unblock_signals, wake_when_parent_dies,
+};
+pub use tree::{TreeUsage, consumption, parent_of, place, process_start_time};

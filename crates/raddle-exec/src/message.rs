@@ -5,20 +5,20 @@ use std::{borrow::Cow, time::Duration};
 
 use jiff::Timestamp;
 use raddle_core::{
-    Exit, Limits, Tid, Usage,
-    spec::{Mount, Network},
+    ExitStatus, Limits, ResourceUsage, Tid,
+    spec::{Mount, NetworkPolicy},
 };
 use serde::{Deserialize, Serialize};
 
-/// The longest body of a frame to a runner: a [`Request`] with its standard input.
+/// The longest body of a frame to a runner: a [`ExecRequest`] with its standard input.
 pub(crate) const MAX_TO_RUNNER: usize = 1 << 30;
-/// The longest body of a frame from a runner: a [`Done`] with the unsent ends of the streams.
+/// The longest body of a frame from a runner: a [`ExecResult`] with the unsent ends of the streams.
 pub const MAX_FROM_RUNNER: usize = 1 << 20;
 
 /// One attempt to be run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Request {
+pub struct ExecRequest {
     /// The task.
     pub tid: Tid,
     /// The number of the attempt.
@@ -26,7 +26,7 @@ pub struct Request {
     /// The task's name, for the process title.
     pub name: String,
     /// What to run.
-    pub program: Program,
+    pub program: ExecTarget,
     /// Set on top of the environment that the runner inherited from its worker.
     pub env: Vec<(String, String)>,
     /// The folder to run in; the worker's own when absent.
@@ -44,17 +44,21 @@ pub struct Request {
     /// How long it has between the two when it has run for too long.
     pub overtime: Duration,
     /// The sandbox that it runs in, if it runs in one: without the worker's files, environment, processes and network.
-    pub sandbox: Option<Sandbox>,
+    pub sandbox: Option<SandboxConfig>,
 }
 
-impl Request {
+impl ExecRequest {
     /// The first attempt to run a command: where its worker is, with nothing to read and no bounds, and killed at once when it is to end.
-    pub fn command(tid: Tid, name: impl Into<String>, argv: impl IntoIterator<Item = impl Into<String>>) -> Self {
+    pub fn command(
+        tid: Tid,
+        name: impl Into<String>,
+        argv: impl IntoIterator<Item = impl Into<String>>,
+    ) -> Self {
         Self {
             tid,
             attempt: 1,
             name: name.into(),
-            program: Program::Command(argv.into_iter().map(Into::into).collect()),
+            program: ExecTarget::Command(argv.into_iter().map(Into::into).collect()),
             env: Vec::new(),
             cwd: None,
             stdin: None,
@@ -69,9 +73,9 @@ impl Request {
 
 /// What a sandbox is like.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Sandbox {
+pub struct SandboxConfig {
     /// What is reached of the network.
-    pub network: Network,
+    pub network: NetworkPolicy,
     /// Whether it may lack what the system refuses. Else the attempt fails there.
     pub fallback: bool,
     /// A folder of the host that is seen inside as [`HANDLER`], cannot be written, and is begun in.
@@ -85,28 +89,31 @@ pub const HANDLER: &str = "/handler";
 
 /// What an attempt runs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Program {
+pub enum ExecTarget {
     /// A program and its arguments. One without a slash is searched in the `PATH` of the attempt's environment.
     Command(Vec<String>),
-    /// A function of the runner's own program, by the name that its [`crate::Call`] knows. It runs in a process that is forked for it from one that has
+    /// A function of the runner's own program, by the name that its [`crate::FunctionCall`] knows. It runs in a process that is forked for it from one that has
     /// never heard of a task, and so has nothing in it but what every run begins with.
     Function(String),
     /// The runner's own program with these arguments, which keeps the command somewhere else. It answers with how that ended
-    /// ([`Stream::Reply`]), and is paused by SIGTSTP, so that it can pause what it keeps.
+    /// ([`OutputChannel::Reply`]), and is paused by SIGTSTP, so that it can pause what it keeps.
     Keeper(Vec<String>),
 }
 
 /// A message to a runner.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[expect(clippy::large_enum_variant, reason = "one exists at a time: a box would cost an allocation for each attempt")]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "one exists at a time: a box would cost an allocation for each attempt"
+)]
 pub enum ToRunner<'a> {
     /// In a container, before all others: the [`VERSION`](crate::contained::VERSION) of the supervisor.
     Version(u32),
     /// Run this attempt. The one before is over.
-    Start(Cow<'a, Request>),
+    Start(Cow<'a, ExecRequest>),
     /// About the attempt that is running.
-    Order(Order),
-    /// In a container: standard input of the command, which begins with [`Request::stdin`]. At most [`WINDOW`](crate::contained::WINDOW) of it may be on its
+    Order(RunnerCommand),
+    /// In a container: standard input of the command, which begins with [`ExecRequest::stdin`]. At most [`WINDOW`](crate::contained::WINDOW) of it may be on its
     /// way.
     Input(#[serde(with = "raddle_core::bytes")] Vec<u8>),
     /// In a container: standard input ends.
@@ -117,7 +124,7 @@ pub enum ToRunner<'a> {
 
 /// An order about the attempt that is running. One that comes when nothing runs is ignored: it crossed the attempt's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Order {
+pub enum RunnerCommand {
     /// SIGTERM to the process group; SIGKILL to the whole tree after the grace, or when asked a second time.
     Stop,
     /// SIGKILL to the whole tree.
@@ -128,11 +135,11 @@ pub enum Order {
     Resume,
 }
 
-/// What a runner tells its worker about an attempt: `Started`, any number of `Output`, then one `Done`. A command that could
+/// What a runner tells its worker about an attempt: `Started`, any number of `Output`, then one `ExecResult`. A command that could
 /// not be started has no `Started`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
-pub enum Notice {
+pub enum RunnerEvent {
     /// The command runs.
     Started {
         /// Its process id.
@@ -141,7 +148,7 @@ pub enum Notice {
     /// It wrote something.
     Output {
         /// Where to.
-        stream: Stream,
+        stream: OutputChannel,
         /// What, in the order it was written to this stream.
         #[serde(with = "raddle_core::bytes")]
         bytes: Vec<u8>,
@@ -152,30 +159,30 @@ pub enum Notice {
         bytes: usize,
     },
     /// The attempt is over, and no process of it is left.
-    Done(Box<Done>),
+    Done(Box<ExecResult>),
 }
 
 /// The account of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Done {
+pub struct ExecResult {
     /// How it ended.
-    pub exit: Exit,
+    pub exit: ExitStatus,
     /// Whether the runner sent it SIGKILL.
     pub killed: bool,
     /// What it used.
-    pub usage: Usage,
+    pub usage: ResourceUsage,
     /// All that was written to standard output.
     pub stdout_bytes: u64,
     /// All that was written to standard error.
     pub stderr_bytes: u64,
-    /// The end of standard output, not sent as [`Notice::Output`].
+    /// The end of standard output, not sent as [`RunnerEvent::Output`].
     #[serde(with = "raddle_core::bytes")]
     pub stdout: Vec<u8>,
-    /// The end of standard error, not sent as [`Notice::Output`].
+    /// The end of standard error, not sent as [`RunnerEvent::Output`].
     #[serde(with = "raddle_core::bytes")]
     pub stderr: Vec<u8>,
-    /// The end of what a function answered, not sent as [`Notice::Output`].
+    /// The end of what a function answered, not sent as [`RunnerEvent::Output`].
     #[serde(with = "raddle_core::bytes")]
     pub reply: Vec<u8>,
     /// When the command began to run; absent when it could not be started.
@@ -184,13 +191,13 @@ pub struct Done {
     pub ended_at: Timestamp,
 }
 
-impl Done {
+impl ExecResult {
     /// The account of an attempt whose command never ran.
-    pub fn without_start(exit: Exit) -> Self {
+    pub fn without_start(exit: ExitStatus) -> Self {
         Self {
             exit,
             killed: false,
-            usage: Usage::default(),
+            usage: ResourceUsage::default(),
             stdout_bytes: 0,
             stderr_bytes: 0,
             stdout: Vec::new(),
@@ -204,7 +211,7 @@ impl Done {
 
 /// What an attempt writes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Stream {
+pub enum OutputChannel {
     /// File descriptor 1.
     Stdout,
     /// File descriptor 2.
@@ -220,31 +227,44 @@ mod tests {
 
     use super::*;
 
-    fn request() -> Request {
-        Request {
+    fn request() -> ExecRequest {
+        ExecRequest {
             attempt: 3,
             env: vec![("K".into(), "v=w".into())],
             cwd: Some("/".into()),
             stdin: Some(vec![0xff; 10_000]),
             timeout: Some(Duration::from_millis(1500)),
-            limits: Limits { memory_mb: Some(5), ..Limits::default() },
-            sandbox: Some(Sandbox {
+            limits: Limits {
+                memory_mb: Some(5),
+                ..Limits::default()
+            },
+            sandbox: Some(SandboxConfig {
                 network: "example.org:443".parse().unwrap(),
                 fallback: true,
                 folder: Some("/handlers".into()),
                 mounts: vec!["/a:/b:rw".parse().unwrap()],
             }),
-            ..Request::command(Tid::from_u64(1_700_000_000_000_000_000).unwrap(), "n", ["a", ""])
+            ..ExecRequest::command(
+                Tid::from_u64(1_700_000_000_000_000_000).unwrap(),
+                "n",
+                ["a", ""],
+            )
         }
     }
 
-    fn done() -> Done {
-        Done {
-            usage: Usage { peak_rss_bytes: 1, user_us: 2, system_us: 3 },
+    fn done() -> ExecResult {
+        ExecResult {
+            usage: ResourceUsage {
+                peak_rss_bytes: 1,
+                user_us: 2,
+                system_us: 3,
+            },
             stdout: b"out\xff".to_vec(),
             reply: b"reply".to_vec(),
             started_at: Some(Timestamp::now()),
-            ..Done::without_start(Exit::NotFound { message: "command not found: x".into() })
+            ..ExecResult::without_start(ExitStatus::NotFound {
+                message: "command not found: x".into(),
+            })
         }
     }
 
@@ -255,12 +275,25 @@ mod tests {
         assert!(start.len() < 11_000, "{}", start.len());
         let mut decoder = Decoder::new(MAX_TO_RUNNER);
         decoder.push(&start);
-        decoder.push(&encode(&ToRunner::Order(Order::Resume)));
-        assert_eq!(decoder.next().unwrap(), Some(ToRunner::Start(Cow::Owned(request))));
-        assert_eq!(decoder.next().unwrap(), Some(ToRunner::Order(Order::Resume)));
-        let output = Notice::Output { stream: Stream::Stderr, bytes: vec![0, 0xff] };
+        decoder.push(&encode(&ToRunner::Order(RunnerCommand::Resume)));
+        assert_eq!(
+            decoder.next().unwrap(),
+            Some(ToRunner::Start(Cow::Owned(request)))
+        );
+        assert_eq!(
+            decoder.next().unwrap(),
+            Some(ToRunner::Order(RunnerCommand::Resume))
+        );
+        let output = RunnerEvent::Output {
+            stream: OutputChannel::Stderr,
+            bytes: vec![0, 0xff],
+        };
         let mut decoder = Decoder::new(MAX_FROM_RUNNER);
-        for notice in [Notice::Started { pid: 77 }, output, Notice::Done(Box::new(done()))] {
+        for notice in [
+            RunnerEvent::Started { pid: 77 },
+            output,
+            RunnerEvent::Done(Box::new(done())),
+        ] {
             decoder.push(&encode(&notice));
             assert_eq!(decoder.next().unwrap(), Some(notice));
         }
@@ -279,7 +312,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_bytes_make_a_reader_panic(at in 0usize..200, bytes: Vec<u8>) {
-            for mut frame in [encode(&ToRunner::Start(Cow::Owned(request()))), encode(&Notice::Done(Box::new(done())))] {
+            for mut frame in [encode(&ToRunner::Start(Cow::Owned(request()))), encode(&RunnerEvent::Done(Box::new(done())))] {
                 // In the middle of a valid frame, behind its length.
                 let from = (4 + at).min(frame.len());
                 frame.splice(from..(from + bytes.len()).min(frame.len()), bytes.iter().copied());
@@ -290,7 +323,7 @@ mod tests {
                 let _ = decoder.next::<ToRunner<'_>>();
                 let mut decoder = Decoder::new(MAX_FROM_RUNNER);
                 decoder.push(&frame);
-                let _ = decoder.next::<Notice>();
+                let _ = decoder.next::<RunnerEvent>();
             }
         }
     }

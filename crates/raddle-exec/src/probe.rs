@@ -2,12 +2,12 @@
 
 use std::{path::Path, time::Duration};
 
-use raddle_core::{Exit, Tid};
+use raddle_core::{ExitStatus, Tid};
 use rustix::process::{Resource, getrlimit};
 
 use crate::{
-    Notice, Request, Runner, RunnerOptions, Sandbox, Stream,
-    cgroup::{self, Controllers, Delegation, Obstacle},
+    ExecRequest, OutputChannel, Runner, RunnerEvent, RunnerOptions, SandboxConfig,
+    cgroup::{self, CgroupDelegation, CgroupUnavailable, Controllers},
 };
 
 /// The id of a task that is none.
@@ -21,7 +21,7 @@ const OWN_GROUP: &str = "start the worker itself in a cgroup of its own, for exa
 
 /// One thing that was looked at.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Probe {
+pub struct CapabilityProbe {
     /// What was looked at.
     pub name: &'static str,
     /// Whether it is as good as it can be. What is not is degraded, never off.
@@ -33,135 +33,205 @@ pub struct Probe {
 }
 
 /// Looks at everything.
-pub fn all() -> Vec<Probe> {
+pub fn all() -> Vec<CapabilityProbe> {
     let (open, most) = rlimit(Resource::Nofile);
     let me = std::process::id();
     let lists_children = Path::new(&format!("/proc/{me}/task/{me}/children")).exists();
-    vec![limits(), open_files(open, most), processes(rlimit(Resource::Nproc).0), descendants(lists_children)]
+    vec![
+        limits(),
+        open_files(open, most),
+        processes(rlimit(Resource::Nproc).0),
+        descendants(lists_children),
+    ]
 }
 
-impl Probe {
+impl CapabilityProbe {
     fn good(name: &'static str, detail: impl Into<String>) -> Self {
-        Self { name, ok: true, detail: detail.into(), fix: None }
+        Self {
+            name,
+            ok: true,
+            detail: detail.into(),
+            fix: None,
+        }
     }
 
     /// Nothing is found wanting without a word on what to do about it.
     fn bad(name: &'static str, detail: impl Into<String>, fix: impl Into<String>) -> Self {
-        Self { name, ok: false, detail: detail.into(), fix: Some(fix.into()) }
+        Self {
+            name,
+            ok: false,
+            detail: detail.into(),
+            fix: Some(fix.into()),
+        }
     }
 }
 
 /// Makes a sandbox, and looks whether it holds.
-pub async fn sandbox(options: &RunnerOptions) -> Probe {
+pub async fn sandbox(options: &RunnerOptions) -> CapabilityProbe {
     let name = "sandbox";
     let attempt = async {
-        let mut runner = Runner::spawn(options).await.map_err(|error| error.to_string())?;
+        let mut runner = Runner::spawn(options)
+            .await
+            .map_err(|error| error.to_string())?;
         let tid = Tid::from_u64(PROBE_TID).expect("it has as many digits as an id");
-        let request = Request {
+        let request = ExecRequest {
             timeout: Some(PROBE_TIMEOUT),
-            sandbox: Some(Sandbox { fallback: true, ..Sandbox::default() }),
-            ..Request::command(tid, "probe", ["true"])
+            sandbox: Some(SandboxConfig {
+                fallback: true,
+                ..SandboxConfig::default()
+            }),
+            ..ExecRequest::command(tid, "probe", ["true"])
         };
-        runner.start(&request).await.map_err(|error| error.to_string())?;
+        runner
+            .start(&request)
+            .await
+            .map_err(|error| error.to_string())?;
         let mut said = Vec::new();
         let exit = loop {
             match runner.next().await.map_err(|error| error.to_string())? {
-                Notice::Done(done) => {
+                RunnerEvent::Done(done) => {
                     said.extend(done.stderr);
                     break done.exit;
                 }
-                Notice::Output { stream: Stream::Stderr, bytes } => said.extend(bytes),
+                RunnerEvent::Output {
+                    stream: OutputChannel::Stderr,
+                    bytes,
+                } => said.extend(bytes),
                 _ => {}
             }
         };
         runner.close().await;
         match exit {
-            Exit::Code { code: 0 } if said.is_empty() => Ok(()),
-            Exit::Code { code: 0 } => Err(lacking(&String::from_utf8_lossy(&said))),
-            Exit::SpawnFailed { message } => Err(message),
+            ExitStatus::Code { code: 0 } if said.is_empty() => Ok(()),
+            ExitStatus::Code { code: 0 } => Err(lacking(&String::from_utf8_lossy(&said))),
+            ExitStatus::SpawnFailed { message } => Err(message),
             other => Err(format!("{other:?}")),
         }
     };
     match attempt.await {
-        Ok(()) => Probe::good(name, "all layers hold"),
+        Ok(()) => CapabilityProbe::good(name, "all layers hold"),
         Err(detail) => {
             let fix = "allow user namespaces (user.max_user_namespaces, kernel.apparmor_restrict_unprivileged_userns), and use Linux 5.13 or newer";
-            Probe::bad(name, detail, fix)
+            CapabilityProbe::bad(name, detail, fix)
         }
     }
 }
 
 /// Which layers are lacking, as the attempt has said: a line for each.
 fn lacking(said: &str) -> String {
-    let refusal = |line: &'_ str| line.strip_prefix("raddle: ")?.split(';').next().map(str::to_owned);
+    let refusal = |line: &'_ str| {
+        line.strip_prefix("raddle: ")?
+            .split(';')
+            .next()
+            .map(str::to_owned)
+    };
     let refusals: Vec<String> = said.lines().filter_map(refusal).collect();
     format!("{}; the other layers hold", refusals.join("; "))
 }
 
-fn limits() -> Probe {
+fn limits() -> CapabilityProbe {
     match cgroup::own_group() {
         Some(own) => limits_in(&own, std::process::id()),
-        None => Probe::bad(LIMITS, format!("no cgroup v2 hierarchy is mounted: {SAMPLED}"), "boot with cgroup v2"),
+        None => CapabilityProbe::bad(
+            LIMITS,
+            format!("no cgroup v2 hierarchy is mounted: {SAMPLED}"),
+            "boot with cgroup v2",
+        ),
     }
 }
 
 /// What a worker that was started as this process was, which is in the group `own`, could have the kernel enforce. It makes a group that is delegated ready by
 /// itself, so that one that is not yet is as good.
-fn limits_in(own: &Path, pid: u32) -> Probe {
-    let prospect = match Delegation::at(own) {
+fn limits_in(own: &Path, pid: u32) -> CapabilityProbe {
+    let prospect = match CgroupDelegation::at(own) {
         Some(ready) => Ok(ready.controllers()),
         None => cgroup::survey(own, pid),
     };
     let shown = own.display();
     let (detail, fix) = match prospect {
         Ok(controllers) => return delegated(controllers),
-        Err(Obstacle::NoControllers) => (
+        Err(CgroupUnavailable::NoControllers) => (
             format!("{shown} offers no memory, pids or cpu controller"),
             "boot with cgroup v2 only (systemd.unified_cgroup_hierarchy=1)",
         ),
-        Err(Obstacle::NotDelegated) => (format!("{shown} is not delegated to this user"), OWN_GROUP),
-        Err(Obstacle::Shared) => (format!("{shown} is shared with other processes"), OWN_GROUP),
+        Err(CgroupUnavailable::NotDelegated) => {
+            (format!("{shown} is not delegated to this user"), OWN_GROUP)
+        }
+        Err(CgroupUnavailable::Shared) => {
+            (format!("{shown} is shared with other processes"), OWN_GROUP)
+        }
     };
-    Probe::bad(LIMITS, format!("{detail}: {SAMPLED}"), fix)
+    CapabilityProbe::bad(LIMITS, format!("{detail}: {SAMPLED}"), fix)
 }
 
 /// What is delegated may be less than what there is: systemd gives users what `user@.service` names.
-fn delegated(Controllers { memory, pids, cpu }: Controllers) -> Probe {
-    let detail = format!("cgroup v2 is delegated: memory {}, pids {}, cpu {}", yes(memory), yes(pids), yes(cpu));
+fn delegated(Controllers { memory, pids, cpu }: Controllers) -> CapabilityProbe {
+    let detail = format!(
+        "cgroup v2 is delegated: memory {}, pids {}, cpu {}",
+        yes(memory),
+        yes(pids),
+        yes(cpu)
+    );
     if memory && pids && cpu {
-        return Probe::good(LIMITS, detail);
+        return CapabilityProbe::good(LIMITS, detail);
     }
     let fix = "have all three delegated: 'Delegate=cpu memory pids' in the unit of the worker, and for units of users in \
                user@.service too ('systemctl edit user@.service', then log in anew)";
-    Probe::bad(LIMITS, detail, fix)
+    CapabilityProbe::bad(LIMITS, detail, fix)
 }
 
-fn open_files(soft: u64, hard: u64) -> Probe {
-    let (name, detail) = ("open files", format!("{} open files per process, at most {}", show(soft), show(hard)));
-    if soft < 1024 { Probe::bad(name, detail, "raise it with 'ulimit -n 4096'") } else { Probe::good(name, detail) }
+fn open_files(soft: u64, hard: u64) -> CapabilityProbe {
+    let (name, detail) = (
+        "open files",
+        format!(
+            "{} open files per process, at most {}",
+            show(soft),
+            show(hard)
+        ),
+    );
+    if soft < 1024 {
+        CapabilityProbe::bad(name, detail, "raise it with 'ulimit -n 4096'")
+    } else {
+        CapabilityProbe::good(name, detail)
+    }
 }
 
-fn processes(soft: u64) -> Probe {
+fn processes(soft: u64) -> CapabilityProbe {
     let (name, detail) = ("processes", format!("{} processes per user", show(soft)));
-    if soft < 256 { Probe::bad(name, detail, "raise it with 'ulimit -u 4096'") } else { Probe::good(name, detail) }
+    if soft < 256 {
+        CapabilityProbe::bad(name, detail, "raise it with 'ulimit -u 4096'")
+    } else {
+        CapabilityProbe::good(name, detail)
+    }
 }
 
-fn descendants(lists_children: bool) -> Probe {
+fn descendants(lists_children: bool) -> CapabilityProbe {
     let name = "process trees";
     if lists_children {
-        return Probe::good(name, "the kernel lists the children of a process");
+        return CapabilityProbe::good(name, "the kernel lists the children of a process");
     }
     let detail = "the kernel does not list the children of a process: limits are sampled by walking all of /proc";
-    Probe::bad(name, detail, "use a kernel that is built with CONFIG_PROC_CHILDREN, as those of distributions are")
+    CapabilityProbe::bad(
+        name,
+        detail,
+        "use a kernel that is built with CONFIG_PROC_CHILDREN, as those of distributions are",
+    )
 }
 
 fn rlimit(resource: Resource) -> (u64, u64) {
     let limit = getrlimit(resource);
-    (limit.current.unwrap_or(u64::MAX), limit.maximum.unwrap_or(u64::MAX))
+    (
+        limit.current.unwrap_or(u64::MAX),
+        limit.maximum.unwrap_or(u64::MAX),
+    )
 }
 
 fn show(limit: u64) -> String {
-    if limit == u64::MAX { "unlimited".into() } else { limit.to_string() }
+    if limit == u64::MAX {
+        "unlimited".into()
+    } else {
+        limit.to_string()
+    }
 }
 
 fn yes(there: bool) -> &'static str {
@@ -175,13 +245,16 @@ mod tests {
     use super::*;
 
     /// What is said in a group with these files, by process 42.
-    fn in_group(files: &[(&str, &str)]) -> Probe {
+    fn in_group(files: &[(&str, &str)]) -> CapabilityProbe {
         let group = tempfile::tempdir().unwrap();
         for (file, content) in files {
             fs::write(group.path().join(file), content).unwrap();
         }
         let probe = limits_in(group.path(), 42);
-        Probe { detail: probe.detail.replace(group.path().to_str().unwrap(), "G"), ..probe }
+        CapabilityProbe {
+            detail: probe.detail.replace(group.path().to_str().unwrap(), "G"),
+            ..probe
+        }
     }
 
     #[test]
@@ -190,8 +263,14 @@ mod tests {
         let offered = ("cgroup.controllers", "cpu io memory pids");
         let delegated = in_group(&[offered, switch, procs]);
         assert!(delegated.ok && delegated.fix.is_none(), "{delegated:?}");
-        assert_eq!(delegated.detail, "cgroup v2 is delegated: memory yes, pids yes, cpu yes");
-        let ready = in_group(&[("cgroup.subtree_control", "cpu memory pids"), ("cgroup.procs", "")]);
+        assert_eq!(
+            delegated.detail,
+            "cgroup v2 is delegated: memory yes, pids yes, cpu yes"
+        );
+        let ready = in_group(&[
+            ("cgroup.subtree_control", "cpu memory pids"),
+            ("cgroup.procs", ""),
+        ]);
         assert_eq!(ready, delegated);
         let begins = |files: &[(&str, &str)], detail: &str| {
             let probe = in_group(files);
@@ -201,14 +280,23 @@ mod tests {
             &[offered, switch, ("cgroup.procs", "42\n50\n")],
             "G is shared with other processes: limits are sampled",
         );
-        begins(&[offered, switch], "G is not delegated to this user: limits are sampled");
-        begins(&[("cgroup.controllers", ""), switch, procs], "G offers no memory, pids or cpu controller: limits");
+        begins(
+            &[offered, switch],
+            "G is not delegated to this user: limits are sampled",
+        );
+        begins(
+            &[("cgroup.controllers", ""), switch, procs],
+            "G offers no memory, pids or cpu controller: limits",
+        );
     }
 
     #[test]
     fn there_is_something_to_do_about_all_that_is_wanting() {
-        let (switch, procs, all) =
-            (("cgroup.subtree_control", ""), ("cgroup.procs", "42\n"), ("cgroup.controllers", "cpu memory pids"));
+        let (switch, procs, all) = (
+            ("cgroup.subtree_control", ""),
+            ("cgroup.procs", "42\n"),
+            ("cgroup.controllers", "cpu memory pids"),
+        );
         let wanting = [
             in_group(&[]),
             in_group(&[all, switch]),
@@ -220,10 +308,23 @@ mod tests {
             descendants(false),
         ];
         for probe in wanting {
-            assert!(!probe.ok && probe.fix.is_some_and(|fix| !fix.is_empty()), "{}: {}", probe.name, probe.detail);
+            assert!(
+                !probe.ok && probe.fix.is_some_and(|fix| !fix.is_empty()),
+                "{}: {}",
+                probe.name,
+                probe.detail
+            );
         }
-        let good = [in_group(&[all, switch, procs]), open_files(1024, 1024), processes(256), descendants(true)];
-        assert!(good.iter().all(|probe| probe.ok && probe.fix.is_none()), "{good:?}");
+        let good = [
+            in_group(&[all, switch, procs]),
+            open_files(1024, 1024),
+            processes(256),
+            descendants(true),
+        ];
+        assert!(
+            good.iter().all(|probe| probe.ok && probe.fix.is_none()),
+            "{good:?}"
+        );
     }
 
     #[test]
@@ -243,6 +344,14 @@ mod tests {
     #[test]
     fn nothing_is_probed_that_nothing_uses() {
         let names: Vec<_> = super::all().into_iter().map(|probe| probe.name).collect();
-        assert_eq!(names, ["kernel-enforced limits", "open files", "processes", "process trees"]);
+        assert_eq!(
+            names,
+            [
+                "kernel-enforced limits",
+                "open files",
+                "processes",
+                "process trees"
+            ]
+        );
     }
 }

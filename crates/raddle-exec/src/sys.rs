@@ -14,8 +14,8 @@ use rustix::{
     fs::{MemfdFlags, OFlags, fcntl_setfl, memfd_create},
     io::{fcntl_dupfd_cloexec, retry_on_intr},
     net::{
-        self, AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-        SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
+        self, AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags,
+        SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
     },
     process::{self, Pid, Signal, WaitId, WaitIdOptions, waitid},
     time::{ClockId, clock_gettime},
@@ -34,7 +34,7 @@ pub(crate) struct Reaped {
 
 /// What a non-blocking wait found.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Wait {
+pub(crate) enum WaitResult {
     Reaped(Reaped),
     /// There are children, none of which has ended.
     StillRunning,
@@ -42,12 +42,20 @@ pub(crate) enum Wait {
 }
 
 pub(crate) fn check(result: c_int) -> io::Result<c_int> {
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(result)
+    }
 }
 
 /// Whether this process has any child, dead ones that nobody has waited for included.
 pub(crate) fn has_children() -> bool {
-    waitid(WaitId::All, WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT).is_ok()
+    waitid(
+        WaitId::All,
+        WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT,
+    )
+    .is_ok()
 }
 
 /// Time since boot, suspended time included: all deadlines of this crate are readings of this clock.
@@ -65,7 +73,14 @@ pub(crate) fn poll(fds: &mut [libc::pollfd], timeout: Option<Duration>) -> io::R
     });
     let ts_ptr = ts.as_ref().map_or(ptr::null(), ptr::from_ref);
     // SAFETY: `fds` is a valid slice of pollfd, `ts_ptr` is null or points to `ts`, which outlives the call.
-    let result = unsafe { libc::ppoll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, ts_ptr, ptr::null()) };
+    let result = unsafe {
+        libc::ppoll(
+            fds.as_mut_ptr(),
+            fds.len() as libc::nfds_t,
+            ts_ptr,
+            ptr::null(),
+        )
+    };
     match check(result) {
         Err(error) if error.kind() == io::ErrorKind::Interrupted => {
             fds.iter_mut().for_each(|fd| fd.revents = 0);
@@ -108,21 +123,40 @@ pub(crate) fn send_whole(socket: BorrowedFd<'_>, bytes: &[u8]) {
 const MAX_PASSED: usize = 8;
 
 /// Sends a message with descriptors, which the reader gets copies of, without waiting for more room.
-pub(crate) fn send_with(socket: BorrowedFd<'_>, bytes: &[u8], passed: &[BorrowedFd<'_>]) -> io::Result<()> {
+pub(crate) fn send_with(
+    socket: BorrowedFd<'_>,
+    bytes: &[u8],
+    passed: &[BorrowedFd<'_>],
+) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_PASSED))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    control.push(SendAncillaryMessage::ScmRights(&passed[..passed.len().min(MAX_PASSED)]));
-    net::sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?;
+    control.push(SendAncillaryMessage::ScmRights(
+        &passed[..passed.len().min(MAX_PASSED)],
+    ));
+    net::sendmsg(
+        socket,
+        &[IoSlice::new(bytes)],
+        &mut control,
+        SendFlags::NOSIGNAL | SendFlags::DONTWAIT,
+    )?;
     Ok(())
 }
 
 /// Receives a message of at most `max` bytes, and the descriptors that came with it.
-pub(crate) fn receive_with(socket: BorrowedFd<'_>, max: usize) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
+pub(crate) fn receive_with(
+    socket: BorrowedFd<'_>,
+    max: usize,
+) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
     let mut bytes = vec![0; max];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_PASSED))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let got = retry_on_intr(|| {
-        net::recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC)
+        net::recvmsg(
+            socket,
+            &mut [IoSliceMut::new(&mut bytes)],
+            &mut control,
+            RecvFlags::CMSG_CLOEXEC,
+        )
     })?;
     bytes.truncate(got.bytes);
     let passed = control.drain().filter_map(|message| match message {
@@ -134,7 +168,12 @@ pub(crate) fn receive_with(socket: BorrowedFd<'_>, max: usize) -> io::Result<(Ve
 
 /// Two ends of a connection that keeps the bounds of messages, and that tells when the other end is closed.
 pub(crate) fn seqpacket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
-    Ok(net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
+    Ok(net::socketpair(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC,
+        None,
+    )?)
 }
 
 /// Makes descriptor number `target` another name for `fd`.
@@ -158,8 +197,19 @@ pub(crate) unsafe fn fork(flags: c_int, child: impl FnOnce() -> c_int) -> io::Re
     // fork. The last two arguments stand in another order on other architectures; there is no flag for the other of them.
     let pid = unsafe {
         libc::prctl(PR_GET_TID_ADDRESS, &raw mut number);
-        let keeps = if number.is_null() { 0 } else { libc::CLONE_CHILD_SETTID | libc::CLONE_CHILD_CLEARTID };
-        libc::syscall(libc::SYS_clone, (flags | keeps) as libc::c_ulong, nothing, nothing, number, number)
+        let keeps = if number.is_null() {
+            0
+        } else {
+            libc::CLONE_CHILD_SETTID | libc::CLONE_CHILD_CLEARTID
+        };
+        libc::syscall(
+            libc::SYS_clone,
+            (flags | keeps) as libc::c_ulong,
+            nothing,
+            nothing,
+            number,
+            number,
+        )
     };
     match check(pid as c_int)? {
         0 => exit_at_once(child()),
@@ -182,24 +232,27 @@ pub(crate) fn memory(name: &std::ffi::CStr, bytes: &[u8]) -> io::Result<OwnedFd>
 }
 
 /// Looks for an ended child: `Some(pid)` asks for that one, `None` for any whose end is told by SIGCHLD.
-pub(crate) fn try_wait(pid: Option<u32>) -> Wait {
+pub(crate) fn try_wait(pid: Option<u32>) -> WaitResult {
     let mut status = 0;
     let (which, how) = pid.map_or((-1, 0), |pid| (pid as pid_t, libc::__WALL));
     // SAFETY: rusage is plain data, for which zeros are a value; both out-pointers are valid for the call. It does not block, and so is not interrupted.
     let (got, usage) = unsafe {
         let mut usage: libc::rusage = std::mem::zeroed();
-        (libc::wait4(which, &raw mut status, libc::WNOHANG | how, &raw mut usage), usage)
+        (
+            libc::wait4(which, &raw mut status, libc::WNOHANG | how, &raw mut usage),
+            usage,
+        )
     };
     match got {
-        0 => Wait::StillRunning,
-        pid if pid > 0 => Wait::Reaped(Reaped {
+        0 => WaitResult::StillRunning,
+        pid if pid > 0 => WaitResult::Reaped(Reaped {
             pid: pid as u32,
             status,
             user: timeval(usage.ru_utime),
             system: timeval(usage.ru_stime),
             max_rss_bytes: (usage.ru_maxrss as u64) * 1024,
         }),
-        _ => Wait::NoChild,
+        _ => WaitResult::NoChild,
     }
 }
 
@@ -327,7 +380,9 @@ pub(crate) fn set_subreaper() -> io::Result<()> {
 pub(crate) fn counts_by_namespace() -> bool {
     let uname = rustix::system::uname();
     let release = uname.release().to_string_lossy();
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse::<u32>().unwrap_or(0));
+    let mut numbers = release
+        .split(|c: char| !c.is_ascii_digit())
+        .map(|part| part.parse::<u32>().unwrap_or(0));
     (numbers.next(), numbers.next()) >= (Some(5), Some(14))
 }
 
@@ -350,7 +405,11 @@ pub(crate) fn set_niceness(niceness: i32) {
 /// Puts this process before all ordinary ones, or among them again. Its children are ordinary in any case. Needs a privilege, without
 /// which nothing happens.
 pub(crate) fn set_urgent(urgent: bool) {
-    let (policy, priority) = if urgent { (libc::SCHED_FIFO, 1) } else { (libc::SCHED_OTHER, 0) };
+    let (policy, priority) = if urgent {
+        (libc::SCHED_FIFO, 1)
+    } else {
+        (libc::SCHED_OTHER, 0)
+    };
     // SAFETY: sched_param is plain data, for which zeros are a value, and valid for the call.
     unsafe {
         let mut param: libc::sched_param = std::mem::zeroed();

@@ -9,9 +9,9 @@ use std::{
 use jiff::Timestamp;
 use raddle_broker::{Broker, Result, WaitingRequest};
 use raddle_core::{
-    EventKind, QueueName, State, TaskView, Tid, WorkerEntry,
+    QueueName, TaskEventKind, TaskState, TaskView, Tid, WorkerEntry,
     manager::PRIME,
-    queue_name::Desk,
+    queue_name::ManagerQueue,
     spec::{DEFAULT_QUEUE, DOCKER, SANDBOX},
     worker::WorkerStatus,
 };
@@ -24,7 +24,7 @@ use crate::text::{count, printable, time};
 #[derive(Clone, Debug)]
 pub struct Explanation {
     /// The reason.
-    pub reason: Reason,
+    pub reason: WaitReason,
     /// In words.
     pub text: String,
     /// What to do about it.
@@ -33,40 +33,51 @@ pub struct Explanation {
 
 impl Explanation {
     /// The reason without its details, to tell one from another.
-    pub fn kind(&self) -> Discriminant<Reason> {
+    pub fn kind(&self) -> Discriminant<WaitReason> {
         discriminant(&self.reason)
     }
 
     /// Whether no live worker offers what the task asks for. A command needs no such worker: `raddle run` runs it itself.
     pub fn is_unserved(&self) -> bool {
-        use Reason::{NoManager, NoTaskImage, NoWorkerForQueue, NotInThisVersion};
-        matches!(self.reason, NotInThisVersion { .. } | NoTaskImage | NoManager { .. } | NoWorkerForQueue { .. })
+        use WaitReason::{NoManager, NoTaskImage, NoWorkerForQueue, NotInThisVersion};
+        matches!(
+            self.reason,
+            NotInThisVersion { .. } | NoTaskImage | NoManager { .. } | NoWorkerForQueue { .. }
+        )
     }
 
     /// One line about the task.
     pub fn line(&self, task: &TaskView) -> String {
-        let hint = self.hint.as_ref().map(|hint| format!("; {hint}")).unwrap_or_default();
+        let hint = self
+            .hint
+            .as_ref()
+            .map(|hint| format!("; {hint}"))
+            .unwrap_or_default();
         format!("{} {}{hint}", title(task), self.text)
     }
 }
 
 /// A task, as lines about it begin.
 pub fn title(task: &TaskView) -> String {
-    format!("task {} ({})", task.tid, printable(task.spec.display_name()))
+    format!(
+        "task {} ({})",
+        task.tid,
+        printable(task.spec.display_name())
+    )
 }
 
 /// Says why a task is not running.
 pub async fn explain_task(broker: &dyn Broker, task: &TaskView) -> Result<Explanation> {
     let workers = broker.workers().await?;
     let ahead = match task.state {
-        State::Created => broker.waiting(WaitingRequest::ahead_of(task)).await?,
+        TaskState::Created => broker.waiting(WaitingRequest::ahead_of(task)).await?,
         _ => 0,
     };
     let because = match task.run_at {
         Some(_) => given_back_for(broker, task.tid).await?,
         None => None,
     };
-    let reason = Reason::of(task, &workers, ahead, Timestamp::now(), because);
+    let reason = WaitReason::of(task, &workers, ahead, Timestamp::now(), because);
     let entry = workers.iter().find(|worker| worker.tid == task.tid);
     let (text, hint) = reason.text(task, entry);
     Ok(Explanation { reason, text, hint })
@@ -79,7 +90,7 @@ pub const EXPLAIN_AFTER: Duration = Duration::from_secs(2);
 
 /// The reasons for waiting that a program has printed. It prints each once, also where it waits for many tasks.
 #[derive(Debug, Default)]
-pub struct PrintedReasons(Vec<Discriminant<Reason>>);
+pub struct PrintedReasons(Vec<Discriminant<WaitReason>>);
 
 /// Runs `work`, which waits for a task, and prints meanwhile why the task does not run.
 pub async fn explain_while<T>(
@@ -89,7 +100,9 @@ pub async fn explain_while<T>(
     print: impl Fn(String),
     work: impl Future<Output = T>,
 ) -> T {
-    let waits = |task: &TaskView| task.state == State::Created || (task.paused && !task.state.is_terminal());
+    let waits = |task: &TaskView| {
+        task.state == TaskState::Created || (task.paused && !task.state.is_terminal())
+    };
     tokio::select! {
         biased;
         done = work => done,
@@ -132,10 +145,17 @@ pub async fn announce_wait(
 async fn given_back_for(broker: &dyn Broker, tid: Tid) -> Result<Option<String>> {
     let (mut after, mut last) = (0, None);
     loop {
-        let events = broker.events(Some(after), Some(tid), 1000, Duration::ZERO).await?;
-        let Some(newest) = events.last() else { return Ok(last) };
+        let events = broker
+            .events(Some(after), Some(tid), 1000, Duration::ZERO)
+            .await?;
+        let Some(newest) = events.last() else {
+            return Ok(last);
+        };
         after = newest.id.as_u64();
-        last = newest.detail.clone().filter(|_| newest.event == EventKind::Released);
+        last = newest
+            .detail
+            .clone()
+            .filter(|_| newest.event == TaskEventKind::Released);
     }
 }
 
@@ -144,15 +164,23 @@ async fn given_back_for(broker: &dyn Broker, tid: Tid) -> Result<Option<String>>
 #[serde(tag = "reason", rename_all = "snake_case")]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "a field is what its variant says")]
-pub enum Reason {
+pub enum WaitReason {
     /// It is no task that anybody waits for, but a worker.
-    Worker { status: WorkerStatus, busy: u32, slots: u32 },
+    Worker {
+        status: WorkerStatus,
+        busy: u32,
+        slots: u32,
+    },
     /// It was a worker.
     WorkerGone,
     /// It is over.
     Finished,
     /// It is running.
-    Running { worker: Option<Tid>, pid: Option<u32>, worker_alive: bool },
+    Running {
+        worker: Option<Tid>,
+        pid: Option<u32>,
+        worker_alive: bool,
+    },
     /// It is held back on request.
     Paused,
     /// Its time has not come.
@@ -186,8 +214,14 @@ pub enum Reason {
     Next { able: u64, busy: bool },
 }
 
-impl Reason {
-    fn of(task: &TaskView, workers: &[WorkerEntry], ahead: u64, now: Timestamp, because: Option<String>) -> Self {
+impl WaitReason {
+    fn of(
+        task: &TaskView,
+        workers: &[WorkerEntry],
+        ahead: u64,
+        now: Timestamp,
+        because: Option<String>,
+    ) -> Self {
         if task.spec.is_service() {
             let entry = workers.iter().find(|worker| worker.tid == task.tid);
             return entry.map_or(Self::WorkerGone, |entry| Self::Worker {
@@ -202,9 +236,13 @@ impl Reason {
         if task.paused {
             return Self::Paused;
         }
-        if task.state != State::Created {
+        if task.state != TaskState::Created {
             let worker_alive = workers.iter().any(|worker| Some(worker.tid) == task.worker);
-            return Self::Running { worker: task.worker, pid: task.pid, worker_alive };
+            return Self::Running {
+                worker: task.worker,
+                pid: task.pid,
+                worker_alive,
+            };
         }
         if let Some(until) = task.run_at.filter(|at| *at > now) {
             return Self::Delayed { until, because };
@@ -215,14 +253,22 @@ impl Reason {
     fn of_waiting(task: &TaskView, workers: &[WorkerEntry], ahead: u64) -> Self {
         let needs = task.spec.needs();
         if let Ok(queue) = task.spec.queue.parse::<QueueName>()
-            && let Some((kind, Desk::Requests)) = queue.desk()
-            && !workers.iter().any(|worker| worker.info.is_manager() && worker.info.can_take(&task.spec))
+            && let Some((kind, ManagerQueue::Requests)) = queue.desk()
+            && !workers
+                .iter()
+                .any(|worker| worker.info.is_manager() && worker.info.can_take(&task.spec))
         {
             return Self::NoManager { kind: kind.into() };
         }
-        let given = |tag: &&str| workers.iter().any(|worker| worker.info.capabilities.iter().any(|cap| cap == *tag));
+        let given = |tag: &&str| {
+            workers
+                .iter()
+                .any(|worker| worker.info.capabilities.iter().any(|cap| cap == *tag))
+        };
         // A sandbox is what every worker has: without one, it is the worker that is missing.
-        let never = needs.implied().filter(|tag| ![SANDBOX, DOCKER].contains(tag) && !given(tag));
+        let never = needs
+            .implied()
+            .filter(|tag| ![SANDBOX, DOCKER].contains(tag) && !given(tag));
         let never: Vec<String> = never.map(str::to_owned).collect();
         if !never.is_empty() {
             return Self::NotInThisVersion { needs: never };
@@ -231,88 +277,147 @@ impl Reason {
             return Self::NoTaskImage;
         }
         // Those for one task alone serve no queue at all.
-        let resident: Vec<_> = workers.iter().filter(|worker| !worker.info.queues.is_empty()).collect();
+        let resident: Vec<_> = workers
+            .iter()
+            .filter(|worker| !worker.info.queues.is_empty())
+            .collect();
         if resident.is_empty() {
             return Self::NoWorker;
         }
-        let serving: Vec<_> = resident.into_iter().filter(|worker| worker.info.serves(&task.spec.queue)).collect();
+        let serving: Vec<_> = resident
+            .into_iter()
+            .filter(|worker| worker.info.serves(&task.spec.queue))
+            .collect();
         if serving.is_empty() {
-            return Self::NoWorkerForQueue { queue: task.spec.queue.clone() };
+            return Self::NoWorkerForQueue {
+                queue: task.spec.queue.clone(),
+            };
         }
         let lacks = |worker: &&WorkerEntry| -> Vec<String> {
-            needs.missing_from(&worker.info.capabilities).map(str::to_owned).collect()
+            needs
+                .missing_from(&worker.info.capabilities)
+                .map(str::to_owned)
+                .collect()
         };
-        let able: Vec<_> = serving.iter().filter(|worker| lacks(worker).is_empty()).collect();
+        let able: Vec<_> = serving
+            .iter()
+            .filter(|worker| lacks(worker).is_empty())
+            .collect();
         if able.is_empty() {
             let nearest = serving.iter().map(lacks).min_by_key(Vec::len);
-            return Self::MissingCapabilities { missing: nearest.unwrap_or_default() };
+            return Self::MissingCapabilities {
+                missing: nearest.unwrap_or_default(),
+            };
         }
-        let active = able.iter().map(|worker| **worker).filter(|worker| worker.status.takes());
+        let active = able
+            .iter()
+            .map(|worker| **worker)
+            .filter(|worker| worker.status.takes());
         let taking: Vec<&WorkerEntry> = active.collect();
         if taking.is_empty() {
-            return Self::WorkersNotTaking { statuses: able.iter().map(|worker| worker.status).collect() };
+            return Self::WorkersNotTaking {
+                statuses: able.iter().map(|worker| worker.status).collect(),
+            };
         }
-        let (spawners, taking): (Vec<&WorkerEntry>, Vec<_>) =
-            taking.into_iter().partition(|worker| worker.info.launches());
+        let (spawners, taking): (Vec<&WorkerEntry>, Vec<_>) = taking
+            .into_iter()
+            .partition(|worker| worker.info.launches());
         let busy = taking.iter().all(|worker| worker.load >= 1.0);
         if busy && !spawners.is_empty() {
             let brakes = |worker: &&WorkerEntry| worker.status == WorkerStatus::Braking;
             return match spawners.iter().all(brakes) && taking.is_empty() {
-                true => Self::NotLaunched { spawners: spawners.iter().map(|spawner| spawner.tid).collect() },
+                true => Self::NotLaunched {
+                    spawners: spawners.iter().map(|spawner| spawner.tid).collect(),
+                },
                 false => Self::Launched { ahead },
             };
         }
         let able = taking.len() as u64;
-        if ahead > 0 { Self::Behind { ahead, able, busy } } else { Self::Next { able, busy } }
+        if ahead > 0 {
+            Self::Behind { ahead, able, busy }
+        } else {
+            Self::Next { able, busy }
+        }
     }
 
     /// What there is to say after the task's name, and what can be done about it. `entry` is the task's own, if it is a worker that is alive.
     fn text(&self, task: &TaskView, entry: Option<&WorkerEntry>) -> (String, Option<String>) {
         let tid = task.tid;
         let (text, hint) = match self {
-            Self::Worker { .. } | Self::WorkerGone => (describe_worker(task, entry), advise_on_worker(tid, entry)),
+            Self::Worker { .. } | Self::WorkerGone => {
+                (describe_worker(task, entry), advise_on_worker(tid, entry))
+            }
             Self::Finished => {
-                let how = task.report.as_ref().map(|report| format!(": {}", report.exit)).unwrap_or_default();
+                let how = task
+                    .report
+                    .as_ref()
+                    .map(|report| format!(": {}", report.exit))
+                    .unwrap_or_default();
                 let hint = match task.state {
-                    State::Completed => format!("see 'raddle result {tid}'"),
-                    _ => format!("see 'raddle logs {tid}', or run it again with 'raddle task retry {tid}'"),
+                    TaskState::Completed => format!("see 'raddle result {tid}'"),
+                    _ => format!(
+                        "see 'raddle logs {tid}', or run it again with 'raddle task retry {tid}'"
+                    ),
                 };
                 (format!("is finished, {}{how}", task.state), hint)
             }
-            Self::Running { worker, pid, worker_alive } => {
-                let on = worker.map(|worker| format!(" on worker {worker}")).unwrap_or_default();
-                let pid = pid.map(|pid| format!(" as process {pid}")).unwrap_or_default();
+            Self::Running {
+                worker,
+                pid,
+                worker_alive,
+            } => {
+                let on = worker
+                    .map(|worker| format!(" on worker {worker}"))
+                    .unwrap_or_default();
+                let pid = pid
+                    .map(|pid| format!(" as process {pid}"))
+                    .unwrap_or_default();
                 let gone = if *worker_alive { "" } else { ", which is gone" };
                 let chained = match task.chained {
                     0 => String::new(),
                     chained => format!(", and has chained {}", count(chained, "task")),
                 };
-                let hint =
-                    format!("any live worker takes it back within seconds; without one, 'raddle task recover {tid}'");
-                return (format!("is {}{on}{gone}{pid}{chained}", task.state), (!worker_alive).then_some(hint));
+                let hint = format!(
+                    "any live worker takes it back within seconds; without one, 'raddle task recover {tid}'"
+                );
+                return (
+                    format!("is {}{on}{gone}{pid}{chained}", task.state),
+                    (!worker_alive).then_some(hint),
+                );
             }
-            Self::Paused => {
-                (format!("is {} and paused", task.state), format!("let it go on with 'raddle task resume {tid}'"))
-            }
+            Self::Paused => (
+                format!("is {} and paused", task.state),
+                format!("let it go on with 'raddle task resume {tid}'"),
+            ),
             Self::Delayed { until, because } => {
-                let back = because.as_ref().map(|why| format!("was given back ({why}), and ")).unwrap_or_default();
+                let back = because
+                    .as_ref()
+                    .map(|why| format!("was given back ({why}), and "))
+                    .unwrap_or_default();
                 return (format!("{back}is delayed until {}", time(*until)), None);
             }
             Self::NotInThisVersion { needs } => (
-                format!("waits: it needs {}, and no live worker has that", needs.join(" and ")),
+                format!(
+                    "waits: it needs {}, and no live worker has that",
+                    needs.join(" and ")
+                ),
                 format!(
                     "start a worker that has it: the program with the function, as 'PROGRAM worker start', or one with \
                      '--handlers' or '--plugins'; or be rid of it with 'raddle task kill {tid}'"
                 ),
             ),
             Self::NoTaskImage => (
-                "waits: it is to run in a container, and no live worker has an image for that".into(),
+                "waits: it is to run in a container, and no live worker has an image for that"
+                    .into(),
                 "start one with 'raddle worker start --task-image IMAGE'".into(),
             ),
             Self::NoManager { kind } => {
                 let text = match task.spec.requires.is_empty() {
                     true => format!("waits: no worker-{kind} is alive"),
-                    false => format!("waits: no manager that is alive lists {}", task.spec.requires),
+                    false => format!(
+                        "waits: no manager that is alive lists {}",
+                        task.spec.requires
+                    ),
                 };
                 let hint = match kind == PRIME && task.spec.requires.is_empty() {
                     true => "start it with 'raddle manager start'",
@@ -322,8 +427,15 @@ impl Reason {
             }
             Self::NoWorker => {
                 let queue = &task.spec.queue;
-                let queues = if queue == DEFAULT_QUEUE { String::new() } else { format!(" --queues {queue}") };
-                ("waits: no worker is alive".into(), format!("start one with 'raddle worker start{queues}'"))
+                let queues = if queue == DEFAULT_QUEUE {
+                    String::new()
+                } else {
+                    format!(" --queues {queue}")
+                };
+                (
+                    "waits: no worker is alive".into(),
+                    format!("start one with 'raddle worker start{queues}'"),
+                )
             }
             Self::NoWorkerForQueue { queue } => (
                 format!("waits: no live worker serves the queue '{queue}'"),
@@ -332,38 +444,64 @@ impl Reason {
             Self::MissingCapabilities { missing } => {
                 let caps: Vec<&str> = task.spec.requires.iter().collect();
                 (
-                    format!("waits: no live worker has all it needs; the nearest lacks {}", missing.join(", ")),
-                    format!("start one with 'raddle worker start --caps {}'", caps.join(",")),
+                    format!(
+                        "waits: no live worker has all it needs; the nearest lacks {}",
+                        missing.join(", ")
+                    ),
+                    format!(
+                        "start one with 'raddle worker start --caps {}'",
+                        caps.join(",")
+                    ),
                 )
             }
             Self::WorkersNotTaking { statuses } => {
                 let statuses: Vec<&str> = statuses.iter().map(|status| status.as_str()).collect();
                 (
-                    format!("waits: the workers that could take it are {}", statuses.join(", ")),
+                    format!(
+                        "waits: the workers that could take it are {}",
+                        statuses.join(", ")
+                    ),
                     "let them go on with 'raddle task resume', or start another".into(),
                 )
             }
             Self::NotLaunched { spawners } => {
                 let tids: Vec<String> = spawners.iter().map(ToString::to_string).collect();
                 (
-                    "waits: the spawner that would launch a worker for it cannot, and tries again".into(),
+                    "waits: the spawner that would launch a worker for it cannot, and tries again"
+                        .into(),
                     format!(
                         "why is in the log of {}, and in raddle_spawner_launch_failures_total of its metrics",
                         tids.join(", ")
                     ),
                 )
             }
-            Self::Launched { ahead: 0 } => return ("is next: a spawner launches a worker for it".into(), None),
+            Self::Launched { ahead: 0 } => {
+                return ("is next: a spawner launches a worker for it".into(), None);
+            }
             Self::Launched { ahead } => {
                 let others = count(*ahead, "other");
-                return (format!("waits behind {others}: a spawner launches workers for them"), None);
+                return (
+                    format!("waits behind {others}: a spawner launches workers for them"),
+                    None,
+                );
             }
             Self::Behind { ahead, able, busy } => {
-                let busy = if *busy { format!(": {}", all_busy(*able)) } else { String::new() };
-                return (format!("waits behind {}{busy}", count(*ahead, "other")), None);
+                let busy = if *busy {
+                    format!(": {}", all_busy(*able))
+                } else {
+                    String::new()
+                };
+                return (
+                    format!("waits behind {}{busy}", count(*ahead, "other")),
+                    None,
+                );
             }
-            Self::Next { able, busy: true } => return (format!("is next: {}", all_busy(*able)), None),
-            Self::Next { busy: false, .. } => return ("is next: a worker is about to take it".into(), None),
+            Self::Next { able, busy: true } => {
+                return (format!("is next: {}", all_busy(*able)), None);
+            }
+            Self::Next { busy: false, .. } => {
+                return ("is next: a worker is about to take it".into(), None);
+            }
         };
         (text, Some(hint))
     }
@@ -380,7 +518,11 @@ pub fn describe_worker(task: &TaskView, entry: Option<&WorkerEntry>) -> String {
     match entry {
         Some(entry) => {
             let slots = count(entry.info.concurrency.into(), "slot");
-            format!("is a worker, alive and {}, with {} of {slots} busy", entry.status.as_str(), busy_slots(entry))
+            format!(
+                "is a worker, alive and {}, with {} of {slots} busy",
+                entry.status.as_str(),
+                busy_slots(entry)
+            )
         }
         None if task.state.is_terminal() => format!("is a worker that is gone, {}", task.state),
         None => "is a worker that is gone without a word".into(),
@@ -412,14 +554,18 @@ fn all_busy(able: u64) -> String {
 mod tests {
     use std::time::Duration;
 
-    use raddle_core::{CapSet, Spec, Tid, worker::WorkerInfo};
+    use raddle_core::{CapSet, TaskSpec, Tid, worker::WorkerInfo};
 
     use super::*;
 
     fn task() -> TaskView {
-        let mut spec = Spec::command(["true"]);
+        let mut spec = TaskSpec::command(["true"]);
         spec.requires = "gpu,docker".parse().unwrap();
-        TaskView::new(Tid::from_u64(1_800_000_000_000_000_000).unwrap(), spec, Timestamp::UNIX_EPOCH)
+        TaskView::new(
+            Tid::from_u64(1_800_000_000_000_000_000).unwrap(),
+            spec,
+            Timestamp::UNIX_EPOCH,
+        )
     }
 
     fn worker(caps: &str, queues: &[&str], status: WorkerStatus) -> WorkerEntry {
@@ -442,8 +588,8 @@ mod tests {
         }
     }
 
-    fn reason(task: &TaskView, workers: &[WorkerEntry], ahead: u64) -> Reason {
-        Reason::of(task, workers, ahead, Timestamp::UNIX_EPOCH, None)
+    fn reason(task: &TaskView, workers: &[WorkerEntry], ahead: u64) -> WaitReason {
+        WaitReason::of(task, workers, ahead, Timestamp::UNIX_EPOCH, None)
     }
 
     #[test]
@@ -451,37 +597,80 @@ mod tests {
         use WorkerStatus::{Active, Draining};
         let task = task();
         let inline = worker("", &[], Active);
-        assert_eq!(reason(&task, &[], 0), Reason::NoWorker);
-        assert_eq!(reason(&task, &[inline], 0), Reason::NoWorker);
+        assert_eq!(reason(&task, &[], 0), WaitReason::NoWorker);
+        assert_eq!(reason(&task, &[inline], 0), WaitReason::NoWorker);
         let elsewhere = worker("gpu,docker", &["other"], Active);
         let queue = "default".to_owned();
-        assert_eq!(reason(&task, std::slice::from_ref(&elsewhere), 0), Reason::NoWorkerForQueue { queue });
-        let workers = [elsewhere, worker("", &["default"], Active), worker("gpu", &["default"], Active)];
-        assert_eq!(reason(&task, &workers, 0), Reason::MissingCapabilities { missing: vec!["docker".into()] });
+        assert_eq!(
+            reason(&task, std::slice::from_ref(&elsewhere), 0),
+            WaitReason::NoWorkerForQueue { queue }
+        );
+        let workers = [
+            elsewhere,
+            worker("", &["default"], Active),
+            worker("gpu", &["default"], Active),
+        ];
+        assert_eq!(
+            reason(&task, &workers, 0),
+            WaitReason::MissingCapabilities {
+                missing: vec!["docker".into()]
+            }
+        );
         let leaving = [worker("gpu,docker", &["default"], Draining)];
-        assert_eq!(reason(&task, &leaving, 3), Reason::WorkersNotTaking { statuses: vec![Draining] });
+        assert_eq!(
+            reason(&task, &leaving, 3),
+            WaitReason::WorkersNotTaking {
+                statuses: vec![Draining]
+            }
+        );
         let able = [worker("gpu,docker", &["default"], Active)];
-        assert_eq!(reason(&task, &able, 3), Reason::Behind { ahead: 3, able: 1, busy: false });
-        assert_eq!(reason(&task, &able, 0), Reason::Next { able: 1, busy: false });
+        assert_eq!(
+            reason(&task, &able, 3),
+            WaitReason::Behind {
+                ahead: 3,
+                able: 1,
+                busy: false
+            }
+        );
+        assert_eq!(
+            reason(&task, &able, 0),
+            WaitReason::Next {
+                able: 1,
+                busy: false
+            }
+        );
     }
 
     #[test]
     fn able_workers_that_are_all_busy_are_counted() {
         use WorkerStatus::{Active, Draining};
         let task = task();
-        let busy = |caps| WorkerEntry { load: 1.0, ..worker(caps, &["default"], Active) };
+        let busy = |caps| WorkerEntry {
+            load: 1.0,
+            ..worker(caps, &["default"], Active)
+        };
         let workers = [
             busy("gpu,docker"),
             busy("gpu,docker"),
             worker("gpu", &["default"], Active),
             worker("gpu,docker", &["default"], Draining),
         ];
-        let text = |workers: &[WorkerEntry], ahead| reason(&task, workers, ahead).text(&task, None).0;
-        assert_eq!(text(&workers, 3), "waits behind 3 others: 2 able workers, all busy");
+        let text =
+            |workers: &[WorkerEntry], ahead| reason(&task, workers, ahead).text(&task, None).0;
+        assert_eq!(
+            text(&workers, 3),
+            "waits behind 3 others: 2 able workers, all busy"
+        );
         assert_eq!(text(&workers, 0), "is next: 2 able workers, all busy");
-        assert_eq!(text(&workers[1..], 1), "waits behind 1 other: the one able worker is busy");
+        assert_eq!(
+            text(&workers[1..], 1),
+            "waits behind 1 other: the one able worker is busy"
+        );
         let idle = worker("gpu,docker", &["default"], Active);
-        assert_eq!(text(&[busy("gpu,docker"), idle], 3), "waits behind 3 others");
+        assert_eq!(
+            text(&[busy("gpu,docker"), idle], 3),
+            "waits behind 3 others"
+        );
     }
 
     #[test]
@@ -493,17 +682,41 @@ mod tests {
             entry.info.concurrency = 0;
             entry
         };
-        let text = |workers: &[WorkerEntry], ahead| reason(&task, workers, ahead).text(&task, None).0;
-        assert_eq!(text(&[spawner(Active)], 0), "is next: a spawner launches a worker for it");
-        let busy = WorkerEntry { load: 1.0, ..worker("gpu,docker", &["default"], Active) };
-        assert_eq!(text(&[spawner(Active), busy], 2), "waits behind 2 others: a spawner launches workers for them");
+        let text =
+            |workers: &[WorkerEntry], ahead| reason(&task, workers, ahead).text(&task, None).0;
+        assert_eq!(
+            text(&[spawner(Active)], 0),
+            "is next: a spawner launches a worker for it"
+        );
+        let busy = WorkerEntry {
+            load: 1.0,
+            ..worker("gpu,docker", &["default"], Active)
+        };
+        assert_eq!(
+            text(&[spawner(Active), busy], 2),
+            "waits behind 2 others: a spawner launches workers for them"
+        );
         let idle = worker("gpu,docker", &["default"], Active);
-        assert_eq!(text(&[spawner(Active), idle], 0), "is next: a worker is about to take it");
-        assert_eq!(reason(&task, &[spawner(Paused)], 0), Reason::WorkersNotTaking { statuses: vec![Paused] });
+        assert_eq!(
+            text(&[spawner(Active), idle], 0),
+            "is next: a worker is about to take it"
+        );
+        assert_eq!(
+            reason(&task, &[spawner(Paused)], 0),
+            WaitReason::WorkersNotTaking {
+                statuses: vec![Paused]
+            }
+        );
         let stuck = spawner(WorkerStatus::Braking);
-        let not_launched = Reason::NotLaunched { spawners: vec![stuck.tid] };
+        let not_launched = WaitReason::NotLaunched {
+            spawners: vec![stuck.tid],
+        };
         assert_eq!(reason(&task, std::slice::from_ref(&stuck), 0), not_launched);
-        assert_eq!(reason(&task, &[stuck, spawner(Active)], 0), Reason::Launched { ahead: 0 }, "another can");
+        assert_eq!(
+            reason(&task, &[stuck, spawner(Active)], 0),
+            WaitReason::Launched { ahead: 0 },
+            "another can"
+        );
     }
 
     #[test]
@@ -513,32 +726,53 @@ mod tests {
         let able = worker("gpu,docker", &["default"], WorkerStatus::Active);
         for workers in [&[][..], std::slice::from_ref(&able)] {
             let reason = reason(&task, workers, 0);
-            assert_eq!(reason, Reason::NoTaskImage);
+            assert_eq!(reason, WaitReason::NoTaskImage);
             let (text, hint) = reason.text(&task, None);
-            assert!(text.contains("no live worker has an image") && hint.unwrap().contains("--task-image"));
+            assert!(
+                text.contains("no live worker has an image")
+                    && hint.unwrap().contains("--task-image")
+            );
         }
         task.spec.isolation = raddle_core::spec::Isolation::Sandbox;
-        assert_eq!(reason(&task, &[], 0), Reason::NoWorker);
+        assert_eq!(reason(&task, &[], 0), WaitReason::NoWorker);
         task.spec.isolation = raddle_core::spec::Isolation::Docker;
         let given = worker("gpu,docker,@docker", &["default"], WorkerStatus::Active);
-        assert_eq!(reason(&task, &[given], 0), Reason::Next { able: 1, busy: false });
+        assert_eq!(
+            reason(&task, &[given], 0),
+            WaitReason::Next {
+                able: 1,
+                busy: false
+            }
+        );
     }
 
     #[test]
     fn a_request_waits_for_a_manager() {
         let mut task = task();
-        task.spec =
-            Spec { queue: "raddle.spawn.requests".into(), ..Spec::new(raddle_core::Target::Request("{}".into())) };
+        task.spec = TaskSpec {
+            queue: "raddle.spawn.requests".into(),
+            ..TaskSpec::new(raddle_core::Target::Request("{}".into()))
+        };
         let alone = reason(&task, &[], 0);
         let (text, hint) = alone.text(&task, None);
         assert_eq!(
             (&*text, &*hint.unwrap()),
-            ("waits: no worker-prime is alive", "start it with 'raddle manager start'")
+            (
+                "waits: no worker-prime is alive",
+                "start it with 'raddle manager start'"
+            )
         );
         let mut prime = worker("@request", &["raddle.spawn.requests"], WorkerStatus::Active);
         (prime.info.kind, prime.info.concurrency) = ("prime".into(), 0);
-        assert_eq!(reason(&task, std::slice::from_ref(&prime), 0), Reason::Launched { ahead: 0 });
-        task.spec = Spec { queue: "raddle.spawn.waiting".into(), requires: "awk".parse().unwrap(), ..task.spec };
+        assert_eq!(
+            reason(&task, std::slice::from_ref(&prime), 0),
+            WaitReason::Launched { ahead: 0 }
+        );
+        task.spec = TaskSpec {
+            queue: "raddle.spawn.waiting".into(),
+            requires: "awk".parse().unwrap(),
+            ..task.spec
+        };
         let patient = reason(&task, &[prime], 0);
         let (text, hint) = patient.text(&task, None);
         assert_eq!(text, "waits: no manager that is alive lists awk");
@@ -548,24 +782,64 @@ mod tests {
     #[test]
     fn workers_are_told_apart_from_tasks() {
         let entry = worker("", &["default"], WorkerStatus::Active);
-        let spec = Spec::new(raddle_core::Target::Service("worker".into()));
-        let task = TaskView { tid: entry.tid, spec, state: State::Running, ..task() };
+        let spec = TaskSpec::new(raddle_core::Target::Service("worker".into()));
+        let task = TaskView {
+            tid: entry.tid,
+            spec,
+            state: TaskState::Running,
+            ..task()
+        };
         let alive = reason(&task, std::slice::from_ref(&entry), 0);
-        assert_eq!(alive, Reason::Worker { status: WorkerStatus::Active, busy: 0, slots: 1 });
-        assert_eq!(alive.text(&task, Some(&entry)).0, "is a worker, alive and active, with 0 of 1 slot busy");
-        assert_eq!(reason(&task, &[], 0), Reason::WorkerGone);
+        assert_eq!(
+            alive,
+            WaitReason::Worker {
+                status: WorkerStatus::Active,
+                busy: 0,
+                slots: 1
+            }
+        );
+        assert_eq!(
+            alive.text(&task, Some(&entry)).0,
+            "is a worker, alive and active, with 0 of 1 slot busy"
+        );
+        assert_eq!(reason(&task, &[], 0), WaitReason::WorkerGone);
     }
 
     #[test]
     fn what_holds_the_task_itself_comes_before_who_could_take_it() {
         let until = Timestamp::UNIX_EPOCH + Duration::from_secs(60);
-        let delayed = TaskView { run_at: Some(until), ..task() };
-        assert_eq!(reason(&delayed, &[], 0), Reason::Delayed { until, because: None });
-        let paused = TaskView { paused: true, ..delayed };
-        assert_eq!(reason(&paused, &[], 0), Reason::Paused);
-        let running = TaskView { state: State::Running, ..task() };
-        assert!(matches!(reason(&running, &[], 0), Reason::Running { worker_alive: false, .. }));
-        let over = TaskView { state: State::Failed, paused: true, ..task() };
-        assert_eq!(reason(&over, &[], 0), Reason::Finished);
+        let delayed = TaskView {
+            run_at: Some(until),
+            ..task()
+        };
+        assert_eq!(
+            reason(&delayed, &[], 0),
+            WaitReason::Delayed {
+                until,
+                because: None
+            }
+        );
+        let paused = TaskView {
+            paused: true,
+            ..delayed
+        };
+        assert_eq!(reason(&paused, &[], 0), WaitReason::Paused);
+        let running = TaskView {
+            state: TaskState::Running,
+            ..task()
+        };
+        assert!(matches!(
+            reason(&running, &[], 0),
+            WaitReason::Running {
+                worker_alive: false,
+                ..
+            }
+        ));
+        let over = TaskView {
+            state: TaskState::Failed,
+            paused: true,
+            ..task()
+        };
+        assert_eq!(reason(&over, &[], 0), WaitReason::Finished);
     }
 }

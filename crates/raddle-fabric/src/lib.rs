@@ -9,11 +9,11 @@ pub mod discovery;
 pub mod explain;
 pub mod group;
 pub mod handler;
-pub mod leftovers;
-mod line;
 pub mod metrics;
+pub mod orphan_processes;
 #[cfg(feature = "otlp")]
 pub mod otlp;
+mod registration;
 pub mod routine;
 pub mod run;
 pub mod schedule;
@@ -24,4 +24,4 @@ pub mod wait;
 pub mod worker;
 
 pub use space::wait_for_space;
-pub use worker::{Ended, Options, Shutdown, Worker};
+pub use worker::{Options, Shutdown, Worker, WorkerEnd};

@@ -4,10 +4,13 @@
 
 use std::{future::Future, ops::ControlFlow, pin::Pin, sync::Arc, time::Duration};
 
-use raddle_broker::{Broker, Delivered, Error, Progress, Result, Stream, Submit, Submitted};
+use raddle_broker::{
+    Broker, DeliveryOutcome, Error, NewTask, OutputStream, Result, Submitted, TaskUpdate,
+};
 use raddle_core::{
-    Control, EventKind, Span, Spec, State, Target, TaskView, Tid, Word,
-    spec::{DEFAULT_QUEUE, Isolation, Reserved},
+    ControlCommand, ControlMessage, HumanDuration, Target, TaskEventKind, TaskSpec, TaskState,
+    TaskView, Tid,
+    spec::{DEFAULT_QUEUE, Isolation, ReservedPolicy},
 };
 use tokio::{
     sync::mpsc,
@@ -15,14 +18,14 @@ use tokio::{
 };
 
 use crate::{
-    wait::{Follower, LONG, WATCH_WORKERS, is_within, take_from_the_dead},
-    worker::{EndReason, Ended, Options, Shutdown, Standstill, Worker},
+    wait::{LONG, TaskFollower, WATCH_WORKERS, is_within, take_from_the_dead},
+    worker::{Options, Shutdown, SuspendGuard, Worker, WorkerEnd, WorkerEndReason},
 };
 
 /// How often the progress of a task is read while [`RunOptions::progress`] asks for it.
 const PROGRESS_EVERY: Duration = Duration::from_millis(250);
 /// How long at least the record of a task is kept after its end.
-const KEPT_FOR: Span = Span::secs(60);
+const KEPT_FOR: HumanDuration = HumanDuration::secs(60);
 /// How long an inline worker without a task may take to leave.
 const DRAIN_WITHIN: Duration = Duration::from_millis(100);
 /// How long an inline worker may take to pause its task before the process is suspended anyway.
@@ -34,7 +37,7 @@ const LEAVE_WITHIN: Duration = Duration::from_secs(10);
 #[derive(Clone, Debug)]
 pub struct RunOptions {
     /// The task.
-    pub task: Submit,
+    pub task: NewTask,
     /// Whether to report [`RunEvent::Progress`].
     pub progress: bool,
     /// Whether an inline worker may run it. Otherwise it is left to other workers.
@@ -58,7 +61,7 @@ pub enum RunEvent<'a> {
     /// An unfinished task has the same unique key: the run follows that one.
     Existing(Tid),
     /// The task has written this.
-    Output(Stream, &'a [u8]),
+    Output(OutputStream, &'a [u8]),
     /// Some output could not be kept.
     OutputLost(&'a str),
     /// How far the task has come.
@@ -98,7 +101,11 @@ pub async fn run_task(
     mut commands: mpsc::Receiver<RunCommand>,
     mut observe: impl FnMut(RunEvent<'_>) -> ControlFlow<()>,
 ) -> Result<RunOutcome> {
-    let RunOptions { mut task, progress: watches_progress, inline } = options;
+    let RunOptions {
+        mut task,
+        progress: watches_progress,
+        inline,
+    } = options;
     // The record has to be there when this run reads it.
     task.spec.result_ttl = task.spec.result_ttl.map(|ttl| ttl.max(KEPT_FOR));
     let (mut spec, parent) = (task.spec.clone(), task.parent);
@@ -141,7 +148,7 @@ pub async fn run_task(
 /// Submits a task, together with an inline worker if this process may run it. `None` if the user interrupted that.
 async fn submit(
     broker: &Arc<dyn Broker>,
-    task: Submit,
+    task: NewTask,
     inline: bool,
     commands: &mut mpsc::Receiver<RunCommand>,
 ) -> Result<Option<(Submitted, Option<Worker>)>> {
@@ -167,7 +174,7 @@ async fn submit(
 }
 
 /// Whether an inline worker can run the task. It depends on the spec alone, and not on which workers are alive: they have another environment.
-pub fn can_run_inline(spec: &Spec) -> bool {
+pub fn can_run_inline(spec: &TaskSpec) -> bool {
     matches!(spec.target, Target::Command(_))
         && spec.isolation != Isolation::Docker
         && spec.requires.is_empty()
@@ -177,7 +184,7 @@ pub fn can_run_inline(spec: &Spec) -> bool {
 struct Run<F> {
     broker: Arc<dyn Broker>,
     tid: Tid,
-    spec: Spec,
+    spec: TaskSpec,
     /// Its attempts belong to an inline worker.
     runs_inline: bool,
     commands: mpsc::Receiver<RunCommand>,
@@ -196,9 +203,9 @@ struct Run<F> {
 
 /// The inline worker.
 struct Inline {
-    working: Pin<Box<dyn Future<Output = Result<Ended>> + Send>>,
+    working: Pin<Box<dyn Future<Output = Result<WorkerEnd>> + Send>>,
     shutdown: Shutdown,
-    standstill: Standstill,
+    standstill: SuspendGuard,
 }
 
 enum Step {
@@ -226,7 +233,7 @@ impl<F: FnMut(RunEvent<'_>) -> ControlFlow<()>> Run<F> {
 
     /// Returns when the task is finished, or with the outcome when it goes on, or waits, without this run.
     async fn follow(&mut self) -> Result<Option<RunOutcome>> {
-        let mut follower = Follower::new(self.tid);
+        let mut follower = TaskFollower::new(self.tid);
         loop {
             let wait = match (&self.inline, self.watches_progress) {
                 (_, true) => PROGRESS_EVERY,
@@ -239,10 +246,10 @@ impl<F: FnMut(RunEvent<'_>) -> ControlFlow<()>> Run<F> {
                     self.inline = None;
                     if let Err(error @ Error::Starved { .. }) = ended {
                         // The caller hears that the task did not begin, so no other worker may begin it.
-                        self.control(Word::Stop).await?;
+                        self.control(ControlCommand::Stop).await?;
                         return Err(error);
                     }
-                    self.is_over = ended?.reason == EndReason::Done;
+                    self.is_over = ended?.reason == WorkerEndReason::Done;
                     if !self.is_over {
                         // Another worker has the task.
                         self.ensure_worker().await?;
@@ -267,30 +274,40 @@ impl<F: FnMut(RunEvent<'_>) -> ControlFlow<()>> Run<F> {
         }
     }
 
-    async fn on_progress(&mut self, progress: Progress) -> Result<Step> {
+    async fn on_progress(&mut self, progress: TaskUpdate) -> Result<Step> {
         for chunk in &progress.output {
             if self.report_output(chunk.stream, &chunk.bytes).is_break() {
                 // As with any program in a pipe: a task whose output has no reader is stopped.
-                self.control(Word::Stop).await?;
+                self.control(ControlCommand::Stop).await?;
                 break;
             }
         }
-        for event in progress.events.iter().filter(|event| event.event == EventKind::OutputLost) {
-            let _ = (self.observe)(RunEvent::OutputLost(event.detail.as_deref().unwrap_or(OUTPUT_LOST)));
+        for event in progress
+            .events
+            .iter()
+            .filter(|event| event.event == TaskEventKind::OutputLost)
+        {
+            let _ = (self.observe)(RunEvent::OutputLost(
+                event.detail.as_deref().unwrap_or(OUTPUT_LOST),
+            ));
         }
         if progress.done.is_some() {
             return Ok(Step::Finished);
         }
         if self.watches_progress
-            && let Some(progress) = self.broker.task(self.tid).await?.and_then(|task| task.progress)
+            && let Some(progress) = self
+                .broker
+                .task(self.tid)
+                .await?
+                .and_then(|task| task.progress)
         {
             let _ = (self.observe)(RunEvent::Progress(&progress));
         }
         let has = |kind| progress.events.iter().any(|event| event.event == kind);
-        if self.pausing.is_some() && has(EventKind::Paused) {
+        if self.pausing.is_some() && has(TaskEventKind::Paused) {
             return self.stop_process_and_resume().await;
         }
-        if self.interrupted > 0 && has(EventKind::Released) {
+        if self.interrupted > 0 && has(TaskEventKind::Released) {
             let _ = (self.observe)(RunEvent::Requeued(self.tid));
             return Ok(Step::Leave(RunOutcome::Interrupted));
         }
@@ -301,7 +318,7 @@ impl<F: FnMut(RunEvent<'_>) -> ControlFlow<()>> Run<F> {
     }
 
     /// Reports output, and breaks the first time that the observer does not take it.
-    fn report_output(&mut self, stream: Stream, bytes: &[u8]) -> ControlFlow<()> {
+    fn report_output(&mut self, stream: OutputStream, bytes: &[u8]) -> ControlFlow<()> {
         if self.is_unread {
             return ControlFlow::Continue(());
         }
@@ -312,10 +329,14 @@ impl<F: FnMut(RunEvent<'_>) -> ControlFlow<()>> Run<F> {
 
     /// Ensures that the task has a worker: an inline one if it belongs to that, otherwise one that is alive.
     async fn ensure_worker(&mut self) -> Result<()> {
-        let Some(task) = self.broker.task(self.tid).await? else { return Ok(()) };
+        let Some(task) = self.broker.task(self.tid).await? else {
+            return Ok(());
+        };
         match task.state {
-            State::Created if self.runs_inline => {
-                let worker = Worker::register(Arc::clone(&self.broker), Options::inline(Some(self.tid))).await?;
+            TaskState::Created if self.runs_inline => {
+                let worker =
+                    Worker::register(Arc::clone(&self.broker), Options::inline(Some(self.tid)))
+                        .await?;
                 self.inline = Some(Inline::start(worker));
                 Ok(())
             }
@@ -327,17 +348,17 @@ impl<F: FnMut(RunEvent<'_>) -> ControlFlow<()>> Run<F> {
         self.interrupted += 1;
         match self.interrupted {
             // An inline worker that is told to stop would return the task and claim it again: it has to leave first.
-            1 if self.inline.is_some() && self.spec.on_stop == Reserved::Requeue => {
+            1 if self.inline.is_some() && self.spec.on_stop == ReservedPolicy::Requeue => {
                 let _ = (self.observe)(RunEvent::Requeueing(self.tid));
                 Ok(Step::Leave(RunOutcome::Interrupted))
             }
             1 => {
                 let _ = (self.observe)(RunEvent::Stopping(self.tid));
-                self.control(Word::Stop).await
+                self.control(ControlCommand::Stop).await
             }
             2 => {
                 let _ = (self.observe)(RunEvent::Killing(self.tid));
-                self.control(Word::Kill).await
+                self.control(ControlCommand::Kill).await
             }
             _ => {
                 let _ = (self.observe)(RunEvent::Leaving(self.tid));
@@ -348,32 +369,52 @@ impl<F: FnMut(RunEvent<'_>) -> ControlFlow<()>> Run<F> {
 
     /// Stops this process, as the shell asks. A task that runs inline is paused first; a task of another worker goes on.
     async fn suspend(&mut self) -> Result<Step> {
-        let is_paused = self.broker.task(self.tid).await?.is_none_or(|task| task.paused);
+        let is_paused = self
+            .broker
+            .task(self.tid)
+            .await?
+            .is_none_or(|task| task.paused);
         if self.inline.is_none() || is_paused {
             self.stop_process().await;
             return Ok(Step::Continue);
         }
         self.pausing = Some(Instant::now() + PAUSE_WITHIN);
-        self.control(Word::Pause).await.map(|_| Step::Continue)
+        self.control(ControlCommand::Pause)
+            .await
+            .map(|_| Step::Continue)
     }
 
     /// Stops this process, whose task is paused, and resumes the task afterwards.
     async fn stop_process_and_resume(&mut self) -> Result<Step> {
         self.pausing = None;
         self.stop_process().await;
-        self.control(Word::Resume).await.map(|_| Step::Continue)
+        self.control(ControlCommand::Resume)
+            .await
+            .map(|_| Step::Continue)
     }
 
     async fn stop_process(&self) {
-        let standstill = self.inline.as_ref().map(|inline| inline.standstill.clone()).unwrap_or_default();
+        let standstill = self
+            .inline
+            .as_ref()
+            .map(|inline| inline.standstill.clone())
+            .unwrap_or_default();
         // On a blocking thread: the inline worker has to renew its lease until the last moment.
-        let _ = tokio::task::spawn_blocking(move || standstill.through(raddle_exec::stop_self)).await;
+        let _ =
+            tokio::task::spawn_blocking(move || standstill.through(raddle_exec::stop_self)).await;
     }
 
-    async fn control(&self, word: Word) -> Result<Step> {
-        match self.broker.control(self.tid, Control::new(word)).await {
+    async fn control(&self, word: ControlCommand) -> Result<Step> {
+        match self
+            .broker
+            .control(self.tid, ControlMessage::new(word))
+            .await
+        {
             // No worker had it and it is not over: its spec wants it back in the queue, where it stands.
-            Ok(Delivered::Applied(state)) if !state.is_terminal() && matches!(word, Word::Stop | Word::Kill) => {
+            Ok(DeliveryOutcome::Applied(state))
+                if !state.is_terminal()
+                    && matches!(word, ControlCommand::Stop | ControlCommand::Kill) =>
+            {
                 Ok(Step::Leave(RunOutcome::Interrupted))
             }
             Ok(_) | Err(Error::Finished(..) | Error::NotFound(_)) => Ok(Step::Continue),
@@ -384,8 +425,10 @@ impl<F: FnMut(RunEvent<'_>) -> ControlFlow<()>> Run<F> {
     /// Stops the task of the inline worker and waits for that. This run is about to report failure, so the task must not run after it.
     async fn stop_inline(&mut self) {
         if self.inline.is_some()
-            && self.control(Word::Stop).await.is_ok()
-            && timeout(LEAVE_WITHIN, Inline::work(&mut self.inline)).await.is_ok()
+            && self.control(ControlCommand::Stop).await.is_ok()
+            && timeout(LEAVE_WITHIN, Inline::work(&mut self.inline))
+                .await
+                .is_ok()
         {
             self.inline = None;
         }
@@ -406,7 +449,11 @@ impl<F: FnMut(RunEvent<'_>) -> ControlFlow<()>> Run<F> {
     }
 
     async fn conclude(self) -> Result<RunOutcome> {
-        let task = self.broker.task(self.tid).await?.ok_or(Error::NotFound(self.tid))?;
+        let task = self
+            .broker
+            .task(self.tid)
+            .await?
+            .ok_or(Error::NotFound(self.tid))?;
         Ok(RunOutcome::Finished(Box::new(task)))
     }
 }
@@ -417,11 +464,15 @@ const OUTPUT_LOST: &str = "some of its output could not be kept";
 impl Inline {
     fn start(worker: Worker) -> Self {
         let (shutdown, standstill) = (Shutdown::new(), worker.standstill());
-        Self { working: Box::pin(worker.run(shutdown.clone())), shutdown, standstill }
+        Self {
+            working: Box::pin(worker.run(shutdown.clone())),
+            shutdown,
+            standstill,
+        }
     }
 
     /// Works on, if there is one.
-    async fn work(inline: &mut Option<Self>) -> Result<Ended> {
+    async fn work(inline: &mut Option<Self>) -> Result<WorkerEnd> {
         match inline {
             Some(inline) => (&mut inline.working).await,
             None => std::future::pending().await,

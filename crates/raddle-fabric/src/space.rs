@@ -12,7 +12,10 @@ pub(crate) const BACKOFF: ExponentialBackoff =
     ExponentialBackoff::new(Duration::from_millis(500), Duration::from_secs(5));
 
 /// Tries `step` again while it fails as `is_full` says. Logs that once, and when it is over.
-pub async fn wait_for_space<T, E: Display, F>(is_full: impl Fn(&E) -> bool, mut step: impl FnMut() -> F) -> Result<T, E>
+pub async fn wait_for_space<T, E: Display, F>(
+    is_full: impl Fn(&E) -> bool,
+    mut step: impl FnMut() -> F,
+) -> Result<T, E>
 where
     F: Future<Output = Result<T, E>>,
 {
@@ -46,15 +49,25 @@ mod tests {
         let mut tried_at = Vec::new();
         let step = || {
             tried_at.push(began.elapsed().as_millis());
-            std::future::ready(if tried_at.len() < 7 { Err("full") } else { Ok(()) })
+            std::future::ready(if tried_at.len() < 7 {
+                Err("full")
+            } else {
+                Ok(())
+            })
         };
-        assert_eq!(wait_for_space(|error: &&str| *error == "full", step).await, Ok(()));
+        assert_eq!(
+            wait_for_space(|error: &&str| *error == "full", step).await,
+            Ok(())
+        );
         assert_eq!(tried_at, [0, 500, 1500, 3500, 7500, 12_500, 17_500]);
     }
 
     #[tokio::test(start_paused = true)]
     async fn another_error_is_not_waited_for() {
         let step = || std::future::ready(Err::<(), _>("damaged"));
-        assert_eq!(wait_for_space(|error: &&str| *error == "full", step).await, Err("damaged"));
+        assert_eq!(
+            wait_for_space(|error: &&str| *error == "full", step).await,
+            Err("damaged")
+        );
     }
 }

@@ -19,5 +19,7 @@ pub fn count(n: u64, what: &str) -> String {
 
 /// The text without what could move the cursor or change colours.
 pub fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+    text.chars()
+        .map(|c| if c.is_control() { '?' } else { c })
+        .collect()
 }

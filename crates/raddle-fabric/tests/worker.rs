@@ -4,8 +4,8 @@
 
 use std::{sync::Arc, time::Duration};
 
-use raddle_broker::{Error, Url, agent::Agent, connect, sqlite::Sqlite};
-use raddle_fabric::{Options, Shutdown, Worker, worker::EndReason};
+use raddle_broker::{BrokerUrl, Error, connect, remote::BrokerServer, sqlite::Sqlite};
+use raddle_fabric::{Options, Shutdown, Worker, worker::WorkerEndReason};
 use tokio::{
     sync::oneshot,
     time::{Instant, timeout},
@@ -14,13 +14,26 @@ use tokio::{
 const DEADLINE: Duration = Duration::from_secs(90);
 
 /// An agent, and a worker that reaches its broker through it.
-async fn behind_an_agent(dir: &tempfile::TempDir, give_up_after: Duration) -> (Worker, impl AsyncFnOnce()) {
+async fn behind_an_agent(
+    dir: &tempfile::TempDir,
+    give_up_after: Duration,
+) -> (Worker, impl AsyncFnOnce()) {
     let path = dir.path().join("agent.sock");
-    let agent = Agent::bind(&path, Arc::new(Sqlite::in_memory().await.unwrap())).await.unwrap();
+    let agent = BrokerServer::bind(&path, Arc::new(Sqlite::in_memory().await.unwrap()))
+        .await
+        .unwrap();
     let (stop, stopped) = oneshot::channel::<()>();
     let serving = tokio::spawn(agent.run(async { drop(stopped.await) }));
-    let broker = connect(&Url::Unix(path)).await.unwrap();
-    let worker = Worker::register(broker, Options { give_up_after, ..Options::resident() }).await.unwrap();
+    let broker = connect(&BrokerUrl::Unix(path)).await.unwrap();
+    let worker = Worker::register(
+        broker,
+        Options {
+            give_up_after,
+            ..Options::resident()
+        },
+    )
+    .await
+    .unwrap();
     let leave = async move || {
         drop(stop);
         serving.await.unwrap();
@@ -35,7 +48,9 @@ async fn a_worker_ends_when_its_agent_stays_away() {
     let (worker, leave) = behind_an_agent(&dir, patience).await;
     leave().await;
     let began = Instant::now();
-    let ended = timeout(DEADLINE, worker.run(Shutdown::new())).await.unwrap();
+    let ended = timeout(DEADLINE, worker.run(Shutdown::new()))
+        .await
+        .unwrap();
     assert!(matches!(ended, Err(Error::AgentGone { .. })), "{ended:?}");
     assert!(began.elapsed() >= patience, "{:?}", began.elapsed());
 }
@@ -49,5 +64,5 @@ async fn a_worker_that_waits_for_its_agent_can_be_stopped() {
     let working = tokio::spawn(worker.run(shutdown.clone()));
     (0..3).for_each(|_| shutdown.request());
     let ended = timeout(DEADLINE, working).await.unwrap().unwrap().unwrap();
-    assert_eq!((ended.reason, ended.tasks), (EndReason::Stopped, 0));
+    assert_eq!((ended.reason, ended.tasks), (WorkerEndReason::Stopped, 0));
 }

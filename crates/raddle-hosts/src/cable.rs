@@ -34,13 +34,27 @@ struct Loss {
 impl Cable {
     pub(crate) fn new(lan: &Lan, port: u8, host: &Namespace, interface: &str) -> Self {
         let (switch, interface) = (Arc::clone(&lan.switch), interface.to_owned());
-        let cable = Self { switch, port, interface, loss: Mutex::default(), ways: OnceLock::new() };
+        let cable = Self {
+            switch,
+            port,
+            interface,
+            loss: Mutex::default(),
+            ways: OnceLock::new(),
+        };
         let (plug, interface, keeper) = (cable.plug_name(), cable.interface(), host.keeper());
         let switch = &cable.switch.namespace;
-        switch.ip(&format!("link add {plug} type veth peer name {interface} netns {keeper}"));
+        switch.ip(&format!(
+            "link add {plug} type veth peer name {interface} netns {keeper}"
+        ));
         switch.ip(&format!("link set {plug} master switch up"));
-        host.ip(&format!("address add {}/24 broadcast + dev {interface}", cable.ipv4()));
-        host.ip(&format!("address add {}/64 dev {interface} nodad", cable.ipv6()));
+        host.ip(&format!(
+            "address add {}/24 broadcast + dev {interface}",
+            cable.ipv4()
+        ));
+        host.ip(&format!(
+            "address add {}/64 dev {interface} nodad",
+            cable.ipv6()
+        ));
         host.ip(&format!("link set {interface} up"));
         cable
     }
@@ -52,7 +66,16 @@ impl Cable {
 
     /// The host's other address at it.
     pub fn ipv6(&self) -> Ipv6Addr {
-        Ipv6Addr::new(0xfd00, 0, 0, self.switch.number.into(), 0, 0, 0, self.port.into())
+        Ipv6Addr::new(
+            0xfd00,
+            0,
+            0,
+            self.switch.number.into(),
+            0,
+            0,
+            0,
+            self.port.into(),
+        )
     }
 
     /// The host's name of what it is plugged into.
@@ -62,12 +85,16 @@ impl Cable {
 
     /// Pulls it out of the switch. The host can notice that, others cannot.
     pub fn pull(&self) {
-        self.switch.namespace.ip(&format!("link set {} down", self.plug_name()));
+        self.switch
+            .namespace
+            .ip(&format!("link set {} down", self.plug_name()));
     }
 
     /// Plugs it in again.
     pub fn plug(&self) {
-        self.switch.namespace.ip(&format!("link set {} up", self.plug_name()));
+        self.switch
+            .namespace
+            .ip(&format!("link set {} up", self.plug_name()));
     }
 
     /// From now on so many percent of what the host sends are lost. What is sent to it arrives.
@@ -93,7 +120,12 @@ impl Cable {
     /// Cuts it where it would be plugged in, and puts a gap there that frames are carried over.
     fn ways(&self) -> &[Way; 2] {
         self.ways.get_or_init(|| {
-            let (switch, plug, gap, far) = (&self.switch.namespace, self.plug_name(), self.gap_name(), self.far_name());
+            let (switch, plug, gap, far) = (
+                &self.switch.namespace,
+                self.plug_name(),
+                self.gap_name(),
+                self.far_name(),
+            );
             switch.ip(&format!("link add {gap} type veth peer name {far}"));
             switch.ip(&format!("link set {plug} nomaster"));
             switch.ip(&format!("link set {gap} up"));
@@ -108,14 +140,20 @@ impl Cable {
         change(&mut loss);
         let nft = |words: &str| self.switch.namespace.run("nft", words);
         // A chain for each cable, so that they can be set apart from each other.
-        let (plug, chain) =
-            (format!("{{ {}, {} }}", self.plug_name(), self.far_name()), format!("bridge lan {}", self.plug_name()));
-        nft(&format!("add chain {chain} {{ type filter hook forward priority 0 ; }}"));
+        let (plug, chain) = (
+            format!("{{ {}, {} }}", self.plug_name(), self.far_name()),
+            format!("bridge lan {}", self.plug_name()),
+        );
+        nft(&format!(
+            "add chain {chain} {{ type filter hook forward priority 0 ; }}"
+        ));
         nft(&format!("flush chain {chain}"));
         for (way, percent) in [("iifname", loss.from_host), ("oifname", loss.to_host)] {
             match percent {
                 0 => {}
-                1..100 => nft(&format!("add rule {chain} {way} {plug} numgen random mod 100 < {percent} drop")),
+                1..100 => nft(&format!(
+                    "add rule {chain} {way} {plug} numgen random mod 100 < {percent} drop"
+                )),
                 _ => nft(&format!("add rule {chain} {way} {plug} drop")),
             }
         }
@@ -141,9 +179,13 @@ impl Drop for Cable {
     fn drop(&mut self) {
         // A second panic would hide the first.
         if !thread::panicking() {
-            self.switch.namespace.ip(&format!("link delete {}", self.plug_name()));
+            self.switch
+                .namespace
+                .ip(&format!("link delete {}", self.plug_name()));
             if self.ways.get().is_some() {
-                self.switch.namespace.ip(&format!("link delete {}", self.gap_name()));
+                self.switch
+                    .namespace
+                    .ip(&format!("link delete {}", self.gap_name()));
             }
         }
     }

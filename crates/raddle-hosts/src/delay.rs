@@ -39,7 +39,10 @@ pub(crate) struct Way {
 impl Way {
     /// From one socket to another.
     fn new(from: Arc<OwnedFd>, to: Arc<OwnedFd>) -> Self {
-        let way = Self { micros: Arc::default(), has_ended: Arc::default() };
+        let way = Self {
+            micros: Arc::default(),
+            has_ended: Arc::default(),
+        };
         let (micros, has_ended) = (Arc::clone(&way.micros), Arc::clone(&way.has_ended));
         thread::Builder::new()
             .name("cable".into())
@@ -50,7 +53,8 @@ impl Way {
 
     /// From now on, what comes takes so long.
     pub(crate) fn set(&self, delay: Duration) {
-        self.micros.store(delay.as_micros() as u64, Ordering::Relaxed);
+        self.micros
+            .store(delay.as_micros() as u64, Ordering::Relaxed);
     }
 }
 
@@ -69,15 +73,27 @@ pub(crate) fn between(process: u32, interfaces: [String; 2]) -> [Way; 2] {
         let [one, other] = interfaces.map(|interface| socket(&interface));
         Ok([one?, other?])
     };
-    let sockets = thread::spawn(open).join().expect("it does not panic").expect("sockets for frames");
+    let sockets = thread::spawn(open)
+        .join()
+        .expect("it does not panic")
+        .expect("sockets for frames");
     let [one, other] = sockets.map(Arc::new);
-    [Way::new(Arc::clone(&one), Arc::clone(&other)), Way::new(other, one)]
+    [
+        Way::new(Arc::clone(&one), Arc::clone(&other)),
+        Way::new(other, one),
+    ]
 }
 
 /// A socket for all frames of an interface. Before each stands what the kernel has left to do to it, such as its checksum.
 fn socket(interface: &str) -> io::Result<OwnedFd> {
     let protocol = (libc::ETH_P_ALL as u16).to_be();
-    let result = |value: i32| if value < 0 { Err(io::Error::last_os_error()) } else { Ok(value) };
+    let result = |value: i32| {
+        if value < 0 {
+            Err(io::Error::last_os_error())
+        } else {
+            Ok(value)
+        }
+    };
     let name = std::ffi::CString::new(interface)?;
     // SAFETY: plain integers; the descriptor is nobody's yet.
     let socket = unsafe {
@@ -88,13 +104,27 @@ fn socket(interface: &str) -> io::Result<OwnedFd> {
         let (on, length) = (1_i32, size_of::<i32>() as libc::socklen_t);
         // SAFETY: the option is an integer of this length.
         result(unsafe {
-            libc::setsockopt(socket.as_raw_fd(), libc::SOL_PACKET, option, (&raw const on).cast(), length)
+            libc::setsockopt(
+                socket.as_raw_fd(),
+                libc::SOL_PACKET,
+                option,
+                (&raw const on).cast(),
+                length,
+            )
         })?;
     }
     // SAFETY: all bytes of it may be zero, and the name ends with one.
-    let (mut address, index) =
-        unsafe { (std::mem::zeroed::<libc::sockaddr_ll>(), libc::if_nametoindex(name.as_ptr())) };
-    (address.sll_family, address.sll_protocol, address.sll_ifindex) = (libc::AF_PACKET as u16, protocol, index as i32);
+    let (mut address, index) = unsafe {
+        (
+            std::mem::zeroed::<libc::sockaddr_ll>(),
+            libc::if_nametoindex(name.as_ptr()),
+        )
+    };
+    (
+        address.sll_family,
+        address.sll_protocol,
+        address.sll_ifindex,
+    ) = (libc::AF_PACKET as u16, protocol, index as i32);
     let length = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
     // SAFETY: the address is of the family that the socket has, and of this length.
     result(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length) })?;
@@ -111,8 +141,13 @@ fn carry(from: &OwnedFd, to: &OwnedFd, micros: &AtomicU64, has_ended: &AtomicBoo
                 let _ = rustix::io::write(to, &frame);
             }
         }
-        let left = under_way.front().map_or(LOOK, |(due, _)| due.saturating_duration_since(now).min(LOOK));
-        let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
+        let left = under_way.front().map_or(LOOK, |(due, _)| {
+            due.saturating_duration_since(now).min(LOOK)
+        });
+        let timeout = Timespec {
+            tv_sec: left.as_secs() as i64,
+            tv_nsec: i64::from(left.subsec_nanos()),
+        };
         let _ = poll(&mut [PollFd::new(from, PollFlags::IN)], Some(&timeout));
         // An error says that the interface was down for a while.
         while let Ok(length) = rustix::io::read(from, &mut frame) {

@@ -23,7 +23,11 @@ impl Host {
         let name = format!("host{}-{port}", lan.switch.number);
         let namespace = Namespace::new(&name);
         let cables = vec![Cable::new(lan, port, &namespace, "eth0")];
-        Self { cables, namespace, name }
+        Self {
+            cables,
+            namespace,
+            name,
+        }
     }
 
     /// What it is called.
@@ -54,7 +58,12 @@ impl Host {
     /// Puts it on another network as well, at `eth1` and so on.
     pub fn join(&mut self, lan: &Lan) {
         let interface = format!("eth{}", self.cables.len());
-        self.cables.push(Cable::new(lan, lan.switch.port(), &self.namespace, &interface));
+        self.cables.push(Cable::new(
+            lan,
+            lan.switch.port(),
+            &self.namespace,
+            &interface,
+        ));
     }
 
     /// A program that is to run there. What is spawned is its process, and not one that has it for a child.

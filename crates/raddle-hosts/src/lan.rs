@@ -29,11 +29,20 @@ impl Lan {
         let number = MADE.fetch_add(1, Ordering::Relaxed);
         let namespace = Namespace::new("switch");
         // It passes frames on, to all who may listen, and has no address itself.
-        namespace.run("sysctl", "-q net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1");
+        namespace.run(
+            "sysctl",
+            "-q net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1",
+        );
         namespace.ip("link add switch type bridge mcast_snooping 0");
         namespace.ip("link set switch up");
         namespace.run("nft", "add table bridge lan");
-        Self { switch: Arc::new(Switch { namespace, number, ports: AtomicU8::new(1) }) }
+        Self {
+            switch: Arc::new(Switch {
+                namespace,
+                number,
+                ports: AtomicU8::new(1),
+            }),
+        }
     }
 
     /// Makes a host that is on this network, at `eth0`.

@@ -45,12 +45,21 @@ impl Namespace {
         let mut unshare = Command::new("unshare");
         unshare.args(["--net", "--uts", "--", "sh", "-c", KEEPER, name]);
         // A group of its own: when the test's is killed, it is the one that cleans up.
-        unshare.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped());
+        unshare
+            .process_group(0)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
         let mut keeper = unshare.spawn().expect("unshare runs");
         let mut kept = String::new();
-        let said = keeper.stdout.take().map(|said| BufReader::new(said).read_line(&mut kept));
+        let said = keeper
+            .stdout
+            .take()
+            .map(|said| BufReader::new(said).read_line(&mut kept));
         let namespace = Self { keeper };
-        assert!(matches!(said, Some(Ok(_))) && kept == "kept\n", "a network namespace cannot be made: is this root?");
+        assert!(
+            matches!(said, Some(Ok(_))) && kept == "kept\n",
+            "a network namespace cannot be made: is this root?"
+        );
         namespace.ip("link set lo up");
         namespace
     }
@@ -63,7 +72,11 @@ impl Namespace {
     /// A program that is to run there. It is the process that is started, and not a child of it.
     pub(crate) fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new("nsenter");
-        command.args(["--net", "--uts", "--target"]).arg(self.keeper().to_string()).arg("--").arg(program);
+        command
+            .args(["--net", "--uts", "--target"])
+            .arg(self.keeper().to_string())
+            .arg("--")
+            .arg(program);
         command
     }
 
@@ -74,9 +87,17 @@ impl Namespace {
 
     /// Runs a program there to its end, which must be a good one.
     pub(crate) fn run(&self, program: &str, words: &str) {
-        let output = self.command(program).args(words.split_whitespace()).output().expect("nsenter runs");
+        let output = self
+            .command(program)
+            .args(words.split_whitespace())
+            .output()
+            .expect("nsenter runs");
         let errors = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{program} {words}: {} {errors}", output.status);
+        assert!(
+            output.status.success(),
+            "{program} {words}: {} {errors}",
+            output.status
+        );
     }
 
     /// The processes there, but for the one that keeps it.
@@ -85,11 +106,14 @@ impl Namespace {
             let link = PathBuf::from(format!("/proc/{pid}/ns/net"));
             fs::metadata(link).map(|meta| (meta.dev(), meta.ino())).ok()
         };
-        let Some(here) = place(self.keeper()) else { return Vec::new() };
+        let Some(here) = place(self.keeper()) else {
+            return Vec::new();
+        };
         let all = fs::read_dir("/proc").expect("there is /proc").flatten();
         let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
         // Those that have ended, and wait for their parents, are nowhere.
-        pids.filter(|pid| *pid != self.keeper() && place(*pid) == Some(here)).collect()
+        pids.filter(|pid| *pid != self.keeper() && place(*pid) == Some(here))
+            .collect()
     }
 
     /// Ends all processes there, and waits until they are gone.
@@ -100,8 +124,14 @@ impl Namespace {
             if left.is_empty() {
                 return;
             }
-            assert!(Instant::now() < deadline, "processes cannot be killed: {left:?}");
-            for pid in left.iter().filter_map(|pid| Pid::from_raw(i32::try_from(*pid).ok()?)) {
+            assert!(
+                Instant::now() < deadline,
+                "processes cannot be killed: {left:?}"
+            );
+            for pid in left
+                .iter()
+                .filter_map(|pid| Pid::from_raw(i32::try_from(*pid).ok()?))
+            {
                 // It may have ended by itself.
                 let _ = kill_process(pid, Signal::KILL);
             }

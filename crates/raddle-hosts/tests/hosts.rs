@@ -38,9 +38,16 @@ print(len(back))
 ";
 
 fn echo(host: &Host) -> Child {
-    let mut echo = host.command("python3").args(["-c", ECHO]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut echo = host
+        .command("python3")
+        .args(["-c", ECHO])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
     let mut line = String::new();
-    BufReader::new(echo.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    BufReader::new(echo.stdout.take().unwrap())
+        .read_line(&mut line)
+        .unwrap();
     assert_eq!(line, "ready\n");
     echo
 }
@@ -51,14 +58,21 @@ fn ask(asking: &Host, address: IpAddr) -> u32 {
         IpAddr::V4(address) => address.to_ipv6_mapped(),
         IpAddr::V6(address) => address,
     };
-    let output = asking.command("python3").args(["-c", ASK, &address.to_string()]).output().unwrap();
+    let output = asking
+        .command("python3")
+        .args(["-c", ASK, &address.to_string()])
+        .output()
+        .unwrap();
     let said = String::from_utf8(output.stdout).unwrap();
-    said.trim().parse().unwrap_or_else(|_| panic!("{said} {}", String::from_utf8_lossy(&output.stderr)))
+    said.trim()
+        .parse()
+        .unwrap_or_else(|_| panic!("{said} {}", String::from_utf8_lossy(&output.stderr)))
 }
 
 fn is_alive(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
+    stat.rsplit_once(") ")
+        .is_some_and(|(_, rest)| !rest.starts_with('Z'))
 }
 
 fn until(what: &str, mut is_so: impl FnMut() -> bool) {
@@ -82,7 +96,11 @@ fn hosts_reach_each_other_and_nobody_else_does() {
         assert_eq!(ask(&two, address), 100);
         assert_eq!(ask(&stranger, address), 0);
     }
-    let name = two.command("cat").arg("/proc/sys/kernel/hostname").output().unwrap();
+    let name = two
+        .command("cat")
+        .arg("/proc/sys/kernel/hostname")
+        .output()
+        .unwrap();
     assert_eq!(String::from_utf8(name.stdout).unwrap().trim(), two.name());
     one.kill();
     echo.wait().unwrap();
@@ -120,7 +138,11 @@ fn cables_are_pulled_and_plugged_and_lose_in_either_way() {
     assert_eq!(ask(&two, address), 100);
 
     two.cable().lose_to_host(100);
-    assert_eq!((ask(&two, address), ask(&three, address)), (0, 100), "one way, and one host");
+    assert_eq!(
+        (ask(&two, address), ask(&three, address)),
+        (0, 100),
+        "one way, and one host"
+    );
     two.cable().lose_to_host(0);
     two.cable().lose_from_host(100);
     assert_eq!((ask(&two, address), ask(&three, address)), (0, 100));
@@ -129,7 +151,10 @@ fn cables_are_pulled_and_plugged_and_lose_in_either_way() {
 
     two.cable().lose_from_host(50);
     let came = ask(&two, address);
-    assert!((15..=85).contains(&came), "{came} of 100 with half of them lost");
+    assert!(
+        (15..=85).contains(&came),
+        "{came} of 100 with half of them lost"
+    );
     drop(one);
     echo.wait().unwrap();
 }
@@ -170,7 +195,11 @@ fn cables_may_be_slow_in_either_way() {
     let mut echo = echo(&one);
     let address = one.ipv4().to_string();
     let run = |host: &Host, what: &str| {
-        let output = host.command("python3").args(["-c", what, &address]).output().unwrap();
+        let output = host
+            .command("python3")
+            .args(["-c", what, &address])
+            .output()
+            .unwrap();
         String::from_utf8(output.stdout).unwrap().trim().to_owned()
     };
     let ping = |host: &Host| run(host, PING).parse::<u32>().unwrap();
@@ -183,9 +212,19 @@ fn cables_may_be_slow_in_either_way() {
     two.cable().delay_to_host(Duration::ZERO);
     two.cable().delay_from_host(Duration::from_millis(10));
     // What is large, and not yet in packets, is carried as well.
-    let mut server = one.command("python3").args(["-c", SEND]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut server = one
+        .command("python3")
+        .args(["-c", SEND])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
     let mut ready = [0; 6];
-    server.stdout.as_mut().unwrap().read_exact(&mut ready).unwrap();
+    server
+        .stdout
+        .as_mut()
+        .unwrap()
+        .read_exact(&mut ready)
+        .unwrap();
     assert_eq!(run(&two, SEND), "!");
     server.wait().unwrap();
     // And it can be lost, and pulled.
@@ -211,7 +250,12 @@ fn nothing_is_left_after_a_drop_or_a_panic() {
     // Who has left his session, and his parent, is found as well.
     let daemon = "setsid sh -c 'echo $$; exec sleep 600' & exit";
     let run = |host: &Host| {
-        let child = host.command("sh").args(["-c", daemon]).stdout(Stdio::piped()).spawn().unwrap();
+        let child = host
+            .command("sh")
+            .args(["-c", daemon])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
         let said = String::from_utf8(read_line(child)).unwrap();
         said.trim().parse::<u32>().unwrap()
     };
@@ -232,7 +276,9 @@ fn nothing_is_left_after_a_drop_or_a_panic() {
 
 fn read_line(mut child: Child) -> Vec<u8> {
     let mut line = Vec::new();
-    BufReader::new(child.stdout.take().unwrap()).read_until(b'\n', &mut line).unwrap();
+    BufReader::new(child.stdout.take().unwrap())
+        .read_until(b'\n', &mut line)
+        .unwrap();
     child.wait().unwrap();
     line
 }
@@ -251,15 +297,28 @@ fn nothing_is_left_when_the_test_is_killed() {
         return;
     }
     let mut test = Command::new("/proc/self/exe");
-    test.args(["--exact", "nothing_is_left_when_the_test_is_killed", "--nocapture"]).env("TO_BE_KILLED", "1");
+    test.args([
+        "--exact",
+        "nothing_is_left_when_the_test_is_killed",
+        "--nocapture",
+    ])
+    .env("TO_BE_KILLED", "1");
     let mut test = test.stdout(Stdio::piped()).spawn().unwrap();
     let said = BufReader::new(test.stdout.take().unwrap());
-    let pid = said.lines().find_map(|line| line.unwrap().strip_prefix("pid ")?.parse().ok()).unwrap();
+    let pid = said
+        .lines()
+        .find_map(|line| line.unwrap().strip_prefix("pid ")?.parse().ok())
+        .unwrap();
     assert!(is_alive(pid));
     let keepers = || {
-        let all = fs::read_dir("/proc").unwrap().flatten().filter_map(|p| p.file_name().to_str()?.parse::<u32>().ok());
-        let status = |pid: u32| fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-        all.filter(|pid| status(*pid).contains(&format!("\nPPid:\t{}\n", test.id()))).collect::<Vec<_>>()
+        let all = fs::read_dir("/proc")
+            .unwrap()
+            .flatten()
+            .filter_map(|p| p.file_name().to_str()?.parse::<u32>().ok());
+        let status =
+            |pid: u32| fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        all.filter(|pid| status(*pid).contains(&format!("\nPPid:\t{}\n", test.id())))
+            .collect::<Vec<_>>()
     };
     let (before, mut left) = (keepers(), keepers());
     assert_eq!(before.len(), 3, "a switch, a host, and what runs there");

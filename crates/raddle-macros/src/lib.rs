@@ -1,45 +1,52 @@
-//! The attributes of Raddle. They are documented where applications find them, in the crate `raddle`.
+//! The attributes of Raddle. The crate `raddle` documents them for applications.
 
 mod main_function;
 mod routine;
 
 use proc_macro::TokenStream;
 
-/// What this build of `raddle` offers.
-const FEATURES: Features = Features { calls: cfg!(feature = "pool"), tasks: cfg!(feature = "queue") };
+/// Features of this build of `raddle`.
+const FEATURES: Features = Features {
+    calls: cfg!(feature = "pool"),
+    tasks: cfg!(feature = "queue"),
+};
 
 /// Which functions are generated beside a routine.
 #[derive(Clone, Copy)]
 struct Features {
-    /// The call of a routine in a pool.
+    /// A function that calls the routine in a pool.
     calls: bool,
-    /// The task that runs a routine.
+    /// A function that creates a task for the routine.
     tasks: bool,
 }
 
-/// Makes a function one that other processes can run: called in a pool, or as a task.
+/// Makes a function callable from other processes, in a pool or as a task.
 #[proc_macro_attribute]
 pub fn routine(options: TokenStream, item: TokenStream) -> TokenStream {
     let expanded = routine::expand(options.into(), item.clone().into(), FEATURES);
-    or_as_it_was(expanded, || routine::with_a_body(item.into()))
+    or_original_item(expanded, || routine::without_declaration(item.into()))
 }
 
-/// Makes methods and associated functions routines: those in this `impl` block that have `#[raddle::routine]`.
+/// Makes the methods and associated functions of this `impl` block with `#[raddle::routine]`
+/// routines.
 #[proc_macro_attribute]
 pub fn routines(options: TokenStream, item: TokenStream) -> TokenStream {
     let expanded = routine::expand_impl(options.into(), item.clone().into(), FEATURES);
-    or_as_it_was(expanded, || routine::untouched(item.into()))
+    or_original_item(expanded, || routine::without_attributes(item.into()))
 }
 
 /// Makes a program its own worker.
 #[proc_macro_attribute]
 pub fn main(options: TokenStream, item: TokenStream) -> TokenStream {
     let expanded = main_function::expand(options.into(), item.into());
-    expanded.unwrap_or_else(syn::Error::into_compile_error).into()
+    expanded
+        .unwrap_or_else(syn::Error::into_compile_error)
+        .into()
 }
 
-/// What is refused stays there, so that its other uses are not errors as well.
-fn or_as_it_was(
+/// Emits the original item after a compile error, so that its uses are not reported as errors as
+/// well.
+fn or_original_item(
     expanded: syn::Result<proc_macro2::TokenStream>,
     item: impl FnOnce() -> proc_macro2::TokenStream,
 ) -> TokenStream {

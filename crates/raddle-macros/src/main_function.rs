@@ -1,4 +1,4 @@
-//! `#[raddle::main]`: what has to happen before the first thread, then the function.
+//! `#[raddle::main]`: runs the setup that must precede the first thread, then the function.
 
 use proc_macro2::TokenStream;
 use quote::quote;
@@ -8,12 +8,24 @@ pub(crate) fn expand(options: TokenStream, item: TokenStream) -> Result<TokenStr
     if !options.is_empty() {
         return Err(Error::new(options.span(), "#[raddle::main] has no options"));
     }
-    let ItemFn { attrs, vis, sig, block, .. } = syn::parse2(item)?;
+    let ItemFn {
+        attrs,
+        vis,
+        sig,
+        block,
+        ..
+    } = syn::parse2(item)?;
     if sig.ident != "main" {
-        return Err(Error::new(sig.ident.span(), "#[raddle::main] is for the function `main`"));
+        return Err(Error::new(
+            sig.ident.span(),
+            "#[raddle::main] is for the function `main`",
+        ));
     }
     if !sig.inputs.is_empty() {
-        return Err(Error::new(sig.inputs.span(), "`main` takes no arguments: std::env::args has them"));
+        return Err(Error::new(
+            sig.inputs.span(),
+            "`main` takes no arguments: std::env::args has them",
+        ));
     }
     let (ident, output) = (&sig.ident, &sig.output);
     let body = match sig.asyncness {
@@ -23,7 +35,7 @@ pub(crate) fn expand(options: TokenStream, item: TokenStream) -> Result<TokenStr
     Ok(quote! {
         #(#attrs)*
         #vis fn #ident() #output {
-            // Runners, and workers, are this same program: they do not get past this.
+            // Runners and workers are this same program: for them, `enter` does not return.
             ::raddle::__private::enter(::core::option_env!("CARGO_PKG_VERSION"));
             #body
         }
@@ -35,8 +47,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_main_is_refused_with_a_word_of_why() {
-        for (options, item, said) in [
+    fn refuses_invalid_main_functions() {
+        for (options, item, message_part) in [
             (
                 quote!(flavor = "x"),
                 quote!(
@@ -66,26 +78,38 @@ mod tests {
                 "expected",
             ),
         ] {
-            let message = expand(options, item).expect_err("it is refused").to_string();
-            assert!(message.contains(said), "{message}");
+            let message = expand(options, item)
+                .expect_err("it is refused")
+                .to_string();
+            assert!(message.contains(message_part), "{message}");
         }
     }
 
     #[test]
     fn only_an_async_main_has_a_runtime() {
-        let written = |item| expand(TokenStream::new(), item).expect("it is one").to_string();
+        let expanded = |item| {
+            expand(TokenStream::new(), item)
+                .expect("it is one")
+                .to_string()
+        };
         assert!(
-            written(quote!(
+            expanded(quote!(
                 async fn main() -> u8 {
                     0
                 }
             ))
             .contains("block_on")
         );
-        let plain = written(quote!(
+        let plain = expanded(quote!(
             fn main() {}
         ));
-        assert!(plain.contains("enter") && !plain.contains("block_on"), "{plain}");
-        assert!(plain.contains("option_env ! (\"CARGO_PKG_VERSION\")"), "the version of the program: {plain}");
+        assert!(
+            plain.contains("enter") && !plain.contains("block_on"),
+            "{plain}"
+        );
+        assert!(
+            plain.contains("option_env ! (\"CARGO_PKG_VERSION\")"),
+            "the version of the program: {plain}"
+        );
     }
 }

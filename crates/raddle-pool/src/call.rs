@@ -10,7 +10,7 @@ use std::{
 };
 
 use futures_core::Stream;
-use raddle_core::routine::{Encoding, Packed};
+use raddle_core::routine::{EncodedArgs, Encoding};
 use raddle_wire::{
     PROTOCOL,
     v1::{self, exception::Kind},
@@ -19,63 +19,74 @@ use serde::de::DeserializeOwned;
 use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
 
 use crate::{
-    CallError, Never, On,
-    connection::{Outgoing, Replies, Step},
-    scope::{Scope, To},
+    CallError, CallTarget, Never,
+    connection::{CallEvent, CallRequest, ReplyStream},
+    scope::{CallDestination, Scope},
 };
 
 /// A call of a function. It is made when it is first polled, and cancelled when it is dropped.
 #[must_use = "a call is made when it is awaited"]
 pub struct Call<T, E = Never> {
-    state: State,
+    state: CallState,
     result: PhantomData<fn() -> Result<T, E>>,
 }
 
 /// A call of a function that gives items. It is made when the first is asked for, and cancelled when it is dropped.
 #[must_use = "a call is made when the first item is asked for"]
 pub struct CallStream<T> {
-    state: State,
+    state: CallState,
     result: PhantomData<fn() -> T>,
 }
 
-enum State {
-    Prepared(Box<Prepared>),
-    Calling(Pin<Box<dyn Future<Output = Result<Taken, CallError>> + Send>>),
+enum CallState {
+    Prepared(Box<PreparedCall>),
+    Calling(Pin<Box<dyn Future<Output = Result<TakenCall, CallError>> + Send>>),
     /// And how long it may still take. The worker ends it then too, unless its thread is blocked.
-    Called(Box<Replies>, Option<Pin<Box<Sleep>>>),
+    Called(Box<ReplyStream>, Option<Pin<Box<Sleep>>>),
     Over,
 }
 
 /// What comes back of a call that was taken, and until when.
-type Taken = (Replies, Option<Instant>);
+type TakenCall = (ReplyStream, Option<Instant>);
 
-struct Prepared {
+struct PreparedCall {
     routine: &'static str,
-    arguments: Packed,
+    arguments: EncodedArgs,
     scope: Scope,
     timeout: Option<Duration>,
     key: Option<u64>,
 }
 
-impl State {
-    fn new(routine: &'static str, arguments: Packed) -> Self {
+impl CallState {
+    fn new(routine: &'static str, arguments: EncodedArgs) -> Self {
         // Where it is written counts, not where it is awaited: it may be handed to another task.
         let scope = Scope::current();
-        Self::Prepared(Box::new(Prepared { routine, arguments, scope, timeout: None, key: None }))
+        Self::Prepared(Box::new(PreparedCall {
+            routine,
+            arguments,
+            scope,
+            timeout: None,
+            key: None,
+        }))
     }
 
-    fn prepare(&mut self, change: impl FnOnce(&mut Prepared)) {
+    fn prepare(&mut self, change: impl FnOnce(&mut PreparedCall)) {
         if let Self::Prepared(prepared) = self {
             change(prepared);
         }
     }
 
     /// The next thing that is heard of it, and how values in that are written. The call is made, if it was not.
-    fn poll_step(&mut self, cx: &mut Context<'_>) -> Poll<Result<(Step, Encoding), CallError>> {
+    fn poll_step(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(CallEvent, Encoding), CallError>> {
         loop {
             match self {
                 Self::Prepared(_) => {
-                    let Self::Prepared(prepared) = std::mem::replace(self, Self::Over) else { unreachable!("as seen") };
+                    let Self::Prepared(prepared) = std::mem::replace(self, Self::Over) else {
+                        unreachable!("as seen")
+                    };
                     *self = Self::Calling(Box::pin(prepared.call()));
                 }
                 Self::Calling(calling) => match ready!(calling.as_mut().poll(cx)) {
@@ -90,7 +101,11 @@ impl State {
                 },
                 Self::Called(replies, timer) => {
                     let Poll::Ready(step) = replies.poll_next(cx) else {
-                        ready!(timer.as_mut().map_or(Poll::Pending, |timer| timer.as_mut().poll(cx)));
+                        ready!(
+                            timer
+                                .as_mut()
+                                .map_or(Poll::Pending, |timer| timer.as_mut().poll(cx))
+                        );
                         *self = Self::Over;
                         return Poll::Ready(Err(CallError::TimedOut));
                     };
@@ -100,7 +115,7 @@ impl State {
                     }
                     return Poll::Ready(Ok((step, encoding)));
                 }
-                Self::Over => return Poll::Ready(Ok((Step::End, Encoding::default()))),
+                Self::Over => return Poll::Ready(Ok((CallEvent::End, Encoding::default()))),
             }
         }
     }
@@ -113,13 +128,13 @@ impl State {
     {
         loop {
             let value = match ready!(self.poll_step(cx)) {
-                Ok((Step::Taken, _)) => continue,
-                Ok((Step::Item(value) | Step::Result(value), encoding)) => {
+                Ok((CallEvent::Taken, _)) => continue,
+                Ok((CallEvent::Item(value) | CallEvent::Result(value), encoding)) => {
                     encoding.read(&value).map_err(CallError::Result)
                 }
-                Ok((Step::End, _)) => return Poll::Ready(None),
-                Ok((Step::Exception(exception), encoding)) => Err(thrown(exception, encoding)),
-                Ok((Step::Refused(error), _)) => Err(error.into()),
+                Ok((CallEvent::End, _)) => return Poll::Ready(None),
+                Ok((CallEvent::Exception(exception), encoding)) => Err(thrown(exception, encoding)),
+                Ok((CallEvent::Refused(error), _)) => Err(error.into()),
                 Err(error) => Err(error.widen()),
             };
             if value.is_err() {
@@ -130,13 +145,19 @@ impl State {
     }
 }
 
-impl Prepared {
-    async fn call(self) -> Result<Taken, CallError> {
-        let Self { routine, arguments, scope, timeout, key } = self;
+impl PreparedCall {
+    async fn call(self) -> Result<TakenCall, CallError> {
+        let Self {
+            routine,
+            arguments,
+            scope,
+            timeout,
+            key,
+        } = self;
         let proxy = match &scope.to {
-            To::Nowhere => return Err(CallError::NoPool),
-            To::Proxy(proxy) => proxy.clone(),
-            To::Route(route) => route.proxy().await?,
+            CallDestination::Nowhere => return Err(CallError::NoPool),
+            CallDestination::Proxy(proxy) => proxy.clone(),
+            CallDestination::Route(route) => route.proxy().await?,
         };
         let rewrite = arguments.rewrite();
         let arguments = arguments.finish().map_err(CallError::Arguments)?;
@@ -146,7 +167,10 @@ impl Prepared {
         }
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let (traceparent, tracestate) = match scope.trace() {
-            Some(trace) => (trace.parent.to_string(), trace.state.as_ref().map(ToString::to_string)),
+            Some(trace) => (
+                trace.parent.to_string(),
+                trace.state.as_ref().map(ToString::to_string),
+            ),
             None => (String::new(), None),
         };
         let call = v1::Call {
@@ -161,11 +185,14 @@ impl Prepared {
             depth: scope.depth,
             ..v1::Call::default()
         };
-        let outgoing = Outgoing::new(call, rewrite, scope.values, key).map_err(CallError::Arguments)?;
+        let outgoing =
+            CallRequest::new(call, rewrite, scope.values, key).map_err(CallError::Arguments)?;
         let dispatch = proxy.dispatch(outgoing, timeout);
         let replies = match deadline {
             None => dispatch.await?,
-            Some(deadline) => timeout_at(deadline, dispatch).await.unwrap_or(Err(CallError::TimedOut))?,
+            Some(deadline) => timeout_at(deadline, dispatch)
+                .await
+                .unwrap_or(Err(CallError::TimedOut))?,
         };
         Ok((replies, deadline))
     }
@@ -176,14 +203,14 @@ macro_rules! prepared {
     ($call:ident < $($of:ident),+ >) => {
         impl<$($of),+> $call<$($of),+> {
             /// A call of the routine of this name.
-            pub fn new(routine: &'static str, arguments: Packed) -> Self {
-                Self { state: State::new(routine, arguments), result: PhantomData }
+            pub fn new(routine: &'static str, arguments: EncodedArgs) -> Self {
+                Self { state: CallState::new(routine, arguments), result: PhantomData }
             }
 
             /// Makes it on this pool, or by this proxy, wherever it is written.
-            pub fn on(mut self, on: impl On) -> Self {
+            pub fn on(mut self, on: impl CallTarget) -> Self {
                 let proxy = on.proxy().clone();
-                self.state.prepare(|prepared| prepared.scope.to = To::Proxy(proxy));
+                self.state.prepare(|prepared| prepared.scope.to = CallDestination::Proxy(proxy));
                 self
             }
 
@@ -205,7 +232,7 @@ macro_rules! prepared {
         impl<$($of),+> fmt::Debug for $call<$($of),+> {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 let routine = match &self.state {
-                    State::Prepared(prepared) => Some(prepared.routine),
+                    CallState::Prepared(prepared) => Some(prepared.routine),
                     _ => None,
                 };
                 f.debug_struct(stringify!($call)).field("routine", &routine).finish_non_exhaustive()
@@ -222,7 +249,7 @@ impl<T: DeserializeOwned + 'static, E: DeserializeOwned + 'static> Future for Ca
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let outcome = ready!(self.state.poll_value(cx));
-        self.state = State::Over;
+        self.state = CallState::Over;
         let none = || Err(CallError::Result("the routine ended without one".into()));
         Poll::Ready(outcome.unwrap_or_else(none))
     }
@@ -244,17 +271,30 @@ impl<T: DeserializeOwned + 'static> Stream for CallStream<T> {
 }
 
 /// The error that a worker tells of.
-fn thrown<E: DeserializeOwned + 'static>(exception: v1::Exception, encoding: Encoding) -> CallError<E> {
+fn thrown<E: DeserializeOwned + 'static>(
+    exception: v1::Exception,
+    encoding: Encoding,
+) -> CallError<E> {
     let kind = exception.kind();
-    let v1::Exception { message, value, place, backtrace, .. } = exception;
+    let v1::Exception {
+        message,
+        value,
+        place,
+        backtrace,
+        ..
+    } = exception;
     match kind {
         Kind::Failed => match encoding.read(&value) {
             Ok(error) => CallError::Failed(error),
-            Err(error) => {
-                CallError::Result(format!("the routine failed ({message}), and its error cannot be read: {error}"))
-            }
+            Err(error) => CallError::Result(format!(
+                "the routine failed ({message}), and its error cannot be read: {error}"
+            )),
         },
-        Kind::Panicked => CallError::Panicked { message, place, backtrace },
+        Kind::Panicked => CallError::Panicked {
+            message,
+            place,
+            backtrace,
+        },
         Kind::Cancelled => CallError::Cancelled,
         Kind::TimedOut => CallError::TimedOut,
         Kind::Unwritable | Kind::Unspecified => CallError::Result(message),

@@ -27,24 +27,28 @@ use serde::{Serialize, de::DeserializeOwned};
 use crate::scope::Scope;
 
 /// All values, by name.
-pub(crate) type Values = Arc<BTreeMap<String, Value>>;
+pub(crate) type ContextValues = Arc<BTreeMap<String, ContextValue>>;
 
 /// A value, as it is sent.
 #[derive(Clone, Debug)]
-pub(crate) struct Value {
+pub(crate) struct ContextValue {
     encoding: Encoding,
     bytes: Bytes,
     /// Writes it in another encoding: by its type, where that is known.
-    rewrite: Rewrite,
+    rewrite: ValueTranscoder,
 }
 
 /// From an encoding to another.
-type Rewrite = fn(Encoding, &[u8], Encoding) -> Result<Vec<u8>, String>;
+type ValueTranscoder = fn(Encoding, &[u8], Encoding) -> Result<Vec<u8>, String>;
 
-impl Value {
+impl ContextValue {
     /// One that has come with a call, and is of whatever type.
     pub(crate) fn received(encoding: Encoding, bytes: Bytes) -> Self {
-        Self { encoding, bytes, rewrite: Encoding::rewrite_any }
+        Self {
+            encoding,
+            bytes,
+            rewrite: Encoding::rewrite_any,
+        }
     }
 
     fn written_in(&self, encoding: Encoding) -> Result<Bytes, String> {
@@ -56,42 +60,67 @@ impl Value {
 }
 
 /// All values, as they are sent to who reads this.
-pub(crate) fn written(values: &Values, encoding: Encoding) -> Result<HashMap<String, Bytes>, String> {
-    let write = |(name, value): (&String, &Value)| match value.written_in(encoding) {
+pub(crate) fn written(
+    values: &ContextValues,
+    encoding: Encoding,
+) -> Result<HashMap<String, Bytes>, String> {
+    let write = |(name, value): (&String, &ContextValue)| match value.written_in(encoding) {
         Ok(bytes) => Ok((name.clone(), bytes)),
-        Err(error) => Err(format!("the context value '{name}' cannot be sent as {encoding}: {error}")),
+        Err(error) => Err(format!(
+            "the context value '{name}' cannot be sent as {encoding}: {error}"
+        )),
     };
     values.iter().map(write).collect()
 }
 
 /// The name and the type of a value.
 #[derive(Debug)]
-pub struct Key<T> {
+pub struct ContextKey<T> {
     name: &'static str,
     of: PhantomData<fn() -> T>,
 }
 
-impl<T> Key<T> {
+impl<T> ContextKey<T> {
     /// One with this name, which callers and those they call must both use.
     pub const fn new(name: &'static str) -> Self {
-        Self { name, of: PhantomData }
+        Self {
+            name,
+            of: PhantomData,
+        }
     }
 }
 
-impl<T: Serialize + DeserializeOwned + 'static> Key<T> {
+impl<T: Serialize + DeserializeOwned + 'static> ContextKey<T> {
     /// The value here. `None` if nobody has set it, or as another type.
     pub fn get(&self) -> Option<T> {
-        Scope::current().values.get(self.name).and_then(|value| value.encoding.read(&value.bytes).ok())
+        Scope::current()
+            .values
+            .get(self.name)
+            .and_then(|value| value.encoding.read(&value.bytes).ok())
     }
 
     /// Sets it for a future, and for all that is called in there.
     ///
     /// # Panics
     /// If the value's own code fails to write it down.
-    pub fn scope<F: Future>(&self, value: T, future: F) -> impl Future<Output = F::Output> + use<T, F> {
+    pub fn scope<F: Future>(
+        &self,
+        value: T,
+        future: F,
+    ) -> impl Future<Output = F::Output> + use<T, F> {
         let encoding = Encoding::default();
-        let bytes = encoding.write(&value).expect("a context value can be written down").into();
-        let (name, value) = (self.name, Value { encoding, bytes, rewrite: Encoding::rewrite::<T> });
+        let bytes = encoding
+            .write(&value)
+            .expect("a context value can be written down")
+            .into();
+        let (name, value) = (
+            self.name,
+            ContextValue {
+                encoding,
+                bytes,
+                rewrite: Encoding::rewrite::<T>,
+            },
+        );
         async move {
             let mut scope = Scope::current();
             Arc::make_mut(&mut scope.values).insert(name.to_owned(), value);
@@ -116,25 +145,32 @@ mod tests {
 
     use super::*;
 
-    static NAME: Key<String> = Key::new("name");
-    static SIZE: Key<u32> = Key::new("size");
-    static NAME_AS_NUMBER: Key<u32> = Key::new("name");
+    static NAME: ContextKey<String> = ContextKey::new("name");
+    static SIZE: ContextKey<u32> = ContextKey::new("size");
+    static NAME_AS_NUMBER: ContextKey<u32> = ContextKey::new("name");
 
     #[tokio::test]
     async fn values_hold_inside_and_inner_ones_come_first() {
         assert_eq!(NAME.get(), None);
         let inside = async {
-            assert_eq!((NAME.get().as_deref(), SIZE.get()), (Some("outer"), Some(3)));
-            NAME.scope("inner".into(), async { assert_eq!(NAME.get().as_deref(), Some("inner")) }).await;
+            assert_eq!(
+                (NAME.get().as_deref(), SIZE.get()),
+                (Some("outer"), Some(3))
+            );
+            NAME.scope("inner".into(), async {
+                assert_eq!(NAME.get().as_deref(), Some("inner"))
+            })
+            .await;
             assert_eq!(NAME.get().as_deref(), Some("outer"));
             assert_eq!(NAME_AS_NUMBER.get(), None, "of another type");
         };
-        NAME.scope("outer".into(), async { SIZE.scope(3, inside).await }).await;
+        NAME.scope("outer".into(), async { SIZE.scope(3, inside).await })
+            .await;
         assert_eq!(NAME.get(), None);
     }
 
-    static PLACE: Key<Ipv4Addr> = Key::new("place");
-    static WEIGHT: Key<f64> = Key::new("weight");
+    static PLACE: ContextKey<Ipv4Addr> = ContextKey::new("place");
+    static WEIGHT: ContextKey<f64> = ContextKey::new("weight");
 
     async fn sent(encoding: Encoding) -> Result<HashMap<String, Bytes>, String> {
         written(&Scope::current().values, encoding)
@@ -142,29 +178,64 @@ mod tests {
 
     #[tokio::test]
     async fn values_are_sent_by_their_type_in_whatever_encoding() {
-        let json = PLACE.scope(Ipv4Addr::LOCALHOST, sent(Encoding::Json)).await.unwrap();
+        let json = PLACE
+            .scope(Ipv4Addr::LOCALHOST, sent(Encoding::Json))
+            .await
+            .unwrap();
         assert_eq!(json["place"].as_ref(), br#""127.0.0.1""#);
-        let error = WEIGHT.scope(f64::NAN, sent(Encoding::Json)).await.unwrap_err();
-        assert!(error.starts_with("the context value 'weight' cannot be sent as json: NaN"), "{error}");
+        let error = WEIGHT
+            .scope(f64::NAN, sent(Encoding::Json))
+            .await
+            .unwrap_err();
+        assert!(
+            error.starts_with("the context value 'weight' cannot be sent as json: NaN"),
+            "{error}"
+        );
     }
 
     #[tokio::test]
     async fn values_that_have_come_in_json_are_read_and_passed_on() {
         let received = |(name, json): (&str, &'static str)| {
-            (name.to_owned(), Value::received(Encoding::Json, Bytes::from_static(json.as_bytes())))
+            (
+                name.to_owned(),
+                ContextValue::received(Encoding::Json, Bytes::from_static(json.as_bytes())),
+            )
         };
-        let values = [("name", r#""acme""#), ("size", "3"), ("place", r#""127.0.0.1""#), ("torn", "{")];
+        let values = [
+            ("name", r#""acme""#),
+            ("size", "3"),
+            ("place", r#""127.0.0.1""#),
+            ("torn", "{"),
+        ];
         let values = Arc::new(values.into_iter().map(received).collect());
         let inside = async {
             assert_eq!((NAME.get().as_deref(), SIZE.get()), (Some("acme"), Some(3)));
-            assert_eq!((PLACE.get(), NAME_AS_NUMBER.get()), (Some(Ipv4Addr::LOCALHOST), None));
+            assert_eq!(
+                (PLACE.get(), NAME_AS_NUMBER.get()),
+                (Some(Ipv4Addr::LOCALHOST), None)
+            );
             let error = sent(Encoding::MessagePack).await.unwrap_err();
-            assert!(error.starts_with("the context value 'torn' cannot be sent as messagepack"), "{error}");
-            assert_eq!(sent(Encoding::Json).await.unwrap()["torn"].as_ref(), b"{", "as it came");
+            assert!(
+                error.starts_with("the context value 'torn' cannot be sent as messagepack"),
+                "{error}"
+            );
+            assert_eq!(
+                sent(Encoding::Json).await.unwrap()["torn"].as_ref(),
+                b"{",
+                "as it came"
+            );
         };
-        Scope { values: Arc::clone(&values), ..Scope::default() }.around(inside).await;
+        Scope {
+            values: Arc::clone(&values),
+            ..Scope::default()
+        }
+        .around(inside)
+        .await;
         let mut values = values;
         Arc::make_mut(&mut values).remove("torn");
-        assert_eq!(written(&values, Encoding::MessagePack).unwrap()["name"].as_ref(), b"\xa4acme");
+        assert_eq!(
+            written(&values, Encoding::MessagePack).unwrap()["name"].as_ref(),
+            b"\xa4acme"
+        );
     }
 }

@@ -38,7 +38,10 @@ pub(crate) fn number(encoding: Encoding) -> i32 {
 
 /// Those of these numbers that are known: nobody here could write in another.
 pub(crate) fn of_numbers(numbers: &[i32]) -> Encodings {
-    numbers.iter().filter_map(|number| of_number(*number)).collect()
+    numbers
+        .iter()
+        .filter_map(|number| of_number(*number))
+        .collect()
 }
 
 /// Their numbers.
@@ -48,16 +51,25 @@ pub(crate) fn numbers(encodings: &Encodings) -> Vec<i32> {
 
 /// Those of these names that are known, with commas between them.
 pub(crate) fn of_names(names: &str) -> Encodings {
-    names.split(',').filter_map(|name| name.trim().parse().ok()).collect()
+    names
+        .split(',')
+        .filter_map(|name| name.trim().parse().ok())
+        .collect()
 }
 
 /// Their names, with commas between them.
 pub(crate) fn names(encodings: &Encodings) -> String {
-    encodings.iter().map(|encoding| encoding.name()).collect::<Vec<_>>().join(",")
+    encodings
+        .iter()
+        .map(|encoding| encoding.name())
+        .collect::<Vec<_>>()
+        .join(",")
 }
 
 /// Reads a list of names, of which those that are not known are left out.
-pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Encodings, D::Error> {
+pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Encodings, D::Error> {
     let names = Vec::<String>::deserialize(deserializer)?;
     Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
 }
@@ -74,7 +86,10 @@ mod tests {
         assert_eq!(best(&[Json].into()), Json);
         assert_eq!(best(&[Json, MessagePack].into()), MessagePack);
         assert_eq!(instead_of(MessagePack, &[Json].into()), Some(Json));
-        assert_eq!(instead_of(MessagePack, &[MessagePack, Json].into()), Some(Json));
+        assert_eq!(
+            instead_of(MessagePack, &[MessagePack, Json].into()),
+            Some(Json)
+        );
         assert_eq!(instead_of(MessagePack, &[MessagePack].into()), None);
         assert_eq!(instead_of(MessagePack, &[].into()), None);
     }

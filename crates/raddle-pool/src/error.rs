@@ -89,7 +89,7 @@ pub struct RpcError {
 
 /// What follows from an error for the worker, and for the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Blame {
+pub enum ErrorClass {
     /// It will pass: the worker stays, and the next one is asked.
     Passing,
     /// The worker is no use: it goes, and the next one is asked.
@@ -106,12 +106,20 @@ const NOBODY: &str = "nobody serves there";
 impl RpcError {
     /// A call that was not taken.
     pub fn refused(code: Code, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), may_have_begun: false, reads: Encodings::new() }
+        Self {
+            code,
+            message: message.into(),
+            may_have_begun: false,
+            reads: Encodings::new(),
+        }
     }
 
     /// A call of which nothing is heard any more.
     pub fn lost(message: impl Into<String>) -> Self {
-        Self { may_have_begun: true, ..Self::refused(Code::Unavailable, message) }
+        Self {
+            may_have_begun: true,
+            ..Self::refused(Code::Unavailable, message)
+        }
     }
 
     /// Nobody was met where the worker is said to serve.
@@ -125,15 +133,19 @@ impl RpcError {
     }
 
     /// What follows from it.
-    pub fn blame(&self) -> Blame {
+    pub fn blame(&self) -> ErrorClass {
         if self.may_have_begun {
-            return Blame::Call;
+            return ErrorClass::Call;
         }
         match self.code {
-            Code::Unavailable | Code::DeadlineExceeded | Code::ResourceExhausted => Blame::Passing,
-            Code::NotFound | Code::FailedPrecondition | Code::PermissionDenied => Blame::Unsuited,
-            Code::InvalidArgument => Blame::Call,
-            _ => Blame::Worker,
+            Code::Unavailable | Code::DeadlineExceeded | Code::ResourceExhausted => {
+                ErrorClass::Passing
+            }
+            Code::NotFound | Code::FailedPrecondition | Code::PermissionDenied => {
+                ErrorClass::Unsuited
+            }
+            Code::InvalidArgument => ErrorClass::Call,
+            _ => ErrorClass::Worker,
         }
     }
 }
@@ -143,10 +155,24 @@ impl CallError {
     pub(crate) fn widen<E>(self) -> CallError<E> {
         match self {
             Self::Failed(Never(never)) => match never {},
-            Self::Panicked { message, place, backtrace } => CallError::Panicked { message, place, backtrace },
+            Self::Panicked {
+                message,
+                place,
+                backtrace,
+            } => CallError::Panicked {
+                message,
+                place,
+                backtrace,
+            },
             Self::TimedOut => CallError::TimedOut,
             Self::Cancelled => CallError::Cancelled,
-            Self::Lost { reason, may_have_begun } => CallError::Lost { reason, may_have_begun },
+            Self::Lost {
+                reason,
+                may_have_begun,
+            } => CallError::Lost {
+                reason,
+                may_have_begun,
+            },
             Self::NoWorkers(none) => CallError::NoWorkers(none),
             Self::NoPool => CallError::NoPool,
             Self::UnknownRoutine(message) => CallError::UnknownRoutine(message),
@@ -163,7 +189,11 @@ impl<E> CallError<E> {
     pub fn may_have_begun(&self) -> bool {
         match self {
             Self::Lost { may_have_begun, .. } => *may_have_begun,
-            Self::Failed(_) | Self::Panicked { .. } | Self::TimedOut | Self::Cancelled | Self::Result(_) => true,
+            Self::Failed(_)
+            | Self::Panicked { .. }
+            | Self::TimedOut
+            | Self::Cancelled
+            | Self::Result(_) => true,
             Self::NoWorkers(_)
             | Self::NoPool
             | Self::UnknownRoutine(_)
@@ -176,15 +206,26 @@ impl<E> CallError<E> {
 
 impl<E> From<RpcError> for CallError<E> {
     fn from(error: RpcError) -> Self {
-        let RpcError { code, message, may_have_begun, reads: _ } = error;
+        let RpcError {
+            code,
+            message,
+            may_have_begun,
+            reads: _,
+        } = error;
         match code {
             Code::DeadlineExceeded => Self::TimedOut,
-            _ if may_have_begun => Self::Lost { reason: message, may_have_begun },
+            _ if may_have_begun => Self::Lost {
+                reason: message,
+                may_have_begun,
+            },
             Code::NotFound => Self::UnknownRoutine(message),
             Code::FailedPrecondition => Self::Version(message),
             Code::PermissionDenied => Self::Denied(message),
             Code::InvalidArgument => Self::Arguments(message),
-            _ => Self::Lost { reason: message, may_have_begun },
+            _ => Self::Lost {
+                reason: message,
+                may_have_begun,
+            },
         }
     }
 }

@@ -12,7 +12,7 @@ use ring::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::Uid;
+use crate::WorkerUid;
 
 /// What only a pool and its workers know.
 #[derive(Clone, Serialize, Deserialize)]
@@ -27,7 +27,9 @@ impl PoolKey {
     /// A new one.
     pub(crate) fn generate() -> Self {
         let mut key = [0; 32];
-        SystemRandom::new().fill(&mut key).expect("the kernel has random numbers");
+        SystemRandom::new()
+            .fill(&mut key)
+            .expect("the kernel has random numbers");
         Self(key)
     }
 
@@ -42,12 +44,12 @@ impl PoolKey {
     }
 
     /// What proves to a worker that a call comes from its pool.
-    pub(crate) fn proof_for(&self, worker: Uid) -> Bytes {
+    pub(crate) fn proof_for(&self, worker: WorkerUid) -> Bytes {
         Bytes::copy_from_slice(hmac::sign(&self.hmac_key(), worker.as_bytes()).as_ref())
     }
 
     /// Whether this proves to a worker that a call comes from its pool.
-    pub(crate) fn verify(&self, worker: Uid, proof: &[u8]) -> bool {
+    pub(crate) fn verify(&self, worker: WorkerUid, proof: &[u8]) -> bool {
         hmac::verify(&self.hmac_key(), worker.as_bytes(), proof).is_ok()
     }
 
@@ -69,9 +71,13 @@ mod tests {
     #[test]
     fn a_proof_is_for_one_worker_of_one_pool() {
         let (key, other) = (PoolKey::generate(), PoolKey::generate());
-        let (worker, neighbour) = (Uid::new(), Uid::new());
+        let (worker, neighbour) = (WorkerUid::new(), WorkerUid::new());
         let proof = key.proof_for(worker);
         assert!(key.verify(worker, &proof));
-        assert!(!key.verify(neighbour, &proof) && !other.verify(worker, &proof) && !key.verify(worker, b""));
+        assert!(
+            !key.verify(neighbour, &proof)
+                && !other.verify(worker, &proof)
+                && !key.verify(worker, b"")
+        );
     }
 }

@@ -19,13 +19,13 @@ use crate::{
 /// What no other worker has ever been called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Uid(Uuid);
+pub struct WorkerUid(Uuid);
 
 /// What is known of a worker before it is spoken to. It is what is published of it, and what balancers choose by.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkerMetadata {
     /// Which worker it is.
-    pub uid: Uid,
+    pub uid: WorkerUid,
     /// Where it serves: `unix:/path`, `unix-abstract:name` or `host:port`.
     pub address: String,
     /// Its process, on the machine that it runs on.
@@ -44,7 +44,11 @@ pub struct WorkerMetadata {
     #[serde(default)]
     pub secure: bool,
     /// The encodings that it reads. If there are none, nothing was said of it.
-    #[serde(default, deserialize_with = "encoding::deserialize", skip_serializing_if = "Encodings::is_empty")]
+    #[serde(
+        default,
+        deserialize_with = "encoding::deserialize",
+        skip_serializing_if = "Encodings::is_empty"
+    )]
     pub encodings: Encodings,
 }
 
@@ -72,7 +76,7 @@ impl WorkerMetadata {
     pub fn at(address: impl Into<String>) -> Self {
         let address = address.into();
         Self {
-            uid: Uid::of_address(&address),
+            uid: WorkerUid::of_address(&address),
             address,
             pid: 0,
             version: String::new(),
@@ -86,16 +90,31 @@ impl WorkerMetadata {
     /// Whether this can be a worker: it has an address, and nothing is longer than it needs to be, or could do something to a terminal that shows it.
     /// What comes from a file or over a network is to pass this before anybody is told of it.
     pub fn check(&self) -> Result<(), MetadataError> {
-        let Self { uid: _, address, pid: _, version, tags, extra, secure: _, encodings: _ } = self;
+        let Self {
+            uid: _,
+            address,
+            pid: _,
+            version,
+            tags,
+            extra,
+            secure: _,
+            encodings: _,
+        } = self;
         text("address", address, bounds::ADDRESS)?;
-        address.parse::<Address>().map_err(|error| MetadataError(error.to_string()))?;
+        address
+            .parse::<Address>()
+            .map_err(|error| MetadataError(error.to_string()))?;
         text("version", version, bounds::VERSION)?;
         for (what, count) in [("tags", tags.len()), ("extra", extra.len())] {
             if count > bounds::COUNT {
-                return Err(MetadataError(format!("{what}: {count} are more than {}", bounds::COUNT)));
+                return Err(MetadataError(format!(
+                    "{what}: {count} are more than {}",
+                    bounds::COUNT
+                )));
             }
         }
-        tags.iter().try_for_each(|tag| text("tags", tag, bounds::NAME))?;
+        tags.iter()
+            .try_for_each(|tag| text("tags", tag, bounds::NAME))?;
         extra.iter().try_for_each(|(key, value)| {
             text("extra", key, bounds::NAME)?;
             text("extra", value, bounds::VALUE)
@@ -105,15 +124,19 @@ impl WorkerMetadata {
 
 fn text(what: &str, text: &str, longest: usize) -> Result<(), MetadataError> {
     if text.len() > longest {
-        return Err(MetadataError(format!("{what}: longer than {longest} bytes")));
+        return Err(MetadataError(format!(
+            "{what}: longer than {longest} bytes"
+        )));
     }
     if text.chars().any(char::is_control) {
-        return Err(MetadataError(format!("{what}: has control characters in it")));
+        return Err(MetadataError(format!(
+            "{what}: has control characters in it"
+        )));
     }
     Ok(())
 }
 
-impl Uid {
+impl WorkerUid {
     /// A new one.
     pub fn new() -> Self {
         Self(Uuid::now_v7())
@@ -134,19 +157,19 @@ impl Uid {
     }
 }
 
-impl Default for Uid {
+impl Default for WorkerUid {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl fmt::Display for Uid {
+impl fmt::Display for WorkerUid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
 }
 
-impl FromStr for Uid {
+impl FromStr for WorkerUid {
     type Err = uuid::Error;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -156,10 +179,28 @@ impl FromStr for Uid {
 
 impl From<WorkerMetadata> for v1::WorkerMetadata {
     fn from(worker: WorkerMetadata) -> Self {
-        let WorkerMetadata { uid, address, pid, version, tags, extra, secure, encodings } = worker;
+        let WorkerMetadata {
+            uid,
+            address,
+            pid,
+            version,
+            tags,
+            extra,
+            secure,
+            encodings,
+        } = worker;
         let (tags, extra) = (tags.into_iter().collect(), extra.into_iter().collect());
         let encodings = encoding::numbers(&encodings);
-        Self { uid: uid.to_string(), address, pid, version, tags, extra, secure, encodings }
+        Self {
+            uid: uid.to_string(),
+            address,
+            pid,
+            version,
+            tags,
+            extra,
+            secure,
+            encodings,
+        }
     }
 }
 
@@ -167,10 +208,28 @@ impl TryFrom<v1::WorkerMetadata> for WorkerMetadata {
     type Error = uuid::Error;
 
     fn try_from(worker: v1::WorkerMetadata) -> Result<Self, Self::Error> {
-        let v1::WorkerMetadata { uid, address, pid, version, tags, extra, secure, encodings } = worker;
+        let v1::WorkerMetadata {
+            uid,
+            address,
+            pid,
+            version,
+            tags,
+            extra,
+            secure,
+            encodings,
+        } = worker;
         let (tags, extra) = (tags.into_iter().collect(), extra.into_iter().collect());
         let encodings = encoding::of_numbers(&encodings);
-        Ok(Self { uid: uid.parse()?, address, pid, version, tags, extra, secure, encodings })
+        Ok(Self {
+            uid: uid.parse()?,
+            address,
+            pid,
+            version,
+            tags,
+            extra,
+            secure,
+            encodings,
+        })
     }
 }
 
@@ -181,9 +240,12 @@ mod tests {
     #[test]
     fn a_uid_follows_from_an_address() {
         // As it is for ever: others may have noted it down.
-        assert_eq!(Uid::of_address("10.0.0.1:7070").to_string(), "b788f5df-15f4-84ef-be71-ee08c0609a43");
-        assert_eq!(Uid::of_address("h:1"), Uid::of_address("h:1"));
-        assert_ne!(Uid::of_address("h:1"), Uid::of_address("h:2"));
+        assert_eq!(
+            WorkerUid::of_address("10.0.0.1:7070").to_string(),
+            "b788f5df-15f4-84ef-be71-ee08c0609a43"
+        );
+        assert_eq!(WorkerUid::of_address("h:1"), WorkerUid::of_address("h:1"));
+        assert_ne!(WorkerUid::of_address("h:1"), WorkerUid::of_address("h:2"));
     }
 
     #[test]
@@ -197,16 +259,46 @@ mod tests {
             worker.check().unwrap_err().to_string()
         };
         for (change, reason) in [
-            (&|worker: &mut WorkerMetadata| worker.address.clear(), "'' is no address"),
-            (&|worker| worker.address = format!("{}:1", "h".repeat(600)), "address: longer than 512 bytes"),
-            (&|worker| worker.address = "h\u{1b}[2J:1".into(), "address: has control characters"),
-            (&|worker| worker.version = "1\n2".into(), "version: has control characters"),
-            (&|worker| worker.version = "1".repeat(129), "version: longer than 128 bytes"),
-            (&|worker| worker.tags = many(0).collect(), "tags: 65 are more than 64"),
-            (&|worker| worker.tags = many(128).take(1).collect(), "tags: longer than 128 bytes"),
-            (&|worker| worker.extra = many(0).map(|key| (key, String::new())).collect(), "extra: 65 are more than 64"),
-            (&|worker| worker.extra = [("k\0".into(), String::new())].into(), "extra: has control characters"),
-            (&|worker| worker.extra = [("k".into(), "v".repeat(1025))].into(), "extra: longer than 1024 bytes"),
+            (
+                &|worker: &mut WorkerMetadata| worker.address.clear(),
+                "'' is no address",
+            ),
+            (
+                &|worker| worker.address = format!("{}:1", "h".repeat(600)),
+                "address: longer than 512 bytes",
+            ),
+            (
+                &|worker| worker.address = "h\u{1b}[2J:1".into(),
+                "address: has control characters",
+            ),
+            (
+                &|worker| worker.version = "1\n2".into(),
+                "version: has control characters",
+            ),
+            (
+                &|worker| worker.version = "1".repeat(129),
+                "version: longer than 128 bytes",
+            ),
+            (
+                &|worker| worker.tags = many(0).collect(),
+                "tags: 65 are more than 64",
+            ),
+            (
+                &|worker| worker.tags = many(128).take(1).collect(),
+                "tags: longer than 128 bytes",
+            ),
+            (
+                &|worker| worker.extra = many(0).map(|key| (key, String::new())).collect(),
+                "extra: 65 are more than 64",
+            ),
+            (
+                &|worker| worker.extra = [("k\0".into(), String::new())].into(),
+                "extra: has control characters",
+            ),
+            (
+                &|worker| worker.extra = [("k".into(), "v".repeat(1025))].into(),
+                "extra: longer than 1024 bytes",
+            ),
         ] as [(&dyn Fn(&mut WorkerMetadata), _); 10]
         {
             let said = with(change);

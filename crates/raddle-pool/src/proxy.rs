@@ -1,8 +1,8 @@
 //! The bridge between calls and workers: follows a discovery, and has a balancer choose.
 
+mod endpoint_set;
 mod follow;
 mod resource;
-mod returns;
 mod route;
 
 use std::{
@@ -20,50 +20,50 @@ use tokio::{
     time::Instant,
 };
 
-use self::follow::Follower;
-pub(crate) use self::route::{Given, Own, Proxies, Routing};
+use self::follow::DiscoveryFollower;
+pub(crate) use self::route::{CallerRoute, NestedIdentity, NestedProxies, Routing};
 use crate::{
-    CallError, NoWorkersAvailable, On, Uid, WorkerMetadata,
-    balancer::{Balancer, Context, IntoBalancer, MakeBalancer, RoundRobin},
-    connection::{self, Address, ConnectionFactory, Outgoing, Replies},
+    CallError, CallTarget, NoWorkersAvailable, WorkerMetadata, WorkerUid,
+    balancer::{Balancer, BalancerContext, IntoBalancer, MakeBalancer, RoundRobin},
+    connection::{self, Address, CallRequest, ConnectionFactory, ReplyStream},
     credentials::WorkerCredentials,
-    discovery::{Discovery, DiscoveryError, Filter, LocalDiscovery, StaticDiscovery},
+    discovery::{Discovery, DiscoveryError, LocalDiscovery, StaticDiscovery, WorkerFilter},
     membership::PoolKey,
-    scope::{Scope, To},
+    scope::{CallDestination, Scope},
 };
 
 /// Hands calls to workers. Cheap to clone; what it keeps ends with its last clone.
 #[derive(Clone)]
-pub struct WorkerProxy(Arc<Inner>);
+pub struct WorkerProxy(Arc<ProxyInner>);
 
-struct Inner {
-    context: Context,
+struct ProxyInner {
+    context: BalancerContext,
     balancer: Arc<dyn Balancer>,
     /// How those who are called find the same workers, if it does not depend on which are known.
     route: Option<Bytes>,
     limit: usize,
     /// Those of them that are workers of the pool that this process belongs to.
-    members: Option<Members>,
+    members: Option<PoolMembers>,
     /// As whom workers are spoken to.
     credentials: Option<WorkerCredentials>,
     /// Who has workers started, where there is somebody.
-    source: Option<Arc<dyn Source>>,
+    source: Option<Arc<dyn WorkerSource>>,
     /// Follows the discovery.
     follower: OnceLock<AbortHandle>,
 }
 
 /// Somebody who has workers started.
-pub(crate) trait Source: Send + Sync + 'static {
+pub(crate) trait WorkerSource: Send + Sync + 'static {
     /// How often a worker has come so far.
     fn arrivals(&self) -> u64;
 
     /// Wants a worker that has come after `seen` others. For one that is held back because others have ended too soon, it waits for no longer than `brief`.
-    fn wanted(&self, seen: u64, brief: Duration) -> BoxFuture<'_, Wanted>;
+    fn wanted(&self, seen: u64, brief: Duration) -> BoxFuture<'_, DemandOutcome>;
 }
 
 /// What becomes of a worker that is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wanted {
+pub(crate) enum DemandOutcome {
     /// One has come.
     Came,
     /// None will: none is missing, or the pool stops.
@@ -73,23 +73,23 @@ pub(crate) enum Wanted {
 }
 
 /// Workers of the pool that has started this process, which is a worker of it as well.
-pub(crate) struct Members {
+pub(crate) struct PoolMembers {
     pub(crate) key: PoolKey,
     /// Which they are. All that are found, if nothing is said.
-    pub(crate) which: Option<BTreeSet<Uid>>,
+    pub(crate) which: Option<BTreeSet<WorkerUid>>,
 }
 
 /// How a proxy is made.
 pub struct ProxyBuilder {
-    from: From,
+    from: DiscoverySource,
     tags: BTreeSet<String>,
     balancer: Option<MakeBalancer>,
     limit: usize,
     credentials: Option<WorkerCredentials>,
-    source: Option<Arc<dyn Source>>,
+    source: Option<Arc<dyn WorkerSource>>,
     route: Option<RouteBy>,
-    members: Option<Members>,
-    context: Context,
+    members: Option<PoolMembers>,
+    context: BalancerContext,
 }
 
 /// What is said of how those who are called find the same workers.
@@ -100,7 +100,7 @@ enum RouteBy {
     Given(Bytes),
 }
 
-enum From {
+enum DiscoverySource {
     Members(String),
     Pool(String),
     Discovery(Arc<dyn Discovery>),
@@ -115,29 +115,36 @@ const BRIEF: Duration = Duration::from_millis(1500);
 impl WorkerProxy {
     /// One for the workers of a pool of this user on this machine, by its name.
     pub fn of_pool(name: impl Into<String>) -> ProxyBuilder {
-        ProxyBuilder::new(From::Pool(name.into()))
+        ProxyBuilder::new(DiscoverySource::Pool(name.into()))
     }
 
     /// One for the workers that a pool of this user on this machine has started, by the id of the pool.
     pub(crate) fn of_members(id: impl Into<String>) -> ProxyBuilder {
-        ProxyBuilder::new(From::Members(id.into()))
+        ProxyBuilder::new(DiscoverySource::Members(id.into()))
     }
 
     /// One for the workers that a discovery tells of.
     pub fn of_discovery(discovery: impl Discovery) -> ProxyBuilder {
-        ProxyBuilder::new(From::Discovery(Arc::new(discovery)))
+        ProxyBuilder::new(DiscoverySource::Discovery(Arc::new(discovery)))
     }
 
     /// One for these workers.
     pub fn of_workers(workers: impl IntoIterator<Item = WorkerMetadata>) -> ProxyBuilder {
-        ProxyBuilder::new(From::Workers(workers.into_iter().collect()))
+        ProxyBuilder::new(DiscoverySource::Workers(workers.into_iter().collect()))
     }
 
     /// Runs a future in which routines are called by this.
     pub fn scope<F: Future>(&self, future: F) -> impl Future<Output = F::Output> + use<F> {
-        let to = To::Proxy(self.clone());
+        let to = CallDestination::Proxy(self.clone());
         // What else surrounds it is what does when it is awaited.
-        async move { Scope { to, ..Scope::current() }.around(future).await }
+        async move {
+            Scope {
+                to,
+                ..Scope::current()
+            }
+            .around(future)
+            .await
+        }
     }
 
     /// Spawns a task in which routines are called by this. A task of [`tokio::spawn`] is outside of every scope.
@@ -149,7 +156,7 @@ impl WorkerProxy {
     }
 
     /// The workers that it knows.
-    pub fn context(&self) -> &Context {
+    pub fn context(&self) -> &BalancerContext {
         &self.0.context
     }
 
@@ -157,13 +164,27 @@ impl WorkerProxy {
     pub(crate) fn route(&self) -> Bytes {
         match &self.0.route {
             Some(by_name) => by_name.clone(),
-            None => self.0.context.route(|workers| route::to(workers, self.0.balancer.name(), self.0.limit)),
+            None => self
+                .0
+                .context
+                .route(|workers| route::to(workers, self.0.balancer.name(), self.0.limit)),
         }
     }
 
-    pub(crate) async fn dispatch(&self, call: Outgoing, timeout: Option<Duration>) -> Result<Replies, CallError> {
-        let Inner { context, balancer, source, .. } = &*self.0;
-        let Some(source) = source else { return balancer.dispatch(call, context, timeout).await };
+    pub(crate) async fn dispatch(
+        &self,
+        call: CallRequest,
+        timeout: Option<Duration>,
+    ) -> Result<ReplyStream, CallError> {
+        let ProxyInner {
+            context,
+            balancer,
+            source,
+            ..
+        } = &*self.0;
+        let Some(source) = source else {
+            return balancer.dispatch(call, context, timeout).await;
+        };
         let (began, mut has_waited) = (Instant::now(), false);
         loop {
             let seen = source.arrivals();
@@ -173,17 +194,25 @@ impl WorkerProxy {
                 outcome => return outcome,
             };
             // One that was killed is replaced in no time, which a call just then need not fail for.
-            let (patience, brief) = (PATIENCE.saturating_sub(began.elapsed()), BRIEF.saturating_sub(began.elapsed()));
+            let (patience, brief) = (
+                PATIENCE.saturating_sub(began.elapsed()),
+                BRIEF.saturating_sub(began.elapsed()),
+            );
             let wanted = match has_waited && brief.is_zero() {
-                true => Wanted::HeldBack,
-                false => tokio::time::timeout(patience, source.wanted(seen, brief)).await.unwrap_or(Wanted::Never),
+                true => DemandOutcome::HeldBack,
+                false => tokio::time::timeout(patience, source.wanted(seen, brief))
+                    .await
+                    .unwrap_or(DemandOutcome::Never),
             };
             match wanted {
-                Wanted::Came => has_waited = true,
-                Wanted::Never => return Err(none.into()),
-                Wanted::HeldBack => {
-                    let why = "workers end soon after they are started; see their log for the reason";
-                    let why = none.0.map_or_else(|| why.to_owned(), |last| format!("{why} ({last})"));
+                DemandOutcome::Came => has_waited = true,
+                DemandOutcome::Never => return Err(none.into()),
+                DemandOutcome::HeldBack => {
+                    let why =
+                        "workers end soon after they are started; see their log for the reason";
+                    let why = none
+                        .0
+                        .map_or_else(|| why.to_owned(), |last| format!("{why} ({last})"));
                     return Err(NoWorkersAvailable(Some(why)).into());
                 }
             }
@@ -191,7 +220,7 @@ impl WorkerProxy {
     }
 }
 
-impl Inner {
+impl ProxyInner {
     /// Whether a worker is protected if we are, and not if we are not. One at a Unix socket never is, whatever is said of it.
     fn is_for_us(&self, worker: &WorkerMetadata) -> bool {
         let is_at_a_port = matches!(worker.address.parse(), Ok(Address::Tcp(_)));
@@ -199,9 +228,15 @@ impl Inner {
     }
 
     fn put_worker(&self, metadata: WorkerMetadata) {
-        let factory = ConnectionFactory::new(&metadata.address, self.limit).credentials(self.credentials.clone());
+        let factory = ConnectionFactory::new(&metadata.address, self.limit)
+            .credentials(self.credentials.clone());
         let factory = factory.encodings(&metadata.encodings);
-        let is_member = |members: &&Members| members.which.as_ref().is_none_or(|which| which.contains(&metadata.uid));
+        let is_member = |members: &&PoolMembers| {
+            members
+                .which
+                .as_ref()
+                .is_none_or(|which| which.contains(&metadata.uid))
+        };
         let factory = match self.members.as_ref().filter(is_member) {
             Some(members) => factory.member(members.key.proof_for(metadata.uid)),
             None => factory,
@@ -210,7 +245,7 @@ impl Inner {
     }
 }
 
-impl Drop for Inner {
+impl Drop for ProxyInner {
     fn drop(&mut self) {
         if let Some(follower) = self.follower.get() {
             follower.abort();
@@ -218,14 +253,14 @@ impl Drop for Inner {
     }
 }
 
-impl On for WorkerProxy {
+impl CallTarget for WorkerProxy {
     fn proxy(&self) -> &WorkerProxy {
         self
     }
 }
 
 impl ProxyBuilder {
-    fn new(from: From) -> Self {
+    fn new(from: DiscoverySource) -> Self {
         Self {
             from,
             tags: BTreeSet::new(),
@@ -235,7 +270,7 @@ impl ProxyBuilder {
             source: None,
             route: None,
             members: None,
-            context: Context::default(),
+            context: BalancerContext::default(),
         }
     }
 
@@ -272,13 +307,13 @@ impl ProxyBuilder {
     }
 
     /// Where workers are that nobody has to find.
-    pub(crate) fn context(mut self, context: Context) -> Self {
+    pub(crate) fn context(mut self, context: BalancerContext) -> Self {
         self.context = context;
         self
     }
 
     /// Who has workers started.
-    pub(crate) fn source(mut self, source: Arc<dyn Source>) -> Self {
+    pub(crate) fn source(mut self, source: Arc<dyn WorkerSource>) -> Self {
         self.source = Some(source);
         self
     }
@@ -296,41 +331,70 @@ impl ProxyBuilder {
     }
 
     /// Workers of the pool that this process belongs to.
-    pub(crate) fn members(mut self, members: Option<Members>) -> Self {
+    pub(crate) fn members(mut self, members: Option<PoolMembers>) -> Self {
         self.members = members;
         self
     }
 
     /// Begins to listen. What is there already is known when this returns.
     pub async fn start(self) -> Result<WorkerProxy, DiscoveryError> {
-        let Self { from, tags, balancer, limit, credentials, source, route, members, context } = self;
+        let Self {
+            from,
+            tags,
+            balancer,
+            limit,
+            credentials,
+            source,
+            route,
+            members,
+            context,
+        } = self;
         let balancer = match balancer {
             Some(balancer) => balancer.await,
             None => Arc::new(RoundRobin),
         };
         let (discovery, name): (Arc<dyn Discovery>, _) = match from {
-            From::Members(id) => (Arc::new(LocalDiscovery::of_members(&id)?), None),
-            From::Pool(pool) => (Arc::new(LocalDiscovery::new(&pool)?), Some(pool)),
-            From::Discovery(discovery) => (discovery, None),
-            From::Workers(workers) => (Arc::new(StaticDiscovery::new(workers)), None),
+            DiscoverySource::Members(id) => (Arc::new(LocalDiscovery::of_members(&id)?), None),
+            DiscoverySource::Pool(pool) => (Arc::new(LocalDiscovery::new(&pool)?), Some(pool)),
+            DiscoverySource::Discovery(discovery) => (discovery, None),
+            DiscoverySource::Workers(workers) => (Arc::new(StaticDiscovery::new(workers)), None),
         };
         let route = match (route, name) {
             (Some(RouteBy::Given(route)), _) => Some(route),
             (Some(RouteBy::Members(id)), _) => Some(route::to_members(&id, balancer.name(), limit)),
-            (None, name) => {
-                name.map(|name| route::by_name(&name, tags.iter().cloned().collect(), balancer.name(), limit))
-            }
+            (None, name) => name.map(|name| {
+                route::by_name(
+                    &name,
+                    tags.iter().cloned().collect(),
+                    balancer.name(),
+                    limit,
+                )
+            }),
         };
-        let filter: Option<Filter> =
-            (!tags.is_empty()).then(|| Arc::new(move |worker: &WorkerMetadata| tags.is_subset(&worker.tags)) as Filter);
-        if discovery.is_hearsay() && credentials.as_ref().is_some_and(|own| !own.expects_somebody()) {
+        let filter: Option<WorkerFilter> = (!tags.is_empty()).then(|| {
+            Arc::new(move |worker: &WorkerMetadata| tags.is_subset(&worker.tags)) as WorkerFilter
+        });
+        if discovery.is_hearsay()
+            && credentials
+                .as_ref()
+                .is_some_and(|own| !own.expects_somebody())
+        {
             warn_of_hearsay();
         }
         let subscription = discovery.subscribe(filter).await?;
         context.doubt_by(move |worker| discovery.doubt(worker));
-        let mut follower = Follower::new(subscription, context.clone());
+        let mut follower = DiscoveryFollower::new(subscription, context.clone());
         let follower_handle = OnceLock::new();
-        let inner = Inner { context, balancer, route, limit, members, credentials, source, follower: follower_handle };
+        let inner = ProxyInner {
+            context,
+            balancer,
+            route,
+            limit,
+            members,
+            credentials,
+            source,
+            follower: follower_handle,
+        };
         let inner = Arc::new(inner);
         follower.catch_up(&inner);
         let follower = tokio::spawn(follower.run(Arc::downgrade(&inner)));
@@ -351,12 +415,16 @@ fn warn_of_hearsay() {
 
 impl fmt::Debug for WorkerProxy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WorkerProxy").field("workers", &self.0.context).finish_non_exhaustive()
+        f.debug_struct("WorkerProxy")
+            .field("workers", &self.0.context)
+            .finish_non_exhaustive()
     }
 }
 
 impl fmt::Debug for ProxyBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ProxyBuilder").field("tags", &self.tags).finish_non_exhaustive()
+        f.debug_struct("ProxyBuilder")
+            .field("tags", &self.tags)
+            .finish_non_exhaustive()
     }
 }

@@ -13,7 +13,7 @@ use raddle_core::{
 };
 use tokio::{task::JoinHandle, time::Instant};
 
-use crate::{WorkerProxy, context::Values, proxy::Given};
+use crate::{WorkerProxy, context::ContextValues, proxy::CallerRoute};
 
 tokio::task_local! {
     static SCOPE: Scope;
@@ -22,14 +22,19 @@ tokio::task_local! {
 /// The trace that this process belongs to, as whoever started it says.
 static OF_PROCESS: LazyLock<Option<Trace>> = LazyLock::new(|| {
     let parent = env::var(TRACEPARENT).ok()?.parse().ok()?;
-    Some(Trace { parent, state: env::var(TRACESTATE).ok().and_then(|state| state.parse().ok()) })
+    Some(Trace {
+        parent,
+        state: env::var(TRACESTATE)
+            .ok()
+            .and_then(|state| state.parse().ok()),
+    })
 });
 
 /// What surrounds the calls of a piece of code.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Scope {
-    pub(crate) to: To,
-    pub(crate) values: Values,
+    pub(crate) to: CallDestination,
+    pub(crate) values: ContextValues,
     pub(crate) trace: Option<Trace>,
     /// When whoever called this code stops waiting.
     pub(crate) deadline: Option<Instant>,
@@ -39,16 +44,16 @@ pub(crate) struct Scope {
 
 /// Where calls go.
 #[derive(Clone, Debug, Default)]
-pub(crate) enum To {
+pub(crate) enum CallDestination {
     #[default]
     Nowhere,
     Proxy(WorkerProxy),
     /// To the pool that the code itself was called in. It is looked for when something is called.
-    Route(Given),
+    Route(CallerRoute),
 }
 
 /// Something that calls can be made on: a pool, or a proxy.
-pub trait On {
+pub trait CallTarget {
     /// Who hands calls to its workers.
     fn proxy(&self) -> &WorkerProxy;
 }
@@ -85,7 +90,9 @@ impl Scope {
 
     /// How long a call may take that says so itself, or nothing of it.
     pub(crate) fn timeout(&self, own: Option<Duration>) -> Option<Duration> {
-        let left = self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let left = self
+            .deadline
+            .map(|deadline| deadline.saturating_duration_since(Instant::now()));
         match (own, left) {
             (Some(own), Some(left)) => Some(own.min(left)),
             (own, left) => own.or(left),
@@ -93,13 +100,13 @@ impl Scope {
     }
 }
 
-impl<T: On> On for &T {
+impl<T: CallTarget> CallTarget for &T {
     fn proxy(&self) -> &WorkerProxy {
         (**self).proxy()
     }
 }
 
-impl<T: On> On for Arc<T> {
+impl<T: CallTarget> CallTarget for Arc<T> {
     fn proxy(&self) -> &WorkerProxy {
         (**self).proxy()
     }

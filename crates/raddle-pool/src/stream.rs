@@ -12,7 +12,7 @@ use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 use crate::{
     connection::Address,
     credentials::{Identity, IdentityError, WorkerCredentials},
-    link::Socket,
+    link::LinkSocket,
 };
 
 /// What speaks over TLS can be either of these.
@@ -34,18 +34,18 @@ const UNHEARD: Duration = ALIVE.saturating_mul(4);
 
 /// A connection.
 #[derive(Debug)]
-pub(crate) enum Stream {
+pub(crate) enum PoolStream {
     Unix(UnixStream),
     Tcp(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
 }
 
 /// What a runtime reads and writes.
-pub(crate) trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
+pub(crate) trait RuntimeStream: AsyncRead + AsyncWrite + Send + Unpin {}
 
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> RuntimeStream for T {}
 
-impl Stream {
+impl PoolStream {
     /// To whoever serves there; with credentials, to whoever proves to be a worker, and in one of these protocols.
     pub(crate) async fn connect(
         address: &Address,
@@ -60,13 +60,17 @@ impl Stream {
             }
             Some(path) => Self::Unix(UnixStream::connect(path).await?),
             None => {
-                let (host, port) = (address.host().unwrap_or_default(), address.port().unwrap_or_default());
+                let (host, port) = (
+                    address.host().unwrap_or_default(),
+                    address.port().unwrap_or_default(),
+                );
                 Self::Tcp(raddle_dns::connect(host, port).await?)
             }
         };
         let stream = stream.checked().map_err(|error| match error.kind() {
             io::ErrorKind::PermissionDenied => {
-                let message = "somebody else listens there: the worker is gone, and its name was taken";
+                let message =
+                    "somebody else listens there: the worker is gone, and its name was taken";
                 io::Error::new(io::ErrorKind::ConnectionRefused, message)
             }
             _ => error,
@@ -76,7 +80,9 @@ impl Stream {
                 let host = address.host().unwrap_or_default();
                 let name = WorkerCredentials::server_name(host).map_err(io::Error::other)?;
                 let connector = TlsConnector::from(credentials.client_config(protocols));
-                Ok(Self::Tls(Box::new(connector.connect(name, stream).await?.into())))
+                Ok(Self::Tls(Box::new(
+                    connector.connect(name, stream).await?.into(),
+                )))
             }
             // Of a socket of this machine the system says who has it.
             (stream, _) => Ok(stream),
@@ -117,9 +123,11 @@ impl Stream {
     }
 
     /// The same, without a runtime.
-    pub(crate) fn into_socket(self) -> io::Result<Socket> {
+    pub(crate) fn into_socket(self) -> io::Result<LinkSocket> {
         let (raw, tls) = match self {
-            Self::Unix(stream) => return Ok(Socket::new(stream.into_std()?.into(), false, None)),
+            Self::Unix(stream) => {
+                return Ok(LinkSocket::new(stream.into_std()?.into(), false, None));
+            }
             Self::Tcp(stream) => (stream, None),
             Self::Tls(stream) => match *stream {
                 TlsStream::Client(stream) => {
@@ -132,11 +140,11 @@ impl Stream {
                 }
             },
         };
-        Ok(Socket::new(raw.into_std()?.into(), true, tls))
+        Ok(LinkSocket::new(raw.into_std()?.into(), true, tls))
     }
 
     /// Reads and writes it.
-    pub(crate) fn io(&mut self) -> Pin<&mut dyn Io> {
+    pub(crate) fn io(&mut self) -> Pin<&mut dyn RuntimeStream> {
         match self {
             Self::Unix(stream) => Pin::new(stream),
             Self::Tcp(stream) => Pin::new(stream),
@@ -145,7 +153,7 @@ impl Stream {
     }
 
     /// The same, for a library that reads and writes it.
-    pub(crate) fn into_io(self) -> Pin<Box<dyn Io>> {
+    pub(crate) fn into_io(self) -> Pin<Box<dyn RuntimeStream>> {
         match self {
             Self::Unix(stream) => Box::pin(stream),
             Self::Tcp(stream) => Box::pin(stream),
@@ -164,12 +172,20 @@ impl Stream {
 
     /// Has the kernel end the connection when the other machine does not acknowledge for so long what it was sent (`TCP_USER_TIMEOUT`).
     pub(crate) fn set_user_timeout(&self, timeout: Duration) -> io::Result<()> {
-        self.tcp().map_or(Ok(()), |stream| Ok(sockopt::set_tcp_user_timeout(stream, timeout.as_millis() as u32)?))
+        self.tcp().map_or(Ok(()), |stream| {
+            Ok(sockopt::set_tcp_user_timeout(
+                stream,
+                timeout.as_millis() as u32,
+            )?)
+        })
     }
 
     /// The address that it comes from, if it may be on another machine.
     pub(crate) fn origin(&self) -> Option<IpAddr> {
-        self.tcp()?.peer_addr().ok().map(|address| address.ip().to_canonical())
+        self.tcp()?
+            .peer_addr()
+            .ok()
+            .map(|address| address.ip().to_canonical())
     }
 
     /// Whether gRPC was agreed on, and nothing else.
@@ -180,25 +196,28 @@ impl Stream {
     /// Whether the other end is certainly on this machine: it has the same address, or that of the loopback.
     pub(crate) fn is_from_here(&self) -> bool {
         let is_same = |peer: IpAddr, own: IpAddr| peer == own || peer.to_canonical().is_loopback();
-        self.tcp().is_none_or(|stream| match (stream.peer_addr(), stream.local_addr()) {
-            (Ok(peer), Ok(own)) => is_same(peer.ip(), own.ip()),
-            _ => false,
-        })
+        self.tcp()
+            .is_none_or(|stream| match (stream.peer_addr(), stream.local_addr()) {
+                (Ok(peer), Ok(own)) => is_same(peer.ip(), own.ip()),
+                _ => false,
+            })
     }
 
     /// Who is at the other end.
-    pub(crate) fn peer(&self) -> Result<Peer, IdentityError> {
+    pub(crate) fn peer(&self) -> Result<PeerIdentity, IdentityError> {
         Ok(match self {
-            Self::Unix(_) => Peer::User,
-            Self::Tcp(_) => Peer::Anybody,
-            Self::Tls(stream) => Peer::Proven(Identity::of_peer(stream.get_ref().1.peer_certificates())?),
+            Self::Unix(_) => PeerIdentity::User,
+            Self::Tcp(_) => PeerIdentity::Anybody,
+            Self::Tls(stream) => {
+                PeerIdentity::Proven(Identity::of_peer(stream.get_ref().1.peer_certificates())?)
+            }
         })
     }
 }
 
 /// Who is at the other end of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Peer {
+pub(crate) enum PeerIdentity {
     /// This user, on this machine.
     User,
     /// Nobody knows.
@@ -218,11 +237,14 @@ mod tests {
     async fn a_machine_that_is_gone_is_noticed_while_something_is_on_its_way_to_it() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string().parse().unwrap();
-        let (connected, accepted) = tokio::join!(Stream::connect(&address, None, &[]), listener.accept());
-        let accepted = Stream::Tcp(accepted.unwrap().0).checked().unwrap();
+        let (connected, accepted) =
+            tokio::join!(PoolStream::connect(&address, None, &[]), listener.accept());
+        let accepted = PoolStream::Tcp(accepted.unwrap().0).checked().unwrap();
         assert!(accepted.is_from_here());
         for stream in [connected.unwrap(), accepted] {
-            let Stream::Tcp(stream) = stream else { panic!("a port") };
+            let PoolStream::Tcp(stream) = stream else {
+                panic!("a port")
+            };
             assert!(sockopt::socket_keepalive(&stream).unwrap());
             assert_eq!(sockopt::tcp_user_timeout(&stream).unwrap(), 40_000);
         }

@@ -9,7 +9,10 @@ use std::{
 pub(crate) fn logged(deed: impl FnOnce()) -> String {
     let log = Arc::new(Mutex::new(Vec::new()));
     let writer = Arc::clone(&log);
-    let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || Log(Arc::clone(&writer))).finish();
+    let subscriber = tracing_subscriber::fmt()
+        .with_ansi(false)
+        .with_writer(move || Log(Arc::clone(&writer)))
+        .finish();
     tracing::subscriber::with_default(subscriber, deed);
     String::from_utf8(log.lock().unwrap().clone()).unwrap()
 }

@@ -1,6 +1,7 @@
-//! What a process of Raddle shows of itself: its title in `ps`, and its log on standard error; and whether it can begin at all.
+//! Process title in `ps`, logging to standard error, and the check for free descriptors at startup.
 //!
-//! This crate knows neither tasks nor workers, so that a program that only calls pools does not build what runs tasks.
+//! This crate must not depend on tasks or workers, so that a program that only calls pools does not
+//! build what runs tasks.
 
 mod descriptors;
 pub mod log;

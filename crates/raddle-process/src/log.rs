@@ -1,37 +1,39 @@
-//! What a process of Raddle's says of itself on its standard error, for people or as JSON: one way to set it up, whoever it is.
+//! Logging of every Raddle process to standard error, as text or as JSON.
 
 use std::io;
 
 use serde::{Deserialize, Serialize};
-use tracing_subscriber::{filter::Targets, layer::SubscriberExt as _, util::SubscriberInitExt as _};
+use tracing_subscriber::{
+    filter::Targets, layer::SubscriberExt as _, util::SubscriberInitExt as _,
+};
 
-/// The variable that says what to log, as in `raddle_fabric=debug`.
+/// Environment variable with the log filter, as in `raddle_fabric=debug`.
 const FILTER: &str = "RADDLE_LOG";
-/// The variable that says how it is written.
+/// Environment variable with the log format.
 const FORMAT: &str = "RADDLE_LOG_FORMAT";
 
-/// What is logged, and how.
+/// Log configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Log {
-    /// What: a level, or a level for each part of the program.
+    /// A level, or a level for each target.
     pub filter: String,
-    /// How.
+    /// Output format.
     pub format: Format,
 }
 
-/// How a log is written.
+/// Output format of a log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Format {
-    /// For people.
+    /// Text for human readers.
     #[default]
     Text,
-    /// One object for each line.
+    /// One JSON object per line.
     Json,
 }
 
 impl Format {
-    /// What it is called.
+    /// Returns the name of the format.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Text => "text",
@@ -41,34 +43,47 @@ impl Format {
 }
 
 impl Log {
-    /// As the environment asks for it: else what is of this level, for people.
+    /// Reads the configuration from the environment. The default is this level, as text.
     pub fn of_environment(level: &str) -> Self {
         let is_json = std::env::var(FORMAT).is_ok_and(|format| format == "json");
         let format = if is_json { Format::Json } else { Format::Text };
-        Self { filter: filter_of_environment().unwrap_or_else(|| level.to_owned()), format }
+        Self {
+            filter: filter_of_environment().unwrap_or_else(|| level.to_owned()),
+            format,
+        }
     }
 
-    /// Begins to log. Once in a process: if it was done before, that stays.
+    /// Installs the subscriber. If the process has one already, that one stays.
     pub fn start(&self) {
         let targets = parse_lossy(&self.filter);
-        // A line that cannot be written is lost and no more: to say so on stderr, where it was to go, is what panics.
-        let lines =
-            tracing_subscriber::fmt::layer().with_writer(io::stderr).with_ansi(false).log_internal_errors(false);
+        // A line that cannot be written is dropped. Reporting that on stderr, which is what failed,
+        // would panic.
+        let lines = tracing_subscriber::fmt::layer()
+            .with_writer(io::stderr)
+            .with_ansi(false)
+            .log_internal_errors(false);
         let log = tracing_subscriber::registry().with(targets);
         let _ = match self.format {
             Format::Text => log.with(lines).try_init(),
-            // Fields stand at the top level, so that a search for a task is a search for `tid`.
+            // Fields are at the top level, so that a search for a task is a search for `tid`.
             Format::Json => {
-                let lines = lines.json().flatten_event(true).with_current_span(false).with_span_list(false);
+                let lines = lines
+                    .json()
+                    .flatten_event(true)
+                    .with_current_span(false)
+                    .with_span_list(false);
                 log.with(lines).try_init()
             }
         };
     }
 }
 
-/// Reads `LEVEL` and `TARGET=LEVEL`, separated by commas. A malformed part must not keep work from being done: the rest holds.
+/// Parses `LEVEL` and `TARGET=LEVEL`, separated by commas. Malformed parts are skipped: a typo in
+/// the filter must not keep the process from working.
 fn parse_lossy(filter: &str) -> Targets {
-    let parts = filter.split(',').filter_map(|part| part.trim().parse::<Targets>().ok());
+    let parts = filter
+        .split(',')
+        .filter_map(|part| part.trim().parse::<Targets>().ok());
     parts.fold(Targets::new(), |all, part| {
         let default = part.default_level();
         let all = all.with_targets(part);
@@ -76,7 +91,7 @@ fn parse_lossy(filter: &str) -> Targets {
     })
 }
 
-/// What `RADDLE_LOG` asks for, if it does.
+/// Returns the value of `RADDLE_LOG`, if it is set.
 pub fn filter_of_environment() -> Option<String> {
     std::env::var(FILTER).ok().filter(|text| !text.is_empty())
 }
@@ -88,9 +103,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keeps_what_can_be_understood_of_a_filter() {
+    fn skips_malformed_filter_parts() {
         let targets = parse_lossy("warn, raddle_fabric=debug,raddle_pool=loud");
-        assert!(targets.would_enable("hyper", &Level::WARN) && !targets.would_enable("hyper", &Level::INFO));
+        assert!(
+            targets.would_enable("hyper", &Level::WARN)
+                && !targets.would_enable("hyper", &Level::INFO)
+        );
         assert!(targets.would_enable("raddle_fabric::worker", &Level::DEBUG));
         assert!(!targets.would_enable("raddle_pool", &Level::DEBUG));
     }

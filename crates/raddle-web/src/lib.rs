@@ -1,7 +1,9 @@
 //! The HTTP server of Raddle, on axum.
 //!
-//! [`metrics`] and [`health`] are [`Router`]s, which others can be merged with; [`Server`] serves any. Clients are read as if hostile: connections, heads, and the
-//! time of each step are bounded, so that none costs the worker beside which the server runs more than that. Nothing here knows a task.
+//! [`metrics`] and [`health`] are [`Router`]s, which can be merged with others; [`Server`] serves
+//! any router. Clients are treated as hostile: connections, request heads and the time of each step
+//! are bounded, so that no client slows down the worker beside which the server runs. This crate
+//! must not know about tasks.
 
 mod address;
 mod routes;

@@ -1,4 +1,4 @@
-//! The pages of the server: metrics, readiness and health.
+//! Routes of the server: metrics, readiness and health.
 
 use std::{future::Future, time::Duration};
 
@@ -10,21 +10,21 @@ use axum::{
 };
 use tokio::time::timeout;
 
-/// Whether a service does its work, and a message about it.
+/// Whether a service is ready, with a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Readiness {
-    /// It does.
+    /// The service is ready.
     Ready(String),
-    /// Not yet, or not any more.
+    /// Not yet ready, or no longer.
     Unready(String),
 }
 
-/// The format of Prometheus.
+/// Content type of the Prometheus text format.
 const EXPOSITION: &str = "text/plain; version=0.0.4; charset=utf-8";
-/// How long a page of metrics may take to be made.
+/// Time limit for rendering the metrics.
 const PAGE_WITHIN: Duration = Duration::from_secs(10);
 
-/// `/metrics`: what `page` returns at that time.
+/// Serves `/metrics` with the result of `page`.
 pub fn metrics<F, P>(page: F) -> Router
 where
     F: Fn() -> P + Clone + Send + Sync + 'static,
@@ -32,12 +32,16 @@ where
 {
     let handler = async move || match timeout(PAGE_WITHIN, page()).await {
         Ok(page) => ([(CONTENT_TYPE, EXPOSITION)], page).into_response(),
-        Err(_) => (StatusCode::SERVICE_UNAVAILABLE, "the metrics took too long\n").into_response(),
+        Err(_) => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            "the metrics took too long\n",
+        )
+            .into_response(),
     };
     Router::new().route("/metrics", get(handler))
 }
 
-/// `/readyz`, which is 200 or 503, and `/healthz`, which is 200 while the server answers.
+/// Serves `/readyz`, which is 200 or 503, and `/healthz`, which is 200 while the server answers.
 pub fn health<F>(readiness: F) -> Router
 where
     F: Fn() -> Readiness + Clone + Send + Sync + 'static,
@@ -46,5 +50,7 @@ where
         Readiness::Ready(message) => (StatusCode::OK, message + "\n"),
         Readiness::Unready(message) => (StatusCode::SERVICE_UNAVAILABLE, message + "\n"),
     };
-    Router::new().route("/readyz", get(ready)).route("/healthz", get(async || "ok\n"))
+    Router::new()
+        .route("/readyz", get(ready))
+        .route("/healthz", get(async || "ok\n"))
 }

@@ -30,12 +30,12 @@ pub struct Server {
     address: SocketAddr,
 }
 
-/// A server that runs until this is dropped.
+/// A running server. Dropping it stops the server.
 pub struct Serving {
     task: JoinHandle<()>,
 }
 
-/// An address that cannot be bound.
+/// The address cannot be bound.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen on {address}: {source}")]
 pub struct BindError {
@@ -43,19 +43,21 @@ pub struct BindError {
     source: io::Error,
 }
 
-/// Prometheus uses one connection at a time. Those beyond the bound wait in the kernel's backlog.
+/// Maximum number of connections. Prometheus uses one at a time; further ones wait in the kernel's
+/// backlog.
 const CONNECTIONS: usize = 16;
-/// The longest head of a request. A scraper sends a few hundred bytes.
+/// Maximum size of a request head. A scraper sends a few hundred bytes.
 const MAX_HEAD: usize = 8 << 10;
-/// How long a head may take to arrive.
+/// Time limit for receiving a request head.
 const HEAD_WITHIN: Duration = Duration::from_secs(5);
-/// How long the kernel keeps a connection to a client that reads nothing of an answer, in milliseconds.
+/// `TCP_USER_TIMEOUT` in milliseconds: how long the kernel keeps a connection to a client that does
+/// not read its response.
 const UNREAD_WITHIN: u32 = 10_000;
-/// Before the next `accept`, after one has failed.
+/// Pause after a failed `accept`.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
 impl Server {
-    /// Binds the address. With port 0 the system chooses one.
+    /// Binds the address. With port 0 the kernel chooses a port.
     pub async fn bind(address: SocketAddr) -> Result<Self, BindError> {
         let cannot = |source| BindError { address, source };
         let listener = TcpListener::bind(address).await.map_err(cannot)?;
@@ -63,14 +65,19 @@ impl Server {
         Ok(Self { listener, address })
     }
 
-    /// The URL of the page of metrics.
+    /// Returns the URL of the metrics.
     pub fn url(&self) -> String {
         format!("http://{}/metrics", self.address)
     }
 
-    /// Starts to serve.
+    /// Starts serving.
     pub fn serve(self, router: Router) -> Serving {
-        Serving { task: tokio::spawn(accept(self.listener, router.layer(map_response(protect)))) }
+        Serving {
+            task: tokio::spawn(accept_connections(
+                self.listener,
+                router.layer(map_response(add_headers)),
+            )),
+        }
     }
 }
 
@@ -80,28 +87,36 @@ impl Drop for Serving {
     }
 }
 
-/// Accepts connections. Dropping this future ends them.
-async fn accept(listener: TcpListener, router: Router) {
-    let room = Arc::new(Semaphore::new(CONNECTIONS));
+/// Accepts connections. Dropping this future closes them.
+async fn accept_connections(listener: TcpListener, router: Router) {
+    let permits = Arc::new(Semaphore::new(CONNECTIONS));
     let mut http = http1::Builder::new();
-    // One request per connection: an idle client holds none of the few.
-    http.timer(TokioTimer::new()).header_read_timeout(HEAD_WITHIN).max_buf_size(MAX_HEAD).keep_alive(false);
+    // One request per connection, so that idle clients do not occupy the few permits.
+    http.timer(TokioTimer::new())
+        .header_read_timeout(HEAD_WITHIN)
+        .max_buf_size(MAX_HEAD)
+        .keep_alive(false);
     let mut connections = JoinSet::new();
     loop {
-        let Ok(permit) = Arc::clone(&room).acquire_owned().await else { return };
+        let Ok(permit) = Arc::clone(&permits).acquire_owned().await else {
+            return;
+        };
         match listener.accept().await {
             Ok((stream, _)) => {
-                // Best effort: without it the kernel's own, longer bound holds.
+                // Best effort: without it the kernel's longer default applies.
                 let _ = set_tcp_user_timeout(&stream, UNREAD_WITHIN);
-                let connection = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router.clone()));
+                let connection = http.serve_connection(
+                    TokioIo::new(stream),
+                    TowerToHyperService::new(router.clone()),
+                );
                 connections.spawn(async move {
-                    // The error of a client is of no interest to the process.
+                    // Errors of clients do not concern this process.
                     let _ = connection.await;
                     drop(permit);
                 });
             }
             Err(error) => {
-                tracing::warn!(%error, "a connection to the metrics was refused");
+                tracing::warn!(%error, "cannot accept a connection to the metrics");
                 sleep(ACCEPT_PAUSE).await;
             }
         }
@@ -109,8 +124,8 @@ async fn accept(listener: TcpListener, router: Router) {
     }
 }
 
-/// No answer is stored by a cache, or taken for another type than it has.
-async fn protect(mut response: Response) -> Response {
+/// Keeps caches from storing responses, and browsers from guessing another type.
+async fn add_headers(mut response: Response) -> Response {
     let headers = response.headers_mut();
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));

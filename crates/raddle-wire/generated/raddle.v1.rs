@@ -2,20 +2,20 @@
 /// One call of a routine.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Call {
-    /// The version of this protocol that the caller speaks.
+    /// The protocol version of the caller.
     #[prost(uint32, tag = "1")]
     pub protocol: u32,
-    /// The name of the routine.
+    /// Name of the routine.
     #[prost(string, tag = "2")]
     pub routine: ::prost::alloc::string::String,
-    /// Its arguments: an array, in `encoding`.
+    /// Arguments: an array, in `encoding`.
     #[prost(bytes = "bytes", tag = "3")]
     pub arguments: ::prost::bytes::Bytes,
-    /// How long the caller will wait, from the moment that this is read; 0 for as long as it takes. Clocks of two machines differ, so it is
-    /// no moment.
+    /// How long the caller waits, from the moment the call is read; 0 for no limit. It is a duration
+    /// and not a point in time, because the clocks of two machines differ.
     #[prost(uint64, tag = "4")]
     pub timeout_ms: u64,
-    /// Values that travel with the call, by name, each in `encoding`.
+    /// Context values that propagate with the call, by name, each in `encoding`.
     #[prost(map = "string, bytes", tag = "5")]
     pub context: ::std::collections::HashMap<
         ::prost::alloc::string::String,
@@ -26,57 +26,59 @@ pub struct Call {
     pub traceparent: ::prost::alloc::string::String,
     #[prost(string, tag = "7")]
     pub tracestate: ::prost::alloc::string::String,
-    /// Where routines that this one calls are to run.
+    /// Where routines that this routine calls run.
     #[prost(bytes = "bytes", tag = "8")]
     pub route: ::prost::bytes::Bytes,
-    /// How all values of this call are written down, and those of its replies, too.
+    /// Encoding of all values of this call and of its replies.
     #[prost(enumeration = "Encoding", tag = "9")]
     pub encoding: i32,
-    /// How many routines have called each other up to this call. 0 for a call that no routine has made.
+    /// Call depth: how many routines have called each other up to this call. 0 for a call that no
+    /// routine made.
     #[prost(uint32, tag = "10")]
     pub depth: u32,
-    /// Proof that the caller is the pool that has started the worker, or another worker of it: the HMAC-SHA256 of the worker's uid (16 bytes), with a key that the pool
-    /// has made and gives to the workers that it starts. The rules of the worker are not for such a caller.
+    /// Proof that the caller is the pool that started the worker, or another worker of that pool: the
+    /// HMAC-SHA256 of the worker's uid (16 bytes), with a key that the pool generates and passes to
+    /// the workers that it starts. The worker's authorization rules do not apply to such a caller.
     #[prost(bytes = "bytes", tag = "11")]
     pub member: ::prost::bytes::Bytes,
 }
 /// How the workers of the caller's pool are found.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Route {
-    /// The name of the pool among those of this user on this machine, if that is how.
+    /// Name of the pool among those of this user on this machine, if it is found by name.
     #[prost(string, tag = "1")]
     pub pool: ::prost::alloc::string::String,
     /// Only workers that have all of these tags.
     #[prost(string, repeated, tag = "2")]
     pub tags: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// Else, the workers themselves.
+    /// Otherwise, the workers themselves.
     #[prost(message, repeated, tag = "3")]
     pub workers: ::prost::alloc::vec::Vec<WorkerMetadata>,
-    /// The name of the pool's balancer. Round robin, if there is none, or the worker does not know it.
+    /// Name of the pool's balancer. Round robin if it is empty or unknown to the worker.
     #[prost(string, tag = "4")]
     pub balancer: ::prost::alloc::string::String,
-    /// Calls in flight to one worker at a time, for each depth. 100, if it is 0.
+    /// Maximum number of calls in flight to one worker, for each depth. 0 means 100.
     #[prost(uint32, tag = "5")]
     pub limit: u32,
-    /// The workers that the pool has started, by an id that no other pool has, if those are all.
+    /// Unique id of the pool, if its workers are exactly those that it started.
     #[prost(string, tag = "6")]
     pub members: ::prost::alloc::string::String,
-    /// So many of `workers`, from the first on, were started by the pool.
+    /// The first this many of `workers` were started by the pool.
     #[prost(uint32, tag = "7")]
     pub own: u32,
 }
-/// What is known of a worker before it is spoken to.
+/// What is known of a worker before the first connection.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct WorkerMetadata {
     /// A UUID.
     #[prost(string, tag = "1")]
     pub uid: ::prost::alloc::string::String,
-    /// Where it serves: `unix:/path`, `unix-abstract:name` or `host:port`.
+    /// Listen address: `unix:/path`, `unix-abstract:name` or `host:port`.
     #[prost(string, tag = "2")]
     pub address: ::prost::alloc::string::String,
     #[prost(uint32, tag = "3")]
     pub pid: u32,
-    /// Of the program that it is.
+    /// Version of its program.
     #[prost(string, tag = "4")]
     pub version: ::prost::alloc::string::String,
     #[prost(string, repeated, tag = "5")]
@@ -86,10 +88,10 @@ pub struct WorkerMetadata {
         ::prost::alloc::string::String,
         ::prost::alloc::string::String,
     >,
-    /// It serves over TLS.
+    /// Whether it serves over TLS.
     #[prost(bool, tag = "7")]
     pub secure: bool,
-    /// The encodings that it reads. If there are none, nothing was said of it, and it is first called in MessagePack.
+    /// The encodings that it reads. Empty means unknown: it is first called in MessagePack.
     #[prost(enumeration = "Encoding", repeated, tag = "8")]
     pub encodings: ::prost::alloc::vec::Vec<i32>,
 }
@@ -102,7 +104,7 @@ pub struct Reply {
 pub mod reply {
     #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
     pub enum What {
-        /// The worker has taken the call: from here on the routine may have begun.
+        /// The worker has accepted the call: from here on the routine may have started.
         #[prost(message, tag = "1")]
         Ack(super::Ack),
         /// A value, in the encoding of the call.
@@ -114,18 +116,18 @@ pub mod reply {
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Ack {}
-/// Why a call that was taken has no (further) result.
+/// Why an accepted call has no (further) result.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Exception {
     #[prost(enumeration = "exception::Kind", tag = "1")]
     pub kind: i32,
-    /// For people.
+    /// Text for human readers.
     #[prost(string, tag = "2")]
     pub message: ::prost::alloc::string::String,
-    /// The error itself, in the encoding of the call, where there is one.
+    /// The error itself, in the encoding of the call, if there is one.
     #[prost(bytes = "bytes", tag = "3")]
     pub value: ::prost::bytes::Bytes,
-    /// Where it panicked, and how it came there: for people.
+    /// Location of the panic and backtrace, for human readers.
     #[prost(string, tag = "4")]
     pub place: ::prost::alloc::string::String,
     #[prost(string, tag = "5")]
@@ -147,15 +149,15 @@ pub mod exception {
     #[repr(i32)]
     pub enum Kind {
         Unspecified = 0,
-        /// The routine returned an error; `value` is it.
+        /// The routine returned an error; `value` holds it.
         Failed = 1,
-        /// It panicked; in other languages, it threw something that is no result of its.
+        /// The routine panicked; in other languages, it threw an unexpected exception.
         Panicked = 2,
-        /// It was cancelled, because the worker was told to stop.
+        /// The routine was cancelled because the worker was asked to stop.
         Cancelled = 3,
-        /// It did not end in the time it had.
+        /// The routine exceeded its deadline.
         TimedOut = 4,
-        /// What it returned could not be written down.
+        /// The returned value could not be serialized.
         Unwritable = 5,
     }
     impl Kind {
@@ -187,10 +189,10 @@ pub mod exception {
         }
     }
 }
-/// What a client says over a link.
+/// A message from a client over a link.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Request {
-    /// The call, by a number that the client gives: each but once in a link, and never 0.
+    /// Id of the call, chosen by the client: unique within the link, and never 0.
     #[prost(uint64, tag = "1")]
     pub id: u64,
     #[prost(oneof = "request::What", tags = "2, 3, 4, 5")]
@@ -200,17 +202,18 @@ pub struct Request {
 pub mod request {
     #[derive(Clone, PartialEq, ::prost::Oneof)]
     pub enum What {
-        /// Its arguments are the body of the frame.
+        /// Starts a call. The arguments are the body of the frame.
         #[prost(message, tag = "2")]
         Call(super::Call),
-        /// So much more may be sent. A call begins with 256. An item counts as one, and one more for each 16 KiB of it, but never as more than 128. Credit is given at the latest for 128 at a time;
-        /// whoever gives so much that more than 1,048,576 is left is hung up on.
+        /// Grants more credit. A call starts with 256. An item costs one, plus one for each 16 KiB of
+        /// it, but at most 128. The client grants credit at the latest for 128 at a time. The worker
+        /// closes the link if a grant leaves more than 1,048,576 unused.
         #[prost(uint32, tag = "3")]
         Credit(u32),
-        /// Nobody wants its result any more.
+        /// Cancels the call: its result is no longer needed.
         #[prost(message, tag = "4")]
         Cancel(super::Cancel),
-        /// Is anybody there?
+        /// Requests a `Pong`.
         #[prost(message, tag = "5")]
         Ping(super::Ping),
     }
@@ -219,8 +222,9 @@ pub mod request {
 pub struct Cancel {}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Ping {}
-/// What a worker says over a link. It sends no more items of a call than the client has given credit for. It takes its leave only when it has
-/// answered every call that it took: what is left unanswered then was not taken. A link that ends otherwise was lost.
+/// A message from a worker over a link. The worker sends no more items of a call than the client has
+/// granted credit for. It sends `Leave` only after it has answered every call that it accepted:
+/// calls without an answer were not accepted. A link that ends otherwise was lost.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Answer {
     #[prost(uint64, tag = "1")]
@@ -232,7 +236,7 @@ pub struct Answer {
 pub mod answer {
     #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
     pub enum What {
-        /// The first answer of every call that was taken, before the routine is first polled.
+        /// First answer of every accepted call, sent before the routine is first polled.
         #[prost(message, tag = "2")]
         Ack(super::Ack),
         /// An item of a stream; more follow. It is the body of the frame.
@@ -244,16 +248,16 @@ pub mod answer {
         /// The end of a stream.
         #[prost(message, tag = "5")]
         End(super::End),
-        /// The end, otherwise. Its value is the body of the frame.
+        /// The end of a failed call. Its value is the body of the frame.
         #[prost(message, tag = "6")]
         Exception(super::Exception),
-        /// It was not taken.
+        /// The call was not accepted.
         #[prost(message, tag = "7")]
         Refusal(super::Refusal),
-        /// Yes. Of no call.
+        /// Reply to `Ping`. Belongs to no call.
         #[prost(message, tag = "8")]
         Pong(super::Pong),
-        /// Nothing more will come. Of no call.
+        /// Nothing more follows. Belongs to no call.
         #[prost(message, tag = "9")]
         Leave(super::Leave),
     }
@@ -268,13 +272,14 @@ pub struct End {}
 pub struct Pong {}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Leave {
-    /// Others need the room, and nothing was waited for here. The worker goes on: whoever has something to say connects again.
+    /// The worker closed an idle link to make room for others. It is still running: reconnect when
+    /// needed.
     #[prost(bool, tag = "1")]
     pub crowded: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Refusal {
-    /// The number of the gRPC status that `Dispatch` would have ended with.
+    /// Number of the gRPC status that `Dispatch` would have ended with.
     #[prost(int32, tag = "1")]
     pub code: i32,
     #[prost(string, tag = "2")]
@@ -285,13 +290,14 @@ pub struct Refusal {
 }
 #[derive(Clone, Copy, PartialEq, ::prost::Message)]
 pub struct StopRequest {
-    /// In seconds. 0: what is in flight is cancelled now. More: it may take so long, then it is cancelled. Less: it may take as long as it does.
+    /// In seconds. 0: calls in flight are cancelled now. Positive: they are cancelled after this time.
+    /// Negative: they may take any time.
     #[prost(double, tag = "1")]
     pub timeout: f64,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct StopReply {
-    /// Calls that came to their end, and calls that were cancelled.
+    /// Calls that finished, and calls that were cancelled.
     #[prost(uint64, tag = "1")]
     pub ended: u64,
     #[prost(uint64, tag = "2")]
@@ -305,7 +311,7 @@ pub struct InfoReply {
     pub protocol: u32,
     #[prost(message, optional, tag = "2")]
     pub worker: ::core::option::Option<WorkerMetadata>,
-    /// Calls in flight, and since it began.
+    /// Calls in flight, and calls accepted since the start.
     #[prost(uint64, tag = "3")]
     pub in_flight: u64,
     #[prost(uint64, tag = "4")]
@@ -314,10 +320,10 @@ pub struct InfoReply {
     pub uptime: f64,
     #[prost(bool, tag = "6")]
     pub stopping: bool,
-    /// The names of its routines.
+    /// Names of its routines.
     #[prost(string, repeated, tag = "7")]
     pub routines: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// How often somebody was refused, by the reason: at the door, or by a rule.
+    /// Number of refused connections and calls, by reason.
     #[prost(map = "string, uint64", tag = "8")]
     pub refused: ::std::collections::HashMap<::prost::alloc::string::String, u64>,
     /// The encodings that it reads.
@@ -328,18 +334,19 @@ pub struct InfoReply {
 pub struct IdleRequest {}
 #[derive(Clone, Copy, PartialEq, ::prost::Message)]
 pub struct IdleReply {
-    /// For how many seconds it has been.
+    /// For how many seconds it has been idle.
     #[prost(double, tag = "1")]
     pub idle: f64,
 }
-/// How arguments, results, errors and context values are written down. Workers of Raddle read both of these; a worker in another language may read
-/// one of them, and says which in its `WorkerMetadata`. What each can say is in docs/languages.md.
+/// The encoding of arguments, results, errors and context values. Raddle's own workers read both; a
+/// worker in another language may read one of them, and declares which in its `WorkerMetadata`.
+/// docs/languages.md says what each can represent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum Encoding {
-    /// Structs are maps, with the names of their fields as keys. Small, quick, and read by every worker of Raddle.
+    /// Structs are maps with field names as keys. Compact, fast, and read by every Raddle worker.
     MessagePack = 0,
-    /// In UTF-8. Numbers have all their digits, and are finite.
+    /// UTF-8. Numbers have all their digits, and are finite.
     Json = 1,
 }
 impl Encoding {
@@ -442,23 +449,27 @@ pub mod worker_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
-        /// Calls a routine. The answer always begins with an `Ack`, which is sent before the routine is first polled: without it, the routine has
-        /// not begun. Then come results (one for a function, any number for a stream),
-        /// and at most one `Exception`, which is the last. A call that was not taken ends with a status instead:
+        /// Calls a routine. The reply always begins with an `Ack`, which is sent before the routine is
+        /// first polled: without it, the routine has not started. Results follow (one for a function, any
+        /// number for a stream), and at most one `Exception`, which is the last message. A call that was
+        /// not accepted ends with a status instead:
         ///
-        ///   UNAVAILABLE          the worker is stopping, or not yet ready: try another
-        ///   RESOURCE_EXHAUSTED   the worker does not want more just now: try another
-        ///   DEADLINE_EXCEEDED    its time was over before it was taken
-        ///   NOT_FOUND            the worker has no routine of this name
-        ///   INVALID_ARGUMENT     the arguments do not fit the routine
-        ///   FAILED_PRECONDITION  the worker speaks another version of this protocol, or does not read the encoding of the call
-        ///   PERMISSION_DENIED    the caller may not call this routine
-        ///   any other code       the worker is broken: its callers leave it out, and try another
+        /// - `UNAVAILABLE`: the worker is stopping or not yet ready. Try another.
+        /// - `RESOURCE_EXHAUSTED`: the worker accepts no more calls at present. Try another.
+        /// - `DEADLINE_EXCEEDED`: the deadline passed before the call was accepted.
+        /// - `NOT_FOUND`: the worker has no routine of this name.
+        /// - `INVALID_ARGUMENT`: the arguments do not match the routine.
+        /// - `FAILED_PRECONDITION`: the worker speaks another protocol version, or does not read the
+        ///   encoding of the call.
+        /// - `PERMISSION_DENIED`: the caller may not call this routine.
+        /// - Any other code: the worker is broken. Callers eject it and try another.
         ///
-        /// A worker that does not read the encoding of the call says which it reads in the trailing metadata `raddle-encodings`: names with commas between
-        /// them, `messagepack` and `json`. A caller that knows another one of these makes the call again in that, for it was certainly not taken.
+        /// A worker that does not read the encoding of the call lists the encodings that it reads in the
+        /// trailing metadata `raddle-encodings`: comma-separated names, `messagepack` and `json`. A caller
+        /// that supports one of these repeats the call in it, which is safe because the call was not
+        /// accepted.
         ///
-        /// Whoever cancels the RPC cancels the routine.
+        /// Cancelling the RPC cancels the routine.
         pub async fn dispatch(
             &mut self,
             request: impl tonic::IntoRequest<super::Call>,
@@ -482,7 +493,8 @@ pub mod worker_client {
             req.extensions_mut().insert(GrpcMethod::new("raddle.v1.Worker", "Dispatch"));
             self.inner.server_streaming(req, path, codec).await
         }
-        /// Stops the worker: it takes no more calls, deals with those in flight as `timeout` says, answers, and exits.
+        /// Stops the worker: it accepts no more calls, treats calls in flight as `timeout` says, replies,
+        /// and exits.
         pub async fn stop(
             &mut self,
             request: impl tonic::IntoRequest<super::StopRequest>,
@@ -501,7 +513,7 @@ pub mod worker_client {
             req.extensions_mut().insert(GrpcMethod::new("raddle.v1.Worker", "Stop"));
             self.inner.unary(req, path, codec).await
         }
-        /// What this worker is, and what it is doing.
+        /// Returns the identity and the state of the worker.
         pub async fn info(
             &mut self,
             request: impl tonic::IntoRequest<super::InfoRequest>,
@@ -520,7 +532,7 @@ pub mod worker_client {
             req.extensions_mut().insert(GrpcMethod::new("raddle.v1.Worker", "Info"));
             self.inner.unary(req, path, codec).await
         }
-        /// Answers when nothing is in flight.
+        /// Replies once no calls are in flight.
         pub async fn idle(
             &mut self,
             request: impl tonic::IntoRequest<super::IdleRequest>,
@@ -560,38 +572,43 @@ pub mod worker_server {
             >
             + std::marker::Send
             + 'static;
-        /// Calls a routine. The answer always begins with an `Ack`, which is sent before the routine is first polled: without it, the routine has
-        /// not begun. Then come results (one for a function, any number for a stream),
-        /// and at most one `Exception`, which is the last. A call that was not taken ends with a status instead:
+        /// Calls a routine. The reply always begins with an `Ack`, which is sent before the routine is
+        /// first polled: without it, the routine has not started. Results follow (one for a function, any
+        /// number for a stream), and at most one `Exception`, which is the last message. A call that was
+        /// not accepted ends with a status instead:
         ///
-        ///   UNAVAILABLE          the worker is stopping, or not yet ready: try another
-        ///   RESOURCE_EXHAUSTED   the worker does not want more just now: try another
-        ///   DEADLINE_EXCEEDED    its time was over before it was taken
-        ///   NOT_FOUND            the worker has no routine of this name
-        ///   INVALID_ARGUMENT     the arguments do not fit the routine
-        ///   FAILED_PRECONDITION  the worker speaks another version of this protocol, or does not read the encoding of the call
-        ///   PERMISSION_DENIED    the caller may not call this routine
-        ///   any other code       the worker is broken: its callers leave it out, and try another
+        /// - `UNAVAILABLE`: the worker is stopping or not yet ready. Try another.
+        /// - `RESOURCE_EXHAUSTED`: the worker accepts no more calls at present. Try another.
+        /// - `DEADLINE_EXCEEDED`: the deadline passed before the call was accepted.
+        /// - `NOT_FOUND`: the worker has no routine of this name.
+        /// - `INVALID_ARGUMENT`: the arguments do not match the routine.
+        /// - `FAILED_PRECONDITION`: the worker speaks another protocol version, or does not read the
+        ///   encoding of the call.
+        /// - `PERMISSION_DENIED`: the caller may not call this routine.
+        /// - Any other code: the worker is broken. Callers eject it and try another.
         ///
-        /// A worker that does not read the encoding of the call says which it reads in the trailing metadata `raddle-encodings`: names with commas between
-        /// them, `messagepack` and `json`. A caller that knows another one of these makes the call again in that, for it was certainly not taken.
+        /// A worker that does not read the encoding of the call lists the encodings that it reads in the
+        /// trailing metadata `raddle-encodings`: comma-separated names, `messagepack` and `json`. A caller
+        /// that supports one of these repeats the call in it, which is safe because the call was not
+        /// accepted.
         ///
-        /// Whoever cancels the RPC cancels the routine.
+        /// Cancelling the RPC cancels the routine.
         async fn dispatch(
             &self,
             request: tonic::Request<super::Call>,
         ) -> std::result::Result<tonic::Response<Self::DispatchStream>, tonic::Status>;
-        /// Stops the worker: it takes no more calls, deals with those in flight as `timeout` says, answers, and exits.
+        /// Stops the worker: it accepts no more calls, treats calls in flight as `timeout` says, replies,
+        /// and exits.
         async fn stop(
             &self,
             request: tonic::Request<super::StopRequest>,
         ) -> std::result::Result<tonic::Response<super::StopReply>, tonic::Status>;
-        /// What this worker is, and what it is doing.
+        /// Returns the identity and the state of the worker.
         async fn info(
             &self,
             request: tonic::Request<super::InfoRequest>,
         ) -> std::result::Result<tonic::Response<super::InfoReply>, tonic::Status>;
-        /// Answers when nothing is in flight.
+        /// Replies once no calls are in flight.
         async fn idle(
             &self,
             request: tonic::Request<super::IdleRequest>,

@@ -15,8 +15,8 @@ use std::{
 use raddle::{
     CallError, Stream, WorkerPool, async_trait,
     pool::{
-        Encoding, Uid, WorkerMetadata,
-        worker::{Patience, Worker, WorkerError},
+        Encoding, WorkerMetadata, WorkerUid,
+        worker::{StopMode, Worker, WorkerError},
     },
     wire::{
         ENCODINGS, PROTOCOL,
@@ -48,7 +48,7 @@ struct NoNumber {
 
 /// The worker, as a pool knows it.
 struct HandMade {
-    uid: Uid,
+    uid: WorkerUid,
     tags: BTreeSet<String>,
     extra: BTreeMap<String, String>,
     serving: Mutex<Option<Serving>>,
@@ -62,7 +62,12 @@ struct Serving {
 
 impl HandMade {
     fn new(tags: &BTreeSet<String>) -> Self {
-        Self { uid: Uid::new(), tags: tags.clone(), extra: BTreeMap::new(), serving: Mutex::default() }
+        Self {
+            uid: WorkerUid::new(),
+            tags: tags.clone(),
+            extra: BTreeMap::new(),
+            serving: Mutex::default(),
+        }
     }
 
     fn serving(&self) -> MutexGuard<'_, Option<Serving>> {
@@ -72,12 +77,14 @@ impl HandMade {
 
 #[async_trait]
 impl Worker for HandMade {
-    fn uid(&self) -> Uid {
+    fn uid(&self) -> WorkerUid {
         self.uid
     }
 
     fn metadata(&self) -> Option<WorkerMetadata> {
-        self.serving().as_ref().map(|serving| serving.metadata.clone())
+        self.serving()
+            .as_ref()
+            .map(|serving| serving.metadata.clone())
     }
 
     fn tags(&self) -> &BTreeSet<String> {
@@ -90,10 +97,14 @@ impl Worker for HandMade {
 
     async fn start(&self, _: Option<Duration>) -> Result<(), WorkerError> {
         let unable = |error: &dyn std::fmt::Display| WorkerError::Unable(error.to_string());
-        let incoming = TcpIncoming::bind(([127, 0, 0, 1], 0).into()).map_err(|error| unable(&error))?;
+        let incoming =
+            TcpIncoming::bind(([127, 0, 0, 1], 0).into()).map_err(|error| unable(&error))?;
         let metadata = WorkerMetadata {
             uid: self.uid,
-            address: incoming.local_addr().map_err(|error| unable(&error))?.to_string(),
+            address: incoming
+                .local_addr()
+                .map_err(|error| unable(&error))?
+                .to_string(),
             pid: std::process::id(),
             version: "1".into(),
             tags: self.tags.clone(),
@@ -102,7 +113,10 @@ impl Worker for HandMade {
             encodings: [Encoding::Json].into(),
         };
         let stop = Arc::new(Notify::new());
-        let service = Service { metadata: metadata.clone(), stop: Arc::clone(&stop) };
+        let service = Service {
+            metadata: metadata.clone(),
+            stop: Arc::clone(&stop),
+        };
         let server = Server::builder().add_service(worker_server::WorkerServer::new(service));
         let stopped = Arc::clone(&stop);
         // Ends when the worker is told to stop, which a pool does at its own end.
@@ -112,16 +126,23 @@ impl Worker for HandMade {
                 eprintln!("the worker serves no more: {error}");
             }
         });
-        *self.serving() = Some(Serving { metadata, stop, server });
+        *self.serving() = Some(Serving {
+            metadata,
+            stop,
+            server,
+        });
         Ok(())
     }
 
-    async fn stop(&self, _: Patience) -> Result<(), WorkerError> {
+    async fn stop(&self, _: StopMode) -> Result<(), WorkerError> {
         let serving = self.serving().take().ok_or(WorkerError::NotRunning)?;
         serving.stop.notify_one();
         // Connections that callers keep for later would keep it for as long.
         let mut server = serving.server;
-        if tokio::time::timeout(Duration::from_millis(500), &mut server).await.is_err() {
+        if tokio::time::timeout(Duration::from_millis(500), &mut server)
+            .await
+            .is_err()
+        {
             server.abort();
         }
         Ok(())
@@ -143,11 +164,16 @@ impl worker_server::Worker for Service {
     async fn dispatch(&self, request: Request<v1::Call>) -> Result<Response<Replies>, Status> {
         let call = request.into_inner();
         if call.protocol != PROTOCOL {
-            return Err(Status::failed_precondition(format!("the worker speaks version {PROTOCOL} of the protocol")));
+            return Err(Status::failed_precondition(format!(
+                "the worker speaks version {PROTOCOL} of the protocol"
+            )));
         }
         if call.encoding != i32::from(v1::Encoding::Json) {
             let mut refusal = Status::failed_precondition("the worker reads JSON and nothing else");
-            refusal.metadata_mut().insert(ENCODINGS, tonic::metadata::MetadataValue::from_static("json"));
+            refusal.metadata_mut().insert(
+                ENCODINGS,
+                tonic::metadata::MetadataValue::from_static("json"),
+            );
             return Err(refusal);
         }
         let outcome: Box<dyn Iterator<Item = What> + Send> = match call.routine.as_str() {
@@ -157,7 +183,10 @@ impl worker_server::Worker for Service {
             }
             "text.words" => {
                 let (text,): (String,) = arguments(&call)?;
-                let words: Vec<_> = text.split_whitespace().map(|word| What::Result(json(word).into())).collect();
+                let words: Vec<_> = text
+                    .split_whitespace()
+                    .map(|word| What::Result(json(word).into()))
+                    .collect();
                 Box::new(words.into_iter())
             }
             "text.number" => {
@@ -187,9 +216,16 @@ impl worker_server::Worker for Service {
     async fn info(&self, _: Request<v1::InfoRequest>) -> Result<Response<v1::InfoReply>, Status> {
         let worker: v1::WorkerMetadata = self.metadata.clone().into();
         let encodings = worker.encodings.clone();
-        let routines = ["text.length", "text.number", "text.words"].map(ToOwned::to_owned).into();
-        let info =
-            v1::InfoReply { protocol: PROTOCOL, worker: Some(worker), routines, encodings, ..Default::default() };
+        let routines = ["text.length", "text.number", "text.words"]
+            .map(ToOwned::to_owned)
+            .into();
+        let info = v1::InfoReply {
+            protocol: PROTOCOL,
+            worker: Some(worker),
+            routines,
+            encodings,
+            ..Default::default()
+        };
         Ok(Response::new(info))
     }
 
@@ -209,7 +245,11 @@ fn json<T: Serialize + ?Sized>(value: &T) -> Vec<u8> {
 
 #[raddle::main]
 async fn main() -> raddle::Result<()> {
-    let pool = WorkerPool::builder().size(2).worker(HandMade::new).start().await?;
+    let pool = WorkerPool::builder()
+        .size(2)
+        .worker(HandMade::new)
+        .start()
+        .await?;
     pool.scope(async {
         println!("{} bytes", length("two words".into()).await?);
         let mut words = words("two words".into());

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use raddle::{
-    group::{Manager, Process, Work},
+    group::{GroupWorker, Manager, Process},
     prelude::*,
 };
 
@@ -20,9 +20,18 @@ async fn ship(item: String, count: u32) -> String {
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let folder = tempfile::tempdir()?;
     let url = format!("sqlite:{}", folder.path().join("orders.db").display());
-    let ship = Work::routine("ship", "ship").source("orders").execution_timeout(Duration::from_secs(5));
-    let process = Process::new("shipping").worker(ship).replicas(2).shutdown_timeout(Duration::from_secs(2));
-    let manager = Manager::builder().queue_url(&url).process(process).register().await?;
+    let ship = GroupWorker::routine("ship", "ship")
+        .source("orders")
+        .execution_timeout(Duration::from_secs(5));
+    let process = Process::new("shipping")
+        .worker(ship)
+        .replicas(2)
+        .shutdown_timeout(Duration::from_secs(2));
+    let manager = Manager::builder()
+        .queue_url(&url)
+        .process(process)
+        .register()
+        .await?;
 
     let (shutdown, mut handle) = (Shutdown::new(), manager.handle());
     let keeping = tokio::spawn(manager.run(shutdown.clone()));
@@ -30,11 +39,25 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         handle.changed().await;
     }
     let broker = connect(&url.parse()?).await?;
-    broker.put("orders".parse()?, vec![r#"{"item": "loom", "count": 2}"#.into()]).await?;
+    broker
+        .put(
+            "orders".parse()?,
+            vec![r#"{"item": "loom", "count": 2}"#.into()],
+        )
+        .await?;
     loop {
-        let done = TaskFilter { states: vec![State::Completed], ..TaskFilter::default() };
+        let done = TaskFilter {
+            states: vec![TaskState::Completed],
+            ..TaskFilter::default()
+        };
         if let [task] = &broker.tasks(done).await?[..] {
-            println!("{}", task.report.as_ref().and_then(|report| report.value.clone()).unwrap_or_default());
+            println!(
+                "{}",
+                task.report
+                    .as_ref()
+                    .and_then(|report| report.value.clone())
+                    .unwrap_or_default()
+            );
             break;
         }
         tokio::time::sleep(Duration::from_millis(10)).await;

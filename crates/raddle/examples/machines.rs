@@ -12,7 +12,12 @@ async fn sum(n: u64) -> (u64, String) {
 #[raddle::main]
 async fn main() -> raddle::Result<()> {
     let own = WorkerCredentials::from_files("ca-cert.pem", "own-cert.pem", "own-key.pem")?;
-    let pool = WorkerPool::builder().size(1).discovery(LanDiscovery::new("sums")?).credentials(own).start().await?;
+    let pool = WorkerPool::builder()
+        .size(1)
+        .discovery(LanDiscovery::new("sums")?)
+        .credentials(own)
+        .start()
+        .await?;
     pool.scope(async {
         for n in [10, 100, 1000] {
             let (sum, host) = sum(n).await?;

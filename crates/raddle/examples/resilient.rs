@@ -13,9 +13,9 @@ use std::{
 use raddle::{
     WorkerPool, async_trait,
     pool::{
-        Uid, WorkerMetadata,
+        WorkerMetadata, WorkerUid,
         discovery::LocalDiscovery,
-        worker::{LocalWorker, Patience, Worker, WorkerError},
+        worker::{LocalWorker, StopMode, Worker, WorkerError},
     },
 };
 use tokio::task::AbortHandle;
@@ -29,7 +29,11 @@ struct ResilientWorker {
 
 impl ResilientWorker {
     fn new(tags: &BTreeSet<String>, check_interval: Duration) -> Self {
-        Self { worker: Arc::new(LocalWorker::new(tags)), check_interval, monitor: Mutex::default() }
+        Self {
+            worker: Arc::new(LocalWorker::new(tags)),
+            check_interval,
+            monitor: Mutex::default(),
+        }
     }
 
     fn monitor(&self, task: Option<AbortHandle>) {
@@ -54,7 +58,7 @@ async fn look_after(worker: Arc<LocalWorker>, check_interval: Duration) {
 
 #[async_trait]
 impl Worker for ResilientWorker {
-    fn uid(&self) -> Uid {
+    fn uid(&self) -> WorkerUid {
         self.worker.uid()
     }
 
@@ -77,7 +81,7 @@ impl Worker for ResilientWorker {
         Ok(())
     }
 
-    async fn stop(&self, patience: Patience) -> Result<(), WorkerError> {
+    async fn stop(&self, patience: StopMode) -> Result<(), WorkerError> {
         self.monitor(None);
         self.worker.stop(patience).await
     }
@@ -104,9 +108,20 @@ async fn crash() {
 #[raddle::main]
 async fn main() -> raddle::Result<()> {
     let resilient = |tags: &_| ResilientWorker::new(tags, Duration::from_millis(100));
-    let pool = WorkerPool::builder().size(1).worker(resilient).start().await?;
+    let pool = WorkerPool::builder()
+        .size(1)
+        .worker(resilient)
+        .start()
+        .await?;
     let (worker, before) = (pool.workers()[0].uid, pid().on(&pool).await?);
-    println!("the call is {}", if crash().on(&pool).await.is_err() { "lost" } else { "back" });
+    println!(
+        "the call is {}",
+        if crash().on(&pool).await.is_err() {
+            "lost"
+        } else {
+            "back"
+        }
+    );
     let mut after = pid().on(&pool).await;
     for _ in 0..100 {
         if after.is_ok() {
@@ -121,7 +136,12 @@ async fn main() -> raddle::Result<()> {
     println!("the same worker is there again, in another process");
     // Other programs find it by the name of the pool, and hear within a second that it is another process.
     let found = LocalDiscovery::new(pool.name())?;
-    let is_found = || found.snapshot().iter().any(|found| found.uid == worker && found.pid == after);
+    let is_found = || {
+        found
+            .snapshot()
+            .iter()
+            .any(|found| found.uid == worker && found.pid == after)
+    };
     let finding = async {
         while !is_found() {
             tokio::time::sleep(Duration::from_millis(50)).await;

@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 /// What may go wrong in any way.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-type Boxed = Box<dyn StdError + Send + Sync>;
+type BoxedError = Box<dyn StdError + Send + Sync>;
 
 /// An error of any kind. Every error becomes one with `?`, and a `main` that returns it says what went wrong, and why.
 ///
@@ -24,11 +24,11 @@ type Boxed = Box<dyn StdError + Send + Sync>;
 /// assert_eq!(port("").unwrap_err().to_string(), "which port?");
 /// assert!(port("many").unwrap_err().is::<std::num::ParseIntError>());
 /// ```
-pub struct Error(Boxed);
+pub struct Error(BoxedError);
 
 /// An error, as it is told to another process.
 #[derive(Serialize, Deserialize)]
-struct Told {
+struct SentError {
     message: String,
     #[serde(default)]
     causes: Vec<String>,
@@ -36,9 +36,9 @@ struct Told {
 
 /// An error that was told by another process, and its causes.
 #[derive(Debug)]
-struct Heard {
+struct ReceivedError {
     message: String,
-    cause: Option<Box<Heard>>,
+    cause: Option<Box<ReceivedError>>,
 }
 
 impl Error {
@@ -75,7 +75,7 @@ impl<E: StdError + Send + Sync + 'static> From<E> for Error {
 
 /// What a routine has returned is shown as it was there, with its causes.
 #[cfg(feature = "pool")]
-fn returned(error: Boxed) -> Boxed {
+fn returned(error: BoxedError) -> BoxedError {
     use crate::CallError;
 
     match error.downcast::<CallError<Error>>() {
@@ -88,7 +88,7 @@ fn returned(error: Boxed) -> Boxed {
 }
 
 #[cfg(not(feature = "pool"))]
-fn returned(error: Boxed) -> Boxed {
+fn returned(error: BoxedError) -> BoxedError {
     error
 }
 
@@ -104,7 +104,9 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.0)?;
         if f.alternate() {
-            self.causes().iter().try_for_each(|cause| write!(f, ": {cause}"))?;
+            self.causes()
+                .iter()
+                .try_for_each(|cause| write!(f, ": {cause}"))?;
         }
         Ok(())
     }
@@ -114,32 +116,38 @@ impl fmt::Display for Error {
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.0)?;
-        self.causes().iter().try_for_each(|cause| write!(f, "\n  because: {cause}"))
+        self.causes()
+            .iter()
+            .try_for_each(|cause| write!(f, "\n  because: {cause}"))
     }
 }
 
 impl Serialize for Error {
     fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
-        Told { message: self.0.to_string(), causes: self.causes() }.serialize(serializer)
+        SentError {
+            message: self.0.to_string(),
+            causes: self.causes(),
+        }
+        .serialize(serializer)
     }
 }
 
 impl<'de> Deserialize<'de> for Error {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
-        let Told { message, causes } = Told::deserialize(deserializer)?;
-        let wrap = |cause, message| Some(Box::new(Heard { message, cause }));
+        let SentError { message, causes } = SentError::deserialize(deserializer)?;
+        let wrap = |cause, message| Some(Box::new(ReceivedError { message, cause }));
         let cause = causes.into_iter().rev().fold(None, wrap);
-        Ok(Self(Box::new(Heard { message, cause })))
+        Ok(Self(Box::new(ReceivedError { message, cause })))
     }
 }
 
-impl fmt::Display for Heard {
+impl fmt::Display for ReceivedError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)
     }
 }
 
-impl StdError for Heard {
+impl StdError for ReceivedError {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         self.cause.as_deref().map(|cause| cause as _)
     }
@@ -150,8 +158,19 @@ mod tests {
     use super::*;
 
     fn heard(words: &[&str]) -> Error {
-        let wrap = |cause, message: &&str| Some(Box::new(Heard { message: message.to_string(), cause }));
-        Error(words.iter().rev().fold(None, wrap).expect("there are words"))
+        let wrap = |cause, message: &&str| {
+            Some(Box::new(ReceivedError {
+                message: message.to_string(),
+                cause,
+            }))
+        };
+        Error(
+            words
+                .iter()
+                .rev()
+                .fold(None, wrap)
+                .expect("there are words"),
+        )
     }
 
     #[test]
@@ -159,14 +178,18 @@ mod tests {
         let error = heard(&["cannot start", "no socket: denied", "denied"]);
         assert_eq!(error.to_string(), "cannot start");
         assert_eq!(format!("{error:#}"), "cannot start: no socket: denied");
-        assert_eq!(format!("{error:?}"), "cannot start\n  because: no socket: denied");
+        assert_eq!(
+            format!("{error:?}"),
+            "cannot start\n  because: no socket: denied"
+        );
         assert_eq!(format!("{:?}", Error::msg("alone")), "alone");
     }
 
     #[test]
     fn an_error_crosses_with_its_words() {
         let error = heard(&["a", "b", "c"]);
-        let there: Error = serde_json::from_str(&serde_json::to_string(&error).expect("it can")).expect("it can");
+        let there: Error =
+            serde_json::from_str(&serde_json::to_string(&error).expect("it can")).expect("it can");
         assert_eq!(format!("{there:?}"), format!("{error:?}"));
         let brief: Error = serde_json::from_str(r#"{"message": "a"}"#).expect("it can");
         assert_eq!(format!("{brief:?}"), "a");

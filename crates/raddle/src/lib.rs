@@ -58,7 +58,7 @@
 //!
 //! async fn run() -> Result<(), Box<dyn std::error::Error>> {
 //!     let broker = connect(&"sqlite:.raddle/raddle.db".parse()?).await?;
-//!     let submitted = broker.submit(vec![Submit::new(Spec::command(["echo", "hello"]))]).await?;
+//!     let submitted = broker.submit(vec![NewTask::new(TaskSpec::command(["echo", "hello"]))]).await?;
 //!
 //!     // A worker that leaves as soon as nothing is waiting.
 //!     let options = Options { idle_exit: Some(std::time::Duration::ZERO), ..Options::resident() };
@@ -66,7 +66,7 @@
 //!     worker.run(Shutdown::new()).await?;
 //!
 //!     let task = broker.task(submitted[0].tid()).await?.expect("a finished task is kept for its result_ttl");
-//!     assert_eq!(task.state, State::Completed);
+//!     assert_eq!(task.state, TaskState::Completed);
 //!     Ok(())
 //! }
 //! ```
@@ -75,16 +75,21 @@ mod error;
 
 pub use async_trait::async_trait;
 pub use futures_core::Stream;
-pub use raddle_core::{Schedule, schedule::Missed};
+pub use raddle_core::{Schedule, schedule::MissedPolicy};
 #[cfg(feature = "queue")]
 pub use raddle_fabric::{
     group,
     handler::{self, Handler},
-    routine::{ChainError, Handle, Task, TaskError, cancelled, chain, is_cancelled, log, progress, trace},
+    routine::{
+        ChainError, RoutineTask, TaskError, TaskHandle, cancelled, chain, is_cancelled, log,
+        progress, trace,
+    },
 };
 pub use raddle_macros::{main, routine, routines};
 #[cfg(feature = "pool")]
-pub use raddle_pool::{Call, CallError, CallStream, Never, WorkerPool, WorkerProxy, context, spawn};
+pub use raddle_pool::{
+    Call, CallError, CallStream, Never, WorkerPool, WorkerProxy, context, spawn,
+};
 
 pub use self::error::{Error, Result};
 
@@ -95,7 +100,7 @@ macro_rules! handler {
     ($handler:expr) => {
         const _: () = {
             $crate::__private::inventory::submit! {
-                $crate::__private::Entry { make: || ::std::boxed::Box::new($handler) }
+                $crate::__private::HandlerEntry { make: || ::std::boxed::Box::new($handler) }
             }
         };
     };
@@ -155,12 +160,13 @@ pub mod prelude {
     //! What most programs need.
 
     #[cfg(feature = "queue")]
-    pub use raddle_broker::{Broker, Stream, Submit, Submitted, TaskFilter, connect};
+    pub use raddle_broker::{Broker, NewTask, OutputStream, Submitted, TaskFilter, connect};
     pub use raddle_core::{
-        CapSet, Control, Exit, Limits, Report, Retry, Schedule, Span, Spec, State, Target, TaskView, Tid, Word,
+        AttemptReport, CapSet, ControlCommand, ControlMessage, ExitStatus, HumanDuration, Limits,
+        RetryPolicy, Schedule, Target, TaskSpec, TaskState, TaskView, Tid,
     };
     #[cfg(feature = "queue")]
-    pub use raddle_fabric::{Ended, Options, Shutdown, Worker};
+    pub use raddle_fabric::{Options, Shutdown, Worker, WorkerEnd};
     #[cfg(feature = "pool")]
     pub use raddle_pool::{WorkerPool, WorkerProxy};
 }

@@ -9,7 +9,7 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use raddle_broker::{Broker, Url, connect};
+use raddle_broker::{Broker, BrokerUrl, connect};
 use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
 
@@ -23,7 +23,10 @@ impl Bed {
     /// Below the build folder: `/tmp` may be in memory, where a sync costs nothing.
     pub(crate) fn new() -> Self {
         let folder = TempDir::new_in(base()).expect("the build folder can be written");
-        let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime can be made");
+        let runtime = Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("a runtime can be made");
         Self { folder, runtime }
     }
 
@@ -34,7 +37,8 @@ impl Bed {
     /// The broker that commands in this folder use.
     pub(crate) fn broker(&self) -> Arc<dyn Broker> {
         let path = self.path().join(".raddle").join("raddle.db");
-        self.wait(connect(&Url::Sqlite(path))).expect("a new database can be made")
+        self.wait(connect(&BrokerUrl::Sqlite(path)))
+            .expect("a new database can be made")
     }
 
     pub(crate) fn wait<T>(&self, future: impl Future<Output = T>) -> T {
@@ -44,8 +48,17 @@ impl Bed {
     /// `raddle` with these arguments in this folder.
     pub(crate) fn raddle(&self, args: &[&str]) -> Command {
         let mut command = Command::new(binary());
-        command.args(args).current_dir(self.path()).stdin(Stdio::null());
-        for variable in ["QUEUE_URL", "WORKER_CAPS", "WORKER_CONCURRENCY", "WORKER_IDLE_EXIT", "RADDLE_TID"] {
+        command
+            .args(args)
+            .current_dir(self.path())
+            .stdin(Stdio::null());
+        for variable in [
+            "QUEUE_URL",
+            "WORKER_CAPS",
+            "WORKER_CONCURRENCY",
+            "WORKER_IDLE_EXIT",
+            "RADDLE_TID",
+        ] {
             command.env_remove(variable);
         }
         command
@@ -62,11 +75,19 @@ impl Bed {
 impl Worker {
     /// Starts one, or whatever else says an id on its standard output when it is ready.
     pub(crate) fn start(command: &mut Command) -> Self {
-        let mut child = command.stdout(Stdio::piped()).spawn().expect("the release binary starts");
+        let mut child = command
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the release binary starts");
         let mut line = String::new();
         let stdout = child.stdout.take().expect("it was piped");
-        BufReader::new(stdout).read_line(&mut line).expect("the worker says its id");
-        assert!(line.trim().len() >= 19, "the worker says its id, and not {line:?}");
+        BufReader::new(stdout)
+            .read_line(&mut line)
+            .expect("the worker says its id");
+        assert!(
+            line.trim().len() >= 19,
+            "the worker says its id, and not {line:?}"
+        );
         Self { child }
     }
 }
@@ -114,13 +135,19 @@ fn base() -> PathBuf {
     let base = beside("bench");
     fs::create_dir_all(&base).expect("the build folder can be written");
     // Where that is no attribute of a folder, it is no trouble either.
-    let _ = Command::new("chattr").arg("+T").arg(&base).stderr(Stdio::null()).status();
+    let _ = Command::new("chattr")
+        .arg("+T")
+        .arg(&base)
+        .stderr(Stdio::null())
+        .status();
     base
 }
 
 /// What `cargo xtask bench` has built, or put, beside this program.
 pub(crate) fn beside(name: &str) -> PathBuf {
-    std::env::current_exe().expect("the system knows this program").with_file_name(name)
+    std::env::current_exe()
+        .expect("the system knows this program")
+        .with_file_name(name)
 }
 
 /// The release binary, installed: a copy of what was built. A linker writes a file page by page, and the system keeps it in memory like that; what is copied

@@ -32,7 +32,14 @@ fn spawn_and_wait(program: &CStr) {
     let mut pid = 0;
     // SAFETY: the arrays end with a null pointer and live until the call returns.
     let error = unsafe {
-        libc::posix_spawn(&mut pid, program.as_ptr(), std::ptr::null(), std::ptr::null(), argv.as_ptr(), environ)
+        libc::posix_spawn(
+            &mut pid,
+            program.as_ptr(),
+            std::ptr::null(),
+            std::ptr::null(),
+            argv.as_ptr(),
+            environ,
+        )
     };
     assert_eq!(error, 0, "{program:?} can be started");
     let mut status = 0;
@@ -61,7 +68,10 @@ impl Inserts {
                  CREATE TABLE rows (id INTEGER PRIMARY KEY, body TEXT NOT NULL);",
             )
             .expect("a table can be made");
-        let inserts = Self { connection, payload: payload.into() };
+        let inserts = Self {
+            connection,
+            payload: payload.into(),
+        };
         // The first commit also writes the log's header.
         inserts.insert(1, 1);
         inserts
@@ -71,9 +81,14 @@ impl Inserts {
     pub(crate) fn insert(&self, count: usize, group: usize) -> Duration {
         let began = Instant::now();
         for _ in 0..count / group {
-            let transaction = self.connection.unchecked_transaction().expect("nobody else writes");
+            let transaction = self
+                .connection
+                .unchecked_transaction()
+                .expect("nobody else writes");
             {
-                let mut insert = transaction.prepare_cached("INSERT INTO rows (body) VALUES (?1)").expect("it is SQL");
+                let mut insert = transaction
+                    .prepare_cached("INSERT INTO rows (body) VALUES (?1)")
+                    .expect("it is SQL");
                 for _ in 0..group {
                     insert.execute([&self.payload]).expect("there is room");
                 }

@@ -41,10 +41,21 @@ pub(crate) fn bench(plan: &Plan) -> Vec<Verdict> {
     show("a worker starts, until it is registered", "ms", &bare);
     replaced.sort_by(f64::total_cmp);
     let p99 = replaced[((replaced.len() as f64 * 0.99) as usize).min(replaced.len() - 1)];
-    println!("a killed process is replaced: p50 {:.1} ms, p99 {p99:.1} ms", median(&replaced));
+    println!(
+        "a killed process is replaced: p50 {:.1} ms, p99 {p99:.1} ms",
+        median(&replaced)
+    );
     show("ten idle processes stop", "ms", &stopped);
-    show("after the limit of a deaf task the next is done", "ms", &deaf);
-    show("after the limit of a stuck task another is ready", "ms", &stuck);
+    show(
+        "after the limit of a deaf task the next is done",
+        "ms",
+        &deaf,
+    );
+    show(
+        "after the limit of a stuck task another is ready",
+        "ms",
+        &stuck,
+    );
     // Of every round: it is a promise for each task, and not for most.
     let worst = deaf.iter().chain(&stuck).copied().fold(0.0, f64::max);
     let many = if plan.quick { MANY / 10 } else { MANY };
@@ -56,8 +67,16 @@ pub(crate) fn bench(plan: &Plan) -> Vec<Verdict> {
             p99 - median(&bare),
             100.0,
         ),
-        Verdict::at_most("ms after the limit of a task that hangs until it is replaced, worst", worst, 1000.0),
-        Verdict::at_most("ms until a group of 10 that is idle has stopped", median(&stopped), 300.0),
+        Verdict::at_most(
+            "ms after the limit of a task that hangs until it is replaced, worst",
+            worst,
+            1000.0,
+        ),
+        Verdict::at_most(
+            "ms until a group of 10 that is idle has stopped",
+            median(&stopped),
+            300.0,
+        ),
         Verdict::at_most("manager of 500 idle processes, % of a core", percent, 1.0),
         Verdict::at_most("manager of 500 idle processes, MB (PSS)", mb, 30.0),
     ]
@@ -90,7 +109,9 @@ fn few(times: usize) -> (Vec<Duration>, Duration) {
             let began = Instant::now();
             // SAFETY: a process of the group that was just seen; the signal has no memory effects here.
             unsafe { libc::kill(victim as i32, libc::SIGKILL) };
-            let now = until(&bed, &*broker, |pids| pids.difference(&seen).next().is_some());
+            let now = until(&bed, &*broker, |pids| {
+                pids.difference(&seen).next().is_some()
+            });
             gaps.push(began.elapsed());
             seen = now.into_iter().filter(|pid| *pid != victim).collect();
         }
@@ -110,12 +131,15 @@ fn idle(processes: usize, during: Duration) -> (f64, f64) {
     thread::sleep(Duration::from_secs(2));
     let before = cpu_nanos(manager.pid());
     thread::sleep(during);
-    let percent = cpu_nanos(manager.pid()).saturating_sub(before) as f64 / during.as_nanos() as f64 * 100.0;
+    let percent =
+        cpu_nanos(manager.pid()).saturating_sub(before) as f64 / during.as_nanos() as f64 * 100.0;
     (percent, pss_mb(manager.pid()))
 }
 
 fn idle_group(replicas: usize) -> String {
-    format!("[process.a]\nreplicas = {replicas}\nstart_timeout = '5m'\n[[process.a.worker]]\nslug = 'a'\n")
+    format!(
+        "[process.a]\nreplicas = {replicas}\nstart_timeout = '5m'\n[[process.a.worker]]\nslug = 'a'\n"
+    )
 }
 
 /// The manager of the groups in this text.
@@ -125,12 +149,19 @@ pub(crate) fn up(bed: &Bed, file: &str) -> Worker {
 }
 
 /// The processes of the group, once they are as they should be.
-pub(crate) fn until(bed: &Bed, broker: &dyn Broker, are_so: impl Fn(&BTreeSet<u32>) -> bool) -> BTreeSet<u32> {
+pub(crate) fn until(
+    bed: &Bed,
+    broker: &dyn Broker,
+    are_so: impl Fn(&BTreeSet<u32>) -> bool,
+) -> BTreeSet<u32> {
     let began = Instant::now();
     loop {
         let workers = bed.wait(broker.workers()).expect("the broker answers");
-        let pids: BTreeSet<u32> =
-            workers.iter().filter(|entry| entry.info.serves("a")).map(|entry| entry.info.pid).collect();
+        let pids: BTreeSet<u32> = workers
+            .iter()
+            .filter(|entry| entry.info.serves("a"))
+            .map(|entry| entry.info.pid)
+            .collect();
         if are_so(&pids) {
             return pids;
         }

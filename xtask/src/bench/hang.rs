@@ -7,8 +7,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use raddle_broker::{Broker, Submit};
-use raddle_core::{Spec, State, Tid};
+use raddle_broker::{Broker, NewTask};
+use raddle_core::{TaskSpec, TaskState, Tid};
 
 use crate::{
     bed::Bed,
@@ -16,8 +16,7 @@ use crate::{
 };
 
 const LIMIT: Duration = Duration::from_secs(1);
-const FILE: &str =
-    "[process.a]\nshutdown_timeout = '300ms'\n[[process.a.worker]]\nslug = 'a'\nexecution_timeout = '1s'\n";
+const FILE: &str = "[process.a]\nshutdown_timeout = '300ms'\n[[process.a.worker]]\nslug = 'a'\nexecution_timeout = '1s'\n";
 
 /// One that does not heed SIGTERM: until the task behind it is done, in the same process.
 pub(crate) fn deaf() -> Duration {
@@ -25,10 +24,18 @@ pub(crate) fn deaf() -> Duration {
     let broker = bed.broker();
     let manager = up(&bed, FILE);
     let before = until(&bed, &*broker, |pids| pids.len() == 1);
-    let hung = submit(&bed, &broker, &["/bin/sh", "-c", "trap '' TERM; while :; do sleep 0.05; done"]);
-    let began = reaches(&bed, &broker, hung, State::Running);
+    let hung = submit(
+        &bed,
+        &broker,
+        &[
+            "/bin/sh",
+            "-c",
+            "trap '' TERM; while :; do sleep 0.05; done",
+        ],
+    );
+    let began = reaches(&bed, &broker, hung, TaskState::Running);
     let next = submit(&bed, &broker, &["/bin/true"]);
-    let took = reaches(&bed, &broker, next, State::Completed) - began;
+    let took = reaches(&bed, &broker, next, TaskState::Completed) - began;
     assert_eq!(until(&bed, &*broker, |_| true), before, "the process stays");
     manager.kill();
     took.saturating_sub(LIMIT)
@@ -41,27 +48,40 @@ pub(crate) fn stuck() -> Duration {
     let manager = up(&bed, FILE);
     let before = until(&bed, &*broker, |pids| pids.len() == 1);
     let hung = submit(&bed, &broker, &["/bin/sleep", "1000"]);
-    let began = reaches(&bed, &broker, hung, State::Running);
+    let began = reaches(&bed, &broker, hung, TaskState::Running);
     let process = *before.first().expect("there is one");
-    let runner = children(process).into_iter().find(|child| !children(*child).is_empty()).expect("it runs something");
+    let runner = children(process)
+        .into_iter()
+        .find(|child| !children(*child).is_empty())
+        .expect("it runs something");
     // SAFETY: a process of the group that was just seen; the signal has no memory effects here.
     unsafe { libc::kill(runner as i32, libc::SIGSTOP) };
-    until(&bed, &*broker, |pids| pids.difference(&before).next().is_some());
+    until(&bed, &*broker, |pids| {
+        pids.difference(&before).next().is_some()
+    });
     let took = began.elapsed();
     manager.kill();
     took.saturating_sub(LIMIT)
 }
 
 fn submit(bed: &Bed, broker: &Arc<dyn Broker>, argv: &[&str]) -> Tid {
-    let spec = Spec { queue: "a".into(), ..Spec::command(argv.iter().copied()) };
-    bed.wait(broker.submit(vec![Submit::new(spec)])).expect("there is room")[0].tid()
+    let spec = TaskSpec {
+        queue: "a".into(),
+        ..TaskSpec::command(argv.iter().copied())
+    };
+    bed.wait(broker.submit(vec![NewTask::new(spec)]))
+        .expect("there is room")[0]
+        .tid()
 }
 
 /// When a task was seen in a state.
-fn reaches(bed: &Bed, broker: &Arc<dyn Broker>, tid: Tid, state: State) -> Instant {
+fn reaches(bed: &Bed, broker: &Arc<dyn Broker>, tid: Tid, state: TaskState) -> Instant {
     let began = Instant::now();
     loop {
-        let task = bed.wait(broker.task(tid)).expect("the broker answers").expect("it is stored");
+        let task = bed
+            .wait(broker.task(tid))
+            .expect("the broker answers")
+            .expect("it is stored");
         if task.state == state {
             return Instant::now();
         }
@@ -71,7 +91,17 @@ fn reaches(bed: &Bed, broker: &Arc<dyn Broker>, tid: Tid, state: State) -> Insta
 }
 
 fn children(pid: u32) -> Vec<u32> {
-    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    let lists = threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
-    lists.flat_map(|list| list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>()).collect()
+    let threads = fs::read_dir(format!("/proc/{pid}/task"))
+        .into_iter()
+        .flatten()
+        .flatten();
+    let lists =
+        threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
+    lists
+        .flat_map(|list| {
+            list.split_whitespace()
+                .filter_map(|pid| pid.parse().ok())
+                .collect::<Vec<_>>()
+        })
+        .collect()
 }

@@ -9,7 +9,10 @@ pub(crate) fn bench(plan: &Plan) -> Vec<Verdict> {
     let bed = Bed::new();
     let worker = bed.worker(&["--concurrency", "2"]);
     // One task, so that what is made on first use has been made.
-    let status = bed.raddle(&["run", "--", "true"]).status().expect("the release binary starts");
+    let status = bed
+        .raddle(&["run", "--", "true"])
+        .status()
+        .expect("the release binary starts");
     assert!(status.success());
     thread::sleep(Duration::from_secs(1));
     let before = cpu_nanos(worker.pid());
@@ -37,8 +40,16 @@ pub(crate) fn cpu_nanos(pid: u32) -> u64 {
 
 /// The proportional set size: a page that several processes share counts for each by its share.
 pub(crate) fn pss_mb(pid: u32) -> f64 {
-    let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).expect("the process is alive");
-    let line = rollup.lines().find(|line| line.starts_with("Pss:")).expect("a process has a size");
-    let kib: f64 = line.split_whitespace().nth(1).and_then(|n| n.parse().ok()).expect("a number");
+    let rollup =
+        fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).expect("the process is alive");
+    let line = rollup
+        .lines()
+        .find(|line| line.starts_with("Pss:"))
+        .expect("a process has a size");
+    let kib: f64 = line
+        .split_whitespace()
+        .nth(1)
+        .and_then(|n| n.parse().ok())
+        .expect("a number");
     kib / 1024.0
 }

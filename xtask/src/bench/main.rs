@@ -77,18 +77,30 @@ fn main() -> ExitCode {
     }
     println!("\n== must reach");
     verdicts.iter().for_each(|verdict| println!("{verdict}"));
-    if verdicts.iter().all(|verdict| verdict.holds()) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if verdicts.iter().all(|verdict| verdict.holds()) {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
 }
 
 fn parse(args: impl Iterator<Item = String>) -> Result<Plan, String> {
-    let mut plan = Plan { rounds: 5, quick: false, peers: false, only: Vec::new() };
+    let mut plan = Plan {
+        rounds: 5,
+        quick: false,
+        peers: false,
+        only: Vec::new(),
+    };
     let mut args = args;
     while let Some(arg) = args.next() {
         match arg.as_str() {
             "--quick" => (plan.quick, plan.rounds) = (true, 1),
             "--peers" => plan.peers = true,
             "--rounds" => {
-                let count = args.next().and_then(|count| count.parse().ok()).filter(|count| *count > 0);
+                let count = args
+                    .next()
+                    .and_then(|count| count.parse().ok())
+                    .filter(|count| *count > 0);
                 plan.rounds = count.ok_or("--rounds takes a number")?;
             }
             name if BENCHES.iter().any(|(known, _)| *known == name) => plan.only.push(arg),

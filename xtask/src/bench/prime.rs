@@ -9,8 +9,8 @@ use std::{
 
 use raddle_broker::{Broker, queues};
 use raddle_core::{
-    State,
-    queue_name::{QueueName, System},
+    TaskState,
+    queue_name::{QueueName, SystemQueue},
 };
 
 use crate::{
@@ -24,7 +24,14 @@ use crate::{
 /// As many at a time as the machine has cores, for floor and prime alike.
 const PARALLEL: usize = 2;
 /// Processes that are ready for what is asked next, and as many tasks as it takes to have results written together.
-const PRIME: [&str; 6] = ["manager", "serve", "--warm-pool", "8", "--limits", "max_tasks=32"];
+const PRIME: [&str; 6] = [
+    "manager",
+    "serve",
+    "--warm-pool",
+    "8",
+    "--limits",
+    "max_tasks=32",
+];
 const REQUEST: &str = r#"{"spec": {"target": {"command": ["/bin/true"]}}}"#;
 /// Requests that are written at once.
 const GROUP: usize = 100;
@@ -39,31 +46,69 @@ pub(crate) fn bench(plan: &Plan) -> Vec<Verdict> {
         sqlite.push(rate(tasks, through_prime(&bed, &bed.broker(), &[], tasks)));
         let bed = Bed::new();
         let server = Server::start(&bed);
-        redis.push(rate(tasks, through_prime(&bed, &server.broker(&bed), &["--queue-url", &server.url()], tasks)));
+        redis.push(rate(
+            tasks,
+            through_prime(
+                &bed,
+                &server.broker(&bed),
+                &["--queue-url", &server.url()],
+                tasks,
+            ),
+        ));
     }
-    show("bare posix_spawn + wait of /bin/true, 2 at a time", "/s", &bare);
-    show("spawn requests for 'true' through the prime, SQLite", "/s", &sqlite);
-    show("spawn requests for 'true' through the prime, Redis", "/s", &redis);
+    show(
+        "bare posix_spawn + wait of /bin/true, 2 at a time",
+        "/s",
+        &bare,
+    );
+    show(
+        "spawn requests for 'true' through the prime, SQLite",
+        "/s",
+        &sqlite,
+    );
+    show(
+        "spawn requests for 'true' through the prime, Redis",
+        "/s",
+        &redis,
+    );
     vec![
-        Verdict::at_least("spawn requests through the prime on SQLite, of bare spawns", ratio(&sqlite, &bare), 0.5),
-        Verdict::at_least("spawn requests through the prime on Redis, of bare spawns", ratio(&redis, &bare), 0.5),
+        Verdict::at_least(
+            "spawn requests through the prime on SQLite, of bare spawns",
+            ratio(&sqlite, &bare),
+            0.5,
+        ),
+        Verdict::at_least(
+            "spawn requests through the prime on Redis, of bare spawns",
+            ratio(&redis, &bare),
+            0.5,
+        ),
     ]
 }
 
 /// From the first request that is written to the last durable result, with a prime that is already waiting.
 fn through_prime(bed: &Bed, broker: &Arc<dyn Broker>, url: &[&str], tasks: usize) -> Duration {
     let prime = Worker::start(bed.raddle(&[url, &PRIME].concat()).stderr(Stdio::null()));
-    let requests = QueueName::System(System::SpawnRequests);
+    let requests = QueueName::System(SystemQueue::SpawnRequests);
     let began = Instant::now();
     bed.wait(async {
         for _ in 0..tasks / GROUP {
-            let written = queues::write(&**broker, &requests, vec![REQUEST.to_owned(); GROUP]).await;
+            let written =
+                queues::write(&**broker, &requests, vec![REQUEST.to_owned(); GROUP]).await;
             assert_eq!(written.expect("requests can be written").len(), GROUP);
         }
     });
-    let completed = || bed.wait(broker.summary()).expect("the broker answers").states.get(&State::Completed).copied();
+    let completed = || {
+        bed.wait(broker.summary())
+            .expect("the broker answers")
+            .states
+            .get(&TaskState::Completed)
+            .copied()
+    };
     while completed() < Some(tasks as u64) {
-        assert!(began.elapsed() < PATIENCE, "what was asked for is done in time");
+        assert!(
+            began.elapsed() < PATIENCE,
+            "what was asked for is done in time"
+        );
         // Seldom enough that the looks cost nothing.
         thread::sleep(Duration::from_millis(10));
     }

@@ -3,8 +3,10 @@
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use raddle_broker::{Broker, Claim, ClaimRequest, Finish, Submit, Verdict as Outcome};
-use raddle_core::{CapSet, Exit, Report, Spec, State, Tid, Usage, worker::WorkerInfo};
+use raddle_broker::{Broker, ClaimRequest, Completion, CompletionOutcome, LeasedTask, NewTask};
+use raddle_core::{
+    AttemptReport, CapSet, ExitStatus, ResourceUsage, TaskSpec, TaskState, Tid, worker::WorkerInfo,
+};
 
 use crate::{
     Plan,
@@ -29,7 +31,11 @@ pub(crate) fn bench_enqueue(plan: &Plan) -> Vec<Verdict> {
     show("bare fsynced insert, one by one", "/s", &single);
     show("bare fsynced insert, groups of 100", "/s", &grouped);
     show("durable submit, groups of 100", "/s", &ours);
-    vec![Verdict::at_least("durable submit, of the grouped bare insert", ratio(&ours, &grouped), 0.5)]
+    vec![Verdict::at_least(
+        "durable submit, of the grouped bare insert",
+        ratio(&ours, &grouped),
+        0.5,
+    )]
 }
 
 pub(crate) fn bench_finish(plan: &Plan) -> Vec<Verdict> {
@@ -37,7 +43,10 @@ pub(crate) fn bench_finish(plan: &Plan) -> Vec<Verdict> {
     let tasks = count(plan);
     for _ in 0..plan.rounds {
         let bed = Bed::new();
-        grouped.push(rate(tasks, Inserts::new(bed.path(), &payload()).insert(tasks, GROUP)));
+        grouped.push(rate(
+            tasks,
+            Inserts::new(bed.path(), &payload()).insert(tasks, GROUP),
+        ));
         let broker = bed.broker();
         enqueue(&bed, &*broker, tasks);
         let owner = bed.wait(register(&*broker));
@@ -48,7 +57,11 @@ pub(crate) fn bench_finish(plan: &Plan) -> Vec<Verdict> {
     }
     show("bare fsynced insert, groups of 100", "/s", &grouped);
     show("claim + durable finish, groups of 100", "/s", &ours);
-    vec![Verdict::at_least("claim + finish, of the grouped bare insert", ratio(&ours, &grouped), 0.3)]
+    vec![Verdict::at_least(
+        "claim + finish, of the grouped bare insert",
+        ratio(&ours, &grouped),
+        0.3,
+    )]
 }
 
 /// Claims and finishes until nothing is left.
@@ -62,7 +75,11 @@ pub(crate) async fn work_off(broker: &dyn Broker, owner: Tid) {
         );
         let outcomes = outcomes.expect("they are ours");
         assert_eq!(outcomes.len(), claims.len());
-        assert!(outcomes.iter().all(|outcome| *outcome == Outcome::Done(State::Completed)));
+        assert!(
+            outcomes
+                .iter()
+                .all(|outcome| *outcome == CompletionOutcome::Done(TaskState::Completed))
+        );
         claims = next.expect("the broker answers");
         if claims.is_empty() {
             return;
@@ -76,14 +93,16 @@ fn count(plan: &Plan) -> usize {
 
 /// As long as the text of a small task is in the broker's own table.
 pub(crate) fn payload() -> String {
-    serde_json::to_string(&Spec::command(["/bin/true"])).expect("a spec is JSON")
+    serde_json::to_string(&TaskSpec::command(["/bin/true"])).expect("a spec is JSON")
 }
 
 pub(crate) fn enqueue(bed: &Bed, broker: &dyn Broker, tasks: usize) -> Duration {
     let began = Instant::now();
     bed.wait(async {
         for _ in 0..tasks / GROUP {
-            let batch = (0..GROUP).map(|_| Submit::new(Spec::command(["/bin/true"]))).collect();
+            let batch = (0..GROUP)
+                .map(|_| NewTask::new(TaskSpec::command(["/bin/true"])))
+                .collect();
             broker.submit(batch).await.expect("there is room");
         }
     });
@@ -99,24 +118,39 @@ pub(crate) async fn register(broker: &dyn Broker) -> Tid {
         host: "bench".into(),
         ..WorkerInfo::new("bench", "bench")
     };
-    broker.register(info, Duration::from_secs(3600)).await.expect("a worker can register")
+    broker
+        .register(info, Duration::from_secs(3600))
+        .await
+        .expect("a worker can register")
 }
 
 pub(crate) fn request(owner: Tid, max: u32) -> ClaimRequest {
     let queues = vec!["default".into()];
-    ClaimRequest { owner, caps: CapSet::new(), queues, only: None, max, wait: Duration::ZERO }
+    ClaimRequest {
+        owner,
+        caps: CapSet::new(),
+        queues,
+        only: None,
+        max,
+        wait: Duration::ZERO,
+    }
 }
 
-pub(crate) fn finish(claim: &Claim) -> Finish {
+pub(crate) fn finish(claim: &LeasedTask) -> Completion {
     let now = Timestamp::now();
-    let report = Report {
-        exit: Exit::Code { code: 0 },
+    let report = AttemptReport {
+        exit: ExitStatus::Code { code: 0 },
         started_at: Some(now),
         ended_at: now,
-        usage: Usage::default(),
+        usage: ResourceUsage::default(),
         stdout_bytes: 0,
         stderr_bytes: 0,
         value: None,
     };
-    Finish { fence: claim.fence, report, stdout: Vec::new(), stderr: Vec::new() }
+    Completion {
+        attempt_id: claim.attempt_id,
+        report,
+        stdout: Vec::new(),
+        stderr: Vec::new(),
+    }
 }

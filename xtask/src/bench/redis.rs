@@ -10,8 +10,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use raddle_broker::{Broker, ClaimRequest, Submit, connect};
-use raddle_core::{CapSet, Span, Spec, Tid, worker::WorkerInfo};
+use raddle_broker::{Broker, ClaimRequest, NewTask, connect};
+use raddle_core::{CapSet, HumanDuration, TaskSpec, Tid, worker::WorkerInfo};
 use redis::{Commands, Connection, streams::StreamReadReply};
 
 use crate::{
@@ -43,7 +43,8 @@ pub(crate) fn bench(plan: &Plan) -> Vec<Verdict> {
 }
 
 fn throughput(plan: &Plan, tasks: usize) -> Vec<Verdict> {
-    let (mut xadd, mut bare, mut submitted, mut finished) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let (mut xadd, mut bare, mut submitted, mut finished) =
+        (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for _ in 0..plan.rounds {
         let bed = Bed::new();
         let server = Server::start(&bed);
@@ -57,12 +58,24 @@ fn throughput(plan: &Plan, tasks: usize) -> Vec<Verdict> {
         finished.push(rate(tasks, began.elapsed()));
     }
     show("pipelined XADD (redis-benchmark -P 16)", "/s", &xadd);
-    show("bare XREADGROUP + XACK + XDEL, 16 in a pipeline", "/s", &bare);
+    show(
+        "bare XREADGROUP + XACK + XDEL, 16 in a pipeline",
+        "/s",
+        &bare,
+    );
     show("submit, batches of 100, 8 under way", "/s", &submitted);
     show("claim + finish, batches of 100", "/s", &finished);
     vec![
-        Verdict::at_least("redis: submit, of pipelined XADD", ratio(&submitted, &xadd), 0.5),
-        Verdict::at_least("redis: claim + finish, of the bare loop", ratio(&finished, &bare), 0.5),
+        Verdict::at_least(
+            "redis: submit, of pipelined XADD",
+            ratio(&submitted, &xadd),
+            0.5,
+        ),
+        Verdict::at_least(
+            "redis: claim + finish, of the bare loop",
+            ratio(&finished, &bare),
+            0.5,
+        ),
     ]
 }
 
@@ -73,11 +86,24 @@ fn submit_at_once(bed: &Bed, broker: &dyn Broker, tasks: usize) -> Duration {
     let lane = async || {
         while left.get() > 0 {
             left.set(left.get() - 1);
-            let batch = (0..GROUP).map(|_| Submit::new(Spec::command(["/bin/true"]))).collect();
+            let batch = (0..GROUP)
+                .map(|_| NewTask::new(TaskSpec::command(["/bin/true"])))
+                .collect();
             broker.submit(batch).await.expect("there is room");
         }
     };
-    bed.wait(async { tokio::join!(lane(), lane(), lane(), lane(), lane(), lane(), lane(), lane()) });
+    bed.wait(async {
+        tokio::join!(
+            lane(),
+            lane(),
+            lane(),
+            lane(),
+            lane(),
+            lane(),
+            lane(),
+            lane()
+        )
+    });
     began.elapsed()
 }
 
@@ -93,7 +119,11 @@ pub(crate) fn latency(plan: &Plan) -> Vec<Verdict> {
     }
     show("bare blocked XREADGROUP wake-up, p50", "us", &bare);
     show("submit to claim, worker waiting, p50", "us", &ours);
-    vec![Verdict::at_most("redis: submit to start, of the bare wake-up", ratio(&ours, &bare), 4.0)]
+    vec![Verdict::at_most(
+        "redis: submit to start, of the bare wake-up",
+        ratio(&ours, &bare),
+        4.0,
+    )]
 }
 
 /// How late a delayed task starts, with two workers waiting of which each also has other things to do.
@@ -101,9 +131,15 @@ fn punctuality(plan: &Plan) -> Vec<Verdict> {
     let bed = Bed::new();
     let server = Server::start(&bed);
     let broker = server.broker(&bed);
-    let late: Vec<f64> = (0..plan.rounds).map(|_| lateness(&bed, &server, &*broker)).collect();
+    let late: Vec<f64> = (0..plan.rounds)
+        .map(|_| lateness(&bed, &server, &*broker))
+        .collect();
     show("a delayed task starts late, p99", "ms", &late);
-    vec![Verdict::at_most("redis: ms that a delayed task starts late, p99", median(&late), 50.0)]
+    vec![Verdict::at_most(
+        "redis: ms that a delayed task starts late, p99",
+        median(&late),
+        50.0,
+    )]
 }
 
 fn lateness(bed: &Bed, server: &Server, broker: &dyn Broker) -> f64 {
@@ -119,21 +155,41 @@ fn lateness(bed: &Bed, server: &Server, broker: &dyn Broker) -> f64 {
     let mut due = HashMap::new();
     for n in 0..DELAYED {
         let delay = Duration::from_millis(20 + (n as u64 * 37) % 400);
-        let later = Spec { delay: Some(Span(delay)), ..Spec::command(["/bin/true"]) };
-        let specs = vec![Submit::new(later), Submit::new(Spec::command(["/bin/true"]))];
+        let later = TaskSpec {
+            delay: Some(HumanDuration(delay)),
+            ..TaskSpec::command(["/bin/true"])
+        };
+        let specs = vec![
+            NewTask::new(later),
+            NewTask::new(TaskSpec::command(["/bin/true"])),
+        ];
         let stored = bed.wait(broker.submit(specs)).expect("there is room");
         due.insert(stored[0].tid(), Instant::now() + delay);
         thread::sleep(Duration::from_millis(7));
     }
     let mut late = Vec::new();
     while late.len() < DELAYED {
-        let (tid, at) = told.recv_timeout(Duration::from_secs(10)).expect("every task is claimed");
-        late.extend(due.get(&tid).map(|due: &Instant| at.saturating_duration_since(*due).as_secs_f64() * 1e3));
+        let (tid, at) = told
+            .recv_timeout(Duration::from_secs(10))
+            .expect("every task is claimed");
+        late.extend(
+            due.get(&tid)
+                .map(|due: &Instant| at.saturating_duration_since(*due).as_secs_f64() * 1e3),
+        );
     }
     for _ in &workers {
-        submit(bed, broker, vec![Spec { name: Some(STOP.into()), ..Spec::command(["/bin/true"]) }]);
+        submit(
+            bed,
+            broker,
+            vec![TaskSpec {
+                name: Some(STOP.into()),
+                ..TaskSpec::command(["/bin/true"])
+            }],
+        );
     }
-    workers.into_iter().for_each(|worker| worker.join().expect("a worker does not panic"));
+    workers
+        .into_iter()
+        .for_each(|worker| worker.join().expect("a worker does not panic"));
     late.sort_by(f64::total_cmp);
     late[DELAYED * 99 / 100 - 1]
 }
@@ -142,22 +198,41 @@ fn lateness(bed: &Bed, server: &Server, broker: &dyn Broker) -> f64 {
 const STOP: &str = "stop";
 
 fn claim_until_stopped(url: &str, tell: &mpsc::Sender<(Tid, Instant)>) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime can be made");
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime can be made");
     runtime.block_on(async {
-        let broker = connect(&url.parse().expect("a URL")).await.expect("the server answers");
+        let broker = connect(&url.parse().expect("a URL"))
+            .await
+            .expect("the server answers");
         let owner = register(&*broker).await;
         loop {
             let wait = Duration::from_secs(20);
-            let claims = broker.claim(ClaimRequest { wait, ..request(owner, 1) }).await.expect("the broker answers");
+            let claims = broker
+                .claim(ClaimRequest {
+                    wait,
+                    ..request(owner, 1)
+                })
+                .await
+                .expect("the broker answers");
             let now = Instant::now();
-            broker.finish(claims.iter().map(finish).collect()).await.expect("they are ours");
-            let Some(claim) = claims.first() else { panic!("nobody submits any more") };
+            broker
+                .finish(claims.iter().map(finish).collect())
+                .await
+                .expect("they are ours");
+            let Some(claim) = claims.first() else {
+                panic!("nobody submits any more")
+            };
             if claim.spec.name.as_deref() == Some(STOP) {
                 break;
             }
-            let _ = tell.send((claim.fence.tid, now));
+            let _ = tell.send((claim.attempt_id.tid, now));
         }
-        broker.deregister(owner, None).await.expect("it was registered");
+        broker
+            .deregister(owner, None)
+            .await
+            .expect("it was registered");
     });
 }
 
@@ -168,17 +243,24 @@ fn crowd(plan: &Plan) -> Vec<Verdict> {
     let (calm, crowded) = (Server::start(&bed), Server::start(&other));
     let (few, lots) = (calm.broker(&bed), crowded.broker(&other));
     enqueue(&bed, &*few, 1_000);
-    println!("submitting {many} tasks took {:.1} s", enqueue(&other, &*lots, many).as_secs_f64());
+    println!(
+        "submitting {many} tasks took {:.1} s",
+        enqueue(&other, &*lots, many).as_secs_f64()
+    );
     // The server rewrites its log when that has grown by so much: a second process, which is no cost of the next task.
     crowded.wait_for_rewrite();
     let (mut light, mut heavy) = (Vec::new(), Vec::new());
     for _ in 0..plan.rounds.max(3) {
-        light.push(cost(&bed, &*few, || Spec::command(["/bin/true"])));
-        heavy.push(cost(&other, &*lots, || Spec::command(["/bin/true"])));
+        light.push(cost(&bed, &*few, || TaskSpec::command(["/bin/true"])));
+        heavy.push(cost(&other, &*lots, || TaskSpec::command(["/bin/true"])));
     }
     show("task in and out, 1,000 waiting", "us", &light);
     show("task in and out, 1,000,000 waiting", "us", &heavy);
-    vec![Verdict::at_most("redis: a task with a million waiting, of one with 1,000", ratio(&heavy, &light), 1.3)]
+    vec![Verdict::at_most(
+        "redis: a task with a million waiting, of one with 1,000",
+        ratio(&heavy, &light),
+        1.3,
+    )]
 }
 
 /// What a task costs when the tasks need many different things.
@@ -189,9 +271,16 @@ fn sets(plan: &Plan) -> Vec<Verdict> {
     let mut next = 0;
     let mut one_of = move |sets: usize| {
         next += 1;
-        Spec { requires: caps(next % sets), ..Spec::command(["/bin/true"]) }
+        TaskSpec {
+            requires: caps(next % sets),
+            ..TaskSpec::command(["/bin/true"])
+        }
     };
-    let sides: Vec<_> = beds.iter().zip(&servers).map(|(bed, server)| (bed, server.broker(bed))).collect();
+    let sides: Vec<_> = beds
+        .iter()
+        .zip(&servers)
+        .map(|(bed, server)| (bed, server.broker(bed)))
+        .collect();
     // All of them wait, all the time.
     for ((bed, broker), sets) in sides.iter().zip(sizes) {
         for _ in 0..10 {
@@ -205,9 +294,21 @@ fn sets(plan: &Plan) -> Vec<Verdict> {
         }
     }
     let [few, many] = &costs;
-    show("task in and out, 2 sets of capabilities, turn about", "us", few);
-    show("task in and out, 200 sets of capabilities, turn about", "us", many);
-    vec![Verdict::at_most("redis: a task among 200 sets, of one among two", ratio(many, few), 1.3)]
+    show(
+        "task in and out, 2 sets of capabilities, turn about",
+        "us",
+        few,
+    );
+    show(
+        "task in and out, 200 sets of capabilities, turn about",
+        "us",
+        many,
+    );
+    vec![Verdict::at_most(
+        "redis: a task among 200 sets, of one among two",
+        ratio(many, few),
+        1.3,
+    )]
 }
 
 fn caps(set: usize) -> CapSet {
@@ -215,10 +316,14 @@ fn caps(set: usize) -> CapSet {
 }
 
 /// The time one task takes to be submitted, claimed and finished, in groups; as many wait afterwards as before.
-fn cost(bed: &Bed, broker: &dyn Broker, mut spec: impl FnMut() -> Spec) -> f64 {
+fn cost(bed: &Bed, broker: &dyn Broker, mut spec: impl FnMut() -> TaskSpec) -> f64 {
     const TASKS: usize = 5_000;
-    let capabilities: CapSet =
-        (0..SETS).map(|set| format!("cap{set}")).collect::<Vec<_>>().join(",").parse().expect("names");
+    let capabilities: CapSet = (0..SETS)
+        .map(|set| format!("cap{set}"))
+        .collect::<Vec<_>>()
+        .join(",")
+        .parse()
+        .expect("names");
     bed.wait(async {
         let info = WorkerInfo {
             capabilities: capabilities.clone(),
@@ -228,36 +333,59 @@ fn cost(bed: &Bed, broker: &dyn Broker, mut spec: impl FnMut() -> Spec) -> f64 {
             host: "bench".into(),
             ..WorkerInfo::new("bench", "bench")
         };
-        let owner = broker.register(info, Duration::from_secs(3600)).await.expect("a worker can register");
+        let owner = broker
+            .register(info, Duration::from_secs(3600))
+            .await
+            .expect("a worker can register");
         let began = Instant::now();
         for _ in 0..TASKS / GROUP {
-            let batch = (0..GROUP).map(|_| Submit::new(spec())).collect();
+            let batch = (0..GROUP).map(|_| NewTask::new(spec())).collect();
             broker.submit(batch).await.expect("there is room");
-            let wanted = ClaimRequest { caps: capabilities.clone(), ..request(owner, GROUP as u32) };
+            let wanted = ClaimRequest {
+                caps: capabilities.clone(),
+                ..request(owner, GROUP as u32)
+            };
             let claims = broker.claim(wanted).await.expect("the broker answers");
             assert_eq!(claims.len(), GROUP);
-            broker.finish(claims.iter().map(finish).collect()).await.expect("they are ours");
+            broker
+                .finish(claims.iter().map(finish).collect())
+                .await
+                .expect("they are ours");
         }
         let took = micros(began.elapsed()) / TASKS as f64;
-        broker.deregister(owner, None).await.expect("it was registered");
+        broker
+            .deregister(owner, None)
+            .await
+            .expect("it was registered");
         took
     })
 }
 
-fn submit(bed: &Bed, broker: &dyn Broker, specs: Vec<Spec>) {
-    bed.wait(broker.submit(specs.into_iter().map(Submit::new).collect())).expect("there is room");
+fn submit(bed: &Bed, broker: &dyn Broker, specs: Vec<TaskSpec>) {
+    bed.wait(broker.submit(specs.into_iter().map(NewTask::new).collect()))
+        .expect("there is room");
 }
 
 /// A client that reads, acknowledges and deletes, and does nothing else.
 fn bare_loop(connection: &mut Connection, tasks: usize) -> Duration {
     let body = payload();
-    let () = redis::cmd("DEL").arg("bare").query(connection).expect("the server answers");
-    let () =
-        redis::cmd("XGROUP").arg(&["CREATE", "bare", "g", "0", "MKSTREAM"]).query(connection).expect("a new group");
+    let () = redis::cmd("DEL")
+        .arg("bare")
+        .query(connection)
+        .expect("the server answers");
+    let () = redis::cmd("XGROUP")
+        .arg(&["CREATE", "bare", "g", "0", "MKSTREAM"])
+        .query(connection)
+        .expect("a new group");
     for _ in 0..tasks / GROUP {
         let mut pipe = redis::pipe();
         for _ in 0..GROUP {
-            pipe.cmd("XADD").arg("bare").arg("*").arg("d").arg(&body).ignore();
+            pipe.cmd("XADD")
+                .arg("bare")
+                .arg("*")
+                .arg("d")
+                .arg(&body)
+                .ignore();
         }
         let () = pipe.query(connection).expect("the server answers");
     }
@@ -266,12 +394,21 @@ fn bare_loop(connection: &mut Connection, tasks: usize) -> Duration {
     while left > 0 {
         let mut pipe = redis::pipe();
         for _ in 0..DEPTH.min(left) {
-            pipe.cmd("XREADGROUP").arg(&["GROUP", "g", "c", "COUNT", "1", "STREAMS", "bare", ">"]);
+            pipe.cmd("XREADGROUP")
+                .arg(&["GROUP", "g", "c", "COUNT", "1", "STREAMS", "bare", ">"]);
         }
         let read: Vec<StreamReadReply> = pipe.query(connection).expect("the server answers");
         let mut pipe = redis::pipe();
-        for entry in read.iter().flat_map(|reply| &reply.keys).flat_map(|key| &key.ids) {
-            pipe.cmd("XACK").arg("bare").arg("g").arg(&entry.id).ignore();
+        for entry in read
+            .iter()
+            .flat_map(|reply| &reply.keys)
+            .flat_map(|key| &key.ids)
+        {
+            pipe.cmd("XACK")
+                .arg("bare")
+                .arg("g")
+                .arg(&entry.id)
+                .ignore();
             pipe.cmd("XDEL").arg("bare").arg(&entry.id).ignore();
             left -= 1;
         }
@@ -283,15 +420,22 @@ fn bare_loop(connection: &mut Connection, tasks: usize) -> Duration {
 /// The median time from an XADD to the return of an XREADGROUP that was blocked.
 fn bare_wake_up(server: &Server) -> f64 {
     let mut writer = server.connection();
-    let () = redis::cmd("DEL").arg("wake").query(&mut writer).expect("the server answers");
-    let () =
-        redis::cmd("XGROUP").arg(&["CREATE", "wake", "g", "0", "MKSTREAM"]).query(&mut writer).expect("a new group");
+    let () = redis::cmd("DEL")
+        .arg("wake")
+        .query(&mut writer)
+        .expect("the server answers");
+    let () = redis::cmd("XGROUP")
+        .arg(&["CREATE", "wake", "g", "0", "MKSTREAM"])
+        .query(&mut writer)
+        .expect("a new group");
     let mut reader = server.connection();
     let (tell, woken) = mpsc::channel();
     let thread = thread::spawn(move || {
         for _ in 0..WAITS {
             let read: StreamReadReply = redis::cmd("XREADGROUP")
-                .arg(&["GROUP", "g", "c", "COUNT", "1", "BLOCK", "10000", "STREAMS", "wake", ">"])
+                .arg(&[
+                    "GROUP", "g", "c", "COUNT", "1", "BLOCK", "10000", "STREAMS", "wake", ">",
+                ])
                 .query(&mut reader)
                 .expect("the server answers");
             let now = Instant::now();
@@ -305,8 +449,15 @@ fn bare_wake_up(server: &Server) -> f64 {
             // So that the other side is blocked again.
             thread::sleep(Duration::from_millis(2));
             let began = Instant::now();
-            let _: String = writer.xadd("wake", "*", &[("d", &body)]).expect("the server answers");
-            micros(woken.recv_timeout(Duration::from_secs(10)).expect("it is woken").saturating_duration_since(began))
+            let _: String = writer
+                .xadd("wake", "*", &[("d", &body)])
+                .expect("the server answers");
+            micros(
+                woken
+                    .recv_timeout(Duration::from_secs(10))
+                    .expect("it is woken")
+                    .saturating_duration_since(began),
+            )
         })
         .collect();
     thread.join().expect("the reader does not panic");
@@ -317,19 +468,34 @@ fn wake_up(bed: &Bed, server: &Server, broker: &dyn Broker) -> f64 {
     let url = server.url();
     let (tell, woken) = mpsc::channel();
     let thread = thread::spawn(move || {
-        let runtime =
-            tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime can be made");
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("a runtime can be made");
         runtime.block_on(async {
-            let broker = connect(&url.parse().expect("a URL")).await.expect("the server answers");
+            let broker = connect(&url.parse().expect("a URL"))
+                .await
+                .expect("the server answers");
             let owner = register(&*broker).await;
             for _ in 0..WAITS {
                 let wait = Duration::from_secs(10);
-                let claims =
-                    broker.claim(ClaimRequest { wait, ..request(owner, 1) }).await.expect("the broker answers");
+                let claims = broker
+                    .claim(ClaimRequest {
+                        wait,
+                        ..request(owner, 1)
+                    })
+                    .await
+                    .expect("the broker answers");
                 let _ = tell.send(Instant::now());
-                broker.finish(claims.iter().map(finish).collect()).await.expect("they are ours");
+                broker
+                    .finish(claims.iter().map(finish).collect())
+                    .await
+                    .expect("they are ours");
             }
-            broker.deregister(owner, None).await.expect("it was registered");
+            broker
+                .deregister(owner, None)
+                .await
+                .expect("it was registered");
         });
     });
     // Until it has registered and waits.
@@ -338,8 +504,13 @@ fn wake_up(bed: &Bed, server: &Server, broker: &dyn Broker) -> f64 {
         .map(|_| {
             thread::sleep(Duration::from_millis(4));
             let began = Instant::now();
-            submit(bed, broker, vec![Spec::command(["/bin/true"])]);
-            micros(woken.recv_timeout(Duration::from_secs(10)).expect("it is woken").saturating_duration_since(began))
+            submit(bed, broker, vec![TaskSpec::command(["/bin/true"])]);
+            micros(
+                woken
+                    .recv_timeout(Duration::from_secs(10))
+                    .expect("it is woken")
+                    .saturating_duration_since(began),
+            )
         })
         .collect();
     thread.join().expect("the worker does not panic");
@@ -354,11 +525,21 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn start(bed: &Bed) -> Self {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("loopback has a free port");
+        let listener =
+            TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("loopback has a free port");
         let port = listener.local_addr().expect("it is bound").port();
         drop(listener);
         let process = Command::new("redis-server")
-            .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "yes"])
+            .args([
+                "--port",
+                &port.to_string(),
+                "--bind",
+                "127.0.0.1",
+                "--save",
+                "",
+                "--appendonly",
+                "yes",
+            ])
             .args(["--appendfsync", "everysec", "--dir"])
             .arg(bed.path())
             .stdin(Stdio::null())
@@ -367,8 +548,14 @@ impl Server {
             .expect("redis-server is installed");
         let server = Self { port, process };
         let began = Instant::now();
-        while redis::Client::open(server.address()).and_then(|client| client.get_connection()).is_err() {
-            assert!(began.elapsed() < Duration::from_secs(10), "redis-server starts");
+        while redis::Client::open(server.address())
+            .and_then(|client| client.get_connection())
+            .is_err()
+        {
+            assert!(
+                began.elapsed() < Duration::from_secs(10),
+                "redis-server starts"
+            );
             thread::sleep(Duration::from_millis(10));
         }
         server
@@ -383,23 +570,33 @@ impl Server {
     }
 
     fn connection(&self) -> Connection {
-        redis::Client::open(self.address()).and_then(|client| client.get_connection()).expect("the server is up")
+        redis::Client::open(self.address())
+            .and_then(|client| client.get_connection())
+            .expect("the server is up")
     }
 
     pub(crate) fn broker(&self, bed: &Bed) -> Arc<dyn Broker> {
-        bed.wait(connect(&self.url().parse().expect("a URL"))).expect("the server takes tasks")
+        bed.wait(connect(&self.url().parse().expect("a URL")))
+            .expect("the server takes tasks")
     }
 
     /// Waits until it does not rewrite its log.
     fn wait_for_rewrite(&self) {
         let (mut connection, began) = (self.connection(), Instant::now());
         loop {
-            let info: String =
-                redis::cmd("INFO").arg("persistence").query(&mut connection).expect("the server answers");
-            if info.contains("aof_rewrite_in_progress:0") && info.contains("aof_rewrite_scheduled:0") {
+            let info: String = redis::cmd("INFO")
+                .arg("persistence")
+                .query(&mut connection)
+                .expect("the server answers");
+            if info.contains("aof_rewrite_in_progress:0")
+                && info.contains("aof_rewrite_scheduled:0")
+            {
                 return;
             }
-            assert!(began.elapsed() < Duration::from_secs(120), "a rewrite comes to its end");
+            assert!(
+                began.elapsed() < Duration::from_secs(120),
+                "a rewrite comes to its end"
+            );
             thread::sleep(Duration::from_millis(50));
         }
     }
@@ -407,15 +604,29 @@ impl Server {
     /// What `redis-benchmark` makes of it, per second.
     fn pipelined_xadd(&self, count: usize) -> f64 {
         let output = Command::new("redis-benchmark")
-            .args(["-p", &self.port.to_string(), "-P", &DEPTH.to_string(), "-n", &count.to_string(), "--csv"])
+            .args([
+                "-p",
+                &self.port.to_string(),
+                "-P",
+                &DEPTH.to_string(),
+                "-n",
+                &count.to_string(),
+                "--csv",
+            ])
             .args(["XADD", "floor", "*", "d", &payload()])
             .output()
             .expect("redis-benchmark comes with the server");
         let text = String::from_utf8_lossy(&output.stdout);
         let last = text.lines().last().unwrap_or_default();
-        let figure = last.rsplit("\",\"").nth(6).and_then(|figure| figure.trim_matches('"').parse().ok());
+        let figure = last
+            .rsplit("\",\"")
+            .nth(6)
+            .and_then(|figure| figure.trim_matches('"').parse().ok());
         let rate = figure.unwrap_or_else(|| panic!("redis-benchmark says something else: {text}"));
-        let () = redis::cmd("DEL").arg("floor").query(&mut self.connection()).expect("the server answers");
+        let () = redis::cmd("DEL")
+            .arg("floor")
+            .query(&mut self.connection())
+            .expect("the server answers");
         rate
     }
 }

@@ -13,7 +13,10 @@ pub(crate) fn bench(plan: &Plan) -> Vec<Verdict> {
     let rounds = if plan.quick { 10 } else { 40 };
     let (mut spawn, mut commit, mut ours) = (Vec::new(), Vec::new(), Vec::new());
     let floor_bed = Bed::new();
-    let inserts = Inserts::new(floor_bed.path(), "a row of the usual length, about as long as this");
+    let inserts = Inserts::new(
+        floor_bed.path(),
+        "a row of the usual length, about as long as this",
+    );
     for _ in 0..rounds {
         spawn.push(micros(floor::spawns(5, 1)) / 5.0);
         commit.push(micros(inserts.insert(5, 1)) / 5.0);
@@ -22,7 +25,11 @@ pub(crate) fn bench(plan: &Plan) -> Vec<Verdict> {
     println!("bare spawn + wait {:>29.0} us", median(&spawn));
     println!("bare fsynced commit {:>27.0} us", median(&commit));
     let ours = show("raddle run -- true, in an empty directory", "us", &ours);
-    vec![Verdict::at_most("'run -- true' in an empty directory, ms, p50", ours / 1000.0, 10.0)]
+    vec![Verdict::at_most(
+        "'run -- true' in an empty directory, ms, p50",
+        ours / 1000.0,
+        10.0,
+    )]
 }
 
 fn run_true() -> Duration {

@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
-use raddle::exec::{Notice, Request, Runner, RunnerOptions, Sandbox};
-use raddle_core::{Exit, Tid};
+use raddle::exec::{ExecRequest, Runner, RunnerEvent, RunnerOptions, SandboxConfig};
+use raddle_core::{ExitStatus, Tid};
 
 use crate::{
     Plan,
@@ -25,22 +25,34 @@ pub(crate) fn bench(plan: &Plan) -> Vec<Verdict> {
     show("bare posix_spawn + wait of /bin/true, p50", "us", &bare);
     show("attempt of 'true' by a runner, p50", "us", &plain);
     show("attempt of 'true' in a sandbox, p50", "us", &boxed);
-    vec![Verdict::at_most("'true' in a sandbox, of a bare spawn", ratio(&boxed, &bare), 5.0)]
+    vec![Verdict::at_most(
+        "'true' in a sandbox, of a bare spawn",
+        ratio(&boxed, &bare),
+        5.0,
+    )]
 }
 
 /// The median time of an attempt, from the request to its account, by a runner that waits.
 async fn attempts(times: usize, sandboxed: bool) -> f64 {
-    let options = RunnerOptions { program: binary(), ..RunnerOptions::default() };
-    let mut runner = Runner::spawn(&options).await.expect("the release binary is a runner");
+    let options = RunnerOptions {
+        program: binary(),
+        ..RunnerOptions::default()
+    };
+    let mut runner = Runner::spawn(&options)
+        .await
+        .expect("the release binary is a runner");
     let tid = Tid::from_u64(1_763_000_123_456_789_012).expect("an id");
-    let request = Request { sandbox: sandboxed.then(Sandbox::default), ..Request::command(tid, "true", ["/bin/true"]) };
+    let request = ExecRequest {
+        sandbox: sandboxed.then(SandboxConfig::default),
+        ..ExecRequest::command(tid, "true", ["/bin/true"])
+    };
     let mut took = Vec::with_capacity(times);
     for _ in 0..times {
         let began = Instant::now();
         runner.start(&request).await.expect("the runner listens");
         loop {
-            if let Notice::Done(done) = runner.next().await.expect("the runner answers") {
-                assert_eq!(done.exit, Exit::Code { code: 0 }, "it runs");
+            if let RunnerEvent::Done(done) = runner.next().await.expect("the runner answers") {
+                assert_eq!(done.exit, ExitStatus::Code { code: 0 }, "it runs");
                 break;
             }
         }

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use raddle_broker::{Broker, Cursor, Submit};
-use raddle_core::{Spec, State, Tid};
+use raddle_broker::{Broker, NewTask, TaskCursor};
+use raddle_core::{TaskSpec, TaskState, Tid};
 
 use crate::{
     Plan,
@@ -21,9 +21,17 @@ pub(crate) fn bench(plan: &Plan) -> Vec<Verdict> {
         bare.push(rate(tasks, floor::spawns(tasks, SLOTS)));
         ours.push(rate(tasks, through_worker(tasks)));
     }
-    show("bare posix_spawn + wait of /bin/true, 2 at a time", "/s", &bare);
+    show(
+        "bare posix_spawn + wait of /bin/true, 2 at a time",
+        "/s",
+        &bare,
+    );
     show("durable submit + run of 'true', 2 slots", "/s", &ours);
-    vec![Verdict::at_least("tasks through a worker, of bare spawns", ratio(&ours, &bare), 0.6)]
+    vec![Verdict::at_least(
+        "tasks through a worker, of bare spawns",
+        ratio(&ours, &bare),
+        0.6,
+    )]
 }
 
 /// From the first submit to the last durable result, with a worker that is already waiting.
@@ -35,8 +43,14 @@ fn through_worker(tasks: usize) -> Duration {
     bed.wait(async {
         let mut last = None;
         for _ in 0..tasks / 100 {
-            let batch = (0..100).map(|_| Submit::new(Spec::command(["/bin/true"]))).collect();
-            last = broker.submit(batch).await.expect("tasks can be submitted").pop();
+            let batch = (0..100)
+                .map(|_| NewTask::new(TaskSpec::command(["/bin/true"])))
+                .collect();
+            last = broker
+                .submit(batch)
+                .await
+                .expect("tasks can be submitted")
+                .pop();
         }
         all_completed(&*broker, last.expect("there are tasks").tid(), tasks as u64).await;
     });
@@ -48,16 +62,26 @@ fn through_worker(tasks: usize) -> Duration {
 /// Waits for the last task to end, then for those that overtook each other at the end.
 async fn all_completed(broker: &dyn Broker, last: Tid, tasks: u64) {
     let deadline = Instant::now() + Duration::from_secs(120);
-    let mut cursor = Cursor::default();
+    let mut cursor = TaskCursor::default();
     loop {
         // Looking is not free on two cores, and what it costs is ours: one wait for one task costs next to nothing.
-        let progress = broker.follow(last, cursor, Duration::from_secs(120)).await.expect("the broker answers");
+        let progress = broker
+            .follow(last, cursor, Duration::from_secs(120))
+            .await
+            .expect("the broker answers");
         if progress.done.is_some() {
             break;
         }
         cursor = progress.cursor;
     }
-    while broker.summary().await.expect("the broker answers").states.get(&State::Completed) != Some(&tasks) {
+    while broker
+        .summary()
+        .await
+        .expect("the broker answers")
+        .states
+        .get(&TaskState::Completed)
+        != Some(&tasks)
+    {
         assert!(Instant::now() < deadline, "the tasks are finished in time");
         tokio::time::sleep(Duration::from_millis(1)).await;
     }

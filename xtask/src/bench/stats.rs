@@ -16,11 +16,19 @@ enum Bound {
 
 impl Verdict {
     pub(crate) fn at_least(what: &'static str, measured: f64, bound: f64) -> Self {
-        Self { what, measured, bound: Bound::AtLeast(bound) }
+        Self {
+            what,
+            measured,
+            bound: Bound::AtLeast(bound),
+        }
     }
 
     pub(crate) fn at_most(what: &'static str, measured: f64, bound: f64) -> Self {
-        Self { what, measured, bound: Bound::AtMost(bound) }
+        Self {
+            what,
+            measured,
+            bound: Bound::AtMost(bound),
+        }
     }
 
     pub(crate) fn holds(&self) -> bool {
@@ -38,7 +46,11 @@ impl fmt::Display for Verdict {
             Bound::AtMost(bound) => ("at most", bound),
         };
         let mark = if self.holds() { "ok   " } else { "SHORT" };
-        write!(f, "{mark} {:<64} {:>9.3}  ({word} {bound})", self.what, self.measured)
+        write!(
+            f,
+            "{mark} {:<64} {:>9.3}  ({word} {bound})",
+            self.what, self.measured
+        )
     }
 }
 
@@ -62,7 +74,13 @@ pub(crate) fn show(what: &str, unit: &str, rounds: &[f64]) -> f64 {
 
 /// The median of the rounds' ratios.
 pub(crate) fn ratio(ours: &[f64], floor: &[f64]) -> f64 {
-    median(&ours.iter().zip(floor).map(|(ours, floor)| ours / floor).collect::<Vec<_>>())
+    median(
+        &ours
+            .iter()
+            .zip(floor)
+            .map(|(ours, floor)| ours / floor)
+            .collect::<Vec<_>>(),
+    )
 }
 
 /// How many per second.

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use raddle_core::{Event, Tid};
+use raddle_core::{TaskEvent, Tid};
 use serde_json::Value;
 
 use crate::{
@@ -47,7 +47,10 @@ pub(crate) fn ask(site: &Site, args: &[&str]) -> Result<String, Broken> {
     let run = || -> io::Result<(bool, String, String)> {
         let (out, err) = (site.file("answer.out"), site.file("answer.err"));
         let mut command = site.raddle(args);
-        command.stdin(Stdio::null()).stdout(File::create(&out)?).stderr(File::create(&err)?);
+        command
+            .stdin(Stdio::null())
+            .stdout(File::create(&out)?)
+            .stderr(File::create(&err)?);
         let mut child = command.spawn()?;
         let deadline = Instant::now() + PATIENCE;
         let status = loop {
@@ -61,7 +64,11 @@ pub(crate) fn ask(site: &Site, args: &[&str]) -> Result<String, Broken> {
             std::thread::sleep(Duration::from_millis(2));
         };
         let said = fs::read(err)?;
-        Ok((status.success(), fs::read_to_string(out)?, String::from_utf8_lossy(&said).trim().to_owned()))
+        Ok((
+            status.success(),
+            fs::read_to_string(out)?,
+            String::from_utf8_lossy(&said).trim().to_owned(),
+        ))
     };
     match run() {
         _ if is_interrupted() => Err(Broken::Interrupted),
@@ -76,10 +83,16 @@ pub(crate) fn census(site: &Site) -> Result<Census, Broken> {
     // First, so that one that ends meanwhile is not taken for a task of ours that has.
     let managers = tasks(site, ["--name", MANAGER])?;
     let answer = ask(site, &["status", "--json"])?;
-    let status: Value = serde_json::from_str(&answer).map_err(|error| format!("status is no JSON: {error}"))?;
+    let status: Value =
+        serde_json::from_str(&answer).map_err(|error| format!("status is no JSON: {error}"))?;
     let in_state = |state: &str| {
-        let counted = status["tasks"][state].as_u64().ok_or(format!("status does not count '{state}'"))?;
-        let managers = managers.iter().filter(|task| task["state"] == state).count() as u64;
+        let counted = status["tasks"][state]
+            .as_u64()
+            .ok_or(format!("status does not count '{state}'"))?;
+        let managers = managers
+            .iter()
+            .filter(|task| task["state"] == state)
+            .count() as u64;
         Ok::<u64, String>(counted.saturating_sub(managers))
     };
     Ok(Census {
@@ -96,7 +109,9 @@ pub(crate) fn census(site: &Site) -> Result<Census, Broken> {
 
 /// How much is still to be done: tasks, and messages that are to become some.
 pub(crate) fn unsettled(site: &Site) -> Result<u64, Broken> {
-    let letters = ask(site, &["queue", "peek", LETTERS, "--all"])?.lines().count() as u64;
+    let letters = ask(site, &["queue", "peek", LETTERS, "--all"])?
+        .lines()
+        .count() as u64;
     Ok(letters + census(site)?.unfinished)
 }
 
@@ -113,9 +128,16 @@ fn tasks(site: &Site, filter: [&str; 2]) -> Result<Vec<Value>, Broken> {
 }
 
 /// The same, as what is made of each.
-fn made<T>(site: &Site, filter: [&str; 2], of: impl Fn(&Value) -> Option<T>) -> Result<Vec<T>, Broken> {
+fn made<T>(
+    site: &Site,
+    filter: [&str; 2],
+    of: impl Fn(&Value) -> Option<T>,
+) -> Result<Vec<T>, Broken> {
     let odd = |task: &Value| Broken::from(format!("the list has {task}"));
-    tasks(site, filter)?.iter().map(|task| of(task).ok_or_else(|| odd(task))).collect()
+    tasks(site, filter)?
+        .iter()
+        .map(|task| of(task).ok_or_else(|| odd(task)))
+        .collect()
 }
 
 fn tid_of(task: &Value) -> Option<Tid> {
@@ -126,7 +148,10 @@ fn tid_of(task: &Value) -> Option<Tid> {
 pub(crate) fn letters(site: &Site) -> Result<Vec<Letter>, Broken> {
     made(site, ["--queue", POST], |task| {
         let message = task["spec"]["metadata"]["message"].as_str()?.parse().ok()?;
-        Some(Letter { tid: tid_of(task)?, message })
+        Some(Letter {
+            tid: tid_of(task)?,
+            message,
+        })
     })
 }
 
@@ -134,7 +159,10 @@ pub(crate) fn letters(site: &Site) -> Result<Vec<Letter>, Broken> {
 pub(crate) fn ticks(site: &Site) -> Result<Vec<Tick>, Broken> {
     made(site, ["--queue", CLOCK], |task| {
         let due: jiff::Timestamp = task["spec"]["metadata"]["due"].as_str()?.parse().ok()?;
-        Some(Tick { tid: tid_of(task)?, due: due.as_nanosecond() as u64 })
+        Some(Tick {
+            tid: tid_of(task)?,
+            due: due.as_nanosecond() as u64,
+        })
     })
 }
 
@@ -144,35 +172,60 @@ pub(crate) fn chores(site: &Site) -> Result<Vec<Tid>, Broken> {
 }
 
 /// The whole log, in its order.
-pub(crate) fn events(site: &Site) -> Result<Vec<Event>, Broken> {
+pub(crate) fn events(site: &Site) -> Result<Vec<TaskEvent>, Broken> {
     let log = ask(site, &["queue", "peek", "raddle.tasks.log", "--all"])?;
     log.lines()
-        .map(|line| serde_json::from_str(line).map_err(|error| format!("the log has '{line}': {error}").into()))
+        .map(|line| {
+            serde_json::from_str(line)
+                .map_err(|error| format!("the log has '{line}': {error}").into())
+        })
         .collect()
 }
 
 /// The tasks that are stored under names that begin so, by the number of their batch.
 pub(crate) fn stored(site: &Site, name: &str) -> Result<HashMap<usize, Vec<Tid>>, Broken> {
     let found = made(site, ["--name", &format!("{name}*")], |task| {
-        let batch: usize = task["name"].as_str()?[1..].split_once('-')?.0.parse().ok()?;
+        let batch: usize = task["name"].as_str()?[1..]
+            .split_once('-')?
+            .0
+            .parse()
+            .ok()?;
         Some((batch, tid_of(task)?))
     })?;
     let mut stored: HashMap<usize, Vec<Tid>> = HashMap::new();
-    found.into_iter().for_each(|(batch, tid)| stored.entry(batch).or_default().push(tid));
+    found
+        .into_iter()
+        .for_each(|(batch, tid)| stored.entry(batch).or_default().push(tid));
     Ok(stored)
 }
 
 /// The tasks that were chained, with the attempts that did.
 pub(crate) fn follow_ups(site: &Site) -> Result<Vec<FollowUp>, Broken> {
     made(site, ["--name", &format!("{CHAINED}*")], |task| {
-        let (parent, attempt) = task["name"].as_str()?.strip_prefix(CHAINED)?.split_once('-')?;
+        let (parent, attempt) = task["name"]
+            .as_str()?
+            .strip_prefix(CHAINED)?
+            .split_once('-')?;
         let is_below = task["parent"].as_str() == Some(parent);
         let (tid, parent) = (tid_of(task)?, parent.parse().ok()?);
-        is_below.then_some(FollowUp { tid, parent, attempt: attempt.parse().ok()? })
+        is_below.then_some(FollowUp {
+            tid,
+            parent,
+            attempt: attempt.parse().ok()?,
+        })
     })
 }
 
 /// What an attempt wrote to its standard output.
 pub(crate) fn output(site: &Site, tid: Tid, attempt: u32) -> Result<String, Broken> {
-    ask(site, &["logs", &tid.to_string(), "--attempt", &attempt.to_string(), "--stdout"])
+    ask(
+        site,
+        &[
+            "logs",
+            &tid.to_string(),
+            "--attempt",
+            &attempt.to_string(),
+            "--stdout",
+        ],
+    )
 }

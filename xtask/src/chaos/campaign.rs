@@ -72,24 +72,41 @@ pub(crate) fn run(options: &Options) -> Result<bool, Broken> {
     };
     let site = site;
     // Where the engine cannot be used at all, its own message is the best there is.
-    broker::ask(&site, &["queue", "write", "chaos", &format!("seed {}", options.seed)])?;
+    broker::ask(
+        &site,
+        &["queue", "write", "chaos", &format!("seed {}", options.seed)],
+    )?;
     let monkey = Monkey::new(File::create(site.file("deeds.log"))?);
     hierarchy::write_files(&site)?;
-    let mut campaign = Campaign { options, fleet: Fleet::new(&site, options), monkey, redis };
+    let mut campaign = Campaign {
+        options,
+        fleet: Fleet::new(&site, options),
+        monkey,
+        redis,
+    };
     let begun = Instant::now();
     campaign.break_things(&plan)?;
     let breaking = begun.elapsed();
     campaign.settle(&plan)?;
     let settling = begun.elapsed() - breaking;
     let evidence = campaign.gather(&site, &plan)?;
-    let Campaign { fleet, monkey, redis, .. } = &campaign;
+    let Campaign {
+        fleet,
+        monkey,
+        redis,
+        ..
+    } = &campaign;
     let effort = Effort {
         breaking,
         settling,
         submitters_killed: fleet.submitters_killed,
         missed: monkey.missed,
         connections_hit: redis.as_ref().map_or(0, Redis::hits),
-        refused: fleet.ended.iter().filter(|one| !one.was_killed && one.code != Some(0)).count(),
+        refused: fleet
+            .ended
+            .iter()
+            .filter(|one| !one.was_killed && one.code != Some(0))
+            .count(),
     };
     let verdict = check::check(&evidence);
     report::print(options, &effort, &evidence.deeds, &verdict);
@@ -108,10 +125,14 @@ impl Campaign<'_> {
         let begun = Instant::now();
         let (mut batches, mut blows) = (0, 0);
         let mut said = begun;
-        let pause = (self.options.span / 10).clamp(Duration::from_secs(15), Duration::from_secs(120));
+        let pause =
+            (self.options.span / 10).clamp(Duration::from_secs(15), Duration::from_secs(120));
         while begun.elapsed() < self.options.span || batches < plan.batches.len() {
             let elapsed = begun.elapsed();
-            while let Some(batch) = plan.batches.get(batches).filter(|batch| batch.at <= elapsed)
+            while let Some(batch) = plan
+                .batches
+                .get(batches)
+                .filter(|batch| batch.at <= elapsed)
                 && self.fleet.has_room()
             {
                 self.fleet.submit(batches, batch)?;
@@ -125,10 +146,15 @@ impl Campaign<'_> {
             self.tick()?;
             if said.elapsed() > pause {
                 said = Instant::now();
-                println!("{:>5.0} s: {batches} batches, {blows} blows", elapsed.as_secs_f64());
+                println!(
+                    "{:>5.0} s: {batches} batches, {blows} blows",
+                    elapsed.as_secs_f64()
+                );
             }
             if elapsed > self.options.span + SUBMIT_END {
-                return Err(Broken::Failed("the submitters do not come to an end".into()));
+                return Err(Broken::Failed(
+                    "the submitters do not come to an end".into(),
+                ));
             }
         }
         Ok(())
@@ -213,7 +239,11 @@ impl Campaign<'_> {
             let is_letters = matches!(batch.how, How::Letters(_));
             let is_chores = matches!(batch.how, How::Chores(_));
             let is_whole = one.code == Some(0);
-            let accepted = if is_run { Vec::new() } else { self.fleet.accepted(one.batch)? };
+            let accepted = if is_run {
+                Vec::new()
+            } else {
+                self.fleet.accepted(one.batch)?
+            };
             let mut stored = stored.remove(&one.batch).unwrap_or_default();
             if !is_whole && batch.is_announced() && !is_letters && !is_chores {
                 // Refused, which nobody had planned.
@@ -225,16 +255,28 @@ impl Campaign<'_> {
                 continue;
             }
             let planned = batch.how.tasks();
-            batches.push(Submitted { index: one.batch, planned, is_run, is_letters, is_whole, accepted, stored });
+            batches.push(Submitted {
+                index: one.batch,
+                planned,
+                is_run,
+                is_letters,
+                is_whole,
+                accepted,
+                stored,
+            });
         }
         let written = lines.iter().filter(|line| line.what == Mark::End);
         let written = written.filter(|line| matches!(line.class, Class::Prints | Class::Pours));
         let mut garbled = Vec::new();
         // The latest, as those have seen most.
         for line in written.rev().take(OUTPUTS) {
-            let is_kept = events.iter().rev().find(|event| event.tid == line.tid && event.event.is_terminal());
+            let is_kept = events
+                .iter()
+                .rev()
+                .find(|event| event.tid == line.tid && event.event.is_terminal());
             if is_kept.is_some_and(|end| end.attempt == line.attempt)
-                && broker::output(site, line.tid, line.attempt)?.as_bytes() != task::output(line.class, line.tid)
+                && broker::output(site, line.tid, line.attempt)?.as_bytes()
+                    != task::output(line.class, line.tid)
             {
                 garbled.push(line.tid);
             }
@@ -251,7 +293,11 @@ impl Campaign<'_> {
             deeds: std::mem::take(&mut self.monkey.deeds),
             survivors,
             remarks: std::mem::take(&mut self.fleet.remarks),
-            forgotten: self.redis.as_ref().map(|redis| redis.forgotten.clone()).unwrap_or_default(),
+            forgotten: self
+                .redis
+                .as_ref()
+                .map(|redis| redis.forgotten.clone())
+                .unwrap_or_default(),
             garbled,
             clock_offset: ledger::wall() - ledger::now(),
         })
@@ -269,6 +315,11 @@ fn catch_signals() {
     }
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         // SAFETY: the handler only stores to an atomic, which is allowed in one.
-        unsafe { libc::signal(signal, interrupt as extern "C" fn(libc::c_int) as libc::sighandler_t) };
+        unsafe {
+            libc::signal(
+                signal,
+                interrupt as extern "C" fn(libc::c_int) as libc::sighandler_t,
+            )
+        };
     }
 }

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use raddle_core::{Event, EventKind, Tid};
+use raddle_core::{TaskEvent, TaskEventKind, Tid};
 
 pub(crate) use fault::Fault;
 
@@ -47,7 +47,7 @@ pub(crate) struct Evidence {
     /// What was asked of managers that the prime has spawned.
     pub(crate) chores: Vec<Tid>,
     /// The broker's log, in its order.
-    pub(crate) events: Vec<Event>,
+    pub(crate) events: Vec<TaskEvent>,
     pub(crate) census: Census,
     pub(crate) deeds: Vec<Deed>,
     pub(crate) survivors: Vec<Survivor>,
@@ -154,9 +154,17 @@ pub(crate) struct Verdict {
 pub(crate) fn check(evidence: &Evidence) -> Verdict {
     let mut histories = histories(evidence);
     let all = histories.len();
-    let is_forgotten = |tid: Tid| evidence.forgotten.iter().any(|time| time.contains(&tid.as_u64()));
+    let is_forgotten = |tid: Tid| {
+        evidence
+            .forgotten
+            .iter()
+            .any(|time| time.contains(&tid.as_u64()))
+    };
     histories.retain(|tid, history| history.is_stored() || !is_forgotten(*tid));
-    let mut verdict = Verdict { figures: Figures::default(), faults: Vec::new() };
+    let mut verdict = Verdict {
+        figures: Figures::default(),
+        faults: Vec::new(),
+    };
     let (figures, faults) = (&mut verdict.figures, &mut verdict.faults);
     figures.forgotten = all - histories.len();
     for (tid, history) in &histories {
@@ -170,16 +178,24 @@ pub(crate) fn check(evidence: &Evidence) -> Verdict {
     check_chains(evidence, &histories, figures, faults);
     check_letters(evidence, figures, faults);
     check_ticks(&evidence.ticks, figures, faults);
-    let runners_killed = evidence.deeds.iter().filter(|deed| deed.what == What::KillRunner).count();
+    let runners_killed = evidence
+        .deeds
+        .iter()
+        .filter(|deed| deed.what == What::KillRunner)
+        .count();
     if figures.killed > runners_killed {
-        let text = format!("{} tasks are 'killed', and only {runners_killed} runners were", figures.killed);
+        let text = format!(
+            "{} tasks are 'killed', and only {runners_killed} runners were",
+            figures.killed
+        );
         faults.push(Fault::Process(text));
     }
     figures.stale_refused = evidence.census.stale_writes;
     reclaims(evidence, &histories, figures);
     taken_from_others(evidence, &histories, figures);
     if !evidence.forgotten.is_empty() {
-        let is_overlap = |fault: &mut Fault| matches!(fault, Fault::Overlap(..) | Fault::BegunTwice(..));
+        let is_overlap =
+            |fault: &mut Fault| matches!(fault, Fault::Overlap(..) | Fault::BegunTwice(..));
         figures.overlaps = faults.extract_if(.., is_overlap).count();
     } else {
         faults.extend(evidence.batches.iter().filter_map(torn));
@@ -197,7 +213,7 @@ struct History<'a> {
     is_accepted: bool,
     is_chore: bool,
     attempts: BTreeMap<u32, Attempt>,
-    events: Vec<&'a Event>,
+    events: Vec<&'a TaskEvent>,
     class: Option<Class>,
 }
 
@@ -220,14 +236,23 @@ fn histories(evidence: &Evidence) -> BTreeMap<Tid, History<'_>> {
         for tid in &batch.stored {
             histories.entry(*tid).or_default();
         }
-        batch.accepted.iter().for_each(|tid| histories.entry(*tid).or_default().is_accepted = true);
+        batch
+            .accepted
+            .iter()
+            .for_each(|tid| histories.entry(*tid).or_default().is_accepted = true);
     }
     let follow_ups = evidence.follow_ups.iter().map(|follow_up| follow_up.tid);
     let letters = evidence.letters.iter().map(|letter| letter.tid);
-    for tid in follow_ups.chain(letters).chain(evidence.ticks.iter().map(|tick| tick.tid)) {
+    for tid in follow_ups
+        .chain(letters)
+        .chain(evidence.ticks.iter().map(|tick| tick.tid))
+    {
         histories.entry(tid).or_default();
     }
-    evidence.chores.iter().for_each(|tid| histories.entry(*tid).or_default().is_chore = true);
+    evidence
+        .chores
+        .iter()
+        .for_each(|tid| histories.entry(*tid).or_default().is_chore = true);
     for line in &evidence.lines {
         let history = histories.entry(line.tid).or_default();
         history.class = Some(line.class);
@@ -256,19 +281,32 @@ fn histories(evidence: &Evidence) -> BTreeMap<Tid, History<'_>> {
 impl History<'_> {
     /// Whether this attempt ran in a moment that the server has forgotten.
     fn ran_in(&self, attempt: u32, evidence: &Evidence) -> bool {
-        let times = self.attempts.get(&attempt).and_then(|attempt| Some((attempt.begun?.0, attempt.last)));
-        let Some((begun, last)) = times.map(|(a, b)| (a + evidence.clock_offset, b + evidence.clock_offset)) else {
+        let times = self
+            .attempts
+            .get(&attempt)
+            .and_then(|attempt| Some((attempt.begun?.0, attempt.last)));
+        let Some((begun, last)) =
+            times.map(|(a, b)| (a + evidence.clock_offset, b + evidence.clock_offset))
+        else {
             return false;
         };
-        evidence.forgotten.iter().any(|time| time.start <= last && begun <= time.end)
+        evidence
+            .forgotten
+            .iter()
+            .any(|time| time.start <= last && begun <= time.end)
     }
 
     fn is_stored(&self) -> bool {
-        self.events.iter().any(|event| event.event == EventKind::Created)
+        self.events
+            .iter()
+            .any(|event| event.event == TaskEventKind::Created)
     }
 
-    fn end(&self) -> Option<&Event> {
-        self.events.iter().find(|event| event.event.is_terminal()).copied()
+    fn end(&self) -> Option<&TaskEvent> {
+        self.events
+            .iter()
+            .find(|event| event.event.is_terminal())
+            .copied()
     }
 
     /// It was stored, it is over, and in the way it should be.
@@ -283,26 +321,30 @@ impl History<'_> {
             return;
         };
         match end.event {
-            EventKind::Completed => {
+            TaskEventKind::Completed => {
                 figures.completed += 1;
-                if !self.attempts.get(&end.attempt).is_some_and(|attempt| attempt.has_ended) {
+                if !self
+                    .attempts
+                    .get(&end.attempt)
+                    .is_some_and(|attempt| attempt.has_ended)
+                {
                     faults.push(Fault::NeverRan(tid, end.attempt));
                 }
             }
-            EventKind::Failed => figures.failed += 1,
-            EventKind::Killed => figures.killed += 1,
+            TaskEventKind::Failed => figures.failed += 1,
+            TaskEventKind::Killed => figures.killed += 1,
             _ => {}
         }
         let is_right = match end.event {
-            EventKind::Completed => self.class != Some(Class::Broken),
+            TaskEventKind::Completed => self.class != Some(Class::Broken),
             // One that always fails, and none else: all others may fail and be lost many times over.
-            EventKind::Failed if self.class == Some(Class::Broken) => true,
-            EventKind::Failed if self.is_chore && self.losses() >= LOSSES => {
+            TaskEventKind::Failed if self.class == Some(Class::Broken) => true,
+            TaskEventKind::Failed if self.is_chore && self.losses() >= LOSSES => {
                 figures.given_up += 1;
                 true
             }
             // Somebody killed its runner.
-            EventKind::Killed => true,
+            TaskEventKind::Killed => true,
             _ => false,
         };
         if !is_right {
@@ -312,7 +354,10 @@ impl History<'_> {
 
     /// How often it went on after it was lost with its worker.
     fn losses(&self) -> usize {
-        self.events.iter().filter(|event| event.event == EventKind::Reclaimed).count()
+        self.events
+            .iter()
+            .filter(|event| event.event == TaskEventKind::Reclaimed)
+            .count()
     }
 
     /// The log of a task has one end and nothing after it, and every entry is of what was then the latest attempt.
@@ -320,15 +365,21 @@ impl History<'_> {
         let (mut latest, mut is_over) = (0, false);
         for event in &self.events {
             match event.event {
-                EventKind::Created | EventKind::StaleWrite | EventKind::ControlIgnored => continue,
+                TaskEventKind::Created
+                | TaskEventKind::StaleWrite
+                | TaskEventKind::ControlIgnored => continue,
                 _ if is_over => {
                     faults.push(Fault::SecondEnd(tid));
                     return;
                 }
-                EventKind::Spawning if event.attempt > latest => latest = event.attempt,
-                EventKind::Spawning => faults.push(Fault::StaleWrite(tid, event.event, event.attempt)),
+                TaskEventKind::Spawning if event.attempt > latest => latest = event.attempt,
+                TaskEventKind::Spawning => {
+                    faults.push(Fault::StaleWrite(tid, event.event, event.attempt))
+                }
                 // Its number tells which attempt wrote it: an older one was fenced off when the latest was claimed.
-                kind if event.attempt != latest => faults.push(Fault::StaleWrite(tid, kind, event.attempt)),
+                kind if event.attempt != latest => {
+                    faults.push(Fault::StaleWrite(tid, kind, event.attempt))
+                }
                 kind => is_over = kind.is_terminal(),
             }
         }
@@ -336,13 +387,27 @@ impl History<'_> {
 
     /// No two attempts at once, and none twice.
     fn check_attempts(&self, tid: Tid, figures: &mut Figures, faults: &mut Vec<Fault>) {
-        let begun = self.attempts.values().filter(|attempt| attempt.begun.is_some()).count();
-        let failed = self.attempts.values().filter(|attempt| attempt.has_failed).count();
+        let begun = self
+            .attempts
+            .values()
+            .filter(|attempt| attempt.begun.is_some())
+            .count();
+        let failed = self
+            .attempts
+            .values()
+            .filter(|attempt| attempt.has_failed)
+            .count();
         figures.attempts += begun;
         // One more than have failed, unless it fails always.
         let due = failed + usize::from(self.class != Some(Class::Broken));
         figures.ran_again += usize::from(begun > due);
-        figures.ended_again += usize::from(self.attempts.values().filter(|attempt| attempt.has_ended).count() > 1);
+        figures.ended_again += usize::from(
+            self.attempts
+                .values()
+                .filter(|attempt| attempt.has_ended)
+                .count()
+                > 1,
+        );
         // The one before that was seen last.
         let mut before: Option<(u32, &Attempt)> = None;
         for (number, attempt) in &self.attempts {
@@ -352,7 +417,12 @@ impl History<'_> {
             if let (Some((earlier, last)), Some((begun, _))) = (before, attempt.begun)
                 && last.last > begun
             {
-                faults.push(Fault::Overlap(tid, earlier, *number, Duration::from_nanos(last.last - begun)));
+                faults.push(Fault::Overlap(
+                    tid,
+                    earlier,
+                    *number,
+                    Duration::from_nanos(last.last - begun),
+                ));
             }
             if before.is_none_or(|(_, last)| last.last < attempt.last) {
                 before = Some((*number, attempt));
@@ -365,7 +435,10 @@ impl History<'_> {
         let Some(end) = self.end() else { return };
         let over = end.at.as_nanosecond() as u64 - clock_offset + CLOCK_SLACK;
         // Where two attempts had the number, what is seen may be of the one that did not end the task.
-        let only = self.attempts.get(&end.attempt).filter(|attempt| attempt.begins == 1);
+        let only = self
+            .attempts
+            .get(&end.attempt)
+            .filter(|attempt| attempt.begins == 1);
         let kin = only.and_then(|attempt| attempt.last_kin);
         if let Some(kin) = kin.filter(|kin| *kin > over) {
             faults.push(Fault::Outlived(tid, Duration::from_nanos(kin - over)));
@@ -382,11 +455,20 @@ fn check_chains(
 ) {
     let mut followed: BTreeMap<Tid, Vec<u32>> = BTreeMap::new();
     for follow_up in &evidence.follow_ups {
-        followed.entry(follow_up.parent).or_default().push(follow_up.attempt);
+        followed
+            .entry(follow_up.parent)
+            .or_default()
+            .push(follow_up.attempt);
     }
-    for (tid, history) in histories.iter().filter(|(_, history)| history.class == Some(Class::Chains)) {
+    for (tid, history) in histories
+        .iter()
+        .filter(|(_, history)| history.class == Some(Class::Chains))
+    {
         let by = followed.remove(tid).unwrap_or_default();
-        let success = history.end().filter(|end| end.event == EventKind::Completed).map(|end| end.attempt);
+        let success = history
+            .end()
+            .filter(|end| end.event == TaskEventKind::Completed)
+            .map(|end| end.attempt);
         match (success, &by[..]) {
             (Some(attempt), [only]) if attempt == *only => figures.followed += 1,
             (None, []) => {}
@@ -396,15 +478,30 @@ fn check_chains(
             _ => faults.push(Fault::Misfollowed(*tid, success, by)),
         }
     }
-    faults.extend(followed.into_iter().map(|(tid, by)| Fault::Misfollowed(tid, None, by)));
+    faults.extend(
+        followed
+            .into_iter()
+            .map(|(tid, by)| Fault::Misfollowed(tid, None, by)),
+    );
 }
 
 /// Every message that was accepted is one task, and no more.
 fn check_letters(evidence: &Evidence, figures: &mut Figures, faults: &mut Vec<Fault>) {
     let mut made: HashMap<Tid, usize> = HashMap::new();
-    evidence.letters.iter().for_each(|letter| *made.entry(letter.message).or_default() += 1);
-    let written = evidence.batches.iter().filter(|batch| batch.is_letters).flat_map(|batch| &batch.accepted);
-    faults.extend(written.filter(|message| !made.contains_key(message)).map(|message| Fault::Unread(*message)));
+    evidence
+        .letters
+        .iter()
+        .for_each(|letter| *made.entry(letter.message).or_default() += 1);
+    let written = evidence
+        .batches
+        .iter()
+        .filter(|batch| batch.is_letters)
+        .flat_map(|batch| &batch.accepted);
+    faults.extend(
+        written
+            .filter(|message| !made.contains_key(message))
+            .map(|message| Fault::Unread(*message)),
+    );
     for (message, tasks) in made {
         match tasks {
             1 => figures.letters += 1,
@@ -452,48 +549,97 @@ fn outages(deeds: &[Deed]) -> Vec<Range<u64>> {
 /// How long what ran on killed workers took to be taken back, and to run again.
 fn reclaims(evidence: &Evidence, histories: &BTreeMap<Tid, History<'_>>, figures: &mut Figures) {
     let mut by_runner: HashMap<u32, Vec<(u64, Tid, u32)>> = HashMap::new();
-    for line in evidence.lines.iter().filter(|line| line.what == Mark::Begin) {
-        by_runner.entry(line.ppid).or_default().push((line.at, line.tid, line.attempt));
+    for line in evidence
+        .lines
+        .iter()
+        .filter(|line| line.what == Mark::Begin)
+    {
+        by_runner
+            .entry(line.ppid)
+            .or_default()
+            .push((line.at, line.tid, line.attempt));
     }
     let outages = outages(&evidence.deeds);
     // One that was stopped at the time had been missed before it was killed.
     let stops = worker_stops(&evidence.deeds);
-    let is_awake = |deed: &&Deed| !stops.iter().any(|(pid, stop)| *pid == deed.worker && stop.contains(&deed.at));
+    let is_awake = |deed: &&Deed| {
+        !stops
+            .iter()
+            .any(|(pid, stop)| *pid == deed.worker && stop.contains(&deed.at))
+    };
     let is_kill = |deed: &&Deed| matches!(deed.what, What::KillWorker | What::KillMember);
     for deed in evidence.deeds.iter().filter(is_kill).filter(is_awake) {
         for runner in &deed.runners {
             // What a runner began last before its worker was killed.
             let begun = by_runner.get(runner).into_iter().flatten();
-            let Some((_, tid, attempt)) = begun.filter(|(at, ..)| *at < deed.at).max() else { continue };
-            let Some(history) = histories.get(tid) else { continue };
-            let reclaimed =
-                history.events.iter().find(|event| event.event == EventKind::Reclaimed && event.attempt == *attempt);
+            let Some((_, tid, attempt)) = begun.filter(|(at, ..)| *at < deed.at).max() else {
+                continue;
+            };
+            let Some(history) = histories.get(tid) else {
+                continue;
+            };
+            let reclaimed = history
+                .events
+                .iter()
+                .find(|event| event.event == TaskEventKind::Reclaimed && event.attempt == *attempt);
             // Not there if it had ended, and was recorded.
             let Some(reclaimed) = reclaimed else { continue };
             let took = (reclaimed.at.as_nanosecond() as u64).saturating_sub(deed.wall);
-            let is_cut_off = outages.iter().any(|outage| outage.start < deed.at + took && deed.at < outage.end);
-            let taken = if is_cut_off { &mut figures.taken_back_after_outage } else { &mut figures.taken_back };
+            let is_cut_off = outages
+                .iter()
+                .any(|outage| outage.start < deed.at + took && deed.at < outage.end);
+            let taken = if is_cut_off {
+                &mut figures.taken_back_after_outage
+            } else {
+                &mut figures.taken_back
+            };
             taken.push(Duration::from_nanos(took));
-            let next = history.attempts.range(attempt + 1..).find_map(|(_, next)| next.begun);
-            figures.running_again.extend(next.map(|(at, _)| Duration::from_nanos(at.saturating_sub(deed.at))));
+            let next = history
+                .attempts
+                .range(attempt + 1..)
+                .find_map(|(_, next)| next.begun);
+            figures
+                .running_again
+                .extend(next.map(|(at, _)| Duration::from_nanos(at.saturating_sub(deed.at))));
         }
     }
-    for times in [&mut figures.taken_back, &mut figures.taken_back_after_outage, &mut figures.running_again] {
+    for times in [
+        &mut figures.taken_back,
+        &mut figures.taken_back_after_outage,
+        &mut figures.running_again,
+    ] {
         times.sort_unstable();
     }
 }
 
 /// Which attempts were taken from a worker to which nothing was done.
-fn taken_from_others(evidence: &Evidence, histories: &BTreeMap<Tid, History<'_>>, figures: &mut Figures) {
+fn taken_from_others(
+    evidence: &Evidence,
+    histories: &BTreeMap<Tid, History<'_>>,
+    figures: &mut Figures,
+) {
     let hurts_worker = |what| {
-        let kills = matches!(what, What::KillWorker | What::KillMember | What::KillManager);
+        let kills = matches!(
+            what,
+            What::KillWorker | What::KillMember | What::KillManager
+        );
         kills || matches!(what, What::StopWorker(_) | What::Drain | What::GiveBack)
     };
-    let hurts: Vec<&Deed> = evidence.deeds.iter().filter(|deed| hurts_worker(deed.what)).collect();
-    let hurt: HashSet<u32> = hurts.iter().flat_map(|deed| deed.runners.iter().copied()).collect();
+    let hurts: Vec<&Deed> = evidence
+        .deeds
+        .iter()
+        .filter(|deed| hurts_worker(deed.what))
+        .collect();
+    let hurt: HashSet<u32> = hurts
+        .iter()
+        .flat_map(|deed| deed.runners.iter().copied())
+        .collect();
     // A runner that was killed before is not among those that its worker had when that was hurt, though its result may still have been
     // on the way.
-    let of_runner = evidence.deeds.iter().flat_map(|deed| deed.runners.iter().map(|runner| (*runner, deed.worker)));
+    let of_runner = evidence
+        .deeds
+        .iter()
+        .flat_map(|deed| deed.runners.iter().map(|runner| (*runner, deed.worker)));
     let of_runner: HashMap<u32, u32> = of_runner.collect();
     let is_hurt = |(begun, runner): (u64, u32), taken: u64| {
         let lies_between = |deed: &&&Deed| deed.at > begun && deed.wall < taken;
@@ -501,11 +647,23 @@ fn taken_from_others(evidence: &Evidence, histories: &BTreeMap<Tid, History<'_>>
         hurt.contains(&runner) || between.any(|deed| of_runner.get(&runner) == Some(&deed.worker))
     };
     // A `run` that was killed was its own worker.
-    let runs: HashSet<Tid> =
-        evidence.batches.iter().filter(|batch| batch.is_run).flat_map(|batch| batch.stored.iter().copied()).collect();
-    let taken =
-        evidence.events.iter().filter(|event| event.event == EventKind::Reclaimed && !runs.contains(&event.tid));
-    let begun = |event: &Event| histories.get(&event.tid)?.attempts.get(&event.attempt)?.begun;
+    let runs: HashSet<Tid> = evidence
+        .batches
+        .iter()
+        .filter(|batch| batch.is_run)
+        .flat_map(|batch| batch.stored.iter().copied())
+        .collect();
+    let taken = evidence
+        .events
+        .iter()
+        .filter(|event| event.event == TaskEventKind::Reclaimed && !runs.contains(&event.tid));
+    let begun = |event: &TaskEvent| {
+        histories
+            .get(&event.tid)?
+            .attempts
+            .get(&event.attempt)?
+            .begun
+    };
     let outages = outages(&evidence.deeds);
     for event in taken {
         let at = event.at.as_nanosecond() as u64;
@@ -513,37 +671,68 @@ fn taken_from_others(evidence: &Evidence, histories: &BTreeMap<Tid, History<'_>>
             continue;
         }
         let at = at - evidence.clock_offset;
-        if outages.iter().any(|outage| outage.start < at && at.saturating_sub(RENEWAL) < outage.end) {
+        if outages
+            .iter()
+            .any(|outage| outage.start < at && at.saturating_sub(RENEWAL) < outage.end)
+        {
             figures.taken_from_the_cut_off += 1;
         } else {
-            figures.taken_from_the_unhurt.push((event.tid, event.attempt));
+            figures
+                .taken_from_the_unhurt
+                .push((event.tid, event.attempt));
         }
     }
 }
 
 /// Whether a submit was stored in part.
 fn torn(batch: &Submitted) -> Option<Fault> {
-    let fault = |stored| Some(Fault::Torn { batch: batch.index, planned: batch.planned, stored });
+    let fault = |stored| {
+        Some(Fault::Torn {
+            batch: batch.index,
+            planned: batch.planned,
+            stored,
+        })
+    };
     if batch.is_whole {
-        let known = if batch.is_run { batch.stored.len() } else { batch.accepted.len() };
-        return if known == batch.planned { None } else { fault(known) };
+        let known = if batch.is_run {
+            batch.stored.len()
+        } else {
+            batch.accepted.len()
+        };
+        return if known == batch.planned {
+            None
+        } else {
+            fault(known)
+        };
     }
     let stored = batch.stored.len();
-    if stored == batch.planned || stored.is_multiple_of(GROUP) && stored < batch.planned { None } else { fault(stored) }
+    if stored == batch.planned || stored.is_multiple_of(GROUP) && stored < batch.planned {
+        None
+    } else {
+        fault(stored)
+    }
 }
 
 /// Whether the broker counts other tasks than its log shows of ours.
-fn miscounted(census: &Census, figures: &Figures, histories: &BTreeMap<Tid, History<'_>>) -> Vec<Fault> {
+fn miscounted(
+    census: &Census,
+    figures: &Figures,
+    histories: &BTreeMap<Tid, History<'_>>,
+) -> Vec<Fault> {
     let counts = [
         ("tasks", census.total(), histories.len()),
         ("completed tasks", census.completed, figures.completed),
         ("failed tasks", census.failed, figures.failed),
         ("killed tasks", census.killed, figures.killed),
     ];
-    let differ = counts.into_iter().filter(|(_, counted, known)| *counted != *known as u64);
+    let differ = counts
+        .into_iter()
+        .filter(|(_, counted, known)| *counted != *known as u64);
     differ
         .map(|(what, counted, known)| {
-            Fault::Miscounted(format!("the broker counts {counted} {what}, there are {known}"))
+            Fault::Miscounted(format!(
+                "the broker counts {counted} {what}, there are {known}"
+            ))
         })
         .collect()
 }

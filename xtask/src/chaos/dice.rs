@@ -16,7 +16,9 @@ impl Dice {
 
     /// A seed that nobody has chosen. Short, because people type it again.
     pub(crate) fn random_seed() -> u64 {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
         Self::new(now.as_nanos() as u64 ^ u64::from(std::process::id())).next() % 1_000_000
     }
 
@@ -74,7 +76,9 @@ mod tests {
     #[test]
     fn weights_are_kept() {
         let mut dice = Dice::new(1);
-        let picked = (0..10_000).filter(|_| dice.pick(&[(1, true), (3, false), (0, true)])).count();
+        let picked = (0..10_000)
+            .filter(|_| dice.pick(&[(1, true), (3, false), (0, true)]))
+            .count();
         assert!((2_200..2_800).contains(&picked), "{picked}");
     }
 }

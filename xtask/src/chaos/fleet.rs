@@ -67,7 +67,10 @@ impl Place {
     /// The pid of a worker that is there and has not been told to leave.
     pub(crate) fn pid(&self) -> Option<u32> {
         match &self.state {
-            State::Up { child, ending: None } => Some(child.id()),
+            State::Up {
+                child,
+                ending: None,
+            } => Some(child.id()),
             _ => None,
         }
     }
@@ -75,7 +78,10 @@ impl Place {
     /// The pid of a worker that has been told to leave, and is at it.
     pub(crate) fn leaving(&self) -> Option<u32> {
         match &self.state {
-            State::Up { child, ending: Some(libc::SIGTERM) } => Some(child.id()),
+            State::Up {
+                child,
+                ending: Some(libc::SIGTERM),
+            } => Some(child.id()),
             _ => None,
         }
     }
@@ -127,9 +133,18 @@ struct Asking {
 impl<'a> Fleet<'a> {
     pub(crate) fn new(site: &'a Site, options: &Options) -> Self {
         let now = Instant::now();
-        let place = |role| Place { role, state: State::Down { until: now }, stopped_until: None };
+        let place = |role| Place {
+            role,
+            state: State::Down { until: now },
+            stopped_until: None,
+        };
         let of = |role, count| (0..count).map(move |_| place(role));
-        let asking = Asking { child: None, looked: now, since: now, patience: UNMANAGED };
+        let asking = Asking {
+            child: None,
+            looked: now,
+            since: now,
+            patience: UNMANAGED,
+        };
         Self {
             site,
             places: of(Role::Worker, options.workers)
@@ -168,19 +183,31 @@ impl<'a> Fleet<'a> {
             State::Up { child, ending } => {
                 if let Some(status) = child.try_wait()? {
                     // Without a server a worker is told to say so and to leave.
-                    let log = fs::read_to_string(self.site.file(format!("worker-{index}.log"))).unwrap_or_default();
-                    let has_said_why = log.lines().next_back().is_some_and(|line| line.contains("cannot reach"));
+                    let log = fs::read_to_string(self.site.file(format!("worker-{index}.log")))
+                        .unwrap_or_default();
+                    let has_said_why = log
+                        .lines()
+                        .next_back()
+                        .is_some_and(|line| line.contains("cannot reach"));
                     if ending.is_none() && !has_said_why {
-                        self.remarks.push(format!("worker {index} (pid {}) left by itself: {status}", child.id()));
+                        self.remarks.push(format!(
+                            "worker {index} (pid {}) left by itself: {status}",
+                            child.id()
+                        ));
                     }
                     place.stopped_until = None;
                     // Not at once: for a while the fleet is smaller, as it is when a machine starts one again.
-                    place.state = State::Down { until: now + Duration::from_millis(100 + 150 * index as u64) };
+                    place.state = State::Down {
+                        until: now + Duration::from_millis(100 + 150 * index as u64),
+                    };
                 }
             }
             State::Down { until } if *until <= now => {
                 let child = self.start_worker(index)?;
-                self.places[index].state = State::Up { child, ending: None };
+                self.places[index].state = State::Up {
+                    child,
+                    ending: None,
+                };
             }
             State::Down { .. } => {}
         }
@@ -189,8 +216,16 @@ impl<'a> Fleet<'a> {
 
     /// Whatever has become of the manager that the prime has spawned, and of the request for it, there is to be one.
     fn tend_managers(&mut self, now: Instant) -> io::Result<()> {
-        let Some(asking) = &mut self.asking else { return Ok(()) };
-        if let Some(status) = asking.child.as_mut().map(Child::try_wait).transpose()?.flatten() {
+        let Some(asking) = &mut self.asking else {
+            return Ok(());
+        };
+        if let Some(status) = asking
+            .child
+            .as_mut()
+            .map(Child::try_wait)
+            .transpose()?
+            .flatten()
+        {
             asking.child = None;
             if !status.success() {
                 // The server was away.
@@ -205,22 +240,45 @@ impl<'a> Fleet<'a> {
             (asking.since, asking.patience) = (now, UNMANAGED);
         } else if asking.child.is_none() && now.duration_since(asking.since) > asking.patience {
             (asking.since, asking.patience) = (now, ASKING);
-            let log = File::options().append(true).create(true).open(self.site.file("asking.log"))?;
-            let mut ask = self.site.raddle(&["queue", "write", "raddle.spawn.requests", &hierarchy::wanted(self.site)]);
+            let log = File::options()
+                .append(true)
+                .create(true)
+                .open(self.site.file("asking.log"))?;
+            let mut ask = self.site.raddle(&[
+                "queue",
+                "write",
+                "raddle.spawn.requests",
+                &hierarchy::wanted(self.site),
+            ]);
             asking.child = Some(ask.stdout(log.try_clone()?).stderr(log).spawn()?);
         }
         Ok(())
     }
 
     fn start_worker(&self, index: usize) -> io::Result<Child> {
-        let log = File::options().append(true).create(true).open(self.site.file(format!("worker-{index}.log")))?;
-        let worker = ["worker", "start", "--no-detach", "--concurrency", CONCURRENCY, "--queues", self.queues];
+        let log = File::options()
+            .append(true)
+            .create(true)
+            .open(self.site.file(format!("worker-{index}.log")))?;
+        let worker = [
+            "worker",
+            "start",
+            "--no-detach",
+            "--concurrency",
+            CONCURRENCY,
+            "--queues",
+            self.queues,
+        ];
         let args = match self.places[index].role {
             Role::Worker => &worker[..],
             Role::Prime => &PRIME,
             Role::Groups => &hierarchy::UP,
         };
-        self.site.raddle(args).stdout(log.try_clone()?).stderr(log).spawn()
+        self.site
+            .raddle(args)
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .spawn()
     }
 
     /// Sends a signal to a worker. One that ends it makes room for the next.
@@ -246,32 +304,68 @@ impl<'a> Fleet<'a> {
     /// Starts the process that submits a batch.
     pub(crate) fn submit(&mut self, index: usize, batch: &Batch) -> io::Result<()> {
         let name = format!("{}{{}}", name(index, batch));
-        let task = [self.site.chaos.display().to_string(), "task".into(), "{}".into()];
-        let retry = "--retry 60 --backoff constant --retry-base 0.05".split(' ').map(str::to_owned);
+        let task = [
+            self.site.chaos.display().to_string(),
+            "task".into(),
+            "{}".into(),
+        ];
+        let retry = "--retry 60 --backoff constant --retry-base 0.05"
+            .split(' ')
+            .map(str::to_owned);
         let input = self.site.file(format!("batch-{index}.in"));
         let shown = input.display().to_string();
         let mut args: Vec<String> = Vec::new();
         match &batch.how {
             How::Lines(classes) => {
-                fs::write(&input, classes.iter().map(|class| format!("{}\n", class.name())).collect::<String>())?;
-                args.extend(["submit".into(), "--each-line".into(), shown, "--name".into(), name]);
+                fs::write(
+                    &input,
+                    classes
+                        .iter()
+                        .map(|class| format!("{}\n", class.name()))
+                        .collect::<String>(),
+                )?;
+                args.extend([
+                    "submit".into(),
+                    "--each-line".into(),
+                    shown,
+                    "--name".into(),
+                    name,
+                ]);
                 args.extend(retry.chain(["--".into()]).chain(task));
             }
             How::Array(count) => {
-                args.extend(["submit".into(), "--array".into(), format!("1-{count}"), "--name".into(), name]);
-                args.extend(retry.chain(["--".into()]).chain(task.map(|word| word.replace("{}", "quick"))));
+                args.extend([
+                    "submit".into(),
+                    "--array".into(),
+                    format!("1-{count}"),
+                    "--name".into(),
+                    name,
+                ]);
+                args.extend(
+                    retry
+                        .chain(["--".into()])
+                        .chain(task.map(|word| word.replace("{}", "quick"))),
+                );
             }
             How::File(classes) => {
                 fs::write(&input, specs(&name, classes, &task[0]))?;
                 args.extend(["submit".into(), "--file".into(), shown]);
             }
             How::Asked(classes) => {
-                args.extend(["queue".into(), "write".into(), "raddle.spawn.requests".into()]);
+                args.extend([
+                    "queue".into(),
+                    "write".into(),
+                    "raddle.spawn.requests".into(),
+                ]);
                 let specs = classes.iter().map(|class| spec(&name, *class, &task[0]));
                 args.extend(specs.map(|spec| serde_json::json!({ "spec": spec }).to_string()));
             }
             How::Chores(classes) => {
-                args.extend(["queue".into(), "write".into(), "raddle.spawn.requests".into()]);
+                args.extend([
+                    "queue".into(),
+                    "write".into(),
+                    "raddle.spawn.requests".into(),
+                ]);
                 args.extend(classes.iter().map(|class| hierarchy::chore(*class)));
             }
             How::Letters(classes) => {
@@ -281,13 +375,23 @@ impl<'a> Fleet<'a> {
             How::Inline(class) => {
                 let name = name.replace("{}", class.name());
                 args.extend(["run".into(), "--name".into(), name]);
-                args.extend(retry.chain(["--".into()]).chain(task.map(|word| word.replace("{}", class.name()))));
+                args.extend(
+                    retry
+                        .chain(["--".into()])
+                        .chain(task.map(|word| word.replace("{}", class.name()))),
+                );
             }
         }
         let out = File::create(self.site.file(format!("batch-{index}.out")))?;
         let err = File::create(self.site.file(format!("batch-{index}.err")))?;
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
-        let child = self.site.raddle(&args).stdout(out).stderr(err).stdin(Stdio::null()).spawn()?;
+        let child = self
+            .site
+            .raddle(&args)
+            .stdout(out)
+            .stderr(err)
+            .stdin(Stdio::null())
+            .spawn()?;
         let now = Instant::now();
         self.submitters.push(Submitter {
             child,
@@ -307,7 +411,11 @@ impl<'a> Fleet<'a> {
                     use std::os::unix::process::ExitStatusExt;
                     let was_killed = one.was_killed && status.signal() == Some(libc::SIGKILL);
                     self.submitters_killed += u32::from(was_killed);
-                    self.ended.push(Ended { batch: one.batch, was_killed, code: status.code() });
+                    self.ended.push(Ended {
+                        batch: one.batch,
+                        was_killed,
+                        code: status.code(),
+                    });
                     continue;
                 }
                 None if one.was_killed => {}
@@ -316,7 +424,10 @@ impl<'a> Fleet<'a> {
                     one.child.kill()?;
                 }
                 None if one.deadline <= now => {
-                    self.remarks.push(format!("the submitter of batch {} hung and was killed", one.batch));
+                    self.remarks.push(format!(
+                        "the submitter of batch {} hung and was killed",
+                        one.batch
+                    ));
                     one.was_killed = true;
                     one.child.kill()?;
                 }
@@ -343,10 +454,15 @@ impl<'a> Fleet<'a> {
         (0..self.places.len()).for_each(|index| self.signal_worker(index, libc::SIGTERM));
         let deadline = Instant::now() + patience;
         for (index, place) in self.places.iter_mut().enumerate() {
-            let State::Up { child, .. } = &mut place.state else { continue };
+            let State::Up { child, .. } = &mut place.state else {
+                continue;
+            };
             while child.try_wait()?.is_none() {
                 if Instant::now() > deadline || is_interrupted() {
-                    self.remarks.push(format!("worker {index} (pid {}) did not leave when told to", child.id()));
+                    self.remarks.push(format!(
+                        "worker {index} (pid {}) did not leave when told to",
+                        child.id()
+                    ));
                     child.kill()?;
                     child.wait()?;
                     break;
@@ -365,28 +481,50 @@ impl<'a> Fleet<'a> {
             State::Up { child, .. } => Some(child.id()),
             State::Down { .. } => None,
         });
-        let asking = self.asking.iter().filter_map(|asking| asking.child.as_ref()).map(Child::id);
+        let asking = self
+            .asking
+            .iter()
+            .filter_map(|asking| asking.child.as_ref())
+            .map(Child::id);
         let submitters = self.submitters.iter().map(|one| one.child.id());
-        let own: Vec<u32> = up.chain(submitters).chain(asking).chain(self.foreign.iter().copied()).collect();
-        for pid in procs::children(std::process::id()).into_iter().filter(|pid| !own.contains(pid)) {
+        let own: Vec<u32> = up
+            .chain(submitters)
+            .chain(asking)
+            .chain(self.foreign.iter().copied())
+            .collect();
+        for pid in procs::children(std::process::id())
+            .into_iter()
+            .filter(|pid| !own.contains(pid))
+        {
             let _ = waitpid(Pid::from_raw(pid as i32), WaitOptions::NOHANG);
         }
     }
 
     /// The ids that the submitter of a batch has printed.
     pub(crate) fn accepted(&self, batch: usize) -> io::Result<Vec<Tid>> {
-        Ok(ledger::accepted(&fs::read_to_string(self.site.file(format!("batch-{batch}.out")))?))
+        Ok(ledger::accepted(&fs::read_to_string(
+            self.site.file(format!("batch-{batch}.out")),
+        )?))
     }
 }
 
 impl Drop for Fleet<'_> {
     fn drop(&mut self) {
-        let up = self.places.iter_mut().filter_map(|place| match &mut place.state {
-            State::Up { child, .. } => Some(child),
-            State::Down { .. } => None,
-        });
-        let asking = self.asking.iter_mut().filter_map(|asking| asking.child.as_mut());
-        for child in up.chain(self.submitters.iter_mut().map(|one| &mut one.child)).chain(asking) {
+        let up = self
+            .places
+            .iter_mut()
+            .filter_map(|place| match &mut place.state {
+                State::Up { child, .. } => Some(child),
+                State::Down { .. } => None,
+            });
+        let asking = self
+            .asking
+            .iter_mut()
+            .filter_map(|asking| asking.child.as_mut());
+        for child in up
+            .chain(self.submitters.iter_mut().map(|one| &mut one.child))
+            .chain(asking)
+        {
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -397,12 +535,25 @@ impl Drop for Fleet<'_> {
 ///
 /// Those that are not announced have names of their own, so that the broker can be asked for all of them at once.
 fn name(index: usize, batch: &Batch) -> String {
-    format!("{}{index}-", if batch.is_announced() { ANNOUNCED } else { UNANNOUNCED })
+    format!(
+        "{}{index}-",
+        if batch.is_announced() {
+            ANNOUNCED
+        } else {
+            UNANNOUNCED
+        }
+    )
 }
 
 /// Specs as JSON.
 fn specs(name: &str, classes: &[Class], program: &str) -> String {
-    serde_json::Value::Array(classes.iter().map(|class| spec(name, *class, program)).collect()).to_string()
+    serde_json::Value::Array(
+        classes
+            .iter()
+            .map(|class| spec(name, *class, program))
+            .collect(),
+    )
+    .to_string()
 }
 
 /// One that fails always is given up after the second time.

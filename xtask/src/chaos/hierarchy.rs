@@ -33,7 +33,8 @@ pub(crate) fn write_files(site: &Site) -> io::Result<()> {
         "[task.{CHORE}]\ncommand = ['{program}', 'task', '{{class}}']\nparams = {{ class = 'string' }}\nlimits = {{ max_fds = 256 }}\n"
     );
     fs::write(site.file(REGISTRY), registry)?;
-    let retry = "on_error = 'retry'\nretry = { attempts = 60, backoff = 'constant', base = '50ms' }";
+    let retry =
+        "on_error = 'retry'\nretry = { attempts = 60, backoff = 'constant', base = '50ms' }";
     let groups = format!(
         "[process.{POST}]\nreplicas = 2\nconcurrency = 2\nshutdown_timeout = '5s'\n[[process.{POST}.worker]]\nslug = '{POST}'\nsources = ['{LETTERS}']\n\
          command = ['{program}', 'task', '-']\n{retry}\n\
@@ -46,7 +47,8 @@ pub(crate) fn write_files(site: &Site) -> io::Result<()> {
 
 /// What the prime is asked for to have a manager.
 pub(crate) fn wanted(site: &Site) -> String {
-    let params = json!({ "type": KIND, "registry": site.file(REGISTRY), "limits": { "max_tasks": 4 } });
+    let params =
+        json!({ "type": KIND, "registry": site.file(REGISTRY), "limits": { "max_tasks": 4 } });
     json!({ "task": "worker", "params": params }).to_string()
 }
 
@@ -58,7 +60,12 @@ pub(crate) fn chore(class: Class) -> String {
 /// The managers that the prime has spawned. Each is the child of a runner, which wears the same name.
 pub(crate) fn managers(site: &Site) -> Vec<(u32, u32)> {
     let named: Vec<(u32, u32)> = procs::titled(site.path(), &format!(":{MANAGER}:"));
-    let parent_of = |pid: u32| named.iter().find(|(one, _)| *one == pid).map(|(_, parent)| *parent);
+    let parent_of = |pid: u32| {
+        named
+            .iter()
+            .find(|(one, _)| *one == pid)
+            .map(|(_, parent)| *parent)
+    };
     named
         .iter()
         .copied()

@@ -10,7 +10,9 @@ use std::{
 };
 
 pub(crate) fn main(mut args: impl Iterator<Item = OsString>) -> ExitCode {
-    let parent = args.next().and_then(|parent| parent.to_str()?.parse::<u32>().ok());
+    let parent = args
+        .next()
+        .and_then(|parent| parent.to_str()?.parse::<u32>().ok());
     let (Some(parent), Some(program)) = (parent, args.next()) else {
         eprintln!("usage: leash PARENT PROGRAM ARGS…");
         return ExitCode::from(2);

@@ -67,7 +67,9 @@ impl Line {
             tid: words.next()?.parse().ok()?,
             attempt: words.next()?.parse().ok()?,
             class: Class::from_name(words.next()?)?,
-            what: words.next().and_then(|word| Mark::ALL.into_iter().find(|mark| mark.name() == word))?,
+            what: words
+                .next()
+                .and_then(|word| Mark::ALL.into_iter().find(|mark| mark.name() == word))?,
             pid: words.next()?.parse().ok()?,
             ppid: words.next()?.parse().ok()?,
             at: words.next()?.parse().ok()?,
@@ -85,8 +87,21 @@ impl Line {
 
 impl fmt::Display for Line {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { tid, attempt, class, what, pid, ppid, at } = self;
-        write!(f, "{tid} {attempt} {} {} {pid} {ppid} {at}", class.name(), what.name())
+        let Self {
+            tid,
+            attempt,
+            class,
+            what,
+            pid,
+            ppid,
+            at,
+        } = self;
+        write!(
+            f,
+            "{tid} {attempt} {} {} {pid} {ppid} {at}",
+            class.name(),
+            what.name()
+        )
     }
 }
 
@@ -103,14 +118,18 @@ pub(crate) fn read(path: &Path) -> Result<Vec<Line>, String> {
     numbered
         .map(|(i, text)| {
             let text = text.map_err(|error| format!("cannot read {shown}: {error}"))?;
-            Line::parse(&text).ok_or_else(|| format!("line {} of {shown} is damaged: '{text}'", i + 1))
+            Line::parse(&text)
+                .ok_or_else(|| format!("line {} of {shown} is damaged: '{text}'", i + 1))
         })
         .collect()
 }
 
 /// The ids that a submitter printed. What it was writing when it was killed does not count.
 pub(crate) fn accepted(printed: &str) -> Vec<Tid> {
-    printed.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')?.parse().ok()).collect()
+    printed
+        .split_inclusive('\n')
+        .filter_map(|line| line.strip_suffix('\n')?.parse().ok())
+        .collect()
 }
 
 /// Nanoseconds of `CLOCK_MONOTONIC`.
@@ -124,7 +143,10 @@ pub(crate) fn wall() -> u64 {
 }
 
 fn clock(clock: libc::clockid_t) -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
     // SAFETY: the clock exists on every Linux, and the result is written to a valid place.
     unsafe { libc::clock_gettime(clock, &mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
@@ -136,7 +158,15 @@ mod tests {
 
     fn line() -> Line {
         let tid = Tid::from_u64(1_794_785_197_224_973_287).unwrap();
-        Line { tid, attempt: 3, class: Class::Nap, what: Mark::Begin, pid: 7, ppid: 6, at: 12_345 }
+        Line {
+            tid,
+            attempt: 3,
+            class: Class::Nap,
+            what: Mark::Begin,
+            pid: 7,
+            ppid: 6,
+            at: 12_345,
+        }
     }
 
     #[test]
@@ -144,10 +174,28 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(SIDE_FILE);
         assert_eq!(read(&path), Ok(Vec::new()));
-        let mut file = File::options().append(true).create(true).open(&path).unwrap();
+        let mut file = File::options()
+            .append(true)
+            .create(true)
+            .open(&path)
+            .unwrap();
         line().append(&mut file).unwrap();
-        Line { what: Mark::End, ..line() }.append(&mut file).unwrap();
-        assert_eq!(read(&path).unwrap(), [line(), Line { what: Mark::End, ..line() }]);
+        Line {
+            what: Mark::End,
+            ..line()
+        }
+        .append(&mut file)
+        .unwrap();
+        assert_eq!(
+            read(&path).unwrap(),
+            [
+                line(),
+                Line {
+                    what: Mark::End,
+                    ..line()
+                }
+            ]
+        );
         file.write_all(b"1794785197224973287 3 nap beg").unwrap();
         assert!(read(&path).unwrap_err().contains("line 3"));
     }

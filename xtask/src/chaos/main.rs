@@ -32,7 +32,10 @@ fn main() -> ExitCode {
     // This program is also what its tasks run, and what starts its processes.
     match args.peek().and_then(|arg| arg.to_str()) {
         Some("task") => {
-            let words: Vec<String> = args.skip(1).map(|arg| arg.to_string_lossy().into_owned()).collect();
+            let words: Vec<String> = args
+                .skip(1)
+                .map(|arg| arg.to_string_lossy().into_owned())
+                .collect();
             return task::main(
                 words.first().map_or("", String::as_str),
                 words.get(1).is_some_and(|word| word == "kin"),
@@ -52,7 +55,18 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let Options { engine, tasks, seed, span, kills, losses, workers, managers, groups, .. } = &options;
+    let Options {
+        engine,
+        tasks,
+        seed,
+        span,
+        kills,
+        losses,
+        workers,
+        managers,
+        groups,
+        ..
+    } = &options;
     println!(
         "chaos: {} with seed {seed}: {tasks} tasks, {kills} kills in {:.0} s, {workers} workers, {managers} primes, {groups} of groups",
         engine.name(),

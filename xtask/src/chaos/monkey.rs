@@ -56,11 +56,21 @@ pub(crate) struct Monkey {
 
 impl Monkey {
     pub(crate) fn new(log: File) -> Self {
-        Self { stopped: Vec::new(), log, deeds: Vec::new(), missed: 0 }
+        Self {
+            stopped: Vec::new(),
+            log,
+            deeds: Vec::new(),
+            missed: 0,
+        }
     }
 
     /// Carries out one blow. If the one whose turn it is cannot be hit now, it is the next one's.
-    pub(crate) fn strike(&mut self, blow: Blow, fleet: &mut Fleet<'_>, far: Option<&mut (dyn Far + '_)>) {
+    pub(crate) fn strike(
+        &mut self,
+        blow: Blow,
+        fleet: &mut Fleet<'_>,
+        far: Option<&mut (dyn Far + '_)>,
+    ) {
         match (blow.what, far) {
             (What::KillServer(down), Some(far)) => {
                 far.kill_server(down);
@@ -89,7 +99,9 @@ impl Monkey {
             _ => {}
         }
         let count = fleet.places.len();
-        let hit = (0..count).map(|i| (blow.worker + i) % count).any(|index| self.hit(blow, index, fleet));
+        let hit = (0..count)
+            .map(|i| (blow.worker + i) % count)
+            .any(|index| self.hit(blow, index, fleet));
         self.missed += u32::from(!hit);
     }
 
@@ -98,7 +110,9 @@ impl Monkey {
         let place = &fleet.places[index];
         // One that leaves can still be killed while it is at it.
         let leaving = place.leaving().filter(|_| blow.what == What::KillWorker);
-        let Some(pid) = place.pid().or(leaving) else { return false };
+        let Some(pid) = place.pid().or(leaving) else {
+            return false;
+        };
         let now = Instant::now();
         let is_stopped = place.stopped_until.is_some();
         if place.role == Role::Groups && !matches!(blow.what, What::Drain | What::GiveBack) {
@@ -129,7 +143,9 @@ impl Monkey {
                 is_hit
             }),
             What::KillCommand => chosen().is_some_and(|runner| {
-                let command = procs::children(runner.pid).into_iter().find_map(|pid| Grip::new(pid, runner.pid));
+                let command = procs::children(runner.pid)
+                    .into_iter()
+                    .find_map(|pid| Grip::new(pid, runner.pid));
                 command.is_some_and(|command| {
                     self.note(blow.what, pid, vec![runner.pid]);
                     command.signal(libc::SIGKILL).is_ok()
@@ -138,17 +154,29 @@ impl Monkey {
             What::StopWorker(time) if !is_stopped => {
                 // Those whom a prime has spawned live on without it, but their leases run out while it stands still.
                 let is_prime = fleet.places[index].role == Role::Prime;
-                let hurt = if is_prime { procs::below(pid, &fleet.site.raddle) } else { runners };
+                let hurt = if is_prime {
+                    procs::below(pid, &fleet.site.raddle)
+                } else {
+                    runners
+                };
                 self.note(blow.what, pid, hurt);
                 fleet.signal_worker(index, libc::SIGSTOP);
                 fleet.places[index].stopped_until = Some(now + time);
-                self.stopped.push(Stopped { until: now + time, place: Some((index, pid)), runner: None });
+                self.stopped.push(Stopped {
+                    until: now + time,
+                    place: Some((index, pid)),
+                    runner: None,
+                });
                 true
             }
             What::StopRunner(time) => chosen().is_some_and(|runner| {
                 self.note(blow.what, pid, vec![runner.pid]);
                 let is_hit = runner.signal(libc::SIGSTOP).is_ok();
-                self.stopped.push(Stopped { until: now + time, place: None, runner: Some(runner) });
+                self.stopped.push(Stopped {
+                    until: now + time,
+                    place: None,
+                    runner: Some(runner),
+                });
                 is_hit
             }),
             What::StopBoth(time) if !is_stopped => chosen().is_some_and(|runner| {
@@ -158,7 +186,11 @@ impl Monkey {
                 let is_hit = runner.signal(libc::SIGSTOP).is_ok();
                 fleet.signal_worker(index, libc::SIGSTOP);
                 fleet.places[index].stopped_until = Some(now + time);
-                self.stopped.push(Stopped { until: now + time, place: Some((index, pid)), runner: Some(runner) });
+                self.stopped.push(Stopped {
+                    until: now + time,
+                    place: Some((index, pid)),
+                    runner: Some(runner),
+                });
                 is_hit
             }),
             What::Drain | What::GiveBack if !is_stopped => {
@@ -178,16 +210,24 @@ impl Monkey {
     /// Kills a manager that the prime has spawned. Its runner ends what it has spawned itself.
     fn hit_manager(&mut self, blow: Blow, fleet: &Fleet<'_>) -> bool {
         let managers = hierarchy::managers(fleet.site);
-        let Some((pid, parent)) = managers.get(blow.slot % managers.len().max(1)).copied() else { return false };
-        let Some(manager) = Grip::new(pid, parent) else { return false };
+        let Some((pid, parent)) = managers.get(blow.slot % managers.len().max(1)).copied() else {
+            return false;
+        };
+        let Some(manager) = Grip::new(pid, parent) else {
+            return false;
+        };
         self.note(blow.what, pid, procs::below(pid, &fleet.site.raddle));
         manager.signal(libc::SIGKILL).is_ok()
     }
 
     /// Kills a manager of groups, where the prime has spawned none.
     fn hit_one_of_groups(&mut self, blow: Blow, fleet: &mut Fleet<'_>) -> bool {
-        let blow = Blow { what: What::KillWorker, ..blow };
-        (0..fleet.places.len()).any(|index| fleet.places[index].role == Role::Groups && self.hit(blow, index, fleet))
+        let blow = Blow {
+            what: What::KillWorker,
+            ..blow
+        };
+        (0..fleet.places.len())
+            .any(|index| fleet.places[index].role == Role::Groups && self.hit(blow, index, fleet))
     }
 
     /// Hits a manager of groups, or one of its processes. Those are workers themselves, with runners below them.
@@ -209,29 +249,49 @@ impl Monkey {
                 self.note(blow.what, pid, Vec::new());
                 fleet.signal_worker(index, libc::SIGSTOP);
                 fleet.places[index].stopped_until = Some(now + time);
-                self.stopped.push(Stopped { until: now + time, place: Some((index, pid)), runner: None });
+                self.stopped.push(Stopped {
+                    until: now + time,
+                    place: Some((index, pid)),
+                    runner: None,
+                });
                 true
             }
             What::KillRunner | What::KillMember => pick(pid).is_some_and(|member| {
-                self.note(What::KillMember, member.pid, procs::children_of_program(member.pid, raddle));
+                self.note(
+                    What::KillMember,
+                    member.pid,
+                    procs::children_of_program(member.pid, raddle),
+                );
                 member.signal(libc::SIGKILL).is_ok()
             }),
-            What::KillCommand => {
-                pick(pid).and_then(|member| Some((pick(member.pid)?, member))).is_some_and(|(runner, member)| {
+            What::KillCommand => pick(pid)
+                .and_then(|member| Some((pick(member.pid)?, member)))
+                .is_some_and(|(runner, member)| {
                     self.note(What::KillRunner, member.pid, vec![runner.pid]);
                     runner.signal(libc::SIGKILL).is_ok()
-                })
-            }
+                }),
             What::StopRunner(time) | What::StopBoth(time) => pick(pid).is_some_and(|member| {
                 let runner = pick(member.pid).filter(|_| matches!(blow.what, What::StopBoth(_)));
                 if let Some(runner) = runner {
                     self.note(What::StopRunner(time), member.pid, vec![runner.pid]);
                     let _ = runner.signal(libc::SIGSTOP);
-                    self.stopped.push(Stopped { until: now + time, place: None, runner: Some(runner) });
+                    self.stopped.push(Stopped {
+                        until: now + time,
+                        place: None,
+                        runner: Some(runner),
+                    });
                 }
-                self.note(What::StopWorker(time), member.pid, procs::children_of_program(member.pid, raddle));
+                self.note(
+                    What::StopWorker(time),
+                    member.pid,
+                    procs::children_of_program(member.pid, raddle),
+                );
                 let is_hit = member.signal(libc::SIGSTOP).is_ok();
-                self.stopped.push(Stopped { until: now + time, place: None, runner: Some(member) });
+                self.stopped.push(Stopped {
+                    until: now + time,
+                    place: None,
+                    runner: Some(member),
+                });
                 is_hit
             }),
             _ => false,
@@ -261,8 +321,18 @@ impl Monkey {
     }
 
     fn note(&mut self, what: What, worker: u32, runners: Vec<u32>) {
-        let deed = Deed { what, at: ledger::now(), wall: ledger::wall(), worker, runners };
-        let _ = writeln!(self.log, "{} {} {what:?} worker {worker} runners {:?}", deed.at, deed.wall, deed.runners);
+        let deed = Deed {
+            what,
+            at: ledger::now(),
+            wall: ledger::wall(),
+            worker,
+            runners,
+        };
+        let _ = writeln!(
+            self.log,
+            "{} {} {what:?} worker {worker} runners {:?}",
+            deed.at, deed.wall, deed.runners
+        );
         self.deeds.push(deed);
     }
 }

@@ -89,7 +89,11 @@ impl Options {
                 }
                 "--tasks" => tasks = number(&arg, &value()?, 1.0, 10e6)? as u32,
                 "--seed" => seed = Some(number(&arg, &value()?, 0.0, 2f64.powi(53))? as u64),
-                "--minutes" => span = Some(Duration::from_secs_f64(60.0 * number(&arg, &value()?, 0.01, 10_000.0)?)),
+                "--minutes" => {
+                    span = Some(Duration::from_secs_f64(
+                        60.0 * number(&arg, &value()?, 0.01, 10_000.0)?,
+                    ))
+                }
                 "--kills" => kills = Some(number(&arg, &value()?, 0.0, 1e6)? as u32),
                 "--losses" => losses = number(&arg, &value()?, 0.0, 1e6)? as u32,
                 "--workers" => workers = number(&arg, &value()?, 1.0, 100.0)? as usize,
@@ -100,15 +104,31 @@ impl Options {
         }
         if losses > 0 {
             if engine == Engine::Sqlite {
-                return Err("--losses is for --engine redis: SQLite loses nothing that it has confirmed".into());
+                return Err(
+                    "--losses is for --engine redis: SQLite loses nothing that it has confirmed"
+                        .into(),
+                );
             }
             // What schedules and messages become when they are forgotten is not judged.
             (managers, groups) = (0, 0);
         }
-        let span = span.unwrap_or_else(|| Duration::from_secs_f64(f64::from(tasks) / PACE).max(SHORTEST));
+        let span =
+            span.unwrap_or_else(|| Duration::from_secs_f64(f64::from(tasks) / PACE).max(SHORTEST));
         let kills = kills.unwrap_or(span.as_secs() as u32);
         let seed = seed.unwrap_or_else(Dice::random_seed);
-        Ok(Self { engine, tasks, seed, span, kills, losses, workers, managers, groups, keep, raddle })
+        Ok(Self {
+            engine,
+            tasks,
+            seed,
+            span,
+            kills,
+            losses,
+            workers,
+            managers,
+            groups,
+            keep,
+            raddle,
+        })
     }
 
     /// Places in the fleet.
@@ -118,7 +138,10 @@ impl Options {
 }
 
 fn number(name: &str, text: &OsString, least: f64, most: f64) -> Result<f64, String> {
-    let number = text.to_str().and_then(|text| text.parse::<f64>().ok()).filter(|n| (least..=most).contains(n));
+    let number = text
+        .to_str()
+        .and_then(|text| text.parse::<f64>().ok())
+        .filter(|n| (least..=most).contains(n));
     number.ok_or(format!("{name} takes a number from {least} to {most}"))
 }
 
@@ -133,15 +156,36 @@ mod tests {
     #[test]
     fn what_is_left_out_follows_from_the_number_of_tasks() {
         let options = parse(&["--tasks", "15000", "--seed", "3"]).unwrap();
-        assert_eq!((options.span.as_secs(), options.kills, options.seed), (100, 100, 3));
-        let options = parse(&["--engine", "redis", "--minutes", "0.5", "--kills", "7", "--keep"]).unwrap();
-        assert_eq!((options.engine, options.span.as_secs(), options.kills), (Engine::Redis, 30, 7));
+        assert_eq!(
+            (options.span.as_secs(), options.kills, options.seed),
+            (100, 100, 3)
+        );
+        let options = parse(&[
+            "--engine",
+            "redis",
+            "--minutes",
+            "0.5",
+            "--kills",
+            "7",
+            "--keep",
+        ])
+        .unwrap();
+        assert_eq!(
+            (options.engine, options.span.as_secs(), options.kills),
+            (Engine::Redis, 30, 7)
+        );
         assert!(options.keep);
     }
 
     #[test]
     fn what_makes_no_sense_is_refused() {
-        for bad in [&["--tasks", "0"][..], &["--tasks"], &["--minutes", "-1"], &["--engine", "x"], &["--fast"]] {
+        for bad in [
+            &["--tasks", "0"][..],
+            &["--tasks"],
+            &["--minutes", "-1"],
+            &["--engine", "x"],
+            &["--fast"],
+        ] {
             assert!(parse(bad).is_err(), "{bad:?}");
         }
     }

@@ -230,7 +230,10 @@ fn batches(dice: &mut Dice, options: &Options, doomed: u32) -> Vec<Batch> {
     let mut batches = Vec::new();
     // However the dice fall, some are for those who stand above the workers: often enough that not all are refused by a server that is away.
     let [letters, chores] = [options.groups > 0, options.managers > 0];
-    let both = [letters.then_some(Form::Letters), chores.then_some(Form::Chores)];
+    let both = [
+        letters.then_some(Form::Letters),
+        chores.then_some(Form::Chores),
+    ];
     let mut always = [both; 3].into_iter().flatten().flatten();
     while left > 0 {
         let how = match always.next() {
@@ -238,7 +241,11 @@ fn batches(dice: &mut Dice, options: &Options, doomed: u32) -> Vec<Batch> {
             None => how(dice, left, options),
         };
         left -= how.tasks();
-        batches.push(Batch { at: dice.moment(span), how, killed_after: None });
+        batches.push(Batch {
+            at: dice.moment(span),
+            how,
+            killed_after: None,
+        });
     }
     for _ in 0..doomed {
         // Every third is a run: that one is submitter, worker and reader at once.
@@ -246,10 +253,18 @@ fn batches(dice: &mut Dice, options: &Options, doomed: u32) -> Vec<Batch> {
             let class = dice.pick(&[(4, Class::Nap), (2, Class::Family), (1, Class::Slow)]);
             (How::Inline(class), dice.millis(0..1_500))
         } else {
-            let size = if dice.within(0..3) == 0 { dice.within(1_001..2_500) } else { dice.within(1..300) } as usize;
+            let size = if dice.within(0..3) == 0 {
+                dice.within(1_001..2_500)
+            } else {
+                dice.within(1..300)
+            } as usize;
             (How::Lines(classes(dice, size)), dice.millis(0..60))
         };
-        batches.push(Batch { at: dice.moment(span), how, killed_after: Some(life) });
+        batches.push(Batch {
+            at: dice.moment(span),
+            how,
+            killed_after: Some(life),
+        });
     }
     batches
 }
@@ -275,18 +290,33 @@ impl Form {
             Self::Asked => How::Asked(classes(dice, size.min(ASKED_AT_ONCE))),
             Self::Chores => {
                 // They have one try: what fails by itself is left out.
-                let mix = [(6, Class::Quick), (3, Class::Nap), (1, Class::Prints), (1, Class::Family)];
-                How::Chores((0..size.min(FOR_FEW_AT_ONCE)).map(|_| dice.pick(&mix)).collect())
+                let mix = [
+                    (6, Class::Quick),
+                    (3, Class::Nap),
+                    (1, Class::Prints),
+                    (1, Class::Family),
+                ];
+                How::Chores(
+                    (0..size.min(FOR_FEW_AT_ONCE))
+                        .map(|_| dice.pick(&mix))
+                        .collect(),
+                )
             }
             Self::Letters => How::Letters(classes(dice, size.min(FOR_FEW_AT_ONCE))),
             Self::File => {
                 let mut classes = classes(dice, size);
-                classes.iter_mut().filter(|_| dice.within(0..10) == 0).for_each(|class| *class = Class::Broken);
+                classes
+                    .iter_mut()
+                    .filter(|_| dice.within(0..10) == 0)
+                    .for_each(|class| *class = Class::Broken);
                 How::File(classes)
             }
-            Self::Inline => {
-                How::Inline(dice.pick(&[(5, Class::Quick), (3, Class::Nap), (1, Class::Family), (1, Class::Chains)]))
-            }
+            Self::Inline => How::Inline(dice.pick(&[
+                (5, Class::Quick),
+                (3, Class::Nap),
+                (1, Class::Family),
+                (1, Class::Chains),
+            ])),
         }
     }
 }
@@ -371,7 +401,12 @@ fn blows(dice: &mut Dice, options: &Options, kills: u32) -> Vec<Blow> {
     let at = |dice: &mut Dice, what| {
         let worker = dice.within(0..options.places() as u64) as usize;
         let slot = dice.within(0..SECOND) as usize;
-        Blow { at: dice.moment(options.span), worker, slot, what }
+        Blow {
+            at: dice.moment(options.span),
+            worker,
+            slot,
+            what,
+        }
     };
     let mut blows: Vec<Blow> = killed
         .chain(rest)
@@ -401,7 +436,11 @@ fn blows(dice: &mut Dice, options: &Options, kills: u32) -> Vec<Blow> {
         .collect();
     for loss in 0..options.losses {
         let (lost, down) = (dice.millis(50..SECOND), dice.millis(0..SECOND));
-        let what = if loss % 2 == 0 { What::LosePower { lost, down } } else { What::FailOver { lag: lost } };
+        let what = if loss % 2 == 0 {
+            What::LosePower { lost, down }
+        } else {
+            What::FailOver { lag: lost }
+        };
         blows.push(at(dice, what));
     }
     blows
@@ -409,7 +448,12 @@ fn blows(dice: &mut Dice, options: &Options, kills: u32) -> Vec<Blow> {
 
 fn trouble(dice: &mut Dice) -> Trouble {
     let late = dice.millis(20..600);
-    dice.pick(&[(2, Trouble::Latency(late)), (3, Trouble::Reset), (2, Trouble::HalfOpen), (4, Trouble::CutReply)])
+    dice.pick(&[
+        (2, Trouble::Latency(late)),
+        (3, Trouble::Reset),
+        (2, Trouble::HalfOpen),
+        (4, Trouble::CutReply),
+    ])
 }
 
 #[cfg(test)]
@@ -420,13 +464,29 @@ mod tests {
         let span = Duration::from_secs(60);
         let (workers, managers, groups) = (3, 1, 1);
         let (losses, keep, raddle) = (0, false, None);
-        Options { engine, tasks: 5_000, seed, span, kills: 60, losses, workers, managers, groups, keep, raddle }
+        Options {
+            engine,
+            tasks: 5_000,
+            seed,
+            span,
+            kills: 60,
+            losses,
+            workers,
+            managers,
+            groups,
+            keep,
+            raddle,
+        }
     }
 
     #[test]
     fn a_server_loses_its_last_writes_in_both_ways() {
-        let plan = Plan::new(&Options { losses: 4, ..options(1, Engine::Redis) });
-        let count = |is_it: fn(What) -> bool| plan.blows.iter().filter(|blow| is_it(blow.what)).count();
+        let plan = Plan::new(&Options {
+            losses: 4,
+            ..options(1, Engine::Redis)
+        });
+        let count =
+            |is_it: fn(What) -> bool| plan.blows.iter().filter(|blow| is_it(blow.what)).count();
         assert_eq!(count(|what| matches!(what, What::LosePower { .. })), 2);
         assert_eq!(count(|what| matches!(what, What::FailOver { .. })), 2);
     }
@@ -442,11 +502,25 @@ mod tests {
     fn as_much_is_planned_as_was_asked_for() {
         for seed in 0..20 {
             let plan = Plan::new(&options(seed, Engine::Sqlite));
-            let spared = plan.batches.iter().filter(|batch| batch.killed_after.is_none());
+            let spared = plan
+                .batches
+                .iter()
+                .filter(|batch| batch.killed_after.is_none());
             assert_eq!(spared.map(|batch| batch.how.tasks()).sum::<usize>(), 5_000);
-            let doomed = plan.batches.iter().filter(|batch| batch.killed_after.is_some()).count();
-            assert_eq!(doomed + plan.blows.iter().filter(|blow| blow.what.is_kill()).count(), 60);
-            assert!(plan.blows.iter().all(|blow| blow.worker < 5 && blow.at <= Duration::from_secs(60)));
+            let doomed = plan
+                .batches
+                .iter()
+                .filter(|batch| batch.killed_after.is_some())
+                .count();
+            assert_eq!(
+                doomed + plan.blows.iter().filter(|blow| blow.what.is_kill()).count(),
+                60
+            );
+            assert!(
+                plan.blows
+                    .iter()
+                    .all(|blow| blow.worker < 5 && blow.at <= Duration::from_secs(60))
+            );
             assert!(plan.blows.is_sorted_by_key(|blow| blow.at));
         }
     }
@@ -454,17 +528,34 @@ mod tests {
     #[test]
     fn managers_are_asked_where_there_are_some() {
         let asks = |managers, groups, is_it: fn(&How) -> bool| {
-            let options = Options { managers, groups, ..options(3, Engine::Sqlite) };
-            Plan::new(&options).batches.iter().any(|batch| is_it(&batch.how))
+            let options = Options {
+                managers,
+                groups,
+                ..options(3, Engine::Sqlite)
+            };
+            Plan::new(&options)
+                .batches
+                .iter()
+                .any(|batch| is_it(&batch.how))
         };
-        let (spelled, chores) = (|how: &How| matches!(how, How::Asked(_)), |how: &How| matches!(how, How::Chores(_)));
+        let (spelled, chores) = (
+            |how: &How| matches!(how, How::Asked(_)),
+            |how: &How| matches!(how, How::Chores(_)),
+        );
         assert!(asks(1, 0, spelled) && !asks(0, 1, spelled));
         assert!(asks(1, 0, chores) && !asks(0, 1, chores));
         let letters = |how: &How| matches!(how, How::Letters(_));
         assert!(asks(0, 1, letters) && !asks(1, 0, letters));
         let hits = |managers, groups, what| {
-            let options = Options { managers, groups, ..options(3, Engine::Sqlite) };
-            Plan::new(&options).blows.iter().any(|blow| blow.what == what)
+            let options = Options {
+                managers,
+                groups,
+                ..options(3, Engine::Sqlite)
+            };
+            Plan::new(&options)
+                .blows
+                .iter()
+                .any(|blow| blow.what == what)
         };
         assert!(hits(1, 0, What::KillManager) && !hits(0, 1, What::KillManager));
         assert!(hits(0, 1, What::KillMember) && !hits(1, 0, What::KillMember));
@@ -473,13 +564,27 @@ mod tests {
     #[test]
     fn only_an_engine_with_a_server_has_one_killed() {
         let hits_server = |blow: &Blow| matches!(blow.what, What::KillServer(_) | What::Net(..));
-        assert!(!Plan::new(&options(1, Engine::Sqlite)).blows.iter().any(hits_server));
-        assert!(Plan::new(&options(1, Engine::Redis)).blows.iter().any(hits_server));
+        assert!(
+            !Plan::new(&options(1, Engine::Sqlite))
+                .blows
+                .iter()
+                .any(hits_server)
+        );
+        assert!(
+            Plan::new(&options(1, Engine::Redis))
+                .blows
+                .iter()
+                .any(hits_server)
+        );
     }
 
     #[test]
     fn classes_are_found_by_their_name() {
-        assert!(Class::ALL.into_iter().all(|class| Class::from_name(class.name()) == Some(class)));
+        assert!(
+            Class::ALL
+                .into_iter()
+                .all(|class| Class::from_name(class.name()) == Some(class))
+        );
         assert_eq!(Class::from_name("kin"), None);
     }
 }

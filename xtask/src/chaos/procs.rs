@@ -27,7 +27,11 @@ pub(crate) fn children(pid: u32) -> Vec<u32> {
         .flatten()
         .flatten()
         .filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok())
-        .flat_map(|list| list.split(' ').filter_map(|pid| pid.trim().parse().ok()).collect::<Vec<_>>())
+        .flat_map(|list| {
+            list.split(' ')
+                .filter_map(|pid| pid.trim().parse().ok())
+                .collect::<Vec<_>>()
+        })
         .collect();
     children.sort_unstable();
     children
@@ -36,7 +40,9 @@ pub(crate) fn children(pid: u32) -> Vec<u32> {
 /// The children of a process that run this program.
 pub(crate) fn children_of_program(pid: u32, program: &Path) -> Vec<u32> {
     let mut children = children(pid);
-    children.retain(|child| fs::read_link(format!("/proc/{child}/exe")).is_ok_and(|exe| exe == program));
+    children.retain(|child| {
+        fs::read_link(format!("/proc/{child}/exe")).is_ok_and(|exe| exe == program)
+    });
     children
 }
 
@@ -57,9 +63,13 @@ pub(crate) fn titled(folder: &Path, part: &str) -> Vec<(u32, u32)> {
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     let is_so = |pid: &u32| {
         let title = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        title.starts_with(b"raddle-") && String::from_utf8_lossy(&title).contains(part) && belongs(*pid, folder)
+        title.starts_with(b"raddle-")
+            && String::from_utf8_lossy(&title).contains(part)
+            && belongs(*pid, folder)
     };
-    pids.filter(is_so).filter_map(|pid| Some((pid, stat(pid)?.ppid))).collect()
+    pids.filter(is_so)
+        .filter_map(|pid| Some((pid, stat(pid)?.ppid)))
+        .collect()
 }
 
 /// A process that keeps its pid for as long as this is held: a signal through it reaches nobody else.
@@ -94,7 +104,11 @@ fn stat(pid: u32) -> Option<Stat> {
     let (head, tail) = text.rsplit_once(") ")?;
     let mut fields = tail.split(' ');
     let state = fields.next()?.chars().next()?;
-    Some(Stat { name: head.split_once('(')?.1.to_owned(), state, ppid: fields.next()?.parse().ok()? })
+    Some(Stat {
+        name: head.split_once('(')?.1.to_owned(),
+        state,
+        ppid: fields.next()?.parse().ok()?,
+    })
 }
 
 /// The processes of the campaign in this folder, but for this one.
@@ -109,7 +123,10 @@ pub(crate) fn of_campaign(folder: &Path) -> Vec<Survivor> {
     for pid in pids.filter(|pid| *pid != own && belongs(*pid, folder)) {
         // One that is dead and not waited for is somebody's to reap, and holds nothing.
         if let Some(stat) = stat(pid).filter(|stat| !matches!(stat.state, 'Z' | 'X')) {
-            let what = format!("{} (state {}, child of {})", stat.name, stat.state, stat.ppid);
+            let what = format!(
+                "{} (state {}, child of {})",
+                stat.name, stat.state, stat.ppid
+            );
             found.push(Survivor { pid, what });
         }
     }
@@ -121,7 +138,8 @@ fn belongs(pid: u32, folder: &Path) -> bool {
     let is_inside = |name: &str| link(name).is_ok_and(|path| path.starts_with(folder));
     let is_marked = || {
         let marker = [MARKER.as_bytes(), b"=", folder.as_os_str().as_bytes()].concat();
-        fs::read(format!("/proc/{pid}/environ")).is_ok_and(|all| all.split(|byte| *byte == 0).any(|one| one == marker))
+        fs::read(format!("/proc/{pid}/environ"))
+            .is_ok_and(|all| all.split(|byte| *byte == 0).any(|one| one == marker))
     };
     is_inside("exe") || is_inside("cwd") || is_marked()
 }
@@ -184,8 +202,15 @@ mod tests {
     #[test]
     fn processes_are_found_by_marker_and_by_folder_and_no_others() {
         let (ours, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let mut children = [sleeper(ours.path(), true), sleeper(ours.path(), false), sleeper(other.path(), true)];
-        let mut found: Vec<u32> = of_campaign(ours.path()).into_iter().map(|one| one.pid).collect();
+        let mut children = [
+            sleeper(ours.path(), true),
+            sleeper(ours.path(), false),
+            sleeper(other.path(), true),
+        ];
+        let mut found: Vec<u32> = of_campaign(ours.path())
+            .into_iter()
+            .map(|one| one.pid)
+            .collect();
         found.sort_unstable();
         let mut expected = [children[0].id(), children[1].id()];
         expected.sort_unstable();
@@ -195,7 +220,10 @@ mod tests {
             child.wait().unwrap();
         }
         assert_eq!(found, expected);
-        assert!(children.iter().all(|child| all.contains(&child.id())), "{all:?}");
+        assert!(
+            children.iter().all(|child| all.contains(&child.id())),
+            "{all:?}"
+        );
         assert_eq!(of_campaign(ours.path()), []);
     }
 

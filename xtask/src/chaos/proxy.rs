@@ -63,12 +63,21 @@ impl Proxy {
             pumps: Vec::new(),
             hit: 0,
         };
-        let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
+        let shared = Arc::new(Shared {
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+        });
         let accepting = {
             let shared = Arc::clone(&shared);
-            thread::Builder::new().name("proxy".into()).spawn(move || accept(&listener, &shared))?
+            thread::Builder::new()
+                .name("proxy".into())
+                .spawn(move || accept(&listener, &shared))?
         };
-        Ok(Self { address, shared, accepting: Some(accepting) })
+        Ok(Self {
+            address,
+            shared,
+            accepting: Some(accepting),
+        })
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
@@ -111,7 +120,10 @@ impl Drop for Proxy {
         self.shared.changed.notify_all();
         // Wakes the listener, which then sees that it is over.
         let _ = TcpStream::connect(self.address);
-        pumps.into_iter().chain(self.accepting.take()).for_each(|thread| drop(thread.join()));
+        pumps
+            .into_iter()
+            .chain(self.accepting.take())
+            .for_each(|thread| drop(thread.join()));
     }
 }
 
@@ -124,7 +136,9 @@ impl Shared {
 impl State {
     fn reset_all(&mut self) {
         self.hit += self.open.len() as u64;
-        self.open.drain().for_each(|(_, ends)| ends.iter().for_each(reset));
+        self.open
+            .drain()
+            .for_each(|(_, ends)| ends.iter().for_each(reset));
     }
 }
 
@@ -164,24 +178,44 @@ fn join(shared: &Arc<Shared>, client: TcpStream, server: TcpStream) -> io::Resul
     state.next += 1;
     state.open.insert(id, ends);
     state.pumps.retain(|pump| !pump.is_finished());
-    let ways = [(client.try_clone()?, server.try_clone()?, Direction::ToServer), (server, client, Direction::ToClient)];
+    let ways = [
+        (
+            client.try_clone()?,
+            server.try_clone()?,
+            Direction::ToServer,
+        ),
+        (server, client, Direction::ToClient),
+    ];
     for (from, to, direction) in ways {
         let shared = Arc::clone(shared);
         let pump = move || {
             let ended = pump(&shared, from, to, direction);
             // Whatever ended one way ends the other, in the same way.
-            let end = |end: &TcpStream| if ended.is_ok() { drop(end.shutdown(Shutdown::Both)) } else { reset(end) };
+            let end = |end: &TcpStream| {
+                if ended.is_ok() {
+                    drop(end.shutdown(Shutdown::Both))
+                } else {
+                    reset(end)
+                }
+            };
             if let Some(ends) = shared.lock().open.remove(&id) {
                 ends.iter().for_each(end);
             }
         };
-        state.pumps.push(thread::Builder::new().name("pump".into()).spawn(pump)?);
+        state
+            .pumps
+            .push(thread::Builder::new().name("pump".into()).spawn(pump)?);
     }
     Ok(())
 }
 
 /// Passes on what comes until it ends. An error is an end that the other side must see as one.
-fn pump(shared: &Shared, mut from: TcpStream, mut to: TcpStream, direction: Direction) -> io::Result<()> {
+fn pump(
+    shared: &Shared,
+    mut from: TcpStream,
+    mut to: TcpStream,
+    direction: Direction,
+) -> io::Result<()> {
     let mut buffer = [0; 16 * 1024];
     loop {
         let count = from.read(&mut buffer)?;
@@ -214,7 +248,10 @@ fn pass(shared: &Shared, direction: Direction) -> bool {
             state.hit += 1;
             let turn = state.turn;
             while state.turn == turn && !state.is_closed {
-                state = shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                state = shared
+                    .changed
+                    .wait(state)
+                    .unwrap_or_else(PoisonError::into_inner);
             }
             false
         }
@@ -227,7 +264,10 @@ fn pass(shared: &Shared, direction: Direction) -> bool {
 /// The kernel sends one when the last descriptor is closed without lingering. The threads that hold one are woken by the end of what
 /// they read; to shut the other direction down as well would send an end first.
 fn reset(stream: &TcpStream) {
-    let linger = libc::linger { l_onoff: 1, l_linger: 0 };
+    let linger = libc::linger {
+        l_onoff: 1,
+        l_linger: 0,
+    };
     // SAFETY: the descriptor is open, and the option is a valid `linger` of the size that is given.
     unsafe {
         libc::setsockopt(

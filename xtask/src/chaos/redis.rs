@@ -45,13 +45,21 @@ impl Redis {
     pub(crate) fn start(site: &mut Site, loses_writes: bool) -> Result<Self, String> {
         let folder = |name: &str| {
             let folder = site.file(name);
-            fs::create_dir(&folder).map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
+            fs::create_dir(&folder)
+                .map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
             Ok::<_, String>(folder)
         };
-        let (leash, parent, marker) = (site.chaos.clone(), std::process::id().to_string(), site.path().to_owned());
+        let (leash, parent, marker) = (
+            site.chaos.clone(),
+            std::process::id().to_string(),
+            site.path().to_owned(),
+        );
         let make = move || {
             let mut command = Command::new(&leash);
-            command.args(["leash", &parent]).arg(PathBuf::from("redis-server")).env(MARKER, &marker);
+            command
+                .args(["leash", &parent])
+                .arg(PathBuf::from("redis-server"))
+                .env(MARKER, &marker);
             command
         };
         let server = Server::start(folder("redis")?, make.clone())?;
@@ -59,7 +67,8 @@ impl Redis {
             true => Some(Server::start(folder("replica")?, make)?),
             false => None,
         };
-        let proxy = Proxy::start(server.address()).map_err(|error| format!("cannot start the proxy: {error}"))?;
+        let proxy = Proxy::start(server.address())
+            .map_err(|error| format!("cannot start the proxy: {error}"))?;
         site.url = format!("redis://{}/0?namespace=chaos", proxy.address());
         let redis = Self {
             proxy,
@@ -77,20 +86,30 @@ impl Redis {
 
     /// Has the replica follow the server.
     fn follow(&self) -> Result<(), String> {
-        let Some(replica) = &self.replica else { return Ok(()) };
+        let Some(replica) = &self.replica else {
+            return Ok(());
+        };
         let command = format!("REPLICAOF 127.0.0.1 {}\r\n", self.server.address().port());
-        server::ask(replica.address(), &command).map(drop).map_err(|error| format!("no replica: {error}"))
+        server::ask(replica.address(), &command)
+            .map(drop)
+            .map_err(|error| format!("no replica: {error}"))
     }
 
     /// Lets the replica take the place of the server, which forgets all and follows it.
     fn swap(&mut self) -> Result<(), String> {
-        let Some(replica) = &mut self.replica else { return Ok(()) };
+        let Some(replica) = &mut self.replica else {
+            return Ok(());
+        };
         mem::swap(&mut self.server, replica);
+        // The old server starts again below, also if it was down: `tick` must not start the new one twice.
+        self.back_at = None;
         replica.kill();
         self.proxy.lead_to(self.server.address());
         self.lengths.clear();
         replica.clear();
-        replica.launch().map_err(|error| format!("cannot start a replica again: {error}"))?;
+        replica
+            .launch()
+            .map_err(|error| format!("cannot start a replica again: {error}"))?;
         replica.wait_until_ready()?;
         self.follow()
     }
@@ -104,7 +123,9 @@ impl Redis {
         }
         if self.back_at.is_some_and(|at| all || at <= now) {
             self.back_at = None;
-            self.server.launch().map_err(|error| format!("cannot start redis-server again: {error}"))?;
+            self.server
+                .launch()
+                .map_err(|error| format!("cannot start redis-server again: {error}"))?;
         }
         if let Some((at, since)) = self.takes_over
             && (all || at <= now)
@@ -117,16 +138,28 @@ impl Redis {
             && let Some(length) = self.server.log_size()
         {
             self.lengths.push_back((now, ledger::wall(), length));
-            while self.lengths.front().is_some_and(|(at, ..)| now - *at > KNOWN) {
+            while self
+                .lengths
+                .front()
+                .is_some_and(|(at, ..)| now - *at > KNOWN)
+            {
                 self.lengths.pop_front();
             }
         }
-        if all { self.server.wait_until_ready() } else { Ok(()) }
+        if all {
+            self.server.wait_until_ready()
+        } else {
+            Ok(())
+        }
     }
 
     /// The processes of it.
     pub(crate) fn pids(&self) -> Vec<u32> {
-        self.server.pid().into_iter().chain(self.replica.as_ref().and_then(Server::pid)).collect()
+        self.server
+            .pid()
+            .into_iter()
+            .chain(self.replica.as_ref().and_then(Server::pid))
+            .collect()
     }
 
     pub(crate) fn hits(&self) -> u64 {
@@ -146,7 +179,13 @@ impl Far for Redis {
             return false;
         }
         let now = Instant::now();
-        let Some((_, since, length)) = self.lengths.iter().rev().find(|(at, ..)| now - *at >= lost).copied() else {
+        let Some((_, since, length)) = self
+            .lengths
+            .iter()
+            .rev()
+            .find(|(at, ..)| now - *at >= lost)
+            .copied()
+        else {
             return false;
         };
         self.server.kill();
@@ -158,7 +197,9 @@ impl Far for Redis {
     }
 
     fn fail_over(&mut self, lag: Duration) -> bool {
-        let Some(replica) = &self.replica else { return false };
+        let Some(replica) = &self.replica else {
+            return false;
+        };
         let follows = server::ask(replica.address(), "INFO replication\r\n");
         let is_ready = self.back_at.is_none() && self.takes_over.is_none();
         if !is_ready || !follows.is_ok_and(|info| info.contains("master_link_status:up")) {

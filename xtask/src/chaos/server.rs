@@ -23,10 +23,20 @@ pub(crate) struct Server {
 
 impl Server {
     /// Starts a server that keeps its data in this folder. `make` gives the bare command, `redis-server`.
-    pub(crate) fn start(folder: PathBuf, make: impl Fn() -> Command + 'static) -> Result<Self, String> {
+    pub(crate) fn start(
+        folder: PathBuf,
+        make: impl Fn() -> Command + 'static,
+    ) -> Result<Self, String> {
         let address = free_port().map_err(|error| format!("no free port: {error}"))?;
-        let mut server = Self { make: Box::new(make), folder, address, child: None };
-        server.launch().map_err(|error| format!("cannot start redis-server: {error}"))?;
+        let mut server = Self {
+            make: Box::new(make),
+            folder,
+            address,
+            child: None,
+        };
+        server
+            .launch()
+            .map_err(|error| format!("cannot start redis-server: {error}"))?;
         server.wait_until_ready()?;
         Ok(server)
     }
@@ -49,14 +59,38 @@ impl Server {
 
     /// Starts it again, with the data it has on disk. Does not wait until it is ready.
     pub(crate) fn launch(&mut self) -> io::Result<()> {
-        let log = File::options().append(true).create(true).open(self.folder.join("redis.log"))?;
+        let log = File::options()
+            .append(true)
+            .create(true)
+            .open(self.folder.join("redis.log"))?;
         let mut command = (self.make)();
         // Every write is synced before it is answered, so that a kill takes nothing that was answered.
-        command.args(["--bind", "127.0.0.1", "--port", &self.address.port().to_string()]);
-        command.args(["--appendonly", "yes", "--appendfsync", "always", "--save", "", "--daemonize", "no"]);
+        command.args([
+            "--bind",
+            "127.0.0.1",
+            "--port",
+            &self.address.port().to_string(),
+        ]);
+        command.args([
+            "--appendonly",
+            "yes",
+            "--appendfsync",
+            "always",
+            "--save",
+            "",
+            "--daemonize",
+            "no",
+        ]);
         // A log that is written anew could not be cut.
-        command.args(["--auto-aof-rewrite-percentage", "0", "--repl-diskless-sync-delay", "0"]);
-        command.args(["--maxmemory-policy", "noeviction", "--dir"]).arg(&self.folder);
+        command.args([
+            "--auto-aof-rewrite-percentage",
+            "0",
+            "--repl-diskless-sync-delay",
+            "0",
+        ]);
+        command
+            .args(["--maxmemory-policy", "noeviction", "--dir"])
+            .arg(&self.folder);
         self.child = Some(command.stdout(log.try_clone()?).stderr(log).spawn()?);
         Ok(())
     }
@@ -79,8 +113,16 @@ impl Server {
 
     /// The file that it appends to: that with the highest number.
     fn log(&self) -> Option<PathBuf> {
-        let files = self.folder.join("appendonlydir").read_dir().ok()?.flatten().map(|entry| entry.path());
-        files.filter(|path| path.to_string_lossy().ends_with(".incr.aof")).max()
+        let files = self
+            .folder
+            .join("appendonlydir")
+            .read_dir()
+            .ok()?
+            .flatten()
+            .map(|entry| entry.path());
+        files
+            .filter(|path| path.to_string_lossy().ends_with(".incr.aof"))
+            .max()
     }
 
     /// Waits until it answers.
@@ -92,7 +134,8 @@ impl Server {
             }
             let has_ended = |child: &mut Child| child.try_wait().ok().flatten();
             if let Some(status) = self.child.as_mut().and_then(has_ended) {
-                let log = std::fs::read_to_string(self.folder.join("redis.log")).unwrap_or_default();
+                let log =
+                    std::fs::read_to_string(self.folder.join("redis.log")).unwrap_or_default();
                 let last = log.lines().last().unwrap_or_default();
                 return Err(format!("redis-server ended: {status}; {last}"));
             }
@@ -134,10 +177,14 @@ mod tests {
     #[test]
     fn what_was_answered_survives_a_kill() {
         let folder = tempfile::tempdir().unwrap();
-        let mut server = Server::start(folder.path().to_owned(), || Command::new("redis-server")).unwrap();
+        let mut server =
+            Server::start(folder.path().to_owned(), || Command::new("redis-server")).unwrap();
         let first = server.pid().unwrap();
         for n in 0..50 {
-            assert_eq!(ask(server.address(), &format!("SET k{n} {n}\r\n")).unwrap(), "+OK\r\n");
+            assert_eq!(
+                ask(server.address(), &format!("SET k{n} {n}\r\n")).unwrap(),
+                "+OK\r\n"
+            );
         }
         server.kill();
         assert!(ask(server.address(), "PING\r\n").is_err());
@@ -153,7 +200,9 @@ mod tests {
     #[test]
     fn a_server_that_cannot_start_says_why() {
         let folder = tempfile::tempdir().unwrap();
-        let error = Server::start(folder.path().to_owned(), || Command::new("false")).err().unwrap();
+        let error = Server::start(folder.path().to_owned(), || Command::new("false"))
+            .err()
+            .unwrap();
         assert!(error.contains("redis-server ended"), "{error}");
     }
 }

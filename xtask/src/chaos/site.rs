@@ -45,7 +45,10 @@ impl Site {
         fs::create_dir_all(&base)?;
         let folder = TempDir::new_in(base)?;
         let path = folder.path().canonicalize()?;
-        let raddle = options.raddle.clone().unwrap_or_else(|| this.with_file_name("raddle"));
+        let raddle = options
+            .raddle
+            .clone()
+            .unwrap_or_else(|| this.with_file_name("raddle"));
         let url = format!("sqlite:{}", path.join("raddle.db").display());
         let site = Self {
             folder: Some(folder),
@@ -79,8 +82,14 @@ impl Site {
     /// A program in this folder, in a process group of its own, that dies when this process does.
     pub(crate) fn leashed(&self, program: &Path) -> Command {
         let mut command = Command::new(&self.chaos);
-        command.arg("leash").arg(std::process::id().to_string()).arg(program);
-        command.current_dir(&self.path).process_group(0).stdin(Stdio::null());
+        command
+            .arg("leash")
+            .arg(std::process::id().to_string())
+            .arg(program);
+        command
+            .current_dir(&self.path)
+            .process_group(0)
+            .stdin(Stdio::null());
         for variable in FOREIGN {
             command.env_remove(variable);
         }
@@ -100,7 +109,12 @@ impl Drop for Site {
 
 /// A second name of a file, or a copy where that cannot be.
 fn link(from: &Path, to: &Path) -> io::Result<()> {
-    fs::hard_link(from, to).or_else(|_| fs::copy(from, to).map(drop)).map_err(|error| {
-        io::Error::new(error.kind(), format!("cannot use {}: {error}; build it first", from.display()))
-    })
+    fs::hard_link(from, to)
+        .or_else(|_| fs::copy(from, to).map(drop))
+        .map_err(|error| {
+            io::Error::new(
+                error.kind(),
+                format!("cannot use {}: {error}; build it first", from.display()),
+            )
+        })
 }

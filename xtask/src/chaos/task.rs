@@ -52,11 +52,24 @@ impl Task {
             class => class.to_owned(),
         };
         let class = Class::from_name(class.trim()).ok_or("there is no such class")?;
-        let tid = variable("RADDLE_TID")?.parse().map_err(|_| "RADDLE_TID is no id")?;
-        let attempt = variable("RADDLE_ATTEMPT")?.parse().map_err(|_| "RADDLE_ATTEMPT is no number")?;
+        let tid = variable("RADDLE_TID")?
+            .parse()
+            .map_err(|_| "RADDLE_TID is no id")?;
+        let attempt = variable("RADDLE_ATTEMPT")?
+            .parse()
+            .map_err(|_| "RADDLE_ATTEMPT is no number")?;
         let path = PathBuf::from(variable(MARKER)?).join(SIDE_FILE);
-        let file = File::options().append(true).create(true).open(path).map_err(|e| format!("no side file: {e}"))?;
-        Ok(Self { tid, attempt, class, file })
+        let file = File::options()
+            .append(true)
+            .create(true)
+            .open(path)
+            .map_err(|e| format!("no side file: {e}"))?;
+        Ok(Self {
+            tid,
+            attempt,
+            class,
+            file,
+        })
     }
 
     fn run(mut self) -> Result<ExitCode, String> {
@@ -69,7 +82,9 @@ impl Task {
             Class::Slow => self.tick_for(Duration::from_millis(4_000 + share % 3_000))?,
             Class::Prints | Class::Pours => {
                 let mut out = io::stdout().lock();
-                out.write_all(&output(self.class, self.tid)).and_then(|()| out.flush()).map_err(|e| e.to_string())?;
+                out.write_all(&output(self.class, self.tid))
+                    .and_then(|()| out.flush())
+                    .map_err(|e| e.to_string())?;
             }
             Class::Chains => {
                 if let Err(error) = self.chain() {
@@ -88,7 +103,8 @@ impl Task {
             Class::Family => {
                 let this = env::current_exe().map_err(|e| e.to_string())?;
                 let mut kin = Command::new(this);
-                kin.args(["task", self.class.name(), "kin"]).stdin(Stdio::null());
+                kin.args(["task", self.class.name(), "kin"])
+                    .stdin(Stdio::null());
                 kin.spawn().map_err(|e| format!("no kin: {e}"))?;
                 self.tick_for(Duration::from_millis(50 + share % 150))?;
             }
@@ -103,10 +119,20 @@ impl Task {
         let name = format!("{CHAINED}{}-{}", self.tid, self.attempt);
         let retry = "--retry 60 --backoff constant --retry-base 0.05".split(' ');
         let mut raddle = Command::new(folder.join("raddle"));
-        raddle.args(["submit", "--chain", "--quiet", "--name", &name]).args(retry).arg("--");
-        raddle.arg(folder.join("chaos")).args(["task", Class::Follows.name()]).stdin(Stdio::null());
+        raddle
+            .args(["submit", "--chain", "--quiet", "--name", &name])
+            .args(retry)
+            .arg("--");
+        raddle
+            .arg(folder.join("chaos"))
+            .args(["task", Class::Follows.name()])
+            .stdin(Stdio::null());
         let status = raddle.status().map_err(|e| e.to_string())?;
-        if status.success() { Ok(()) } else { Err(status.to_string()) }
+        if status.success() {
+            Ok(())
+        } else {
+            Err(status.to_string())
+        }
     }
 
     /// What stays behind: in a session of its own, where no signal to a process group reaches it.
@@ -131,9 +157,23 @@ impl Task {
 
     fn say(&mut self, what: Mark) -> Result<(), String> {
         let (pid, ppid) = (std::process::id(), std::os::unix::process::parent_id());
-        let Self { tid, attempt, class, .. } = *self;
-        let line = Line { tid, attempt, class, what, pid, ppid, at: ledger::now() };
-        line.append(&mut self.file).map_err(|e| format!("cannot write to the side file: {e}"))
+        let Self {
+            tid,
+            attempt,
+            class,
+            ..
+        } = *self;
+        let line = Line {
+            tid,
+            attempt,
+            class,
+            what,
+            pid,
+            ppid,
+            at: ledger::now(),
+        };
+        line.append(&mut self.file)
+            .map_err(|e| format!("cannot write to the side file: {e}"))
     }
 }
 
@@ -144,7 +184,9 @@ pub(crate) fn output(class: Class, tid: Tid) -> Vec<u8> {
         Class::Pours => 5_000,
         _ => 0,
     };
-    (0..lines).flat_map(|n| format!("{tid} {n}\n").into_bytes()).collect()
+    (0..lines)
+        .flat_map(|n| format!("{tid} {n}\n").into_bytes())
+        .collect()
 }
 
 fn variable(name: &str) -> Result<String, String> {

@@ -2,26 +2,43 @@
 
 use std::time::Duration;
 
-use raddle_core::{Control, EventKind, Exit, Span, Spec, State, TaskView, Tid, Word, spec::Reserved};
+use raddle_core::{
+    ControlCommand, ControlMessage, ExitStatus, HumanDuration, TaskEventKind, TaskSpec, TaskState,
+    TaskView, Tid, spec::ReservedPolicy,
+};
 
 use super::{Fixture, Handle, support::*};
 use crate::{
-    Chain, Detail, Error, Result,
+    ChainRequest, Error, Result, SummaryDetail,
     chain::{MAX_CHAINED, MAX_CHAINED_BYTES},
-    request::{ClaimRequest, Fence, OwnRequest, Started, Submit, TaskFilter, Verdict},
+    request::{
+        AttemptId, AttemptStarted, ClaimRequest, CompletionOutcome, NewTask, SubmitAndClaim,
+        TaskFilter,
+    },
 };
 
 /// Chains tasks by their names, as a command does.
-async fn chain(broker: &Handle, fence: Fence, names: &[&str]) -> Result<u64> {
-    chain_specs(broker, fence, names.iter().map(|name| spec(name)).collect()).await
+async fn chain(broker: &Handle, attempt_id: AttemptId, names: &[&str]) -> Result<u64> {
+    chain_specs(
+        broker,
+        attempt_id,
+        names.iter().map(|name| spec(name)).collect(),
+    )
+    .await
 }
 
-async fn chain_specs(broker: &Handle, fence: Fence, tasks: Vec<Spec>) -> Result<u64> {
-    broker.chain(Chain { fence, tasks, told: None }).await
+async fn chain_specs(broker: &Handle, attempt_id: AttemptId, tasks: Vec<TaskSpec>) -> Result<u64> {
+    broker
+        .chain(ChainRequest {
+            attempt_id,
+            tasks,
+            told: None,
+        })
+        .await
 }
 
 /// A task whose attempt runs.
-async fn running(broker: &Handle, spec: Spec) -> Result<Fence> {
+async fn running(broker: &Handle, spec: TaskSpec) -> Result<AttemptId> {
     let owner = worker(broker).await?;
     submit(broker, spec).await?;
     begin(broker, owner).await
@@ -36,35 +53,71 @@ async fn children(broker: &Handle, parent: Tid) -> Result<Vec<TaskView>> {
 }
 
 async fn children_names(broker: &Handle, parent: Tid) -> Result<Vec<String>> {
-    Ok(children(broker, parent).await?.iter().map(|task| task.spec.display_name().to_owned()).collect())
+    Ok(children(broker, parent)
+        .await?
+        .iter()
+        .map(|task| task.spec.display_name().to_owned())
+        .collect())
 }
 
 /// In order, ready to be claimed, and below the task that chained them.
 pub async fn what_was_chained_follows_success(store: &dyn Fixture) -> Result<()> {
     let (broker, other) = (store.broker(), store.reopen().await);
-    let fence = running(broker, spec("parent")).await?;
-    assert_eq!(chain(broker, fence, &["a", "b"]).await?, 2);
-    assert_eq!(chain(&other, fence, &["c"]).await?, 3, "from another process of the attempt");
-    assert_eq!(end(broker, fence, success()).await?, Verdict::Done(State::Completed));
-    assert_eq!(children_names(broker, fence.tid).await?, ["a", "b", "c"]);
+    let attempt_id = running(broker, spec("parent")).await?;
+    assert_eq!(chain(broker, attempt_id, &["a", "b"]).await?, 2);
+    assert_eq!(
+        chain(&other, attempt_id, &["c"]).await?,
+        3,
+        "from another process of the attempt"
+    );
+    assert_eq!(
+        end(broker, attempt_id, success()).await?,
+        CompletionOutcome::Done(TaskState::Completed)
+    );
+    assert_eq!(
+        children_names(broker, attempt_id.tid).await?,
+        ["a", "b", "c"]
+    );
     let owner = worker(&other).await?;
-    let names = claim_names(&other, ClaimRequest { max: 9, ..request(owner) }).await?;
+    let names = claim_names(
+        &other,
+        ClaimRequest {
+            max: 9,
+            ..request(owner)
+        },
+    )
+    .await?;
     assert_eq!(names, ["a", "b", "c"]);
-    let task = view(broker, fence.tid).await?;
-    assert_eq!((task.state, task.chained), (State::Completed, 0));
+    let task = view(broker, attempt_id.tid).await?;
+    assert_eq!((task.state, task.chained), (TaskState::Completed, 0));
     Ok(())
 }
 
 /// Not in any count, list, line or log, and no id is spent on them.
 pub async fn what_is_chained_is_nowhere_before(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
-    let fence = running(broker, spec("parent")).await?;
-    let all = Detail { finished: true, kinds: true, messages: true, ..Detail::default() };
+    let attempt_id = running(broker, spec("parent")).await?;
+    let all = SummaryDetail {
+        finished: true,
+        kinds: true,
+        messages: true,
+        ..SummaryDetail::default()
+    };
     let summary = broker.summarize(all.clone()).await?;
     let events = broker.events(Some(0), None, 1000, AT_ONCE).await?;
-    let delayed = Spec { delay: Some(Span::secs(60)), ..spec("later") };
-    assert_eq!(chain_specs(broker, fence, vec![spec("now"), delayed]).await?, 2);
-    assert_eq!(view(broker, fence.tid).await?.chained, 2, "their number is known");
+    let delayed = TaskSpec {
+        delay: Some(HumanDuration::secs(60)),
+        ..spec("later")
+    };
+    assert_eq!(
+        chain_specs(broker, attempt_id, vec![spec("now"), delayed]).await?,
+        2
+    );
+    assert_eq!(
+        view(broker, attempt_id.tid).await?.chained,
+        2,
+        "their number is known"
+    );
     assert_eq!(broker.tasks(TaskFilter::default()).await?[0].chained, 2);
     assert_eq!(broker.summarize(all).await?, summary);
     assert_eq!(broker.events(Some(0), None, 1000, AT_ONCE).await?, events);
@@ -72,41 +125,84 @@ pub async fn what_is_chained_is_nowhere_before(store: &dyn Fixture) -> Result<()
     let owner = worker(broker).await?;
     assert!(claim(broker, owner, 9).await?.is_empty());
     broker.purge().await?;
-    end(broker, fence, success()).await?;
-    assert_eq!(children_names(broker, fence.tid).await?, ["now", "later"]);
+    end(broker, attempt_id, success()).await?;
+    assert_eq!(
+        children_names(broker, attempt_id.tid).await?,
+        ["now", "later"]
+    );
     Ok(())
 }
 
 /// They are submitted then, and so stand behind what was submitted before, and are news to who reads the log.
 pub async fn they_are_as_old_as_the_end(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
-    let fence = running(broker, spec("parent")).await?;
-    chain(broker, fence, &["follow-up"]).await?;
+    let attempt_id = running(broker, spec("parent")).await?;
+    chain(broker, attempt_id, &["follow-up"]).await?;
     let between = submit(broker, spec("between")).await?;
-    let seen = broker.events(Some(0), None, 1000, AT_ONCE).await?.last().expect("there are events").id;
-    end(broker, fence, success()).await?;
-    let follow_up = children(broker, fence.tid).await?[0].tid;
+    let seen = broker
+        .events(Some(0), None, 1000, AT_ONCE)
+        .await?
+        .last()
+        .expect("there are events")
+        .id;
+    end(broker, attempt_id, success()).await?;
+    let follow_up = children(broker, attempt_id.tid).await?[0].tid;
     assert!(follow_up > between);
-    let news = broker.events(Some(seen.as_u64()), None, 1000, AT_ONCE).await?;
+    let news = broker
+        .events(Some(seen.as_u64()), None, 1000, AT_ONCE)
+        .await?;
     let news: Vec<_> = news.iter().map(|event| (event.tid, event.event)).collect();
-    assert_eq!(news, [(fence.tid, EventKind::Completed), (follow_up, EventKind::Created)]);
+    assert_eq!(
+        news,
+        [
+            (attempt_id.tid, TaskEventKind::Completed),
+            (follow_up, TaskEventKind::Created)
+        ]
+    );
     let owner = worker(broker).await?;
-    assert_eq!(claim_names(broker, ClaimRequest { max: 9, ..request(owner) }).await?, ["between", "follow-up"]);
+    assert_eq!(
+        claim_names(
+            broker,
+            ClaimRequest {
+                max: 9,
+                ..request(owner)
+            }
+        )
+        .await?,
+        ["between", "follow-up"]
+    );
     Ok(())
 }
 
 /// Whichever way it ends, and nothing of it is left for the next attempt.
 pub async fn any_other_end_leaves_nothing(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
-    for exit in [failure(), Exit::Timeout, Exit::Cancelled, Exit::Killed, Exit::Lost { message: "gone".into() }] {
-        let fence = running(broker, spec("parent")).await?;
-        chain(broker, fence, &["never"]).await?;
-        let verdict = end(broker, fence, exit.clone()).await?;
-        assert_ne!(verdict, Verdict::Done(State::Completed));
-        assert_eq!(view(broker, fence.tid).await?.chained, 0, "after {exit}");
-        assert!(children(broker, fence.tid).await?.is_empty(), "after {exit}");
-        if matches!(verdict, Verdict::Again(_)) {
-            broker.control(fence.tid, Control::new(Word::Kill)).await?;
+    for exit in [
+        failure(),
+        ExitStatus::Timeout,
+        ExitStatus::Cancelled,
+        ExitStatus::Killed,
+        ExitStatus::WorkerLost {
+            message: "gone".into(),
+        },
+    ] {
+        let attempt_id = running(broker, spec("parent")).await?;
+        chain(broker, attempt_id, &["never"]).await?;
+        let outcome = end(broker, attempt_id, exit.clone()).await?;
+        assert_ne!(outcome, CompletionOutcome::Done(TaskState::Completed));
+        assert_eq!(
+            view(broker, attempt_id.tid).await?.chained,
+            0,
+            "after {exit}"
+        );
+        assert!(
+            children(broker, attempt_id.tid).await?.is_empty(),
+            "after {exit}"
+        );
+        if matches!(outcome, CompletionOutcome::Again(_)) {
+            broker
+                .control(attempt_id.tid, ControlMessage::new(ControlCommand::Kill))
+                .await?;
         }
     }
     assert_eq!(broker.summary().await?.ready.values().sum::<u64>(), 0);
@@ -116,10 +212,16 @@ pub async fn any_other_end_leaves_nothing(store: &dyn Fixture) -> Result<()> {
 /// What the failed ones had chained was theirs.
 pub async fn only_the_attempt_that_succeeds_is_followed(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
-    let first = running(broker, retrying(3, Span::default())).await?;
-    let owner = view(broker, first.tid).await?.worker.expect("it is claimed");
+    let first = running(broker, retrying(3, HumanDuration::default())).await?;
+    let owner = view(broker, first.tid)
+        .await?
+        .worker
+        .expect("it is claimed");
     chain(broker, first, &["first"]).await?;
-    assert!(matches!(end(broker, first, failure()).await?, Verdict::Again(_)));
+    assert!(matches!(
+        end(broker, first, failure()).await?,
+        CompletionOutcome::Again(_)
+    ));
     let second = begin(broker, owner).await?;
     assert_eq!(view(broker, first.tid).await?.chained, 0);
     chain(broker, second, &["second"]).await?;
@@ -151,9 +253,15 @@ pub async fn what_a_worker_leaves_behind_is_not_followed(store: &dyn Fixture) ->
     let paused = begin(broker, owner).await?;
     chain(broker, paused, &["paused"]).await?;
     broker.paused(paused, true).await?;
-    assert_eq!(view(broker, tid).await?.chained, 1, "a pause takes nothing away");
+    assert_eq!(
+        view(broker, tid).await?.chained,
+        1,
+        "a pause takes nothing away"
+    );
     release(broker, paused).await?;
-    broker.control(tid, Control::new(Word::Resume)).await?;
+    broker
+        .control(tid, ControlMessage::new(ControlCommand::Resume))
+        .await?;
 
     let last = begin(broker, owner).await?;
     assert_eq!(view(broker, tid).await?.chained, 0);
@@ -166,11 +274,14 @@ pub async fn what_a_worker_leaves_behind_is_not_followed(store: &dyn Fixture) ->
 pub async fn a_late_attempt_chains_nothing(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let first = running(broker, spec("parent")).await?;
-    let owner = view(broker, first.tid).await?.worker.expect("it is claimed");
+    let owner = view(broker, first.tid)
+        .await?
+        .worker
+        .expect("it is claimed");
     release(broker, first).await?;
     let refused = |outcome: Result<u64>, attempt: u32| {
         assert!(
-            matches!(outcome, Err(Error::Superseded(fence)) if fence.tid == first.tid && fence.attempt == attempt),
+            matches!(outcome, Err(Error::Superseded(attempt_id)) if attempt_id.tid == first.tid && attempt_id.attempt == attempt),
             "{outcome:?}"
         );
     };
@@ -178,8 +289,12 @@ pub async fn a_late_attempt_chains_nothing(store: &dyn Fixture) -> Result<()> {
     let second = begin(broker, owner).await?;
     refused(chain(broker, first, &["late"]).await, 1);
     assert_eq!(broker.summary().await?.stale_writes, 2);
-    let last = broker.events(Some(0), Some(first.tid), 100, AT_ONCE).await?.pop().expect("there are events");
-    assert_eq!((last.event, last.attempt), (EventKind::StaleWrite, 1));
+    let last = broker
+        .events(Some(0), Some(first.tid), 100, AT_ONCE)
+        .await?
+        .pop()
+        .expect("there are events");
+    assert_eq!((last.event, last.attempt), (TaskEventKind::StaleWrite, 1));
     assert_eq!(view(broker, first.tid).await?.chained, 0);
     chain(broker, second, &["in time"]).await?;
     end(broker, second, success()).await?;
@@ -193,95 +308,199 @@ pub async fn a_late_attempt_chains_nothing(store: &dyn Fixture) -> Result<()> {
 pub async fn nobody_else_chains(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let unknown = Tid::from_u64(1_500_000_000_000_000_000).expect("in the range of ids");
-    let outcome = chain(broker, Fence { tid: unknown, attempt: 1, owner: unknown }, &["x"]).await;
-    assert!(matches!(outcome, Err(Error::NotFound(tid)) if tid == unknown), "{outcome:?}");
+    let outcome = chain(
+        broker,
+        AttemptId {
+            tid: unknown,
+            attempt: 1,
+            owner: unknown,
+        },
+        &["x"],
+    )
+    .await;
+    assert!(
+        matches!(outcome, Err(Error::NotFound(tid)) if tid == unknown),
+        "{outcome:?}"
+    );
     assert_eq!(broker.summary().await?.stale_writes, 0);
     let owner = worker(broker).await?;
-    let outcome = chain(broker, Fence { tid: owner, attempt: 1, owner }, &["x"]).await;
-    assert!(matches!(outcome, Err(Error::Superseded { .. })), "{outcome:?}");
+    let outcome = chain(
+        broker,
+        AttemptId {
+            tid: owner,
+            attempt: 1,
+            owner,
+        },
+        &["x"],
+    )
+    .await;
+    assert!(
+        matches!(outcome, Err(Error::Superseded { .. })),
+        "{outcome:?}"
+    );
     Ok(())
 }
 
 /// All or none, with the key that is wrong.
 pub async fn one_invalid_task_refuses_all_of_its_call(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
-    let fence = running(broker, spec("parent")).await?;
-    chain(broker, fence, &["good"]).await?;
+    let attempt_id = running(broker, spec("parent")).await?;
+    chain(broker, attempt_id, &["good"]).await?;
     let mut bad = spec("bad");
     bad.limits.memory_mb = Some(0);
-    let outcome = chain_specs(broker, fence, vec![spec("beside"), bad]).await;
-    assert!(matches!(&outcome, Err(Error::Invalid(invalid)) if invalid.path == "limits.memory_mb"), "{outcome:?}");
-    assert_eq!(view(broker, fence.tid).await?.chained, 1);
-    end(broker, fence, success()).await?;
-    assert_eq!(children_names(broker, fence.tid).await?, ["good"]);
+    let outcome = chain_specs(broker, attempt_id, vec![spec("beside"), bad]).await;
+    assert!(
+        matches!(&outcome, Err(Error::Invalid(invalid)) if invalid.path == "limits.memory_mb"),
+        "{outcome:?}"
+    );
+    assert_eq!(view(broker, attempt_id.tid).await?.chained, 1);
+    end(broker, attempt_id, success()).await?;
+    assert_eq!(children_names(broker, attempt_id.tid).await?, ["good"]);
     Ok(())
 }
 
 /// In number and in bytes. What is above is refused, and the rest stands.
 pub async fn an_attempt_chains_so_much_and_no_more(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
-    let fence = running(broker, spec("parent")).await?;
-    let large = |share: u64| Spec { stdin: Some("x".repeat((MAX_CHAINED_BYTES / share) as usize)), ..spec("large") };
-    chain_specs(broker, fence, vec![large(3)]).await?;
-    chain_specs(broker, fence, vec![large(3)]).await?;
-    let outcome = chain_specs(broker, fence, vec![large(3)]).await;
-    assert!(matches!(outcome, Err(Error::ChainFull { .. })), "{outcome:?}");
-    let outcome = chain_specs(broker, fence, vec![spec("small"); MAX_CHAINED as usize]).await;
-    assert!(matches!(outcome, Err(Error::ChainFull { .. })), "{outcome:?}");
-    assert_eq!(chain(broker, fence, &["small"]).await?, 3);
-    end(broker, fence, success()).await?;
-    assert_eq!(children_names(broker, fence.tid).await?, ["large", "large", "small"]);
+    let attempt_id = running(broker, spec("parent")).await?;
+    let large = |share: u64| TaskSpec {
+        stdin: Some("x".repeat((MAX_CHAINED_BYTES / share) as usize)),
+        ..spec("large")
+    };
+    chain_specs(broker, attempt_id, vec![large(3)]).await?;
+    chain_specs(broker, attempt_id, vec![large(3)]).await?;
+    let outcome = chain_specs(broker, attempt_id, vec![large(3)]).await;
+    assert!(
+        matches!(outcome, Err(Error::ChainFull { .. })),
+        "{outcome:?}"
+    );
+    let outcome = chain_specs(
+        broker,
+        attempt_id,
+        vec![spec("small"); MAX_CHAINED as usize],
+    )
+    .await;
+    assert!(
+        matches!(outcome, Err(Error::ChainFull { .. })),
+        "{outcome:?}"
+    );
+    assert_eq!(chain(broker, attempt_id, &["small"]).await?, 3);
+    end(broker, attempt_id, success()).await?;
+    assert_eq!(
+        children_names(broker, attempt_id.tid).await?,
+        ["large", "large", "small"]
+    );
     Ok(())
 }
 
 /// As many as may be, from several calls; each once, each with its own id, and all can be claimed.
 pub async fn a_thousand_follow_at_once(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
-    let fence = running(broker, spec("parent")).await?;
+    let attempt_id = running(broker, spec("parent")).await?;
     for hundred in 0..10 {
-        let tasks = (0..100).map(|n| spec(&format!("{hundred}{n:02}"))).collect();
-        assert_eq!(chain_specs(broker, fence, tasks).await?, 100 * (hundred + 1));
+        let tasks = (0..100)
+            .map(|n| spec(&format!("{hundred}{n:02}")))
+            .collect();
+        assert_eq!(
+            chain_specs(broker, attempt_id, tasks).await?,
+            100 * (hundred + 1)
+        );
     }
-    end(broker, fence, success()).await?;
+    end(broker, attempt_id, success()).await?;
     assert_eq!(broker.summary().await?.ready["default"], 1000);
     let owner = worker(broker).await?;
-    let names = claim_names(broker, ClaimRequest { max: 2000, ..request(owner) }).await?;
-    assert_eq!(names, (0..1000).map(|n| format!("{n:03}")).collect::<Vec<_>>());
+    let names = claim_names(
+        broker,
+        ClaimRequest {
+            max: 2000,
+            ..request(owner)
+        },
+    )
+    .await?;
+    assert_eq!(
+        names,
+        (0..1000).map(|n| format!("{n:03}")).collect::<Vec<_>>()
+    );
     Ok(())
 }
 
 /// Delay, time, priority, queue and needs hold from then on.
 pub async fn what_their_specs_say_holds(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
-    let fence = running(broker, spec("parent")).await?;
+    let attempt_id = running(broker, spec("parent")).await?;
     let soon = jiff::Timestamp::now() + Duration::from_secs(3600);
     let tasks = vec![
         spec("plain"),
-        Spec { delay: Some(Span::secs(60)), ..spec("delayed") },
-        Spec { priority: 9, ..spec("urgent") },
-        Spec { run_at: Some(soon), ..spec("timed") },
+        TaskSpec {
+            delay: Some(HumanDuration::secs(60)),
+            ..spec("delayed")
+        },
+        TaskSpec {
+            priority: 9,
+            ..spec("urgent")
+        },
+        TaskSpec {
+            run_at: Some(soon),
+            ..spec("timed")
+        },
         spec("plain too"),
-        Spec { queue: "elsewhere".into(), ..spec("queued") },
-        Spec { requires: caps("gpu"), ..spec("needy") },
-        Spec { run_at: Some(jiff::Timestamp::UNIX_EPOCH), ..spec("overdue") },
+        TaskSpec {
+            queue: "elsewhere".into(),
+            ..spec("queued")
+        },
+        TaskSpec {
+            requires: caps("gpu"),
+            ..spec("needy")
+        },
+        TaskSpec {
+            run_at: Some(jiff::Timestamp::UNIX_EPOCH),
+            ..spec("overdue")
+        },
     ];
-    chain_specs(broker, fence, tasks).await?;
+    chain_specs(broker, attempt_id, tasks).await?;
     let before = jiff::Timestamp::now();
-    end(broker, fence, success()).await?;
+    end(broker, attempt_id, success()).await?;
     let by_name = |tasks: &[TaskView], name: &str| {
-        tasks.iter().find(|task| task.spec.display_name() == name).cloned().expect("it was chained")
+        tasks
+            .iter()
+            .find(|task| task.spec.display_name() == name)
+            .cloned()
+            .expect("it was chained")
     };
-    let tasks = children(broker, fence.tid).await?;
+    let tasks = children(broker, attempt_id.tid).await?;
     assert_eq!(tasks.len(), 8);
     assert_eq!(by_name(&tasks, "timed").run_at, Some(soon));
-    let delayed = by_name(&tasks, "delayed").run_at.expect("its time has not come");
-    assert!(delayed >= before + Duration::from_secs(59), "a delay begins with the end of the attempt");
+    let delayed = by_name(&tasks, "delayed")
+        .run_at
+        .expect("its time has not come");
+    assert!(
+        delayed >= before + Duration::from_secs(59),
+        "a delay begins with the end of the attempt"
+    );
     let summary = broker.summary().await?;
-    assert_eq!((summary.delayed, summary.ready["default"], summary.ready["elsewhere"]), (2, 5, 1));
+    assert_eq!(
+        (
+            summary.delayed,
+            summary.ready["default"],
+            summary.ready["elsewhere"]
+        ),
+        (2, 5, 1)
+    );
     let owner = worker(broker).await?;
-    let names = claim_names(broker, ClaimRequest { max: 9, ..request(owner) }).await?;
+    let names = claim_names(
+        broker,
+        ClaimRequest {
+            max: 9,
+            ..request(owner)
+        },
+    )
+    .await?;
     assert_eq!(names, ["urgent", "plain", "plain too", "overdue"]);
-    let able = ClaimRequest { caps: caps("gpu"), queues: vec!["default".into(), "elsewhere".into()], ..request(owner) };
+    let able = ClaimRequest {
+        caps: caps("gpu"),
+        queues: vec!["default".into(), "elsewhere".into()],
+        ..request(owner)
+    };
     let mut names = claim_names(broker, ClaimRequest { max: 9, ..able }).await?;
     names.sort();
     assert_eq!(names, ["needy", "queued"]);
@@ -291,65 +510,118 @@ pub async fn what_their_specs_say_holds(store: &dyn Fixture) -> Result<()> {
 /// A delayed one is given when it is due, by who waits already.
 pub async fn a_delayed_one_is_given_when_it_is_due(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
-    let fence = running(broker, spec("parent")).await?;
-    chain_specs(broker, fence, vec![Spec { delay: Some(Span::millis(300)), ..spec("delayed") }]).await?;
+    let attempt_id = running(broker, spec("parent")).await?;
+    chain_specs(
+        broker,
+        attempt_id,
+        vec![TaskSpec {
+            delay: Some(HumanDuration::millis(300)),
+            ..spec("delayed")
+        }],
+    )
+    .await?;
     let owner = worker(broker).await?;
     let (waiting, ended) = tokio::join!(take(broker, owner), async {
         tokio::time::sleep(Duration::from_millis(100)).await;
-        end(broker, fence, success()).await
+        end(broker, attempt_id, success()).await
     });
     ended?;
-    assert_eq!(waiting?.tid, children(broker, fence.tid).await?[0].tid);
+    assert_eq!(waiting?.tid, children(broker, attempt_id.tid).await?[0].tid);
     Ok(())
 }
 
 /// Its time begins when it is submitted.
 pub async fn one_that_has_waited_for_too_long_expires(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
-    let fence = running(broker, spec("parent")).await?;
-    let brief = Spec { lifetime: Some(Span::millis(50)), ..spec("brief") };
-    chain_specs(broker, fence, vec![brief, spec("patient")]).await?;
+    let attempt_id = running(broker, spec("parent")).await?;
+    let brief = TaskSpec {
+        lifetime: Some(HumanDuration::millis(50)),
+        ..spec("brief")
+    };
+    chain_specs(broker, attempt_id, vec![brief, spec("patient")]).await?;
     tokio::time::sleep(Duration::from_millis(200)).await;
-    assert_eq!(broker.agenda(AT_ONCE).await?.expired, 0, "nobody waits yet");
-    end(broker, fence, success()).await?;
+    assert_eq!(
+        broker.due_items(AT_ONCE).await?.expired,
+        0,
+        "nobody waits yet"
+    );
+    end(broker, attempt_id, success()).await?;
     tokio::time::sleep(Duration::from_millis(200)).await;
-    assert_eq!(broker.agenda(AT_ONCE).await?.expired, 1);
+    assert_eq!(broker.due_items(AT_ONCE).await?.expired, 1);
     let owner = worker(broker).await?;
-    assert_eq!(claim_names(broker, ClaimRequest { max: 9, ..request(owner) }).await?, ["patient"]);
+    assert_eq!(
+        claim_names(
+            broker,
+            ClaimRequest {
+                max: 9,
+                ..request(owner)
+            }
+        )
+        .await?,
+        ["patient"]
+    );
     Ok(())
 }
 
 /// As with any other submission.
 pub async fn they_wake_who_waits(store: &dyn Fixture) -> Result<()> {
     let (broker, other) = (store.broker(), store.reopen().await);
-    let fence = running(broker, spec("parent")).await?;
+    let attempt_id = running(broker, spec("parent")).await?;
     let owner = other.register(info("waiting"), TTL).await?;
     // A queue that nobody had anything in before.
-    chain_specs(broker, fence, vec![Spec { queue: "new".into(), ..spec("follow-up") }]).await?;
-    let request = ClaimRequest { queues: vec!["new".into()], wait: SOON, ..request(owner) };
+    chain_specs(
+        broker,
+        attempt_id,
+        vec![TaskSpec {
+            queue: "new".into(),
+            ..spec("follow-up")
+        }],
+    )
+    .await?;
+    let request = ClaimRequest {
+        queues: vec!["new".into()],
+        wait: SOON,
+        ..request(owner)
+    };
     let waiting = tokio::spawn(async move { other.claim(request).await });
     tokio::time::sleep(Duration::from_millis(200)).await;
     let began = std::time::Instant::now();
-    end(broker, fence, success()).await?;
+    end(broker, attempt_id, success()).await?;
     let claims = waiting.await.expect("a claim does not panic")?;
     assert_eq!(claims[0].spec.display_name(), "follow-up");
-    assert!(began.elapsed() < Duration::from_millis(1500), "it was woken, and did not look by itself");
+    assert!(
+        began.elapsed() < Duration::from_millis(1500),
+        "it was woken, and did not look by itself"
+    );
     Ok(())
 }
 
 /// The key is looked at when they are submitted, as with any other: who has it stands for them.
 pub async fn a_key_that_is_taken_then_is_respected(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
-    let keyed = |name: &str, key: &str| Spec { unique_key: Some(key.into()), ..spec(name) };
-    let fence = running(broker, spec("parent")).await?;
-    let tasks = vec![keyed("a", "k"), keyed("a again", "k"), keyed("b", "taken"), spec("plain")];
-    chain_specs(broker, fence, tasks).await?;
+    let keyed = |name: &str, key: &str| TaskSpec {
+        unique_key: Some(key.into()),
+        ..spec(name)
+    };
+    let attempt_id = running(broker, spec("parent")).await?;
+    let tasks = vec![
+        keyed("a", "k"),
+        keyed("a again", "k"),
+        keyed("b", "taken"),
+        spec("plain"),
+    ];
+    chain_specs(broker, attempt_id, tasks).await?;
     // Nobody has the key yet, and who comes first has it.
     submit(broker, keyed("other", "taken")).await?;
-    end(broker, fence, success()).await?;
-    assert_eq!(children_names(broker, fence.tid).await?, ["a", "plain"]);
-    let holder = children(broker, fence.tid).await?[0].tid;
-    let stored = broker.submit(vec![Submit::new(keyed("late", "k"))]).await?;
+    end(broker, attempt_id, success()).await?;
+    assert_eq!(
+        children_names(broker, attempt_id.tid).await?,
+        ["a", "plain"]
+    );
+    let holder = children(broker, attempt_id.tid).await?[0].tid;
+    let stored = broker
+        .submit(vec![NewTask::new(keyed("late", "k"))])
+        .await?;
     assert_eq!(stored[0], crate::Submitted::Existing(holder));
     Ok(())
 }
@@ -357,17 +629,31 @@ pub async fn a_key_that_is_taken_then_is_respected(store: &dyn Fixture) -> Resul
 /// Its own key is free by then. So a task can go on for ever, and is there once.
 pub async fn a_task_may_follow_itself(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
-    let looping = Spec { unique_key: Some("loop".into()), ..spec("loop") };
+    let looping = TaskSpec {
+        unique_key: Some("loop".into()),
+        ..spec("loop")
+    };
     let owner = worker(broker).await?;
     let mut last = submit(broker, looping.clone()).await?;
     for _ in 0..3 {
-        let fence = begin(broker, owner).await?;
-        assert_eq!(fence, Fence { tid: last, attempt: 1, owner });
-        chain_specs(broker, fence, vec![looping.clone()]).await?;
-        end(broker, fence, success()).await?;
-        last = children(broker, fence.tid).await?[0].tid;
+        let attempt_id = begin(broker, owner).await?;
+        assert_eq!(
+            attempt_id,
+            AttemptId {
+                tid: last,
+                attempt: 1,
+                owner
+            }
+        );
+        chain_specs(broker, attempt_id, vec![looping.clone()]).await?;
+        end(broker, attempt_id, success()).await?;
+        last = children(broker, attempt_id.tid).await?[0].tid;
     }
-    assert_eq!(submit(broker, looping).await?, last, "the last one has the key");
+    assert_eq!(
+        submit(broker, looping).await?,
+        last,
+        "the last one has the key"
+    );
     Ok(())
 }
 
@@ -375,65 +661,134 @@ pub async fn a_task_may_follow_itself(store: &dyn Fixture) -> Result<()> {
 pub async fn a_batch_ends_with_and_without(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let owner = worker(broker).await?;
-    submit_all(broker, vec![spec("a"), spec("b"), retrying(2, Span::default()), spec("d"), spec("e")]).await?;
-    let fences: Vec<_> = claim(broker, owner, 5).await?.iter().map(|claim| claim.fence).collect();
+    submit_all(
+        broker,
+        vec![
+            spec("a"),
+            spec("b"),
+            retrying(2, HumanDuration::default()),
+            spec("d"),
+            spec("e"),
+        ],
+    )
+    .await?;
+    let fences: Vec<_> = claim(broker, owner, 5)
+        .await?
+        .iter()
+        .map(|claim| claim.attempt_id)
+        .collect();
     // Of the last it is not known that it has begun.
-    broker.started(fences[..4].iter().map(|fence| Started { fence: *fence, pid: None }).collect()).await?;
+    broker
+        .started(
+            fences[..4]
+                .iter()
+                .map(|attempt_id| AttemptStarted {
+                    attempt_id: *attempt_id,
+                    pid: None,
+                })
+                .collect(),
+        )
+        .await?;
     chain(broker, fences[1], &["b1", "b2"]).await?;
     chain(broker, fences[2], &["never"]).await?;
     chain(broker, fences[3], &["d1"]).await?;
     chain(broker, fences[4], &["e1"]).await?;
-    let mut batch: Vec<_> = fences.iter().map(|fence| finish(*fence, success())).collect();
+    let mut batch: Vec<_> = fences
+        .iter()
+        .map(|attempt_id| finish(*attempt_id, success()))
+        .collect();
     batch[2] = finish(fences[2], failure());
     batch[3].stdout = b"said".to_vec();
     batch[3].report.stdout_bytes = 4;
     // A second end of the same attempt comes too late.
     batch.push(finish(fences[1], success()));
     let verdicts = broker.finish(batch).await?;
-    let done = Verdict::Done(State::Completed);
-    assert_eq!([verdicts[0], verdicts[1], verdicts[3], verdicts[4]], [done; 4]);
-    assert!(matches!(verdicts[2], Verdict::Again(_)));
-    assert_eq!(verdicts[5], Verdict::Stale);
-    for (fence, names) in fences.iter().zip([&[][..], &["b1", "b2"], &[], &["d1"], &["e1"]]) {
-        assert_eq!(children_names(broker, fence.tid).await?, names);
+    let done = CompletionOutcome::Done(TaskState::Completed);
+    assert_eq!(
+        [verdicts[0], verdicts[1], verdicts[3], verdicts[4]],
+        [done; 4]
+    );
+    assert!(matches!(verdicts[2], CompletionOutcome::Again(_)));
+    assert_eq!(verdicts[5], CompletionOutcome::Stale);
+    for (attempt_id, names) in fences
+        .iter()
+        .zip([&[][..], &["b1", "b2"], &[], &["d1"], &["e1"]])
+    {
+        assert_eq!(children_names(broker, attempt_id.tid).await?, names);
     }
-    let said = broker.read_output(fences[3].tid, fences[3].attempt, crate::Stream::Stdout, 0, 100).await?;
+    let said = broker
+        .read_output(
+            fences[3].tid,
+            fences[3].attempt,
+            crate::OutputStream::Stdout,
+            0,
+            100,
+        )
+        .await?;
     assert_eq!(said, b"said");
-    assert_eq!(kinds(broker, fences[4].tid).await?[2..], [EventKind::Running, EventKind::Completed]);
-    let names = claim_names(broker, ClaimRequest { max: 9, ..request(owner) }).await?;
-    assert_eq!(names, ["retrying", "b1", "b2", "d1", "e1"], "the older ones first");
+    assert_eq!(
+        kinds(broker, fences[4].tid).await?[2..],
+        [TaskEventKind::Running, TaskEventKind::Completed]
+    );
+    let names = claim_names(
+        broker,
+        ClaimRequest {
+            max: 9,
+            ..request(owner)
+        },
+    )
+    .await?;
+    assert_eq!(
+        names,
+        ["retrying", "b1", "b2", "d1", "e1"],
+        "the older ones first"
+    );
     Ok(())
 }
 
 /// A worker that does not know whether it was heard says it again.
 pub async fn what_a_worker_says_twice_is_chained_once(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
-    let fence = running(broker, spec("parent")).await?;
+    let attempt_id = running(broker, spec("parent")).await?;
     let say = |told: u64, names: &[&str]| {
         let tasks = names.iter().map(|name| spec(name)).collect();
-        broker.chain(Chain { fence, tasks, told: Some(told) })
+        broker.chain(ChainRequest {
+            attempt_id,
+            tasks,
+            told: Some(told),
+        })
     };
     assert_eq!(say(0, &["a", "b"]).await?, 2);
-    assert_eq!(chain(broker, fence, &["own"]).await?, 3);
+    assert_eq!(chain(broker, attempt_id, &["own"]).await?, 3);
     assert_eq!(say(0, &["a", "b"]).await?, 3);
     assert_eq!(say(1, &["b", "c"]).await?, 4);
     let outcome = say(7, &["z"]).await;
-    assert!(matches!(outcome, Err(Error::ChainLost { .. })), "{outcome:?}");
-    end(broker, fence, success()).await?;
-    assert_eq!(children_names(broker, fence.tid).await?, ["a", "b", "own", "c"]);
+    assert!(
+        matches!(outcome, Err(Error::ChainLost { .. })),
+        "{outcome:?}"
+    );
+    end(broker, attempt_id, success()).await?;
+    assert_eq!(
+        children_names(broker, attempt_id.tid).await?,
+        ["a", "b", "own", "c"]
+    );
     Ok(())
 }
 
 /// Several processes of one attempt at once.
 pub async fn chaining_from_many_hands_loses_none(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
-    let fence = running(broker, spec("parent")).await?;
+    let attempt_id = running(broker, spec("parent")).await?;
     let mut hands = tokio::task::JoinSet::new();
     for hand in 0..8 {
-        let broker = if hand % 2 == 0 { broker.clone() } else { store.reopen().await };
+        let broker = if hand % 2 == 0 {
+            broker.clone()
+        } else {
+            store.reopen().await
+        };
         hands.spawn(async move {
             for n in 0..10 {
-                chain(&broker, fence, &[&format!("{hand}.{n}")]).await?;
+                chain(&broker, attempt_id, &[&format!("{hand}.{n}")]).await?;
             }
             Ok::<(), Error>(())
         });
@@ -441,10 +796,15 @@ pub async fn chaining_from_many_hands_loses_none(store: &dyn Fixture) -> Result<
     while let Some(outcome) = hands.join_next().await {
         outcome.expect("a hand does not panic")?;
     }
-    end(broker, fence, success()).await?;
-    let mut names = children_names(broker, fence.tid).await?;
+    end(broker, attempt_id, success()).await?;
+    let mut names = children_names(broker, attempt_id.tid).await?;
     names.sort();
-    assert_eq!(names, (0..80).map(|n| format!("{}.{}", n / 10, n % 10)).collect::<Vec<_>>());
+    assert_eq!(
+        names,
+        (0..80)
+            .map(|n| format!("{}.{}", n / 10, n % 10))
+            .collect::<Vec<_>>()
+    );
     Ok(())
 }
 
@@ -452,16 +812,19 @@ pub async fn chaining_from_many_hands_loses_none(store: &dyn Fixture) -> Result<
 pub async fn what_races_with_the_end_is_told_apart(store: &dyn Fixture) -> Result<()> {
     let (broker, other) = (store.broker(), store.reopen().await);
     for _ in 0..20 {
-        let fence = running(broker, spec("parent")).await?;
-        chain(broker, fence, &["before"]).await?;
-        let (chained, ended) = tokio::join!(chain(&other, fence, &["racing"]), end(broker, fence, success()));
-        assert_eq!(ended?, Verdict::Done(State::Completed));
+        let attempt_id = running(broker, spec("parent")).await?;
+        chain(broker, attempt_id, &["before"]).await?;
+        let (chained, ended) = tokio::join!(
+            chain(&other, attempt_id, &["racing"]),
+            end(broker, attempt_id, success())
+        );
+        assert_eq!(ended?, CompletionOutcome::Done(TaskState::Completed));
         let expected: &[&str] = match chained {
             Ok(2) => &["before", "racing"],
             Err(Error::Superseded { .. }) => &["before"],
             other => panic!("{other:?}"),
         };
-        assert_eq!(children_names(broker, fence.tid).await?, expected);
+        assert_eq!(children_names(broker, attempt_id.tid).await?, expected);
     }
     Ok(())
 }
@@ -469,12 +832,21 @@ pub async fn what_races_with_the_end_is_told_apart(store: &dyn Fixture) -> Resul
 /// Also one that runs where it was submitted, and whose worker leaves with it.
 pub async fn a_task_of_ones_own_is_followed(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
-    let task = Submit::new(Spec { on_stop: Reserved::Requeue, ..spec("own") });
-    let own = broker.submit_own(OwnRequest { task, worker: info("own"), lease: TTL }).await?;
-    let fence = own.claim.expect("it is claimed at once").fence;
-    chain(broker, fence, &["follow-up"]).await?;
-    end(broker, fence, success()).await?;
+    let task = NewTask::new(TaskSpec {
+        on_stop: ReservedPolicy::Requeue,
+        ..spec("own")
+    });
+    let own = broker
+        .submit_and_claim(SubmitAndClaim {
+            task,
+            worker: info("own"),
+            lease: TTL,
+        })
+        .await?;
+    let attempt_id = own.claim.expect("it is claimed at once").attempt_id;
+    chain(broker, attempt_id, &["follow-up"]).await?;
+    end(broker, attempt_id, success()).await?;
     assert!(broker.workers().await?.is_empty());
-    assert_eq!(children_names(broker, fence.tid).await?, ["follow-up"]);
+    assert_eq!(children_names(broker, attempt_id.tid).await?, ["follow-up"]);
     Ok(())
 }

@@ -1,15 +1,22 @@
 //! Control words to tasks that wait and to tasks that run.
 
-use raddle_core::{Control, EventKind, Exit, Span, Spec, State, Word, control::Reply, spec::Reserved};
+use raddle_core::{
+    ControlCommand, ControlMessage, ExitStatus, HumanDuration, TaskEventKind, TaskSpec, TaskState,
+    control::ControlReply, spec::ReservedPolicy,
+};
 
 use super::{Fixture, Handle, support::*};
 use crate::{
     Error, Result,
-    request::{ClaimRequest, Delivered, Delivery, Verdict},
+    request::{ClaimRequest, CompletionOutcome, ControlDelivery, DeliveryOutcome},
 };
 
-async fn tell(broker: &Handle, tid: raddle_core::Tid, word: Word) -> Result<Delivered> {
-    broker.control(tid, Control::new(word)).await
+async fn tell(
+    broker: &Handle,
+    tid: raddle_core::Tid,
+    word: ControlCommand,
+) -> Result<DeliveryOutcome> {
+    broker.control(tid, ControlMessage::new(word)).await
 }
 
 /// Nobody runs it, so the broker obeys.
@@ -17,19 +24,41 @@ pub async fn stop_cancels_what_waits(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let owner = worker(broker).await?;
     let ready = submit(broker, spec("ready")).await?;
-    let later = submit(broker, Spec { delay: Some(Span::secs(60)), ..spec("later") }).await?;
+    let later = submit(
+        broker,
+        TaskSpec {
+            delay: Some(HumanDuration::secs(60)),
+            ..spec("later")
+        },
+    )
+    .await?;
     let held = submit(broker, spec("held")).await?;
-    tell(broker, held, Word::Pause).await?;
+    tell(broker, held, ControlCommand::Pause).await?;
     for tid in [ready, later, held] {
-        assert_eq!(tell(broker, tid, Word::Stop).await?, Delivered::Applied(State::Cancelled));
+        assert_eq!(
+            tell(broker, tid, ControlCommand::Stop).await?,
+            DeliveryOutcome::Applied(TaskState::Cancelled)
+        );
         let task = view(broker, tid).await?;
-        assert_eq!((task.state, task.paused, task.dead), (State::Cancelled, false, false));
-        assert_eq!(task.report.map(|report| report.exit), Some(Exit::Cancelled));
-        assert_eq!(kinds(broker, tid).await?.last(), Some(&EventKind::Cancelled));
+        assert_eq!(
+            (task.state, task.paused, task.dead),
+            (TaskState::Cancelled, false, false)
+        );
+        assert_eq!(
+            task.report.map(|report| report.exit),
+            Some(ExitStatus::Cancelled)
+        );
+        assert_eq!(
+            kinds(broker, tid).await?.last(),
+            Some(&TaskEventKind::Cancelled)
+        );
     }
     assert!(claim(broker, owner, 9).await?.is_empty());
     let summary = broker.summary().await?;
-    assert_eq!((summary.delayed, summary.paused, summary.ready.len()), (0, 0, 0));
+    assert_eq!(
+        (summary.delayed, summary.paused, summary.ready.len()),
+        (0, 0, 0)
+    );
     Ok(())
 }
 
@@ -37,11 +66,27 @@ pub async fn stop_cancels_what_waits(store: &dyn Fixture) -> Result<()> {
 pub async fn stop_leaves_what_is_to_be_requeued(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let owner = worker(broker).await?;
-    let by_spec = submit(broker, Spec { on_stop: Reserved::Requeue, ..spec("task") }).await?;
-    assert_eq!(tell(broker, by_spec, Word::Stop).await?, Delivered::Applied(State::Created));
+    let by_spec = submit(
+        broker,
+        TaskSpec {
+            on_stop: ReservedPolicy::Requeue,
+            ..spec("task")
+        },
+    )
+    .await?;
+    assert_eq!(
+        tell(broker, by_spec, ControlCommand::Stop).await?,
+        DeliveryOutcome::Applied(TaskState::Created)
+    );
     let by_word = submit(broker, spec("task")).await?;
-    let word = Control { requeue: true, ..Control::new(Word::Stop) };
-    assert_eq!(broker.control(by_word, word).await?, Delivered::Applied(State::Created));
+    let word = ControlMessage {
+        requeue: true,
+        ..ControlMessage::new(ControlCommand::Stop)
+    };
+    assert_eq!(
+        broker.control(by_word, word).await?,
+        DeliveryOutcome::Applied(TaskState::Created)
+    );
     assert_eq!(claim(broker, owner, 9).await?.len(), 2);
     Ok(())
 }
@@ -49,11 +94,27 @@ pub async fn stop_leaves_what_is_to_be_requeued(store: &dyn Fixture) -> Result<(
 /// Whatever the spec says.
 pub async fn kill_ends_what_waits(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
-    let tid = submit(broker, Spec { on_stop: Reserved::Requeue, ..spec("task") }).await?;
-    assert_eq!(tell(broker, tid, Word::Kill).await?, Delivered::Applied(State::Killed));
+    let tid = submit(
+        broker,
+        TaskSpec {
+            on_stop: ReservedPolicy::Requeue,
+            ..spec("task")
+        },
+    )
+    .await?;
+    assert_eq!(
+        tell(broker, tid, ControlCommand::Kill).await?,
+        DeliveryOutcome::Applied(TaskState::Killed)
+    );
     let task = view(broker, tid).await?;
-    assert_eq!((task.state, task.report.map(|report| report.exit)), (State::Killed, Some(Exit::Killed)));
-    assert_eq!(kinds(broker, tid).await?, [EventKind::Created, EventKind::Killed]);
+    assert_eq!(
+        (task.state, task.report.map(|report| report.exit)),
+        (TaskState::Killed, Some(ExitStatus::Killed))
+    );
+    assert_eq!(
+        kinds(broker, tid).await?,
+        [TaskEventKind::Created, TaskEventKind::Killed]
+    );
     Ok(())
 }
 
@@ -62,15 +123,38 @@ pub async fn pause_holds_and_resume_lets_go(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let owner = worker(broker).await?;
     let tid = submit(broker, spec("first")).await?;
-    assert_eq!(tell(broker, tid, Word::Pause).await?, Delivered::Applied(State::Created));
+    assert_eq!(
+        tell(broker, tid, ControlCommand::Pause).await?,
+        DeliveryOutcome::Applied(TaskState::Created)
+    );
     assert!(view(broker, tid).await?.paused);
     assert!(claim(broker, owner, 1).await?.is_empty());
     assert_eq!(broker.summary().await?.paused, 1);
     submit(broker, spec("second")).await?;
-    assert_eq!(tell(broker, tid, Word::Resume).await?, Delivered::Applied(State::Created));
+    assert_eq!(
+        tell(broker, tid, ControlCommand::Resume).await?,
+        DeliveryOutcome::Applied(TaskState::Created)
+    );
     assert!(!view(broker, tid).await?.paused);
-    assert_eq!(kinds(broker, tid).await?, [EventKind::Created, EventKind::Paused, EventKind::Resumed]);
-    assert_eq!(claim_names(broker, ClaimRequest { max: 5, ..request(owner) }).await?, ["first", "second"]);
+    assert_eq!(
+        kinds(broker, tid).await?,
+        [
+            TaskEventKind::Created,
+            TaskEventKind::Paused,
+            TaskEventKind::Resumed
+        ]
+    );
+    assert_eq!(
+        claim_names(
+            broker,
+            ClaimRequest {
+                max: 5,
+                ..request(owner)
+            }
+        )
+        .await?,
+        ["first", "second"]
+    );
     Ok(())
 }
 
@@ -78,11 +162,18 @@ pub async fn pause_holds_and_resume_lets_go(store: &dyn Fixture) -> Result<()> {
 pub async fn a_paused_task_keeps_its_time(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let owner = worker(broker).await?;
-    let tid = submit(broker, Spec { delay: Some(Span::secs(3600)), ..spec("later") }).await?;
+    let tid = submit(
+        broker,
+        TaskSpec {
+            delay: Some(HumanDuration::secs(3600)),
+            ..spec("later")
+        },
+    )
+    .await?;
     let run_at = view(broker, tid).await?.run_at;
-    tell(broker, tid, Word::Pause).await?;
+    tell(broker, tid, ControlCommand::Pause).await?;
     assert_eq!(view(broker, tid).await?.run_at, run_at);
-    tell(broker, tid, Word::Resume).await?;
+    tell(broker, tid, ControlCommand::Resume).await?;
     assert_eq!(view(broker, tid).await?.run_at, run_at);
     assert!(claim(broker, owner, 1).await?.is_empty());
     assert_eq!(broker.summary().await?.delayed, 1);
@@ -93,13 +184,30 @@ pub async fn a_paused_task_keeps_its_time(store: &dyn Fixture) -> Result<()> {
 pub async fn ping_and_status_are_answered(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let tid = submit(broker, spec("task")).await?;
-    for (word, id) in [(Word::Ping, None), (Word::Status, Some("r-1"))] {
-        let message = Control { request_id: id.map(String::from), ..Control::new(word) };
-        assert_eq!(broker.control(tid, message).await?, Delivered::Applied(State::Created));
+    for (word, id) in [
+        (ControlCommand::Ping, None),
+        (ControlCommand::Status, Some("r-1")),
+    ] {
+        let message = ControlMessage {
+            request_id: id.map(String::from),
+            ..ControlMessage::new(word)
+        };
+        assert_eq!(
+            broker.control(tid, message).await?,
+            DeliveryOutcome::Applied(TaskState::Created)
+        );
         let answers = broker.take(ctrl_out(tid), 10, AT_ONCE).await?;
         assert_eq!(answers.len(), 1);
-        let answer: Reply = serde_json::from_str(&answers[0].body).expect("replies are JSON");
-        assert_eq!((answer.command, answer.request_id.as_deref(), answer.status.as_str()), (word, id, "ok"));
+        let answer: ControlReply =
+            serde_json::from_str(&answers[0].body).expect("replies are JSON");
+        assert_eq!(
+            (
+                answer.command,
+                answer.request_id.as_deref(),
+                answer.status.as_str()
+            ),
+            (word, id, "ok")
+        );
         assert_eq!(answer.state, "created");
     }
     Ok(())
@@ -109,18 +217,38 @@ pub async fn ping_and_status_are_answered(store: &dyn Fixture) -> Result<()> {
 pub async fn pausing_twice_is_pausing_once(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let tid = submit(broker, spec("task")).await?;
-    for word in [Word::Resume, Word::Pause, Word::Pause, Word::Resume, Word::Resume] {
-        assert_eq!(tell(broker, tid, word).await?, Delivered::Applied(State::Created));
+    for word in [
+        ControlCommand::Resume,
+        ControlCommand::Pause,
+        ControlCommand::Pause,
+        ControlCommand::Resume,
+        ControlCommand::Resume,
+    ] {
+        assert_eq!(
+            tell(broker, tid, word).await?,
+            DeliveryOutcome::Applied(TaskState::Created)
+        );
     }
-    assert_eq!(kinds(broker, tid).await?, [EventKind::Created, EventKind::Paused, EventKind::Resumed]);
+    assert_eq!(
+        kinds(broker, tid).await?,
+        [
+            TaskEventKind::Created,
+            TaskEventKind::Paused,
+            TaskEventKind::Resumed
+        ]
+    );
     Ok(())
 }
 
 /// There is no such task.
 pub async fn words_to_nobody_are_refused(store: &dyn Fixture) -> Result<()> {
-    let nobody = raddle_core::Tid::from_u64(1_500_000_000_000_000_000).expect("in the range of ids");
-    let refused = tell(store.broker(), nobody, Word::Ping).await;
-    assert!(matches!(refused, Err(Error::NotFound(tid)) if tid == nobody), "{refused:?}");
+    let nobody =
+        raddle_core::Tid::from_u64(1_500_000_000_000_000_000).expect("in the range of ids");
+    let refused = tell(store.broker(), nobody, ControlCommand::Ping).await;
+    assert!(
+        matches!(refused, Err(Error::NotFound(tid)) if tid == nobody),
+        "{refused:?}"
+    );
     Ok(())
 }
 
@@ -128,10 +256,13 @@ pub async fn words_to_nobody_are_refused(store: &dyn Fixture) -> Result<()> {
 pub async fn words_to_the_finished_are_refused(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let tid = submit(broker, spec("task")).await?;
-    tell(broker, tid, Word::Kill).await?;
-    let refused = tell(broker, tid, Word::Stop).await;
-    assert!(matches!(refused, Err(Error::Finished(t, State::Killed)) if t == tid), "{refused:?}");
-    assert!(depths(broker).await?.is_empty());
+    tell(broker, tid, ControlCommand::Kill).await?;
+    let refused = tell(broker, tid, ControlCommand::Stop).await;
+    assert!(
+        matches!(refused, Err(Error::Finished(t, TaskState::Killed)) if t == tid),
+        "{refused:?}"
+    );
+    assert!(queue_sizes(broker).await?.is_empty());
     Ok(())
 }
 
@@ -143,16 +274,34 @@ pub async fn words_to_an_attempt_reach_its_worker_alone(store: &dyn Fixture) -> 
     let second = submit(broker, spec("second")).await?;
     begin(broker, owner).await?;
     take(broker, bystander).await?;
-    let status = Control { request_id: Some("r-1".into()), ..Control::new(Word::Status) };
-    assert_eq!(tell(&other, tid, Word::Pause).await?, Delivered::Sent);
-    assert_eq!(other.control(tid, status.clone()).await?, Delivered::Sent);
-    assert_eq!(tell(&other, second, Word::Ping).await?, Delivered::Sent);
-    let words = broker.controls(owner, SOON).await?;
-    let expected = ["PAUSE".into(), status.to_text()].map(|body| Delivery { tid, body });
+    let status = ControlMessage {
+        request_id: Some("r-1".into()),
+        ..ControlMessage::new(ControlCommand::Status)
+    };
+    assert_eq!(
+        tell(&other, tid, ControlCommand::Pause).await?,
+        DeliveryOutcome::Sent
+    );
+    assert_eq!(
+        other.control(tid, status.clone()).await?,
+        DeliveryOutcome::Sent
+    );
+    assert_eq!(
+        tell(&other, second, ControlCommand::Ping).await?,
+        DeliveryOutcome::Sent
+    );
+    let words = broker.recv_commands(owner, SOON).await?;
+    let expected = ["PAUSE".into(), status.to_text()].map(|body| ControlDelivery { tid, body });
     assert_eq!(words, expected);
-    assert!(broker.controls(owner, AT_ONCE).await?.is_empty());
-    assert_eq!(broker.controls(bystander, SOON).await?, [Delivery { tid: second, body: "PING".into() }]);
-    assert_eq!(view(broker, tid).await?.state, State::Running);
+    assert!(broker.recv_commands(owner, AT_ONCE).await?.is_empty());
+    assert_eq!(
+        broker.recv_commands(bystander, SOON).await?,
+        [ControlDelivery {
+            tid: second,
+            body: "PING".into()
+        }]
+    );
+    assert_eq!(view(broker, tid).await?.state, TaskState::Running);
     Ok(())
 }
 
@@ -161,17 +310,23 @@ pub async fn words_left_over_hold_for_a_released_task(store: &dyn Fixture) -> Re
     let broker = store.broker();
     let owner = worker(broker).await?;
     let tid = submit(broker, spec("task")).await?;
-    let fence = begin(broker, owner).await?;
-    tell(broker, tid, Word::Pause).await?;
-    assert!(matches!(release(broker, fence).await?, Verdict::Again(_)));
+    let attempt_id = begin(broker, owner).await?;
+    tell(broker, tid, ControlCommand::Pause).await?;
+    assert!(matches!(
+        release(broker, attempt_id).await?,
+        CompletionOutcome::Again(_)
+    ));
     assert!(view(broker, tid).await?.paused);
     assert!(claim(broker, owner, 1).await?.is_empty());
     assert!(bodies(broker, &ctrl_in(tid)).await?.is_empty());
-    tell(broker, tid, Word::Resume).await?;
-    let fence = begin(broker, owner).await?;
-    tell(broker, tid, Word::Kill).await?;
-    assert_eq!(release(broker, fence).await?, Verdict::Done(State::Killed));
-    assert_eq!(view(broker, tid).await?.state, State::Killed);
+    tell(broker, tid, ControlCommand::Resume).await?;
+    let attempt_id = begin(broker, owner).await?;
+    tell(broker, tid, ControlCommand::Kill).await?;
+    assert_eq!(
+        release(broker, attempt_id).await?,
+        CompletionOutcome::Done(TaskState::Killed)
+    );
+    assert_eq!(view(broker, tid).await?.state, TaskState::Killed);
     Ok(())
 }
 
@@ -179,12 +334,18 @@ pub async fn words_left_over_hold_for_a_released_task(store: &dyn Fixture) -> Re
 pub async fn words_left_over_hold_for_a_retried_task(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let owner = worker(broker).await?;
-    let tid = submit(broker, retrying(5, Span::secs(60))).await?;
-    let fence = begin(broker, owner).await?;
-    tell(broker, tid, Word::Stop).await?;
-    assert_eq!(end(broker, fence, failure()).await?, Verdict::Done(State::Cancelled));
+    let tid = submit(broker, retrying(5, HumanDuration::secs(60))).await?;
+    let attempt_id = begin(broker, owner).await?;
+    tell(broker, tid, ControlCommand::Stop).await?;
+    assert_eq!(
+        end(broker, attempt_id, failure()).await?,
+        CompletionOutcome::Done(TaskState::Cancelled)
+    );
     let steps = kinds(broker, tid).await?;
-    assert_eq!(steps[3..], [EventKind::Retrying, EventKind::Cancelled]);
+    assert_eq!(
+        steps[3..],
+        [TaskEventKind::Retrying, TaskEventKind::Cancelled]
+    );
     assert_eq!(broker.summary().await?.delayed, 0);
     Ok(())
 }
@@ -194,12 +355,19 @@ pub async fn what_is_no_word_is_logged_and_skipped(store: &dyn Fixture) -> Resul
     let broker = store.broker();
     let owner = worker(broker).await?;
     let tid = submit(broker, spec("task")).await?;
-    let fence = begin(broker, owner).await?;
+    let attempt_id = begin(broker, owner).await?;
     broker.put(ctrl_in(tid), vec!["ATTENTION".into()]).await?;
-    tell(broker, tid, Word::Pause).await?;
-    release(broker, fence).await?;
+    tell(broker, tid, ControlCommand::Pause).await?;
+    release(broker, attempt_id).await?;
     let steps = kinds(broker, tid).await?;
-    assert_eq!(steps[3..], [EventKind::Released, EventKind::ControlIgnored, EventKind::Paused]);
+    assert_eq!(
+        steps[3..],
+        [
+            TaskEventKind::Released,
+            TaskEventKind::ControlIgnored,
+            TaskEventKind::Paused
+        ]
+    );
     assert!(view(broker, tid).await?.paused);
     Ok(())
 }
@@ -211,13 +379,28 @@ pub async fn an_ignored_message_to_an_attempt_is_an_event(store: &dyn Fixture) -
     let tid = submit(broker, spec("task")).await?;
     begin(broker, owner).await?;
     broker.put(ctrl_in(tid), vec!["ATTENTION".into()]).await?;
-    tell(broker, tid, Word::Kill).await?;
-    let delivered = broker.controls(owner, SOON).await?;
-    assert_eq!(delivered, ["ATTENTION", "KILL"].map(|body| Delivery { tid, body: body.into() }));
+    tell(broker, tid, ControlCommand::Kill).await?;
+    let delivered = broker.recv_commands(owner, SOON).await?;
+    assert_eq!(
+        delivered,
+        ["ATTENTION", "KILL"].map(|body| ControlDelivery {
+            tid,
+            body: body.into()
+        })
+    );
     let events = broker.events(Some(0), Some(tid), 100, AT_ONCE).await?;
     let ignored = events.last().expect("the task has events");
-    assert_eq!((ignored.event, ignored.attempt), (EventKind::ControlIgnored, 1));
-    assert!(ignored.detail.as_deref().is_some_and(|why| why.contains("RESUME")), "{ignored:?}");
+    assert_eq!(
+        (ignored.event, ignored.attempt),
+        (TaskEventKind::ControlIgnored, 1)
+    );
+    assert!(
+        ignored
+            .detail
+            .as_deref()
+            .is_some_and(|why| why.contains("RESUME")),
+        "{ignored:?}"
+    );
     Ok(())
 }
 
@@ -226,22 +409,35 @@ pub async fn an_attempt_that_stands_still_shows_as_paused(store: &dyn Fixture) -
     let broker = store.broker();
     let owner = worker(broker).await?;
     let tid = submit(broker, spec("task")).await?;
-    let fence = begin(broker, owner).await?;
+    let attempt_id = begin(broker, owner).await?;
     for paused in [true, true, false, false, true] {
-        broker.paused(fence, paused).await?;
+        broker.paused(attempt_id, paused).await?;
         let task = view(&store.reopen().await, tid).await?;
-        assert_eq!((task.state, task.paused), (State::Running, paused));
+        assert_eq!((task.state, task.paused), (TaskState::Running, paused));
     }
     let steps = kinds(broker, tid).await?;
-    assert_eq!(steps[3..], [EventKind::Paused, EventKind::Resumed, EventKind::Paused]);
-    broker.paused(fence, false).await?;
-    release(broker, fence).await?;
+    assert_eq!(
+        steps[3..],
+        [
+            TaskEventKind::Paused,
+            TaskEventKind::Resumed,
+            TaskEventKind::Paused
+        ]
+    );
+    broker.paused(attempt_id, false).await?;
+    release(broker, attempt_id).await?;
     assert!(!view(broker, tid).await?.paused);
-    broker.paused(fence, true).await?;
+    broker.paused(attempt_id, true).await?;
     let second = begin(broker, owner).await?;
-    broker.paused(fence, true).await?;
-    assert!(!view(broker, tid).await?.paused, "a late attempt is passed over");
-    assert_eq!(end(broker, second, success()).await?, Verdict::Done(State::Completed));
+    broker.paused(attempt_id, true).await?;
+    assert!(
+        !view(broker, tid).await?.paused,
+        "a late attempt is passed over"
+    );
+    assert_eq!(
+        end(broker, second, success()).await?,
+        CompletionOutcome::Done(TaskState::Completed)
+    );
     broker.paused(second, true).await?;
     assert!(!view(broker, tid).await?.paused);
     assert_eq!(broker.summary().await?.stale_writes, 0);
@@ -253,31 +449,55 @@ pub async fn a_pause_outlives_its_attempt(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let owner = worker(broker).await?;
     for way in ["released", "failed", "lost", "lost before it began"] {
-        let tid = submit(broker, retrying(5, Span::millis(20))).await?;
-        let first = if way.starts_with("lost") { mortal(broker).await? } else { owner };
-        let fence =
-            if way == "lost before it began" { take(broker, first).await? } else { begin(broker, first).await? };
-        broker.paused(fence, true).await?;
-        let verdict = match way {
-            "released" => release(broker, fence).await?,
-            "failed" => end(broker, fence, failure()).await?,
+        let tid = submit(broker, retrying(5, HumanDuration::millis(20))).await?;
+        let first = if way.starts_with("lost") {
+            mortal(broker).await?
+        } else {
+            owner
+        };
+        let attempt_id = if way == "lost before it began" {
+            take(broker, first).await?
+        } else {
+            begin(broker, first).await?
+        };
+        broker.paused(attempt_id, true).await?;
+        let outcome = match way {
+            "released" => release(broker, attempt_id).await?,
+            "failed" => end(broker, attempt_id, failure()).await?,
             _ => {
                 outlive(broker, first).await?;
-                broker.reclaim().await?[0].verdict
+                broker.reclaim().await?[0].outcome
             }
         };
-        assert!(matches!(verdict, Verdict::Again(_)), "{way}: {verdict:?}");
+        assert!(
+            matches!(outcome, CompletionOutcome::Again(_)),
+            "{way}: {outcome:?}"
+        );
         let task = view(&store.reopen().await, tid).await?;
-        assert_eq!((task.state, task.paused), (State::Created, true), "{way}");
+        assert_eq!(
+            (task.state, task.paused),
+            (TaskState::Created, true),
+            "{way}"
+        );
         assert_eq!(broker.summary().await?.paused, 1, "{way}");
         assert!(
             broker
-                .claim(ClaimRequest { wait: std::time::Duration::from_millis(60), ..request(owner) })
+                .claim(ClaimRequest {
+                    wait: std::time::Duration::from_millis(60),
+                    ..request(owner)
+                })
                 .await?
                 .is_empty()
         );
-        assert_eq!(tell(broker, tid, Word::Resume).await?, Delivered::Applied(State::Created));
-        assert_eq!(kinds(broker, tid).await?.last(), Some(&EventKind::Resumed), "{way}");
+        assert_eq!(
+            tell(broker, tid, ControlCommand::Resume).await?,
+            DeliveryOutcome::Applied(TaskState::Created)
+        );
+        assert_eq!(
+            kinds(broker, tid).await?.last(),
+            Some(&TaskEventKind::Resumed),
+            "{way}"
+        );
         let again = take(broker, owner).await?;
         assert_eq!((again.tid, again.attempt), (tid, 2), "{way}");
         assert!(!view(broker, tid).await?.paused, "{way}");
@@ -291,10 +511,10 @@ pub async fn a_pause_that_was_taken_back_in_time_does_not(store: &dyn Fixture) -
     let broker = store.broker();
     let owner = worker(broker).await?;
     let tid = submit(broker, spec("task")).await?;
-    let fence = begin(broker, owner).await?;
-    broker.paused(fence, true).await?;
-    tell(broker, tid, Word::Resume).await?;
-    release(broker, fence).await?;
+    let attempt_id = begin(broker, owner).await?;
+    broker.paused(attempt_id, true).await?;
+    tell(broker, tid, ControlCommand::Resume).await?;
+    release(broker, attempt_id).await?;
     assert!(!view(broker, tid).await?.paused);
     assert_eq!(take(broker, owner).await?.tid, tid);
     Ok(())

@@ -3,12 +3,14 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use raddle_core::{EventKind, Exit, Span, Spec, State, Tid, worker::WorkerInfo};
+use raddle_core::{
+    ExitStatus, HumanDuration, TaskEventKind, TaskSpec, TaskState, Tid, worker::WorkerInfo,
+};
 
 use super::{Fixture, Handle, support::*};
 use crate::{
     Result,
-    request::{ClaimRequest, Delivered, OwnRequest, Submit, Verdict},
+    request::{ClaimRequest, CompletionOutcome, DeliveryOutcome, NewTask, SubmitAndClaim},
 };
 
 /// How long what is to expire in its case may wait.
@@ -16,8 +18,11 @@ const LIFETIME: Duration = Duration::from_millis(80);
 /// How long what is to live through its case may.
 const LONG: Duration = Duration::from_secs(120);
 
-fn short_lived(name: &str) -> Spec {
-    Spec { lifetime: Some(Span(LIFETIME)), ..spec(name) }
+fn short_lived(name: &str) -> TaskSpec {
+    TaskSpec {
+        lifetime: Some(HumanDuration(LIFETIME)),
+        ..spec(name)
+    }
 }
 
 async fn outlive() {
@@ -28,12 +33,18 @@ async fn outlive() {
 async fn assert_expired(broker: &Handle, tid: Tid) -> Result<()> {
     let task = view(broker, tid).await?;
     let report = task.report.expect("it is over");
-    assert_eq!((task.state, report.exit, report.started_at), (State::Cancelled, Exit::Expired, None));
+    assert_eq!(
+        (task.state, report.exit, report.started_at),
+        (TaskState::Cancelled, ExitStatus::Expired, None)
+    );
     assert!(!task.dead);
     let kinds = kinds(broker, tid).await?;
-    assert!(!kinds.contains(&EventKind::Running), "{kinds:?}");
+    assert!(!kinds.contains(&TaskEventKind::Running), "{kinds:?}");
     assert_eq!(kinds.iter().filter(|kind| kind.is_terminal()).count(), 1);
-    assert_eq!(last_detail(broker, tid).await?.as_deref(), Some("expired before a worker took it"));
+    assert_eq!(
+        last_detail(broker, tid).await?.as_deref(),
+        Some("expired before a worker took it")
+    );
     Ok(())
 }
 
@@ -41,7 +52,7 @@ async fn assert_expired(broker: &Handle, tid: Tid) -> Result<()> {
 async fn sweep(broker: &Handle) -> Result<u64> {
     let mut ended = 0;
     loop {
-        match broker.agenda(AT_ONCE).await?.expired {
+        match broker.due_items(AT_ONCE).await?.expired {
             0 => return Ok(ended),
             expired => ended += expired,
         }
@@ -63,19 +74,28 @@ pub async fn what_waited_too_long_is_not_given_out(store: &dyn Fixture) -> Resul
 /// By whoever waits for it.
 pub async fn what_waited_too_long_is_ended_though_nobody_asks(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
-    let (tid, other) = (submit(broker, short_lived("task")).await?, submit(broker, spec("other")).await?);
-    let agenda = broker.agenda(SOON).await?;
-    assert_eq!((agenda.expired, agenda.due.len()), (1, 0));
+    let (tid, other) = (
+        submit(broker, short_lived("task")).await?,
+        submit(broker, spec("other")).await?,
+    );
+    let due_items = broker.due_items(SOON).await?;
+    assert_eq!((due_items.expired, due_items.due.len()), (1, 0));
     assert_expired(broker, tid).await?;
-    assert_eq!(view(broker, other).await?.state, State::Created);
-    assert_eq!(broker.summary().await?.ready, [("default".to_owned(), 1)].into());
+    assert_eq!(view(broker, other).await?.state, TaskState::Created);
+    assert_eq!(
+        broker.summary().await?.ready,
+        [("default".to_owned(), 1)].into()
+    );
     Ok(())
 }
 
 /// Also one that is past when the task comes.
 pub async fn a_time_is_as_good_as_a_lifetime(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
-    let until = |at: Timestamp| Spec { run_before: Some(at), ..spec("task") };
+    let until = |at: Timestamp| TaskSpec {
+        run_before: Some(at),
+        ..spec("task")
+    };
     let now = Timestamp::now();
     let gone = submit(broker, until(now - Duration::from_secs(1))).await?;
     let fresh = submit(broker, until(now + LONG)).await?;
@@ -89,16 +109,27 @@ pub async fn a_time_is_as_good_as_a_lifetime(store: &dyn Fixture) -> Result<()> 
 /// Wherever it waits.
 pub async fn what_is_held_or_delayed_expires_as_well(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
-    let delayed = Spec { delay: Some(Span(LIFETIME / 2)), ..short_lived("delayed") };
-    let (held, delayed) = (submit(broker, short_lived("held")).await?, submit(broker, delayed).await?);
-    let paused = broker.control(held, "pause".parse().expect("a word")).await?;
-    assert_eq!(paused, Delivered::Applied(State::Created));
+    let delayed = TaskSpec {
+        delay: Some(HumanDuration(LIFETIME / 2)),
+        ..short_lived("delayed")
+    };
+    let (held, delayed) = (
+        submit(broker, short_lived("held")).await?,
+        submit(broker, delayed).await?,
+    );
+    let paused = broker
+        .control(held, "pause".parse().expect("a word"))
+        .await?;
+    assert_eq!(paused, DeliveryOutcome::Applied(TaskState::Created));
     outlive().await;
     assert_eq!(sweep(broker).await?, 2);
     assert_expired(broker, held).await?;
     assert_expired(broker, delayed).await?;
     let summary = broker.summary().await?;
-    assert_eq!((summary.delayed, summary.paused, summary.ready.len()), (0, 0, 0));
+    assert_eq!(
+        (summary.delayed, summary.paused, summary.ready.len()),
+        (0, 0, 0)
+    );
     Ok(())
 }
 
@@ -106,12 +137,22 @@ pub async fn what_is_held_or_delayed_expires_as_well(store: &dyn Fixture) -> Res
 pub async fn what_was_taken_in_time_does_not_expire(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let owner = worker(broker).await?;
-    let tid = submit(broker, Spec { lifetime: Some(Span::secs(1)), ..spec("task") }).await?;
-    let fence = begin(broker, owner).await?;
+    let tid = submit(
+        broker,
+        TaskSpec {
+            lifetime: Some(HumanDuration::secs(1)),
+            ..spec("task")
+        },
+    )
+    .await?;
+    let attempt_id = begin(broker, owner).await?;
     tokio::time::sleep(Duration::from_millis(1050)).await;
     assert_eq!(sweep(broker).await?, 0);
-    assert_eq!(view(broker, tid).await?.state, State::Running);
-    assert_eq!(end(broker, fence, success()).await?, Verdict::Done(State::Completed));
+    assert_eq!(view(broker, tid).await?.state, TaskState::Running);
+    assert_eq!(
+        end(broker, attempt_id, success()).await?,
+        CompletionOutcome::Done(TaskState::Completed)
+    );
     Ok(())
 }
 
@@ -119,13 +160,26 @@ pub async fn what_was_taken_in_time_does_not_expire(store: &dyn Fixture) -> Resu
 pub async fn what_has_failed_in_time_may_be_tried_again_later(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let owner = worker(broker).await?;
-    let tid = submit(broker, Spec { lifetime: Some(Span::secs(1)), ..retrying(2, Span::millis(1100)) }).await?;
-    let fence = begin(broker, owner).await?;
-    assert!(matches!(end(broker, fence, failure()).await?, Verdict::Again(_)));
+    let tid = submit(
+        broker,
+        TaskSpec {
+            lifetime: Some(HumanDuration::secs(1)),
+            ..retrying(2, HumanDuration::millis(1100))
+        },
+    )
+    .await?;
+    let attempt_id = begin(broker, owner).await?;
+    assert!(matches!(
+        end(broker, attempt_id, failure()).await?,
+        CompletionOutcome::Again(_)
+    ));
     let again = begin(broker, owner).await?;
     assert_eq!((again.tid, again.attempt), (tid, 2));
     assert_eq!(sweep(broker).await?, 0);
-    assert_eq!(end(broker, again, success()).await?, Verdict::Done(State::Completed));
+    assert_eq!(
+        end(broker, again, success()).await?,
+        CompletionOutcome::Done(TaskState::Completed)
+    );
     Ok(())
 }
 
@@ -133,24 +187,48 @@ pub async fn what_has_failed_in_time_may_be_tried_again_later(store: &dyn Fixtur
 pub async fn what_was_given_back_unrun_expires(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let owner = worker(broker).await?;
-    let tid = submit(broker, Spec { lifetime: Some(Span::secs(1)), ..spec("task") }).await?;
-    let fence = take(broker, owner).await?;
+    let tid = submit(
+        broker,
+        TaskSpec {
+            lifetime: Some(HumanDuration::secs(1)),
+            ..spec("task")
+        },
+    )
+    .await?;
+    let attempt_id = take(broker, owner).await?;
     tokio::time::sleep(Duration::from_millis(1050)).await;
     assert_eq!(sweep(broker).await?, 0, "somebody has it");
-    release(broker, fence).await?;
+    release(broker, attempt_id).await?;
     assert_eq!(claim(broker, owner, 10).await?, []);
     assert_expired(broker, tid).await
 }
 
 /// Not even by who is there for it alone.
-pub async fn one_that_has_expired_is_not_claimed_by_its_submitter(store: &dyn Fixture) -> Result<()> {
+pub async fn one_that_has_expired_is_not_claimed_by_its_submitter(
+    store: &dyn Fixture,
+) -> Result<()> {
     let broker = store.broker();
-    let worker = WorkerInfo { queues: Vec::new(), ..info("own") };
+    let worker = WorkerInfo {
+        queues: Vec::new(),
+        ..info("own")
+    };
     let run_before = Some(Timestamp::now() - Duration::from_secs(1));
-    let task = Submit::new(Spec { run_before, ..spec("task") });
-    let own = broker.submit_own(OwnRequest { task, worker, lease: TTL }).await?;
+    let task = NewTask::new(TaskSpec {
+        run_before,
+        ..spec("task")
+    });
+    let own = broker
+        .submit_and_claim(SubmitAndClaim {
+            task,
+            worker,
+            lease: TTL,
+        })
+        .await?;
     assert_eq!((own.claim, own.worker), (None, None));
-    assert!(broker.workers().await?.is_empty(), "its worker has gone with it");
+    assert!(
+        broker.workers().await?.is_empty(),
+        "its worker has gone with it"
+    );
     assert_expired(broker, own.submitted.tid()).await
 }
 
@@ -161,8 +239,20 @@ pub async fn those_behind_the_expired_are_given_out(store: &dyn Fixture) -> Resu
     let gone = submit_all(broker, vec![short_lived("gone"); 20]).await?;
     outlive().await;
     let fresh = submit(broker, spec("fresh")).await?;
-    let claims = broker.claim(ClaimRequest { max: 2, wait: SOON, ..request(owner) }).await?;
-    assert_eq!(claims.iter().map(|claim| claim.fence.tid).collect::<Vec<_>>(), [fresh]);
+    let claims = broker
+        .claim(ClaimRequest {
+            max: 2,
+            wait: SOON,
+            ..request(owner)
+        })
+        .await?;
+    assert_eq!(
+        claims
+            .iter()
+            .map(|claim| claim.attempt_id.tid)
+            .collect::<Vec<_>>(),
+        [fresh]
+    );
     for tid in gone {
         assert_expired(broker, tid).await?;
     }
@@ -172,7 +262,10 @@ pub async fn those_behind_the_expired_are_given_out(store: &dyn Fixture) -> Resu
 /// An expired task is over.
 pub async fn a_key_is_free_once_its_task_has_expired(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
-    let keyed = || Spec { unique_key: Some("key".into()), ..short_lived("keyed") };
+    let keyed = || TaskSpec {
+        unique_key: Some("key".into()),
+        ..short_lived("keyed")
+    };
     let first = submit(broker, keyed()).await?;
     assert_eq!(submit(broker, keyed()).await?, first);
     outlive().await;
@@ -191,7 +284,7 @@ pub async fn many_expire_in_turn(store: &dyn Fixture) -> Result<()> {
     let (a, b) = tokio::join!(sweep(broker), sweep(&second));
     assert_eq!(a? + b? + sweep(broker).await?, 1000);
     let summary = broker.summary().await?;
-    assert_eq!(summary.states, [(State::Cancelled, 1000)].into());
+    assert_eq!(summary.states, [(TaskState::Cancelled, 1000)].into());
     assert!(summary.ready.is_empty());
     Ok(())
 }

@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 use super::{Fixture, support::*};
 use crate::{
     Result,
-    request::{ClaimRequest, Fence, TaskFilter},
+    request::{AttemptId, ClaimRequest, TaskFilter},
 };
 
 const TASKS: usize = 2000;
@@ -16,21 +16,36 @@ const TASKS: usize = 2000;
 /// Each task is claimed exactly once.
 pub async fn eight_claimers_share_two_thousand_tasks(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
-    let mut claimers: JoinSet<Result<Vec<Fence>>> = JoinSet::new();
+    let mut claimers: JoinSet<Result<Vec<AttemptId>>> = JoinSet::new();
     for n in 0..8 {
-        let handle = if n % 2 == 0 { broker.clone() } else { store.reopen().await };
+        let handle = if n % 2 == 0 {
+            broker.clone()
+        } else {
+            store.reopen().await
+        };
         let owner = worker(&handle).await?;
         claimers.spawn(async move {
             let mut mine = Vec::new();
             // Whoever finds nothing for this long has seen the end: the tasks come faster.
-            let patient = ClaimRequest { max: 1 + n, wait: Duration::from_secs(3), ..request(owner) };
+            let patient = ClaimRequest {
+                max: 1 + n,
+                wait: Duration::from_secs(3),
+                ..request(owner)
+            };
             loop {
                 let claims = handle.claim(patient.clone()).await?;
                 if claims.is_empty() {
                     return Ok(mine);
                 }
-                handle.finish(claims.iter().map(|claim| finish(claim.fence, success())).collect()).await?;
-                mine.extend(claims.into_iter().map(|claim| claim.fence));
+                handle
+                    .finish(
+                        claims
+                            .iter()
+                            .map(|claim| finish(claim.attempt_id, success()))
+                            .collect(),
+                    )
+                    .await?;
+                mine.extend(claims.into_iter().map(|claim| claim.attempt_id));
             }
         });
     }
@@ -43,9 +58,18 @@ pub async fn eight_claimers_share_two_thousand_tasks(store: &dyn Fixture) -> Res
         claimed.extend(mine.expect("claimers do not panic")?);
     }
     assert_eq!(claimed.len(), TASKS);
-    assert!(claimed.iter().all(|fence| fence.attempt == 1));
-    assert_eq!(claimed.iter().map(|fence| fence.tid).collect::<BTreeSet<Tid>>(), submitted);
-    assert_eq!(broker.summary().await?.states, [(raddle_core::State::Completed, TASKS as u64)].into());
+    assert!(claimed.iter().all(|attempt_id| attempt_id.attempt == 1));
+    assert_eq!(
+        claimed
+            .iter()
+            .map(|attempt_id| attempt_id.tid)
+            .collect::<BTreeSet<Tid>>(),
+        submitted
+    );
+    assert_eq!(
+        broker.summary().await?.states,
+        [(raddle_core::TaskState::Completed, TASKS as u64)].into()
+    );
     Ok(())
 }
 
@@ -53,7 +77,11 @@ pub async fn eight_claimers_share_two_thousand_tasks(store: &dyn Fixture) -> Res
 pub async fn submitters_on_two_handles_lose_nothing(store: &dyn Fixture) -> Result<()> {
     let mut submitters: JoinSet<Result<Vec<Vec<Tid>>>> = JoinSet::new();
     for n in 0..4 {
-        let handle = if n % 2 == 0 { store.broker().clone() } else { store.reopen().await };
+        let handle = if n % 2 == 0 {
+            store.broker().clone()
+        } else {
+            store.reopen().await
+        };
         submitters.spawn(async move {
             let mut batches = Vec::new();
             for _ in 0..25 {
@@ -69,7 +97,14 @@ pub async fn submitters_on_two_handles_lose_nothing(store: &dyn Fixture) -> Resu
         all.extend(batches.concat());
     }
     all.sort();
-    let stored: Vec<_> = store.broker().tasks(TaskFilter::default()).await?.iter().rev().map(|task| task.tid).collect();
+    let stored: Vec<_> = store
+        .broker()
+        .tasks(TaskFilter::default())
+        .await?
+        .iter()
+        .rev()
+        .map(|task| task.tid)
+        .collect();
     assert_eq!(stored, all);
     assert_eq!(stored.len(), 400);
     Ok(())
@@ -82,16 +117,25 @@ pub async fn claims_given_up_at_any_moment_lose_nothing(store: &dyn Fixture) -> 
     let mut kept = BTreeSet::new();
     for n in 0..100u64 {
         submit(broker, spec("task")).await?;
-        let waiting = broker.claim(ClaimRequest { wait: SOON, ..request(owner) });
+        let waiting = broker.claim(ClaimRequest {
+            wait: SOON,
+            ..request(owner)
+        });
         if let Ok(claims) = tokio::time::timeout(Duration::from_micros(n * 20), waiting).await {
-            kept.extend(claims?.iter().map(|claim| claim.fence.tid));
+            kept.extend(claims?.iter().map(|claim| claim.attempt_id.tid));
         }
     }
     while kept.len() < 100 {
-        let claims = broker.claim(ClaimRequest { max: 100, wait: SOON, ..request(owner) }).await?;
+        let claims = broker
+            .claim(ClaimRequest {
+                max: 100,
+                wait: SOON,
+                ..request(owner)
+            })
+            .await?;
         assert!(!claims.is_empty(), "{} of 100 are lost", 100 - kept.len());
         for claim in claims {
-            assert!(kept.insert(claim.fence.tid), "given to two");
+            assert!(kept.insert(claim.attempt_id.tid), "given to two");
         }
     }
     Ok(())

@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use raddle_core::{EventKind, Spec, Tid};
+use raddle_core::{TaskEventKind, TaskSpec, Tid};
 
 use super::{Fixture, Handle, support::*};
 use crate::{
     Result,
-    request::{ClaimRequest, Started},
+    request::{AttemptStarted, ClaimRequest},
 };
 
 /// It is not stored twice, and stands where it belongs among the others.
@@ -17,16 +17,24 @@ pub async fn created_is_the_task_itself(store: &dyn Fixture) -> Result<()> {
     let first = submit(broker, spec("first")).await?;
     take(broker, owner).await?;
     let second = submit(broker, spec("second")).await?;
-    let events = broker.events(Some(owner.as_u64()), None, 100, AT_ONCE).await?;
-    let seen: Vec<_> = events.iter().map(|event| (event.tid, event.event)).collect();
+    let events = broker
+        .events(Some(owner.as_u64()), None, 100, AT_ONCE)
+        .await?;
+    let seen: Vec<_> = events
+        .iter()
+        .map(|event| (event.tid, event.event))
+        .collect();
     let expected = [
-        (owner, EventKind::Running),
-        (first, EventKind::Created),
-        (first, EventKind::Spawning),
-        (second, EventKind::Created),
+        (owner, TaskEventKind::Running),
+        (first, TaskEventKind::Created),
+        (first, TaskEventKind::Spawning),
+        (second, TaskEventKind::Created),
     ];
     assert_eq!(seen, expected);
-    assert_eq!((events[1].id, events[1].attempt, events[1].worker), (first, 0, None));
+    assert_eq!(
+        (events[1].id, events[1].attempt, events[1].worker),
+        (first, 0, None)
+    );
     Ok(())
 }
 
@@ -60,12 +68,22 @@ pub async fn events_of_one_task(store: &dyn Fixture) -> Result<()> {
     for _ in &tids {
         end(broker, begin(broker, owner).await?, success()).await?;
     }
-    let steps = [EventKind::Created, EventKind::Spawning, EventKind::Running, EventKind::Completed];
+    let steps = [
+        TaskEventKind::Created,
+        TaskEventKind::Spawning,
+        TaskEventKind::Running,
+        TaskEventKind::Completed,
+    ];
     for tid in tids {
         let events = broker.events(Some(0), Some(tid), 100, AT_ONCE).await?;
         assert!(events.iter().all(|event| event.tid == tid));
-        assert_eq!(events.iter().map(|event| event.event).collect::<Vec<_>>(), steps);
-        let later = broker.events(Some(events[1].id.as_u64()), Some(tid), 100, AT_ONCE).await?;
+        assert_eq!(
+            events.iter().map(|event| event.event).collect::<Vec<_>>(),
+            steps
+        );
+        let later = broker
+            .events(Some(events[1].id.as_u64()), Some(tid), 100, AT_ONCE)
+            .await?;
         assert_eq!(later, events[2..]);
     }
     Ok(())
@@ -78,7 +96,10 @@ pub async fn at_most_as_many_as_asked_for(store: &dyn Fixture) -> Result<()> {
     let tid = submit(broker, spec("task")).await?;
     end(broker, begin(broker, owner).await?, success()).await?;
     let first = broker.events(Some(0), Some(tid), 2, AT_ONCE).await?;
-    assert_eq!(first.iter().map(|event| event.event).collect::<Vec<_>>(), [EventKind::Created, EventKind::Spawning]);
+    assert_eq!(
+        first.iter().map(|event| event.event).collect::<Vec<_>>(),
+        [TaskEventKind::Created, TaskEventKind::Spawning]
+    );
     assert_eq!(broker.events(Some(0), None, 3, AT_ONCE).await?.len(), 3);
     Ok(())
 }
@@ -98,12 +119,41 @@ pub async fn an_unknown_task_has_no_events(store: &dyn Fixture) -> Result<()> {
 /// Submits a task that ends long after it was submitted: 12,000 events of others come in between.
 pub(super) async fn finish_behind_many(broker: &Handle) -> Result<Tid> {
     let owner = worker(broker).await?;
-    let tid = submit(broker, Spec { priority: 0, ..spec("patient") }).await?;
+    let tid = submit(
+        broker,
+        TaskSpec {
+            priority: 0,
+            ..spec("patient")
+        },
+    )
+    .await?;
     submit_all(broker, vec![spec("busy"); 4000]).await?;
-    let claims = broker.claim(ClaimRequest { max: 4000, ..request(owner) }).await?;
+    let claims = broker
+        .claim(ClaimRequest {
+            max: 4000,
+            ..request(owner)
+        })
+        .await?;
     assert_eq!(claims.len(), 4000);
-    broker.started(claims.iter().map(|claim| Started { fence: claim.fence, pid: None }).collect()).await?;
-    broker.finish(claims.iter().map(|claim| finish(claim.fence, success())).collect()).await?;
+    broker
+        .started(
+            claims
+                .iter()
+                .map(|claim| AttemptStarted {
+                    attempt_id: claim.attempt_id,
+                    pid: None,
+                })
+                .collect(),
+        )
+        .await?;
+    broker
+        .finish(
+            claims
+                .iter()
+                .map(|claim| finish(claim.attempt_id, success()))
+                .collect(),
+        )
+        .await?;
     end(broker, begin(broker, owner).await?, success()).await?;
     Ok(tid)
 }
@@ -112,9 +162,18 @@ pub(super) async fn finish_behind_many(broker: &Handle) -> Result<Tid> {
 pub async fn events_of_one_task_are_found_behind_those_of_many(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let tid = finish_behind_many(broker).await?;
-    let events = broker.events(Some(tid.as_u64()), Some(tid), 10, AT_ONCE).await?;
+    let events = broker
+        .events(Some(tid.as_u64()), Some(tid), 10, AT_ONCE)
+        .await?;
     let steps: Vec<_> = events.iter().map(|event| event.event).collect();
-    assert_eq!(steps, [EventKind::Spawning, EventKind::Running, EventKind::Completed]);
+    assert_eq!(
+        steps,
+        [
+            TaskEventKind::Spawning,
+            TaskEventKind::Running,
+            TaskEventKind::Completed
+        ]
+    );
     Ok(())
 }
 
@@ -130,12 +189,33 @@ pub async fn the_last_event_is_known(store: &dyn Fixture) -> Result<()> {
     assert_eq!(broker.last_event().await?, last().await?);
     let tids = submit_all(broker, vec![spec("task"); 3]).await?;
     assert_eq!(broker.last_event().await?, tids[2].as_u64());
-    let claims = broker.claim(ClaimRequest { max: 3, ..request(owner) }).await?;
+    let claims = broker
+        .claim(ClaimRequest {
+            max: 3,
+            ..request(owner)
+        })
+        .await?;
     assert_eq!(broker.last_event().await?, last().await?);
     broker.put(free("jobs"), vec!["x".into()]).await?;
-    assert_eq!(broker.last_event().await?, last().await?, "a message is no event");
-    broker.finish(claims.iter().map(|claim| finish(claim.fence, success())).collect()).await?;
+    assert_eq!(
+        broker.last_event().await?,
+        last().await?,
+        "a message is no event"
+    );
+    broker
+        .finish(
+            claims
+                .iter()
+                .map(|claim| finish(claim.attempt_id, success()))
+                .collect(),
+        )
+        .await?;
     assert_eq!(store.reopen().await.last_event().await?, last().await?);
-    assert!(broker.events(Some(broker.last_event().await?), None, 1, AT_ONCE).await?.is_empty());
+    assert!(
+        broker
+            .events(Some(broker.last_event().await?), None, 1, AT_ONCE)
+            .await?
+            .is_empty()
+    );
     Ok(())
 }

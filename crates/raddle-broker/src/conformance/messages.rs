@@ -5,27 +5,35 @@ use std::{
     time::{Duration, Instant},
 };
 
-use raddle_core::{QueueName, Span, Spec, Tid};
+use raddle_core::{HumanDuration, QueueName, TaskSpec, Tid};
 
 use super::{Fixture, support::*};
 use crate::{
     Result, queues,
-    request::{Conversion, Delivery, Letter, Message, Peek, Submit},
+    request::{ControlDelivery, Message, MessageTransaction, NewMessage, NewTask, PeekRequest},
 };
 
 fn texts(messages: &[Message]) -> Vec<&str> {
-    messages.iter().map(|message| message.body.as_str()).collect()
+    messages
+        .iter()
+        .map(|message| message.body.as_str())
+        .collect()
 }
 
 /// The oldest first, up to `max`, and each once.
 pub async fn messages_are_taken_in_order(store: &dyn Fixture) -> Result<()> {
     let (broker, queue) = (store.broker(), free("jobs"));
-    let ids = broker.put(queue.clone(), vec!["a".into(), "b \u{1f9f5}\n".into()]).await?;
+    let ids = broker
+        .put(queue.clone(), vec!["a".into(), "b \u{1f9f5}\n".into()])
+        .await?;
     broker.put(queue.clone(), vec![String::new()]).await?;
     broker.put(free("other"), vec!["x".into()]).await?;
     let taken = store.reopen().await.take(queue.clone(), 2, AT_ONCE).await?;
     assert_eq!(texts(&taken), ["a", "b \u{1f9f5}\n"]);
-    assert_eq!(taken.iter().map(|message| message.id).collect::<Vec<_>>(), ids);
+    assert_eq!(
+        taken.iter().map(|message| message.id).collect::<Vec<_>>(),
+        ids
+    );
     assert_eq!(texts(&broker.take(queue.clone(), 9, AT_ONCE).await?), [""]);
     assert!(broker.take(queue.clone(), 9, AT_ONCE).await?.is_empty());
     Ok(())
@@ -34,11 +42,20 @@ pub async fn messages_are_taken_in_order(store: &dyn Fixture) -> Result<()> {
 /// However often.
 pub async fn looking_takes_nothing(store: &dyn Fixture) -> Result<()> {
     let (broker, queue) = (store.broker(), free("jobs"));
-    broker.put(queue.clone(), vec!["a".into(), "b".into()]).await?;
+    broker
+        .put(queue.clone(), vec!["a".into(), "b".into()])
+        .await?;
     for _ in 0..3 {
         assert_eq!(bodies(broker, &queue).await?, ["a", "b"]);
     }
-    let first = broker.look(Peek { queue, after: 0, max: 1, wait: AT_ONCE }).await?;
+    let first = broker
+        .look(PeekRequest {
+            queue,
+            after: 0,
+            max: 1,
+            wait: AT_ONCE,
+        })
+        .await?;
     assert_eq!(texts(&first), ["a"]);
     Ok(())
 }
@@ -46,10 +63,25 @@ pub async fn looking_takes_nothing(store: &dyn Fixture) -> Result<()> {
 /// An id need not be there any more.
 pub async fn looking_goes_on_after_an_id(store: &dyn Fixture) -> Result<()> {
     let (broker, queue) = (store.broker(), free("jobs"));
-    let ids = broker.put(queue.clone(), vec!["a".into(), "b".into(), "c".into()]).await?;
+    let ids = broker
+        .put(queue.clone(), vec!["a".into(), "b".into(), "c".into()])
+        .await?;
     broker.take(queue.clone(), 2, AT_ONCE).await?;
-    for (after, left) in [(0, 1), (ids[0].as_u64(), 1), (ids[1].as_u64(), 1), (ids[2].as_u64(), 0), (u64::MAX, 0)] {
-        let seen = broker.look(Peek { queue: queue.clone(), after, max: 10, wait: AT_ONCE }).await?;
+    for (after, left) in [
+        (0, 1),
+        (ids[0].as_u64(), 1),
+        (ids[1].as_u64(), 1),
+        (ids[2].as_u64(), 0),
+        (u64::MAX, 0),
+    ] {
+        let seen = broker
+            .look(PeekRequest {
+                queue: queue.clone(),
+                after,
+                max: 10,
+                wait: AT_ONCE,
+            })
+            .await?;
         assert_eq!(seen.len(), left, "after {after}");
     }
     Ok(())
@@ -58,18 +90,31 @@ pub async fn looking_goes_on_after_an_id(store: &dyn Fixture) -> Result<()> {
 /// Under new ids: whoever has read on to the end of a queue sees what is moved there.
 pub async fn moved_messages_come_last(store: &dyn Fixture) -> Result<()> {
     let (broker, from, to) = (store.broker(), free("from"), free("to"));
-    broker.put(from.clone(), vec!["a".into(), "b".into()]).await?;
+    broker
+        .put(from.clone(), vec!["a".into(), "b".into()])
+        .await?;
     let there = broker.put(to.clone(), vec!["c".into()]).await?[0];
     broker.put(from.clone(), vec!["d".into()]).await?;
     assert_eq!(broker.shift(from.clone(), to.clone(), 2).await?, 2);
     assert_eq!(bodies(broker, &to).await?, ["c", "a", "b"]);
-    let news = broker.look(Peek { queue: to.clone(), after: there.as_u64(), max: 10, wait: AT_ONCE }).await?;
+    let news = broker
+        .look(PeekRequest {
+            queue: to.clone(),
+            after: there.as_u64(),
+            max: 10,
+            wait: AT_ONCE,
+        })
+        .await?;
     assert_eq!(texts(&news), ["a", "b"]);
     assert!(news[0].id < news[1].id);
     let next = broker.put(to.clone(), vec!["e".into()]).await?[0];
     assert!(next > news[1].id, "ids are used once");
     assert_eq!(bodies(broker, &from).await?, ["d"]);
-    assert_eq!(broker.shift(from.clone(), from.clone(), 5).await?, 1, "a queue may be moved onto itself");
+    assert_eq!(
+        broker.shift(from.clone(), from.clone(), 5).await?,
+        1,
+        "a queue may be moved onto itself"
+    );
     assert_eq!(bodies(broker, &from).await?, ["d"]);
     assert_eq!(broker.shift(free("empty"), to.clone(), 5).await?, 0);
     Ok(())
@@ -78,98 +123,223 @@ pub async fn moved_messages_come_last(store: &dyn Fixture) -> Result<()> {
 /// All or nothing: the messages go and the tasks come, and who comes later finds that it was done.
 pub async fn messages_become_tasks_once(store: &dyn Fixture) -> Result<()> {
     let (broker, queue) = (store.broker(), free("events"));
-    broker.put(queue.clone(), vec!["a".into(), "b".into(), "c".into()]).await?;
-    let seen = broker.look(Peek { queue: queue.clone(), after: 0, max: 2, wait: AT_ONCE }).await?;
-    let of = |messages: &[Message], names: &[&str]| Conversion {
+    broker
+        .put(queue.clone(), vec!["a".into(), "b".into(), "c".into()])
+        .await?;
+    let seen = broker
+        .look(PeekRequest {
+            queue: queue.clone(),
+            after: 0,
+            max: 2,
+            wait: AT_ONCE,
+        })
+        .await?;
+    let of = |messages: &[Message], names: &[&str]| MessageTransaction {
         queue: queue.clone(),
         messages: messages.to_vec(),
-        tasks: names.iter().map(|name| Submit::new(Spec { queue: format!("q-{name}"), ..spec(name) })).collect(),
+        tasks: names
+            .iter()
+            .map(|name| {
+                NewTask::new(TaskSpec {
+                    queue: format!("q-{name}"),
+                    ..spec(name)
+                })
+            })
+            .collect(),
         letters: Vec::new(),
     };
     // One for each of two, in queues of their own: partitions that nobody has heard of.
-    let made = broker.convert(of(&seen, &["x", "y"])).await?.expect("both are there");
+    let made = broker
+        .convert(of(&seen, &["x", "y"]))
+        .await?
+        .expect("both are there");
     assert_eq!(made.len(), 2);
     for (submitted, name) in made.iter().zip(["x", "y"]) {
-        let task = broker.task(submitted.tid()).await?.expect("it was submitted");
+        let task = broker
+            .task(submitted.tid())
+            .await?
+            .expect("it was submitted");
         assert_eq!(task.spec.queue, format!("q-{name}"));
     }
     assert_eq!(bodies(broker, &queue).await?, ["c"]);
-    assert_eq!(store.reopen().await.convert(of(&seen, &["x"])).await?, None, "somebody was faster");
-    let left = broker.look(Peek { queue: queue.clone(), after: 0, max: 9, wait: AT_ONCE }).await?;
+    assert_eq!(
+        store.reopen().await.convert(of(&seen, &["x"])).await?,
+        None,
+        "somebody was faster"
+    );
+    let left = broker
+        .look(PeekRequest {
+            queue: queue.clone(),
+            after: 0,
+            max: 9,
+            wait: AT_ONCE,
+        })
+        .await?;
     let both: Vec<Message> = seen.iter().take(1).chain(&left).cloned().collect();
-    assert_eq!(broker.convert(of(&both, &["x"])).await?, None, "one of them is gone, and so nothing is done");
+    assert_eq!(
+        broker.convert(of(&both, &["x"])).await?,
+        None,
+        "one of them is gone, and so nothing is done"
+    );
     assert_eq!(bodies(broker, &queue).await?, ["c"]);
-    assert_eq!(broker.convert(of(&left, &[])).await?, Some(Vec::new()), "of a message may become nothing");
-    assert!(bodies(broker, &queue).await?.is_empty() && depths(broker).await?.is_empty());
+    assert_eq!(
+        broker.convert(of(&left, &[])).await?,
+        Some(Vec::new()),
+        "of a message may become nothing"
+    );
+    assert!(bodies(broker, &queue).await?.is_empty() && queue_sizes(broker).await?.is_empty());
     // Many at once: each is converted by one of them.
     broker.put(queue.clone(), vec!["d".into()]).await?;
-    let last = broker.look(Peek { queue: queue.clone(), after: 0, max: 9, wait: AT_ONCE }).await?;
+    let last = broker
+        .look(PeekRequest {
+            queue: queue.clone(),
+            after: 0,
+            max: 9,
+            wait: AT_ONCE,
+        })
+        .await?;
     let (mut tries, mut made) = (Vec::new(), 0);
     for _ in 0..8 {
         let (another, conversion) = (store.reopen().await, of(&last, &["z"]));
-        tries.push(tokio::spawn(async move { another.convert(conversion).await }));
+        tries.push(tokio::spawn(
+            async move { another.convert(conversion).await },
+        ));
     }
     for attempt in tries {
         made += usize::from(attempt.await.expect("it does not panic")?.is_some());
     }
     assert_eq!(made, 1);
-    let wrong = Conversion { tasks: vec![Submit::new(Spec::command(Vec::<String>::new()))], ..of(&[], &[]) };
-    assert!(broker.convert(wrong).await.is_err(), "a task that cannot be run is refused");
+    let wrong = MessageTransaction {
+        tasks: vec![NewTask::new(TaskSpec::command(Vec::<String>::new()))],
+        ..of(&[], &[])
+    };
+    assert!(
+        broker.convert(wrong).await.is_err(),
+        "a task that cannot be run is refused"
+    );
     Ok(())
 }
 
 /// In the step in which the others go, and so once; also into the queue that those were in, and beside tasks that expire or are there already.
 pub async fn messages_become_others_once(store: &dyn Fixture) -> Result<()> {
     let (broker, queue) = (store.broker(), free("events"));
-    broker.put(queue.clone(), vec!["a".into(), "b".into()]).await?;
-    let seen = broker.look(Peek { queue: queue.clone(), after: 0, max: 9, wait: AT_ONCE }).await?;
-    let letter = |to: QueueName, body: &str| Letter { to, body: body.into() };
-    let keyed = Spec { unique_key: Some("k".into()), lifetime: Some(Span::secs(60)), ..spec("keyed") };
+    broker
+        .put(queue.clone(), vec!["a".into(), "b".into()])
+        .await?;
+    let seen = broker
+        .look(PeekRequest {
+            queue: queue.clone(),
+            after: 0,
+            max: 9,
+            wait: AT_ONCE,
+        })
+        .await?;
+    let letter = |to: QueueName, body: &str| NewMessage {
+        to,
+        body: body.into(),
+    };
+    let keyed = TaskSpec {
+        unique_key: Some("k".into()),
+        lifetime: Some(HumanDuration::secs(60)),
+        ..spec("keyed")
+    };
     let letters = vec![
         letter(free("dead"), "a \u{1f9f5}\n"),
         letter(queue.clone(), "c"),
         letter(free("dead"), ""),
         letter(queue.clone(), "d"),
     ];
-    let tasks = vec![Submit::new(keyed.clone()), Submit::new(spec("plain")), Submit::new(keyed)];
-    let of = Conversion { queue: queue.clone(), messages: seen.clone(), tasks, letters };
-    let wrong = Submit::new(Spec::command(Vec::<String>::new()));
-    let refused = broker.convert(Conversion { tasks: vec![wrong], ..of.clone() }).await;
-    assert!(refused.is_err() && bodies(broker, &free("dead")).await?.is_empty(), "nothing is done: {refused:?}");
+    let tasks = vec![
+        NewTask::new(keyed.clone()),
+        NewTask::new(spec("plain")),
+        NewTask::new(keyed),
+    ];
+    let of = MessageTransaction {
+        queue: queue.clone(),
+        messages: seen.clone(),
+        tasks,
+        letters,
+    };
+    let wrong = NewTask::new(TaskSpec::command(Vec::<String>::new()));
+    let refused = broker
+        .convert(MessageTransaction {
+            tasks: vec![wrong],
+            ..of.clone()
+        })
+        .await;
+    assert!(
+        refused.is_err() && bodies(broker, &free("dead")).await?.is_empty(),
+        "nothing is done: {refused:?}"
+    );
     let made = broker.convert(of.clone()).await?.expect("both are there");
     assert_eq!((made.len(), made[2].tid()), (3, made[0].tid()));
     for _ in 0..2 {
         assert_eq!(bodies(broker, &free("dead")).await?, ["a \u{1f9f5}\n", ""]);
         assert_eq!(bodies(broker, &queue).await?, ["c", "d"]);
-        assert_eq!(store.reopen().await.convert(of.clone()).await?, None, "somebody was faster");
+        assert_eq!(
+            store.reopen().await.convert(of.clone()).await?,
+            None,
+            "somebody was faster"
+        );
     }
     // Whoever waits for one hears of it, also if nothing else is changed.
     let waiting = store.reopen().await;
     let looks = tokio::spawn(async move { waiting.take(free("late"), 1, SOON).await });
-    let none = Conversion { queue: queue.clone(), messages: Vec::new(), tasks: Vec::new(), letters: Vec::new() };
-    let made = broker.convert(Conversion { letters: vec![letter(free("late"), "e")], ..none.clone() }).await?;
+    let none = MessageTransaction {
+        queue: queue.clone(),
+        messages: Vec::new(),
+        tasks: Vec::new(),
+        letters: Vec::new(),
+    };
+    let made = broker
+        .convert(MessageTransaction {
+            letters: vec![letter(free("late"), "e")],
+            ..none.clone()
+        })
+        .await?;
     assert_eq!(made, Some(Vec::new()));
     assert_eq!(texts(&looks.await.expect("it does not panic")?), ["e"]);
     // A control word is one, however it was put.
     let owner = worker(broker).await?;
-    let tid = submit(broker, Spec { priority: 9, ..spec("told") }).await?;
+    let tid = submit(
+        broker,
+        TaskSpec {
+            priority: 9,
+            ..spec("told")
+        },
+    )
+    .await?;
     assert_eq!(begin(broker, owner).await?.tid, tid);
-    broker.convert(Conversion { letters: vec![letter(ctrl_in(tid), "PING")], ..none }).await?;
-    assert_eq!(broker.controls(owner, SOON).await?, [Delivery { tid, body: "PING".into() }]);
+    broker
+        .convert(MessageTransaction {
+            letters: vec![letter(ctrl_in(tid), "PING")],
+            ..none
+        })
+        .await?;
+    assert_eq!(
+        broker.recv_commands(owner, SOON).await?,
+        [ControlDelivery {
+            tid,
+            body: "PING".into()
+        }]
+    );
     Ok(())
 }
 
 /// And no longer.
 pub async fn queues_exist_while_they_hold_something(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
-    assert!(depths(broker).await?.is_empty());
+    assert!(queue_sizes(broker).await?.is_empty());
     broker.put(free("a"), vec!["1".into(), "2".into()]).await?;
     broker.put(free("b"), vec!["3".into()]).await?;
     broker.put(free("c"), Vec::new()).await?;
-    assert_eq!(depths(broker).await?, [(free("a"), 2), (free("b"), 1)].into());
+    assert_eq!(
+        queue_sizes(broker).await?,
+        [(free("a"), 2), (free("b"), 1)].into()
+    );
     broker.take(free("a"), 2, AT_ONCE).await?;
     broker.shift(free("b"), free("d"), 1).await?;
-    assert_eq!(depths(broker).await?, [(free("d"), 1)].into());
+    assert_eq!(queue_sizes(broker).await?, [(free("d"), 1)].into());
     Ok(())
 }
 
@@ -187,9 +357,16 @@ pub async fn clearing_says_how_many(store: &dyn Fixture) -> Result<()> {
 /// By one of those who take at the same time.
 pub async fn each_message_is_taken_once(store: &dyn Fixture) -> Result<()> {
     let (broker, queue) = (store.broker(), free("jobs"));
-    let put = broker.put(queue.clone(), (0..200).map(|n| n.to_string()).collect()).await?;
+    let put = broker
+        .put(queue.clone(), (0..200).map(|n| n.to_string()).collect())
+        .await?;
     let mut takers: tokio::task::JoinSet<Result<Vec<Tid>>> = tokio::task::JoinSet::new();
-    for handle in [broker.clone(), store.reopen().await, broker.clone(), store.reopen().await] {
+    for handle in [
+        broker.clone(),
+        store.reopen().await,
+        broker.clone(),
+        store.reopen().await,
+    ] {
         let queue = queue.clone();
         takers.spawn(async move {
             let mut ids = Vec::new();
@@ -207,7 +384,10 @@ pub async fn each_message_is_taken_once(store: &dyn Fixture) -> Result<()> {
         taken.extend(ids.expect("takers do not panic")?);
     }
     assert_eq!(taken.len(), put.len());
-    assert_eq!(taken.into_iter().collect::<BTreeSet<_>>(), put.into_iter().collect());
+    assert_eq!(
+        taken.into_iter().collect::<BTreeSet<_>>(),
+        put.into_iter().collect()
+    );
     Ok(())
 }
 
@@ -216,7 +396,17 @@ pub async fn waiting_for_a_message_ends(store: &dyn Fixture) -> Result<()> {
     let (broker, queue, wait) = (store.broker(), free("jobs"), Duration::from_millis(60));
     let began = Instant::now();
     assert!(broker.take(queue.clone(), 1, wait).await?.is_empty());
-    assert!(broker.look(Peek { queue, after: 0, max: 1, wait }).await?.is_empty());
+    assert!(
+        broker
+            .look(PeekRequest {
+                queue,
+                after: 0,
+                max: 1,
+                wait
+            })
+            .await?
+            .is_empty()
+    );
     assert!(began.elapsed() >= 2 * wait);
     Ok(())
 }

@@ -16,7 +16,6 @@ pub mod managers;
 pub mod messages;
 pub mod model;
 pub mod output;
-pub mod own;
 pub mod purge;
 pub mod queues;
 pub mod reclaim;
@@ -25,6 +24,7 @@ pub mod release;
 pub mod resubmit;
 pub mod schedules;
 pub mod submit;
+pub mod submit_and_claim;
 pub mod tasks;
 pub mod wake;
 
@@ -61,13 +61,22 @@ pub trait Fixture: Send + Sync {
 const PATIENCE: Duration = Duration::from_secs(160);
 
 /// Runs one case on a store of its own.
-pub fn run<F: Fixture>(make: impl AsyncFnOnce() -> F, case: impl AsyncFnOnce(&dyn Fixture) -> Result<()>) {
+pub fn run<F: Fixture>(
+    make: impl AsyncFnOnce() -> F,
+    case: impl AsyncFnOnce(&dyn Fixture) -> Result<()>,
+) {
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
-    let runtime = runtime.worker_threads(2).enable_all().build().expect("the system gives this process threads");
+    let runtime = runtime
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .expect("the system gives this process threads");
     runtime.block_on(async {
         let store = make().await;
         let outcome = tokio::time::timeout(PATIENCE, Box::pin(case(&store))).await;
-        outcome.expect("the case comes to an end").expect("the engine does what it was asked to");
+        outcome
+            .expect("the case comes to an end")
+            .expect("the engine does what it was asked to");
     });
 }
 
@@ -92,7 +101,10 @@ pub fn run_all<T: Clone + Send + Sync>(cases: Vec<Case<T>>, store: &T) {
         }
     });
     let failed = failed.into_inner().expect("no holder panics");
-    assert!(failed.is_empty(), "these have failed, and said why above: {failed:?}");
+    assert!(
+        failed.is_empty(),
+        "these have failed, and said why above: {failed:?}"
+    );
 }
 
 /// How many cases that share a store run at the same time. Most of them wait most of the time.
@@ -123,7 +135,7 @@ macro_rules! conformance {
                 a_unique_key_is_kept_between_attempts
                 ids_increase_over_tasks_messages_and_events
             }
-            own {
+            submit_and_claim {
                 a_task_of_ones_own_is_claimed_at_once
                 nobody_else_can_claim_it_in_between
                 a_key_that_is_taken_registers_nobody

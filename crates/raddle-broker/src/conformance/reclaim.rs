@@ -3,16 +3,19 @@
 use std::time::{Duration, Instant};
 
 use raddle_core::{
-    Control, EventKind, Exit, Spec, State, Word,
-    settle::{LOSSES_ALLOWED, UNCHARGED_ATTEMPTS},
-    spec::Reserved,
-    worker::Beat,
+    ControlCommand, ControlMessage, ExitStatus, TaskEventKind, TaskSpec, TaskState,
+    next_step::{LOSSES_ALLOWED, UNCHARGED_ATTEMPTS},
+    spec::ReservedPolicy,
+    worker::Heartbeat,
 };
 
 use super::{Fixture, support::*};
 use crate::{
     Result,
-    request::{Chain, Delivery, Fence, Pulse, Reclaimed, Release, Verdict},
+    request::{
+        AttemptId, ChainRequest, CompletionOutcome, ControlDelivery, LeaseStatus, Reclaimed,
+        Release,
+    },
 };
 
 /// Its worker cannot have died of it.
@@ -20,16 +23,32 @@ pub async fn what_had_not_begun_goes_back_uncharged(store: &dyn Fixture) -> Resu
     let broker = store.broker();
     let owner = mortal(broker).await?;
     let tid = submit(broker, spec("task")).await?;
-    let fence = take(broker, owner).await?;
+    let attempt_id = take(broker, owner).await?;
     assert!(broker.reclaim().await?.is_empty(), "the lease holds");
     outlive(broker, owner).await?;
     let taken = store.reopen().await.reclaim().await?;
-    assert!(matches!(taken[..], [Reclaimed { fence: f, verdict: Verdict::Again(_) }] if f == fence), "{taken:?}");
+    assert!(
+        matches!(taken[..], [Reclaimed { attempt_id: f, outcome: CompletionOutcome::Again(_) }] if f == attempt_id),
+        "{taken:?}"
+    );
     let task = view(broker, tid).await?;
-    assert_eq!((task.state, task.attempt, task.losses), (State::Created, 1, 0));
-    assert_eq!(kinds(broker, tid).await?.last(), Some(&EventKind::Reclaimed));
+    assert_eq!(
+        (task.state, task.attempt, task.losses),
+        (TaskState::Created, 1, 0)
+    );
+    assert_eq!(
+        kinds(broker, tid).await?.last(),
+        Some(&TaskEventKind::Reclaimed)
+    );
     let other = worker(broker).await?;
-    assert_eq!(take(broker, other).await?, Fence { tid, attempt: 2, owner: other });
+    assert_eq!(
+        take(broker, other).await?,
+        AttemptId {
+            tid,
+            attempt: 2,
+            owner: other
+        }
+    );
     Ok(())
 }
 
@@ -42,11 +61,17 @@ pub async fn what_had_begun_counts_as_lost(store: &dyn Fixture) -> Result<()> {
     outlive(broker, owner).await?;
     assert_eq!(broker.reclaim().await?.len(), 1);
     let task = view(broker, tid).await?;
-    assert_eq!((task.state, task.attempt, task.failures, task.losses), (State::Created, 1, 0, 1));
+    assert_eq!(
+        (task.state, task.attempt, task.failures, task.losses),
+        (TaskState::Created, 1, 0, 1)
+    );
     assert!(task.run_at.is_none(), "a loss costs no pause");
     let events = broker.events(Some(0), Some(tid), 10, AT_ONCE).await?;
     let last = events.last().expect("there are events");
-    assert_eq!((last.event, last.attempt, last.worker), (EventKind::Reclaimed, 1, Some(owner)));
+    assert_eq!(
+        (last.event, last.attempt, last.worker),
+        (TaskEventKind::Reclaimed, 1, Some(owner))
+    );
     assert_eq!(last.detail, Some(format!("worker {owner} is gone")));
     Ok(())
 }
@@ -59,28 +84,57 @@ pub async fn a_task_that_kills_its_workers_is_dead_lettered(store: &dyn Fixture)
     for attempt in 1..=LOSSES_ALLOWED {
         let victim = mortal(broker).await?;
         owner = Some(victim);
-        assert_eq!(begin(broker, victim).await?, Fence { tid, attempt, owner: victim });
+        assert_eq!(
+            begin(broker, victim).await?,
+            AttemptId {
+                tid,
+                attempt,
+                owner: victim
+            }
+        );
         outlive(broker, victim).await?;
         let taken = broker.reclaim().await?;
-        assert_eq!(matches!(taken[0].verdict, Verdict::Done(State::Failed)), attempt == LOSSES_ALLOWED, "{taken:?}");
+        assert_eq!(
+            matches!(taken[0].outcome, CompletionOutcome::Done(TaskState::Failed)),
+            attempt == LOSSES_ALLOWED,
+            "{taken:?}"
+        );
     }
     let task = view(broker, tid).await?;
-    assert_eq!((task.state, task.dead, task.losses), (State::Failed, true, LOSSES_ALLOWED));
+    assert_eq!(
+        (task.state, task.dead, task.losses),
+        (TaskState::Failed, true, LOSSES_ALLOWED)
+    );
     let message = format!("worker {} is gone", owner.expect("there were victims"));
-    assert_eq!(task.report.map(|report| report.exit), Some(Exit::Lost { message: message.clone() }));
-    assert_eq!(kinds(broker, tid).await?.last(), Some(&EventKind::Failed));
+    assert_eq!(
+        task.report.map(|report| report.exit),
+        Some(ExitStatus::WorkerLost {
+            message: message.clone()
+        })
+    );
+    assert_eq!(
+        kinds(broker, tid).await?.last(),
+        Some(&TaskEventKind::Failed)
+    );
     assert_eq!(last_detail(broker, tid).await?, Some(message));
     Ok(())
 }
 
 /// One that takes its worker along before that can say that it runs looks innocent each time.
-pub async fn a_task_that_never_gets_to_begin_is_not_believed_for_ever(store: &dyn Fixture) -> Result<()> {
+pub async fn a_task_that_never_gets_to_begin_is_not_believed_for_ever(
+    store: &dyn Fixture,
+) -> Result<()> {
     let broker = store.broker();
     let tid = submit(broker, spec("sudden")).await?;
     let owner = worker(broker).await?;
     for _ in 0..UNCHARGED_ATTEMPTS {
-        let fence = take(broker, owner).await?;
-        broker.release(vec![Release { fence, reason: "to spend attempts".into() }]).await?;
+        let attempt_id = take(broker, owner).await?;
+        broker
+            .release(vec![Release {
+                attempt_id,
+                reason: "to spend attempts".into(),
+            }])
+            .await?;
     }
     for losses in 1..=LOSSES_ALLOWED {
         let victim = mortal(broker).await?;
@@ -89,7 +143,7 @@ pub async fn a_task_that_never_gets_to_begin_is_not_believed_for_ever(store: &dy
         broker.reclaim().await?;
         assert_eq!(view(broker, tid).await?.losses, losses);
     }
-    assert_eq!(view(broker, tid).await?.state, State::Failed);
+    assert_eq!(view(broker, tid).await?.state, TaskState::Failed);
     Ok(())
 }
 
@@ -101,9 +155,14 @@ pub async fn the_worker_itself_has_failed(store: &dyn Fixture) -> Result<()> {
     assert!(broker.reclaim().await?.is_empty(), "it had nothing");
     assert!(broker.workers().await?.is_empty());
     let task = view(broker, owner).await?;
-    assert_eq!((task.state, task.dead), (State::Failed, false));
+    assert_eq!((task.state, task.dead), (TaskState::Failed, false));
     let exit = task.report.map(|report| report.exit);
-    assert_eq!(exit, Some(Exit::Lost { message: format!("worker {owner} is gone") }));
+    assert_eq!(
+        exit,
+        Some(ExitStatus::WorkerLost {
+            message: format!("worker {owner} is gone")
+        })
+    );
     Ok(())
 }
 
@@ -113,25 +172,28 @@ pub async fn a_long_task_on_a_live_worker_is_never_taken(store: &dyn Fixture) ->
     let ttl = Duration::from_millis(1500);
     let owner = broker.register(info("busy"), ttl).await?;
     let tid = submit(broker, spec("long")).await?;
-    let fence = begin(broker, owner).await?;
-    let heart = broker.heart(owner, ttl);
+    let attempt_id = begin(broker, owner).await?;
+    let renewer = broker.renewer(owner, ttl);
     let until = Instant::now() + 2 * ttl;
-    let beating = std::thread::spawn(move || beat_until(heart, until));
+    let beating = std::thread::spawn(move || beat_until(renewer, until));
     while Instant::now() < until {
         assert!(other.reclaim().await?.is_empty());
         tokio::time::sleep(ttl / 8).await;
     }
     beating.join().expect("the worker was never taken for dead");
     assert_eq!(view(broker, tid).await?.losses, 0);
-    assert_eq!(end(broker, fence, success()).await?, Verdict::Done(State::Completed));
+    assert_eq!(
+        end(broker, attempt_id, success()).await?,
+        CompletionOutcome::Done(TaskState::Completed)
+    );
     Ok(())
 }
 
 /// As a worker does it: a beat that did not come through is followed by the next.
-fn beat_until(mut heart: Box<dyn crate::Heart>, until: Instant) {
+fn beat_until(mut renewer: Box<dyn crate::LeaseRenewer>, until: Instant) {
     while Instant::now() < until {
-        match heart.beat(Beat::default()) {
-            Ok(pulse) => assert_eq!(pulse, Pulse::Alive(Vec::new())),
+        match renewer.heartbeat(Heartbeat::default()) {
+            Ok(pulse) => assert_eq!(pulse, LeaseStatus::Alive(Vec::new())),
             Err(error) => assert!(error.is_retryable(), "the engine takes beats: {error:?}"),
         }
         std::thread::sleep(Duration::from_millis(100));
@@ -148,11 +210,27 @@ pub async fn a_late_finish_is_refused_counted_and_logged(store: &dyn Fixture) ->
     broker.reclaim().await?;
     let other = worker(broker).await?;
     let second = begin(broker, other).await?;
-    assert_eq!(end(broker, lost, failure()).await?, Verdict::Stale);
+    assert_eq!(
+        end(broker, lost, failure()).await?,
+        CompletionOutcome::Stale
+    );
     let summary = broker.summary().await?;
-    assert_eq!((summary.reclaims, summary.stale_writes, summary.states[&State::Running]), (1, 1, 1));
-    assert_eq!(kinds(broker, tid).await?.last(), Some(&EventKind::StaleWrite));
-    assert_eq!(end(broker, second, success()).await?, Verdict::Done(State::Completed));
+    assert_eq!(
+        (
+            summary.reclaims,
+            summary.stale_writes,
+            summary.states[&TaskState::Running]
+        ),
+        (1, 1, 1)
+    );
+    assert_eq!(
+        kinds(broker, tid).await?.last(),
+        Some(&TaskEventKind::StaleWrite)
+    );
+    assert_eq!(
+        end(broker, second, success()).await?,
+        CompletionOutcome::Done(TaskState::Completed)
+    );
     Ok(())
 }
 
@@ -163,15 +241,20 @@ pub async fn a_late_beat_has_expired(store: &dyn Fixture) -> Result<()> {
     let tid = submit(broker, spec("task")).await?;
     begin(broker, owner).await?;
     outlive(broker, owner).await?;
-    let mut heart = broker.heart(owner, TTL);
-    let beats = std::thread::spawn(move || [heart.beat(Beat::default()), heart.beat(Beat::default())]);
+    let mut renewer = broker.renewer(owner, TTL);
+    let beats = std::thread::spawn(move || {
+        [
+            renewer.heartbeat(Heartbeat::default()),
+            renewer.heartbeat(Heartbeat::default()),
+        ]
+    });
     for pulse in beats.join().expect("a late beat is no reason to panic") {
-        assert_eq!(pulse?, Pulse::Expired);
+        assert_eq!(pulse?, LeaseStatus::Expired);
     }
     let task = view(broker, tid).await?;
-    assert_eq!((task.state, task.losses), (State::Created, 1));
+    assert_eq!((task.state, task.losses), (TaskState::Created, 1));
     assert!(broker.workers().await?.is_empty());
-    assert_eq!(view(broker, owner).await?.state, State::Failed);
+    assert_eq!(view(broker, owner).await?.state, TaskState::Failed);
     Ok(())
 }
 
@@ -180,20 +263,30 @@ pub async fn a_beat_takes_back_from_others(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let (owner, other) = (mortal(broker).await?, worker(broker).await?);
     submit(broker, spec("task")).await?;
-    let fence = begin(broker, owner).await?;
+    let attempt_id = begin(broker, owner).await?;
     outlive(broker, owner).await?;
     let handle = store.reopen().await;
-    let (mut heart, mut taken) = (handle.heart(other, TTL), Vec::new());
+    let (mut renewer, mut taken) = (handle.renewer(other, TTL), Vec::new());
     // A beat says what is taken as far as it knows by then: one that has no time to wait for it says nothing.
-    while taken.is_empty() && view(broker, fence.tid).await?.state != State::Created {
-        let beat = std::thread::scope(|scope| scope.spawn(|| heart.beat(Beat::default())).join());
-        match beat.expect("a beat does not panic")? {
-            Pulse::Alive(more) => taken.extend(more),
+    while taken.is_empty() && view(broker, attempt_id.tid).await?.state != TaskState::Created {
+        let heartbeat = std::thread::scope(|scope| {
+            scope
+                .spawn(|| renewer.heartbeat(Heartbeat::default()))
+                .join()
+        });
+        match heartbeat.expect("a beat does not panic")? {
+            LeaseStatus::Alive(more) => taken.extend(more),
             pulse => panic!("its lease is long: {pulse:?}"),
         }
     }
-    assert!(taken.iter().all(|taken| taken.fence == fence), "{taken:?}");
-    assert_eq!(view(broker, fence.tid).await?.state, State::Created);
+    assert!(
+        taken.iter().all(|taken| taken.attempt_id == attempt_id),
+        "{taken:?}"
+    );
+    assert_eq!(
+        view(broker, attempt_id.tid).await?.state,
+        TaskState::Created
+    );
     Ok(())
 }
 
@@ -206,7 +299,11 @@ pub async fn each_task_is_taken_back_once(store: &dyn Fixture) -> Result<()> {
     assert_eq!(claimed.len(), 40);
     outlive(broker, owner).await?;
     let (a, b, c) = tokio::join!(broker.reclaim(), other.reclaim(), broker.reclaim());
-    let mut taken: Vec<_> = [a?, b?, c?].concat().iter().map(|taken| taken.fence.tid).collect();
+    let mut taken: Vec<_> = [a?, b?, c?]
+        .concat()
+        .iter()
+        .map(|taken| taken.attempt_id.tid)
+        .collect();
     taken.sort();
     assert_eq!(taken, tids);
     Ok(())
@@ -218,53 +315,115 @@ pub async fn words_to_a_lost_attempt_hold_for_the_task(store: &dyn Fixture) -> R
     let owner = mortal(broker).await?;
     let tid = submit(broker, spec("task")).await?;
     begin(broker, owner).await?;
-    broker.control(tid, Control::new(Word::Stop)).await?;
+    broker
+        .control(tid, ControlMessage::new(ControlCommand::Stop))
+        .await?;
     outlive(broker, owner).await?;
     let taken = broker.reclaim().await?;
-    assert_eq!(taken[0].verdict, Verdict::Done(State::Cancelled));
-    assert_eq!(view(broker, tid).await?.state, State::Cancelled);
+    assert_eq!(
+        taken[0].outcome,
+        CompletionOutcome::Done(TaskState::Cancelled)
+    );
+    assert_eq!(view(broker, tid).await?.state, TaskState::Cancelled);
     assert!(bodies(broker, &ctrl_in(tid)).await?.is_empty());
     Ok(())
 }
 
 /// A word that its worker has heard, and did not live to obey either: whoever sent it was told that it is.
-pub async fn words_that_a_lost_worker_has_heard_hold_for_the_task(store: &dyn Fixture) -> Result<()> {
+pub async fn words_that_a_lost_worker_has_heard_hold_for_the_task(
+    store: &dyn Fixture,
+) -> Result<()> {
     let broker = store.broker();
-    let stop = Control::new(Word::Stop);
-    let again = Control { requeue: true, ..stop.clone() };
-    let (kill, pause) = (Control::new(Word::Kill), Control::new(Word::Pause));
+    let stop = ControlMessage::new(ControlCommand::Stop);
+    let again = ControlMessage {
+        requeue: true,
+        ..stop.clone()
+    };
+    let (kill, pause) = (
+        ControlMessage::new(ControlCommand::Kill),
+        ControlMessage::new(ControlCommand::Pause),
+    );
     let cases = [
-        (Reserved::Clear, vec![stop.clone()], State::Cancelled),
-        (Reserved::Clear, vec![stop.clone(), pause.clone()], State::Cancelled),
-        (Reserved::Requeue, vec![stop.clone(), kill, stop.clone(), again.clone()], State::Killed),
-        (Reserved::Requeue, vec![stop], State::Created),
-        (Reserved::Clear, vec![again, pause], State::Created),
+        (
+            ReservedPolicy::Clear,
+            vec![stop.clone()],
+            TaskState::Cancelled,
+        ),
+        (
+            ReservedPolicy::Clear,
+            vec![stop.clone(), pause.clone()],
+            TaskState::Cancelled,
+        ),
+        (
+            ReservedPolicy::Requeue,
+            vec![stop.clone(), kill, stop.clone(), again.clone()],
+            TaskState::Killed,
+        ),
+        (ReservedPolicy::Requeue, vec![stop], TaskState::Created),
+        (
+            ReservedPolicy::Clear,
+            vec![again, pause],
+            TaskState::Created,
+        ),
     ];
     let owner = mortal(broker).await?;
     let mut told = Vec::new();
     for (on_stop, words, end) in cases {
-        let tid = submit(broker, Spec { on_stop, ..spec("task") }).await?;
-        let fence = begin(broker, owner).await?;
-        broker.chain(Chain { fence, tasks: vec![spec("never")], told: None }).await?;
+        let tid = submit(
+            broker,
+            TaskSpec {
+                on_stop,
+                ..spec("task")
+            },
+        )
+        .await?;
+        let attempt_id = begin(broker, owner).await?;
+        broker
+            .chain(ChainRequest {
+                attempt_id,
+                tasks: vec![spec("never")],
+                told: None,
+            })
+            .await?;
         for word in &words {
             broker.control(tid, word.clone()).await?;
-            let heard = broker.controls(owner, SOON).await?;
-            assert_eq!(heard, [Delivery { tid, body: word.to_text() }]);
+            let heard = broker.recv_commands(owner, SOON).await?;
+            assert_eq!(
+                heard,
+                [ControlDelivery {
+                    tid,
+                    body: word.to_text()
+                }]
+            );
         }
-        broker.paused(fence, false).await?;
+        broker.paused(attempt_id, false).await?;
         told.push((tid, words, end));
     }
     outlive(broker, owner).await?;
     assert_eq!(store.reopen().await.reclaim().await?.len(), told.len());
     for (tid, words, end) in told {
         let task = view(broker, tid).await?;
-        assert_eq!((task.state, task.attempt, task.paused), (end, 1, false), "{words:?}");
-        assert!(bodies(broker, &ctrl_out(tid)).await?.is_empty(), "{words:?}");
+        assert_eq!(
+            (task.state, task.attempt, task.paused),
+            (end, 1, false),
+            "{words:?}"
+        );
+        assert!(
+            bodies(broker, &ctrl_out(tid)).await?.is_empty(),
+            "{words:?}"
+        );
     }
-    assert_eq!(broker.summary().await?.ready.values().sum::<u64>(), 2, "nothing has followed what did not succeed");
+    assert_eq!(
+        broker.summary().await?.ready.values().sum::<u64>(),
+        2,
+        "nothing has followed what did not succeed"
+    );
     // It held for that attempt: the next is nobody's to be stopped.
     let other = worker(broker).await?;
-    let fence = begin(broker, other).await?;
-    assert!(matches!(release(broker, fence).await?, Verdict::Again(_)));
+    let attempt_id = begin(broker, other).await?;
+    assert!(matches!(
+        release(broker, attempt_id).await?,
+        CompletionOutcome::Again(_)
+    ));
     Ok(())
 }

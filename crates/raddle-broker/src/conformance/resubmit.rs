@@ -1,29 +1,53 @@
 //! A finished task once more.
 
-use raddle_core::{Span, Spec, State};
+use raddle_core::{HumanDuration, TaskSpec, TaskState};
 
 use super::{Fixture, support::*};
 use crate::{
     Error, Result,
-    request::{Submit, TaskFilter},
+    request::{NewTask, TaskFilter},
 };
 
 /// The same spec but for its time, and it says what it is.
 pub async fn a_finished_task_runs_again_as_a_new_one(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let owner = worker(broker).await?;
-    let parent = submit(broker, Spec { queue: "other".into(), ..spec("parent") }).await?;
-    let given = Spec { delay: Some(Span::millis(20)), priority: 8, ..spec("task") };
-    let old = broker.submit(vec![Submit { spec: given.clone(), parent: Some(parent) }]).await?[0].tid();
+    let parent = submit(
+        broker,
+        TaskSpec {
+            queue: "other".into(),
+            ..spec("parent")
+        },
+    )
+    .await?;
+    let given = TaskSpec {
+        delay: Some(HumanDuration::millis(20)),
+        priority: 8,
+        ..spec("task")
+    };
+    let old = broker
+        .submit(vec![NewTask {
+            spec: given.clone(),
+            parent: Some(parent),
+        }])
+        .await?[0]
+        .tid();
     end(broker, begin(broker, owner).await?, success()).await?;
     let new = broker.resubmit(old, false).await?;
     assert!(new > old);
     let task = view(broker, new).await?;
-    assert_eq!((task.state, task.attempt, task.parent, task.run_at), (State::Created, 0, Some(parent), None));
+    assert_eq!(
+        (task.state, task.attempt, task.parent, task.run_at),
+        (TaskState::Created, 0, Some(parent), None)
+    );
     assert_eq!(task.spec.metadata["retry_of"], old.to_string());
-    let expected = Spec { delay: None, metadata: task.spec.metadata.clone(), ..given };
+    let expected = TaskSpec {
+        delay: None,
+        metadata: task.spec.metadata.clone(),
+        ..given
+    };
     assert_eq!(task.spec, expected);
-    assert_eq!(view(broker, old).await?.state, State::Completed);
+    assert_eq!(view(broker, old).await?.state, TaskState::Completed);
     assert_eq!(take(broker, owner).await?.tid, new);
     Ok(())
 }
@@ -33,15 +57,22 @@ pub async fn an_unfinished_task_is_not_submitted_again(store: &dyn Fixture) -> R
     let broker = store.broker();
     let owner = worker(broker).await?;
     let tid = submit(broker, spec("task")).await?;
-    for state in [State::Created, State::Spawning] {
+    for state in [TaskState::Created, TaskState::Spawning] {
         let refused = broker.resubmit(tid, false).await;
-        assert!(matches!(refused, Err(Error::Unfinished(t, s)) if t == tid && s == state), "{refused:?}");
-        if state == State::Created {
+        assert!(
+            matches!(refused, Err(Error::Unfinished(t, s)) if t == tid && s == state),
+            "{refused:?}"
+        );
+        if state == TaskState::Created {
             take(broker, owner).await?;
         }
     }
-    let unknown = raddle_core::Tid::from_u64(1_500_000_000_000_000_000).expect("in the range of ids");
-    assert!(matches!(broker.resubmit(unknown, false).await, Err(Error::NotFound(_))));
+    let unknown =
+        raddle_core::Tid::from_u64(1_500_000_000_000_000_000).expect("in the range of ids");
+    assert!(matches!(
+        broker.resubmit(unknown, false).await,
+        Err(Error::NotFound(_))
+    ));
     assert_eq!(broker.tasks(TaskFilter::default()).await?.len(), 1);
     Ok(())
 }
@@ -55,7 +86,7 @@ pub async fn a_dead_task_leaves_the_dead_letter_queue(store: &dyn Fixture) -> Re
     assert!(view(broker, old).await?.dead);
     broker.resubmit(old, false).await?;
     let task = view(broker, old).await?;
-    assert_eq!((task.dead, task.state), (false, State::Failed));
+    assert_eq!((task.dead, task.state), (false, TaskState::Failed));
     assert_eq!(broker.summary().await?.dead, 0);
     Ok(())
 }
@@ -64,14 +95,22 @@ pub async fn a_dead_task_leaves_the_dead_letter_queue(store: &dyn Fixture) -> Re
 pub async fn a_dead_letter_is_submitted_again_once(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let owner = worker(broker).await?;
-    for given in [spec("task"), Spec { unique_key: Some("k".into()), lifetime: Some(Span::secs(60)), ..spec("keyed") }]
-    {
+    for given in [
+        spec("task"),
+        TaskSpec {
+            unique_key: Some("k".into()),
+            lifetime: Some(HumanDuration::secs(60)),
+            ..spec("keyed")
+        },
+    ] {
         let old = submit(broker, given).await?;
         end(broker, begin(broker, owner).await?, failure()).await?;
         let mut tries = Vec::new();
         for _ in 0..8 {
             let another = store.reopen().await;
-            tries.push(tokio::spawn(async move { another.resubmit(old, true).await }));
+            tries.push(tokio::spawn(
+                async move { another.resubmit(old, true).await },
+            ));
         }
         let mut made = Vec::new();
         for attempt in tries {
@@ -83,11 +122,20 @@ pub async fn a_dead_letter_is_submitted_again_once(store: &dyn Fixture) -> Resul
         }
         assert_eq!(made.len(), 1);
         let refused = broker.resubmit(old, true).await;
-        assert!(matches!(refused, Err(Error::NotDead(tid)) if tid == old), "{refused:?}");
+        assert!(
+            matches!(refused, Err(Error::NotDead(tid)) if tid == old),
+            "{refused:?}"
+        );
         end(broker, begin(broker, owner).await?, success()).await?;
         let done = broker.resubmit(made[0], true).await;
-        assert!(matches!(done, Err(Error::NotDead(tid)) if tid == made[0]), "{done:?}");
-        assert!(broker.resubmit(old, false).await? > made[0], "whoever asks for it by its id means it");
+        assert!(
+            matches!(done, Err(Error::NotDead(tid)) if tid == made[0]),
+            "{done:?}"
+        );
+        assert!(
+            broker.resubmit(old, false).await? > made[0],
+            "whoever asks for it by its id means it"
+        );
         end(broker, begin(broker, owner).await?, success()).await?;
     }
     Ok(())
@@ -97,7 +145,10 @@ pub async fn a_dead_letter_is_submitted_again_once(store: &dyn Fixture) -> Resul
 pub async fn a_dead_task_whose_key_is_taken_stays_dead(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let owner = worker(broker).await?;
-    let keyed = || Spec { unique_key: Some("k".into()), ..spec("task") };
+    let keyed = || TaskSpec {
+        unique_key: Some("k".into()),
+        ..spec("task")
+    };
     let mut dead = Vec::new();
     for _ in 0..2 {
         dead.push(submit(broker, keyed()).await?);
@@ -105,10 +156,22 @@ pub async fn a_dead_task_whose_key_is_taken_stays_dead(store: &dyn Fixture) -> R
     }
     let holder = broker.resubmit(dead[0], false).await?;
     let refused = broker.resubmit(dead[1], false).await;
-    assert!(matches!(refused, Err(Error::KeyTaken { tid, holder: h }) if tid == dead[1] && h == holder), "{refused:?}");
+    assert!(
+        matches!(refused, Err(Error::KeyTaken { tid, holder: h }) if tid == dead[1] && h == holder),
+        "{refused:?}"
+    );
     assert!(view(broker, dead[1]).await?.dead);
     assert_eq!(broker.summary().await?.dead, 1);
-    assert_eq!(broker.tasks(TaskFilter { dead: true, ..TaskFilter::default() }).await?.len(), 1);
+    assert_eq!(
+        broker
+            .tasks(TaskFilter {
+                dead: true,
+                ..TaskFilter::default()
+            })
+            .await?
+            .len(),
+        1
+    );
     end(broker, begin(broker, owner).await?, success()).await?;
     broker.resubmit(dead[1], false).await?;
     assert_eq!(broker.summary().await?.dead, 0);

@@ -4,15 +4,19 @@ use std::{collections::BTreeMap, time::Duration};
 
 use jiff::Timestamp;
 use raddle_core::{
-    CapSet, EventKind, Exit, QueueName, Report, Retry, Span, Spec, TaskView, Tid,
-    queue_name::Port,
-    worker::{Beat, WorkerInfo},
+    AttemptReport, CapSet, ExitStatus, HumanDuration, QueueName, RetryPolicy, TaskEventKind,
+    TaskSpec, TaskView, Tid,
+    queue_name::TaskQueue,
+    worker::{Heartbeat, WorkerInfo},
 };
 
 use super::Handle;
 use crate::{
-    Detail, Error, Result,
-    request::{Claim, ClaimRequest, Fence, Finish, Pulse, Release, Started, Submit, Verdict},
+    Error, Result, SummaryDetail,
+    request::{
+        AttemptId, AttemptStarted, ClaimRequest, Completion, CompletionOutcome, LeaseStatus,
+        LeasedTask, NewTask, Release,
+    },
 };
 
 /// Not to wait.
@@ -27,22 +31,45 @@ pub(super) const SHORT_TTL: Duration = Duration::from_millis(300);
 const TAKEOVER: Duration = Duration::from_millis(300);
 
 /// What a summary takes to count tasks that wait by kind.
-pub(super) const KINDS: Detail = Detail { finished: false, kinds: true, messages: false, batches: false, batch: None };
+pub(super) const KINDS: SummaryDetail = SummaryDetail {
+    finished: false,
+    kinds: true,
+    messages: false,
+    batches: false,
+    batch: None,
+};
 
 /// How many messages each queue holds.
-pub(super) async fn depths(broker: &Handle) -> Result<BTreeMap<QueueName, u64>> {
-    Ok(broker.summarize(Detail { messages: true, ..Detail::default() }).await?.messages)
+pub(super) async fn queue_sizes(broker: &Handle) -> Result<BTreeMap<QueueName, u64>> {
+    Ok(broker
+        .summarize(SummaryDetail {
+            messages: true,
+            ..SummaryDetail::default()
+        })
+        .await?
+        .messages)
 }
 
 /// A task that needs nothing.
-pub(super) fn spec(name: &str) -> Spec {
-    Spec { name: Some(name.into()), ..Spec::command(["true"]) }
+pub(super) fn spec(name: &str) -> TaskSpec {
+    TaskSpec {
+        name: Some(name.into()),
+        ..TaskSpec::command(["true"])
+    }
 }
 
 /// A task that may fail `attempts` times, with `base` between attempts.
-pub(super) fn retrying(attempts: u32, base: Span) -> Spec {
-    let retry = Retry { attempts, base, jitter: 0.0, ..Retry::default() };
-    Spec { retry, ..spec("retrying") }
+pub(super) fn retrying(attempts: u32, base: HumanDuration) -> TaskSpec {
+    let retry = RetryPolicy {
+        attempts,
+        base,
+        jitter: 0.0,
+        ..RetryPolicy::default()
+    };
+    TaskSpec {
+        retry,
+        ..spec("retrying")
+    }
 }
 
 pub(super) fn caps(text: &str) -> CapSet {
@@ -54,19 +81,21 @@ pub(super) fn free(name: &str) -> QueueName {
 }
 
 pub(super) fn ctrl_in(tid: Tid) -> QueueName {
-    QueueName::Task(tid, Port::CtrlIn)
+    QueueName::Task(tid, TaskQueue::CtrlIn)
 }
 
 pub(super) fn ctrl_out(tid: Tid) -> QueueName {
-    QueueName::Task(tid, Port::CtrlOut)
+    QueueName::Task(tid, TaskQueue::CtrlOut)
 }
 
-pub(super) async fn submit(broker: &Handle, spec: Spec) -> Result<Tid> {
+pub(super) async fn submit(broker: &Handle, spec: TaskSpec) -> Result<Tid> {
     Ok(submit_all(broker, vec![spec]).await?[0])
 }
 
-pub(super) async fn submit_all(broker: &Handle, specs: Vec<Spec>) -> Result<Vec<Tid>> {
-    let stored = broker.submit(specs.into_iter().map(Submit::new).collect()).await?;
+pub(super) async fn submit_all(broker: &Handle, specs: Vec<TaskSpec>) -> Result<Vec<Tid>> {
+    let stored = broker
+        .submit(specs.into_iter().map(NewTask::new).collect())
+        .await?;
     Ok(stored.into_iter().map(|stored| stored.tid()).collect())
 }
 
@@ -90,7 +119,7 @@ pub(super) async fn worker(broker: &Handle) -> Result<Tid> {
 pub(super) async fn mortal(broker: &Handle) -> Result<Tid> {
     loop {
         let worker = broker.register(info("mortal"), SHORT_TTL).await?;
-        if matches!(renew(broker, worker, TTL)?, Pulse::Alive(_)) {
+        if matches!(renew(broker, worker, TTL)?, LeaseStatus::Alive(_)) {
             return Ok(worker);
         }
     }
@@ -109,75 +138,122 @@ pub(super) async fn pass_lease() {
 }
 
 /// Renews a lease for `ttl` from now, on a plain thread as workers do, with as many tries as it takes.
-fn renew(broker: &Handle, worker: Tid, ttl: Duration) -> Result<Pulse> {
-    let mut heart = broker.heart(worker, ttl);
-    let beat = move || {
+fn renew(broker: &Handle, worker: Tid, ttl: Duration) -> Result<LeaseStatus> {
+    let mut renewer = broker.renewer(worker, ttl);
+    let heartbeat = move || {
         loop {
-            match heart.beat(Beat::default()) {
+            match renewer.heartbeat(Heartbeat::default()) {
                 Err(error) if error.is_retryable() => {}
                 renewed => return renewed,
             }
         }
     };
-    std::thread::spawn(beat).join().expect("a beat does not panic")
+    std::thread::spawn(heartbeat)
+        .join()
+        .expect("a beat does not panic")
 }
 
 /// A request for one task that needs nothing, at once.
 pub(super) fn request(owner: Tid) -> ClaimRequest {
-    ClaimRequest { owner, caps: CapSet::new(), queues: vec!["default".into()], only: None, max: 1, wait: AT_ONCE }
+    ClaimRequest {
+        owner,
+        caps: CapSet::new(),
+        queues: vec!["default".into()],
+        only: None,
+        max: 1,
+        wait: AT_ONCE,
+    }
 }
 
 /// Takes up to `max` tasks that are ready now.
-pub(super) async fn claim(broker: &Handle, owner: Tid, max: u32) -> Result<Vec<Claim>> {
-    broker.claim(ClaimRequest { max, ..request(owner) }).await
+pub(super) async fn claim(broker: &Handle, owner: Tid, max: u32) -> Result<Vec<LeasedTask>> {
+    broker
+        .claim(ClaimRequest {
+            max,
+            ..request(owner)
+        })
+        .await
 }
 
 /// The names of up to `max` tasks that are ready now, in the order in which they are given.
 pub(super) async fn claim_names(broker: &Handle, request: ClaimRequest) -> Result<Vec<String>> {
     let claims = broker.claim(request).await?;
-    Ok(claims.iter().map(|claim| claim.spec.display_name().into()).collect())
+    Ok(claims
+        .iter()
+        .map(|claim| claim.spec.display_name().into())
+        .collect())
 }
 
 /// Takes the one task that is there or comes soon.
-pub(super) async fn take(broker: &Handle, owner: Tid) -> Result<Fence> {
-    let claims = broker.claim(ClaimRequest { wait: SOON, ..request(owner) }).await?;
-    Ok(claims.first().expect("a task is there to be claimed").fence)
+pub(super) async fn take(broker: &Handle, owner: Tid) -> Result<AttemptId> {
+    let claims = broker
+        .claim(ClaimRequest {
+            wait: SOON,
+            ..request(owner)
+        })
+        .await?;
+    Ok(claims
+        .first()
+        .expect("a task is there to be claimed")
+        .attempt_id)
 }
 
 /// Takes the one task that is there or comes soon, and begins it.
-pub(super) async fn begin(broker: &Handle, owner: Tid) -> Result<Fence> {
-    let fence = take(broker, owner).await?;
-    broker.started(vec![Started { fence, pid: Some(4711) }]).await?;
-    Ok(fence)
+pub(super) async fn begin(broker: &Handle, owner: Tid) -> Result<AttemptId> {
+    let attempt_id = take(broker, owner).await?;
+    broker
+        .started(vec![AttemptStarted {
+            attempt_id,
+            pid: Some(4711),
+        }])
+        .await?;
+    Ok(attempt_id)
 }
 
 /// The account of an attempt that ran.
-pub(super) fn report(exit: Exit) -> Report {
+pub(super) fn report(exit: ExitStatus) -> AttemptReport {
     let now = Timestamp::now();
-    Report { started_at: Some(now), ..Report::bare(exit, now) }
+    AttemptReport {
+        started_at: Some(now),
+        ..AttemptReport::bare(exit, now)
+    }
 }
 
 /// The end of an attempt that ran and wrote nothing.
-pub fn finish(fence: Fence, exit: Exit) -> Finish {
-    Finish { fence, report: report(exit), stdout: Vec::new(), stderr: Vec::new() }
+pub fn finish(attempt_id: AttemptId, exit: ExitStatus) -> Completion {
+    Completion {
+        attempt_id,
+        report: report(exit),
+        stdout: Vec::new(),
+        stderr: Vec::new(),
+    }
 }
 
 /// Ends one attempt.
-pub(super) async fn end(broker: &Handle, fence: Fence, exit: Exit) -> Result<Verdict> {
-    Ok(broker.finish(vec![finish(fence, exit)]).await?[0])
+pub(super) async fn end(
+    broker: &Handle,
+    attempt_id: AttemptId,
+    exit: ExitStatus,
+) -> Result<CompletionOutcome> {
+    Ok(broker.finish(vec![finish(attempt_id, exit)]).await?[0])
 }
 
 /// Gives one attempt back.
-pub(super) async fn release(broker: &Handle, fence: Fence) -> Result<Verdict> {
-    Ok(broker.release(vec![Release { fence, reason: "no time".into() }]).await?[0])
+pub(super) async fn release(broker: &Handle, attempt_id: AttemptId) -> Result<CompletionOutcome> {
+    Ok(broker
+        .release(vec![Release {
+            attempt_id,
+            reason: "no time".into(),
+        }])
+        .await?[0])
 }
 
-pub(super) fn success() -> Exit {
-    Exit::Code { code: 0 }
+pub(super) fn success() -> ExitStatus {
+    ExitStatus::Code { code: 0 }
 }
 
-pub(super) fn failure() -> Exit {
-    Exit::Code { code: 3 }
+pub(super) fn failure() -> ExitStatus {
+    ExitStatus::Code { code: 3 }
 }
 
 /// A task that is known to be there.
@@ -186,7 +262,7 @@ pub(super) async fn view(broker: &Handle, tid: Tid) -> Result<TaskView> {
 }
 
 /// What happened to a task, in order.
-pub(super) async fn kinds(broker: &Handle, tid: Tid) -> Result<Vec<EventKind>> {
+pub(super) async fn kinds(broker: &Handle, tid: Tid) -> Result<Vec<TaskEventKind>> {
     let events = broker.events(Some(0), Some(tid), 1000, AT_ONCE).await?;
     Ok(events.iter().map(|event| event.event).collect())
 }
@@ -199,6 +275,13 @@ pub(super) async fn last_detail(broker: &Handle, tid: Tid) -> Result<Option<Stri
 
 /// The texts that a queue holds.
 pub(super) async fn bodies(broker: &Handle, queue: &QueueName) -> Result<Vec<String>> {
-    let seen = broker.look(crate::Peek { queue: queue.clone(), after: 0, max: 1000, wait: AT_ONCE }).await?;
+    let seen = broker
+        .look(crate::PeekRequest {
+            queue: queue.clone(),
+            after: 0,
+            max: 1000,
+            wait: AT_ONCE,
+        })
+        .await?;
     Ok(seen.into_iter().map(|message| message.body).collect())
 }

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use raddle_core::{Control, Exit, Span, Spec, State, Tid, Word};
+use raddle_core::{
+    ControlCommand, ControlMessage, ExitStatus, HumanDuration, TaskSpec, TaskState, Tid,
+};
 use tokio::time::Instant;
 
 use super::{Fixture, Handle, support::*};
@@ -12,7 +14,12 @@ use crate::{
 };
 
 async fn found(broker: &Handle, filter: TaskFilter) -> Result<Vec<Tid>> {
-    Ok(broker.tasks(filter).await?.iter().map(|task| task.tid).collect())
+    Ok(broker
+        .tasks(filter)
+        .await?
+        .iter()
+        .map(|task| task.tid)
+        .collect())
 }
 
 fn any() -> TaskFilter {
@@ -25,7 +32,10 @@ pub async fn the_newest_come_first(store: &dyn Fixture) -> Result<()> {
     let mut tids = submit_all(broker, vec![spec("task"); 5]).await?;
     tids.reverse();
     assert_eq!(found(broker, any()).await?, tids);
-    assert_eq!(found(broker, TaskFilter { limit: 2, ..any() }).await?, tids[..2]);
+    assert_eq!(
+        found(broker, TaskFilter { limit: 2, ..any() }).await?,
+        tids[..2]
+    );
     for task in broker.tasks(any()).await? {
         assert_eq!(view(broker, task.tid).await?, task);
     }
@@ -46,12 +56,31 @@ pub async fn tasks_are_listed_in_pages(store: &dyn Fixture) -> Result<()> {
     begin(broker, owner).await?;
     let filters = [
         any(),
-        TaskFilter { services: true, ..any() },
-        TaskFilter { dead: true, ..any() },
-        TaskFilter { states: vec![State::Failed], ..any() },
-        TaskFilter { states: vec![State::Running], ..any() },
-        TaskFilter { states: vec![State::Created, State::Running], services: true, ..any() },
-        TaskFilter { among: Some(tids.clone()), ..any() },
+        TaskFilter {
+            services: true,
+            ..any()
+        },
+        TaskFilter {
+            dead: true,
+            ..any()
+        },
+        TaskFilter {
+            states: vec![TaskState::Failed],
+            ..any()
+        },
+        TaskFilter {
+            states: vec![TaskState::Running],
+            ..any()
+        },
+        TaskFilter {
+            states: vec![TaskState::Created, TaskState::Running],
+            services: true,
+            ..any()
+        },
+        TaskFilter {
+            among: Some(tids.clone()),
+            ..any()
+        },
     ];
     for filter in filters {
         let all = found(broker, filter.clone()).await?;
@@ -75,11 +104,37 @@ pub async fn tasks_are_found_by_id(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let tids = submit_all(broker, vec![spec("a"), spec("b"), spec("c")]).await?;
     let unknown = Tid::from_u64(1_500_000_000_000_000_000).expect("in the range of ids");
-    let among = |tids: Vec<Tid>| TaskFilter { among: Some(tids), ..any() };
+    let among = |tids: Vec<Tid>| TaskFilter {
+        among: Some(tids),
+        ..any()
+    };
     let asked = vec![tids[0], unknown, tids[2], tids[0]];
-    assert_eq!(found(broker, among(asked.clone())).await?, [tids[2], tids[0]]);
-    assert_eq!(found(broker, TaskFilter { limit: 1, ..among(asked.clone()) }).await?, [tids[2]]);
-    assert_eq!(found(broker, TaskFilter { name: Some("a".into()), ..among(asked) }).await?, [tids[0]]);
+    assert_eq!(
+        found(broker, among(asked.clone())).await?,
+        [tids[2], tids[0]]
+    );
+    assert_eq!(
+        found(
+            broker,
+            TaskFilter {
+                limit: 1,
+                ..among(asked.clone())
+            }
+        )
+        .await?,
+        [tids[2]]
+    );
+    assert_eq!(
+        found(
+            broker,
+            TaskFilter {
+                name: Some("a".into()),
+                ..among(asked)
+            }
+        )
+        .await?,
+        [tids[0]]
+    );
     assert!(found(broker, among(vec![])).await?.is_empty());
     Ok(())
 }
@@ -88,20 +143,46 @@ pub async fn tasks_are_found_by_id(store: &dyn Fixture) -> Result<()> {
 pub async fn tasks_are_found_by_state(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let owner = worker(broker).await?;
-    let tids = submit_all(broker, vec![spec("done"), spec("running"), spec("spawning"), spec("waiting")]).await?;
+    let tids = submit_all(
+        broker,
+        vec![
+            spec("done"),
+            spec("running"),
+            spec("spawning"),
+            spec("waiting"),
+        ],
+    )
+    .await?;
     end(broker, begin(broker, owner).await?, success()).await?;
     begin(broker, owner).await?;
     take(broker, owner).await?;
     let cases = [
-        (vec![State::Completed], vec![tids[0]]),
-        (vec![State::Running], vec![tids[1]]),
-        (vec![State::Running, State::Spawning], vec![tids[2], tids[1]]),
-        (vec![State::Created], vec![tids[3]]),
-        (vec![State::Created, State::Completed], vec![tids[3], tids[0]]),
-        (vec![State::Killed, State::Failed], vec![]),
+        (vec![TaskState::Completed], vec![tids[0]]),
+        (vec![TaskState::Running], vec![tids[1]]),
+        (
+            vec![TaskState::Running, TaskState::Spawning],
+            vec![tids[2], tids[1]],
+        ),
+        (vec![TaskState::Created], vec![tids[3]]),
+        (
+            vec![TaskState::Created, TaskState::Completed],
+            vec![tids[3], tids[0]],
+        ),
+        (vec![TaskState::Killed, TaskState::Failed], vec![]),
     ];
     for (states, expected) in cases {
-        assert_eq!(found(broker, TaskFilter { states: states.clone(), ..any() }).await?, expected, "{states:?}");
+        assert_eq!(
+            found(
+                broker,
+                TaskFilter {
+                    states: states.clone(),
+                    ..any()
+                }
+            )
+            .await?,
+            expected,
+            "{states:?}"
+        );
     }
     Ok(())
 }
@@ -109,9 +190,16 @@ pub async fn tasks_are_found_by_state(store: &dyn Fixture) -> Result<()> {
 /// `*` stands for anything.
 pub async fn tasks_are_found_by_name_and_queue(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
-    let mail = |name| Spec { queue: "mail".into(), ..spec(name) };
-    let unnamed = Spec::command(["/usr/bin/env", "x"]);
-    let tids = submit_all(broker, vec![spec("build-1"), mail("build-2"), mail("send"), unnamed]).await?;
+    let mail = |name| TaskSpec {
+        queue: "mail".into(),
+        ..spec(name)
+    };
+    let unnamed = TaskSpec::command(["/usr/bin/env", "x"]);
+    let tids = submit_all(
+        broker,
+        vec![spec("build-1"), mail("build-2"), mail("send"), unnamed],
+    )
+    .await?;
     let cases = [
         (Some("build-1"), None, vec![tids[0]]),
         (Some("build-*"), None, vec![tids[1], tids[0]]),
@@ -123,8 +211,16 @@ pub async fn tasks_are_found_by_name_and_queue(store: &dyn Fixture) -> Result<()
         (None, Some("ma"), vec![]),
     ];
     for (name, queue, expected) in cases {
-        let filter = TaskFilter { name: name.map(Into::into), queue: queue.map(Into::into), ..any() };
-        assert_eq!(found(broker, filter).await?, expected, "{name:?} in {queue:?}");
+        let filter = TaskFilter {
+            name: name.map(Into::into),
+            queue: queue.map(Into::into),
+            ..any()
+        };
+        assert_eq!(
+            found(broker, filter).await?,
+            expected,
+            "{name:?} in {queue:?}"
+        );
     }
     Ok(())
 }
@@ -135,10 +231,41 @@ pub async fn services_are_shown_on_request(store: &dyn Fixture) -> Result<()> {
     let owner = worker(broker).await?;
     let tid = submit(broker, spec("task")).await?;
     assert_eq!(found(broker, any()).await?, [tid]);
-    assert_eq!(found(broker, TaskFilter { services: true, ..any() }).await?, [tid, owner]);
-    let running = vec![State::Running];
-    assert!(found(broker, TaskFilter { states: running.clone(), ..any() }).await?.is_empty());
-    assert_eq!(found(broker, TaskFilter { states: running, services: true, ..any() }).await?, [owner]);
+    assert_eq!(
+        found(
+            broker,
+            TaskFilter {
+                services: true,
+                ..any()
+            }
+        )
+        .await?,
+        [tid, owner]
+    );
+    let running = vec![TaskState::Running];
+    assert!(
+        found(
+            broker,
+            TaskFilter {
+                states: running.clone(),
+                ..any()
+            }
+        )
+        .await?
+        .is_empty()
+    );
+    assert_eq!(
+        found(
+            broker,
+            TaskFilter {
+                states: running,
+                services: true,
+                ..any()
+            }
+        )
+        .await?,
+        [owner]
+    );
     Ok(())
 }
 
@@ -149,8 +276,22 @@ pub async fn dead_tasks_are_found(store: &dyn Fixture) -> Result<()> {
     let tids = submit_all(broker, vec![spec("dead"), spec("well")]).await?;
     end(broker, begin(broker, owner).await?, failure()).await?;
     end(broker, begin(broker, owner).await?, success()).await?;
-    assert_eq!(found(broker, TaskFilter { dead: true, ..any() }).await?, tids[..1]);
-    let completed = TaskFilter { dead: true, states: vec![State::Completed], ..any() };
+    assert_eq!(
+        found(
+            broker,
+            TaskFilter {
+                dead: true,
+                ..any()
+            }
+        )
+        .await?,
+        tids[..1]
+    );
+    let completed = TaskFilter {
+        dead: true,
+        states: vec![TaskState::Completed],
+        ..any()
+    };
     assert!(found(broker, completed).await?.is_empty());
     Ok(())
 }
@@ -176,15 +317,29 @@ pub async fn a_task_knows_its_place_in_line(store: &dyn Fixture) -> Result<()> {
         vec![
             spec("a"),
             spec("b"),
-            Spec { priority: 9, ..spec("urgent") },
-            Spec { queue: "other".into(), ..spec("other") },
-            Spec { requires: caps("gpu"), ..spec("gpu") },
+            TaskSpec {
+                priority: 9,
+                ..spec("urgent")
+            },
+            TaskSpec {
+                queue: "other".into(),
+                ..spec("other")
+            },
+            TaskSpec {
+                requires: caps("gpu"),
+                ..spec("gpu")
+            },
         ],
     )
     .await?;
     // A worker that has a gpu runs the others too.
     for (tid, ahead) in tids.iter().zip([1, 2, 0, 0, 3]) {
-        assert_eq!(broker.waiting(WaitingRequest::ahead_of(&view(broker, *tid).await?)).await?, ahead);
+        assert_eq!(
+            broker
+                .waiting(WaitingRequest::ahead_of(&view(broker, *tid).await?))
+                .await?,
+            ahead
+        );
     }
     Ok(())
 }
@@ -193,32 +348,73 @@ pub async fn a_task_knows_its_place_in_line(store: &dyn Fixture) -> Result<()> {
 pub async fn what_waits_for_a_worker_is_counted(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let look = |tags: &str, wait| {
-        let request = WaitingRequest { caps: caps(tags), queues: vec!["default".into()], before: None, max: 3, wait };
+        let request = WaitingRequest {
+            caps: caps(tags),
+            queues: vec!["default".into()],
+            before: None,
+            max: 3,
+            wait,
+        };
         async move { broker.waiting(request).await }
     };
     assert_eq!(look("gpu", Duration::ZERO).await?, 0);
-    let gpu = Spec { requires: caps("gpu"), ..spec("gpu") };
+    let gpu = TaskSpec {
+        requires: caps("gpu"),
+        ..spec("gpu")
+    };
     let others = [
-        Spec { queue: "other".into(), ..spec("other") },
-        Spec { delay: Some(Span::secs(600)), ..spec("later") },
-        Spec { requires: caps("tpu"), ..spec("tpu") },
+        TaskSpec {
+            queue: "other".into(),
+            ..spec("other")
+        },
+        TaskSpec {
+            delay: Some(HumanDuration::secs(600)),
+            ..spec("later")
+        },
+        TaskSpec {
+            requires: caps("tpu"),
+            ..spec("tpu")
+        },
     ];
     submit_all(broker, others.to_vec()).await?;
     assert_eq!(look("gpu", Duration::ZERO).await?, 0);
     submit_all(broker, vec![gpu.clone(), spec("plain")]).await?;
-    assert_eq!((look("gpu", Duration::ZERO).await?, look("", Duration::ZERO).await?), (2, 1));
+    assert_eq!(
+        (
+            look("gpu", Duration::ZERO).await?,
+            look("", Duration::ZERO).await?
+        ),
+        (2, 1)
+    );
     // What is overdue counts although nobody has claimed since.
-    submit_all(broker, vec![Spec { delay: Some(Span::millis(50)), ..spec("soon") }]).await?;
+    submit_all(
+        broker,
+        vec![TaskSpec {
+            delay: Some(HumanDuration::millis(50)),
+            ..spec("soon")
+        }],
+    )
+    .await?;
     let begun = Instant::now();
     while look("", Duration::ZERO).await? < 2 {
-        assert!(begun.elapsed() < Duration::from_secs(20), "what is overdue is not counted");
+        assert!(
+            begun.elapsed() < Duration::from_secs(20),
+            "what is overdue is not counted"
+        );
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     submit_all(broker, vec![gpu; 5]).await?;
-    assert_eq!(look("gpu", Duration::ZERO).await?, 3, "nobody counts further than it was asked to");
+    assert_eq!(
+        look("gpu", Duration::ZERO).await?,
+        3,
+        "nobody counts further than it was asked to"
+    );
     let owner = worker(broker).await?;
     while !claim(broker, owner, 10).await?.is_empty() {}
-    let (woken, submitted) = tokio::join!(look("", Duration::from_secs(20)), submit_all(broker, vec![spec("new")]));
+    let (woken, submitted) = tokio::join!(
+        look("", Duration::from_secs(20)),
+        submit_all(broker, vec![spec("new")])
+    );
     submitted?;
     assert_eq!(woken?, 1);
     Ok(())
@@ -229,48 +425,111 @@ pub async fn what_waits_is_counted_by_kind(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     assert_eq!(broker.summarize(KINDS).await?, Summary::default());
     let owner = worker(broker).await?;
-    assert_eq!(broker.summarize(KINDS).await?, Summary::default(), "a worker is no work");
-    let kind = |kind: &str, name| Spec { kind: Some(kind.into()), ..spec(name) };
+    assert_eq!(
+        broker.summarize(KINDS).await?,
+        Summary::default(),
+        "a worker is no work"
+    );
+    let kind = |kind: &str, name| TaskSpec {
+        kind: Some(kind.into()),
+        ..spec(name)
+    };
     let tids = submit_all(
         broker,
         vec![
             kind("execute", "first"),
-            Spec { priority: 9, requires: caps("gpu"), ..kind("execute", "urgent") },
-            Spec { queue: "mail".into(), ..kind("mutate", "mail") },
+            TaskSpec {
+                priority: 9,
+                requires: caps("gpu"),
+                ..kind("execute", "urgent")
+            },
+            TaskSpec {
+                queue: "mail".into(),
+                ..kind("mutate", "mail")
+            },
             spec("plain"),
-            Spec { delay: Some(Span::secs(600)), ..kind("execute", "later") },
+            TaskSpec {
+                delay: Some(HumanDuration::secs(600)),
+                ..kind("execute", "later")
+            },
             kind("execute", "held"),
         ],
     )
     .await?;
-    broker.control(tids[5], Control::new(Word::Pause)).await?;
+    broker
+        .control(tids[5], ControlMessage::new(ControlCommand::Pause))
+        .await?;
     let summary = broker.summarize(KINDS).await?;
-    let by_kind: Vec<(&str, u64)> =
-        summary.kinds.iter().map(|(kind, waiting)| (kind.as_str(), waiting.tasks)).collect();
+    let by_kind: Vec<(&str, u64)> = summary
+        .kinds
+        .iter()
+        .map(|(kind, waiting)| (kind.as_str(), waiting.tasks))
+        .collect();
     assert_eq!(by_kind, [("", 1), ("execute", 2), ("mutate", 1)]);
-    let by_queue: Vec<(&str, u64)> = summary.ready.iter().map(|(queue, tasks)| (queue.as_str(), *tasks)).collect();
+    let by_queue: Vec<(&str, u64)> = summary
+        .ready
+        .iter()
+        .map(|(queue, tasks)| (queue.as_str(), *tasks))
+        .collect();
     assert_eq!(by_queue, [("default", 3), ("mail", 1)]);
-    assert_eq!((summary.delayed, summary.paused, summary.states.get(&State::Spawning), summary.dead), (1, 1, None, 0));
-    assert_eq!(summary.kinds["execute"].since.as_nanosecond(), tids[0].unix_nanos().into());
+    assert_eq!(
+        (
+            summary.delayed,
+            summary.paused,
+            summary.states.get(&TaskState::Spawning),
+            summary.dead
+        ),
+        (1, 1, None, 0)
+    );
+    assert_eq!(
+        summary.kinds["execute"].since.as_nanosecond(),
+        tids[0].unix_nanos().into()
+    );
 
     // Claimed and begun, and dead.
     take(broker, owner).await?;
     end(broker, begin(broker, owner).await?, failure()).await?;
     let summary = broker.summarize(KINDS).await?;
-    assert_eq!((summary.states[&State::Spawning], summary.dead, summary.kinds["execute"].tasks), (1, 1, 1));
-    assert_eq!(summary.states.get(&State::Failed), None, "nobody asked for what is over");
+    assert_eq!(
+        (
+            summary.states[&TaskState::Spawning],
+            summary.dead,
+            summary.kinds["execute"].tasks
+        ),
+        (1, 1, 1)
+    );
+    assert_eq!(
+        summary.states.get(&TaskState::Failed),
+        None,
+        "nobody asked for what is over"
+    );
 
     // What is overdue waits although nobody has claimed since, and has done so since its time.
-    let soon = submit(broker, Spec { delay: Some(Span::millis(50)), ..kind("soon", "soon") }).await?;
+    let soon = submit(
+        broker,
+        TaskSpec {
+            delay: Some(HumanDuration::millis(50)),
+            ..kind("soon", "soon")
+        },
+    )
+    .await?;
     let begun = Instant::now();
     let since = loop {
         if let Some(waiting) = broker.summarize(KINDS).await?.kinds.get("soon") {
             break waiting.since;
         }
-        assert!(begun.elapsed() < Duration::from_secs(20), "what is overdue is not counted");
+        assert!(
+            begun.elapsed() < Duration::from_secs(20),
+            "what is overdue is not counted"
+        );
         tokio::time::sleep(Duration::from_millis(5)).await;
     };
-    assert!(since.duration_since(view(broker, soon).await?.created_at).as_millis() >= 49);
+    assert!(
+        since
+            .duration_since(view(broker, soon).await?.created_at)
+            .as_millis()
+            >= 49
+    );
     Ok(())
 }
 
@@ -278,11 +537,22 @@ pub async fn what_waits_is_counted_by_kind(store: &dyn Fixture) -> Result<()> {
 pub async fn many_are_counted_by_kind(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let kinds = ["a", "b", "c"];
-    let specs = (0..2500).map(|n| Spec { kind: Some(kinds[n % 3].into()), priority: (n % 7) as u8, ..spec("task") });
+    let specs = (0..2500).map(|n| TaskSpec {
+        kind: Some(kinds[n % 3].into()),
+        priority: (n % 7) as u8,
+        ..spec("task")
+    });
     submit_all(broker, specs.collect()).await?;
     let summary = broker.summarize(KINDS).await?;
-    let by_kind: Vec<u64> = summary.kinds.values().map(|waiting| waiting.tasks).collect();
-    assert_eq!((by_kind, summary.ready["default"]), (vec![834, 833, 833], 2500));
+    let by_kind: Vec<u64> = summary
+        .kinds
+        .values()
+        .map(|waiting| waiting.tasks)
+        .collect();
+    assert_eq!(
+        (by_kind, summary.ready["default"]),
+        (vec![834, 833, 833], 2500)
+    );
     Ok(())
 }
 
@@ -292,7 +562,10 @@ pub async fn an_unknown_task_is_not_there(store: &dyn Fixture) -> Result<()> {
     let unknown = Tid::from_u64(1_500_000_000_000_000_000).expect("in the range of ids");
     assert!(broker.task(unknown).await?.is_none());
     let refused = broker.resubmit(unknown, false).await;
-    assert!(matches!(refused, Err(Error::NotFound(tid)) if tid == unknown), "{refused:?}");
+    assert!(
+        matches!(refused, Err(Error::NotFound(tid)) if tid == unknown),
+        "{refused:?}"
+    );
     Ok(())
 }
 
@@ -303,27 +576,53 @@ pub async fn the_summary_adds_up(store: &dyn Fixture) -> Result<()> {
     let empty = broker.summary().await?;
     assert!(empty.states.is_empty() && empty.ready.is_empty());
     let mut specs = vec![spec("task"); 6];
-    specs.push(Spec { delay: Some(Span::secs(60)), ..spec("later") });
-    specs.push(Spec { queue: "mail".into(), ..spec("mail") });
+    specs.push(TaskSpec {
+        delay: Some(HumanDuration::secs(60)),
+        ..spec("later")
+    });
+    specs.push(TaskSpec {
+        queue: "mail".into(),
+        ..spec("mail")
+    });
     let tids = submit_all(broker, specs).await?;
-    broker.control(tids[5], Control::new(Word::Pause)).await?;
+    broker
+        .control(tids[5], ControlMessage::new(ControlCommand::Pause))
+        .await?;
     end(broker, begin(broker, owner).await?, success()).await?;
     end(broker, begin(broker, owner).await?, failure()).await?;
     begin(broker, owner).await?;
     take(broker, owner).await?;
     let summary = store.reopen().await.summary().await?;
-    let states =
-        [(State::Created, 4), (State::Spawning, 1), (State::Running, 1), (State::Completed, 1), (State::Failed, 1)];
+    let states = [
+        (TaskState::Created, 4),
+        (TaskState::Spawning, 1),
+        (TaskState::Running, 1),
+        (TaskState::Completed, 1),
+        (TaskState::Failed, 1),
+    ];
     assert_eq!(summary.states, states.into());
-    assert_eq!(summary.ready, [("default".to_string(), 1), ("mail".to_string(), 1)].into());
-    assert_eq!((summary.delayed, summary.paused, summary.dead, summary.stale_writes), (1, 1, 1, 0));
+    assert_eq!(
+        summary.ready,
+        [("default".to_string(), 1), ("mail".to_string(), 1)].into()
+    );
+    assert_eq!(
+        (
+            summary.delayed,
+            summary.paused,
+            summary.dead,
+            summary.stale_writes
+        ),
+        (1, 1, 1, 0)
+    );
     Ok(())
 }
 
 /// And says what survives what.
 pub async fn the_engine_names_itself(store: &dyn Fixture) -> Result<()> {
     let health = store.broker().health().await?;
-    assert!(!health.engine.is_empty() && !health.location.is_empty() && !health.durability.is_empty());
+    assert!(
+        !health.engine.is_empty() && !health.location.is_empty() && !health.durability.is_empty()
+    );
     let bad: Vec<_> = health.checks.iter().filter(|check| !check.ok).collect();
     assert!(bad.is_empty(), "{bad:?}");
     Ok(())
@@ -336,22 +635,47 @@ pub async fn progress_is_shown_while_the_attempt_runs(store: &dyn Fixture) -> Re
     let tid = submit(broker, spec("task")).await?;
     let first = begin(broker, owner).await?;
     assert_eq!(view(broker, tid).await?.progress, None);
-    let progress = |percent, message: &str| raddle_core::Progress { percent, message: message.into() };
-    broker.progress(first, progress(Some(40.0), "almost halfway")).await?;
-    broker.progress(first, progress(Some(50.5), "halfway")).await?;
-    assert_eq!(view(broker, tid).await?.progress, Some(progress(Some(50.5), "halfway")));
-    let filter = TaskFilter { states: vec![State::Running], ..TaskFilter::default() };
-    assert_eq!(broker.tasks(filter).await?[0].progress, Some(progress(Some(50.5), "halfway")));
+    let progress = |percent, message: &str| raddle_core::Progress {
+        percent,
+        message: message.into(),
+    };
+    broker
+        .progress(first, progress(Some(40.0), "almost halfway"))
+        .await?;
+    broker
+        .progress(first, progress(Some(50.5), "halfway"))
+        .await?;
+    assert_eq!(
+        view(broker, tid).await?.progress,
+        Some(progress(Some(50.5), "halfway"))
+    );
+    let filter = TaskFilter {
+        states: vec![TaskState::Running],
+        ..TaskFilter::default()
+    };
+    assert_eq!(
+        broker.tasks(filter).await?[0].progress,
+        Some(progress(Some(50.5), "halfway"))
+    );
 
     release(broker, first).await?;
     assert_eq!(view(broker, tid).await?.progress, None, "nobody is at work");
     let second = begin(broker, owner).await?;
-    assert_eq!(view(broker, tid).await?.progress, None, "the second has said nothing");
+    assert_eq!(
+        view(broker, tid).await?.progress,
+        None,
+        "the second has said nothing"
+    );
     broker.progress(second, progress(None, "hm")).await?;
     broker.progress(first, progress(Some(99.0), "late")).await?;
     let shown = view(broker, tid).await?.progress;
-    assert!(shown.is_none_or(|shown| shown.message == "hm"), "the first is over");
-    broker.finish(vec![finish(second, Exit::Code { code: 0 })]).await?;
+    assert!(
+        shown.is_none_or(|shown| shown.message == "hm"),
+        "the first is over"
+    );
+    broker
+        .finish(vec![finish(second, ExitStatus::Code { code: 0 })])
+        .await?;
     assert_eq!(view(broker, tid).await?.progress, None);
     Ok(())
 }

@@ -8,12 +8,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use raddle_core::{Control, QueueName, Span, Spec, Word, worker::Beat};
+use raddle_core::{
+    ControlCommand, ControlMessage, HumanDuration, QueueName, TaskSpec, worker::Heartbeat,
+};
 
 use super::{Fixture, Handle, support::*};
 use crate::{
     Result,
-    request::{ClaimRequest, Cursor, Peek, Stream},
+    request::{ClaimRequest, OutputStream, PeekRequest, TaskCursor},
 };
 
 const ROUNDS: u32 = 4;
@@ -33,7 +35,10 @@ where
         tokio::time::sleep(SETTLE).await;
         change().await?;
         let began = Instant::now();
-        assert!(waiting.await.expect("waiting does not panic")?, "there was something to be found");
+        assert!(
+            waiting.await.expect("waiting does not panic")?,
+            "there was something to be found"
+        );
         took.push(began.elapsed());
         if began.elapsed() < FAST {
             return Ok(());
@@ -43,16 +48,31 @@ where
 }
 
 /// A claim on another handle that waits for a task, and gives back whether it got one.
-fn claimer(other: &Handle, owner: raddle_core::Tid) -> impl Future<Output = Result<bool>> + Send + 'static {
+fn claimer(
+    other: &Handle,
+    owner: raddle_core::Tid,
+) -> impl Future<Output = Result<bool>> + Send + 'static {
     let other = other.clone();
-    async move { Ok(!other.claim(ClaimRequest { wait: SOON, ..request(owner) }).await?.is_empty()) }
+    async move {
+        Ok(!other
+            .claim(ClaimRequest {
+                wait: SOON,
+                ..request(owner)
+            })
+            .await?
+            .is_empty())
+    }
 }
 
 /// The first thing anybody wants of a queue.
 pub async fn a_submission_wakes_a_claim(store: &dyn Fixture) -> Result<()> {
     let (broker, other) = (store.broker(), store.reopen().await);
     let owner = worker(&other).await?;
-    woken(|| claimer(&other, owner), async || submit(broker, spec("task")).await.map(drop)).await
+    woken(
+        || claimer(&other, owner),
+        async || submit(broker, spec("task")).await.map(drop),
+    )
+    .await
 }
 
 /// Given back, it is there for others.
@@ -60,13 +80,17 @@ pub async fn a_release_wakes_a_claim(store: &dyn Fixture) -> Result<()> {
     let (broker, other) = (store.broker(), store.reopen().await);
     let (giver, owner) = (worker(broker).await?, worker(&other).await?);
     submit_all(broker, vec![spec("task"); ROUNDS as usize]).await?;
-    let fences: Vec<_> = claim(broker, giver, ROUNDS).await?.iter().map(|claim| claim.fence).collect();
+    let fences: Vec<_> = claim(broker, giver, ROUNDS)
+        .await?
+        .iter()
+        .map(|claim| claim.attempt_id)
+        .collect();
     let mut fences = fences.into_iter();
     woken(
         || claimer(&other, owner),
         || {
-            let fence = fences.next().expect("one for each round");
-            async move { release(broker, fence).await.map(drop) }
+            let attempt_id = fences.next().expect("one for each round");
+            async move { release(broker, attempt_id).await.map(drop) }
         },
     )
     .await
@@ -76,14 +100,22 @@ pub async fn a_release_wakes_a_claim(store: &dyn Fixture) -> Result<()> {
 pub async fn a_retry_wakes_a_claim(store: &dyn Fixture) -> Result<()> {
     let (broker, other) = (store.broker(), store.reopen().await);
     let (giver, owner) = (worker(broker).await?, worker(&other).await?);
-    submit_all(broker, vec![retrying(2, Span::default()); ROUNDS as usize]).await?;
-    let fences: Vec<_> = claim(broker, giver, ROUNDS).await?.iter().map(|claim| claim.fence).collect();
+    submit_all(
+        broker,
+        vec![retrying(2, HumanDuration::default()); ROUNDS as usize],
+    )
+    .await?;
+    let fences: Vec<_> = claim(broker, giver, ROUNDS)
+        .await?
+        .iter()
+        .map(|claim| claim.attempt_id)
+        .collect();
     let mut fences = fences.into_iter();
     woken(
         || claimer(&other, owner),
         || {
-            let fence = fences.next().expect("one for each round");
-            async move { end(broker, fence, failure()).await.map(drop) }
+            let attempt_id = fences.next().expect("one for each round");
+            async move { end(broker, attempt_id, failure()).await.map(drop) }
         },
     )
     .await
@@ -95,14 +127,21 @@ pub async fn a_resumed_task_wakes_a_claim(store: &dyn Fixture) -> Result<()> {
     let owner = worker(&other).await?;
     let tids = submit_all(broker, vec![spec("task"); ROUNDS as usize]).await?;
     for tid in &tids {
-        broker.control(*tid, Control::new(Word::Pause)).await?;
+        broker
+            .control(*tid, ControlMessage::new(ControlCommand::Pause))
+            .await?;
     }
     let mut tids = tids.into_iter();
     woken(
         || claimer(&other, owner),
         || {
             let tid = tids.next().expect("one for each round");
-            async move { broker.control(tid, Control::new(Word::Resume)).await.map(drop) }
+            async move {
+                broker
+                    .control(tid, ControlMessage::new(ControlCommand::Resume))
+                    .await
+                    .map(drop)
+            }
         },
     )
     .await
@@ -139,8 +178,8 @@ pub async fn a_reclaimed_task_wakes_a_claim(store: &dyn Fixture) -> Result<()> {
     begin(broker, lost).await?;
     let waiting = tokio::spawn(claimer(&other, owner));
     outlive(broker, lost).await?;
-    let mut heart = broker.heart(owner, TTL);
-    heart.beat(Beat::default())?;
+    let mut renewer = broker.renewer(owner, TTL);
+    renewer.heartbeat(Heartbeat::default())?;
     let began = Instant::now();
     assert!(waiting.await.expect("waiting does not panic")?);
     // One round only, as each costs a lease: still well below any timer that could stand in for the wake-up.
@@ -152,9 +191,20 @@ pub async fn a_reclaimed_task_wakes_a_claim(store: &dyn Fixture) -> Result<()> {
 pub async fn a_nearer_time_wakes_a_claim(store: &dyn Fixture) -> Result<()> {
     let (broker, other) = (store.broker(), store.reopen().await);
     let owner = worker(&other).await?;
-    let due_in = |delay| Spec { delay: Some(delay), ..spec("later") };
-    submit(broker, due_in(Span::secs(3600))).await?;
-    woken(|| claimer(&other, owner), async || submit(broker, due_in(Span::millis(20))).await.map(drop)).await
+    let due_in = |delay| TaskSpec {
+        delay: Some(delay),
+        ..spec("later")
+    };
+    submit(broker, due_in(HumanDuration::secs(3600))).await?;
+    woken(
+        || claimer(&other, owner),
+        async || {
+            submit(broker, due_in(HumanDuration::millis(20)))
+                .await
+                .map(drop)
+        },
+    )
+    .await
 }
 
 /// A batch is for all who wait, not for the first of them.
@@ -166,7 +216,10 @@ pub async fn a_batch_wakes_all_who_wait(store: &dyn Fixture) -> Result<()> {
         owners.push((store.reopen().await, worker(broker).await?));
     }
     let all = || {
-        let waiters: Vec<_> = owners.iter().map(|(other, owner)| tokio::spawn(claimer(other, *owner))).collect();
+        let waiters: Vec<_> = owners
+            .iter()
+            .map(|(other, owner)| tokio::spawn(claimer(other, *owner)))
+            .collect();
         async move {
             let mut got = true;
             for waiter in waiters {
@@ -175,7 +228,12 @@ pub async fn a_batch_wakes_all_who_wait(store: &dyn Fixture) -> Result<()> {
             Ok(got)
         }
     };
-    woken(all, async || submit_all(broker, vec![spec("task"); WAITERS]).await.map(drop)).await
+    woken(all, async || {
+        submit_all(broker, vec![spec("task"); WAITERS])
+            .await
+            .map(drop)
+    })
+    .await
 }
 
 /// The time that one waited for is not forgotten when it goes to work.
@@ -185,14 +243,25 @@ pub async fn who_goes_to_work_leaves_a_time_to_another(store: &dyn Fixture) -> R
     let (first, second) = (worker(&one).await?, worker(&two).await?);
     let soon = Duration::from_millis(300);
     let both = || {
-        let waiters = [tokio::spawn(claimer(&one, first)), tokio::spawn(claimer(&two, second))];
+        let waiters = [
+            tokio::spawn(claimer(&one, first)),
+            tokio::spawn(claimer(&two, second)),
+        ];
         async move {
             let [first, second] = waiters;
-            Ok(first.await.expect("waiting does not panic")? && second.await.expect("waiting does not panic")?)
+            Ok(first.await.expect("waiting does not panic")?
+                && second.await.expect("waiting does not panic")?)
         }
     };
     let change = async || {
-        submit(broker, Spec { delay: Some(Span(soon)), ..spec("later") }).await?;
+        submit(
+            broker,
+            TaskSpec {
+                delay: Some(HumanDuration(soon)),
+                ..spec("later")
+            },
+        )
+        .await?;
         let due = Instant::now() + soon;
         // So that whoever was woken for the time has learned it.
         tokio::time::sleep(SETTLE).await;
@@ -209,11 +278,17 @@ pub async fn a_word_wakes_its_worker(store: &dyn Fixture) -> Result<()> {
     let owner = worker(&other).await?;
     let tid = submit(broker, spec("task")).await?;
     begin(&other, owner).await?;
-    let controls = || {
+    let recv_commands = || {
         let other = other.clone();
-        async move { Ok(!other.controls(owner, SOON).await?.is_empty()) }
+        async move { Ok(!other.recv_commands(owner, SOON).await?.is_empty()) }
     };
-    woken(controls, async || broker.control(tid, Control::new(Word::Ping)).await.map(drop)).await
+    woken(recv_commands, async || {
+        broker
+            .control(tid, ControlMessage::new(ControlCommand::Ping))
+            .await
+            .map(drop)
+    })
+    .await
 }
 
 fn log_reader(
@@ -260,19 +335,37 @@ pub async fn output_wakes_followers(store: &dyn Fixture) -> Result<()> {
     let (broker, other) = (store.broker(), store.reopen().await);
     let owner = worker(broker).await?;
     let tid = submit(broker, spec("task")).await?;
-    let fence = begin(broker, owner).await?;
-    let seen = broker.follow(tid, Cursor::default(), SOON).await?.cursor;
+    let attempt_id = begin(broker, owner).await?;
+    let seen = broker
+        .follow(tid, TaskCursor::default(), SOON)
+        .await?
+        .cursor;
     let read = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(0));
     let follow = || {
         let (other, read) = (other.clone(), read.clone());
         async move {
             let stdout = read.load(std::sync::atomic::Ordering::Relaxed);
-            let progress = other.follow(tid, Cursor { attempt: 1, stdout, ..seen }, SOON).await?;
+            let progress = other
+                .follow(
+                    tid,
+                    TaskCursor {
+                        attempt: 1,
+                        stdout,
+                        ..seen
+                    },
+                    SOON,
+                )
+                .await?;
             read.store(progress.cursor.stdout, std::sync::atomic::Ordering::Relaxed);
             Ok(!progress.output.is_empty())
         }
     };
-    woken(follow, async || broker.append_output(fence, Stream::Stdout, b"line\n".to_vec()).await).await
+    woken(follow, async || {
+        broker
+            .append_output(attempt_id, OutputStream::Stdout, b"line\n".to_vec())
+            .await
+    })
+    .await
 }
 
 /// The one thing that a caller of `run` waits for.
@@ -280,20 +373,31 @@ pub async fn the_end_wakes_followers(store: &dyn Fixture) -> Result<()> {
     let (broker, other) = (store.broker(), store.reopen().await);
     let owner = worker(broker).await?;
     submit_all(broker, vec![spec("task"); ROUNDS as usize]).await?;
-    let fences: Vec<_> = claim(broker, owner, ROUNDS).await?.iter().map(|claim| claim.fence).collect();
+    let fences: Vec<_> = claim(broker, owner, ROUNDS)
+        .await?
+        .iter()
+        .map(|claim| claim.attempt_id)
+        .collect();
     let mut cursors = Vec::new();
-    for fence in &fences {
-        cursors.push((fence.tid, broker.follow(fence.tid, Cursor::default(), SOON).await?.cursor));
+    for attempt_id in &fences {
+        cursors.push((
+            attempt_id.tid,
+            broker
+                .follow(attempt_id.tid, TaskCursor::default(), SOON)
+                .await?
+                .cursor,
+        ));
     }
     let (mut fences, mut cursors) = (fences.into_iter(), cursors.into_iter());
     woken(
         || {
-            let (other, (tid, cursor)) = (other.clone(), cursors.next().expect("one for each round"));
+            let (other, (tid, cursor)) =
+                (other.clone(), cursors.next().expect("one for each round"));
             async move { Ok(other.follow(tid, cursor, SOON).await?.done.is_some()) }
         },
         || {
-            let fence = fences.next().expect("one for each round");
-            async move { end(broker, fence, success()).await.map(drop) }
+            let attempt_id = fences.next().expect("one for each round");
+            async move { end(broker, attempt_id, success()).await.map(drop) }
         },
     )
     .await
@@ -311,9 +415,23 @@ pub async fn a_message_wakes_takers(store: &dyn Fixture) -> Result<()> {
     woken(|| taker(&other, free("jobs")), put).await
 }
 
-fn onlooker(other: &Handle, queue: QueueName, after: u64) -> impl Future<Output = Result<bool>> + Send + 'static {
+fn onlooker(
+    other: &Handle,
+    queue: QueueName,
+    after: u64,
+) -> impl Future<Output = Result<bool>> + Send + 'static {
     let other = other.clone();
-    async move { Ok(!other.look(Peek { queue, after, max: 10, wait: SOON }).await?.is_empty()) }
+    async move {
+        Ok(!other
+            .look(PeekRequest {
+                queue,
+                after,
+                max: 10,
+                wait: SOON,
+            })
+            .await?
+            .is_empty())
+    }
 }
 
 /// Who takes nothing is woken all the same.
@@ -333,7 +451,9 @@ pub async fn a_message_wakes_onlookers(store: &dyn Fixture) -> Result<()> {
 /// Wherever it comes from.
 pub async fn a_moved_message_wakes_takers(store: &dyn Fixture) -> Result<()> {
     let (broker, other) = (store.broker(), store.reopen().await);
-    broker.put(free("from"), vec!["x".into(); ROUNDS as usize]).await?;
+    broker
+        .put(free("from"), vec!["x".into(); ROUNDS as usize])
+        .await?;
     let shift = async || broker.shift(free("from"), free("jobs"), 1).await.map(drop);
     woken(|| taker(&other, free("jobs")), shift).await
 }

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use raddle_core::{QueueName, State, TaskView};
+use raddle_core::{QueueName, TaskState, TaskView};
 use serde::Serialize;
 
 use super::{list, pages, views};
 use crate::{
-    Broker, Detail, Result,
+    Broker, Result, SummaryDetail,
     request::{TaskFilter, matches_pattern},
 };
 
@@ -39,9 +39,9 @@ pub struct TaskCounts {
 impl TaskCounts {
     fn add(&mut self, task: &TaskView, now: Timestamp) {
         let count = match task.state {
-            State::Created if task.paused => &mut self.paused,
-            State::Created if task.run_at.is_some_and(|at| at > now) => &mut self.delayed,
-            State::Created => &mut self.ready,
+            TaskState::Created if task.paused => &mut self.paused,
+            TaskState::Created if task.run_at.is_some_and(|at| at > now) => &mut self.delayed,
+            TaskState::Created => &mut self.ready,
             _ => &mut self.running,
         };
         *count += 1;
@@ -51,24 +51,44 @@ impl TaskCounts {
 /// The queues that hold something or that a live worker serves, in the order of their names. Those of tasks and Raddle's own are among them only if a pattern names
 /// them.
 pub async fn list_counts(broker: &dyn Broker, pattern: Option<&str>) -> Result<Vec<QueueCounts>> {
-    let summary = broker.summarize(Detail { messages: true, ..Detail::default() }).await?;
+    let summary = broker
+        .summarize(SummaryDetail {
+            messages: true,
+            ..SummaryDetail::default()
+        })
+        .await?;
     let mut counts: BTreeMap<String, QueueCounts> = BTreeMap::new();
     let mut add = |queue: QueueName, ready: u64, messages: u64| {
         let entry = counts.entry(queue.to_string());
-        let entry = entry.or_insert(QueueCounts { queue, ready: 0, messages: 0 });
+        let entry = entry.or_insert(QueueCounts {
+            queue,
+            ready: 0,
+            messages: 0,
+        });
         entry.ready += ready;
         entry.messages += messages;
     };
     match pattern {
         Some(pattern) => {
-            list(broker, pattern).await?.into_iter().for_each(|depth| add(depth.queue, 0, depth.messages));
+            list(broker, pattern)
+                .await?
+                .into_iter()
+                .for_each(|depth| add(depth.queue, 0, depth.messages));
         }
         None => {
-            let stored = summary.messages.into_iter().filter(|(queue, _)| is_user_queue(queue));
+            let stored = summary
+                .messages
+                .into_iter()
+                .filter(|(queue, _)| is_user_queue(queue));
             stored.for_each(|(queue, messages)| add(queue, 0, messages));
         }
     }
-    let served = broker.workers().await?.into_iter().flat_map(|worker| worker.info.queues).map(|queue| (queue, 0));
+    let served = broker
+        .workers()
+        .await?
+        .into_iter()
+        .flat_map(|worker| worker.info.queues)
+        .map(|queue| (queue, 0));
     for (queue, ready) in summary.ready.into_iter().chain(served) {
         if let Ok(queue) = queue.parse::<QueueName>()
             && is_user_queue(&queue)
@@ -81,12 +101,19 @@ pub async fn list_counts(broker: &dyn Broker, pattern: Option<&str>) -> Result<V
 }
 
 /// Counts the unfinished tasks of a queue. `None` for a queue that no task can be submitted to.
-pub(super) async fn count_tasks(broker: &dyn Broker, queue: &QueueName) -> Result<Option<TaskCounts>> {
+pub(super) async fn count_tasks(
+    broker: &dyn Broker,
+    queue: &QueueName,
+) -> Result<Option<TaskCounts>> {
     if !is_user_queue(queue) {
         return Ok(None);
     }
     let (mut counts, now) = (TaskCounts::default(), Timestamp::now());
-    let filter = TaskFilter { queue: Some(queue.to_string()), services: false, ..views::unfinished() };
+    let filter = TaskFilter {
+        queue: Some(queue.to_string()),
+        services: false,
+        ..views::unfinished()
+    };
     pages::each(broker, filter, |task| counts.add(&task, now)).await?;
     Ok(Some(counts))
 }

@@ -8,11 +8,21 @@ use crate::{Broker, Result, request::TaskFilter};
 pub(super) const AT_ONCE: u32 = 1000;
 
 /// Shows `see` each task that fits, the newest first. What is submitted meanwhile is not among them.
-pub(super) async fn each(broker: &dyn Broker, filter: TaskFilter, mut see: impl FnMut(TaskView) + Send) -> Result<()> {
-    let mut filter = TaskFilter { limit: AT_ONCE, ..filter };
+pub(super) async fn each(
+    broker: &dyn Broker,
+    filter: TaskFilter,
+    mut see: impl FnMut(TaskView) + Send,
+) -> Result<()> {
+    let mut filter = TaskFilter {
+        limit: AT_ONCE,
+        ..filter
+    };
     loop {
         let page = broker.tasks(filter.clone()).await?;
-        let last = page.last().filter(|_| page.len() as u64 >= u64::from(AT_ONCE)).map(|task| task.tid);
+        let last = page
+            .last()
+            .filter(|_| page.len() as u64 >= u64::from(AT_ONCE))
+            .map(|task| task.tid);
         page.into_iter().for_each(&mut see);
         if last.is_none() {
             return Ok(());
@@ -29,11 +39,15 @@ mod tests {
     };
 
     use async_trait::async_trait;
-    use raddle_core::{CapSet, Exit, QueueName, Report, Spec, Tid, queue_name::System, worker::WorkerInfo};
+    use raddle_core::{
+        AttemptReport, CapSet, ExitStatus, QueueName, TaskSpec, Tid, queue_name::SystemQueue,
+        worker::WorkerInfo,
+    };
 
     use super::*;
     use crate::{
-        Call, ClaimRequest, Finish, Heart, Leases, Proxy, Queries, Reply, Submit, Tasks, queues, sqlite::Sqlite,
+        Call, CallHandler, ClaimRequest, Completion, LeaseRenewer, Leases, NewTask, Queries, Reply,
+        Tasks, queues, sqlite::Sqlite,
     };
 
     /// Notes the most tasks that were given at once.
@@ -43,7 +57,7 @@ mod tests {
     }
 
     #[async_trait]
-    impl Proxy for Noting {
+    impl CallHandler for Noting {
         async fn call(&self, call: Call) -> Result<Reply> {
             let reply = call.perform(&self.broker).await?;
             if let Reply::Tasks(tasks) = &reply {
@@ -54,32 +68,60 @@ mod tests {
     }
 
     impl Leases for Noting {
-        fn heart(&self, worker: Tid, ttl: Duration) -> Box<dyn Heart> {
-            self.broker.heart(worker, ttl)
+        fn renewer(&self, worker: Tid, ttl: Duration) -> Box<dyn LeaseRenewer> {
+            self.broker.renewer(worker, ttl)
         }
     }
 
     #[tokio::test]
     async fn no_more_tasks_are_held_than_one_page_of_them() {
-        let broker = Noting { broker: Sqlite::in_memory().await.unwrap(), longest: AtomicUsize::new(0) };
+        let broker = Noting {
+            broker: Sqlite::in_memory().await.unwrap(),
+            longest: AtomicUsize::new(0),
+        };
         let (waiting, dead) = (AT_ONCE + 1, AT_ONCE + 2);
-        let tasks = vec![Submit::new(Spec::command(["false"])); (waiting + dead) as usize];
+        let tasks = vec![NewTask::new(TaskSpec::command(["false"])); (waiting + dead) as usize];
         broker.submit(tasks).await.unwrap();
         let (queues, wait) = (vec!["default".into()], Duration::ZERO);
-        let info = WorkerInfo { queues: queues.clone(), ..WorkerInfo::new("worker", "resident") };
-        let owner = broker.register(info, Duration::from_secs(60)).await.unwrap();
-        let claim = ClaimRequest { owner, caps: CapSet::new(), queues, only: None, max: dead, wait };
-        let report = Report::bare(Exit::Code { code: 1 }, jiff::Timestamp::now());
-        let end = |fence| Finish { fence, report: report.clone(), stdout: Vec::new(), stderr: Vec::new() };
+        let info = WorkerInfo {
+            queues: queues.clone(),
+            ..WorkerInfo::new("worker", "resident")
+        };
+        let owner = broker
+            .register(info, Duration::from_secs(60))
+            .await
+            .unwrap();
+        let claim = ClaimRequest {
+            owner,
+            caps: CapSet::new(),
+            queues,
+            only: None,
+            max: dead,
+            wait,
+        };
+        let report = AttemptReport::bare(ExitStatus::Code { code: 1 }, jiff::Timestamp::now());
+        let end = |attempt_id| Completion {
+            attempt_id,
+            report: report.clone(),
+            stdout: Vec::new(),
+            stderr: Vec::new(),
+        };
         let claims = broker.claim(claim).await.unwrap();
-        broker.finish(claims.iter().map(|claim| end(claim.fence)).collect()).await.unwrap();
+        broker
+            .finish(claims.iter().map(|claim| end(claim.attempt_id)).collect())
+            .await
+            .unwrap();
 
-        let stats = queues::stats(&broker, &QueueName::System(System::Dead)).await.unwrap();
+        let stats = queues::stats(&broker, &QueueName::System(SystemQueue::Dead))
+            .await
+            .unwrap();
         assert_eq!(stats.messages, u64::from(dead));
         // The dead are in two queues each, the worker in one, and five show records of all.
         let listed = queues::list(&broker, "*").await.unwrap();
         assert_eq!(listed.len() as u32, waiting + 2 * dead + 1 + 5);
-        let reached = queues::broadcast(&broker, "T*.ctrl_in", "PING").await.unwrap();
+        let reached = queues::broadcast(&broker, "T*.ctrl_in", "PING")
+            .await
+            .unwrap();
         assert_eq!(reached.len() as u32, waiting + 1);
         let longest = broker.longest.load(Ordering::Relaxed);
         assert!(longest <= AT_ONCE as usize, "{longest} tasks at once");

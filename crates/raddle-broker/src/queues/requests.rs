@@ -4,9 +4,9 @@
 use std::{collections::HashMap, time::Duration};
 
 use raddle_core::{
-    Event, EventKind, Exit, QueueName, State, Target, TaskView, Tid,
-    manager::{Errand, PRIME, Refusal, admit, admit_to_worker},
-    queue_name::{Desk, WAITING, requests},
+    ExitStatus, QueueName, Target, TaskEvent, TaskEventKind, TaskState, TaskView, Tid,
+    manager::{PRIME, RoutedRequest, SpawnRefusal, admit, admit_to_worker},
+    queue_name::{ManagerQueue, WAITING, requests},
     spec::InvalidSpec,
 };
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::views::Shown;
 use crate::{
     Broker, Error, Result,
-    request::{Message, Submit, TaskFilter},
+    request::{Message, NewTask, TaskFilter},
 };
 
 /// How many events of the log are looked at in one go.
@@ -22,40 +22,68 @@ const PAGE: u32 = 1000;
 
 /// Submits what is asked of the managers of a type, all or none, and returns the ids of the requests. They are children of `parent`, or else of those that they
 /// are left to.
-pub async fn ask(broker: &dyn Broker, kind: &str, bodies: Vec<String>, parent: Option<Tid>) -> Result<Vec<Tid>> {
+pub async fn submit_requests(
+    broker: &dyn Broker,
+    kind: &str,
+    bodies: Vec<String>,
+    parent: Option<Tid>,
+) -> Result<Vec<Tid>> {
     let workers = broker.workers().await?;
     let submit = |body| {
-        let Errand { spec, parent: left_to } = admit(kind, body, &workers);
-        Submit { spec, parent: parent.or(left_to) }
+        let RoutedRequest {
+            spec,
+            parent: left_to,
+        } = admit(kind, body, &workers);
+        NewTask {
+            spec,
+            parent: parent.or(left_to),
+        }
     };
-    let submitted = broker.submit(bodies.into_iter().map(submit).collect()).await?;
+    let submitted = broker
+        .submit(bodies.into_iter().map(submit).collect())
+        .await?;
     Ok(submitted.into_iter().map(|one| one.tid()).collect())
 }
 
 /// Submits what is written to the inbox of a task, if that is a live worker which takes requests, and returns the ids.
-pub(super) async fn ask_worker(broker: &dyn Broker, tid: Tid, bodies: &[String]) -> Result<Option<Vec<Tid>>> {
+pub(super) async fn ask_worker(
+    broker: &dyn Broker,
+    tid: Tid,
+    bodies: &[String],
+) -> Result<Option<Vec<Tid>>> {
     let workers = broker.workers().await?;
-    let Some(worker) = workers.iter().find(|entry| entry.tid == tid && entry.info.takes_requests()) else {
+    let Some(worker) = workers
+        .iter()
+        .find(|entry| entry.tid == tid && entry.info.takes_requests())
+    else {
         return Ok(None);
     };
     if let Some((_, kind)) = worker.info.desk() {
-        return ask(broker, &kind, bodies.to_vec(), None).await.map(Some);
+        return submit_requests(broker, &kind, bodies.to_vec(), None)
+            .await
+            .map(Some);
     }
     let submit = |body: &String| {
         let spec = admit_to_worker(&worker.info, body).map_err(refused)?;
-        Ok(Submit { spec, parent: None })
+        Ok(NewTask { spec, parent: None })
     };
-    let submitted = broker.submit(bodies.iter().map(submit).collect::<Result<_>>()?).await?;
+    let submitted = broker
+        .submit(bodies.iter().map(submit).collect::<Result<_>>()?)
+        .await?;
     Ok(Some(submitted.into_iter().map(|one| one.tid()).collect()))
 }
 
-fn refused(refusal: Refusal) -> Error {
+fn refused(refusal: SpawnRefusal) -> Error {
     let (path, reason) = match refusal {
-        Refusal::Malformed { path, reason } => (path, reason),
-        Refusal::Invalid(invalid) => return invalid.into(),
+        SpawnRefusal::Malformed { path, reason } => (path, reason),
+        SpawnRefusal::Invalid(invalid) => return invalid.into(),
         other => (".".into(), other.to_string()),
     };
-    InvalidSpec { path: path.into(), reason }.into()
+    InvalidSpec {
+        path: path.into(),
+        reason,
+    }
+    .into()
 }
 
 /// What waits for the managers of a type.
@@ -64,8 +92,18 @@ pub(super) fn waiting(kind: &str) -> Vec<Shown> {
     if kind == PRIME {
         queues.push(WAITING.into());
     }
-    let filter = |queue| TaskFilter { states: vec![State::Created], queue: Some(queue), ..TaskFilter::default() };
-    queues.into_iter().map(|queue| Shown { filter: filter(queue), message: request }).collect()
+    let filter = |queue| TaskFilter {
+        states: vec![TaskState::Created],
+        queue: Some(queue),
+        ..TaskFilter::default()
+    };
+    queues
+        .into_iter()
+        .map(|queue| Shown {
+            filter: filter(queue),
+            message: request,
+        })
+        .collect()
 }
 
 /// A request as it was written.
@@ -78,19 +116,38 @@ fn request(task: &TaskView) -> Message {
 }
 
 /// What became of requests after the id `after`: those to the managers of a type, or all of them for the prime, which is above all others.
-pub(super) async fn results(broker: &dyn Broker, kind: &str, after: u64, max: u32) -> Result<Vec<Message>> {
+pub(super) async fn results(
+    broker: &dyn Broker,
+    kind: &str,
+    after: u64,
+    max: u32,
+) -> Result<Vec<Message>> {
     let (mut found, mut after) = (Vec::new(), after);
     while found.len() < max as usize {
-        let events = broker.events(Some(after), None, PAGE, Duration::ZERO).await?;
+        let events = broker
+            .events(Some(after), None, PAGE, Duration::ZERO)
+            .await?;
         let Some(last) = events.last() else { break };
         after = last.id.as_u64();
-        let telling: Vec<&Event> = events.iter().filter(|event| tells(event.event)).collect();
+        let telling: Vec<&TaskEvent> = events.iter().filter(|event| tells(event.event)).collect();
         let among = Some(telling.iter().map(|event| event.tid).collect());
-        let tasks = broker.tasks(TaskFilter { among, services: true, ..TaskFilter::default() }).await?;
-        let tasks: HashMap<Tid, TaskView> = tasks.into_iter().map(|task| (task.tid, task)).collect();
+        let tasks = broker
+            .tasks(TaskFilter {
+                among,
+                services: true,
+                ..TaskFilter::default()
+            })
+            .await?;
+        let tasks: HashMap<Tid, TaskView> =
+            tasks.into_iter().map(|task| (task.tid, task)).collect();
         let told = telling.iter().filter_map(|event| {
-            let task = tasks.get(&event.tid).filter(|task| is_asked_of(task, kind))?;
-            Some(Message { id: event.id, body: result(task, event).to_string() })
+            let task = tasks
+                .get(&event.tid)
+                .filter(|task| is_asked_of(task, kind))?;
+            Some(Message {
+                id: event.id,
+                body: result(task, event).to_string(),
+            })
         });
         found.extend(told);
     }
@@ -99,23 +156,27 @@ pub(super) async fn results(broker: &dyn Broker, kind: &str, after: u64, max: u3
 }
 
 /// Whether a requester is told of it.
-fn tells(event: EventKind) -> bool {
-    event == EventKind::Running || event.is_terminal()
+fn tells(event: TaskEventKind) -> bool {
+    event == TaskEventKind::Running || event.is_terminal()
 }
 
 fn is_asked_of(task: &TaskView, kind: &str) -> bool {
     let queue = task.spec.queue.parse::<QueueName>();
     queue.is_ok_and(|queue| match queue.desk() {
-        Some((of, Desk::Requests)) => kind == PRIME || of == kind,
+        Some((of, ManagerQueue::Requests)) => kind == PRIME || of == kind,
         _ => false,
     })
 }
 
-fn result(task: &TaskView, event: &Event) -> Value {
-    let exit = task.report.as_ref().map(|report| &report.exit).filter(|_| event.event.is_terminal());
-    let refused = matches!(exit, Some(Exit::Refused { .. }));
+fn result(task: &TaskView, event: &TaskEvent) -> Value {
+    let exit = task
+        .report
+        .as_ref()
+        .map(|report| &report.exit)
+        .filter(|_| event.event.is_terminal());
+    let refused = matches!(exit, Some(ExitStatus::Rejected { .. }));
     let status = match event.event {
-        EventKind::Running => "spawned",
+        TaskEventKind::Running => "spawned",
         _ if refused => "refused",
         end => end.as_str(),
     };

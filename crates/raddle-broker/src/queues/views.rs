@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use raddle_core::{
-    QueueName, State, TaskView, Tid,
-    queue_name::{Desk, Port, System},
-    spec::Reserved,
+    QueueName, TaskState, TaskView, Tid,
+    queue_name::{ManagerQueue, SystemQueue, TaskQueue},
+    spec::ReservedPolicy,
 };
 use serde::Serialize;
 use serde_json::json;
@@ -13,7 +13,7 @@ use serde_json::json;
 use super::{pages, requests};
 use crate::{
     Broker, Result,
-    request::{Message, Peek, Stream, TaskFilter},
+    request::{Message, OutputStream, PeekRequest, TaskFilter},
 };
 
 /// How much of a task's standard output its result shows. `read_output` has all of it.
@@ -28,37 +28,65 @@ pub(super) struct Shown {
 /// The tasks that a queue shows, if it is one that shows tasks.
 pub(super) fn tasks_in(queue: &QueueName) -> Vec<Shown> {
     match queue {
-        QueueName::System(System::TidMappings) => vec![Shown { filter: unfinished(), message: mapping }],
-        QueueName::System(System::Dead) => {
-            let filter = TaskFilter { dead: true, ..TaskFilter::default() };
-            vec![Shown { filter, message: |task| message(task.tid, task) }]
+        QueueName::System(SystemQueue::TidMappings) => vec![Shown {
+            filter: unfinished(),
+            message: mapping,
+        }],
+        QueueName::System(SystemQueue::Dead) => {
+            let filter = TaskFilter {
+                dead: true,
+                ..TaskFilter::default()
+            };
+            vec![Shown {
+                filter,
+                message: |task| message(task.tid, task),
+            }]
         }
         queue => match queue.desk() {
-            Some((kind, Desk::Requests)) => requests::waiting(kind),
+            Some((kind, ManagerQueue::Requests)) => requests::waiting(kind),
             _ => Vec::new(),
         },
     }
 }
 
 /// What a queue shows after the id `after`: records and stored messages, in the order of their ids.
-pub(super) async fn look(broker: &dyn Broker, queue: &QueueName, after: u64, max: u32) -> Result<Vec<Message>> {
+pub(super) async fn look(
+    broker: &dyn Broker,
+    queue: &QueueName,
+    after: u64,
+    max: u32,
+) -> Result<Vec<Message>> {
     let mut seen = match queue {
-        QueueName::System(System::Log) => {
-            let events = broker.events(Some(after), None, max, Duration::ZERO).await?;
-            events.iter().map(|event| message(event.id, event)).collect()
+        QueueName::System(SystemQueue::Log) => {
+            let events = broker
+                .events(Some(after), None, max, Duration::ZERO)
+                .await?;
+            events
+                .iter()
+                .map(|event| message(event.id, event))
+                .collect()
         }
         // A worker that is there says what it is doing: it is one record.
-        QueueName::System(System::Registry | System::Status) => {
-            broker.workers().await?.iter().map(|entry| message(entry.tid, entry)).collect()
+        QueueName::System(SystemQueue::Registry | SystemQueue::Status) => broker
+            .workers()
+            .await?
+            .iter()
+            .map(|entry| message(entry.tid, entry))
+            .collect(),
+        QueueName::System(SystemQueue::TidMappings | SystemQueue::Dead) => {
+            tasks(broker, queue).await?
         }
-        QueueName::System(System::TidMappings | System::Dead) => tasks(broker, queue).await?,
         QueueName::Task(tid, port) => own(broker, *tid, *port).await?.into_iter().collect(),
         queue => match queue.desk() {
-            Some((_, Desk::Requests)) => tasks(broker, queue).await?,
-            Some((kind, Desk::Results)) => return requests::results(broker, kind, after, max).await,
-            Some((kind, Desk::Status)) => {
+            Some((_, ManagerQueue::Requests)) => tasks(broker, queue).await?,
+            Some((kind, ManagerQueue::Results)) => {
+                return requests::results(broker, kind, after, max).await;
+            }
+            Some((kind, ManagerQueue::Status)) => {
                 let workers = broker.workers().await?;
-                let managers = workers.iter().filter(|entry| super::is_manager(entry, kind));
+                let managers = workers
+                    .iter()
+                    .filter(|entry| super::is_manager(entry, kind));
                 managers.map(|entry| message(entry.tid, entry)).collect()
             }
             _ => Vec::new(),
@@ -74,19 +102,36 @@ pub(super) async fn look(broker: &dyn Broker, queue: &QueueName, after: u64, max
 }
 
 /// Stored messages alone.
-pub(super) async fn stored(broker: &dyn Broker, queue: &QueueName, after: u64, max: u32) -> Result<Vec<Message>> {
-    broker.look(Peek { queue: queue.clone(), after, max, wait: Duration::ZERO }).await
+pub(super) async fn stored(
+    broker: &dyn Broker,
+    queue: &QueueName,
+    after: u64,
+    max: u32,
+) -> Result<Vec<Message>> {
+    broker
+        .look(PeekRequest {
+            queue: queue.clone(),
+            after,
+            max,
+            wait: Duration::ZERO,
+        })
+        .await
 }
 
 /// The task's own message, if it is in this queue now. It has the task's id, from request to result.
-pub(super) async fn own(broker: &dyn Broker, tid: Tid, port: Port) -> Result<Option<Message>> {
-    let Some(task) = broker.task(tid).await?.filter(|task| ports_of(task).any(|p| p == port)) else {
+pub(super) async fn own(broker: &dyn Broker, tid: Tid, port: TaskQueue) -> Result<Option<Message>> {
+    let Some(task) = broker
+        .task(tid)
+        .await?
+        .filter(|task| ports_of(task).any(|p| p == port))
+    else {
         return Ok(None);
     };
     let body = match port {
-        Port::Inbox => json!({ "tid": tid, "spec": task.spec }).to_string(),
-        Port::Reserved => {
-            json!({ "tid": tid, "spec": task.spec, "attempt": task.attempt, "worker": task.worker }).to_string()
+        TaskQueue::Inbox => json!({ "tid": tid, "spec": task.spec }).to_string(),
+        TaskQueue::Reserved => {
+            json!({ "tid": tid, "spec": task.spec, "attempt": task.attempt, "worker": task.worker })
+                .to_string()
         }
         _ => result(broker, &task).await?,
     };
@@ -94,22 +139,36 @@ pub(super) async fn own(broker: &dyn Broker, tid: Tid, port: Port) -> Result<Opt
 }
 
 /// Which of a task's queues its own message is in.
-pub(super) fn ports_of(task: &TaskView) -> impl Iterator<Item = Port> + use<> {
+pub(super) fn ports_of(task: &TaskView) -> impl Iterator<Item = TaskQueue> + use<> {
     let over = task.state.is_terminal();
-    let waits = task.state == State::Created;
-    let kept = task.dead || (task.state == State::Cancelled && task.spec.on_stop == Reserved::Keep);
-    let ports = [(waits, Port::Inbox), (!waits && (!over || kept), Port::Reserved), (over, Port::Outbox)];
-    ports.into_iter().filter(|(holds, _)| *holds).map(|(_, port)| port)
+    let waits = task.state == TaskState::Created;
+    let kept = task.dead
+        || (task.state == TaskState::Cancelled && task.spec.on_stop == ReservedPolicy::Keep);
+    let ports = [
+        (waits, TaskQueue::Inbox),
+        (!waits && (!over || kept), TaskQueue::Reserved),
+        (over, TaskQueue::Outbox),
+    ];
+    ports
+        .into_iter()
+        .filter(|(holds, _)| *holds)
+        .map(|(_, port)| port)
 }
 
 /// The tasks that are not over.
 pub(super) fn unfinished() -> TaskFilter {
-    let states = vec![State::Created, State::Spawning, State::Running];
-    TaskFilter { states, services: true, ..TaskFilter::default() }
+    let states = vec![TaskState::Created, TaskState::Spawning, TaskState::Running];
+    TaskFilter {
+        states,
+        services: true,
+        ..TaskFilter::default()
+    }
 }
 
 async fn result(broker: &dyn Broker, task: &TaskView) -> Result<String> {
-    let stdout = broker.read_output(task.tid, task.attempt, Stream::Stdout, 0, MAX_STDOUT).await?;
+    let stdout = broker
+        .read_output(task.tid, task.attempt, OutputStream::Stdout, 0, MAX_STDOUT)
+        .await?;
     Ok(json!({
         "tid": task.tid,
         "state": task.state,
@@ -131,9 +190,15 @@ async fn tasks(broker: &dyn Broker, queue: &QueueName) -> Result<Vec<Message>> {
 
 fn mapping(task: &TaskView) -> Message {
     let (tid, name) = (task.tid, task.spec.display_name());
-    message(tid, &json!({ "short": tid.short().to_string(), "full": tid, "name": name, "pid": task.pid }))
+    message(
+        tid,
+        &json!({ "short": tid.short().to_string(), "full": tid, "name": name, "pid": task.pid }),
+    )
 }
 
 fn message(id: Tid, record: &impl Serialize) -> Message {
-    Message { id, body: serde_json::to_string(record).expect("records have string keys and finite numbers") }
+    Message {
+        id,
+        body: serde_json::to_string(record).expect("records have string keys and finite numbers"),
+    }
 }

@@ -4,14 +4,14 @@ use std::{collections::HashSet, time::Duration};
 
 use raddle_core::{
     QueueName, Tid,
-    queue_name::{Desk, Port, System},
+    queue_name::{ManagerQueue, SystemQueue, TaskQueue},
 };
 use tokio::time::Instant;
 
 use super::{PAGE, views};
 use crate::{
     Broker, Result,
-    request::{Message, Peek},
+    request::{Message, PeekRequest},
     wait::FOR_EVER,
 };
 
@@ -32,23 +32,36 @@ impl Watch {
     ///
     /// A record with an earlier id is passed over if the first look finds it, and shown if it comes later.
     pub fn new(queue: QueueName, after: u64) -> Self {
-        Self { queue, after, shown: None }
+        Self {
+            queue,
+            after,
+            shown: None,
+        }
     }
 
     /// What has come since the last call; waits for the first.
     pub async fn next(&mut self, broker: &dyn Broker, wait: Duration) -> Result<Vec<Message>> {
         match self.queue {
-            QueueName::System(System::Log) => {
+            QueueName::System(SystemQueue::Log) => {
                 broker.events(Some(self.after), None, 1, wait).await?;
                 let new = views::look(broker, &self.queue, self.after, PAGE).await?;
                 self.pass(&new);
                 Ok(new)
             }
-            _ if matches!(self.queue.desk(), Some((_, Desk::Requests | Desk::Results | Desk::Status))) => {
+            _ if matches!(
+                self.queue.desk(),
+                Some((
+                    _,
+                    ManagerQueue::Requests | ManagerQueue::Results | ManagerQueue::Status
+                ))
+            ) =>
+            {
                 self.next_records(broker, None, wait).await
             }
-            QueueName::System(system) if system.is_view() => self.next_records(broker, None, wait).await,
-            QueueName::Task(tid, Port::Inbox | Port::Reserved | Port::Outbox) => {
+            QueueName::System(system) if system.is_view() => {
+                self.next_records(broker, None, wait).await
+            }
+            QueueName::Task(tid, TaskQueue::Inbox | TaskQueue::Reserved | TaskQueue::Outbox) => {
                 self.next_records(broker, Some(tid), wait).await
             }
             _ => self.next_stored(broker, wait).await,
@@ -62,14 +75,23 @@ impl Watch {
     }
 
     /// Records come and go with events, so the log is what tells when to look at them again.
-    async fn next_records(&mut self, broker: &dyn Broker, tid: Option<Tid>, wait: Duration) -> Result<Vec<Message>> {
+    async fn next_records(
+        &mut self,
+        broker: &dyn Broker,
+        tid: Option<Tid>,
+        wait: Duration,
+    ) -> Result<Vec<Message>> {
         let deadline = Instant::now() + wait.min(FOR_EVER);
         // What became of requests is a part of the log: events that are not about them are gone through once.
-        let is_log = matches!(self.queue.desk(), Some((_, Desk::Results)));
+        let is_log = matches!(self.queue.desk(), Some((_, ManagerQueue::Results)));
         loop {
             // Asked for before records are looked at, so that no change falls in between.
             let end = broker.last_event().await?;
-            let mut new = if is_log { Vec::new() } else { self.new_records(broker).await? };
+            let mut new = if is_log {
+                Vec::new()
+            } else {
+                self.new_records(broker).await?
+            };
             let later = match is_log {
                 true => views::look(broker, &self.queue, self.after, PAGE).await?,
                 false => views::stored(broker, &self.queue, self.after, PAGE).await?,
@@ -94,23 +116,43 @@ impl Watch {
         let records: Vec<(u32, Message)> = match self.queue {
             // The same task's message comes back with each attempt.
             QueueName::Task(tid, port) => match broker.task(tid).await? {
-                Some(task) => views::own(broker, tid, port).await?.into_iter().map(|own| (task.attempt, own)).collect(),
+                Some(task) => views::own(broker, tid, port)
+                    .await?
+                    .into_iter()
+                    .map(|own| (task.attempt, own))
+                    .collect(),
                 None => Vec::new(),
             },
-            _ => views::look(broker, &self.queue, 0, u32::MAX).await?.into_iter().map(|record| (0, record)).collect(),
+            _ => views::look(broker, &self.queue, 0, u32::MAX)
+                .await?
+                .into_iter()
+                .map(|record| (0, record))
+                .collect(),
         };
-        let there: HashSet<(Tid, u32)> = records.iter().map(|(attempt, record)| (record.id, *attempt)).collect();
+        let there: HashSet<(Tid, u32)> = records
+            .iter()
+            .map(|(attempt, record)| (record.id, *attempt))
+            .collect();
         let is_new = |(attempt, record): &(u32, Message)| match &self.shown {
             Some(shown) => !shown.contains(&(record.id, *attempt)),
             None => record.id.as_u64() > self.after,
         };
-        let new = records.into_iter().filter(is_new).map(|(_, record)| record).collect();
+        let new = records
+            .into_iter()
+            .filter(is_new)
+            .map(|(_, record)| record)
+            .collect();
         self.shown = Some(there);
         Ok(new)
     }
 
-    fn peek(&self, wait: Duration) -> Peek {
-        Peek { queue: self.queue.clone(), after: self.after, max: PAGE, wait }
+    fn peek(&self, wait: Duration) -> PeekRequest {
+        PeekRequest {
+            queue: self.queue.clone(),
+            after: self.after,
+            max: PAGE,
+            wait,
+        }
     }
 
     fn pass(&mut self, shown: &[Message]) {

@@ -7,9 +7,9 @@ use raddle_core::Tid;
 use super::{
     Redis,
     change::{Change, Draft, Snapshot},
-    link::{Link, Sure},
+    connection::{Certainty, ServerConnection},
     reclaim::TAKEOVER_MARGIN,
-    record::{Done, Record, Stored},
+    record::{FinishedRecord, Record, StoredSpec},
     script,
     value::arg,
 };
@@ -48,25 +48,33 @@ impl Redis {
     pub(super) async fn alter<T>(
         &self,
         tid: Tid,
-        sure: Sure,
+        sure: Certainty,
         mut decide: impl FnMut(&Snapshot, &mut Draft<'_>) -> Result<Option<T>>,
     ) -> Result<Option<T>> {
         for _ in 0..TRIES {
             let before = self.snapshot(tid).await?.ok_or(Error::NotFound(tid))?;
             let mut draft = Draft::new(&before);
-            let Some(outcome) = decide(&before, &mut draft)? else { return Ok(None) };
+            let Some(outcome) = decide(&before, &mut draft)? else {
+                return Ok(None);
+            };
             match apply(self.link(), &[draft], sure).await?[..] {
                 [Applied::Made] => return Ok(Some(outcome)),
                 [Applied::Missing] => return Err(Error::NotFound(tid)),
                 _ => {}
             }
         }
-        Err(Error::Server { place: self.link().target.place(), reason: format!("task {tid} does not hold still") })
+        Err(Error::Server {
+            place: self.link().target.place(),
+            reason: format!("task {tid} does not hold still"),
+        })
     }
 }
 
 /// Reads tasks with the words that wait for them; those that are not there are left out.
-pub(super) async fn snapshots(link: &Link, tids: &[Tid]) -> Result<HashMap<Tid, Snapshot>> {
+pub(super) async fn snapshots(
+    link: &ServerConnection,
+    tids: &[Tid],
+) -> Result<HashMap<Tid, Snapshot>> {
     let mut found = HashMap::with_capacity(tids.len());
     for tids in tids.chunks(AT_ONCE) {
         let mut pipe = redis::pipe();
@@ -76,12 +84,18 @@ pub(super) async fn snapshots(link: &Link, tids: &[Tid]) -> Result<HashMap<Tid, 
             tids.iter().for_each(|tid| _ = command.arg(tid.to_string()));
         }
         for tid in tids {
-            pipe.cmd("ZRANGEBYLEX").arg(link.keys.of("words")).arg(format!("[{tid}:")).arg(format!("({tid};"));
+            pipe.cmd("ZRANGEBYLEX")
+                .arg(link.keys.of("words"))
+                .arg(format!("[{tid}:"))
+                .arg(format!("({tid};"));
         }
         let answers: Vec<Vec<Option<String>>> = link.query(&pipe).await?;
         let mut answers = answers.into_iter();
         let mut next = || answers.next().unwrap_or_default();
-        let time = next().into_iter().flatten().filter_map(|part| part.parse::<i64>().ok());
+        let time = next()
+            .into_iter()
+            .flatten()
+            .filter_map(|part| part.parse::<i64>().ok());
         let now = time.fold(0, |time, part| time * 1_000_000 + part);
         let (specs, records, ends) = (next(), next(), next());
         for (((tid, spec), record), done) in tids.iter().zip(specs).zip(records).zip(ends) {
@@ -91,24 +105,48 @@ pub(super) async fn snapshots(link: &Link, tids: &[Tid]) -> Result<HashMap<Tid, 
             let Some(stored) = spec else { continue };
             let raw = record.unwrap_or_default();
             let record = match raw.as_str() {
-                "" => Stored::parse(*tid, &stored)?.untouched(),
+                "" => StoredSpec::parse(*tid, &stored)?.untouched(),
                 raw => Record::parse(*tid, raw)?,
             };
-            let done = done.map(|done| Done::parse(*tid, &done)).transpose()?;
-            found.insert(*tid, Snapshot { tid: *tid, stored, raw, record, done, words, now });
+            let done = done
+                .map(|done| FinishedRecord::parse(*tid, &done))
+                .transpose()?;
+            found.insert(
+                *tid,
+                Snapshot {
+                    tid: *tid,
+                    stored,
+                    raw,
+                    record,
+                    done,
+                    words,
+                    now,
+                },
+            );
         }
     }
     Ok(found)
 }
 
 /// Makes changes, each if its task is still as it was read.
-pub(super) async fn apply(link: &Link, drafts: &[Draft<'_>], sure: Sure) -> Result<Vec<Applied>> {
+pub(super) async fn apply(
+    link: &ServerConnection,
+    drafts: &[Draft<'_>],
+    sure: Certainty,
+) -> Result<Vec<Applied>> {
     let mut applied = Vec::with_capacity(drafts.len());
     for drafts in drafts.chunks(AT_ONCE) {
         let mut bytes = Vec::new();
-        let changes: Vec<Change> = drafts.iter().map(|draft| draft.change(&mut bytes)).collect();
+        let changes: Vec<Change> = drafts
+            .iter()
+            .map(|draft| draft.change(&mut bytes))
+            .collect();
         let json = serde_json::to_vec(&changes).expect("changes have only string keys");
-        let mut args = vec![arg(link.max_output()), arg(TAKEOVER_MARGIN.as_millis()), json];
+        let mut args = vec![
+            arg(link.max_output()),
+            arg(TAKEOVER_MARGIN.as_millis()),
+            json,
+        ];
         args.append(&mut bytes);
         let answers: Vec<String> = link.change(&script::APPLY, args, sure).await?;
         applied.extend(answers.iter().map(|answer| match answer.as_str() {

@@ -1,24 +1,30 @@
 //! What the engine says of itself.
 
 use super::{Redis, open::Server, value::micros};
-use crate::{Check, Health, Result};
+use crate::{EngineHealth, HealthCheck, Result};
 
 impl Redis {
-    pub(super) async fn ask_health(&self) -> Result<Health> {
+    pub(super) async fn ask_health(&self) -> Result<EngineHealth> {
         let server = self.link().server().await?;
         let options = &self.link().target.address.options;
         let now = micros(self.link().read(&redis::cmd("TIME")).await?) / 1000;
         let mut count = redis::cmd("ZCOUNT");
-        count.arg(self.core.keys.of("lease")).arg("-inf").arg(format!("({now}"));
+        count
+            .arg(self.core.keys.of("lease"))
+            .arg("-inf")
+            .arg(format!("({now}"));
         let stale = self.link().read(&count).await?;
         let mut durability = loss_window(&server);
         if options.wait_aof {
             durability += "; submit and finish wait until the server has synced them to its disk";
         }
         if options.wait_replicas > 0 {
-            durability += &format!("; submit and finish wait until {} replicas have them", options.wait_replicas);
+            durability += &format!(
+                "; submit and finish wait until {} replicas have them",
+                options.wait_replicas
+            );
         }
-        Ok(Health {
+        Ok(EngineHealth {
             engine: format!("redis {}", server.get("redis_version")),
             location: self.link().target.place(),
             durability,
@@ -64,42 +70,80 @@ fn loss_window(server: &Server) -> String {
     format!("{window}{replicas}")
 }
 
-fn persistence(server: &Server) -> Check {
+fn persistence(server: &Server) -> HealthCheck {
     let ok = server.has_aof();
     let detail = match (ok, server.appendfsync.as_deref(), server.save.as_deref()) {
         (true, fsync, _) => format!("appendonly yes, appendfsync {}", fsync.unwrap_or("unknown")),
         (false, _, Some("")) => "appendonly no, and no saves either".into(),
         (false, _, save) => format!("appendonly no, save {}", save.unwrap_or("unknown")),
     };
-    let fix = (!ok).then(|| "run 'redis-cli CONFIG SET appendonly yes', and set it in the configuration file".into());
-    Check { name: "persistence".into(), ok, detail, fix }
+    let fix = (!ok).then(|| {
+        "run 'redis-cli CONFIG SET appendonly yes', and set it in the configuration file".into()
+    });
+    HealthCheck {
+        name: "persistence".into(),
+        ok,
+        detail,
+        fix,
+    }
 }
 
-fn writes(server: &Server) -> Check {
-    let failed: Vec<_> = ["aof_last_write_status", "aof_last_bgrewrite_status", "rdb_last_bgsave_status"]
-        .into_iter()
-        .filter(|name| !matches!(server.get(name), "" | "ok"))
-        .collect();
+fn writes(server: &Server) -> HealthCheck {
+    let failed: Vec<_> = [
+        "aof_last_write_status",
+        "aof_last_bgrewrite_status",
+        "rdb_last_bgsave_status",
+    ]
+    .into_iter()
+    .filter(|name| !matches!(server.get(name), "" | "ok"))
+    .collect();
     let ok = failed.is_empty();
-    let detail = if ok { "the last ones went well".into() } else { failed.join(", ") + " failed" };
+    let detail = if ok {
+        "the last ones went well".into()
+    } else {
+        failed.join(", ") + " failed"
+    };
     let fix = (!ok).then(|| "look at the server's log: its disk may be full".into());
-    Check { name: "writes to disk".into(), ok, detail, fix }
+    HealthCheck {
+        name: "writes to disk".into(),
+        ok,
+        detail,
+        fix,
+    }
 }
 
-fn replication(server: &Server) -> Check {
-    let cluster = if server.get("cluster_enabled") == "1" { ", a node of a cluster" } else { "" };
-    let detail = format!("role {}, {} replicas{cluster}", server.get("role"), server.get("connected_slaves"));
+fn replication(server: &Server) -> HealthCheck {
+    let cluster = if server.get("cluster_enabled") == "1" {
+        ", a node of a cluster"
+    } else {
+        ""
+    };
+    let detail = format!(
+        "role {}, {} replicas{cluster}",
+        server.get("role"),
+        server.get("connected_slaves")
+    );
     let ok = server.get("role") == "master";
-    let fix = (!ok).then(|| "name its master in the URL, or use redis+sentinel://, which finds it".into());
-    Check { name: "replication".into(), ok, detail, fix }
+    let fix = (!ok)
+        .then(|| "name its master in the URL, or use redis+sentinel://, which finds it".into());
+    HealthCheck {
+        name: "replication".into(),
+        ok,
+        detail,
+        fix,
+    }
 }
 
-fn memory(server: &Server) -> Check {
+fn memory(server: &Server) -> HealthCheck {
     let bytes = |name| server.get(name).parse::<u64>().unwrap_or(0);
     let (used, max) = (bytes("used_memory"), bytes("maxmemory"));
     let ok = max == 0 || used < max / 10 * 9;
-    let limit = if max == 0 { "no limit".into() } else { format!("{} MiB allowed", max >> 20) };
-    Check {
+    let limit = if max == 0 {
+        "no limit".into()
+    } else {
+        format!("{} MiB allowed", max >> 20)
+    };
+    HealthCheck {
         name: "memory".into(),
         ok,
         detail: format!("{} MiB used, {limit}, policy {}", used >> 20, server.get("maxmemory_policy")),
@@ -109,8 +153,8 @@ fn memory(server: &Server) -> Check {
     }
 }
 
-fn stale_workers(stale: u64) -> Check {
-    Check {
+fn stale_workers(stale: u64) -> HealthCheck {
+    HealthCheck {
         name: "stale workers".into(),
         ok: stale == 0,
         detail: format!("{stale} without a valid lease"),
@@ -132,9 +176,21 @@ mod tests {
             ("used_memory", "100"),
             ("maxmemory", "100"),
         ];
-        let info = bad.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
-        let server = Server { info, ..Server::default() };
-        for check in [persistence(&server), writes(&server), replication(&server), memory(&server), stale_workers(1)] {
+        let info = bad
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .collect();
+        let server = Server {
+            info,
+            ..Server::default()
+        };
+        for check in [
+            persistence(&server),
+            writes(&server),
+            replication(&server),
+            memory(&server),
+            stale_workers(1),
+        ] {
             assert!(!check.ok && check.fix.is_some(), "{check:?}");
         }
     }

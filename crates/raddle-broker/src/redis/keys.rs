@@ -1,9 +1,9 @@
 //! The names of everything this engine keeps. One hash tag per namespace, so that on a cluster all of it is in one place and scripts can
 //! reach it.
 
-use raddle_core::{CapSet, QueueName, Spec, Tid, queue_name::Port};
+use raddle_core::{CapSet, QueueName, TaskSpec, Tid, queue_name::TaskQueue};
 
-use crate::Stream;
+use crate::OutputStream;
 
 /// What one can wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub(super) enum Topic {
 
 /// What a worker must serve and offer, and how urgent: the tasks that wait for the same workers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Part {
+pub(super) struct Partition {
     pub(super) name: String,
     pub(super) priority: u8,
     pub(super) queue: String,
@@ -26,7 +26,7 @@ pub(super) struct Part {
 }
 
 /// Where the messages of a queue are.
-pub(super) struct Place {
+pub(super) struct MessageKeys {
     pub(super) key: String,
     /// What its members begin with, where it shares a key with others.
     pub(super) prefix: String,
@@ -36,7 +36,7 @@ pub(super) struct Place {
     pub(super) mark: &'static str,
 }
 
-impl Place {
+impl MessageKeys {
     /// The queue, as `append` in `lua/common.lua` takes it.
     pub(super) fn args(&self) -> [Vec<u8>; 4] {
         [&*self.key, &*self.prefix, &*self.listed, self.mark].map(|text| text.as_bytes().to_vec())
@@ -83,7 +83,10 @@ pub(super) const FIXED: [(&str, &str); 27] = [
 impl Keys {
     pub(super) fn new(namespace: &str) -> Self {
         let prefix = format!("raddle:{{{namespace}}}:");
-        let fixed = FIXED.iter().map(|(name, _)| format!("{prefix}{name}")).collect();
+        let fixed = FIXED
+            .iter()
+            .map(|(name, _)| format!("{prefix}{name}"))
+            .collect();
         Self { prefix, fixed }
     }
 
@@ -99,7 +102,10 @@ impl Keys {
 
     /// One of the keys that are always there.
     pub(super) fn of(&self, name: &str) -> &str {
-        let index = FIXED.iter().position(|(known, _)| *known == name).expect("only names from the list are asked for");
+        let index = FIXED
+            .iter()
+            .position(|(known, _)| *known == name)
+            .expect("only names from the list are asked for");
         &self.fixed[index]
     }
 
@@ -145,21 +151,24 @@ impl Keys {
     }
 
     /// Output that is written while its attempt runs.
-    pub(super) fn output(&self, tid: Tid, attempt: u32, stream: Stream) -> String {
+    pub(super) fn output(&self, tid: Tid, attempt: u32, stream: OutputStream) -> String {
         format!("{}out:{}", self.prefix, output_field(tid, attempt, stream))
     }
 
     /// Where the messages of a queue are.
-    pub(super) fn queue(&self, queue: &QueueName) -> Place {
+    pub(super) fn queue(&self, queue: &QueueName) -> MessageKeys {
         match queue {
             // Those of tasks share a key each, so that scripts reach them whatever task they are about to end.
-            QueueName::Task(tid, Port::CtrlIn) => {
-                Place { key: self.of("words").into(), prefix: format!("{tid}:"), listed: String::new(), mark: "words" }
-            }
+            QueueName::Task(tid, TaskQueue::CtrlIn) => MessageKeys {
+                key: self.of("words").into(),
+                prefix: format!("{tid}:"),
+                listed: String::new(),
+                mark: "words",
+            },
             QueueName::Task(tid, _) => {
                 let name = queue.to_string();
                 let port = name.rsplit('.').next().unwrap_or_default();
-                Place {
+                MessageKeys {
                     key: self.of("ports").into(),
                     prefix: format!("{tid}.{port}:"),
                     listed: String::new(),
@@ -168,14 +177,19 @@ impl Keys {
             }
             _ => {
                 let name = queue.to_string();
-                Place { key: format!("{}queue:{name}", self.prefix), prefix: String::new(), listed: name, mark: "" }
+                MessageKeys {
+                    key: format!("{}queue:{name}", self.prefix),
+                    prefix: String::new(),
+                    listed: name,
+                    mark: "",
+                }
             }
         }
     }
 }
 
 /// Where the output of an attempt stands among all that came whole.
-pub(super) fn output_field(tid: Tid, attempt: u32, stream: Stream) -> String {
+pub(super) fn output_field(tid: Tid, attempt: u32, stream: OutputStream) -> String {
     format!("{tid}:{attempt}:{}", stream as u8)
 }
 
@@ -187,12 +201,15 @@ pub(super) fn stream_id(id: u64) -> String {
 /// The id that a stream's entry stands for.
 pub(super) fn from_stream_id(text: &str) -> Option<u64> {
     let (slot, counter) = text.split_once('-')?;
-    slot.parse::<u64>().ok()?.checked_mul(4096)?.checked_add(counter.parse().ok()?)
+    slot.parse::<u64>()
+        .ok()?
+        .checked_mul(4096)?
+        .checked_add(counter.parse().ok()?)
 }
 
-impl Part {
+impl Partition {
     /// The name of the partition that a task belongs to.
-    pub(super) fn name_of(spec: &Spec) -> String {
+    pub(super) fn name_of(spec: &TaskSpec) -> String {
         format!("{}|{}|{}", spec.priority.min(9), spec.queue, spec.needs())
     }
 
@@ -201,7 +218,12 @@ impl Part {
         let mut fields = name.splitn(3, '|');
         let priority = fields.next()?.parse().ok()?;
         let (queue, needs) = (fields.next()?.to_owned(), fields.next()?.parse().ok()?);
-        Some(Self { name: name.to_owned(), priority, queue, needs })
+        Some(Self {
+            name: name.to_owned(),
+            priority,
+            queue,
+            needs,
+        })
     }
 }
 
@@ -211,7 +233,11 @@ mod tests {
 
     #[test]
     fn an_id_survives_the_way_through_a_stream() {
-        for id in [1_500_000_000_000_000_001, 1_763_248_964_000_004_095, i64::MAX as u64] {
+        for id in [
+            1_500_000_000_000_000_001,
+            1_763_248_964_000_004_095,
+            i64::MAX as u64,
+        ] {
             assert_eq!(from_stream_id(&stream_id(id)), Some(id));
         }
         assert_eq!(from_stream_id("7"), None);
@@ -219,10 +245,17 @@ mod tests {
 
     #[test]
     fn a_partition_is_read_from_its_name() {
-        let spec =
-            Spec { queue: "mail".into(), priority: 7, requires: "gpu,cpu".parse().unwrap(), ..Spec::command(["x"]) };
-        let part = Part::parse(&Part::name_of(&spec)).unwrap();
-        assert_eq!((part.name.as_str(), part.priority, part.queue.as_str()), ("7|mail|cpu,gpu", 7, "mail"));
+        let spec = TaskSpec {
+            queue: "mail".into(),
+            priority: 7,
+            requires: "gpu,cpu".parse().unwrap(),
+            ..TaskSpec::command(["x"])
+        };
+        let part = Partition::parse(&Partition::name_of(&spec)).unwrap();
+        assert_eq!(
+            (part.name.as_str(), part.priority, part.queue.as_str()),
+            ("7|mail|cpu,gpu", 7, "mail")
+        );
         assert_eq!(part.needs, spec.needs());
     }
 }

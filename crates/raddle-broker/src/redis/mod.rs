@@ -11,18 +11,18 @@
 //! then makes the change only if the task is still as it was read.
 
 mod apply;
-mod bell;
 mod chain;
 mod change;
 mod claim;
+mod connection;
 mod control;
-mod fault;
+mod failure;
 mod finish;
 mod health;
 mod keys;
-mod link;
 mod log;
 mod messages;
+mod notify;
 mod open;
 mod output;
 mod progress;
@@ -49,59 +49,68 @@ use std::{
 
 use crate::{
     Result,
-    doubt::Doubts,
+    unconfirmed::UnconfirmedCompletions,
     wait::{FOR_EVER, SAFETY_INTERVAL},
 };
-use bell::{Bell, Wait};
-use keys::{Keys, Part, Topic};
-use link::Link;
+use connection::ServerConnection;
+use keys::{Keys, Partition, Topic};
+use notify::{Notifier, TopicWait};
 use reader::Readers;
-use target::Target;
+use target::ServerTarget;
 
 pub(crate) use stream_source::RedisStream;
-pub use url::Address;
+pub use url::RedisAddress;
 
 /// A broker on a Redis server.
 pub struct Redis {
-    core: Arc<Core>,
+    core: Arc<RedisCore>,
 }
 
 /// What the calls of one handle share.
-struct Core {
-    link: Link,
+struct RedisCore {
+    link: ServerConnection,
     keys: Arc<Keys>,
-    bell: Bell,
+    bell: Notifier,
     readers: Readers,
-    doubts: Doubts,
+    doubts: UnconfirmedCompletions,
     /// The partitions there are, as far as this handle knows.
-    parts: Mutex<Arc<Vec<Part>>>,
+    parts: Mutex<Arc<Vec<Partition>>>,
 }
 
 impl Redis {
     /// Connects to the server at `address`, and looks whether tasks can be kept there.
-    pub async fn open(address: Address) -> Result<Self> {
+    pub async fn open(address: RedisAddress) -> Result<Self> {
         let keys = Arc::new(Keys::new(&address.namespace));
-        let target = Target::new(address)?;
-        let link = Link::open(target, Arc::clone(&keys)).await?;
-        let redis = Self { core: Arc::new(Core::new(link, keys)) };
+        let target = ServerTarget::new(address)?;
+        let link = ServerConnection::open(target, Arc::clone(&keys)).await?;
+        let redis = Self {
+            core: Arc::new(RedisCore::new(link, keys)),
+        };
         // Where no worker stays that would do it, those that come and go do. The script does it once a minute at most.
         redis.forget_answers().await;
         Ok(redis)
     }
 
-    fn link(&self) -> &Link {
+    fn link(&self) -> &ServerConnection {
         &self.core.link
     }
 
     /// A wait for `topic`, which listens from now on.
-    async fn wait(&self, topic: Topic, wait: Duration) -> Wait {
+    async fn wait(&self, topic: Topic, wait: Duration) -> TopicWait {
         self.core.bell.wait(topic, wait).await
     }
 }
 
-impl Core {
-    fn new(link: Link, keys: Arc<Keys>) -> Self {
-        let bell = Bell::new(Arc::clone(&link.target), Arc::clone(&keys));
-        Self { link, keys, bell, readers: Readers::default(), doubts: Doubts::default(), parts: Mutex::default() }
+impl RedisCore {
+    fn new(link: ServerConnection, keys: Arc<Keys>) -> Self {
+        let bell = Notifier::new(Arc::clone(&link.target), Arc::clone(&keys));
+        Self {
+            link,
+            keys,
+            bell,
+            readers: Readers::default(),
+            doubts: UnconfirmedCompletions::default(),
+            parts: Mutex::default(),
+        }
     }
 }

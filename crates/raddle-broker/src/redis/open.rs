@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use redis::aio::MultiplexedConnection;
 
-use super::{fault::Fault, keys::Keys, script, target::Target};
+use super::{failure::Fault, keys::Keys, script, target::ServerTarget};
 use crate::Error;
 
 /// The oldest server that has all that is used.
@@ -42,7 +42,10 @@ impl Server {
     }
 
     fn version(&self) -> (u32, u32) {
-        let mut numbers = self.get("redis_version").split('.').map(|number| number.parse().unwrap_or(0));
+        let mut numbers = self
+            .get("redis_version")
+            .split('.')
+            .map(|number| number.parse().unwrap_or(0));
         (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
     }
 }
@@ -50,7 +53,7 @@ impl Server {
 /// Asks a server what it is, refuses one that would lose tasks, and gives workers time after it was away.
 pub(super) async fn inspect(
     connection: &mut MultiplexedConnection,
-    target: &Target,
+    target: &ServerTarget,
     keys: &Keys,
 ) -> Result<Server, Fault> {
     let explain = |error: redis::RedisError| target.explain(&error);
@@ -60,9 +63,18 @@ pub(super) async fn inspect(
         ask.cmd("TYPE").arg(key);
     }
     let mut answers: Vec<String> = ask.query_async(connection).await.map_err(explain)?;
-    let mut server = Server { info: parse(&answers.remove(0)), ..Server::default() };
+    let mut server = Server {
+        info: parse(&answers.remove(0)),
+        ..Server::default()
+    };
     let mut config = redis::pipe();
-    config.cmd("CONFIG").arg("GET").arg("save").cmd("CONFIG").arg("GET").arg("appendfsync");
+    config
+        .cmd("CONFIG")
+        .arg("GET")
+        .arg("save")
+        .cmd("CONFIG")
+        .arg("GET")
+        .arg("appendfsync");
     // Where it is hosted by others, this may not be asked.
     if let Ok(found) = config.query_async::<Vec<Vec<String>>>(connection).await {
         server.save = found.first().and_then(|pair| pair.get(1)).cloned();
@@ -70,34 +82,56 @@ pub(super) async fn inspect(
     }
     check(&server, target)?;
     check_types(&answers, target)?;
-    check_layout(&settle_in(connection, &server, keys).await.map_err(explain)?, target)?;
+    check_layout(
+        &settle_in(connection, &server, keys)
+            .await
+            .map_err(explain)?,
+        target,
+    )?;
     Ok(server)
 }
 
 /// Refuses a server that cannot do what is needed, or would lose what it is given.
-fn check(server: &Server, target: &Target) -> Result<(), Fault> {
+fn check(server: &Server, target: &ServerTarget) -> Result<(), Fault> {
     let options = &target.address.options;
-    let refused =
-        |reason: String, fix: &str| Err(Error::Refused { place: target.place(), reason, fix: fix.into() }.into());
+    let refused = |reason: String, fix: &str| {
+        Err(Error::Refused {
+            place: target.place(),
+            reason,
+            fix: fix.into(),
+        }
+        .into())
+    };
     let version = server.version();
     if version < OLDEST {
-        return refused(format!("is version {}", server.get("redis_version")), "use Redis 6.2 or newer");
+        return refused(
+            format!("is version {}", server.get("redis_version")),
+            "use Redis 6.2 or newer",
+        );
     }
     if server.get("loading") == "1" {
         return Err(Fault::Down("it is loading its data".into()));
     }
     if server.get("role") == "slave" {
         // After a failover a sentinel may still name the old master for a moment.
-        if matches!(target.address.place, super::url::Place::Sentinel { .. }) {
+        if matches!(
+            target.address.place,
+            super::url::ServerLocation::Sentinel { .. }
+        ) {
             return Err(Fault::Away("the sentinel named a replica".into()));
         }
         let (host, port) = (server.get("master_host"), server.get("master_port"));
-        return refused("is a read-only replica".into(), &format!("name its master, {host}:{port}"));
+        return refused(
+            "is a read-only replica".into(),
+            &format!("name its master, {host}:{port}"),
+        );
     }
     let policy = server.get("maxmemory_policy");
     if policy != "noeviction" && !policy.is_empty() {
         return refused(
-            format!("throws keys away when memory runs short (maxmemory-policy {policy}), and tasks with them"),
+            format!(
+                "throws keys away when memory runs short (maxmemory-policy {policy}), and tasks with them"
+            ),
             "run 'redis-cli CONFIG SET maxmemory-policy noeviction', and set it in its configuration file",
         );
     }
@@ -110,7 +144,10 @@ fn check(server: &Server, target: &Target) -> Result<(), Fault> {
     }
     if options.wait_aof && version < WAITS_FOR_DISK {
         return refused(
-            format!("is version {} and cannot be asked to wait for its disk", server.get("redis_version")),
+            format!(
+                "is version {} and cannot be asked to wait for its disk",
+                server.get("redis_version")
+            ),
             "use Redis 7.2 or newer, or 'appendfsync always' instead of ?wait_aof=yes",
         );
     }
@@ -118,14 +155,28 @@ fn check(server: &Server, target: &Target) -> Result<(), Fault> {
 }
 
 /// Refuses a namespace in which something else lives.
-fn check_types(types: &[String], target: &Target) -> Result<(), Fault> {
-    let is_ours = types.iter().zip(Keys::types()).all(|(found, expected)| found == "none" || found == expected);
-    if is_ours { Ok(()) } else { Err(Error::Taken { place: target.place() }.into()) }
+fn check_types(types: &[String], target: &ServerTarget) -> Result<(), Fault> {
+    let is_ours = types
+        .iter()
+        .zip(Keys::types())
+        .all(|(found, expected)| found == "none" || found == expected);
+    if is_ours {
+        Ok(())
+    } else {
+        Err(Error::Taken {
+            place: target.place(),
+        }
+        .into())
+    }
 }
 
 /// Refuses a namespace that another version keeps in another layout.
-fn check_layout(layout: &str, target: &Target) -> Result<(), Fault> {
-    let found = if layout.is_empty() { Ok(FIRST_LAYOUT) } else { layout.parse() };
+fn check_layout(layout: &str, target: &ServerTarget) -> Result<(), Fault> {
+    let found = if layout.is_empty() {
+        Ok(FIRST_LAYOUT)
+    } else {
+        layout.parse()
+    };
     let fix = match found {
         Ok(LAYOUT) => return Ok(()),
         Ok(..LAYOUT) => {
@@ -135,11 +186,20 @@ fn check_layout(layout: &str, target: &Target) -> Result<(), Fault> {
     };
     let found = found.map_or_else(|_| layout.to_owned(), |found| found.to_string());
     let reason = format!("has a namespace of another version (layout {found}, here {LAYOUT})");
-    Err(Error::Refused { place: target.place(), reason, fix: fix.into() }.into())
+    Err(Error::Refused {
+        place: target.place(),
+        reason,
+        fix: fix.into(),
+    }
+    .into())
 }
 
 /// Notes which run of the server this is, and returns the layout of the namespace.
-async fn settle_in(connection: &mut MultiplexedConnection, server: &Server, keys: &Keys) -> redis::RedisResult<String> {
+async fn settle_in(
+    connection: &mut MultiplexedConnection,
+    server: &Server,
+    keys: &Keys,
+) -> redis::RedisResult<String> {
     let run = server.get("run_id");
     let mut ask = redis::cmd("HMGET");
     ask.arg(keys.of("meta")).arg("run").arg("layout");
@@ -148,11 +208,19 @@ async fn settle_in(connection: &mut MultiplexedConnection, server: &Server, keys
         return Ok(layout.unwrap_or_default());
     }
     let mut boot = script::BOOT.code.prepare_invoke();
-    boot.key(&[keys.of("meta"), &keys.absent()]).arg(&[keys.prefix(), "", "", run, &LAYOUT.to_string()]);
+    boot.key(&[keys.of("meta"), &keys.absent()]).arg(&[
+        keys.prefix(),
+        "",
+        "",
+        run,
+        &LAYOUT.to_string(),
+    ]);
     boot.invoke_async(connection).await
 }
 
 fn parse(info: &str) -> HashMap<String, String> {
     let pairs = info.lines().filter_map(|line| line.trim().split_once(':'));
-    pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+    pairs
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .collect()
 }

@@ -2,7 +2,7 @@
 
 use raddle_core::Tid;
 
-use super::{Redis, link::Sure, script, value::arg};
+use super::{Redis, connection::Certainty, script, value::arg};
 use crate::Result;
 
 /// How many tasks go at once, so that no call waits long for it.
@@ -10,7 +10,9 @@ const AT_ONCE: u32 = 500;
 
 impl Redis {
     pub(super) async fn purge_expired(&self) -> Result<u64> {
-        self.link().change(&script::PURGE, vec![arg(AT_ONCE)], Sure::Done).await
+        self.link()
+            .change(&script::PURGE, vec![arg(AT_ONCE)], Certainty::Done)
+            .await
     }
 
     /// Removes finished tasks before their time, some at once.
@@ -19,8 +21,14 @@ impl Redis {
         tids.sort_unstable();
         tids.dedup();
         for tids in tids.chunks(AT_ONCE as usize) {
-            let args = [arg(AT_ONCE)].into_iter().chain(tids.iter().map(arg)).collect();
-            deleted += self.link().change::<u64>(&script::PURGE, args, Sure::Done).await?;
+            let args = [arg(AT_ONCE)]
+                .into_iter()
+                .chain(tids.iter().map(arg))
+                .collect();
+            deleted += self
+                .link()
+                .change::<u64>(&script::PURGE, args, Certainty::Done)
+                .await?;
         }
         Ok(deleted)
     }
@@ -29,7 +37,11 @@ impl Redis {
     pub(super) async fn forget_answers(&self) {
         let mut cursor = "0".to_owned();
         loop {
-            match self.link().look::<String>(&script::FORGET, vec![arg(&cursor)]).await {
+            match self
+                .link()
+                .look::<String>(&script::FORGET, vec![arg(&cursor)])
+                .await
+            {
                 Ok(next) if next != "0" => cursor = next,
                 Ok(_) => return,
                 Err(error) => return tracing::debug!(%error, "old answers were not removed"),

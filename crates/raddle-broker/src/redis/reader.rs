@@ -10,7 +10,7 @@ use raddle_core::Tid;
 use redis::{Cmd, Value, aio::MultiplexedConnection};
 use tokio::time::timeout;
 
-use super::{Core, SAFETY_INTERVAL, fault::Fault, keys::Part};
+use super::{RedisCore, SAFETY_INTERVAL, failure::Fault, keys::Partition};
 
 /// How long an answer may take beyond the time it was asked to block.
 const MARGIN: Duration = Duration::from_secs(5);
@@ -21,13 +21,13 @@ const KEPT_SECONDS: u32 = 60;
 #[derive(Default)]
 pub(super) struct Readers(Mutex<Vec<MultiplexedConnection>>);
 
-impl Core {
+impl RedisCore {
     /// Waits until something comes into one of the partitions, for `wait` at most, or until `ended` is there; then sends `claim`, whose answer
     /// this is. The server has both before it blocks, so that a worker that is woken has its tasks without another round trip.
     pub(super) async fn block(
         &self,
         owner: Tid,
-        parts: &[Part],
+        parts: &[Partition],
         wait: Duration,
         claim: &Cmd,
         ended: impl Future<Output = ()>,
@@ -39,13 +39,18 @@ impl Core {
         let own = self.keys.wake(owner);
         let mut read = redis::cmd("BLPOP");
         read.arg(&own);
-        parts.iter().for_each(|part| _ = read.arg(self.keys.ready(&part.name)));
+        parts
+            .iter()
+            .for_each(|part| _ = read.arg(self.keys.ready(&part.name)));
         // In seconds, of which 0 would be for ever.
         read.arg(format!("{:.3}", wait.as_secs_f64().max(0.001)));
         let mut pipe = redis::pipe();
         pipe.add_command(read).ignore().add_command(claim.clone());
         let mut blocked = connection.clone();
-        let mut reading = pin!(timeout(wait + MARGIN, pipe.query_async::<(Value,)>(&mut blocked)));
+        let mut reading = pin!(timeout(
+            wait + MARGIN,
+            pipe.query_async::<(Value,)>(&mut blocked)
+        ));
         let over = async {
             tokio::select! {
                 // An idle server looks only ten times a second whether a wait is over.
@@ -65,7 +70,9 @@ impl Core {
             }
         };
         // A connection that may still answer is not used again.
-        let Ok(answer) = answer else { return Err(Fault::Away("a blocking read was not answered".into())) };
+        let Ok(answer) = answer else {
+            return Err(Fault::Away("a blocking read was not answered".into()));
+        };
         let (answer,) = answer.map_err(|error| self.link.target.explain(&error))?;
         self.readers.put(connection);
         Ok(answer)
@@ -78,6 +85,9 @@ impl Readers {
     }
 
     fn put(&self, connection: MultiplexedConnection) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(connection);
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(connection);
     }
 }

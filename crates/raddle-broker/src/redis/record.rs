@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-use raddle_core::{Report, Spec, State, Tally, Tid, Word};
+use raddle_core::{AttemptCounters, AttemptReport, ControlCommand, TaskSpec, TaskState, Tid};
 
-use super::keys::Part;
+use super::keys::Partition;
 use crate::{Error, Result};
 
 /// Beyond this a number is not exact in a script.
@@ -18,7 +18,7 @@ const TOLD_TO_KILL: u8 = 8;
 
 /// Where a task is before its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum TaskLocation {
     Ready,
     Delayed,
     Held,
@@ -29,8 +29,8 @@ pub(super) enum Place {
 /// Where a task stands before its end. One that has never been anything but ready has none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Record {
-    pub(super) place: Place,
-    pub(super) tally: Tally,
+    pub(super) place: TaskLocation,
+    pub(super) counters: AttemptCounters,
     /// The partition it belongs to. Workers have none.
     pub(super) part: Option<String>,
     pub(super) owner: Option<Tid>,
@@ -41,7 +41,7 @@ pub(super) struct Record {
     /// Whether its present attempt has chained anything.
     pub(super) chained: bool,
     /// The word by which its worker is to end it, once it has heard of that. Scripts see one number for this, what is chained and the pause.
-    pub(super) told: Option<Word>,
+    pub(super) told: Option<ControlCommand>,
     /// In nanoseconds since the epoch.
     pub(super) run_at: Option<i64>,
     /// How long the task's record is kept, in milliseconds.
@@ -51,7 +51,7 @@ pub(super) struct Record {
 }
 
 /// A spec as it is stored, with what scripts need to know of it before it.
-pub(super) struct Stored<'a> {
+pub(super) struct StoredSpec<'a> {
     pub(super) part: Option<&'a str>,
     pub(super) ttl: u64,
     pub(super) parent: Option<Tid>,
@@ -60,11 +60,11 @@ pub(super) struct Stored<'a> {
 }
 
 /// How a task ended.
-pub(super) struct Done {
-    pub(super) state: State,
+pub(super) struct FinishedRecord {
+    pub(super) state: TaskState,
     pub(super) dead: bool,
     pub(super) owner: Option<Tid>,
-    pub(super) tally: Tally,
+    pub(super) counters: AttemptCounters,
     /// In microseconds since the epoch.
     pub(super) finished_at: i64,
     pub(super) service: bool,
@@ -72,48 +72,71 @@ pub(super) struct Done {
 }
 
 /// Writes a spec as it is stored.
-pub(super) fn stored(spec: &Spec, parent: Option<Tid>, service: bool, ttl: std::time::Duration, json: &str) -> String {
-    let part = if service { "-".into() } else { Part::name_of(spec) };
+pub(super) fn stored(
+    spec: &TaskSpec,
+    parent: Option<Tid>,
+    service: bool,
+    ttl: std::time::Duration,
+    json: &str,
+) -> String {
+    let part = if service {
+        "-".into()
+    } else {
+        Partition::name_of(spec)
+    };
     let ttl = millis(ttl);
     format!("{part} {ttl} {} {}\n{json}", or_dash(parent), key_of(spec))
 }
 
 /// A duration as scripts add it to a time.
 pub(super) fn millis(span: std::time::Duration) -> u64 {
-    u64::try_from(span.as_millis()).unwrap_or(u64::MAX).min(EXACT / 2)
+    u64::try_from(span.as_millis())
+        .unwrap_or(u64::MAX)
+        .min(EXACT / 2)
 }
 
 /// The unique key of a task as it is stored: in one line.
-pub(super) fn key_of(spec: &Spec) -> String {
-    spec.unique_key.as_ref().map_or(String::new(), |key| serde_json::to_string(key).expect("a string serializes"))
+pub(super) fn key_of(spec: &TaskSpec) -> String {
+    spec.unique_key.as_ref().map_or(String::new(), |key| {
+        serde_json::to_string(key).expect("a string serializes")
+    })
 }
 
 pub(super) fn unreadable(tid: Tid, reason: impl fmt::Display) -> Error {
-    Error::Record { tid, reason: reason.to_string() }
+    Error::Record {
+        tid,
+        reason: reason.to_string(),
+    }
 }
 
-impl Stored<'_> {
-    pub(super) fn parse(tid: Tid, text: &str) -> Result<Stored<'_>> {
+impl StoredSpec<'_> {
+    pub(super) fn parse(tid: Tid, text: &str) -> Result<StoredSpec<'_>> {
         let parse = || {
             let (head, json) = text.split_once('\n')?;
             let mut fields = head.splitn(4, ' ');
             let part = optional(fields.next()?);
             let ttl = fields.next()?.parse().ok()?;
             let parent = fields.next()?.parse().ok();
-            Some(Stored { part, ttl, parent, key: fields.next()?, json })
+            Some(StoredSpec {
+                part,
+                ttl,
+                parent,
+                key: fields.next()?,
+                json,
+            })
         };
         parse().ok_or_else(|| unreadable(tid, "its head is not as it was written"))
     }
 
-    pub(super) fn spec(&self, tid: Tid) -> Result<Spec> {
+    pub(super) fn spec(&self, tid: Tid) -> Result<TaskSpec> {
         serde_json::from_str(self.json).map_err(|e| unreadable(tid, e))
     }
 
     /// The record of a task that has none.
     pub(super) fn untouched(&self) -> Record {
         Record {
-            place: Place::Ready,
-            tally: Tally::default(),
+            place: TaskLocation::Ready,
+            counters: AttemptCounters::default(),
             part: self.part.map(Into::into),
             owner: None,
             claimed_at: None,
@@ -132,18 +155,36 @@ impl Record {
     pub(super) fn parse(tid: Tid, text: &str) -> Result<Self> {
         let parse = || {
             let mut fields = text.splitn(12, ' ');
-            let place = Place::parse(fields.next()?)?;
+            let place = TaskLocation::parse(fields.next()?)?;
             let mut count = || fields.next()?.parse().ok();
-            let tally = Tally { attempt: count()?, failures: count()?, losses: count()? };
+            let counters = AttemptCounters {
+                attempt: count()?,
+                failures: count()?,
+                losses: count()?,
+            };
             let part = optional(fields.next()?).map(Into::into);
             let owner = fields.next()?.parse().ok();
             let claimed_at = fields.next()?.parse().ok();
             let pid = fields.next()?.parse().ok();
             let flags: u8 = fields.next()?.parse().ok()?;
-            let (paused, chained, told) = (flags & PAUSED != 0, flags & CHAINED != 0, told_by(flags));
+            let (paused, chained, told) =
+                (flags & PAUSED != 0, flags & CHAINED != 0, told_by(flags));
             let run_at = fields.next()?.parse().ok();
             let (ttl, key) = (fields.next()?.parse().ok()?, fields.next()?.into());
-            Some(Self { place, tally, part, owner, claimed_at, pid, paused, chained, told, run_at, ttl, key })
+            Some(Self {
+                place,
+                counters,
+                part,
+                owner,
+                claimed_at,
+                pid,
+                paused,
+                chained,
+                told,
+                run_at,
+                ttl,
+                key,
+            })
         };
         parse().ok_or_else(|| unreadable(tid, "its place is not as it was written"))
     }
@@ -152,18 +193,22 @@ impl Record {
         self.state().is_active()
     }
 
-    pub(super) fn state(&self) -> State {
+    pub(super) fn state(&self) -> TaskState {
         match self.place {
-            Place::Ready | Place::Delayed | Place::Held => State::Created,
-            Place::Spawning => State::Spawning,
-            Place::Running => State::Running,
+            TaskLocation::Ready | TaskLocation::Delayed | TaskLocation::Held => TaskState::Created,
+            TaskLocation::Spawning => TaskState::Spawning,
+            TaskLocation::Running => TaskState::Running,
         }
     }
 }
 
 impl fmt::Display for Record {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Tally { attempt, failures, losses } = self.tally;
+        let AttemptCounters {
+            attempt,
+            failures,
+            losses,
+        } = self.counters;
         write!(
             f,
             "{} {attempt} {failures} {losses} {} {} {} {} {} {} {} {}",
@@ -180,16 +225,16 @@ impl fmt::Display for Record {
     }
 }
 
-impl Done {
+impl FinishedRecord {
     pub(super) fn parse(tid: Tid, text: &str) -> Result<Self> {
         let parse = || {
             let (head, report) = text.split_once('\n')?;
             let mut fields = head.splitn(8, ' ');
             Some(Self {
-                state: State::from_u8(fields.next()?.parse().ok()?)?,
+                state: TaskState::from_u8(fields.next()?.parse().ok()?)?,
                 dead: fields.next()? == "1",
                 owner: fields.next()?.parse().ok(),
-                tally: Tally {
+                counters: AttemptCounters {
                     attempt: fields.next()?.parse().ok()?,
                     failures: fields.next()?.parse().ok()?,
                     losses: fields.next()?.parse().ok()?,
@@ -202,16 +247,24 @@ impl Done {
         parse().ok_or_else(|| unreadable(tid, "its end is not as it was written"))
     }
 
-    pub(super) fn report(&self, tid: Tid) -> Result<Report> {
+    pub(super) fn report(&self, tid: Tid) -> Result<AttemptReport> {
         serde_json::from_str(&self.report).map_err(|e| unreadable(tid, e))
     }
 }
 
-impl fmt::Display for Done {
+impl fmt::Display for FinishedRecord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Tally { attempt, failures, losses } = self.tally;
+        let AttemptCounters {
+            attempt,
+            failures,
+            losses,
+        } = self.counters;
         let owner = or_dash(self.owner);
-        let (state, dead, service) = (self.state as u8, u8::from(self.dead), u8::from(self.service));
+        let (state, dead, service) = (
+            self.state as u8,
+            u8::from(self.dead),
+            u8::from(self.service),
+        );
         write!(
             f,
             "{state} {dead} {owner} {attempt} {failures} {losses} {} {service}\n{}",
@@ -220,7 +273,7 @@ impl fmt::Display for Done {
     }
 }
 
-impl Place {
+impl TaskLocation {
     fn as_str(self) -> &'static str {
         match self {
             Self::Ready => "r",
@@ -232,22 +285,32 @@ impl Place {
     }
 
     fn parse(text: &str) -> Option<Self> {
-        [Self::Ready, Self::Delayed, Self::Held, Self::Spawning, Self::Running].into_iter().find(|p| p.as_str() == text)
+        [
+            Self::Ready,
+            Self::Delayed,
+            Self::Held,
+            Self::Spawning,
+            Self::Running,
+        ]
+        .into_iter()
+        .find(|p| p.as_str() == text)
     }
 }
 
 /// What a word by which a task is to end adds to the flags of its record.
-pub(super) fn flag_of(told: Option<Word>) -> u8 {
+pub(super) fn flag_of(told: Option<ControlCommand>) -> u8 {
     match told {
-        Some(Word::Stop) => TOLD_TO_STOP,
-        Some(Word::Kill) => TOLD_TO_KILL,
+        Some(ControlCommand::Stop) => TOLD_TO_STOP,
+        Some(ControlCommand::Kill) => TOLD_TO_KILL,
         _ => 0,
     }
 }
 
 /// Scripts add such words up, and a `KILL` counts for more.
-fn told_by(flags: u8) -> Option<Word> {
-    [Word::Kill, Word::Stop].into_iter().find(|word| flags & flag_of(Some(*word)) != 0)
+fn told_by(flags: u8) -> Option<ControlCommand> {
+    [ControlCommand::Kill, ControlCommand::Stop]
+        .into_iter()
+        .find(|word| flags & flag_of(Some(*word)) != 0)
 }
 
 fn optional(text: &str) -> Option<&str> {
@@ -270,8 +333,12 @@ mod tests {
     #[test]
     fn a_record_is_read_as_it_was_written() {
         let plain = Record {
-            place: Place::Ready,
-            tally: Tally { attempt: 3, failures: 1, losses: 2 },
+            place: TaskLocation::Ready,
+            counters: AttemptCounters {
+                attempt: 3,
+                failures: 1,
+                losses: 2,
+            },
             part: Some("5|default|".into()),
             owner: None,
             claimed_at: None,
@@ -284,32 +351,54 @@ mod tests {
             key: String::new(),
         };
         let full = Record {
-            place: Place::Running,
+            place: TaskLocation::Running,
             owner: Some(tid()),
             claimed_at: Some(1_763_248_964_000_000),
             pid: Some(7),
             paused: true,
             chained: true,
-            told: Some(Word::Stop),
+            told: Some(ControlCommand::Stop),
             run_at: Some(1_763_248_964_000_000_001),
             key: "\"a key with blanks\"".into(),
             ..plain.clone()
         };
-        let chained = Record { paused: false, told: Some(Word::Kill), ..full.clone() };
+        let chained = Record {
+            paused: false,
+            told: Some(ControlCommand::Kill),
+            ..full.clone()
+        };
         for record in [plain, full, chained] {
             assert_eq!(Record::parse(tid(), &record.to_string()).unwrap(), record);
         }
-        assert_eq!(told_by(PAUSED | TOLD_TO_STOP | TOLD_TO_KILL), Some(Word::Kill));
+        assert_eq!(
+            told_by(PAUSED | TOLD_TO_STOP | TOLD_TO_KILL),
+            Some(ControlCommand::Kill)
+        );
         assert!(Record::parse(tid(), "r 1 2").is_err());
     }
 
     #[test]
     fn a_spec_is_read_as_it_was_written() {
-        let spec = Spec { unique_key: Some("two\nlines".into()), ..Spec::command(["x"]) };
+        let spec = TaskSpec {
+            unique_key: Some("two\nlines".into()),
+            ..TaskSpec::command(["x"])
+        };
         let json = serde_json::to_string(&spec).unwrap();
-        let text = stored(&spec, Some(tid()), false, std::time::Duration::from_secs(1), &json);
-        let read = Stored::parse(tid(), &text).unwrap();
-        assert_eq!((read.part, read.ttl, read.parent), (Some("5|default|"), 1000, Some(tid())));
-        assert_eq!((read.key, read.spec(tid()).unwrap()), ("\"two\\nlines\"", spec));
+        let text = stored(
+            &spec,
+            Some(tid()),
+            false,
+            std::time::Duration::from_secs(1),
+            &json,
+        );
+        let read = StoredSpec::parse(tid(), &text).unwrap();
+        assert_eq!(
+            (read.part, read.ttl, read.parent),
+            (Some("5|default|"), 1000, Some(tid()))
+        );
+        assert_eq!(
+            (read.key, read.spec(tid()).unwrap()),
+            ("\"two\\nlines\"", spec)
+        );
     }
 }

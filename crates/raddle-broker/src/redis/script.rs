@@ -53,5 +53,8 @@ scripts! {
 
 /// The fixed keys under their names in capitals.
 fn head() -> String {
-    FIXED.iter().map(|(name, _)| format!("local {} = ARGV[1] .. '{name}'\n", name.to_uppercase())).collect()
+    FIXED
+        .iter()
+        .map(|(name, _)| format!("local {} = ARGV[1] .. '{name}'\n", name.to_uppercase()))
+        .collect()
 }

@@ -14,10 +14,10 @@ use tokio::time::timeout;
 
 use super::{
     Redis,
-    fault::{Fault, said},
-    link::Sure,
+    connection::Certainty,
+    failure::{Fault, said},
     script,
-    url::Address,
+    url::RedisAddress,
 };
 use crate::{Error, Result, StreamSource};
 
@@ -35,7 +35,7 @@ const CONSUMER: &str = "raddle";
 const WHOLE: &str = "message";
 
 /// An entry's id and its fields. An entry that was deleted while it was pending has none.
-type Entry = (String, Option<Vec<(Vec<u8>, Vec<u8>)>>);
+type StreamEntry = (String, Option<Vec<(Vec<u8>, Vec<u8>)>>);
 
 /// One stream, and the queue that its entries go to.
 pub(crate) struct RedisStream {
@@ -48,40 +48,73 @@ pub(crate) struct RedisStream {
 }
 
 impl RedisStream {
-    pub(crate) async fn open(address: Address, stream: &str, queue: QueueName) -> Result<Self> {
+    pub(crate) async fn open(
+        address: RedisAddress,
+        stream: &str,
+        queue: QueueName,
+    ) -> Result<Self> {
         let namespace = address.namespace.clone();
         let redis = Redis::open(address).await?;
         // A script reaches one slot of a cluster. Without a hash tag in its name, that of a stream is the one of the namespace of the same name.
         if redis.link().server().await?.get("cluster_enabled") == "1" && stream != namespace {
             return Err(Error::Refused {
                 place: redis.link().target.place(),
-                reason: format!("is a cluster, where the stream '{stream}' is in another slot than the namespace"),
+                reason: format!(
+                    "is a cluster, where the stream '{stream}' is in another slot than the namespace"
+                ),
                 fix: format!("use ?namespace={stream}, or feed the source by 'raddle queue write'"),
             });
         }
         let (stream, group) = (stream.to_owned(), format!("raddle:{namespace}"));
-        Ok(Self { redis, stream, group, queue, reader: None })
+        Ok(Self {
+            redis,
+            stream,
+            group,
+            queue,
+            reader: None,
+        })
     }
 
     /// The next entries: those that are pending for too long, or new ones, which are waited for.
-    async fn read(&mut self) -> Result<Vec<Entry>, Fault> {
+    async fn read(&mut self) -> Result<Vec<StreamEntry>, Fault> {
         let mut claim = redis::cmd("XAUTOCLAIM");
-        claim.arg(&self.stream).arg(&self.group).arg(CONSUMER).arg(ABANDONED_AFTER.as_millis() as u64);
+        claim
+            .arg(&self.stream)
+            .arg(&self.group)
+            .arg(CONSUMER)
+            .arg(ABANDONED_AFTER.as_millis() as u64);
         claim.arg("0-0").arg("COUNT").arg(PORTION);
         let abandoned = match self.ask(&claim).await? {
             // The next cursor, the entries, and since Redis 7 those that were deleted.
-            Value::Array(parts) => parts.into_iter().nth(1).map(|entries| self.parse(entries)).transpose()?,
+            Value::Array(parts) => parts
+                .into_iter()
+                .nth(1)
+                .map(|entries| self.parse(entries))
+                .transpose()?,
             _ => None,
         };
-        if let Some(abandoned) = abandoned.filter(|entries: &Vec<Entry>| !entries.is_empty()) {
+        if let Some(abandoned) = abandoned.filter(|entries: &Vec<StreamEntry>| !entries.is_empty())
+        {
             return Ok(abandoned);
         }
         let mut read = redis::cmd("XREADGROUP");
-        read.arg("GROUP").arg(&self.group).arg(CONSUMER).arg("COUNT").arg(PORTION);
-        read.arg("BLOCK").arg(BLOCK.as_millis() as u64).arg("STREAMS").arg(&self.stream).arg(">");
+        read.arg("GROUP")
+            .arg(&self.group)
+            .arg(CONSUMER)
+            .arg("COUNT")
+            .arg(PORTION);
+        read.arg("BLOCK")
+            .arg(BLOCK.as_millis() as u64)
+            .arg("STREAMS")
+            .arg(&self.stream)
+            .arg(">");
         let answer = self.ask(&read).await?;
-        let streams: Option<Vec<(String, Vec<Entry>)>> = self.parse(answer)?;
-        Ok(streams.into_iter().flatten().flat_map(|(_, entries)| entries).collect())
+        let streams: Option<Vec<(String, Vec<StreamEntry>)>> = self.parse(answer)?;
+        Ok(streams
+            .into_iter()
+            .flatten()
+            .flat_map(|(_, entries)| entries)
+            .collect())
     }
 
     /// Sends a command over the connection that may block. Makes the group if there is none: then there is nothing to answer.
@@ -94,13 +127,23 @@ impl RedisStream {
         };
         let query = async |command: &Cmd, connection: &mut MultiplexedConnection| {
             let late = || Fault::Away("a blocking read was not answered".into());
-            timeout(BLOCK + MARGIN, command.query_async::<Value>(connection)).await.map_err(|_| late())
+            timeout(BLOCK + MARGIN, command.query_async::<Value>(connection))
+                .await
+                .map_err(|_| late())
         };
         let mut answer = query(command, &mut connection).await?;
-        if answer.as_ref().is_err_and(|error| has_code(error, "NOGROUP")) {
+        if answer
+            .as_ref()
+            .is_err_and(|error| has_code(error, "NOGROUP"))
+        {
             let mut create = redis::cmd("XGROUP");
             // From the first entry: what was added before Raddle was there is an event too.
-            create.arg("CREATE").arg(&self.stream).arg(&self.group).arg("0").arg("MKSTREAM");
+            create
+                .arg("CREATE")
+                .arg(&self.stream)
+                .arg(&self.group)
+                .arg("0")
+                .arg("MKSTREAM");
             answer = match query(&create, &mut connection).await? {
                 Err(error) if !has_code(&error, "BUSYGROUP") => Err(error),
                 _ => Ok(Value::Nil),
@@ -131,7 +174,10 @@ impl StreamSource for RedisStream {
         for (id, fields) in entries {
             args.extend([id, message(&fields.unwrap_or_default())].map(String::into_bytes));
         }
-        self.redis.link().change(&script::TRANSFER, args, Sure::Durable).await
+        self.redis
+            .link()
+            .change(&script::TRANSFER, args, Certainty::Durable)
+            .await
     }
 }
 
@@ -146,8 +192,10 @@ fn message(fields: &[(Vec<u8>, Vec<u8>)]) -> String {
     match fields {
         [(name, value)] if name == WHOLE.as_bytes() => text(value),
         _ => {
-            let fields: Map<String, Json> =
-                fields.iter().map(|(name, value)| (text(name), text(value).into())).collect();
+            let fields: Map<String, Json> = fields
+                .iter()
+                .map(|(name, value)| (text(name), text(value).into()))
+                .collect();
             Json::Object(fields).to_string()
         }
     }
@@ -158,14 +206,23 @@ mod tests {
     use super::*;
 
     fn of(fields: &[(&str, &[u8])]) -> String {
-        let fields: Vec<_> = fields.iter().map(|(name, value)| (name.as_bytes().to_vec(), value.to_vec())).collect();
+        let fields: Vec<_> = fields
+            .iter()
+            .map(|(name, value)| (name.as_bytes().to_vec(), value.to_vec()))
+            .collect();
         message(&fields)
     }
 
     #[test]
     fn an_entry_is_its_fields_or_its_only_field_message() {
-        assert_eq!(of(&[("order", b"17"), ("item", b"\"loom\"")]), r#"{"item":"\"loom\"","order":"17"}"#);
+        assert_eq!(
+            of(&[("order", b"17"), ("item", b"\"loom\"")]),
+            r#"{"item":"\"loom\"","order":"17"}"#
+        );
         assert_eq!(of(&[("message", br#"{"order":17}"#)]), r#"{"order":17}"#);
-        assert_eq!(of(&[("message", b"a"), ("b", b"\xff")]), "{\"b\":\"\u{fffd}\",\"message\":\"a\"}");
+        assert_eq!(
+            of(&[("message", b"a"), ("b", b"\xff")]),
+            "{\"b\":\"\u{fffd}\",\"message\":\"a\"}"
+        );
     }
 }

@@ -1,13 +1,13 @@
 //! How many tasks there are. Those that wait are looked at in portions for their kinds: the server does other things in between.
 
 use jiff::Timestamp;
-use raddle_core::{State, Tid};
+use raddle_core::{TaskState, Tid};
 
 use super::{
     Redis, script,
     value::{Time, arg, micros},
 };
-use crate::{Detail, Result, Summary};
+use crate::{Result, Summary, SummaryDetail};
 
 /// How many tasks are looked at in one go.
 const PORTION: usize = 500;
@@ -16,7 +16,7 @@ const PORTION: usize = 500;
 type Claimable = (Tid, Option<Timestamp>);
 
 impl Redis {
-    pub(super) async fn count_all(&self, detail: Detail) -> Result<Summary> {
+    pub(super) async fn count_all(&self, detail: SummaryDetail) -> Result<Summary> {
         if let Some(batch) = &detail.batch {
             return self.batch_states(batch).await;
         }
@@ -25,7 +25,7 @@ impl Redis {
             self.count_batches(&mut summary).await?;
         }
         if detail.messages {
-            summary.messages = self.depths().await?;
+            summary.messages = self.queue_sizes().await?;
         }
         if !detail.finished {
             summary.states.retain(|state, _| !state.is_terminal());
@@ -40,12 +40,15 @@ impl Redis {
     async fn batch_states(&self, name: &str) -> Result<Summary> {
         let (mut summary, mut last) = (Summary::default(), String::new());
         loop {
-            let mut reply: Vec<String> =
-                self.link().look(&script::BATCH, vec![arg(name), arg(&last), arg(PORTION)]).await?;
+            let mut reply: Vec<String> = self
+                .link()
+                .look(&script::BATCH, vec![arg(name), arg(&last), arg(PORTION)])
+                .await?;
             for pair in reply.get(1..).unwrap_or_default().chunks_exact(2) {
-                if let (Some(state), Ok(tasks)) =
-                    (pair[0].parse().ok().and_then(State::from_u8), pair[1].parse::<u64>())
-                {
+                if let (Some(state), Ok(tasks)) = (
+                    pair[0].parse().ok().and_then(TaskState::from_u8),
+                    pair[1].parse::<u64>(),
+                ) {
                     *summary.states.entry(state).or_default() += tasks;
                 }
             }
@@ -62,11 +65,22 @@ impl Redis {
         let mut from = "-".to_owned();
         loop {
             let mut range = redis::cmd("ZRANGEBYLEX");
-            range.arg(key).arg(&from).arg("+").arg("LIMIT").arg(0).arg(1);
+            range
+                .arg(key)
+                .arg(&from)
+                .arg("+")
+                .arg("LIMIT")
+                .arg(0)
+                .arg(1);
             let first: Vec<String> = self.link().read(&range).await?;
-            let Some((name, tid)) = first.first().and_then(|member| member.split_once(' ')) else { return Ok(()) };
+            let Some((name, tid)) = first.first().and_then(|member| member.split_once(' ')) else {
+                return Ok(());
+            };
             let mut count = redis::cmd("ZLEXCOUNT");
-            count.arg(key).arg(format!("[{name} ")).arg(format!("({name}!"));
+            count
+                .arg(key)
+                .arg(format!("[{name} "))
+                .arg(format!("({name}!"));
             let tasks: u64 = self.link().read(&count).await?;
             if let Ok(tid) = tid.parse() {
                 summary.add_batch(name.to_owned(), tasks, tid);
@@ -79,8 +93,11 @@ impl Redis {
         let mut from = "-".to_owned();
         loop {
             let line = self.in_line(&from).await?;
-            let tids = line.iter().filter_map(|entry| entry.rsplit(' ').next()?.parse().ok());
-            self.add(summary, tids.map(|tid| (tid, None)).collect()).await?;
+            let tids = line
+                .iter()
+                .filter_map(|entry| entry.rsplit(' ').next()?.parse().ok());
+            self.add(summary, tids.map(|tid| (tid, None)).collect())
+                .await?;
             match line.last() {
                 Some(last) if line.len() == PORTION => from = format!("({last}"),
                 _ => break,
@@ -96,31 +113,54 @@ impl Redis {
     async fn counts(&self) -> Result<(Summary, i64)> {
         let keys = &self.core.keys;
         let mut pipe = redis::pipe();
-        pipe.atomic().cmd("TIME").cmd("HGETALL").arg(keys.of("count"));
-        pipe.cmd("SCARD").arg(keys.of("dead")).cmd("ZCARD").arg(keys.of("owned"));
+        pipe.atomic()
+            .cmd("TIME")
+            .cmd("HGETALL")
+            .arg(keys.of("count"));
+        pipe.cmd("SCARD")
+            .arg(keys.of("dead"))
+            .cmd("ZCARD")
+            .arg(keys.of("owned"));
         for field in ["reclaims", "stale"] {
             pipe.cmd("HGET").arg(keys.of("meta")).arg(field);
         }
         type Counts = (Time, Vec<(String, i64)>, u64, u64, Option<u64>, Option<u64>);
         let (time, counts, dead, owned, reclaims, stale): Counts = self.link().query(&pipe).await?;
         let (reclaims, stale_writes) = (reclaims.unwrap_or(0), stale.unwrap_or(0));
-        let mut summary = Summary { dead, reclaims, stale_writes, ..Summary::default() };
+        let mut summary = Summary {
+            dead,
+            reclaims,
+            stale_writes,
+            ..Summary::default()
+        };
         for (what, tasks) in counts {
             let tasks = tasks.max(0).unsigned_abs();
             match what.as_str() {
                 _ if tasks == 0 => {}
                 "d" => summary.delayed = tasks,
                 "h" => summary.paused = tasks,
-                queue if queue.starts_with('|') => _ = summary.ready.insert(queue[1..].to_owned(), tasks),
+                queue if queue.starts_with('|') => {
+                    _ = summary.ready.insert(queue[1..].to_owned(), tasks)
+                }
                 state => {
-                    let state = state.parse().ok().and_then(State::from_u8).filter(|state| *state != State::Spawning);
+                    let state = state
+                        .parse()
+                        .ok()
+                        .and_then(TaskState::from_u8)
+                        .filter(|state| *state != TaskState::Spawning);
                     summary.states.extend(state.map(|state| (state, tasks)));
                 }
             }
         }
-        let spawning = owned.saturating_sub(summary.states.get(&State::Running).copied().unwrap_or(0));
+        let spawning = owned.saturating_sub(
+            summary
+                .states
+                .get(&TaskState::Running)
+                .copied()
+                .unwrap_or(0),
+        );
         if spawning > 0 {
-            summary.states.insert(State::Spawning, spawning);
+            summary.states.insert(TaskState::Spawning, spawning);
         }
         summary.add_created();
         Ok((summary, micros(time)))
@@ -129,17 +169,30 @@ impl Redis {
     /// The next tasks that can be claimed: partition and id.
     async fn in_line(&self, from: &str) -> Result<Vec<String>> {
         let mut range = redis::cmd("ZRANGEBYLEX");
-        range.arg(self.core.keys.of("line")).arg(from).arg("+").arg("LIMIT").arg(0).arg(PORTION);
+        range
+            .arg(self.core.keys.of("line"))
+            .arg(from)
+            .arg("+")
+            .arg("LIMIT")
+            .arg(0)
+            .arg(PORTION);
         self.link().read(&range).await
     }
 
     /// Those whose time has come and that no claim has moved yet. They are few unless no worker claims.
     async fn overdue(&self, now: i64) -> Result<Vec<Claimable>> {
         let mut range = redis::cmd("ZRANGEBYSCORE");
-        range.arg(self.core.keys.of("delayed")).arg("-inf").arg(now).arg("WITHSCORES");
+        range
+            .arg(self.core.keys.of("delayed"))
+            .arg("-inf")
+            .arg(now)
+            .arg("WITHSCORES");
         let overdue: Vec<(String, f64)> = self.link().read(&range).await?;
         let claimable = |(member, due): (String, f64)| {
-            Some((member.get(..19)?.parse().ok()?, Timestamp::from_microsecond(due as i64).ok()))
+            Some((
+                member.get(..19)?.parse().ok()?,
+                Timestamp::from_microsecond(due as i64).ok(),
+            ))
         };
         Ok(overdue.into_iter().filter_map(claimable).collect())
     }

@@ -8,8 +8,8 @@ use std::{
 };
 
 use redis::{
-    AsyncConnectionConfig, Client, ClientTlsConfig, ConnectionAddr, IntoConnectionInfo, ProtocolVersion, PushInfo,
-    RedisConnectionInfo, RedisFuture, TlsCertificates,
+    AsyncConnectionConfig, Client, ClientTlsConfig, ConnectionAddr, IntoConnectionInfo,
+    ProtocolVersion, PushInfo, RedisConnectionInfo, RedisFuture, TlsCertificates,
     aio::MultiplexedConnection,
     io::AsyncDNSResolver,
     io::tcp::{TcpSettings, socket2::TcpKeepalive},
@@ -17,23 +17,23 @@ use redis::{
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::{
-    fault::{Fault, explain, said},
-    url::{Address, Login, Place, Tls},
+    failure::{Fault, explain, said},
+    url::{Login, RedisAddress, ServerLocation, Tls},
 };
 use crate::Error;
 
 /// A server that can be connected to.
-pub(super) struct Target {
-    pub(super) address: Address,
+pub(super) struct ServerTarget {
+    pub(super) address: RedisAddress,
     /// The node of a cluster that has the namespace, if the one in the URL has said that it is another. All keys of a namespace are in one
     /// place, so that one node is all there is to know of a cluster.
     node: Mutex<Option<Node>>,
     /// Since when it is away, for all connections alike.
-    away: Mutex<Option<Away>>,
+    away: Mutex<Option<ServerAway>>,
 }
 
 /// A server that is away.
-struct Away {
+struct ServerAway {
     since: Instant,
     /// When that was last reported.
     reported: Option<Instant>,
@@ -43,9 +43,9 @@ struct Away {
 const REPORT_EVERY: Duration = Duration::from_secs(60);
 
 /// Looks names of servers up as the rest of Raddle does.
-struct Names;
+struct NameResolver;
 
-impl AsyncDNSResolver for Names {
+impl AsyncDNSResolver for NameResolver {
     fn resolve<'a, 'b: 'a>(
         &'a self,
         host: &'b str,
@@ -61,22 +61,29 @@ impl AsyncDNSResolver for Names {
 /// Host and port.
 pub(super) type Node = (String, u16);
 
-impl Target {
-    pub(super) fn new(address: Address) -> Result<Arc<Self>, Error> {
+impl ServerTarget {
+    pub(super) fn new(address: RedisAddress) -> Result<Arc<Self>, Error> {
         if let Some(tls) = &address.tls {
             // Fails when there is one already: then that one serves.
             let _ = rustls::crypto::ring::default_provider().install_default();
             // A file that is missing is said now. They are read again with each connection.
             certificates(tls)?;
         }
-        Ok(Arc::new(Self { address, node: Mutex::default(), away: Mutex::default() }))
+        Ok(Arc::new(Self {
+            address,
+            node: Mutex::default(),
+            away: Mutex::default(),
+        }))
     }
 
     /// Logs that calls wait for the server, once it has been away for so long, and then once a minute.
     pub(super) fn report_away(&self, fault: &Fault, after: Duration) {
         let now = Instant::now();
         let mut away = self.away.lock().unwrap_or_else(PoisonError::into_inner);
-        let Away { since, reported } = away.get_or_insert(Away { since: now, reported: None });
+        let ServerAway { since, reported } = away.get_or_insert(ServerAway {
+            since: now,
+            reported: None,
+        });
         let is_due = reported.map_or(now - *since >= after, |last| now - last >= REPORT_EVERY);
         if is_due {
             *reported = Some(now);
@@ -87,8 +94,16 @@ impl Target {
 
     /// Logs that the server is there again, if it was reported to be away.
     pub(super) fn report_back(&self) {
-        let away = self.away.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(Away { since, reported: Some(_) }) = away {
+        let away = self
+            .away
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        if let Some(ServerAway {
+            since,
+            reported: Some(_),
+        }) = away
+        {
             tracing::warn!(place = %self.address, seconds = since.elapsed().as_secs(), "the broker is there again");
         }
     }
@@ -99,26 +114,40 @@ impl Target {
     }
 
     /// A connection for requests. Without a time for answers, for one that blocks.
-    pub(super) async fn connect(&self, answers_within: Option<Duration>) -> Result<MultiplexedConnection, Fault> {
+    pub(super) async fn connect(
+        &self,
+        answers_within: Option<Duration>,
+    ) -> Result<MultiplexedConnection, Fault> {
         let client = self.client(ProtocolVersion::RESP2).await?;
-        self.open(&client, self.config().set_response_timeout(answers_within)).await
+        self.open(&client, self.config().set_response_timeout(answers_within))
+            .await
     }
 
     /// A connection for what others publish.
-    pub(super) async fn subscriber(&self, heard: UnboundedSender<PushInfo>) -> Result<MultiplexedConnection, Fault> {
+    pub(super) async fn subscriber(
+        &self,
+        heard: UnboundedSender<PushInfo>,
+    ) -> Result<MultiplexedConnection, Fault> {
         let client = self.client(ProtocolVersion::RESP3).await?;
-        self.open(&client, self.config().set_push_sender(heard)).await
+        self.open(&client, self.config().set_push_sender(heard))
+            .await
     }
 
-    async fn open(&self, client: &Client, config: AsyncConnectionConfig) -> Result<MultiplexedConnection, Fault> {
-        let connected = client.get_multiplexed_async_connection_with_config(&config).await;
+    async fn open(
+        &self,
+        client: &Client,
+        config: AsyncConnectionConfig,
+    ) -> Result<MultiplexedConnection, Fault> {
+        let connected = client
+            .get_multiplexed_async_connection_with_config(&config)
+            .await;
         connected.map_err(|error| self.not_connected(&error))
     }
 
     fn config(&self) -> AsyncConnectionConfig {
         let options = &self.address.options;
         AsyncConnectionConfig::new()
-            .set_dns_resolver(Names)
+            .set_dns_resolver(NameResolver)
             .set_connection_timeout(Some(options.connect_timeout))
             .set_response_timeout(Some(options.response_timeout))
     }
@@ -130,37 +159,64 @@ impl Target {
             .set_lib_name("raddle", env!("CARGO_PKG_VERSION"))
             .set_protocol(protocol);
         match &self.address.place {
-            Place::Unix(path) => self.client_at(ConnectionAddr::Unix(path.clone()), settings),
-            Place::Tcp { host, port } => self.client_of(self.node().unwrap_or_else(|| (host.clone(), *port)), settings),
-            Place::Sentinel { hosts, master, login } => {
-                self.client_of(self.ask_sentinels(hosts, master, login).await?, settings)
+            ServerLocation::Unix(path) => {
+                self.client_at(ConnectionAddr::Unix(path.clone()), settings)
             }
+            ServerLocation::Tcp { host, port } => self.client_of(
+                self.node().unwrap_or_else(|| (host.clone(), *port)),
+                settings,
+            ),
+            ServerLocation::Sentinel {
+                hosts,
+                master,
+                login,
+            } => self.client_of(self.ask_sentinels(hosts, master, login).await?, settings),
         }
     }
 
     /// A client for a server on the network.
-    fn client_of(&self, (host, port): Node, settings: RedisConnectionInfo) -> Result<Client, Fault> {
+    fn client_of(
+        &self,
+        (host, port): Node,
+        settings: RedisConnectionInfo,
+    ) -> Result<Client, Fault> {
         let addr = match self.address.tls {
-            Some(_) => ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None },
+            Some(_) => ConnectionAddr::TcpTls {
+                host,
+                port,
+                insecure: false,
+                tls_params: None,
+            },
             None => ConnectionAddr::Tcp(host, port),
         };
         self.client_at(addr, settings)
     }
 
-    fn client_at(&self, addr: ConnectionAddr, settings: RedisConnectionInfo) -> Result<Client, Fault> {
+    fn client_at(
+        &self,
+        addr: ConnectionAddr,
+        settings: RedisConnectionInfo,
+    ) -> Result<Client, Fault> {
         // A peer that vanished without a word is noticed within half a minute, on connections that are silent by design.
         let keepalive = TcpKeepalive::new()
             .with_time(Duration::from_secs(10))
             .with_interval(Duration::from_secs(5))
             .with_retries(4);
-        let tcp = TcpSettings::default().set_nodelay(true).set_keepalive(keepalive);
+        let tcp = TcpSettings::default()
+            .set_nodelay(true)
+            .set_keepalive(keepalive);
         let explain = |error| self.explain(&error);
-        let info = addr.into_connection_info().map_err(explain)?.set_tcp_settings(tcp).set_redis_settings(settings);
+        let info = addr
+            .into_connection_info()
+            .map_err(explain)?
+            .set_tcp_settings(tcp)
+            .set_redis_settings(settings);
         let client = match &self.address.tls {
             // A file that is being replaced may be there in a moment.
-            Some(tls) => {
-                Client::build_with_tls(info, certificates(tls).map_err(|error| Fault::Away(error.to_string()))?)
-            }
+            Some(tls) => Client::build_with_tls(
+                info,
+                certificates(tls).map_err(|error| Fault::Away(error.to_string()))?,
+            ),
             None => Client::open(info),
         };
         client.map_err(explain)
@@ -169,13 +225,22 @@ impl Target {
     /// Whether there are sentinels, and they know a master, be it one that is gone.
     pub(super) async fn has_master(&self) -> bool {
         match &self.address.place {
-            Place::Sentinel { hosts, master, login } => self.ask_sentinels(hosts, master, login).await.is_ok(),
+            ServerLocation::Sentinel {
+                hosts,
+                master,
+                login,
+            } => self.ask_sentinels(hosts, master, login).await.is_ok(),
             _ => false,
         }
     }
 
     /// Asks one sentinel after another where the master is.
-    async fn ask_sentinels(&self, hosts: &[Node], master: &str, login: &Login) -> Result<Node, Fault> {
+    async fn ask_sentinels(
+        &self,
+        hosts: &[Node],
+        master: &str,
+        login: &Login,
+    ) -> Result<Node, Fault> {
         let mut last = "no sentinel is named".into();
         for node in hosts {
             let ask = async || -> Result<Option<Node>, Fault> {
@@ -183,7 +248,10 @@ impl Target {
                 let mut connection = self.open(&client, self.config()).await?;
                 let mut command = redis::cmd("SENTINEL");
                 command.arg("get-master-addr-by-name").arg(master);
-                command.query_async(&mut connection).await.map_err(|error| self.explain(&error))
+                command
+                    .query_async(&mut connection)
+                    .await
+                    .map_err(|error| self.explain(&error))
             };
             let (host, port) = node;
             match ask().await {
@@ -198,7 +266,10 @@ impl Target {
 
     /// The node that was found to have the namespace.
     pub(super) fn node(&self) -> Option<Node> {
-        self.node.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.node
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     /// What a failure means. One that says where the namespace is now is remembered, and the next connection goes there.
@@ -210,9 +281,14 @@ impl Target {
                 fault => fault,
             };
         };
-        let Place::Tcp { host: asked, .. } = &self.address.place else {
+        let ServerLocation::Tcp { host: asked, .. } = &self.address.place else {
             let fix = "name a node of the cluster, as in redis://HOST:PORT".into();
-            return Error::Refused { place: self.place(), reason: "is one node of a cluster".into(), fix }.into();
+            return Error::Refused {
+                place: self.place(),
+                reason: "is one node of a cluster".into(),
+                fix,
+            }
+            .into();
         };
         let mut node = self.node.lock().unwrap_or_else(PoisonError::into_inner);
         // A node that does not know its own name leaves it to us.
@@ -227,7 +303,7 @@ impl Target {
 
     /// Whether there is one server, for all.
     fn is_alone(&self) -> bool {
-        !matches!(self.address.place, Place::Sentinel { .. }) && self.node().is_none()
+        !matches!(self.address.place, ServerLocation::Sentinel { .. }) && self.node().is_none()
     }
 
     /// A node that is gone knows nothing: the one in the URL is asked again.
@@ -252,10 +328,16 @@ fn settings(login: &Login) -> RedisConnectionInfo {
 fn certificates(tls: &Tls) -> Result<TlsCertificates, Error> {
     let read = |path: &PathBuf| std::fs::read(path).map_err(|error| Error::io(path, &error));
     let client_tls = match (&tls.cert, &tls.key) {
-        (Some(cert), Some(key)) => Some(ClientTlsConfig { client_cert: read(cert)?, client_key: read(key)? }),
+        (Some(cert), Some(key)) => Some(ClientTlsConfig {
+            client_cert: read(cert)?,
+            client_key: read(key)?,
+        }),
         _ => None,
     };
-    Ok(TlsCertificates { client_tls, root_cert: tls.ca.as_ref().map(read).transpose()? })
+    Ok(TlsCertificates {
+        client_tls,
+        root_cert: tls.ca.as_ref().map(read).transpose()?,
+    })
 }
 
 /// Where a node of a cluster says that the namespace is: `MOVED 3999 127.0.0.1:6381`.

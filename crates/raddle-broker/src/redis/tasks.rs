@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use raddle_core::{Control, State, TaskView, Tid, tid::ShortTid};
+use raddle_core::{ControlMessage, TaskState, TaskView, Tid, tid::ShortTid};
 
 use super::{
     Redis,
@@ -12,13 +12,14 @@ use super::{
     keys::{Topic, stream_id},
     log::{born, known},
     reclaim,
-    record::Place,
+    record::TaskLocation,
     value::{Entries, at_micros, at_nanos, tids},
 };
 use crate::{
-    Chain, Claim, ClaimRequest, Delivered, Delivery, Detail, Error, Finish, Health, News, Note, Own, OwnRequest,
-    Queries, Reclaimed, Release, Result, Started, Submit, Submitted, Summary, TaskFilter, Tasks, Verdict,
-    WaitingRequest,
+    AttemptStarted, AttemptUpdate, AttemptUpdateKind, ChainRequest, ClaimRequest, Completion,
+    CompletionOutcome, ControlDelivery, DeliveryOutcome, EngineHealth, Error, LeasedTask, NewTask,
+    Queries, Reclaimed, Release, Result, SubmitAndClaim, SubmitAndClaimOutcome, Submitted, Summary,
+    SummaryDetail, TaskFilter, Tasks, WaitingRequest,
 };
 
 /// How many tasks are read at once for a list.
@@ -28,40 +29,47 @@ const COMPLETED_AT_ONCE: usize = 5000;
 
 #[async_trait]
 impl Tasks for Redis {
-    async fn submit(&self, batch: Vec<Submit>) -> Result<Vec<Submitted>> {
+    async fn submit(&self, batch: Vec<NewTask>) -> Result<Vec<Submitted>> {
         self.submit_batch(batch).await
     }
 
-    async fn submit_own(&self, request: OwnRequest) -> Result<Own> {
+    async fn submit_and_claim(&self, request: SubmitAndClaim) -> Result<SubmitAndClaimOutcome> {
         self.submit_for(request).await
     }
 
-    async fn claim(&self, request: ClaimRequest) -> Result<Vec<Claim>> {
+    async fn claim(&self, request: ClaimRequest) -> Result<Vec<LeasedTask>> {
         self.claim_for(request).await
     }
 
-    async fn note(&self, batch: Vec<Note>) -> Result<()> {
+    async fn note(&self, batch: Vec<AttemptUpdate>) -> Result<()> {
         let mut started = Vec::new();
-        for Note { fence, news } in batch {
+        for AttemptUpdate { attempt_id, news } in batch {
             match news {
-                News::Started(pid) => started.push(Started { fence, pid }),
-                News::Paused(paused) => self.note_paused(fence, paused).await?,
-                News::Progress(progress) => self.note_progress(fence, &progress).await?,
-                News::Output(stream, bytes) => self.append(fence, stream, bytes).await?,
+                AttemptUpdateKind::Started(pid) => started.push(AttemptStarted { attempt_id, pid }),
+                AttemptUpdateKind::Paused(paused) => self.note_paused(attempt_id, paused).await?,
+                AttemptUpdateKind::Progress(progress) => {
+                    self.note_progress(attempt_id, &progress).await?
+                }
+                AttemptUpdateKind::Output(stream, bytes) => {
+                    self.append(attempt_id, stream, bytes).await?
+                }
             }
         }
         self.note_started(started).await
     }
 
-    async fn chain(&self, chain: Chain) -> Result<u64> {
+    async fn chain(&self, chain: ChainRequest) -> Result<u64> {
         self.chain_tasks(&chain).await
     }
 
-    async fn finish(&self, batch: Vec<Finish>) -> Result<Vec<Verdict>> {
-        self.core.doubts.finish(self, batch, async |batch| self.finish_batch(batch).await).await
+    async fn finish(&self, batch: Vec<Completion>) -> Result<Vec<CompletionOutcome>> {
+        self.core
+            .doubts
+            .finish(self, batch, async |batch| self.finish_batch(batch).await)
+            .await
     }
 
-    async fn release(&self, batch: Vec<Release>) -> Result<Vec<Verdict>> {
+    async fn release(&self, batch: Vec<Release>) -> Result<Vec<CompletionOutcome>> {
         finish::release(self.link(), batch).await
     }
 
@@ -69,11 +77,11 @@ impl Tasks for Redis {
         reclaim::reclaim(self.link()).await
     }
 
-    async fn control(&self, tid: Tid, message: Control) -> Result<Delivered> {
+    async fn control(&self, tid: Tid, message: ControlMessage) -> Result<DeliveryOutcome> {
         self.send_word(tid, message).await
     }
 
-    async fn controls(&self, owner: Tid, wait: Duration) -> Result<Vec<Delivery>> {
+    async fn recv_commands(&self, owner: Tid, wait: Duration) -> Result<Vec<ControlDelivery>> {
         let mut wait = self.wait(Topic::Control, wait).await;
         loop {
             let deliveries = self.take_words(owner).await?;
@@ -85,7 +93,8 @@ impl Tasks for Redis {
 
     async fn resubmit(&self, tid: Tid, dead: bool) -> Result<Tid> {
         let old = self.task(tid).await?.ok_or(Error::NotFound(tid))?;
-        self.submit_again(tid, Submit::once_more(old, dead)?, dead).await
+        self.submit_again(tid, NewTask::once_more(old, dead)?, dead)
+            .await
     }
 
     async fn tasks(&self, filter: TaskFilter) -> Result<Vec<TaskView>> {
@@ -96,7 +105,7 @@ impl Tasks for Redis {
         self.waiting_for(request).await
     }
 
-    async fn summarize(&self, detail: Detail) -> Result<Summary> {
+    async fn summarize(&self, detail: SummaryDetail) -> Result<Summary> {
         self.count_all(detail).await
     }
 
@@ -110,7 +119,7 @@ impl Tasks for Redis {
         purged
     }
 
-    async fn health(&self) -> Result<Health> {
+    async fn health(&self) -> Result<EngineHealth> {
         self.ask_health().await
     }
 }
@@ -119,7 +128,8 @@ impl Redis {
     /// The newest tasks that fit. What is walked depends on the states asked for, so that a few running tasks are found without
     /// reading a million finished ones.
     async fn list(&self, filter: &TaskFilter) -> Result<Vec<TaskView>> {
-        let are_all = |is: fn(&State) -> bool| !filter.states.is_empty() && filter.states.iter().all(is);
+        let are_all =
+            |is: fn(&TaskState) -> bool| !filter.states.is_empty() && filter.states.iter().all(is);
         let completed = match filter.short {
             Some(short) => self.complete_short(short).await?,
             None => Vec::new(),
@@ -147,12 +157,18 @@ impl Redis {
             return Ok(found);
         }
         // The entry before an id may stand for tasks beyond it.
-        let mut before = filter.before.map_or_else(|| "+".to_owned(), |before| stream_id(before.as_u64() - 1));
+        let mut before = filter
+            .before
+            .map_or_else(|| "+".to_owned(), |before| stream_id(before.as_u64() - 1));
         while found.len() < filter.limit as usize {
             let entries = self.born_before(&before, PAGE).await?;
-            let Some((last, _)) = entries.last() else { break };
+            let Some((last, _)) = entries.last() else {
+                break;
+            };
             before = format!("({last}");
-            let tids = entries.iter().flat_map(|(id, fields)| born(id, fields).into_iter().rev());
+            let tids = entries
+                .iter()
+                .flat_map(|(id, fields)| born(id, fields).into_iter().rev());
             let tids: Vec<Tid> = tids.filter(|tid| filter.reaches(*tid)).collect();
             for page in tids.chunks(PAGE) {
                 self.add_fitting(&mut found, page, filter).await?;
@@ -161,7 +177,12 @@ impl Redis {
         Ok(found)
     }
 
-    async fn add_fitting(&self, found: &mut Vec<TaskView>, tids: &[Tid], filter: &TaskFilter) -> Result<()> {
+    async fn add_fitting(
+        &self,
+        found: &mut Vec<TaskView>,
+        tids: &[Tid],
+        filter: &TaskFilter,
+    ) -> Result<()> {
         if found.len() >= filter.limit as usize {
             return Ok(());
         }
@@ -193,13 +214,22 @@ impl Redis {
     /// The tasks of a batch, the newest first.
     async fn batch(&self, name: &str) -> Result<Vec<Tid>> {
         let mut range = redis::cmd("ZREVRANGEBYLEX");
-        range.arg(self.core.keys.of("batches")).arg(format!("({name}!")).arg(format!("[{name} "));
+        range
+            .arg(self.core.keys.of("batches"))
+            .arg(format!("({name}!"))
+            .arg(format!("[{name} "));
         let members: Vec<String> = self.link().read(&range).await?;
-        Ok(members.iter().filter_map(|member| member.rsplit(' ').next()?.parse().ok()).collect())
+        Ok(members
+            .iter()
+            .filter_map(|member| member.rsplit(' ').next()?.parse().ok())
+            .collect())
     }
 
     async fn dead(&self) -> Result<Vec<Tid>> {
-        let dead: Vec<String> = self.link().read(redis::cmd("SMEMBERS").arg(self.core.keys.of("dead"))).await?;
+        let dead: Vec<String> = self
+            .link()
+            .read(redis::cmd("SMEMBERS").arg(self.core.keys.of("dead")))
+            .await?;
         let mut dead = tids(dead);
         dead.sort_by(|a, b| b.cmp(a));
         Ok(dead)
@@ -208,10 +238,16 @@ impl Redis {
     /// Tasks that workers have, and the workers.
     async fn active(&self) -> Result<Vec<Tid>> {
         let mut pipe = redis::pipe();
-        pipe.cmd("ZRANGE").arg(self.core.keys.of("owned")).arg(0).arg(-1);
+        pipe.cmd("ZRANGE")
+            .arg(self.core.keys.of("owned"))
+            .arg(0)
+            .arg(-1);
         pipe.cmd("HKEYS").arg(self.core.keys.of("workers"));
         let (owned, workers): (Vec<String>, Vec<String>) = self.link().query(&pipe).await?;
-        let mut active: Vec<Tid> = owned.iter().filter_map(|pair| pair.split_once(':')?.1.parse().ok()).collect();
+        let mut active: Vec<Tid> = owned
+            .iter()
+            .filter_map(|pair| pair.split_once(':')?.1.parse().ok())
+            .collect();
         active.extend(tids(workers));
         active.sort_by(|a, b| b.cmp(a));
         Ok(active)
@@ -227,8 +263,12 @@ impl Redis {
             Some(most) => self.born_up_to(most).await?,
             None => None,
         } {
-            let candidates = std::iter::successors(short.at_most(there), |id| short.at_most(id - 1));
-            let page: Vec<Tid> = candidates.take(COMPLETED_AT_ONCE).map_while(Tid::from_u64).collect();
+            let candidates =
+                std::iter::successors(short.at_most(there), |id| short.at_most(id - 1));
+            let page: Vec<Tid> = candidates
+                .take(COMPLETED_AT_ONCE)
+                .map_while(Tid::from_u64)
+                .collect();
             let known = known(self.link(), page.iter().copied()).await?;
             found.extend(page.iter().copied().filter(|tid| known.contains(tid)));
             most = page.last().map(|last| last.as_u64() - 1);
@@ -239,14 +279,21 @@ impl Redis {
     /// The last id up to `most` that a task was given.
     async fn born_up_to(&self, most: u64) -> Result<Option<u64>> {
         let last = self.born_before(&stream_id(most), 1).await?;
-        let last = last.first().and_then(|(id, fields)| born(id, fields).last().copied());
+        let last = last
+            .first()
+            .and_then(|(id, fields)| born(id, fields).last().copied());
         Ok(last.map(|last| last.as_u64().min(most)))
     }
 
     /// The last entries of the index of tasks up to an id.
     async fn born_before(&self, id: &str, max: usize) -> Result<Entries> {
         let mut range = redis::cmd("XREVRANGE");
-        range.arg(self.core.keys.of("born")).arg(id).arg("-").arg("COUNT").arg(max);
+        range
+            .arg(self.core.keys.of("born"))
+            .arg(id)
+            .arg("-")
+            .arg("COUNT")
+            .arg(max);
         self.link().read(&range).await
     }
 }
@@ -254,19 +301,19 @@ impl Redis {
 /// Everything about one task.
 fn view(task: &Snapshot) -> Result<TaskView> {
     let tid = task.tid;
-    let stored = super::record::Stored::parse(tid, &task.stored)?;
+    let stored = super::record::StoredSpec::parse(tid, &task.stored)?;
     let (record, done) = (&task.record, task.done.as_ref());
-    let tally = done.map_or(record.tally, |done| done.tally);
+    let counters = done.map_or(record.counters, |done| done.counters);
     let active = Some(record).filter(|record| done.is_none() && record.is_active());
     let owner = done.map_or(record.owner, |done| done.owner);
     Ok(TaskView {
         tid,
         spec: stored.spec(tid)?,
         state: task.state(),
-        attempt: tally.attempt,
-        failures: tally.failures,
-        losses: tally.losses,
-        paused: done.is_none() && (record.place == Place::Held || record.paused),
+        attempt: counters.attempt,
+        failures: counters.failures,
+        losses: counters.losses,
+        paused: done.is_none() && (record.place == TaskLocation::Held || record.paused),
         dead: done.is_some_and(|done| done.dead),
         run_at: record.run_at.filter(|_| done.is_none()).map(at_nanos),
         parent: stored.parent,

@@ -6,10 +6,10 @@ use crate::wait::FOR_EVER;
 
 /// Where a server is, and how to deal with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Address {
+pub struct RedisAddress {
     /// As it was written, password and all.
     whole: Password,
-    pub(super) place: Place,
+    pub(super) place: ServerLocation,
     pub(super) login: Login,
     /// How connections are encrypted, those to sentinels as well.
     pub(super) tls: Option<Tls>,
@@ -21,10 +21,17 @@ pub struct Address {
 
 /// Where to connect to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Place {
-    Tcp { host: String, port: u16 },
+pub(super) enum ServerLocation {
+    Tcp {
+        host: String,
+        port: u16,
+    },
     Unix(PathBuf),
-    Sentinel { hosts: Vec<(String, u16)>, master: String, login: Login },
+    Sentinel {
+        hosts: Vec<(String, u16)>,
+        master: String,
+        login: Login,
+    },
 }
 
 /// The user that a server knows, and its password.
@@ -105,7 +112,7 @@ impl Options {
     }
 }
 
-impl Address {
+impl RedisAddress {
     /// Waits for a server that is away for as long as it takes, unless the URL says otherwise; with `opens`, also for one that is not there yet.
     pub(crate) fn patient(mut self, opens: bool) -> Self {
         (self.options.usual_patience, self.options.waits_to_open) = (FOR_EVER, opens);
@@ -123,7 +130,10 @@ impl Address {
             "redis+unix" => unix,
             _ => return None,
         };
-        Some(parse(rest).map(|address| Self { whole: Password(text.into()), ..address }))
+        Some(parse(rest).map(|address| Self {
+            whole: Password(text.into()),
+            ..address
+        }))
     }
 
     /// The URL as it was written, password and all.
@@ -133,27 +143,37 @@ impl Address {
 
     /// Whether the server is reached over a network.
     pub(crate) fn is_on_network(&self) -> bool {
-        !matches!(self.place, Place::Unix(_))
+        !matches!(self.place, ServerLocation::Unix(_))
     }
 
     /// Whether a password is in it.
     pub(crate) fn has_password(&self) -> bool {
         let of_sentinel = match &self.place {
-            Place::Sentinel { login, .. } => login.password.is_some(),
+            ServerLocation::Sentinel { login, .. } => login.password.is_some(),
             _ => false,
         };
         of_sentinel || self.login.password.is_some()
     }
 
-    fn new(place: Place, tls: bool) -> Self {
+    fn new(place: ServerLocation, tls: bool) -> Self {
         let (whole, namespace) = (Password(String::new()), DEFAULT_NAMESPACE.into());
         let (login, tls, options) = (Login::default(), tls.then(Tls::default), Options::default());
-        Self { whole, place, login, tls, database: 0, namespace, options }
+        Self {
+            whole,
+            place,
+            login,
+            tls,
+            database: 0,
+            namespace,
+            options,
+        }
     }
 
     fn with_user(mut self, user: Option<&str>) -> Result<Self, String> {
         let Some(user) = user else { return Ok(self) };
-        let (name, password) = user.split_once(':').map_or((user, None), |(name, password)| (name, Some(password)));
+        let (name, password) = user
+            .split_once(':')
+            .map_or((user, None), |(name, password)| (name, Some(password)));
         self.login.user = Some(decode(name)?).filter(|name| !name.is_empty());
         self.login.password = password.map(decode).transpose()?.map(Password);
         Ok(self)
@@ -167,13 +187,20 @@ impl Address {
     }
 
     fn with_query(mut self, query: Option<&str>) -> Result<Self, String> {
-        for pair in query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
-            let (name, value) =
-                pair.split_once('=').ok_or_else(|| "a parameter has no value: write name=value".to_owned())?;
+        for pair in query
+            .unwrap_or_default()
+            .split('&')
+            .filter(|pair| !pair.is_empty())
+        {
+            let (name, value) = pair
+                .split_once('=')
+                .ok_or_else(|| "a parameter has no value: write name=value".to_owned())?;
             self.set(name, decode(value)?)?;
         }
         match &self.tls {
-            Some(Tls { cert, key, .. }) if cert.is_some() != key.is_some() => Err("cert and key go together".into()),
+            Some(Tls { cert, key, .. }) if cert.is_some() != key.is_some() => {
+                Err("cert and key go together".into())
+            }
             _ => Ok(self),
         }
     }
@@ -186,7 +213,7 @@ impl Address {
             "user" => self.login.user = Some(value),
             "password" => self.login.password = Some(Password(value)),
             "sentinel_user" | "sentinel_password" => {
-                let Place::Sentinel { login, .. } = &mut self.place else {
+                let ServerLocation::Sentinel { login, .. } = &mut self.place else {
                     return Err(format!("{name} is for redis+sentinel://"));
                 };
                 match name {
@@ -211,8 +238,9 @@ impl Address {
             "connect_timeout" => options.connect_timeout = span(name, &value)?,
             "response_timeout" => options.response_timeout = span(name, &value)?,
             "wait_replicas" => {
-                options.wait_replicas =
-                    value.parse().map_err(|_| "wait_replicas is a number of replicas".to_owned())?;
+                options.wait_replicas = value
+                    .parse()
+                    .map_err(|_| "wait_replicas is a number of replicas".to_owned())?;
             }
             "wait_aof" => options.wait_aof = yes(name, &value)?,
             "volatile" => options.volatile = yes(name, &value)?,
@@ -229,39 +257,62 @@ impl Address {
 }
 
 /// `//[user[:password]@]host[:port][/db][?…]`.
-fn network(rest: &str, tls: bool) -> Result<Address, String> {
+fn network(rest: &str, tls: bool) -> Result<RedisAddress, String> {
     let (authority, path, query) = split(rest)?;
-    let (user, host) = authority.rsplit_once('@').map_or((None, authority), |(user, host)| (Some(user), host));
+    let (user, host) = authority
+        .rsplit_once('@')
+        .map_or((None, authority), |(user, host)| (Some(user), host));
     let (host, port) = host_and_port(host, PORT)?;
-    Address::new(Place::Tcp { host, port }, tls).with_user(user)?.with_database(path)?.with_query(query)
+    RedisAddress::new(ServerLocation::Tcp { host, port }, tls)
+        .with_user(user)?
+        .with_database(path)?
+        .with_query(query)
 }
 
 /// `//[user[:password]@]host[:port][,host[:port]…]/master[/db][?…]`.
-fn sentinel(rest: &str, tls: bool) -> Result<Address, String> {
+fn sentinel(rest: &str, tls: bool) -> Result<RedisAddress, String> {
     let (authority, path, query) = split(rest)?;
-    let (user, hosts) = authority.rsplit_once('@').map_or((None, authority), |(user, hosts)| (Some(user), hosts));
-    let hosts = hosts.split(',').map(|host| host_and_port(host, SENTINEL_PORT)).collect::<Result<Vec<_>, _>>()?;
+    let (user, hosts) = authority
+        .rsplit_once('@')
+        .map_or((None, authority), |(user, hosts)| (Some(user), hosts));
+    let hosts = hosts
+        .split(',')
+        .map(|host| host_and_port(host, SENTINEL_PORT))
+        .collect::<Result<Vec<_>, _>>()?;
     let (master, database) = path.split_once('/').unwrap_or((path, ""));
     if master.is_empty() {
         return Err("the name of the master is missing: redis+sentinel://HOST:PORT/MASTER".into());
     }
-    let place = Place::Sentinel { hosts, master: decode(master)?, login: Login::default() };
-    Address::new(place, tls).with_user(user)?.with_database(database)?.with_query(query)
+    let place = ServerLocation::Sentinel {
+        hosts,
+        master: decode(master)?,
+        login: Login::default(),
+    };
+    RedisAddress::new(place, tls)
+        .with_user(user)?
+        .with_database(database)?
+        .with_query(query)
 }
 
 /// `PATH[?…]`.
-fn unix(rest: &str) -> Result<Address, String> {
-    let (path, query) = rest.split_once('?').map_or((rest, None), |(path, query)| (path, Some(query)));
+fn unix(rest: &str) -> Result<RedisAddress, String> {
+    let (path, query) = rest
+        .split_once('?')
+        .map_or((rest, None), |(path, query)| (path, Some(query)));
     let path = decode(path.strip_prefix("//").unwrap_or(path))?;
     if path.is_empty() {
         return Err("the path of the socket is missing: redis+unix:PATH".into());
     }
-    Address::new(Place::Unix(path.into()), false).with_query(query)
+    RedisAddress::new(ServerLocation::Unix(path.into()), false).with_query(query)
 }
 
 fn split(rest: &str) -> Result<(&str, &str, Option<&str>), String> {
-    let rest = rest.strip_prefix("//").ok_or("two slashes are missing after the scheme")?;
-    let (rest, query) = rest.split_once('?').map_or((rest, None), |(rest, query)| (rest, Some(query)));
+    let rest = rest
+        .strip_prefix("//")
+        .ok_or("two slashes are missing after the scheme")?;
+    let (rest, query) = rest
+        .split_once('?')
+        .map_or((rest, None), |(rest, query)| (rest, Some(query)));
     let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
     Ok((authority, path.trim_end_matches('/'), query))
 }
@@ -272,7 +323,9 @@ fn host_and_port(text: &str, default: u16) -> Result<(String, u16), String> {
     let (host, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         Some((host, "")) => (host, None),
         Some((host, rest)) => (host, Some(rest.strip_prefix(':').ok_or_else(no_port)?)),
-        None => text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port))),
+        None => text
+            .split_once(':')
+            .map_or((text, None), |(host, port)| (host, Some(port))),
     };
     let port = port.map_or(Ok(default), |port| port.parse().map_err(|_| no_port()))?;
     if host.is_empty() || port == 0 {
@@ -282,16 +335,27 @@ fn host_and_port(text: &str, default: u16) -> Result<(String, u16), String> {
 }
 
 fn database(text: &str) -> Result<i64, String> {
-    text.parse::<u16>().map(i64::from).map_err(|_| "the database is not a number: redis://HOST:PORT/NUMBER".into())
+    text.parse::<u16>()
+        .map(i64::from)
+        .map_err(|_| "the database is not a number: redis://HOST:PORT/NUMBER".into())
 }
 
 fn namespace(text: String) -> Result<String, String> {
-    let fits = (1..=64).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b));
-    if fits { Ok(text) } else { Err("the namespace is not 1 to 64 letters, digits, and . _ -".into()) }
+    let fits = (1..=64).contains(&text.len())
+        && text
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b));
+    if fits {
+        Ok(text)
+    } else {
+        Err("the namespace is not 1 to 64 letters, digits, and . _ -".into())
+    }
 }
 
 fn span(name: &str, text: &str) -> Result<Duration, String> {
-    let span: raddle_core::Span = text.parse().map_err(|_| format!("{name} is not a time: write 500ms, 5s or 2m"))?;
+    let span: raddle_core::HumanDuration = text
+        .parse()
+        .map_err(|_| format!("{name} is not a time: write 500ms, 5s or 2m"))?;
     Ok(span.0)
 }
 
@@ -303,9 +367,17 @@ fn size(name: &str, text: &str) -> Result<u64, String> {
         Some((at, 'G' | 'g')) => (&text[..at], 1024 * MIB),
         _ => (text, 1),
     };
-    let bytes = digits.parse::<u64>().map_err(|_| format!("{name} is not a size: write 64M, or a number of bytes"))?;
+    let bytes = digits
+        .parse::<u64>()
+        .map_err(|_| format!("{name} is not a size: write 64M, or a number of bytes"))?;
     let bytes = bytes.saturating_mul(unit);
-    if bytes > MAX_OUTPUT { Err(format!("{name} is at most 512M: a server keeps no longer value")) } else { Ok(bytes) }
+    if bytes > MAX_OUTPUT {
+        Err(format!(
+            "{name} is at most 512M: a server keeps no longer value"
+        ))
+    } else {
+        Ok(bytes)
+    }
 }
 
 fn yes(name: &str, text: &str) -> Result<bool, String> {
@@ -336,22 +408,37 @@ fn decode(text: &str) -> Result<String, String> {
 }
 
 /// Without the password: this is what logs, errors and people see.
-impl fmt::Display for Address {
+impl fmt::Display for RedisAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let host = |(host, port): (&String, u16)| match host.contains(':') {
             true => format!("[{host}]:{port}"),
             false => format!("{host}:{port}"),
         };
         let tls = if self.tls.is_some() { "s" } else { "" };
-        let user = self.login.user.as_ref().map_or(String::new(), |user| format!("{user}@"));
+        let user = self
+            .login
+            .user
+            .as_ref()
+            .map_or(String::new(), |user| format!("{user}@"));
         match &self.place {
-            Place::Tcp { host: name, port } => {
-                write!(f, "redis{tls}://{user}{}/{}", host((name, *port)), self.database)?
-            }
-            Place::Unix(path) => write!(f, "redis+unix:{}", path.display())?,
-            Place::Sentinel { hosts, master, .. } => {
-                let hosts: Vec<_> = hosts.iter().map(|(name, port)| host((name, *port))).collect();
-                write!(f, "redis{tls}+sentinel://{user}{}/{master}/{}", hosts.join(","), self.database)?;
+            ServerLocation::Tcp { host: name, port } => write!(
+                f,
+                "redis{tls}://{user}{}/{}",
+                host((name, *port)),
+                self.database
+            )?,
+            ServerLocation::Unix(path) => write!(f, "redis+unix:{}", path.display())?,
+            ServerLocation::Sentinel { hosts, master, .. } => {
+                let hosts: Vec<_> = hosts
+                    .iter()
+                    .map(|(name, port)| host((name, *port)))
+                    .collect();
+                write!(
+                    f,
+                    "redis{tls}+sentinel://{user}{}/{master}/{}",
+                    hosts.join(","),
+                    self.database
+                )?;
             }
         }
         write!(f, "?namespace={}", self.namespace)
@@ -368,35 +455,73 @@ impl fmt::Debug for Password {
 mod tests {
     use super::*;
 
-    fn parse(text: &str) -> Address {
-        Address::parse(text).expect("a scheme of ours").unwrap_or_else(|reason| panic!("{text}: {reason}"))
+    fn parse(text: &str) -> RedisAddress {
+        RedisAddress::parse(text)
+            .expect("a scheme of ours")
+            .unwrap_or_else(|reason| panic!("{text}: {reason}"))
     }
 
     #[test]
     fn every_form_is_read() {
         for (text, shown) in [
-            ("redis://127.0.0.1", "redis://127.0.0.1:6379/0?namespace=default"),
-            ("redis://me:pass@host:7000/3?namespace=x", "redis://me@host:7000/3?namespace=x"),
-            ("redis://:p%40ss@[::1]:7000/", "redis://[::1]:7000/0?namespace=default"),
-            ("rediss://host/1?ca=/etc/ca.pem", "rediss://host:6379/1?namespace=default"),
-            ("redis+sentinel://a,b:7/main/2", "redis+sentinel://a:26379,b:7/main/2?namespace=default"),
-            ("rediss+sentinel://a/main?ca=x&cert=y&key=z", "rediss+sentinel://a:26379/main/0?namespace=default"),
-            ("redis+unix:/run/redis.sock?db=4", "redis+unix:/run/redis.sock?namespace=default"),
+            (
+                "redis://127.0.0.1",
+                "redis://127.0.0.1:6379/0?namespace=default",
+            ),
+            (
+                "redis://me:pass@host:7000/3?namespace=x",
+                "redis://me@host:7000/3?namespace=x",
+            ),
+            (
+                "redis://:p%40ss@[::1]:7000/",
+                "redis://[::1]:7000/0?namespace=default",
+            ),
+            (
+                "rediss://host/1?ca=/etc/ca.pem",
+                "rediss://host:6379/1?namespace=default",
+            ),
+            (
+                "redis+sentinel://a,b:7/main/2",
+                "redis+sentinel://a:26379,b:7/main/2?namespace=default",
+            ),
+            (
+                "rediss+sentinel://a/main?ca=x&cert=y&key=z",
+                "rediss+sentinel://a:26379/main/0?namespace=default",
+            ),
+            (
+                "redis+unix:/run/redis.sock?db=4",
+                "redis+unix:/run/redis.sock?namespace=default",
+            ),
         ] {
             assert_eq!(parse(text).to_string(), shown, "{text}");
         }
         let address = parse("redis://:p%40ss@host?give_up_after=2m&wait_replicas=1&volatile=yes");
-        assert_eq!(address.login, Login { user: None, password: Some(Password("p@ss".into())) });
+        assert_eq!(
+            address.login,
+            Login {
+                user: None,
+                password: Some(Password("p@ss".into()))
+            }
+        );
         assert_eq!(address.options.patience(), Duration::from_secs(120));
         assert_eq!(
             address.clone().patient(true).options.patience(),
             Duration::from_secs(120),
             "what the URL says counts"
         );
-        assert_eq!(parse("redis://host").patient(true).options.patience(), FOR_EVER);
+        assert_eq!(
+            parse("redis://host").patient(true).options.patience(),
+            FOR_EVER
+        );
         assert!(address.options.volatile && address.options.wait_replicas == 1);
         for (text, bytes) in [("1000", 1000), ("4K", 4096), ("512M", 512 << 20), ("0G", 0)] {
-            assert_eq!(parse(&format!("redis://host?max_output={text}")).options.max_output, bytes, "{text}");
+            assert_eq!(
+                parse(&format!("redis://host?max_output={text}"))
+                    .options
+                    .max_output,
+                bytes,
+                "{text}"
+            );
         }
     }
 
@@ -420,10 +545,12 @@ mod tests {
             ("redis+sentinel://host", "master"),
             ("redis+unix:", "socket"),
         ] {
-            let refused = Address::parse(text).expect("a scheme of ours").expect_err(text);
+            let refused = RedisAddress::parse(text)
+                .expect("a scheme of ours")
+                .expect_err(text);
             assert!(refused.contains(word), "{text}: {refused}");
         }
-        assert!(Address::parse("http://host").is_none());
+        assert!(RedisAddress::parse("http://host").is_none());
     }
 
     #[test]
@@ -435,10 +562,18 @@ mod tests {
             "redis+sentinel://a/m?sentinel_password=secret",
         ] {
             let address = parse(text);
-            assert!(address.has_password() && !format!("{address} {address:?}").contains("secret"), "{address:?}");
+            assert!(
+                address.has_password() && !format!("{address} {address:?}").contains("secret"),
+                "{address:?}"
+            );
         }
         for text in ["redis://me:secret@host:port", "redis:me:secret@host"] {
-            assert!(!Address::parse(text).unwrap().unwrap_err().contains("secret"));
+            assert!(
+                !RedisAddress::parse(text)
+                    .unwrap()
+                    .unwrap_err()
+                    .contains("secret")
+            );
         }
     }
 }

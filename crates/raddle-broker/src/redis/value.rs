@@ -10,7 +10,10 @@ pub(super) type Entries = Vec<(String, Vec<String>)>;
 
 /// The ids in an answer.
 pub(super) fn tids(texts: impl IntoIterator<Item = String>) -> Vec<Tid> {
-    texts.into_iter().filter_map(|text| text.parse().ok()).collect()
+    texts
+        .into_iter()
+        .filter_map(|text| text.parse().ok())
+        .collect()
 }
 
 /// The server's time in microseconds since the epoch.

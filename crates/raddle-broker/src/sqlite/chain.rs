@@ -10,35 +10,45 @@ use raddle_core::Tid;
 use rusqlite::{OptionalExtension, params, types::Type};
 
 use super::{
-    bulk::Bulk,
+    bulk_insert::BulkStatement,
     finish::refuse,
-    submit::{Prepared, submit},
-    tx::{Fail, Tx},
+    submit::{PreparedTask, submit},
+    tx::{Tx, TxError},
 };
-use crate::{Error, Fence, chain::Account};
+use crate::{AttemptId, Error, chain::ChainAccount};
 
-static INSERT: LazyLock<Bulk> = LazyLock::new(|| Bulk::insert("chained (tid, n, spec)", 3));
+static INSERT: LazyLock<BulkStatement> =
+    LazyLock::new(|| BulkStatement::insert("chained (tid, n, spec)", 3));
 
 /// Lets tasks, written out, follow an attempt. Returns how many do; nothing, if the attempt is not the latest.
-pub(super) fn chain(tx: &mut Tx<'_>, fence: Fence, specs: &[String], told: Option<u64>) -> Result<Option<u64>, Fail> {
-    let tid = fence.tid.as_i64();
+pub(super) fn chain(
+    tx: &mut Tx<'_>,
+    attempt_id: AttemptId,
+    specs: &[String],
+    told: Option<u64>,
+) -> Result<Option<u64>, TxError> {
+    let tid = attempt_id.tid.as_i64();
     // A worker's own task has nobody to run it.
     let found: Option<Option<String>> = tx
         .db()
         .prepare_cached("SELECT chained FROM active WHERE tid = ?1 AND attempt = ?2 AND owner = ?3 AND owner != tid")?
-        .query_row(params![tid, fence.attempt, fence.owner.as_i64()], |row| row.get(0))
+        .query_row(params![tid, attempt_id.attempt, attempt_id.owner.as_i64()], |row| row.get(0))
         .optional()?;
     let Some(text) = found else {
-        if !tx.db().prepare_cached("SELECT 1 FROM tasks WHERE tid = ?1")?.exists([tid])? {
-            return Err(Error::NotFound(fence.tid).into());
+        if !tx
+            .db()
+            .prepare_cached("SELECT 1 FROM tasks WHERE tid = ?1")?
+            .exists([tid])?
+        {
+            return Err(Error::NotFound(attempt_id.tid).into());
         }
-        refuse(tx, fence)?;
+        refuse(tx, attempt_id)?;
         return Ok(None);
     };
-    let mut account = parse(fence.tid, text.as_deref())?;
+    let mut account = parse(attempt_id.tid, text.as_deref())?;
     let first = account.tasks;
     let sizes: Vec<usize> = specs.iter().map(String::len).collect();
-    let known = account.add(fence, told, &sizes)?;
+    let known = account.add(attempt_id, told, &sizes)?;
     let rows: Vec<(u64, &String)> = (first..).zip(&specs[known..]).collect();
     INSERT.write(tx.db(), &rows, |row, (n, spec)| {
         row.bind(tid)?;
@@ -52,7 +62,7 @@ pub(super) fn chain(tx: &mut Tx<'_>, fence: Fence, specs: &[String], told: Optio
 }
 
 /// Submits what attempts have chained that have succeeded. Their own keys are free by now: a task may follow itself.
-pub(super) fn follow_up(tx: &mut Tx<'_>, parents: &[Tid]) -> Result<(), Fail> {
+pub(super) fn follow_up(tx: &mut Tx<'_>, parents: &[Tid]) -> Result<(), TxError> {
     let mut follow_ups = Vec::new();
     for parent in parents {
         let specs: Vec<String> = tx
@@ -62,9 +72,14 @@ pub(super) fn follow_up(tx: &mut Tx<'_>, parents: &[Tid]) -> Result<(), Fail> {
             .collect::<rusqlite::Result<_>>()?;
         for text in specs {
             // One that nobody can read must not be lost in silence. Undone as a whole, the attempt goes back and chains anew.
-            let unreadable = |e| rusqlite::Error::FromSqlConversionFailure(0, Type::Text, Box::new(e));
+            let unreadable =
+                |e| rusqlite::Error::FromSqlConversionFailure(0, Type::Text, Box::new(e));
             let spec = serde_json::from_str(&text).map_err(unreadable)?;
-            follow_ups.push(Prepared { spec, text, parent: Some(*parent) });
+            follow_ups.push(PreparedTask {
+                spec,
+                text,
+                parent: Some(*parent),
+            });
         }
         discard(tx, *parent)?;
     }
@@ -76,12 +91,19 @@ pub(super) fn follow_up(tx: &mut Tx<'_>, parents: &[Tid]) -> Result<(), Fail> {
 
 /// Removes what an attempt has chained.
 pub(super) fn discard(tx: &Tx<'_>, tid: Tid) -> rusqlite::Result<()> {
-    tx.db().prepare_cached("DELETE FROM chained WHERE tid = ?1")?.execute([tid.as_i64()])?;
+    tx.db()
+        .prepare_cached("DELETE FROM chained WHERE tid = ?1")?
+        .execute([tid.as_i64()])?;
     Ok(())
 }
 
 /// What an attempt has chained, as `active` has it.
-pub(super) fn parse(tid: Tid, text: Option<&str>) -> Result<Account, Error> {
+pub(super) fn parse(tid: Tid, text: Option<&str>) -> Result<ChainAccount, Error> {
     let account = text.map(str::parse).transpose();
-    account.map(Option::unwrap_or_default).map_err(|reason: &str| Error::Record { tid, reason: reason.into() })
+    account
+        .map(Option::unwrap_or_default)
+        .map_err(|reason: &str| Error::Record {
+            tid,
+            reason: reason.into(),
+        })
 }

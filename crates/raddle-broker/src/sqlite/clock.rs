@@ -7,7 +7,9 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// Nanoseconds since the epoch.
 pub(super) fn wall() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_nanos() as u64)
 }
 
 /// Nanoseconds since the machine was started, without the time it slept: then nobody works, and no lease runs out. Nobody can set it,
@@ -20,7 +22,11 @@ pub(super) fn machine() -> i64 {
 /// A number for this boot of the machine.
 pub(super) fn boot() -> i64 {
     let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let hex: String = id.chars().filter(char::is_ascii_hexdigit).take(15).collect();
+    let hex: String = id
+        .chars()
+        .filter(char::is_ascii_hexdigit)
+        .take(15)
+        .collect();
     i64::from_str_radix(&hex, 16).unwrap_or(0)
 }
 

@@ -3,20 +3,20 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use raddle_core::{Event, EventKind, Tid};
+use raddle_core::{TaskEvent, TaskEventKind, Tid};
 use rusqlite::{Connection, params};
 
-use super::{Sqlite, bell::Topic, clock, tx::tid_at};
+use super::{Sqlite, clock, notify::Topic, tx::tid_at};
 use crate::{
     Log, Result,
-    follow::{Stretch, Then},
+    follow::{FollowStep, LogRange},
 };
 
 /// How many rows one look reads at most when it looks for the events of one task among those of all.
 const SCAN: u32 = 10_000;
 
 /// Events after `after`, of all tasks.
-fn select(db: &Connection, after: u64, max: u32) -> rusqlite::Result<Vec<Event>> {
+fn select(db: &Connection, after: u64, max: u32) -> rusqlite::Result<Vec<TaskEvent>> {
     let after = after.min(i64::MAX as u64) as i64;
     // Both halves are in the order of their keys, so SQLite merges them without sorting and stops at the limit.
     db.prepare_cached(
@@ -29,10 +29,14 @@ fn select(db: &Connection, after: u64, max: u32) -> rusqlite::Result<Vec<Event>>
 }
 
 /// Events of one task after `after`, from the next `SCAN` rows.
-pub(super) fn select_of(db: &Connection, tid: Tid, after: u64) -> rusqlite::Result<Stretch> {
+pub(super) fn select_of(db: &Connection, tid: Tid, after: u64) -> rusqlite::Result<LogRange> {
     let mut events = Vec::new();
     let from = after.max(tid.as_u64() - 1).min(i64::MAX as u64);
-    if from < tid.as_u64() && db.prepare_cached("SELECT 1 FROM tasks WHERE tid = ?1")?.exists([tid.as_i64()])? {
+    if from < tid.as_u64()
+        && db
+            .prepare_cached("SELECT 1 FROM tasks WHERE tid = ?1")?
+            .exists([tid.as_i64()])?
+    {
         events.push(created(tid));
     }
     let mut scanned = from.max(tid.as_u64());
@@ -48,11 +52,15 @@ pub(super) fn select_of(db: &Connection, tid: Tid, after: u64) -> rusqlite::Resu
             events.push(event(row)?);
         }
     }
-    Ok(Stretch { events, scanned, more: looked_at == SCAN })
+    Ok(LogRange {
+        events,
+        scanned,
+        more: looked_at == SCAN,
+    })
 }
 
 /// The last event. Both halves are read from the ends of their keys.
-fn last(db: &Connection) -> rusqlite::Result<Vec<Event>> {
+fn last(db: &Connection) -> rusqlite::Result<Vec<TaskEvent>> {
     db.prepare_cached(
         "SELECT id, tid, kind, attempt, worker, detail FROM events
          UNION ALL SELECT tid, tid, 0, 0, NULL, NULL FROM tasks
@@ -62,11 +70,11 @@ fn last(db: &Connection) -> rusqlite::Result<Vec<Event>> {
     .collect()
 }
 
-fn created(tid: Tid) -> Event {
-    Event {
+fn created(tid: Tid) -> TaskEvent {
+    TaskEvent {
         id: tid,
         tid,
-        event: EventKind::Created,
+        event: TaskEventKind::Created,
         at: clock::timestamp(tid.as_i64()),
         attempt: 0,
         worker: None,
@@ -74,12 +82,13 @@ fn created(tid: Tid) -> Event {
     }
 }
 
-fn event(row: &rusqlite::Row<'_>) -> rusqlite::Result<Event> {
+fn event(row: &rusqlite::Row<'_>) -> rusqlite::Result<TaskEvent> {
     let id = tid_at(row, 0)?;
     let kind: u8 = row.get(2)?;
-    let event = EventKind::from_u8(kind).ok_or(rusqlite::Error::IntegralValueOutOfRange(2, i64::from(kind)))?;
+    let event = TaskEventKind::from_u8(kind)
+        .ok_or(rusqlite::Error::IntegralValueOutOfRange(2, i64::from(kind)))?;
     let worker: Option<i64> = row.get(4)?;
-    Ok(Event {
+    Ok(TaskEvent {
         id,
         tid: tid_at(row, 1)?,
         event,
@@ -92,20 +101,32 @@ fn event(row: &rusqlite::Row<'_>) -> rusqlite::Result<Event> {
 
 #[async_trait]
 impl Log for Sqlite {
-    async fn events(&self, after: Option<u64>, tid: Option<Tid>, max: u32, wait: Duration) -> Result<Vec<Event>> {
-        let Some(mut after) = after else { return self.read(|db| Ok(last(db)?)).await };
+    async fn events(
+        &self,
+        after: Option<u64>,
+        tid: Option<Tid>,
+        max: u32,
+        wait: Duration,
+    ) -> Result<Vec<TaskEvent>> {
+        let Some(mut after) = after else {
+            return self.read(|db| Ok(last(db)?)).await;
+        };
         let mut wait = self.wait(Topic::Log, wait);
         loop {
             let from = after;
             let stretch = self
                 .read(move |db| match tid {
-                    None => Ok(Stretch { events: select(db, from, max)?, scanned: from, more: false }),
+                    None => Ok(LogRange {
+                        events: select(db, from, max)?,
+                        scanned: from,
+                        more: false,
+                    }),
                     Some(tid) => Ok(select_of(db, tid, from)?),
                 })
                 .await?;
             after = after.max(stretch.scanned);
             let then = stretch.then();
-            if then == Then::Give || then == Then::Wait && !wait.again(None).await {
+            if then == FollowStep::Give || then == FollowStep::Wait && !wait.again(None).await {
                 return Ok(stretch.first(max));
             }
         }

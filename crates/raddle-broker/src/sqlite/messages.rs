@@ -3,23 +3,23 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use async_trait::async_trait;
-use raddle_core::{QueueName, Tid, queue_name::Port};
+use raddle_core::{QueueName, Tid, queue_name::TaskQueue};
 use rusqlite::{Connection, params};
 
 use super::{
     Sqlite,
-    bell::Topic,
+    notify::Topic,
     submit::{prepare, submit},
-    tx::{Fail, Tx, tid_at},
+    tx::{Tx, TxError, tid_at},
     writer::Durability,
 };
-use crate::{Conversion, Message, Messages, Peek, Result, Submitted};
+use crate::{Message, MessageTransaction, Messages, PeekRequest, Result, Submitted};
 
 /// What a queue is called in the table. Control messages stand before all others, so that whether there is one is a single look; no
 /// name can begin like this.
 pub(super) fn key(queue: &QueueName) -> String {
     match queue {
-        QueueName::Task(_, Port::CtrlIn) => format!("{CONTROL_MARK}{queue}"),
+        QueueName::Task(_, TaskQueue::CtrlIn) => format!("{CONTROL_MARK}{queue}"),
         _ => queue.to_string(),
     }
 }
@@ -27,27 +27,28 @@ pub(super) fn key(queue: &QueueName) -> String {
 const CONTROL_MARK: char = '!';
 
 /// Appends one message.
-pub(super) fn insert(tx: &mut Tx<'_>, queue: &QueueName, body: &str) -> Result<Tid, Fail> {
+pub(super) fn insert(tx: &mut Tx<'_>, queue: &QueueName, body: &str) -> Result<Tid, TxError> {
     let id = tx.next_id();
-    if matches!(queue, QueueName::Task(_, Port::CtrlIn)) {
+    if matches!(queue, QueueName::Task(_, TaskQueue::CtrlIn)) {
         tx.stored_control();
         tx.touch(Topic::Control);
     }
     tx.touch(Topic::Queue);
-    tx.db().prepare_cached("INSERT INTO messages (queue, id, body) VALUES (?1, ?2, ?3)")?.execute(params![
-        key(queue),
-        id.as_i64(),
-        body
-    ])?;
+    tx.db()
+        .prepare_cached("INSERT INTO messages (queue, id, body) VALUES (?1, ?2, ?3)")?
+        .execute(params![key(queue), id.as_i64(), body])?;
     Ok(id)
 }
 
 /// Takes all messages of a queue.
-pub(super) fn drain(tx: &mut Tx<'_>, queue: &QueueName) -> Result<Vec<String>, Fail> {
-    Ok(take(tx, queue, u32::MAX)?.into_iter().map(|message| message.body).collect())
+pub(super) fn drain(tx: &mut Tx<'_>, queue: &QueueName) -> Result<Vec<String>, TxError> {
+    Ok(take(tx, queue, u32::MAX)?
+        .into_iter()
+        .map(|message| message.body)
+        .collect())
 }
 
-fn take(tx: &mut Tx<'_>, queue: &QueueName, max: u32) -> Result<Vec<Message>, Fail> {
+fn take(tx: &mut Tx<'_>, queue: &QueueName, max: u32) -> Result<Vec<Message>, TxError> {
     let taken = select(tx.db(), queue, 0, max)?;
     if let Some(last) = taken.last() {
         tx.db()
@@ -57,50 +58,73 @@ fn take(tx: &mut Tx<'_>, queue: &QueueName, max: u32) -> Result<Vec<Message>, Fa
     Ok(taken)
 }
 
-fn select(db: &Connection, queue: &QueueName, after: u64, max: u32) -> rusqlite::Result<Vec<Message>> {
-    db.prepare_cached("SELECT id, body FROM messages WHERE queue = ?1 AND id > ?2 ORDER BY id LIMIT ?3")?
-        .query_map(params![key(queue), after.min(i64::MAX as u64) as i64, max], |row| {
-            Ok(Message { id: tid_at(row, 0)?, body: row.get(1)? })
-        })?
-        .collect()
+fn select(
+    db: &Connection,
+    queue: &QueueName,
+    after: u64,
+    max: u32,
+) -> rusqlite::Result<Vec<Message>> {
+    db.prepare_cached(
+        "SELECT id, body FROM messages WHERE queue = ?1 AND id > ?2 ORDER BY id LIMIT ?3",
+    )?
+    .query_map(
+        params![key(queue), after.min(i64::MAX as u64) as i64, max],
+        |row| {
+            Ok(Message {
+                id: tid_at(row, 0)?,
+                body: row.get(1)?,
+            })
+        },
+    )?
+    .collect()
 }
 
 /// How many messages each queue holds. A name that does not parse was not written by us, and is passed over.
-pub(super) fn depths(db: &Connection) -> rusqlite::Result<BTreeMap<QueueName, u64>> {
+pub(super) fn queue_sizes(db: &Connection) -> rusqlite::Result<BTreeMap<QueueName, u64>> {
     let mut query = db.prepare_cached("SELECT queue, count(*) FROM messages GROUP BY queue")?;
     let mut rows = query.query([])?;
-    let mut depths = BTreeMap::new();
+    let mut queue_sizes = BTreeMap::new();
     while let Some(row) = rows.next()? {
         let (name, messages): (String, i64) = (row.get(0)?, row.get(1)?);
-        depths.extend(
-            name.trim_start_matches(CONTROL_MARK).parse().ok().map(|queue: QueueName| (queue, messages as u64)),
+        queue_sizes.extend(
+            name.trim_start_matches(CONTROL_MARK)
+                .parse()
+                .ok()
+                .map(|queue: QueueName| (queue, messages as u64)),
         );
     }
-    Ok(depths)
+    Ok(queue_sizes)
 }
 
 #[async_trait]
 impl Messages for Sqlite {
     async fn put(&self, queue: QueueName, bodies: Vec<String>) -> Result<Vec<Tid>> {
-        self.write(Durability::Power, move |tx| bodies.iter().map(|body| insert(tx, &queue, body)).collect()).await
+        self.write(Durability::Power, move |tx| {
+            bodies.iter().map(|body| insert(tx, &queue, body)).collect()
+        })
+        .await
     }
 
     async fn take(&self, queue: QueueName, max: u32, wait: Duration) -> Result<Vec<Message>> {
         let mut wait = self.wait(Topic::Queue, wait);
         loop {
             let queue = queue.clone();
-            let taken = self.write(Durability::Power, move |tx| take(tx, &queue, max)).await?;
+            let taken = self
+                .write(Durability::Power, move |tx| take(tx, &queue, max))
+                .await?;
             if !taken.is_empty() || !wait.again(None).await {
                 return Ok(taken);
             }
         }
     }
 
-    async fn look(&self, peek: Peek) -> Result<Vec<Message>> {
+    async fn look(&self, peek: PeekRequest) -> Result<Vec<Message>> {
         let mut wait = self.wait(Topic::Queue, peek.wait);
         loop {
             let peek = peek.clone();
-            let seen = self.read(move |db| Ok(select(db, &peek.queue, peek.after, peek.max)?)).await?;
+            let seen = self
+                .read(move |db| Ok(select(db, &peek.queue, peek.after, peek.max)?))
+                .await?;
             if !seen.is_empty() || !wait.again(None).await {
                 return Ok(seen);
             }
@@ -110,21 +134,32 @@ impl Messages for Sqlite {
     async fn shift(&self, from: QueueName, to: QueueName, max: u32) -> Result<u64> {
         self.write(Durability::Power, move |tx| {
             let taken = take(tx, &from, max)?;
-            taken.iter().try_for_each(|message| insert(tx, &to, &message.body).map(drop))?;
+            taken
+                .iter()
+                .try_for_each(|message| insert(tx, &to, &message.body).map(drop))?;
             Ok(taken.len() as u64)
         })
         .await
     }
 
-    async fn convert(&self, conversion: Conversion) -> Result<Option<Vec<Submitted>>> {
-        let Conversion { queue, messages, tasks, letters } = conversion;
+    async fn convert(&self, conversion: MessageTransaction) -> Result<Option<Vec<Submitted>>> {
+        let MessageTransaction {
+            queue,
+            messages,
+            tasks,
+            letters,
+        } = conversion;
         let tasks = tasks.into_iter().map(prepare).collect::<Result<Vec<_>>>()?;
         let queue = key(&queue);
         self.write(Durability::Power, move |tx| {
             // All are looked at before one goes: others have written in this transaction.
             for message in &messages {
                 let there = "SELECT 1 FROM messages WHERE queue = ?1 AND id = ?2";
-                if !tx.db().prepare_cached(there)?.exists(params![queue, message.id.as_i64()])? {
+                if !tx
+                    .db()
+                    .prepare_cached(there)?
+                    .exists(params![queue, message.id.as_i64()])?
+                {
                     return Ok(None);
                 }
             }
@@ -134,7 +169,9 @@ impl Messages for Sqlite {
                     .execute(params![queue, message.id.as_i64()])?;
             }
             let submitted = submit(tx, tasks)?;
-            letters.iter().try_for_each(|letter| insert(tx, &letter.to, &letter.body).map(drop))?;
+            letters
+                .iter()
+                .try_for_each(|letter| insert(tx, &letter.to, &letter.body).map(drop))?;
             Ok(Some(submitted))
         })
         .await

@@ -26,12 +26,13 @@ use std::{
 use rusqlite::{Connection, ErrorCode, OpenFlags, config::DbConfig, ffi};
 use rustix::fs::StatVfsMountFlags;
 
-use super::{Shared, private, schema, wal_index};
+use super::{HandleState, file_mode, schema, wal_index};
 use crate::{Error, Result, error::is_want};
 
 const OPEN: OpenFlags = OpenFlags::SQLITE_OPEN_READ_WRITE.union(OpenFlags::SQLITE_OPEN_NO_MUTEX);
-const READ_IMMUTABLE: OpenFlags =
-    OpenFlags::SQLITE_OPEN_READ_ONLY.union(OpenFlags::SQLITE_OPEN_NO_MUTEX).union(OpenFlags::SQLITE_OPEN_URI);
+const READ_IMMUTABLE: OpenFlags = OpenFlags::SQLITE_OPEN_READ_ONLY
+    .union(OpenFlags::SQLITE_OPEN_NO_MUTEX)
+    .union(OpenFlags::SQLITE_OPEN_URI);
 /// How long SQLite itself waits. Our own processes queue elsewhere, so this is for other tools that write to the file.
 const BUSY_PATIENCE: Duration = Duration::from_secs(30);
 /// Pages in the WAL before they are moved into the database: many, because each move costs the writer two syncs.
@@ -51,13 +52,13 @@ const IGNORE_ALL: &[u8] = b"*\n";
 
 /// Where a database is.
 #[derive(Clone, Debug)]
-pub(super) enum Place {
+pub(super) enum DatabaseLocation {
     File(PathBuf),
     /// In the memory of this process. Connections by the same name share it, and it is gone with the last.
     Memory(String),
 }
 
-impl Place {
+impl DatabaseLocation {
     /// What to call it.
     pub(super) fn path(&self) -> PathBuf {
         match self {
@@ -68,11 +69,11 @@ impl Place {
 }
 
 /// Opens a database, making it if it is not there.
-pub(super) fn open(place: Place) -> Result<(Shared, Connection)> {
+pub(super) fn open(place: DatabaseLocation) -> Result<(HandleState, Connection)> {
     match place {
-        Place::File(path) => open_file(path),
-        Place::Memory(_) => {
-            let shared = Shared::new(place)?;
+        DatabaseLocation::File(path) => open_file(path),
+        DatabaseLocation::Memory(_) => {
+            let shared = HandleState::new(place)?;
             let made = raw(&shared.place).and_then(|connection| {
                 set_up(&connection)?;
                 make_tables(&connection)?;
@@ -84,15 +85,15 @@ pub(super) fn open(place: Place) -> Result<(Shared, Connection)> {
     }
 }
 
-fn open_file(path: PathBuf) -> Result<(Shared, Connection)> {
+fn open_file(path: PathBuf) -> Result<(HandleState, Connection)> {
     let path = resolve(path)?;
     let (mut shared, connection) = if is_there(&path)? {
         // Nothing is made beside a file that is refused.
         let connection = checked(&path)?;
-        (Shared::new(Place::File(path))?, connection)
+        (HandleState::new(DatabaseLocation::File(path))?, connection)
     } else {
         let above = make_folder(&path)?;
-        let shared = Shared::new(Place::File(path))?;
+        let shared = HandleState::new(DatabaseLocation::File(path))?;
         make(&shared, above.as_deref())?;
         let connection = checked(&shared.path)?;
         (shared, connection)
@@ -111,14 +112,16 @@ pub(super) fn identity(path: &Path) -> io::Result<(u64, u64)> {
 /// A connection to a file that is ours by its first bytes.
 fn checked(path: &Path) -> Result<Connection> {
     let connection = raw_file(path).map_err(|e| explain(path, &e))?;
-    Header::read(&connection).map_err(|e| explain(path, &e))?.check(path)?;
+    Header::read(&connection)
+        .map_err(|e| explain(path, &e))?
+        .check(path)?;
     Ok(connection)
 }
 
-fn raw(place: &Place) -> rusqlite::Result<Connection> {
+fn raw(place: &DatabaseLocation) -> rusqlite::Result<Connection> {
     match place {
-        Place::File(path) => raw_file(path),
-        Place::Memory(name) => {
+        DatabaseLocation::File(path) => raw_file(path),
+        DatabaseLocation::Memory(name) => {
             // SQLite shares what begins like this among the connections of a process.
             let flags = OPEN | OpenFlags::SQLITE_OPEN_CREATE;
             Connection::open_with_flags_and_vfs(format!("/{name}"), flags, c"memdb")
@@ -143,10 +146,16 @@ pub(super) fn is_read_only(path: &Path) -> bool {
 
 /// The URI of a file that nothing changes: SQLite takes no locks and needs no files beside it.
 fn immutable_uri(path: &Path) -> String {
-    let mut uri = if path.is_absolute() { "file://".to_owned() } else { "file:".to_owned() };
+    let mut uri = if path.is_absolute() {
+        "file://".to_owned()
+    } else {
+        "file:".to_owned()
+    };
     for byte in path.as_os_str().as_bytes() {
         match byte {
-            b'/' | b'.' | b'-' | b'_' | b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z' => uri.push(char::from(*byte)),
+            b'/' | b'.' | b'-' | b'_' | b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z' => {
+                uri.push(char::from(*byte))
+            }
             _ => write!(uri, "%{byte:02X}").expect("a string can be written to"),
         }
     }
@@ -157,9 +166,10 @@ fn immutable_uri(path: &Path) -> String {
 fn is_there(path: &Path) -> Result<bool> {
     match fs::symlink_metadata(path) {
         // Devices, FIFOs and sockets have no length either, and are not to be written over for that.
-        Ok(found) if !found.is_file() => {
-            Err(Error::Foreign { path: path.into(), found: format!("it is {}", kind(found.file_type())) })
-        }
+        Ok(found) if !found.is_file() => Err(Error::Foreign {
+            path: path.into(),
+            found: format!("it is {}", kind(found.file_type())),
+        }),
         Ok(found) => Ok(found.len() > 0),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(error) => Err(unusable(path, &error)),
@@ -182,15 +192,16 @@ fn resolve(path: PathBuf) -> Result<PathBuf> {
         return Ok(path);
     }
     path.canonicalize().map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound => {
-            Error::Foreign { path: path.clone(), found: "a link to a file that is not there".into() }
-        }
+        io::ErrorKind::NotFound => Error::Foreign {
+            path: path.clone(),
+            found: "a link to a file that is not there".into(),
+        },
         _ => unusable(&path, &error),
     })
 }
 
 /// Makes a new database. Of several processes that come at once, the first does.
-fn make(shared: &Shared, above: Option<&Path>) -> Result<()> {
+fn make(shared: &HandleState, above: Option<&Path>) -> Result<()> {
     let path = &shared.path;
     let _lock = shared.lock()?;
     if !is_there(path)? {
@@ -211,8 +222,12 @@ fn make(shared: &Shared, above: Option<&Path>) -> Result<()> {
 fn write(path: &Path, draft: &Path) -> Result<()> {
     remove(draft);
     let io = |e: io::Error| unusable(path, &e);
-    let file = private::options().write(true).create_new(true).open(draft).map_err(io)?;
-    private::keep(&file, &file.metadata().map_err(io)?).map_err(io)?;
+    let file = file_mode::options()
+        .write(true)
+        .create_new(true)
+        .open(draft)
+        .map_err(io)?;
+    file_mode::keep(&file, &file.metadata().map_err(io)?).map_err(io)?;
     let tables = || {
         let connection = raw_file(draft)?;
         // Nothing of it has to last, or to be undone, before it has its name.
@@ -231,13 +246,17 @@ fn make_tables(connection: &Connection) -> rusqlite::Result<()> {
     connection.execute_batch("BEGIN")?;
     connection.pragma_update(None, "application_id", schema::APPLICATION_ID)?;
     connection.pragma_update(None, "user_version", schema::VERSION)?;
-    schema::STATEMENTS.iter().try_for_each(|statement| connection.execute_batch(statement))?;
+    schema::STATEMENTS
+        .iter()
+        .try_for_each(|statement| connection.execute_batch(statement))?;
     connection.execute_batch("COMMIT")
 }
 
 /// Removes a draft with what SQLite has made beside it. Mostly there is none.
 fn remove(draft: &Path) {
-    BESIDE.iter().for_each(|suffix| drop(fs::remove_file(with_suffix(draft, suffix))));
+    BESIDE
+        .iter()
+        .for_each(|suffix| drop(fs::remove_file(with_suffix(draft, suffix))));
 }
 
 /// Makes the names in a directory last.
@@ -274,7 +293,12 @@ impl Header {
 
     /// Refuses a file that is not ours, or that a later version has made.
     fn check(&self, path: &Path) -> Result<()> {
-        let foreign = |found: &str| Err(Error::Foreign { path: path.into(), found: found.into() });
+        let foreign = |found: &str| {
+            Err(Error::Foreign {
+                path: path.into(),
+                found: found.into(),
+            })
+        };
         if !self.bytes.starts_with(b"SQLite format 3\0") {
             return foreign("not an SQLite file");
         }
@@ -282,14 +306,22 @@ impl Header {
             return foreign("another program's SQLite database");
         }
         match self.number(VERSION_AT) {
-            found if found > schema::VERSION => Err(Error::Newer { path: path.into(), found, known: schema::VERSION }),
+            found if found > schema::VERSION => Err(Error::Newer {
+                path: path.into(),
+                found,
+                known: schema::VERSION,
+            }),
             0 | schema::VERSION => Ok(()),
             found => foreign(&unreleased(found)),
         }
     }
 
     fn number(&self, at: usize) -> u32 {
-        u32::from_be_bytes(self.bytes[at..at + 4].try_into().expect("four bytes make a number"))
+        u32::from_be_bytes(
+            self.bytes[at..at + 4]
+                .try_into()
+                .expect("four bytes make a number"),
+        )
     }
 }
 
@@ -303,7 +335,11 @@ fn read(connection: &Connection, bytes: &mut [u8]) -> rusqlite::Result<()> {
             None => ffi::SQLITE_CANTOPEN,
         }
     };
-    if matches!(code, ffi::SQLITE_OK | ffi::SQLITE_IOERR_SHORT_READ) { Ok(()) } else { Err(failure(code)) }
+    if matches!(code, ffi::SQLITE_OK | ffi::SQLITE_IOERR_SHORT_READ) {
+        Ok(())
+    } else {
+        Err(failure(code))
+    }
 }
 
 /// The engine's own handle on the database; null if that is not open. It is read through it because closing another
@@ -314,8 +350,14 @@ pub(super) fn file_of(connection: &Connection) -> *mut ffi::sqlite3_file {
     // SAFETY: the connection is open and used by nobody else; the engine writes one pointer to where it is asked to. A file
     // whose methods are not set is not open.
     unsafe {
-        let found = ffi::sqlite3_file_control(connection.handle(), c"main".as_ptr(), which, (&raw mut file).cast());
-        let is_open = found == ffi::SQLITE_OK && file.as_ref().is_some_and(|file| !file.pMethods.is_null());
+        let found = ffi::sqlite3_file_control(
+            connection.handle(),
+            c"main".as_ptr(),
+            which,
+            (&raw mut file).cast(),
+        );
+        let is_open =
+            found == ffi::SQLITE_OK && file.as_ref().is_some_and(|file| !file.pMethods.is_null());
         if is_open { file } else { std::ptr::null_mut() }
     }
 }
@@ -325,7 +367,7 @@ fn failure(code: i32) -> rusqlite::Error {
 }
 
 /// A further connection to a database that is known to be ours. What it commits survives the process, and need not survive a power cut.
-pub(super) fn connection(place: &Place) -> Result<Connection> {
+pub(super) fn connection(place: &DatabaseLocation) -> Result<Connection> {
     let open = || {
         let connection = raw(place)?;
         set_up(&connection)?;
@@ -346,11 +388,24 @@ fn set_up(connection: &Connection) -> rusqlite::Result<()> {
 
 /// Refuses what a later version has made. The header may be older than the log, which a connection reads too.
 fn check_version(path: &Path, connection: &Connection) -> Result<()> {
-    match connection.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(|e| explain(path, &e))? {
+    match connection
+        .pragma_query_value(None, "user_version", |row| row.get(0))
+        .map_err(|e| explain(path, &e))?
+    {
         schema::VERSION => Ok(()),
-        0 => Err(Error::Foreign { path: path.into(), found: "a database without tables".into() }),
-        found if found > schema::VERSION => Err(Error::Newer { path: path.into(), found, known: schema::VERSION }),
-        found => Err(Error::Foreign { path: path.into(), found: unreleased(found) }),
+        0 => Err(Error::Foreign {
+            path: path.into(),
+            found: "a database without tables".into(),
+        }),
+        found if found > schema::VERSION => Err(Error::Newer {
+            path: path.into(),
+            found,
+            known: schema::VERSION,
+        }),
+        found => Err(Error::Foreign {
+            path: path.into(),
+            found: unreleased(found),
+        }),
     }
 }
 
@@ -362,13 +417,15 @@ fn unreleased(format: u32) -> String {
 /// last.
 fn make_folder(path: &Path) -> Result<Option<PathBuf>> {
     let folder = or_here(path.parent().unwrap_or(Path::new("")));
-    match private::make_folder(&folder) {
+    match file_mode::make_folder(&folder) {
         Ok(()) => {
             if folder.ends_with(PROJECT_FOLDER) {
                 // A broker works without it: a failure is ignored.
                 let _ = write_gitignore(&folder);
             }
-            Ok(Some(folder.parent().map(Path::to_owned).unwrap_or_default()))
+            Ok(Some(
+                folder.parent().map(Path::to_owned).unwrap_or_default(),
+            ))
         }
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(None),
         Err(error) => Err(unusable(&folder, &error)),
@@ -376,14 +433,21 @@ fn make_folder(path: &Path) -> Result<Option<PathBuf>> {
 }
 
 fn write_gitignore(folder: &Path) -> io::Result<()> {
-    let mut file = private::options().write(true).create_new(true).open(folder.join(IGNORE_FILE))?;
-    private::keep(&file, &file.metadata()?)?;
+    let mut file = file_mode::options()
+        .write(true)
+        .create_new(true)
+        .open(folder.join(IGNORE_FILE))?;
+    file_mode::keep(&file, &file.metadata()?)?;
     file.write_all(IGNORE_ALL)
 }
 
 /// The current folder has no name in a relative path.
 fn or_here(folder: &Path) -> PathBuf {
-    if folder.as_os_str().is_empty() { PathBuf::from(".") } else { folder.to_owned() }
+    if folder.as_os_str().is_empty() {
+        PathBuf::from(".")
+    } else {
+        folder.to_owned()
+    }
 }
 
 pub(super) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
@@ -394,47 +458,75 @@ pub(super) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
 
 pub(super) fn unusable(path: &Path, error: &io::Error) -> Error {
     match error.kind() {
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Error::Full { path: path.into() },
-        io::ErrorKind::NotFound => {
-            Error::ReadOnly { path: path.into(), reason: "the folder it would stand in does not exist".into() }
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            Error::Full { path: path.into() }
         }
+        io::ErrorKind::NotFound => Error::ReadOnly {
+            path: path.into(),
+            reason: "the folder it would stand in does not exist".into(),
+        },
         io::ErrorKind::ReadOnlyFilesystem => read_only(path),
         _ if is_want(error) => Error::io(path, error),
-        io::ErrorKind::PermissionDenied => {
-            Error::ReadOnly { path: path.into(), reason: private::whose(path).unwrap_or_else(|| error.to_string()) }
-        }
-        _ => Error::ReadOnly { path: path.into(), reason: error.to_string() },
+        io::ErrorKind::PermissionDenied => Error::ReadOnly {
+            path: path.into(),
+            reason: file_mode::whose(path).unwrap_or_else(|| error.to_string()),
+        },
+        _ => Error::ReadOnly {
+            path: path.into(),
+            reason: error.to_string(),
+        },
     }
 }
 
 /// Nothing can be written to the file system of `path`.
 pub(super) fn read_only(path: &Path) -> Error {
     let reason = "its file system is read-only: mount that for writing, or copy the folder to where it can be written and work there";
-    Error::ReadOnly { path: path.into(), reason: reason.into() }
+    Error::ReadOnly {
+        path: path.into(),
+        reason: reason.into(),
+    }
 }
 
 /// What the engine's error means for the one who has to mend it.
 pub(super) fn explain(path: &Path, error: &rusqlite::Error) -> Error {
     let path: PathBuf = path.into();
     let code = error.sqlite_error_code();
-    if matches!(code, Some(ErrorCode::CannotOpen | ErrorCode::SystemIoFailure))
-        && let Some(want) = no_descriptor()
+    if matches!(
+        code,
+        Some(ErrorCode::CannotOpen | ErrorCode::SystemIoFailure)
+    ) && let Some(want) = no_descriptor()
     {
         return want;
     }
     match code {
-        Some(ErrorCode::NotADatabase) => Error::Foreign { path, found: "not an SQLite file".into() },
-        Some(ErrorCode::DatabaseCorrupt) => Error::Corrupt { path, found: error.to_string() },
+        Some(ErrorCode::NotADatabase) => Error::Foreign {
+            path,
+            found: "not an SQLite file".into(),
+        },
+        Some(ErrorCode::DatabaseCorrupt) => Error::Corrupt {
+            path,
+            found: error.to_string(),
+        },
         Some(ErrorCode::DiskFull) => Error::Full { path },
         Some(ErrorCode::ReadOnly | ErrorCode::CannotOpen | ErrorCode::PermissionDenied) => {
-            let reason = private::whose(&path).filter(|_| !is_writable(&path)).unwrap_or_else(|| error.to_string());
+            let reason = file_mode::whose(&path)
+                .filter(|_| !is_writable(&path))
+                .unwrap_or_else(|| error.to_string());
             Error::ReadOnly { path, reason }
         }
-        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
-            Error::Locked { path, secs: BUSY_PATIENCE.as_secs(), holder: " by another program".into() }
-        }
-        Some(ErrorCode::SystemIoFailure) => Error::Io { path, reason: format!("{error}{}", largest_file()) },
-        _ => Error::Io { path, reason: error.to_string() },
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Error::Locked {
+            path,
+            secs: BUSY_PATIENCE.as_secs(),
+            holder: " by another program".into(),
+        },
+        Some(ErrorCode::SystemIoFailure) => Error::Io {
+            path,
+            reason: format!("{error}{}", largest_file()),
+        },
+        _ => Error::Io {
+            path,
+            reason: error.to_string(),
+        },
     }
 }
 
@@ -453,7 +545,9 @@ fn is_writable(path: &Path) -> bool {
 /// A remark on how large files may be, if there is a limit: the engine does not tell that it has met it.
 fn largest_file() -> String {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
-    limit.map(|most| format!(" (files may have {most} bytes: is 'ulimit -f' too low?)")).unwrap_or_default()
+    limit
+        .map(|most| format!(" (files may have {most} bytes: is 'ulimit -f' too low?)"))
+        .unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -465,9 +559,14 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         for name in ["a?b#c%20d.db", "mit Leerzeichen & 'so'.db", "file:x"] {
             let path = folder.path().join(name);
-            Connection::open(&path).unwrap().execute_batch("CREATE TABLE t (x)").unwrap();
+            Connection::open(&path)
+                .unwrap()
+                .execute_batch("CREATE TABLE t (x)")
+                .unwrap();
             let found = Connection::open_with_flags(immutable_uri(&path), READ_IMMUTABLE).unwrap();
-            let tables: u32 = found.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0)).unwrap();
+            let tables: u32 = found
+                .query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))
+                .unwrap();
             assert_eq!(tables, 1, "{name}");
         }
     }

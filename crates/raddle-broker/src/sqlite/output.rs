@@ -10,39 +10,49 @@ use std::{
 };
 
 use async_trait::async_trait;
-use raddle_core::{State, Tid};
+use raddle_core::{TaskState, Tid};
 use rusqlite::{Connection, OptionalExtension, params};
 use tokio::sync::oneshot;
 
 use super::{
-    LOCK_PATIENCE, Shared, Sqlite,
-    bell::Topic,
-    log, open, private,
-    tx::{Fail, find_attempt, find_waiting},
+    HandleState, LOCK_PATIENCE, Sqlite, file_mode, log,
+    notify::Topic,
+    open,
+    tx::{TxError, find_attempt, find_waiting},
 };
 use crate::{
-    Cursor, Error, Fence, Output, Progress, Result, Stream,
-    follow::{self, Standing, Then},
+    AttemptId, Error, Output, OutputStream, Result, TaskCursor, TaskUpdate,
+    follow::{self, FollowStep, TaskPosition},
 };
 
 #[async_trait]
 impl Output for Sqlite {
-    async fn read_output(&self, tid: Tid, attempt: u32, stream: Stream, offset: u64, max: u32) -> Result<Vec<u8>> {
+    async fn read_output(
+        &self,
+        tid: Tid,
+        attempt: u32,
+        stream: OutputStream,
+        offset: u64,
+        max: u32,
+    ) -> Result<Vec<u8>> {
         let folder = self.shared.output_folder();
-        self.read(move |db| read(db, &folder, tid, attempt, stream, offset, max)).await
+        self.read(move |db| read(db, &folder, tid, attempt, stream, offset, max))
+            .await
     }
 
-    async fn follow(&self, tid: Tid, cursor: Cursor, wait: Duration) -> Result<Progress> {
+    async fn follow(&self, tid: Tid, cursor: TaskCursor, wait: Duration) -> Result<TaskUpdate> {
         let mut cursor = cursor;
         let mut wait = self.wait(Topic::Log, wait);
         loop {
             let from = cursor;
-            let look = move |db: &Connection| Ok((standing(db, tid)?, log::select_of(db, tid, from.event)?));
+            let look = move |db: &Connection| {
+                Ok((standing(db, tid)?, log::select_of(db, tid, from.event)?))
+            };
             let (standing, stretch) = self.read(look).await?;
             let progress = follow::look(self, tid, standing, stretch, from).await?;
             let then = follow::then(cursor, &progress);
             cursor = progress.cursor;
-            if then == Then::Give || then == Then::Wait && !wait.again(None).await {
+            if then == FollowStep::Give || then == FollowStep::Wait && !wait.again(None).await {
                 return Ok(progress);
             }
         }
@@ -51,9 +61,14 @@ impl Output for Sqlite {
 
 impl Sqlite {
     /// Adds to the output of an attempt. What comes late is passed over without a word: its worker learns of it with its next verdict.
-    pub(super) async fn append(&self, fence: Fence, stream: Stream, bytes: Vec<u8>) -> Result<()> {
+    pub(super) async fn append(
+        &self,
+        attempt_id: AttemptId,
+        stream: OutputStream,
+        bytes: Vec<u8>,
+    ) -> Result<()> {
         self.in_turn(move |shared, db| {
-            if write_latest(shared, db, fence, stream, Whereto::End, &bytes)?.is_some() {
+            if write_latest(shared, db, attempt_id, stream, WritePosition::End, &bytes)?.is_some() {
                 shared.bell.ring(Topic::Log.into());
             }
             Ok(())
@@ -72,10 +87,11 @@ impl Sqlite {
     pub(super) async fn in_turn<T, F>(&self, work: F) -> Result<T>
     where
         T: Send + 'static,
-        F: FnOnce(&Shared, &Connection) -> Result<T> + Send + 'static,
+        F: FnOnce(&HandleState, &Connection) -> Result<T> + Send + 'static,
     {
         let shared = Arc::clone(&self.shared);
-        let turn = tokio::time::timeout(LOCK_PATIENCE, Arc::clone(&shared.outlet).lock_owned()).await;
+        let turn =
+            tokio::time::timeout(LOCK_PATIENCE, Arc::clone(&shared.outlet).lock_owned()).await;
         let mut outlet = turn.map_err(|_| Error::Locked {
             path: shared.output_folder(),
             secs: LOCK_PATIENCE.as_secs(),
@@ -100,12 +116,14 @@ impl Sqlite {
 }
 
 /// Whether an attempt is still the latest of its task.
-fn is_latest(shared: &Shared, db: &Connection, fence: Fence) -> Result<bool> {
-    Ok(find_attempt(db, fence).map_err(|e| shared.error(&e))?.is_some())
+fn is_latest(shared: &HandleState, db: &Connection, attempt_id: AttemptId) -> Result<bool> {
+    Ok(find_attempt(db, attempt_id)
+        .map_err(|e| shared.error(&e))?
+        .is_some())
 }
 
 /// Where in a file to write.
-pub(super) enum Whereto {
+pub(super) enum WritePosition {
     /// Behind what is there.
     End,
     /// Here, and over what is there: the same write may come twice when the first was not committed.
@@ -113,7 +131,7 @@ pub(super) enum Whereto {
 }
 
 /// What was written to a file.
-pub(super) struct Written {
+pub(super) struct WrittenOutput {
     file: File,
     path: PathBuf,
     /// Whether the file was empty, or is new.
@@ -122,7 +140,7 @@ pub(super) struct Written {
     pub(super) missing: u64,
 }
 
-impl Written {
+impl WrittenOutput {
     /// Syncs a file whose last bytes these are: it is to be as durable as the record that will point to it. This is for after the turn, so that a slow disk
     /// holds up no other output.
     pub(super) async fn sync(self, tid: Tid) {
@@ -136,34 +154,56 @@ impl Written {
 
 /// Writes to the file of one stream, all or nothing. `None` if the attempt is not the latest of its task any more.
 pub(super) fn write_latest(
-    shared: &Shared,
+    shared: &HandleState,
     db: &Connection,
-    fence: Fence,
-    stream: Stream,
-    whereto: Whereto,
+    attempt_id: AttemptId,
+    stream: OutputStream,
+    whereto: WritePosition,
     bytes: &[u8],
-) -> Result<Option<Written>> {
-    if !is_latest(shared, db, fence)? {
+) -> Result<Option<WrittenOutput>> {
+    if !is_latest(shared, db, attempt_id)? {
         return Ok(None);
     }
-    keep_if_latest(shared, db, fence, write(shared, fence, stream, whereto, bytes)?)
+    keep_if_latest(
+        shared,
+        db,
+        attempt_id,
+        write(shared, attempt_id, stream, whereto, bytes)?,
+    )
 }
 
 /// Removes a file that was made for an attempt which is not the latest any more. This process may have been stopped between its look at the attempt and
 /// its write, until the task was purged: then nothing else would remove the file.
-fn keep_if_latest(shared: &Shared, db: &Connection, fence: Fence, written: Written) -> Result<Option<Written>> {
-    if written.is_first && !is_latest(shared, db, fence)? {
+fn keep_if_latest(
+    shared: &HandleState,
+    db: &Connection,
+    attempt_id: AttemptId,
+    written: WrittenOutput,
+) -> Result<Option<WrittenOutput>> {
+    if written.is_first && !is_latest(shared, db, attempt_id)? {
         let _ = fs::remove_file(&written.path);
         return Ok(None);
     }
     Ok(Some(written))
 }
 
-fn write(shared: &Shared, fence: Fence, stream: Stream, whereto: Whereto, bytes: &[u8]) -> Result<Written> {
+fn write(
+    shared: &HandleState,
+    attempt_id: AttemptId,
+    stream: OutputStream,
+    whereto: WritePosition,
+    bytes: &[u8],
+) -> Result<WrittenOutput> {
     let folder = shared.output_folder();
-    let path = file_of(&folder, fence.tid, fence.attempt, stream);
-    let open = || private::options().write(true).create(true).truncate(false).open(&path);
-    let write = || -> io::Result<Written> {
+    let path = file_of(&folder, attempt_id.tid, attempt_id.attempt, stream);
+    let open = || {
+        file_mode::options()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(&path)
+    };
+    let write = || -> io::Result<WrittenOutput> {
         let file = match open() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 make_folder(shared, &folder)?;
@@ -174,26 +214,31 @@ fn write(shared: &Shared, fence: Fence, stream: Stream, whereto: Whereto, bytes:
         let found = file.metadata()?;
         let length = found.len();
         if length == 0 {
-            private::keep(&file, &found)?;
-            private::give(&file, &shared.path)?;
+            file_mode::keep(&file, &found)?;
+            file_mode::give(&file, &shared.path)?;
         }
         let wanted = match whereto {
-            Whereto::End => length,
-            Whereto::Offset(offset) => offset,
+            WritePosition::End => length,
+            WritePosition::Offset(offset) => offset,
         };
         let offset = wanted.min(length);
         file.write_all_at(bytes, offset).inspect_err(|_| {
             // Half of it must not stay: the whole will come again.
             let _ = file.set_len(offset);
         })?;
-        Ok(Written { file, path: path.clone(), is_first: length == 0, missing: wanted - offset })
+        Ok(WrittenOutput {
+            file,
+            path: path.clone(),
+            is_first: length == 0,
+            missing: wanted - offset,
+        })
     };
     write().map_err(|error| Error::io(&path, &error))
 }
 
-fn make_folder(shared: &Shared, folder: &Path) -> io::Result<()> {
-    match private::make_folder(folder) {
-        Ok(()) => private::give(File::open(folder)?, &shared.path),
+fn make_folder(shared: &HandleState, folder: &Path) -> io::Result<()> {
+    match file_mode::make_folder(folder) {
+        Ok(()) => file_mode::give(File::open(folder)?, &shared.path),
         // Another slot has made it.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         Err(error) => Err(error),
@@ -203,16 +248,16 @@ fn make_folder(shared: &Shared, folder: &Path) -> io::Result<()> {
 /// Removes the files of a task's attempts.
 pub(super) fn remove(folder: &Path, tid: Tid, attempts: u32) {
     for attempt in 1..=attempts {
-        for stream in Stream::BOTH {
+        for stream in OutputStream::BOTH {
             let _ = fs::remove_file(file_of(folder, tid, attempt, stream));
         }
     }
 }
 
-fn file_of(folder: &Path, tid: Tid, attempt: u32, stream: Stream) -> PathBuf {
+fn file_of(folder: &Path, tid: Tid, attempt: u32, stream: OutputStream) -> PathBuf {
     let suffix = match stream {
-        Stream::Stdout => "out",
-        Stream::Stderr => "err",
+        OutputStream::Stdout => "out",
+        OutputStream::Stderr => "err",
     };
     folder.join(format!("{tid}.{attempt}.{suffix}"))
 }
@@ -222,15 +267,18 @@ fn read(
     folder: &Path,
     tid: Tid,
     attempt: u32,
-    stream: Stream,
+    stream: OutputStream,
     offset: u64,
     max: u32,
-) -> Result<Vec<u8>, Fail> {
+) -> Result<Vec<u8>, TxError> {
     let path = file_of(folder, tid, attempt, stream);
     match File::open(&path) {
         Ok(file) => {
             // No more than there is, whatever a client of an agent asks for.
-            let there = file.metadata().map_or(0, |file| file.len()).saturating_sub(offset);
+            let there = file
+                .metadata()
+                .map_or(0, |file| file.len())
+                .saturating_sub(offset);
             let mut bytes = vec![0; there.min(max.into()) as usize];
             let mut filled = 0;
             while filled < bytes.len() {
@@ -244,7 +292,12 @@ fn read(
             bytes.truncate(filled);
             Ok(bytes)
         }
-        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+            ) =>
+        {
             let bytes = db
                 .prepare_cached(
                     "SELECT substr(bytes, ?4, ?5) FROM outputs WHERE tid = ?1 AND attempt = ?2 AND stream = ?3",
@@ -259,17 +312,22 @@ fn read(
     }
 }
 
-fn standing(db: &Connection, tid: Tid) -> Result<Standing, Fail> {
-    let sql =
-        "SELECT attempt, NULL FROM active WHERE tid = ?1 UNION ALL SELECT attempt, state FROM done WHERE tid = ?1";
+fn standing(db: &Connection, tid: Tid) -> Result<TaskPosition, TxError> {
+    let sql = "SELECT attempt, NULL FROM active WHERE tid = ?1 UNION ALL SELECT attempt, state FROM done WHERE tid = ?1";
     let found = db.prepare_cached(sql)?.query_row([tid.as_i64()], |row| {
-        Ok(Standing { attempt: row.get(0)?, done: row.get::<_, Option<u8>>(1)?.and_then(State::from_u8) })
+        Ok(TaskPosition {
+            attempt: row.get(0)?,
+            done: row.get::<_, Option<u8>>(1)?.and_then(TaskState::from_u8),
+        })
     });
     match found.optional()? {
         Some(standing) => Ok(standing),
         None => {
             let waiting = find_waiting(db, tid)?.ok_or(Error::NotFound(tid))?;
-            Ok(Standing { attempt: waiting.tally.attempt, done: None })
+            Ok(TaskPosition {
+                attempt: waiting.counters.attempt,
+                done: None,
+            })
         }
     }
 }
@@ -281,16 +339,31 @@ mod tests {
     #[tokio::test]
     async fn a_late_write_of_a_purged_task_leaves_no_file_behind() {
         let folder = tempfile::tempdir().unwrap();
-        let broker = Sqlite::open(&folder.path().join("broker.db")).await.unwrap();
+        let broker = Sqlite::open(&folder.path().join("broker.db"))
+            .await
+            .unwrap();
         let tid: Tid = "1794800817069096960".parse().unwrap();
-        let fence = Fence { tid, attempt: 1, owner: tid };
+        let attempt_id = AttemptId {
+            tid,
+            attempt: 1,
+            owner: tid,
+        };
         // As if the task had been there when its attempt was looked up.
-        let work = move |shared: &Shared, db: &Connection| {
-            let written = write(shared, fence, Stream::Stdout, Whereto::End, b"late")?;
+        let work = move |shared: &HandleState, db: &Connection| {
+            let written = write(
+                shared,
+                attempt_id,
+                OutputStream::Stdout,
+                WritePosition::End,
+                b"late",
+            )?;
             assert!(written.path.exists());
-            keep_if_latest(shared, db, fence, written).map(|kept| kept.is_some())
+            keep_if_latest(shared, db, attempt_id, written).map(|kept| kept.is_some())
         };
         assert!(!broker.in_turn(work).await.unwrap());
-        assert_eq!(fs::read_dir(broker.shared.output_folder()).unwrap().count(), 0);
+        assert_eq!(
+            fs::read_dir(broker.shared.output_folder()).unwrap().count(),
+            0
+        );
     }
 }

@@ -17,7 +17,7 @@ use super::{
     claim::parse_spec,
     output,
     submit::leave_batch,
-    tx::{Fail, Tx, tid_at},
+    tx::{Tx, TxError, tid_at},
     writer::Durability,
 };
 use crate::Result;
@@ -48,7 +48,9 @@ impl Sqlite {
         let began = Instant::now();
         loop {
             let folder = self.shared.output_folder();
-            let (purged, is_over) = self.write(Durability::Process, move |tx| purge(tx, &folder)).await?;
+            let (purged, is_over) = self
+                .write(Durability::Process, move |tx| purge(tx, &folder))
+                .await?;
             if purged > 0 || is_over || began.elapsed() >= LOOKS_FOR {
                 return Ok(purged);
             }
@@ -62,13 +64,15 @@ impl Sqlite {
         let mut deleted = 0;
         for tids in tids.chunks(AT_ONCE) {
             let (tids, folder) = (tids.to_vec(), self.shared.output_folder());
-            deleted += self.write(Durability::Process, move |tx| delete(tx, &folder, &tids)).await?;
+            deleted += self
+                .write(Durability::Process, move |tx| delete(tx, &folder, &tids))
+                .await?;
         }
         Ok(deleted)
     }
 }
 
-fn delete(tx: &mut Tx<'_>, folder: &Path, tids: &[Tid]) -> Result<u64, Fail> {
+fn delete(tx: &mut Tx<'_>, folder: &Path, tids: &[Tid]) -> Result<u64, TxError> {
     let mut deleted = 0;
     for tid in tids {
         let attempts: Option<u32> = tx
@@ -87,7 +91,9 @@ fn delete(tx: &mut Tx<'_>, folder: &Path, tids: &[Tid]) -> Result<u64, Fail> {
 
 /// Notes that a record will expire then.
 pub(super) fn note_expiry(tx: &Tx<'_>, at: i64) -> rusqlite::Result<()> {
-    tx.db().prepare_cached(NOTE_EXPIRY)?.execute(params![NEXT_EXPIRY, ROUND_EXPIRY, at])?;
+    tx.db()
+        .prepare_cached(NOTE_EXPIRY)?
+        .execute(params![NEXT_EXPIRY, ROUND_EXPIRY, at])?;
     Ok(())
 }
 
@@ -95,12 +101,16 @@ const NOTE_EXPIRY: &str = "INSERT INTO meta (key, value) VALUES (?1, ?3), (?2, ?
     ON CONFLICT DO UPDATE SET value = excluded.value WHERE excluded.value < value";
 
 /// Removes those that have expired among the next records. Also returns whether the round is over.
-fn purge(tx: &mut Tx<'_>, folder: &Path) -> Result<(u64, bool), Fail> {
+fn purge(tx: &mut Tx<'_>, folder: &Path) -> Result<(u64, bool), TxError> {
     let db = tx.db();
     let from = remembered(db, SWEPT_RECORDS)?.unwrap_or(0);
     let (mut purged, mut to) = (0, 0);
     if from > 0 || remembered(db, NEXT_EXPIRY)?.is_none_or(|next| next <= tx.now) {
-        let Look { expired, next, last } = look(tx, from)?;
+        let PurgeScan {
+            expired,
+            next,
+            last,
+        } = look(tx, from)?;
         for (tid, attempts) in expired {
             remove(tx, folder, tid, attempts)?;
             purged += 1;
@@ -118,7 +128,7 @@ fn purge(tx: &mut Tx<'_>, folder: &Path) -> Result<(u64, bool), Fail> {
 }
 
 /// What was found among the next records.
-struct Look {
+struct PurgeScan {
     /// Tasks that have expired, and how many attempts they had.
     expired: Vec<(Tid, u32)>,
     /// When the first of the others expires.
@@ -127,10 +137,15 @@ struct Look {
     last: i64,
 }
 
-fn look(tx: &Tx<'_>, from: i64) -> rusqlite::Result<Look> {
-    let mut look = Look { expired: Vec::new(), next: i64::MAX, last: 0 };
-    let mut records =
-        tx.db().prepare_cached("SELECT tid, attempt, expires_at FROM done WHERE tid > ?1 ORDER BY tid LIMIT ?2")?;
+fn look(tx: &Tx<'_>, from: i64) -> rusqlite::Result<PurgeScan> {
+    let mut look = PurgeScan {
+        expired: Vec::new(),
+        next: i64::MAX,
+        last: 0,
+    };
+    let mut records = tx.db().prepare_cached(
+        "SELECT tid, attempt, expires_at FROM done WHERE tid > ?1 ORDER BY tid LIMIT ?2",
+    )?;
     let mut records = records.query(params![from, RECORDS_LOOKED_AT])?;
     let mut left = RECORDS_LOOKED_AT;
     while let Some(record) = records.next()? {
@@ -172,7 +187,9 @@ fn forget_spec(db: &Connection, tid: Tid) -> rusqlite::Result<()> {
         .query_row([tid.as_i64()], |row| row.get(0))
         .optional()?;
     // A record that cannot be read is removed all the same.
-    let Some(spec) = spec.and_then(|text| parse_spec(tid, &text).ok()) else { return Ok(()) };
+    let Some(spec) = spec.and_then(|text| parse_spec(tid, &text).ok()) else {
+        return Ok(());
+    };
     leave_batch(db, &spec, tid)?;
     if let Some(at) = spec.expires_at(tid) {
         db.prepare_cached("DELETE FROM expiring WHERE expires_at = ?1 AND tid = ?2")?
@@ -182,7 +199,9 @@ fn forget_spec(db: &Connection, tid: Tid) -> rusqlite::Result<()> {
 }
 
 fn remembered(db: &Connection, key: &str) -> rusqlite::Result<Option<i64>> {
-    db.prepare_cached("SELECT value FROM meta WHERE key = ?1")?.query_row([key], |row| row.get(0)).optional()
+    db.prepare_cached("SELECT value FROM meta WHERE key = ?1")?
+        .query_row([key], |row| row.get(0))
+        .optional()
 }
 
 fn remember(db: &Connection, key: &str, value: i64) -> rusqlite::Result<()> {

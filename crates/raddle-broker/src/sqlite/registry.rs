@@ -4,21 +4,22 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use raddle_core::{
-    EventKind, Spec, State, Target, Tid, WorkerEntry, departure,
-    worker::{Beat, WorkerInfo},
+    Target, TaskEventKind, TaskSpec, TaskState, Tid, WorkerEntry,
+    worker::{Heartbeat, WorkerInfo},
+    worker_loss,
 };
 use rusqlite::{Connection, params};
 
 use super::{
     Sqlite, clock,
-    heart::Pacemaker,
-    leases::{Entered, Leases, end_of},
+    lease_renewer::SqliteLeaseRenewer,
+    leases::{LeaseTable, WorkerRow, end_of},
     reclaim::{end_service, give_back_all, reclaim},
-    submit::{Prepared, Row, insert},
-    tx::{Fail, Tx, tid_at},
+    submit::{PreparedTask, TaskRow, insert},
+    tx::{Tx, TxError, tid_at},
     writer::Durability,
 };
-use crate::{Error, Heart, Registry, Result};
+use crate::{Error, LeaseRenewer, Registry, Result};
 
 /// How long the record of a worker that has left is kept: a day.
 const RECORD_KEPT_NANOS: i64 = 86_400_000_000_000;
@@ -40,7 +41,7 @@ impl Registry for Sqlite {
     async fn deregister(&self, worker: Tid, failure: Option<String>) -> Result<()> {
         self.write(Durability::Process, move |tx| {
             give_back_all(tx, worker)?;
-            end_service(tx, worker, departure::left(failure))
+            end_service(tx, worker, worker_loss::worker_left(failure))
         })
         .await
     }
@@ -52,12 +53,17 @@ impl Registry for Sqlite {
 }
 
 impl crate::Leases for Sqlite {
-    fn heart(&self, worker: Tid, ttl: Duration) -> Box<dyn Heart> {
-        Box::new(Pacemaker::new(Arc::clone(&self.shared), self.writer().downgrade(), worker, ttl))
+    fn renewer(&self, worker: Tid, ttl: Duration) -> Box<dyn LeaseRenewer> {
+        Box::new(SqliteLeaseRenewer::new(
+            Arc::clone(&self.shared),
+            self.writer().downgrade(),
+            worker,
+            ttl,
+        ))
     }
 
-    fn tie(&self, worker: Tid) -> bool {
-        self.shared.leases.tie(worker)
+    fn acquire_liveness_lock(&self, worker: Tid) -> bool {
+        self.shared.leases.acquire_liveness_lock(worker)
     }
 
     fn stop_unlocked(&self, stop: &mut dyn FnMut()) {
@@ -67,60 +73,97 @@ impl crate::Leases for Sqlite {
 }
 
 /// The workers that are alive.
-pub(super) fn living(db: &Connection, leases: &Leases) -> Result<Vec<WorkerEntry>, Fail> {
+pub(super) fn living(db: &Connection, leases: &LeaseTable) -> Result<Vec<WorkerEntry>, TxError> {
     let rows = db
         .prepare_cached("SELECT info, tid, boot, alive_until FROM workers ORDER BY tid")?
         .query_map([], |row| Ok((row.get(0)?, entered_at(row, 1)?)))?
-        .collect::<rusqlite::Result<Vec<(String, Entered)>>>()?;
+        .collect::<rusqlite::Result<Vec<(String, WorkerRow)>>>()?;
     let now = clock::machine();
-    let leased = rows.into_iter().map(|(info, entered)| (info, entered.worker, leases.of(entered)));
-    leased.filter(|(.., lease)| lease.holds(now)).map(|(info, tid, lease)| entry(tid, &info, lease.beat)).collect()
+    let leased = rows
+        .into_iter()
+        .map(|(info, entered)| (info, entered.worker, leases.of(entered)));
+    leased
+        .filter(|(.., lease)| lease.holds(now))
+        .map(|(info, tid, lease)| entry(tid, &info, lease.heartbeat))
+        .collect()
 }
 
-fn entry(tid: Tid, info: &str, beat: Beat) -> Result<WorkerEntry, Fail> {
-    let info: WorkerInfo = serde_json::from_str(info).map_err(|e| Error::Record { tid, reason: e.to_string() })?;
-    Ok(WorkerEntry::new(tid, info, beat, clock::timestamp(tid.as_i64())))
+fn entry(tid: Tid, info: &str, heartbeat: Heartbeat) -> Result<WorkerEntry, TxError> {
+    let info: WorkerInfo = serde_json::from_str(info).map_err(|e| Error::Record {
+        tid,
+        reason: e.to_string(),
+    })?;
+    Ok(WorkerEntry::new(
+        tid,
+        info,
+        heartbeat,
+        clock::timestamp(tid.as_i64()),
+    ))
 }
 
 /// All workers that are in the registry, alive or not.
-pub(super) fn entered(db: &Connection) -> rusqlite::Result<Vec<Entered>> {
+pub(super) fn entered(db: &Connection) -> rusqlite::Result<Vec<WorkerRow>> {
     let mut query = db.prepare_cached("SELECT tid, boot, alive_until FROM workers")?;
     query.query_map([], |row| entered_at(row, 0))?.collect()
 }
 
 /// An entry from three columns, of which `first` is the first.
-pub(super) fn entered_at(row: &rusqlite::Row<'_>, first: usize) -> rusqlite::Result<Entered> {
-    Ok(Entered { worker: tid_at(row, first)?, boot: row.get(first + 1)?, until: row.get(first + 2)? })
+pub(super) fn entered_at(row: &rusqlite::Row<'_>, first: usize) -> rusqlite::Result<WorkerRow> {
+    Ok(WorkerRow {
+        worker: tid_at(row, first)?,
+        boot: row.get(first + 1)?,
+        until: row.get(first + 2)?,
+    })
 }
 
-pub(super) fn register(tx: &mut Tx<'_>, info: &WorkerInfo, ttl: Duration) -> Result<Tid, Fail> {
+pub(super) fn register(tx: &mut Tx<'_>, info: &WorkerInfo, ttl: Duration) -> Result<Tid, TxError> {
     // Where workers come and go, those that are gone must not have to wait for one that stays.
     reclaim(tx)?;
-    let mut spec = Spec::new(Target::Service(info.kind.clone()));
+    let mut spec = TaskSpec::new(Target::Service(info.kind.clone()));
     spec.name = Some(info.name.clone());
     let text = serde_json::to_string(&spec).expect("a spec has only string keys");
     let tid = tx.next_id();
     enter(tx, tid, info, ttl, false)?;
-    insert(tx, &[Row { tid, part: 0, service: true, task: &Prepared { spec, text, parent: info.parent } }])?;
+    insert(
+        tx,
+        &[TaskRow {
+            tid,
+            part: 0,
+            service: true,
+            task: &PreparedTask {
+                spec,
+                text,
+                parent: info.parent,
+            },
+        }],
+    )?;
     tx.db()
         .prepare_cached(
             "INSERT INTO active (tid, owner, state, claimed_at, pid, ttl, keyed, attempt, failures, losses)
              VALUES (?1, ?1, ?2, ?3, ?4, ?5, 0, 1, 0, 0)",
         )?
-        .execute(params![tid.as_i64(), State::Running as u8, tx.now, info.pid, RECORD_KEPT_NANOS])?;
-    tx.event(tid, EventKind::Running, 1, Some(tid), None);
+        .execute(params![tid.as_i64(), TaskState::Running as u8, tx.now, info.pid, RECORD_KEPT_NANOS])?;
+    tx.event(tid, TaskEventKind::Running, 1, Some(tid), None);
     Ok(tid)
 }
 
 /// Gives a worker a lease and enters it into the registry; `own` if it is there for one task alone. If what follows is undone, the lease is found to belong to
 /// no worker, and goes with the next look for those.
-pub(super) fn enter(tx: &Tx<'_>, worker: Tid, info: &WorkerInfo, ttl: Duration, own: bool) -> Result<(), Fail> {
+pub(super) fn enter(
+    tx: &Tx<'_>,
+    worker: Tid,
+    info: &WorkerInfo,
+    ttl: Duration,
+    own: bool,
+) -> Result<(), TxError> {
     let until = end_of(tx.machine, ttl);
     // Before anything is written: there may be no room for another worker.
-    tx.leases.enter(worker, until, Beat::default())?;
+    tx.leases.enter(worker, until, Heartbeat::default())?;
     let info = serde_json::to_string(info).expect("worker info has only string keys");
     tx.db()
-        .prepare_cached("INSERT INTO workers (tid, info, boot, alive_until, own) VALUES (?1, ?2, ?3, ?4, ?5)")?
+        .prepare_cached(
+            "INSERT INTO workers (tid, info, boot, alive_until, own) VALUES (?1, ?2, ?3, ?4, ?5)",
+        )?
         .execute(params![worker.as_i64(), info, tx.leases.boot, until, own])?;
     Ok(())
 }

@@ -2,25 +2,25 @@
 
 use std::sync::LazyLock;
 
-use raddle_core::{Spec, Tally, Tid, moment, spec::Start};
+use raddle_core::{AttemptCounters, TaskSpec, Tid, spec::StartTime, time};
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::{
-    bell::Topic,
-    bulk::Bulk,
+    bulk_insert::BulkStatement,
+    notify::Topic,
     schedules::note_expiries,
-    tx::{Fail, Part, Tx},
+    tx::{Partition, Tx, TxError},
 };
-use crate::{Error, Submit, Submitted, request::written};
+use crate::{Error, NewTask, Submitted, request::written};
 
 /// A task that has been checked and written out, ready for the writer's thread.
-pub(super) struct Prepared {
-    pub(super) spec: Spec,
+pub(super) struct PreparedTask {
+    pub(super) spec: TaskSpec,
     pub(super) text: String,
     pub(super) parent: Option<Tid>,
 }
 
-impl Prepared {
+impl PreparedTask {
     /// How long its record is kept, in nanoseconds.
     pub(super) fn ttl(&self) -> i64 {
         i64::try_from(self.spec.result_ttl().0.as_nanos()).unwrap_or(i64::MAX)
@@ -28,12 +28,16 @@ impl Prepared {
 }
 
 /// Checks a task before it costs anybody a transaction.
-pub(super) fn prepare(submit: Submit) -> Result<Prepared, Error> {
+pub(super) fn prepare(submit: NewTask) -> Result<PreparedTask, Error> {
     let text = written(&submit.spec)?;
-    Ok(Prepared { spec: submit.spec, text, parent: submit.parent })
+    Ok(PreparedTask {
+        spec: submit.spec,
+        text,
+        parent: submit.parent,
+    })
 }
 
-pub(super) fn submit(tx: &mut Tx<'_>, batch: Vec<Prepared>) -> Result<Vec<Submitted>, Fail> {
+pub(super) fn submit(tx: &mut Tx<'_>, batch: Vec<PreparedTask>) -> Result<Vec<Submitted>, TxError> {
     let mut stored = Vec::with_capacity(batch.len());
     let mut rows = Vec::with_capacity(batch.len());
     for task in &batch {
@@ -41,7 +45,12 @@ pub(super) fn submit(tx: &mut Tx<'_>, batch: Vec<Prepared>) -> Result<Vec<Submit
             stored.push(Submitted::Existing(tid));
             continue;
         }
-        let row = Row { tid: tx.next_id(), part: part_of(tx, &task.spec)?, service: false, task };
+        let row = TaskRow {
+            tid: tx.next_id(),
+            part: part_of(tx, &task.spec)?,
+            service: false,
+            task,
+        };
         hold_key(tx, &row)?;
         join_batch(tx, &row)?;
         stored.push(Submitted::New(row.tid));
@@ -50,12 +59,12 @@ pub(super) fn submit(tx: &mut Tx<'_>, batch: Vec<Prepared>) -> Result<Vec<Submit
     insert(tx, &rows)?;
     note_expiries(tx, &rows)?;
     let mut ready = None;
-    for Row { tid, task, .. } in &rows {
+    for TaskRow { tid, task, .. } in &rows {
         match due(tx, &task.spec) {
             // A task that waits for its time interrupts the run of those that do not.
             Some(at) => {
                 enqueue_run(tx, ready.take())?;
-                tx.enqueue_delayed(*tid, Tally::default(), at)?;
+                tx.enqueue_delayed(*tid, AttemptCounters::default(), at)?;
             }
             None => ready = Some((ready.map_or(*tid, |(first, _)| first), *tid)),
         }
@@ -67,8 +76,10 @@ pub(super) fn submit(tx: &mut Tx<'_>, batch: Vec<Prepared>) -> Result<Vec<Submit
 }
 
 /// The unfinished task that has this task's unique key.
-pub(super) fn key_holder(tx: &Tx<'_>, task: &Prepared) -> rusqlite::Result<Option<Tid>> {
-    let Some(key) = &task.spec.unique_key else { return Ok(None) };
+pub(super) fn key_holder(tx: &Tx<'_>, task: &PreparedTask) -> rusqlite::Result<Option<Tid>> {
+    let Some(key) = &task.spec.unique_key else {
+        return Ok(None);
+    };
     tx.db()
         .prepare_cached("SELECT tid FROM uniques WHERE key = ?1")?
         .query_row([key], |row| super::tx::tid_at(row, 0))
@@ -76,7 +87,7 @@ pub(super) fn key_holder(tx: &Tx<'_>, task: &Prepared) -> rusqlite::Result<Optio
 }
 
 /// Takes a unique key for a task.
-fn hold_key(tx: &Tx<'_>, row: &Row<'_>) -> rusqlite::Result<()> {
+fn hold_key(tx: &Tx<'_>, row: &TaskRow<'_>) -> rusqlite::Result<()> {
     if let Some(key) = &row.task.spec.unique_key {
         tx.db()
             .prepare_cached("INSERT INTO uniques (key, tid) VALUES (?1, ?2)")?
@@ -86,7 +97,7 @@ fn hold_key(tx: &Tx<'_>, row: &Row<'_>) -> rusqlite::Result<()> {
 }
 
 /// Enters a task in its batch.
-fn join_batch(tx: &Tx<'_>, row: &Row<'_>) -> rusqlite::Result<()> {
+fn join_batch(tx: &Tx<'_>, row: &TaskRow<'_>) -> rusqlite::Result<()> {
     if let Some(batch) = &row.task.spec.batch {
         tx.db()
             .prepare_cached("INSERT INTO batches (batch, tid) VALUES (?1, ?2)")?
@@ -96,7 +107,7 @@ fn join_batch(tx: &Tx<'_>, row: &Row<'_>) -> rusqlite::Result<()> {
 }
 
 /// Takes a task out of its batch.
-pub(super) fn leave_batch(db: &Connection, spec: &Spec, tid: Tid) -> rusqlite::Result<()> {
+pub(super) fn leave_batch(db: &Connection, spec: &TaskSpec, tid: Tid) -> rusqlite::Result<()> {
     if let Some(batch) = &spec.batch {
         db.prepare_cached("DELETE FROM batches WHERE batch = ?1 AND tid = ?2")?
             .execute(params![batch, tid.as_i64()])?;
@@ -105,24 +116,28 @@ pub(super) fn leave_batch(db: &Connection, spec: &Spec, tid: Tid) -> rusqlite::R
 }
 
 /// The part of a task that never changes.
-pub(super) struct Row<'a> {
+pub(super) struct TaskRow<'a> {
     pub(super) tid: Tid,
     pub(super) part: i64,
     pub(super) service: bool,
-    pub(super) task: &'a Prepared,
+    pub(super) task: &'a PreparedTask,
 }
 
-static INSERT_TASKS: LazyLock<Bulk> =
-    LazyLock::new(|| Bulk::insert("tasks (tid, part, rank, service, parent, ttl, keyed, spec)", 8));
+static INSERT_TASKS: LazyLock<BulkStatement> = LazyLock::new(|| {
+    BulkStatement::insert(
+        "tasks (tid, part, rank, service, parent, ttl, keyed, spec)",
+        8,
+    )
+});
 
 /// Where a task stands among those that wait: the lowest come first.
 pub(super) fn rank(priority: u8) -> i64 {
     i64::from(9 - priority.min(9))
 }
 
-pub(super) fn insert(tx: &Tx<'_>, rows: &[Row<'_>]) -> rusqlite::Result<()> {
+pub(super) fn insert(tx: &Tx<'_>, rows: &[TaskRow<'_>]) -> rusqlite::Result<()> {
     INSERT_TASKS.write(tx.db(), rows, |values, row| {
-        let Prepared { spec, text, parent } = row.task;
+        let PreparedTask { spec, text, parent } = row.task;
         values.bind(row.tid.as_i64())?;
         values.bind(row.part)?;
         values.bind(rank(spec.priority))?;
@@ -135,17 +150,19 @@ pub(super) fn insert(tx: &Tx<'_>, rows: &[Row<'_>]) -> rusqlite::Result<()> {
 }
 
 /// When a task may begin, if that is not now.
-fn due(tx: &Tx<'_>, spec: &Spec) -> Option<i64> {
+fn due(tx: &Tx<'_>, spec: &TaskSpec) -> Option<i64> {
     let at = match spec.start()? {
-        Start::After(delay) => moment::nanos_after(tx.now, delay),
-        Start::At(at) => moment::unix_nanos(at),
+        StartTime::After(delay) => time::nanos_after(tx.now, delay),
+        StartTime::At(at) => time::unix_nanos(at),
     };
     (at > tx.now).then_some(at)
 }
 
 /// Makes a run of tasks ready with one statement. Nobody else writes meanwhile, so all tasks between its ends belong to it.
 fn enqueue_run(tx: &mut Tx<'_>, run: Option<(Tid, Tid)>) -> rusqlite::Result<()> {
-    let Some((first, last)) = run else { return Ok(()) };
+    let Some((first, last)) = run else {
+        return Ok(());
+    };
     tx.touch(Topic::Ready);
     tx.db()
         .prepare_cached(
@@ -157,10 +174,14 @@ fn enqueue_run(tx: &mut Tx<'_>, run: Option<(Tid, Tid)>) -> rusqlite::Result<()>
 }
 
 /// The partition for a queue and a set of needs, made when it is new.
-fn part_of(tx: &mut Tx<'_>, spec: &Spec) -> rusqlite::Result<i64> {
+fn part_of(tx: &mut Tx<'_>, spec: &TaskSpec) -> rusqlite::Result<i64> {
     let (queue, needs) = (&spec.queue, spec.needs());
     let known = |tx: &Tx<'_>| {
-        let part = tx.cache.parts.iter().find(|part| part.queue == *queue && part.needs == needs);
+        let part = tx
+            .cache
+            .parts
+            .iter()
+            .find(|part| part.queue == *queue && part.needs == needs);
         part.map(|part| part.id)
     };
     if let Some(id) = known(tx) {
@@ -174,19 +195,27 @@ fn part_of(tx: &mut Tx<'_>, spec: &Spec) -> rusqlite::Result<i64> {
         .db()
         .prepare_cached("INSERT INTO parts (queue, needs) VALUES (?1, ?2) RETURNING id")?
         .query_row(params![queue, needs.to_string()], |row| row.get(0))?;
-    tx.cache.parts.push(Part { id, queue: queue.clone(), needs });
+    tx.cache.parts.push(Partition {
+        id,
+        queue: queue.clone(),
+        needs,
+    });
     Ok(id)
 }
 
 /// Learns of the partitions that other processes have made. They are never removed, so the highest number tells.
 pub(super) fn refresh_parts(tx: &mut Tx<'_>) -> rusqlite::Result<()> {
     let known = tx.cache.parts.last().map_or(0, |part| part.id);
-    let fresh: Vec<Part> = tx
+    let fresh: Vec<Partition> = tx
         .db()
         .prepare_cached("SELECT id, queue, needs FROM parts WHERE id > ?1 ORDER BY id")?
         .query_map([known], |row| {
             let needs: String = row.get(2)?;
-            Ok(Part { id: row.get(0)?, queue: row.get(1)?, needs: needs.parse().unwrap_or_default() })
+            Ok(Partition {
+                id: row.get(0)?,
+                queue: row.get(1)?,
+                needs: needs.parse().unwrap_or_default(),
+            })
         })?
         .collect::<rusqlite::Result<_>>()?;
     tx.cache.parts.extend(fresh);

@@ -3,38 +3,53 @@
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use raddle_core::{Control, Exit, Report, Spec, State, TaskView, Tid, Usage, tid::ShortTid};
+use raddle_core::{
+    AttemptReport, ControlMessage, ExitStatus, ResourceUsage, TaskSpec, TaskState, TaskView, Tid,
+    tid::ShortTid,
+};
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::{
-    Sqlite,
-    bell::Topic,
-    chain, claim, clock, control, finish, health,
-    output::{self, Whereto},
-    own, reclaim, submit,
-    tx::{Fail, Place, find_active, find_waiting, state_at, tally, tid_at},
+    Sqlite, chain, claim, clock, control, finish, health,
+    notify::Topic,
+    output::{self, WritePosition},
+    reclaim, submit, submit_and_claim,
+    tx::{TxError, WaitingLocation, counters, find_active, find_waiting, state_at, tid_at},
     waiting,
     writer::{Durability, Writer},
 };
 use crate::{
-    Chain, Claim, ClaimRequest, Delivered, Delivery, Detail, Error, Fence, Finish, Health, News, Note, Own, OwnRequest,
-    Reclaimed, Release, Result, Stream, Submit, Submitted, Summary, TaskFilter, Tasks, Verdict, WaitingRequest,
+    AttemptId, AttemptUpdate, AttemptUpdateKind, ChainRequest, ClaimRequest, Completion,
+    CompletionOutcome, ControlDelivery, DeliveryOutcome, EngineHealth, Error, LeasedTask, NewTask,
+    OutputStream, Reclaimed, Release, Result, SubmitAndClaim, SubmitAndClaimOutcome, Submitted,
+    Summary, SummaryDetail, TaskFilter, Tasks, WaitingRequest,
 };
 
 #[async_trait]
 impl Tasks for Sqlite {
-    async fn submit(&self, batch: Vec<Submit>) -> Result<Vec<Submitted>> {
-        let batch = batch.into_iter().map(submit::prepare).collect::<Result<Vec<_>>>()?;
-        self.write(Durability::Power, move |tx| submit::submit(tx, batch)).await
+    async fn submit(&self, batch: Vec<NewTask>) -> Result<Vec<Submitted>> {
+        let batch = batch
+            .into_iter()
+            .map(submit::prepare)
+            .collect::<Result<Vec<_>>>()?;
+        self.write(Durability::Power, move |tx| submit::submit(tx, batch))
+            .await
     }
 
-    async fn submit_own(&self, request: OwnRequest) -> Result<Own> {
-        let OwnRequest { task, worker, lease } = request;
+    async fn submit_and_claim(&self, request: SubmitAndClaim) -> Result<SubmitAndClaimOutcome> {
+        let SubmitAndClaim {
+            task,
+            worker,
+            lease,
+        } = request;
         let task = submit::prepare(task)?;
-        self.write(Durability::Power, move |tx| own::submit_own(tx, task, &worker, lease)).await
+        self.write(Durability::Power, move |tx| {
+            submit_and_claim::submit_and_claim(tx, task, &worker, lease)
+        })
+        .await
     }
 
-    async fn claim(&self, request: ClaimRequest) -> Result<Vec<Claim>> {
+    async fn claim(&self, request: ClaimRequest) -> Result<Vec<LeasedTask>> {
         let mut wait = self.wait(Topic::Ready, request.wait);
         let request = Arc::new(request);
         loop {
@@ -42,7 +57,7 @@ impl Tasks for Sqlite {
             let reply = self.writer().write_and_deliver(
                 Durability::Process,
                 move |tx| claim::claim(tx, &request),
-                move |(claims, again_in)| (Undelivered { claims, writer }, again_in),
+                move |(claims, again_in)| (UndeliveredClaims { claims, writer }, again_in),
             );
             let (mut taken, again_in) = self.answer(reply).await?;
             let claims = std::mem::take(&mut taken.claims);
@@ -52,11 +67,13 @@ impl Tasks for Sqlite {
         }
     }
 
-    async fn note(&self, batch: Vec<Note>) -> Result<()> {
+    async fn note(&self, batch: Vec<AttemptUpdate>) -> Result<()> {
         let mut rest = Vec::new();
         for note in batch {
             match note.news {
-                News::Output(stream, bytes) => self.append(note.fence, stream, bytes).await?,
+                AttemptUpdateKind::Output(stream, bytes) => {
+                    self.append(note.attempt_id, stream, bytes).await?
+                }
                 _ => rest.push(note),
             }
         }
@@ -64,53 +81,70 @@ impl Tasks for Sqlite {
             return Ok(());
         }
         self.write(Durability::Process, move |tx| {
-            rest.iter().try_for_each(|Note { fence, news }| match news {
-                News::Started(pid) => finish::started(tx, *fence, *pid),
-                News::Paused(paused) => finish::paused(tx, *fence, *paused),
-                News::Progress(progress) => finish::progress(tx, *fence, progress),
-                News::Output(..) => Ok(()),
-            })
+            rest.iter()
+                .try_for_each(|AttemptUpdate { attempt_id, news }| match news {
+                    AttemptUpdateKind::Started(pid) => finish::started(tx, *attempt_id, *pid),
+                    AttemptUpdateKind::Paused(paused) => finish::paused(tx, *attempt_id, *paused),
+                    AttemptUpdateKind::Progress(progress) => {
+                        finish::progress(tx, *attempt_id, progress)
+                    }
+                    AttemptUpdateKind::Output(..) => Ok(()),
+                })
         })
         .await
     }
 
-    async fn chain(&self, chain: Chain) -> Result<u64> {
-        let Chain { fence, told, .. } = chain;
+    async fn chain(&self, chain: ChainRequest) -> Result<u64> {
+        let ChainRequest {
+            attempt_id, told, ..
+        } = chain;
         let specs = chain.written()?;
-        let chained = self.write(Durability::Process, move |tx| chain::chain(tx, fence, &specs, told)).await?;
-        chained.ok_or(Error::Superseded(fence))
+        let chained = self
+            .write(Durability::Process, move |tx| {
+                chain::chain(tx, attempt_id, &specs, told)
+            })
+            .await?;
+        chained.ok_or(Error::Superseded(attempt_id))
     }
 
-    async fn finish(&self, batch: Vec<Finish>) -> Result<Vec<Verdict>> {
+    async fn finish(&self, batch: Vec<Completion>) -> Result<Vec<CompletionOutcome>> {
         let lost = self.complete_files(&batch).await?;
         self.write(Durability::Power, move |tx| {
-            for (fence, what) in &lost {
-                finish::output_lost(tx, *fence, what)?;
+            for (attempt_id, what) in &lost {
+                finish::output_lost(tx, *attempt_id, what)?;
             }
             finish::finish(tx, &batch)
         })
         .await
     }
 
-    async fn release(&self, batch: Vec<Release>) -> Result<Vec<Verdict>> {
-        self.write(Durability::Process, move |tx| finish::release(tx, &batch)).await
+    async fn release(&self, batch: Vec<Release>) -> Result<Vec<CompletionOutcome>> {
+        self.write(Durability::Process, move |tx| finish::release(tx, &batch))
+            .await
     }
 
     async fn reclaim(&self) -> Result<Vec<Reclaimed>> {
         self.write(Durability::Process, reclaim::reclaim).await
     }
 
-    async fn control(&self, tid: Tid, message: Control) -> Result<Delivered> {
-        self.write(Durability::Power, move |tx| control::control(tx, tid, &message)).await
+    async fn control(&self, tid: Tid, message: ControlMessage) -> Result<DeliveryOutcome> {
+        self.write(Durability::Power, move |tx| {
+            control::control(tx, tid, &message)
+        })
+        .await
     }
 
-    async fn controls(&self, owner: Tid, wait: Duration) -> Result<Vec<Delivery>> {
+    async fn recv_commands(&self, owner: Tid, wait: Duration) -> Result<Vec<ControlDelivery>> {
         let mut wait = self.wait(Topic::Control, wait);
         loop {
             // Almost every look finds nothing: it must not cost a write transaction.
             let mut deliveries = Vec::new();
             if self.read(|db| Ok(control::any_pending(db)?)).await? {
-                deliveries = self.write(Durability::Process, move |tx| control::controls(tx, owner)).await?;
+                deliveries = self
+                    .write(Durability::Process, move |tx| {
+                        control::recv_commands(tx, owner)
+                    })
+                    .await?;
             }
             if !deliveries.is_empty() || !wait.again(None).await {
                 return Ok(deliveries);
@@ -121,9 +155,11 @@ impl Tasks for Sqlite {
     async fn resubmit(&self, tid: Tid, dead: bool) -> Result<Tid> {
         self.write(Durability::Power, move |tx| {
             let old = view(tx.db(), tid)?.ok_or(Error::NotFound(tid))?;
-            let prepared = submit::prepare(Submit::once_more(old.clone(), dead)?)?;
+            let prepared = submit::prepare(NewTask::once_more(old.clone(), dead)?)?;
             let again = submit::submit(tx, vec![prepared])?[0].again(tid)?;
-            tx.db().prepare_cached("UPDATE done SET dead = 0 WHERE tid = ?1")?.execute([tid.as_i64()])?;
+            tx.db()
+                .prepare_cached("UPDATE done SET dead = 0 WHERE tid = ?1")?
+                .execute([tid.as_i64()])?;
             submit::leave_batch(tx.db(), &old.spec, tid)?;
             Ok(again)
         })
@@ -146,7 +182,7 @@ impl Tasks for Sqlite {
         }
     }
 
-    async fn summarize(&self, detail: Detail) -> Result<Summary> {
+    async fn summarize(&self, detail: SummaryDetail) -> Result<Summary> {
         self.count_all(detail).await
     }
 
@@ -158,7 +194,7 @@ impl Tasks for Sqlite {
         self.purge_expired().await
     }
 
-    async fn health(&self) -> Result<Health> {
+    async fn health(&self) -> Result<EngineHealth> {
         let shared = Arc::clone(&self.shared);
         self.read(move |db| health::health(db, &shared)).await
     }
@@ -167,26 +203,41 @@ impl Tasks for Sqlite {
 impl Sqlite {
     /// Writes the end of output whose beginning is in a file already, before the record that will point to it. Returns what could not be
     /// kept: the end of a task is to be known also when its output is not.
-    async fn complete_files(&self, batch: &[Finish]) -> Result<Vec<(Fence, String)>> {
+    async fn complete_files(&self, batch: &[Completion]) -> Result<Vec<(AttemptId, String)>> {
         let mut lost = Vec::new();
         for finish in batch {
             for (stream, tail, total) in [
-                (Stream::Stdout, &finish.stdout, finish.report.stdout_bytes),
-                (Stream::Stderr, &finish.stderr, finish.report.stderr_bytes),
+                (
+                    OutputStream::Stdout,
+                    &finish.stdout,
+                    finish.report.stdout_bytes,
+                ),
+                (
+                    OutputStream::Stderr,
+                    &finish.stderr,
+                    finish.report.stderr_bytes,
+                ),
             ] {
                 let before = total.saturating_sub(tail.len() as u64);
                 if before == 0 {
                     continue;
                 }
-                let (fence, tail) = (finish.fence, tail.clone());
+                let (attempt_id, tail) = (finish.attempt_id, tail.clone());
                 let written = self.in_turn(move |shared, db| {
-                    output::write_latest(shared, db, fence, stream, Whereto::Offset(before), &tail)
+                    output::write_latest(
+                        shared,
+                        db,
+                        attempt_id,
+                        stream,
+                        WritePosition::Offset(before),
+                        &tail,
+                    )
                 });
                 let what = match written.await {
                     Ok(None) => continue,
                     Ok(Some(written)) => {
                         let missing = written.missing;
-                        written.sync(fence.tid).await;
+                        written.sync(attempt_id.tid).await;
                         if missing == 0 {
                             continue;
                         }
@@ -195,8 +246,8 @@ impl Sqlite {
                     Err(error) if error.is_retryable() => return Err(error),
                     Err(error) => format!("the end of {stream} could not be kept: {error}"),
                 };
-                tracing::error!(tid = %fence.tid, what, "output was lost");
-                lost.push((fence, what));
+                tracing::error!(tid = %attempt_id.tid, what, "output was lost");
+                lost.push((attempt_id, what));
             }
         }
         Ok(lost)
@@ -204,12 +255,12 @@ impl Sqlite {
 }
 
 /// Claims on their way to the caller. Whoever stops waiting for them gives them back.
-struct Undelivered {
-    claims: Vec<Claim>,
+struct UndeliveredClaims {
+    claims: Vec<LeasedTask>,
     writer: Writer,
 }
 
-impl Drop for Undelivered {
+impl Drop for UndeliveredClaims {
     fn drop(&mut self) {
         if self.claims.is_empty() {
             return;
@@ -217,20 +268,28 @@ impl Drop for Undelivered {
         let back: Vec<Release> = self
             .claims
             .iter()
-            .map(|claim| Release { fence: claim.fence, reason: "its claimer stopped waiting".into() })
+            .map(|claim| Release {
+                attempt_id: claim.attempt_id,
+                reason: "its claimer stopped waiting".into(),
+            })
             .collect();
-        self.writer.write_unattended(move |tx| finish::release(tx, &back), drop);
+        self.writer
+            .write_unattended(move |tx| finish::release(tx, &back), drop);
     }
 }
 
 /// Everything about one task.
-pub(super) fn view(db: &Connection, tid: Tid) -> Result<Option<TaskView>, Fail> {
+pub(super) fn view(db: &Connection, tid: Tid) -> Result<Option<TaskView>, TxError> {
     let row = db
         .prepare_cached("SELECT spec, parent FROM tasks WHERE tid = ?1")?
-        .query_row([tid.as_i64()], |row| Ok((row.get::<_, String>(0)?, row.get::<_, Option<i64>>(1)?)))
+        .query_row([tid.as_i64()], |row| {
+            Ok((row.get::<_, String>(0)?, row.get::<_, Option<i64>>(1)?))
+        })
         .optional()?;
-    let Some((spec, parent)) = row else { return Ok(None) };
-    let spec: Spec = claim::parse_spec(tid, &spec)?;
+    let Some((spec, parent)) = row else {
+        return Ok(None);
+    };
+    let spec: TaskSpec = claim::parse_spec(tid, &spec)?;
     let mut task = TaskView::new(tid, spec, clock::timestamp(tid.as_i64()));
     task.parent = parent.and_then(|raw| Tid::from_u64(raw as u64));
     let counts = if let Some(active) = find_active(db, tid)? {
@@ -244,11 +303,11 @@ pub(super) fn view(db: &Connection, tid: Tid) -> Result<Option<TaskView>, Fail> 
             .query_row([tid.as_i64()], |row| Ok((row.get(0)?, row.get(1)?)))?;
         task.progress = progress.and_then(|text| serde_json::from_str(&text).ok());
         task.chained = chain::parse(tid, chained.as_deref())?.tasks;
-        active.tally
+        active.counters
     } else if let Some(waiting) = find_waiting(db, tid)? {
-        task.paused = waiting.place == Place::Held;
+        task.paused = waiting.place == WaitingLocation::Held;
         task.run_at = waiting.run_at.map(clock::timestamp);
-        waiting.tally
+        waiting.counters
     } else {
         fill_done(db, &mut task)?
     };
@@ -256,9 +315,15 @@ pub(super) fn view(db: &Connection, tid: Tid) -> Result<Option<TaskView>, Fail> 
     Ok(Some(task))
 }
 
-fn fill_done(db: &Connection, task: &mut TaskView) -> Result<raddle_core::Tally, Fail> {
+fn fill_done(
+    db: &Connection,
+    task: &mut TaskView,
+) -> Result<raddle_core::AttemptCounters, TxError> {
     let tid = task.tid;
-    let unreadable = |e: serde_json::Error| Error::Record { tid, reason: e.to_string() };
+    let unreadable = |e: serde_json::Error| Error::Record {
+        tid,
+        reason: e.to_string(),
+    };
     let mut query = db.prepare_cached(
         "SELECT attempt, failures, losses, state, dead, owner, finished_at, exit, started_at, ended_at, peak_rss, user_us,
                 system_us, stdout_bytes, stderr_bytes, value
@@ -270,26 +335,35 @@ fn fill_done(db: &Connection, task: &mut TaskView) -> Result<raddle_core::Tally,
     let text = |index| row.get::<_, Option<String>>(index);
     task.state = state_at(row, 3)?;
     task.dead = row.get(4)?;
-    task.worker = row.get::<_, Option<i64>>(5)?.and_then(|raw| Tid::from_u64(raw as u64));
+    task.worker = row
+        .get::<_, Option<i64>>(5)?
+        .and_then(|raw| Tid::from_u64(raw as u64));
     task.finished_at = Some(clock::timestamp(row.get(6)?));
-    task.report = Some(Report {
+    task.report = Some(AttemptReport {
         exit: match text(7)? {
             Some(exit) => serde_json::from_str(&exit).map_err(unreadable)?,
-            None => Exit::Code { code: 0 },
+            None => ExitStatus::Code { code: 0 },
         },
         started_at: row.get::<_, Option<i64>>(8)?.map(clock::timestamp),
         ended_at: clock::timestamp(row.get(9)?),
-        usage: Usage { peak_rss_bytes: count(10)?, user_us: count(11)?, system_us: count(12)? },
+        usage: ResourceUsage {
+            peak_rss_bytes: count(10)?,
+            user_us: count(11)?,
+            system_us: count(12)?,
+        },
         stdout_bytes: count(13)?,
         stderr_bytes: count(14)?,
-        value: text(15)?.map(|value| serde_json::from_str(&value)).transpose().map_err(unreadable)?,
+        value: text(15)?
+            .map(|value| serde_json::from_str(&value))
+            .transpose()
+            .map_err(unreadable)?,
     });
-    Ok(tally(row, 0)?)
+    Ok(counters(row, 0)?)
 }
 
 /// The newest tasks that fit. Which table is walked depends on the states asked for, so that a few running tasks are found without
 /// reading a million finished ones.
-fn list(db: &Connection, filter: &TaskFilter) -> Result<Vec<TaskView>, Fail> {
+fn list(db: &Connection, filter: &TaskFilter) -> Result<Vec<TaskView>, TxError> {
     let limit = filter.limit as usize;
     let mut found = Vec::new();
     let completed = filter.short.map(|short| complete(db, short)).transpose()?;
@@ -302,8 +376,10 @@ fn list(db: &Connection, filter: &TaskFilter) -> Result<Vec<TaskView>, Fail> {
         }
         return Ok(found);
     }
-    let only_active = !filter.states.is_empty() && filter.states.iter().all(|state| state.is_active());
-    let only_done = !filter.states.is_empty() && filter.states.iter().all(|state| state.is_terminal());
+    let only_active =
+        !filter.states.is_empty() && filter.states.iter().all(|state| state.is_active());
+    let only_done =
+        !filter.states.is_empty() && filter.states.iter().all(|state| state.is_terminal());
     // A task that is active has not been submitted again: it is in the batch that its spec names.
     let batch = filter.batch.as_ref().filter(|_| !only_active);
     let owner = filter.worker.filter(|_| only_active && !filter.dead);
@@ -330,7 +406,7 @@ fn list(db: &Connection, filter: &TaskFilter) -> Result<Vec<TaskView>, Fail> {
     while found.len() < limit
         && let Some(row) = rows.next()?
     {
-        if let Some(state) = row.get::<_, Option<u8>>(1)?.and_then(State::from_u8)
+        if let Some(state) = row.get::<_, Option<u8>>(1)?.and_then(TaskState::from_u8)
             && !filter.states.contains(&state)
         {
             continue;
@@ -341,25 +417,27 @@ fn list(db: &Connection, filter: &TaskFilter) -> Result<Vec<TaskView>, Fail> {
 }
 
 /// One task, if it fits.
-fn fitting(db: &Connection, filter: &TaskFilter, tid: Tid) -> Result<Option<TaskView>, Fail> {
-    let wanted = |state: &State| filter.states.is_empty() || filter.states.contains(state);
+fn fitting(db: &Connection, filter: &TaskFilter, tid: Tid) -> Result<Option<TaskView>, TxError> {
+    let wanted = |state: &TaskState| filter.states.is_empty() || filter.states.contains(state);
     match view(db, tid) {
         Ok(task) => Ok(task.filter(|task| wanted(&task.state) && filter.admits(task))),
         // One record that cannot be read must not hide the others.
-        Err(Fail::Caller(Error::Record { .. })) if !filter.is_one() => Ok(None),
+        Err(TxError::Caller(Error::Record { .. })) if !filter.is_one() => Ok(None),
         Err(fail) => Err(fail),
     }
 }
 
 /// Ids with the same last digits lie at fixed distances, so each is one look at the key, and no index is needed for them. Each look goes
 /// on to the next id below that is there, so that years without tasks cost nothing.
-fn complete(db: &Connection, short: ShortTid) -> Result<Vec<Tid>, Fail> {
+fn complete(db: &Connection, short: ShortTid) -> Result<Vec<Tid>, TxError> {
     let mut below = db.prepare_cached("SELECT max(tid) FROM tasks WHERE tid <= ?1")?;
     let mut found = Vec::new();
     let mut candidate = short.at_most(i64::MAX as u64);
     while let Some(wanted) = candidate {
         let there: Option<i64> = below.query_row([wanted as i64], |row| row.get(0))?;
-        let Some(there) = there.map(|tid| tid as u64) else { break };
+        let Some(there) = there.map(|tid| tid as u64) else {
+            break;
+        };
         if there == wanted {
             found.extend(Tid::from_u64(wanted));
         }

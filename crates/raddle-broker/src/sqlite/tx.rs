@@ -2,22 +2,25 @@
 
 use std::sync::LazyLock;
 
-use raddle_core::{CapSet, Control, EventKind, QueueName, State, Tally, Tid, TidClock, Word, queue_name::Port};
+use raddle_core::{
+    AttemptCounters, CapSet, ControlCommand, ControlMessage, QueueName, TaskEventKind, TaskState,
+    Tid, TidClock, queue_name::TaskQueue,
+};
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 
 use super::{
-    bell::{Topic, Topics},
-    bulk::Bulk,
+    bulk_insert::BulkStatement,
     clock,
-    leases::Leases,
+    leases::LeaseTable,
+    notify::{Topic, Topics},
 };
-use crate::{Error, Fence};
+use crate::{AttemptId, Error};
 
 /// Where the last id is kept that was given.
 const LAST_ID: &str = "last_id";
 
 /// Why a part of a transaction did not happen.
-pub(super) enum Fail {
+pub(super) enum TxError {
     /// The database failed: the whole transaction is undone.
     Store(rusqlite::Error),
     /// The caller asked for what cannot be done, and nothing was written for it.
@@ -26,12 +29,12 @@ pub(super) enum Fail {
 
 /// What a writer remembers between transactions.
 #[derive(Default)]
-pub(super) struct Cache {
-    pub(super) parts: Vec<Part>,
+pub(super) struct TxCache {
+    pub(super) parts: Vec<Partition>,
 }
 
 /// The tasks of one queue that need the same capabilities.
-pub(super) struct Part {
+pub(super) struct Partition {
     pub(super) id: i64,
     pub(super) queue: String,
     pub(super) needs: CapSet,
@@ -39,15 +42,15 @@ pub(super) struct Part {
 
 /// A task between attempts.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Waiting {
-    pub(super) place: Place,
-    pub(super) tally: Tally,
+pub(super) struct WaitingTask {
+    pub(super) place: WaitingLocation,
+    pub(super) counters: AttemptCounters,
     pub(super) run_at: Option<i64>,
 }
 
 /// Where a waiting task waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum WaitingLocation {
     Ready,
     Delayed,
     Held,
@@ -55,11 +58,11 @@ pub(super) enum Place {
 
 /// A task that a worker has.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Active {
+pub(super) struct ActiveTask {
     pub(super) tid: Tid,
     pub(super) owner: Tid,
-    pub(super) tally: Tally,
-    pub(super) state: State,
+    pub(super) counters: AttemptCounters,
+    pub(super) state: TaskState,
     pub(super) claimed_at: i64,
     pub(super) pid: Option<u32>,
     /// How long the record is kept, in nanoseconds, so that an end that needs no decision need not read the spec.
@@ -73,18 +76,18 @@ pub(super) struct Active {
     /// Whether it has chained anything.
     pub(super) chained: bool,
     /// The word by which its worker is to end it, once it has heard of that.
-    pub(super) told: Option<Word>,
+    pub(super) told: Option<ControlCommand>,
 }
 
-impl Active {
+impl ActiveTask {
     /// Whether it is the attempt that a write speaks of.
-    pub(super) fn is(&self, fence: Fence) -> bool {
-        (self.tally.attempt, self.owner) == (fence.attempt, fence.owner)
+    pub(super) fn is(&self, attempt_id: AttemptId) -> bool {
+        (self.counters.attempt, self.owner) == (attempt_id.attempt, attempt_id.owner)
     }
 }
 
 /// One entry of the event log.
-struct Entry {
+struct LogEntry {
     id: i64,
     tid: i64,
     kind: u8,
@@ -93,24 +96,24 @@ struct Entry {
     detail: Option<String>,
 }
 
-static INSERT_EVENTS: LazyLock<Bulk> =
-    LazyLock::new(|| Bulk::insert("events (id, tid, kind, attempt, worker, detail)", 6));
+static INSERT_EVENTS: LazyLock<BulkStatement> =
+    LazyLock::new(|| BulkStatement::insert("events (id, tid, kind, attempt, worker, detail)", 6));
 
 pub(super) struct Tx<'c> {
     inner: Transaction<'c>,
-    pub(super) cache: &'c mut Cache,
+    pub(super) cache: &'c mut TxCache,
     clock: TidClock,
     first_id: u64,
     touched: Topics,
     /// Entries of the event log, written together at the end: nothing in a transaction reads them back.
-    events: Vec<Entry>,
+    events: Vec<LogEntry>,
     /// Whether any control message was stored when the transaction began. There hardly ever is one.
     has_control: Option<bool>,
     /// The wall-clock time of the transaction.
     pub(super) now: i64,
     /// The machine's time of the transaction, for leases.
     pub(super) machine: i64,
-    pub(super) leases: &'c Leases,
+    pub(super) leases: &'c LeaseTable,
     /// Workers that are taken out of the registry, and of the page when that is committed.
     departed: Vec<Tid>,
 }
@@ -125,8 +128,8 @@ fn last_id(db: &Connection) -> rusqlite::Result<u64> {
 impl<'c> Tx<'c> {
     pub(super) fn begin(
         connection: &'c Connection,
-        cache: &'c mut Cache,
-        leases: &'c Leases,
+        cache: &'c mut TxCache,
+        leases: &'c LeaseTable,
     ) -> rusqlite::Result<Self> {
         let inner = Transaction::new_unchecked(connection, TransactionBehavior::Immediate)?;
         let last = last_id(&inner)?;
@@ -149,10 +152,14 @@ impl<'c> Tx<'c> {
         self.write_events()?;
         if self.clock.last() != self.first_id {
             let set = "INSERT OR REPLACE INTO meta (key, value) VALUES (?1, ?2)";
-            self.db().prepare_cached(set)?.execute(params![LAST_ID, self.clock.last() as i64])?;
+            self.db()
+                .prepare_cached(set)?
+                .execute(params![LAST_ID, self.clock.last() as i64])?;
         }
         self.inner.commit()?;
-        self.departed.iter().for_each(|worker| self.leases.leave(*worker));
+        self.departed
+            .iter()
+            .for_each(|worker| self.leases.leave(*worker));
         Ok(self.touched)
     }
 
@@ -172,7 +179,7 @@ impl<'c> Tx<'c> {
     pub(super) fn event(
         &mut self,
         tid: Tid,
-        kind: EventKind,
+        kind: TaskEventKind,
         attempt: u32,
         worker: Option<Tid>,
         detail: Option<&str>,
@@ -181,7 +188,14 @@ impl<'c> Tx<'c> {
         let id = entry.as_i64();
         self.touch(Topic::Log);
         let (worker, detail) = (worker.map(Tid::as_i64), detail.map(str::to_owned));
-        self.events.push(Entry { id, tid: tid.as_i64(), kind: kind as u8, attempt, worker, detail });
+        self.events.push(LogEntry {
+            id,
+            tid: tid.as_i64(),
+            kind: kind as u8,
+            attempt,
+            worker,
+            detail,
+        });
         entry.as_u64()
     }
 
@@ -198,7 +212,9 @@ impl<'c> Tx<'c> {
 
     /// Takes a worker out of the registry.
     pub(super) fn depart(&mut self, worker: Tid) -> rusqlite::Result<()> {
-        self.db().prepare_cached("DELETE FROM workers WHERE tid = ?1")?.execute([worker.as_i64()])?;
+        self.db()
+            .prepare_cached("DELETE FROM workers WHERE tid = ?1")?
+            .execute([worker.as_i64()])?;
         self.departed.push(worker);
         Ok(())
     }
@@ -212,49 +228,69 @@ impl<'c> Tx<'c> {
     }
 
     /// Puts a task where it waits for its next attempt.
-    pub(super) fn enqueue(&mut self, tid: Tid, tally: Tally, run_at: Option<i64>) -> rusqlite::Result<()> {
+    pub(super) fn enqueue(
+        &mut self,
+        tid: Tid,
+        counters: AttemptCounters,
+        run_at: Option<i64>,
+    ) -> rusqlite::Result<()> {
         match run_at.filter(|at| *at > self.now) {
-            Some(at) => self.enqueue_delayed(tid, tally, at),
-            None => self.enqueue_ready(tid, tally),
+            Some(at) => self.enqueue_delayed(tid, counters, at),
+            None => self.enqueue_ready(tid, counters),
         }
     }
 
-    fn enqueue_ready(&mut self, tid: Tid, tally: Tally) -> rusqlite::Result<()> {
+    fn enqueue_ready(&mut self, tid: Tid, counters: AttemptCounters) -> rusqlite::Result<()> {
         self.touch(Topic::Ready);
         self.db()
             .prepare_cached(
                 "INSERT INTO ready (part, rank, tid, attempt, failures, losses, ttl, keyed)
                  SELECT part, rank, tid, ?2, ?3, ?4, ttl, keyed FROM tasks WHERE tid = ?1",
             )?
-            .execute(params![tid.as_i64(), tally.attempt, tally.failures, tally.losses])?;
+            .execute(params![
+                tid.as_i64(),
+                counters.attempt,
+                counters.failures,
+                counters.losses
+            ])?;
         Ok(())
     }
 
-    pub(super) fn enqueue_delayed(&mut self, tid: Tid, tally: Tally, run_at: i64) -> rusqlite::Result<()> {
+    pub(super) fn enqueue_delayed(
+        &mut self,
+        tid: Tid,
+        counters: AttemptCounters,
+        run_at: i64,
+    ) -> rusqlite::Result<()> {
         // Whoever waits for work has to wait for this time too.
         self.touch(Topic::Ready);
         self.db()
             .prepare_cached("INSERT INTO delayed (tid, run_at, attempt, failures, losses) VALUES (?1, ?2, ?3, ?4, ?5)")?
-            .execute(params![tid.as_i64(), run_at, tally.attempt, tally.failures, tally.losses])?;
+            .execute(params![tid.as_i64(), run_at, counters.attempt, counters.failures, counters.losses])?;
         Ok(())
     }
 
     /// Keeps a task where nobody claims it.
-    pub(super) fn hold(&mut self, tid: Tid, tally: Tally, run_at: Option<i64>) -> rusqlite::Result<()> {
+    pub(super) fn hold(
+        &mut self,
+        tid: Tid,
+        counters: AttemptCounters,
+        run_at: Option<i64>,
+    ) -> rusqlite::Result<()> {
         self.db()
             .prepare_cached("INSERT INTO held (tid, run_at, attempt, failures, losses) VALUES (?1, ?2, ?3, ?4, ?5)")?
-            .execute(params![tid.as_i64(), run_at, tally.attempt, tally.failures, tally.losses])?;
+            .execute(params![tid.as_i64(), run_at, counters.attempt, counters.failures, counters.losses])?;
         Ok(())
     }
 
     /// Takes a waiting task from where it waits.
-    pub(super) fn dequeue(&mut self, tid: Tid, place: Place) -> rusqlite::Result<()> {
+    pub(super) fn dequeue(&mut self, tid: Tid, place: WaitingLocation) -> rusqlite::Result<()> {
         let sql = match place {
-            Place::Ready => {
+            WaitingLocation::Ready => {
                 "DELETE FROM ready WHERE tid = ?1 AND (part, rank) = (SELECT part, rank FROM tasks WHERE tid = ?1)"
             }
-            Place::Delayed => "DELETE FROM delayed WHERE tid = ?1",
-            Place::Held => "DELETE FROM held WHERE tid = ?1",
+            WaitingLocation::Delayed => "DELETE FROM delayed WHERE tid = ?1",
+            WaitingLocation::Held => "DELETE FROM held WHERE tid = ?1",
         };
         self.db().prepare_cached(sql)?.execute([tid.as_i64()])?;
         Ok(())
@@ -268,8 +304,10 @@ impl<'c> Tx<'c> {
         };
         self.has_control = Some(has_control);
         if has_control {
-            let queue = super::messages::key(&QueueName::Task(tid, Port::CtrlIn));
-            self.db().prepare_cached("DELETE FROM messages WHERE queue = ?1")?.execute([queue])?;
+            let queue = super::messages::key(&QueueName::Task(tid, TaskQueue::CtrlIn));
+            self.db()
+                .prepare_cached("DELETE FROM messages WHERE queue = ?1")?
+                .execute([queue])?;
         }
         Ok(())
     }
@@ -280,20 +318,20 @@ impl<'c> Tx<'c> {
     }
 }
 
-impl From<rusqlite::Error> for Fail {
+impl From<rusqlite::Error> for TxError {
     fn from(error: rusqlite::Error) -> Self {
         Self::Store(error)
     }
 }
 
-impl From<Error> for Fail {
+impl From<Error> for TxError {
     fn from(error: Error) -> Self {
         Self::Caller(error)
     }
 }
 
 /// Where a waiting task waits, if it does.
-pub(super) fn find_waiting(db: &Connection, tid: Tid) -> rusqlite::Result<Option<Waiting>> {
+pub(super) fn find_waiting(db: &Connection, tid: Tid) -> rusqlite::Result<Option<WaitingTask>> {
     db.prepare_cached(
         "SELECT attempt, failures, losses, NULL, 0 FROM ready
          WHERE tid = ?1 AND (part, rank) = (SELECT part, rank FROM tasks WHERE tid = ?1)
@@ -302,33 +340,41 @@ pub(super) fn find_waiting(db: &Connection, tid: Tid) -> rusqlite::Result<Option
     )?
     .query_row([tid.as_i64()], |row| {
         let place = match row.get::<_, u8>(4)? {
-            0 => Place::Ready,
-            1 => Place::Delayed,
-            _ => Place::Held,
+            0 => WaitingLocation::Ready,
+            1 => WaitingLocation::Delayed,
+            _ => WaitingLocation::Held,
         };
-        Ok(Waiting { place, tally: tally(row, 0)?, run_at: row.get(3)? })
+        Ok(WaitingTask {
+            place,
+            counters: counters(row, 0)?,
+            run_at: row.get(3)?,
+        })
     })
     .optional()
 }
 
 /// The attempt that a worker has of a task, if one does.
-pub(super) fn find_active(db: &Connection, tid: Tid) -> rusqlite::Result<Option<Active>> {
+pub(super) fn find_active(db: &Connection, tid: Tid) -> rusqlite::Result<Option<ActiveTask>> {
     let sql = ["SELECT ", ACTIVE_COLUMNS, " FROM active WHERE tid = ?1"].concat();
-    db.prepare_cached(&sql)?.query_row([tid.as_i64()], active_at).optional()
+    db.prepare_cached(&sql)?
+        .query_row([tid.as_i64()], active_at)
+        .optional()
 }
 
 /// The attempt that a worker's write speaks of, if it is still the latest.
-pub(super) fn find_attempt(db: &Connection, fence: Fence) -> rusqlite::Result<Option<Active>> {
-    Ok(find_active(db, fence.tid)?.filter(|active| active.is(fence)))
+pub(super) fn find_attempt(
+    db: &Connection,
+    attempt_id: AttemptId,
+) -> rusqlite::Result<Option<ActiveTask>> {
+    Ok(find_active(db, attempt_id.tid)?.filter(|active| active.is(attempt_id)))
 }
 
 /// What [`active_at`] reads, in its order.
-pub(super) const ACTIVE_COLUMNS: &str =
-    "attempt, failures, losses, owner, state, claimed_at, pid, ttl, keyed, paused, own, tid, chained IS NOT NULL, told";
+pub(super) const ACTIVE_COLUMNS: &str = "attempt, failures, losses, owner, state, claimed_at, pid, ttl, keyed, paused, own, tid, chained IS NOT NULL, told";
 
-pub(super) fn active_at(row: &rusqlite::Row<'_>) -> rusqlite::Result<Active> {
-    Ok(Active {
-        tally: tally(row, 0)?,
+pub(super) fn active_at(row: &rusqlite::Row<'_>) -> rusqlite::Result<ActiveTask> {
+    Ok(ActiveTask {
+        counters: counters(row, 0)?,
         owner: tid_at(row, 3)?,
         state: state_at(row, 4)?,
         claimed_at: row.get(5)?,
@@ -344,14 +390,18 @@ pub(super) fn active_at(row: &rusqlite::Row<'_>) -> rusqlite::Result<Active> {
 }
 
 /// The terminal state of a task, if it is over.
-pub(super) fn find_done(db: &Connection, tid: Tid) -> rusqlite::Result<Option<State>> {
+pub(super) fn find_done(db: &Connection, tid: Tid) -> rusqlite::Result<Option<TaskState>> {
     db.prepare_cached("SELECT state FROM done WHERE tid = ?1")?
         .query_row([tid.as_i64()], |row| state_at(row, 0))
         .optional()
 }
 
-pub(super) fn tally(row: &rusqlite::Row<'_>, first: usize) -> rusqlite::Result<Tally> {
-    Ok(Tally { attempt: row.get(first)?, failures: row.get(first + 1)?, losses: row.get(first + 2)? })
+pub(super) fn counters(row: &rusqlite::Row<'_>, first: usize) -> rusqlite::Result<AttemptCounters> {
+    Ok(AttemptCounters {
+        attempt: row.get(first)?,
+        failures: row.get(first + 1)?,
+        losses: row.get(first + 2)?,
+    })
 }
 
 pub(super) fn tid_at(row: &rusqlite::Row<'_>, index: usize) -> rusqlite::Result<Tid> {
@@ -359,12 +409,20 @@ pub(super) fn tid_at(row: &rusqlite::Row<'_>, index: usize) -> rusqlite::Result<
     Tid::from_u64(raw as u64).ok_or(rusqlite::Error::IntegralValueOutOfRange(index, raw))
 }
 
-pub(super) fn told_at(row: &rusqlite::Row<'_>, index: usize) -> rusqlite::Result<Option<Word>> {
+pub(super) fn told_at(
+    row: &rusqlite::Row<'_>,
+    index: usize,
+) -> rusqlite::Result<Option<ControlCommand>> {
     let text: Option<String> = row.get(index)?;
-    Ok(text.and_then(|text| text.parse().ok()).map(|Control { command, .. }| command))
+    Ok(text
+        .and_then(|text| text.parse().ok())
+        .map(|ControlMessage { command, .. }| command))
 }
 
-pub(super) fn state_at(row: &rusqlite::Row<'_>, index: usize) -> rusqlite::Result<State> {
+pub(super) fn state_at(row: &rusqlite::Row<'_>, index: usize) -> rusqlite::Result<TaskState> {
     let raw: u8 = row.get(index)?;
-    State::from_u8(raw).ok_or(rusqlite::Error::IntegralValueOutOfRange(index, i64::from(raw)))
+    TaskState::from_u8(raw).ok_or(rusqlite::Error::IntegralValueOutOfRange(
+        index,
+        i64::from(raw),
+    ))
 }

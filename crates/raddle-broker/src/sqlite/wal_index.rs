@@ -26,10 +26,21 @@ static METHODS: OnceLock<(&ffi::sqlite3_io_methods, ffi::sqlite3_io_methods)> = 
 pub(super) fn allocate_when_mapped(connection: &Connection) {
     // SAFETY: the file is open, `connection` is not in use, and SQLite's tables of methods are constants of the program.
     unsafe {
-        let Some(file) = file_of(connection).as_mut() else { return };
-        let Some(found) = file.pMethods.as_ref::<'static>() else { return };
-        let (original, ours) =
-            METHODS.get_or_init(|| (found, ffi::sqlite3_io_methods { xShmMap: Some(map_region), ..*found }));
+        let Some(file) = file_of(connection).as_mut() else {
+            return;
+        };
+        let Some(found) = file.pMethods.as_ref::<'static>() else {
+            return;
+        };
+        let (original, ours) = METHODS.get_or_init(|| {
+            (
+                found,
+                ffi::sqlite3_io_methods {
+                    xShmMap: Some(map_region),
+                    ..*found
+                },
+            )
+        });
         if std::ptr::eq(*original, found) {
             file.pMethods = ours;
         }
@@ -44,18 +55,23 @@ unsafe extern "C" fn map_region(
     extend: c_int,
     mapped: *mut *mut c_void,
 ) -> c_int {
-    let Some(map) = METHODS.get().and_then(|(original, _)| original.xShmMap) else { return ffi::SQLITE_IOERR_SHMMAP };
+    let Some(map) = METHODS.get().and_then(|(original, _)| original.xShmMap) else {
+        return ffi::SQLITE_IOERR_SHMMAP;
+    };
     // SAFETY: SQLite's own method with SQLite's own arguments; it has set `mapped` if it says so, to a region of `size` bytes.
     unsafe {
         match map(file, region, size, extend, mapped) {
             // SQLite does not say why the file could not be made longer.
-            ffi::SQLITE_IOERR_SHMSIZE if io::Error::last_os_error().kind() == io::ErrorKind::StorageFull => {
+            ffi::SQLITE_IOERR_SHMSIZE
+                if io::Error::last_os_error().kind() == io::ErrorKind::StorageFull =>
+            {
                 ffi::SQLITE_FULL
             }
             // Other errors show when SQLite uses the region.
             ffi::SQLITE_OK
                 if !(*mapped).is_null()
-                    && madvise(*mapped, size as usize, Advice::LinuxPopulateWrite) == Err(Errno::FAULT) =>
+                    && madvise(*mapped, size as usize, Advice::LinuxPopulateWrite)
+                        == Err(Errno::FAULT) =>
             {
                 *mapped = null_mut();
                 ffi::SQLITE_FULL
@@ -92,14 +108,24 @@ mod tests {
             while file.write_all(&vec![0; size]).is_ok() {}
         }
         let taken = file.metadata().unwrap().len();
-        OpenOptions::new().write(true).open(ballast).unwrap().set_len(taken - free).unwrap();
+        OpenOptions::new()
+            .write(true)
+            .open(ballast)
+            .unwrap()
+            .set_len(taken - free)
+            .unwrap();
     }
 
     /// The WAL of an open connection grows into another region of the index. Without its blocks, the first store to that is a SIGBUS.
     #[test]
     fn an_index_that_grows_on_a_full_disk_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
-        if !Command::new("sh").args(["-c", MOUNT]).arg(folder.path()).status().is_ok_and(|status| status.success()) {
+        if !Command::new("sh")
+            .args(["-c", MOUNT])
+            .arg(folder.path())
+            .status()
+            .is_ok_and(|status| status.success())
+        {
             raddle_hosts::skip("only root can mount a small disk: run the tests as root");
             return;
         }
@@ -110,7 +136,9 @@ mod tests {
         connection.execute_batch(setup).unwrap();
         let frames = || fs::metadata(folder.path().join("x.db-wal")).unwrap().len() / FRAME;
         while frames() < FIRST_REGION - 40 {
-            connection.execute("INSERT INTO t VALUES (zeroblob(5000))", []).unwrap();
+            connection
+                .execute("INSERT INTO t VALUES (zeroblob(5000))", [])
+                .unwrap();
         }
         let mut refused = 0;
         for free in 0_u64.. {
@@ -121,15 +149,27 @@ mod tests {
             match grown {
                 Ok(_) => break,
                 Err(error) => {
-                    assert_eq!(error.sqlite_error_code(), Some(ErrorCode::DiskFull), "with {free} KiB: {error}")
+                    assert_eq!(
+                        error.sqlite_error_code(),
+                        Some(ErrorCode::DiskFull),
+                        "with {free} KiB: {error}"
+                    )
                 }
             }
             refused += 1;
         }
         assert!(refused > 0 && frames() > FIRST_REGION, "{refused}");
-        let sound: String = connection.query_row("PRAGMA integrity_check", [], |row| row.get(0)).unwrap();
+        let sound: String = connection
+            .query_row("PRAGMA integrity_check", [], |row| row.get(0))
+            .unwrap();
         assert_eq!(sound, "ok");
         drop(connection);
-        assert!(Command::new("umount").arg(folder.path()).status().unwrap().success());
+        assert!(
+            Command::new("umount")
+                .arg(folder.path())
+                .status()
+                .unwrap()
+                .success()
+        );
     }
 }

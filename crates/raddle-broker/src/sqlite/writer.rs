@@ -14,10 +14,10 @@ use rusqlite::Connection;
 use tokio::sync::{mpsc, oneshot};
 
 use super::{
-    LOCK_PATIENCE, Shared,
-    bell::Topics,
-    open::{self, Place},
-    tx::{Cache, Fail, Tx},
+    HandleState, LOCK_PATIENCE,
+    notify::Topics,
+    open::{self, DatabaseLocation},
+    tx::{Tx, TxCache, TxError},
 };
 use crate::{Error, Result};
 
@@ -32,29 +32,29 @@ pub(super) enum Durability {
 
 /// Gives work to the owner.
 #[derive(Clone)]
-pub(super) struct Writer(mpsc::UnboundedSender<Work>);
+pub(super) struct Writer(mpsc::UnboundedSender<WriterRequest>);
 
 /// A writer that does not keep the owner's thread.
-pub(super) struct WeakWriter(mpsc::WeakUnboundedSender<Work>);
+pub(super) struct WeakWriter(mpsc::WeakUnboundedSender<WriterRequest>);
 
 /// What the owner is asked to do.
-pub(super) enum Work {
-    Write(Box<dyn Job>),
-    Other(Other),
+pub(super) enum WriterRequest {
+    Write(Box<dyn WriteJob>),
+    Other(DetachedJob),
 }
 
 /// What is done between two groups of writes, without the write lock.
-pub(super) type Other = Box<dyn FnOnce(&Scribe) + Send>;
+pub(super) type DetachedJob = Box<dyn FnOnce(&DbWriter) + Send>;
 
 /// One call's part of a transaction.
-pub(super) trait Job: Send {
+pub(super) trait WriteJob: Send {
     fn durability(&self) -> Durability;
     fn is_wanted(&self) -> bool;
     fn apply(&mut self, tx: &mut Tx<'_>) -> rusqlite::Result<()>;
     fn reply(self: Box<Self>, committed: Result<()>);
 }
 
-struct Call<T, U, F, G> {
+struct WriteCall<T, U, F, G> {
     durability: Durability,
     work: Option<F>,
     outcome: Option<Result<T>>,
@@ -75,11 +75,17 @@ const STACK: usize = 512 * 1024;
 
 impl Writer {
     /// Starts the thread, which opens the database. It ends when every clone of the writer is gone, and what is returned last ends with it.
-    pub(super) async fn start(place: Place) -> Result<(Self, Arc<Shared>, Receiver<()>)> {
+    pub(super) async fn start(
+        place: DatabaseLocation,
+    ) -> Result<(Self, Arc<HandleState>, Receiver<()>)> {
         let (work, queue) = mpsc::unbounded_channel();
         let (opened, open) = oneshot::channel();
         let (end, ended) = std::sync::mpsc::channel();
-        let locked = Error::Locked { path: place.path(), secs: LOCK_PATIENCE.as_secs(), holder: String::new() };
+        let locked = Error::Locked {
+            path: place.path(),
+            secs: LOCK_PATIENCE.as_secs(),
+            holder: String::new(),
+        };
         thread::Builder::new()
             .name("sqlite".into())
             .stack_size(STACK)
@@ -87,7 +93,7 @@ impl Writer {
                 match open::open(place) {
                     Ok((shared, connection)) => {
                         let shared = Arc::new(shared);
-                        let scribe = Scribe::new(Arc::clone(&shared), connection);
+                        let scribe = DbWriter::new(Arc::clone(&shared), connection);
                         let _ = opened.send(Ok(shared));
                         scribe.run(queue);
                     }
@@ -96,7 +102,9 @@ impl Writer {
                 drop(end);
             })
             .map_err(|error| Error::no_thread(&error))?;
-        let opened = tokio::time::timeout(LOCK_PATIENCE, open).await.map_err(|_| locked)?;
+        let opened = tokio::time::timeout(LOCK_PATIENCE, open)
+            .await
+            .map_err(|_| locked)?;
         Ok((Self(work), opened.unwrap_or(Err(Error::Closed))?, ended))
     }
 
@@ -104,7 +112,7 @@ impl Writer {
     pub(super) fn write<T, F>(&self, durability: Durability, job: F) -> oneshot::Receiver<Result<T>>
     where
         T: Send + 'static,
-        F: FnOnce(&mut Tx<'_>) -> Result<T, Fail> + Send + 'static,
+        F: FnOnce(&mut Tx<'_>) -> Result<T, TxError> + Send + 'static,
     {
         self.write_and_deliver(durability, job, |value| value)
     }
@@ -119,11 +127,11 @@ impl Writer {
     where
         T: Send + 'static,
         U: Send + 'static,
-        F: FnOnce(&mut Tx<'_>) -> Result<T, Fail> + Send + 'static,
+        F: FnOnce(&mut Tx<'_>) -> Result<T, TxError> + Send + 'static,
         G: FnOnce(T) -> U + Send + 'static,
     {
         let (reply, receiver) = oneshot::channel();
-        self.send(Work::Write(Box::new(Call {
+        self.send(WriterRequest::Write(Box::new(WriteCall {
             durability,
             work: Some(job),
             outcome: None,
@@ -137,11 +145,17 @@ impl Writer {
     pub(super) fn write_unattended<T, F, G>(&self, job: F, deliver: G)
     where
         T: Send + 'static,
-        F: FnOnce(&mut Tx<'_>) -> Result<T, Fail> + Send + 'static,
+        F: FnOnce(&mut Tx<'_>) -> Result<T, TxError> + Send + 'static,
         G: FnOnce(T) + Send + 'static,
     {
         let durability = Durability::Process;
-        self.send(Work::Write(Box::new(Call { durability, work: Some(job), outcome: None, deliver, reply: None })));
+        self.send(WriterRequest::Write(Box::new(WriteCall {
+            durability,
+            work: Some(job),
+            outcome: None,
+            deliver,
+            reply: None,
+        })));
     }
 
     pub(super) fn downgrade(&self) -> WeakWriter {
@@ -152,32 +166,41 @@ impl Writer {
     pub(super) fn read<T, F>(&self, query: F) -> oneshot::Receiver<Result<T>>
     where
         T: Send + 'static,
-        F: FnOnce(&Connection) -> Result<T, Fail> + Send + 'static,
+        F: FnOnce(&Connection) -> Result<T, TxError> + Send + 'static,
     {
         let (reply, receiver) = oneshot::channel();
-        self.send(Work::Other(Box::new(move |Scribe { shared, connection, .. }| {
-            if reply.is_closed() {
-                return;
-            }
-            let in_place = shared.check_in_place();
-            let snapshot = in_place.and_then(|()| connection.unchecked_transaction().map_err(|e| shared.error(&e)));
-            let found = snapshot.and_then(|snapshot| query(&snapshot).map_err(|fail| shared.fail(fail)));
-            let _ = reply.send(found);
-        })));
+        self.send(WriterRequest::Other(Box::new(
+            move |DbWriter {
+                      shared, connection, ..
+                  }| {
+                if reply.is_closed() {
+                    return;
+                }
+                let in_place = shared.check_in_place();
+                let snapshot = in_place.and_then(|()| {
+                    connection
+                        .unchecked_transaction()
+                        .map_err(|e| shared.error(&e))
+                });
+                let found = snapshot
+                    .and_then(|snapshot| query(&snapshot).map_err(|fail| shared.fail(fail)));
+                let _ = reply.send(found);
+            },
+        )));
         receiver
     }
 
-    fn send(&self, work: Work) {
+    fn send(&self, work: WriterRequest) {
         // When the thread is gone the work is dropped with its sender, which the receiver reports as closed.
         let _ = self.0.send(work);
     }
 }
 
-impl<T, U, F, G> Job for Call<T, U, F, G>
+impl<T, U, F, G> WriteJob for WriteCall<T, U, F, G>
 where
     T: Send,
     U: Send,
-    F: FnOnce(&mut Tx<'_>) -> Result<T, Fail> + Send,
+    F: FnOnce(&mut Tx<'_>) -> Result<T, TxError> + Send,
     G: FnOnce(T) -> U + Send,
 {
     fn durability(&self) -> Durability {
@@ -192,19 +215,28 @@ where
         let work = self.work.take().expect("a job is applied once");
         self.outcome = Some(match work(tx) {
             Ok(value) => Ok(value),
-            Err(Fail::Caller(error)) => Err(error),
-            Err(Fail::Store(error)) => return Err(error),
+            Err(TxError::Caller(error)) => Err(error),
+            Err(TxError::Store(error)) => return Err(error),
         });
         Ok(())
     }
 
     fn reply(self: Box<Self>, committed: Result<()>) {
-        let Self { outcome, deliver, reply, .. } = *self;
-        let done = committed.and_then(|()| outcome.unwrap_or(Err(Error::Closed))).map(deliver);
+        let Self {
+            outcome,
+            deliver,
+            reply,
+            ..
+        } = *self;
+        let done = committed
+            .and_then(|()| outcome.unwrap_or(Err(Error::Closed)))
+            .map(deliver);
         match (reply, done) {
             (Some(reply), done) => drop(reply.send(done)),
             // Callers log a full disk. This write comes again with every beat.
-            (None, Err(error)) if error.is_out_of_space() => tracing::debug!(%error, "a write without a caller failed"),
+            (None, Err(error)) if error.is_out_of_space() => {
+                tracing::debug!(%error, "a write without a caller failed")
+            }
             (None, Err(error)) => tracing::warn!(%error, "a write without a caller failed"),
             (None, Ok(_)) => {}
         }
@@ -219,20 +251,25 @@ impl WeakWriter {
 }
 
 /// The owner.
-pub(super) struct Scribe {
+pub(super) struct DbWriter {
     connection: Connection,
-    shared: Arc<Shared>,
-    cache: Cache,
+    shared: Arc<HandleState>,
+    cache: TxCache,
     /// What the connection is set to.
     synchronous: Option<Durability>,
 }
 
-impl Scribe {
-    fn new(shared: Arc<Shared>, connection: Connection) -> Self {
-        Self { connection, shared, cache: Cache::default(), synchronous: None }
+impl DbWriter {
+    fn new(shared: Arc<HandleState>, connection: Connection) -> Self {
+        Self {
+            connection,
+            shared,
+            cache: TxCache::default(),
+            synchronous: None,
+        }
     }
 
-    fn run(mut self, mut queue: mpsc::UnboundedReceiver<Work>) {
+    fn run(mut self, mut queue: mpsc::UnboundedReceiver<WriterRequest>) {
         while let Some(work) = queue.blocking_recv() {
             // Callers often issue several writes back to back, and batching them saves a transaction.
             thread::yield_now();
@@ -241,16 +278,21 @@ impl Scribe {
     }
 
     /// Does one piece of work; writes take along what else waits in the queue.
-    fn perform(&mut self, work: Work, queue: &mut mpsc::UnboundedReceiver<Work>) {
-        let mut others: Vec<Other> = Vec::new();
+    fn perform(&mut self, work: WriterRequest, queue: &mut mpsc::UnboundedReceiver<WriterRequest>) {
+        let mut others: Vec<DetachedJob> = Vec::new();
         match work {
-            Work::Other(other) => others.push(other),
-            Work::Write(job) => self.write(job, queue, &mut others),
+            WriterRequest::Other(other) => others.push(other),
+            WriterRequest::Write(job) => self.write(job, queue, &mut others),
         }
         others.into_iter().for_each(|other| other(self));
     }
 
-    fn write(&mut self, first: Box<dyn Job>, queue: &mut mpsc::UnboundedReceiver<Work>, others: &mut Vec<Other>) {
+    fn write(
+        &mut self,
+        first: Box<dyn WriteJob>,
+        queue: &mut mpsc::UnboundedReceiver<WriterRequest>,
+        others: &mut Vec<DetachedJob>,
+    ) {
         let mut group = vec![first];
         loop {
             match self.commit(&mut group, queue, others) {
@@ -260,8 +302,10 @@ impl Scribe {
                 }
                 Err(error) => {
                     // What a rolled-back transaction had put into the cache may not exist.
-                    self.cache = Cache::default();
-                    group.drain(..).for_each(|job| job.reply(Err(error.clone())));
+                    self.cache = TxCache::default();
+                    group
+                        .drain(..)
+                        .for_each(|job| job.reply(Err(error.clone())));
                 }
             }
             if group.is_empty() {
@@ -275,9 +319,9 @@ impl Scribe {
     /// Commits the first jobs of a group, and says how many.
     fn commit(
         &mut self,
-        group: &mut Vec<Box<dyn Job>>,
-        queue: &mut mpsc::UnboundedReceiver<Work>,
-        others: &mut Vec<Other>,
+        group: &mut Vec<Box<dyn WriteJob>>,
+        queue: &mut mpsc::UnboundedReceiver<WriterRequest>,
+        others: &mut Vec<DetachedJob>,
     ) -> Result<(Topics, usize)> {
         let shared = Arc::clone(&self.shared);
         shared.check_writable()?;
@@ -287,8 +331,8 @@ impl Scribe {
             && let Ok(work) = queue.try_recv()
         {
             match work {
-                Work::Write(job) => group.push(job),
-                Work::Other(other) => others.push(other),
+                WriterRequest::Write(job) => group.push(job),
+                WriterRequest::Other(other) => others.push(other),
             }
         }
         group.retain(|job| job.is_wanted());
@@ -298,7 +342,7 @@ impl Scribe {
         self.transact(group).map_err(|e| shared.failed(&e))
     }
 
-    fn transact(&mut self, group: &mut [Box<dyn Job>]) -> rusqlite::Result<(Topics, usize)> {
+    fn transact(&mut self, group: &mut [Box<dyn WriteJob>]) -> rusqlite::Result<(Topics, usize)> {
         self.choose_synchronous(group)?;
         let mut tx = Tx::begin(&self.connection, &mut self.cache, &self.shared.leases)?;
         let began = Instant::now();
@@ -314,10 +358,14 @@ impl Scribe {
     }
 
     /// Has SQLite sync the WAL when this group is committed, if that has to survive a power cut.
-    fn choose_synchronous(&mut self, group: &[Box<dyn Job>]) -> rusqlite::Result<()> {
+    fn choose_synchronous(&mut self, group: &[Box<dyn WriteJob>]) -> rusqlite::Result<()> {
         let wanted = group.iter().map(|job| job.durability()).max();
         if self.synchronous != wanted {
-            let mode = if wanted == Some(Durability::Power) { "FULL" } else { "NORMAL" };
+            let mode = if wanted == Some(Durability::Power) {
+                "FULL"
+            } else {
+                "NORMAL"
+            };
             self.connection.pragma_update(None, "synchronous", mode)?;
             self.synchronous = wanted;
         }
@@ -327,7 +375,7 @@ impl Scribe {
 
 /// Moves a long log into the database. The first process that opens the database after all have left reads the whole log, so one that
 /// grows from visit to visit would make each dearer than the last.
-impl Drop for Scribe {
+impl Drop for DbWriter {
     fn drop(&mut self) {
         let is_long = |log: std::fs::Metadata| log.len() > LONG_LOG_BYTES;
         if self.shared.hole.get().is_none()
@@ -335,47 +383,93 @@ impl Drop for Scribe {
         {
             // Somebody else may be at it, or read: then it is theirs to do, and not worth a wait.
             let _ = self.connection.busy_timeout(Duration::ZERO);
-            let _ = self.connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
+            let _ = self
+                .connection
+                .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use raddle_core::{CapSet, Spec, worker::Beat};
+    use raddle_core::{CapSet, TaskSpec, worker::Heartbeat};
 
-    use crate::{ClaimRequest, Leases, Pulse, Queries, Result, Submit, Tasks, conformance, sqlite::Sqlite};
+    use crate::{
+        ClaimRequest, LeaseStatus, Leases, NewTask, Queries, Result, Tasks, conformance,
+        sqlite::Sqlite,
+    };
 
     use super::*;
 
     #[tokio::test]
     async fn nothing_is_written_behind_a_sync_that_failed() {
         let folder = tempfile::tempdir().unwrap();
-        let broker = Sqlite::open(&folder.path().join("broker.db")).await.unwrap();
+        let broker = Sqlite::open(&folder.path().join("broker.db"))
+            .await
+            .unwrap();
         // A worker with a task, and one that would reclaim it.
-        let lost = broker.register(conformance::info("lost"), LEASE).await.unwrap();
-        let other = broker.register(conformance::info("other"), LEASE).await.unwrap();
-        let tid = broker.submit(vec![Submit::new(Spec::command(["true"]))]).await.unwrap()[0].tid();
+        let lost = broker
+            .register(conformance::info("lost"), LEASE)
+            .await
+            .unwrap();
+        let other = broker
+            .register(conformance::info("other"), LEASE)
+            .await
+            .unwrap();
+        let tid = broker
+            .submit(vec![NewTask::new(TaskSpec::command(["true"]))])
+            .await
+            .unwrap()[0]
+            .tid();
         let queues = vec!["default".into()];
-        let request =
-            ClaimRequest { owner: lost, caps: CapSet::new(), queues, only: None, max: 1, wait: Duration::ZERO };
+        let request = ClaimRequest {
+            owner: lost,
+            caps: CapSet::new(),
+            queues,
+            only: None,
+            max: 1,
+            wait: Duration::ZERO,
+        };
         assert_eq!(broker.claim(request).await.unwrap().len(), 1);
         let failed = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_IOERR_FSYNC);
-        let unsynced = broker.shared.failed(&rusqlite::Error::SqliteFailure(failed, None));
-        assert!(matches!(unsynced, Error::Unsynced { .. }) && !unsynced.is_retryable(), "{unsynced}");
+        let unsynced = broker
+            .shared
+            .failed(&rusqlite::Error::SqliteFailure(failed, None));
+        assert!(
+            matches!(unsynced, Error::Unsynced { .. }) && !unsynced.is_retryable(),
+            "{unsynced}"
+        );
 
         // They would succeed: the system tells of it once.
         for durability in [Durability::Power, Durability::Process] {
             let error = broker.write(durability, |_| Ok(())).await.unwrap_err();
-            assert!(matches!(error, Error::Io { .. }) && !error.is_retryable(), "{error}");
-            assert!(error.to_string().contains("broker.db-wal: could not be synced"), "{error}");
+            assert!(
+                matches!(error, Error::Io { .. }) && !error.is_retryable(),
+                "{error}"
+            );
+            assert!(
+                error
+                    .to_string()
+                    .contains("broker.db-wal: could not be synced"),
+                "{error}"
+            );
         }
-        assert!(broker.tie(lost));
-        broker.shared.leases.untie(lost);
+        assert!(broker.acquire_liveness_lock(lost));
+        broker.shared.leases.release_liveness_lock(lost);
         assert!(broker.shared.leases.is_anyone_gone());
-        let pulse = broker.heart(other, LEASE).beat(Beat::default()).unwrap();
-        assert!(matches!(&pulse, Pulse::Alive(reclaimed) if reclaimed.is_empty()), "{pulse:?}");
-        assert_eq!(broker.task(tid).await.unwrap().unwrap().worker, Some(lost), "nothing is reclaimed either");
+        let pulse = broker
+            .renewer(other, LEASE)
+            .heartbeat(Heartbeat::default())
+            .unwrap();
+        assert!(
+            matches!(&pulse, LeaseStatus::Alive(reclaimed) if reclaimed.is_empty()),
+            "{pulse:?}"
+        );
+        assert_eq!(
+            broker.task(tid).await.unwrap().unwrap().worker,
+            Some(lost),
+            "nothing is reclaimed either"
+        );
     }
 
     const LEASE: Duration = Duration::from_secs(60);
@@ -394,7 +488,11 @@ mod tests {
     async fn a_long_group_lets_other_processes_in() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("broker.db");
-        let (busy, other, gate) = tokio::join!(Sqlite::open(&path), Sqlite::open(&path), Sqlite::open(&path));
+        let (busy, other, gate) = tokio::join!(
+            Sqlite::open(&path),
+            Sqlite::open(&path),
+            Sqlite::open(&path)
+        );
         let (busy, other, gate) = (busy.unwrap(), other.unwrap(), gate.unwrap());
         let lock = gate.shared.lock().unwrap();
         let group: Vec<_> = (0..JOBS).map(|_| slow(&busy)).collect();

@@ -13,9 +13,10 @@ use std::{
 };
 
 use raddle_broker::{
-    Broker, Detail, Error, Fence, Pulse, Release, Submit, TaskFilter, Verdict, agent::Options, conformance,
+    AttemptId, Broker, CompletionOutcome, Error, LeaseStatus, NewTask, Release, SummaryDetail,
+    TaskFilter, conformance, remote::Options,
 };
-use raddle_core::{Exit, Spec, State, Tid, worker::Beat};
+use raddle_core::{ExitStatus, TaskSpec, TaskState, Tid, worker::Heartbeat};
 
 use crate::support::*;
 
@@ -24,15 +25,28 @@ async fn a_claim_that_is_given_up_takes_nothing() {
     for engine in Engine::ALL {
         let served = Served::start(engine);
         let (one, other) = (remote(served.path()).await, remote(served.path()).await);
-        let (impatient, patient) =
-            (one.register(info(), TTL).await.unwrap(), other.register(info(), TTL).await.unwrap());
+        let (impatient, patient) = (
+            one.register(info(), TTL).await.unwrap(),
+            other.register(info(), TTL).await.unwrap(),
+        );
         for _ in 0..20 {
             // Long enough to be waiting on the server, where nothing but the cancel can end it.
             let claim = one.claim(request(impatient, TTL));
-            assert!(tokio::time::timeout(Duration::from_millis(3), claim).await.is_err());
+            assert!(
+                tokio::time::timeout(Duration::from_millis(3), claim)
+                    .await
+                    .is_err()
+            );
             let tid = submit(&*other).await;
             let claims = other.claim(request(patient, SOON)).await.unwrap();
-            assert_eq!(claims.iter().map(|claim| claim.fence.tid).collect::<Vec<_>>(), [tid], "{engine:?}");
+            assert_eq!(
+                claims
+                    .iter()
+                    .map(|claim| claim.attempt_id.tid)
+                    .collect::<Vec<_>>(),
+                [tid],
+                "{engine:?}"
+            );
         }
     }
 }
@@ -46,10 +60,19 @@ async fn errors_are_those_of_the_engine() {
     assert!(matches!(error, Error::NotFound(tid) if tid == nobody));
     assert!(error.is_callers() && !error.is_retryable());
     let tid = submit(&*broker).await;
-    assert!(matches!(broker.resubmit(tid, false).await, Err(Error::Unfinished(_, State::Created))));
+    assert!(matches!(
+        broker.resubmit(tid, false).await,
+        Err(Error::Unfinished(_, TaskState::Created))
+    ));
     let health = broker.health().await.unwrap();
     assert!(health.engine.starts_with("sqlite"));
-    assert!(health.checks[0].detail.contains(&std::process::id().to_string()), "{:?}", health.checks[0]);
+    assert!(
+        health.checks[0]
+            .detail
+            .contains(&std::process::id().to_string()),
+        "{:?}",
+        health.checks[0]
+    );
 }
 
 #[tokio::test]
@@ -61,13 +84,17 @@ async fn calls_beyond_the_bound_wait_for_their_turn() {
     let owner = broker.register(info(), TTL).await.unwrap();
     let wait = || {
         let broker = broker.clone();
-        tokio::spawn(async move { broker.controls(owner, TTL).await })
+        tokio::spawn(async move { broker.recv_commands(owner, TTL).await })
     };
     let (first, _second) = (wait(), wait());
     tokio::time::sleep(Duration::from_millis(20)).await;
     let summary = broker.summary();
     let mut summary = std::pin::pin!(summary);
-    assert!(tokio::time::timeout(Duration::from_millis(50), &mut summary).await.is_err());
+    assert!(
+        tokio::time::timeout(Duration::from_millis(50), &mut summary)
+            .await
+            .is_err()
+    );
     first.abort();
     tokio::time::timeout(SOON, summary).await.unwrap().unwrap();
 }
@@ -77,28 +104,57 @@ async fn a_server_that_is_replaced_is_found_again() {
     let mut served = Served::start(Engine::Sqlite);
     let broker = remote(served.path()).await;
     let owner = broker.register(info(), TTL).await.unwrap();
-    let mut heart = broker.heart(owner, TTL);
-    assert!(matches!(heart.beat(Beat::default()), Ok(Pulse::Alive(_))));
+    let mut renewer = broker.renewer(owner, TTL);
+    assert!(matches!(
+        renewer.heartbeat(Heartbeat::default()),
+        Ok(LeaseStatus::Alive(_))
+    ));
     let waiting = {
         let broker = broker.clone();
         tokio::spawn(async move { broker.claim(request(owner, TTL)).await })
     };
     tokio::time::sleep(Duration::from_millis(20)).await;
     served.stop();
-    let error = tokio::time::timeout(SOON, waiting).await.unwrap().unwrap().unwrap_err();
-    assert!(matches!(error, Error::AgentGone { .. }) && error.is_retryable(), "{error}");
+    let error = tokio::time::timeout(SOON, waiting)
+        .await
+        .unwrap()
+        .unwrap()
+        .unwrap_err();
+    assert!(
+        matches!(error, Error::AgentGone { .. }) && error.is_retryable(),
+        "{error}"
+    );
     let error = broker.summary().await.unwrap_err();
-    assert!(error.is_retryable() && error.to_string().contains("nobody serves there"), "{error}");
-    assert!(heart.beat(Beat::default()).unwrap_err().is_retryable());
+    assert!(
+        error.is_retryable() && error.to_string().contains("nobody serves there"),
+        "{error}"
+    );
+    assert!(
+        renewer
+            .heartbeat(Heartbeat::default())
+            .unwrap_err()
+            .is_retryable()
+    );
 
     served.resume(Engine::Sqlite);
     let tid = submit(&*broker).await;
-    assert!(matches!(heart.beat(Beat::default()), Ok(Pulse::Alive(_))));
-    assert_eq!(broker.claim(request(owner, SOON)).await.unwrap()[0].fence.tid, tid);
+    assert!(matches!(
+        renewer.heartbeat(Heartbeat::default()),
+        Ok(LeaseStatus::Alive(_))
+    ));
+    assert_eq!(
+        broker.claim(request(owner, SOON)).await.unwrap()[0]
+            .attempt_id
+            .tid,
+        tid
+    );
     // Between two beats, so that the heart finds its connection closed and makes another within one.
     served.stop();
     served.resume(Engine::Sqlite);
-    assert!(matches!(heart.beat(Beat::default()), Ok(Pulse::Alive(_))));
+    assert!(matches!(
+        renewer.heartbeat(Heartbeat::default()),
+        Ok(LeaseStatus::Alive(_))
+    ));
 }
 
 #[tokio::test]
@@ -108,15 +164,26 @@ async fn a_call_that_is_under_way_may_end_when_the_server_does() {
     for _ in 0..5 {
         let submitting = {
             let broker = broker.clone();
-            tokio::spawn(async move { broker.submit(vec![Submit::new(Spec::command(["true"]))]).await })
+            tokio::spawn(async move {
+                broker
+                    .submit(vec![NewTask::new(TaskSpec::command(["true"]))])
+                    .await
+            })
         };
         tokio::task::yield_now().await;
         served.stop();
         served.resume(Engine::Sqlite);
         // Either way it is told, and what it was told is true.
-        match tokio::time::timeout(SOON, submitting).await.unwrap().unwrap() {
-            Ok(stored) => assert_eq!(state(&*broker, stored[0].tid()).await, State::Created),
-            Err(error) => assert!(error.is_retryable() || matches!(error, Error::Unanswered { .. }), "{error}"),
+        match tokio::time::timeout(SOON, submitting)
+            .await
+            .unwrap()
+            .unwrap()
+        {
+            Ok(stored) => assert_eq!(state(&*broker, stored[0].tid()).await, TaskState::Created),
+            Err(error) => assert!(
+                error.is_retryable() || matches!(error, Error::Unanswered { .. }),
+                "{error}"
+            ),
         }
     }
 }
@@ -162,7 +229,10 @@ fn pass(mut from: UnixStream, mut to: UnixStream, lose: &AtomicBool) {
             break;
         }
     }
-    let _ = (from.shutdown(std::net::Shutdown::Both), to.shutdown(std::net::Shutdown::Both));
+    let _ = (
+        from.shutdown(std::net::Shutdown::Both),
+        to.shutdown(std::net::Shutdown::Both),
+    );
 }
 
 #[tokio::test]
@@ -173,7 +243,12 @@ async fn a_claim_whose_answer_is_lost_is_found_by_its_owner() {
         let (broker, other) = (remote(&lossy.path).await, remote(served.path()).await);
         let owner = broker.register(info(), TTL).await.unwrap();
         let kept = submit(&*other).await;
-        assert_eq!(broker.claim(request(owner, SOON)).await.unwrap()[0].fence.tid, kept);
+        assert_eq!(
+            broker.claim(request(owner, SOON)).await.unwrap()[0]
+                .attempt_id
+                .tid,
+            kept
+        );
 
         let lost = submit(&*other).await;
         lossy.deaf.store(true, Ordering::SeqCst);
@@ -181,17 +256,37 @@ async fn a_claim_whose_answer_is_lost_is_found_by_its_owner() {
         assert!(error.is_retryable(), "{error}");
         assert_eq!(
             state(&*other, lost).await,
-            State::Spawning,
+            TaskState::Spawning,
             "{engine:?}: it was committed for somebody who does not know"
         );
 
         lossy.deaf.store(false, Ordering::SeqCst);
         // As a worker does twice in its lease.
-        let assigned = broker.tasks(TaskFilter { worker: Some(owner), ..TaskFilter::default() }).await.unwrap();
-        assert_eq!(assigned.iter().map(|task| task.tid).collect::<Vec<_>>(), [lost, kept], "{engine:?}");
-        let fence = Fence { tid: lost, attempt: 1, owner };
-        broker.release(vec![Release { fence, reason: "it is not held".into() }]).await.unwrap();
-        assert_eq!(state(&*other, lost).await, State::Created);
+        let assigned = broker
+            .tasks(TaskFilter {
+                worker: Some(owner),
+                ..TaskFilter::default()
+            })
+            .await
+            .unwrap();
+        assert_eq!(
+            assigned.iter().map(|task| task.tid).collect::<Vec<_>>(),
+            [lost, kept],
+            "{engine:?}"
+        );
+        let attempt_id = AttemptId {
+            tid: lost,
+            attempt: 1,
+            owner,
+        };
+        broker
+            .release(vec![Release {
+                attempt_id,
+                reason: "it is not held".into(),
+            }])
+            .await
+            .unwrap();
+        assert_eq!(state(&*other, lost).await, TaskState::Created);
     }
 }
 
@@ -204,30 +299,72 @@ async fn a_submit_whose_answer_is_lost_is_not_said_to_have_failed() {
         let (broker, other) = (remote(&lossy.path).await, remote(served.path()).await);
         let finished = submit(&*other).await;
         let owner = other.register(info(), TTL).await.unwrap();
-        let fence = other.claim(request(owner, SOON)).await.unwrap()[0].fence;
-        other.finish(vec![conformance::finish(fence, Exit::Code { code: 1 })]).await.unwrap();
+        let attempt_id = other.claim(request(owner, SOON)).await.unwrap()[0].attempt_id;
+        other
+            .finish(vec![conformance::finish(
+                attempt_id,
+                ExitStatus::Code { code: 1 },
+            )])
+            .await
+            .unwrap();
         let unknown = |error: Error, what: &str| {
-            assert!(matches!(error, Error::Unanswered { .. }) && !error.is_retryable(), "{engine:?}: {error}");
+            assert!(
+                matches!(error, Error::Unanswered { .. }) && !error.is_retryable(),
+                "{engine:?}: {error}"
+            );
             assert!(error.to_string().contains(what), "{engine:?}: {error}");
         };
         let queue: raddle_core::QueueName = "jobs".parse().unwrap();
         lossy.deaf.store(true, Ordering::SeqCst);
-        let task = || vec![Submit::new(Spec::command(["true"]))];
-        unknown(broker.submit(task()).await.unwrap_err(), "has stored a task");
+        let task = || vec![NewTask::new(TaskSpec::command(["true"]))];
+        unknown(
+            broker.submit(task()).await.unwrap_err(),
+            "has stored a task",
+        );
         lossy.hear_again(&*broker).await;
-        unknown(broker.resubmit(finished, false).await.unwrap_err(), "has stored a task");
+        unknown(
+            broker.resubmit(finished, false).await.unwrap_err(),
+            "has stored a task",
+        );
         lossy.hear_again(&*broker).await;
-        unknown(broker.put(queue.clone(), vec!["x".into()]).await.unwrap_err(), "has stored a message");
+        unknown(
+            broker
+                .put(queue.clone(), vec!["x".into()])
+                .await
+                .unwrap_err(),
+            "has stored a message",
+        );
         lossy.hear_again(&*broker).await;
         // What can be asked for again without harm fails as before.
-        let error = broker.finish(vec![conformance::finish(fence, Exit::Code { code: 1 })]).await.unwrap_err();
+        let error = broker
+            .finish(vec![conformance::finish(
+                attempt_id,
+                ExitStatus::Code { code: 1 },
+            )])
+            .await
+            .unwrap_err();
         assert!(error.is_retryable(), "{engine:?}: {error}");
         lossy.deaf.store(false, Ordering::SeqCst);
         let stale = other.summary().await.unwrap().stale_writes;
         assert_eq!(stale, 1, "{engine:?}: it was over before");
-        assert_eq!(broker.tasks(TaskFilter::default()).await.unwrap().len(), 3, "{engine:?}: all of it was stored");
-        let messages = broker.summarize(Detail { messages: true, ..Detail::default() }).await.unwrap().messages;
-        assert_eq!(messages.into_values().collect::<Vec<_>>(), [1], "{engine:?}");
+        assert_eq!(
+            broker.tasks(TaskFilter::default()).await.unwrap().len(),
+            3,
+            "{engine:?}: all of it was stored"
+        );
+        let messages = broker
+            .summarize(SummaryDetail {
+                messages: true,
+                ..SummaryDetail::default()
+            })
+            .await
+            .unwrap()
+            .messages;
+        assert_eq!(
+            messages.into_values().collect::<Vec<_>>(),
+            [1],
+            "{engine:?}"
+        );
     }
 }
 
@@ -240,14 +377,29 @@ async fn an_end_whose_answer_is_lost_is_not_refused_when_it_is_sent_again() {
         let broker = remote(&lossy.path).await;
         submit(&*broker).await;
         let owner = broker.register(info(), TTL).await.unwrap();
-        let fence = broker.claim(request(owner, SOON)).await.unwrap()[0].fence;
-        let end = vec![conformance::finish(fence, Exit::Code { code: 0 })];
+        let attempt_id = broker.claim(request(owner, SOON)).await.unwrap()[0].attempt_id;
+        let end = vec![conformance::finish(
+            attempt_id,
+            ExitStatus::Code { code: 0 },
+        )];
         lossy.deaf.store(true, Ordering::SeqCst);
         assert!(broker.finish(end.clone()).await.unwrap_err().is_retryable());
         lossy.deaf.store(false, Ordering::SeqCst);
-        assert_eq!(broker.finish(end.clone()).await.unwrap(), [Verdict::Done(State::Completed)], "{engine:?}");
-        assert_eq!(broker.finish(end).await.unwrap(), [Verdict::Stale], "{engine:?}");
-        assert_eq!(broker.summary().await.unwrap().stale_writes, 1, "{engine:?}");
+        assert_eq!(
+            broker.finish(end.clone()).await.unwrap(),
+            [CompletionOutcome::Done(TaskState::Completed)],
+            "{engine:?}"
+        );
+        assert_eq!(
+            broker.finish(end).await.unwrap(),
+            [CompletionOutcome::Stale],
+            "{engine:?}"
+        );
+        assert_eq!(
+            broker.summary().await.unwrap().stale_writes,
+            1,
+            "{engine:?}"
+        );
     }
 }
 
@@ -258,7 +410,10 @@ async fn a_submit_that_reached_nobody_may_be_repeated() {
     let broker = remote(served.path()).await;
     broker.summary().await.unwrap();
     served.stop();
-    let error = broker.submit(vec![Submit::new(Spec::command(["true"]))]).await.unwrap_err();
+    let error = broker
+        .submit(vec![NewTask::new(TaskSpec::command(["true"]))])
+        .await
+        .unwrap_err();
     assert!(error.is_retryable(), "{error}");
     served.resume(Engine::Sqlite);
     submit(&*broker).await;
@@ -277,19 +432,26 @@ async fn an_answer_that_comes_too_late_is_given_back() {
             let mut claim = std::pin::pin!(one.claim(request(owner, SOON)));
             let polled = futures_poll_once(&mut claim).await;
             assert!(!polled);
-            until("the server has claimed it", async || (state(&*other, tid).await == State::Spawning).then_some(()))
-                .await;
+            until("the server has claimed it", async || {
+                (state(&*other, tid).await == TaskState::Spawning).then_some(())
+            })
+            .await;
         }
-        until("it is back", async || (state(&*other, tid).await == State::Created).then_some(())).await;
+        until("it is back", async || {
+            (state(&*other, tid).await == TaskState::Created).then_some(())
+        })
+        .await;
         let claims = one.claim(request(owner, SOON)).await.unwrap();
-        assert_eq!(claims[0].fence.tid, tid);
+        assert_eq!(claims[0].attempt_id.tid, tid);
     }
 }
 
 /// Polls once; whether that was enough.
 async fn futures_poll_once<F: std::future::Future + Unpin>(future: &mut F) -> bool {
-    std::future::poll_fn(|context| std::task::Poll::Ready(std::pin::Pin::new(&mut *future).poll(context).is_ready()))
-        .await
+    std::future::poll_fn(|context| {
+        std::task::Poll::Ready(std::pin::Pin::new(&mut *future).poll(context).is_ready())
+    })
+    .await
 }
 
 #[tokio::test]
@@ -297,13 +459,20 @@ async fn an_agent_can_be_served_by_another() {
     let served = Served::start(Engine::Sqlite);
     let path = served.folder().join("second.sock");
     let inner: Arc<dyn Broker> = remote(served.path()).await;
-    let agent = raddle_broker::agent::Agent::bind(&path, inner).await.unwrap();
+    let agent = raddle_broker::remote::BrokerServer::bind(&path, inner)
+        .await
+        .unwrap();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let serving = tokio::spawn(agent.run(async { drop(stopped.await) }));
     let broker = remote(&path).await;
     let tid = submit(&*broker).await;
     let owner = broker.register(info(), TTL).await.unwrap();
-    assert_eq!(broker.claim(request(owner, SOON)).await.unwrap()[0].fence.tid, tid);
+    assert_eq!(
+        broker.claim(request(owner, SOON)).await.unwrap()[0]
+            .attempt_id
+            .tid,
+        tid
+    );
     drop(stop);
     tokio::time::timeout(SOON, serving).await.unwrap().unwrap();
     assert!(!path.exists());

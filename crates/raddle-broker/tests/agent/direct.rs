@@ -3,9 +3,10 @@
 use std::time::{Duration, Instant};
 
 use raddle_broker::{
-    Chain, Error, Leases, Pulse, Queries, Registry, TaskFilter, Tasks, Verdict, agent::Remote, conformance, connect,
+    ChainRequest, CompletionOutcome, Error, LeaseStatus, Leases, Queries, Registry, TaskFilter,
+    Tasks, conformance, connect, remote::Remote,
 };
-use raddle_core::{Exit, Spec, State, worker::Beat};
+use raddle_core::{ExitStatus, TaskSpec, TaskState, worker::Heartbeat};
 
 use crate::support::*;
 
@@ -14,9 +15,11 @@ async fn what_was_begun_with_an_agent_is_finished_without() {
     for engine in [Engine::Sqlite, Engine::Redis] {
         let mut served = Served::start(engine);
         let url = served.url(engine);
-        let remote = Remote::connect_or(&served.path(), url.clone()).await.unwrap();
+        let remote = Remote::connect_or(&served.path(), url.clone())
+            .await
+            .unwrap();
         let owner = remote.register(info(), TTL).await.unwrap();
-        let mut heart = remote.heart(owner, TTL);
+        let mut renewer = remote.renewer(owner, TTL);
         let tid = submit(&remote).await;
         let claims = remote.claim(request(owner, SOON)).await.unwrap();
         // One call waits for something when the agent goes, as a worker's wait for control words does.
@@ -25,16 +28,25 @@ async fn what_was_begun_with_an_agent_is_finished_without() {
                 served.stop();
                 served
             }),
-            remote.controls(owner, Duration::from_millis(200)),
+            remote.recv_commands(owner, Duration::from_millis(200)),
         );
         assert_eq!(words.unwrap(), [], "{engine:?}");
-        let (beat, _heart) = tokio::task::spawn_blocking(move || (heart.beat(Beat::default()), heart)).await.unwrap();
-        assert_eq!(beat.unwrap(), Pulse::Alive(vec![]), "{engine:?}");
-        let finish = conformance::finish(claims[0].fence, Exit::Code { code: 0 });
-        assert_eq!(remote.finish(vec![finish]).await.unwrap(), [Verdict::Done(State::Completed)]);
+        let (heartbeat, _heart) =
+            tokio::task::spawn_blocking(move || (renewer.heartbeat(Heartbeat::default()), renewer))
+                .await
+                .unwrap();
+        assert_eq!(heartbeat.unwrap(), LeaseStatus::Alive(vec![]), "{engine:?}");
+        let finish = conformance::finish(claims[0].attempt_id, ExitStatus::Code { code: 0 });
+        assert_eq!(
+            remote.finish(vec![finish]).await.unwrap(),
+            [CompletionOutcome::Done(TaskState::Completed)]
+        );
         remote.deregister(owner, None).await.unwrap();
         let direct = connect(&url).await.unwrap();
-        assert_eq!(direct.task(tid).await.unwrap().unwrap().state, State::Completed);
+        assert_eq!(
+            direct.task(tid).await.unwrap().unwrap().state,
+            TaskState::Completed
+        );
         assert_eq!(direct.workers().await.unwrap(), []);
         drop(stopped);
     }
@@ -49,7 +61,10 @@ async fn where_nobody_serves_the_engine_is_opened_at_once() {
     let remote = Remote::connect_or(&served.path(), url).await.unwrap();
     let tid = submit(&remote).await;
     assert!(remote.task(tid).await.unwrap().is_some() && begun.elapsed() < SOON);
-    assert!(matches!(Remote::connect(&served.path()).await.err(), Some(Error::AgentGone { .. })));
+    assert!(matches!(
+        Remote::connect(&served.path()).await.err(),
+        Some(Error::AgentGone { .. })
+    ));
 }
 
 /// What a worker passes on is counted, so that it can say it to whoever is there next.
@@ -58,11 +73,17 @@ async fn what_was_chained_with_an_agent_is_not_chained_again_without() {
     for engine in [Engine::Sqlite, Engine::Redis] {
         let mut served = Served::start(engine);
         let url = served.url(engine);
-        let remote = Remote::connect_or(&served.path(), url.clone()).await.unwrap();
+        let remote = Remote::connect_or(&served.path(), url.clone())
+            .await
+            .unwrap();
         let owner = remote.register(info(), TTL).await.unwrap();
         submit(&remote).await;
-        let fence = remote.claim(request(owner, SOON)).await.unwrap()[0].fence;
-        let chain = |told, tasks| Chain { fence, tasks: vec![Spec::command(["true"]); tasks], told: Some(told) };
+        let attempt_id = remote.claim(request(owner, SOON)).await.unwrap()[0].attempt_id;
+        let chain = |told, tasks| ChainRequest {
+            attempt_id,
+            tasks: vec![TaskSpec::command(["true"]); tasks],
+            told: Some(told),
+        };
         assert_eq!(remote.chain(chain(0, 2)).await.unwrap(), 2, "{engine:?}");
         let stop = move || {
             served.stop();
@@ -72,9 +93,16 @@ async fn what_was_chained_with_an_agent_is_not_chained_again_without() {
         // As if it had not been answered.
         assert_eq!(remote.chain(chain(0, 2)).await.unwrap(), 2, "{engine:?}");
         assert_eq!(remote.chain(chain(2, 1)).await.unwrap(), 3, "{engine:?}");
-        let finish = conformance::finish(fence, Exit::Code { code: 0 });
-        assert_eq!(remote.finish(vec![finish]).await.unwrap(), [Verdict::Done(State::Completed)]);
+        let finish = conformance::finish(attempt_id, ExitStatus::Code { code: 0 });
+        assert_eq!(
+            remote.finish(vec![finish]).await.unwrap(),
+            [CompletionOutcome::Done(TaskState::Completed)]
+        );
         let direct = connect(&url).await.unwrap();
-        assert_eq!(direct.tasks(TaskFilter::default()).await.unwrap().len(), 4, "{engine:?}");
+        assert_eq!(
+            direct.tasks(TaskFilter::default()).await.unwrap().len(),
+            4,
+            "{engine:?}"
+        );
     }
 }

@@ -56,7 +56,10 @@ over_socket! {
 #[test]
 fn redis() {
     let server = Arc::new(Server::start());
-    run_all(raddle_broker::conformance!(list before(Arc<Server>)), &server);
+    run_all(
+        raddle_broker::conformance!(list before(Arc<Server>)),
+        &server,
+    );
 }
 
 async fn before(server: Arc<Server>) -> OverSocket {

@@ -11,8 +11,8 @@ use std::{
 };
 
 use raddle_broker::{
-    Broker, Started,
-    agent::{Agent, Remote},
+    AttemptStarted, Broker,
+    remote::{BrokerServer, Remote},
     sqlite::Sqlite,
 };
 
@@ -77,7 +77,9 @@ impl Drop for Other {
 /// No test of its own: what the other process does.
 #[tokio::test]
 async fn other_process() {
-    let (Ok(part), Some(socket)) = (env::var(PART), env::var_os(SOCKET)) else { return };
+    let (Ok(part), Some(socket)) = (env::var(PART), env::var_os(SOCKET)) else {
+        return;
+    };
     // The harness has begun a line of its own.
     println!();
     let socket = Path::new(&socket);
@@ -111,9 +113,18 @@ async fn wait_for_a_task(socket: &Path) {
 /// Claims and begins one task under a short lease, and does nothing more.
 async fn hold_a_task(socket: &Path) {
     let broker = remote(socket).await;
-    let owner = broker.register(info(), Duration::from_millis(700)).await.unwrap();
-    let fence = broker.claim(request(owner, SOON)).await.unwrap()[0].fence;
-    broker.started(vec![Started { fence, pid: Some(std::process::id()) }]).await.unwrap();
+    let owner = broker
+        .register(info(), Duration::from_millis(700))
+        .await
+        .unwrap();
+    let attempt_id = broker.claim(request(owner, SOON)).await.unwrap()[0].attempt_id;
+    broker
+        .started(vec![AttemptStarted {
+            attempt_id,
+            pid: Some(std::process::id()),
+        }])
+        .await
+        .unwrap();
     say("holding");
     std::future::pending::<()>().await;
 }
@@ -128,8 +139,12 @@ async fn look(socket: &Path) {
 
 /// Serves the database beside the socket.
 async fn serve(socket: &Path) {
-    let broker: Arc<dyn Broker> = Arc::new(Sqlite::open(&socket.with_file_name("broker.db")).await.unwrap());
-    let agent = Agent::bind(socket, broker).await.unwrap();
+    let broker: Arc<dyn Broker> = Arc::new(
+        Sqlite::open(&socket.with_file_name("broker.db"))
+            .await
+            .unwrap(),
+    );
+    let agent = BrokerServer::bind(socket, broker).await.unwrap();
     say("serving");
     agent.run(std::future::pending()).await;
 }

@@ -8,8 +8,8 @@ use std::{
     time::Duration,
 };
 
-use raddle_broker::{Call, Detail, Error, Peek, agent::Remote};
-use raddle_core::{QueueName, State, Tid};
+use raddle_broker::{Call, Error, PeekRequest, SummaryDetail, remote::Remote};
+use raddle_core::{QueueName, TaskState, Tid};
 
 use crate::support::*;
 
@@ -22,7 +22,15 @@ fn frame(body: &[u8]) -> Vec<u8> {
 
 /// A message of this kind with an id.
 fn message(kind: &str, fields: u8, id: u64) -> Vec<u8> {
-    [&[0x81][..], &text(kind), &[0x80 | fields], &text("id"), &[0xcf], &id.to_be_bytes()].concat()
+    [
+        &[0x81][..],
+        &text(kind),
+        &[0x80 | fields],
+        &text("id"),
+        &[0xcf],
+        &id.to_be_bytes(),
+    ]
+    .concat()
 }
 
 /// A call, which may be none.
@@ -41,7 +49,9 @@ fn wire(call: &Call) -> Vec<u8> {
 }
 
 fn summary() -> Vec<u8> {
-    wire(&Call::Summarize { detail: Detail::default() })
+    wire(&Call::Summarize {
+        detail: SummaryDetail::default(),
+    })
 }
 
 fn open(path: &Path) -> UnixStream {
@@ -59,7 +69,11 @@ fn say(path: &Path, bytes: &[u8]) -> Vec<u8> {
     let mut answer = Vec::new();
     match stream.read_to_end(&mut answer) {
         Ok(_) => {}
-        Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset, "it does not close"),
+        Err(error) => assert_eq!(
+            error.kind(),
+            std::io::ErrorKind::ConnectionReset,
+            "it does not close"
+        ),
     }
     answer
 }
@@ -72,8 +86,11 @@ async fn what_is_no_frame_ends_its_connection_and_no_other() {
     let with_greeting = |bytes: &[u8]| [GREETING, bytes].concat();
     let asking = |payload: &[u8]| with_greeting(&call(0, payload));
     let twice = [call(5, &summary()), call(5, &summary())].concat();
-    let controls = wire(&Call::Controls { owner: Tid::from_u64(1_700_000_000_000_000_000).unwrap(), wait: SOON });
-    let long_wait = [call(5, &controls), call(5, &summary())];
+    let recv_commands = wire(&Call::Controls {
+        owner: Tid::from_u64(1_700_000_000_000_000_000).unwrap(),
+        wait: SOON,
+    });
+    let long_wait = [call(5, &recv_commands), call(5, &summary())];
     let hostile: Vec<Vec<u8>> = vec![
         b"GET / HTTP/1.1\r\n\r\n".to_vec(),
         vec![0; 100_000],
@@ -88,7 +105,16 @@ async fn what_is_no_frame_ends_its_connection_and_no_other() {
         asking(&text("Claim")),
         asking(&vec![0x91; 100_000]),
         // A list of four billion submissions.
-        asking(&[&[0x81][..], &text("Submit"), &[0x81], &text("batch"), &[0xdd, 0xff, 0xff, 0xff, 0xff]].concat()),
+        asking(
+            &[
+                &[0x81][..],
+                &text("Submit"),
+                &[0x81],
+                &text("batch"),
+                &[0xdd, 0xff, 0xff, 0xff, 0xff],
+            ]
+            .concat(),
+        ),
         with_greeting(&long_wait.concat()),
     ];
     for bytes in &hostile {
@@ -117,7 +143,12 @@ async fn bytes_cut_anywhere_and_changed_anywhere_do_no_harm() {
     let served = Served::start(Engine::Memory);
     let path = served.path();
     let broker = remote(&path).await;
-    let whole = [GREETING, &call(1, &summary()), &call(2, &wire(&Call::Workers {}))].concat();
+    let whole = [
+        GREETING,
+        &call(1, &summary()),
+        &call(2, &wire(&Call::Workers {})),
+    ]
+    .concat();
     for cut in 0..whole.len() {
         open(&path).write_all(&whole[..cut]).unwrap();
     }
@@ -133,7 +164,10 @@ async fn bytes_cut_anywhere_and_changed_anywhere_do_no_harm() {
 
 fn resident_kib() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmHWM:"))
+        .unwrap();
     line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
@@ -144,11 +178,21 @@ async fn a_client_that_does_not_read_costs_no_memory_without_end() {
     let served = Served::start(Engine::Sqlite);
     let broker = remote(served.path()).await;
     let queue: QueueName = "large".parse().unwrap();
-    broker.put(queue.clone(), vec!["x".repeat(MESSAGE)]).await.unwrap();
+    broker
+        .put(queue.clone(), vec!["x".repeat(MESSAGE)])
+        .await
+        .unwrap();
     let before = resident_kib();
     let mut slow = open(&served.path());
     slow.write_all(GREETING).unwrap();
-    let look = wire(&Call::Look { peek: Peek { queue, after: 0, max: 1, wait: Duration::ZERO } });
+    let look = wire(&Call::Look {
+        peek: PeekRequest {
+            queue,
+            after: 0,
+            max: 1,
+            wait: Duration::ZERO,
+        },
+    });
     for id in 0..CALLS {
         slow.write_all(&call(id, &look)).unwrap();
     }
@@ -166,7 +210,10 @@ async fn a_client_that_does_not_read_costs_no_memory_without_end() {
             total += slow.read(&mut buf).unwrap();
         }
     });
-    tokio::time::timeout(3 * SOON, reading).await.unwrap().unwrap();
+    tokio::time::timeout(3 * SOON, reading)
+        .await
+        .unwrap()
+        .unwrap();
 }
 
 /// An answer that is stuck behind another was not delivered, whatever became of the client.
@@ -177,22 +224,45 @@ async fn a_claim_that_cannot_be_delivered_goes_back() {
         let broker = remote(served.path()).await;
         let owner = broker.register(info(), TTL).await.unwrap();
         let queue: QueueName = "large".parse().unwrap();
-        broker.put(queue.clone(), vec!["x".repeat(4 << 20)]).await.unwrap();
+        broker
+            .put(queue.clone(), vec!["x".repeat(4 << 20)])
+            .await
+            .unwrap();
         let tid = submit(&*broker).await;
         let mut client = open(&served.path());
         client.write_all(GREETING).unwrap();
-        let peek = Peek { queue, after: 0, max: 1, wait: Duration::ZERO };
-        client.write_all(&call(1, &wire(&Call::Look { peek }))).unwrap();
+        let peek = PeekRequest {
+            queue,
+            after: 0,
+            max: 1,
+            wait: Duration::ZERO,
+        };
+        client
+            .write_all(&call(1, &wire(&Call::Look { peek })))
+            .unwrap();
         // When the first byte of the large answer is there, that one is ahead of the next.
         let mut seen = vec![0; 4096];
         let mut total = 0;
         while total < 4096 {
             total += client.read(&mut seen).unwrap();
         }
-        client.write_all(&call(2, &wire(&Call::Claim { request: request(owner, SOON) }))).unwrap();
-        until("it is claimed", async || (state(&*broker, tid).await == State::Spawning).then_some(())).await;
+        client
+            .write_all(&call(
+                2,
+                &wire(&Call::Claim {
+                    request: request(owner, SOON),
+                }),
+            ))
+            .unwrap();
+        until("it is claimed", async || {
+            (state(&*broker, tid).await == TaskState::Spawning).then_some(())
+        })
+        .await;
         drop(client);
-        until("it is back", async || (state(&*broker, tid).await == State::Created).then_some(())).await;
+        until("it is back", async || {
+            (state(&*broker, tid).await == TaskState::Created).then_some(())
+        })
+        .await;
     }
 }
 
@@ -200,8 +270,16 @@ async fn a_claim_that_cannot_be_delivered_goes_back() {
 async fn what_is_no_agent_is_told_apart() {
     let folder = tempfile::tempdir().unwrap();
     let cases: [(&str, &[u8], &str); 4] = [
-        ("other", b"HTTP/1.1 400 Bad Request\r\n", "something else than Raddle"),
-        ("later", b"raddle\n\xff", "version 255 is spoken there, and 12 here"),
+        (
+            "other",
+            b"HTTP/1.1 400 Bad Request\r\n",
+            "something else than Raddle",
+        ),
+        (
+            "later",
+            b"raddle\n\xff",
+            "version 255 is spoken there, and 12 here",
+        ),
         ("silent", b"", "has closed the connection"),
         ("half", b"raddle\n\x0c\x13\x00", "has closed the connection"),
     ];
@@ -221,6 +299,9 @@ async fn what_is_no_agent_is_told_apart() {
         let is_gone = matches!(error, Error::AgentGone { .. });
         assert_eq!(error.is_retryable(), is_gone);
     }
-    let error = Remote::connect(&folder.path().join("absent")).await.err().unwrap();
+    let error = Remote::connect(&folder.path().join("absent"))
+        .await
+        .err()
+        .unwrap();
     assert!(error.to_string().contains("nobody serves there"), "{error}");
 }

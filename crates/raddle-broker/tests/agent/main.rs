@@ -17,5 +17,8 @@ mod support;
 mod common;
 
 #[path = "../redis_server/mod.rs"]
-#[expect(dead_code, reason = "an agent asks less of a server than the faults do")]
+#[expect(
+    dead_code,
+    reason = "an agent asks less of a server than the faults do"
+)]
 mod redis_server;

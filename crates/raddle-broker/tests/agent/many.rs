@@ -3,17 +3,19 @@
 use std::{fs, path::Path};
 
 use raddle_broker::{
-    Error, Pulse, Submit,
-    agent::{Options, Remote},
+    Error, LeaseStatus, NewTask,
+    remote::{Options, Remote},
 };
-use raddle_core::{Spec, worker::Beat};
+use raddle_core::{TaskSpec, worker::Heartbeat};
 use tokio::task::JoinSet;
 
 use crate::support::*;
 
 /// How often this process has the database open.
 fn opened(database: &Path) -> usize {
-    let links = fs::read_dir("/proc/self/fd").unwrap().filter_map(|entry| fs::read_link(entry.unwrap().path()).ok());
+    let links = fs::read_dir("/proc/self/fd")
+        .unwrap()
+        .filter_map(|entry| fs::read_link(entry.unwrap().path()).ok());
     links.filter(|link| link == database).count()
 }
 
@@ -29,7 +31,13 @@ async fn a_thousand_short_clients_cost_no_database_connections() {
             // As a one-shot worker does: it comes, runs what it finds, and leaves.
             let broker = remote(&path).await;
             let owner = broker.register(info(), TTL).await.unwrap();
-            broker.submit(vec![Submit::new(Spec::command(["true", &n.to_string()]))]).await.unwrap();
+            broker
+                .submit(vec![NewTask::new(TaskSpec::command([
+                    "true",
+                    &n.to_string(),
+                ]))])
+                .await
+                .unwrap();
             let claims = broker.claim(request(owner, SOON)).await.unwrap();
             assert_eq!(claims.len(), 1);
             broker.deregister(owner, None).await.unwrap();
@@ -55,18 +63,28 @@ async fn many_hearts_share_one_database_connection() {
     let mut hearts = Vec::new();
     for _ in 0..100 {
         let owner = broker.register(info(), TTL).await.unwrap();
-        hearts.push(broker.heart(owner, TTL));
+        hearts.push(broker.renewer(owner, TTL));
     }
     let beating = std::thread::spawn(move || {
         for _ in 0..3 {
-            for heart in &mut hearts {
-                assert!(matches!(heart.beat(Beat::default()), Ok(Pulse::Alive(_))));
+            for renewer in &mut hearts {
+                assert!(matches!(
+                    renewer.heartbeat(Heartbeat::default()),
+                    Ok(LeaseStatus::Alive(_))
+                ));
             }
         }
         hearts
     });
-    let hearts = tokio::task::spawn_blocking(|| beating.join().unwrap()).await.unwrap();
-    assert!(opened(&database) <= before + 1, "{} for {}", opened(&database), hearts.len());
+    let hearts = tokio::task::spawn_blocking(|| beating.join().unwrap())
+        .await
+        .unwrap();
+    assert!(
+        opened(&database) <= before + 1,
+        "{} for {}",
+        opened(&database),
+        hearts.len()
+    );
 }
 
 #[tokio::test]
@@ -76,8 +94,19 @@ async fn a_client_too_many_is_told_to_come_later() {
     let served = Served::start_with(Engine::Memory, options);
     let (first, _second) = (remote(served.path()).await, remote(served.path()).await);
     let error = Remote::connect(&served.path()).await.err().unwrap();
-    assert!(matches!(error, Error::AgentGone { .. }) && error.is_retryable(), "{error}");
-    assert!(error.to_string().contains("as many connections as it can serve"), "{error}");
+    assert!(
+        matches!(error, Error::AgentGone { .. }) && error.is_retryable(),
+        "{error}"
+    );
+    assert!(
+        error
+            .to_string()
+            .contains("as many connections as it can serve"),
+        "{error}"
+    );
     drop(first);
-    until("a place is free", async || Remote::connect(&served.path()).await.ok()).await;
+    until("a place is free", async || {
+        Remote::connect(&served.path()).await.ok()
+    })
+    .await;
 }

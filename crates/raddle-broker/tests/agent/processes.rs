@@ -2,8 +2,8 @@
 
 use std::{fs, os::unix::fs::PermissionsExt, time::Duration};
 
-use raddle_broker::{Error, Pulse};
-use raddle_core::{State, worker::Beat};
+use raddle_broker::{Error, LeaseStatus};
+use raddle_core::{TaskState, worker::Heartbeat};
 
 use crate::{helper::Other, support::*};
 
@@ -19,7 +19,11 @@ async fn what_a_killed_client_waited_for_goes_to_another() {
         // The dead one's worker is still registered, with a lease longer than this test: only its call can have ended.
         let tid = submit(&*broker).await;
         let claims = broker.claim(request(owner, SOON)).await.unwrap();
-        assert_eq!(claims.first().map(|claim| claim.fence.tid), Some(tid), "{engine:?}");
+        assert_eq!(
+            claims.first().map(|claim| claim.attempt_id.tid),
+            Some(tid),
+            "{engine:?}"
+        );
     }
 }
 
@@ -31,16 +35,23 @@ async fn what_a_killed_client_held_comes_back_with_its_lease() {
     let mut other = Other::start("hold", &served.path());
     assert_eq!(other.hear().unwrap(), "holding");
     other.kill();
-    assert_eq!(state(&*broker, tid).await, State::Running);
+    assert_eq!(state(&*broker, tid).await, TaskState::Running);
     let owner = broker.register(info(), TTL).await.unwrap();
-    let mut heart = broker.heart(owner, TTL);
-    let reclaimed = until("it is taken back", async || match heart.beat(Beat::default()).unwrap() {
-        Pulse::Alive(reclaimed) => reclaimed.first().copied(),
-        pulse => panic!("the lease is long, and the server is there: {pulse:?}"),
+    let mut renewer = broker.renewer(owner, TTL);
+    let reclaimed = until("it is taken back", async || {
+        match renewer.heartbeat(Heartbeat::default()).unwrap() {
+            LeaseStatus::Alive(reclaimed) => reclaimed.first().copied(),
+            pulse => panic!("the lease is long, and the server is there: {pulse:?}"),
+        }
     })
     .await;
-    assert_eq!(reclaimed.fence.tid, tid);
-    assert_eq!(broker.claim(request(owner, SOON)).await.unwrap()[0].fence.attempt, 2);
+    assert_eq!(reclaimed.attempt_id.tid, tid);
+    assert_eq!(
+        broker.claim(request(owner, SOON)).await.unwrap()[0]
+            .attempt_id
+            .attempt,
+        2
+    );
 }
 
 #[tokio::test]
@@ -59,7 +70,11 @@ async fn a_killed_server_is_replaced_and_its_clients_go_on() {
         };
         tokio::time::sleep(Duration::from_millis(20)).await;
         server.kill();
-        let error = tokio::time::timeout(SOON, waiting).await.unwrap().unwrap().unwrap_err();
+        let error = tokio::time::timeout(SOON, waiting)
+            .await
+            .unwrap()
+            .unwrap()
+            .unwrap_err();
         assert!(matches!(error, Error::AgentGone { .. }), "{error}");
         assert!(path.exists(), "it could not tidy up");
         server = Other::start("serve", &path);
@@ -68,7 +83,10 @@ async fn a_killed_server_is_replaced_and_its_clients_go_on() {
         accepted += 1;
         assert_eq!(broker.claim(request(owner, SOON)).await.unwrap().len(), 1);
     }
-    assert_eq!(broker.summary().await.unwrap().states[&State::Spawning], u64::from(accepted));
+    assert_eq!(
+        broker.summary().await.unwrap().states[&TaskState::Spawning],
+        u64::from(accepted)
+    );
 }
 
 /// As root: the socket's mode keeps others out, and where somebody has changed that, the server does.
@@ -82,11 +100,26 @@ async fn clients_of_other_users_are_refused() {
     let program = served.folder().join("other");
     fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
-    let nobody = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"];
-    let ask = || Other::start_as(&nobody, program.as_os_str(), "look", &served.path()).hear().unwrap();
+    let nobody = [
+        "setpriv",
+        "--reuid",
+        "65534",
+        "--regid",
+        "65534",
+        "--clear-groups",
+    ];
+    let ask = || {
+        Other::start_as(&nobody, program.as_os_str(), "look", &served.path())
+            .hear()
+            .unwrap()
+    };
     assert!(ask().contains("belongs to another user"), "{}", ask());
     fs::set_permissions(served.path(), fs::Permissions::from_mode(0o666)).unwrap();
-    assert!(ask().contains("it serves its own user and root alone"), "{}", ask());
+    assert!(
+        ask().contains("it serves its own user and root alone"),
+        "{}",
+        ask()
+    );
 
     // The other way round: who is asked to trust a server of somebody else does not, unless it is root.
     let theirs = served.folder().join("theirs");
@@ -97,7 +130,16 @@ async fn clients_of_other_users_are_refused() {
     assert_eq!(server.hear().unwrap(), "serving");
     remote(&path).await.summary().await.unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();
-    let somebody = ["setpriv", "--reuid", "65533", "--regid", "65533", "--clear-groups"];
-    let said = Other::start_as(&somebody, program.as_os_str(), "look", &path).hear().unwrap();
+    let somebody = [
+        "setpriv",
+        "--reuid",
+        "65533",
+        "--regid",
+        "65533",
+        "--clear-groups",
+    ];
+    let said = Other::start_as(&somebody, program.as_os_str(), "look", &path)
+        .hear()
+        .unwrap();
     assert!(said.contains("it is run by user 65534"), "{said}");
 }

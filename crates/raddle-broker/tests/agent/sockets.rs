@@ -13,19 +13,22 @@ use std::{
 
 use raddle_broker::{
     Error,
-    agent::{Agent, Remote},
+    remote::{BrokerServer, Remote},
     sqlite::Sqlite,
 };
 
 use crate::support::*;
 
-async fn bind(path: &Path) -> Result<Agent, Error> {
-    Agent::bind(path, Arc::new(Sqlite::in_memory().await.unwrap())).await
+async fn bind(path: &Path) -> Result<BrokerServer, Error> {
+    BrokerServer::bind(path, Arc::new(Sqlite::in_memory().await.unwrap())).await
 }
 
 async fn refused(path: &Path) -> String {
     let error = bind(path).await.err().unwrap();
-    assert!(matches!(error, Error::Socket { .. }) && error.is_callers(), "{error}");
+    assert!(
+        matches!(error, Error::Socket { .. }) && error.is_callers(),
+        "{error}"
+    );
     error.to_string()
 }
 
@@ -42,9 +45,17 @@ async fn the_socket_is_its_owners_and_goes_with_the_server() {
     let found = fs::symlink_metadata(&path).unwrap();
     assert!(found.file_type().is_socket());
     assert_eq!(found.permissions().mode() & 0o777, 0o600);
-    assert!(refused(&path).await.contains("another process serves there"));
+    assert!(
+        refused(&path)
+            .await
+            .contains("another process serves there")
+    );
     drop(agent);
-    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "nothing is left");
+    assert_eq!(
+        fs::read_dir(folder.path()).unwrap().count(),
+        0,
+        "nothing is left"
+    );
 }
 
 #[tokio::test]
@@ -53,7 +64,10 @@ async fn a_socket_that_nobody_listens_on_is_replaced() {
     drop(UnixListener::bind(&path).unwrap());
     assert!(path.exists());
     let error = Remote::connect(&path).await.err().unwrap();
-    assert!(error.is_retryable() && error.to_string().contains("nobody serves there"), "{error}");
+    assert!(
+        error.is_retryable() && error.to_string().contains("nobody serves there"),
+        "{error}"
+    );
     let agent = bind(&path).await.unwrap();
     drop(agent);
     assert!(!path.exists());
@@ -84,13 +98,20 @@ async fn what_is_not_a_dead_socket_is_left_alone() {
         assert!(refused(&link).await.contains("not a socket"));
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
     }
-    assert!(!folder.path().join("absent").exists(), "a link is not followed");
+    assert!(
+        !folder.path().join("absent").exists(),
+        "a link is not followed"
+    );
     let dead = folder.path().join("dead.sock");
     drop(UnixListener::bind(&dead).unwrap());
     let link = folder.path().join("link-to-dead.sock");
     assert!(refused(&link).await.contains("not a socket"));
     assert!(dead.exists());
-    assert!(refused(&folder.path().join("no/such/folder.sock")).await.contains("make it first"));
+    assert!(
+        refused(&folder.path().join("no/such/folder.sock"))
+            .await
+            .contains("make it first")
+    );
     assert!(refused(folder.path()).await.contains("not a socket"));
 }
 
@@ -101,9 +122,16 @@ async fn a_path_that_is_too_long_is_named_as_such() {
     let longest = folder.path().join("x".repeat(room));
     drop(bind(&longest).await.unwrap());
     let longer = folder.path().join("x".repeat(room + 1));
-    assert!(refused(&longer).await.contains("has 108 bytes, and a socket's can have 107"));
+    assert!(
+        refused(&longer)
+            .await
+            .contains("has 108 bytes, and a socket's can have 107")
+    );
     let error = Remote::connect(&longer).await.err().unwrap();
-    assert!(matches!(error, Error::AgentRefused { .. }) && error.to_string().contains("107"), "{error}");
+    assert!(
+        matches!(error, Error::AgentRefused { .. }) && error.to_string().contains("107"),
+        "{error}"
+    );
 }
 
 /// What the folder's lock is for: between seeing that nobody listens and taking the name, another must not have taken it.
@@ -114,13 +142,24 @@ async fn a_server_waits_for_another_that_is_taking_the_name() {
     let lock = fs::File::open(folder.path()).unwrap();
     lock.lock().unwrap();
     let mut binding = std::pin::pin!(bind(&path));
-    assert!(tokio::time::timeout(Duration::from_millis(50), &mut binding).await.is_err());
+    assert!(
+        tokio::time::timeout(Duration::from_millis(50), &mut binding)
+            .await
+            .is_err()
+    );
     // The other has found the same dead socket.
     fs::remove_file(&path).unwrap();
     let other = UnixListener::bind(&path).unwrap();
     drop(lock);
-    let error = tokio::time::timeout(SOON, binding).await.unwrap().err().unwrap();
-    assert!(error.to_string().contains("another process serves there"), "{error}");
+    let error = tokio::time::timeout(SOON, binding)
+        .await
+        .unwrap()
+        .err()
+        .unwrap();
+    assert!(
+        error.to_string().contains("another process serves there"),
+        "{error}"
+    );
     drop(other);
 }
 
@@ -140,7 +179,10 @@ fn of_many_servers_that_start_at_once_one_serves() {
         if round % 2 == 0 {
             drop(UnixListener::bind(&path).unwrap());
         }
-        let (start, tried) = (Arc::new(Barrier::new(SERVERS)), Arc::new(Barrier::new(SERVERS)));
+        let (start, tried) = (
+            Arc::new(Barrier::new(SERVERS)),
+            Arc::new(Barrier::new(SERVERS)),
+        );
         let serve = || {
             let (path, start, tried) = (path.clone(), Arc::clone(&start), Arc::clone(&tried));
             std::thread::spawn(move || {
@@ -153,7 +195,11 @@ fn of_many_servers_that_start_at_once_one_serves() {
             })
         };
         let threads: Vec<_> = (0..SERVERS).map(|_| serve()).collect();
-        let serving = threads.into_iter().map(|thread| thread.join().unwrap()).filter(|ok| *ok).count();
+        let serving = threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap())
+            .filter(|ok| *ok)
+            .count();
         assert_eq!(serving, 1);
         assert!(!path.exists());
     }

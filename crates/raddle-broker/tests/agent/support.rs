@@ -7,11 +7,10 @@ use std::{
 };
 
 use raddle_broker::{
-    Broker, Submit, Url,
-    agent::{Agent, Options, Remote},
-    conformance, connect,
+    Broker, BrokerUrl, NewTask, conformance, connect,
+    remote::{BrokerServer, Options, Remote},
 };
-use raddle_core::{Spec, State, Tid, worker::WorkerInfo};
+use raddle_core::{TaskSpec, TaskState, Tid, worker::WorkerInfo};
 use tokio::sync::oneshot;
 
 use crate::redis_server::Server;
@@ -45,7 +44,12 @@ impl Served {
     }
 
     pub(crate) fn start_with(engine: Engine, options: Options) -> Self {
-        let mut served = Self { folder: tempfile::tempdir().unwrap(), server: None, stop: None, thread: None };
+        let mut served = Self {
+            folder: tempfile::tempdir().unwrap(),
+            server: None,
+            stop: None,
+            thread: None,
+        };
         served.resume_with(engine, options);
         served
     }
@@ -53,7 +57,12 @@ impl Served {
     /// Serves a namespace of its own on a server that others use as well.
     pub(crate) fn before(server: Arc<Server>) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let mut served = Self { folder, server: Some(server), stop: None, thread: None };
+        let mut served = Self {
+            folder,
+            server: Some(server),
+            stop: None,
+            thread: None,
+        };
         served.resume(Engine::Redis);
         served
     }
@@ -70,7 +79,9 @@ impl Served {
         let serve = move || {
             runtime().block_on(async move {
                 let broker = connect(&url).await.unwrap();
-                let agent = Agent::bind_with(&path, broker, options).await.unwrap();
+                let agent = BrokerServer::bind_with(&path, broker, options)
+                    .await
+                    .unwrap();
                 ready.send(()).unwrap();
                 agent.run(async { drop(stopped.await) }).await;
             });
@@ -80,13 +91,17 @@ impl Served {
         is_ready.recv_timeout(SOON).unwrap();
     }
 
-    pub(crate) fn url(&mut self, engine: Engine) -> Url {
+    pub(crate) fn url(&mut self, engine: Engine) -> BrokerUrl {
         match engine {
-            Engine::Memory => Url::Memory,
-            Engine::Sqlite => Url::Sqlite(self.folder.path().join("broker.db")),
+            Engine::Memory => BrokerUrl::Memory,
+            Engine::Sqlite => BrokerUrl::Sqlite(self.folder.path().join("broker.db")),
             Engine::Redis => {
                 let namespace = self.folder.path().file_name().unwrap().to_str().unwrap();
-                self.server.get_or_insert_with(|| Arc::new(Server::start())).url(namespace).parse().unwrap()
+                self.server
+                    .get_or_insert_with(|| Arc::new(Server::start()))
+                    .url(namespace)
+                    .parse()
+                    .unwrap()
             }
         }
     }
@@ -96,7 +111,10 @@ impl Served {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
             let outcome = thread.join();
-            assert!(outcome.is_ok() || thread::panicking(), "the agent has panicked");
+            assert!(
+                outcome.is_ok() || thread::panicking(),
+                "the agent has panicked"
+            );
         }
     }
 
@@ -123,7 +141,10 @@ impl Drop for Served {
 }
 
 pub(crate) fn runtime() -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap()
 }
 
 pub(crate) async fn remote(path: impl AsRef<Path>) -> Arc<dyn Broker> {
@@ -135,9 +156,13 @@ pub(crate) fn info() -> WorkerInfo {
 }
 
 pub(crate) async fn submit(broker: &dyn Broker) -> Tid {
-    broker.submit(vec![Submit::new(Spec::command(["true"]))]).await.unwrap()[0].tid()
+    broker
+        .submit(vec![NewTask::new(TaskSpec::command(["true"]))])
+        .await
+        .unwrap()[0]
+        .tid()
 }
 
-pub(crate) async fn state(broker: &dyn Broker, tid: Tid) -> State {
+pub(crate) async fn state(broker: &dyn Broker, tid: Tid) -> TaskState {
     broker.task(tid).await.unwrap().unwrap().state
 }

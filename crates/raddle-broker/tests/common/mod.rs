@@ -12,7 +12,14 @@ pub(crate) const TTL: Duration = Duration::from_secs(120);
 
 /// A claim of one task.
 pub(crate) fn request(owner: Tid, wait: Duration) -> ClaimRequest {
-    ClaimRequest { owner, caps: CapSet::new(), queues: vec!["default".into()], only: None, max: 1, wait }
+    ClaimRequest {
+        owner,
+        caps: CapSet::new(),
+        queues: vec!["default".into()],
+        only: None,
+        max: 1,
+        wait,
+    }
 }
 
 /// Tries again until `found` gives something.

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use raddle_broker::Verdict;
-use raddle_core::{EventKind, State};
+use raddle_broker::CompletionOutcome;
+use raddle_core::{TaskEventKind, TaskState};
 
 use super::{redis_server::Server, support::*};
 
@@ -12,8 +12,14 @@ use super::{redis_server::Server, support::*};
 async fn the_first_worker_of_a_forgotten_claim_is_refused() {
     let server = Server::start();
     let broker = open(&server.url("x")).await.unwrap();
-    let first = broker.register(info(), Duration::from_secs(60)).await.unwrap();
-    let second = broker.register(info(), Duration::from_secs(60)).await.unwrap();
+    let first = broker
+        .register(info(), Duration::from_secs(60))
+        .await
+        .unwrap();
+    let second = broker
+        .register(info(), Duration::from_secs(60))
+        .await
+        .unwrap();
     let tid = broker.submit(vec![task("task")]).await.unwrap()[0].tid();
     let kept = server.log_size();
     let lost = broker.claim(request(first, 1)).await.unwrap().remove(0);
@@ -21,11 +27,36 @@ async fn the_first_worker_of_a_forgotten_claim_is_refused() {
     server.cut_log(kept);
     server.restart();
     let again = broker.claim(request(second, 1)).await.unwrap().remove(0);
-    assert_eq!((again.fence.tid, again.fence.attempt), (tid, lost.fence.attempt), "the server has forgotten it");
-    assert!(again.fencing_token > lost.fencing_token, "{again:?} after {lost:?}");
-    assert_eq!(broker.finish(vec![success(lost.fence)]).await.unwrap(), [Verdict::Stale]);
-    assert_eq!(broker.finish(vec![success(again.fence)]).await.unwrap(), [Verdict::Done(State::Completed)]);
-    let events = broker.events(Some(0), Some(tid), 100, Duration::ZERO).await.unwrap();
+    assert_eq!(
+        (again.attempt_id.tid, again.attempt_id.attempt),
+        (tid, lost.attempt_id.attempt),
+        "the server has forgotten it"
+    );
+    assert!(
+        again.fencing_token > lost.fencing_token,
+        "{again:?} after {lost:?}"
+    );
+    assert_eq!(
+        broker.finish(vec![success(lost.attempt_id)]).await.unwrap(),
+        [CompletionOutcome::Stale]
+    );
+    assert_eq!(
+        broker
+            .finish(vec![success(again.attempt_id)])
+            .await
+            .unwrap(),
+        [CompletionOutcome::Done(TaskState::Completed)]
+    );
+    let events = broker
+        .events(Some(0), Some(tid), 100, Duration::ZERO)
+        .await
+        .unwrap();
     let count = |kind| events.iter().filter(|event| event.event == kind).count();
-    assert_eq!((count(EventKind::StaleWrite), count(EventKind::Completed)), (1, 1));
+    assert_eq!(
+        (
+            count(TaskEventKind::StaleWrite),
+            count(TaskEventKind::Completed)
+        ),
+        (1, 1)
+    );
 }

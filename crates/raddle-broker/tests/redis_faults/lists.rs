@@ -11,8 +11,14 @@ async fn what_is_no_task_is_removed_from_the_list_of_those_that_expire() {
     let server = Server::start();
     let broker = open(&server.url("x")).await.unwrap();
     server.ask(&["ZADD", "raddle:{x}:expiring", "1", "nonsense"]);
-    let agenda = tokio::time::timeout(SOON, broker.agenda(Duration::ZERO)).await.expect("it comes to an end").unwrap();
-    assert!(agenda.due.is_empty() && agenda.expired == 0, "{agenda:?}");
+    let due_items = tokio::time::timeout(SOON, broker.due_items(Duration::ZERO))
+        .await
+        .expect("it comes to an end")
+        .unwrap();
+    assert!(
+        due_items.due.is_empty() && due_items.expired == 0,
+        "{due_items:?}"
+    );
     assert_eq!(server.ask(&["ZCARD", "raddle:{x}:expiring"]), ":0");
 }
 
@@ -28,6 +34,9 @@ async fn a_worker_whose_lease_lapsed_passes_its_wake_up_on() {
     let ready = "raddle:{x}:ready:5|default|";
     server.ask(&["DEL", ready]);
     server.ask(&["ZADD", "raddle:{x}:lease", "1", &worker.to_string()]);
-    assert!(matches!(broker.claim(request(worker, 1)).await, Err(Error::NotFound(_))));
+    assert!(matches!(
+        broker.claim(request(worker, 1)).await,
+        Err(Error::NotFound(_))
+    ));
     assert_eq!(server.ask(&["LLEN", ready]), ":1");
 }

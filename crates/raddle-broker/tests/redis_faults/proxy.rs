@@ -24,7 +24,9 @@ pub(crate) struct Proxy {
 
 impl Proxy {
     pub(crate) async fn to(port: u16) -> Self {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("loopback has a free port");
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+            .await
+            .expect("loopback has a free port");
         let own = listener.local_addr().expect("it is bound").port();
         let (cuts, spared) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
         let listening = tokio::spawn({
@@ -32,12 +34,22 @@ impl Proxy {
             async move {
                 while let Ok((client, _)) = listener.accept().await {
                     if let Ok(server) = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await {
-                        tokio::spawn(carry(client, server, Arc::clone(&cuts), Arc::clone(&spared)));
+                        tokio::spawn(carry(
+                            client,
+                            server,
+                            Arc::clone(&cuts),
+                            Arc::clone(&spared),
+                        ));
                     }
                 }
             }
         });
-        Self { port: own, cuts, spared, listening }
+        Self {
+            port: own,
+            cuts,
+            spared,
+            listening,
+        }
     }
 
     /// Cuts the connection instead of carrying the next answer.
@@ -74,9 +86,18 @@ impl Drop for Proxy {
     }
 }
 
-async fn carry(mut client: TcpStream, mut server: TcpStream, cuts: Arc<AtomicU32>, spared: Arc<AtomicU32>) {
-    let take =
-        |from: &AtomicU32| from.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok();
+async fn carry(
+    mut client: TcpStream,
+    mut server: TcpStream,
+    cuts: Arc<AtomicU32>,
+    spared: Arc<AtomicU32>,
+) {
+    let take = |from: &AtomicU32| {
+        from.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| {
+            left.checked_sub(1)
+        })
+        .is_ok()
+    };
     let (mut question, mut answer) = (vec![0; 64 * 1024], vec![0; 64 * 1024]);
     loop {
         tokio::select! {

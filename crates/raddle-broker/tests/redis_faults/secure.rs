@@ -15,20 +15,44 @@ impl Identity {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let made = Command::new("openssl")
-            .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"])
-            .args(["-subj", "/CN=raddle", "-addext", "subjectAltName=IP:127.0.0.1"])
+            .args([
+                "req",
+                "-x509",
+                "-newkey",
+                "ec",
+                "-pkeyopt",
+                "ec_paramgen_curve:prime256v1",
+                "-nodes",
+                "-days",
+                "2",
+            ])
+            .args([
+                "-subj",
+                "/CN=raddle",
+                "-addext",
+                "subjectAltName=IP:127.0.0.1",
+            ])
             .args(["-addext", "basicConstraints=critical,CA:FALSE", "-keyout"])
             .arg(folder.path().join("key.pem"))
             .arg("-out")
             .arg(folder.path().join("cert.pem"))
             .output()
             .expect("openssl is installed");
-        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        assert!(
+            made.status.success(),
+            "{}",
+            String::from_utf8_lossy(&made.stderr)
+        );
         Self { folder }
     }
 
     fn file(&self, name: &str) -> String {
-        self.folder.path().join(name).to_str().expect("temporary folders have plain names").to_owned()
+        self.folder
+            .path()
+            .join(name)
+            .to_str()
+            .expect("temporary folders have plain names")
+            .to_owned()
     }
 
     /// What a server needs to use it, as in a configuration file.
@@ -44,12 +68,21 @@ impl Identity {
 
     /// The same for a client, as parameters of a URL.
     fn client(&self) -> String {
-        format!("ca={}&cert={}&key={}", self.file("cert.pem"), self.file("cert.pem"), self.file("key.pem"))
+        format!(
+            "ca={}&cert={}&key={}",
+            self.file("cert.pem"),
+            self.file("cert.pem"),
+            self.file("key.pem")
+        )
     }
 }
 
 fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port()
 }
 
 /// A server that keeps everything in its log, with these settings.
@@ -61,8 +94,15 @@ fn start(settings: &[(&'static str, String)]) -> Server {
     Server::with(&args.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
-fn start_sentinel(folder: &Path, settings: &[(&'static str, String)], monitor: &[String]) -> Server {
-    let mut lines: Vec<String> = settings.iter().map(|(name, value)| format!("{name} {value}")).collect();
+fn start_sentinel(
+    folder: &Path,
+    settings: &[(&'static str, String)],
+    monitor: &[String],
+) -> Server {
+    let mut lines: Vec<String> = settings
+        .iter()
+        .map(|(name, value)| format!("{name} {value}"))
+        .collect();
     lines.extend_from_slice(monitor);
     let config = folder.join("sentinel.conf");
     fs::write(&config, lines.join("\n")).unwrap();
@@ -74,10 +114,15 @@ async fn trusts_only_the_authority_in_the_url() {
     let (identity, port) = (Identity::new(), free_port());
     let _server = start(&identity.server(port, "no"));
     let url = format!("rediss://127.0.0.1:{port}?namespace=x");
-    let broker = open(&format!("{url}&ca={}", identity.file("cert.pem"))).await.unwrap();
+    let broker = open(&format!("{url}&ca={}", identity.file("cert.pem")))
+        .await
+        .unwrap();
     broker.submit(vec![task("one")]).await.unwrap();
     let error = refusal(&url).await;
-    assert!(matches!(error, Error::Unreachable { .. } | Error::Server { .. }), "{error}");
+    assert!(
+        matches!(error, Error::Unreachable { .. } | Error::Server { .. }),
+        "{error}"
+    );
     let error = refusal(&format!("{url}&ca=/nowhere/ca.pem")).await;
     assert!(error.to_string().contains("/nowhere/ca.pem"), "{error}");
 }
@@ -101,9 +146,14 @@ async fn reaches_sentinel_and_master_by_password_and_certificate() {
     settings.push(("requirepass", "of-master".into()));
     let _master = start(&settings);
     let mut settings = identity.server(sentinel_port, "yes");
-    settings.extend([("tls-replication", "yes".into()), ("requirepass", "of-sentinel".into())]);
-    let monitor =
-        [format!("sentinel monitor main 127.0.0.1 {master_port} 1"), "sentinel auth-pass main of-master".into()];
+    settings.extend([
+        ("tls-replication", "yes".into()),
+        ("requirepass", "of-sentinel".into()),
+    ]);
+    let monitor = [
+        format!("sentinel monitor main 127.0.0.1 {master_port} 1"),
+        "sentinel auth-pass main of-master".into(),
+    ];
     let _sentinel = start_sentinel(identity.folder.path(), &settings, &monitor);
 
     let url = |master: &str, sentinel: &str, files: &str| {
@@ -111,15 +161,30 @@ async fn reaches_sentinel_and_master_by_password_and_certificate() {
             "rediss+sentinel://:{master}@127.0.0.1:{sentinel_port}/main?namespace=x&give_up_after=1s&sentinel_password={sentinel}&{files}"
         )
     };
-    let broker = open(&url("of-master", "of-sentinel", &identity.client())).await.unwrap();
+    let broker = open(&url("of-master", "of-sentinel", &identity.client()))
+        .await
+        .unwrap();
     let worker = broker.register(info(), SOON).await.unwrap();
     let tid = broker.submit(vec![task("one")]).await.unwrap()[0].tid();
-    assert_eq!(broker.claim(request(worker, 1)).await.unwrap()[0].fence.tid, tid);
+    assert_eq!(
+        broker.claim(request(worker, 1)).await.unwrap()[0]
+            .attempt_id
+            .tid,
+        tid
+    );
 
     let error = refusal(&url("of-master", "wrong", &identity.client())).await;
-    assert!(error.to_string().contains("sentinel") && error.to_string().contains("password"), "{error}");
+    assert!(
+        error.to_string().contains("sentinel") && error.to_string().contains("password"),
+        "{error}"
+    );
     let error = refusal(&url("wrong", "of-sentinel", &identity.client())).await;
     assert!(matches!(error, Error::Refused { .. }), "{error}");
-    let error = refusal(&url("of-master", "of-sentinel", &format!("ca={}", identity.file("cert.pem")))).await;
+    let error = refusal(&url(
+        "of-master",
+        "of-sentinel",
+        &format!("ca={}", identity.file("cert.pem")),
+    ))
+    .await;
     assert!(matches!(error, Error::Unreachable { .. }), "{error}");
 }

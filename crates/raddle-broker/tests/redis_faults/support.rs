@@ -2,8 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use raddle_broker::{Broker, ClaimRequest, Error, Fence, Finish, Submit, conformance, connect};
-use raddle_core::{CapSet, Exit, Spec, Tid, worker::WorkerInfo};
+use raddle_broker::{
+    AttemptId, Broker, ClaimRequest, Completion, Error, NewTask, conformance, connect,
+};
+use raddle_core::{CapSet, ExitStatus, TaskSpec, Tid, worker::WorkerInfo};
 
 /// A deadline for what has to happen.
 pub(crate) const SOON: Duration = Duration::from_secs(60);
@@ -14,14 +16,20 @@ pub(crate) async fn open(url: &str) -> Result<Arc<dyn Broker>, Error> {
 
 /// Why a URL cannot be opened.
 pub(crate) async fn refusal(url: &str) -> Error {
-    match tokio::time::timeout(SOON, open(url)).await.expect("it is refused in time") {
+    match tokio::time::timeout(SOON, open(url))
+        .await
+        .expect("it is refused in time")
+    {
         Ok(_) => panic!("{url} was opened"),
         Err(error) => error,
     }
 }
 
-pub(crate) fn task(name: &str) -> Submit {
-    Submit::new(Spec { name: Some(name.into()), ..Spec::command(["true"]) })
+pub(crate) fn task(name: &str) -> NewTask {
+    NewTask::new(TaskSpec {
+        name: Some(name.into()),
+        ..TaskSpec::command(["true"])
+    })
 }
 
 pub(crate) fn info() -> WorkerInfo {
@@ -30,9 +38,16 @@ pub(crate) fn info() -> WorkerInfo {
 
 pub(crate) fn request(owner: Tid, max: u32) -> ClaimRequest {
     let queues = vec!["default".into()];
-    ClaimRequest { owner, caps: CapSet::new(), queues, only: None, max, wait: SOON }
+    ClaimRequest {
+        owner,
+        caps: CapSet::new(),
+        queues,
+        only: None,
+        max,
+        wait: SOON,
+    }
 }
 
-pub(crate) fn success(fence: Fence) -> Finish {
-    conformance::finish(fence, Exit::Code { code: 0 })
+pub(crate) fn success(attempt_id: AttemptId) -> Completion {
+    conformance::finish(attempt_id, ExitStatus::Code { code: 0 })
 }

@@ -39,8 +39,17 @@ impl Server {
         // In memory, where that can be: a server that waits for a disk answers nobody, and what others write to it is not what is tried.
         let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
         let folder = folder.expect("there is room for a temporary folder");
-        let (program, extra) = (program.to_owned(), extra.iter().map(ToString::to_string).collect());
-        let mut server = Self { port: 0, process: Mutex::default(), folder, program, extra };
+        let (program, extra) = (
+            program.to_owned(),
+            extra.iter().map(ToString::to_string).collect(),
+        );
+        let mut server = Self {
+            port: 0,
+            process: Mutex::default(),
+            folder,
+            program,
+            extra,
+        };
         // Between finding a free port and using it another process may take it.
         for _ in 0..5 {
             server.port = free_port();
@@ -63,7 +72,11 @@ impl Server {
         self.ask(&["CONFIG", "SET", "repl-diskless-sync-delay", "0"]);
         let master = format!("127.0.0.1 {}", self.port);
         let replica = Self::with(&["--appendonly", "yes", "--replicaof", &master]);
-        let is_linked = || replica.ask(&["INFO", "replication"]).contains("master_link_status:up");
+        let is_linked = || {
+            replica
+                .ask(&["INFO", "replication"])
+                .contains("master_link_status:up")
+        };
         until("a replica has caught up", is_linked);
         replica
     }
@@ -72,13 +85,19 @@ impl Server {
     pub(crate) fn signal(&self, signal: &str) {
         let process = self.process.lock().expect("no holder panics");
         let pid = process.as_ref().expect("it runs").id().to_string();
-        let sent = Command::new("kill").args(["-s", signal, &pid]).status().expect("kill is there");
+        let sent = Command::new("kill")
+            .args(["-s", signal, &pid])
+            .status()
+            .expect("kill is there");
         assert!(sent.success());
     }
 
     /// Starts a sentinel with this configuration.
     pub(crate) fn sentinel(config: &std::path::Path) -> Self {
-        Self::with(&[config.to_str().expect("temporary folders have plain names"), "--sentinel"])
+        Self::with(&[
+            config.to_str().expect("temporary folders have plain names"),
+            "--sentinel",
+        ])
     }
 
     /// Where it keeps its files.
@@ -88,7 +107,10 @@ impl Server {
 
     /// The URL of a namespace on it.
     pub(crate) fn url(&self, namespace: &str) -> String {
-        format!("redis://127.0.0.1:{}/0?namespace={namespace}&volatile=yes", self.port)
+        format!(
+            "redis://127.0.0.1:{}/0?namespace={namespace}&volatile=yes",
+            self.port
+        )
     }
 
     /// Kills the server as a power cut would, but for what the system has not written yet.
@@ -106,12 +128,17 @@ impl Server {
 
     /// Forgets all that was written after the log was that long, as a power cut does. The server must not run.
     pub(crate) fn cut_log(&self, size: u64) {
-        let log = File::options().write(true).open(self.log()).expect("there is a log");
+        let log = File::options()
+            .write(true)
+            .open(self.log())
+            .expect("there is a log");
         log.set_len(size).expect("a file can be cut");
     }
 
     fn log(&self) -> std::path::PathBuf {
-        self.folder.path().join("appendonlydir/appendonly.aof.1.incr.aof")
+        self.folder
+            .path()
+            .join("appendonlydir/appendonly.aof.1.incr.aof")
     }
 
     /// Starts it again on what it kept.
@@ -121,19 +148,34 @@ impl Server {
 
     /// Whether it could be started.
     fn launch(&self) -> bool {
-        let log = File::create(self.folder.path().join("server.log")).expect("there is room for a log");
+        let log =
+            File::create(self.folder.path().join("server.log")).expect("there is room for a log");
         // It dies with its test, even if that is killed.
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", &self.program]);
         // A configuration file has to come first.
-        let has_file = self.extra.first().is_some_and(|first| !first.starts_with('-'));
+        let has_file = self
+            .extra
+            .first()
+            .is_some_and(|first| !first.starts_with('-'));
         let (file, extra) = self.extra.split_at(usize::from(has_file));
-        command.args(file).args(["--port", &self.port.to_string(), "--bind", "127.0.0.1", "--dir"]);
+        command.args(file).args([
+            "--port",
+            &self.port.to_string(),
+            "--bind",
+            "127.0.0.1",
+            "--dir",
+        ]);
         command.arg(self.folder.path()).args(extra);
         if file.is_empty() {
             command.args(["--save", ""]);
         }
-        let Ok(mut process) = command.stdin(Stdio::null()).stdout(log).stderr(Stdio::null()).spawn() else {
+        let Ok(mut process) = command
+            .stdin(Stdio::null())
+            .stdout(log)
+            .stderr(Stdio::null())
+            .spawn()
+        else {
             return false;
         };
         let began = Instant::now();
@@ -151,8 +193,11 @@ impl Server {
 
     /// What the server answers to one command.
     pub(crate) fn ask(&self, command: &[&str]) -> String {
-        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).expect("the server listens");
-        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout can be set");
+        let mut stream =
+            TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).expect("the server listens");
+        stream
+            .set_read_timeout(Some(PATIENCE))
+            .expect("a timeout can be set");
         let mut text = format!("*{}\r\n", command.len());
         for part in command {
             text += &format!("${}\r\n{part}\r\n", part.len());
@@ -160,13 +205,20 @@ impl Server {
         stream.write_all(text.as_bytes()).expect("the server reads");
         let mut answer = vec![0; 64 * 1024];
         let read = stream.read(&mut answer).expect("the server answers");
-        String::from_utf8_lossy(&answer[..read]).trim_end().to_owned()
+        String::from_utf8_lossy(&answer[..read])
+            .trim_end()
+            .to_owned()
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        if let Some(mut process) = self.process.lock().ok().and_then(|mut process| process.take()) {
+        if let Some(mut process) = self
+            .process
+            .lock()
+            .ok()
+            .and_then(|mut process| process.take())
+        {
             let _ = process.kill();
             let _ = process.wait();
         }

@@ -2,8 +2,8 @@
 
 use std::{path::Path, time::Duration};
 
-use raddle_broker::{Leases, Log, Queries, Registry, Tasks, Verdict};
-use raddle_core::{State, Tid, worker::Beat};
+use raddle_broker::{CompletionOutcome, Leases, Log, Queries, Registry, Tasks};
+use raddle_core::{TaskState, Tid, worker::Heartbeat};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::support::*;
@@ -27,7 +27,10 @@ fn lease(database: &Path, owner: Tid) -> i64 {
     let page = std::fs::read(format!("{}-bell", database.display())).unwrap();
     let number = |bytes: &[u8]| i64::from_ne_bytes(bytes.try_into().unwrap());
     let mut slots = page.chunks_exact(64).skip(1);
-    slots.find(|slot| number(&slot[..8]) == owner.as_i64()).map(|slot| number(&slot[8..16])).unwrap()
+    slots
+        .find(|slot| number(&slot[..8]) == owner.as_i64())
+        .map(|slot| number(&slot[8..16]))
+        .unwrap()
 }
 
 /// Whatever the wall clock says, the lease ends so long after the machine's start.
@@ -39,7 +42,10 @@ async fn a_lease_ends_on_the_machines_clock() {
     let owner = worker(&broker, Duration::from_secs(60)).await;
     assert!((before..=machine()).contains(&(lease(&path, owner) - 60_000_000_000)));
     let before = machine();
-    broker.heart(owner, Duration::from_secs(90)).beat(Beat::default()).unwrap();
+    broker
+        .renewer(owner, Duration::from_secs(90))
+        .heartbeat(Heartbeat::default())
+        .unwrap();
     assert!((before..=machine()).contains(&(lease(&path, owner) - 90_000_000_000)));
 }
 
@@ -50,18 +56,34 @@ async fn a_clock_that_was_set_back_expires_nothing() {
     let broker = open(&path).await;
     let owner = worker(&broker, TTL).await;
     let first = submit(&broker, vec![spec("first")]).await.unwrap()[0];
-    let fence = broker.claim(request(owner, SOON)).await.unwrap()[0].fence;
-    sql(&path, &format!("UPDATE meta SET value = value + {YEAR_NANOS} WHERE key = 'last_id'"));
+    let attempt_id = broker.claim(request(owner, SOON)).await.unwrap()[0].attempt_id;
+    sql(
+        &path,
+        &format!("UPDATE meta SET value = value + {YEAR_NANOS} WHERE key = 'last_id'"),
+    );
     assert!(broker.reclaim().await.unwrap().is_empty());
     assert_eq!(broker.workers().await.unwrap().len(), 1);
-    let second = submit(&open(&path).await, vec![spec("second")]).await.unwrap()[0];
+    let second = submit(&open(&path).await, vec![spec("second")])
+        .await
+        .unwrap()[0];
     assert!(second.as_i64() > first.as_i64() + YEAR_NANOS);
-    assert_eq!(broker.finish(vec![success(fence)]).await.unwrap(), [Verdict::Done(State::Completed)]);
-    let ids: Vec<_> =
-        broker.events(Some(0), None, 100, Duration::ZERO).await.unwrap().iter().map(|event| event.id).collect();
+    assert_eq!(
+        broker.finish(vec![success(attempt_id)]).await.unwrap(),
+        [CompletionOutcome::Done(TaskState::Completed)]
+    );
+    let ids: Vec<_> = broker
+        .events(Some(0), None, 100, Duration::ZERO)
+        .await
+        .unwrap()
+        .iter()
+        .map(|event| event.id)
+        .collect();
     assert!(ids.is_sorted_by(|a, b| a < b), "{ids:?}");
-    let fence = broker.claim(request(owner, SOON)).await.unwrap()[0].fence;
-    assert_eq!(fence.tid, second, "a task from the future is ready all the same");
+    let attempt_id = broker.claim(request(owner, SOON)).await.unwrap()[0].attempt_id;
+    assert_eq!(
+        attempt_id.tid, second,
+        "a task from the future is ready all the same"
+    );
 }
 
 /// The machine's clock begins anew with each start, so what another boot promised is void.
@@ -75,7 +97,10 @@ async fn a_lease_ends_with_the_boot_of_its_machine() {
     sql(&path, "UPDATE workers SET boot = boot + 1");
     assert!(broker.workers().await.unwrap().is_empty());
     assert_eq!(broker.reclaim().await.unwrap().len(), 1);
-    assert_eq!(broker.task(tid).await.unwrap().unwrap().state, State::Created);
+    assert_eq!(
+        broker.task(tid).await.unwrap().unwrap().state,
+        TaskState::Created
+    );
 }
 
 /// A clock that stood years back for a moment has left a task there. Nobody looks for others at every ten seconds in between.
@@ -86,10 +111,20 @@ async fn a_short_id_is_found_at_once_however_old_the_first_task_is() {
     let tids = submit(&broker, vec![spec("a"), spec("b")]).await.unwrap();
     let old = Tid::from_u64(1_000_000_000_000_000_000 + tids[0].short().as_u64()).unwrap();
     for table in ["tasks", "ready"] {
-        sql(&path, &format!("UPDATE {table} SET tid = {old} WHERE tid = {}", tids[1]));
+        sql(
+            &path,
+            &format!("UPDATE {table} SET tid = {old} WHERE tid = {}", tids[1]),
+        );
     }
     let began = std::time::Instant::now();
-    assert_eq!(broker.complete(tids[0].short()).await.unwrap(), [tids[0], old]);
+    assert_eq!(
+        broker.complete(tids[0].short()).await.unwrap(),
+        [tids[0], old]
+    );
     assert!(broker.complete(tids[1].short()).await.unwrap().is_empty());
-    assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+    assert!(
+        began.elapsed() < Duration::from_secs(2),
+        "{:?}",
+        began.elapsed()
+    );
 }

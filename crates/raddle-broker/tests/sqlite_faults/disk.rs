@@ -2,8 +2,8 @@
 
 use std::{fs, io::Write, os::unix::process::ExitStatusExt, path::Path, process::Command};
 
-use raddle_broker::{Error, Output, Queries, Stream, Tasks, sqlite::Sqlite};
-use raddle_core::Spec;
+use raddle_broker::{Error, Output, OutputStream, Queries, Tasks, sqlite::Sqlite};
+use raddle_core::TaskSpec;
 
 use crate::{helper::Other, support::*};
 
@@ -27,7 +27,10 @@ impl SmallDisk {
     fn mount_by(script: &str) -> Option<Self> {
         let folder = tempfile::tempdir().unwrap();
         let mut mount = Command::new("sh");
-        mount.args(["-c", script]).arg(folder.path()).stderr(std::process::Stdio::null());
+        mount
+            .args(["-c", script])
+            .arg(folder.path())
+            .stderr(std::process::Stdio::null());
         let mounted = mount.status().is_ok_and(|status| status.success());
         if !mounted {
             raddle_hosts::skip("only root can mount a small disk: run the tests as root");
@@ -53,17 +56,25 @@ impl SmallDisk {
 impl Drop for SmallDisk {
     fn drop(&mut self) {
         // Lazily: the threads of a dropped handle close their files a moment later.
-        let _ = Command::new("umount").arg("--lazy").arg(self.path()).status();
+        let _ = Command::new("umount")
+            .arg("--lazy")
+            .arg(self.path())
+            .status();
     }
 }
 
-fn large(name: &str) -> Spec {
-    Spec { stdin: Some("x".repeat(20_000)), ..spec(name) }
+fn large(name: &str) -> TaskSpec {
+    TaskSpec {
+        stdin: Some("x".repeat(20_000)),
+        ..spec(name)
+    }
 }
 
 #[tokio::test]
 async fn what_was_accepted_outlives_a_full_disk() {
-    let Some(disk) = SmallDisk::mount() else { return };
+    let Some(disk) = SmallDisk::mount() else {
+        return;
+    };
     let path = disk.path().join("broker.db");
     let broker = open(&path).await;
     let ballast = disk.path().join("ballast");
@@ -76,11 +87,24 @@ async fn what_was_accepted_outlives_a_full_disk() {
         }
         assert!(accepted.len() < 3000, "the disk never fills");
     };
-    assert!(matches!(&error, Error::Full { path: named } if *named == path), "{error:?}");
+    assert!(
+        matches!(&error, Error::Full { path: named } if *named == path),
+        "{error:?}"
+    );
     assert!(error.is_retryable());
     assert!(!accepted.is_empty());
-    let there = async |broker: &Sqlite| stored(broker).await.into_iter().map(|(tid, _)| tid).collect::<Vec<_>>();
-    assert_eq!(there(&broker).await, accepted, "nothing more and nothing less, while it is full");
+    let there = async |broker: &Sqlite| {
+        stored(broker)
+            .await
+            .into_iter()
+            .map(|(tid, _)| tid)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        there(&broker).await,
+        accepted,
+        "nothing more and nothing less, while it is full"
+    );
 
     fs::remove_file(&ballast).unwrap();
     let more = submit(&broker, vec![large("d")]).await.unwrap();
@@ -89,30 +113,49 @@ async fn what_was_accepted_outlives_a_full_disk() {
     assert_eq!(there(&again).await, accepted);
     let owner = worker(&again, TTL).await;
     let claim = again.claim(request(owner, SOON)).await.unwrap().remove(0);
-    again.finish(vec![success(claim.fence)]).await.unwrap();
+    again.finish(vec![success(claim.attempt_id)]).await.unwrap();
     assert_sound(&again).await;
 }
 
 #[tokio::test]
 async fn a_result_that_finds_no_room_can_be_given_again() {
-    let Some(disk) = SmallDisk::mount() else { return };
+    let Some(disk) = SmallDisk::mount() else {
+        return;
+    };
     let broker = open(&disk.path().join("broker.db")).await;
     submit(&broker, vec![spec("task")]).await.unwrap();
     let owner = worker(&broker, TTL).await;
-    let fence = broker.claim(request(owner, SOON)).await.unwrap()[0].fence;
+    let attempt_id = broker.claim(request(owner, SOON)).await.unwrap()[0].attempt_id;
     let ballast = disk.fill();
-    let mut finish = success(fence);
+    let mut finish = success(attempt_id);
     finish.stdout = vec![b'x'; 500_000];
     finish.report.stdout_bytes = 500_000;
     let refused = broker.finish(vec![finish.clone()]).await;
     assert!(matches!(refused, Err(Error::Full { .. })), "{refused:?}");
-    let refused = broker.append_output(fence, Stream::Stderr, vec![b'x'; 500_000]).await;
+    let refused = broker
+        .append_output(attempt_id, OutputStream::Stderr, vec![b'x'; 500_000])
+        .await;
     assert!(matches!(refused, Err(Error::Full { .. })), "{refused:?}");
     fs::remove_file(ballast).unwrap();
-    let verdict = broker.finish(vec![finish]).await.unwrap();
-    assert_eq!(verdict, [raddle_broker::Verdict::Done(raddle_core::State::Completed)]);
+    let outcome = broker.finish(vec![finish]).await.unwrap();
     assert_eq!(
-        broker.read_output(fence.tid, fence.attempt, Stream::Stdout, 0, 1_000_000).await.unwrap().len(),
+        outcome,
+        [raddle_broker::CompletionOutcome::Done(
+            raddle_core::TaskState::Completed
+        )]
+    );
+    assert_eq!(
+        broker
+            .read_output(
+                attempt_id.tid,
+                attempt_id.attempt,
+                OutputStream::Stdout,
+                0,
+                1_000_000
+            )
+            .await
+            .unwrap()
+            .len(),
         500_000
     );
 }
@@ -120,55 +163,94 @@ async fn a_result_that_finds_no_room_can_be_given_again() {
 /// Half of what did not fit must not be there twice.
 #[tokio::test]
 async fn output_that_finds_no_room_is_not_doubled() {
-    let Some(disk) = SmallDisk::mount() else { return };
+    let Some(disk) = SmallDisk::mount() else {
+        return;
+    };
     let broker = open(&disk.path().join("broker.db")).await;
     submit(&broker, vec![spec("task")]).await.unwrap();
     let owner = worker(&broker, TTL).await;
-    let fence = broker.claim(request(owner, SOON)).await.unwrap()[0].fence;
-    broker.append_output(fence, Stream::Stdout, b"begin ".to_vec()).await.unwrap();
+    let attempt_id = broker.claim(request(owner, SOON)).await.unwrap()[0].attempt_id;
+    broker
+        .append_output(attempt_id, OutputStream::Stdout, b"begin ".to_vec())
+        .await
+        .unwrap();
     let ballast = disk.fill();
     let middle = vec![b'm'; 100_000];
-    let refused = broker.append_output(fence, Stream::Stdout, middle.clone()).await;
+    let refused = broker
+        .append_output(attempt_id, OutputStream::Stdout, middle.clone())
+        .await;
     assert!(matches!(refused, Err(Error::Full { .. })), "{refused:?}");
     fs::remove_file(&ballast).unwrap();
-    broker.append_output(fence, Stream::Stdout, middle.clone()).await.unwrap();
+    broker
+        .append_output(attempt_id, OutputStream::Stdout, middle.clone())
+        .await
+        .unwrap();
 
     let ballast = disk.fill();
-    let mut finish = success(fence);
+    let mut finish = success(attempt_id);
     finish.stdout = vec![b'e'; 100_000];
     finish.report.stdout_bytes = 200_006;
     let refused = broker.finish(vec![finish.clone()]).await;
     assert!(matches!(refused, Err(Error::Full { .. })), "{refused:?}");
     fs::remove_file(ballast).unwrap();
     broker.finish(vec![finish.clone()]).await.unwrap();
-    let output = broker.read_output(fence.tid, fence.attempt, Stream::Stdout, 0, 1_000_000).await.unwrap();
-    assert!(output == [b"begin ", &middle[..], &finish.stdout].concat(), "{} bytes", output.len());
+    let output = broker
+        .read_output(
+            attempt_id.tid,
+            attempt_id.attempt,
+            OutputStream::Stdout,
+            0,
+            1_000_000,
+        )
+        .await
+        .unwrap();
+    assert!(
+        output == [b"begin ", &middle[..], &finish.stdout].concat(),
+        "{} bytes",
+        output.len()
+    );
 }
 
 #[tokio::test]
 async fn a_full_disk_takes_no_new_database() {
-    let Some(disk) = SmallDisk::mount() else { return };
+    let Some(disk) = SmallDisk::mount() else {
+        return;
+    };
     let ballast = disk.fill();
     let path = disk.path().join("broker.db");
-    let error = Sqlite::open(&path).await.err().expect("there is no room for it");
+    let error = Sqlite::open(&path)
+        .await
+        .err()
+        .expect("there is no room for it");
     assert!(matches!(error, Error::Full { .. }), "{error:?}");
-    let left = fs::read_dir(disk.path()).unwrap().map(|entry| entry.unwrap());
-    let left: Vec<_> =
-        left.filter(|entry| entry.metadata().unwrap().len() > 0).map(|entry| entry.file_name()).collect();
+    let left = fs::read_dir(disk.path())
+        .unwrap()
+        .map(|entry| entry.unwrap());
+    let left: Vec<_> = left
+        .filter(|entry| entry.metadata().unwrap().len() > 0)
+        .map(|entry| entry.file_name())
+        .collect();
     assert_eq!(left, ["ballast"], "nothing half-made is left");
     fs::remove_file(ballast).unwrap();
-    submit(&open(&path).await, vec![spec("task")]).await.unwrap();
+    submit(&open(&path).await, vec![spec("task")])
+        .await
+        .unwrap();
 }
 
 /// A database that was copied here without the file beside it.
 #[tokio::test]
 async fn a_full_disk_is_named_when_a_database_is_opened() {
-    let Some(disk) = SmallDisk::mount() else { return };
+    let Some(disk) = SmallDisk::mount() else {
+        return;
+    };
     let path = disk.path().join("broker.db");
     drop(open(&path).await);
     fs::remove_file(disk.path().join("broker.db-bell")).unwrap();
     let _ballast = disk.fill();
-    let error = Sqlite::open(&path).await.err().expect("there is no room for the bell");
+    let error = Sqlite::open(&path)
+        .await
+        .err()
+        .expect("there is no room for the bell");
     assert!(matches!(error, Error::Full { .. }), "{error:?}");
 }
 
@@ -185,14 +267,21 @@ async fn a_disk_that_is_nearly_full_and_allocates_nothing_ahead_ends_nobody_by_a
 }
 
 async fn open_on_a_full_disk(kind: &str) {
-    let Some(disk) = SmallDisk::mount_with_small_blocks(kind) else { return };
+    let Some(disk) = SmallDisk::mount_with_small_blocks(kind) else {
+        return;
+    };
     let path = disk.path().join("broker.db");
     drop(open(&path).await);
     let mut refused = 0;
     for free in (0..100).step_by(4) {
         let ballast = disk.fill();
         let taken = fs::metadata(&ballast).unwrap().len();
-        fs::OpenOptions::new().write(true).open(&ballast).unwrap().set_len(taken - free * 1024).unwrap();
+        fs::OpenOptions::new()
+            .write(true)
+            .open(&ballast)
+            .unwrap()
+            .set_len(taken - free * 1024)
+            .unwrap();
         let mut other = Other::start("open", &path);
         other.hear().unwrap();
         other.go();

@@ -9,7 +9,7 @@ use std::{
 };
 
 use raddle_broker::{Error, Messages, Queries, sqlite::Sqlite};
-use raddle_core::Spec;
+use raddle_core::TaskSpec;
 
 use crate::support::*;
 
@@ -20,19 +20,32 @@ async fn refusal(path: &Path) -> Error {
         Ok(broker) => submit(&broker, vec![spec("task")]).await.map(drop),
         Err(error) => Err(error),
     };
-    assert!(fs::read(path).unwrap() == before, "the file is left as it is");
+    assert!(
+        fs::read(path).unwrap() == before,
+        "the file is left as it is"
+    );
     let error = outcome.expect_err("the file is refused");
-    assert!(error.to_string().contains(path.to_str().unwrap()), "the file is named: {error}");
+    assert!(
+        error.to_string().contains(path.to_str().unwrap()),
+        "the file is named: {error}"
+    );
     error
 }
 
 /// A database of ours with enough in it to be damaged, all of it in the file itself.
 async fn database(path: &Path) {
     let broker = open(path).await;
-    submit(&broker, (0..500).map(|n| spec(&format!("task-{n}"))).collect()).await.unwrap();
+    submit(
+        &broker,
+        (0..500).map(|n| spec(&format!("task-{n}"))).collect(),
+    )
+    .await
+    .unwrap();
     drop(broker);
     let sqlite = rusqlite::Connection::open(path).unwrap();
-    sqlite.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).unwrap();
+    sqlite
+        .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
+        .unwrap();
 }
 
 #[tokio::test]
@@ -40,7 +53,10 @@ async fn a_text_file_is_foreign() {
     let (_folder, path) = place();
     fs::write(&path, "dear diary, ".repeat(1000)).unwrap();
     let error = refusal(&path).await;
-    assert!(matches!(&error, Error::Foreign { path: named, .. } if *named == path), "{error:?}");
+    assert!(
+        matches!(&error, Error::Foreign { path: named, .. } if *named == path),
+        "{error:?}"
+    );
     assert!(files_beside(&path).is_empty(), "{:?}", files_beside(&path));
 }
 
@@ -56,7 +72,9 @@ async fn a_short_file_is_foreign() {
 async fn another_programs_database_is_foreign() {
     let (_folder, path) = place();
     let other = rusqlite::Connection::open(&path).unwrap();
-    other.execute_batch("CREATE TABLE diary (day TEXT); INSERT INTO diary VALUES ('monday');").unwrap();
+    other
+        .execute_batch("CREATE TABLE diary (day TEXT); INSERT INTO diary VALUES ('monday');")
+        .unwrap();
     drop(other);
     let error = refusal(&path).await;
     assert!(matches!(error, Error::Foreign { .. }), "{error:?}");
@@ -68,8 +86,14 @@ async fn a_folder_is_foreign() {
     let (folder, _) = place();
     let inside = folder.path().join("precious");
     fs::write(&inside, "x").unwrap();
-    let error = Sqlite::open(folder.path()).await.err().expect("a folder is refused");
-    assert!(matches!(&error, Error::Foreign { path, .. } if path == folder.path()), "{error:?}");
+    let error = Sqlite::open(folder.path())
+        .await
+        .err()
+        .expect("a folder is refused");
+    assert!(
+        matches!(&error, Error::Foreign { path, .. } if path == folder.path()),
+        "{error:?}"
+    );
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
 }
 
@@ -79,7 +103,9 @@ async fn refusal_of_format(format: u32) -> Error {
     database(&path).await;
     let sqlite = rusqlite::Connection::open(&path).unwrap();
     sqlite.pragma_update(None, "user_version", format).unwrap();
-    sqlite.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).unwrap();
+    sqlite
+        .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
+        .unwrap();
     drop(sqlite);
     refusal(&path).await
 }
@@ -89,7 +115,10 @@ async fn refuses_formats_that_it_does_not_know() {
     let error = refusal_of_format(99).await;
     assert!(matches!(error, Error::Newer { found: 99, .. }), "{error:?}");
     let error = refusal_of_format(1).await;
-    assert!(matches!(&error, Error::Foreign { found, .. } if found.contains("format 1")), "{error:?}");
+    assert!(
+        matches!(&error, Error::Foreign { found, .. } if found.contains("format 1")),
+        "{error:?}"
+    );
 }
 
 #[tokio::test]
@@ -99,7 +128,8 @@ async fn damaged_pages_are_corrupt() {
     let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
     // All but the header on the first page.
     let length = file.metadata().unwrap().len();
-    file.write_all_at(&vec![0xa5; usize::try_from(length).unwrap() - 100], 100).unwrap();
+    file.write_all_at(&vec![0xa5; usize::try_from(length).unwrap() - 100], 100)
+        .unwrap();
     let error = refusal(&path).await;
     assert!(matches!(error, Error::Corrupt { .. }), "{error:?}");
 }
@@ -109,7 +139,8 @@ async fn a_truncated_file_is_corrupt() {
     let (_folder, path) = place();
     database(&path).await;
     let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
-    file.set_len(file.metadata().unwrap().len() / 2 / 4096 * 4096).unwrap();
+    file.set_len(file.metadata().unwrap().len() / 2 / 4096 * 4096)
+        .unwrap();
     let error = refusal(&path).await;
     assert!(matches!(error, Error::Corrupt { .. }), "{error:?}");
 }
@@ -149,9 +180,14 @@ async fn odd_names_are_names() {
     let (folder, _) = place();
     for name in ["a?b#c%20d.db", "mit Leerzeichen & 'so'.db", "file:x"] {
         let path = folder.path().join(name);
-        submit(&open(&path).await, vec![spec("task")]).await.unwrap();
+        submit(&open(&path).await, vec![spec("task")])
+            .await
+            .unwrap();
         let again = open(&path).await;
-        again.put("jobs".parse().unwrap(), vec!["x".into()]).await.unwrap();
+        again
+            .put("jobs".parse().unwrap(), vec!["x".into()])
+            .await
+            .unwrap();
         assert_eq!(again.summary().await.unwrap().ready["default"], 1);
     }
 }
@@ -162,17 +198,39 @@ async fn odd_names_are_names() {
 async fn a_checkpoint_cut_short_is_no_damage() {
     let (folder, path) = place();
     let broker = open(&path).await;
-    let tids = submit(&broker, (0..500).map(|n| spec(&format!("task-{n}"))).collect()).await.unwrap();
+    let tids = submit(
+        &broker,
+        (0..500).map(|n| spec(&format!("task-{n}"))).collect(),
+    )
+    .await
+    .unwrap();
     let copy = folder.path().join("copy.db");
     fs::copy(&path, &copy).unwrap();
     fs::copy(with_suffix(&path, "-wal"), with_suffix(&copy, "-wal")).unwrap();
     let sqlite = rusqlite::Connection::open(&path).unwrap();
-    sqlite.query_row("PRAGMA wal_checkpoint(FULL)", [], |_| Ok(())).unwrap();
+    sqlite
+        .query_row("PRAGMA wal_checkpoint(FULL)", [], |_| Ok(()))
+        .unwrap();
     let mut first = vec![0; 4096];
-    fs::File::open(&path).unwrap().read_exact_at(&mut first, 0).unwrap();
-    fs::OpenOptions::new().write(true).open(&copy).unwrap().write_all_at(&first, 0).unwrap();
+    fs::File::open(&path)
+        .unwrap()
+        .read_exact_at(&mut first, 0)
+        .unwrap();
+    fs::OpenOptions::new()
+        .write(true)
+        .open(&copy)
+        .unwrap()
+        .write_all_at(&first, 0)
+        .unwrap();
     let copied = open(&copy).await;
-    assert_eq!(stored(&copied).await.into_iter().map(|(tid, _)| tid).collect::<Vec<_>>(), tids);
+    assert_eq!(
+        stored(&copied)
+            .await
+            .into_iter()
+            .map(|(tid, _)| tid)
+            .collect::<Vec<_>>(),
+        tids
+    );
 }
 
 /// A process that is killed while it makes the database leaves a draft, and the next begins anew.
@@ -180,7 +238,8 @@ async fn a_checkpoint_cut_short_is_no_damage() {
 async fn a_draft_left_behind_is_no_obstacle() {
     let (_folder, path) = place();
     let left = ["-new", "-new-wal", "-new-shm"].map(|suffix| with_suffix(&path, suffix));
-    left.iter().for_each(|left| fs::write(left, "SQLite format 3\0 and no more").unwrap());
+    left.iter()
+        .for_each(|left| fs::write(left, "SQLite format 3\0 and no more").unwrap());
     let broker = open(&path).await;
     submit(&broker, vec![spec("task")]).await.unwrap();
     assert_sound(&broker).await;
@@ -192,7 +251,9 @@ async fn a_draft_left_behind_is_no_obstacle() {
 async fn a_deleted_database_does_not_meet_its_old_log() {
     let (folder, path) = place();
     database(&path).await;
-    submit(&open(&path).await, vec![spec("after the checkpoint")]).await.unwrap();
+    submit(&open(&path).await, vec![spec("after the checkpoint")])
+        .await
+        .unwrap();
     let away = folder.path().join("away.db");
     fs::rename(&path, &away).unwrap();
     // The page says who has had the lock.
@@ -200,9 +261,14 @@ async fn a_deleted_database_does_not_meet_its_old_log() {
     let before = left();
     // An empty file in its place changes nothing.
     for in_its_place in [None, Some("")] {
-        in_its_place.iter().for_each(|content| fs::write(&path, content).unwrap());
+        in_its_place
+            .iter()
+            .for_each(|content| fs::write(&path, content).unwrap());
         let error = Sqlite::open(&path).await.err().expect("it is refused");
-        assert!(matches!(&error, Error::LogAlone { path: named } if *named == path), "{error:?}");
+        assert!(
+            matches!(&error, Error::LogAlone { path: named } if *named == path),
+            "{error:?}"
+        );
     }
     assert!(left() == before, "all is left as it is");
 
@@ -223,7 +289,12 @@ async fn a_link_to_nothing_is_refused() {
     let (folder, path) = place();
     std::os::unix::fs::symlink(folder.path().join("elsewhere.db"), &path).unwrap();
     let error = Sqlite::open(&path).await.err().expect("it is refused");
-    assert!(error.to_string().contains("a link to a file that is not there"), "{error}");
+    assert!(
+        error
+            .to_string()
+            .contains("a link to a file that is not there"),
+        "{error}"
+    );
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
 }
 
@@ -235,21 +306,37 @@ async fn what_is_no_file_is_refused_and_stays() {
     assert!(fifo.success());
     let kept = |path: &Path| fs::symlink_metadata(path).unwrap().file_type();
     let error = Sqlite::open(&path).await.err().expect("a FIFO is refused");
-    assert!(matches!(&error, Error::Foreign { found, .. } if found == "it is a FIFO"), "{error:?}");
+    assert!(
+        matches!(&error, Error::Foreign { found, .. } if found == "it is a FIFO"),
+        "{error:?}"
+    );
     assert!(kept(&path).is_fifo());
 
     let socket = folder.path().join("socket.db");
     let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
-    let error = Sqlite::open(&socket).await.err().expect("a socket is refused");
-    assert!(matches!(&error, Error::Foreign { found, .. } if found == "it is a socket"), "{error:?}");
+    let error = Sqlite::open(&socket)
+        .await
+        .err()
+        .expect("a socket is refused");
+    assert!(
+        matches!(&error, Error::Foreign { found, .. } if found == "it is a socket"),
+        "{error:?}"
+    );
     assert!(kept(&socket).is_socket());
 
     let link = folder.path().join("link.db");
     std::os::unix::fs::symlink(&path, &link).unwrap();
-    let error = Sqlite::open(&link).await.err().expect("a link to a FIFO is refused");
+    let error = Sqlite::open(&link)
+        .await
+        .err()
+        .expect("a link to a FIFO is refused");
     assert!(matches!(error, Error::Foreign { .. }), "{error:?}");
     assert!(kept(&link).is_symlink() && kept(&path).is_fifo());
-    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3, "nothing was made beside them");
+    assert_eq!(
+        fs::read_dir(folder.path()).unwrap().count(),
+        3,
+        "nothing was made beside them"
+    );
 }
 
 /// Whoever comes by the link and whoever comes by the name have to meet, and to find what the other left.
@@ -276,10 +363,15 @@ async fn a_link_leads_to_the_database() {
 async fn a_database_without_tables_is_refused() {
     let (_folder, path) = place();
     let sqlite = rusqlite::Connection::open(&path).unwrap();
-    sqlite.pragma_update(None, "application_id", 0x5244_444c).unwrap();
+    sqlite
+        .pragma_update(None, "application_id", 0x5244_444c)
+        .unwrap();
     drop(sqlite);
     let error = Sqlite::open(&path).await.err().expect("it is refused");
-    assert!(error.to_string().contains("a database without tables"), "{error}");
+    assert!(
+        error.to_string().contains("a database without tables"),
+        "{error}"
+    );
 }
 
 /// Somebody who reads for long must not hold up those who leave.
@@ -287,17 +379,30 @@ async fn a_database_without_tables_is_refused() {
 async fn leaving_does_not_wait_for_readers() {
     let (_folder, path) = place();
     let broker = open(&path).await;
-    let large = Spec { stdin: Some("x".repeat(2_000_000)), ..spec("large") };
+    let large = TaskSpec {
+        stdin: Some("x".repeat(2_000_000)),
+        ..spec("large")
+    };
     submit(&broker, vec![large]).await.unwrap();
     let reader = rusqlite::Connection::open(&path).unwrap();
-    reader.execute_batch("BEGIN; SELECT count(*) FROM tasks;").unwrap();
+    reader
+        .execute_batch("BEGIN; SELECT count(*) FROM tasks;")
+        .unwrap();
     submit(&broker, vec![spec("after")]).await.unwrap();
     let began = Instant::now();
-    tokio::task::spawn_blocking(move || drop(broker)).await.unwrap();
-    assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+    tokio::task::spawn_blocking(move || drop(broker))
+        .await
+        .unwrap();
+    assert!(
+        began.elapsed() < Duration::from_secs(3),
+        "{:?}",
+        began.elapsed()
+    );
 }
 
 fn files_beside(path: &Path) -> Vec<PathBuf> {
-    let all = fs::read_dir(path.parent().unwrap()).unwrap().map(|entry| entry.unwrap().path());
+    let all = fs::read_dir(path.parent().unwrap())
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
     all.filter(|found| found != path).collect()
 }

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use raddle_broker::{Leases, Queries, Started, Tasks};
+use raddle_broker::{AttemptStarted, Leases, Queries, Tasks};
 use rustix::process::Pid;
 
 use crate::support::*;
@@ -43,7 +43,12 @@ impl Other {
 
     /// Lets it go on.
     pub(crate) fn go(&mut self) {
-        self.child.stdin.as_mut().unwrap().write_all(b"go\n").unwrap();
+        self.child
+            .stdin
+            .as_mut()
+            .unwrap()
+            .write_all(b"go\n")
+            .unwrap();
     }
 
     pub(crate) fn pid(&self) -> Pid {
@@ -81,13 +86,21 @@ impl Drop for Other {
 
 /// Nanoseconds on a clock that all processes share.
 pub(crate) fn now() -> u64 {
-    u64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos()).unwrap()
+    u64::try_from(
+        SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap()
+            .as_nanos(),
+    )
+    .unwrap()
 }
 
 /// No test of its own: what the other process does.
 #[tokio::test]
 async fn other_process() {
-    let (Ok(part), Some(database)) = (env::var(PART), env::var_os(DATABASE)) else { return };
+    let (Ok(part), Some(database)) = (env::var(PART), env::var_os(DATABASE)) else {
+        return;
+    };
     // The harness has begun a line of its own.
     println!();
     let database = Path::new(&database);
@@ -107,7 +120,10 @@ fn say(words: &[String]) {
 }
 
 fn listen() {
-    std::io::stdin().lock().read_line(&mut String::new()).unwrap();
+    std::io::stdin()
+        .lock()
+        .read_line(&mut String::new())
+        .unwrap();
 }
 
 /// Opens the database when told to, and puts one task into it.
@@ -133,15 +149,29 @@ async fn submit_groups(database: &Path) {
 async fn claim_and_stay(database: &Path) {
     let broker = open(database).await;
     let owner = worker(&broker, Duration::from_millis(700)).await;
-    let fence = broker.claim(request(owner, SOON)).await.unwrap()[0].fence;
-    broker.started(vec![Started { fence, pid: Some(std::process::id()) }]).await.unwrap();
-    say(&["claimed".into(), owner.to_string(), fence.tid.to_string()]);
+    let attempt_id = broker.claim(request(owner, SOON)).await.unwrap()[0].attempt_id;
+    broker
+        .started(vec![AttemptStarted {
+            attempt_id,
+            pid: Some(std::process::id()),
+        }])
+        .await
+        .unwrap();
+    say(&[
+        "claimed".into(),
+        owner.to_string(),
+        attempt_id.tid.to_string(),
+    ]);
     std::future::pending::<()>().await;
 }
 
 /// Takes every lock on the database, and stays.
 fn hold(database: &Path) {
-    let bell = File::options().read(true).write(true).open(format!("{}-bell", database.display())).unwrap();
+    let bell = File::options()
+        .read(true)
+        .write(true)
+        .open(format!("{}-bell", database.display()))
+        .unwrap();
     rustix::fs::flock(&bell, rustix::fs::FlockOperation::LockExclusive).unwrap();
     let sqlite = rusqlite::Connection::open(database).unwrap();
     sqlite.busy_timeout(SOON).unwrap();
@@ -154,13 +184,23 @@ fn hold(database: &Path) {
 async fn claim_and_leave_a_child(database: &Path) {
     let broker = open(database).await;
     let owner = worker(&broker, TTL).await;
-    broker.tie(owner);
-    let fence = broker.claim(request(owner, SOON)).await.unwrap()[0].fence;
-    broker.started(vec![Started { fence, pid: Some(std::process::id()) }]).await.unwrap();
+    broker.acquire_liveness_lock(owner);
+    let attempt_id = broker.claim(request(owner, SOON)).await.unwrap()[0].attempt_id;
+    broker
+        .started(vec![AttemptStarted {
+            attempt_id,
+            pid: Some(std::process::id()),
+        }])
+        .await
+        .unwrap();
     let wait = "for n in $(seq 200); do test -e \"$0\" && exit; sleep 0.05; done";
     let mut child = Command::new("sh");
     // Not the pipe that the test reads to its end.
-    child.args(["-c", wait]).arg(database.with_extension("go")).stdin(Stdio::null()).stdout(Stdio::null());
+    child
+        .args(["-c", wait])
+        .arg(database.with_extension("go"))
+        .stdin(Stdio::null())
+        .stdout(Stdio::null());
     let mut child = child.spawn().unwrap();
     say(&["claimed".into(), owner.to_string()]);
     child.wait().unwrap();
@@ -173,6 +213,10 @@ async fn claim_what_comes(database: &Path) {
     loop {
         say(&["waiting".into()]);
         let claims = broker.claim(request(owner, SOON)).await.unwrap();
-        say(&["got".into(), claims[0].fence.tid.to_string(), now().to_string()]);
+        say(&[
+            "got".into(),
+            claims[0].attempt_id.tid.to_string(),
+            now().to_string(),
+        ]);
     }
 }

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use raddle_broker::{Fence, Output, Queries, Stream, Tasks, sqlite::Sqlite};
+use raddle_broker::{AttemptId, Output, OutputStream, Queries, Tasks, sqlite::Sqlite};
 use rustix::fs::OFlags;
 
 use crate::{helper::Other, support::*};
@@ -16,10 +16,10 @@ use crate::{helper::Other, support::*};
 /// Long enough for whatever is not held up to begin, also on a machine that is busy with all else.
 const WHILE: Duration = Duration::from_secs(2);
 
-async fn begun(broker: &Sqlite) -> Fence {
+async fn begun(broker: &Sqlite) -> AttemptId {
     submit(broker, vec![spec("task")]).await.unwrap();
     let owner = worker(broker, TTL).await;
-    broker.claim(request(owner, SOON)).await.unwrap()[0].fence
+    broker.claim(request(owner, SOON)).await.unwrap()[0].attempt_id
 }
 
 /// A submitter that is stopped in the middle of a commit holds the lock for as long as it likes.
@@ -27,32 +27,61 @@ async fn begun(broker: &Sqlite) -> Fence {
 async fn output_is_kept_while_somebody_holds_the_write_lock() {
     let (_folder, path) = place();
     let broker = open(&path).await;
-    let fence = begun(&broker).await;
+    let attempt_id = begun(&broker).await;
     let mut other = Other::start("hold", &path);
     assert_eq!(other.hear().unwrap(), ["held"]);
     let mut waits = Box::pin(submit(&broker, vec![spec("later")]));
-    assert!(tokio::time::timeout(WHILE, &mut waits).await.is_err(), "what has the database stands still");
+    assert!(
+        tokio::time::timeout(WHILE, &mut waits).await.is_err(),
+        "what has the database stands still"
+    );
     for piece in ["said ", "meanwhile"] {
-        let kept = tokio::time::timeout(SOON / 4, broker.append_output(fence, Stream::Stdout, piece.into())).await;
+        let kept = tokio::time::timeout(
+            SOON / 4,
+            broker.append_output(attempt_id, OutputStream::Stdout, piece.into()),
+        )
+        .await;
         kept.expect("it does not wait for the lock").unwrap();
     }
     other.kill();
     waits.await.unwrap();
-    assert_eq!(broker.read_output(fence.tid, fence.attempt, Stream::Stdout, 0, 100).await.unwrap(), b"said meanwhile");
+    assert_eq!(
+        broker
+            .read_output(
+                attempt_id.tid,
+                attempt_id.attempt,
+                OutputStream::Stdout,
+                0,
+                100
+            )
+            .await
+            .unwrap(),
+        b"said meanwhile"
+    );
 }
 
 /// Makes the file of a stream a pipe: whoever opens it to write stands still until somebody reads.
-fn obstruct(path: &Path, fence: Fence) -> PathBuf {
+fn obstruct(path: &Path, attempt_id: AttemptId) -> PathBuf {
     let out = path.with_file_name("broker.db-out");
     fs::create_dir(&out).unwrap();
-    let pipe = out.join(format!("{}.{}.err", fence.tid, fence.attempt));
-    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let pipe = out.join(format!("{}.{}.err", attempt_id.tid, attempt_id.attempt));
+    assert!(
+        Command::new("mkfifo")
+            .arg(&pipe)
+            .status()
+            .unwrap()
+            .success()
+    );
     pipe
 }
 
 /// Lets go on whoever stands still there, for as long as this is kept.
 fn clear(pipe: &Path) -> fs::File {
-    fs::File::options().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(pipe).unwrap()
+    fs::File::options()
+        .read(true)
+        .custom_flags(OFlags::NONBLOCK.bits() as i32)
+        .open(pipe)
+        .unwrap()
 }
 
 /// What was given up before its turn must not be written behind, or over, what has come since.
@@ -60,17 +89,39 @@ fn clear(pipe: &Path) -> fs::File {
 async fn output_is_written_in_turn_or_not_at_all() {
     let (_folder, path) = place();
     let broker = open(&path).await;
-    let fence = begun(&broker).await;
-    let pipe = obstruct(&path, fence);
+    let attempt_id = begun(&broker).await;
+    let pipe = obstruct(&path, attempt_id);
     let mut held_up = Vec::new();
-    for (stream, piece) in [(Stream::Stderr, "stands still"), (Stream::Stdout, "given up")] {
-        let kept = tokio::time::timeout(WHILE, broker.append_output(fence, stream, piece.into())).await;
+    for (stream, piece) in [
+        (OutputStream::Stderr, "stands still"),
+        (OutputStream::Stdout, "given up"),
+    ] {
+        let kept = tokio::time::timeout(
+            WHILE,
+            broker.append_output(attempt_id, stream, piece.into()),
+        )
+        .await;
         held_up.push(kept.is_err());
     }
     let reader = clear(&pipe);
-    broker.append_output(fence, Stream::Stdout, b"kept".to_vec()).await.unwrap();
+    broker
+        .append_output(attempt_id, OutputStream::Stdout, b"kept".to_vec())
+        .await
+        .unwrap();
     assert_eq!(held_up, [true, true]);
-    assert_eq!(broker.read_output(fence.tid, fence.attempt, Stream::Stdout, 0, 100).await.unwrap(), b"kept");
+    assert_eq!(
+        broker
+            .read_output(
+                attempt_id.tid,
+                attempt_id.attempt,
+                OutputStream::Stdout,
+                0,
+                100
+            )
+            .await
+            .unwrap(),
+        b"kept"
+    );
     drop(reader);
 }
 
@@ -79,20 +130,39 @@ async fn output_is_written_in_turn_or_not_at_all() {
 async fn output_that_waits_for_its_turn_takes_no_thread() {
     let (_folder, path) = place();
     let broker = open(&path).await;
-    let fence = begun(&broker).await;
-    let pipe = obstruct(&path, fence);
-    let held_up = broker.append_output(fence, Stream::Stderr, b"stands still".to_vec());
+    let attempt_id = begun(&broker).await;
+    let pipe = obstruct(&path, attempt_id);
+    let held_up = broker.append_output(attempt_id, OutputStream::Stderr, b"stands still".to_vec());
     assert!(tokio::time::timeout(WHILE, held_up).await.is_err());
     let threads = || fs::read_dir("/proc/self/task").unwrap().count();
     let before = threads();
     for _ in 0..20 {
-        let waits = broker.append_output(fence, Stream::Stdout, b"given up".to_vec());
-        assert!(tokio::time::timeout(Duration::from_millis(10), waits).await.is_err());
+        let waits = broker.append_output(attempt_id, OutputStream::Stdout, b"given up".to_vec());
+        assert!(
+            tokio::time::timeout(Duration::from_millis(10), waits)
+                .await
+                .is_err()
+        );
     }
     let after = threads();
     let reader = clear(&pipe);
-    broker.append_output(fence, Stream::Stdout, b"kept".to_vec()).await.unwrap();
-    assert_eq!(broker.read_output(fence.tid, fence.attempt, Stream::Stdout, 0, 100).await.unwrap(), b"kept");
+    broker
+        .append_output(attempt_id, OutputStream::Stdout, b"kept".to_vec())
+        .await
+        .unwrap();
+    assert_eq!(
+        broker
+            .read_output(
+                attempt_id.tid,
+                attempt_id.attempt,
+                OutputStream::Stdout,
+                0,
+                100
+            )
+            .await
+            .unwrap(),
+        b"kept"
+    );
     assert!(after < before + 10, "{before} threads have become {after}");
     drop(reader);
 }

@@ -6,8 +6,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use raddle_broker::{Fence, Log, Queries, Tasks, Verdict};
-use raddle_core::{EventKind, State, Tid};
+use raddle_broker::{AttemptId, CompletionOutcome, Log, Queries, Tasks};
+use raddle_core::{TaskEventKind, TaskState, Tid};
 
 use crate::{
     helper::{GROUP, Other, now},
@@ -20,15 +20,29 @@ async fn two_processes_make_one_database() {
     for round in 0..20 {
         let path = folder.path().join(format!("round-{round}/broker.db"));
         let mut others = [Other::start("open", &path), Other::start("open", &path)];
-        others.iter_mut().for_each(|other| assert_eq!(other.hear().unwrap(), ["here"]));
+        others
+            .iter_mut()
+            .for_each(|other| assert_eq!(other.hear().unwrap(), ["here"]));
         others.iter_mut().for_each(Other::go);
-        let told: BTreeSet<Tid> = others.iter_mut().map(|other| other.hear().unwrap()[1].parse().unwrap()).collect();
-        let there: BTreeSet<Tid> = stored(&open(&path).await).await.into_iter().map(|(tid, _)| tid).collect();
+        let told: BTreeSet<Tid> = others
+            .iter_mut()
+            .map(|other| other.hear().unwrap()[1].parse().unwrap())
+            .collect();
+        let there: BTreeSet<Tid> = stored(&open(&path).await)
+            .await
+            .into_iter()
+            .map(|(tid, _)| tid)
+            .collect();
         assert_eq!(there, told);
         assert_eq!(there.len(), 2, "round {round}");
         let drafts = fs::read_dir(path.parent().unwrap()).unwrap();
         let drafts: Vec<_> = drafts.map(|found| found.unwrap().file_name()).collect();
-        assert!(drafts.iter().all(|name| !name.to_string_lossy().contains("-new")), "{drafts:?}");
+        assert!(
+            drafts
+                .iter()
+                .all(|name| !name.to_string_lossy().contains("-new")),
+            "{drafts:?}"
+        );
     }
 }
 
@@ -57,10 +71,18 @@ async fn handles_of_one_process_make_one_database() {
         let mut opening = tokio::task::JoinSet::new();
         for _ in 0..4 {
             let path = path.clone();
-            opening.spawn(async move { submit(&open(&path).await, vec![spec("task")]).await.unwrap() });
+            opening.spawn(async move {
+                submit(&open(&path).await, vec![spec("task")])
+                    .await
+                    .unwrap()
+            });
         }
         let told: BTreeSet<Tid> = opening.join_all().await.into_iter().flatten().collect();
-        let there: BTreeSet<Tid> = stored(&open(&path).await).await.into_iter().map(|(tid, _)| tid).collect();
+        let there: BTreeSet<Tid> = stored(&open(&path).await)
+            .await
+            .into_iter()
+            .map(|(tid, _)| tid)
+            .collect();
         assert_eq!((there.len(), &there), (4, &told));
     }
 }
@@ -83,12 +105,21 @@ async fn a_killed_submitter_leaves_whole_groups() {
     let broker = open(&path).await;
     let there = stored(&broker).await;
     let ids: BTreeSet<Tid> = there.iter().map(|(tid, _)| *tid).collect();
-    assert!(accepted.is_subset(&ids), "{} accepted tasks are lost", accepted.difference(&ids).count());
+    assert!(
+        accepted.is_subset(&ids),
+        "{} accepted tasks are lost",
+        accepted.difference(&ids).count()
+    );
     let mut groups: BTreeMap<&str, usize> = BTreeMap::new();
-    there.iter().for_each(|(_, name)| *groups.entry(name).or_default() += 1);
+    there
+        .iter()
+        .for_each(|(_, name)| *groups.entry(name).or_default() += 1);
     assert!(groups.values().all(|size| *size == GROUP), "{groups:?}");
     assert!(groups.len() >= 15);
-    assert_eq!(broker.summary().await.unwrap().ready["default"], ids.len() as u64);
+    assert_eq!(
+        broker.summary().await.unwrap().ready["default"],
+        ids.len() as u64
+    );
     assert_sound(&broker).await;
 }
 
@@ -100,29 +131,70 @@ async fn a_killed_worker_loses_its_task_once() {
     let tid = submit(&broker, vec![spec("task")]).await.unwrap()[0];
     let mut other = Other::start("claim", &path);
     let claimed = other.hear().unwrap();
-    assert_eq!((claimed[0].as_str(), &claimed[2]), ("claimed", &tid.to_string()));
+    assert_eq!(
+        (claimed[0].as_str(), &claimed[2]),
+        ("claimed", &tid.to_string())
+    );
     let owner: Tid = claimed[1].parse().unwrap();
     other.kill();
     let killed = Instant::now();
-    assert_eq!(broker.task(tid).await.unwrap().unwrap().state, State::Running, "its lease still holds");
+    assert_eq!(
+        broker.task(tid).await.unwrap().unwrap().state,
+        TaskState::Running,
+        "its lease still holds"
+    );
     let taken = until("taking back", async || {
         let (a, b) = tokio::join!(broker.reclaim(), second.reclaim());
         Some([a.unwrap(), b.unwrap()].concat()).filter(|taken| !taken.is_empty())
     })
     .await;
-    assert!(killed.elapsed() < Duration::from_secs(5), "{:?}", killed.elapsed());
+    assert!(
+        killed.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        killed.elapsed()
+    );
     assert_eq!(taken.len(), 1);
-    let lost = Fence { tid, attempt: 1, owner };
-    assert_eq!(taken[0].fence, lost);
+    let lost = AttemptId {
+        tid,
+        attempt: 1,
+        owner,
+    };
+    assert_eq!(taken[0].attempt_id, lost);
     let next = worker(&second, TTL).await;
-    let fence = second.claim(request(next, SOON)).await.unwrap()[0].fence;
-    assert_eq!(fence, Fence { tid, attempt: 2, owner: next });
-    assert_eq!(broker.finish(vec![success(lost)]).await.unwrap(), [Verdict::Stale]);
-    assert_eq!(broker.finish(vec![success(fence)]).await.unwrap(), [Verdict::Done(State::Completed)]);
-    let events = broker.events(Some(0), Some(tid), 100, Duration::ZERO).await.unwrap();
+    let attempt_id = second.claim(request(next, SOON)).await.unwrap()[0].attempt_id;
+    assert_eq!(
+        attempt_id,
+        AttemptId {
+            tid,
+            attempt: 2,
+            owner: next
+        }
+    );
+    assert_eq!(
+        broker.finish(vec![success(lost)]).await.unwrap(),
+        [CompletionOutcome::Stale]
+    );
+    assert_eq!(
+        broker.finish(vec![success(attempt_id)]).await.unwrap(),
+        [CompletionOutcome::Done(TaskState::Completed)]
+    );
+    let events = broker
+        .events(Some(0), Some(tid), 100, Duration::ZERO)
+        .await
+        .unwrap();
     let count = |kind| events.iter().filter(|event| event.event == kind).count();
-    assert_eq!((count(EventKind::Reclaimed), count(EventKind::StaleWrite), count(EventKind::Completed)), (1, 1, 1));
-    assert_eq!(broker.task(owner).await.unwrap().unwrap().state, State::Failed);
+    assert_eq!(
+        (
+            count(TaskEventKind::Reclaimed),
+            count(TaskEventKind::StaleWrite),
+            count(TaskEventKind::Completed)
+        ),
+        (1, 1, 1)
+    );
+    assert_eq!(
+        broker.task(owner).await.unwrap().unwrap().state,
+        TaskState::Failed
+    );
 }
 
 /// Best of a few rounds: a busy machine may be slow once, a lost wake-up is slow every time.
@@ -139,7 +211,9 @@ async fn a_submission_wakes_a_claim_in_another_process() {
         let submitted = now();
         let got = other.hear().unwrap();
         assert_eq!((got[0].as_str(), &got[1]), ("got", &tid.to_string()));
-        took.push(Duration::from_nanos(got[2].parse::<u64>().unwrap().saturating_sub(submitted)));
+        took.push(Duration::from_nanos(
+            got[2].parse::<u64>().unwrap().saturating_sub(submitted),
+        ));
     }
     let best = took.iter().min().unwrap();
     assert!(*best < Duration::from_millis(200), "{took:?}");
@@ -157,7 +231,11 @@ async fn a_killed_writer_leaves_no_lock() {
         other.kill();
         let began = Instant::now();
         submit(&broker, vec![spec("mine")]).await.unwrap();
-        assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+        assert!(
+            began.elapsed() < Duration::from_secs(3),
+            "{:?}",
+            began.elapsed()
+        );
     }
     assert_sound(&broker).await;
 }

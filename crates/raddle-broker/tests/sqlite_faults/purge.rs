@@ -2,26 +2,46 @@
 
 use std::{collections::HashSet, fs, path::Path};
 
-use raddle_broker::{ClaimRequest, Fence, Log, Queries, Stream, Tasks, sqlite::Sqlite};
-use raddle_core::{Span, Spec, Tid};
+use raddle_broker::{AttemptId, ClaimRequest, Log, OutputStream, Queries, Tasks, sqlite::Sqlite};
+use raddle_core::{HumanDuration, TaskSpec, Tid};
 
 use crate::support::*;
 
 /// Runs tasks of this kind to their end.
-async fn run(broker: &Sqlite, owner: Tid, kind: Spec, tasks: usize) -> HashSet<Tid> {
+async fn run(broker: &Sqlite, owner: Tid, kind: TaskSpec, tasks: usize) -> HashSet<Tid> {
     let tids = submit(broker, vec![kind; tasks]).await.unwrap();
     let mut left = tids.len();
     while left > 0 {
-        let claims = broker.claim(ClaimRequest { max: 500, ..request(owner, SOON) }).await.unwrap();
+        let claims = broker
+            .claim(ClaimRequest {
+                max: 500,
+                ..request(owner, SOON)
+            })
+            .await
+            .unwrap();
         left -= claims.len();
-        broker.finish(claims.iter().map(|claim| success(claim.fence)).collect()).await.unwrap();
+        broker
+            .finish(
+                claims
+                    .iter()
+                    .map(|claim| success(claim.attempt_id))
+                    .collect(),
+            )
+            .await
+            .unwrap();
     }
     tids.into_iter().collect()
 }
 
 async fn events_of(broker: &Sqlite, tids: &HashSet<Tid>) -> usize {
-    let events = broker.events(Some(0), None, u32::MAX, std::time::Duration::ZERO).await.unwrap();
-    events.iter().filter(|event| tids.contains(&event.tid)).count()
+    let events = broker
+        .events(Some(0), None, u32::MAX, std::time::Duration::ZERO)
+        .await
+        .unwrap();
+    events
+        .iter()
+        .filter(|event| tids.contains(&event.tid))
+        .count()
 }
 
 /// However many tasks are kept that are older, and by however many processes.
@@ -31,7 +51,10 @@ async fn events_go_with_their_tasks() {
     let broker = open(&path).await;
     let owner = worker(&broker, TTL).await;
     let kept = run(&broker, owner, spec("kept"), 2500).await;
-    let brief = Spec { result_ttl: Some(Span::default()), ..spec("brief") };
+    let brief = TaskSpec {
+        result_ttl: Some(HumanDuration::default()),
+        ..spec("brief")
+    };
     let gone = run(&broker, owner, brief, 1500).await;
     let of_kept = events_of(&broker, &kept).await;
     let mut purged = 0;
@@ -45,17 +68,24 @@ async fn events_go_with_their_tasks() {
 
 fn remembered(path: &Path, key: &str) -> i64 {
     let db = rusqlite::Connection::open(path).unwrap();
-    db.query_row("SELECT value FROM meta WHERE key = ?1", [key], |row| row.get(0)).unwrap()
+    db.query_row("SELECT value FROM meta WHERE key = ?1", [key], |row| {
+        row.get(0)
+    })
+    .unwrap()
 }
 
 /// When the first of all records expires.
 fn soonest(path: &Path) -> i64 {
     let db = rusqlite::Connection::open(path).unwrap();
-    db.query_row("SELECT min(expires_at) FROM done", [], |row| row.get(0)).unwrap()
+    db.query_row("SELECT min(expires_at) FROM done", [], |row| row.get(0))
+        .unwrap()
 }
 
 fn alter(path: &Path, sql: &str) {
-    rusqlite::Connection::open(path).unwrap().execute_batch(sql).unwrap();
+    rusqlite::Connection::open(path)
+        .unwrap()
+        .execute_batch(sql)
+        .unwrap();
 }
 
 /// Looking at all that is kept would hold up everybody else, once a minute and for each worker.
@@ -69,11 +99,27 @@ async fn nobody_looks_before_the_next_record_expires() {
     alter(&path, "UPDATE done SET expires_at = 1");
     assert_eq!(broker.purge().await.unwrap(), 0);
     // One that expires sooner than any before is found all the same, and the others with it.
-    run(&broker, owner, Spec { result_ttl: Some(Span::default()), ..spec("brief") }, 1).await;
+    run(
+        &broker,
+        owner,
+        TaskSpec {
+            result_ttl: Some(HumanDuration::default()),
+            ..spec("brief")
+        },
+        1,
+    )
+    .await;
     assert_eq!(open(&path).await.purge().await.unwrap(), 4);
     assert_eq!(broker.purge().await.unwrap(), 0);
-    assert_eq!(remembered(&path, "next_expiry"), i64::MAX, "nothing is left that could expire");
-    let later = Spec { result_ttl: Some(Span::secs(3600)), ..spec("later") };
+    assert_eq!(
+        remembered(&path, "next_expiry"),
+        i64::MAX,
+        "nothing is left that could expire"
+    );
+    let later = TaskSpec {
+        result_ttl: Some(HumanDuration::secs(3600)),
+        ..spec("later")
+    };
     for kind in [spec("latest"), later.clone(), spec("latest"), later] {
         run(&broker, owner, kind, 1).await;
     }
@@ -90,10 +136,16 @@ async fn what_expires_together_goes_in_one_round() {
     let (_folder, path) = place();
     let broker = open(&path).await;
     let owner = worker(&broker, TTL).await;
-    let later = Spec { result_ttl: Some(Span::secs(3600)), ..spec("later") };
+    let later = TaskSpec {
+        result_ttl: Some(HumanDuration::secs(3600)),
+        ..spec("later")
+    };
     submit(&broker, vec![later]).await.unwrap();
-    let oldest = broker.claim(request(owner, SOON)).await.unwrap()[0].fence;
-    let brief = Spec { result_ttl: Some(Span::default()), ..spec("brief") };
+    let oldest = broker.claim(request(owner, SOON)).await.unwrap()[0].attempt_id;
+    let brief = TaskSpec {
+        result_ttl: Some(HumanDuration::default()),
+        ..spec("brief")
+    };
     for (kind, tasks) in [(brief.clone(), 1500), (spec("kept"), 10), (brief, 1500)] {
         run(&broker, owner, kind, tasks).await;
     }
@@ -136,7 +188,10 @@ async fn what_has_expired_behind_many_that_are_kept_goes_at_once() {
     let broker = open(&path).await;
     let owner = worker(&broker, TTL).await;
     keep(&path, 120_000);
-    let brief = Spec { result_ttl: Some(Span::default()), ..spec("brief") };
+    let brief = TaskSpec {
+        result_ttl: Some(HumanDuration::default()),
+        ..spec("brief")
+    };
     run(&broker, owner, brief, 1).await;
     assert_eq!(broker.purge().await.unwrap(), 1);
     assert_eq!(remembered(&path, "swept_done"), 0, "the round is over");
@@ -148,11 +203,17 @@ async fn files_go_with_their_records() {
     let (_folder, path) = place();
     let broker = open(&path).await;
     let owner = worker(&broker, TTL).await;
-    let brief = Spec { result_ttl: Some(Span::default()), ..spec("brief") };
+    let brief = TaskSpec {
+        result_ttl: Some(HumanDuration::default()),
+        ..spec("brief")
+    };
     let tid = submit(&broker, vec![brief]).await.unwrap()[0];
-    let fence: Fence = broker.claim(request(owner, SOON)).await.unwrap()[0].fence;
-    broker.append_output(fence, Stream::Stdout, b"live".to_vec()).await.unwrap();
-    broker.finish(vec![success(fence)]).await.unwrap();
+    let attempt_id: AttemptId = broker.claim(request(owner, SOON)).await.unwrap()[0].attempt_id;
+    broker
+        .append_output(attempt_id, OutputStream::Stdout, b"live".to_vec())
+        .await
+        .unwrap();
+    broker.finish(vec![success(attempt_id)]).await.unwrap();
     let folder = Path::new(&format!("{}-out", path.display())).to_owned();
     assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
     assert_eq!(broker.purge().await.unwrap(), 1);

@@ -5,8 +5,8 @@ use std::{
     time::Duration,
 };
 
-use raddle_broker::{Finish, Queries, Submit, TaskFilter, Tasks, conformance, sqlite::Sqlite};
-use raddle_core::{Exit, Spec, Tid};
+use raddle_broker::{Completion, NewTask, Queries, TaskFilter, Tasks, conformance, sqlite::Sqlite};
+use raddle_core::{ExitStatus, TaskSpec, Tid};
 
 pub(crate) use crate::common::{SOON, TTL, request, until};
 
@@ -21,28 +21,42 @@ pub(crate) async fn open(path: &Path) -> Sqlite {
     Sqlite::open(path).await.unwrap()
 }
 
-pub(crate) fn spec(name: &str) -> Spec {
-    Spec { name: Some(name.into()), ..Spec::command(["true"]) }
+pub(crate) fn spec(name: &str) -> TaskSpec {
+    TaskSpec {
+        name: Some(name.into()),
+        ..TaskSpec::command(["true"])
+    }
 }
 
-pub(crate) async fn submit(broker: &Sqlite, specs: Vec<Spec>) -> raddle_broker::Result<Vec<Tid>> {
-    let stored = broker.submit(specs.into_iter().map(Submit::new).collect()).await?;
+pub(crate) async fn submit(
+    broker: &Sqlite,
+    specs: Vec<TaskSpec>,
+) -> raddle_broker::Result<Vec<Tid>> {
+    let stored = broker
+        .submit(specs.into_iter().map(NewTask::new).collect())
+        .await?;
     Ok(stored.into_iter().map(|stored| stored.tid()).collect())
 }
 
 pub(crate) async fn worker(broker: &Sqlite, ttl: Duration) -> Tid {
-    broker.register(conformance::info("worker"), ttl).await.unwrap()
+    broker
+        .register(conformance::info("worker"), ttl)
+        .await
+        .unwrap()
 }
 
-pub(crate) fn success(fence: raddle_broker::Fence) -> Finish {
-    conformance::finish(fence, Exit::Code { code: 0 })
+pub(crate) fn success(attempt_id: raddle_broker::AttemptId) -> Completion {
+    conformance::finish(attempt_id, ExitStatus::Code { code: 0 })
 }
 
 /// All tasks, the oldest first.
 pub(crate) async fn stored(broker: &Sqlite) -> Vec<(Tid, String)> {
     let mut tasks = broker.tasks(TaskFilter::default()).await.unwrap();
     tasks.reverse();
-    tasks.into_iter().map(|task| (task.tid, task.spec.display_name().to_string())).collect()
+    tasks
+        .into_iter()
+        .map(|task| (task.tid, task.spec.display_name().to_string()))
+        .collect()
 }
 
 /// The database itself has nothing to complain about.

@@ -1,7 +1,7 @@
 //! `raddle batch`.
 
 use clap::{Args, Subcommand};
-use raddle_core::Span;
+use raddle_core::HumanDuration;
 
 use super::LAST;
 
@@ -31,7 +31,7 @@ pub(crate) enum BatchCommand {
         batch: BatchArg,
         /// How long to wait at most
         #[arg(long, value_name = "TIME")]
-        timeout: Option<Span>,
+        timeout: Option<HumanDuration>,
     },
     /// Submit those tasks of a batch again that failed, timed out or were killed, and print the new ids
     #[command(after_help = "Example:
@@ -48,7 +48,7 @@ pub(crate) enum BatchCommand {
         batch: BatchArg,
         /// How long to wait until all of them have ended
         #[arg(long, value_name = "TIME", default_value = "10")]
-        timeout: Span,
+        timeout: HumanDuration,
     },
     /// Delete the records of the finished tasks of a batch
     #[command(after_help = "Example:

@@ -8,7 +8,7 @@ use raddle_pool::credentials::issue::SubjectName;
 /// Make certificates for development, and show what is in them.
 #[derive(Debug, Subcommand)]
 pub(crate) enum CertCommand {
-    /// Make a CA: ca-cert.pem, which everybody may have, and ca-key.pem, which nobody else may
+    /// Make a CA: ca-cert.pem, which is public, and ca-key.pem, which is secret
     Ca(CaArgs),
     /// Issue a certificate for a worker or a caller, with its key
     Issue(IssueArgs),
@@ -30,16 +30,16 @@ pub(crate) enum CertCommand {
 It is for development, and for as many machines as you look after yourself: it revokes nothing, and
 its key is not encrypted.")]
 pub(crate) struct CaArgs {
-    /// The folder to write to; it is made if there is none
+    /// The directory to write to; created if it does not exist
     #[arg(short, long, value_name = "DIR")]
     pub(crate) out: PathBuf,
-    /// What it is called, for people
+    /// The display name of the CA
     #[arg(long, value_name = "NAME", default_value = "raddle development CA", value_parser = common_name)]
     pub(crate) name: String,
     /// How long it is valid
     #[arg(long, value_name = "DAYS", default_value_t = 1825, value_parser = clap::value_parser!(u32).range(1..=36500))]
     pub(crate) days: u32,
-    /// Replace the CA that is there: nothing that it has issued is accepted then
+    /// Replace an existing CA: certificates that it has issued are no longer accepted
     #[arg(long)]
     pub(crate) force: bool,
 }
@@ -55,22 +55,22 @@ It is good to serve and to call with; with --caller, only to call: whoever has i
 worker. The files are called after the first name. What is there already stays, unless --force is
 given.")]
 pub(crate) struct IssueArgs {
-    /// Whom it is for: host names, addresses, and at most one SPIFFE id
+    /// The names in the certificate: host names, addresses, and at most one SPIFFE id
     #[arg(value_name = "NAME", required = true)]
     pub(crate) names: Vec<SubjectName>,
-    /// The folder of the CA
+    /// The directory of the CA
     #[arg(long, value_name = "DIR")]
     pub(crate) ca: PathBuf,
-    /// The folder to write to; else that of the CA
+    /// The directory to write to [default: that of the CA]
     #[arg(short, long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
-    /// For who only calls: nobody can serve with it
+    /// Issue a client certificate, which cannot be used to serve
     #[arg(long)]
     pub(crate) caller: bool,
-    /// How long it is valid, at most as long as the CA
+    /// How long it is valid; at most as long as the CA
     #[arg(long, value_name = "DAYS", default_value_t = 90, value_parser = clap::value_parser!(u32).range(1..=36500))]
     pub(crate) days: u32,
-    /// Replace the files that are there
+    /// Replace existing files
     #[arg(long)]
     pub(crate) force: bool,
 }
@@ -78,5 +78,9 @@ pub(crate) struct IssueArgs {
 /// As long as the standard has it.
 fn common_name(text: &str) -> Result<String, &'static str> {
     let is_one = (1..=64).contains(&text.chars().count()) && !text.contains(char::is_control);
-    if is_one { Ok(text.to_owned()) } else { Err("a name has 1 to 64 characters, and no others than printable ones") }
+    if is_one {
+        Ok(text.to_owned())
+    } else {
+        Err("a name has 1 to 64 characters, and no others than printable ones")
+    }
 }

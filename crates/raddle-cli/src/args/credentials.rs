@@ -9,7 +9,7 @@ use raddle_pool::credentials::PeerName;
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Credentials")]
 pub(crate) struct CredentialsArgs {
-    /// The CA that others are trusted by, a PEM file. With it, all is over TLS
+    /// The CA to verify peers with, a PEM file. Enables TLS
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     pub(crate) credentials_ca: Option<PathBuf>,
     /// Our certificate, a PEM file. Certificate, key and CA are read again when they change
@@ -18,11 +18,11 @@ pub(crate) struct CredentialsArgs {
     /// Its key, a PEM file
     #[arg(long, value_name = "FILE", requires = "credentials_cert", value_hint = clap::ValueHint::FilePath)]
     pub(crate) credentials_key: Option<PathBuf>,
-    /// Callers need no certificate: only workers prove who they are
+    /// Use one-way TLS: callers need no certificate
     #[arg(long, requires = "credentials_ca")]
     pub(crate) no_mutual: bool,
-    /// What a worker that is called may be named: a host, an address or a URI, as spiffe://prod/*; else it is the host of
-    /// its address. Can be given several times
+    /// The name to expect in a worker's certificate: a host, an address or a URI, such as spiffe://prod/*
+    /// [default: the host of its address]. Can be repeated
     #[arg(long, value_name = "NAME", requires = "credentials_ca")]
     pub(crate) expect: Vec<PeerName>,
 }

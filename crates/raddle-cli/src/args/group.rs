@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use raddle_core::Span;
+use raddle_core::HumanDuration;
 use raddle_web::Address;
 
 use super::{LogArgs, absolute};
@@ -23,24 +23,24 @@ Ctrl-C lets processes finish what they run, for as long as execution_timeout say
 second one, that is cancelled and goes back to its queue; after shutdown_timeout, or at the third
 one, they are killed.")]
 pub(crate) struct UpArgs {
-    /// The file; else raddle.toml in this or a parent folder
+    /// The file [default: raddle.toml in this or a parent directory]
     #[arg(short, long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     pub(crate) file: Option<PathBuf>,
-    /// A folder of handlers for the processes
-    #[arg(long, value_name = "FOLDER", value_parser = absolute(), value_hint = clap::ValueHint::DirPath)]
+    /// A directory of handlers for the processes
+    #[arg(long, value_name = "DIR", value_parser = absolute(), value_hint = clap::ValueHint::DirPath)]
     pub(crate) handlers: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) log: LogArgs,
-    /// A name for lists and process titles. Managers of different names keep the same groups side by side
+    /// A name for lists and process titles. Managers with different names run the same groups side by side
     #[arg(long, default_value = "group")]
     pub(crate) name: String,
-    /// Go to the background, and print the id. The log is .raddle/worker-<tid>.log
+    /// Run in the background and print the id. The log is .raddle/worker-<tid>.log
     #[arg(short, long)]
     pub(crate) detach: bool,
-    /// Show metrics to Prometheus at this address, as 127.0.0.1:9464
+    /// Serve Prometheus metrics at this address, such as 127.0.0.1:9464
     #[arg(long, value_name = "ADDR")]
     pub(crate) metrics_addr: Option<Address>,
-    /// Let other machines look at the metrics, too: nothing is encrypted
+    /// Allow an address beyond loopback: metrics are not encrypted
     #[arg(long, requires = "metrics_addr")]
     pub(crate) metrics_public: bool,
 }
@@ -54,7 +54,7 @@ pub(crate) struct UpArgs {
 Processes finish what they run, and what takes too long goes back to its queue, as at a SIGTERM to
 the manager. It waits for as long as the file says that this may take.")]
 pub(crate) struct DownArgs {
-    /// The file; else raddle.toml in this or a parent folder
+    /// The file [default: raddle.toml in this or a parent directory]
     #[arg(short, long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     pub(crate) file: Option<PathBuf>,
     /// Only those of this name
@@ -65,7 +65,7 @@ pub(crate) struct DownArgs {
     pub(crate) kill: bool,
     /// How long to wait until they are gone
     #[arg(long, value_name = "TIME")]
-    pub(crate) timeout: Option<Span>,
+    pub(crate) timeout: Option<HumanDuration>,
 }
 
 /// List and change groups.
@@ -75,7 +75,7 @@ pub(crate) enum GroupCommand {
     #[command(after_help = "Example:
   raddle group list --json | jq -r '.[] | select(.on | not) | .slug'")]
     List,
-    /// Turn a worker off: what comes for it waits
+    /// Turn a worker off: its events wait
     #[command(after_help = "Example:
   raddle group off mail                  what runs may end; it stays off after a restart, too")]
     #[command(visible_alias = "stop")]
@@ -85,11 +85,11 @@ pub(crate) enum GroupCommand {
   raddle group on mail")]
     #[command(visible_alias = "start")]
     On(SlugArgs),
-    /// Say how many processes there are of the worker's group
+    /// Set the number of processes of the worker's group
     #[command(after_help = "Example:
   raddle group scale mail 5              until the next 'raddle group scale', also after a restart")]
     Scale(ScaleArgs),
-    /// Forget a worker that no manager has any more
+    /// Forget a worker that no manager runs any more
     #[command(after_help = "Example:
   raddle group forget mail               it gets no more events; tasks that wait for it stay in its queue
 

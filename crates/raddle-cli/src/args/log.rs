@@ -9,7 +9,7 @@ use super::spec::one_of;
 /// How those write their log that go on for long.
 #[derive(Clone, Copy, Debug, Default, Args, Serialize, Deserialize)]
 pub(crate) struct LogArgs {
-    /// How to write the log: for people, or as JSON, a line each
+    /// The format of the log: text, or JSON lines
     #[arg(long, value_name = "FORMAT", env = "RADDLE_LOG_FORMAT", default_value = "text", value_parser = one_of::<Format>(["text", "json"]))]
     pub(crate) log_format: Format,
 }

@@ -4,21 +4,21 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use raddle_core::{
-    Span,
-    manager::{self, Ceiling},
+    HumanDuration,
+    manager::{self, ResourceLimits},
     tid::TidArg,
 };
 
 use super::{LogArgs, MetricsArgs};
 
-/// Have tasks spawned on request.
+/// Run managers, which spawn tasks on request.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ManagerCommand {
     /// Start a manager in the background, and print its id
     Start(Box<ManagerArgs>),
-    /// Be a manager in the foreground, as for systemd with Type=notify
+    /// Run a manager in the foreground, for systemd with Type=notify
     Serve(Box<ManagerArgs>),
-    /// Let managers finish what they have spawned, and end
+    /// Stop managers when the tasks that they have spawned are finished
     Stop(ManagerStopArgs),
     /// List the managers that are alive
     #[command(after_help = "Example:
@@ -50,29 +50,34 @@ What a manager has spawned lives on when it is killed, and the next one goes on 
 SIGTERM or Ctrl-C lets it finish, a second one makes it give that back, a third one kills. A prime
 that stops has the managers stop that it has spawned.")]
 pub(crate) struct ManagerArgs {
-    /// What sort of manager: it is asked in worker.TYPE.requests, and the prime in raddle.spawn.requests
+    /// The type: the manager reads worker.TYPE.requests, the root manager reads raddle.spawn.requests
     #[arg(long = "type", value_name = "TYPE", default_value = manager::PRIME, value_parser = manager::parse_type)]
     pub(crate) kind: String,
-    /// The file that lists what it may spawn; the prime may also spawn what is spelled out
+    /// The registry of tasks that it may spawn; the root manager also takes full specs
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     pub(crate) registry: Option<PathBuf>,
-    /// It lists nothing: the prime that spawns it has no registry either
+    /// Run without a registry, like the root manager that spawns this one
     #[arg(long, hide = true, conflicts_with = "registry")]
     pub(crate) no_registry: bool,
-    /// What no task of it is above: memory_mb, cpu_percent, max_fds, max_procs, timeout, and max_tasks at a time
-    #[arg(long, value_name = "LIMITS", default_value = "", hide_default_value = true)]
-    pub(crate) limits: Ceiling,
-    /// The task that it belongs to; else the one that starts it
+    /// Upper limits for its tasks: memory_mb, cpu_percent, max_fds, max_procs, timeout; and max_tasks at a time
+    #[arg(
+        long,
+        value_name = "LIMITS",
+        default_value = "",
+        hide_default_value = true
+    )]
+    pub(crate) limits: ResourceLimits,
+    /// Its parent task [default: the task that starts it]
     #[arg(long, value_name = "TID")]
     pub(crate) parent: Option<TidArg>,
-    /// How many processes to keep ready for what is asked next
+    /// How many processes to keep ready for the next requests
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(0..=1000))]
     pub(crate) warm_pool: u32,
     #[command(flatten)]
     pub(crate) metrics: MetricsArgs,
     #[command(flatten)]
     pub(crate) log: LogArgs,
-    /// A name for lists and process titles; else worker-TYPE
+    /// A name for lists and process titles [default: worker-TYPE]
     #[arg(long)]
     pub(crate) name: Option<String>,
 }
@@ -84,7 +89,7 @@ pub(crate) struct ManagerArgs {
   raddle manager stop unix --timeout 5m
   raddle manager stop --all --kill       what they have spawned goes back to its queue")]
 pub(crate) struct ManagerStopArgs {
-    /// The managers' types or ids, or their last ten digits; else the prime
+    /// The managers' types or ids, or their last ten digits [default: the root manager]
     #[arg(value_name = "TYPE|TID")]
     pub(crate) which: Vec<String>,
     /// All managers
@@ -95,5 +100,5 @@ pub(crate) struct ManagerStopArgs {
     pub(crate) kill: bool,
     /// How long to wait until they are gone
     #[arg(long, value_name = "TIME", default_value = "30")]
-    pub(crate) timeout: Span,
+    pub(crate) timeout: HumanDuration,
 }

@@ -10,7 +10,7 @@ use super::LogArgs;
 /// Show metrics.
 #[derive(Debug, Subcommand)]
 pub(crate) enum MetricsCommand {
-    /// Show what waits in a broker to Prometheus, in the foreground
+    /// Serve metrics of a broker to Prometheus, in the foreground
     #[command(visible_alias = "start")]
     Serve(ServeArgs),
 }
@@ -27,7 +27,7 @@ pub(crate) struct ServeArgs {
     /// Where to listen
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9464")]
     pub(crate) metrics_addr: Address,
-    /// Let other machines look, too: nothing is encrypted
+    /// Allow an address beyond loopback: metrics are not encrypted
     #[arg(long)]
     pub(crate) metrics_public: bool,
     #[command(flatten)]
@@ -37,13 +37,13 @@ pub(crate) struct ServeArgs {
 /// Where to show metrics, if anywhere.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct MetricsArgs {
-    /// Show metrics to Prometheus at this address, as 127.0.0.1:9464
+    /// Serve Prometheus metrics at this address, such as 127.0.0.1:9464
     #[arg(long, value_name = "ADDR")]
     pub(crate) metrics_addr: Option<Address>,
-    /// Let other machines look at the metrics, too: nothing is encrypted
+    /// Allow an address beyond loopback: metrics are not encrypted
     #[arg(long, requires = "metrics_addr")]
     pub(crate) metrics_public: bool,
-    /// Send a span for each attempt to the collector there, as http://127.0.0.1:4318
+    /// Send a span for each attempt to this OTLP collector, such as http://127.0.0.1:4318
     #[arg(long, value_name = "URL", value_parser = endpoint)]
     pub(crate) otlp_endpoint: Option<String>,
 }

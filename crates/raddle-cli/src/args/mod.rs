@@ -1,4 +1,4 @@
-//! What can be asked for on the command line. Types only: what is done about it stands in `commands`.
+//! The command line. Types only: `commands` has the behaviour.
 
 mod batch;
 #[cfg(feature = "tls")]
@@ -6,7 +6,7 @@ mod cert;
 #[cfg(feature = "pool")]
 mod credentials;
 #[cfg(feature = "pool")]
-mod finding;
+mod discovery;
 mod group;
 mod log;
 mod manager;
@@ -31,16 +31,16 @@ use clap::{
     builder::{PathBufValueParser, Resettable, TypedValueParser},
     error::ErrorKind,
 };
-use raddle_core::Span;
+use raddle_core::HumanDuration;
 
 #[cfg(feature = "tls")]
 pub(crate) use cert::*;
 pub(crate) use {
-    batch::*, group::*, log::*, manager::*, metrics::*, queue::*, schedule::*, select::*, spawner::*, spec::*,
-    submit::*, task::*, worker::*,
+    batch::*, group::*, log::*, manager::*, metrics::*, queue::*, schedule::*, select::*,
+    spawner::*, spec::*, submit::*, task::*, worker::*,
 };
 #[cfg(feature = "pool")]
-pub(crate) use {credentials::*, finding::*, pool::*, serve::*};
+pub(crate) use {credentials::*, discovery::*, pool::*, serve::*};
 
 /// Runs tasks in processes of their own, keeps them apart and loses none.
 #[derive(Debug, Parser)]
@@ -66,9 +66,9 @@ pub(crate) struct Cli {
 /// Flags that every command takes.
 #[derive(Debug, Default, Args)]
 pub(crate) struct Global {
-    /// Where the work is kept: sqlite:PATH; redis://HOST:PORT, rediss://… (encrypted), redis+sentinel://HOST:PORT/MASTER or
-    /// redis+unix:PATH; unix:PATH, where a worker serves; or mem:// for this process alone. Else what raddle.toml in this or a parent
-    /// folder says, else .raddle/ here
+    /// The broker: sqlite:PATH; redis://HOST:PORT, rediss://… (encrypted), redis+sentinel://HOST:PORT/MASTER or
+    /// redis+unix:PATH; unix:PATH of a broker socket; or mem:// for this process alone [default: raddle.toml in this or a parent
+    /// directory, otherwise .raddle/ here]
     // A URL may hold a password, so that help does not show what the variable says.
     #[arg(
         long,
@@ -85,8 +85,14 @@ pub(crate) struct Global {
     /// Log more to stderr; twice for debug, and RADDLE_LOG=FILTER for more still
     #[arg(short, long, global = true, action = clap::ArgAction::Count, help_heading = "Global options")]
     pub(crate) verbose: u8,
-    /// Say nothing but data and errors
-    #[arg(short, long, global = true, conflicts_with = "verbose", help_heading = "Global options")]
+    /// Print only data and errors
+    #[arg(
+        short,
+        long,
+        global = true,
+        conflicts_with = "verbose",
+        help_heading = "Global options"
+    )]
     pub(crate) quiet: bool,
 }
 
@@ -101,13 +107,13 @@ pub(crate) enum Command {
     Result(ResultArgs),
     /// Show what a task has written so far
     Logs(LogsArgs),
-    /// Show how many tasks and workers there are
+    /// Show tasks and workers, counted by state
     #[command(after_help = "Examples:
   raddle status
   raddle status --watch                  again whenever something happens, until the work is done
   raddle status --json | jq .tasks.failed")]
     Status {
-        /// Show it again whenever something happens, until no task is left
+        /// Update until no task is left
         #[arg(short, long)]
         watch: bool,
     },
@@ -121,7 +127,7 @@ pub(crate) enum Command {
         #[arg(value_name = "TID")]
         tid: TaskArg,
     },
-    /// List tasks, and tell them what to do
+    /// List and control tasks
     #[command(subcommand)]
     Task(TaskCommand),
     /// Count, wait for, retry and stop tasks that were submitted together
@@ -133,20 +139,20 @@ pub(crate) enum Command {
     /// Start, list and stop workers
     #[command(subcommand)]
     Worker(WorkerCommand),
-    /// Have tasks submitted again and again: every so often, or at the times of a cron expression
+    /// Submit tasks on a schedule: at an interval, or by cron expression
     #[command(subcommand)]
     Schedule(ScheduleCommand),
-    /// Keep the groups of a raddle.toml up: processes that host workers, replaced when they end or hang
+    /// Run the groups of a raddle.toml: supervised processes that are replaced when they end or hang
     Up(Box<UpArgs>),
-    /// Stop the managers that keep the groups of a raddle.toml up
+    /// Stop the managers that run the groups of a raddle.toml
     Down(DownArgs),
-    /// List groups, turn their workers off and on, and say how many there are of each
+    /// List groups, turn their workers off and on, and scale them
     #[command(subcommand)]
     Group(GroupCommand),
     /// Keep one-shot workers ahead of demand
     #[command(subcommand)]
     Spawner(SpawnerCommand),
-    /// Have tasks spawned on request: the prime, and managers of registries
+    /// Run managers, which spawn tasks on request
     #[command(subcommand)]
     Manager(ManagerCommand),
     /// Serve routines to pools; show, ask and stop the workers of pools
@@ -160,19 +166,19 @@ pub(crate) enum Command {
     /// Show metrics
     #[command(subcommand)]
     Metrics(MetricsCommand),
-    /// Take back what belongs to workers that are gone
+    /// Reclaim the tasks of workers that are gone
     #[command(after_help = "Example:
   raddle requeue-orphans                 what had begun counts one loss, and runs again
 
 Workers do this by themselves. It is for when none is left: a worker counts as gone when its lease
 of 3 s has run out; on SQLite, mostly as soon as its processes are.")]
     RequeueOrphans,
-    /// Look for what is wrong here, and say how to mend it
+    /// Diagnose the project, and say how to fix what is wrong
     #[command(after_help = "Example:
   raddle doctor                          exits with 1 if something is wrong that could lose work
   raddle doctor -f /etc/raddle/raddle.toml")]
     Doctor {
-        /// The file whose groups are compared with compose files and units; else raddle.toml in this or a parent folder
+        /// The file whose groups are compared with compose files and units [default: raddle.toml in this or a parent directory]
         #[arg(short, long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
         file: Option<std::path::PathBuf>,
     },
@@ -203,7 +209,7 @@ pub(crate) struct ResultArgs {
     pub(crate) wait: bool,
     /// How long to wait at most
     #[arg(long, value_name = "TIME", requires = "wait")]
-    pub(crate) timeout: Option<Span>,
+    pub(crate) timeout: Option<HumanDuration>,
 }
 
 /// Show what a task has written so far.
@@ -216,16 +222,16 @@ pub(crate) struct LogsArgs {
     /// The task's id, or its last ten digits; 'last' is the newest
     #[arg(value_name = "TID")]
     pub(crate) tid: TaskArg,
-    /// Go on as more is written, until the task is finished
+    /// Follow the output until the task is finished
     #[arg(short, long)]
     pub(crate) follow: bool,
     /// Only this attempt, counted from 1
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), conflicts_with = "follow")]
     pub(crate) attempt: Option<u32>,
-    /// Only what it wrote to standard output
+    /// Only standard output
     #[arg(long, conflicts_with = "stderr")]
     pub(crate) stdout: bool,
-    /// Only what it wrote to standard error; it goes to our standard output
+    /// Only standard error, printed to standard output
     #[arg(long)]
     pub(crate) stderr: bool,
 }
@@ -245,7 +251,7 @@ pub(crate) struct WaitArgs {
     pub(crate) batch: Option<String>,
     /// How long to wait at most
     #[arg(long, value_name = "TIME")]
-    pub(crate) timeout: Option<Span>,
+    pub(crate) timeout: Option<HumanDuration>,
 }
 
 /// The command line of this process. A variable that is set to nothing counts as unset.
@@ -257,7 +263,11 @@ pub(crate) fn parse() -> Result<Cli, clap::Error> {
             return Err(Cli::command().error(ErrorKind::MissingRequiredArgument, reason));
         }
         let is_spawner = std::env::var_os("WARM_POOL").is_some_and(|value| !is_blank(&value));
-        let words = if is_spawner { ["spawner", "run"] } else { ["worker", "start"] };
+        let words = if is_spawner {
+            ["spawner", "run"]
+        } else {
+            ["worker", "start"]
+        };
         cli.command = parse_words(["raddle"].into_iter().chain(words).map(OsString::from))?.command;
     }
     Ok(cli)
@@ -265,15 +275,29 @@ pub(crate) fn parse() -> Result<Cli, clap::Error> {
 
 fn parse_words(words: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
     let has_empty = std::env::vars_os().any(|(_, value)| is_blank(&value));
-    let command = if has_empty { without_empty_variables(Cli::command()) } else { Cli::command() };
+    let command = if has_empty {
+        without_empty_variables(Cli::command())
+    } else {
+        Cli::command()
+    };
     let mut matches = command.try_get_matches_from(words)?;
     Cli::from_arg_matches_mut(&mut matches)
 }
 
 fn without_empty_variables(command: clap::Command) -> clap::Command {
-    let is_empty = |arg: &clap::Arg| arg.get_env().and_then(std::env::var_os).is_some_and(|value| is_blank(&value));
+    let is_empty = |arg: &clap::Arg| {
+        arg.get_env()
+            .and_then(std::env::var_os)
+            .is_some_and(|value| is_blank(&value))
+    };
     command
-        .mut_args(|arg| if is_empty(&arg) { arg.env(Resettable::Reset) } else { arg })
+        .mut_args(|arg| {
+            if is_empty(&arg) {
+                arg.env(Resettable::Reset)
+            } else {
+                arg
+            }
+        })
         .mut_subcommands(without_empty_variables)
 }
 

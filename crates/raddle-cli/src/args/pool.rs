@@ -3,15 +3,15 @@
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use raddle_core::{Span, span::ParseSpanError};
-use raddle_pool::worker::Patience;
+use raddle_core::{HumanDuration, duration::ParseDurationError};
+use raddle_pool::worker::StopMode;
 
 use super::{FindArgs, PoolServeArgs};
 
 /// Serve routines to pools; show, ask and stop the workers of pools.
 #[derive(Debug, Subcommand)]
 pub(crate) enum PoolCommand {
-    /// Keep workers for the pools of others, which call the routines of this program
+    /// Run pool workers, which take calls of this program's routines
     #[command(visible_alias = "start")]
     Serve(Box<PoolServeArgs>),
     /// List the pools of this user on this machine
@@ -21,9 +21,9 @@ pub(crate) enum PoolCommand {
     /// List the workers of pools, and what they are doing
     #[command(visible_alias = "show")]
     Workers(PoolWorkersArgs),
-    /// Ask workers whether they are there, and show how long it takes
+    /// Ping workers, and show the round-trip time
     Ping(PingArgs),
-    /// Stop workers, and say what became of their calls
+    /// Stop workers, and report the outcome of their calls
     Stop(PoolStopArgs),
 }
 
@@ -38,7 +38,7 @@ pub(crate) enum PoolCommand {
 
 Each is asked, and has a second to answer. One that does not is listed all the same.")]
 pub(crate) struct PoolWorkersArgs {
-    /// Only those of this pool, the worker with this uid, or whoever serves at this address
+    /// Only workers of this pool, with this uid, or at this address
     #[arg(value_name = "POOL|UID|ADDRESS")]
     pub(crate) target: Option<String>,
     #[command(flatten)]
@@ -64,7 +64,7 @@ pub(crate) struct PingArgs {
     pub(crate) count: u32,
     /// How long to pause before asking again
     #[arg(short, long, value_name = "TIME", default_value = "1")]
-    pub(crate) interval: Span,
+    pub(crate) interval: HumanDuration,
     #[command(flatten)]
     pub(crate) find: FindArgs,
 }
@@ -84,19 +84,29 @@ pub(crate) struct PoolStopArgs {
     /// A pool, the uid of a worker, or an address. With --discovery, all that are found if nothing is named
     #[arg(value_name = "POOL|UID|ADDRESS", required_unless_present = "discovery")]
     pub(crate) target: Option<String>,
-    /// How long calls in flight may take before they are cancelled; 0: no time, -1: as long as they do
+    /// How long calls in flight may take before they are cancelled; 0: cancel at once, -1: wait
     #[arg(long, value_name = "TIME", default_value = "0", allow_negative_numbers = true, value_parser = patience)]
-    pub(crate) timeout: Patience,
+    pub(crate) timeout: StopMode,
     #[command(flatten)]
     pub(crate) find: FindArgs,
 }
 
 /// As workers understand it: less than nothing is no bound.
-fn patience(text: &str) -> Result<Patience, ParseSpanError> {
-    if text.trim().parse::<f64>().is_ok_and(|seconds| seconds < 0.0) {
-        return Ok(Patience::Endless);
+fn patience(text: &str) -> Result<StopMode, ParseDurationError> {
+    if text
+        .trim()
+        .parse::<f64>()
+        .is_ok_and(|seconds| seconds < 0.0)
+    {
+        return Ok(StopMode::Endless);
     }
-    text.parse().map(|Span(time)| if time == Duration::ZERO { Patience::None } else { Patience::For(time) })
+    text.parse().map(|HumanDuration(time)| {
+        if time == Duration::ZERO {
+            StopMode::None
+        } else {
+            StopMode::For(time)
+        }
+    })
 }
 
 #[cfg(test)]
@@ -105,10 +115,13 @@ mod tests {
 
     #[test]
     fn patience_is_none_some_or_endless() {
-        assert_eq!(patience("0"), Ok(Patience::None));
-        assert_eq!(patience("1.5"), Ok(Patience::For(Duration::from_millis(1500))));
-        assert_eq!(patience("2m"), Ok(Patience::For(Duration::from_secs(120))));
-        assert_eq!(patience("-1"), Ok(Patience::Endless));
+        assert_eq!(patience("0"), Ok(StopMode::None));
+        assert_eq!(
+            patience("1.5"),
+            Ok(StopMode::For(Duration::from_millis(1500)))
+        );
+        assert_eq!(patience("2m"), Ok(StopMode::For(Duration::from_secs(120))));
+        assert_eq!(patience("-1"), Ok(StopMode::Endless));
         for wrong in ["", "soon", "nan"] {
             assert!(patience(wrong).is_err(), "{wrong}");
         }

@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use raddle_core::{Span, queue_name::QueueArg};
+use raddle_core::{HumanDuration, queue_name::QueueArg};
 
 /// Read and write queues.
 #[derive(Debug, Subcommand)]
 pub(crate) enum QueueCommand {
-    /// Take messages out of a queue and print them, the oldest first
+    /// Take messages from a queue and print them, the oldest first
     #[command(after_help = "Examples:
   raddle queue read jobs                 one message
   raddle queue read jobs --all
@@ -20,7 +20,7 @@ pub(crate) enum QueueCommand {
         amount: Amount,
         /// How long to wait for the first
         #[arg(long, value_name = "TIME")]
-        wait: Option<Span>,
+        wait: Option<HumanDuration>,
     },
     /// Print messages without taking them
     #[command(after_help = "Examples:
@@ -103,15 +103,15 @@ pub(crate) enum QueueCommand {
     Watch {
         /// The queue
         queue: QueueArg,
-        /// Pass over what is there already
+        /// Skip messages that are already there
         #[arg(long)]
         new: bool,
-        /// Leave after so many messages
+        /// Exit after this many messages
         #[arg(long, value_name = "N")]
         limit: Option<u64>,
-        /// Leave after so long
+        /// Exit after this time
         #[arg(long, value_name = "TIME")]
-        timeout: Option<Span>,
+        timeout: Option<HumanDuration>,
     },
     /// Write a message to every queue with such a name that holds something, and print which
     #[command(after_help = "Examples:

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use jiff::Timestamp;
 use raddle_core::{
-    Span,
-    schedule::{Cron, Missed},
+    HumanDuration,
+    schedule::{Cron, MissedPolicy},
 };
 
 use super::{
@@ -14,7 +14,7 @@ use super::{
     spec::{moment, one_of},
 };
 
-/// Have tasks submitted again and again.
+/// Submit tasks on a schedule.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ScheduleCommand {
     /// Add a schedule, which submits a task whenever it is due
@@ -84,28 +84,28 @@ pub(crate) struct ScheduleAddArgs {
     /// What it is called: letters, digits, or . _ -
     #[arg(value_name = "NAME", required_unless_present = "file")]
     pub(crate) schedule: Option<String>,
-    /// It is due so often (30s, 5m, 1h30m), for the first time after that
+    /// The interval (30s, 5m, 1h30m); first due after one interval
     #[arg(long, value_name = "TIME", required_unless_present_any = ["cron", "file"])]
-    pub(crate) every: Option<Span>,
-    /// It is due at these times, as '0 3 * * 1-5', or @hourly, @daily, @weekly, @monthly, @yearly
+    pub(crate) every: Option<HumanDuration>,
+    /// A cron expression, such as '0 3 * * 1-5', or @hourly, @daily, @weekly, @monthly, @yearly
     #[arg(long, value_name = "EXPRESSION", conflicts_with = "every")]
     pub(crate) cron: Option<Cron>,
-    /// The time zone of those, as Europe/Berlin; else UTC
+    /// The time zone of the expression, such as Europe/Berlin [default: UTC]
     #[arg(long, value_name = "ZONE", requires = "cron")]
     pub(crate) timezone: Option<String>,
-    /// Nothing is due before this, as 2026-11-30T08:00:00Z
+    /// The earliest due time, such as 2026-11-30T08:00:00Z
     #[arg(long, value_name = "WHEN", value_parser = moment)]
     pub(crate) start: Option<Timestamp>,
-    /// What becomes of due times that nobody was there for: none is made up for, one task stands for them, or each has its own
-    #[arg(long, value_name = "WHAT", default_value = "one", value_parser = one_of::<Missed>(["skip", "one", "all"]))]
-    pub(crate) missed: Missed,
-    /// Let each task begin up to so much later, by chance
+    /// What happens to missed due times: skip them, submit one task for all, or one for each
+    #[arg(long, value_name = "WHAT", default_value = "one", value_parser = one_of::<MissedPolicy>(["skip", "one", "all"]))]
+    pub(crate) missed: MissedPolicy,
+    /// Delay each task by a random time up to this
     #[arg(long, value_name = "TIME")]
-    pub(crate) jitter: Option<Span>,
+    pub(crate) jitter: Option<HumanDuration>,
     /// Add it paused
     #[arg(long)]
     pub(crate) paused: bool,
-    /// Put it in the place of another of its name
+    /// Replace the schedule of that name
     #[arg(long)]
     pub(crate) replace: bool,
     /// Read the schedule from a file, JSON or TOML by its name

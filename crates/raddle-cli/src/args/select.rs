@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use clap::Args;
 use raddle_core::{
-    State,
+    TaskState,
     tid::{ParseTidError, TidArg},
 };
 
@@ -37,7 +37,7 @@ pub(crate) struct SelectArgs {
 pub(crate) struct FilterArgs {
     /// Only those in one of these states
     #[arg(long, value_name = "STATES", value_delimiter = ',')]
-    pub(crate) status: Vec<State>,
+    pub(crate) status: Vec<TaskState>,
     /// Only those that failed, timed out or were killed
     #[arg(long, conflicts_with = "status")]
     pub(crate) failed: bool,
@@ -55,7 +55,13 @@ pub(crate) struct FilterArgs {
 impl FilterArgs {
     /// Whether it says anything.
     pub(crate) fn is_empty(&self) -> bool {
-        let Self { status, failed, name, queue, batch } = self;
+        let Self {
+            status,
+            failed,
+            name,
+            queue,
+            batch,
+        } = self;
         status.is_empty() && !failed && name.is_none() && queue.is_none() && batch.is_none()
     }
 }

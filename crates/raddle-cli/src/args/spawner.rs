@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use raddle_core::{CapSet, Span, spec::Isolation};
+use raddle_core::{CapSet, HumanDuration, spec::Isolation};
 use raddle_fabric::{
-    spawner::{Config, Launch, WarmPool},
+    spawner::{Config, LauncherKind, WarmPool},
     worker::minimum,
 };
 
@@ -35,10 +35,10 @@ memory_mb, cpus, pids, tmp_mb, gpus, networks, seccomp; and what a cluster is as
 template, start_within, grace. Flags and environment win over the file. A first SIGTERM or Ctrl-C
 lets the workers finish what they run, a second one makes them give that back, a third one kills.")]
 pub(crate) struct SpawnerArgs {
-    /// A file that says what to keep
+    /// The configuration file, spawner.toml
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     pub(crate) config: Option<PathBuf>,
-    /// How many idle workers to keep, or 'auto': as many as it takes
+    /// How many idle workers to keep, or 'auto': sized by demand
     #[arg(long, value_name = "N|auto", env = "WARM_POOL")]
     pub(crate) warm_pool: Option<WarmPool>,
     /// What the workers offer to tasks that require it
@@ -47,43 +47,43 @@ pub(crate) struct SpawnerArgs {
     /// The queues they serve
     #[arg(long, value_name = "Q,R", value_delimiter = ',', value_parser = trimmed)]
     pub(crate) queues: Option<Vec<String>>,
-    /// How many workers there may be at a time; else four for each core
+    /// The maximum number of workers at a time [default: four for each core]
     #[arg(long, value_name = "N")]
     pub(crate) max_parallel: Option<u32>,
-    /// The same as --max-parallel; of two bounds the lower counts
+    /// The same as --max-parallel; the lower bound counts
     #[arg(long, value_name = "N")]
     pub(crate) max_workers: Option<u32>,
-    /// The longest pause between two looks, in milliseconds; else 1000. Arrivals do not wait for it
+    /// The longest pause between two checks, in milliseconds [default: 1000]. Arrivals do not wait for it
     #[arg(long, value_name = "MS")]
     pub(crate) poll_ms: Option<u64>,
-    /// After how long without a task the workers leave; else 10m
+    /// Idle time after which workers exit [default: 10m]
     #[arg(long, value_name = "TIME", env = "WORKER_IDLE_EXIT")]
-    pub(crate) idle_timeout: Option<Span>,
-    /// After how long a worker takes no task any more, and leaves
+    pub(crate) idle_timeout: Option<HumanDuration>,
+    /// Age after which a worker takes no new task and exits
     #[arg(long, value_name = "TIME", env = "WORKER_MAX_UPTIME")]
-    pub(crate) max_uptime: Option<Span>,
-    /// With --warm-pool auto, the share of tasks that are to find an idle worker; else 0.99
+    pub(crate) max_uptime: Option<HumanDuration>,
+    /// With --warm-pool auto, the share of tasks that find an idle worker [default: 0.99]
     #[arg(long, value_name = "SHARE")]
     pub(crate) hit_target: Option<f64>,
     /// How workers are started: 'process', 'docker' for containers, or 'kubernetes' for pods
     #[arg(long, value_name = "HOW")]
-    pub(crate) launcher: Option<Launch>,
+    pub(crate) launcher: Option<LauncherKind>,
     /// The image of workers in containers, whose entrypoint is this program
     #[arg(long, value_name = "IMAGE")]
     pub(crate) worker_image: Option<String>,
-    /// Keep every task at least so far apart, whatever its own isolation: 'process', 'sandbox' or 'docker'
+    /// The weakest isolation to accept: tasks that ask for less run with 'process', 'sandbox' or 'docker'
     #[arg(long, value_name = "HOW", env = "WORKER_MIN_ISOLATION", value_parser = minimum)]
     pub(crate) min_isolation: Option<Isolation>,
-    /// Have the workers run tasks with the isolation 'docker', each in a container of this image
+    /// Run tasks with the isolation 'docker', each in a container of this image
     #[arg(long, value_name = "IMAGE", env = "WORKER_TASK_IMAGE")]
     pub(crate) task_image: Option<String>,
-    /// A folder of handlers for the workers
-    #[arg(long, value_name = "FOLDER", value_parser = absolute(), value_hint = clap::ValueHint::DirPath)]
+    /// A directory of handlers for the workers
+    #[arg(long, value_name = "DIR", value_parser = absolute(), value_hint = clap::ValueHint::DirPath)]
     pub(crate) handlers: Option<PathBuf>,
-    /// Of the handlers there are, only these
+    /// Use only these handlers
     #[arg(long, value_name = "A,B", env = "WORKER_PLUGINS", value_delimiter = ',', value_parser = trimmed)]
     pub(crate) plugins: Option<Vec<String>>,
-    /// Where to serve the broker to the workers; else beside the database, or among temporary files
+    /// The socket that serves the broker to the workers [default: beside the database, or in the temporary directory]
     #[arg(long, value_name = "PATH", value_parser = absolute(), value_hint = clap::ValueHint::FilePath)]
     pub(crate) serve: Option<PathBuf>,
     #[command(flatten)]

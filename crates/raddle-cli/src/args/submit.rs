@@ -25,12 +25,12 @@ pub(crate) struct RunArgs {
     /// Submit it and print its id, without waiting
     #[arg(long)]
     pub(crate) no_wait: bool,
-    /// Leave it to a worker, with the environment of that
+    /// Leave it to a worker, with the worker's environment
     #[arg(long)]
     pub(crate) no_inline: bool,
     #[command(flatten)]
     pub(crate) items: ItemArgs,
-    /// How many run at the same time; else one for each core
+    /// How many run at the same time [default: the number of cores]
     #[arg(short, long, value_name = "N", requires = "items", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) jobs: Option<u32>,
     /// The program and its arguments
@@ -58,10 +58,10 @@ pub(crate) struct ItemArgs {
 /// What to run instead of a program.
 #[derive(Debug, Default, Args)]
 pub(crate) struct TargetArgs {
-    /// Call this routine, with CMD as its arguments: each is JSON, or else text
+    /// Call this routine, with CMD as its arguments: each is JSON, otherwise text
     #[arg(long, value_name = "NAME")]
     pub(crate) routine: Option<String>,
-    /// Give CMD to this handler, or to the first that fits if it is 'any': each word is JSON, or else text
+    /// Give CMD to this handler, or to the first that fits if it is 'any': each word is JSON, otherwise text
     #[arg(long, value_name = "NAME", conflicts_with = "routine")]
     pub(crate) handler: Option<String>,
 }
@@ -83,7 +83,7 @@ all or none. They are a batch, which 'raddle batch' counts, waits for and stops:
 With --chain no ids are printed: what is chained is no task before the task that chains it is
 completed, in the same step. If that fails or is lost, it never is one.")]
 pub(crate) struct SubmitArgs {
-    /// In a task: submit when this attempt of it succeeds, and not at all if it does not
+    /// In a task: submit only when this attempt succeeds
     #[arg(long)]
     pub(crate) chain: bool,
     /// Read the spec from a file, JSON or TOML by its name; - is JSON from standard input
@@ -111,7 +111,10 @@ pub(crate) struct Numbers(Vec<RangeInclusive<u64>>);
 impl Numbers {
     /// How many there are.
     pub(crate) fn len(&self) -> u64 {
-        self.0.iter().map(|range| (range.end() - range.start()).saturating_add(1)).fold(0, u64::saturating_add)
+        self.0
+            .iter()
+            .map(|range| (range.end() - range.start()).saturating_add(1))
+            .fold(0, u64::saturating_add)
     }
 
     /// All of them.
@@ -130,11 +133,19 @@ impl FromStr for Numbers {
             None => number(part).map(|only| only..=only),
             Some((first, last)) => {
                 let range = number(first)?..=number(last)?;
-                if range.is_empty() { Err("the first number of a range must not be above its last") } else { Ok(range) }
+                if range.is_empty() {
+                    Err("the first number of a range must not be above its last")
+                } else {
+                    Ok(range)
+                }
             }
         });
         let numbers = Self(ranges.collect::<Result<_, _>>()?);
-        if numbers.len() > MOST { Err("is more than 10,000,000 tasks: submit them in parts") } else { Ok(numbers) }
+        if numbers.len() > MOST {
+            Err("is more than 10,000,000 tasks: submit them in parts")
+        } else {
+            Ok(numbers)
+        }
     }
 }
 

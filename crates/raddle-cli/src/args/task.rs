@@ -1,11 +1,11 @@
 //! `raddle task`.
 
 use clap::{Args, Subcommand};
-use raddle_core::Span;
+use raddle_core::HumanDuration;
 
 use super::{FilterArgs, SelectArgs, TaskArg};
 
-/// List tasks, and tell them what to do.
+/// List and control tasks.
 #[derive(Debug, Subcommand)]
 pub(crate) enum TaskCommand {
     /// List tasks, the newest first
@@ -19,26 +19,26 @@ pub(crate) enum TaskCommand {
         #[arg(value_name = "TID")]
         tid: TaskArg,
     },
-    /// Stop tasks in good order
+    /// Stop tasks gracefully
     #[command(after_help = "Example:
   raddle task stop 2140161024            SIGTERM, and SIGKILL after a grace period")]
-    Stop(Words),
+    Stop(TaskCommandArgs),
     /// Kill tasks at once, with every process they have started
     #[command(after_help = "Example:
   raddle task kill 2140161024")]
-    Kill(Words),
-    /// Hold tasks back: one that runs stands still, one that waits is not begun
+    Kill(TaskCommandArgs),
+    /// Pause tasks: running ones are stopped (SIGSTOP), waiting ones are not started
     #[command(after_help = "Example:
   raddle task pause 2140161024")]
-    Pause(Words),
-    /// Let paused tasks go on
+    Pause(TaskCommandArgs),
+    /// Resume paused tasks
     #[command(after_help = "Example:
   raddle task resume 2140161024")]
-    Resume(Words),
-    /// Ask tasks whether they are there
+    Resume(TaskCommandArgs),
+    /// Ping tasks
     #[command(after_help = "Example:
   raddle task ping 2140161024")]
-    Ping(Words),
+    Ping(TaskCommandArgs),
     /// Submit finished tasks again, as new ones, and print their ids
     Retry(RetryArgs),
     /// Delete the records of finished tasks
@@ -48,7 +48,7 @@ pub(crate) enum TaskCommand {
     Delete(SelectArgs),
     /// Delete the records of all finished tasks that are no dead letters
     Clean(CleanArgs),
-    /// Get a stuck task going again, whatever it is stuck in
+    /// Recover a stuck task
     #[command(after_help = "Example:
   raddle task recover 2140161024         a running task goes back to its queue, a paused one goes on,
                                          a failed one is submitted again, a lost one is taken back")]
@@ -58,12 +58,12 @@ pub(crate) enum TaskCommand {
         tid: TaskArg,
         /// How long to wait for an answer
         #[arg(long, value_name = "TIME", default_value = "10")]
-        timeout: Span,
+        timeout: HumanDuration,
         /// Submit it again also if it is completed
         #[arg(long)]
         force: bool,
     },
-    /// Show who runs what, and which task submitted which
+    /// Show which worker runs which task, and which task submitted which
     #[command(after_help = "Examples:
   raddle task tree                       workers with what they run, and tasks with those they submitted
   raddle task tree 2140161024            one task or worker with what is below it")]
@@ -104,12 +104,12 @@ pub(crate) struct ListArgs {
 
 /// Tell tasks something.
 #[derive(Debug, Args)]
-pub(crate) struct Words {
+pub(crate) struct TaskCommandArgs {
     #[command(flatten)]
     pub(crate) tasks: SelectArgs,
     /// How long to wait for an answer
     #[arg(long, value_name = "TIME", default_value = "10")]
-    pub(crate) timeout: Span,
+    pub(crate) timeout: HumanDuration,
 }
 
 /// Submit finished tasks again.
@@ -136,7 +136,7 @@ pub(crate) struct CleanArgs {
     pub(crate) filter: FilterArgs,
     /// Only those that finished longer ago than this
     #[arg(long, value_name = "TIME")]
-    pub(crate) older_than: Option<Span>,
+    pub(crate) older_than: Option<HumanDuration>,
     /// Dead letters too
     #[arg(long)]
     pub(crate) dead: bool,

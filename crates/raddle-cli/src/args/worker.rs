@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 use raddle_core::{
-    CapSet, QueueName, Span,
-    manager::{self, Ceiling, Charter},
+    CapSet, HumanDuration, QueueName,
+    manager::{self, ResourceLimits, SpawnPolicy},
     queue_name::ParseQueueNameError,
     spec::Isolation,
     tid::TidArg,
@@ -23,9 +23,9 @@ pub(crate) enum WorkerCommand {
     #[command(after_help = "Example:
   raddle worker list --json | jq -r '.[].tid'")]
     List,
-    /// Let workers finish what they run, and end
+    /// Stop workers when their running tasks are finished
     Stop(StopArgs),
-    /// Have a manager made that spawns the tasks of a registry, and print its id
+    /// Spawn a manager for the tasks of a registry, and print its id
     Spawn(SpawnArgs),
 }
 
@@ -61,7 +61,7 @@ pub(crate) struct StartArgs {
         hide_possible_values = true
     )]
     pub(crate) once: Once,
-    /// How many tasks to run at a time; else the number of cores
+    /// How many tasks to run at a time [default: the number of cores]
     #[arg(long, value_name = "N", env = "WORKER_CONCURRENCY", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) concurrency: Option<u32>,
     /// What it offers to tasks that require it
@@ -70,22 +70,22 @@ pub(crate) struct StartArgs {
     /// The queues it serves
     #[arg(long, value_name = "Q,R", value_delimiter = ',', default_value = "default", value_parser = queue_name)]
     pub(crate) queues: Vec<String>,
-    /// Leave after having had nothing to do for so long; 0: as soon as nothing is waiting
+    /// Exit after this idle time; 0: as soon as no task waits
     #[arg(long, value_name = "TIME", env = "WORKER_IDLE_EXIT")]
-    pub(crate) idle_exit: Option<Span>,
-    /// Take nothing new after so long, and leave after what runs
+    pub(crate) idle_exit: Option<HumanDuration>,
+    /// Take no new task after this time, and exit when the running ones are finished
     #[arg(long, value_name = "TIME", env = "WORKER_MAX_UPTIME")]
-    pub(crate) max_uptime: Option<Span>,
+    pub(crate) max_uptime: Option<HumanDuration>,
     /// Serve the broker to other processes of this user at this socket, as unix:PATH; tasks find it in QUEUE_URL
     #[arg(long, value_name = "PATH", value_parser = absolute(), value_hint = clap::ValueHint::FilePath)]
     pub(crate) serve: Option<PathBuf>,
-    /// A folder of handlers: NAME.handler.toml with name, provides and command
-    #[arg(long, value_name = "FOLDER", value_hint = clap::ValueHint::DirPath)]
+    /// A directory of handlers: NAME.handler.toml with name, provides and command
+    #[arg(long, value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
     pub(crate) handlers: Option<PathBuf>,
-    /// Of the handlers there are, only these
+    /// Use only these handlers
     #[arg(long, value_name = "A,B", env = "WORKER_PLUGINS", value_delimiter = ',', value_parser = trimmed)]
     pub(crate) plugins: Option<Vec<String>>,
-    /// Keep every task at least so far apart, whatever its own isolation: 'process', 'sandbox' or 'docker'
+    /// The weakest isolation to accept: tasks that ask for less run with 'process', 'sandbox' or 'docker'
     #[arg(long, value_name = "HOW", env = "WORKER_MIN_ISOLATION", value_parser = raddle_fabric::worker::minimum)]
     pub(crate) min_isolation: Option<Isolation>,
     /// Run tasks with the isolation 'docker', each in a container of this image
@@ -101,7 +101,7 @@ pub(crate) struct StartArgs {
     pub(crate) name: String,
     /// What the manager may spawn whose worker this is.
     #[arg(skip)]
-    pub(crate) charter: Option<Charter>,
+    pub(crate) charter: Option<SpawnPolicy>,
 }
 
 /// When a worker takes one task and leaves.
@@ -125,24 +125,29 @@ pub(crate) enum Once {
 A prime that lives is asked for it, and keeps it alive: it is a task of the prime. Without one it
 is started as by 'raddle manager start', and stands by itself.")]
 pub(crate) struct SpawnArgs {
-    /// What sort of manager: it is asked in worker.TYPE.requests
+    /// The type of the manager, which reads worker.TYPE.requests
     #[arg(long = "type", value_name = "TYPE", value_parser = manager::parse_type)]
     pub(crate) kind: String,
-    /// The file that lists what it may spawn
+    /// The registry of tasks that it may spawn
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     pub(crate) registry: PathBuf,
-    /// What no task of it is above: memory_mb, cpu_percent, max_fds, max_procs, timeout, and max_tasks at a time
-    #[arg(long, value_name = "LIMITS", default_value = "", hide_default_value = true)]
-    pub(crate) limits: Ceiling,
-    /// The prime that is to have it; else the least loaded
+    /// Upper limits for its tasks: memory_mb, cpu_percent, max_fds, max_procs, timeout; and max_tasks at a time
+    #[arg(
+        long,
+        value_name = "LIMITS",
+        default_value = "",
+        hide_default_value = true
+    )]
+    pub(crate) limits: ResourceLimits,
+    /// The root manager to ask [default: the least loaded]
     #[arg(long, value_name = "TID")]
     pub(crate) parent: Option<TidArg>,
-    /// A name for lists and process titles; else worker-TYPE
+    /// A name for lists and process titles [default: worker-TYPE]
     #[arg(long)]
     pub(crate) name: Option<String>,
     /// How long to wait until it is there
     #[arg(long, value_name = "TIME", default_value = "30")]
-    pub(crate) timeout: Span,
+    pub(crate) timeout: HumanDuration,
 }
 
 impl StartArgs {
@@ -191,7 +196,7 @@ pub(crate) struct StopArgs {
     pub(crate) kill: bool,
     /// How long to wait until they are gone
     #[arg(long, value_name = "TIME", default_value = "10")]
-    pub(crate) timeout: Span,
+    pub(crate) timeout: HumanDuration,
 }
 
 #[cfg(test)]
@@ -201,15 +206,26 @@ mod tests {
     #[test]
     fn takes_one_task_when_told_so_or_when_the_concurrency_is_one() {
         let takes_one = |once, concurrency| {
-            let args = StartArgs { once, concurrency, ..StartArgs::default() };
+            let args = StartArgs {
+                once,
+                concurrency,
+                ..StartArgs::default()
+            };
             args.check().map(|()| args.takes_one_task())
         };
         for concurrency in [None, Some(1), Some(3)] {
             assert_eq!(takes_one(Once::Never, concurrency), Ok(false));
-            assert_eq!(takes_one(Once::Auto, concurrency), Ok(concurrency != Some(3)));
+            assert_eq!(
+                takes_one(Once::Auto, concurrency),
+                Ok(concurrency != Some(3))
+            );
         }
         assert_eq!(takes_one(Once::Always, None), Ok(true));
         assert_eq!(takes_one(Once::Always, Some(1)), Ok(true));
-        assert!(takes_one(Once::Always, Some(2)).unwrap_err().contains("--concurrency 2"));
+        assert!(
+            takes_one(Once::Always, Some(2))
+                .unwrap_err()
+                .contains("--concurrency 2")
+        );
     }
 }

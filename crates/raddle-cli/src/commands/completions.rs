@@ -9,7 +9,9 @@ pub(super) fn completions(shell: clap_complete::Shell, as_json: bool) -> Outcome
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "raddle", &mut script);
     if as_json {
-        output::json(&json!({ "shell": shell.to_string(), "script": String::from_utf8_lossy(&script) }))?;
+        output::json(
+            &json!({ "shell": shell.to_string(), "script": String::from_utf8_lossy(&script) }),
+        )?;
     } else {
         output::raw(&script)?;
     }

@@ -2,7 +2,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 use raddle_broker::Broker;
-use raddle_core::{State, Tid};
+use raddle_core::{TaskState, Tid};
 use serde_json::json;
 
 use crate::{
@@ -15,19 +15,27 @@ use crate::{
 };
 
 /// The states of tasks that are finished.
-pub(super) const FINISHED: [State; 5] =
-    [State::Completed, State::Failed, State::Timeout, State::Cancelled, State::Killed];
+pub(super) const FINISHED: [TaskState; 5] = [
+    TaskState::Completed,
+    TaskState::Failed,
+    TaskState::Timeout,
+    TaskState::Cancelled,
+    TaskState::Killed,
+];
 
 pub(super) async fn delete(context: &Context, args: &SelectArgs) -> Outcome {
-    let broker = context.onlooker().await?;
+    let broker = context.open_read_only().await?;
     let tids = select(&*broker, args, &FINISHED).await?;
-    // All of them first: what is deleted is gone.
+    // Resolve all ids first: deletion cannot be undone.
     if args.filter.is_empty() {
         for tid in &tids {
             let task = tid::view(&*broker, *tid).await?;
             if !task.state.is_terminal() {
                 let hint = "stop it first with 'raddle task stop'";
-                return Err(Failure::Usage(format!("task {tid} is {}, and cannot be deleted: {hint}", task.state)));
+                return Err(Failure::Usage(format!(
+                    "task {tid} is {}, and cannot be deleted: {hint}",
+                    task.state
+                )));
             }
         }
     }
@@ -35,7 +43,7 @@ pub(super) async fn delete(context: &Context, args: &SelectArgs) -> Outcome {
 }
 
 pub(super) async fn clean(context: &Context, args: &CleanArgs) -> Outcome {
-    let broker = context.onlooker().await?;
+    let broker = context.open_read_only().await?;
     let before = args.older_than.map(|age| {
         let age = SignedDuration::try_from(age.0).unwrap_or(SignedDuration::MAX);
         Timestamp::now().checked_sub(age).unwrap_or(Timestamp::MIN)
@@ -52,8 +60,14 @@ pub(super) async fn clean(context: &Context, args: &CleanArgs) -> Outcome {
     delete_all(context, &*broker, tids).await
 }
 
-/// Deletes the records of these tasks, and says how many there were.
+/// Deletes the records of these tasks, and prints how many there were.
 pub(super) async fn delete_all(context: &Context, broker: &dyn Broker, tids: Vec<Tid>) -> Outcome {
-    let deleted = if tids.is_empty() { 0 } else { broker.delete(tids).await? };
-    context.show(&json!({ "deleted": deleted }), || format!("deleted {}\n", count(deleted, "task")))
+    let deleted = if tids.is_empty() {
+        0
+    } else {
+        broker.delete(tids).await?
+    };
+    context.show(&json!({ "deleted": deleted }), || {
+        format!("deleted {}\n", count(deleted, "task"))
+    })
 }

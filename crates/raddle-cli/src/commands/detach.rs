@@ -1,7 +1,8 @@
-//! Workers and managers in the background.
+//! Starts workers and managers in the background.
 //!
-//! The background process is this program again, with the same arguments in the same folder. It says its id on its stdout, which is a pipe to
-//! us, and then turns to its log; only when we have heard the id has it started.
+//! The background process is this program again, with the same arguments in the same directory. It
+//! writes its id to stdout, a pipe to the parent, and then switches to its log. The parent succeeds
+//! only after it has read the id.
 
 use std::{
     env,
@@ -13,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use raddle_broker::Url;
+use raddle_broker::BrokerUrl;
 use raddle_core::Tid;
 use serde_json::json;
 use tokio::{
@@ -29,13 +30,14 @@ use crate::{
     output,
 };
 
-/// This very program.
+/// This program.
 pub(super) const PROGRAM: &str = "/proc/self/exe";
-/// Tells the background process that it is one. Commands never see variables that begin like this.
+/// Marks the background process. Workers remove variables with this prefix from the environment of
+/// tasks.
 const DETACHED: &str = "RADDLE_INTERNAL_DETACHED";
-/// How long the background process may take to say its id.
+/// How long the background process may take to write its id.
 const START_WITHIN: Duration = Duration::from_secs(10);
-/// The log is for its owner alone: commands may be named there.
+/// Readable by its owner alone: the log may contain commands.
 const LOG_MODE: u32 = 0o600;
 
 /// Whether this process was started in the background.
@@ -43,15 +45,20 @@ pub(crate) fn is_background() -> bool {
     env::var_os(DETACHED).is_some()
 }
 
-/// Starts this program in the background, as a worker or manager, and prints the id that it says.
+/// Starts this program in the background, as a worker or manager, and prints its id.
 pub(super) async fn detach(context: &Context, what: &str, serve: Option<&Path>) -> Outcome {
-    // It outlives whoever has opened what this process has inherited, and would keep their locks and pipes.
+    // Inherited descriptors would keep locks and pipes of other processes.
     raddle_exec::close_on_exec();
-    // Arguments are for everybody to read until the process has its title: a password goes into its environment.
+    // Every user can read the arguments until the process sets its title: a password goes into the
+    // environment.
     let secret = context.project.url.secret();
     let args = env::args_os().skip(1);
-    let args = if secret.is_some() { without_queue_url(args) } else { args.collect() };
-    // By its link in /proc: that is this very program, also when another has taken its place on the disk.
+    let args = if secret.is_some() {
+        without_queue_url(args)
+    } else {
+        args.collect()
+    };
+    // The link in /proc is this program also after its file was replaced.
     let mut child = Command::new(PROGRAM)
         .arg0("raddle")
         .args(args)
@@ -65,15 +72,28 @@ pub(super) async fn detach(context: &Context, what: &str, serve: Option<&Path>) 
     let pid = child.id();
     let mut line = String::new();
     let stdout = child.stdout.take().expect("it is a pipe");
-    if timeout(START_WITHIN, BufReader::new(stdout).read_line(&mut line)).await.is_err() {
-        // It holds nothing that is not taken back from a worker that dies.
+    if timeout(START_WITHIN, BufReader::new(stdout).read_line(&mut line))
+        .await
+        .is_err()
+    {
+        // Tasks that it may hold are reclaimed.
         let _ = child.start_kill();
         let (secs, said) = (START_WITHIN.as_secs(), said(child).await.1);
-        let why = if said.is_empty() { "see 'raddle doctor'" } else { &said };
-        return Err(Failure::Raddle(format!("the {what} did not start within {secs} s: {why}")));
+        let why = if said.is_empty() {
+            "see 'raddle doctor'"
+        } else {
+            &said
+        };
+        return Err(Failure::Raddle(format!(
+            "the {what} did not start within {secs} s: {why}"
+        )));
     }
-    let Ok(tid) = line.trim().parse() else { return Err(last_words(child, what).await) };
-    context.show(&started(tid, pid, log_of(context, tid), serve), || format!("{tid}\n"))
+    let Ok(tid) = line.trim().parse() else {
+        return Err(last_words(child, what).await);
+    };
+    context.show(&started(tid, pid, log_of(context, tid), serve), || {
+        format!("{tid}\n")
+    })
 }
 
 /// The arguments without `--queue-url`.
@@ -91,23 +111,35 @@ fn without_queue_url(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
 /// The exit code of a background process, and what it wrote to stderr.
 async fn said(child: Child) -> (Option<i32>, String) {
     match child.wait_with_output().await {
-        Ok(ended) => (ended.status.code(), String::from_utf8_lossy(&ended.stderr).trim().to_owned()),
+        Ok(ended) => (
+            ended.status.code(),
+            String::from_utf8_lossy(&ended.stderr).trim().to_owned(),
+        ),
         Err(_) => (None, String::new()),
     }
 }
 
-/// What a background process that could not start had to say.
+/// The error of a background process that did not start.
 async fn last_words(child: Child, what: &str) -> Failure {
     let (code, text) = said(child).await;
     let message = match text.strip_prefix("raddle: ").unwrap_or(&text) {
         "" => format!("the {what} ended before it had started"),
         message => message.to_owned(),
     };
-    if code == Some(USAGE.into()) { Failure::Usage(message) } else { Failure::Raddle(message) }
+    if code == Some(USAGE.into()) {
+        Failure::Usage(message)
+    } else {
+        Failure::Raddle(message)
+    }
 }
 
-/// Says the id, and turns to the log where nobody will be reading.
-pub(super) fn announce(context: &Context, tid: Tid, serve: Option<&Path>, metrics: Option<&str>) -> Outcome<()> {
+/// Writes the id, and in the background switches to the log.
+pub(super) fn announce(
+    context: &Context,
+    tid: Tid,
+    serve: Option<&Path>,
+    metrics: Option<&str>,
+) -> Outcome<()> {
     let note = || {
         if let Some(url) = metrics {
             context.note(format!("metrics are at {url}"));
@@ -126,11 +158,20 @@ pub(super) fn announce(context: &Context, tid: Tid, serve: Option<&Path>, metric
     }
     let path = log_of(context, tid).unwrap_or_else(|| "/dev/null".into());
     let cannot = format!("cannot write the log {}", path.display());
-    // Opened before the id is said: a worker whose log cannot be written has not started.
-    let log: File = OpenOptions::new().append(true).create(true).mode(LOG_MODE).open(&path).or_raddle_at(&cannot)?;
-    if log.metadata().is_ok_and(|found| found.is_file() && found.mode() & 0o777 != LOG_MODE) {
-        // The umask has a say in what it is made with.
-        log.set_permissions(Permissions::from_mode(LOG_MODE)).or_raddle_at(&cannot)?;
+    // Opened before the id is written: a worker that cannot write its log has not started.
+    let log: File = OpenOptions::new()
+        .append(true)
+        .create(true)
+        .mode(LOG_MODE)
+        .open(&path)
+        .or_raddle_at(&cannot)?;
+    if log
+        .metadata()
+        .is_ok_and(|found| found.is_file() && found.mode() & 0o777 != LOG_MODE)
+    {
+        // The umask affects the mode at creation.
+        log.set_permissions(Permissions::from_mode(LOG_MODE))
+            .or_raddle_at(&cannot)?;
     }
     output::line(tid.to_string())?;
     rustix::stdio::dup2_stdout(&log).or_raddle_at(&cannot)?;
@@ -139,18 +180,28 @@ pub(super) fn announce(context: &Context, tid: Tid, serve: Option<&Path>, metric
     Ok(())
 }
 
-/// What JSON says of a worker that has started.
-fn started(tid: Tid, pid: Option<u32>, log: Option<PathBuf>, serve: Option<&Path>) -> serde_json::Value {
+/// The JSON output for a started worker.
+fn started(
+    tid: Tid,
+    pid: Option<u32>,
+    log: Option<PathBuf>,
+    serve: Option<&Path>,
+) -> serde_json::Value {
     let mut started = json!({ "tid": tid, "pid": pid, "log": log });
     if let Some(path) = serve {
-        started["serves"] = Url::Unix(path.into()).to_string().into();
+        started["serves"] = BrokerUrl::Unix(path.into()).to_string().into();
     }
     started
 }
 
-/// Where a background worker logs to, if the project has a folder for it.
+/// The log of a background worker, if the project has a directory for it.
 fn log_of(context: &Context, tid: Tid) -> Option<PathBuf> {
-    Some(context.project.folder()?.join(format!("worker-{tid}.log")))
+    Some(
+        context
+            .project
+            .raddle_dir()?
+            .join(format!("worker-{tid}.log")),
+    )
 }
 
 #[cfg(test)]
@@ -159,7 +210,15 @@ mod tests {
 
     #[test]
     fn drops_the_queue_url_in_both_spellings() {
-        let args = ["worker", "--queue-url", "redis://:s@h", "start", "--queue-url=redis://:s@h", "--name", "a"];
+        let args = [
+            "worker",
+            "--queue-url",
+            "redis://:s@h",
+            "start",
+            "--queue-url=redis://:s@h",
+            "--name",
+            "a",
+        ];
         let left = without_queue_url(args.into_iter().map(OsString::from));
         assert_eq!(left, ["worker", "start", "--name", "a"]);
     }

@@ -1,11 +1,11 @@
-//! `raddle doctor`: what is wrong here, and how to mend it.
+//! `raddle doctor`: checks the project and its broker, and says how to fix what is wrong.
 
 mod finding;
 mod stops;
 
 use std::path::Path;
 
-use raddle_broker::{Broker, Health, Url};
+use raddle_broker::{Broker, BrokerUrl, EngineHealth};
 use raddle_core::WorkerEntry;
 use raddle_exec::{RunnerOptions, probe};
 use raddle_fabric::group;
@@ -31,7 +31,11 @@ pub(super) async fn doctor(context: &Context, file: Option<&Path>) -> Outcome {
         None => examine(context, &mut findings, &mut alive).await?,
     };
     findings.extend(stops::findings(context, file, &alive)?);
-    findings.extend(probe::all().into_iter().map(|probe| Finding::probed("limits", probe)));
+    findings.extend(
+        probe::all()
+            .into_iter()
+            .map(|probe| Finding::probed("limits", probe)),
+    );
     let sandbox = probe::sandbox(&RunnerOptions::default()).await;
     findings.push(Finding::probed("isolation", sandbox));
     #[cfg(feature = "docker")]
@@ -47,27 +51,41 @@ fn project(context: &Context) -> Finding {
         Source::File(path) => format!("as {} asks", path.display()),
         Source::Here => "the current folder, as nothing else was asked for".to_owned(),
     };
-    Finding::fine("project", "location", format!("{} ({by})", context.project.url))
+    Finding::fine(
+        "project",
+        "location",
+        format!("{} ({by})", context.project.url),
+    )
 }
 
-/// A database that does not exist: nothing is lost by that, unless no command could create it.
+/// The finding for a database that does not exist: wrong only if it could not be created.
 fn absent(context: &Context, path: &Path) -> Finding {
     let folder = path.parent().unwrap_or(path);
-    // The directory of a database is created with it, those above are not.
-    let can_be_created = [Some(folder), folder.parent()].into_iter().flatten().any(Path::is_dir);
-    let (detail, fix) = (format!("{} does not exist", path.display()), context.absence());
+    // The directory of a database is created with it, its parents are not.
+    let can_be_created = [Some(folder), folder.parent()]
+        .into_iter()
+        .flatten()
+        .any(Path::is_dir);
+    let (detail, fix) = (
+        format!("{} does not exist", path.display()),
+        context.missing_broker_message(),
+    );
     match can_be_created {
-        true => Finding::amiss("broker", "database", detail, fix),
-        false => Finding::broken("database", format!("{detail}, nor does its directory"), &fix),
+        true => Finding::warning("broker", "database", detail, fix),
+        false => Finding::broken(
+            "database",
+            format!("{detail}, nor does its directory"),
+            &fix,
+        ),
     }
 }
 
-/// Asks the engine, also which workers are `alive`. One that cannot be opened is a finding too, not a reason to look no further.
+/// Checks the engine and reads the registry. An engine that cannot be opened is a finding.
 async fn examine(
     context: &Context,
     findings: &mut Vec<Finding>,
     alive: &mut Vec<WorkerEntry>,
-) -> Outcome<Option<Health>> {
+) -> Outcome<Option<EngineHealth>> {
     let asked = async {
         let broker = context.broker().await?;
         let health = broker.health().await?;
@@ -85,108 +103,166 @@ async fn examine(
     findings.extend(health.checks.iter().cloned().map(Finding::checked));
     *alive = broker.workers().await?;
     findings.push(workers(&*broker, alive).await?);
-    findings.extend(forsaken(&*broker).await?);
+    findings.extend(unmanaged_workers(&*broker).await?);
     Ok(Some(health))
 }
 
-/// What is out of reach where a broker cannot be asked, and what to do. Why is in the message, which names what is wrong with it.
-fn out_of_reach(url: &Url) -> (&'static str, &'static str) {
+/// The name and the fix of the finding for a broker that cannot be opened.
+fn out_of_reach(url: &BrokerUrl) -> (&'static str, &'static str) {
     match url {
-        Url::Unix(_) => ("agent", "start the worker that serves there, with 'raddle worker start --serve PATH'"),
-        Url::Sqlite(_) => {
-            ("database", "mend what it says: nothing was changed. To work elsewhere meanwhile, give --queue-url")
-        }
-        _ => ("database", "start the server or mend what it says, or name another with --queue-url"),
+        BrokerUrl::Unix(_) => (
+            "agent",
+            "start the worker that serves there, with 'raddle worker start --serve PATH'",
+        ),
+        BrokerUrl::Sqlite(_) => (
+            "database",
+            "mend what it says: nothing was changed. To work elsewhere meanwhile, give --queue-url",
+        ),
+        _ => (
+            "database",
+            "start the server or mend what it says, or name another with --queue-url",
+        ),
     }
 }
 
-/// Whether somebody is there for what waits.
+/// Checks that some worker serves the waiting tasks.
 async fn workers(broker: &dyn Broker, alive: &[WorkerEntry]) -> Outcome<Finding> {
-    let alive = alive.iter().filter(|worker| !worker.info.takes_calls()).count() as u64;
+    let alive = alive
+        .iter()
+        .filter(|worker| !worker.info.takes_calls())
+        .count() as u64;
     let waiting: u64 = broker.summary().await?.ready.values().sum();
-    let detail = format!("{alive} alive, {} ready to run", crate::format::count(waiting, "task"));
+    let detail = format!(
+        "{alive} alive, {} ready to run",
+        crate::format::count(waiting, "task")
+    );
     Ok(match alive > 0 || waiting == 0 {
         true => Finding::fine("workers", "alive", detail),
-        false => Finding::amiss("workers", "alive", detail, "start one with 'raddle worker start'"),
+        false => Finding::warning(
+            "workers",
+            "alive",
+            detail,
+            "start one with 'raddle worker start'",
+        ),
     })
 }
 
-/// Workers of groups that go on getting events, and have nobody who runs them.
-async fn forsaken(broker: &dyn Broker) -> Outcome<Vec<Finding>> {
+/// Workers of groups that still receive events, and have no manager.
+async fn unmanaged_workers(broker: &dyn Broker) -> Outcome<Vec<Finding>> {
     let views = group::list(broker).await?;
-    let finding = |view: &group::View| {
+    let finding = |view: &group::GroupWorkerView| {
         let (slug, sources) = (&view.slug, view.sources.join(", "));
         let waiting = crate::format::count(view.waiting, "task");
         let detail = format!(
             "no manager that runs has it, and it collects what is written to {sources}: {waiting} ready to run"
         );
-        let fix =
-            format!("start its manager with 'raddle up', or, if there is to be none, 'raddle group forget {slug}'");
-        Finding::amiss("groups", &format!("worker {slug}"), detail, fix)
+        let fix = format!(
+            "start its manager with 'raddle up', or, if there is to be none, 'raddle group forget {slug}'"
+        );
+        Finding::warning("groups", &format!("worker {slug}"), detail, fix)
     };
-    Ok(views.iter().filter(|view| view.is_forsaken()).map(finding).collect())
+    Ok(views
+        .iter()
+        .filter(|view| view.is_forsaken())
+        .map(finding)
+        .collect())
 }
 
-/// Whether there is a Docker engine that workers can be entrusted to. That there is none is nothing to mend.
+/// Checks the Docker engine. A machine without one is not a fault.
 #[cfg(feature = "docker")]
 async fn engine() -> Finding {
-    use raddle_fabric::spawner::{Obstacle, docker::Engine};
+    use raddle_fabric::spawner::{LaunchFailure, docker::DockerEngine};
 
     let named = std::env::var_os("DOCKER_HOST").is_some_and(|host| !host.is_empty());
     let (area, name) = ("containers", "docker engine");
-    match async { Engine::of_environment()?.standing().await }.await {
-        Ok(standing) if standing.filters => {
-            Finding::fine(area, name, format!("version {}, with a seccomp filter", standing.version))
-        }
-        Ok(standing) => Finding::amiss(
+    match async { DockerEngine::of_environment()?.standing().await }.await {
+        Ok(standing) if standing.filters => Finding::fine(
             area,
             name,
-            format!("version {}, without a seccomp filter: the launcher 'docker' refuses it", standing.version),
+            format!("version {}, with a seccomp filter", standing.version),
+        ),
+        Ok(standing) => Finding::warning(
+            area,
+            name,
+            format!(
+                "version {}, without a seccomp filter: the launcher 'docker' refuses it",
+                standing.version
+            ),
             "start the engine with its filter, or name a profile in spawner.container.seccomp",
         ),
-        Err(error) if error.obstacle == Obstacle::Unreachable && !named => {
-            Finding::fine(area, name, "none here, and none needed unless workers are to be containers".into())
-        }
-        Err(error) => Finding::amiss(area, name, error.to_string(), remedy(error.obstacle, None)),
+        Err(error) if error.obstacle == LaunchFailure::Unreachable && !named => Finding::fine(
+            area,
+            name,
+            "none here, and none needed unless workers are to be containers".into(),
+        ),
+        Err(error) => Finding::warning(area, name, error.to_string(), remedy(error.obstacle, None)),
     }
 }
 
-/// Whether tasks can be run in containers, as far as that is known without a worker that says of what image.
+/// Checks whether tasks can run in containers, as far as that is known without a worker's image.
 #[cfg(feature = "docker")]
 async fn contained() -> Finding {
-    use raddle_fabric::spawner::docker::Engine;
+    use raddle_fabric::spawner::docker::DockerEngine;
 
     let (area, name) = ("isolation", "docker");
-    let image = std::env::var("WORKER_TASK_IMAGE").ok().filter(|image| !image.is_empty());
+    let image = std::env::var("WORKER_TASK_IMAGE")
+        .ok()
+        .filter(|image| !image.is_empty());
     let Some(image) = image else {
         let detail = "for workers with --task-image, or WORKER_TASK_IMAGE, which is not set here";
         return Finding::fine(area, name, detail.into());
     };
-    match async { Engine::of_environment()?.image(&image).await }.await {
-        Ok(_) => Finding::fine(area, name, format!("tasks run in containers of '{image}', as WORKER_TASK_IMAGE says")),
-        Err(error) => Finding::amiss(area, name, error.to_string(), remedy(error.obstacle, Some(&image))),
+    match async { DockerEngine::of_environment()?.image(&image).await }.await {
+        Ok(_) => Finding::fine(
+            area,
+            name,
+            format!("tasks run in containers of '{image}', as WORKER_TASK_IMAGE says"),
+        ),
+        Err(error) => Finding::warning(
+            area,
+            name,
+            error.to_string(),
+            remedy(error.obstacle, Some(&image)),
+        ),
     }
 }
 
-/// What to do about an engine that does not do what it is asked to, with an image if it was about one.
+/// The fix for an engine or image that does not work.
 #[cfg(feature = "docker")]
-fn remedy(obstacle: raddle_fabric::spawner::Obstacle, image: Option<&str>) -> String {
-    use raddle_fabric::spawner::Obstacle;
+fn remedy(obstacle: raddle_fabric::spawner::LaunchFailure, image: Option<&str>) -> String {
+    use raddle_fabric::spawner::LaunchFailure;
 
     match (obstacle, image) {
-        (Obstacle::Image, Some(image)) => {
-            format!("'docker pull {image}', if a registry has it, or name another in WORKER_TASK_IMAGE")
+        (LaunchFailure::Image, Some(image)) => {
+            format!(
+                "'docker pull {image}', if a registry has it, or name another in WORKER_TASK_IMAGE"
+            )
         }
-        (Obstacle::Unreachable, _) => "start the engine, or name another with DOCKER_HOST=unix://PATH".into(),
-        (Obstacle::Denied, _) => "put this user into the group 'docker', and log in anew".into(),
-        (Obstacle::DiskFull, _) => "make room on the engine's disk: 'docker system df' shows what takes it".into(),
-        (Obstacle::Starved, _) => "raise what this user may have, with 'ulimit -n' and 'ulimit -u'".into(),
+        (LaunchFailure::Unreachable, _) => {
+            "start the engine, or name another with DOCKER_HOST=unix://PATH".into()
+        }
+        (LaunchFailure::Denied, _) => {
+            "put this user into the group 'docker', and log in anew".into()
+        }
+        (LaunchFailure::DiskFull, _) => {
+            "make room on the engine's disk: 'docker system df' shows what takes it".into()
+        }
+        (LaunchFailure::Starved, _) => {
+            "raise what this user may have, with 'ulimit -n' and 'ulimit -u'".into()
+        }
         _ => "look at the engine's log, for example with 'journalctl -u docker'".into(),
     }
 }
 
-fn show(context: &Context, health: Option<&Health>, findings: &[Finding], sound: bool) -> Outcome<()> {
-    let (engine, durability) = health.map(|health| (&*health.engine, &*health.durability)).unzip();
+fn show(
+    context: &Context,
+    health: Option<&EngineHealth>,
+    findings: &[Finding],
+    sound: bool,
+) -> Outcome<()> {
+    let (engine, durability) = health
+        .map(|health| (&*health.engine, &*health.durability))
+        .unzip();
     if context.json {
         let location = context.project.url.to_string();
         return output::json(&json!({
@@ -209,7 +285,11 @@ mod tests {
 
     #[test]
     fn what_cannot_be_asked_is_named_with_what_to_do() {
-        for (url, name) in [("unix:/x.sock", "agent"), ("sqlite:/x.db", "database"), ("mem://", "database")] {
+        for (url, name) in [
+            ("unix:/x.sock", "agent"),
+            ("sqlite:/x.db", "database"),
+            ("mem://", "database"),
+        ] {
             let (what, fix) = out_of_reach(&url.parse().unwrap());
             assert_eq!(what, name, "{url}");
             assert_eq!(fix.contains("--serve"), name == "agent", "{url}");
@@ -219,9 +299,14 @@ mod tests {
     #[cfg(feature = "docker")]
     #[test]
     fn an_image_that_is_missing_is_named_and_an_engine_is_not_blamed_for_it() {
-        use raddle_fabric::spawner::Obstacle;
+        use raddle_fabric::spawner::LaunchFailure;
 
-        assert!(remedy(Obstacle::Unreachable, Some("some/image:1")).starts_with("start the engine"));
-        assert!(remedy(Obstacle::Image, Some("some/image:1")).contains("docker pull some/image:1"));
+        assert!(
+            remedy(LaunchFailure::Unreachable, Some("some/image:1"))
+                .starts_with("start the engine")
+        );
+        assert!(
+            remedy(LaunchFailure::Image, Some("some/image:1")).contains("docker pull some/image:1")
+        );
     }
 }

@@ -1,12 +1,14 @@
-//! `raddle run --each-line` and `--array`: a batch of tasks that this process runs itself, some at a time.
+//! `raddle run --each-line` and `--array`: a batch of tasks that this process runs itself, some at
+//! a time.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use indicatif::ProgressBar;
-use raddle_broker::{Broker, Stream};
-use raddle_core::{Spec, State, TaskView, Tid};
+use raddle_broker::{Broker, OutputStream};
+use raddle_core::{TaskSpec, TaskState, TaskView, Tid, spec::RUN_QUEUE_PREFIX};
 use raddle_fabric::{
-    Options, Shutdown, Worker, handler::Plugins, routine::Routines, run::can_run_inline, wait::LONG, worker::Ended,
+    Options, Shutdown, Worker, handler::Plugins, routine::Routines, run::can_run_inline,
+    wait::LONG, worker::WorkerEnd,
 };
 use tokio::time::timeout;
 
@@ -25,25 +27,32 @@ const EVENTS: u32 = 1000;
 /// How long the worker may take to leave after its last task.
 const LEAVE_WITHIN: Duration = Duration::from_secs(10);
 
-pub(super) async fn run_each(context: &Context, args: &RunArgs, mut template: Spec) -> Outcome {
+pub(super) async fn run_each(context: &Context, args: &RunArgs, mut template: TaskSpec) -> Outcome {
     if args.no_wait || args.no_inline || args.spec.queue.is_some() || !can_run_inline(&template) {
-        let instead = "leave them to workers with 'raddle submit', and wait with 'raddle batch wait'";
-        return Err(Failure::Usage(format!("'run' with --each-line or --array runs its tasks itself: {instead}")));
+        let instead =
+            "leave them to workers with 'raddle submit', and wait with 'raddle batch wait'";
+        return Err(Failure::Usage(format!(
+            "'run' with --each-line or --array runs its tasks itself: {instead}"
+        )));
     }
-    let (items, _) = submit::items(&args.items, args.spec.stdin)?.expect("it was asked for tasks for items");
+    let (items, _) =
+        submit::items(&args.items, args.spec.stdin)?.expect("it was asked for tasks for items");
     let name = template.batch.get_or_insert_with(spec::new_batch).clone();
-    // In a queue of their own no other worker takes them, which has another environment.
-    let queue = spec::new_batch();
+    // Other workers have another environment: a queue of its own keeps them away.
+    let queue = format!("{RUN_QUEUE_PREFIX}{}", spec::new_batch());
     template.queue.clone_from(&queue);
     let mut interrupts = Interrupts::catch()?;
     let broker = context.broker().await?;
-    // Asked for before the tasks are there, so that the end of none is missed.
+    // Read before the tasks exist, so that no end is missed.
     let seen = broker.last_event().await?;
-    let storing = store(&*broker, items.map(|item| spec::for_item(&template, &item?)));
+    let storing = store(
+        &*broker,
+        items.map(|item| spec::for_item(&template, &item?)),
+    );
     let open = tokio::select! {
         open = storing => open?,
         () = interrupts.next() => {
-            // Some may be stored, in a queue that no worker serves.
+            // Some tasks may be stored, in a queue that no worker serves.
             super::batch::stop_all(&*broker, &name).await?;
             return Ok(super::run::interrupted(context));
         }
@@ -56,21 +65,40 @@ pub(super) async fn run_each(context: &Context, args: &RunArgs, mut template: Sp
     };
     let worker = worker?;
     let bar = progress::finished(open.len() as u64, !context.json && !context.quiet);
-    let run = Run { context, broker: &*broker, name: &name, queue: &queue, open, seen, bar, failed: 0 };
-    run.follow(worker.run(shutdown.clone()), &shutdown, interrupts).await
+    let run = EachLineRun {
+        context,
+        broker: &*broker,
+        name: &name,
+        queue: &queue,
+        open,
+        seen,
+        bar,
+        failed: 0,
+    };
+    run.follow(worker.run(shutdown.clone()), &shutdown, interrupts)
+        .await
 }
 
-/// Stores the tasks, in groups of which each is stored whole or not at all.
-async fn store(broker: &dyn Broker, specs: impl Iterator<Item = Outcome<Spec>>) -> Outcome<BTreeSet<Tid>> {
-    let (mut group, mut stored) = (submit::Group::default(), BTreeSet::new());
+/// Stores the tasks in groups, each whole or not at all.
+async fn store(
+    broker: &dyn Broker,
+    specs: impl Iterator<Item = Outcome<TaskSpec>>,
+) -> Outcome<BTreeSet<Tid>> {
+    let (mut group, mut stored) = (submit::SubmitBatch::default(), BTreeSet::new());
     let mut groups = Vec::new();
-    // All of them are read first: a line that no task can be made of must not come to light after an hour of work.
+    // Parse all lines first: an invalid one must not surface after an hour of work.
     for spec in specs {
         groups.extend(group.add(spec?));
     }
     groups.push(group.tasks);
     for group in groups {
-        stored.extend(broker.submit(group).await?.into_iter().map(|submitted| submitted.tid()));
+        stored.extend(
+            broker
+                .submit(group)
+                .await?
+                .into_iter()
+                .map(|submitted| submitted.tid()),
+        );
     }
     Ok(stored)
 }
@@ -78,18 +106,27 @@ async fn store(broker: &dyn Broker, specs: impl Iterator<Item = Outcome<Spec>>) 
 /// Registers the worker that runs them in this process.
 async fn register(broker: &Arc<dyn Broker>, queue: &str, jobs: Option<u32>) -> Outcome<Worker> {
     let cores = Options::resident().concurrency;
-    let options = Options { queues: vec![queue.into()], concurrency: jobs.unwrap_or(cores), ..Options::inline(None) };
-    let routines = Routines::of_this_program().map_err(|clash| Failure::Raddle(clash.to_string()))?;
-    Ok(Worker::register(Arc::clone(broker), options.offering(&routines, Plugins::default())).await?)
+    let options = Options {
+        queues: vec![queue.into()],
+        concurrency: jobs.unwrap_or(cores),
+        ..Options::inline(None)
+    };
+    let routines =
+        Routines::of_this_program().map_err(|clash| Failure::Raddle(clash.to_string()))?;
+    Ok(Worker::register(
+        Arc::clone(broker),
+        options.offering(&routines, Plugins::default()),
+    )
+    .await?)
 }
 
-struct Run<'a> {
+struct EachLineRun<'a> {
     context: &'a Context,
     broker: &'a dyn Broker,
     name: &'a str,
     /// The queue that only the worker of this run serves.
     queue: &'a str,
-    /// Those that are not finished.
+    /// The unfinished tasks.
     open: BTreeSet<Tid>,
     /// The last event that was read.
     seen: u64,
@@ -98,10 +135,10 @@ struct Run<'a> {
     failed: u64,
 }
 
-impl Run<'_> {
+impl EachLineRun<'_> {
     async fn follow(
         mut self,
-        working: impl Future<Output = raddle_broker::Result<Ended>>,
+        working: impl Future<Output = raddle_broker::Result<WorkerEnd>>,
         shutdown: &Shutdown,
         mut interrupts: Interrupts,
     ) -> Outcome {
@@ -133,7 +170,8 @@ impl Run<'_> {
                 if event.event.is_terminal() && self.open.remove(&event.tid) {
                     let shown = self.show(event.tid).await;
                     if let (Err(error), None) = (shown, &failure) {
-                        // The output has no reader, or no room: what runs is stopped, as with `raddle run` of one task.
+                        // The output cannot be written: stop the tasks, as `raddle run` does for
+                        // one.
                         batch::stop_all(broker, self.name).await?;
                         failure = Some(error);
                     }
@@ -152,13 +190,15 @@ impl Run<'_> {
         }
     }
 
-    /// The first time, all are stopped; the second, those that run are killed.
+    /// The first signal stops all tasks, the second kills the running ones.
     async fn interrupt(&self, times: u32, shutdown: &Shutdown) -> Outcome<()> {
         let name = self.name;
         let note = |text: String| self.bar.suspend(|| self.context.note(text));
         match times {
             1 => {
-                note(format!("stopping batch {name}; once more to kill what runs"));
+                note(format!(
+                    "stopping batch {name}; once more to kill what runs"
+                ));
                 batch::stop_all(self.broker, name).await
             }
             2 => {
@@ -172,10 +212,10 @@ impl Run<'_> {
         }
     }
 
-    /// Shows what a task wrote and what became of it.
+    /// Prints the output and the end of a task.
     async fn show(&mut self, tid: Tid) -> Outcome<()> {
         let task = tid::view(self.broker, tid).await?;
-        self.failed += u64::from(task.state != State::Completed);
+        self.failed += u64::from(task.state != TaskState::Completed);
         self.bar.inc(1);
         if self.failed > 0 {
             self.bar.set_message(format!(" ({} failed)", self.failed));
@@ -184,11 +224,11 @@ impl Run<'_> {
             let record = result::result_json(self.broker, &task).await?;
             return output::json(&record);
         }
-        for stream in Stream::BOTH {
+        for stream in OutputStream::BOTH {
             let write = |bytes: &[u8]| self.bar.suspend(|| output::pass_on(stream, bytes));
             result::copy(self.broker, tid, task.attempt, stream, write).await?;
         }
-        if task.state != State::Completed {
+        if task.state != TaskState::Completed {
             self.bar.suspend(|| self.context.note(became(&task)));
         }
         Ok(())
@@ -196,7 +236,16 @@ impl Run<'_> {
 }
 
 fn became(task: &TaskView) -> String {
-    let exit = task.report.as_ref().map(|report| format!(": {}", report.exit)).unwrap_or_default();
-    let item = task.spec.env.get(spec::ITEM).map(|item| format!(" for '{item}'")).unwrap_or_default();
+    let exit = task
+        .report
+        .as_ref()
+        .map(|report| format!(": {}", report.exit))
+        .unwrap_or_default();
+    let item = task
+        .spec
+        .env
+        .get(spec::ITEM)
+        .map(|item| format!(" for '{item}'"))
+        .unwrap_or_default();
     format!("task {}{item} is {}{exit}", task.tid, task.state)
 }

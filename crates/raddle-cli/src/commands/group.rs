@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use raddle_broker::Broker;
 use raddle_core::worker::WorkerStatus;
-use raddle_fabric::group::{self, ChangeError, Standing, View};
+use raddle_fabric::group::{self, DesiredState, GroupChangeError, GroupWorkerView};
 use tokio::time::{Instant, sleep};
 
 use crate::{
@@ -17,7 +17,7 @@ use crate::{
     table::Table,
 };
 
-/// How long to pause before another look at the registry.
+/// The pause between two reads of the registry.
 const LOOK: Duration = Duration::from_millis(50);
 
 pub(super) async fn group(context: &Context, command: GroupCommand) -> Outcome {
@@ -28,21 +28,28 @@ pub(super) async fn group(context: &Context, command: GroupCommand) -> Outcome {
         GroupCommand::Forget(SlugArgs { slug }) => forget(context, &slug).await,
         GroupCommand::Scale(ScaleArgs { slug, replicas }) => {
             let broker = context.broker().await?;
-            let standing = group::scale(&*broker, &slug, replicas).await.map_err(failure)?;
-            changed(context, &standing, &format!("'{slug}' is to have {}", count(replicas.into(), "process")))?;
+            let standing = group::scale(&*broker, &slug, replicas)
+                .await
+                .map_err(failure)?;
+            changed(
+                context,
+                &standing,
+                &format!("'{slug}' is to have {}", count(replicas.into(), "process")),
+            )?;
             explain_delay(context, &*broker, &standing).await
         }
     }
 }
 
 async fn list(context: &Context) -> Outcome {
-    let views = group::list(&*context.onlooker().await?).await?;
+    let views = group::list(&*context.open_read_only().await?).await?;
     context.show(&views, || render(&views))
 }
 
-fn render(views: &[View]) -> String {
-    let mut table =
-        Table::new(&["SLUG", "PROCESS", "STATE", "REPLICAS", "LIVE", "BUSY", "WAITING", "SOURCES", "MANAGER"]);
+fn render(views: &[GroupWorkerView]) -> String {
+    let mut table = Table::new(&[
+        "SLUG", "PROCESS", "STATE", "REPLICAS", "LIVE", "BUSY", "WAITING", "SOURCES", "MANAGER",
+    ]);
     for view in views {
         table.row([
             view.slug.clone(),
@@ -52,33 +59,55 @@ fn render(views: &[View]) -> String {
             view.live.to_string(),
             view.busy.to_string(),
             view.waiting.to_string(),
-            if view.sources.is_empty() { "-".into() } else { view.sources.join(",") },
+            if view.sources.is_empty() {
+                "-".into()
+            } else {
+                view.sources.join(",")
+            },
             managers(view),
         ]);
     }
     table.render()
 }
 
-fn managers(view: &View) -> String {
-    let all: Vec<String> =
-        view.managers.iter().map(|keeper| format!("{} ({})", keeper.tid, keeper.status.as_str())).collect();
-    if all.is_empty() { "-".into() } else { all.join(", ") }
+fn managers(view: &GroupWorkerView) -> String {
+    let all: Vec<String> = view
+        .managers
+        .iter()
+        .map(|keeper| format!("{} ({})", keeper.tid, keeper.status.as_str()))
+        .collect();
+    if all.is_empty() {
+        "-".into()
+    } else {
+        all.join(", ")
+    }
 }
 
 async fn turn(context: &Context, slug: &str, on: bool) -> Outcome {
     let broker = context.broker().await?;
     let standing = group::turn(&*broker, slug, on).await.map_err(failure)?;
-    changed(context, &standing, &format!("'{slug}' is {}", if on { "on" } else { "off" }))?;
+    changed(
+        context,
+        &standing,
+        &format!("'{slug}' is {}", if on { "on" } else { "off" }),
+    )?;
     explain_delay(context, &*broker, &standing).await
 }
 
-/// Waits for what was asked for, and says why it has not come about. At once where no manager is there, and otherwise when it takes long.
-async fn explain_delay(context: &Context, broker: &dyn Broker, standing: &Standing) -> Outcome {
-    let wanted = if standing.on { standing.wanted() as usize } else { 0 };
+/// Waits for the requested change, and prints why it does not happen: at once without a manager,
+/// otherwise after a while.
+async fn explain_delay(context: &Context, broker: &dyn Broker, standing: &DesiredState) -> Outcome {
+    let wanted = if standing.on {
+        standing.wanted() as usize
+    } else {
+        0
+    };
     let deadline = Instant::now() + EXPLAIN_AFTER;
     loop {
         let views = group::list(broker).await?;
-        let Some(view) = views.iter().find(|view| view.slug == standing.slug) else { return Ok(0) };
+        let Some(view) = views.iter().find(|view| view.slug == standing.slug) else {
+            return Ok(0);
+        };
         if view.live == wanted {
             return Ok(0);
         }
@@ -90,35 +119,49 @@ async fn explain_delay(context: &Context, broker: &dyn Broker, standing: &Standi
     }
 }
 
-/// Why there are not as many processes of a worker as there are to be.
-fn delay(view: &View, wanted: usize) -> String {
+/// Why a worker has fewer processes than wanted.
+fn delay(view: &GroupWorkerView, wanted: usize) -> String {
     let (slug, live) = (&view.slug, view.live);
     let Some(keeper) = view.managers.first() else {
-        return format!("no manager keeps '{slug}': it will be so when one is started, with 'raddle up'");
+        return format!(
+            "no manager keeps '{slug}': it will be so when one is started, with 'raddle up'"
+        );
     };
     let tid = keeper.tid;
     match keeper.status {
         _ if live > wanted => {
             let left = count((live - wanted) as u64, "process");
-            format!("{left} may finish what runs there: 'raddle task list --queue {slug} --status running' shows that")
+            format!(
+                "{left} may finish what runs there: 'raddle task list --queue {slug} --status running' shows that"
+            )
         }
         WorkerStatus::Draining => {
-            format!("its manager {tid} is about to end: it will be so when 'raddle up' is started again")
+            format!(
+                "its manager {tid} is about to end: it will be so when 'raddle up' is started again"
+            )
         }
         WorkerStatus::Braking => {
-            format!("processes of its manager {tid} die as soon as they are started: the log of 'raddle up' says why")
+            format!(
+                "processes of its manager {tid} die as soon as they are started: the log of 'raddle up' says why"
+            )
         }
-        _ => format!("{live} of {wanted} are there so far: 'raddle group list' shows when there are more"),
+        _ => format!(
+            "{live} of {wanted} are there so far: 'raddle group list' shows when there are more"
+        ),
     }
 }
 
 async fn forget(context: &Context, slug: &str) -> Outcome {
-    let forgotten = group::forget(&*context.broker().await?, slug).await.map_err(failure)?;
+    let forgotten = group::forget(&*context.broker().await?, slug)
+        .await
+        .map_err(failure)?;
     if context.json {
         output::json(&forgotten)?;
         return Ok(0);
     }
-    context.note(format!("'{slug}' is forgotten: nothing is an event for it any more"));
+    context.note(format!(
+        "'{slug}' is forgotten: nothing is an event for it any more"
+    ));
     if forgotten.waiting > 0 {
         let tasks = count(forgotten.waiting, "task");
         context.note(format!(
@@ -126,14 +169,18 @@ async fn forget(context: &Context, slug: &str) -> Outcome {
         ));
     }
     for source in &forgotten.unread {
-        context.note(format!("what is written to '{source}' stays there from now on: it is an event for nobody"));
+        context.note(format!(
+            "what is written to '{source}' stays there from now on: it is an event for nobody"
+        ));
     }
     Ok(0)
 }
 
-fn changed(context: &Context, standing: &Standing, said: &str) -> Outcome {
+fn changed(context: &Context, standing: &DesiredState, said: &str) -> Outcome {
     if context.json {
-        let Standing { slug, process, on, .. } = standing;
+        let DesiredState {
+            slug, process, on, ..
+        } = standing;
         output::json(
             &serde_json::json!({ "slug": slug, "process": process, "on": on, "replicas": standing.wanted() }),
         )?;
@@ -143,9 +190,9 @@ fn changed(context: &Context, standing: &Standing, said: &str) -> Outcome {
     Ok(0)
 }
 
-fn failure(error: ChangeError) -> Failure {
+fn failure(error: GroupChangeError) -> Failure {
     match error {
-        ChangeError::Broker(error) => error.into(),
+        GroupChangeError::Broker(error) => error.into(),
         other => Failure::Usage(other.to_string()),
     }
 }

@@ -1,7 +1,9 @@
-//! `raddle tid` and `raddle task status`: one task, or worker.
+//! `raddle tid` and `raddle task status`: one task or worker.
 
 use jiff::Timestamp;
-use raddle_core::{State, Target, TaskView, Tid, settle::LOSSES_ALLOWED, spec::Reserved};
+use raddle_core::{
+    Target, TaskState, TaskView, Tid, next_step::LOSSES_ALLOWED, spec::ReservedPolicy,
+};
 use serde_json::json;
 
 use crate::{args::TaskArg, context::Context, error::Outcome, format, result, table, tid, worker};
@@ -11,15 +13,15 @@ const SHOWN: usize = 200;
 
 /// Prints the full id.
 pub(super) async fn tid(context: &Context, arg: TaskArg) -> Outcome {
-    let broker = context.onlooker().await?;
+    let broker = context.open_read_only().await?;
     let (task, _) = tid::meet(&*broker, arg).await?;
     let record = json!({ "tid": task.tid, "short": task.tid.short().to_string() });
     context.show(&record, || format!("{}\n", task.tid))
 }
 
-/// Prints all that is known.
+/// Prints everything that is known of a task.
 pub(super) async fn status(context: &Context, arg: TaskArg) -> Outcome {
-    let broker = context.onlooker().await?;
+    let broker = context.open_read_only().await?;
     let (task, runs) = tid::meet(&*broker, arg).await?;
     let lost = result::lost_output(&*broker, &task).await?;
     context.show(&result::task_json(&task), || text(&task, &runs, &lost))
@@ -27,10 +29,16 @@ pub(super) async fn status(context: &Context, arg: TaskArg) -> Outcome {
 
 fn text(task: &TaskView, runs: &[Tid], lost: &[String]) -> String {
     let now = Timestamp::now();
-    let mut lines = vec![("task", task.tid.to_string()), ("name", task.spec.display_name().into())];
+    let mut lines = vec![
+        ("task", task.tid.to_string()),
+        ("name", task.spec.display_name().into()),
+    ];
     lines.push(("state", state(task)));
     lines.push(("target", target(task)));
-    lines.push(("queue", format!("{}, priority {}", task.spec.queue, task.spec.priority)));
+    lines.push((
+        "queue",
+        format!("{}, priority {}", task.spec.queue, task.spec.priority),
+    ));
     if !task.spec.requires.is_empty() {
         lines.push(("requires", task.spec.requires.to_string()));
     }
@@ -41,25 +49,70 @@ fn text(task: &TaskView, runs: &[Tid], lost: &[String]) -> String {
         ("progress", task.progress.as_ref().map(format::progress)),
         ("chained", (task.chained > 0).then(|| chained(task))),
         ("parent", task.parent.map(|tid| tid.to_string())),
-        ("runs", (!runs.is_empty()).then(|| runs.iter().map(Tid::to_string).collect::<Vec<_>>().join(", "))),
+        (
+            "runs",
+            (!runs.is_empty()).then(|| {
+                runs.iter()
+                    .map(Tid::to_string)
+                    .collect::<Vec<_>>()
+                    .join(", ")
+            }),
+        ),
         ("worker", task.worker.map(|tid| tid.to_string())),
-        ("pid", task.pid.filter(|_| !task.state.is_terminal()).map(|pid| pid.to_string())),
+        (
+            "pid",
+            task.pid
+                .filter(|_| !task.state.is_terminal())
+                .map(|pid| pid.to_string()),
+        ),
         ("folder", task.spec.cwd.clone()),
-        ("created", Some(format!("{} ({} ago)", format::time(task.created_at), format::age(task.created_at, now)))),
-        ("not before", task.run_at.filter(|_| !task.state.is_terminal()).map(format::time)),
+        (
+            "created",
+            Some(format!(
+                "{} ({} ago)",
+                format::time(task.created_at),
+                format::age(task.created_at, now)
+            )),
+        ),
+        (
+            "not before",
+            task.run_at
+                .filter(|_| !task.state.is_terminal())
+                .map(format::time),
+        ),
         ("expires", expiry(task)),
-        ("finished", task.finished_at.map(|at| format!("{} ({} ago)", format::time(at), format::age(at, now)))),
+        (
+            "finished",
+            task.finished_at
+                .map(|at| format!("{} ({} ago)", format::time(at), format::age(at, now))),
+        ),
         ("took", format::took(task, now).map(format::fine)),
     ];
-    lines.extend(optional.into_iter().filter_map(|(label, value)| Some((label, value?))));
+    lines.extend(
+        optional
+            .into_iter()
+            .filter_map(|(label, value)| Some((label, value?))),
+    );
     if let Some(report) = &task.report {
         lines.push(("exit", report.exit.to_string()));
         lines.extend(result::returned(Some(report)).map(|value| ("returned", shortened(value))));
-        lines.push(("output", format!("{} bytes, {} on stderr", report.stdout_bytes, report.stderr_bytes)));
+        lines.push((
+            "output",
+            format!(
+                "{} bytes, {} on stderr",
+                report.stdout_bytes, report.stderr_bytes
+            ),
+        ));
         lines.extend(lost.iter().map(|lost| ("lost", lost.clone())));
         let cpu = std::time::Duration::from_micros(report.usage.user_us + report.usage.system_us);
-        lines
-            .push(("used", format!("{} MiB at most, {} of cpu", report.usage.peak_rss_bytes >> 20, format::fine(cpu))));
+        lines.push((
+            "used",
+            format!(
+                "{} MiB at most, {} of cpu",
+                report.usage.peak_rss_bytes >> 20,
+                format::fine(cpu)
+            ),
+        ));
     }
     table::labelled(&lines)
 }
@@ -68,36 +121,50 @@ fn text(task: &TaskView, runs: &[Tid], lost: &[String]) -> String {
 fn shortened(value: &serde_json::Value) -> String {
     let text = value.to_string();
     match text.char_indices().nth(SHOWN) {
-        Some((end, _)) => format!("{}… ({} bytes, see 'raddle result')", &text[..end], text.len()),
+        Some((end, _)) => format!(
+            "{}… ({} bytes, see 'raddle result')",
+            &text[..end],
+            text.len()
+        ),
         None => text,
     }
 }
 
 /// When it expires, if it waits and has not been run.
 fn expiry(task: &TaskView) -> Option<String> {
-    let waits = task.state == State::Created && task.failures + task.losses == 0;
+    let waits = task.state == TaskState::Created && task.failures + task.losses == 0;
     let at = task.spec.expires_at(task.tid).filter(|_| waits)?;
     Timestamp::from_nanosecond(at.into()).ok().map(format::time)
 }
 
-/// The number of the latest attempt, and how many of them may still go wrong. The number alone says nothing of that: it also counts
-/// attempts that were lost or given back, for which a task is not to blame.
+/// The number of the latest attempt, and how many failures are left. The number also counts lost
+/// and released attempts, which are not charged.
 fn tries(task: &TaskView) -> Vec<(&'static str, String)> {
     let attempts = task.spec.retry.attempts;
     let bound = |bound: u32| match task.spec.on_error {
-        Reserved::Requeue => String::new(),
+        ReservedPolicy::Requeue => String::new(),
         _ => format!(" of {bound}"),
     };
     let mut lines = vec![("attempt", task.attempt.to_string())];
     lines.push(("failures", format!("{}{}", task.failures, bound(attempts))));
     if task.losses > 0 {
-        lines.push(("losses", format!("{}{}, each with its worker", task.losses, bound(attempts.max(LOSSES_ALLOWED)))));
+        lines.push((
+            "losses",
+            format!(
+                "{}{}, each with its worker",
+                task.losses,
+                bound(attempts.max(LOSSES_ALLOWED))
+            ),
+        ));
     }
     lines
 }
 
 fn chained(task: &TaskView) -> String {
-    format!("{}, submitted if this attempt succeeds", format::count(task.chained, "task"))
+    format!(
+        "{}, submitted if this attempt succeeds",
+        format::count(task.chained, "task")
+    )
 }
 
 fn state(task: &TaskView) -> String {
@@ -111,7 +178,7 @@ fn state(task: &TaskView) -> String {
     text
 }
 
-/// What a task runs, in words.
+/// The target of a task as text.
 pub(super) fn target(task: &TaskView) -> String {
     match &task.spec.target {
         Target::Command(argv) => argv.join(" "),

@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 use raddle_broker::TaskFilter;
-use raddle_core::{State, TaskView};
+use raddle_core::{TaskState, TaskView};
 
 use super::inspect::target;
 use crate::{
@@ -14,7 +14,7 @@ use crate::{
 };
 
 pub(super) async fn list(context: &Context, args: ListArgs) -> Outcome {
-    let broker = context.onlooker().await?;
+    let broker = context.open_read_only().await?;
     let filter = TaskFilter {
         dead: args.dead,
         services: args.all,
@@ -27,16 +27,24 @@ pub(super) async fn list(context: &Context, args: ListArgs) -> Outcome {
     if more {
         tasks.pop();
     }
-    context.show(&tasks.iter().map(result::task_json).collect::<Vec<_>>(), || render(&tasks))?;
+    context.show(
+        &tasks.iter().map(result::task_json).collect::<Vec<_>>(),
+        || render(&tasks),
+    )?;
     if more && !context.json {
-        context.note(format!("these are the newest {}: see more with --limit", args.limit));
+        context.note(format!(
+            "these are the newest {}: see more with --limit",
+            args.limit
+        ));
     }
     Ok(0)
 }
 
 fn render(tasks: &[TaskView]) -> String {
     let now = Timestamp::now();
-    let mut table = Table::new(&["TID", "STATE", "TRY", "QUEUE", "AGE", "TOOK", "NAME", "NOTE", "COMMAND"]);
+    let mut table = Table::new(&[
+        "TID", "STATE", "TRY", "QUEUE", "AGE", "TOOK", "NAME", "NOTE", "COMMAND",
+    ]);
     for task in tasks {
         table.row([
             task.tid.to_string(),
@@ -54,7 +62,11 @@ fn render(tasks: &[TaskView]) -> String {
         }
     }
     let width = output::terminal_width();
-    if output::shows_colours() { table.render_in_colour(width) } else { table.render_to_fit(width) }
+    if output::shows_colours() {
+        table.render_in_colour(width)
+    } else {
+        table.render_to_fit(width)
+    }
 }
 
 /// The column of the state.
@@ -62,16 +74,20 @@ const STATE: usize = 1;
 
 fn colour(task: &TaskView) -> Option<Colour> {
     match task.state {
-        State::Completed => Some(Colour::Green),
-        State::Failed | State::Timeout | State::Killed => Some(Colour::Red),
-        State::Cancelled => Some(Colour::Yellow),
-        State::Spawning | State::Running => Some(Colour::Cyan),
+        TaskState::Completed => Some(Colour::Green),
+        TaskState::Failed | TaskState::Timeout | TaskState::Killed => Some(Colour::Red),
+        TaskState::Cancelled => Some(Colour::Yellow),
+        TaskState::Spawning | TaskState::Running => Some(Colour::Cyan),
         _ => None,
     }
 }
 
 fn note(task: &TaskView, now: Timestamp) -> String {
-    let exit = task.report.as_ref().filter(|report| !report.exit.is_success()).map(|report| report.exit.to_string());
+    let exit = task
+        .report
+        .as_ref()
+        .filter(|report| !report.exit.is_success())
+        .map(|report| report.exit.to_string());
     let mut notes: Vec<String> = exit.into_iter().collect();
     if task.paused {
         notes.push("paused".into());
@@ -79,7 +95,10 @@ fn note(task: &TaskView, now: Timestamp) -> String {
     if task.dead {
         notes.push("dead letter".into());
     }
-    if let Some(at) = task.run_at.filter(|at| !task.state.is_terminal() && *at > now) {
+    if let Some(at) = task
+        .run_at
+        .filter(|at| !task.state.is_terminal() && *at > now)
+    {
         notes.push(format!("not before {}", format::time(at)));
     }
     notes.join(", ")

@@ -1,4 +1,5 @@
-//! `raddle manager` and `raddle worker spawn`: a manager is a spawner whose workers do what is asked of it, and nothing else.
+//! `raddle manager` and `raddle worker spawn`. A manager is a spawner whose workers run only what
+//! its `SpawnPolicy` allows.
 
 use std::{
     fs,
@@ -11,7 +12,7 @@ use jiff::Timestamp;
 use raddle_broker::{Broker, queues};
 use raddle_core::{
     CapSet, Tid, WorkerEntry,
-    manager::{Charter, Herald, PRIME, Registry, name_of},
+    manager::{ManagerLaunchCommand, PRIME, SpawnPolicy, TaskRegistry, name_of},
     tid::TidArg,
 };
 use raddle_fabric::spawner::{Config, WarmPool};
@@ -32,18 +33,18 @@ use crate::{
     format, table, tid as tids,
 };
 
-/// How many tasks a manager has at a time, where nothing limits it: those that it has spawned managers with count.
+/// How many tasks a manager runs at a time without an explicit limit, spawned managers included.
 const MAX_TASKS: u32 = 256;
-/// How long to pause before another look at the registry.
+/// The pause between two reads of the registry.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Is a manager, in this process.
+/// Runs a manager in this process.
 pub(super) async fn serve(context: &Context, args: &ManagerArgs, global: &Global) -> Outcome {
-    let charter = Charter {
+    let charter = SpawnPolicy {
         kind: args.kind.clone(),
         registry: registry(args)?,
         ceiling: args.limits.clone(),
-        herald: herald(context, args)?,
+        herald: manager_command(context, args)?,
     };
     let max_workers = args.limits.max_tasks.unwrap_or(MAX_TASKS);
     let spawner = spawner_args(args, max_workers);
@@ -53,14 +54,22 @@ pub(super) async fn serve(context: &Context, args: &ManagerArgs, global: &Global
     let config = config.check(cores).or_usage()?;
     let workers = spawner::worker_args(&spawner, &config, Some(charter));
     let launching = spawner::processes(global, &spawner, context, &config, &workers)?;
-    Box::pin(spawner::keep(context, &spawner, config, &workers, launching, Some(args))).await
+    Box::pin(spawner::keep(
+        context,
+        &spawner,
+        config,
+        &workers,
+        launching,
+        Some(args),
+    ))
+    .await
 }
 
-/// What it may spawn.
-fn registry(args: &ManagerArgs) -> Outcome<Registry> {
+/// Reads the registry of tasks.
+fn registry(args: &ManagerArgs) -> Outcome<TaskRegistry> {
     match &args.registry {
         Some(path) => read_registry(path),
-        None if args.kind == PRIME || args.no_registry => Ok(Registry::default()),
+        None if args.kind == PRIME || args.no_registry => Ok(TaskRegistry::default()),
         None => Err(Failure::Usage(format!(
             "a manager of the type '{}' spawns what its registry lists: name the file with --registry",
             args.kind
@@ -68,30 +77,44 @@ fn registry(args: &ManagerArgs) -> Outcome<Registry> {
     }
 }
 
-fn read_registry(path: &Path) -> Outcome<Registry> {
+fn read_registry(path: &Path) -> Outcome<TaskRegistry> {
     let named = path.display();
     let text = fs::read_to_string(path).or_usage_at(&named)?;
-    let registry = Registry::from_toml(&text);
-    let registry = registry.map_err(|error| Failure::Usage(format!("{named}:{}: {}", error.line, error.reason)))?;
+    let registry = TaskRegistry::from_toml(&text);
+    let registry = registry
+        .map_err(|error| Failure::Usage(format!("{named}:{}: {}", error.line, error.reason)))?;
     if registry.is_empty() {
-        return Err(Failure::Usage(format!("{named}: lists no task: write a table [task.NAME] with a command")));
+        return Err(Failure::Usage(format!(
+            "{named}: lists no task: write a table [task.NAME] with a command"
+        )));
     }
     Ok(registry)
 }
 
-/// How this program is told to be another manager.
-fn herald(context: &Context, args: &ManagerArgs) -> Outcome<Herald> {
+/// The command that starts another manager.
+fn manager_command(context: &Context, args: &ManagerArgs) -> Outcome<ManagerLaunchCommand> {
     let (url, secret) = start::url_words(&context.project.url);
-    let argv = [PROGRAM, "manager", "serve"].map(String::from).into_iter().chain(url).collect();
-    let env = secret.map(|url| (QUEUE_URL.to_owned(), url)).into_iter().collect();
+    let argv = [PROGRAM, "manager", "serve"]
+        .map(String::from)
+        .into_iter()
+        .chain(url)
+        .collect();
+    let env = secret
+        .map(|url| (QUEUE_URL.to_owned(), url))
+        .into_iter()
+        .collect();
     let whole = |path: &PathBuf| std::path::absolute(path).or_usage_at(path.display());
     let registry = args.registry.as_ref().map(whole).transpose()?;
-    // A name that is not UTF-8 cannot stand in a request either.
+    // A path that is not UTF-8 cannot be part of a request.
     let registry = registry.and_then(|path| path.into_os_string().into_string().ok());
-    Ok(Herald { argv, env, registry })
+    Ok(ManagerLaunchCommand {
+        argv,
+        env,
+        registry,
+    })
 }
 
-/// A manager as the spawner that it is.
+/// The arguments of the spawner that a manager is.
 fn spawner_args(args: &ManagerArgs, max_workers: u32) -> SpawnerArgs {
     SpawnerArgs {
         warm_pool: Some(WarmPool::Fixed(args.warm_pool.min(max_workers))),
@@ -104,21 +127,23 @@ fn spawner_args(args: &ManagerArgs, max_workers: u32) -> SpawnerArgs {
     }
 }
 
-/// Is a manager in this process, or starts one in the background and prints its id.
+/// Runs a manager in this process, or starts one in the background and prints its id.
 pub(super) async fn start(context: &Context, args: &ManagerArgs, global: &Global) -> Outcome {
     if detach::is_background() {
         return serve(context, args, global).await;
     }
-    // Said here, where somebody reads it at once.
+    // Report mistakes here, where the user reads them.
     registry(args)?;
     detach::detach(context, "manager", None).await
 }
 
-/// Has a manager made: by a prime that lives, or else by itself.
+/// Has a root manager spawn a manager, or starts one if no root manager lives.
 pub(super) async fn spawn(context: &Context, args: &SpawnArgs, global: &Global) -> Outcome {
     read_registry(&args.registry)?;
     if args.kind == PRIME {
-        return Err(Failure::Usage("a prime is not spawned: start it with 'raddle manager start'".into()));
+        return Err(Failure::Usage(
+            "a prime is not spawned: start it with 'raddle manager start'".into(),
+        ));
     }
     if !detach::is_background() {
         if asked(context, args).await? {
@@ -138,17 +163,21 @@ pub(super) async fn spawn(context: &Context, args: &SpawnArgs, global: &Global) 
     start(context, &args, global).await
 }
 
-/// Asks a prime for a manager, if one lives, and waits until that is there.
+/// Asks a live root manager for a manager, and waits until it is registered.
 async fn asked(context: &Context, args: &SpawnArgs) -> Outcome<bool> {
     let broker = context.broker().await?;
     let workers = broker.workers().await?;
-    let primes: Vec<&WorkerEntry> = managers(&workers).filter(|entry| entry.info.kind == PRIME).collect();
+    let primes: Vec<&WorkerEntry> = managers(&workers)
+        .filter(|entry| entry.info.kind == PRIME)
+        .collect();
     let parent = match args.parent {
         Some(arg) => {
             let tid = tids::resolve(&*broker, arg).await?;
             if !primes.iter().any(|entry| entry.tid == tid) {
                 let reason = "is no prime that lives, and only a prime spawns managers";
-                return Err(Failure::Usage(format!("task {tid} {reason}: see 'raddle manager list'")));
+                return Err(Failure::Usage(format!(
+                    "task {tid} {reason}: see 'raddle manager list'"
+                )));
             }
             Some(tid)
         }
@@ -161,7 +190,10 @@ async fn asked(context: &Context, args: &SpawnArgs) -> Outcome<bool> {
         params["name"] = name.as_str().into();
     }
     let request = json!({ "task": "worker", "params": params }).to_string();
-    let request = *queues::ask(&*broker, PRIME, vec![request], parent).await?.first().ok_or_else(gone)?;
+    let request = *queues::submit_requests(&*broker, PRIME, vec![request], parent)
+        .await?
+        .first()
+        .ok_or_else(gone)?;
     let deadline = Instant::now() + args.timeout.0;
     loop {
         let workers = broker.workers().await?;
@@ -172,12 +204,21 @@ async fn asked(context: &Context, args: &SpawnArgs) -> Outcome<bool> {
         }
         let task = tids::view(&*broker, request).await?;
         if task.state.is_terminal() || task.failures > 0 {
-            let why = task.report.map_or_else(String::new, |report| format!(" ({})", report.exit));
+            let why = task
+                .report
+                .map_or_else(String::new, |report| format!(" ({})", report.exit));
             let look = format!("see 'raddle logs {request}'");
             if !task.state.is_terminal() {
-                let _ = broker.control(request, raddle_core::Control::new(raddle_core::Word::Stop)).await;
+                let _ = broker
+                    .control(
+                        request,
+                        raddle_core::ControlMessage::new(raddle_core::ControlCommand::Stop),
+                    )
+                    .await;
             }
-            return Err(Failure::Raddle(format!("the manager could not be started{why}: {look}")));
+            return Err(Failure::Raddle(format!(
+                "the manager could not be started{why}: {look}"
+            )));
         }
         if Instant::now() >= deadline {
             return Err(Failure::TimedOut(format!(
@@ -192,75 +233,113 @@ fn gone() -> Failure {
     Failure::Raddle("the broker has not said under which id the request is stored".into())
 }
 
-/// The managers among those that are alive.
+/// The live managers.
 fn managers(workers: &[WorkerEntry]) -> impl Iterator<Item = &WorkerEntry> {
     workers.iter().filter(|entry| entry.info.is_manager())
 }
 
 /// Stops managers.
 pub(super) async fn stop(context: &Context, args: &ManagerStopArgs) -> Outcome {
-    let broker = context.onlooker().await?;
+    let broker = context.open_read_only().await?;
     let workers = broker.workers().await?;
     let meant: Vec<Tid> = if args.all {
         managers(&workers).map(|entry| entry.tid).collect()
     } else {
         let prime = [PRIME.to_owned()];
-        let which = if args.which.is_empty() { &prime[..] } else { &args.which };
+        let which = if args.which.is_empty() {
+            &prime[..]
+        } else {
+            &args.which
+        };
         let mut meant = Vec::new();
         for which in which {
-            meant.extend(find(&*broker, &workers, which).await?.iter().map(|entry| entry.tid));
+            meant.extend(
+                find(&*broker, &workers, which)
+                    .await?
+                    .iter()
+                    .map(|entry| entry.tid),
+            );
         }
         meant
     };
     if meant.is_empty() {
         context.note("no manager is alive");
     }
-    let stop = StopArgs { tids: Vec::new(), all: args.all, kill: args.kill, timeout: args.timeout };
+    let stop = StopArgs {
+        tids: Vec::new(),
+        all: args.all,
+        kill: args.kill,
+        timeout: args.timeout,
+    };
     stop_these(context, &*broker, meant, &stop).await
 }
 
-/// Those of a type, or the one with this id: its own, or that of the request for it.
-async fn find<'a>(broker: &dyn Broker, workers: &'a [WorkerEntry], which: &str) -> Outcome<Vec<&'a WorkerEntry>> {
+/// Finds managers by type, by id, or by the id of the request for one.
+async fn find<'a>(
+    broker: &dyn Broker,
+    workers: &'a [WorkerEntry],
+    which: &str,
+) -> Outcome<Vec<&'a WorkerEntry>> {
     let found: Vec<_> = match which.parse::<TidArg>() {
         Ok(arg) => {
             let tid = tids::resolve(broker, arg).await?;
-            managers(workers).filter(|entry| entry.tid == tid || entry.info.parent == Some(tid)).collect()
+            managers(workers)
+                .filter(|entry| entry.tid == tid || entry.info.parent == Some(tid))
+                .collect()
         }
-        Err(_) => managers(workers).filter(|entry| entry.info.kind == which).collect(),
+        Err(_) => managers(workers)
+            .filter(|entry| entry.info.kind == which)
+            .collect(),
     };
     if found.is_empty() {
-        let reason = "'raddle manager list' shows those that are, and 'raddle manager start' starts one";
-        return Err(Failure::Usage(format!("no manager '{which}' is alive: {reason}")));
+        let reason =
+            "'raddle manager list' shows those that are, and 'raddle manager start' starts one";
+        return Err(Failure::Usage(format!(
+            "no manager '{which}' is alive: {reason}"
+        )));
     }
     Ok(found)
 }
 
 /// Lists the managers that are alive.
 pub(super) async fn list(context: &Context) -> Outcome {
-    let workers = context.onlooker().await?.workers().await?;
+    let workers = context.open_read_only().await?.workers().await?;
     let managers: Vec<&WorkerEntry> = managers(&workers).collect();
     let told = |entry: &WorkerEntry| {
-        [format!("{:.2}", entry.load), entry.spawned_count.to_string(), asked_in(entry), tasks_of(entry)]
+        [
+            format!("{:.2}", entry.load),
+            entry.spawned_count.to_string(),
+            asked_in(entry),
+            tasks_of(entry),
+        ]
     };
     context.show(&managers, || {
-        render(["LOAD", "SPAWNED", "QUEUE", "TASKS"], managers.iter().map(|entry| (*entry, told(entry))))
+        render(
+            ["LOAD", "SPAWNED", "QUEUE", "TASKS"],
+            managers.iter().map(|entry| (*entry, told(entry))),
+        )
     })
 }
 
-/// Where it is asked.
+/// The queue that takes its requests.
 fn asked_in(entry: &WorkerEntry) -> String {
     entry.queue.clone().unwrap_or_else(|| "-".into())
 }
 
-/// What it can be asked for by name.
+/// The names of the tasks that it spawns.
 fn tasks_of(entry: &WorkerEntry) -> String {
-    let names: Vec<&str> = entry.info.capabilities.iter().filter(|tag| !tag.starts_with('@')).collect();
+    let names: Vec<&str> = entry
+        .info
+        .capabilities
+        .iter()
+        .filter(|tag| !tag.starts_with('@'))
+        .collect();
     names.join(",")
 }
 
 /// Shows what managers are doing.
 pub(super) async fn status(context: &Context, which: Option<&str>) -> Outcome {
-    let broker = context.onlooker().await?;
+    let broker = context.open_read_only().await?;
     let workers = broker.workers().await?;
     let shown: Vec<&WorkerEntry> = match which {
         Some(which) => find(&*broker, &workers, which).await?,
@@ -269,11 +348,25 @@ pub(super) async fn status(context: &Context, which: Option<&str>) -> Outcome {
     if shown.is_empty() && !context.json {
         context.note("no manager is alive");
     }
-    context.show(&shown, || shown.iter().map(|entry| described(entry)).collect::<Vec<_>>().join("\n"))
+    context.show(&shown, || {
+        shown
+            .iter()
+            .map(|entry| described(entry))
+            .collect::<Vec<_>>()
+            .join("\n")
+    })
 }
 
 fn described(entry: &WorkerEntry) -> String {
-    let WorkerEntry { tid, info, status, load, spawned_count, started_at, .. } = entry;
+    let WorkerEntry {
+        tid,
+        info,
+        status,
+        load,
+        spawned_count,
+        started_at,
+        ..
+    } = entry;
     let busy = (load * f64::from(info.max_workers)).round();
     table::labelled(&[
         ("manager", format!("{tid} {}", info.name)),
@@ -283,7 +376,11 @@ fn described(entry: &WorkerEntry) -> String {
         ("spawned", format::count(*spawned_count, "task")),
         ("age", format::age(*started_at, Timestamp::now())),
         ("process", format!("{} on {}", info.pid, info.host)),
-        ("parent", info.parent.map_or_else(|| "-".into(), |tid| tid.to_string())),
+        (
+            "parent",
+            info.parent
+                .map_or_else(|| "-".into(), |tid| tid.to_string()),
+        ),
         ("requests", asked_in(entry)),
         ("tasks", tasks_of(entry)),
     ])

@@ -1,6 +1,6 @@
-//! `raddle metrics serve`: what waits in a broker, for Prometheus.
+//! `raddle metrics serve`: metrics of a broker for Prometheus.
 
-use raddle_fabric::metrics::Exporter;
+use raddle_fabric::metrics::QueueExporter;
 use serde_json::json;
 
 use crate::{args::ServeArgs, context::Context, error::Outcome, interrupt::Interrupts, metrics};
@@ -10,8 +10,11 @@ pub(super) async fn serve(context: &Context, args: &ServeArgs) -> Outcome {
     let mut interrupts = Interrupts::catch()?;
     let broker = context.broker_of_worker().await?;
     let url = server.url();
-    let serving = server.serve(metrics::queue_page(Exporter::new(broker), |_| ()));
-    context.show(&json!({ "metrics": url, "pid": std::process::id() }), || format!("{url}\n"))?;
+    let serving = server.serve(metrics::queue_page(QueueExporter::new(broker), |_| ()));
+    context.show(
+        &json!({ "metrics": url, "pid": std::process::id() }),
+        || format!("{url}\n"),
+    )?;
     interrupts.next().await;
     drop(serving);
     Ok(0)

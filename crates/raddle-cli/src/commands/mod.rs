@@ -1,5 +1,5 @@
-//! A file for each command, with a folder where that has parts. Each asks the libraries and shows what they say. `detach.rs` is what those share that
-//! can start in the background.
+//! One file per command. Each calls the libraries and prints the result. `detach.rs` starts
+//! commands in the background.
 
 mod batch;
 #[cfg(feature = "tls")]
@@ -36,7 +36,7 @@ mod up;
 mod wait;
 mod workers;
 
-use raddle_core::Word;
+use raddle_core::ControlCommand;
 
 pub(crate) use self::detach::is_background;
 
@@ -44,26 +44,29 @@ pub(crate) use self::detach::is_background;
 use crate::args::PoolCommand;
 use crate::{
     args::{
-        Cli, Command, Global, LogArgs, ManagerCommand, MetricsCommand, ScheduleCommand, SpawnerCommand, TaskCommand,
-        WorkerCommand,
+        Cli, Command, Global, LogArgs, ManagerCommand, MetricsCommand, ScheduleCommand,
+        SpawnerCommand, TaskCommand, WorkerCommand,
     },
     context::Context,
     error::{OrFail, Outcome, RADDLE},
     logging, panic,
 };
 
-/// What those log that go on for long, unless something else is asked for.
+/// The log level of services.
 const LEVEL: &str = "warn";
 
-/// Does what was asked for; returns the exit code.
+/// Runs the command, and returns the exit code.
 pub(crate) fn execute(cli: Cli) -> Outcome {
-    let Cli { global, mut command } = cli;
+    let Cli {
+        global,
+        mut command,
+    } = cli;
     if let Command::Worker(WorkerCommand::Start(args)) = command {
-        command = Command::Worker(WorkerCommand::Start(Box::new(start::told(*args)?)));
+        command = Command::Worker(WorkerCommand::Start(Box::new(start::resolve_args(*args)?)));
     }
     let service = service_log(&command);
     let level = match &command {
-        // A full disk, for one, keeps a task from its end.
+        // A full disk, for one, delays the end of a task.
         Command::Run(_) => Some("error"),
         _ => service.map(|_| LEVEL),
     };
@@ -74,16 +77,20 @@ pub(crate) fn execute(cli: Cli) -> Outcome {
     });
     raddle_exec::survive_file_limit();
     if detach::is_background() {
-        // Already the leader of a session: then there is nothing to leave.
+        // Fails only for a session leader, which has nothing to leave.
         let _ = raddle_exec::setsid_self();
     }
     raddle_exec::check_descriptors().or_raddle_at("cannot start")?;
-    // One thread: everything that blocks has threads of its own in the libraries.
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().or_raddle_at("cannot start")?;
+    // One thread: blocking work has its own threads in the libraries.
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .or_raddle_at("cannot start")?;
     runtime.block_on(Box::pin(perform(&global, command)))
 }
 
-/// How a command writes its log if it stays until it is stopped. One that starts a worker in the background speaks to people; the worker does not.
+/// The log of a command that runs until it is stopped. A command that starts a worker in the
+/// background writes text; the worker does not.
 fn service_log(command: &Command) -> Option<LogArgs> {
     let is_background = detach::is_background();
     Some(match command {
@@ -102,7 +109,7 @@ fn service_log(command: &Command) -> Option<LogArgs> {
 }
 
 async fn perform(global: &Global, command: Command) -> Outcome {
-    // Only what neither looks for what another process has made nor leaves anything to one does with a broker in memory.
+    // A broker in memory is only of use to commands that need no other process.
     let context = || Context::new(global);
     let shared = || Context::shared(global);
     match command {
@@ -120,12 +127,20 @@ async fn perform(global: &Global, command: Command) -> Outcome {
         Command::Worker(WorkerCommand::Start(args)) => start::start(&context()?, &args).await,
         Command::Worker(WorkerCommand::List) => workers::list(&shared()?).await,
         Command::Worker(WorkerCommand::Stop(args)) => stop::stop(&shared()?, &args).await,
-        Command::Worker(WorkerCommand::Spawn(args)) => manager::spawn(&shared()?, &args, global).await,
-        Command::Manager(ManagerCommand::Start(args)) => manager::start(&shared()?, &args, global).await,
-        Command::Manager(ManagerCommand::Serve(args)) => manager::serve(&shared()?, &args, global).await,
+        Command::Worker(WorkerCommand::Spawn(args)) => {
+            manager::spawn(&shared()?, &args, global).await
+        }
+        Command::Manager(ManagerCommand::Start(args)) => {
+            manager::start(&shared()?, &args, global).await
+        }
+        Command::Manager(ManagerCommand::Serve(args)) => {
+            manager::serve(&shared()?, &args, global).await
+        }
         Command::Manager(ManagerCommand::Stop(args)) => manager::stop(&shared()?, &args).await,
         Command::Manager(ManagerCommand::List) => manager::list(&shared()?).await,
-        Command::Manager(ManagerCommand::Status { which }) => manager::status(&shared()?, which.as_deref()).await,
+        Command::Manager(ManagerCommand::Status { which }) => {
+            manager::status(&shared()?, which.as_deref()).await
+        }
         Command::Metrics(MetricsCommand::Serve(args)) => metrics::serve(&shared()?, &args).await,
         Command::RequeueOrphans => orphans::requeue(&shared()?).await,
         Command::Doctor { file } => doctor::doctor(&context()?, file.as_deref()).await,
@@ -146,15 +161,21 @@ async fn task(context: &Context, command: TaskCommand) -> Outcome {
     match command {
         TaskCommand::List(args) => list::list(context, args).await,
         TaskCommand::Status { tid } => inspect::status(context, tid).await,
-        TaskCommand::Stop(words) => control::control(context, &words, Word::Stop).await,
-        TaskCommand::Kill(words) => control::control(context, &words, Word::Kill).await,
-        TaskCommand::Pause(words) => control::control(context, &words, Word::Pause).await,
-        TaskCommand::Resume(words) => control::control(context, &words, Word::Resume).await,
-        TaskCommand::Ping(words) => control::control(context, &words, Word::Ping).await,
+        TaskCommand::Stop(words) => control::control(context, &words, ControlCommand::Stop).await,
+        TaskCommand::Kill(words) => control::control(context, &words, ControlCommand::Kill).await,
+        TaskCommand::Pause(words) => control::control(context, &words, ControlCommand::Pause).await,
+        TaskCommand::Resume(words) => {
+            control::control(context, &words, ControlCommand::Resume).await
+        }
+        TaskCommand::Ping(words) => control::control(context, &words, ControlCommand::Ping).await,
         TaskCommand::Retry(args) => retry::retry(context, &args).await,
         TaskCommand::Delete(args) => delete::delete(context, &args).await,
         TaskCommand::Clean(args) => delete::clean(context, &args).await,
-        TaskCommand::Recover { tid, timeout, force } => recover::recover(context, tid, timeout.0, force).await,
+        TaskCommand::Recover {
+            tid,
+            timeout,
+            force,
+        } => recover::recover(context, tid, timeout.0, force).await,
         TaskCommand::Tree { tid } => tree::tree(context, tid).await,
         TaskCommand::Explain { tid } => task_explain::explain(context, tid).await,
     }

@@ -1,13 +1,14 @@
-//! `raddle requeue-orphans`: what belongs to workers that are gone goes back, as it does with every beat of a live one.
+//! `raddle requeue-orphans`: reclaims the tasks of workers that are gone, as live workers do with
+//! every renewal.
 
-use raddle_broker::{Reclaimed, Verdict};
-use raddle_core::{State, Tid};
-use raddle_fabric::leftovers;
+use raddle_broker::{CompletionOutcome, Reclaimed};
+use raddle_core::{TaskState, Tid};
+use raddle_fabric::orphan_processes;
 use serde::Serialize;
 
 use crate::{context::Context, error::Outcome, format};
 
-/// A task that was taken back.
+/// A reclaimed task.
 #[derive(Serialize)]
 struct Orphan {
     tid: Tid,
@@ -15,18 +16,18 @@ struct Orphan {
     attempt: u32,
     /// The worker that had it.
     worker: Tid,
-    /// What the task is now: `created` if it waits for another attempt.
-    state: State,
-    /// When that may begin.
+    /// The state of the task now: `created` if it waits for another attempt.
+    state: TaskState,
+    /// When the next attempt may begin.
     #[serde(skip_serializing_if = "Option::is_none")]
     run_at: Option<jiff::Timestamp>,
 }
 
 pub(super) async fn requeue(context: &Context) -> Outcome {
-    let broker = context.onlooker().await?;
+    let broker = context.open_read_only().await?;
     let taken = broker.reclaim().await?;
-    // Also of those that somebody else has taken back, who only came by.
-    leftovers::of_anybody(&*broker).await?;
+    // Also processes of tasks that another process has reclaimed.
+    orphan_processes::of_anybody(&*broker).await?;
     let orphans: Vec<Orphan> = taken.iter().filter_map(Orphan::of).collect();
     if orphans.is_empty() && !context.json {
         context.note("no task belongs to a worker that is gone");
@@ -36,22 +37,36 @@ pub(super) async fn requeue(context: &Context) -> Outcome {
 
 impl Orphan {
     fn text(&self) -> String {
-        let Self { tid, worker, state, run_at, .. } = self;
+        let Self {
+            tid,
+            worker,
+            state,
+            run_at,
+            ..
+        } = self;
         let became = match run_at {
-            Some(at) if *at > jiff::Timestamp::now() => format!("requeued, not before {}", format::time(*at)),
+            Some(at) if *at > jiff::Timestamp::now() => {
+                format!("requeued, not before {}", format::time(*at))
+            }
             Some(_) => "requeued".to_owned(),
             None => state.to_string(),
         };
         format!("{tid} {became} (worker {worker} is gone)\n")
     }
 
-    /// `None` if somebody else was quicker.
+    /// `None` if another process was faster.
     fn of(taken: &Reclaimed) -> Option<Self> {
-        let (state, run_at) = match taken.verdict {
-            Verdict::Done(state) => (state, None),
-            Verdict::Again(at) => (State::Created, Some(at)),
-            Verdict::Stale => return None,
+        let (state, run_at) = match taken.outcome {
+            CompletionOutcome::Done(state) => (state, None),
+            CompletionOutcome::Again(at) => (TaskState::Created, Some(at)),
+            CompletionOutcome::Stale => return None,
         };
-        Some(Self { tid: taken.fence.tid, attempt: taken.fence.attempt, worker: taken.fence.owner, state, run_at })
+        Some(Self {
+            tid: taken.attempt_id.tid,
+            attempt: taken.attempt_id.attempt,
+            worker: taken.attempt_id.owner,
+            state,
+            run_at,
+        })
     }
 }

@@ -1,4 +1,4 @@
-//! `raddle queue`: any queue, by its name.
+//! `raddle queue`: any queue by its name.
 
 use std::{
     fs,
@@ -8,8 +8,8 @@ use std::{
 };
 
 use raddle_broker::{
-    Broker, Delivered, Message,
-    queues::{self, QueueCounts, TaskCounts, Watch, Written},
+    Broker, DeliveryOutcome, Message,
+    queues::{self, QueueCounts, TaskCounts, Watch, WriteOutcome},
 };
 use raddle_core::{QueueName, queue_name::QueueArg};
 use raddle_fabric::wait::LONG;
@@ -33,38 +33,79 @@ const EVERY: &str = "*";
 
 pub(super) async fn queue(context: &Context, command: QueueCommand) -> Outcome {
     match command {
-        QueueCommand::Read { queue, amount, wait } => {
-            read(context, queue, amount, wait.map_or(Duration::ZERO, |wait| wait.0)).await
+        QueueCommand::Read {
+            queue,
+            amount,
+            wait,
+        } => {
+            read(
+                context,
+                queue,
+                amount,
+                wait.map_or(Duration::ZERO, |wait| wait.0),
+            )
+            .await
         }
         QueueCommand::Peek { queue, amount } => {
-            let broker = context.onlooker().await?;
+            let broker = context.open_read_only().await?;
             let queue = tid::resolve_queue(&*broker, queue).await?;
-            show(context, &queues::peek(&*broker, &queue, amount.max()).await?)
+            show(
+                context,
+                &queues::peek(&*broker, &queue, amount.max()).await?,
+            )
         }
-        QueueCommand::Write { queue, messages, file, lines } => {
-            write(context, queue, bodies(messages, &file, lines)?).await
-        }
+        QueueCommand::Write {
+            queue,
+            messages,
+            file,
+            lines,
+        } => write(context, queue, bodies(messages, &file, lines)?).await,
         QueueCommand::Move { from, to, amount } => {
-            let broker = context.onlooker().await?;
-            let (from, to) = (tid::resolve_queue(&*broker, from).await?, tid::resolve_queue(&*broker, to).await?);
-            tell(context, "moved", queues::shift(&*broker, &from, &to, amount.max()).await?)
+            let broker = context.open_read_only().await?;
+            let (from, to) = (
+                tid::resolve_queue(&*broker, from).await?,
+                tid::resolve_queue(&*broker, to).await?,
+            );
+            tell(
+                context,
+                "moved",
+                queues::move_messages(&*broker, &from, &to, amount.max()).await?,
+            )
         }
-        QueueCommand::List { pattern, all } => list(context, if all { Some(EVERY) } else { pattern.as_deref() }).await,
+        QueueCommand::List { pattern, all } => {
+            list(context, if all { Some(EVERY) } else { pattern.as_deref() }).await
+        }
         QueueCommand::Stats { queue } => stats(context, queue).await,
         QueueCommand::Delete { queue } => {
-            let broker = context.onlooker().await?;
+            let broker = context.open_read_only().await?;
             let queue = tid::resolve_queue(&*broker, queue).await?;
             tell(context, "deleted", queues::delete(&*broker, &queue).await?)
         }
-        QueueCommand::Watch { queue, new, limit, timeout } => {
-            watch(context, queue, new, limit, timeout.map(|timeout| Instant::now() + timeout.0)).await
+        QueueCommand::Watch {
+            queue,
+            new,
+            limit,
+            timeout,
+        } => {
+            watch(
+                context,
+                queue,
+                new,
+                limit,
+                timeout.map(|timeout| Instant::now() + timeout.0),
+            )
+            .await
         }
         QueueCommand::Broadcast { pattern, message } => broadcast(context, &pattern, message).await,
     }
 }
 
 async fn read(context: &Context, queue: QueueArg, amount: Amount, wait: Duration) -> Outcome {
-    let broker = if wait.is_zero() { context.onlooker().await? } else { context.broker().await? };
+    let broker = if wait.is_zero() {
+        context.open_read_only().await?
+    } else {
+        context.broker().await?
+    };
     let queue = &tid::resolve_queue(&*broker, queue).await?;
     let mut left = amount.max();
     let mut wait = wait;
@@ -90,8 +131,13 @@ async fn read(context: &Context, queue: QueueArg, amount: Amount, wait: Duration
     Ok(0)
 }
 
-/// Puts back what was taken and could not be shown: it would be gone otherwise.
-async fn put_back(broker: &dyn Broker, queue: &QueueName, taken: &[Message], failure: Failure) -> Failure {
+/// Returns messages to the queue that were taken and could not be printed.
+async fn put_back(
+    broker: &dyn Broker,
+    queue: &QueueName,
+    taken: &[Message],
+    failure: Failure,
+) -> Failure {
     let bodies = taken.iter().map(|message| message.body.clone()).collect();
     match queues::write(broker, queue, bodies).await {
         Ok(_) => failure,
@@ -103,25 +149,31 @@ async fn write(context: &Context, queue: QueueArg, bodies: Vec<String>) -> Outco
     let broker = context.broker().await?;
     let queue = tid::resolve_queue(&*broker, queue).await?;
     let mut written = Vec::new();
-    // Others wait for the broker meanwhile.
+    // In chunks, so that other processes get the broker in between.
     for bodies in bodies.chunks(PAGE as usize) {
         written.extend(queues::write(&*broker, &queue, bodies.to_vec()).await?);
     }
     if written.is_empty() && !bodies.is_empty() {
         let list = "'raddle worker list' shows those there are";
-        return Err(Failure::Usage(format!("no live worker reads {queue}: {list}")));
+        return Err(Failure::Usage(format!(
+            "no live worker reads {queue}: {list}"
+        )));
     }
     let (records, lines): (Vec<Value>, Vec<String>) = written.iter().map(told).unzip();
     context.show(&records, || lines.concat())
 }
 
-/// The messages that are given and those that are read, in this order.
+/// The messages of the arguments and of the files, in this order.
 fn bodies(mut messages: Vec<String>, files: &[PathBuf], lines: bool) -> Outcome<Vec<String>> {
     if messages.is_empty() && files.is_empty() {
         messages.push(STDIN.into());
     }
     let split = |text: String| match lines {
-        true => text.lines().filter(|line| !line.is_empty()).map(str::to_owned).collect(),
+        true => text
+            .lines()
+            .filter(|line| !line.is_empty())
+            .map(str::to_owned)
+            .collect(),
         false => vec![text],
     };
     let mut bodies = Vec::new();
@@ -135,7 +187,8 @@ fn bodies(mut messages: Vec<String>, files: &[PathBuf], lines: bool) -> Outcome<
         let text = match file.to_str() {
             Some(STDIN) => body(STDIN.into())?,
             _ => without_last_newline(
-                fs::read_to_string(file).or_usage_at(format_args!("cannot read {}", file.display()))?,
+                fs::read_to_string(file)
+                    .or_usage_at(format_args!("cannot read {}", file.display()))?,
             ),
         };
         bodies.extend(split(text));
@@ -143,21 +196,30 @@ fn bodies(mut messages: Vec<String>, files: &[PathBuf], lines: bool) -> Outcome<
     Ok(bodies)
 }
 
-fn told(written: &Written) -> (Value, String) {
+fn told(written: &WriteOutcome) -> (Value, String) {
     match written {
-        Written::Stored(id) => (json!({ "id": id }), format!("{id}\n")),
-        Written::Control(tid, Delivered::Applied(state)) => {
-            (json!({ "tid": tid, "delivered": "applied", "state": state }), format!("{tid} {state}\n"))
-        }
-        Written::Control(tid, Delivered::Sent) => (json!({ "tid": tid, "delivered": "sent" }), format!("{tid} sent\n")),
+        WriteOutcome::Stored(id) => (json!({ "id": id }), format!("{id}\n")),
+        WriteOutcome::Control(tid, DeliveryOutcome::Applied(state)) => (
+            json!({ "tid": tid, "delivered": "applied", "state": state }),
+            format!("{tid} {state}\n"),
+        ),
+        WriteOutcome::Control(tid, DeliveryOutcome::Sent) => (
+            json!({ "tid": tid, "delivered": "sent" }),
+            format!("{tid} sent\n"),
+        ),
     }
 }
 
 async fn list(context: &Context, pattern: Option<&str>) -> Outcome {
-    let counts = queues::list_counts(&*context.onlooker().await?, pattern).await?;
+    let counts = queues::list_counts(&*context.open_read_only().await?, pattern).await?;
     context.show(&counts, || {
         let mut table = Table::new(&["QUEUE", "READY", "MESSAGES"]);
-        for QueueCounts { queue, ready, messages } in &counts {
+        for QueueCounts {
+            queue,
+            ready,
+            messages,
+        } in &counts
+        {
             table.row([queue.to_string(), ready.to_string(), messages.to_string()]);
         }
         table.render()
@@ -165,14 +227,22 @@ async fn list(context: &Context, pattern: Option<&str>) -> Outcome {
 }
 
 async fn stats(context: &Context, queue: QueueArg) -> Outcome {
-    let broker = context.onlooker().await?;
+    let broker = context.open_read_only().await?;
     let stats = queues::stats(&*broker, &tid::resolve_queue(&*broker, queue).await?).await?;
     let when = |at: Option<jiff::Timestamp>| at.map_or_else(|| "-".into(), format::time);
     context.show(&stats, || {
         let mut lines = vec![("queue", stats.queue.to_string())];
         lines.extend(stats.tasks.map(|tasks| {
-            let TaskCounts { ready, delayed, paused, running } = tasks;
-            ("tasks", format!("{ready} ready, {delayed} delayed, {paused} paused, {running} running"))
+            let TaskCounts {
+                ready,
+                delayed,
+                paused,
+                running,
+            } = tasks;
+            (
+                "tasks",
+                format!("{ready} ready, {delayed} delayed, {paused} paused, {running} running"),
+            )
         }));
         lines.extend([
             ("messages", stats.messages.to_string()),
@@ -191,12 +261,14 @@ async fn watch(
     limit: Option<u64>,
     deadline: Option<Instant>,
 ) -> Outcome {
-    let broker = context.onlooker().await?;
+    let broker = context.open_read_only().await?;
     let mut left = limit.unwrap_or(u64::MAX);
     let queue = tid::resolve_queue(&*broker, queue).await?;
     let mut watch = Watch::new(queue, if new { now() } else { 0 });
     while left > 0 {
-        let wait = deadline.map_or(LONG, |deadline| deadline.saturating_duration_since(Instant::now()).min(LONG));
+        let wait = deadline.map_or(LONG, |deadline| {
+            deadline.saturating_duration_since(Instant::now()).min(LONG)
+        });
         let mut messages = watch.next(&*broker, wait).await?;
         if messages.is_empty() && deadline.is_some_and(|deadline| Instant::now() >= deadline) {
             break;
@@ -204,7 +276,7 @@ async fn watch(
         messages.truncate(usize::try_from(left).unwrap_or(usize::MAX));
         left -= messages.len() as u64;
         if context.json {
-            // One message a line: a stream has no end at which an array could be closed.
+            // One message per line: a stream has no end at which an array could be closed.
             messages.iter().try_for_each(output::json)?;
         } else {
             show(context, &messages)?;
@@ -219,11 +291,14 @@ fn now() -> u64 {
 }
 
 async fn broadcast(context: &Context, pattern: &str, message: String) -> Outcome {
-    let reached = queues::broadcast(&*context.onlooker().await?, pattern, &body(message)?).await?;
+    let reached =
+        queues::broadcast(&*context.open_read_only().await?, pattern, &body(message)?).await?;
     if reached.is_empty() && !context.json {
         context.note("no queue with such a name holds anything");
     }
-    context.show(&reached, || reached.iter().map(|queue| format!("{queue}\n")).collect())
+    context.show(&reached, || {
+        reached.iter().map(|queue| format!("{queue}\n")).collect()
+    })
 }
 
 /// A message as given, or standard input without the end of its last line.
@@ -232,7 +307,10 @@ fn body(given: String) -> Outcome<String> {
         return Ok(given);
     }
     let mut text = String::new();
-    io::stdin().lock().read_to_string(&mut text).or_usage_at("cannot read standard input")?;
+    io::stdin()
+        .lock()
+        .read_to_string(&mut text)
+        .or_usage_at("cannot read standard input")?;
     Ok(without_last_newline(text))
 }
 
@@ -244,9 +322,16 @@ fn without_last_newline(mut text: String) -> String {
 }
 
 fn show(context: &Context, messages: &[Message]) -> Outcome {
-    context.show(&messages, || messages.iter().map(|message| format!("{}\n", message.body)).collect())
+    context.show(&messages, || {
+        messages
+            .iter()
+            .map(|message| format!("{}\n", message.body))
+            .collect()
+    })
 }
 
 fn tell(context: &Context, what: &str, n: u64) -> Outcome {
-    context.show(&json!({ what: n }), || format!("{what} {}\n", format::count(n, "message")))
+    context.show(&json!({ what: n }), || {
+        format!("{what} {}\n", format::count(n, "message"))
+    })
 }

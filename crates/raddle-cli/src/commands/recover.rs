@@ -1,13 +1,13 @@
-//! `raddle task recover`: a stuck task gets going again, whatever it is stuck in.
+//! `raddle task recover`: makes a stuck task run again.
 
 use std::time::Duration;
 
 use raddle_broker::Broker;
-use raddle_core::{Control, State, TaskView, Tid, Word};
-use raddle_fabric::leftovers;
+use raddle_core::{ControlCommand, ControlMessage, TaskState, TaskView, Tid};
+use raddle_fabric::orphan_processes;
 use serde_json::json;
 
-use super::control::{Answer, ask};
+use super::control::{CommandOutcome, ask};
 use crate::{
     args::TaskArg,
     context::Context,
@@ -15,45 +15,53 @@ use crate::{
     tid, worker,
 };
 
-/// What was done.
+/// The recovery that was done.
 #[derive(Debug, PartialEq, Eq)]
-enum Deed {
-    /// It was held back, and goes on.
+enum RecoverAction {
+    /// The task was paused, and is resumed.
     Resumed,
-    /// It is finished, and was submitted again under this id.
+    /// The task was finished, and was submitted again under this id.
     Resubmitted(Tid),
-    /// It was taken from a worker that is gone.
+    /// The task was reclaimed from a worker that is gone.
     Reclaimed,
-    /// Its worker gave it back.
+    /// Its worker released it.
     Requeued,
-    /// It came to its end before its worker could give it back.
-    Ended(State),
-    /// It waits for its turn.
+    /// It ended before its worker could release it.
+    Ended(TaskState),
+    /// It waits for a worker.
     Nothing,
 }
 
-pub(super) async fn recover(context: &Context, arg: TaskArg, patience: Duration, force: bool) -> Outcome {
-    let broker = context.onlooker().await?;
+pub(super) async fn recover(
+    context: &Context,
+    arg: TaskArg,
+    patience: Duration,
+    force: bool,
+) -> Outcome {
+    let broker = context.open_read_only().await?;
     let task = tid::find(&*broker, arg).await?;
     worker::refuse(&*broker, &task, "recovered").await?;
-    if task.state == State::Completed && !force {
+    if task.state == TaskState::Completed && !force {
         let again = format!("'raddle task recover --force {}' runs it again", task.tid);
-        return Err(Failure::Usage(format!("task {} is completed, there is nothing to recover: {again}", task.tid)));
+        return Err(Failure::Usage(format!(
+            "task {} is completed, there is nothing to recover: {again}",
+            task.tid
+        )));
     }
     let deed = act(&*broker, &task, patience).await?;
     let new = match deed {
-        Deed::Resubmitted(new) => Some(new),
+        RecoverAction::Resubmitted(new) => Some(new),
         _ => None,
     };
     let record = json!({ "tid": task.tid, "action": deed.as_str(), "new_tid": new });
     context.show(&record, || {
         let became = match deed {
-            Deed::Resubmitted(new) => format!("resubmitted as {new}"),
-            Deed::Ended(state) => {
+            RecoverAction::Resubmitted(new) => format!("resubmitted as {new}"),
+            RecoverAction::Ended(state) => {
                 context.note("it has ended meanwhile: 'raddle task retry' submits it again");
                 state.to_string()
             }
-            Deed::Nothing => {
+            RecoverAction::Nothing => {
                 context.note("it is not stuck: 'raddle task explain' says what it waits for");
                 "waiting".into()
             }
@@ -63,46 +71,64 @@ pub(super) async fn recover(context: &Context, arg: TaskArg, patience: Duration,
     })
 }
 
-async fn act(broker: &dyn Broker, task: &TaskView, patience: Duration) -> Outcome<Deed> {
+async fn act(broker: &dyn Broker, task: &TaskView, patience: Duration) -> Outcome<RecoverAction> {
     if task.state.is_terminal() {
-        return Ok(Deed::Resubmitted(broker.resubmit(task.tid, false).await?));
+        return Ok(RecoverAction::Resubmitted(
+            broker.resubmit(task.tid, false).await?,
+        ));
     }
     if task.paused {
-        ask(broker, task.tid, Control::new(Word::Resume), patience).await?;
-        return Ok(Deed::Resumed);
+        ask(
+            broker,
+            task.tid,
+            ControlMessage::new(ControlCommand::Resume),
+            patience,
+        )
+        .await?;
+        return Ok(RecoverAction::Resumed);
     }
-    if task.state == State::Created {
-        return Ok(Deed::Nothing);
+    if task.state == TaskState::Created {
+        return Ok(RecoverAction::Nothing);
     }
     if is_owned(broker, task).await? {
-        let give_back = Control { requeue: true, ..Control::new(Word::Stop) };
+        let give_back = ControlMessage {
+            requeue: true,
+            ..ControlMessage::new(ControlCommand::Stop)
+        };
         match ask(broker, task.tid, give_back, patience).await? {
-            Answer::Nothing(_) if is_owned(broker, task).await? => {
+            CommandOutcome::Nothing(_) if is_owned(broker, task).await? => {
                 let hint = "kill it with 'raddle task kill', or its worker with 'raddle worker stop --kill'";
-                return Err(Failure::TimedOut(format!("task {}: its worker does not answer: {hint}", task.tid)));
+                return Err(Failure::TimedOut(format!(
+                    "task {}: its worker does not answer: {hint}",
+                    task.tid
+                )));
             }
-            Answer::Nothing(_) => {}
+            CommandOutcome::Nothing(_) => {}
             answer => return Ok(given_back(&answer)),
         }
     }
-    leftovers::of_the_dead(&broker.reclaim().await?).await;
-    Ok(Deed::Reclaimed)
+    orphan_processes::of_the_dead(&broker.reclaim().await?).await;
+    Ok(RecoverAction::Reclaimed)
 }
 
-/// What has become of a task whose worker was told to give it back, and did not keep silent.
-fn given_back(answer: &Answer) -> Deed {
+/// The outcome for a task whose worker was asked to release it, and replied.
+fn given_back(answer: &CommandOutcome) -> RecoverAction {
     match answer {
-        Answer::Became(state) if state.is_terminal() => Deed::Ended(*state),
-        _ => Deed::Requeued,
+        CommandOutcome::Became(state) if state.is_terminal() => RecoverAction::Ended(*state),
+        _ => RecoverAction::Requeued,
     }
 }
 
-/// Whether the worker that has the task is alive.
+/// Whether the owner of the task is alive.
 async fn is_owned(broker: &dyn Broker, task: &TaskView) -> Outcome<bool> {
-    Ok(broker.workers().await?.iter().any(|worker| Some(worker.tid) == task.worker))
+    Ok(broker
+        .workers()
+        .await?
+        .iter()
+        .any(|worker| Some(worker.tid) == task.worker))
 }
 
-impl Deed {
+impl RecoverAction {
     fn as_str(&self) -> &'static str {
         match self {
             Self::Resumed => "resumed",
@@ -121,11 +147,23 @@ mod tests {
 
     #[test]
     fn what_ended_meanwhile_was_not_given_back() {
-        for ended in [State::Completed, State::Failed, State::Timeout, State::Cancelled, State::Killed] {
-            assert_eq!(given_back(&Answer::Became(ended)), Deed::Ended(ended));
+        for ended in [
+            TaskState::Completed,
+            TaskState::Failed,
+            TaskState::Timeout,
+            TaskState::Cancelled,
+            TaskState::Killed,
+        ] {
+            assert_eq!(
+                given_back(&CommandOutcome::Became(ended)),
+                RecoverAction::Ended(ended)
+            );
         }
-        for again in [State::Created, State::Spawning, State::Running] {
-            assert_eq!(given_back(&Answer::Became(again)), Deed::Requeued);
+        for again in [TaskState::Created, TaskState::Spawning, TaskState::Running] {
+            assert_eq!(
+                given_back(&CommandOutcome::Became(again)),
+                RecoverAction::Requeued
+            );
         }
     }
 }

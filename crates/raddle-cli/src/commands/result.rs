@@ -1,4 +1,4 @@
-//! `raddle result`: what became of a task.
+//! `raddle result`: the end of a task.
 
 use crate::{
     args::ResultArgs,
@@ -10,17 +10,27 @@ use crate::{
 use tokio::time::Instant;
 
 pub(super) async fn result(context: &Context, args: &ResultArgs) -> Outcome {
-    let broker = context.onlooker().await?;
+    let broker = context.open_read_only().await?;
     let deadline = args.timeout.map(|timeout| Instant::now() + timeout.0);
     let mut task = tid::find(&*broker, args.tid).await?;
     if !task.state.is_terminal() {
         if !args.wait {
             let hint = "wait for it with --wait, or see 'raddle task explain'";
-            return Err(Failure::Usage(format!("task {} is not finished, but {}: {hint}", task.tid, task.state)));
+            return Err(Failure::Usage(format!(
+                "task {} is not finished, but {}: {hint}",
+                task.tid, task.state
+            )));
         }
         follow::refuse_own(&*broker, task.tid).await?;
         let finished = follow::until_finished(&*broker, task.tid, deadline);
-        follow::explain_while(context, &*broker, task.tid, &mut PrintedReasons::default(), finished).await?;
+        follow::explain_while(
+            context,
+            &*broker,
+            task.tid,
+            &mut PrintedReasons::default(),
+            finished,
+        )
+        .await?;
         task = tid::view(&*broker, task.tid).await?;
     }
     if context.json {

@@ -1,4 +1,4 @@
-//! `raddle task retry`: finished tasks once more.
+//! `raddle task retry`: submits finished tasks again.
 
 use raddle_broker::{Broker, Error, TaskFilter};
 use raddle_core::Tid;
@@ -14,19 +14,34 @@ use crate::{
 };
 
 pub(super) async fn retry(context: &Context, args: &RetryArgs) -> Outcome {
-    let broker = context.onlooker().await?;
-    // A filter that names no state is for dead letters: a task that was submitted again is none any more, so a filter does not find it twice.
+    let broker = context.open_read_only().await?;
+    // A filter without a state selects dead letters: a task that was submitted again is no dead
+    // letter any more, so a filter does not select it twice.
     let filter = &args.tasks.filter;
     let only_dead = args.all_dead || (!filter.is_empty() && filter.status.is_empty());
-    let tids = if only_dead { dead(&*broker, filter).await? } else { named(&*broker, &args.tasks).await? };
+    let tids = if only_dead {
+        dead(&*broker, filter).await?
+    } else {
+        named(&*broker, &args.tasks).await?
+    };
     if tids.is_empty() {
-        context.note(if args.all_dead { "no task is in the dead-letter queue" } else { "no such task has failed" });
+        context.note(if args.all_dead {
+            "no task is in the dead-letter queue"
+        } else {
+            "no such task has failed"
+        });
     }
     resubmit_all(context, &*broker, tids, only_dead).await
 }
 
-/// Submits finished tasks again, and prints the new ids. With `only_dead`, those that are no dead letters any more are passed over.
-pub(super) async fn resubmit_all(context: &Context, broker: &dyn Broker, tids: Vec<Tid>, only_dead: bool) -> Outcome {
+/// Submits finished tasks again, and prints the new ids. With `only_dead`, tasks that are no longer
+/// dead letters are skipped.
+pub(super) async fn resubmit_all(
+    context: &Context,
+    broker: &dyn Broker,
+    tids: Vec<Tid>,
+    only_dead: bool,
+) -> Outcome {
     let mut records = Vec::new();
     let mut code = 0;
     let mut failed = None;
@@ -34,9 +49,9 @@ pub(super) async fn resubmit_all(context: &Context, broker: &dyn Broker, tids: V
         match broker.resubmit(old, only_dead).await {
             Ok(new) if context.json => records.push(json!({ "tid": new, "retry_of": old })),
             Ok(new) => output::line(new.to_string())?,
-            // The others can be submitted all the same, and this one stays where it is.
+            // The others can still be submitted, and this one stays.
             Err(error @ Error::KeyTaken { holder, .. }) => {
-                output::complain(&error.to_string());
+                output::eprint(&error.to_string());
                 records.push(json!({ "tid": null, "retry_of": old, "held_by": holder }));
                 code = USAGE;
             }
@@ -48,14 +63,14 @@ pub(super) async fn resubmit_all(context: &Context, broker: &dyn Broker, tids: V
             }
         }
     }
-    // Those that were submitted are there, whatever became of the others.
+    // Print the submitted ones also after an error.
     if context.json {
         output::json(&records)?;
     }
     failed.map_or(Ok(code), |error| Err(error.into()))
 }
 
-/// The tasks that were named. Workers among them are refused before anything is submitted.
+/// The named tasks. Workers among them are refused before anything is submitted.
 async fn named(broker: &dyn Broker, args: &SelectArgs) -> Outcome<Vec<Tid>> {
     let tids = select(broker, args, &FAILED).await?;
     for tid in &tids {
@@ -67,7 +82,10 @@ async fn named(broker: &dyn Broker, args: &SelectArgs) -> Outcome<Vec<Tid>> {
 /// The dead letters, the oldest first.
 async fn dead(broker: &dyn Broker, args: &FilterArgs) -> Outcome<Vec<Tid>> {
     let mut dead = Vec::new();
-    let filter = TaskFilter { dead: true, ..filter(broker, args, &[]).await? };
+    let filter = TaskFilter {
+        dead: true,
+        ..filter(broker, args, &[]).await?
+    };
     for_each(broker, filter, |task| dead.push(task.tid)).await?;
     dead.reverse();
     Ok(dead)

@@ -1,10 +1,10 @@
-//! `raddle run`: a task, its output as it comes, and its exit code.
+//! `raddle run`: runs a task, prints its output as it comes, and exits with its code.
 
-use std::{convert::Infallible, ops::ControlFlow, time::Duration};
+use std::{convert::Infallible, ops::ControlFlow, path::Path, time::Duration};
 
 use indicatif::ProgressBar;
 use raddle_broker::Broker;
-use raddle_core::{State, Target, TaskView, Tid};
+use raddle_core::{Target, TaskState, TaskView, Tid};
 use raddle_fabric::run::{RunCommand, RunEvent, RunOptions, RunOutcome, run_task};
 use tokio::{
     sync::{mpsc, oneshot},
@@ -21,43 +21,53 @@ use crate::{
     output, progress, result, spec, table,
 };
 
-/// More signals than a run can tell apart.
+/// More signals than a run distinguishes.
 const COMMANDS: usize = 8;
-/// How long `raddle run` reads standard input before it says so.
+/// How long `raddle run` reads standard input before it prints a note.
 const STDIN_PATIENCE: Duration = Duration::from_secs(2);
 
 pub(super) async fn run(context: &Context, args: &RunArgs) -> Outcome {
     let mut spec = spec::of_words(&args.target, &args.command);
-    if args.items.each_line.is_some() || args.items.array.is_some() {
-        return each::run_each(context, args, spec::complete(spec, &args.spec)?).await;
-    }
-    if matches!(spec.target, Target::Command(_)) && !args.spec.stdin {
+    let reads_lines = args.items.each_line.as_deref() == Some(Path::new("-"));
+    if matches!(spec.target, Target::Command(_)) && !args.spec.stdin && !reads_lines {
         spec.stdin = piped_stdin(context).await?;
     }
     let spec = spec::complete(spec, &args.spec)?;
+    if args.items.each_line.is_some() || args.items.array.is_some() {
+        return each::run_each(context, args, spec).await;
+    }
     if args.no_wait {
         context.check_shared()?;
         return submit::one(context, spec).await;
     }
     let inline = !args.no_inline && args.spec.queue.is_none();
     if !inline {
-        // No worker can come to a broker that is in this process.
+        // No worker can reach a broker in this process.
         context.check_shared()?;
     }
-    // Before the task exists: a signal in between has to be passed on.
+    // Before the task exists: a signal in between must be forwarded.
     let (mut interrupts, suspensions) = (Interrupts::catch()?, Suspensions::catch()?);
     let broker = tokio::select! {
         biased;
         broker = context.broker() => broker?,
         () = interrupts.next() => return Ok(interrupted(context)),
     };
-    // A command reports its progress by what it prints.
-    let shows_progress = !context.json && !context.quiet && !matches!(spec.target, Target::Command(_));
+    // A command reports its progress by its output.
+    let shows_progress =
+        !context.json && !context.quiet && !matches!(spec.target, Target::Command(_));
     let (submitted, submission) = oneshot::channel();
-    let mut screen =
-        Screen { context, bar: progress::of_task(shows_progress), submitted: Some(submitted), failure: None };
+    let mut screen = Screen {
+        context,
+        bar: progress::of_task(shows_progress),
+        submitted: Some(submitted),
+        failure: None,
+    };
     let explaining = explain_wait(context, &*broker, submission, screen.bar.clone());
-    let options = RunOptions { task: spec::submission(spec), progress: !screen.bar.is_hidden(), inline };
+    let options = RunOptions {
+        task: spec::submission(spec),
+        progress: !screen.bar.is_hidden(),
+        inline,
+    };
     let (tell, commands) = mpsc::channel(COMMANDS);
     let outcome = tokio::select! {
         outcome = run_task(broker.clone(), options, commands, |event| screen.show(event)) => outcome?,
@@ -91,7 +101,7 @@ pub(super) async fn run(context: &Context, args: &RunArgs) -> Outcome {
     Ok(result::exit_code(task.state, task.report.as_ref()))
 }
 
-/// Reads what is piped to `raddle run`. The task gets all of it at its start, so its end has to come first.
+/// Reads piped standard input to its end: the task gets all of it at its start.
 async fn piped_stdin(context: &Context) -> Outcome<Option<String>> {
     if !spec::is_stdin_piped() {
         return Ok(None);
@@ -100,7 +110,9 @@ async fn piped_stdin(context: &Context) -> Outcome<Option<String>> {
     let read = match timeout(STDIN_PATIENCE, &mut reading).await {
         Ok(read) => read,
         Err(_) => {
-            context.note("waiting for standard input to end; give the task no input with '</dev/null'");
+            context.note(
+                "waiting for standard input to end; give the task no input with '</dev/null'",
+            );
             reading.await
         }
     };
@@ -112,37 +124,47 @@ pub(super) fn interrupted(context: &Context) -> u8 {
     INTERRUPTED
 }
 
-/// Notes why the task does not run. A task that has begun is left out: `run` itself pauses it when it is suspended.
+/// Prints why the task does not run. Not after it has begun: `run` itself pauses it when it is
+/// suspended.
 async fn explain_wait(
     context: &Context,
     broker: &dyn Broker,
     submission: oneshot::Receiver<Tid>,
     bar: ProgressBar,
 ) -> Infallible {
-    let Ok(tid) = submission.await else { return std::future::pending().await };
-    let waits = |task: &TaskView| task.state == State::Created;
+    let Ok(tid) = submission.await else {
+        return std::future::pending().await;
+    };
+    let waits = |task: &TaskView| task.state == TaskState::Created;
     let mut printed = PrintedReasons::default();
-    follow::announce_wait(broker, tid, &mut printed, waits, |line| bar.suspend(|| context.note(line))).await
+    follow::announce_wait(broker, tid, &mut printed, waits, |line| {
+        bar.suspend(|| context.note(line))
+    })
+    .await
 }
 
-async fn pass_on_signals(mut interrupts: Interrupts, mut suspensions: Suspensions, tell: mpsc::Sender<RunCommand>) {
+async fn pass_on_signals(
+    mut interrupts: Interrupts,
+    mut suspensions: Suspensions,
+    tell: mpsc::Sender<RunCommand>,
+) {
     loop {
         let command = tokio::select! {
             () = interrupts.next() => RunCommand::Interrupt,
             () = suspensions.next() => RunCommand::Suspend,
         };
-        // One more than a run can tell apart changes nothing.
+        // Further signals change nothing.
         let _ = tell.try_send(command);
     }
 }
 
-/// Where the user sees the task.
+/// Prints the events of a run.
 struct Screen<'a> {
     context: &'a Context,
     bar: ProgressBar,
-    /// Takes the id of the task.
+    /// Receives the id of the task.
     submitted: Option<oneshot::Sender<Tid>>,
-    /// Why its output is no longer shown.
+    /// Why its output is no longer printed.
     failure: Option<Failure>,
 }
 
@@ -153,10 +175,15 @@ impl Screen<'_> {
             RunEvent::Output(stream, bytes) => {
                 self.failure = self.bar.suspend(|| output::pass_on(stream, bytes)).err();
                 let is_unread = self.failure.is_some();
-                return if is_unread { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
+                return if is_unread {
+                    ControlFlow::Break(())
+                } else {
+                    ControlFlow::Continue(())
+                };
             }
             RunEvent::Progress(progress) => {
-                self.bar.set_position(progress.percent.unwrap_or(0.0) as u64);
+                self.bar
+                    .set_position(progress.percent.unwrap_or(0.0) as u64);
                 self.bar.set_message(table::printable(&progress.message));
                 return ControlFlow::Continue(());
             }
@@ -165,12 +192,16 @@ impl Screen<'_> {
                 let _ = self.submitted.take().map(|submitted| submitted.send(tid));
                 return ControlFlow::Continue(());
             }
-            RunEvent::Existing(tid) => format!("task {tid} has this key already: following that one"),
+            RunEvent::Existing(tid) => {
+                format!("task {tid} has this key already: following that one")
+            }
             RunEvent::OutputLost(lost) => lost.into(),
             RunEvent::Stopping(tid) => format!("stopping task {tid}; once more to kill it"),
             RunEvent::Killing(tid) => format!("killing task {tid}"),
             RunEvent::Leaving(tid) => format!("leaving task {tid} to its end"),
-            RunEvent::Requeueing(tid) => format!("putting task {tid} back into its queue, as its spec asks"),
+            RunEvent::Requeueing(tid) => {
+                format!("putting task {tid} back into its queue, as its spec asks")
+            }
             RunEvent::Requeued(tid) => format!("task {tid} is back in its queue, as its spec asks"),
         };
         self.bar.suspend(|| self.context.note(note));

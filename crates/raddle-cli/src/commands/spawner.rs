@@ -1,4 +1,5 @@
-//! `raddle spawner run`: a spawner in the foreground, whose workers are this program again: processes here, or elsewhere (`docker.rs`, `kubernetes.rs`).
+//! `raddle spawner run`: a spawner in the foreground. Its workers are this program again, as
+//! processes here or elsewhere (`docker.rs`, `kubernetes.rs`).
 
 #[cfg(feature = "docker")]
 mod docker;
@@ -17,12 +18,15 @@ use std::{
     thread,
 };
 
-use raddle_broker::Url;
-use raddle_core::manager::Charter;
+use raddle_broker::BrokerUrl;
+use raddle_core::manager::SpawnPolicy;
 use raddle_fabric::{
     Shutdown,
-    metrics::Exporter,
-    spawner::{Config, Launch, Launcher, Options, Processes, Spawner, Template, WARM_VARIABLE},
+    metrics::QueueExporter,
+    spawner::{
+        Config, Launcher, LauncherKind, Options, ProcessLauncher, ProcessTemplate, Spawner,
+        WARM_VARIABLE,
+    },
 };
 use serde_json::json;
 
@@ -36,56 +40,71 @@ use crate::{
     error::{Failure, OrFail, Outcome},
     format::count,
     interrupt::Interrupts,
-    metrics::{Watched, spawner_page},
+    metrics::{Instrumented, spawner_page},
     output,
     project::{Project, here},
     spec, systemd,
 };
 
-/// The longest path of a socket.
+/// The longest path of a Unix socket.
 const LONGEST_SOCKET: usize = 107;
 const SOCKET: &str = "raddle-spawner-";
 
 pub(super) async fn run(global: &Global, args: &SpawnerArgs) -> Outcome {
     let (config, base) = configure(args)?;
     let asked = global.queue_url.as_deref().filter(|url| !url.is_empty());
-    // What a file says counts from its own folder.
-    let from = if asked.is_some() || config.queue_url.is_none() { here()? } else { base.clone() };
-    let context = Context::of(global, Project::find(asked.or(config.queue_url.as_deref()), &from)?);
+    // Paths in a file are relative to its directory.
+    let from = if asked.is_some() || config.queue_url.is_none() {
+        here()?
+    } else {
+        base.clone()
+    };
+    let context = Context::of(
+        global,
+        Project::find(asked.or(config.queue_url.as_deref()), &from)?,
+    );
     let start = worker_args(args, &config, None);
     let launching = match config.launcher {
-        Launch::Process => processes(global, args, &context, &config, &start)?,
+        LauncherKind::Process => processes(global, args, &context, &config, &start)?,
         #[cfg(feature = "docker")]
-        Launch::Docker => {
+        LauncherKind::Docker => {
             if args.serve.is_some() {
-                let reason =
-                    "--serve is not for containers: they see the folder of the socket, which is one of its own";
+                let reason = "--serve is not for containers: they see the folder of the socket, which is one of its own";
                 return Err(Failure::Usage(reason.into()));
             }
-            let (containers, hatch) = docker::containers(global, &context.project, &config, &start, &base)?;
-            let socket = hatch.as_ref().map(docker::Hatch::socket);
-            Launching { socket, hatch, launcher: Box::new(containers) }
+            let (containers, hatch) =
+                docker::containers(global, &context.project, &config, &start, &base)?;
+            let socket = hatch.as_ref().map(docker::ContainerSocket::socket);
+            WorkerLauncher {
+                socket,
+                hatch,
+                launcher: Box::new(containers),
+            }
         }
         #[cfg(feature = "kubernetes")]
-        Launch::Kubernetes => {
+        LauncherKind::Kubernetes => {
             let pods = kubernetes::pods(global, args, &context.project, &config, &start, &base)?;
-            Launching::new(None, pods)
+            WorkerLauncher::new(None, pods)
         }
-        other => return Err(Failure::Usage(format!("this program was built without the launcher '{other}'"))),
+        other => {
+            return Err(Failure::Usage(format!(
+                "this program was built without the launcher '{other}'"
+            )));
+        }
     };
     keep(&context, args, config, &start, launching, None).await
 }
 
-/// How workers come to be.
-pub(super) struct Launching {
-    /// Where the broker is served to them.
+/// The launcher of the workers, and their broker socket.
+pub(super) struct WorkerLauncher {
+    /// The socket that serves the broker to the workers.
     socket: Option<PathBuf>,
     #[cfg(feature = "docker")]
-    hatch: Option<docker::Hatch>,
+    hatch: Option<docker::ContainerSocket>,
     launcher: Box<dyn Launcher>,
 }
 
-impl Launching {
+impl WorkerLauncher {
     fn new(socket: Option<PathBuf>, launcher: impl Launcher + 'static) -> Self {
         Self {
             socket,
@@ -102,8 +121,8 @@ pub(super) fn processes(
     context: &Context,
     config: &Config,
     start: &StartArgs,
-) -> Outcome<Launching> {
-    // Others can reach what it serves.
+) -> Outcome<WorkerLauncher> {
+    // Other processes reach the broker through the socket.
     if args.serve.is_none() {
         context.check_shared()?;
     }
@@ -113,17 +132,17 @@ pub(super) fn processes(
     }
     let socket = socket(&context.project.url, args);
     let url = match &socket {
-        // There is no other way to it.
-        Some(path) if context.project.url == Url::Memory => Url::Unix(path.clone()),
+        // The socket is the only way to a broker in memory.
+        Some(path) if context.project.url == BrokerUrl::Memory => BrokerUrl::Unix(path.clone()),
         _ => context.project.url.clone(),
     };
     let template = template(global, &url, start, socket.as_deref())?;
-    // Once for all: what is started is in the same group.
+    // Once for all: started processes are in the same cgroup.
     let _ = raddle_exec::cgroup::prepare();
-    Ok(Launching::new(socket, Processes::new(template)))
+    Ok(WorkerLauncher::new(socket, ProcessLauncher::new(template)))
 }
 
-/// What file, flags and environment say together, and the folder of the file.
+/// The configuration of file, flags and environment, and the directory of the file.
 fn configure(args: &SpawnerArgs) -> Outcome<(Config, PathBuf)> {
     let mut config = Config::default();
     let mut base = PathBuf::new();
@@ -138,29 +157,43 @@ fn configure(args: &SpawnerArgs) -> Outcome<(Config, PathBuf)> {
     }
     let cores = thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
     args.replace_in(&mut config);
-    Ok((config.check(cores).map_err(|error| Failure::Usage(format!("{named}{error}")))?, base))
+    Ok((
+        config
+            .check(cores)
+            .map_err(|error| Failure::Usage(format!("{named}{error}")))?,
+        base,
+    ))
 }
 
-/// Is a spawner, or one that is a `manager`.
+/// Runs a spawner, or a manager.
 pub(super) async fn keep(
     context: &Context,
     args: &SpawnerArgs,
     config: Config,
     start: &StartArgs,
-    launching: Launching,
+    launching: WorkerLauncher,
     manager: Option<&ManagerArgs>,
 ) -> Outcome {
-    let noun = if manager.is_some() { "manager" } else { "spawner" };
+    let noun = if manager.is_some() {
+        "manager"
+    } else {
+        "spawner"
+    };
     let worker = start::options(context, start)?;
     #[cfg(feature = "docker")]
     let _looking = worker.task_image.clone().map(|image| {
-        // Once for all its workers. It ends by itself, or with the process.
+        // Once for all workers. The task ends by itself, or with the process.
         tokio::spawn(async move { raddle_fabric::contained::look_around(&image).await })
     });
-    let mut watched = Watched::start(&args.metrics, noun).await?;
+    let mut watched = Instrumented::start(&args.metrics, noun).await?;
     let mut interrupts = Interrupts::catch()?;
     let shutdown = Shutdown::new();
-    let Some(broker) = interrupts.start(&shutdown, context.broker_of_service()).await else { return Ok(0) };
+    let Some(broker) = interrupts
+        .start(&shutdown, context.broker_of_service())
+        .await
+    else {
+        return Ok(0);
+    };
     let broker = watched.observed(broker?);
     #[cfg(feature = "docker")]
     let hatch = launching.hatch;
@@ -195,12 +228,16 @@ pub(super) async fn keep(
     let spawner = spawner?;
     let tid = spawner.tid();
     let handle = spawner.handle();
-    watched.show(|book| spawner_page(handle, book, Exporter::new(broker)));
+    watched.show(|book| spawner_page(handle, book, QueueExporter::new(broker)));
     if manager.is_some() {
         detach::announce(context, tid, None, metrics_url.as_deref())?;
     } else if context.json {
-        let url = launching.socket.map(|path| Url::Unix(path).to_string());
-        output::json(&json!({ "tid": tid, "pid": std::process::id(), "serves": url, "metrics": metrics_url }))?;
+        let url = launching
+            .socket
+            .map(|path| BrokerUrl::Unix(path).to_string());
+        output::json(
+            &json!({ "tid": tid, "pid": std::process::id(), "serves": url, "metrics": metrics_url }),
+        )?;
     } else {
         if let Some(url) = metrics_url {
             context.note(format!("metrics are at {url}"));
@@ -209,7 +246,7 @@ pub(super) async fn keep(
     }
     systemd::ready(&format!("{} {tid}", args.name));
     let mut keeping = Box::pin(spawner.run(shutdown.clone()));
-    // On the thread of the loop itself: one that stands still does not say that it lives.
+    // On the thread of the loop: a stalled loop must not report that it is alive.
     let mut watchdog = systemd::Watchdog::of_environment();
     let ended = loop {
         tokio::select! {
@@ -228,12 +265,19 @@ pub(super) async fn keep(
         hatch.close();
     }
     let ended = ended?;
-    context.note(format!("{noun} {tid} launched {} and left", count(ended.launched, "worker")));
+    context.note(format!(
+        "{noun} {tid} launched {} and left",
+        count(ended.launched, "worker")
+    ));
     Ok(0)
 }
 
-/// What its workers are like.
-pub(super) fn worker_args(args: &SpawnerArgs, config: &Config, charter: Option<Charter>) -> StartArgs {
+/// The arguments of its workers.
+pub(super) fn worker_args(
+    args: &SpawnerArgs,
+    config: &Config,
+    charter: Option<SpawnPolicy>,
+) -> StartArgs {
     StartArgs {
         no_detach: true,
         once: Once::Always,
@@ -252,26 +296,38 @@ pub(super) fn worker_args(args: &SpawnerArgs, config: &Config, charter: Option<C
     }
 }
 
-/// How a worker process is started.
-fn template(global: &Global, url: &Url, start: &StartArgs, socket: Option<&Path>) -> Outcome<Template> {
+/// The command that starts a worker process.
+fn template(
+    global: &Global,
+    url: &BrokerUrl,
+    start: &StartArgs,
+    socket: Option<&Path>,
+) -> Outcome<ProcessTemplate> {
     let (url_words, secret) = start::url_words(url);
     let mut args = ["raddle", "worker", "start"].map(String::from).to_vec();
     args.extend(global.quiet.then(|| "--quiet".into()));
     args.extend((0..global.verbose).map(|_| "--verbose".into()));
     args.extend(url_words);
     let start = serde_json::to_string(start).or_raddle_at("a registry")?;
-    let mut env: Vec<(OsString, OsString)> = vec![(WARM_VARIABLE.into(), "1".into()), (START.into(), start.into())];
+    let mut env: Vec<(OsString, OsString)> = vec![
+        (WARM_VARIABLE.into(), "1".into()),
+        (START.into(), start.into()),
+    ];
     env.extend(secret.map(|url| (QUEUE_URL.into(), url.into())));
-    if let Some(path) = socket.filter(|path| *url != Url::Unix((*path).into())) {
+    if let Some(path) = socket.filter(|path| *url != BrokerUrl::Unix((*path).into())) {
         env.push((AGENT.into(), path.into()));
     }
-    Ok(Template { program: PROGRAM.into(), args: args.into_iter().map(Into::into).collect(), env })
+    Ok(ProcessTemplate {
+        program: PROGRAM.into(),
+        args: args.into_iter().map(Into::into).collect(),
+        env,
+    })
 }
 
-/// Where to serve the broker: beside the database, or else among temporary files. One that is served already needs no second agent, unless
-/// account is to be kept of what the workers do: that passes through here.
-fn socket(url: &Url, args: &SpawnerArgs) -> Option<PathBuf> {
-    if args.serve.is_some() || matches!(url, Url::Unix(_)) && !args.metrics.is_watched() {
+/// The socket that serves the broker: beside the database, or in the temporary directory. A broker
+/// that is served already needs no second server, unless metrics are counted here.
+fn socket(url: &BrokerUrl, args: &SpawnerArgs) -> Option<PathBuf> {
+    if args.serve.is_some() || matches!(url, BrokerUrl::Unix(_)) && !args.metrics.is_watched() {
         return args.serve.clone();
     }
     let path = beside(url, &format!("{SOCKET}{}.sock", std::process::id()), "");
@@ -281,10 +337,11 @@ fn socket(url: &Url, args: &SpawnerArgs) -> Option<PathBuf> {
     Some(path)
 }
 
-/// A path of this name beside the database. Among temporary files where there is none, or where the path of a socket `inside` it would be too long.
-fn beside(url: &Url, name: &str, inside: &str) -> PathBuf {
+/// A path beside the database, or in the temporary directory where there is none or where a socket
+/// `inside` would have too long a path.
+fn beside(url: &BrokerUrl, name: &str, inside: &str) -> PathBuf {
     let folder = match url {
-        Url::Sqlite(path) => path.parent(),
+        BrokerUrl::Sqlite(path) => path.parent(),
         _ => None,
     };
     let path = folder.map(|folder| folder.join(name));
@@ -292,13 +349,18 @@ fn beside(url: &Url, name: &str, inside: &str) -> PathBuf {
         .unwrap_or_else(|| std::env::temp_dir().join(name))
 }
 
-/// Removes the sockets of spawners that were killed: nobody else knows their names.
+/// Removes the sockets of spawners that were killed.
 fn sweep(folder: &Path) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let name = entry.file_name();
-        let pid = name.to_str().and_then(|name| name.strip_prefix(SOCKET)?.strip_suffix(".sock")?.parse::<u32>().ok());
+        let pid = name.to_str().and_then(|name| {
+            name.strip_prefix(SOCKET)?
+                .strip_suffix(".sock")?
+                .parse::<u32>()
+                .ok()
+        });
         if pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
-            // Another user's cannot be removed, and is not ours to remove.
+            // Files of other users cannot be removed.
             let _ = fs::remove_file(entry.path());
         }
     }

@@ -1,16 +1,16 @@
-//! `raddle worker start`: in the foreground, or as a process of its own in the background.
+//! `raddle worker start`: a worker in the foreground or in the background.
 
 use std::{fs::OpenOptions, io::Write, path::PathBuf, sync::Arc};
 
-use raddle_broker::{Url, agent::Serving};
+use raddle_broker::{BrokerUrl, remote::ServedBroker};
 use raddle_core::spec::Isolation;
 use raddle_fabric::{
     Options, Shutdown, Worker,
-    group::Member,
+    group::GroupProcess,
     handler::Plugins,
     routine::Routines,
     spawner::{SPAWNER_VARIABLE, WARM_VARIABLE},
-    worker::EndReason,
+    worker::WorkerEndReason,
 };
 use tokio::task::JoinSet;
 
@@ -20,52 +20,54 @@ use crate::{
     context::Context,
     error::{Failure, OrFail, Outcome},
     interrupt::{Interrupts, if_any},
-    metrics::{Watched, worker_page},
+    metrics::{Instrumented, worker_page},
     output,
 };
 
-/// What the worker of a spawner is like, as JSON. Commands never see variables that begin like this.
+/// The settings of a spawner's worker, as JSON. Workers remove variables with this prefix from the
+/// environment of tasks.
 pub(super) const START: &str = "RADDLE_INTERNAL_START";
-/// Where tasks look for their broker.
+/// The variable in which tasks find their broker.
 pub(super) const QUEUE_URL: &str = "QUEUE_URL";
-/// The exit code of a worker for one task that failed itself: its task waits to be taken back.
+/// The exit code of a one-shot worker that failed itself: its task is reclaimed.
 pub(super) const UNCAUGHT: u8 = 1;
 
-/// What a worker is like: as its spawner says, if it has one, else as flags and environment do.
-pub(super) fn told(args: StartArgs) -> Outcome<StartArgs> {
+/// The settings of the worker: those of its spawner, if it has one, otherwise those of flags and
+/// environment.
+pub(super) fn resolve_args(args: StartArgs) -> Outcome<StartArgs> {
     if let Ok(text) = std::env::var(START) {
         return serde_json::from_str(&text).or_usage_at(format_args!("{START} cannot be read"));
     }
     args.check().or_usage()?;
-    // The container ends with its process 1, and a worker in the background with that.
+    // A container ends with its process 1, and a worker in the background with the container.
     let no_detach = args.no_detach || std::process::id() == 1;
     Ok(StartArgs { no_detach, ..args })
 }
 
-/// Is a worker in this process, or starts one in the background and prints its id.
+/// Runs a worker in this process, or starts one in the background and prints its id.
 pub(super) async fn start(context: &Context, args: &StartArgs) -> Outcome {
     if args.no_detach || is_background() {
         return foreground(context, args).await;
     }
-    // Others can reach what it serves.
+    // Other processes reach the broker through the socket.
     if args.serve.is_none() {
         context.check_shared()?;
     }
     detach(context, "worker", args.serve.as_deref()).await
 }
 
-/// How this program is told where the work is kept: by words, or by a variable. A password must not stand among the arguments, where everybody on the
-/// machine can read it.
-pub(super) fn url_words(url: &Url) -> (Vec<String>, Option<String>) {
+/// Passes the broker's URL to another process of this program: as arguments, or as a variable if it
+/// has a password, because every user can read arguments.
+pub(super) fn url_words(url: &BrokerUrl) -> (Vec<String>, Option<String>) {
     match url.secret() {
         Some(url) => (Vec::new(), Some(url.to_owned())),
         None => (vec!["--queue-url".into(), url.to_string()], None),
     }
 }
 
-/// Whom a worker tells its id, and that it has its task.
+/// The receiver of the worker's id, and of the report that it has its task.
 enum Listener {
-    /// People, or whoever has started it in the background.
+    /// The user, or the process that started it in the background.
     Starter,
     /// A spawner, on standard output.
     Spawner,
@@ -82,26 +84,33 @@ impl Listener {
         }
     }
 
-    /// Says a line to a spawner. One that is gone need not be told.
+    /// Writes a line for a spawner. A spawner that is gone need not get it.
     fn say(&self, line: &str) {
         match self {
             Self::Starter => {}
             Self::Spawner => drop(output::line(line)),
             Self::Reader(path) => {
-                // The file is there before the worker is. Where it is not, nobody reads it.
+                // The spawner creates the file before the worker starts; otherwise no process reads
+                // it.
                 let file = OpenOptions::new().append(true).open(path);
-                if let Err(error) = file.and_then(|mut file| file.write_all(format!("{line}\n").as_bytes())) {
-                    output::complain(&format!("what this worker does cannot be noted in {}: {error}", path.display()));
+                if let Err(error) =
+                    file.and_then(|mut file| file.write_all(format!("{line}\n").as_bytes()))
+                {
+                    output::eprint(&format!(
+                        "what this worker does cannot be noted in {}: {error}",
+                        path.display()
+                    ));
                 }
             }
         }
     }
 }
 
-/// Works in this process until it is told to stop.
+/// Runs a worker in this process until it is stopped.
 async fn foreground(context: &Context, args: &StartArgs) -> Outcome {
     let listener = Listener::of_environment();
-    let mut member = Member::of_environment().map_err(|error| Failure::Raddle(error.to_string()))?;
+    let mut member =
+        GroupProcess::of_environment().map_err(|error| Failure::Raddle(error.to_string()))?;
     let mut early = None;
     if let Some(member) = &member {
         let interrupts = early.insert(Interrupts::catch()?);
@@ -113,25 +122,37 @@ async fn foreground(context: &Context, args: &StartArgs) -> Outcome {
     }
     let mut interrupts = early.map_or_else(Interrupts::catch, Ok)?;
     let shutdown = Shutdown::new();
-    // From here on, for it may have to wait for space. It ends with this.
-    let mut mourning = JoinSet::new();
+    // From here on, because the start may wait for disk space. It ends with this function.
+    let mut parent_watch = JoinSet::new();
     if let Some(member) = &mut member {
-        mourning.spawn(member.mourn(shutdown.clone()));
+        parent_watch.spawn(member.mourn(shutdown.clone()));
     }
-    let Some(broker) = interrupts.start(&shutdown, context.broker_of_service()).await else { return Ok(0) };
+    let Some(broker) = interrupts
+        .start(&shutdown, context.broker_of_service())
+        .await
+    else {
+        return Ok(0);
+    };
     let broker = broker?;
-    // Before the worker is there: one that cannot serve as it should has not started.
+    // Before the worker exists: a worker that cannot serve has not started.
     let serving = match &args.serve {
-        Some(path) => Some(Serving::start(path, Arc::clone(&broker)).await?),
+        Some(path) => Some(ServedBroker::start(path, Arc::clone(&broker)).await?),
         None => None,
     };
-    let mut watched = Watched::start(&args.metrics, "worker").await?;
+    let mut watched = Instrumented::start(&args.metrics, "worker").await?;
     let url = watched.url();
     watched.show(worker_page);
     let broker = watched.observed(broker);
     let options = options(context, args)?;
-    let options = if let Some(member) = &member { member.bind(options) } else { options };
-    let Some(worker) = interrupts.start(&shutdown, Worker::register(broker, options)).await else {
+    let options = if let Some(member) = &member {
+        member.bind(options)
+    } else {
+        options
+    };
+    let Some(worker) = interrupts
+        .start(&shutdown, Worker::register(broker, options))
+        .await
+    else {
         if let Some(serving) = serving {
             serving.stop().await;
         }
@@ -157,7 +178,7 @@ async fn foreground(context: &Context, args: &StartArgs) -> Outcome {
                     member.begun(*begun.borrow_and_update());
                 }
             }
-            () = if_any(member.as_mut().map(Member::turn)) => {}
+            () = if_any(member.as_mut().map(GroupProcess::turn)) => {}
             () = interrupts.next() => {
                 context.note("stopping: what runs may end; once more to give it back, and again to kill it");
                 shutdown.request();
@@ -168,17 +189,17 @@ async fn foreground(context: &Context, args: &StartArgs) -> Outcome {
         member.begun(ended.tasks);
     }
     watched.close().await;
-    // Last of all: what the worker ran may have asked it until its end.
+    // Last: tasks may call the broker until their end.
     if let Some(serving) = serving {
         serving.stop().await;
     }
     if let Some(member) = &member
         && let Err(error) = member.shutdown().await
     {
-        output::complain(&error.to_string());
+        output::eprint(&error.to_string());
     }
     let ended = match ended {
-        // Whoever started it for one task is told by its code alone; the task is taken back from it.
+        // The exit code tells the starter of a one-shot worker; the task is reclaimed.
         Err(error) if args.takes_one_task() => {
             Failure::from(error).print(false);
             return Ok(UNCAUGHT);
@@ -186,22 +207,26 @@ async fn foreground(context: &Context, args: &StartArgs) -> Outcome {
         ended => ended?,
     };
     let why = match ended.reason {
-        EndReason::Idle => "nothing was left to do",
-        EndReason::Stopped => "it was told to stop",
-        EndReason::Aged => "it was old enough",
-        EndReason::LeaseLost => "its lease was lost, and with that its task",
+        WorkerEndReason::Idle => "nothing was left to do",
+        WorkerEndReason::Stopped => "it was told to stop",
+        WorkerEndReason::Aged => "it was old enough",
+        WorkerEndReason::LeaseLost => "its lease was lost, and with that its task",
         _ => "its task is over",
     };
-    context.note(format!("worker {tid} ran {} and left: {why}", crate::format::count(ended.tasks, "task")));
+    context.note(format!(
+        "worker {tid} ran {} and left: {why}",
+        crate::format::count(ended.tasks, "task")
+    ));
     Ok(match &member {
-        _ if ended.reason == EndReason::LeaseLost => UNCAUGHT,
+        _ if ended.reason == WorkerEndReason::LeaseLost => UNCAUGHT,
         Some(member) => member.exit_code(&ended),
         None => 0,
     })
 }
 
 pub(super) fn options(context: &Context, args: &StartArgs) -> Outcome<Options> {
-    let routines = Routines::of_this_program().map_err(|clash| Failure::Raddle(clash.to_string()))?;
+    let routines =
+        Routines::of_this_program().map_err(|clash| Failure::Raddle(clash.to_string()))?;
     let plugins = Plugins::load(args.handlers.as_deref(), args.plugins.as_deref());
     let plugins = plugins.or_usage()?;
     let caps = args.caps.clone().unwrap_or_default();
@@ -211,8 +236,15 @@ pub(super) fn options(context: &Context, args: &StartArgs) -> Outcome<Options> {
             "handler '{name}' will run nothing: it provides {provides}, and the worker does not offer all of it"
         ));
     }
-    let kind = if args.takes_one_task() { Options::one_shot() } else { Options::resident() };
-    let url = args.serve.clone().map(|path| (QUEUE_URL.to_owned(), Url::Unix(path).to_string()));
+    let kind = if args.takes_one_task() {
+        Options::one_shot()
+    } else {
+        Options::resident()
+    };
+    let url = args
+        .serve
+        .clone()
+        .map(|path| (QUEUE_URL.to_owned(), BrokerUrl::Unix(path).to_string()));
     let options = Options {
         name: args.name.clone(),
         concurrency: args.concurrency.unwrap_or(kind.concurrency),
@@ -224,7 +256,9 @@ pub(super) fn options(context: &Context, args: &StartArgs) -> Outcome<Options> {
         min_isolation: args.min_isolation.unwrap_or_default(),
         task_image: task_image(args)?,
         grouped: context.is_warm(),
-        parent: std::env::var(SPAWNER_VARIABLE).ok().and_then(|spawner| spawner.parse().ok()),
+        parent: std::env::var(SPAWNER_VARIABLE)
+            .ok()
+            .and_then(|spawner| spawner.parse().ok()),
         ..kind
     };
     let options = options.offering(&routines, plugins);
@@ -234,9 +268,12 @@ pub(super) fn options(context: &Context, args: &StartArgs) -> Outcome<Options> {
     })
 }
 
-/// What tasks are run in, if there is something for it.
+/// The image for tasks, if the worker can use one.
 fn task_image(args: &StartArgs) -> Outcome<Option<String>> {
-    let image = args.task_image.clone().filter(|image| !image.trim().is_empty());
+    let image = args
+        .task_image
+        .clone()
+        .filter(|image| !image.trim().is_empty());
     match &image {
         Some(_) if !cfg!(feature = "docker") => {
             Err(Failure::Usage("this program was built without 'docker', and runs no tasks in containers".into()))

@@ -1,4 +1,4 @@
-//! `raddle status`: how many of what.
+//! `raddle status`: counts of tasks, queues and workers.
 
 use std::{
     io::{self, IsTerminal},
@@ -6,7 +6,7 @@ use std::{
 };
 
 use raddle_broker::{Broker, Summary, TaskFilter};
-use raddle_core::{State, TaskView, WorkerEntry};
+use raddle_core::{TaskState, TaskView, WorkerEntry};
 use raddle_fabric::wait::LONG;
 use serde_json::{Value, json};
 use tokio::time::sleep;
@@ -18,49 +18,61 @@ use crate::{
     table,
 };
 
-/// No more often than this, however much happens.
-const BREATHE: Duration = Duration::from_millis(500);
+/// The shortest pause between two updates.
+const MIN_PAUSE: Duration = Duration::from_millis(500);
 /// How many characters the bar has.
 const BAR: u64 = 30;
-/// Of how many running tasks the progress is shown.
+/// The number of running tasks whose progress is shown.
 const SHOWN: u32 = 20;
 const CLEAR_SCREEN: &str = "\x1b[H\x1b[2J";
 
 pub(super) async fn status(context: &Context, watch: bool) -> Outcome {
-    let broker = context.onlooker().await?;
+    let broker = context.open_read_only().await?;
     if !watch {
         show(context, &*broker, false, None).await?;
         return Ok(0);
     }
     let in_place = !context.json && io::stdout().is_terminal();
-    let mut work = Work::default();
+    let mut work = WatchedTasks::default();
     loop {
-        // Asked for before the rest is looked at, so that no change falls in between.
+        // Read first, so that no change is missed.
         let seen = broker.last_event().await?;
         let shows_progress = show(context, &*broker, in_place, Some(&mut work)).await?;
         if work.is_done() {
             return Ok(0);
         }
-        sleep(BREATHE).await;
-        // Neither progress nor an estimate is an event.
-        broker.events(Some(seen), None, 1, if shows_progress { BREATHE } else { LONG }).await?;
+        sleep(MIN_PAUSE).await;
+        // Progress and estimates change without an event.
+        broker
+            .events(
+                Some(seen),
+                None,
+                1,
+                if shows_progress { MIN_PAUSE } else { LONG },
+            )
+            .await?;
     }
 }
 
-/// The tasks that a watch has seen unfinished, and how many of them have ended.
+/// The unfinished tasks that a watch has seen, and how many of them have ended.
 #[derive(Debug, Default)]
-struct Work {
-    /// When the first look was, and how many tasks were finished then.
+struct WatchedTasks {
+    /// The time of the first update, and the number of finished tasks then.
     begun: Option<(Instant, u64)>,
     finished: u64,
     left: u64,
     was_any: bool,
 }
 
-impl Work {
+impl WatchedTasks {
     fn see(&mut self, summary: &Summary, now: Instant) {
-        let unfinished = |state: &State| !state.is_terminal();
-        self.left = summary.states.iter().filter(|(state, _)| unfinished(state)).map(|(_, n)| n).sum();
+        let unfinished = |state: &TaskState| !state.is_terminal();
+        self.left = summary
+            .states
+            .iter()
+            .filter(|(state, _)| unfinished(state))
+            .map(|(_, n)| n)
+            .sum();
         let finished = summary.states.values().sum::<u64>() - self.left;
         let (_, before) = *self.begun.get_or_insert((now, finished));
         // Records that have expired meanwhile are missing.
@@ -68,12 +80,12 @@ impl Work {
         self.was_any |= self.left + self.finished > 0;
     }
 
-    /// Whether there was some, and none is left. A watch that begins before the work waits for it.
+    /// Whether there was work and none is left. A watch that begins before the work waits for it.
     fn is_done(&self) -> bool {
         self.left == 0 && self.was_any
     }
 
-    /// How long the rest takes if it goes on like this.
+    /// The remaining time at the present rate.
     fn estimate(&self, now: Instant) -> Option<Duration> {
         let (begun, _) = self.begun?;
         let each = (now - begun).checked_div(u32::try_from(self.finished).ok()?)?;
@@ -94,13 +106,22 @@ impl Work {
 }
 
 /// Returns whether there was progress to show, which changes without an event.
-async fn show(context: &Context, broker: &dyn Broker, in_place: bool, work: Option<&mut Work>) -> Outcome<bool> {
+async fn show(
+    context: &Context,
+    broker: &dyn Broker,
+    in_place: bool,
+    work: Option<&mut WatchedTasks>,
+) -> Outcome<bool> {
     let mut summary = broker.summary().await?;
-    for state in State::ALL {
+    for state in TaskState::ALL {
         summary.states.entry(state).or_default();
     }
     let workers = broker.workers().await?;
-    let filter = TaskFilter { states: vec![State::Running], limit: SHOWN, ..TaskFilter::default() };
+    let filter = TaskFilter {
+        states: vec![TaskState::Running],
+        limit: SHOWN,
+        ..TaskFilter::default()
+    };
     let mut running = broker.tasks(filter).await?;
     running.retain(|task| task.progress.is_some());
     let clear = if in_place { CLEAR_SCREEN } else { "" };
@@ -112,17 +133,30 @@ async fn show(context: &Context, broker: &dyn Broker, in_place: bool, work: Opti
     let mut record = record(context, &summary, &workers, &running);
     if let Some(work) = work {
         let left_seconds = work.estimate(now).map(|left| left.as_secs());
-        record["work"] = json!({ "done": work.finished, "left": work.left, "left_seconds": left_seconds });
+        record["work"] =
+            json!({ "done": work.finished, "left": work.left, "left_seconds": left_seconds });
     }
     context.show(&record, || {
-        let work = work.map(|work| table::labelled(&[("work", work.line(now))])).unwrap_or_default();
-        format!("{clear}{}{work}", text(context, &summary, &workers, &running))
+        let work = work
+            .map(|work| table::labelled(&[("work", work.line(now))]))
+            .unwrap_or_default();
+        format!(
+            "{clear}{}{work}",
+            text(context, &summary, &workers, &running)
+        )
     })?;
     Ok(!running.is_empty())
 }
 
-fn record(context: &Context, summary: &Summary, workers: &[WorkerEntry], running: &[TaskView]) -> Value {
-    let progress = running.iter().map(|task| json!({ "tid": task.tid, "progress": task.progress }));
+fn record(
+    context: &Context,
+    summary: &Summary,
+    workers: &[WorkerEntry],
+    running: &[TaskView],
+) -> Value {
+    let progress = running
+        .iter()
+        .map(|task| json!({ "tid": task.tid, "progress": task.progress }));
     json!({
         "broker": context.project.url.to_string(),
         "tasks": summary.states,
@@ -136,35 +170,93 @@ fn record(context: &Context, summary: &Summary, workers: &[WorkerEntry], running
     })
 }
 
-fn text(context: &Context, summary: &Summary, workers: &[WorkerEntry], running: &[TaskView]) -> String {
-    let join = |parts: Vec<String>| if parts.is_empty() { "none".into() } else { parts.join(", ") };
-    let states =
-        join(summary.states.iter().filter(|(_, n)| **n > 0).map(|(state, n)| format!("{n} {state}")).collect());
-    let ready =
-        join(summary.ready.iter().filter(|(_, n)| **n > 0).map(|(queue, n)| format!("{n} in {queue}")).collect());
-    let mut lines = vec![("broker", context.project.url.to_string()), ("tasks", states), ("ready", ready)];
+fn text(
+    context: &Context,
+    summary: &Summary,
+    workers: &[WorkerEntry],
+    running: &[TaskView],
+) -> String {
+    let join = |parts: Vec<String>| {
+        if parts.is_empty() {
+            "none".into()
+        } else {
+            parts.join(", ")
+        }
+    };
+    let states = join(
+        summary
+            .states
+            .iter()
+            .filter(|(_, n)| **n > 0)
+            .map(|(state, n)| format!("{n} {state}"))
+            .collect(),
+    );
+    let ready = join(
+        summary
+            .ready
+            .iter()
+            .filter(|(_, n)| **n > 0)
+            .map(|(queue, n)| format!("{n} in {queue}"))
+            .collect(),
+    );
+    let mut lines = vec![
+        ("broker", context.project.url.to_string()),
+        ("tasks", states),
+        ("ready", ready),
+    ];
     if summary.delayed + summary.paused > 0 {
-        lines.push(("held back", format!("{} delayed, {} paused", summary.delayed, summary.paused)));
+        lines.push((
+            "held back",
+            format!("{} delayed, {} paused", summary.delayed, summary.paused),
+        ));
     }
     if summary.dead > 0 {
         lines.push((
             "dead",
-            format!("{} (see 'raddle task list --dead', 'raddle task retry --all-dead')", summary.dead),
+            format!(
+                "{} (see 'raddle task list --dead', 'raddle task retry --all-dead')",
+                summary.dead
+            ),
         ));
     }
-    let (callees, workers): (Vec<&WorkerEntry>, Vec<_>) = workers.iter().partition(|worker| worker.info.takes_calls());
-    let slots: u64 = workers.iter().map(|worker| u64::from(worker.info.concurrency)).sum();
-    let busy: f64 = workers.iter().map(|worker| worker.load * f64::from(worker.info.concurrency)).sum();
+    let (callees, workers): (Vec<&WorkerEntry>, Vec<_>) =
+        workers.iter().partition(|worker| worker.info.takes_calls());
+    let slots: u64 = workers
+        .iter()
+        .map(|worker| u64::from(worker.info.concurrency))
+        .sum();
+    let busy: f64 = workers
+        .iter()
+        .map(|worker| worker.load * f64::from(worker.info.concurrency))
+        .sum();
     let workers = match workers.len() as u64 {
         0 => "none (start one with 'raddle worker start')".into(),
-        n => format!("{}, {busy:.0} of {} busy", count(n, "worker"), count(slots, "slot")),
+        n => format!(
+            "{}, {busy:.0} of {} busy",
+            count(n, "worker"),
+            count(slots, "slot")
+        ),
     };
     lines.push(("workers", workers));
     if !callees.is_empty() {
-        lines.push(("calls", format!("{} for them", count(callees.len() as u64, "worker"))));
+        lines.push((
+            "calls",
+            format!("{} for them", count(callees.len() as u64, "worker")),
+        ));
     }
-    for (task, progress) in running.iter().filter_map(|task| Some((task, task.progress.as_ref()?))) {
-        lines.push(("progress", format!("{} {}: {}", task.tid, task.spec.display_name(), format::progress(progress))));
+    for (task, progress) in running
+        .iter()
+        .filter_map(|task| Some((task, task.progress.as_ref()?)))
+    {
+        lines.push((
+            "progress",
+            format!(
+                "{} {}: {}",
+                task.tid,
+                task.spec.display_name(),
+                format::progress(progress)
+            ),
+        ));
     }
     table::labelled(&lines)
 }
@@ -174,21 +266,36 @@ mod tests {
     use super::*;
 
     fn summary(created: u64, completed: u64) -> Summary {
-        let states = [(State::Created, created), (State::Completed, completed)].into_iter().collect();
-        Summary { states, ..Summary::default() }
+        let states = [
+            (TaskState::Created, created),
+            (TaskState::Completed, completed),
+        ]
+        .into_iter()
+        .collect();
+        Summary {
+            states,
+            ..Summary::default()
+        }
     }
 
     #[test]
     fn a_watch_ends_when_the_work_that_it_has_seen_does() {
-        let (mut work, begun) = (Work::default(), Instant::now());
+        let (mut work, begun) = (WatchedTasks::default(), Instant::now());
         let at = |secs| begun + Duration::from_secs(secs);
         work.see(&summary(0, 7), begun);
         assert!(!work.is_done(), "there was none yet");
         work.see(&summary(4, 7), begun);
-        assert_eq!((work.estimate(at(1)), work.line(at(1))), (None, format!("{} 0 of 4 done", "░".repeat(30))));
+        assert_eq!(
+            (work.estimate(at(1)), work.line(at(1))),
+            (None, format!("{} 0 of 4 done", "░".repeat(30)))
+        );
         work.see(&summary(3, 8), begun);
         assert_eq!(work.estimate(at(10)), Some(Duration::from_secs(30)));
-        assert!(work.line(at(10)).ends_with("1 of 4 done, about 30s left"), "{}", work.line(at(10)));
+        assert!(
+            work.line(at(10)).ends_with("1 of 4 done, about 30s left"),
+            "{}",
+            work.line(at(10))
+        );
         // Some records are purged.
         work.see(&summary(0, 5), begun);
         assert!(work.is_done());

@@ -1,10 +1,10 @@
 //! `raddle worker stop`.
 
 use raddle_broker::{Broker, Error};
-use raddle_core::{Control, Tid, Word, worker::kind};
+use raddle_core::{ControlCommand, ControlMessage, Tid, worker::kind};
 use tokio::time::Instant;
 
-use super::control::{Answer, Report, Silence};
+use super::control::{BulkReport, CommandOutcome, UnansweredTask};
 use crate::{
     args::StopArgs,
     context::Context,
@@ -13,12 +13,12 @@ use crate::{
 };
 
 pub(super) async fn stop(context: &Context, args: &StopArgs) -> Outcome {
-    let broker = context.onlooker().await?;
+    let broker = context.open_read_only().await?;
     let workers: Vec<Tid> = if args.all {
         let mut workers = broker.workers().await?;
-        // Who is there for one task alone leaves with it.
+        // An ephemeral worker leaves with its task.
         workers.retain(|worker| worker.info.kind != kind::INLINE && !worker.info.takes_calls());
-        // Who keeps others is told before them, and does not replace them.
+        // Managers first, so that they do not replace their workers.
         workers.sort_by_key(|worker| !worker.info.queues.is_empty());
         workers.iter().map(|worker| worker.tid).collect()
     } else {
@@ -35,23 +35,32 @@ pub(super) async fn stop(context: &Context, args: &StopArgs) -> Outcome {
 }
 
 /// Stops these workers.
-pub(super) async fn stop_these(context: &Context, broker: &dyn Broker, workers: Vec<Tid>, args: &StopArgs) -> Outcome {
+pub(super) async fn stop_these(
+    context: &Context,
+    broker: &dyn Broker,
+    workers: Vec<Tid>,
+    args: &StopArgs,
+) -> Outcome {
     let deadline = Instant::now() + args.timeout.0;
-    let word = if args.kill { Word::Kill } else { Word::Stop };
-    // All of them are told first, so that they end side by side.
+    let word = if args.kill {
+        ControlCommand::Kill
+    } else {
+        ControlCommand::Stop
+    };
+    // Send all commands first, so that the workers stop side by side.
     let mut told = Vec::new();
     for tid in workers {
-        match broker.control(tid, Control::new(word)).await {
+        match broker.control(tid, ControlMessage::new(word)).await {
             Ok(_) | Err(Error::Finished(..)) => told.push(tid),
-            // One of a spawner's, which stops them.
+            // Its spawner has stopped it.
             Err(Error::NotFound(_)) if args.all => {}
             Err(error) => return Err(error.into()),
         }
     }
-    let mut report = Report::default();
+    let mut report = BulkReport::default();
     for tid in told {
         let answer = match follow::until_finished(broker, tid, Some(deadline)).await {
-            Ok(state) => Ok(Answer::Became(state)),
+            Ok(state) => Ok(CommandOutcome::Became(state)),
             Err(Failure::TimedOut(_)) => silence(broker, tid, word).await,
             Err(failure) => Err(failure),
         };
@@ -60,28 +69,45 @@ pub(super) async fn stop_these(context: &Context, broker: &dyn Broker, workers: 
     report.end(context)
 }
 
-/// What a worker is about that has not ended in time.
-async fn silence(broker: &dyn Broker, tid: Tid, word: Word) -> Outcome<Answer> {
+/// The state of a worker that has not stopped in time.
+async fn silence(broker: &dyn Broker, tid: Tid, word: ControlCommand) -> Outcome<CommandOutcome> {
     let worker = tids::view(broker, tid).await?;
-    Ok(Answer::Nothing(Silence::of(broker, &worker, word).await?))
+    Ok(CommandOutcome::Nothing(
+        UnansweredTask::of(broker, &worker, word).await?,
+    ))
 }
 
-/// Refuses a task that is none of ours: `raddle worker stop` with the wrong id must not end somebody's work.
+/// Refuses a task that is no worker: `raddle worker stop` with a wrong id must not end a user's
+/// task.
 async fn check_is_worker(broker: &dyn Broker, tid: Tid) -> Outcome<()> {
-    if let Some(entry) = broker.workers().await?.into_iter().find(|entry| entry.tid == tid)
+    if let Some(entry) = broker
+        .workers()
+        .await?
+        .into_iter()
+        .find(|entry| entry.tid == tid)
         && broker.task(tid).await?.is_none()
     {
         if let Some(callee) = &entry.info.callee {
-            let instead = format!("'raddle pool stop --discovery broker:{} {}'", callee.namespace, callee.uid);
+            let instead = format!(
+                "'raddle pool stop --discovery broker:{} {}'",
+                callee.namespace, callee.uid
+            );
             return Err(Failure::Usage(format!(
                 "worker {tid} takes calls, and no words from a broker: {instead} stops it"
             )));
         }
-        let (pid, instead) = (entry.info.pid, "stop its task, or send SIGTERM to its process");
-        return Err(Failure::Usage(format!("worker {tid} is there for one task: {instead}, which is {pid}")));
+        let (pid, instead) = (
+            entry.info.pid,
+            "stop its task, or send SIGTERM to its process",
+        );
+        return Err(Failure::Usage(format!(
+            "worker {tid} is there for one task: {instead}, which is {pid}"
+        )));
     }
     if worker::is_worker(&tids::view(broker, tid).await?) {
         return Ok(());
     }
-    Err(Failure::Usage(format!("task {tid} is not a worker: stop it with 'raddle task stop'")))
+    Err(Failure::Usage(format!(
+        "task {tid} is not a worker: stop it with 'raddle task stop'"
+    )))
 }

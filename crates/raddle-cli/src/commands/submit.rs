@@ -7,8 +7,8 @@ use std::{
 };
 
 use indicatif::ProgressBar;
-use raddle_broker::{Broker, Chain, Error, Fence, Submit, Submitted};
-use raddle_core::Spec;
+use raddle_broker::{AttemptId, Broker, ChainRequest, Error, NewTask, Submitted};
+use raddle_core::TaskSpec;
 use serde_json::json;
 
 use crate::{
@@ -19,19 +19,21 @@ use crate::{
     output, progress, spec,
 };
 
-/// How many tasks are stored in one step: of each such group all or none.
+/// How many tasks are stored in one step, all or none.
 const GROUP: usize = 1000;
-/// How large they may be together, so that neither this process nor the broker has to hold more at a time.
+/// The size of such a group, which bounds the memory of this process and of the broker.
 const GROUP_BYTES: usize = 8 * 1024 * 1024;
 
-pub(super) type Items = Box<dyn Iterator<Item = Outcome<String>>>;
+pub(super) type SubmitItems = Box<dyn Iterator<Item = Outcome<String>>>;
 
 pub(super) async fn submit(context: &Context, args: &SubmitArgs) -> Outcome {
-    // The attempt whose success they are submitted with; else they are submitted at once.
+    // The attempt that chains the tasks; otherwise they are submitted at once.
     let chain = match (args.chain, spec::own_attempt()) {
         (true, None) => {
             let why = "--chain is for what a task runs, and this is none: RADDLE_TID, RADDLE_ATTEMPT and RADDLE_WORKER are not set";
-            return Err(Failure::Usage(format!("{why}; without --chain it is submitted at once")));
+            return Err(Failure::Usage(format!(
+                "{why}; without --chain it is submitted at once"
+            )));
         }
         (is_chained, attempt) => attempt.filter(|_| is_chained),
     };
@@ -39,19 +41,32 @@ pub(super) async fn submit(context: &Context, args: &SubmitArgs) -> Outcome {
         Some(path) => spec::read_file(path)?,
         None => vec![spec::of_words(&args.target, &args.command)],
     };
-    let mut templates: Vec<Spec> =
-        templates.into_iter().map(|template| spec::complete(template, &args.spec)).collect::<Outcome<_>>()?;
+    let mut templates: Vec<TaskSpec> = templates
+        .into_iter()
+        .map(|template| spec::complete(template, &args.spec))
+        .collect::<Outcome<_>>()?;
     let each = templates.len() as u64;
     let reads_stdin = args.spec.stdin || args.file.as_deref() == Some(Path::new("-"));
     let items = items(&args.items, reads_stdin)?;
     let is_many = items.is_some() || each != 1;
-    // What is chained is no batch before it is submitted.
-    let batch = (is_many && chain.is_none()).then(|| args.spec.batch.clone().unwrap_or_else(spec::new_batch));
-    for template in templates.iter_mut().filter(|template| template.batch.is_none()) {
+    // Chained tasks are no batch before they are submitted.
+    let batch = (is_many && chain.is_none())
+        .then(|| args.spec.batch.clone().unwrap_or_else(spec::new_batch));
+    for template in templates
+        .iter_mut()
+        .filter(|template| template.batch.is_none())
+    {
         template.batch.clone_from(&batch);
     }
     let Some((items, total)) = items else {
-        all(context, chain, templates.into_iter().map(Ok), Some(each), is_many).await?;
+        all(
+            context,
+            chain,
+            templates.into_iter().map(Ok),
+            Some(each),
+            is_many,
+        )
+        .await?;
         return Ok(note_batch(context, batch));
     };
     let mut items = items.peekable();
@@ -59,56 +74,72 @@ pub(super) async fn submit(context: &Context, args: &SubmitArgs) -> Outcome {
         context.note("there is no line, and so no task");
         return Ok(0);
     }
-    let specs = items.flat_map(|item| -> Vec<Outcome<Spec>> {
+    let specs = items.flat_map(|item| -> Vec<Outcome<TaskSpec>> {
         match item {
-            Ok(item) => templates.iter().map(|template| spec::for_item(template, &item)).collect(),
+            Ok(item) => templates
+                .iter()
+                .map(|template| spec::for_item(template, &item))
+                .collect(),
             Err(failure) => vec![Err(failure)],
         }
     });
-    all(context, chain, specs, total.map(|total| total.saturating_mul(each)), true).await?;
+    all(
+        context,
+        chain,
+        specs,
+        total.map(|total| total.saturating_mul(each)),
+        true,
+    )
+    .await?;
     Ok(note_batch(context, batch))
 }
 
-/// Says what the batch is called.
+/// Prints the name of the batch.
 fn note_batch(context: &Context, batch: Option<String>) -> u8 {
     if let Some(batch) = batch.filter(|_| !context.json) {
-        context.note(format!("batch {batch}: wait for it with 'raddle batch wait {batch}'"));
+        context.note(format!(
+            "batch {batch}: wait for it with 'raddle batch wait {batch}'"
+        ));
     }
     0
 }
 
-/// The lines or numbers that there is to be one task for each of, and how many if that is known.
-pub(super) fn items(args: &ItemArgs, reads_stdin: bool) -> Outcome<Option<(Items, Option<u64>)>> {
+/// The lines or numbers to make tasks of, and how many if that is known.
+pub(super) fn items(
+    args: &ItemArgs,
+    reads_stdin: bool,
+) -> Outcome<Option<(SubmitItems, Option<u64>)>> {
     Ok(match (&args.each_line, &args.array) {
         (Some(path), _) => Some((lines(path, reads_stdin)?, None)),
-        (None, Some(numbers)) => {
-            Some((Box::new(numbers.clone().iter().map(|n| Ok(n.to_string()))), Some(numbers.len())))
-        }
+        (None, Some(numbers)) => Some((
+            Box::new(numbers.clone().iter().map(|n| Ok(n.to_string()))),
+            Some(numbers.len()),
+        )),
         (None, None) => None,
     })
 }
 
 /// Submits one task and prints its id.
-pub(super) async fn one(context: &Context, spec: Spec) -> Outcome {
+pub(super) async fn one(context: &Context, spec: TaskSpec) -> Outcome {
     all(context, None, std::iter::once(Ok(spec)), None, false).await
 }
 
 /// Submits tasks in groups and prints the ids of each group once it is stored.
 async fn all(
     context: &Context,
-    chain: Option<Fence>,
-    specs: impl Iterator<Item = Outcome<Spec>>,
+    chain: Option<AttemptId>,
+    specs: impl Iterator<Item = Outcome<TaskSpec>>,
     total: Option<u64>,
     many: bool,
 ) -> Outcome {
     let broker = match chain {
         None => context.broker().await?,
-        // Where there is none, the task is not either: one that is made for it would be of no use.
-        Some(_) => context.onlooker().await?,
+        // Without a broker there is no task to chain to, and creating one is of no use.
+        Some(_) => context.open_read_only().await?,
     };
     let bar = progress::submitted(total, many && !context.quiet);
     let mut stored = 0;
-    let mut group = Group::default();
+    let mut group = SubmitBatch::default();
     for spec in specs {
         let spec = spec.map_err(|failure| after(chain, stored, 0, failure))?;
         if let Some(full) = group.add(spec) {
@@ -118,22 +149,22 @@ async fn all(
     if !group.tasks.is_empty() {
         stored += submit_group(context, chain, &*broker, group.tasks, &bar, stored).await?;
     }
-    if let Some(fence) = chain {
-        say_chained(context, fence, stored)?;
+    if let Some(attempt_id) = chain {
+        say_chained(context, attempt_id, stored)?;
     }
     Ok(0)
 }
 
-/// Tasks that are to be stored in one step.
+/// Tasks to store in one step.
 #[derive(Default)]
-pub(super) struct Group {
-    pub(super) tasks: Vec<Submit>,
+pub(super) struct SubmitBatch {
+    pub(super) tasks: Vec<NewTask>,
     bytes: usize,
 }
 
-impl Group {
-    /// Adds a task. Gives those before it when there is no room for it beside them.
-    pub(super) fn add(&mut self, spec: Spec) -> Option<Vec<Submit>> {
+impl SubmitBatch {
+    /// Adds a task. Returns the tasks before it when the group is full.
+    pub(super) fn add(&mut self, spec: TaskSpec) -> Option<Vec<NewTask>> {
         let bytes = size(&spec);
         let is_full = self.tasks.len() == GROUP || self.bytes + bytes > GROUP_BYTES;
         let before = (is_full && !self.tasks.is_empty()).then(|| std::mem::take(self).tasks);
@@ -143,16 +174,18 @@ impl Group {
     }
 }
 
-/// How many bytes a spec has when it is written out.
-fn size(spec: &Spec) -> usize {
-    serde_json::to_vec(spec).expect("a spec has only string keys").len()
+/// The size of a spec as JSON.
+fn size(spec: &TaskSpec) -> usize {
+    serde_json::to_vec(spec)
+        .expect("a spec has only string keys")
+        .len()
 }
 
 async fn submit_group(
     context: &Context,
-    chain: Option<Fence>,
+    chain: Option<AttemptId>,
     broker: &dyn Broker,
-    group: Vec<Submit>,
+    group: Vec<NewTask>,
     bar: &ProgressBar,
     before: u64,
 ) -> Outcome<u64> {
@@ -160,9 +193,16 @@ async fn submit_group(
     let batch = group.first().and_then(|task| task.spec.batch.clone());
     let stored = match chain {
         None => broker.submit(group).await,
-        Some(fence) => {
+        Some(attempt_id) => {
             let tasks = group.into_iter().map(|submit| submit.spec).collect();
-            broker.chain(Chain { fence, tasks, told: None }).await.map(|_| Vec::new())
+            broker
+                .chain(ChainRequest {
+                    attempt_id,
+                    tasks,
+                    told: None,
+                })
+                .await
+                .map(|_| Vec::new())
         }
     };
     let submitted = stored.map_err(|error| {
@@ -174,11 +214,13 @@ async fn submit_group(
     })?;
     bar.inc(count);
     match bar.suspend(|| print(context, &submitted, batch.as_deref())) {
-        // Whoever has seen enough ids has not said that the other tasks shall not be there.
+        // A closed stdout does not cancel the other tasks.
         Ok(()) | Err(Failure::ClosedPipe) => Ok(count),
         Err(failure) => {
             let stored = before + count;
-            Err(Failure::Raddle(format!("{failure} (the first {stored} tasks were submitted, and none after them)")))
+            Err(Failure::Raddle(format!(
+                "{failure} (the first {stored} tasks were submitted, and none after them)"
+            )))
         }
     }
 }
@@ -188,29 +230,38 @@ fn print(context: &Context, submitted: &[Submitted], batch: Option<&str>) -> Out
     for one in submitted {
         let (tid, existing) = (one.tid(), matches!(one, Submitted::Existing(_)));
         if existing {
-            context.note(format!("task {tid} has this key already: nothing new was submitted"));
+            context.note(format!(
+                "task {tid} has this key already: nothing new was submitted"
+            ));
         }
         let record = || {
             json!({ "tid": tid, "short": tid.short().to_string(), "existing": existing, "batch": batch }).to_string()
         };
-        text.push_str(&if context.json { record() } else { tid.to_string() });
+        text.push_str(&if context.json {
+            record()
+        } else {
+            tid.to_string()
+        });
         text.push('\n');
     }
     output::raw(text.as_bytes())
 }
 
-/// Says what will become of what was chained. It has no ids to be printed.
-fn say_chained(context: &Context, fence: Fence, tasks: u64) -> Outcome<()> {
-    let Fence { tid, attempt, .. } = fence;
+/// Prints what happens to chained tasks, which have no ids yet.
+fn say_chained(context: &Context, attempt_id: AttemptId, tasks: u64) -> Outcome<()> {
+    let AttemptId { tid, attempt, .. } = attempt_id;
     if context.json {
         return output::json(&json!({ "tid": tid, "attempt": attempt, "chained": tasks }));
     }
-    context.note(format!("{} will be submitted when task {tid} completes", count(tasks, "task")));
+    context.note(format!(
+        "{} will be submitted when task {tid} completes",
+        count(tasks, "task")
+    ));
     Ok(())
 }
 
-/// A task that is not where it was looked for is mostly looked for in the wrong place.
-fn explained(context: &Context, chain: Option<Fence>, error: Error) -> Failure {
+/// Explains an unknown task: mostly the wrong broker was asked.
+fn explained(context: &Context, chain: Option<AttemptId>, error: Error) -> Failure {
     match (chain, error) {
         (Some(_), Error::NotFound(tid)) => Failure::Usage(format!(
             "this is task {tid}, which {} does not have: name the broker that does with --queue-url or QUEUE_URL",
@@ -220,11 +271,16 @@ fn explained(context: &Context, chain: Option<Fence>, error: Error) -> Failure {
     }
 }
 
-/// A failure on the way says how many tasks had been stored before it, and whether that is unknown of the next ones: it decides from where to start again.
-fn after(chain: Option<Fence>, stored: u64, unknown: u64, failure: Failure) -> Failure {
+/// Adds to an error how many tasks were stored before it, and for how many that is unknown: the
+/// user needs it to start again.
+fn after(chain: Option<AttemptId>, stored: u64, unknown: u64, failure: Failure) -> Failure {
     let (done, printed, list) = match chain {
-        None => ("submitted", ", their ids are printed", ": 'raddle task list' shows it"),
-        // What was chained stands aside, where nobody sees it.
+        None => (
+            "submitted",
+            ", their ids are printed",
+            ": 'raddle task list' shows it",
+        ),
+        // Chained tasks are not listed.
         Some(_) => ("chained", "", ""),
     };
     let first = (stored > 0).then(|| format!("the first {stored} tasks were {done}{printed}"));
@@ -236,8 +292,14 @@ fn after(chain: Option<Fence>, stored: u64, unknown: u64, failure: Failure) -> F
         (_, 1) => Some("the next one was".into()),
         (_, count) => Some(format!("the next {count} were")),
     };
-    let rest = which.map_or("the rest were not".into(), |which| format!("whether {which} {done} is not known{list}"));
-    let told = first.into_iter().chain([rest]).collect::<Vec<_>>().join("; ");
+    let rest = which.map_or("the rest were not".into(), |which| {
+        format!("whether {which} {done} is not known{list}")
+    });
+    let told = first
+        .into_iter()
+        .chain([rest])
+        .collect::<Vec<_>>()
+        .join("; ");
     match failure {
         Failure::Usage(message) => Failure::Usage(format!("{message} ({told})")),
         Failure::Raddle(message) => Failure::Raddle(format!("{message} ({told})")),
@@ -246,10 +308,12 @@ fn after(chain: Option<Fence>, stored: u64, unknown: u64, failure: Failure) -> F
 }
 
 /// The lines of a file that are not empty, as they are read.
-fn lines(path: &Path, reads_stdin: bool) -> Outcome<Items> {
+fn lines(path: &Path, reads_stdin: bool) -> Outcome<SubmitItems> {
     let (shown, reader): (String, Box<dyn BufRead>) = if path == Path::new("-") {
         if reads_stdin {
-            return Err(Failure::Usage("standard input cannot be both the lines and something else".into()));
+            return Err(Failure::Usage(
+                "standard input cannot be both the lines and something else".into(),
+            ));
         }
         ("standard input".into(), Box::new(io::stdin().lock()))
     } else {
@@ -257,11 +321,12 @@ fn lines(path: &Path, reads_stdin: bool) -> Outcome<Items> {
         let file = File::open(path).or_usage_at(format_args!("cannot read {shown}"))?;
         (shown, Box::new(BufReader::new(file)))
     };
-    let numbered = reader
-        .lines()
-        .enumerate()
-        .map(move |(i, line)| line.or_usage_at(format_args!("cannot read line {} of {shown}", i + 1)));
-    Ok(Box::new(numbered.filter(|line| !matches!(line, Ok(text) if text.is_empty()))))
+    let numbered = reader.lines().enumerate().map(move |(i, line)| {
+        line.or_usage_at(format_args!("cannot read line {} of {shown}", i + 1))
+    });
+    Ok(Box::new(numbered.filter(
+        |line| !matches!(line, Ok(text) if text.is_empty()),
+    )))
 }
 
 #[cfg(test)]
@@ -269,10 +334,16 @@ mod tests {
     use super::*;
 
     fn groups(sizes: impl IntoIterator<Item = usize>) -> Vec<usize> {
-        let mut group = Group::default();
-        let spec = |bytes| Spec { stdin: Some("x".repeat(bytes)), ..Spec::command(["cat"]) };
-        let mut groups: Vec<usize> =
-            sizes.into_iter().filter_map(|bytes| group.add(spec(bytes))).map(|full| full.len()).collect();
+        let mut group = SubmitBatch::default();
+        let spec = |bytes| TaskSpec {
+            stdin: Some("x".repeat(bytes)),
+            ..TaskSpec::command(["cat"])
+        };
+        let mut groups: Vec<usize> = sizes
+            .into_iter()
+            .filter_map(|bytes| group.add(spec(bytes)))
+            .map(|full| full.len())
+            .collect();
         groups.push(group.tasks.len());
         groups
     }
@@ -281,7 +352,11 @@ mod tests {
     fn a_group_ends_with_its_number_or_its_bytes() {
         assert_eq!(groups(vec![1; 2500]), [1000, 1000, 500]);
         assert_eq!(groups(vec![3 << 20; 5]), [2, 2, 1]);
-        assert_eq!(groups([9 << 20, 1, 9 << 20, 9 << 20]), [1, 1, 1, 1], "one that is larger goes alone");
+        assert_eq!(
+            groups([9 << 20, 1, 9 << 20, 9 << 20]),
+            [1, 1, 1, 1],
+            "one that is larger goes alone"
+        );
     }
 
     #[test]
@@ -291,8 +366,14 @@ mod tests {
             other => panic!("{other:?}"),
         };
         assert_eq!(told(0, 0), "no");
-        assert_eq!(told(2000, 0), "no (the first 2000 tasks were submitted, their ids are printed; the rest were not)");
-        assert_eq!(told(0, 1), "no (whether the task was submitted is not known: 'raddle task list' shows it)");
+        assert_eq!(
+            told(2000, 0),
+            "no (the first 2000 tasks were submitted, their ids are printed; the rest were not)"
+        );
+        assert_eq!(
+            told(0, 1),
+            "no (whether the task was submitted is not known: 'raddle task list' shows it)"
+        );
         assert_eq!(
             told(2000, 500),
             "no (the first 2000 tasks were submitted, their ids are printed; whether the next 500 were submitted is not known: \
@@ -302,7 +383,7 @@ mod tests {
 
     #[test]
     fn all_of_a_spec_counts() {
-        let mut spec = Spec::command(["x"]);
+        let mut spec = TaskSpec::command(["x"]);
         let empty = size(&spec);
         spec.metadata.insert("k".into(), "v".repeat(1000).into());
         assert!(size(&spec) > empty + 1000);

@@ -1,29 +1,38 @@
 //! `raddle task explain`: why a task is not running.
 
-use raddle_core::{State, Tid};
-use raddle_fabric::explain::{Explanation, Reason, explain_task, title};
+use raddle_core::{TaskState, Tid};
+use raddle_fabric::explain::{Explanation, WaitReason, explain_task, title};
 use serde::Serialize;
 
 use crate::{args::TaskArg, context::Context, error::Outcome, tid};
 
 pub(super) async fn explain(context: &Context, arg: TaskArg) -> Outcome {
-    let broker = context.onlooker().await?;
+    let broker = context.open_read_only().await?;
     let task = tid::find(&*broker, arg).await?;
     let Explanation { reason, text, hint } = explain_task(&*broker, &task).await?;
-    let record = Record { tid: task.tid, state: task.state, explanation: &text, hint: hint.as_deref(), reason };
+    let record = ExplainRecord {
+        tid: task.tid,
+        state: task.state,
+        explanation: &text,
+        hint: hint.as_deref(),
+        reason,
+    };
     context.show(&record, || {
-        let hint = hint.as_ref().map(|hint| format!("{hint}\n")).unwrap_or_default();
+        let hint = hint
+            .as_ref()
+            .map(|hint| format!("{hint}\n"))
+            .unwrap_or_default();
         format!("{} {text}\n{hint}", title(&task))
     })
 }
 
-/// What JSON says.
+/// The JSON output.
 #[derive(Serialize)]
-struct Record<'a> {
+struct ExplainRecord<'a> {
     tid: Tid,
-    state: State,
+    state: TaskState,
     explanation: &'a str,
     hint: Option<&'a str>,
     #[serde(flatten)]
-    reason: Reason,
+    reason: WaitReason,
 }

@@ -1,4 +1,5 @@
-//! `raddle task tree`: who runs what, which task submitted which, and what each uses.
+//! `raddle task tree`: which worker runs which task, which task submitted which, and their resource
+//! usage.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -8,7 +9,7 @@ use std::{
 use jiff::Timestamp;
 use raddle_broker::{Broker, TaskFilter};
 use raddle_core::{TaskView, Tid};
-use raddle_exec::{Consumption, consumption};
+use raddle_exec::{TreeUsage, consumption};
 use raddle_fabric::worker::is_local;
 use serde_json::{Value, json};
 
@@ -18,27 +19,33 @@ use crate::{args::TaskArg, context::Context, error::Outcome, format, output, tab
 const MOST: u32 = 10_000;
 
 pub(super) async fn tree(context: &Context, arg: Option<TaskArg>) -> Outcome {
-    let broker = context.onlooker().await?;
+    let broker = context.open_read_only().await?;
     let top = match arg {
         Some(arg) => Some(tid::find(&*broker, arg).await?),
         None => None,
     };
     let from = top.as_ref().map(|task| task.tid);
-    let (forest, is_whole) = Forest::grow(&*broker, top).await?;
+    let (forest, is_whole) = TaskTree::grow(&*broker, top).await?;
     let (roots, (pools, pool_records)) = match from {
         Some(tid) => (vec![tid], Default::default()),
         None => (forest.roots(), pools().await),
     };
     if !is_whole {
         let older = "'raddle task list --all --limit N' lists older ones";
-        context.note(format!("there are more than {MOST} tasks, only the newest are in the tree: {older}"));
+        context.note(format!(
+            "there are more than {MOST} tasks, only the newest are in the tree: {older}"
+        ));
     }
-    let text = if context.json { forest.records(&roots, &pool_records) } else { forest.drawing(&roots) + &pools };
+    let text = if context.json {
+        forest.records(&roots, &pool_records)
+    } else {
+        forest.drawing(&roots) + &pools
+    };
     output::raw(text.as_bytes())?;
     Ok(0)
 }
 
-/// The pools of this user, which no broker knows: as lines, and as records.
+/// The pools of this user, which no broker knows, as lines and as records.
 async fn pools() -> (String, Vec<Value>) {
     #[cfg(feature = "pool")]
     return super::pool::trees().await;
@@ -46,45 +53,73 @@ async fn pools() -> (String, Vec<Value>) {
     Default::default()
 }
 
-/// A step through trees.
+/// A step of a walk through trees.
 #[derive(Clone, Copy)]
-enum Step {
-    /// To a task, which may be the last beside others.
+enum TreeStep {
+    /// To a task, which may be the last of its siblings.
     Down { tid: Tid, is_last: bool },
     /// Back from a task, after all that is below it.
     Up,
 }
 
 /// Tasks, each below the one that submitted it or the worker that runs it.
-struct Forest {
+struct TaskTree {
     tasks: BTreeMap<Tid, TaskView>,
     below: BTreeMap<Tid, BTreeSet<Tid>>,
     above: BTreeMap<Tid, Tid>,
-    /// What those use that run on this machine, and what those used that are over.
-    uses: BTreeMap<Tid, Consumption>,
+    /// The usage of running tasks on this machine, and of finished ones.
+    uses: BTreeMap<Tid, TreeUsage>,
     now: Timestamp,
 }
 
-impl Forest {
-    /// The newest tasks, and `top`, however old it is; and whether these are all there are.
+impl TaskTree {
+    /// The newest tasks, and `top`, however old it is; and whether these are all.
     async fn grow(broker: &dyn Broker, top: Option<TaskView>) -> Outcome<(Self, bool)> {
-        let filter = TaskFilter { services: true, limit: MOST + 1, ..TaskFilter::default() };
+        let filter = TaskFilter {
+            services: true,
+            limit: MOST + 1,
+            ..TaskFilter::default()
+        };
         let mut newest = broker.tasks(filter).await?;
         let is_whole = newest.len() <= MOST as usize;
         newest.truncate(MOST as usize);
-        let tasks: BTreeMap<_, _> = newest.into_iter().chain(top).map(|task| (task.tid, task)).collect();
+        let tasks: BTreeMap<_, _> = newest
+            .into_iter()
+            .chain(top)
+            .map(|task| (task.tid, task))
+            .collect();
         let workers = broker.workers().await?;
-        let here: BTreeMap<Tid, u32> =
-            workers.iter().filter(|entry| is_local(&entry.info)).map(|entry| (entry.tid, entry.info.pid)).collect();
-        let uses = tasks.values().filter_map(|task| Some((task.tid, used(task, &here)?))).collect();
-        Ok((Self { uses, now: Timestamp::now(), ..Self::from_tasks(tasks) }, is_whole))
+        let here: BTreeMap<Tid, u32> = workers
+            .iter()
+            .filter(|entry| is_local(&entry.info))
+            .map(|entry| (entry.tid, entry.info.pid))
+            .collect();
+        let uses = tasks
+            .values()
+            .filter_map(|task| Some((task.tid, used(task, &here)?)))
+            .collect();
+        Ok((
+            Self {
+                uses,
+                now: Timestamp::now(),
+                ..Self::from_tasks(tasks)
+            },
+            is_whole,
+        ))
     }
 
     fn from_tasks(tasks: BTreeMap<Tid, TaskView>) -> Self {
         let mut above = BTreeMap::new();
         for task in tasks.values() {
-            let worker = task.worker.filter(|worker| task.state.is_active() && *worker != task.tid);
-            if let Some(place) = task.parent.into_iter().chain(worker).find(|place| tasks.contains_key(place)) {
+            let worker = task
+                .worker
+                .filter(|worker| task.state.is_active() && *worker != task.tid);
+            if let Some(place) = task
+                .parent
+                .into_iter()
+                .chain(worker)
+                .find(|place| tasks.contains_key(place))
+            {
                 above.insert(task.tid, place);
             }
         }
@@ -92,23 +127,41 @@ impl Forest {
         for (tid, place) in &above {
             below.entry(*place).or_default().insert(*tid);
         }
-        Self { tasks, below, above, uses: BTreeMap::new(), now: Timestamp::UNIX_EPOCH }
+        Self {
+            tasks,
+            below,
+            above,
+            uses: BTreeMap::new(),
+            now: Timestamp::UNIX_EPOCH,
+        }
     }
 
-    /// The tops of all trees in which something is unfinished.
+    /// The roots of all trees with an unfinished task.
     fn roots(&self) -> Vec<Tid> {
         let mut alive = BTreeSet::new();
-        for (tid, _) in self.tasks.iter().filter(|(_, task)| !task.state.is_terminal()) {
+        for (tid, _) in self
+            .tasks
+            .iter()
+            .filter(|(_, task)| !task.state.is_terminal())
+        {
             let mut place = Some(*tid);
             while let Some(tid) = place.filter(|tid| alive.insert(*tid)) {
                 place = self.above.get(&tid).copied();
             }
         }
-        alive.into_iter().filter(|tid| !self.above.contains_key(tid)).collect()
+        alive
+            .into_iter()
+            .filter(|tid| !self.above.contains_key(tid))
+            .collect()
     }
 
     fn children(&self, tid: Tid) -> Vec<Tid> {
-        self.below.get(&tid).into_iter().flatten().copied().collect()
+        self.below
+            .get(&tid)
+            .into_iter()
+            .flatten()
+            .copied()
+            .collect()
     }
 
     fn label(&self, tid: Tid) -> String {
@@ -118,7 +171,11 @@ impl Forest {
                 let name = table::printable(task.spec.display_name());
                 let age = format::age(task.created_at, self.now);
                 let uses = self.uses.get(&tid).map_or_else(String::new, |uses| {
-                    format!(", {} cpu, {} MiB", format::fine(uses.cpu), uses.rss_bytes >> 20)
+                    format!(
+                        ", {} cpu, {} MiB",
+                        format::fine(uses.cpu),
+                        uses.rss_bytes >> 20
+                    )
                 });
                 format!("{tid} {name} ({}{paused}) {age}{uses}", task.state)
             }
@@ -126,23 +183,24 @@ impl Forest {
         }
     }
 
-    /// Goes through trees from top to bottom. Not by recursion: a chain of tasks may be longer than the stack is deep.
+    /// Walks trees from top to bottom. It does not recurse: a chain of tasks may be longer than the
+    /// stack allows.
     ///
-    /// A task is submitted after its parent and claimed by an older or younger worker, but never submits its own parent: there are no
-    /// rings to get lost in.
-    fn walk(&self, roots: Vec<Tid>, mut visit: impl FnMut(Step)) {
+    /// A task is submitted after its parent and never submits its own parent, so there are no
+    /// cycles.
+    fn walk(&self, roots: Vec<Tid>, mut visit: impl FnMut(TreeStep)) {
         let mut levels = vec![roots.into_iter()];
         while let Some(level) = levels.last_mut() {
             match level.next() {
                 Some(tid) => {
                     let is_last = level.len() == 0;
-                    visit(Step::Down { tid, is_last });
+                    visit(TreeStep::Down { tid, is_last });
                     levels.push(self.children(tid).into_iter());
                 }
                 None => {
                     levels.pop();
                     if !levels.is_empty() {
-                        visit(Step::Up);
+                        visit(TreeStep::Up);
                     }
                 }
             }
@@ -151,10 +209,10 @@ impl Forest {
 
     fn drawing(&self, roots: &[Tid]) -> String {
         let mut text = String::new();
-        // What stands before the branches at each level, one behind the other, and how long it is at each.
+        // The prefix of the branches at each level, and its length.
         let (mut indent, mut levels) = (String::new(), Vec::new());
         self.walk(roots.to_vec(), |step| match step {
-            Step::Down { tid, is_last } => {
+            TreeStep::Down { tid, is_last } => {
                 let (branch, further) = match (levels.is_empty(), is_last) {
                     (true, _) => ("", ""),
                     (false, true) => ("└─ ", "   "),
@@ -167,34 +225,42 @@ impl Forest {
                 text.push('\n');
                 indent.push_str(further);
             }
-            Step::Up => indent.truncate(levels.pop().unwrap_or(0)),
+            TreeStep::Up => indent.truncate(levels.pop().unwrap_or(0)),
         });
         text
     }
 
-    /// One line of JSON, with what is to be told besides.
+    /// One line of JSON, with further records.
     fn records(&self, roots: &[Tid], besides: &[Value]) -> String {
         let mut text = String::from("[");
         let mut is_first = true;
         self.walk(roots.to_vec(), |step| {
             match step {
-                Step::Down { tid, .. } => {
+                TreeStep::Down { tid, .. } => {
                     if !is_first {
                         text.push(',');
                     }
                     let task = self.tasks.get(&tid);
                     let name = json!(task.map(|task| task.spec.display_name()));
                     let state = json!(task.map(|task| task.state));
-                    let age = json!(task.map(|task| self.now.duration_since(task.created_at).as_secs().max(0)));
+                    let age = json!(
+                        task.map(|task| self.now.duration_since(task.created_at).as_secs().max(0))
+                    );
                     let uses = self.uses.get(&tid);
-                    let (cpu, rss) = (json!(uses.map(|u| u.cpu.as_secs_f64())), json!(uses.map(|u| u.rss_bytes)));
+                    let (cpu, rss) = (
+                        json!(uses.map(|u| u.cpu.as_secs_f64())),
+                        json!(uses.map(|u| u.rss_bytes)),
+                    );
                     let tid = json!(tid);
-                    let uses = format!(r#""age_seconds":{age},"cpu_seconds":{cpu},"rss_bytes":{rss}"#);
-                    text.push_str(&format!(r#"{{"tid":{tid},"name":{name},"state":{state},{uses},"children":["#));
+                    let uses =
+                        format!(r#""age_seconds":{age},"cpu_seconds":{cpu},"rss_bytes":{rss}"#);
+                    text.push_str(&format!(
+                        r#"{{"tid":{tid},"name":{name},"state":{state},{uses},"children":["#
+                    ));
                 }
-                Step::Up => text.push_str("]}"),
+                TreeStep::Up => text.push_str("]}"),
             }
-            is_first = matches!(step, Step::Down { .. });
+            is_first = matches!(step, TreeStep::Down { .. });
         });
         for record in besides {
             if !is_first {
@@ -208,15 +274,20 @@ impl Forest {
     }
 }
 
-/// What a task uses, or has used. `here` are the workers of this machine and their processes.
-fn used(task: &TaskView, here: &BTreeMap<Tid, u32>) -> Option<Consumption> {
+/// The usage of a task. `here` has the workers of this machine and their processes.
+fn used(task: &TaskView, here: &BTreeMap<Tid, u32>) -> Option<TreeUsage> {
     if let Some(report) = &task.report {
         let usage = report.usage;
         let cpu = Duration::from_micros(usage.user_us + usage.system_us);
-        return report.started_at.map(|_| Consumption { cpu, rss_bytes: usage.peak_rss_bytes });
+        return report.started_at.map(|_| TreeUsage {
+            cpu,
+            rss_bytes: usage.peak_rss_bytes,
+        });
     }
     let own = here.get(&task.tid).copied();
-    let run = task.pid.filter(|_| task.worker.is_some_and(|worker| here.contains_key(&worker)));
+    let run = task
+        .pid
+        .filter(|_| task.worker.is_some_and(|worker| here.contains_key(&worker)));
     consumption(own.or(run)?)
 }
 
@@ -224,28 +295,49 @@ fn used(task: &TaskView, here: &BTreeMap<Tid, u32>) -> Option<Consumption> {
 mod tests {
     use std::time::{Duration, Instant};
 
-    use raddle_core::{Spec, State};
+    use raddle_core::{TaskSpec, TaskState};
 
     use super::*;
 
-    fn task(n: u64, parent: Option<u64>, state: State) -> TaskView {
+    fn task(n: u64, parent: Option<u64>, state: TaskState) -> TaskView {
         let tid = |n| Tid::from_u64(1_700_000_000_000_000_000 + n).unwrap();
-        let spec = Spec { name: Some(format!("t\"{n}")), ..Spec::command(["true"]) };
+        let spec = TaskSpec {
+            name: Some(format!("t\"{n}")),
+            ..TaskSpec::command(["true"])
+        };
         let new = TaskView::new(tid(n), spec, jiff::Timestamp::UNIX_EPOCH);
-        TaskView { state, parent: parent.map(tid), ..new }
+        TaskView {
+            state,
+            parent: parent.map(tid),
+            ..new
+        }
     }
 
-    fn forest(tasks: impl IntoIterator<Item = TaskView>) -> Forest {
-        Forest::from_tasks(tasks.into_iter().map(|task| (task.tid, task)).collect())
+    fn forest(tasks: impl IntoIterator<Item = TaskView>) -> TaskTree {
+        TaskTree::from_tasks(tasks.into_iter().map(|task| (task.tid, task)).collect())
     }
 
     #[test]
     fn trees_are_drawn_and_told() {
-        let links = [(1, None), (2, Some(1)), (3, Some(2)), (4, Some(1)), (5, None), (6, None)];
-        let forest =
-            forest(links.map(|(n, parent)| {
-                task(n, parent, if matches!(n, 3 | 5) { State::Created } else { State::Completed })
-            }));
+        let links = [
+            (1, None),
+            (2, Some(1)),
+            (3, Some(2)),
+            (4, Some(1)),
+            (5, None),
+            (6, None),
+        ];
+        let forest = forest(links.map(|(n, parent)| {
+            task(
+                n,
+                parent,
+                if matches!(n, 3 | 5) {
+                    TaskState::Created
+                } else {
+                    TaskState::Completed
+                },
+            )
+        }));
         let roots = forest.roots();
         let lines = [
             "1700000000000000001 t\"1 (completed) 0s",
@@ -262,23 +354,38 @@ mod tests {
             record(4, "completed", json!([]))
         ]);
         let told: serde_json::Value = serde_json::from_str(&forest.records(&roots, &[])).unwrap();
-        assert_eq!(told, json!([record(1, "completed", below), record(5, "created", json!([]))]));
+        assert_eq!(
+            told,
+            json!([
+                record(1, "completed", below),
+                record(5, "created", json!([]))
+            ])
+        );
         let pools = [json!({ "pool": "a" }), json!({ "pool": "b" })];
         let told: serde_json::Value = serde_json::from_str(&forest.records(&[], &pools)).unwrap();
         assert_eq!(told, json!(pools));
-        let told: serde_json::Value = serde_json::from_str(&forest.records(&roots[1..], &pools[..1])).unwrap();
+        let told: serde_json::Value =
+            serde_json::from_str(&forest.records(&roots[1..], &pools[..1])).unwrap();
         assert_eq!(told, json!([record(5, "created", json!([])), pools[0]]));
     }
 
     #[test]
     fn a_long_chain_costs_little() {
         let most = u64::from(MOST);
-        let forest = forest((1..=most).map(|n| task(n, (n > 1).then(|| n - 1), State::Created)));
+        let forest =
+            forest((1..=most).map(|n| task(n, (n > 1).then(|| n - 1), TaskState::Created)));
         let began = Instant::now();
         let roots = forest.roots();
         assert_eq!(roots.len(), 1);
-        assert_eq!(forest.records(&roots, &[]).matches("\"tid\"").count() as u64, most);
+        assert_eq!(
+            forest.records(&roots, &[]).matches("\"tid\"").count() as u64,
+            most
+        );
         assert_eq!(forest.drawing(&roots).lines().count() as u64, most);
-        assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+        assert!(
+            began.elapsed() < Duration::from_secs(20),
+            "{:?}",
+            began.elapsed()
+        );
     }
 }

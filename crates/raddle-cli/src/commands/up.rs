@@ -1,4 +1,4 @@
-//! `raddle up`: a manager of groups in the foreground, whose processes are this program again.
+//! `raddle up`: a manager of groups. Its processes are this program again.
 
 use std::{
     collections::BTreeSet,
@@ -9,11 +9,14 @@ use std::{
 };
 
 use raddle_broker::Broker;
-use raddle_core::Span;
+use raddle_core::HumanDuration;
 use raddle_fabric::{
     Shutdown,
-    group::{self, Ended, FileMistake, Handle, Keeper, Manager, ManagerError, Options, Process, Snapshot},
-    metrics::{Exporter, Page, show_group},
+    group::{
+        self, GroupEnd, GroupFileError, GroupHandle, GroupManagerRef, GroupSnapshot, Manager,
+        ManagerError, Options, Process,
+    },
+    metrics::{MetricsPage, QueueExporter, show_group},
     schedule,
 };
 use raddle_web::Server;
@@ -25,15 +28,16 @@ use crate::{
     args::{DownArgs, Global, StopArgs, UpArgs},
     context::Context,
     error::{Failure, Outcome},
+    file_trust,
     follow::EXPLAIN_AFTER,
     format::count,
     interrupt::Interrupts,
     metrics,
     project::{FILE, Project, here},
-    systemd, trust,
+    systemd,
 };
 
-/// How often a manager that waits looks whether the other is gone.
+/// How often a standby manager checks whether the active one is gone.
 const STANDBY_LOOK: Duration = Duration::from_millis(500);
 
 pub(super) async fn up(global: &Global, args: &UpArgs) -> Outcome {
@@ -42,63 +46,110 @@ pub(super) async fn up(global: &Global, args: &UpArgs) -> Outcome {
     if args.detach && !detach::is_background() {
         return detach::detach(&context, "manager", None).await;
     }
-    keep(&context, global, args, &path.display().to_string(), processes).await
+    keep(
+        &context,
+        global,
+        args,
+        &path.display().to_string(),
+        processes,
+    )
+    .await
 }
 
-/// Stops the managers that keep workers of a file.
+/// Stops the managers that run workers of a file.
 pub(super) async fn down(global: &Global, args: &DownArgs) -> Outcome {
     let (_, processes, context) = open(global, args.file.as_deref())?;
-    let broker = context.onlooker().await?;
-    let slugs: BTreeSet<&str> =
-        processes.iter().flat_map(|process| &process.workers).map(|worker| worker.slug.as_str()).collect();
+    let broker = context.open_read_only().await?;
+    let slugs: BTreeSet<&str> = processes
+        .iter()
+        .flat_map(|process| &process.workers)
+        .map(|worker| worker.slug.as_str())
+        .collect();
     let mut managers = BTreeSet::new();
-    for view in group::list(&*broker).await?.iter().filter(|view| slugs.contains(view.slug.as_str())) {
-        let is_meant = |keeper: &&Keeper| args.name.as_ref().is_none_or(|name| keeper.name == *name);
-        managers.extend(view.managers.iter().filter(is_meant).map(|keeper| keeper.tid));
+    for view in group::list(&*broker)
+        .await?
+        .iter()
+        .filter(|view| slugs.contains(view.slug.as_str()))
+    {
+        let is_meant =
+            |keeper: &&GroupManagerRef| args.name.as_ref().is_none_or(|name| keeper.name == *name);
+        managers.extend(
+            view.managers
+                .iter()
+                .filter(is_meant)
+                .map(|keeper| keeper.tid),
+        );
     }
     if managers.is_empty() {
         context.note("no manager keeps these groups");
     }
-    let timeout = args.timeout.unwrap_or_else(|| Span(group::grace::stop_grace_period(&processes)));
-    let stop = StopArgs { tids: Vec::new(), all: false, kill: args.kill, timeout };
+    let timeout = args
+        .timeout
+        .unwrap_or_else(|| HumanDuration(group::service_manager::stop_grace_period(&processes)));
+    let stop = StopArgs {
+        tids: Vec::new(),
+        all: false,
+        kill: args.kill,
+        timeout,
+    };
     stop_these(&context, &*broker, managers.into_iter().collect(), &stop).await
 }
 
-/// A file, the groups in it, and where their work is kept.
+/// A file, its groups, and their broker.
 fn open(global: &Global, file: Option<&Path>) -> Outcome<(PathBuf, Vec<Process>, Context)> {
     let here = here()?;
     let path = match file {
         Some(path) => here.join(path),
         None => found(&here).ok_or_else(|| {
-            Failure::Usage(format!("there is no {FILE} here or in a parent folder: write one, or name it with -f"))
+            Failure::Usage(format!(
+                "there is no {FILE} here or in a parent folder: write one, or name it with -f"
+            ))
         })?,
     };
     let processes = read(&path)?;
     let asked = global.queue_url.as_deref().filter(|url| !url.is_empty());
-    let of_file = if asked.is_some() { None } else { Project::of_file(path.clone())? };
+    let of_file = if asked.is_some() {
+        None
+    } else {
+        Project::of_file(path.clone())?
+    };
     let project = of_file.map_or_else(|| Project::find(asked, &here), Ok)?;
     Ok((path, processes, Context::of(global, project)))
 }
 
 pub(super) fn found(here: &Path) -> Option<PathBuf> {
-    here.ancestors().map(|folder| folder.join(FILE)).find(|path| path.is_file())
+    here.ancestors()
+        .map(|folder| folder.join(FILE))
+        .find(|path| path.is_file())
 }
 
-/// The groups of a file. What is wrong is said with its line.
+/// The groups of a file. Errors name the line.
 pub(super) fn read(path: &Path) -> Outcome<Vec<Process>> {
-    let wrong = |reason: &dyn std::fmt::Display| Failure::Usage(format!("{}:{reason}", path.display()));
-    let text = trust::read(path)?.ok_or_else(|| wrong(&" there is no such file"))?;
+    let wrong =
+        |reason: &dyn std::fmt::Display| Failure::Usage(format!("{}:{reason}", path.display()));
+    let text = file_trust::read(path)?.ok_or_else(|| wrong(&" there is no such file"))?;
     group::read(&text).map_err(|mistake| wrong(&mistake))
 }
 
-async fn keep(context: &Context, global: &Global, args: &UpArgs, file: &str, processes: Vec<Process>) -> Outcome {
+async fn keep(
+    context: &Context,
+    global: &Global,
+    args: &UpArgs,
+    file: &str,
+    processes: Vec<Process>,
+) -> Outcome {
     let mut server = match args.metrics_addr {
         Some(address) => Some(metrics::bind(address, args.metrics_public).await?),
         None => None,
     };
     let mut interrupts = Interrupts::catch()?;
     let shutdown = Shutdown::new();
-    let Some(broker) = interrupts.start(&shutdown, context.broker_of_service()).await else { return Ok(0) };
+    let Some(broker) = interrupts
+        .start(&shutdown, context.broker_of_service())
+        .await
+    else {
+        return Ok(0);
+    };
     let broker = broker?;
     let options = Options {
         name: args.name.clone(),
@@ -107,15 +158,20 @@ async fn keep(context: &Context, global: &Global, args: &UpArgs, file: &str, pro
         ..Options::new(context.project.url.clone(), processes)
     };
     loop {
-        let Some(manager) = register(context, &broker, &options, &shutdown, &mut interrupts).await? else {
+        let Some(manager) =
+            register(context, &broker, &options, &shutdown, &mut interrupts).await?
+        else {
             return Ok(0);
         };
         let (tid, url) = (manager.tid(), server.as_ref().map(Server::url));
         let handle = manager.handle();
         let shown = handle.clone();
         let _serving = server.take().map(|server| {
-            let page = move |page: &mut Page| show_group(page, &shown.snapshot());
-            server.serve(metrics::queue_page(Exporter::new(Arc::clone(&broker)), page))
+            let page = move |page: &mut MetricsPage| show_group(page, &shown.snapshot());
+            server.serve(metrics::queue_page(
+                QueueExporter::new(Arc::clone(&broker)),
+                page,
+            ))
         });
         if detach::is_background() {
             detach::announce(context, tid, None, url.as_deref())?;
@@ -127,15 +183,27 @@ async fn keep(context: &Context, global: &Global, args: &UpArgs, file: &str, pro
             }
             context.show(&record, || format!("{tid}\n"))?;
         }
-        let ended = match run(context, manager, handle, &options.processes, &shutdown, &mut interrupts).await {
-            // Another has taken its place while it was cut off from the broker.
+        let ended = match run(
+            context,
+            manager,
+            handle,
+            &options.processes,
+            &shutdown,
+            &mut interrupts,
+        )
+        .await
+        {
+            // Another manager has taken its place while it was cut off from the broker.
             Err(error @ ManagerError::Kept { .. }) => {
                 context.note(error.to_string());
                 continue;
             }
             ended => ended.map_err(failure)?,
         };
-        context.note(format!("manager {tid} started {} and left", count(ended.started, "process")));
+        context.note(format!(
+            "manager {tid} started {} and left",
+            count(ended.started, "process")
+        ));
         if ended.killed == 0 {
             return Ok(0);
         }
@@ -146,8 +214,8 @@ async fn keep(context: &Context, global: &Global, args: &UpArgs, file: &str, pro
     }
 }
 
-/// Enters a manager into the registry. While another of its name keeps the same workers it waits, unless it was to go to the background. Nothing, if it is
-/// told to stop before.
+/// Registers a manager. While another manager of its name runs the same workers, it waits, unless
+/// it starts in the background. Returns `None` if it is stopped before.
 async fn register(
     context: &Context,
     broker: &Arc<dyn Broker>,
@@ -158,22 +226,29 @@ async fn register(
     let mut is_waiting = false;
     loop {
         let registering = Box::pin(Manager::register(Arc::clone(broker), options.clone()));
-        let Some(registered) = interrupts.start(shutdown, registering).await else { return Ok(None) };
+        let Some(registered) = interrupts.start(shutdown, registering).await else {
+            return Ok(None);
+        };
         match registered {
             Ok(manager) => return Ok(Some(manager)),
             Err(ManagerError::Kept { name, manager }) if !detach::is_background() => {
                 if !std::mem::replace(&mut is_waiting, true) {
                     let instead = "this one waits, and takes its place when it is gone";
-                    context.note(format!("the manager {manager} of the name '{name}' keeps these groups: {instead}"));
+                    context.note(format!(
+                        "the manager {manager} of the name '{name}' keeps these groups: {instead}"
+                    ));
                     systemd::ready("standby");
                 }
             }
-            // It is not there for the one that works either.
+            // The active manager cannot reach the broker either.
             Err(ManagerError::Broker(error)) if is_waiting && error.is_retryable() => {}
             Err(ManagerError::Mistake(mistake)) => {
                 let file = options.file.as_deref().unwrap_or_default();
                 let text = fs::read_to_string(file).unwrap_or_default();
-                return Err(Failure::Usage(format!("{file}:{}", FileMistake::locate(&text, mistake))));
+                return Err(Failure::Usage(format!(
+                    "{file}:{}",
+                    GroupFileError::locate(&text, mistake)
+                )));
             }
             Err(error) => return Err(failure(error)),
         }
@@ -188,11 +263,11 @@ async fn register(
 async fn run(
     context: &Context,
     manager: Manager,
-    mut handle: Handle,
+    mut handle: GroupHandle,
     processes: &[Process],
     shutdown: &Shutdown,
     interrupts: &mut Interrupts,
-) -> Result<Ended, ManagerError> {
+) -> Result<GroupEnd, ManagerError> {
     let mut watchdog = systemd::Watchdog::of_environment();
     let mut keeping = Box::pin(manager.run(shutdown.clone()));
     let (mut is_up, mut said) = (false, BTreeSet::new());
@@ -226,32 +301,54 @@ async fn run(
     }
 }
 
-/// Why not all processes are up, one line for each group that is not.
-fn missing(processes: &[Process], snapshot: &Snapshot) -> Vec<String> {
-    let is_whole = |name: &String| snapshot.groups.get(name).is_none_or(|census| census.ready >= census.wanted);
+/// Why not all processes are up, one line for each group.
+fn missing(processes: &[Process], snapshot: &GroupSnapshot) -> Vec<String> {
+    let is_whole = |name: &String| {
+        snapshot
+            .groups
+            .get(name)
+            .is_none_or(|census| census.ready >= census.wanted)
+    };
     let explain = |process: &Process| {
         let (name, census) = (&process.name, snapshot.groups.get(&process.name)?);
-        let awaited: Vec<&str> = process.after.iter().filter(|before| !is_whole(before)).map(String::as_str).collect();
+        let awaited: Vec<&str> = process
+            .after
+            .iter()
+            .filter(|before| !is_whole(before))
+            .map(String::as_str)
+            .collect();
         Some(match census {
             census if census.ready >= census.wanted => return None,
             census if census.braking > 0 => {
-                format!("'{name}' is not up: its processes die as soon as they are started; what they say is above")
+                format!(
+                    "'{name}' is not up: its processes die as soon as they are started; what they say is above"
+                )
             }
             census if census.starting == 0 && !awaited.is_empty() => {
-                format!("'{name}' is not up: it comes after {}, which is not up yet", awaited.join(", "))
+                format!(
+                    "'{name}' is not up: it comes after {}, which is not up yet",
+                    awaited.join(", ")
+                )
             }
             census if !process.startup.is_empty() && census.starting > 0 => {
-                format!("'{name}' is not up: its startup command '{}' has not ended yet", process.startup.join(" "))
+                format!(
+                    "'{name}' is not up: its startup command '{}' has not ended yet",
+                    process.startup.join(" ")
+                )
             }
-            census => format!("'{name}' is not up: {} of {} are ready", census.ready, census.wanted),
+            census => format!(
+                "'{name}' is not up: {} of {} are ready",
+                census.ready, census.wanted
+            ),
         })
     };
     processes.iter().filter_map(explain).collect()
 }
 
-/// What all processes are told besides what their group says.
+/// Arguments of all processes, besides those of their group.
 fn words(global: &Global, args: &UpArgs) -> Vec<std::ffi::OsString> {
-    let mut words: Vec<std::ffi::OsString> = vec!["--log-format".into(), args.log.log_format.as_str().into()];
+    let mut words: Vec<std::ffi::OsString> =
+        vec!["--log-format".into(), args.log.log_format.as_str().into()];
     if let Some(folder) = &args.handlers {
         words.extend(["--handlers".into(), folder.into()]);
     }
@@ -267,7 +364,10 @@ fn failure(error: ManagerError) -> Failure {
         | ManagerError::SlugTaken { .. }
         | ManagerError::Kept { .. }
         | ManagerError::Url(_)
-        | ManagerError::Trigger { source: schedule::Error::ByHand(_), .. } => Failure::Usage(error.to_string()),
+        | ManagerError::Trigger {
+            source: schedule::Error::ByHand(_),
+            ..
+        } => Failure::Usage(error.to_string()),
         other => Failure::Raddle(other.to_string()),
     }
 }

@@ -1,6 +1,6 @@
-//! `raddle wait`: until tasks are finished.
+//! `raddle wait`: waits until tasks are finished.
 
-use raddle_core::State;
+use raddle_core::TaskState;
 use serde_json::json;
 use tokio::time::Instant;
 
@@ -14,13 +14,13 @@ use crate::{
 };
 
 pub(super) async fn wait(context: &Context, args: &WaitArgs) -> Outcome {
-    let broker = context.onlooker().await?;
+    let broker = context.open_read_only().await?;
     let deadline = args.timeout.map(|timeout| Instant::now() + timeout.0);
     if let Some(batch) = &args.batch {
         return batch::wait(context, &*broker, batch, deadline).await;
     }
     let all = tids::resolve_all(&*broker, &args.tids).await?;
-    // All of them first: a mistyped one must not come to light after an hour of waiting for the others.
+    // Resolve all first: a mistyped id must not surface after an hour of waiting.
     for tid in &all {
         tids::view(&*broker, *tid).await?;
         follow::refuse_own(&*broker, *tid).await?;
@@ -30,16 +30,17 @@ pub(super) async fn wait(context: &Context, args: &WaitArgs) -> Outcome {
     let mut late = None;
     let mut printed = PrintedReasons::default();
     for tid in all {
-        // Those behind one that took too long may have finished all the same.
+        // Tasks behind one that took too long may have finished.
         let finished = follow::until_finished(&*broker, tid, deadline);
-        let state = match follow::explain_while(context, &*broker, tid, &mut printed, finished).await {
-            Err(failure @ Failure::TimedOut(_)) => {
-                late.get_or_insert(failure);
-                continue;
-            }
-            other => other?,
-        };
-        all_well &= state == State::Completed;
+        let state =
+            match follow::explain_while(context, &*broker, tid, &mut printed, finished).await {
+                Err(failure @ Failure::TimedOut(_)) => {
+                    late.get_or_insert(failure);
+                    continue;
+                }
+                other => other?,
+            };
+        all_well &= state == TaskState::Completed;
         if context.json {
             let task = tids::view(&*broker, tid).await?;
             records.push(

@@ -5,14 +5,26 @@ use raddle_core::WorkerEntry;
 
 use crate::{context::Context, error::Outcome, format, table::Table};
 
-/// A table of workers. Of each, these say how busy it is, how much it has done, and what it takes.
+/// A table of workers: how busy each is, how much it has done, and which tasks it takes.
 pub(super) fn render<'a>(
     [busy, done, from, what]: [&str; 4],
     workers: impl IntoIterator<Item = (&'a WorkerEntry, [String; 4])>,
 ) -> String {
     let now = Timestamp::now();
-    let mut table = Table::new(&["TID", "NAME", "TYPE", "STATUS", busy, done, "AGE", "PID", "HOST", from, what]);
-    for (WorkerEntry { tid, info, status, started_at, .. }, [busy, done, from, what]) in workers {
+    let mut table = Table::new(&[
+        "TID", "NAME", "TYPE", "STATUS", busy, done, "AGE", "PID", "HOST", from, what,
+    ]);
+    for (
+        WorkerEntry {
+            tid,
+            info,
+            status,
+            started_at,
+            ..
+        },
+        [busy, done, from, what],
+    ) in workers
+    {
         table.row([
             tid.to_string(),
             info.name.clone(),
@@ -31,18 +43,38 @@ pub(super) fn render<'a>(
 }
 
 pub(super) async fn list(context: &Context) -> Outcome {
-    let workers = context.onlooker().await?.workers().await?;
+    let workers = context.open_read_only().await?.workers().await?;
     context.show(&workers, || {
-        render(["BUSY", "TASKS", "QUEUES", "CAPS"], workers.iter().map(|worker| (worker, told(worker))))
+        render(
+            ["BUSY", "TASKS", "QUEUES", "CAPS"],
+            workers.iter().map(|worker| (worker, told(worker))),
+        )
     })
 }
 
 fn told(worker: &WorkerEntry) -> [String; 4] {
-    let WorkerEntry { info, load, spawned_count, .. } = worker;
-    // One that takes calls has no slots, and nothing of what it does is known here.
+    let WorkerEntry {
+        info,
+        load,
+        spawned_count,
+        ..
+    } = worker;
+    // A pool worker has no slots, and the broker does not know its calls.
     let [busy, tasks] = match info.takes_calls() {
         true => ["-".to_owned(), "-".to_owned()],
-        false => [format!("{:.0}/{}", load * f64::from(info.concurrency), info.concurrency), spawned_count.to_string()],
+        false => [
+            format!(
+                "{:.0}/{}",
+                load * f64::from(info.concurrency),
+                info.concurrency
+            ),
+            spawned_count.to_string(),
+        ],
     };
-    [busy, tasks, info.queues.join(","), info.capabilities.to_string()]
+    [
+        busy,
+        tasks,
+        info.queues.join(","),
+        info.capabilities.to_string(),
+    ]
 }

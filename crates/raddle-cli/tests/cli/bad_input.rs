@@ -8,19 +8,40 @@ use crate::world::World;
 fn a_wrong_spec_is_named_with_the_path_of_its_key() {
     let world = World::new();
     let cases = [
-        (r#"{"target":{"command":["true"]},"limits":{"memory":1}}"#, "'limits.memory'"),
+        (
+            r#"{"target":{"command":["true"]},"limits":{"memory":1}}"#,
+            "'limits.memory'",
+        ),
         (r#"{"target":{"command":["true"]},"colour":1}"#, "'colour'"),
-        (r#"{"target":{"command":["true"]},"priority":"high"}"#, "'priority'"),
+        (
+            r#"{"target":{"command":["true"]},"priority":"high"}"#,
+            "'priority'",
+        ),
         (r#"{"target":{"command":"true"}}"#, "'target"),
         (r#"{"target":{"command":[]}}"#, "'target.command'"),
         (r#"{"target":{"command":[""]}}"#, "'target.command'"),
         (r#"{"target":{"command":["a\u0000b"]}}"#, "NUL"),
-        (r#"{"target":{"command":["true"]},"env":{"A":"\u0000"}}"#, "'env'"),
-        (r#"{"target":{"command":["true"]},"priority":10}"#, "'priority'"),
-        (r#"{"target":{"command":["true"]},"timeout":0}"#, "'timeout'"),
+        (
+            r#"{"target":{"command":["true"]},"env":{"A":"\u0000"}}"#,
+            "'env'",
+        ),
+        (
+            r#"{"target":{"command":["true"]},"priority":10}"#,
+            "'priority'",
+        ),
+        (
+            r#"{"target":{"command":["true"]},"timeout":0}"#,
+            "'timeout'",
+        ),
         (r#"{"target":{"service":"worker"}}"#, "target.service"),
-        (r#"{"target":{"cmd":["true"]}}"#, "expected one of `command`, `routine`, `handler` at"),
-        (r#"{"target":{"command":["true"]},"requires":["@sandbox"]}"#, "'requires': tags that begin with @"),
+        (
+            r#"{"target":{"cmd":["true"]}}"#,
+            "expected one of `command`, `routine`, `handler` at",
+        ),
+        (
+            r#"{"target":{"command":["true"]},"requires":["@sandbox"]}"#,
+            "'requires': tags that begin with @",
+        ),
         (r#"{"name":"x"}"#, "target"),
         ("{", "EOF"),
         ("", "EOF"),
@@ -28,28 +49,59 @@ fn a_wrong_spec_is_named_with_the_path_of_its_key() {
     ];
     for (text, path) in cases {
         let file = world.file("spec.json", text);
-        let ran = world.raddle(["submit", "--file", file.to_str().unwrap()]).code(2).says("spec.json").says(path);
+        let ran = world
+            .raddle(["submit", "--file", file.to_str().unwrap()])
+            .code(2)
+            .says("spec.json")
+            .says(path);
         assert!(ran.stdout.is_empty(), "{text}");
     }
-    world.file("spec.toml", "target = { command = ['true'] }\n[retry]\nattempts = 'many'\n");
-    world.raddle(["submit", "--file", "spec.toml"]).code(2).says("'retry.attempts'");
+    world.file(
+        "spec.toml",
+        "target = { command = ['true'] }\n[retry]\nattempts = 'many'\n",
+    );
+    world
+        .raddle(["submit", "--file", "spec.toml"])
+        .code(2)
+        .says("'retry.attempts'");
     world.file("nul.json", b"{\"target\":{\"command\":[\"a\0b\"]}}");
-    world.raddle(["submit", "--file", "nul.json"]).code(2).says("nul.json");
+    world
+        .raddle(["submit", "--file", "nul.json"])
+        .code(2)
+        .says("nul.json");
     world.file("latin.json", b"{\"name\":\"\xe9\"}");
-    world.raddle(["submit", "--file", "latin.json"]).code(2).says("not UTF-8");
-    world.raddle(["submit", "--file", "absent.json"]).code(2).says("cannot read absent.json");
+    world
+        .raddle(["submit", "--file", "latin.json"])
+        .code(2)
+        .says("not UTF-8");
+    world
+        .raddle(["submit", "--file", "absent.json"])
+        .code(2)
+        .says("cannot read absent.json");
     assert!(!world.path().join(".raddle").exists(), "nothing was stored");
 }
 
 #[test]
 fn programs_that_cannot_be_started_are_told_apart() {
     let world = World::new();
-    world.raddle(["run", "--", "no-such-program"]).code(127).says("raddle: command not found: no-such-program");
+    world
+        .raddle(["run", "--", "no-such-program"])
+        .code(127)
+        .says("raddle: command not found: no-such-program");
     world.file("plain", "no program");
-    world.raddle(["run", "--", "./plain"]).code(126).says("./plain");
+    world
+        .raddle(["run", "--", "./plain"])
+        .code(126)
+        .says("./plain");
     world.raddle(["run", "--", "/"]).code(126);
-    world.raddle(["run", "--cwd", "absent", "--", "true"]).code(125).says("absent");
-    world.raddle(["run", "--", ""]).code(2).says("names no program");
+    world
+        .raddle(["run", "--cwd", "absent", "--", "true"])
+        .code(125)
+        .says("absent");
+    world
+        .raddle(["run", "--", ""])
+        .code(2)
+        .says("names no program");
 }
 
 #[test]
@@ -57,7 +109,10 @@ fn arguments_that_are_not_text_are_refused() {
     use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
     let world = World::new();
     let odd = OsStr::from_bytes(b"caf\xe9");
-    world.raddle([OsStr::new("run"), OsStr::new("--"), OsStr::new("echo"), odd]).code(2).says("UTF-8");
+    world
+        .raddle([OsStr::new("run"), OsStr::new("--"), OsStr::new("echo"), odd])
+        .code(2)
+        .says("UTF-8");
     world.raddle([OsStr::new("tid"), odd]).code(2);
     assert!(!world.path().join(".raddle").exists());
 }
@@ -66,16 +121,52 @@ fn arguments_that_are_not_text_are_refused() {
 fn a_name_with_shell_characters_harms_nobody() {
     let world = World::new();
     let name = "a; touch harm $(touch harm) `touch harm` \u{1f9f5} 'x' \"y\"";
-    let tid = world.submit(&["--name", name, "--", "sh", "-c", "cat /proc/$PPID/cmdline | tr '\\0' ' '"]);
-    world.raddle(["worker", "start", "--no-detach", "--idle-exit", "0", "--quiet"]).ok();
+    let tid = world.submit(&[
+        "--name",
+        name,
+        "--",
+        "sh",
+        "-c",
+        "cat /proc/$PPID/cmdline | tr '\\0' ' '",
+    ]);
+    world
+        .raddle([
+            "worker",
+            "start",
+            "--no-detach",
+            "--idle-exit",
+            "0",
+            "--quiet",
+        ])
+        .ok();
     let title = world.raddle(["result", &tid]).ok().text().to_owned();
-    assert!(title.starts_with(&format!("raddle-{}:a__touch_harm_", &tid[9..])), "{title}");
-    assert!(!title.trim().contains(|c: char| !c.is_ascii_alphanumeric() && !"-_.: ".contains(c)), "{title}");
+    assert!(
+        title.starts_with(&format!("raddle-{}:a__touch_harm_", &tid[9..])),
+        "{title}"
+    );
+    assert!(
+        !title
+            .trim()
+            .contains(|c: char| !c.is_ascii_alphanumeric() && !"-_.: ".contains(c)),
+        "{title}"
+    );
     assert_eq!(world.task(&tid)["name"], name);
-    assert!(world.raddle(["task", "list"]).ok().text().contains("touch harm"));
+    assert!(
+        world
+            .raddle(["task", "list"])
+            .ok()
+            .text()
+            .contains("touch harm")
+    );
     assert!(!world.path().join("harm").exists());
-    world.raddle(["run", "--name", "two\nlines", "--", "true"]).code(2).says("control character");
-    world.raddle(["run", "--name", "", "--", "true"]).code(2).says("'name'");
+    world
+        .raddle(["run", "--name", "two\nlines", "--", "true"])
+        .code(2)
+        .says("control character");
+    world
+        .raddle(["run", "--name", "", "--", "true"])
+        .code(2)
+        .says("'name'");
 }
 
 #[test]
@@ -93,14 +184,31 @@ fn bad_ids_are_refused() {
         "１２３４５６７８９０",
         "1e18",
     ];
-    let commands: [&[&str]; 6] = [&["tid"], &["result"], &["logs"], &["wait"], &["task", "status"], &["task", "kill"]];
+    let commands: [&[&str]; 6] = [
+        &["tid"],
+        &["result"],
+        &["logs"],
+        &["wait"],
+        &["task", "status"],
+        &["task", "kill"],
+    ];
     for command in commands {
         for tid in bad {
             let ran = world.raddle([command, &["--", tid]].concat()).code(2);
-            assert!(ran.stderr.contains("not a task id"), "{command:?} {tid}: {}", ran.stderr);
+            assert!(
+                ran.stderr.contains("not a task id"),
+                "{command:?} {tid}: {}",
+                ran.stderr
+            );
         }
-        world.raddle([command, &["0000000001"]].concat()).code(2).says("no task ends in 0000000001");
-        world.raddle([command, &["1000000000000000001"]].concat()).code(2).says("no task 1000000000000000001");
+        world
+            .raddle([command, &["0000000001"]].concat())
+            .code(2)
+            .says("no task ends in 0000000001");
+        world
+            .raddle([command, &["1000000000000000001"]].concat())
+            .code(2)
+            .says("no task 1000000000000000001");
     }
 }
 
@@ -112,16 +220,24 @@ fn a_project_file_says_where_the_work_is() {
     let ran = world.bash("cd below && raddle run -- pwd").ok();
     assert!(ran.text().trim().ends_with("/below"));
     assert!(world.path().join("work.db").exists() && !world.path().join("below/.raddle").exists());
-    let ran = world.bash("cd below && QUEUE_URL=sqlite:here.db raddle submit -- true && raddle status --json").ok();
+    let ran = world
+        .bash("cd below && QUEUE_URL=sqlite:here.db raddle submit -- true && raddle status --json")
+        .ok();
     assert!(ran.text().contains("work.db") && world.path().join("below/here.db").exists());
     world.file("raddle.toml", "queue = 1\n");
-    world.raddle(["status"]).code(2).says("raddle.toml").says("queue");
+    world
+        .raddle(["status"])
+        .code(2)
+        .says("raddle.toml")
+        .says("queue");
 }
 
 #[test]
 fn a_broker_in_memory_serves_one_process() {
     let world = World::new();
-    let ran = world.raddle(["run", "--queue-url", "mem://", "--", "echo", "hello"]).ok();
+    let ran = world
+        .raddle(["run", "--queue-url", "mem://", "--", "echo", "hello"])
+        .ok();
     assert_eq!(ran.text(), "hello\n");
     let others: [&[&str]; 16] = [
         &["submit", "--", "true"],
@@ -142,8 +258,10 @@ fn a_broker_in_memory_serves_one_process() {
         &["queue", "list"],
     ];
     for command in others {
-        let ran =
-            world.raddle([&["--queue-url", "mem://"], command].concat()).code(2).says("mem:// lives in one process");
+        let ran = world
+            .raddle([&["--queue-url", "mem://"], command].concat())
+            .code(2)
+            .says("mem:// lives in one process");
         assert!(ran.stdout.is_empty(), "{command:?}: {ran:?}");
     }
     world.raddle(["--queue-url", "mem://", "doctor"]).ok();
@@ -154,10 +272,22 @@ fn a_broker_in_memory_serves_one_process() {
 fn tags_of_raddle_itself_are_not_for_people() {
     let world = World::new();
     let refusal = "tags that begin with @ are given by Raddle itself";
-    world.raddle(["worker", "start", "--caps", "gpu,@sandbox"]).code(2).says(refusal);
-    world.bash("WORKER_CAPS=@docker raddle worker start").code(2).says(refusal);
-    world.raddle(["submit", "--requires", "@x", "--", "true"]).code(2).says(refusal);
-    world.raddle(["run", "--requires", "@x", "--", "true"]).code(2).says(refusal);
+    world
+        .raddle(["worker", "start", "--caps", "gpu,@sandbox"])
+        .code(2)
+        .says(refusal);
+    world
+        .bash("WORKER_CAPS=@docker raddle worker start")
+        .code(2)
+        .says(refusal);
+    world
+        .raddle(["submit", "--requires", "@x", "--", "true"])
+        .code(2)
+        .says(refusal);
+    world
+        .raddle(["run", "--requires", "@x", "--", "true"])
+        .code(2)
+        .says(refusal);
     assert!(!world.path().join(".raddle").exists(), "nothing was stored");
 }
 
@@ -171,23 +301,47 @@ fn flags_with_a_wrong_value_say_what_to_write() {
         ("--run-at", "tomorrow", "2026-11-30T08:00:00Z"),
     ];
     for (flag, value, form) in wrong {
-        world.raddle(["submit", flag, value, "--", "true"]).code(2).says(flag).says(form);
+        world
+            .raddle(["submit", flag, value, "--", "true"])
+            .code(2)
+            .says(flag)
+            .says(form);
     }
-    let spec = &world.task(&world.submit(&["--memory", "1g", "--cpu", "50%", "--", "true"]))["spec"];
-    assert_eq!((&spec["limits"]["memory_mb"], &spec["limits"]["cpu_percent"]), (&1024.into(), &50.into()));
+    let spec =
+        &world.task(&world.submit(&["--memory", "1g", "--cpu", "50%", "--", "true"]))["spec"];
+    assert_eq!(
+        (&spec["limits"]["memory_mb"], &spec["limits"]["cpu_percent"]),
+        (&1024.into(), &50.into())
+    );
 }
 
 #[test]
 fn a_mistyped_flag_is_not_the_name_of_a_program() {
     let world = World::new();
-    world.raddle(["run", "--time", "3", "--", "true"]).code(2).says("'--time'");
-    world.raddle(["submit", "--delayy", "3", "--", "true"]).code(2).says("'--delayy'");
+    world
+        .raddle(["run", "--time", "3", "--", "true"])
+        .code(2)
+        .says("'--time'");
+    world
+        .raddle(["submit", "--delayy", "3", "--", "true"])
+        .code(2)
+        .says("'--delayy'");
     world.raddle(["run", "-x", "true"]).code(2).says("'-x'");
     assert!(!world.path().join(".raddle").exists(), "nothing was stored");
     assert_eq!(world.raddle(["run", "echo", "-n", "hi"]).ok().text(), "hi");
-    assert_eq!(world.raddle(["run", "--", "echo", "--json", "--", "-x"]).ok().text(), "--json -- -x\n");
-    assert_eq!(world.raddle(["run", "echo", "--", "x"]).ok().text(), "-- x\n");
-    let command = &world.task(&world.submit(&["--", "-odd", "--file"]))["spec"]["target"]["command"];
+    assert_eq!(
+        world
+            .raddle(["run", "--", "echo", "--json", "--", "-x"])
+            .ok()
+            .text(),
+        "--json -- -x\n"
+    );
+    assert_eq!(
+        world.raddle(["run", "echo", "--", "x"]).ok().text(),
+        "-- x\n"
+    );
+    let command =
+        &world.task(&world.submit(&["--", "-odd", "--file"]))["spec"]["target"]["command"];
     assert_eq!(*command, serde_json::json!(["-odd", "--file"]));
 }
 
@@ -195,14 +349,22 @@ fn a_mistyped_flag_is_not_the_name_of_a_program() {
 #[test]
 fn very_many_environment_variables_are_too_many_at_once() {
     let world = World::new();
-    let env: serde_json::Map<_, _> = (0..150_000).map(|n| (format!("VARIABLE_{n}"), "x".into())).collect();
+    let env: serde_json::Map<_, _> = (0..150_000)
+        .map(|n| (format!("VARIABLE_{n}"), "x".into()))
+        .collect();
     let spec = serde_json::json!({ "target": { "command": ["true"] }, "timeout": 2, "env": env });
     let path = world.file("spec.json", spec.to_string());
     let tid = world.submit(&["--file", path.to_str().unwrap()]);
     world.worker(&["--concurrency", "1"]);
     world.raddle(["wait", "--timeout", "40", &tid]).code(1);
     let exit = &world.task(&tid)["report"]["exit"];
-    assert!(exit["message"].as_str().unwrap().contains("Argument list too long"), "{exit}");
+    assert!(
+        exit["message"]
+            .as_str()
+            .unwrap()
+            .contains("Argument list too long"),
+        "{exit}"
+    );
 }
 
 #[test]
@@ -213,17 +375,31 @@ fn the_doctor_says_how_to_mend_whatever_it_finds() {
     let wrong = "export DOCKER_HOST=unix:///nowhere/docker.sock WORKER_TASK_IMAGE=some/image:1
                  ulimit -n 512; raddle --queue-url sqlite:$PWD/broken.db doctor --json -f groups.toml";
     let report = world.bash(wrong).code(1).json();
-    let bad: Vec<_> = report["checks"].as_array().unwrap().iter().filter(|check| check["ok"] == false).collect();
-    let names: Vec<_> = bad.iter().map(|check| check["name"].as_str().unwrap()).collect();
+    let bad: Vec<_> = report["checks"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|check| check["ok"] == false)
+        .collect();
+    let names: Vec<_> = bad
+        .iter()
+        .map(|check| check["name"].as_str().unwrap())
+        .collect();
     for name in ["database", "raddle.toml", "open files"] {
         assert!(names.contains(&name), "{name} is not among {names:?}");
     }
     assert!(
-        !cfg!(feature = "docker") || ["docker engine", "docker"].iter().all(|name| names.contains(name)),
+        !cfg!(feature = "docker")
+            || ["docker engine", "docker"]
+                .iter()
+                .all(|name| names.contains(name)),
         "{names:?}"
     );
     for check in bad {
-        assert!(check["fix"].as_str().is_some_and(|fix| !fix.is_empty()), "{check}");
+        assert!(
+            check["fix"].as_str().is_some_and(|fix| !fix.is_empty()),
+            "{check}"
+        );
     }
 }
 
@@ -232,12 +408,23 @@ fn errors_are_json_where_json_is_asked_for() {
     let world = World::new();
     let error = |args: &[&str], code: i32| {
         let ran = world.raddle(args).code(code);
-        let error: serde_json::Value = serde_json::from_str(ran.stderr.lines().last().unwrap()).unwrap();
-        assert_eq!((&error["exit_code"], ran.text()), (&code.into(), ""), "{args:?}");
-        (error["error"].as_str().unwrap().to_owned(), error["hint"].clone())
+        let error: serde_json::Value =
+            serde_json::from_str(ran.stderr.lines().last().unwrap()).unwrap();
+        assert_eq!(
+            (&error["exit_code"], ran.text()),
+            (&code.into(), ""),
+            "{args:?}"
+        );
+        (
+            error["error"].as_str().unwrap().to_owned(),
+            error["hint"].clone(),
+        )
     };
     let (text, hint) = error(&["--json", "status"], 2);
-    assert!(text.contains("no broker at") && hint.as_str().unwrap().contains("raddle submit"), "{text} {hint}");
+    assert!(
+        text.contains("no broker at") && hint.as_str().unwrap().contains("raddle submit"),
+        "{text} {hint}"
+    );
     let tid = world.submit(&["--", "true"]);
     let (text, hint) = error(&["result", "--json", &tid], 2);
     assert_eq!(
@@ -249,9 +436,15 @@ fn errors_are_json_where_json_is_asked_for() {
     );
     let (text, _) = error(&["task", "list", "--json", "--limit", "x"], 2);
     assert!(text.starts_with("invalid value 'x'"), "{text}");
-    error(&["result", "--wait", "--json", "--timeout", "10ms", "last"], 124);
+    error(
+        &["result", "--wait", "--json", "--timeout", "10ms", "last"],
+        124,
+    );
     // What stands behind the command is the task's.
-    world.raddle(["run", "--nonsense", "--", "echo", "--json"]).code(2).says("error: unexpected argument");
+    world
+        .raddle(["run", "--nonsense", "--", "echo", "--json"])
+        .code(2)
+        .says("error: unexpected argument");
 }
 
 #[test]

@@ -10,21 +10,33 @@ use crate::{
 };
 
 /// Chains a task that is called after the attempt, and then waits to be let go.
-const WAITING: &str = "raddle submit --chain --name f$RADDLE_ATTEMPT -- sh -c 'echo $RADDLE_TID >>ran'
+const WAITING: &str =
+    "raddle submit --chain --name f$RADDLE_ATTEMPT -- sh -c 'echo $RADDLE_TID >>ran'
                        touch chained.$RADDLE_ATTEMPT
                        while ! test -e go; do sleep 0.02; done";
 
 /// The tasks that a task has submitted, the oldest first.
 fn children(world: &World, parent: &str) -> Vec<Value> {
-    let list = world.raddle(["task", "list", "--json", "--limit", "100000"]).ok().json();
-    let mut children: Vec<Value> =
-        list.as_array().unwrap().iter().filter(|task| task["parent"] == parent).cloned().collect();
+    let list = world
+        .raddle(["task", "list", "--json", "--limit", "100000"])
+        .ok()
+        .json();
+    let mut children: Vec<Value> = list
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|task| task["parent"] == parent)
+        .cloned()
+        .collect();
     children.reverse();
     children
 }
 
 fn names(world: &World, parent: &str) -> Vec<String> {
-    children(world, parent).iter().map(|task| task["name"].as_str().unwrap().to_owned()).collect()
+    children(world, parent)
+        .iter()
+        .map(|task| task["name"].as_str().unwrap().to_owned())
+        .collect()
 }
 
 fn kill_9(pid: &Value) {
@@ -41,14 +53,22 @@ fn finish(world: &World, tid: &str) {
 
 /// Each step chains the next. All of it is one tree.
 fn three_steps(world: &World) {
-    world.file("one.sh", "echo one >>steps; raddle submit --chain --name two -- sh two.sh");
-    world.file("two.sh", "echo two >>steps; raddle submit --chain --name three -- sh three.sh");
+    world.file(
+        "one.sh",
+        "echo one >>steps; raddle submit --chain --name two -- sh two.sh",
+    );
+    world.file(
+        "two.sh",
+        "echo two >>steps; raddle submit --chain --name three -- sh three.sh",
+    );
     world.file("three.sh", "echo three >>steps");
     world.worker(&["--concurrency", "2"]);
     let tid = world.submit(&["--name", "one", "--", "sh", "one.sh"]);
     let steps = || fs::read_to_string(world.path().join("steps")).unwrap_or_default();
     until("all steps are done", || steps() == "one\ntwo\nthree\n");
-    until("all tasks are over", || world.raddle(["status", "--json"]).ok().json()["tasks"]["completed"] == 3);
+    until("all tasks are over", || {
+        world.raddle(["status", "--json"]).ok().json()["tasks"]["completed"] == 3
+    });
     let tree = world.raddle(["task", "tree", "--json", &tid]).ok().json();
     let below = |task: &Value| (task["name"].clone(), task["children"][0].clone());
     let (first, second) = below(&tree[0]);
@@ -73,18 +93,25 @@ fn three_steps_follow_each_other_on_redis() {
 fn a_killed_worker(world: &World) {
     let first = world.raddle(["worker", "start", "--json"]).ok().json();
     let tid = world.submit(&["--", "sh", "-c", WAITING]);
-    until("the first attempt has chained", || is_there(world, "chained.1"));
+    until("the first attempt has chained", || {
+        is_there(world, "chained.1")
+    });
     assert_eq!(world.task(&tid)["chained"], 1);
     kill_9(&first["pid"]);
     world.worker(&[]);
-    until("the second attempt has chained", || is_there(world, "chained.2"));
+    until("the second attempt has chained", || {
+        is_there(world, "chained.2")
+    });
     assert!(children(world, &tid).is_empty());
     assert!(!is_there(world, "ran"));
     world.file("go", "");
     finish(world, &tid);
     assert_eq!(names(world, &tid), ["f2"]);
     let task = world.task(&tid);
-    assert_eq!((&task["state"], &task["attempt"]), (&json!("completed"), &json!(2)));
+    assert_eq!(
+        (&task["state"], &task["attempt"]),
+        (&json!("completed"), &json!(2))
+    );
     let follow_up = children(world, &tid)[0]["tid"].as_str().unwrap().to_owned();
     finish(world, &follow_up);
     assert_eq!(world.read("ran"), format!("{follow_up}\n"));
@@ -108,7 +135,16 @@ fn only_the_attempt_that_succeeds_is_followed() {
     let world = World::new();
     world.worker(&[]);
     let script = "raddle submit --chain --name f$RADDLE_ATTEMPT -- true; test $RADDLE_ATTEMPT = 3";
-    let tid = world.submit(&["--retry", "5", "--retry-base", "10ms", "--", "sh", "-c", script]);
+    let tid = world.submit(&[
+        "--retry",
+        "5",
+        "--retry-base",
+        "10ms",
+        "--",
+        "sh",
+        "-c",
+        script,
+    ]);
     finish(&world, &tid);
     assert_eq!(names(&world, &tid), ["f3"]);
     let tid = world.submit(&[
@@ -130,7 +166,11 @@ fn only_the_attempt_that_succeeds_is_followed() {
 fn what_is_stopped_killed_or_late_is_not_followed() {
     let world = World::new();
     world.worker(&[]);
-    for (flags, word) in [(&[][..], Some("stop")), (&[], Some("kill")), (&["--timeout", "4s"], None)] {
+    for (flags, word) in [
+        (&[][..], Some("stop")),
+        (&[], Some("kill")),
+        (&["--timeout", "4s"], None),
+    ] {
         let tid = world.submit(&[flags, &["--", "sh", "-c", WAITING]].concat());
         until("it has chained", || is_there(&world, "chained.1"));
         if let Some(word) = word {
@@ -152,9 +192,18 @@ fn a_thousand_follow_one() {
     let tid = world.submit(&["--", "sh", "-c", script]);
     finish(&world, &tid);
     let said = world.raddle(["result", &tid]).ok();
-    assert_eq!(said.json(), json!({ "tid": tid, "attempt": 1, "chained": 1000 }));
-    assert_eq!(names(&world, &tid), (1..=1000).map(|n| format!("n{n}")).collect::<Vec<_>>());
-    assert_eq!(world.raddle(["status", "--json"]).ok().json()["ready"]["later"], 1000);
+    assert_eq!(
+        said.json(),
+        json!({ "tid": tid, "attempt": 1, "chained": 1000 })
+    );
+    assert_eq!(
+        names(&world, &tid),
+        (1..=1000).map(|n| format!("n{n}")).collect::<Vec<_>>()
+    );
+    assert_eq!(
+        world.raddle(["status", "--json"]).ok().json()["ready"]["later"],
+        1000
+    );
 }
 
 #[test]
@@ -169,8 +218,15 @@ fn delay_priority_and_key_hold_from_the_end_on() {
     let tid = world.submit(&["--", "sh", "-c", script]);
     finish(&world, &tid);
     let children = children(&world, &tid);
-    let names: Vec<_> = children.iter().map(|task| task["name"].as_str().unwrap()).collect();
-    assert_eq!(names, ["delayed", "urgent", "first"], "what has a key that is taken is not submitted");
+    let names: Vec<_> = children
+        .iter()
+        .map(|task| task["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(
+        names,
+        ["delayed", "urgent", "first"],
+        "what has a key that is taken is not submitted"
+    );
     assert!(children[0]["run_at"].is_string() && children[1]["spec"]["priority"] == 9);
 }
 
@@ -178,25 +234,57 @@ fn delay_priority_and_key_hold_from_the_end_on() {
 fn what_stands_aside_is_shown_by_its_number() {
     let world = World::new();
     world.worker(&[]);
-    let tid = world.submit(&["--", "sh", "-c", &format!("raddle submit --chain -- true; {WAITING}")]);
+    let tid = world.submit(&[
+        "--",
+        "sh",
+        "-c",
+        &format!("raddle submit --chain -- true; {WAITING}"),
+    ]);
     until("it has chained", || is_there(&world, "chained.1"));
     assert_eq!(world.task(&tid)["chained"], 2);
     let shown = world.raddle(["task", "status", &tid]).ok();
-    assert!(shown.text().contains("chained    2 tasks, submitted if this attempt succeeds\n"), "{}", shown.text());
+    assert!(
+        shown
+            .text()
+            .contains("chained    2 tasks, submitted if this attempt succeeds\n"),
+        "{}",
+        shown.text()
+    );
     let explained = world.raddle(["task", "explain", &tid]).ok();
-    assert!(explained.text().contains(", and has chained 2 tasks\n"), "{}", explained.text());
-    assert_eq!(world.raddle(["task", "list", "--json"]).ok().json().as_array().unwrap().len(), 1);
+    assert!(
+        explained.text().contains(", and has chained 2 tasks\n"),
+        "{}",
+        explained.text()
+    );
+    assert_eq!(
+        world
+            .raddle(["task", "list", "--json"])
+            .ok()
+            .json()
+            .as_array()
+            .unwrap()
+            .len(),
+        1
+    );
     world.file("go", "");
     finish(&world, &tid);
     assert!(world.task(&tid).get("chained").is_none());
     let log = world.raddle(["logs", &tid, "--stderr"]).ok();
-    assert!(log.text().contains(&format!("1 task will be submitted when task {tid} completes")), "{log:?}");
+    assert!(
+        log.text().contains(&format!(
+            "1 task will be submitted when task {tid} completes"
+        )),
+        "{log:?}"
+    );
 }
 
 #[test]
 fn outside_of_a_task_there_is_nothing_to_follow() {
     let world = World::new();
-    world.raddle(["submit", "--chain", "--", "true"]).code(2).says("--chain is for what a task runs, and this is none");
+    world
+        .raddle(["submit", "--chain", "--", "true"])
+        .code(2)
+        .says("--chain is for what a task runs, and this is none");
     assert!(!is_there(&world, ".raddle"), "nothing was made for it");
 }
 
@@ -205,18 +293,40 @@ fn a_task_of_another_broker_is_not_found() {
     let world = World::new();
     world.worker(&[]);
     fs::create_dir(world.path().join("elsewhere")).unwrap();
-    let tid = world.submit(&["--", "sh", "-c", "cd elsewhere && raddle submit --chain -- true"]);
+    let tid = world.submit(&[
+        "--",
+        "sh",
+        "-c",
+        "cd elsewhere && raddle submit --chain -- true",
+    ]);
     finish(&world, &tid);
     assert_eq!(world.task(&tid)["state"], "failed");
     let log = world.raddle(["logs", &tid, "--stderr"]).ok();
-    assert!(log.text().contains("no broker at sqlite:"), "{}", log.text());
-    assert!(!is_there(&world, "elsewhere/.raddle"), "nothing was made for it");
+    assert!(
+        log.text().contains("no broker at sqlite:"),
+        "{}",
+        log.text()
+    );
+    assert!(
+        !is_there(&world, "elsewhere/.raddle"),
+        "nothing was made for it"
+    );
 
     world.bash("cd elsewhere && raddle submit -- true").ok();
-    let tid = world.submit(&["--", "sh", "-c", "cd elsewhere && raddle submit --chain -- true"]);
+    let tid = world.submit(&[
+        "--",
+        "sh",
+        "-c",
+        "cd elsewhere && raddle submit --chain -- true",
+    ]);
     finish(&world, &tid);
     let log = world.raddle(["logs", &tid, "--stderr"]).ok();
-    assert!(log.text().contains(&format!("this is task {tid}, which sqlite:")), "{}", log.text());
+    assert!(
+        log.text()
+            .contains(&format!("this is task {tid}, which sqlite:")),
+        "{}",
+        log.text()
+    );
 }
 
 #[test]
@@ -225,18 +335,35 @@ fn an_attempt_that_is_over_chains_nothing() {
     world.worker(&[]);
     let tid = world.submit(&["--", "true"]);
     finish(&world, &tid);
-    let script = format!("RADDLE_TID={tid} RADDLE_ATTEMPT=1 RADDLE_WORKER={tid} raddle submit --chain -- true");
-    world.bash(&script).code(2).says(&format!("attempt 1 of task {tid} is over, or another has taken its place"));
-    assert_eq!(world.raddle(["status", "--json"]).ok().json()["stale_writes"], 1);
+    let script = format!(
+        "RADDLE_TID={tid} RADDLE_ATTEMPT=1 RADDLE_WORKER={tid} raddle submit --chain -- true"
+    );
+    world.bash(&script).code(2).says(&format!(
+        "attempt 1 of task {tid} is over, or another has taken its place"
+    ));
+    assert_eq!(
+        world.raddle(["status", "--json"]).ok().json()["stale_writes"],
+        1
+    );
     assert!(children(&world, &tid).is_empty());
 }
 
 #[test]
 fn a_run_without_a_worker_is_followed() {
     let world = World::new();
-    world.raddle(["run", "--", "raddle", "submit", "--chain", "--name", "next", "--", "true"]).ok();
-    let list = world.raddle(["task", "list", "--json", "--name", "next"]).ok().json();
-    assert_eq!((&list[0]["state"], list[0]["parent"].is_string()), (&json!("created"), true));
+    world
+        .raddle([
+            "run", "--", "raddle", "submit", "--chain", "--name", "next", "--", "true",
+        ])
+        .ok();
+    let list = world
+        .raddle(["task", "list", "--json", "--name", "next"])
+        .ok()
+        .json();
+    assert_eq!(
+        (&list[0]["state"], list[0]["parent"].is_string()),
+        (&json!("created"), true)
+    );
 }
 
 /// By the socket that its worker serves, from any folder.
@@ -244,14 +371,22 @@ fn a_run_without_a_worker_is_followed() {
 fn a_task_chains_through_an_agent() {
     let world = World::new();
     world.worker(&["--serve", "work.sock"]);
-    let tid = world.submit(&["--", "sh", "-c", "cd / && raddle submit --chain --name next -- true"]);
+    let tid = world.submit(&[
+        "--",
+        "sh",
+        "-c",
+        "cd / && raddle submit --chain --name next -- true",
+    ]);
     finish(&world, &tid);
     assert_eq!(names(&world, &tid), ["next"]);
 }
 
 fn handler(world: &World, script: &str) {
     world.file("test.sh", script);
-    world.file("test.handler.toml", "name = 'test'\ncommand = ['sh', 'test.sh']\n");
+    world.file(
+        "test.handler.toml",
+        "name = 'test'\ncommand = ['sh', 'test.sh']\n",
+    );
 }
 
 fn chain_line(name: &str) -> String {
@@ -284,18 +419,30 @@ fn a_handler_says_what_follows_it() {
     assert_eq!(names(&world, &tid), ["a", "b", "c"]);
     let (parent, child) = (world.task(&tid), children(&world, &tid)[0].clone());
     assert!(parent["spec"].get("traceparent").is_none());
-    assert!(child["spec"]["traceparent"].is_string(), "it is of the trace of what it follows");
+    assert!(
+        child["spec"]["traceparent"].is_string(),
+        "it is of the trace of what it follows"
+    );
 }
 
 #[test]
 fn a_handler_that_chains_what_is_no_task_is_told_where_it_is_wrong() {
     let world = World::new();
     let line = r#"{"chain":{"target":{"command":["true"]},"limits":{"memory":5}}}"#;
-    handler(&world, &format!("{}; echo '{line}'; sleep 600", chain_line("good")));
+    handler(
+        &world,
+        &format!("{}; echo '{line}'; sleep 600", chain_line("good")),
+    );
     world.worker(&["--handlers", "."]);
     let (tid, exit) = exit_of(&world, &[]);
-    assert_eq!(exit["kind"], "garbled");
-    assert!(exit["message"].as_str().unwrap().contains("at 'limits.memory': unknown field `memory`"), "{exit}");
+    assert_eq!(exit["kind"], "protocol_error");
+    assert!(
+        exit["message"]
+            .as_str()
+            .unwrap()
+            .contains("at 'limits.memory': unknown field `memory`"),
+        "{exit}"
+    );
     assert!(children(&world, &tid).is_empty());
 }
 
@@ -303,11 +450,24 @@ fn a_handler_that_chains_what_is_no_task_is_told_where_it_is_wrong() {
 fn a_handler_that_chains_too_much_fails_with_that() {
     let world = World::new();
     let line = r#"{"chain":{"target":{"command":["true"]}}}"#;
-    handler(&world, &format!("yes '{line}' | head -n 10001; echo '{{\"result\":1}}'"));
+    handler(
+        &world,
+        &format!("yes '{line}' | head -n 10001; echo '{{\"result\":1}}'"),
+    );
     world.worker(&["--handlers", "."]);
     let (tid, exit) = exit_of(&world, &["--retry", "3"]);
-    assert_eq!((&exit["kind"], &exit["permanent"]), (&json!("error"), &json!(true)), "{exit}");
-    assert!(exit["message"].as_str().unwrap().contains("would chain more than 10000 tasks"), "{exit}");
+    assert_eq!(
+        (&exit["kind"], &exit["permanent"]),
+        (&json!("error"), &json!(true)),
+        "{exit}"
+    );
+    assert!(
+        exit["message"]
+            .as_str()
+            .unwrap()
+            .contains("would chain more than 10000 tasks"),
+        "{exit}"
+    );
     assert_eq!(world.task(&tid)["attempt"], 1, "it would be the same again");
     assert!(children(&world, &tid).is_empty());
 }
@@ -320,14 +480,26 @@ fn what_runs_in_a_sandbox_chains_nothing() {
     world.worker(&["--handlers", "."]);
     let (tid, exit) = exit_of(&world, &["--isolation", "sandbox"]);
     assert_eq!(exit["kind"], "error", "{exit}");
-    assert!(exit["message"].as_str().unwrap().contains("what runs in a sandbox can chain nothing"), "{exit}");
+    assert!(
+        exit["message"]
+            .as_str()
+            .unwrap()
+            .contains("what runs in a sandbox can chain nothing"),
+        "{exit}"
+    );
     assert!(children(&world, &tid).is_empty());
 }
 
 /// The one-shot worker goes on by itself, and knows how much of what it was told is chained already.
 fn a_killed_spawner(world: &World) {
     let wait = |file: &str| format!("while ! test -e {file}; do sleep 0.02; done");
-    let parts = [chain_line("a"), chain_line("b"), wait("go"), chain_line("c"), "echo '{\"result\":1}'".into()];
+    let parts = [
+        chain_line("a"),
+        chain_line("b"),
+        wait("go"),
+        chain_line("c"),
+        "echo '{\"result\":1}'".into(),
+    ];
     handler(world, &parts.join("\n"));
     let spawner = world.start(["spawner", "run", "--warm-pool", "1", "--handlers", "."]);
     let tid = world.submit(&["--handler", "test"]);
@@ -337,9 +509,18 @@ fn a_killed_spawner(world: &World) {
     world.file("go", "");
     finish(world, &tid);
     let task = world.task(&tid);
-    assert_eq!((&task["state"], &task["attempt"]), (&json!("completed"), &json!(1)), "{task}");
+    assert_eq!(
+        (&task["state"], &task["attempt"]),
+        (&json!("completed"), &json!(1)),
+        "{task}"
+    );
     assert_eq!(names(world, &tid), ["a", "b", "c"]);
-    until("all of it is gone", || world.processes().iter().all(|(_, line)| !line.contains("test.sh")));
+    until("all of it is gone", || {
+        world
+            .processes()
+            .iter()
+            .all(|(_, line)| !line.contains("test.sh"))
+    });
 }
 
 #[test]
@@ -349,9 +530,18 @@ fn a_worker_whose_spawner_was_killed_chains_nothing_twice() {
 
 #[test]
 fn examples_of_the_documents_run() {
-    let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/tasks.md")).unwrap();
-    let section = text.split("\n## Chains\n").nth(1).expect("there is a section on chains");
-    let script = section.split("```sh\n").nth(1).and_then(|rest| rest.split("```").next()).expect("it has an example");
+    let text =
+        fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/tasks.md"))
+            .unwrap();
+    let section = text
+        .split("\n## Chains\n")
+        .nth(1)
+        .expect("there is a section on chains");
+    let script = section
+        .split("```sh\n")
+        .nth(1)
+        .and_then(|rest| rest.split("```").next())
+        .expect("it has an example");
     let world = World::new();
     for name in ["extract", "load"] {
         world.file(name, format!("#!/bin/sh\necho {name} >>ran\n"));
@@ -360,6 +550,8 @@ fn examples_of_the_documents_run() {
     world.worker(&[]);
     world.file("etl.sh", script);
     let tid = world.submit(&["--", "sh", "etl.sh"]);
-    until("both have run", || fs::read_to_string(world.path().join("ran")).is_ok_and(|ran| ran == "extract\nload\n"));
+    until("both have run", || {
+        fs::read_to_string(world.path().join("ran")).is_ok_and(|ran| ran == "extract\nload\n")
+    });
     finish(&world, &tid);
 }

@@ -87,10 +87,21 @@ impl Cluster {
         fs::create_dir(&folder).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        let state = Mutex::new(State { version: 1, ..State::default() });
-        let site = Arc::new(Site { folder, state, changed: Condvar::new() });
+        let state = Mutex::new(State {
+            version: 1,
+            ..State::default()
+        });
+        let site = Arc::new(Site {
+            folder,
+            state,
+            changed: Condvar::new(),
+        });
         let serving = Some(serve(listener, Arc::clone(&site)));
-        Self { site, port, serving }
+        Self {
+            site,
+            port,
+            serving,
+        }
     }
 
     pub(crate) fn url(&self) -> String {
@@ -108,17 +119,31 @@ impl Cluster {
     }
 
     pub(crate) fn secret(&self, name: &str, key: &str, value: &str) {
-        self.site.lock().secrets.insert(format!("{name}/{key}"), value.into());
+        self.site
+            .lock()
+            .secrets
+            .insert(format!("{name}/{key}"), value.into());
     }
 
     /// The pods that there are.
     pub(crate) fn pods(&self) -> Vec<Value> {
-        self.site.lock().pods.values().map(|pod| pod.object.clone()).collect()
+        self.site
+            .lock()
+            .pods
+            .values()
+            .map(|pod| pod.object.clone())
+            .collect()
     }
 
     /// What was sent with all calls by this verb.
     pub(crate) fn calls(&self, verb: &str) -> Vec<Value> {
-        self.site.lock().calls.iter().filter(|(other, _)| *other == verb).map(|(_, sent)| sent.clone()).collect()
+        self.site
+            .lock()
+            .calls
+            .iter()
+            .filter(|(other, _)| *other == verb)
+            .map(|(_, sent)| sent.clone())
+            .collect()
     }
 
     /// Forgets what has happened, and sends away who follows it.
@@ -158,7 +183,9 @@ impl Drop for Cluster {
         let _ = TcpStream::connect(("127.0.0.1", self.port));
         let ended = self.serving.take().unwrap().join();
         let begun = Instant::now();
-        while self.site.lock().pods.values().any(|pod| pod.pid.is_some()) && begun.elapsed() < Duration::from_secs(10) {
+        while self.site.lock().pods.values().any(|pod| pod.pid.is_some())
+            && begun.elapsed() < Duration::from_secs(10)
+        {
             thread::sleep(Duration::from_millis(5));
         }
         if !thread::panicking() {
@@ -187,7 +214,9 @@ fn serve(listener: TcpListener, site: Arc<Site>) -> JoinHandle<()> {
             }));
             answering.retain(|thread| !thread.is_finished());
         }
-        answering.into_iter().for_each(|thread| thread.join().unwrap());
+        answering
+            .into_iter()
+            .for_each(|thread| thread.join().unwrap());
     })
 }
 
@@ -197,7 +226,10 @@ fn answer(site: &Arc<Site>, mut stream: TcpStream) -> std::io::Result<()> {
     let mut line = String::new();
     reader.read_line(&mut line)?;
     let mut words = line.split(' ').map(str::to_owned);
-    let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    let (method, target) = (
+        words.next().unwrap_or_default(),
+        words.next().unwrap_or_default(),
+    );
     let mut length = 0;
     loop {
         let mut header = String::new();
@@ -215,7 +247,10 @@ fn answer(site: &Arc<Site>, mut stream: TcpStream) -> std::io::Result<()> {
     reader.read_exact(&mut body)?;
     let body: Value = serde_json::from_slice(&body).unwrap_or_default();
     let (path, query) = target.split_once('?').unwrap_or((&target, ""));
-    let query: HashMap<&str, &str> = query.split('&').filter_map(|pair| pair.split_once('=')).collect();
+    let query: HashMap<&str, &str> = query
+        .split('&')
+        .filter_map(|pair| pair.split_once('='))
+        .collect();
     if let Some(found) = discovered(path) {
         return reply(&mut stream, 200, &found, None);
     }
@@ -239,7 +274,10 @@ fn answer(site: &Arc<Site>, mut stream: TcpStream) -> std::io::Result<()> {
     }
     let (code, answer) = match verb {
         "create" => site.create(sent),
-        "delete" => site.delete(rest.trim_start_matches('/'), sent["gracePeriodSeconds"].as_u64()),
+        "delete" => site.delete(
+            rest.trim_start_matches('/'),
+            sent["gracePeriodSeconds"].as_u64(),
+        ),
         "watch" => return follow(site, &mut stream, &query),
         _ => site.list(query["labelSelector"]),
     };
@@ -253,8 +291,17 @@ fn failure(code: u16, reason: &str, message: &str) -> Value {
     json!({ "kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": message })
 }
 
-fn reply(stream: &mut TcpStream, code: u16, answer: &Value, wait: Option<u32>) -> std::io::Result<()> {
-    let (body, wait) = (answer.to_string(), wait.map(|secs| format!("Retry-After: {secs}\r\n")).unwrap_or_default());
+fn reply(
+    stream: &mut TcpStream,
+    code: u16,
+    answer: &Value,
+    wait: Option<u32>,
+) -> std::io::Result<()> {
+    let (body, wait) = (
+        answer.to_string(),
+        wait.map(|secs| format!("Retry-After: {secs}\r\n"))
+            .unwrap_or_default(),
+    );
     let length = body.len();
     write!(
         stream,
@@ -266,8 +313,7 @@ fn reply(stream: &mut TcpStream, code: u16, answer: &Value, wait: Option<u32>) -
 fn follow(site: &Site, stream: &mut TcpStream, query: &HashMap<&str, &str>) -> std::io::Result<()> {
     let mut version: u64 = query["resourceVersion"].parse().unwrap();
     let until = Instant::now() + Duration::from_secs(query["timeoutSeconds"].parse().unwrap());
-    let head =
-        "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n";
+    let head = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n";
     stream.write_all(head.as_bytes())?;
     let mut say = |line: Value| {
         let line = format!("{line}\n");
@@ -295,10 +341,14 @@ fn follow(site: &Site, stream: &mut TcpStream, query: &HashMap<&str, &str>) -> s
             break;
         }
         if state.version == version {
-            let (later, waited) = site.changed.wait_timeout(state, Duration::from_millis(500)).unwrap();
+            let (later, waited) = site
+                .changed
+                .wait_timeout(state, Duration::from_millis(500))
+                .unwrap();
             state = later;
             if waited.timed_out() {
-                let moment = json!({ "metadata": { "resourceVersion": state.version.to_string() } });
+                let moment =
+                    json!({ "metadata": { "resourceVersion": state.version.to_string() } });
                 say(json!({ "type": "BOOKMARK", "object": moment }))?;
             }
         }
@@ -314,7 +364,9 @@ fn discovered(path: &str) -> Option<Value> {
             json!({ "name": name, "singularName": "", "kind": kind, "namespaced": true, "verbs": ["create", "get"] })
         });
         let things: Vec<Value> = things.collect();
-        Some(json!({ "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": version, "resources": things }))
+        Some(
+            json!({ "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": version, "resources": things }),
+        )
     };
     match path {
         "/api" => Some(json!({ "kind": "APIVersions", "versions": ["v1"] })),
@@ -336,10 +388,14 @@ fn discovered(path: &str) -> Option<Value> {
             ],
         ),
         "/apis/apps/v1" => list("apps/v1", &[("deployments", "Deployment")]),
-        "/apis/networking.k8s.io/v1" => list("networking.k8s.io/v1", &[("networkpolicies", "NetworkPolicy")]),
-        "/apis/rbac.authorization.k8s.io/v1" => {
-            list("rbac.authorization.k8s.io/v1", &[("roles", "Role"), ("rolebindings", "RoleBinding")])
-        }
+        "/apis/networking.k8s.io/v1" => list(
+            "networking.k8s.io/v1",
+            &[("networkpolicies", "NetworkPolicy")],
+        ),
+        "/apis/rbac.authorization.k8s.io/v1" => list(
+            "rbac.authorization.k8s.io/v1",
+            &[("roles", "Role"), ("rolebindings", "RoleBinding")],
+        ),
         _ => None,
     }
 }
@@ -382,15 +438,24 @@ impl Site {
 
     fn list(&self, selector: &str) -> (u16, Value) {
         let state = self.lock();
-        let pods = state.pods.values().map(|pod| &pod.object).filter(|object| is_selected(object, selector));
+        let pods = state
+            .pods
+            .values()
+            .map(|pod| &pod.object)
+            .filter(|object| is_selected(object, selector));
         let pods: Vec<&Value> = pods.collect();
         let metadata = json!({ "resourceVersion": state.version.to_string() });
-        (200, json!({ "kind": "PodList", "apiVersion": "v1", "metadata": metadata, "items": pods }))
+        (
+            200,
+            json!({ "kind": "PodList", "apiVersion": "v1", "metadata": metadata, "items": pods }),
+        )
     }
 
     fn delete(self: &Arc<Self>, name: &str, grace: Option<u64>) -> (u16, Value) {
         let mut state = self.lock();
-        let Some(pod) = state.pods.get_mut(name) else { return (404, failure(404, "NotFound", name)) };
+        let Some(pod) = state.pods.get_mut(name) else {
+            return (404, failure(404, "NotFound", name));
+        };
         let Some(pid) = pod.pid else {
             state.removed(name);
             self.changed.notify_all();
@@ -407,11 +472,24 @@ impl Site {
         thread::spawn(move || {
             let by = Instant::now() + grace;
             let mut state = site.lock();
-            while state.pods.get(&name).is_some_and(|pod| pod.pid == Some(pid)) && Instant::now() < by && !state.is_over
+            while state
+                .pods
+                .get(&name)
+                .is_some_and(|pod| pod.pid == Some(pid))
+                && Instant::now() < by
+                && !state.is_over
             {
-                state = site.changed.wait_timeout(state, Duration::from_millis(100)).unwrap().0;
+                state = site
+                    .changed
+                    .wait_timeout(state, Duration::from_millis(100))
+                    .unwrap()
+                    .0;
             }
-            if state.pods.get(&name).is_some_and(|pod| pod.pid == Some(pid)) {
+            if state
+                .pods
+                .get(&name)
+                .is_some_and(|pod| pod.pid == Some(pid))
+            {
                 signal(pid, libc::SIGKILL);
             }
         });
@@ -433,9 +511,21 @@ impl Site {
             command.args(["--user", "--map-root-user"]);
         }
         command
-            .args(["--uts", "sh", "-c", "echo \"$0\" > /proc/sys/kernel/hostname && exec \"$@\"", name])
+            .args([
+                "--uts",
+                "sh",
+                "-c",
+                "echo \"$0\" > /proc/sys/kernel/hostname && exec \"$@\"",
+                name,
+            ])
             .arg(env!("CARGO_BIN_EXE_raddle"))
-            .args(container["args"].as_array().unwrap().iter().map(|arg| arg.as_str().unwrap()))
+            .args(
+                container["args"]
+                    .as_array()
+                    .unwrap()
+                    .iter()
+                    .map(|arg| arg.as_str().unwrap()),
+            )
             .env_clear()
             .env("PATH", std::env::var("PATH").unwrap())
             .env(MARK, self.folder.parent().unwrap())
@@ -455,7 +545,9 @@ impl Site {
         let (pid, site, name) = (child.id(), Arc::clone(self), name.to_owned());
         thread::spawn(move || {
             let status = child.wait().unwrap();
-            let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap());
+            let code = status
+                .code()
+                .unwrap_or_else(|| 128 + status.signal().unwrap());
             site.ended(&name, code, &log);
         });
         pid
@@ -463,15 +555,22 @@ impl Site {
 
     fn ended(&self, name: &str, code: i32, log: &Path) {
         let mut state = self.lock();
-        let Some(pod) = state.pods.get_mut(name) else { return };
+        let Some(pod) = state.pods.get_mut(name) else {
+            return;
+        };
         pod.pid = None;
         let mut message = fs::read_to_string(log).unwrap_or_default();
         if message.is_empty() && code != 0 {
             message = fs::read_to_string(log.with_extension("out")).unwrap_or_default();
         }
-        let reason = pod.object["double"].as_str().unwrap_or(if code == 0 { "Completed" } else { "Error" }).to_owned();
+        let reason = pod.object["double"]
+            .as_str()
+            .unwrap_or(if code == 0 { "Completed" } else { "Error" })
+            .to_owned();
         pod.object["status"] = match reason.as_str() {
-            "Evicted" => json!({ "phase": "Failed", "reason": reason, "message": "the node was low on memory" }),
+            "Evicted" => {
+                json!({ "phase": "Failed", "reason": reason, "message": "the node was low on memory" })
+            }
             _ => terminated(code, &reason, &message),
         };
         let is_leaving = pod.object["metadata"]["deletionTimestamp"].is_string();
@@ -486,7 +585,11 @@ impl Site {
 /// The Secret and the key that a variable is from.
 fn reference(variable: &Value) -> String {
     let from = &variable["valueFrom"]["secretKeyRef"];
-    format!("{}/{}", from["name"].as_str().unwrap(), from["key"].as_str().unwrap())
+    format!(
+        "{}/{}",
+        from["name"].as_str().unwrap(),
+        from["key"].as_str().unwrap()
+    )
 }
 
 impl State {
@@ -504,10 +607,20 @@ impl State {
 
     /// What a node says of a pod that needs a Secret which is not there.
     fn missing_secret(&self, name: &str) -> Option<Value> {
-        let env = self.pods[name].object["spec"]["containers"][0]["env"].as_array().unwrap();
-        let needs = env.iter().filter(|variable| variable["value"].is_null()).map(reference);
-        let missing = needs.into_iter().find(|key| !self.secrets.contains_key(key))?;
+        let env = self.pods[name].object["spec"]["containers"][0]["env"]
+            .as_array()
+            .unwrap();
+        let needs = env
+            .iter()
+            .filter(|variable| variable["value"].is_null())
+            .map(reference);
+        let missing = needs
+            .into_iter()
+            .find(|key| !self.secrets.contains_key(key))?;
         let secret = missing.split('/').next().unwrap();
-        Some(waiting("CreateContainerConfigError", &format!("secret \"{secret}\" not found")))
+        Some(waiting(
+            "CreateContainerConfigError",
+            &format!("secret \"{secret}\" not found"),
+        ))
     }
 }

@@ -11,7 +11,7 @@ use std::{
 };
 
 use raddle_core::{Tid, frame};
-use raddle_exec::{Request, ToRunner, contained::VERSION};
+use raddle_exec::{ExecRequest, ToRunner, container::VERSION};
 use serde_json::Value;
 
 use self::gate::Gate;
@@ -36,7 +36,11 @@ struct Bay {
 impl Bay {
     fn new() -> Option<Self> {
         let image = image()?;
-        Some(Self { world: World::new(), image, tids: RefCell::default() })
+        Some(Self {
+            world: World::new(),
+            image,
+            tids: RefCell::default(),
+        })
     }
 
     /// And a worker.
@@ -47,12 +51,19 @@ impl Bay {
     }
 
     fn worker(&self, flags: &[&str]) -> String {
-        self.world.worker(&[&["--task-image", &self.image], flags].concat())
+        self.world
+            .worker(&[&["--task-image", &self.image], flags].concat())
     }
 
     /// A worker that reaches the engine through a gate.
     fn worker_behind(&self, gate: &Gate) {
-        self.world.bash(&format!("DOCKER_HOST={} raddle worker start --task-image {}", gate.host(), self.image)).ok();
+        self.world
+            .bash(&format!(
+                "DOCKER_HOST={} raddle worker start --task-image {}",
+                gate.host(),
+                self.image
+            ))
+            .ok();
     }
 
     /// The process of the one worker there is.
@@ -63,11 +74,20 @@ impl Bay {
 
     /// Runs a script in a container, and waits for its end.
     fn run(&self, flags: &[&str], script: &str) -> Ran {
-        self.world.raddle([&["run", "--isolation", "docker"], flags, &["--", "sh", "-c", script]].concat())
+        self.world.raddle(
+            [
+                &["run", "--isolation", "docker"],
+                flags,
+                &["--", "sh", "-c", script],
+            ]
+            .concat(),
+        )
     }
 
     fn submit(&self, script: &str) -> String {
-        let tid = self.world.submit(&["--isolation", "docker", "--", "sh", "-c", script]);
+        let tid = self
+            .world
+            .submit(&["--isolation", "docker", "--", "sh", "-c", script]);
         self.tids.borrow_mut().insert(tid.clone());
         tid
     }
@@ -91,13 +111,21 @@ impl Bay {
     /// The containers of a task, running or not.
     fn containers(&self, tid: &str) -> Vec<String> {
         let label = format!("label=raddle.task={tid}");
-        said(&["ps", "--all", "--filter", &label, "--format", "{{.Names}}"]).lines().map(str::to_owned).collect()
+        said(&["ps", "--all", "--filter", &label, "--format", "{{.Names}}"])
+            .lines()
+            .map(str::to_owned)
+            .collect()
     }
 
     /// The process with this part in the title of a task.
     fn process(&self, tid: &str, part: &str) -> i32 {
         let title = format!("raddle-{}:sh:{part}", &tid[tid.len() - 10..]);
-        let found = || self.world.processes().into_iter().find(|(_, title_of)| title_of.starts_with(&title));
+        let found = || {
+            self.world
+                .processes()
+                .into_iter()
+                .find(|(_, title_of)| title_of.starts_with(&title))
+        };
         until(&title, || found().is_some());
         found().unwrap().0
     }
@@ -108,8 +136,12 @@ impl Bay {
 
     /// All is over, and nothing is left.
     fn assert_clean(&self) {
-        self.world.raddle(["worker", "stop", "--all", "--quiet"]).ok();
-        until("its processes are gone", || self.world.processes().is_empty());
+        self.world
+            .raddle(["worker", "stop", "--all", "--quiet"])
+            .ok();
+        until("its processes are gone", || {
+            self.world.processes().is_empty()
+        });
         for tid in self.tids.borrow().iter() {
             assert_eq!(self.containers(tid), [""; 0]);
         }
@@ -119,7 +151,12 @@ impl Bay {
 /// Whatever a test left when it failed.
 impl Drop for Bay {
     fn drop(&mut self) {
-        for name in self.tids.borrow().iter().flat_map(|tid| self.containers(tid)) {
+        for name in self
+            .tids
+            .borrow()
+            .iter()
+            .flat_map(|tid| self.containers(tid))
+        {
             docker(&["rm", "--force", &name]);
         }
     }
@@ -132,15 +169,29 @@ fn kill(pid: i32) {
 #[test]
 fn a_command_runs_in_a_container_that_may_do_nothing() {
     let Some(bay) = Bay::new() else { return };
-    let start = format!("SECRET=worker raddle worker start --task-image {}", bay.image);
+    let start = format!(
+        "SECRET=worker raddle worker start --task-image {}",
+        bay.image
+    );
     bay.world.bash(&start).ok();
-    let ran = bay.run(&["--env", "TOLD=task"], "echo out; echo err >&2; pwd; export; exit 3").code(3);
+    let ran = bay
+        .run(
+            &["--env", "TOLD=task"],
+            "echo out; echo err >&2; pwd; export; exit 3",
+        )
+        .code(3);
     assert_eq!(ran.stderr, "err\n");
     let lines = ran.lines();
     assert_eq!(lines[..2], ["out", "/tmp"]);
     let has = |name: &str| lines.iter().any(|line| line.contains(name));
-    assert!(has("TOLD='task'") && has("RADDLE_ATTEMPT='1'") && has("HOME='/tmp'"), "{lines:?}");
-    assert!(!has("SECRET") && !has("WORLD") && !has("QUEUE_URL"), "{lines:?}");
+    assert!(
+        has("TOLD='task'") && has("RADDLE_ATTEMPT='1'") && has("HOME='/tmp'"),
+        "{lines:?}"
+    );
+    assert!(
+        !has("SECRET") && !has("WORLD") && !has("QUEUE_URL"),
+        "{lines:?}"
+    );
 
     let script = "cat /proc/self/status | while read l; do case $l in Uid*|Cap*|NoNew*|Seccomp:*) echo $l;; esac; done; \
                   echo x > /x || echo readonly; ls 2>&- /tmp; echo x > /tmp/x && cat /tmp/x; cat /proc/net/dev | while read n r; do \
@@ -152,26 +203,57 @@ fn a_command_runs_in_a_container_that_may_do_nothing() {
                         readonly\nx\nlo:\nclosed\n";
         assert_eq!(ran.text(), expected, "{}", ran.stderr);
     }
-    assert_eq!(bay.run(&[], "cat /tmp/x").code, 1, "nothing is left of the one before");
+    assert_eq!(
+        bay.run(&[], "cat /tmp/x").code,
+        1,
+        "nothing is left of the one before"
+    );
     assert_eq!(bay.run(&[], "kill -9 $$").code, 137);
-    bay.world.raddle(["run", "--isolation", "docker", "--", "no-such"]).code(127).says("command not found: no-such");
+    bay.world
+        .raddle(["run", "--isolation", "docker", "--", "no-such"])
+        .code(127)
+        .says("command not found: no-such");
     bay.assert_clean();
 }
 
 #[test]
 fn what_it_is_told_is_not_in_the_settings_of_its_container() {
-    let Some(bay) = Bay::with_worker() else { return };
+    let Some(bay) = Bay::with_worker() else {
+        return;
+    };
     let script = "echo on; sleep 600";
-    let flags = ["--isolation", "docker", "--memory", "64", "--max-procs", "20", "--cpu", "50", "--env", "KEY=hidden"];
-    let tid = bay.world.submit(&[&flags[..], &["--", "sh", "-c", script, "hidden"]].concat());
+    let flags = [
+        "--isolation",
+        "docker",
+        "--memory",
+        "64",
+        "--max-procs",
+        "20",
+        "--cpu",
+        "50",
+        "--env",
+        "KEY=hidden",
+    ];
+    let tid = bay
+        .world
+        .submit(&[&flags[..], &["--", "sh", "-c", script, "hidden"]].concat());
     bay.tids.borrow_mut().insert(tid.clone());
     until("it has begun", || !bay.logs(&tid).is_empty());
     let found = inspect(&bay.containers(&tid)[0]);
     let host = &found["HostConfig"];
     assert!(!found.to_string().contains("hidden"), "{found}");
-    assert_eq!((&host["Memory"], &host["PidsLimit"]), (&(64u64 << 20).into(), &21.into()));
-    assert_eq!((&host["NanoCpus"], &host["NetworkMode"]), (&500_000_000.into(), &"none".into()));
-    assert_eq!((&host["ReadonlyRootfs"], &host["AutoRemove"]), (&true.into(), &true.into()));
+    assert_eq!(
+        (&host["Memory"], &host["PidsLimit"]),
+        (&(64u64 << 20).into(), &21.into())
+    );
+    assert_eq!(
+        (&host["NanoCpus"], &host["NetworkMode"]),
+        (&500_000_000.into(), &"none".into())
+    );
+    assert_eq!(
+        (&host["ReadonlyRootfs"], &host["AutoRemove"]),
+        (&true.into(), &true.into())
+    );
     assert_eq!(found["Config"]["Labels"]["raddle.task"], tid.as_str());
     let leash = bay.process(&tid, "contained");
     let seen = std::fs::read(format!("/proc/{leash}/cmdline")).unwrap();
@@ -185,12 +267,35 @@ fn what_it_is_told_is_not_in_the_settings_of_its_container() {
 
 #[test]
 fn input_of_any_length_reaches_a_command_and_one_that_reads_none_is_not_held_up() {
-    let Some(bay) = Bay::with_worker() else { return };
+    let Some(bay) = Bay::with_worker() else {
+        return;
+    };
     let input = "0123456789abcde\n".repeat(200_000);
-    let args = |script| ["run", "--isolation", "docker", "--stdin", "--", "sh", "-c", script];
-    let ran = bay.world.raddle_with_input(&args("cat"), input.as_bytes()).ok();
-    assert!(ran.text() == input, "{} of {}", ran.stdout.len(), input.len());
-    bay.world.raddle_with_input(&args("exec 0<&-; echo done"), input.as_bytes()).ok();
+    let args = |script| {
+        [
+            "run",
+            "--isolation",
+            "docker",
+            "--stdin",
+            "--",
+            "sh",
+            "-c",
+            script,
+        ]
+    };
+    let ran = bay
+        .world
+        .raddle_with_input(&args("cat"), input.as_bytes())
+        .ok();
+    assert!(
+        ran.text() == input,
+        "{} of {}",
+        ran.stdout.len(),
+        input.len()
+    );
+    bay.world
+        .raddle_with_input(&args("exec 0<&-; echo done"), input.as_bytes())
+        .ok();
     // It is heard that the leash is gone, though input that nobody takes is in the way.
     bay.world.file("input", &input);
     let submit = format!("raddle submit --isolation docker --stdin -- sh -c '{STAYS}' < input");
@@ -204,33 +309,60 @@ fn input_of_any_length_reaches_a_command_and_one_that_reads_none_is_not_held_up(
 
 #[test]
 fn bounds_that_it_runs_into_are_named() {
-    let Some(bay) = Bay::with_worker() else { return };
+    let Some(bay) = Bay::with_worker() else {
+        return;
+    };
     let grow = "x=aaaaaaaaaaaaaaaa; while :; do x=$x$x; done";
-    bay.run(&["--memory", "32"], grow).code(137).says("used more memory than allowed");
-    bay.run(&["--memory", "32"], "cat /dev/zero > /tmp/x").code(137).says("used more memory than allowed");
-    bay.run(&[], "cat /dev/zero > /tmp/x").code(1).says("No space left on device");
+    bay.run(&["--memory", "32"], grow)
+        .code(137)
+        .says("used more memory than allowed");
+    bay.run(&["--memory", "32"], "cat /dev/zero > /tmp/x")
+        .code(137)
+        .says("used more memory than allowed");
+    bay.run(&[], "cat /dev/zero > /tmp/x")
+        .code(1)
+        .says("No space left on device");
     let many = "i=0; while [ $i -lt 30 ]; do sleep 600 & i=$((i+1)); done; wait";
-    bay.run(&["--max-procs", "10"], many).code(137).says("ran into max_procs");
+    bay.run(&["--max-procs", "10"], many)
+        .code(137)
+        .says("ran into max_procs");
     assert_eq!(bay.run(&["--max-fds", "9"], "ulimit -n").text(), "9\n");
     bay.assert_clean();
 }
 
 #[test]
 fn it_is_stopped_as_any_command_is_and_its_container_is_gone_with_it() {
-    let Some(bay) = Bay::with_worker() else { return };
+    let Some(bay) = Bay::with_worker() else {
+        return;
+    };
     let end = |script: &str, how: &[&str], state: &str| {
         let tid = bay.begun(script);
-        bay.world.raddle(how.iter().copied().chain([tid.as_str()])).ok();
+        bay.world
+            .raddle(how.iter().copied().chain([tid.as_str()]))
+            .ok();
         let task = bay.wait(&tid);
         assert_eq!(task["state"], state);
         assert_eq!(bay.containers(&tid), [""; 0], "{how:?}");
         tid
     };
-    let polite = end("trap 'echo bye; exit 0' TERM; echo on; sleep 600 & wait", &["task", "stop"], "cancelled");
+    let polite = end(
+        "trap 'echo bye; exit 0' TERM; echo on; sleep 600 & wait",
+        &["task", "stop"],
+        "cancelled",
+    );
     assert_eq!(bay.logs(&polite), "on\nbye\n");
     let deaf = "trap '' TERM; echo on; while :; do sleep 1; done";
     end(deaf, &["task", "kill"], "killed");
-    let tid = bay.world.submit(&["--isolation", "docker", "--timeout", "1", "--", "sh", "-c", deaf]);
+    let tid = bay.world.submit(&[
+        "--isolation",
+        "docker",
+        "--timeout",
+        "1",
+        "--",
+        "sh",
+        "-c",
+        deaf,
+    ]);
     assert_eq!(bay.wait(&tid)["state"], "timeout");
     assert_eq!(bay.containers(&tid), [""; 0]);
     bay.assert_clean();
@@ -238,7 +370,9 @@ fn it_is_stopped_as_any_command_is_and_its_container_is_gone_with_it() {
 
 #[test]
 fn a_pause_holds_what_is_in_the_container() {
-    let Some(bay) = Bay::with_worker() else { return };
+    let Some(bay) = Bay::with_worker() else {
+        return;
+    };
     let tid = bay.begun("i=0; while [ $i -lt 20 ]; do echo $i; sleep 0.1; i=$((i+1)); done");
     bay.world.raddle(["task", "pause", &tid]).ok();
     let mut lines = bay.logs(&tid).lines().count();
@@ -262,16 +396,24 @@ fn a_pause_holds_what_is_in_the_container() {
 
 #[test]
 fn whoever_is_killed_the_container_is_gone_and_the_task_runs_again() {
-    let Some(bay) = Bay::with_worker() else { return };
+    let Some(bay) = Bay::with_worker() else {
+        return;
+    };
     // The leash, and the container itself.
     let tid = bay.begun(STAYS);
     kill(bay.process(&tid, "contained"));
     let task = bay.wait(&tid);
-    assert_eq!((&task["state"], &task["attempt"]), (&"completed".into(), &2.into()));
+    assert_eq!(
+        (&task["state"], &task["attempt"]),
+        (&"completed".into(), &2.into())
+    );
     let tid = bay.begun(STAYS);
     said(&["kill", &bay.containers(&tid)[0]]);
     let task = bay.wait(&tid);
-    assert_eq!((&task["state"], &task["attempt"]), (&"completed".into(), &2.into()));
+    assert_eq!(
+        (&task["state"], &task["attempt"]),
+        (&"completed".into(), &2.into())
+    );
     // The runner: as without a container, that is how a task is killed by hand.
     let tid = bay.begun(STAYS);
     kill(bay.process(&tid, "running"));
@@ -283,10 +425,17 @@ fn whoever_is_killed_the_container_is_gone_and_the_task_runs_again() {
     bay.gone(&tid);
     bay.worker(&[]);
     let task = bay.wait(&tid);
-    assert_eq!((&task["state"], &task["attempt"]), (&"completed".into(), &2.into()));
+    assert_eq!(
+        (&task["state"], &task["attempt"]),
+        (&"completed".into(), &2.into())
+    );
     // All at once.
     let tid = bay.begun(STAYS);
-    let all = [bay.worker_pid(), bay.process(&tid, "running"), bay.process(&tid, "contained")];
+    let all = [
+        bay.worker_pid(),
+        bay.process(&tid, "running"),
+        bay.process(&tid, "contained"),
+    ];
     all.into_iter().for_each(kill);
     bay.gone(&tid);
     bay.worker(&[]);
@@ -300,7 +449,17 @@ fn what_was_made_and_never_started_is_removed_by_the_next_worker() {
     let label = format!("{LEASH}=another-boot/x 1 1");
     let make = |name: &str| {
         let name = format!("{name}-{}", std::process::id());
-        said(&["create", "--label", &label, "--name", &name, "--entrypoint", "sleep", &bay.image, "600"]);
+        said(&[
+            "create",
+            "--label",
+            &label,
+            "--name",
+            &name,
+            "--entrypoint",
+            "sleep",
+            &bay.image,
+            "600",
+        ]);
         name
     };
     let (left, foreign) = (make("raddle-left"), make("foreign-left"));
@@ -321,21 +480,32 @@ fn a_container_that_was_made_and_not_started_is_removed_when_its_leash_is_killed
     let made = |attempt: u32, tid: &str| {
         let name = format!("raddle-{tid}-{attempt}");
         // One that is being made is listed before it can be looked at.
-        until("it is made", || docker(&["inspect", "--format", "{{.State.Status}}", &name]).stdout == b"created\n");
+        until("it is made", || {
+            docker(&["inspect", "--format", "{{.State.Status}}", &name]).stdout == b"created\n"
+        });
     };
     // By the worker, which has seen that.
     let tid = bay.submit("echo here");
     made(1, &tid);
     kill(bay.process(&tid, "contained"));
-    until("it is removed", || !bay.containers(&tid).contains(&format!("raddle-{tid}-1")));
+    until("it is removed", || {
+        !bay.containers(&tid).contains(&format!("raddle-{tid}-1"))
+    });
     // By the next one, when nobody has seen it.
     made(2, &tid);
-    let all = [bay.worker_pid(), bay.process(&tid, "running"), bay.process(&tid, "contained")];
+    let all = [
+        bay.worker_pid(),
+        bay.process(&tid, "running"),
+        bay.process(&tid, "contained"),
+    ];
     all.into_iter().for_each(kill);
     until("they are gone", || bay.world.processes().is_empty());
     bay.worker(&[]);
     let task = bay.wait(&tid);
-    assert_eq!((&task["state"], &task["attempt"]), (&"completed".into(), &3.into()));
+    assert_eq!(
+        (&task["state"], &task["attempt"]),
+        (&"completed".into(), &3.into())
+    );
     bay.gone(&tid);
     bay.assert_clean();
 }
@@ -349,20 +519,45 @@ fn an_engine_that_is_gone_while_a_task_runs_costs_the_task_an_attempt() {
     gate.shut();
     // Nobody holds it any more.
     bay.gone(&tid);
-    assert_eq!(bay.world.task(&tid)["attempt"], 1, "what has become of it is not known yet");
+    assert_eq!(
+        bay.world.task(&tid)["attempt"],
+        1,
+        "what has become of it is not known yet"
+    );
     gate.open();
     let task = bay.wait(&tid);
-    assert_eq!((&task["state"], &task["attempt"]), (&"completed".into(), &2.into()));
+    assert_eq!(
+        (&task["state"], &task["attempt"]),
+        (&"completed".into(), &2.into())
+    );
     bay.assert_clean();
 }
 
 /// Tells process 1 to run `sleep`, in a container with these flags, and returns what it says.
 fn told_to_begin(image: &str, flags: &[&str]) -> String {
-    let request = Request::command(Tid::from_u64(1_700_000_000_000_000_000).unwrap(), "sleep", ["sleep"]);
+    let request = ExecRequest::command(
+        Tid::from_u64(1_700_000_000_000_000_000).unwrap(),
+        "sleep",
+        ["sleep"],
+    );
     let version = frame::encode(&ToRunner::Version(VERSION));
-    let frames = [version, frame::encode(&ToRunner::Start(Cow::Owned(request)))].concat();
+    let frames = [
+        version,
+        frame::encode(&ToRunner::Start(Cow::Owned(request))),
+    ]
+    .concat();
     let program = format!("{}:/.raddle:ro", env!("CARGO_BIN_EXE_raddle"));
-    let usual = ["run", "--interactive", "--rm", "--network", "none", "--volume", &program, "--entrypoint", "/.raddle"];
+    let usual = [
+        "run",
+        "--interactive",
+        "--rm",
+        "--network",
+        "none",
+        "--volume",
+        &program,
+        "--entrypoint",
+        "/.raddle",
+    ];
     let mut docker = Command::new("docker")
         .args(usual)
         .args(flags)
@@ -375,7 +570,12 @@ fn told_to_begin(image: &str, flags: &[&str]) -> String {
     let mut stdin = docker.stdin.take().unwrap();
     stdin.write_all(&frames).unwrap();
     let mut said = Vec::new();
-    docker.stdout.take().unwrap().read_to_end(&mut said).unwrap();
+    docker
+        .stdout
+        .take()
+        .unwrap()
+        .read_to_end(&mut said)
+        .unwrap();
     drop(stdin);
     docker.wait().unwrap();
     String::from_utf8_lossy(&said).into_owned()
@@ -385,7 +585,10 @@ fn told_to_begin(image: &str, flags: &[&str]) -> String {
 fn nothing_is_run_in_a_container_that_lacks_a_layer() {
     let Some(image) = image() else { return };
     let (user, root) = (["--user", "65532:65532"], ["--user", "0:0"]);
-    let (privileges, unfiltered) = (["--security-opt", "no-new-privileges"], ["--security-opt", "seccomp=unconfined"]);
+    let (privileges, unfiltered) = (
+        ["--security-opt", "no-new-privileges"],
+        ["--security-opt", "seccomp=unconfined"],
+    );
     let capabilities = ["--cap-drop", "ALL"];
     // With all layers it gets as far as looking for the program.
     let nowhere = ["--env", "PATH=/nowhere"];
@@ -393,8 +596,14 @@ fn nothing_is_run_in_a_container_that_lacks_a_layer() {
         (&[user, privileges, capabilities][..], "command not found"),
         (&[user, privileges], "with the loss of all capabilities"),
         (&[user, capabilities], "with no-new-privileges"),
-        (&[root, privileges, capabilities], "with a user that is not root"),
-        (&[user, privileges, capabilities, unfiltered], "with a seccomp filter"),
+        (
+            &[root, privileges, capabilities],
+            "with a user that is not root",
+        ),
+        (
+            &[user, privileges, capabilities, unfiltered],
+            "with a seccomp filter",
+        ),
     ] {
         let said = told_to_begin(&image, &[flags.concat(), nowhere.to_vec()].concat());
         assert!(said.contains(reason), "{flags:?}: {said:?}");
@@ -405,27 +614,56 @@ fn nothing_is_run_in_a_container_that_lacks_a_layer() {
 fn an_image_or_an_engine_that_is_missing_is_named() {
     let Some(bay) = Bay::new() else { return };
     let absent = format!("raddle-absent:{}", std::process::id());
-    let explained = |tid: &str| bay.world.raddle(["task", "explain", tid]).ok().text().to_owned();
+    let explained = |tid: &str| {
+        bay.world
+            .raddle(["task", "explain", tid])
+            .ok()
+            .text()
+            .to_owned()
+    };
     let tid = bay.submit("echo here");
-    assert!(explained(&tid).contains("raddle worker start --task-image IMAGE"), "{}", explained(&tid));
+    assert!(
+        explained(&tid).contains("raddle worker start --task-image IMAGE"),
+        "{}",
+        explained(&tid)
+    );
     bay.world.raddle(["task", "kill", &tid]).ok();
     let flags = ["run", "--isolation", "docker", "--retry", "1", "--", "true"];
     let worker = bay.world.worker(&["--task-image", &absent]);
     let reason = format!("there is no image '{absent}' here");
     bay.world.raddle(flags).code(125).says(&reason);
-    let log = bay.world.path().join(format!(".raddle/worker-{worker}.log"));
-    until("the worker has said so before", || std::fs::read_to_string(&log).is_ok_and(|log| log.contains(&reason)));
-    bay.world.raddle(["worker", "stop", "--all", "--quiet"]).ok();
+    let log = bay
+        .world
+        .path()
+        .join(format!(".raddle/worker-{worker}.log"));
+    until("the worker has said so before", || {
+        std::fs::read_to_string(&log).is_ok_and(|log| log.contains(&reason))
+    });
+    bay.world
+        .raddle(["worker", "stop", "--all", "--quiet"])
+        .ok();
 
     let none = bay.world.path().join("none.sock");
-    let start = format!("DOCKER_HOST=unix://{} raddle worker start --task-image {}", none.display(), bay.image);
+    let start = format!(
+        "DOCKER_HOST=unix://{} raddle worker start --task-image {}",
+        none.display(),
+        bay.image
+    );
     bay.world.bash(&start).ok();
     let tid = bay.submit("echo here");
-    until("it was given back", || explained(&tid).contains("there is no Docker engine at"));
+    until("it was given back", || {
+        explained(&tid).contains("there is no Docker engine at")
+    });
     let task = bay.world.task(&tid);
-    assert_eq!((&task["state"], &task["failures"]), (&"created".into(), &0.into()), "it is charged nothing");
+    assert_eq!(
+        (&task["state"], &task["failures"]),
+        (&"created".into(), &0.into()),
+        "it is charged nothing"
+    );
     // Another worker has one.
-    bay.world.raddle(["worker", "stop", "--all", "--quiet"]).ok();
+    bay.world
+        .raddle(["worker", "stop", "--all", "--quiet"])
+        .ok();
     bay.worker(&[]);
     assert_eq!(bay.wait(&tid)["state"], "completed");
     bay.assert_clean();
@@ -434,27 +672,51 @@ fn an_image_or_an_engine_that_is_missing_is_named() {
 #[test]
 fn a_worker_can_have_every_task_in_a_container() {
     let Some(bay) = Bay::new() else { return };
-    bay.world.raddle(["worker", "start", "--min-isolation", "docker"]).code(2).says("--task-image");
+    bay.world
+        .raddle(["worker", "start", "--min-isolation", "docker"])
+        .code(2)
+        .says("--task-image");
     bay.worker(&["--min-isolation", "docker"]);
     let first = "cat /proc/1/cmdline; pwd";
-    let ran = bay.world.raddle(["run", "--no-inline", "--", "sh", "-c", first]).ok();
+    let ran = bay
+        .world
+        .raddle(["run", "--no-inline", "--", "sh", "-c", first])
+        .ok();
     let said = ran.text();
     // After the loader and its option, where the program is linked dynamically.
     assert!(said.ends_with("/.raddle\0__init\0/tmp\n"), "{said:?}");
     for (flags, reason) in [
-        (&["--isolation", "docker", "--network", "host"][..], "lets no task into its host's network"),
-        (&["--isolation", "sandbox", "--network", "example.org:443"], "'sandbox' knows lists of places"),
+        (
+            &["--isolation", "docker", "--network", "host"][..],
+            "lets no task into its host's network",
+        ),
+        (
+            &["--isolation", "sandbox", "--network", "example.org:443"],
+            "'sandbox' knows lists of places",
+        ),
     ] {
-        bay.world.raddle([&["run", "--no-inline"], flags, &["--", "true"]].concat()).code(125).says(reason);
+        bay.world
+            .raddle([&["run", "--no-inline"], flags, &["--", "true"]].concat())
+            .code(125)
+            .says(reason);
     }
     bay.assert_clean();
 }
 
 #[test]
 fn the_network_of_the_host_is_there_for_those_who_ask_for_it() {
-    let Some(bay) = Bay::with_worker() else { return };
-    let here = std::fs::read_to_string("/proc/net/dev").unwrap().lines().count();
-    let there = bay.run(&["--network", "host"], "cat /proc/net/dev").ok().lines().len();
+    let Some(bay) = Bay::with_worker() else {
+        return;
+    };
+    let here = std::fs::read_to_string("/proc/net/dev")
+        .unwrap()
+        .lines()
+        .count();
+    let there = bay
+        .run(&["--network", "host"], "cat /proc/net/dev")
+        .ok()
+        .lines()
+        .len();
     assert_eq!(there, here);
     bay.assert_clean();
 }
@@ -473,14 +735,25 @@ fn what_an_image_wants_on_the_disk_is_in_memory_and_what_it_says_is_heard() {
     let Some(bay) = Bay::new() else { return };
     let wants = Image(format!("raddle-wants:{}", std::process::id()));
     let id = said(&["create", "--entrypoint", "sleep", &bay.image, "1"]);
-    let changes = ["--change", "VOLUME /data", "--change", "ENV OF_IMAGE=yes", "--change", "ENTRYPOINT [\"/wrong\"]"];
+    let changes = [
+        "--change",
+        "VOLUME /data",
+        "--change",
+        "ENV OF_IMAGE=yes",
+        "--change",
+        "ENTRYPOINT [\"/wrong\"]",
+    ];
     docker(&[&["commit"], &changes[..], &[&id, &wants.0]].concat());
     said(&["rm", &id]);
     bay.world.worker(&["--task-image", &wants.0]);
     let tid = bay.begun("echo x > /data/x; echo $OF_IMAGE; sleep 600");
     let found = inspect(&bay.containers(&tid)[0]);
-    let kinds: Vec<&str> =
-        found["Mounts"].as_array().unwrap().iter().map(|mount| mount["Type"].as_str().unwrap()).collect();
+    let kinds: Vec<&str> = found["Mounts"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|mount| mount["Type"].as_str().unwrap())
+        .collect();
     assert!(!kinds.contains(&"volume"), "{kinds:?}");
     assert_eq!(bay.logs(&tid), "yes\n");
     bay.world.raddle(["task", "kill", &tid]).ok();
@@ -491,15 +764,24 @@ fn what_an_image_wants_on_the_disk_is_in_memory_and_what_it_says_is_heard() {
 #[test]
 fn workers_of_a_spawner_have_its_image_and_outlive_it() {
     let Some(bay) = Bay::new() else { return };
-    let text = format!("[spawner]\nwarm_pool = 1\nmax_workers = 2\npoll_ms = 200\ntask_image = '{}'\n", bay.image);
+    let text = format!(
+        "[spawner]\nwarm_pool = 1\nmax_workers = 2\npoll_ms = 200\ntask_image = '{}'\n",
+        bay.image
+    );
     bay.world.file("spawner.toml", text);
-    let spawner: Started = bay.world.start(["spawner", "run", "--config", "spawner.toml"]);
+    let spawner: Started = bay
+        .world
+        .start(["spawner", "run", "--config", "spawner.toml"]);
     bay.run(&[], "exit 4").code(4);
     let tid = bay.begun("echo on; sleep 3; echo off");
     spawner.signal(libc::SIGKILL);
     spawner.finish();
     let task = bay.wait(&tid);
-    assert_eq!((&task["state"], &task["attempt"]), (&"completed".into(), &1.into()), "{task}");
+    assert_eq!(
+        (&task["state"], &task["attempt"]),
+        (&"completed".into(), &1.into()),
+        "{task}"
+    );
     assert_eq!(bay.logs(&tid), "on\noff\n");
     bay.assert_clean();
 }

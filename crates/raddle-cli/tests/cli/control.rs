@@ -17,8 +17,14 @@ fn a_waiting_task_obeys_at_once() {
     assert_eq!(state_after(&world, "ping", &tid), "paused");
     assert_eq!(state_after(&world, "resume", &tid), "created");
     assert_eq!(state_after(&world, "stop", &tid), "cancelled");
-    world.raddle(["task", "stop", &tid]).code(2).says("is cancelled already");
-    world.raddle(["task", "ping", "1000000000000000000"]).code(2).says("no task");
+    world
+        .raddle(["task", "stop", &tid])
+        .code(2)
+        .says("is cancelled already");
+    world
+        .raddle(["task", "ping", "1000000000000000000"])
+        .code(2)
+        .says("no task");
 }
 
 #[test]
@@ -34,9 +40,16 @@ fn a_running_task_answers_through_its_worker() {
 
     let tids = world.submit(&["--array", "1-2", "--", "sleep", "600"]);
     let tids: Vec<&str> = tids.lines().collect();
-    tids.iter().for_each(|tid| world.until_state(tid, "running"));
-    let records = world.raddle(["task", "kill", "--json", tids[0], tids[1]]).ok().json();
-    assert_eq!((&records[0]["state"], &records[1]["state"]), (&"killed".into(), &"killed".into()));
+    tids.iter()
+        .for_each(|tid| world.until_state(tid, "running"));
+    let records = world
+        .raddle(["task", "kill", "--json", tids[0], tids[1]])
+        .ok()
+        .json();
+    assert_eq!(
+        (&records[0]["state"], &records[1]["state"]),
+        (&"killed".into(), &"killed".into())
+    );
 }
 
 /// A worker is a task, and answers the same words.
@@ -46,17 +59,26 @@ fn a_resident_worker_is_asked_paused_and_resumed() {
     let worker = world.worker(&["--concurrency", "1"]);
     let status = || {
         let asked = r#"{"command": "STATUS", "request_id": "mine"}"#;
-        world.raddle(["queue", "write", &format!("T{worker}.ctrl_in"), asked]).ok();
+        world
+            .raddle(["queue", "write", &format!("T{worker}.ctrl_in"), asked])
+            .ok();
         let replies = format!("T{worker}.ctrl_out");
         let mut reply = serde_json::Value::Null;
         until("it answers", || {
             let read = world.raddle(["queue", "read", "--all", &replies]).ok();
-            let mut replies =
-                read.lines().into_iter().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
-            reply = replies.rfind(|reply| reply["request_id"] == "mine").unwrap_or_default();
+            let mut replies = read
+                .lines()
+                .into_iter()
+                .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+            reply = replies
+                .rfind(|reply| reply["request_id"] == "mine")
+                .unwrap_or_default();
             !reply.is_null()
         });
-        (reply["command"].as_str().unwrap().to_owned(), reply["state"].as_str().unwrap().to_owned())
+        (
+            reply["command"].as_str().unwrap().to_owned(),
+            reply["state"].as_str().unwrap().to_owned(),
+        )
     };
     let says = |state: &str| ("STATUS".to_owned(), state.to_owned());
     assert_eq!(state_after(&world, "ping", &worker), "listening");
@@ -66,12 +88,18 @@ fn a_resident_worker_is_asked_paused_and_resumed() {
     let tid = world.submit(&["--", "sh", "-c", "while ! [ -e go ]; do sleep 0.02; done"]);
     let entry = || world.workers()[0].clone();
     until("the registry says so", || entry()["status"] == "paused");
-    assert_eq!((state_after(&world, "ping", &worker), status()), ("paused".into(), says("paused")));
+    assert_eq!(
+        (state_after(&world, "ping", &worker), status()),
+        ("paused".into(), says("paused"))
+    );
     assert_eq!(world.task(&tid)["state"], "created", "it takes nothing");
 
     assert_eq!(state_after(&world, "resume", &worker), "listening");
     world.until_state(&tid, "running");
-    assert_eq!((state_after(&world, "ping", &worker), status()), ("busy".into(), says("busy")));
+    assert_eq!(
+        (state_after(&world, "ping", &worker), status()),
+        ("busy".into(), says("busy"))
+    );
     // What runs goes on when its worker takes nothing new.
     assert_eq!(state_after(&world, "pause", &worker), "paused");
     world.file("go", "");
@@ -83,7 +111,10 @@ fn a_resident_worker_is_asked_paused_and_resumed() {
 fn words_to_several_go_on_after_one_that_fails() {
     let world = World::new();
     let tid = world.submit(&["--", "true"]);
-    let ran = world.raddle(["task", "stop", "1000000000000000000", &tid]).code(2).says("no task");
+    let ran = world
+        .raddle(["task", "stop", "1000000000000000000", &tid])
+        .code(2)
+        .says("no task");
     assert_eq!(ran.text(), format!("{tid} cancelled\n"));
 }
 
@@ -94,37 +125,73 @@ fn finished_tasks_are_submitted_again() {
     world.raddle(["run", "--", "sh", "-c", "exit 2"]).code(2);
     let tasks = world.raddle(["task", "list", "--json"]).ok().json();
     let tid = tasks[0]["tid"].as_str().unwrap();
-    let new = world.raddle(["task", "retry", tid]).ok().text().trim().to_owned();
+    let new = world
+        .raddle(["task", "retry", tid])
+        .ok()
+        .text()
+        .trim()
+        .to_owned();
     let spec = world.task(&new)["spec"].clone();
-    assert_eq!((&spec["target"], &spec["metadata"]["retry_of"]), (&tasks[0]["spec"]["target"], &tid.into()));
+    assert_eq!(
+        (&spec["target"], &spec["metadata"]["retry_of"]),
+        (&tasks[0]["spec"]["target"], &tid.into())
+    );
     assert_eq!(world.task(tid)["dead"], false);
-    world.raddle(["task", "retry", &new]).code(2).says("only a finished task");
-    let records = world.raddle(["task", "retry", "--all-dead", "--json"]).ok().json();
-    assert_eq!((records.as_array().unwrap().len(), &records[0]["retry_of"]), (1, &tasks[1]["tid"]));
-    world.raddle(["task", "retry", "--all-dead"]).ok().says("no task is in the dead-letter queue");
+    world
+        .raddle(["task", "retry", &new])
+        .code(2)
+        .says("only a finished task");
+    let records = world
+        .raddle(["task", "retry", "--all-dead", "--json"])
+        .ok()
+        .json();
+    assert_eq!(
+        (records.as_array().unwrap().len(), &records[0]["retry_of"]),
+        (1, &tasks[1]["tid"])
+    );
+    world
+        .raddle(["task", "retry", "--all-dead"])
+        .ok()
+        .says("no task is in the dead-letter queue");
 }
 
 #[test]
 fn a_stuck_task_is_recovered() {
     let world = World::new();
-    let worker = world.raddle(["worker", "start", "--json", "--concurrency", "1"]).ok().json();
+    let worker = world
+        .raddle(["worker", "start", "--json", "--concurrency", "1"])
+        .ok()
+        .json();
     let action = |tid: &str| world.raddle(["task", "recover", "--json", tid]).ok().json();
 
     let script = "echo x >> begun; test $RADDLE_ATTEMPT = 3 || sleep 600";
     let tid = world.submit(&["--", "sh", "-c", script]);
-    until("the first attempt runs", || world.path().join("begun").exists());
+    until("the first attempt runs", || {
+        world.path().join("begun").exists()
+    });
     assert_eq!(action(&tid)["action"], "requeued");
     let attempts = || world.read("begun").lines().count();
     until("the second attempt runs", || attempts() == 2);
 
     crate::world::kill(worker["pid"].as_i64().unwrap() as i32, libc::SIGKILL);
-    until("the worker counts as gone", || world.raddle(["worker", "list", "--json"]).json() == serde_json::json!([]));
+    until("the worker counts as gone", || {
+        world.raddle(["worker", "list", "--json"]).json() == serde_json::json!([])
+    });
     assert_eq!(action(&tid)["action"], "reclaimed");
     world.until_state(&tid, "created");
     assert_eq!(action(&tid)["action"], "none");
     world.raddle(["task", "pause", &tid]).ok();
     assert_eq!(action(&tid)["action"], "resumed");
-    world.raddle(["worker", "start", "--no-detach", "--idle-exit", "0", "--quiet"]).ok();
+    world
+        .raddle([
+            "worker",
+            "start",
+            "--no-detach",
+            "--idle-exit",
+            "0",
+            "--quiet",
+        ])
+        .ok();
     assert_eq!(world.task(&tid)["state"], "completed");
 }
 
@@ -137,11 +204,33 @@ fn a_completed_task_is_recovered_only_by_force() {
         ran.json()["tid"].as_str().unwrap().to_owned()
     };
     let completed = run("true");
-    world.raddle(["task", "recover", &completed]).code(2).says("is completed").says("--force");
-    assert_eq!(world.raddle(["task", "list", "--json"]).ok().json().as_array().unwrap().len(), 1);
-    for args in [&["--force", completed.as_str()][..], &[run("false").as_str()]] {
-        let again = world.raddle([&["task", "recover", "--json"], args].concat()).ok().json();
-        assert_eq!((&again["action"], again["new_tid"].as_str().unwrap().len()), (&"resubmitted".into(), 19));
+    world
+        .raddle(["task", "recover", &completed])
+        .code(2)
+        .says("is completed")
+        .says("--force");
+    assert_eq!(
+        world
+            .raddle(["task", "list", "--json"])
+            .ok()
+            .json()
+            .as_array()
+            .unwrap()
+            .len(),
+        1
+    );
+    for args in [
+        &["--force", completed.as_str()][..],
+        &[run("false").as_str()],
+    ] {
+        let again = world
+            .raddle([&["task", "recover", "--json"], args].concat())
+            .ok()
+            .json();
+        assert_eq!(
+            (&again["action"], again["new_tid"].as_str().unwrap().len()),
+            (&"resubmitted".into(), 19)
+        );
     }
 }
 
@@ -151,18 +240,58 @@ fn a_worker_is_not_mistaken_for_a_task() {
     let worker = world.worker(&["--concurrency", "2"]);
     let words = |args: &[&str]| world.raddle([&["task"], args, &[worker.as_str()]].concat());
     let explained = words(&["explain"]).ok();
-    assert!(explained.text().contains("is a worker, alive and active, with 0 of 2 slots busy"), "{explained:?}");
-    assert!(explained.text().contains("raddle worker stop"), "{explained:?}");
-    words(&["recover"]).code(2).says("is a worker, alive and active").says("raddle worker stop");
-    words(&["retry"]).code(2).says("is a worker, alive and active");
+    assert!(
+        explained
+            .text()
+            .contains("is a worker, alive and active, with 0 of 2 slots busy"),
+        "{explained:?}"
+    );
+    assert!(
+        explained.text().contains("raddle worker stop"),
+        "{explained:?}"
+    );
+    words(&["recover"])
+        .code(2)
+        .says("is a worker, alive and active")
+        .says("raddle worker stop");
+    words(&["retry"])
+        .code(2)
+        .says("is a worker, alive and active");
     world.raddle(["worker", "stop", &worker]).ok();
     let explained = words(&["explain"]).ok();
-    assert!(explained.text().contains("is a worker that is gone, completed"), "{explained:?}");
-    assert!(explained.text().contains("raddle worker start"), "{explained:?}");
-    words(&["recover"]).code(2).says("is a worker that is gone").says("raddle worker start");
-    let tid = world.raddle(["run", "--json", "--", "true"]).ok().json()["tid"].as_str().unwrap().to_owned();
-    world.raddle(["task", "retry", &tid, &worker]).code(2).says("is a worker that is gone");
-    assert_eq!(world.raddle(["task", "list", "--json"]).ok().json().as_array().unwrap().len(), 1, "none or all");
+    assert!(
+        explained
+            .text()
+            .contains("is a worker that is gone, completed"),
+        "{explained:?}"
+    );
+    assert!(
+        explained.text().contains("raddle worker start"),
+        "{explained:?}"
+    );
+    words(&["recover"])
+        .code(2)
+        .says("is a worker that is gone")
+        .says("raddle worker start");
+    let tid = world.raddle(["run", "--json", "--", "true"]).ok().json()["tid"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    world
+        .raddle(["task", "retry", &tid, &worker])
+        .code(2)
+        .says("is a worker that is gone");
+    assert_eq!(
+        world
+            .raddle(["task", "list", "--json"])
+            .ok()
+            .json()
+            .as_array()
+            .unwrap()
+            .len(),
+        1,
+        "none or all"
+    );
 }
 
 #[test]
@@ -171,7 +300,13 @@ fn what_is_kept_when_stopped_can_be_looked_at() {
     let tid = world.submit(&["--on-stop", "keep", "--", "true"]);
     let reserved = format!("T{tid}.reserved");
     assert_eq!(state_after(&world, "stop", &tid), "cancelled");
-    assert!(world.raddle(["queue", "peek", &reserved]).ok().text().contains(&tid));
+    assert!(
+        world
+            .raddle(["queue", "peek", &reserved])
+            .ok()
+            .text()
+            .contains(&tid)
+    );
 }
 
 /// A pause holds until somebody takes it back, whatever becomes of the worker.
@@ -181,16 +316,27 @@ fn a_pause_outlives_its_worker() {
         let world = World::new();
         let worker = world.raddle(["worker", "start", "--json"]).ok().json();
         world.file("pid", worker["pid"].to_string());
-        let tid = world.submit(&["--", "sh", "-c", "echo begun >> begun; test $RADDLE_ATTEMPT != 1 || sleep 600"]);
+        let tid = world.submit(&[
+            "--",
+            "sh",
+            "-c",
+            "echo begun >> begun; test $RADDLE_ATTEMPT != 1 || sleep 600",
+        ]);
         until("it runs", || world.path().join("begun").exists());
         world.raddle(["task", "pause", &tid]).ok();
         until("it is paused", || world.task(&tid)["paused"] == true);
         world.bash(kill).ok();
         world.worker(&[]);
-        until("it is taken back", || world.task(&tid)["state"] == "created");
+        until("it is taken back", || {
+            world.task(&tid)["state"] == "created"
+        });
         world.raddle(["run", "--", "true"]).ok();
         let task = world.task(&tid);
-        assert_eq!((&task["state"], &task["paused"]), (&"created".into(), &true.into()), "{kill}");
+        assert_eq!(
+            (&task["state"], &task["paused"]),
+            (&"created".into(), &true.into()),
+            "{kill}"
+        );
         world.raddle(["task", "resume", &tid]).ok();
         world.raddle(["wait", &tid]).ok();
         assert_eq!(world.read("begun"), "begun\nbegun\n", "{kill}");
@@ -221,15 +367,43 @@ fn a_stop_outlives_the_worker_that_has_heard_it() {
 fn each_dead_letter_is_submitted_again_once() {
     const DEAD: usize = 200;
     let world = World::new();
-    world.raddle(["submit", "--array", &format!("1-{DEAD}"), "--", "false"]).ok();
-    world.raddle(["worker", "start", "--no-detach", "--idle-exit", "0", "--concurrency", "2"]).ok();
-    let dead =
-        || world.raddle(["task", "list", "--dead", "--limit", "1000", "--json"]).ok().json().as_array().unwrap().len();
+    world
+        .raddle(["submit", "--array", &format!("1-{DEAD}"), "--", "false"])
+        .ok();
+    world
+        .raddle([
+            "worker",
+            "start",
+            "--no-detach",
+            "--idle-exit",
+            "0",
+            "--concurrency",
+            "2",
+        ])
+        .ok();
+    let dead = || {
+        world
+            .raddle(["task", "list", "--dead", "--limit", "1000", "--json"])
+            .ok()
+            .json()
+            .as_array()
+            .unwrap()
+            .len()
+    };
     assert_eq!(dead(), DEAD);
-    let retry = || world.raddle(["task", "retry", "--all-dead"]).ok().lines().len();
+    let retry = || {
+        world
+            .raddle(["task", "retry", "--all-dead"])
+            .ok()
+            .lines()
+            .len()
+    };
     let made: usize = std::thread::scope(|scope| {
         let tries: Vec<_> = (0..3).map(|_| scope.spawn(retry)).collect();
-        tries.into_iter().map(|attempt| attempt.join().unwrap()).sum()
+        tries
+            .into_iter()
+            .map(|attempt| attempt.join().unwrap())
+            .sum()
     });
     assert_eq!((made, dead()), (DEAD, 0));
 }
@@ -239,16 +413,30 @@ fn each_dead_letter_is_submitted_again_once() {
 fn a_dead_letter_whose_key_is_taken_stays_one() {
     let world = World::new();
     for _ in 0..2 {
-        world.raddle(["run", "--unique-key", "k", "--", "false"]).code(1);
+        world
+            .raddle(["run", "--unique-key", "k", "--", "false"])
+            .code(1);
     }
-    let ran = world.raddle(["task", "retry", "--all-dead"]).code(2).says("has its unique key");
+    let ran = world
+        .raddle(["task", "retry", "--all-dead"])
+        .code(2)
+        .says("has its unique key");
     assert_eq!(ran.lines().len(), 1);
     let holder = ran.text().trim();
     assert!(ran.stderr.contains(holder), "{}", ran.stderr);
-    let dead = world.raddle(["task", "list", "--dead", "--json"]).ok().json();
+    let dead = world
+        .raddle(["task", "list", "--dead", "--json"])
+        .ok()
+        .json();
     assert_eq!(dead.as_array().unwrap().len(), 1);
-    let again = world.raddle(["task", "retry", "--all-dead", "--json"]).code(2).json();
-    assert_eq!((&again[0]["retry_of"], &again[0]["held_by"]), (&dead[0]["tid"], &holder.into()));
+    let again = world
+        .raddle(["task", "retry", "--all-dead", "--json"])
+        .code(2)
+        .json();
+    assert_eq!(
+        (&again[0]["retry_of"], &again[0]["held_by"]),
+        (&dead[0]["tid"], &holder.into())
+    );
 }
 
 #[test]
@@ -257,6 +445,14 @@ fn a_function_that_no_live_worker_has_is_named() {
     world.worker(&[]);
     let tid = world.submit(&["--routine", "typo", "--", "1"]);
     let explained = world.raddle(["task", "explain", &tid]).ok();
-    assert!(explained.text().contains("needs @routine:typo, and no live worker has that"), "{explained:?}");
-    assert!(explained.text().contains("'PROGRAM worker start'"), "{explained:?}");
+    assert!(
+        explained
+            .text()
+            .contains("needs @routine:typo, and no live worker has that"),
+        "{explained:?}"
+    );
+    assert!(
+        explained.text().contains("'PROGRAM worker start'"),
+        "{explained:?}"
+    );
 }

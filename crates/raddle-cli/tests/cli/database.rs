@@ -29,7 +29,10 @@ fn refused(world: &World, path: &Path, says: &str) {
 
 /// Nothing was made beside the file.
 fn alone(path: &Path) {
-    let beside: Vec<_> = fs::read_dir(path.parent().unwrap()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    let beside: Vec<_> = fs::read_dir(path.parent().unwrap())
+        .unwrap()
+        .map(|e| e.unwrap().file_name())
+        .collect();
     assert_eq!(beside.len(), 1, "{beside:?}");
 }
 
@@ -50,7 +53,9 @@ fn a_file_of_another_kind_is_left_alone() {
 fn another_programs_database_is_left_alone() {
     let world = World::new();
     let path = database(&world, b"");
-    world.bash("sqlite3 .raddle/raddle.db 'CREATE TABLE theirs (x); INSERT INTO theirs VALUES (1);'").ok();
+    world
+        .bash("sqlite3 .raddle/raddle.db 'CREATE TABLE theirs (x); INSERT INTO theirs VALUES (1);'")
+        .ok();
     refused(&world, &path, "another program's");
     alone(&path);
 }
@@ -62,9 +67,16 @@ fn a_database_that_was_deleted_without_its_log_is_missed() {
     let path = world.path().join(".raddle/raddle.db");
     let away = world.path().join("away.db");
     fs::rename(&path, &away).unwrap();
-    refused(&world, &world.path().join(".raddle/raddle.db-wal"), "is gone, and its log is not");
+    refused(
+        &world,
+        &world.path().join(".raddle/raddle.db-wal"),
+        "is gone, and its log is not",
+    );
     fs::rename(&away, &path).unwrap();
-    assert_eq!(world.raddle(["status", "--json"]).ok().json()["tasks"]["created"], 3);
+    assert_eq!(
+        world.raddle(["status", "--json"]).ok().json()["tasks"]["created"],
+        3
+    );
 }
 
 #[test]
@@ -82,16 +94,25 @@ fn a_database_of_a_newer_version_is_left_alone() {
 fn a_damaged_database_is_left_alone() {
     let world = World::new();
     world.raddle(["run", "--", "true"]).ok();
-    world.bash("sqlite3 .raddle/raddle.db 'PRAGMA wal_checkpoint(TRUNCATE);'").ok();
+    world
+        .bash("sqlite3 .raddle/raddle.db 'PRAGMA wal_checkpoint(TRUNCATE);'")
+        .ok();
     for name in ["raddle.db-wal", "raddle.db-shm", "raddle.db-bell"] {
         let _ = fs::remove_file(world.path().join(".raddle").join(name));
     }
     let path = world.path().join(".raddle/raddle.db");
     let mut bytes = fs::read(&path).unwrap();
     // The header stays, so that it still looks like ours; the pages behind it are noise.
-    bytes[100..].iter_mut().enumerate().for_each(|(i, byte)| *byte = (i * 31 % 251) as u8);
+    bytes[100..]
+        .iter_mut()
+        .enumerate()
+        .for_each(|(i, byte)| *byte = (i * 31 % 251) as u8);
     fs::write(&path, &bytes).unwrap();
-    let ran = world.raddle(["run", "--", "true"]).code(125).says("raddle.db").says("damaged");
+    let ran = world
+        .raddle(["run", "--", "true"])
+        .code(125)
+        .says("raddle.db")
+        .says("damaged");
     assert!(ran.stdout.is_empty());
     assert_eq!(fs::read(&path).unwrap(), bytes, "the file is as it was");
     world.raddle(["doctor"]).code(1);
@@ -101,11 +122,28 @@ fn a_damaged_database_is_left_alone() {
 fn a_folder_that_cannot_be_written_is_named() {
     let world = World::new();
     world.file("file", "");
-    world.raddle(["run", "--queue-url", "sqlite:file/x.db", "--", "true"]).code(125).says("file");
-    world.raddle(["run", "--queue-url", "sqlite:absent/folder/x.db", "--", "true"]).code(125).says("does not exist");
+    world
+        .raddle(["run", "--queue-url", "sqlite:file/x.db", "--", "true"])
+        .code(125)
+        .says("file");
+    world
+        .raddle([
+            "run",
+            "--queue-url",
+            "sqlite:absent/folder/x.db",
+            "--",
+            "true",
+        ])
+        .code(125)
+        .says("does not exist");
     fs::create_dir(world.path().join("ro")).unwrap();
-    let script = "set -e; mount -t tmpfs none ro; mount -o remount,ro ro; cd ro; raddle run -- true";
-    world.bash_apart(script).code(125).says("cannot write").says("ro/.raddle");
+    let script =
+        "set -e; mount -t tmpfs none ro; mount -o remount,ro ro; cd ro; raddle run -- true";
+    world
+        .bash_apart(script)
+        .code(125)
+        .says("cannot write")
+        .says("ro/.raddle");
 }
 
 /// "None" with exit code 0 would look like a broker without work.
@@ -120,14 +158,28 @@ fn a_broker_that_does_not_exist_is_named() {
         &["task", "retry", "--all-dead"],
     ];
     for command in commands {
-        let ran = world.raddle([&["--queue-url", "sqlite:absent/folder/x.db"], command].concat()).code(2);
-        let ran = ran.says("no broker at sqlite:").says("absent/folder/x.db").says("Check --queue-url");
+        let ran = world
+            .raddle([&["--queue-url", "sqlite:absent/folder/x.db"], command].concat())
+            .code(2);
+        let ran = ran
+            .says("no broker at sqlite:")
+            .says("absent/folder/x.db")
+            .says("Check --queue-url");
         assert!(ran.stdout.is_empty(), "{ran:?}");
     }
-    let doctor = world.raddle(["--queue-url", "sqlite:absent/folder/x.db", "doctor"]).code(1);
-    assert!(doctor.text().contains("WRONG broker, database: "), "{}", doctor.text());
+    let doctor = world
+        .raddle(["--queue-url", "sqlite:absent/folder/x.db", "doctor"])
+        .code(1);
+    assert!(
+        doctor.text().contains("WRONG broker, database: "),
+        "{}",
+        doctor.text()
+    );
     world.file("raddle.toml", "queue_url = 'sqlite:x.db'");
-    world.raddle(["status"]).code(2).says("raddle.toml names does not exist");
+    world
+        .raddle(["status"])
+        .code(2)
+        .says("raddle.toml names does not exist");
     assert!(!world.path().join("x.db").exists() && !world.path().join("absent").exists());
 }
 
@@ -135,10 +187,24 @@ fn a_broker_that_does_not_exist_is_named() {
 fn a_command_in_a_directory_below_the_project_names_the_project() {
     let world = World::new();
     world.submit(&["--", "true"]);
-    let ran = world.bash("mkdir -p sub/dir && cd sub/dir && raddle status").code(2);
-    let ran = ran.says("sub/dir/.raddle/raddle.db").says("has a broker. Run 'cd ");
-    let named = ran.stderr.split("'cd ").nth(1).unwrap().split('\'').next().unwrap();
-    assert_eq!(fs::canonicalize(named).unwrap(), fs::canonicalize(world.path()).unwrap());
+    let ran = world
+        .bash("mkdir -p sub/dir && cd sub/dir && raddle status")
+        .code(2);
+    let ran = ran
+        .says("sub/dir/.raddle/raddle.db")
+        .says("has a broker. Run 'cd ");
+    let named = ran
+        .stderr
+        .split("'cd ")
+        .nth(1)
+        .unwrap()
+        .split('\'')
+        .next()
+        .unwrap();
+    assert_eq!(
+        fs::canonicalize(named).unwrap(),
+        fs::canonicalize(world.path()).unwrap()
+    );
 }
 
 #[test]
@@ -166,7 +232,12 @@ fn a_project_on_a_read_only_mount_can_be_read_and_not_written() {
         look"#;
     let ran = world.bash_apart(script).ok();
     let looked = "[1,2,0]\n3\nkept\nkept\n100000\n[]\ndoctor 0\n";
-    assert_eq!(ran.text(), format!("{looked}{}{looked}", "125\n".repeat(4)), "{}", ran.stderr);
+    assert_eq!(
+        ran.text(),
+        format!("{looked}{}{looked}", "125\n".repeat(4)),
+        "{}",
+        ran.stderr
+    );
     let advice = "raddle.db: its file system is read-only: mount that for writing";
     assert_eq!(ran.stderr.matches(advice).count(), 4, "{}", ran.stderr);
 }
@@ -183,8 +254,15 @@ fn a_full_disk_loses_nothing_that_was_accepted() {
     let ran = world.bash_apart(script).ok().says("no space left");
     let lines = ran.lines();
     let accepted = world.read("accepted").lines().count();
-    assert_eq!((lines[0], lines[2]), ("125", "there is room again"), "{ran:?}");
-    assert!(lines[1].parse::<usize>().unwrap() >= accepted && accepted > 0, "{accepted} were accepted: {ran:?}");
+    assert_eq!(
+        (lines[0], lines[2]),
+        ("125", "there is room again"),
+        "{ran:?}"
+    );
+    assert!(
+        lines[1].parse::<usize>().unwrap() >= accepted && accepted > 0,
+        "{accepted} were accepted: {ran:?}"
+    );
 }
 
 #[test]
@@ -200,7 +278,10 @@ fn a_run_says_that_there_is_no_room_for_what_its_task_writes() {
     let ran = world.bash_apart(script).ok();
     assert_eq!(ran.text(), "0\n", "{ran:?}");
     let words = world.read("words");
-    assert!(words.contains("output cannot be kept yet") && words.contains("no space left"), "{words}");
+    assert!(
+        words.contains("output cannot be kept yet") && words.contains("no space left"),
+        "{words}"
+    );
 }
 
 /// In place of ending, to be started again and again by what keeps it.
@@ -208,7 +289,10 @@ fn a_run_says_that_there_is_no_room_for_what_its_task_writes() {
 fn workers_and_managers_that_start_on_a_full_disk_wait_for_space() {
     let world = World::new();
     fs::create_dir(world.path().join("small")).unwrap();
-    world.file("groups.toml", "[process.w]\nreplicas = 2\n[[process.w.worker]]\nslug = 'w'\ncommand = ['true']\n");
+    world.file(
+        "groups.toml",
+        "[process.w]\nreplicas = 2\n[[process.w.worker]]\nslug = 'w'\ncommand = ['true']\n",
+    );
     let script = r#"
         set -eu
         mount -t tmpfs -o size=4m none small; cp groups.toml small/raddle.toml; cd small
@@ -234,8 +318,13 @@ fn workers_and_managers_that_start_on_a_full_disk_wait_for_space() {
             ends $starting
         done"#;
     let one = "ends with 0\ncompleted\n1\nends with 0\n";
-    let expected: String =
-        ["worker start --no-detach", "spawner run --warm-pool 2", "up"].map(|what| format!("{what}\n{one}")).concat();
+    let expected: String = [
+        "worker start --no-detach",
+        "spawner run --warm-pool 2",
+        "up",
+    ]
+    .map(|what| format!("{what}\n{one}"))
+    .concat();
     let ran = world.bash_apart(script).ok();
     assert_eq!(ran.text(), expected, "{}", world.read("words"));
 }
@@ -248,7 +337,11 @@ fn a_background_worker_says_that_there_is_no_space() {
     let script = "mount -t tmpfs -o size=4m none small && cd small || exit 99
         raddle run -- true; dd if=/dev/zero of=filler bs=1k 2>/dev/null
         raddle worker start";
-    world.bash_apart(script).code(125).says("did not start within 10 s").says("no space left");
+    world
+        .bash_apart(script)
+        .code(125)
+        .says("did not start within 10 s")
+        .says("no space left");
 }
 
 /// Those that keep workers start no more of them than the disk has space for, and their workers go on when there is space.
@@ -256,7 +349,10 @@ fn a_background_worker_says_that_there_is_no_space() {
 fn a_disk_that_fills_up_under_live_managers_is_no_storm_of_restarts() {
     let world = World::new();
     fs::create_dir(world.path().join("small")).unwrap();
-    world.file("groups.toml", "[process.w]\nreplicas = 3\n[[process.w.worker]]\nslug = 'w'\ncommand = ['true']\n");
+    world.file(
+        "groups.toml",
+        "[process.w]\nreplicas = 3\n[[process.w.worker]]\nslug = 'w'\ncommand = ['true']\n",
+    );
     let script = r#"
         set -eu
         mount -t tmpfs -o size=8m none small; cp groups.toml small/raddle.toml; cd small
@@ -278,7 +374,11 @@ fn a_disk_that_fills_up_under_live_managers_is_no_storm_of_restarts() {
         kill $up $spawner; wait $up; wait $spawner; echo left"#;
     let ran = world.bash_apart(script);
     let logs = [world.read("up.log"), world.read("spawner.log")].concat();
-    assert_eq!(ran.text(), "exits 0\ncompleted\ncompleted\nleft\n", "{ran:?}\n{logs}");
+    assert_eq!(
+        ran.text(),
+        "exits 0\ncompleted\ncompleted\nleft\n",
+        "{ran:?}\n{logs}"
+    );
 }
 
 #[test]
@@ -302,7 +402,10 @@ fn a_worker_with_a_result_for_which_there_is_no_room_can_be_stopped() {
         raddle worker start >../again
         raddle wait --timeout 30 "$tid" | cut -d' ' -f2
         wc -l <../ran"#;
-    assert_eq!(world.bash_apart(script).ok().text(), "named it\ncompleted\n2\n");
+    assert_eq!(
+        world.bash_apart(script).ok().text(),
+        "named it\ncompleted\n2\n"
+    );
 }
 
 #[test]
@@ -326,7 +429,10 @@ fn a_worker_whose_database_is_locked_for_good_can_be_stopped() {
         raddle worker start >again
         raddle wait --timeout 30 "$tid" | cut -d' ' -f2
         wc -l <ran"#;
-    assert_eq!(world.bash(script).ok().text(), "left\nnamed it\ncompleted\n2\n");
+    assert_eq!(
+        world.bash(script).ok().text(),
+        "left\nnamed it\ncompleted\n2\n"
+    );
 }
 
 /// It would live for ever otherwise, where no command finds it.
@@ -355,7 +461,10 @@ fn workers_end_when_their_database_is_deleted_or_replaced() {
         ls -d deleted/.raddle 2>/dev/null || echo none
         cd replaced; raddle status --json | jq -c '[.tasks.created, (.workers | length)]'"#;
     let ended = "125\n125\nbusy.err\nidle.err\n".repeat(2);
-    assert_eq!(world.bash(script).ok().text(), format!("{ended}none\n[1,0]\n"));
+    assert_eq!(
+        world.bash(script).ok().text(),
+        format!("{ended}none\n[1,0]\n")
+    );
 }
 
 /// What the script needs to be somebody else. Only root can be.
@@ -390,22 +499,34 @@ fn what_a_stranger_has_left_in_a_folder_is_not_acted_on() {
         (cd folder; SUDO_UID=4711 "$program" status --json | jq .tasks.created)
         (cd file/below; echo >raddle.toml; "$program" run -- echo mine)
         ls file/harm folder/harm 2>/dev/null || echo no harm"#;
-    let Some(ran) = as_others(&world, script) else { return };
+    let Some(ran) = as_others(&world, script) else {
+        return;
+    };
     let refused = ["file", "file/below", "folder", "link"].map(|place| {
         ["worker start", "run -- true", "submit -- true", "status"]
             .map(|command| format!("{place} {command}: 2\n"))
             .concat()
     });
-    assert_eq!(ran.ok().text(), format!("{}1\n1\nmine\nno harm\n", refused.concat()));
+    assert_eq!(
+        ran.ok().text(),
+        format!("{}1\n1\nmine\nno harm\n", refused.concat())
+    );
     let words = world.read("words0");
-    assert!(words.contains("belongs to user 4711") && words.contains("--queue-url"), "{words}");
+    assert!(
+        words.contains("belongs to user 4711") && words.contains("--queue-url"),
+        "{words}"
+    );
 }
 
 #[test]
 fn a_project_file_that_is_no_file_holds_nobody_up() {
     let world = World::new();
     world.bash("mkfifo raddle.toml").ok();
-    world.raddle(["status"]).code(2).says("raddle.toml").says("not a file");
+    world
+        .raddle(["status"])
+        .code(2)
+        .says("raddle.toml")
+        .says("not a file");
 }
 
 /// Specs hold what people put into environments.
@@ -431,7 +552,9 @@ fn what_is_written_is_for_its_owner_alone_whatever_the_umask() {
             # A folder and an empty file that were there before.
             (cd b$mask; as 4711 bash -c "touch x.db; echo \"queue_url = 'sqlite:x.db'\" >raddle.toml; try $mask")
         done"#;
-    let Some(ran) = as_others(&world, script) else { return };
+    let Some(ran) = as_others(&world, script) else {
+        return;
+    };
     assert_eq!(ran.ok().text(), "1\n".repeat(6));
 }
 
@@ -451,7 +574,9 @@ fn what_root_leaves_beside_a_database_is_its_owners() {
         # The other way round it is said whose it is.
         mkdir ../mine; cd ../mine; "$program" run -- true; chmod 777 . .raddle
         as 4711 "$program" status 2>&1 | grep -c 'belongs to user 0, and you are user 4711'"#;
-    let Some(ran) = as_others(&world, script) else { return };
+    let Some(ran) = as_others(&world, script) else {
+        return;
+    };
     assert_eq!(ran.ok().text(), "100000\ncompleted\n1\n");
 }
 
@@ -465,9 +590,14 @@ fn a_new_project_directory_is_ignored_by_git() {
     world.submit(&["--", "true"]);
     fs::create_dir(world.path().join("mine")).unwrap();
     for url in ["sqlite:mine/work.db", "sqlite:made/work.db"] {
-        world.raddle(["--queue-url", url, "submit", "--", "true"]).ok();
+        world
+            .raddle(["--queue-url", url, "submit", "--", "true"])
+            .ok();
     }
     for folder in [".raddle", "mine", "made"] {
-        assert!(!world.path().join(folder).join(".gitignore").exists(), "{folder}");
+        assert!(
+            !world.path().join(folder).join(".gitignore").exists(),
+            "{folder}"
+        );
     }
 }

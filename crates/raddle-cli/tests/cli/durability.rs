@@ -5,7 +5,9 @@ use crate::world::World;
 /// How often `raddle` with these arguments syncs the database's log to the disk.
 fn syncs(world: &World, args: &str) -> usize {
     let raddle = env!("CARGO_BIN_EXE_raddle");
-    let ran = world.bash(&format!("strace -f -y -qq -e trace=fsync,fdatasync -e signal=none -o trace {raddle} {args}"));
+    let ran = world.bash(&format!(
+        "strace -f -y -qq -e trace=fsync,fdatasync -e signal=none -o trace {raddle} {args}"
+    ));
     assert_eq!(ran.code, 0, "{ran:?}");
     let trace = world.read("trace");
     trace.lines().filter(|line| line.contains("-wal>")).count()
@@ -30,7 +32,12 @@ fn every_result_is_synced() {
         world.raddle(["submit", "--", "sleep", "0.3"]).ok();
     }
     // One after the other, so that no two results can share a sync.
-    assert!(syncs(&world, "worker start --no-detach --concurrency 1 --idle-exit 0") >= 3);
+    assert!(
+        syncs(
+            &world,
+            "worker start --no-detach --concurrency 1 --idle-exit 0"
+        ) >= 3
+    );
 }
 
 /// A claim costs no sync: a power cut may make a task run again, and that is all.
@@ -40,5 +47,11 @@ fn claims_are_not_synced() {
     world.raddle(["run", "--", "true"]).ok();
     world.raddle(["submit", "--", "true"]).ok();
     // The result, and nothing for the claim, the worker's entry or its end.
-    assert_eq!(syncs(&world, "worker start --no-detach --concurrency 1 --idle-exit 0"), 1);
+    assert_eq!(
+        syncs(
+            &world,
+            "worker start --no-detach --concurrency 1 --idle-exit 0"
+        ),
+        1
+    );
 }

@@ -21,7 +21,10 @@ fn with_a_running_task(one_liners: &str) -> (World, Ran) {
 fn counts(world: &World, name: &str) -> Vec<(usize, String)> {
     let counted = world.trimmed(name);
     let count = |line: &str| {
-        let (count, what) = line.trim_start().split_once(' ').unwrap_or((line.trim_start(), ""));
+        let (count, what) = line
+            .trim_start()
+            .split_once(' ')
+            .unwrap_or((line.trim_start(), ""));
         (count.parse().unwrap(), what.to_owned())
     };
     counted.lines().map(count).collect()
@@ -45,14 +48,21 @@ fn tasks_are_found_with_ps_and_pgrep() {
     let processes: usize = world.trimmed("processes").parse().unwrap();
     // `ps aux` shows the `grep` as well, if that has begun.
     let lines = processes..=processes + 1;
-    assert!(lines.contains(&world.trimmed("lines").parse().unwrap()), "{} of {processes}", world.trimmed("lines"));
+    assert!(
+        lines.contains(&world.trimmed("lines").parse().unwrap()),
+        "{} of {processes}",
+        world.trimmed("lines")
+    );
     // The first fifteen letters of a title, which is all there is room for.
     let shown = world.trimmed("top").matches(" raddle-").count();
     assert_eq!(shown, processes, "{}", world.trimmed("top"));
     // The time of day in a line of `ps aux` shifts the fields: every line is counted, but not by its name.
     for fields in ["fields3", "fields4"] {
         let counted = counts(&world, fields);
-        assert!(lines.contains(&counted.iter().map(|(count, _)| count).sum()), "{processes}: {counted:?}");
+        assert!(
+            lines.contains(&counted.iter().map(|(count, _)| count).sum()),
+            "{processes}: {counted:?}"
+        );
     }
     let (names, statuses) = (counts(&world, "names"), counts(&world, "statuses"));
     for one in ["analyze", "worker"] {
@@ -83,7 +93,11 @@ fn a_stuck_task_is_found_looked_at_and_recovered() {
     assert_eq!(lines[2], format!("{tid} requeued"));
     // `ps aux` counts minutes and seconds of processor time, and never hours.
     assert_eq!(world.trimmed("hours"), "");
-    assert!(world.trimmed("older.0").ends_with(&format!("raddle-{}:analyze:running", &tid[9..])));
+    assert!(
+        world
+            .trimmed("older.0")
+            .ends_with(&format!("raddle-{}:analyze:running", &tid[9..]))
+    );
     assert_eq!(world.trimmed("older.3600"), "");
 }
 
@@ -103,12 +117,18 @@ fn what_ran_past_its_timeout_is_found_while_it_is_being_stopped() {
     );
     let (tid, ran) = (world.trimmed("deaf.tid"), ran.ok());
     assert!(
-        world.trimmed("found").contains(&format!("raddle-{}:deaf:timeout", &tid[9..])),
+        world
+            .trimmed("found")
+            .contains(&format!("raddle-{}:deaf:timeout", &tid[9..])),
         "{}",
         world.trimmed("found")
     );
     assert!(ran.text().contains(&tid), "{}", ran.text());
-    assert!(!world.trimmed("left").contains(":deaf:"), "{}", world.trimmed("left"));
+    assert!(
+        !world.trimmed("left").contains(":deaf:"),
+        "{}",
+        world.trimmed("left")
+    );
 }
 
 /// A task that has failed has no process any more: what would kill one finds nobody, and hits nobody else.
@@ -126,12 +146,19 @@ fn what_has_failed_has_no_process_to_kill() {
         raddle wait $(cat task.tid)
         raddle worker list --json | jq length"#,
     );
-    let (broken, analyze, ran) = (world.trimmed("broken.tid"), world.trimmed("task.tid"), ran.ok());
+    let (broken, analyze, ran) = (
+        world.trimmed("broken.tid"),
+        world.trimmed("task.tid"),
+        ran.ok(),
+    );
     let lines = ran.lines();
     assert_eq!(lines[..3], ["1", &broken, "0"], "{ran:?}");
     assert_eq!(world.trimmed("before"), world.trimmed("after"));
     // While one whose name is called so is gone, and its worker is not.
-    assert!(lines[3].contains(&analyze) && lines[3].contains("killed"), "{ran:?}");
+    assert!(
+        lines[3].contains(&analyze) && lines[3].contains("killed"),
+        "{ran:?}"
+    );
     assert_eq!(lines[4], "1");
 }
 
@@ -147,7 +174,12 @@ fn every_process_leads_to_its_task() {
     );
     let ran = ran.ok();
     for name in ["task.tid", "worker.tid"] {
-        assert!(ran.text().contains(&format!("task       {}", world.trimmed(name))), "{}", ran.text());
+        assert!(
+            ran.text()
+                .contains(&format!("task       {}", world.trimmed(name))),
+            "{}",
+            ran.text()
+        );
     }
 }
 
@@ -174,20 +206,52 @@ fn a_worker_that_is_no_task_is_met_as_one() {
     assert!(!ran.text().contains("leads nowhere"), "{ran:?}");
     let workers: serde_json::Value = serde_json::from_str(&world.trimmed("workers")).unwrap();
     for worker in workers.as_array().unwrap() {
-        assert!(ran.text().contains(&format!("task       {}", worker["tid"].as_str().unwrap())), "{worker} {ran:?}");
+        assert!(
+            ran.text()
+                .contains(&format!("task       {}", worker["tid"].as_str().unwrap())),
+            "{worker} {ran:?}"
+        );
     }
     let json = |name| serde_json::from_str::<serde_json::Value>(&world.trimmed(name)).unwrap();
     let (inline, resident) = (json("inline"), json("resident"));
-    let keys = |record: &serde_json::Value| record.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+    let keys = |record: &serde_json::Value| {
+        record
+            .as_object()
+            .unwrap()
+            .keys()
+            .cloned()
+            .collect::<Vec<_>>()
+    };
     assert_eq!(keys(&inline), keys(&resident));
-    for key in ["state", "attempt", "failures", "losses", "paused", "dead", "worker", "exit_code", "finished_at"] {
+    for key in [
+        "state",
+        "attempt",
+        "failures",
+        "losses",
+        "paused",
+        "dead",
+        "worker",
+        "exit_code",
+        "finished_at",
+    ] {
         assert_eq!(inline[key], resident[key], "{key}");
     }
-    assert_eq!((&inline["name"], &inline["spec"]["target"]["service"]), (&"inline".into(), &"inline".into()));
+    assert_eq!(
+        (&inline["name"], &inline["spec"]["target"]["service"]),
+        (&"inline".into(), &"inline".into())
+    );
     let runs = format!("runs       {}\n", world.trimmed("here.tid"));
-    assert!(world.trimmed("shown").contains(&runs), "{}", world.trimmed("shown"));
+    assert!(
+        world.trimmed("shown").contains(&runs),
+        "{}",
+        world.trimmed("shown")
+    );
     // A short id is as good as a whole one where it can be told what to do instead.
-    assert!(world.trimmed("refused").contains("is there for one task"), "{}", world.trimmed("refused"));
+    assert!(
+        world.trimmed("refused").contains("is there for one task"),
+        "{}",
+        world.trimmed("refused")
+    );
 }
 
 #[test]
@@ -212,8 +276,13 @@ fn killing_everything_leaves_nothing_and_loses_nothing() {
 #[test]
 fn killing_everything_of_a_project_leaves_other_projects_alone() {
     let docs = include_str!("../../../../docs/operations.md");
-    let (_, rest) = docs.split_once("for pid in $(pgrep -f '^raddle-[0-9]'); do").expect("it is shown there");
-    let kill = format!("for pid in $(pgrep -f '^raddle-[0-9]'); do{}done", rest.split_once("done\n").unwrap().0);
+    let (_, rest) = docs
+        .split_once("for pid in $(pgrep -f '^raddle-[0-9]'); do")
+        .expect("it is shown there");
+    let kill = format!(
+        "for pid in $(pgrep -f '^raddle-[0-9]'); do{}done",
+        rest.split_once("done\n").unwrap().0
+    );
     let world = World::new();
     let ran = world.bash_apart(&format!(
         r#"set -e

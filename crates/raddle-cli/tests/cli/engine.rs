@@ -56,7 +56,11 @@ struct Engine {
 
 impl Engine {
     fn start(world: &World, ways: Ways) -> Self {
-        let engine = Self { path: world.path().join("engine.sock"), ways, inner: Arc::default() };
+        let engine = Self {
+            path: world.path().join("engine.sock"),
+            ways,
+            inner: Arc::default(),
+        };
         engine.listen();
         engine
     }
@@ -118,7 +122,11 @@ impl Engine {
         reader.read_exact(&mut body).ok()?;
         let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
         let (path, query) = target.split_once('?').unwrap_or((&target, ""));
-        let asked = Asked { what: format!("{method} {path}"), body, at: Instant::now() };
+        let asked = Asked {
+            what: format!("{method} {path}"),
+            body,
+            at: Instant::now(),
+        };
         self.inner.lock().unwrap().asked.push(asked);
         self.answer(stream, &method, path, query)
     }
@@ -127,19 +135,31 @@ impl Engine {
         let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
         let (status, body) = match (method, &parts[..]) {
             ("GET", ["info"]) => {
-                let options = if self.ways.unfiltered { json!([]) } else { json!(["name=seccomp,profile=default"]) };
-                (200, json!({ "ServerVersion": "0.0-fake", "SecurityOptions": options }))
+                let options = if self.ways.unfiltered {
+                    json!([])
+                } else {
+                    json!(["name=seccomp,profile=default"])
+                };
+                (
+                    200,
+                    json!({ "ServerVersion": "0.0-fake", "SecurityOptions": options }),
+                )
             }
-            ("GET", ["containers", "json"]) => {
-                (200, self.ways.left.map_or(json!([]), |left| serde_json::from_str(left).unwrap()))
-            }
+            ("GET", ["containers", "json"]) => (
+                200,
+                self.ways
+                    .left
+                    .map_or(json!([]), |left| serde_json::from_str(left).unwrap()),
+            ),
             ("POST", ["containers", "create"]) => {
-                let name = query.split('&').find_map(|pair| pair.strip_prefix("name="))?;
-                match self
-                    .ways
-                    .create
-                    .filter(|_| self.ways.create_times.is_none_or(|times| self.count("create") <= times))
-                {
+                let name = query
+                    .split('&')
+                    .find_map(|pair| pair.strip_prefix("name="))?;
+                match self.ways.create.filter(|_| {
+                    self.ways
+                        .create_times
+                        .is_none_or(|times| self.count("create") <= times)
+                }) {
                     Some((status, message)) => (status, json!({ "message": message })),
                     None => (201, json!({ "Id": name, "Warnings": [] })),
                 }
@@ -168,12 +188,21 @@ impl Engine {
             },
             ("GET", ["containers", name, "logs"]) => {
                 let mut inner = self.inner.lock().unwrap();
-                stream.write_all(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n").ok()?;
+                stream
+                    .write_all(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n")
+                    .ok()?;
                 inner.attached.insert((*name).to_owned(), stream);
                 return None;
             }
             ("GET", ["containers", name, "json"]) => {
-                if self.inner.lock().unwrap().running.iter().any(|running| running == name) {
+                if self
+                    .inner
+                    .lock()
+                    .unwrap()
+                    .running
+                    .iter()
+                    .any(|running| running == name)
+                {
                     (200, json!({ "Id": name, "State": { "Running": true } }))
                 } else {
                     (404, json!({ "message": "No such container" }))
@@ -191,7 +220,11 @@ impl Engine {
             }
             _ => (404, json!({ "message": format!("page not found: {path}") })),
         };
-        let body = if body.is_null() { String::new() } else { body.to_string() };
+        let body = if body.is_null() {
+            String::new()
+        } else {
+            body.to_string()
+        };
         let head = format!(
             "HTTP/1.1 {status} .\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: {}\r\n\r\n",
             body.len()
@@ -201,7 +234,12 @@ impl Engine {
 
     fn asked(&self, what: &str) -> Vec<Asked> {
         let inner = self.inner.lock().unwrap();
-        inner.asked.iter().filter(|asked| asked.what.contains(what)).cloned().collect()
+        inner
+            .asked
+            .iter()
+            .filter(|asked| asked.what.contains(what))
+            .cloned()
+            .collect()
     }
 
     fn count(&self, what: &str) -> usize {
@@ -216,8 +254,11 @@ impl Engine {
 
 fn spawner(world: &World, engine: &Engine, more: &str) -> Started {
     let host = engine.path.display();
-    let flags = "--launcher docker --worker-image some/image:1 --warm-pool 1 --max-workers 1 --poll-ms 100";
-    world.start_bash(&format!("DOCKER_HOST=unix://{host} exec raddle spawner run {flags} {more}"))
+    let flags =
+        "--launcher docker --worker-image some/image:1 --warm-pool 1 --max-workers 1 --poll-ms 100";
+    world.start_bash(&format!(
+        "DOCKER_HOST=unix://{host} exec raddle spawner run {flags} {more}"
+    ))
 }
 
 /// The engine refuses like this, and is asked less and less often.
@@ -228,21 +269,41 @@ fn refuses(ways: Ways, what: &str, says: &[&str], metric: &str) {
     until("it was asked three times", || engine.count(what) >= 3);
     let times: Vec<Instant> = engine.asked(what).iter().map(|asked| asked.at).collect();
     let pauses: Vec<Duration> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
-    assert!(pauses[0] >= Duration::from_millis(450) && pauses[1] >= Duration::from_millis(900), "{pauses:?}");
+    assert!(
+        pauses[0] >= Duration::from_millis(450) && pauses[1] >= Duration::from_millis(900),
+        "{pauses:?}"
+    );
     for words in says {
-        assert!(spawner.stderr().contains(words), "'{words}' is not in: {}", spawner.stderr());
+        assert!(
+            spawner.stderr().contains(words),
+            "'{words}' is not in: {}",
+            spawner.stderr()
+        );
     }
     let first: Value = serde_json::from_str(spawner.stdout().lines().next().unwrap()).unwrap();
-    let address =
-        first["metrics"].as_str().unwrap().trim_start_matches("http://").trim_end_matches("/metrics").replace(':', "/");
-    let get = format!("exec 3<>/dev/tcp/{address}; printf 'GET /metrics HTTP/1.0\\r\\n\\r\\n' >&3; cat <&3");
+    let address = first["metrics"]
+        .as_str()
+        .unwrap()
+        .trim_start_matches("http://")
+        .trim_end_matches("/metrics")
+        .replace(':', "/");
+    let get = format!(
+        "exec 3<>/dev/tcp/{address}; printf 'GET /metrics HTTP/1.0\\r\\n\\r\\n' >&3; cat <&3"
+    );
     let tid = world.submit(&["--cwd", "/tmp", "--", "true"]);
     until("that is explained", || {
-        let explained = world.raddle(["task", "explain", &tid]).ok().text().to_owned();
-        explained.contains("cannot, and tries again") && explained.contains(first["tid"].as_str().unwrap())
+        let explained = world
+            .raddle(["task", "explain", &tid])
+            .ok()
+            .text()
+            .to_owned();
+        explained.contains("cannot, and tries again")
+            && explained.contains(first["tid"].as_str().unwrap())
     });
     let page = world.bash(&get).ok().text().to_owned();
-    let line = page.lines().find(|line| line.contains(&format!("launch_failures_total{{reason=\"{metric}\"}}")));
+    let line = page
+        .lines()
+        .find(|line| line.contains(&format!("launch_failures_total{{reason=\"{metric}\"}}")));
     assert!(line.is_some_and(|line| !line.ends_with(" 0")), "{line:?}");
     assert!(page.contains("raddle_spawner_braking 1"));
     assert_eq!(engine.inner.lock().unwrap().running, [""; 0]);
@@ -252,14 +313,25 @@ fn refuses(ways: Ways, what: &str, says: &[&str], metric: &str) {
 #[test]
 fn a_full_disk_is_named_and_waited_for() {
     let full = "failed to create endpoint: write /var/lib/docker/x: no space left on device";
-    let ways = Ways { create: Some((500, full)), ..Ways::default() };
-    refuses(ways, "POST /containers/create", &["has no room on its disk", "docker system df"], "disk_full");
+    let ways = Ways {
+        create: Some((500, full)),
+        ..Ways::default()
+    };
+    refuses(
+        ways,
+        "POST /containers/create",
+        &["has no room on its disk", "docker system df"],
+        "disk_full",
+    );
 }
 
 #[test]
 fn what_cannot_be_started_is_removed() {
     let runc = "OCI runtime create failed: exec: \"/usr/local/bin/raddle\": stat /usr/local/bin/raddle: no such file or directory";
-    let ways = Ways { start: Some((400, runc)), ..Ways::default() };
+    let ways = Ways {
+        start: Some((400, runc)),
+        ..Ways::default()
+    };
     let says = ["the image 'some/image:1' does not hold this program"];
     refuses(ways, "DELETE /containers/", &says, "image");
 }
@@ -277,20 +349,35 @@ fn what_a_killed_spawner_of_another_class_never_started_is_removed() {
          "Labels": {"raddle.class": "00000000000000aa", "raddle.spawner": "1700000000000000000"}}
     ]"#;
     let world = World::new();
-    let engine = Engine::start(&world, Ways { left: Some(left), ..Ways::default() });
+    let engine = Engine::start(
+        &world,
+        Ways {
+            left: Some(left),
+            ..Ways::default()
+        },
+    );
     let spawner = spawner(&world, &engine, "");
     // What is there is looked at before anything is started.
     until("it has started one", || engine.count("/start") >= 1);
-    let removed: Vec<String> =
-        engine.asked("DELETE /containers/raddle-0").into_iter().map(|asked| asked.what).collect();
-    assert_eq!(removed, ["DELETE /containers/raddle-00000000000000aa-00000001"]);
+    let removed: Vec<String> = engine
+        .asked("DELETE /containers/raddle-0")
+        .into_iter()
+        .map(|asked| asked.what)
+        .collect();
+    assert_eq!(
+        removed,
+        ["DELETE /containers/raddle-00000000000000aa-00000001"]
+    );
     assert_eq!(engine.count("DELETE /containers/database"), 0);
     spawner.stop().ok();
 }
 
 #[test]
 fn an_engine_without_a_filter_is_refused() {
-    let ways = Ways { unfiltered: true, ..Ways::default() };
+    let ways = Ways {
+        unfiltered: true,
+        ..Ways::default()
+    };
     refuses(ways, "GET /info", &["without a seccomp filter"], "refused");
 }
 
@@ -298,12 +385,28 @@ fn an_engine_without_a_filter_is_refused() {
 fn a_name_that_is_taken_is_not_insisted_on() {
     let world = World::new();
     let taken = "Conflict. The container name \"/raddle-x\" is already in use by container \"y\".";
-    let engine = Engine::start(&world, Ways { create: Some((409, taken)), create_times: Some(1), ..Ways::default() });
+    let engine = Engine::start(
+        &world,
+        Ways {
+            create: Some((409, taken)),
+            create_times: Some(1),
+            ..Ways::default()
+        },
+    );
     let spawner = spawner(&world, &engine, "");
-    until("another is tried", || engine.count("POST /containers/create") == 2 && engine.count("/start") == 1);
-    assert!(spawner.stderr().contains("already in use"), "{}", spawner.stderr());
-    let hosts: Vec<Value> =
-        engine.asked("POST /containers/create").iter().map(|asked| asked.body["Hostname"].clone()).collect();
+    until("another is tried", || {
+        engine.count("POST /containers/create") == 2 && engine.count("/start") == 1
+    });
+    assert!(
+        spawner.stderr().contains("already in use"),
+        "{}",
+        spawner.stderr()
+    );
+    let hosts: Vec<Value> = engine
+        .asked("POST /containers/create")
+        .iter()
+        .map(|asked| asked.body["Hostname"].clone())
+        .collect();
     assert_ne!(hosts[0], hosts[1]);
     spawner.stop().ok();
     assert_eq!(engine.inner.lock().unwrap().running, [""; 0]);
@@ -313,24 +416,57 @@ fn a_name_that_is_taken_is_not_insisted_on() {
 fn what_is_asked_for_is_a_container_that_may_do_nothing() {
     let world = World::new();
     let engine = Engine::start(&world, Ways::default());
-    world.file("profile.json", r#"{"defaultAction":"SCMP_ACT_ERRNO","syscalls":[]}"#);
+    world.file(
+        "profile.json",
+        r#"{"defaultAction":"SCMP_ACT_ERRNO","syscalls":[]}"#,
+    );
     let table = "[spawner]\n[spawner.container]\nmemory_mb=32\ncpus=0.25\npids=99\ntmp_mb=8\ngpus='all'\nnetworks=['a','b']\n\
                  seccomp='profile.json'\n";
     world.file("spawner.toml", table);
-    let spawner = spawner(&world, &engine, "--config spawner.toml --min-isolation sandbox");
-    until("it was asked", || engine.count("POST /containers/create") == 1);
+    let spawner = spawner(
+        &world,
+        &engine,
+        "--config spawner.toml --min-isolation sandbox",
+    );
+    until("it was asked", || {
+        engine.count("POST /containers/create") == 1
+    });
     let asked = engine.asked("POST /containers/create")[0].body.clone();
     let host = &asked["HostConfig"];
-    assert!(asked["Env"].as_array().unwrap().contains(&json!("WORKER_MIN_ISOLATION=sandbox")), "{}", asked["Env"]);
+    assert!(
+        asked["Env"]
+            .as_array()
+            .unwrap()
+            .contains(&json!("WORKER_MIN_ISOLATION=sandbox")),
+        "{}",
+        asked["Env"]
+    );
     assert_eq!(host["SecurityOpt"][0], "no-new-privileges:true");
-    assert_eq!(host["SecurityOpt"][1], r#"seccomp={"defaultAction":"SCMP_ACT_ERRNO","syscalls":[]}"#);
-    assert_eq!((&host["Memory"], &host["MemorySwap"]), (&json!(32 << 20), &json!(32 << 20)));
-    assert_eq!((&host["NanoCpus"], &host["PidsLimit"]), (&json!(250_000_000), &json!(99)));
+    assert_eq!(
+        host["SecurityOpt"][1],
+        r#"seccomp={"defaultAction":"SCMP_ACT_ERRNO","syscalls":[]}"#
+    );
+    assert_eq!(
+        (&host["Memory"], &host["MemorySwap"]),
+        (&json!(32 << 20), &json!(32 << 20))
+    );
+    assert_eq!(
+        (&host["NanoCpus"], &host["PidsLimit"]),
+        (&json!(250_000_000), &json!(99))
+    );
     assert_eq!(host["DeviceRequests"][0]["Count"], -1);
-    assert_eq!((&host["NetworkMode"], &host["Privileged"]), (&json!("a"), &json!(false)));
-    assert_eq!((&host["CapDrop"], &host["CapAdd"]), (&json!(["ALL"]), &Value::Null));
+    assert_eq!(
+        (&host["NetworkMode"], &host["Privileged"]),
+        (&json!("a"), &json!(false))
+    );
+    assert_eq!(
+        (&host["CapDrop"], &host["CapAdd"]),
+        (&json!(["ALL"]), &Value::Null)
+    );
     assert_eq!(host["Mounts"][0]["ReadOnly"], true);
-    until("the second network is joined", || engine.count("POST /networks/b/connect") == 1);
+    until("the second network is joined", || {
+        engine.count("POST /networks/b/connect") == 1
+    });
     spawner.stop();
 }
 
@@ -341,7 +477,11 @@ fn an_engine_that_is_restarted_is_found_again() {
     let spawner = spawner(&world, &engine, "");
     until("one is started", || engine.has_started());
     engine.stop();
-    until("that is noticed", || spawner.stderr().contains("what has become of a container cannot be told yet"));
+    until("that is noticed", || {
+        spawner
+            .stderr()
+            .contains("what has become of a container cannot be told yet")
+    });
     engine.restart();
     until("it goes on listening to it", || engine.count("/logs") >= 1);
     assert_eq!(engine.count("POST /containers/create"), 1, "it has one");
@@ -352,14 +492,28 @@ fn an_engine_that_is_restarted_is_found_again() {
 #[test]
 fn containers_that_are_gone_after_a_restart_are_replaced() {
     let world = World::new();
-    let engine = Engine::start(&world, Ways { forgets: true, ..Ways::default() });
+    let engine = Engine::start(
+        &world,
+        Ways {
+            forgets: true,
+            ..Ways::default()
+        },
+    );
     let spawner = spawner(&world, &engine, "");
     until("one is started", || engine.has_started());
     engine.stop();
-    until("that is noticed", || spawner.stderr().contains("what has become of a container cannot be told yet"));
+    until("that is noticed", || {
+        spawner
+            .stderr()
+            .contains("what has become of a container cannot be told yet")
+    });
     engine.restart();
     until("another is started", || engine.count("/start") == 2);
-    assert!(spawner.stderr().contains("nobody can say how"), "{}", spawner.stderr());
+    assert!(
+        spawner.stderr().contains("nobody can say how"),
+        "{}",
+        spawner.stderr()
+    );
     spawner.stop().ok();
 }
 
@@ -371,9 +525,18 @@ fn an_engine_that_is_absent_or_denied_is_named() {
     let spawner = world.start_bash(&format!(
         "{host} exec raddle spawner run --launcher docker --worker-image x --warm-pool 1 --poll-ms 100"
     ));
-    until("it is named", || spawner.stderr().contains(&format!("there is no Docker engine at {}", absent.display())));
+    until("it is named", || {
+        spawner.stderr().contains(&format!(
+            "there is no Docker engine at {}",
+            absent.display()
+        ))
+    });
     // It is there from now on.
-    let engine = Engine { path: absent, ways: Ways::default(), inner: Arc::default() };
+    let engine = Engine {
+        path: absent,
+        ways: Ways::default(),
+        inner: Arc::default(),
+    };
     engine.listen();
     until("it is found", || engine.count("/start") == 1);
     spawner.stop().ok();
@@ -393,7 +556,13 @@ fn an_engine_that_is_absent_or_denied_is_named() {
             socket.display(),
             world.path().join("copy").display()
         ));
-        let line = doctor.lines().find(|line| line.contains("docker engine")).unwrap();
-        assert!(line.starts_with("warn") && line.contains("may not use the Docker engine"), "{line}");
+        let line = doctor
+            .lines()
+            .find(|line| line.contains("docker engine"))
+            .unwrap();
+        assert!(
+            line.starts_with("warn") && line.contains("may not use the Docker engine"),
+            "{line}"
+        );
     }
 }

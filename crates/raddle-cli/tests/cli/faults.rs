@@ -10,12 +10,22 @@ fn signal(pid: i32, signal: i32) {
 
 /// A worker, and the pid of the runner that has its task.
 fn busy_worker(world: &World, script: &str) -> (i32, i32, String) {
-    let worker = world.raddle(["worker", "start", "--json", "--concurrency", "1"]).ok().json();
+    let worker = world
+        .raddle(["worker", "start", "--json", "--concurrency", "1"])
+        .ok()
+        .json();
     let tid = world.submit(&["--name", "busy", "--", "sh", "-c", script]);
     world.until_state(&tid, "running");
     let title = format!("raddle-{}:busy:running", &tid[9..]);
-    let runner = world.processes().into_iter().find(|(_, cmdline)| cmdline.starts_with(&title));
-    (worker["pid"].as_i64().unwrap() as i32, runner.expect("its runner wears its title").0, tid)
+    let runner = world
+        .processes()
+        .into_iter()
+        .find(|(_, cmdline)| cmdline.starts_with(&title));
+    (
+        worker["pid"].as_i64().unwrap() as i32,
+        runner.expect("its runner wears its title").0,
+        tid,
+    )
 }
 
 /// It cannot see that its worker is gone; the kernel wakes it.
@@ -29,34 +39,57 @@ fn a_stopped_runner_ends_with_its_worker() {
 }
 
 /// Writes down which processes of earlier attempts are there.
-const LEFT: &str = "for pid in $(cat pids); do ps -o stat=,args= -p $pid | grep -v ^Z; done > left$RADDLE_ATTEMPT";
+const LEFT: &str =
+    "for pid in $(cat pids); do ps -o stat=,args= -p $pid | grep -v ^Z; done > left$RADDLE_ATTEMPT";
 
 fn note_sleepers(world: &World) {
     let processes = world.processes();
-    let sleepers = processes.iter().filter(|(_, line)| line.starts_with("sleep 60"));
-    world.file("pids", sleepers.map(|(pid, _)| format!("{pid}\n")).collect::<String>());
+    let sleepers = processes
+        .iter()
+        .filter(|(_, line)| line.starts_with("sleep 60"));
+    world.file(
+        "pids",
+        sleepers
+            .map(|(pid, _)| format!("{pid}\n"))
+            .collect::<String>(),
+    );
 }
 
 /// Neither has the time to see that the other is gone.
 fn kill_at_once(worker: i32, runner: i32) {
-    for (pid, word) in
-        [(worker, libc::SIGSTOP), (runner, libc::SIGSTOP), (runner, libc::SIGKILL), (worker, libc::SIGKILL)]
-    {
+    for (pid, word) in [
+        (worker, libc::SIGSTOP),
+        (runner, libc::SIGSTOP),
+        (runner, libc::SIGKILL),
+        (worker, libc::SIGKILL),
+    ] {
         signal(pid, word);
     }
 }
 
 /// Nobody is there any more to end what the command had started, until somebody takes the task over.
 #[test]
-fn what_a_worker_and_its_runner_leave_that_are_killed_at_once_is_ended_before_the_task_runs_again() {
+fn what_a_worker_and_its_runner_leave_that_are_killed_at_once_is_ended_before_the_task_runs_again()
+{
     let world = World::new();
-    let script = format!("{LEFT}; test $RADDLE_ATTEMPT != 1 || {{ setsid sleep 601 & sleep 600; }}");
+    let script =
+        format!("{LEFT}; test $RADDLE_ATTEMPT != 1 || {{ setsid sleep 601 & sleep 600; }}");
     let (worker, runner, tid) = busy_worker(&world, &script);
-    let left = || world.processes().iter().any(|(_, line)| line.starts_with("sleep 601"));
+    let left = || {
+        world
+            .processes()
+            .iter()
+            .any(|(_, line)| line.starts_with("sleep 601"))
+    };
     until("it has started something", left);
     note_sleepers(&world);
     kill_at_once(worker, runner);
-    until("they are gone", || world.processes().iter().all(|(_, line)| !line.starts_with("raddle-")));
+    until("they are gone", || {
+        world
+            .processes()
+            .iter()
+            .all(|(_, line)| !line.starts_with("raddle-"))
+    });
     assert!(left(), "nobody has ended it yet");
     world.worker(&[]);
     world.raddle(["wait", "--timeout", "30", &tid]).ok();
@@ -70,10 +103,17 @@ fn what_a_worker_and_its_runner_leave_that_are_killed_at_once_is_ended_before_th
 fn what_is_left_of_a_task_that_is_taken_back_is_ended() {
     let world = World::new();
     let (worker, runner, _) = busy_worker(&world, "setsid sleep 601 & sleep 600");
-    let left = || world.processes().iter().any(|(_, line)| line.starts_with("sleep 601"));
+    let left = || {
+        world
+            .processes()
+            .iter()
+            .any(|(_, line)| line.starts_with("sleep 601"))
+    };
     until("it has started something", left);
     kill_at_once(worker, runner);
-    until("it is taken back", || !world.raddle(["requeue-orphans"]).ok().text().is_empty());
+    until("it is taken back", || {
+        !world.raddle(["requeue-orphans"]).ok().text().is_empty()
+    });
     assert!(!left());
 }
 
@@ -81,8 +121,16 @@ fn what_is_left_of_a_task_that_is_taken_back_is_ended() {
 #[test]
 fn what_is_left_of_a_task_that_somebody_else_took_back_is_ended_too() {
     let world = World::new();
-    let left = || world.processes().iter().any(|(_, line)| line.starts_with("sleep 601"));
-    for ends in [&["requeue-orphans"][..], &["worker", "start", "--queues", "other"]] {
+    let left = || {
+        world
+            .processes()
+            .iter()
+            .any(|(_, line)| line.starts_with("sleep 601"))
+    };
+    for ends in [
+        &["requeue-orphans"][..],
+        &["worker", "start", "--queues", "other"],
+    ] {
         let (worker, runner, tid) = busy_worker(&world, "setsid sleep 601 & sleep 600");
         until("it has started something", left);
         kill_at_once(worker, runner);
@@ -104,11 +152,23 @@ fn who_works_on_a_copy_of_a_project_ends_nothing_of_the_original() {
     let (.., tid) = busy_worker(&world, "sleep 600 & sleep 600");
     let copy = "cp -r .raddle copy && raddle --queue-url sqlite:$PWD/copy/raddle.db";
     let ran = world
-        .bash(&format!("{copy} requeue-orphans && {copy} worker start --no-detach --queues none --idle-exit 0"))
+        .bash(&format!(
+            "{copy} requeue-orphans && {copy} worker start --no-detach --queues none --idle-exit 0"
+        ))
         .ok();
-    assert!(ran.text().contains(&tid), "to the copy its worker is gone: {ran:?}");
-    let sleepers = world.processes().iter().filter(|(_, line)| line.starts_with("sleep 600")).count();
-    assert_eq!((sleepers, &world.task(&tid)["state"]), (2, &"running".into()));
+    assert!(
+        ran.text().contains(&tid),
+        "to the copy its worker is gone: {ran:?}"
+    );
+    let sleepers = world
+        .processes()
+        .iter()
+        .filter(|(_, line)| line.starts_with("sleep 600"))
+        .count();
+    assert_eq!(
+        (sleepers, &world.task(&tid)["state"]),
+        (2, &"running".into())
+    );
 }
 
 /// What an attempt has started may be the first to look for what is left of it.
@@ -116,10 +176,19 @@ fn who_works_on_a_copy_of_a_project_ends_nothing_of_the_original() {
 fn who_is_left_itself_can_look_for_others_that_are() {
     let world = World::new();
     let raddle = env!("CARGO_BIN_EXE_raddle");
-    let look =
-        format!("until grep -qs requeued out; do sleep 0.1; {raddle} requeue-orphans > out; done; echo > looked");
-    let (worker, runner, _) = busy_worker(&world, &format!("setsid sleep 601 & setsid sh -c '{look}' & sleep 600"));
-    let left = || world.processes().iter().any(|(_, line)| line.starts_with("sleep 601"));
+    let look = format!(
+        "until grep -qs requeued out; do sleep 0.1; {raddle} requeue-orphans > out; done; echo > looked"
+    );
+    let (worker, runner, _) = busy_worker(
+        &world,
+        &format!("setsid sleep 601 & setsid sh -c '{look}' & sleep 600"),
+    );
+    let left = || {
+        world
+            .processes()
+            .iter()
+            .any(|(_, line)| line.starts_with("sleep 601"))
+    };
     until("it has started something", left);
     kill_at_once(worker, runner);
     until("it has looked", || world.path().join("looked").exists());
@@ -132,7 +201,12 @@ fn a_worker_and_its_runner_that_are_stopped_at_once_have_their_task_ended_by_who
     let world = World::new();
     let script = format!("{LEFT}; test $RADDLE_ATTEMPT != 1 || sleep 600");
     let (worker, runner, tid) = busy_worker(&world, &script);
-    until("it sleeps", || world.processes().iter().any(|(_, line)| line.starts_with("sleep 600")));
+    until("it sleeps", || {
+        world
+            .processes()
+            .iter()
+            .any(|(_, line)| line.starts_with("sleep 600"))
+    });
     note_sleepers(&world);
     for pid in [worker, runner] {
         signal(pid, libc::SIGSTOP);
@@ -143,21 +217,37 @@ fn a_worker_and_its_runner_that_are_stopped_at_once_have_their_task_ended_by_who
     for pid in [worker, runner] {
         signal(pid, libc::SIGCONT);
     }
-    until("both are there again", || world.workers().as_array().is_some_and(|workers| workers.len() == 2));
+    until("both are there again", || {
+        world
+            .workers()
+            .as_array()
+            .is_some_and(|workers| workers.len() == 2)
+    });
     let task = world.task(&tid);
-    assert_eq!((&task["state"], &task["attempt"], &task["losses"]), (&"completed".into(), &2.into(), &1.into()));
+    assert_eq!(
+        (&task["state"], &task["attempt"], &task["losses"]),
+        (&"completed".into(), &2.into(), &1.into())
+    );
 }
 
 /// What was to end ends, also when its worker is in a hurry.
 #[test]
 fn a_task_that_was_stopped_does_not_go_back_with_its_worker() {
     let world = World::new();
-    let (.., tid) = busy_worker(&world, "trap '' TERM; echo > trapped; while :; do sleep 0.1; done");
-    until("it ignores SIGTERM", || world.path().join("trapped").exists());
+    let (.., tid) = busy_worker(
+        &world,
+        "trap '' TERM; echo > trapped; while :; do sleep 0.1; done",
+    );
+    until("it ignores SIGTERM", || {
+        world.path().join("trapped").exists()
+    });
     world.raddle(["task", "stop", "--timeout", "0.3", &tid]);
     world.raddle(["worker", "stop", "--all", "--kill"]).ok();
     let state = world.task(&tid)["state"].as_str().unwrap().to_owned();
-    assert!(["cancelled", "killed"].contains(&state.as_str()), "it is {state}");
+    assert!(
+        ["cancelled", "killed"].contains(&state.as_str()),
+        "it is {state}"
+    );
 }
 
 /// A runner that somebody has stopped is no refuge.
@@ -177,7 +267,9 @@ fn a_stop_between_two_attempts_is_not_lost() {
     world.worker(&["--concurrency", "1"]);
     for _ in 0..10 {
         let tid = world.submit(&["--retry", "1000", "--retry-base", "0.001", "--", "false"]);
-        until("it has been tried", || world.task(&tid)["attempt"].as_u64() > Some(1));
+        until("it has been tried", || {
+            world.task(&tid)["attempt"].as_u64() > Some(1)
+        });
         world.raddle(["task", "stop", &tid]);
         world.until_state(&tid, "cancelled");
     }
@@ -204,10 +296,18 @@ fn a_killed_runner_takes_its_task_along_and_nobody_else() {
     until("it is there", || world.workers()[0]["tid"].is_string());
     let tid = world.submit(&["--name", "busy", "--", "sh", "-c", "sleep 602 & sleep 602"]);
     world.until_state(&tid, "running");
-    let find = |part: &str| world.processes().into_iter().filter(|(_, line)| line.contains(part)).collect::<Vec<_>>();
+    let find = |part: &str| {
+        world
+            .processes()
+            .into_iter()
+            .filter(|(_, line)| line.contains(part))
+            .collect::<Vec<_>>()
+    };
     signal(find(":busy:running")[0].0, libc::SIGKILL);
     world.until_state(&tid, "killed");
-    until("what it had started is gone", || find("sleep 602").is_empty());
+    until("what it had started is gone", || {
+        find("sleep 602").is_empty()
+    });
     let innocent = find("sleep 601");
     assert_eq!(innocent.len(), 1, "it has nothing to do with tasks");
     signal(innocent[0].0, libc::SIGKILL);
@@ -220,10 +320,22 @@ fn a_gibibyte_of_output_arrives_whole() {
     let world = World::new();
     let script = "ulimit -d 65536; raddle run -- head -c 1073741824 /dev/zero | wc -c";
     assert_eq!(world.bash(script).ok().text(), "1073741824\n");
-    let tid = world.raddle(["task", "list", "--json"]).ok().json()[0]["tid"].as_str().unwrap().to_owned();
-    assert_eq!(world.task(&tid)["report"]["stdout_bytes"], 1_073_741_824_u64);
+    let tid = world.raddle(["task", "list", "--json"]).ok().json()[0]["tid"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    assert_eq!(
+        world.task(&tid)["report"]["stdout_bytes"],
+        1_073_741_824_u64
+    );
     // And it can still be read from what was kept.
-    assert_eq!(world.bash(&format!("raddle logs {tid} | wc -c")).ok().text(), "1073741824\n");
+    assert_eq!(
+        world
+            .bash(&format!("raddle logs {tid} | wc -c"))
+            .ok()
+            .text(),
+        "1073741824\n"
+    );
 }
 
 /// The log of a background worker is on the disk that is full.
@@ -246,7 +358,10 @@ fn a_log_line_that_cannot_be_written_does_not_stop_a_worker() {
         raddle wait --timeout 20 "$tid" | cut -d' ' -f2
         raddle run -- echo and goes on
         raddle worker stop --all | cut -d' ' -f2"#;
-    assert_eq!(world.bash_apart(script).ok().text(), "completed\nand goes on\ncompleted\n");
+    assert_eq!(
+        world.bash_apart(script).ok().text(),
+        "completed\nand goes on\ncompleted\n"
+    );
 }
 
 /// Whoever started it, and read what it said, is gone.
@@ -280,14 +395,29 @@ fn a_low_limit_of_descriptors_is_an_error() {
     let world = World::new();
     // `status` needs a database, and how many descriptors `run` needs to create one depends on what it inherits.
     world.raddle(["run", "--", "true"]).ok();
-    for command in ["run -- true", "status", "worker start --no-detach --idle-exit 0"] {
+    for command in [
+        "run -- true",
+        "status",
+        "worker start --no-detach --idle-exit 0",
+    ] {
         for limit in 4..=11 {
             let ran = world.bash(&format!("ulimit -n {limit}; exec raddle {command}"));
             let (said, is_short) = (&ran.stderr, ran.code == 125);
-            assert!(!said.contains("panicked") && !said.contains("backtrace"), "{command} with {limit}: {said}");
+            assert!(
+                !said.contains("panicked") && !said.contains("backtrace"),
+                "{command} with {limit}: {said}"
+            );
             assert!(ran.code == 0 || is_short, "{command} with {limit}: {ran:?}");
-            assert_eq!(is_short, said.contains("Too many open files"), "{command} with {limit}: {said}");
-            assert_eq!(is_short, said.contains("ulimit -n"), "{command} with {limit}: {said}");
+            assert_eq!(
+                is_short,
+                said.contains("Too many open files"),
+                "{command} with {limit}: {said}"
+            );
+            assert_eq!(
+                is_short,
+                said.contains("ulimit -n"),
+                "{command} with {limit}: {said}"
+            );
         }
     }
 }
@@ -299,19 +429,35 @@ fn a_worker_short_of_descriptors_gives_tasks_back() {
     let mut starved = 0;
     // From too few to open the database to enough to run.
     for limit in 14..=22 {
-        world.bash("raddle submit --array 1-4 -- true >/dev/null").ok();
-        let script = format!("ulimit -n {limit}; exec raddle worker start --no-detach --idle-exit 0 --concurrency 2");
+        world
+            .bash("raddle submit --array 1-4 -- true >/dev/null")
+            .ok();
+        let script = format!(
+            "ulimit -n {limit}; exec raddle worker start --no-detach --idle-exit 0 --concurrency 2"
+        );
         let ran = world.bash(&script);
         let count = counts(&world);
-        assert_eq!(count("failed") + count("killed"), 0, "with {limit}: {ran:?}");
+        assert_eq!(
+            count("failed") + count("killed"),
+            0,
+            "with {limit}: {ran:?}"
+        );
         if ran.code != 0 {
-            assert!(ran.stderr.contains("Too many open files"), "with {limit}: {ran:?}");
+            assert!(
+                ran.stderr.contains("Too many open files"),
+                "with {limit}: {ran:?}"
+            );
             starved += usize::from(ran.code == 125 && ran.stderr.contains("given back"));
         }
     }
-    assert!(starved > 0, "some were claimed by a worker that could not run them");
+    assert!(
+        starved > 0,
+        "some were claimed by a worker that could not run them"
+    );
     world.worker(&[]);
-    until("all of them have run", || counts(&world)("completed") == 9 * 4);
+    until("all of them have run", || {
+        counts(&world)("completed") == 9 * 4
+    });
 }
 
 /// Threads count as processes, and a worker has some.
@@ -336,7 +482,10 @@ fn a_worker_short_of_processes_gives_tasks_back() {
         as ../raddle worker start >/dev/null
         until as ../raddle status --json | jq -e '.tasks.completed == 16' >/dev/null; do sleep 0.1; done
         as ../raddle worker stop --all | cut -d' ' -f2"#;
-    assert_eq!(world.bash(script).ok().text(), format!("{}completed\n", "[125,0,0]\n".repeat(4)));
+    assert_eq!(
+        world.bash(script).ok().text(),
+        format!("{}completed\n", "[125,0,0]\n".repeat(4))
+    );
 }
 
 /// Nothing is begun, so nothing may be begun behind the back of the one who was told so.
@@ -346,7 +495,9 @@ fn a_run_short_of_descriptors_says_so_and_leaves_nothing_behind() {
     world.raddle(["run", "--", "true"]).ok();
     let mut refused = 0;
     for limit in 11..=18 {
-        let ran = world.bash(&format!("ulimit -n {limit}; raddle run -- touch ran-{limit}"));
+        let ran = world.bash(&format!(
+            "ulimit -n {limit}; raddle run -- touch ran-{limit}"
+        ));
         let has_run = world.path().join(format!("ran-{limit}")).exists();
         // What can be started can be too much to be followed.
         assert!(has_run || ran.code != 0, "with {limit}: {ran:?}");
@@ -356,7 +507,11 @@ fn a_run_short_of_descriptors_says_so_and_leaves_nothing_behind() {
             assert!(!ran.stderr.contains("unable to open"), "{ran:?}");
         }
         let count = counts(&world);
-        assert_eq!(count("created") + count("running") + count("spawning"), 0, "with {limit}");
+        assert_eq!(
+            count("created") + count("running") + count("spawning"),
+            0,
+            "with {limit}"
+        );
     }
     assert!(refused > 0, "some of these are too few");
 }
@@ -368,14 +523,37 @@ fn a_task_whose_output_cannot_be_kept_ends_all_the_same() {
     std::fs::create_dir(world.path().join(".raddle")).unwrap();
     world.file(".raddle/raddle.db-out", "");
     let worker = world.worker(&["--concurrency", "1"]);
-    let tid = world.submit(&["--", "sh", "-c", "echo begin; sleep 0.2; head -c 100000 /dev/zero"]);
+    let tid = world.submit(&[
+        "--",
+        "sh",
+        "-c",
+        "echo begin; sleep 0.2; head -c 100000 /dev/zero",
+    ]);
     world.until_state(&tid, "completed");
-    let events = world.raddle(["queue", "peek", "raddle.tasks.log", "--json", "--limit", "100"]).ok();
+    let events = world
+        .raddle([
+            "queue",
+            "peek",
+            "raddle.tasks.log",
+            "--json",
+            "--limit",
+            "100",
+        ])
+        .ok();
     assert!(events.text().contains("output_lost"), "{}", events.text());
-    world.raddle(["logs", &tid]).ok().says("standard output could not be kept");
-    world.raddle(["run", "--", "head", "-c", "100000", "/dev/zero"]).ok().says("could not be kept");
+    world
+        .raddle(["logs", &tid])
+        .ok()
+        .says("standard output could not be kept");
+    world
+        .raddle(["run", "--", "head", "-c", "100000", "/dev/zero"])
+        .ok()
+        .says("could not be kept");
     world.raddle(["worker", "stop", &worker]).ok();
-    world.raddle(["run", "--", "head", "-c", "100000", "/dev/zero"]).ok().says("could not be kept");
+    world
+        .raddle(["run", "--", "head", "-c", "100000", "/dev/zero"])
+        .ok()
+        .says("could not be kept");
 }
 
 /// What the broker does not take goes back, instead of standing still in a worker that has nothing to do.
@@ -407,17 +585,31 @@ fn a_task_whose_end_is_refused_goes_back() {
 #[test]
 fn a_bell_that_is_cut_short_is_mended() {
     let world = World::new();
-    let worker = world.raddle(["worker", "start", "--json", "--concurrency", "2"]).ok().json();
+    let worker = world
+        .raddle(["worker", "start", "--json", "--concurrency", "2"])
+        .ok()
+        .json();
     let tid = world.submit(&["--", "sh", "-c", "while ! [ -e go ]; do sleep 0.01; done"]);
     world.until_state(&tid, "running");
     world.bash("truncate -s 0 .raddle/raddle.db-bell").ok();
-    assert_eq!(world.raddle(["run", "--", "echo", "still here"]).ok().text(), "still here\n");
+    assert_eq!(
+        world
+            .raddle(["run", "--", "echo", "still here"])
+            .ok()
+            .text(),
+        "still here\n"
+    );
     world.file("go", "");
     world.until_state(&tid, "completed");
     assert_eq!(world.task(&tid)["attempt"], 1);
     let listed = world.workers();
-    assert_eq!((&listed[0]["tid"], &listed[0]["pid"]), (&worker["tid"], &worker["pid"]));
-    world.raddle(["worker", "stop", worker["tid"].as_str().unwrap()]).ok();
+    assert_eq!(
+        (&listed[0]["tid"], &listed[0]["pid"]),
+        (&worker["tid"], &worker["pid"])
+    );
+    world
+        .raddle(["worker", "stop", worker["tid"].as_str().unwrap()])
+        .ok();
 }
 
 /// A limit on the size of files is no reason to vanish.
@@ -434,13 +626,17 @@ fn a_file_that_may_not_grow_ends_no_worker() {
         raddle run -- echo next
         kill $worker; wait $worker && echo left
         grep -c 'ulimit -f' words >/dev/null && echo told"#;
-    assert_eq!(world.bash(script).ok().text(), "completed\noutput_lost\nnext\nleft\ntold\n");
+    assert_eq!(
+        world.bash(script).ok().text(),
+        "completed\noutput_lost\nnext\nleft\ntold\n"
+    );
 }
 
 /// Who waits for a lock that the shell holds must not wait for the worker.
 #[test]
 fn a_worker_in_the_background_holds_nothing_that_its_starter_had_open() {
     let world = World::new();
-    let script = "exec 9>lock; flock 9; raddle worker start >/dev/null; exec 9>&-; flock -n lock echo free";
+    let script =
+        "exec 9>lock; flock 9; raddle worker start >/dev/null; exec 9>&-; flock -n lock echo free";
     assert_eq!(world.bash(script).ok().text(), "free\n");
 }

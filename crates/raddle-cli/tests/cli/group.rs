@@ -26,7 +26,12 @@ use crate::{
 fn up(world: &World, file: &str) -> Started {
     let path = world.path().join("raddle.toml");
     let before = fs::read_to_string(&path).unwrap_or_default();
-    let url = before.lines().next().filter(|line| line.starts_with("queue_url")).unwrap_or_default().to_owned();
+    let url = before
+        .lines()
+        .next()
+        .filter(|line| line.starts_with("queue_url"))
+        .unwrap_or_default()
+        .to_owned();
     fs::write(&path, format!("{url}\n{file}")).unwrap();
     let manager = world.start(["up"]);
     until("they are up", || manager.stderr().contains(" up\n"));
@@ -36,8 +41,19 @@ fn up(world: &World, file: &str) -> Started {
 /// The processes that serve a worker.
 fn pids(world: &World, slug: &str) -> BTreeSet<i64> {
     let list = world.list(&["group", "list"]);
-    let of_slug = list.as_array().unwrap().iter().find(|view| view["slug"] == slug).cloned().unwrap_or_default();
-    of_slug["pids"].as_array().into_iter().flatten().filter_map(Value::as_i64).collect()
+    let of_slug = list
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|view| view["slug"] == slug)
+        .cloned()
+        .unwrap_or_default();
+    of_slug["pids"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_i64)
+        .collect()
 }
 
 fn signal(pid: i64, signal: i32) {
@@ -70,7 +86,12 @@ execution_timeout = "20s"
 fn all_workers_are_stopped_with_those_who_keep_them() {
     let world = World::new();
     let (manager, scheduler) = (up(&world, TWO_OF_ONE), world.start(["schedule", "run"]));
-    until("all are there", || world.workers().as_array().is_some_and(|workers| workers.len() == 4));
+    until("all are there", || {
+        world
+            .workers()
+            .as_array()
+            .is_some_and(|workers| workers.len() == 4)
+    });
     world.raddle(["worker", "stop", "--all"]).ok();
     for started in [manager, scheduler] {
         started.finish().ok();
@@ -90,13 +111,24 @@ fn who_is_killed_is_replaced_at_once_and_the_others_stay() {
         let now = pids(&world, "mail");
         now.len() == 2 && !now.contains(&killed)
     });
-    assert!(pids(&world, "mail").contains(&other), "its sibling was left alone");
+    assert!(
+        pids(&world, "mail").contains(&other),
+        "its sibling was left alone"
+    );
     let tid = world.submit(&["--queue", "mail", "--", "true"]);
     world.raddle(["wait", &tid]).ok();
     let title = manager.stdout().trim()[9..].to_owned();
-    assert!(world.processes().iter().any(|(_, line)| line.contains(&format!("raddle-{title}:group:listening"))));
+    assert!(
+        world
+            .processes()
+            .iter()
+            .any(|(_, line)| line.contains(&format!("raddle-{title}:group:listening")))
+    );
     let said = down(&world, manager);
-    assert!(said.contains("ended by itself: another takes its place") && said.contains("signal 9"), "{said}");
+    assert!(
+        said.contains("ended by itself: another takes its place") && said.contains("signal 9"),
+        "{said}"
+    );
     assert!(said.contains("started 3 processes and left"), "{said}");
 }
 
@@ -104,7 +136,10 @@ fn who_is_killed_is_replaced_at_once_and_the_others_stay() {
 fn processes_are_below_their_manager() {
     let world = World::new();
     let (one, other) = (up(&world, TWO_OF_ONE), {
-        world.file("other.toml", "[process.b]\n[[process.b.worker]]\nslug = 'b'\n");
+        world.file(
+            "other.toml",
+            "[process.b]\n[[process.b.worker]]\nslug = 'b'\n",
+        );
         let other = world.start(["up", "-f", "other.toml", "--name", "second"]);
         until("the second is up", || other.stderr().contains(" up\n"));
         other
@@ -113,19 +148,41 @@ fn processes_are_below_their_manager() {
     let list = world.workers();
     let of_slug = |slug: &str| {
         let serves = |entry: &&Value| entry["queues"] == serde_json::json!([slug]);
-        list.as_array().unwrap().iter().filter(serves).cloned().collect::<Vec<_>>()
+        list.as_array()
+            .unwrap()
+            .iter()
+            .filter(serves)
+            .cloned()
+            .collect::<Vec<_>>()
     };
-    assert_eq!(of_slug("mail").iter().map(|entry| &entry["parent"]).collect::<Vec<_>>(), [&first[..]; 2]);
+    assert_eq!(
+        of_slug("mail")
+            .iter()
+            .map(|entry| &entry["parent"])
+            .collect::<Vec<_>>(),
+        [&first[..]; 2]
+    );
     assert_eq!(of_slug("b")[0]["parent"], second.as_str());
     let groups = world.raddle(["group", "list", "--json"]).ok().json();
-    assert_eq!(groups[0]["managers"], serde_json::json!([{ "tid": second, "name": "second", "status": "active" }]));
+    assert_eq!(
+        groups[0]["managers"],
+        serde_json::json!([{ "tid": second, "name": "second", "status": "active" }])
+    );
     assert_eq!(groups[1]["managers"][0]["tid"], first.as_str());
     let tree = world.raddle(["task", "tree", "--json"]).ok().json();
     let below = |tid: &str| {
-        let top = tree.as_array().unwrap().iter().find(|top| top["tid"] == tid);
+        let top = tree
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|top| top["tid"] == tid);
         top.and_then(|top| top["children"].as_array()).map(Vec::len)
     };
-    assert_eq!((below(&first), below(&second)), (Some(2), Some(1)), "{tree}");
+    assert_eq!(
+        (below(&first), below(&second)),
+        (Some(2), Some(1)),
+        "{tree}"
+    );
     one.stop().ok();
     down(&world, other);
 }
@@ -151,17 +208,38 @@ fn slugs_of_two_files(world: &World) {
     };
     let first = up(world, &file("post", "true", "1h"));
     let tid = first.stdout().trim().to_owned();
-    let url = world.read("raddle.toml").lines().next().unwrap_or_default().to_owned();
-    world.file("other.toml", format!("{url}\n{}", file("other", "false", "2h")));
+    let url = world
+        .read("raddle.toml")
+        .lines()
+        .next()
+        .unwrap_or_default()
+        .to_owned();
+    world.file(
+        "other.toml",
+        format!("{url}\n{}", file("other", "false", "2h")),
+    );
     let other = ["up", "-f", "other.toml", "--name", "second"];
     let refused = world.raddle(other).code(2);
     let path = world.path().join("raddle.toml");
-    let refused = refused.says(&format!("the slug 'mail' is that of process.post in {}", path.display()));
+    let refused = refused.says(&format!(
+        "the slug 'mail' is that of process.post in {}",
+        path.display()
+    ));
     refused.says(&format!("'raddle task stop {tid}'"));
     let groups = world.raddle(["group", "list", "--json"]).ok().json();
-    assert_eq!((&groups[0]["process"], groups[0]["managers"].as_array().unwrap().len()), (&"post".into(), 1));
+    assert_eq!(
+        (
+            &groups[0]["process"],
+            groups[0]["managers"].as_array().unwrap().len()
+        ),
+        (&"post".into(), 1)
+    );
     let trigger = world.raddle(["schedule", "list", "--json"]).ok().json()[0].clone();
-    assert_eq!(trigger["schedule"]["task"]["target"]["command"], serde_json::json!(["true"]), "{trigger}");
+    assert_eq!(
+        trigger["schedule"]["task"]["target"]["command"],
+        serde_json::json!(["true"]),
+        "{trigger}"
+    );
     // The same file may have more managers than one.
     let second = world.start(["up", "--name", "second"]);
     until("the second is up", || second.stderr().contains(" up\n"));
@@ -216,10 +294,16 @@ fn events(world: &World) {
     world.raddle(["queue", "write", "orders", "4"]).ok();
     let (one, other) = (up(world, EVENTS), world.start(["up", "--name", "second"]));
     until("the second is up", || other.stderr().contains(" up\n"));
-    world.bash("for i in $(seq 5 24); do raddle queue write orders $i & done; wait").ok();
+    world
+        .bash("for i in $(seq 5 24); do raddle queue write orders $i & done; wait")
+        .ok();
     until("all are done", || lines(world, "done").len() >= 5 + 2 * 21);
     let done = lines(world, "done");
-    assert_eq!((done.len(), done.iter().collect::<BTreeSet<_>>().len()), (47, 47), "{done:?}");
+    assert_eq!(
+        (done.len(), done.iter().collect::<BTreeSet<_>>().len()),
+        (47, 47),
+        "{done:?}"
+    );
     assert_eq!(world.raddle(["queue", "peek", "orders"]).ok().text(), "");
     for manager in [one, other] {
         manager.stop().ok();
@@ -230,10 +314,15 @@ fn events(world: &World) {
 fn workers_are_turned_off_and_on_and_scaled() {
     let world = World::new();
     let manager = up(&world, EVENTS);
-    world.raddle(["group", "off", "mail"]).ok().says("'mail' is off");
+    world
+        .raddle(["group", "off", "mail"])
+        .ok()
+        .says("'mail' is off");
     until("nobody serves it", || pids(&world, "mail").is_empty());
     world.raddle(["queue", "write", "orders", "1"]).ok();
-    until("the others do what is theirs", || lines(&world, "done") == ["stock 1"]);
+    until("the others do what is theirs", || {
+        lines(&world, "done") == ["stock 1"]
+    });
     let list = world.raddle(["group", "list"]).ok().text().to_owned();
     let of = |slug: &str| {
         list.lines()
@@ -244,30 +333,54 @@ fn workers_are_turned_off_and_on_and_scaled() {
             .collect::<Vec<_>>()
     };
     let tid = manager.stdout().trim().to_owned();
-    assert_eq!(of("mail"), ["mail", "mail", "off", "2", "0", "0", "1", "orders", &tid, "(active)"]);
+    assert_eq!(
+        of("mail"),
+        [
+            "mail", "mail", "off", "2", "0", "0", "1", "orders", &tid, "(active)"
+        ]
+    );
     assert_eq!(of("stock")[..5], ["stock", "rest", "on", "1", "1"]);
 
     // One of two in a process: that is replaced by one without it.
     let before = pids(&world, "audit");
     world.raddle(["group", "off", "audit"]).ok();
-    until("its process is another", || pids(&world, "stock").len() == 1 && pids(&world, "stock") != before);
+    until("its process is another", || {
+        pids(&world, "stock").len() == 1 && pids(&world, "stock") != before
+    });
     assert!(pids(&world, "audit").is_empty());
 
     world.raddle(["group", "on", "mail"]).ok();
-    until("what has waited is done", || lines(&world, "done") == ["mail 1", "stock 1"]);
-    let scaled = world.raddle(["group", "scale", "mail", "4", "--json"]).ok().json();
-    assert_eq!(scaled, serde_json::json!({ "slug": "mail", "process": "mail", "on": true, "replicas": 4 }));
+    until("what has waited is done", || {
+        lines(&world, "done") == ["mail 1", "stock 1"]
+    });
+    let scaled = world
+        .raddle(["group", "scale", "mail", "4", "--json"])
+        .ok()
+        .json();
+    assert_eq!(
+        scaled,
+        serde_json::json!({ "slug": "mail", "process": "mail", "on": true, "replicas": 4 })
+    );
     until("there are four", || pids(&world, "mail").len() == 4);
     world.raddle(["group", "scale", "mail", "1"]).ok();
     until("there is one", || pids(&world, "mail").len() == 1);
     for replicas in ["0", "2"] {
-        world.raddle(["group", "scale", "stock", replicas]).code(2).says("there can be one of it");
+        world
+            .raddle(["group", "scale", "stock", replicas])
+            .code(2)
+            .says("there can be one of it");
     }
-    world.raddle(["group", "off", "male"]).code(2).says("there is no worker 'male'");
+    world
+        .raddle(["group", "off", "male"])
+        .code(2)
+        .says("there is no worker 'male'");
     down(&world, manager);
     // It is kept, and a restart does not undo it.
     let manager = up(&world, EVENTS);
-    assert_eq!((pids(&world, "mail").len(), pids(&world, "audit").len()), (1, 0));
+    assert_eq!(
+        (pids(&world, "mail").len(), pids(&world, "audit").len()),
+        (1, 0)
+    );
     down(&world, manager);
 }
 
@@ -276,20 +389,40 @@ fn a_worker_that_is_in_no_file_any_more_is_found_and_forgotten() {
     let world = World::new();
     let manager = up(&world, EVENTS);
     let tid = manager.stdout().trim().to_owned();
-    world.raddle(["group", "forget", "mail"]).code(2).says(&format!("'mail' is kept by the manager {tid}"));
+    world
+        .raddle(["group", "forget", "mail"])
+        .code(2)
+        .says(&format!("'mail' is kept by the manager {tid}"));
     let found = || {
-        let checks = world.raddle(["doctor", "--json"]).json()["checks"].as_array().unwrap().clone();
-        checks.into_iter().filter(|check| check["name"].as_str().unwrap().starts_with("worker ")).collect::<Vec<_>>()
+        let checks = world.raddle(["doctor", "--json"]).json()["checks"]
+            .as_array()
+            .unwrap()
+            .clone();
+        checks
+            .into_iter()
+            .filter(|check| check["name"].as_str().unwrap().starts_with("worker "))
+            .collect::<Vec<_>>()
     };
     assert_eq!(found(), Vec::<Value>::new());
     down(&world, manager);
     let (_, rest) = EVENTS.split_once("[process.rest]").unwrap();
     let manager = up(&world, &format!("[process.rest]{rest}"));
     world.raddle(["queue", "write", "orders", "1"]).ok();
-    until("the other has had it", || lines(&world, "done") == ["stock 1"]);
+    until("the other has had it", || {
+        lines(&world, "done") == ["stock 1"]
+    });
     let fix = "start its manager with 'raddle up', or, if there is to be none, 'raddle group forget mail'";
-    assert_eq!(found().iter().map(|check| &check["fix"]).collect::<Vec<_>>(), [fix]);
-    let forgotten = world.raddle(["group", "forget", "mail", "--json"]).ok().json();
+    assert_eq!(
+        found()
+            .iter()
+            .map(|check| &check["fix"])
+            .collect::<Vec<_>>(),
+        [fix]
+    );
+    let forgotten = world
+        .raddle(["group", "forget", "mail", "--json"])
+        .ok()
+        .json();
     assert_eq!(
         forgotten,
         serde_json::json!({ "slug": "mail", "waiting": 1, "sources": ["orders"], "unread": [] }),
@@ -297,9 +430,23 @@ fn a_worker_that_is_in_no_file_any_more_is_found_and_forgotten() {
     );
     assert_eq!(found(), Vec::<Value>::new());
     world.raddle(["queue", "write", "orders", "2"]).ok();
-    until("the other has had it", || lines(&world, "done") == ["stock 1", "stock 2"]);
-    assert_eq!(world.raddle(["task", "list", "--queue", "mail", "--json"]).ok().json().as_array().unwrap().len(), 1);
-    world.raddle(["group", "forget", "mail"]).code(2).says("there is no worker 'mail'");
+    until("the other has had it", || {
+        lines(&world, "done") == ["stock 1", "stock 2"]
+    });
+    assert_eq!(
+        world
+            .raddle(["task", "list", "--queue", "mail", "--json"])
+            .ok()
+            .json()
+            .as_array()
+            .unwrap()
+            .len(),
+        1
+    );
+    world
+        .raddle(["group", "forget", "mail"])
+        .code(2)
+        .says("there is no worker 'mail'");
     down(&world, manager);
     world
         .raddle(["group", "forget", "stock"])
@@ -318,13 +465,34 @@ fn what_fails_is_handled_as_its_worker_says() {
         )
     };
     let retry = "on_error = 'retry'\nretry = { attempts = 2, base = '10ms' }";
-    let file = [worker("ack", ""), worker("dead", "on_error = 'dead'"), worker("retry", retry)].concat();
+    let file = [
+        worker("ack", ""),
+        worker("dead", "on_error = 'dead'"),
+        worker("retry", retry),
+    ]
+    .concat();
     let manager = up(&world, &file);
     world.raddle(["queue", "write", "in", "x"]).ok();
-    until("all have been tried", || lines(&world, "tried") == ["ack", "dead", "retry", "retry"]);
-    until("two are dead", || world.raddle(["queue", "peek", "raddle.dead", "--all"]).ok().lines().len() == 2);
-    let dead = world.raddle(["queue", "peek", "raddle.dead", "--all"]).ok().text().to_owned();
-    assert!(!dead.contains("\"ack\"") && dead.contains("\"dead\"") && dead.contains("\"retry\""), "{dead}");
+    until("all have been tried", || {
+        lines(&world, "tried") == ["ack", "dead", "retry", "retry"]
+    });
+    until("two are dead", || {
+        world
+            .raddle(["queue", "peek", "raddle.dead", "--all"])
+            .ok()
+            .lines()
+            .len()
+            == 2
+    });
+    let dead = world
+        .raddle(["queue", "peek", "raddle.dead", "--all"])
+        .ok()
+        .text()
+        .to_owned();
+    assert!(
+        !dead.contains("\"ack\"") && dead.contains("\"dead\"") && dead.contains("\"retry\""),
+        "{dead}"
+    );
     down(&world, manager);
 }
 
@@ -338,7 +506,10 @@ fn a_trigger_makes_events_and_stands_still_while_its_worker_is_off() {
     until("it has ticked", || lines(&world, "ticks").len() >= 3);
     world.raddle(["group", "off", "tick"]).ok();
     until("nobody serves it", || pids(&world, "tick").is_empty());
-    assert_eq!(world.raddle(["schedule", "list", "--json"]).ok().json()[0]["paused"], true);
+    assert_eq!(
+        world.raddle(["schedule", "list", "--json"]).ok().json()[0]["paused"],
+        true
+    );
     let before = lines(&world, "ticks").len();
     world.raddle(["group", "on", "tick"]).ok();
     until("it ticks again", || lines(&world, "ticks").len() > before);
@@ -354,7 +525,10 @@ fn a_trigger_that_is_added_while_its_worker_is_off_waits_for_it() {
     down(&world, manager);
     let manager = up(&world, &format!("{file}trigger = {{ every = '200ms' }}\n"));
     let trigger = || world.raddle(["schedule", "list", "--json"]).ok().json()[0].clone();
-    assert_eq!((&trigger()["paused"], &trigger()["fired"]), (&true.into(), &0.into()));
+    assert_eq!(
+        (&trigger()["paused"], &trigger()["fired"]),
+        (&true.into(), &0.into())
+    );
     world.raddle(["group", "on", "tick"]).ok();
     until("it ticks", || lines(&world, "ticks").len() >= 2);
     assert_eq!(trigger()["paused"], false);
@@ -364,7 +538,9 @@ fn a_trigger_that_is_added_while_its_worker_is_off_waits_for_it() {
 #[test]
 fn a_trigger_goes_with_the_file_that_had_it_and_what_was_written_by_hand_stays() {
     let world = World::new();
-    world.raddle(["schedule", "add", "mine", "--every", "1h", "--", "true"]).ok();
+    world
+        .raddle(["schedule", "add", "mine", "--every", "1h", "--", "true"])
+        .ok();
     let clock = |slug: &str| {
         format!(
             "[process.{slug}]\n[[process.{slug}.worker]]\nslug = '{slug}'\ncommand = ['true']\ntrigger = {{ every = '1h' }}\n"
@@ -380,14 +556,26 @@ fn a_trigger_goes_with_the_file_that_had_it_and_what_was_written_by_hand_stays()
     };
     let manager = up(&world, &[clock("tick"), clock("tock")].concat());
     assert_eq!(names(), ["mine", "tick", "tock"]);
-    assert!(world.raddle(["schedule", "list"]).ok().text().contains("of the file of 'group'"));
+    assert!(
+        world
+            .raddle(["schedule", "list"])
+            .ok()
+            .text()
+            .contains("of the file of 'group'")
+    );
     down(&world, manager);
     let manager = up(&world, &clock("tock"));
     assert_eq!(names(), ["mine", "tock"]);
     down(&world, manager);
     world.file("raddle.toml", clock("mine"));
-    world.raddle(["up"]).code(2).says("there is a schedule 'mine' that was written by hand");
-    assert_eq!(world.raddle(["schedule", "list", "--json"]).ok().json()[0]["owner"], Value::Null);
+    world
+        .raddle(["up"])
+        .code(2)
+        .says("there is a schedule 'mine' that was written by hand");
+    assert_eq!(
+        world.raddle(["schedule", "list", "--json"]).ok().json()[0]["owner"],
+        Value::Null
+    );
 }
 
 #[test]
@@ -397,16 +585,36 @@ fn a_crash_loop_is_braked_and_said_and_others_go_on() {
                 [process.good]\n[[process.good.worker]]\nslug = 'good'\n";
     world.file("raddle.toml", file);
     let manager = world.start(["up"]);
-    until("it is said", || manager.stderr().contains("processes die as soon as they are started"));
-    assert!(manager.stderr().contains("the hook 'sh -c echo try >> tries; exit 9' failed"), "{}", manager.stderr());
+    until("it is said", || {
+        manager
+            .stderr()
+            .contains("processes die as soon as they are started")
+    });
+    assert!(
+        manager
+            .stderr()
+            .contains("the hook 'sh -c echo try >> tries; exit 9' failed"),
+        "{}",
+        manager.stderr()
+    );
     until("the other is there", || pids(&world, "good").len() == 1);
     let tid = world.submit(&["--queue", "good", "--", "true"]);
     world.raddle(["wait", &tid]).ok();
-    until("it brakes", || world.workers().as_array().unwrap().iter().any(|entry| entry["status"] == "braking"));
+    until("it brakes", || {
+        world
+            .workers()
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|entry| entry["status"] == "braking")
+    });
     let (before, began) = (lines(&world, "tries").len(), Instant::now());
     std::thread::sleep(Duration::from_secs(2));
     let more = lines(&world, "tries").len() - before;
-    assert!(more as f64 <= began.elapsed().as_secs_f64() / 0.5 + 1.0, "{more} tries");
+    assert!(
+        more as f64 <= began.elapsed().as_secs_f64() / 0.5 + 1.0,
+        "{more} tries"
+    );
     down(&world, manager);
 }
 
@@ -426,7 +634,9 @@ fn hooks_are_run_and_processes_come_after_others() {
 #[test]
 fn nothing_that_hooks_have_started_outlives_them() {
     let world = World::new();
-    let leave = |name: &str, rest: &str| format!("['sh', '-c', 'setsid sleep 1000 & echo $! > {name}; {rest}']");
+    let leave = |name: &str, rest: &str| {
+        format!("['sh', '-c', 'setsid sleep 1000 & echo $! > {name}; {rest}']")
+    };
     let file = format!(
         "[process.a]\nshutdown_timeout = '1s'\nstartup = {}\nshutdown = {}\n[[process.a.worker]]\nslug = 'a'\n",
         leave("first", "true"),
@@ -455,7 +665,10 @@ fn nothing_that_hooks_have_started_outlives_them() {
 #[test]
 fn processes_are_recycled_by_count_and_the_rest_stays() {
     let world = World::new();
-    let manager = up(&world, "[process.a]\nmax_tasks = 2\njitter = 0\n[[process.a.worker]]\nslug = 'a'\n");
+    let manager = up(
+        &world,
+        "[process.a]\nmax_tasks = 2\njitter = 0\n[[process.a.worker]]\nslug = 'a'\n",
+    );
     let before = pids(&world, "a");
     let tids = world.submit(&["--queue", "a", "--array", "1-2", "--", "true"]);
     world.raddle(["wait"].into_iter().chain(tids.lines())).ok();
@@ -487,7 +700,10 @@ fn what_waits_when_a_file_changes_is_said_to_run_what_the_file_said() {
     let manager = up(&world, &file("new"));
     let said = manager.stderr();
     let of_old = r#"slug="mail" tasks=2 runs={"command":["sh","-c","echo old $(cat) >> done"]}"#;
-    assert!(said.contains("run what it said then") && said.contains(of_old), "{said}");
+    assert!(
+        said.contains("run what it said then") && said.contains(of_old),
+        "{said}"
+    );
     assert_eq!(said.matches("run what it said then").count(), 1, "{said}");
     world.raddle(["queue", "write", "orders", "3"]).ok();
     world.raddle(["group", "on", "mail"]).ok();
@@ -510,37 +726,77 @@ fn no_process_begins_more_tasks_than_max_tasks() {
     world.raddle(["wait"].into_iter().chain(tids.lines())).ok();
     let mut of_worker = std::collections::BTreeMap::<String, u32>::new();
     for tid in tids.lines() {
-        *of_worker.entry(world.task(tid)["worker"].to_string()).or_default() += 1;
+        *of_worker
+            .entry(world.task(tid)["worker"].to_string())
+            .or_default() += 1;
     }
     assert!(of_worker.values().all(|tasks| *tasks <= 3), "{of_worker:?}");
     let said = down(&world, manager);
-    assert!(!said.contains("ended by itself") && !said.contains("processes die as soon as"), "{said}");
+    assert!(
+        !said.contains("ended by itself") && !said.contains("processes die as soon as"),
+        "{said}"
+    );
 }
 
 #[test]
 fn a_routine_that_no_program_offers_is_refused_and_found_by_doctor() {
     let world = World::new();
-    world.file("raddle.toml", "[process.a]\n[[process.a.worker]]\nslug = 'a'\nsources = ['in']\nroutine = 'nowhere'\n");
-    let said = "raddle.toml:5: at 'process.a.worker[0].routine': no program offers the routine 'nowhere'";
+    world.file(
+        "raddle.toml",
+        "[process.a]\n[[process.a.worker]]\nslug = 'a'\nsources = ['in']\nroutine = 'nowhere'\n",
+    );
+    let said =
+        "raddle.toml:5: at 'process.a.worker[0].routine': no program offers the routine 'nowhere'";
     world.raddle(["up"]).code(2).says(said).says("./myapp up");
-    assert_eq!(world.raddle(["group", "list", "--json"]).ok().json(), serde_json::json!([]), "nothing is left of it");
+    assert_eq!(
+        world.raddle(["group", "list", "--json"]).ok().json(),
+        serde_json::json!([]),
+        "nothing is left of it"
+    );
     let found = world.raddle(["doctor", "--json"]).code(1).json();
     let of_groups = |check: &&Value| check["area"] == "groups" && check["name"] == "routine";
-    let checks: Vec<&Value> = found["checks"].as_array().unwrap().iter().filter(of_groups).collect();
-    assert!(checks.len() == 1 && checks[0]["detail"].as_str().unwrap().contains(said), "{found}");
-    assert_eq!((&checks[0]["ok"], &checks[0]["vital"]), (&false.into(), &true.into()));
+    let checks: Vec<&Value> = found["checks"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(of_groups)
+        .collect();
+    assert!(
+        checks.len() == 1 && checks[0]["detail"].as_str().unwrap().contains(said),
+        "{found}"
+    );
+    assert_eq!(
+        (&checks[0]["ok"], &checks[0]["vital"]),
+        (&false.into(), &true.into())
+    );
     // It is not the file that is at fault where nothing runs a routine.
     world.file("raddle.toml", TWO_OF_ONE);
     let found = world.raddle(["doctor", "--json"]).json();
-    assert!(!found["checks"].as_array().unwrap().iter().any(|check| check["name"] == "routine"), "{found}");
+    assert!(
+        !found["checks"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|check| check["name"] == "routine"),
+        "{found}"
+    );
 }
 
 #[test]
 fn what_is_wrong_with_a_file_is_said_with_its_line() {
     let world = World::new();
-    world.raddle(["up"]).code(2).says("there is no raddle.toml here or in a parent folder");
-    world.file("raddle.toml", "[process.a]\nreplica = 2\n[[process.a.worker]]\nslug = 'a'\n");
-    world.raddle(["up"]).code(2).says("raddle.toml:2: at 'process.a.replica': unknown field `replica`");
+    world
+        .raddle(["up"])
+        .code(2)
+        .says("there is no raddle.toml here or in a parent folder");
+    world.file(
+        "raddle.toml",
+        "[process.a]\nreplica = 2\n[[process.a.worker]]\nslug = 'a'\n",
+    );
+    world
+        .raddle(["up"])
+        .code(2)
+        .says("raddle.toml:2: at 'process.a.replica': unknown field `replica`");
     world.file(
         "other.toml",
         "[process.a]\nreplicas = 2\n[[process.a.worker]]\nslug = 'a'\ncommand = ['x']\ntrigger = { every = 1 }\n",
@@ -549,8 +805,14 @@ fn what_is_wrong_with_a_file_is_said_with_its_line() {
         .raddle(["up", "-f", "other.toml"])
         .code(2)
         .says("other.toml:2: at 'process.a.replicas': more than one replica is for workers without a trigger");
-    world.raddle(["up", "-f", "none.toml"]).code(2).says("none.toml: there is no such file");
+    world
+        .raddle(["up", "-f", "none.toml"])
+        .code(2)
+        .says("none.toml: there is no such file");
     world.file("raddle.toml", TWO_OF_ONE);
-    world.raddle(["--queue-url", "mem://", "up"]).code(2).says("mem://");
+    world
+        .raddle(["--queue-url", "mem://", "up"])
+        .code(2)
+        .says("mem://");
     world.raddle(["group", "list"]).code(2).says("no broker at");
 }

@@ -35,9 +35,16 @@ fn the_example_counts_words() {
     let tid = world.submit(&["--handler", "word-count", "--", "one two", "three"]);
     world.raddle(["wait", "--timeout", "30", &tid]).ok();
     let task = world.task(&tid);
-    assert_eq!(task["report"]["value"], json!({ "words": 3, "each": [2, 1] }));
+    assert_eq!(
+        task["report"]["value"],
+        json!({ "words": 3, "each": [2, 1] })
+    );
     let logs = world.raddle(["logs", &tid]).ok();
-    assert!(logs.stderr.contains(&format!("task {tid}, attempt 1")) || logs.text().contains("attempt 1"), "{logs:?}");
+    assert!(
+        logs.stderr.contains(&format!("task {tid}, attempt 1"))
+            || logs.text().contains("attempt 1"),
+        "{logs:?}"
+    );
     let tid = world.submit(&["--retry", "5", "--handler", "any"]);
     world.raddle(["wait", "--timeout", "30", &tid]).code(1);
     let task = world.task(&tid);
@@ -58,28 +65,69 @@ fn a_returned_value_is_printed_by_run_result_and_status() {
     let world = with_handler(script);
     let run = |case: &str| {
         let variable = format!("RADDLE_CASE={case}");
-        world.raddle(["run", "--name", case, "--env", &variable, "--handler", "test"]).ok().text().to_owned()
+        world
+            .raddle([
+                "run",
+                "--name",
+                case,
+                "--env",
+                &variable,
+                "--handler",
+                "test",
+            ])
+            .ok()
+            .text()
+            .to_owned()
     };
     let tid = |case: &str| {
-        let tasks = world.raddle(["task", "list", "--json", "--name", case]).ok().json();
+        let tasks = world
+            .raddle(["task", "list", "--json", "--name", case])
+            .ok()
+            .json();
         tasks[0]["tid"].as_str().unwrap().to_owned()
     };
-    let status = |case: &str| world.raddle(["task", "status", &tid(case)]).ok().text().to_owned();
+    let status = |case: &str| {
+        world
+            .raddle(["task", "status", &tid(case)])
+            .ok()
+            .text()
+            .to_owned()
+    };
     let result = |case: &str| world.raddle(["result", &tid(case)]).ok().text().to_owned();
     assert_eq!(run("value"), "{\"words\":3}\n");
     assert_eq!(result("value"), "{\"words\":3}\n");
-    assert!(status("value").contains("returned   {\"words\":3}\n"), "{}", status("value"));
-    assert_eq!((run("null"), result("null")), (String::new(), String::new()));
+    assert!(
+        status("value").contains("returned   {\"words\":3}\n"),
+        "{}",
+        status("value")
+    );
+    assert_eq!(
+        (run("null"), result("null")),
+        (String::new(), String::new())
+    );
     assert!(!status("null").contains("returned"), "{}", status("null"));
     let long = format!("\"{:0500}\"\n", 7);
     assert_eq!((run("long"), result("long")), (long.clone(), long));
-    assert!(status("long").contains("(502 bytes, see 'raddle result')"), "{}", status("long"));
+    assert!(
+        status("long").contains("(502 bytes, see 'raddle result')"),
+        "{}",
+        status("long")
+    );
 }
 
 #[test]
 fn a_handler_is_told_its_task() {
     let world = with_handler("read task; echo \"{\\\"result\\\": $task}\"");
-    let tid = world.submit(&["--handler", "test", "--meta", "k=v", "--", "7", "{\"a\": [null]}", "text"]);
+    let tid = world.submit(&[
+        "--handler",
+        "test",
+        "--meta",
+        "k=v",
+        "--",
+        "7",
+        "{\"a\": [null]}",
+        "text",
+    ]);
     world.raddle(["wait", "--timeout", "30", &tid]).ok();
     let told = world.task(&tid)["report"]["value"].clone();
     assert_eq!((&told["tid"], &told["attempt"]), (&json!(tid), &json!(1)));
@@ -104,7 +152,10 @@ fn garbage_is_the_tasks_own_failure() {
     let exit = |case: &str| exit_of(&world, &["--env", &format!("RADDLE_CASE={case}")]);
     let garbled = |case: &str, said: &str| {
         let exit = exit(case);
-        assert!(exit["kind"] == "garbled" && exit["message"].as_str().unwrap().contains(said), "{case}: {exit}");
+        assert!(
+            exit["kind"] == "protocol_error" && exit["message"].as_str().unwrap().contains(said),
+            "{case}: {exit}"
+        );
     };
     garbled("garbage", "Hello, world");
     garbled("silence", "without an answer");
@@ -112,13 +163,20 @@ fn garbage_is_the_tasks_own_failure() {
     garbled("flood", "more than");
     assert_eq!(exit("dies"), json!({ "kind": "signal", "signal": 9 }));
     assert_eq!(exit("code"), json!({ "kind": "code", "code": 7 }));
-    assert_eq!(exit("good"), json!({ "kind": "code", "code": 0 }), "the worker's next task is fine");
+    assert_eq!(
+        exit("good"),
+        json!({ "kind": "code", "code": 0 }),
+        "the worker's next task is fine"
+    );
 }
 
 #[test]
 fn a_handler_that_hangs_is_stopped_by_its_timeout() {
     let world = with_handler("exec sleep 600");
-    assert_eq!(exit_of(&world, &["--timeout", "300ms"]), json!({ "kind": "timeout" }));
+    assert_eq!(
+        exit_of(&world, &["--timeout", "300ms"]),
+        json!({ "kind": "timeout" })
+    );
 }
 
 #[test]
@@ -135,13 +193,22 @@ fn an_error_is_retried_unless_it_says_not_to() {
 #[test]
 fn handlers_that_cannot_be_had_are_named() {
     let world = World::new();
-    world.raddle(["worker", "start", "--handlers", "nowhere"]).code(2).says("nowhere cannot be read");
+    world
+        .raddle(["worker", "start", "--handlers", "nowhere"])
+        .code(2)
+        .says("nowhere cannot be read");
     world.file("bad.handler.toml", "name = 'x'\ncomand = ['y']");
-    world.raddle(["worker", "start", "--handlers", "."]).code(2).says("bad.handler.toml describes no handler");
+    world
+        .raddle(["worker", "start", "--handlers", "."])
+        .code(2)
+        .says("bad.handler.toml describes no handler");
     std::fs::remove_file(world.path().join("bad.handler.toml")).unwrap();
     handler(&world, "a", "'gpu'", "");
     let allow = ["worker", "start", "--handlers", ".", "--plugins", "b"];
-    world.raddle(allow).code(2).says("there is no handler 'b' to allow: there are a");
+    world
+        .raddle(allow)
+        .code(2)
+        .says("there is no handler 'b' to allow: there are a");
 }
 
 #[test]
@@ -151,8 +218,18 @@ fn a_worker_claims_no_tasks_for_a_handler_that_it_may_not_run() {
     let unable = world.worker(&["--handlers", ".", "--concurrency", "1"]);
     let offers = |tid: &str| {
         let workers = world.workers();
-        let entry = workers.as_array().unwrap().iter().find(|entry| entry["tid"] == tid).unwrap().clone();
-        entry["capabilities"].as_array().unwrap().iter().any(|tag| tag.as_str().unwrap().starts_with("@handler:"))
+        let entry = workers
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|entry| entry["tid"] == tid)
+            .unwrap()
+            .clone();
+        entry["capabilities"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|tag| tag.as_str().unwrap().starts_with("@handler:"))
     };
     assert!(!offers(&unable), "{}", world.workers());
     let [named, any] = [["--handler", "big"], ["--handler", "any"]].map(|args| world.submit(&args));
@@ -161,14 +238,22 @@ fn a_worker_claims_no_tasks_for_a_handler_that_it_may_not_run() {
     world.raddle(["wait", "--timeout", "30", &after]).ok();
     for tid in [&named, &any] {
         let task = world.task(tid);
-        assert_eq!((&task["state"], &task["run_at"]), (&json!("created"), &json!(null)), "{task}");
+        assert_eq!(
+            (&task["state"], &task["run_at"]),
+            (&json!("created"), &json!(null)),
+            "{task}"
+        );
     }
     let able = world.worker(&["--handlers", ".", "--caps", "gpu"]);
     assert!(offers(&able), "{}", world.workers());
     for tid in [&named, &any] {
         world.raddle(["wait", "--timeout", "30", tid]).ok();
         let task = world.task(tid);
-        assert_eq!((&task["attempt"], &task["worker"]), (&json!(1), &json!(able)), "{task}");
+        assert_eq!(
+            (&task["attempt"], &task["worker"]),
+            (&json!(1), &json!(able)),
+            "{task}"
+        );
     }
 }
 
@@ -180,13 +265,27 @@ fn a_task_that_no_handler_may_run_goes_back_and_says_why() {
     let tid = world.submit(&["--handler", "any", "--requires", "gpu"]);
     until("it went back", || world.task(&tid)["run_at"].is_string());
     let task = world.task(&tid);
-    assert_eq!((&task["state"], &task["failures"], &task["losses"]), (&json!("created"), &json!(0), &json!(0)));
+    assert_eq!(
+        (&task["state"], &task["failures"], &task["losses"]),
+        (&json!("created"), &json!(0), &json!(0))
+    );
     let why = "no handler fits: 'small' does not provide gpu";
     let explained = world.raddle(["task", "explain", &tid]).ok();
-    assert!(explained.text().contains(&format!("was given back ({why})")), "{}", explained.text());
+    assert!(
+        explained
+            .text()
+            .contains(&format!("was given back ({why})")),
+        "{}",
+        explained.text()
+    );
 
     std::fs::create_dir(world.path().join("more")).unwrap();
-    handler(&world, "more/large", "'cpu', 'gpu'", "echo '{\"result\":2}'");
+    handler(
+        &world,
+        "more/large",
+        "'cpu', 'gpu'",
+        "echo '{\"result\":2}'",
+    );
     let large = "name = 'large'\nprovides = ['cpu', 'gpu']\ncommand = ['sh', 'large.sh']\n";
     world.file("more/large.handler.toml", large);
     world.worker(&["--handlers", "more", "--caps", "cpu,gpu"]);
@@ -204,11 +303,23 @@ fn progress_is_shown_while_it_runs() {
          echo '{\"result\":null}'",
     );
     let tid = world.submit(&["--handler", "test"]);
-    until("it says how far it is", || world.task(&tid)["progress"]["percent"] == 42.4);
+    until("it says how far it is", || {
+        world.task(&tid)["progress"]["percent"] == 42.4
+    });
     let shown = world.raddle(["task", "status", &tid]).ok();
-    assert!(shown.text().contains("progress   42 %, nearly halfway\n"), "{}", shown.text());
+    assert!(
+        shown.text().contains("progress   42 %, nearly halfway\n"),
+        "{}",
+        shown.text()
+    );
     let shown = world.raddle(["status"]).ok();
-    assert!(shown.text().contains(&format!("progress   {tid} test: 42 %, nearly halfway\n")), "{}", shown.text());
+    assert!(
+        shown
+            .text()
+            .contains(&format!("progress   {tid} test: 42 %, nearly halfway\n")),
+        "{}",
+        shown.text()
+    );
     world.file("go", "");
     world.raddle(["wait", "--timeout", "30", &tid]).ok();
     assert!(world.task(&tid).get("progress").is_none());

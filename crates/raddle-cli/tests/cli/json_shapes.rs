@@ -58,8 +58,16 @@ const ALONE: &[Row] = &[
     ("queue watch jobs --limit 1 --timeout 30", Lines, 0),
     ("queue move jobs later", One, 0),
     ("queue read later", One, 0),
-    ("schedule add seldom --every 1h --queue aside -- true", One, 0),
-    ("schedule add daily --cron @daily --timezone UTC --lifetime 1m --jitter 1s -- true", One, 0),
+    (
+        "schedule add seldom --every 1h --queue aside -- true",
+        One,
+        0,
+    ),
+    (
+        "schedule add daily --cron @daily --timezone UTC --lifetime 1m --jitter 1s -- true",
+        One,
+        0,
+    ),
     ("schedule list", One, 0),
     ("schedule show seldom", One, 0),
     ("schedule pause seldom daily", Lines, 0),
@@ -89,8 +97,12 @@ const MANAGERS: &[Row] = &[
 ];
 
 /// With a group that is up.
-const GROUP: &[Row] =
-    &[("group list", One, 0), ("group off mail", One, 0), ("group on mail", One, 0), ("group scale mail 1", One, 0)];
+const GROUP: &[Row] = &[
+    ("group list", One, 0),
+    ("group off mail", One, 0),
+    ("group on mail", One, 0),
+    ("group scale mail 1", One, 0),
+];
 
 /// With nobody who keeps it up.
 const LEFT: &[Row] = &[("group list", One, 0), ("group forget mail", One, 0)];
@@ -99,10 +111,23 @@ const LEFT: &[Row] = &[("group list", One, 0), ("group forget mail", One, 0)];
 fn keys_keep_their_names_and_types() {
     let world = World::new();
     let waiting = world.submit(&["--queue", "aside", "--", "true"]);
-    let fails = ["--unique-key", "k", "--", "sh", "-c", "echo out; echo err >&2; exit 3"];
-    let failed = world.raddle([&["run", "--json"], &fails[..]].concat()).code(3).json();
+    let fails = [
+        "--unique-key",
+        "k",
+        "--",
+        "sh",
+        "-c",
+        "echo out; echo err >&2; exit 3",
+    ];
+    let failed = world
+        .raddle([&["run", "--json"], &fails[..]].concat())
+        .code(3)
+        .json();
     world.raddle(["queue", "write", "jobs", "message"]).ok();
-    let ids = [("WAITING", waiting.as_str()), ("FAILED", failed["tid"].as_str().unwrap())];
+    let ids = [
+        ("WAITING", waiting.as_str()),
+        ("FAILED", failed["tid"].as_str().unwrap()),
+    ];
     let mut shapes = shapes_of(&world, ALONE, &ids);
     let running = world.submit(&["--", "sleep", "600"]);
     world.until_state(&running, "running");
@@ -113,10 +138,16 @@ fn keys_keep_their_names_and_types() {
 #[test]
 fn keys_of_managers_and_groups_keep_their_names_and_types() {
     let world = World::new();
-    world.file("tasks.toml", "[task.note]\ncommand = ['echo', '{text}']\nparams = { text = 'string' }\n");
+    world.file(
+        "tasks.toml",
+        "[task.note]\ncommand = ['echo', '{text}']\nparams = { text = 'string' }\n",
+    );
     let mut shapes = shapes_of(&world, MANAGERS, &[]);
     let worker = "slug = 'mail'\nsources = ['letters']\ncommand = ['true']\n";
-    world.file("raddle.toml", format!("[process.mail]\n[[process.mail.worker]]\n{worker}"));
+    world.file(
+        "raddle.toml",
+        format!("[process.mail]\n[[process.mail.worker]]\n{worker}"),
+    );
     let up = world.start(["--json", "up"]);
     until("it is up", || up.stderr().contains(" up\n"));
     shapes.extend(shapes_of(&world, GROUP, &[]));
@@ -127,7 +158,11 @@ fn keys_of_managers_and_groups_keep_their_names_and_types() {
 
 /// Runs these commands, one after the other.
 fn shapes_of(world: &World, rows: &[Row], ids: &[(&str, &str)]) -> Vec<String> {
-    let id_for = |word| ids.iter().find(|(name, _)| *name == word).map_or(word, |(_, tid)| *tid);
+    let id_for = |word| {
+        ids.iter()
+            .find(|(name, _)| *name == word)
+            .map_or(word, |(_, tid)| *tid)
+    };
     let shape = |(command, form, code): &Row| {
         // Before the command: what stands behind `--` is the task's.
         let started = world.start(["--json"].into_iter().chain(command.split(' ').map(id_for)));
@@ -139,7 +174,10 @@ fn shapes_of(world: &World, rows: &[Row], ids: &[(&str, &str)]) -> Vec<String> {
         let read = |line: &&str| serde_json::from_str(line).unwrap();
         match form {
             One => outlined(command, &[ran.json()]),
-            Lines => outlined(&format!("{command}, each line"), &ran.lines().iter().map(read).collect::<Vec<_>>()),
+            Lines => outlined(
+                &format!("{command}, each line"),
+                &ran.lines().iter().map(read).collect::<Vec<_>>(),
+            ),
             First => outlined(&format!("{command}, first line"), &[read(&ran.lines()[0])]),
         }
     };
@@ -156,15 +194,28 @@ fn outlined(command: &str, values: &[Value]) -> String {
 /// The path at which these values were met, with their types, and all paths below it. A key that only some of them have is marked with `?`.
 fn outline(path: &str, values: &[&Value], lines: &mut Vec<String>) {
     let types: BTreeSet<&str> = values.iter().map(|value| type_of(value)).collect();
-    lines.push(format!("{path}: {}", types.into_iter().collect::<Vec<_>>().join(" or ")));
-    let objects: Vec<&Map<String, Value>> = values.iter().filter_map(|value| value.as_object()).collect();
+    lines.push(format!(
+        "{path}: {}",
+        types.into_iter().collect::<Vec<_>>().join(" or ")
+    ));
+    let objects: Vec<&Map<String, Value>> = values
+        .iter()
+        .filter_map(|value| value.as_object())
+        .collect();
     let keys: BTreeSet<&String> = objects.iter().flat_map(|object| object.keys()).collect();
     for key in keys {
-        let met: Vec<&Value> = objects.iter().filter_map(|object| object.get(key)).collect();
+        let met: Vec<&Value> = objects
+            .iter()
+            .filter_map(|object| object.get(key))
+            .collect();
         let mark = if met.len() < objects.len() { "?" } else { "" };
         outline(&format!("{path}.{key}{mark}"), &met, lines);
     }
-    let items: Vec<&Value> = values.iter().filter_map(|value| value.as_array()).flatten().collect();
+    let items: Vec<&Value> = values
+        .iter()
+        .filter_map(|value| value.as_array())
+        .flatten()
+        .collect();
     if !items.is_empty() {
         outline(&format!("{path}[]"), &items, lines);
     }

@@ -12,11 +12,27 @@ use serde_json::Value;
 #[track_caller]
 pub(crate) fn is_kept(what: &str, args: &[&str], object: &Value) {
     let mut kubectl = Command::new("kubectl");
-    kubectl.args(["set", what, "--local", "--filename=-", "--output=json"]).args(args);
-    let mut kubectl = kubectl.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    kubectl.stdin.take().unwrap().write_all(object.to_string().as_bytes()).unwrap();
+    kubectl
+        .args(["set", what, "--local", "--filename=-", "--output=json"])
+        .args(args);
+    let mut kubectl = kubectl
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    kubectl
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(object.to_string().as_bytes())
+        .unwrap();
     let found = kubectl.wait_with_output().unwrap();
-    assert!(found.status.success(), "{}\n{object}", String::from_utf8_lossy(&found.stderr));
+    assert!(
+        found.status.success(),
+        "{}\n{object}",
+        String::from_utf8_lossy(&found.stderr)
+    );
     let kept: Value = serde_json::from_slice(&found.stdout).unwrap();
     assert_is_in(object, &kept, "");
 }
@@ -33,7 +49,11 @@ fn assert_is_in(part: &Value, whole: &Value, path: &str) {
         }
         (Value::Array(part), Value::Array(all)) => {
             for (number, value) in part.iter().enumerate() {
-                assert_is_in(value, all.get(number).unwrap_or(&Value::Null), &format!("{path}[{number}]"));
+                assert_is_in(
+                    value,
+                    all.get(number).unwrap_or(&Value::Null),
+                    &format!("{path}[{number}]"),
+                );
             }
         }
         // It writes amounts as short as they can be.

@@ -33,17 +33,30 @@ impl Site {
     /// With this password.
     fn with(password: &str) -> Self {
         let world = World::new();
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = TcpListener::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap()
+            .port();
         let server = format!(
             "exec setpriv --pdeathsig KILL redis-server --bind 127.0.0.1 --port {port} --dir $PWD --appendonly yes --save '' \
              --requirepass '{password}' >server.log"
         );
         let server = Some(world.start_bash(&server));
-        let user = if password.is_empty() { String::new() } else { format!(":{password}@") };
+        let user = if password.is_empty() {
+            String::new()
+        } else {
+            format!(":{password}@")
+        };
         let url = format!("redis://{user}127.0.0.1:{port}?namespace=pods");
         world.file("raddle.toml", format!("queue_url = '{url}'\n"));
         until("it answers", || world.raddle(["status"]).code == 0);
-        Self { cluster: Cluster::new(&world), server, url, world }
+        Self {
+            cluster: Cluster::new(&world),
+            server,
+            url,
+            world,
+        }
     }
 
     /// Writes a `spawner.toml`, with these lines in its table for the cluster.
@@ -59,9 +72,15 @@ impl Site {
     }
 
     fn spawner(&self) -> Started {
-        let spawner = self.world.start(["spawner", "run", "--config", "spawner.toml"]);
+        let spawner = self
+            .world
+            .start(["spawner", "run", "--config", "spawner.toml"]);
         until("it has said its id", || {
-            assert!(!spawner.stderr().contains("raddle: "), "{}", spawner.stderr());
+            assert!(
+                !spawner.stderr().contains("raddle: "),
+                "{}",
+                spawner.stderr()
+            );
             spawner.stdout().trim().len() == 19
         });
         spawner
@@ -72,7 +91,9 @@ impl Site {
     }
 
     fn wait(&self, tids: &str) {
-        self.world.raddle(["wait"].into_iter().chain(tids.lines())).ok();
+        self.world
+            .raddle(["wait"].into_iter().chain(tids.lines()))
+            .ok();
     }
 
     /// Asks the spawner to stop, and sees that nothing is left.
@@ -86,7 +107,9 @@ impl Site {
 impl Drop for Site {
     fn drop(&mut self) {
         // Workers of a test that has failed may be left, and have to find their broker to be told.
-        let _ = self.world.raddle(["worker", "stop", "--all", "--kill", "--quiet"]);
+        let _ = self
+            .world
+            .raddle(["worker", "stop", "--all", "--kill", "--quiet"]);
         if let Some(server) = self.server.take() {
             server.signal(libc::SIGKILL);
             server.finish();
@@ -104,21 +127,29 @@ fn ten_tasks_are_ten_pods_made_and_gone() {
     site.configure("");
     let spawner = site.spawner();
     site.until_warm(2);
-    let tids = site.world.submit(&["--array", "1-10", "--", "sh", "-c", HOST]);
+    let tids = site
+        .world
+        .submit(&["--array", "1-10", "--", "sh", "-c", HOST]);
     site.wait(&tids);
     let hosts = site.world.lines("hosts");
     let hosts: BTreeSet<&str> = hosts.iter().map(String::as_str).collect();
     assert_eq!(hosts.len(), 10, "each task had a pod of its own");
     until("two are warm again, and the others removed", || {
         let pods = site.cluster.pods();
-        pods.len() == 2 && pods.iter().all(|pod| !hosts.contains(pod["metadata"]["name"].as_str().unwrap()))
+        pods.len() == 2
+            && pods
+                .iter()
+                .all(|pod| !hosts.contains(pod["metadata"]["name"].as_str().unwrap()))
     });
     let made = site.cluster.calls("create");
     let tid = spawner.stdout().trim().to_owned();
     for pod in &made {
         assert_eq!(pod["metadata"]["labels"]["raddle.spawner"], tid.as_str());
         assert_eq!(pod["spec"]["restartPolicy"], "Never");
-        assert!(pod["metadata"].get("ownerReferences").is_none(), "workers outlive their spawner");
+        assert!(
+            pod["metadata"].get("ownerReferences").is_none(),
+            "workers outlive their spawner"
+        );
     }
     is_kept("env", &["NO=thing"], &made[0]);
     site.stop(spawner).says("launched ");
@@ -129,21 +160,45 @@ fn ten_tasks_are_ten_pods_made_and_gone() {
 fn counts_the_tasks_of_pods() {
     let site = Site::new();
     site.configure("");
-    let spawner =
-        site.world.start(["spawner", "run", "--config", "spawner.toml", "--json", "--metrics-addr", "127.0.0.1:0"]);
-    let url = crate::metrics::said(&spawner)["metrics"].as_str().unwrap().to_owned();
+    let spawner = site.world.start([
+        "spawner",
+        "run",
+        "--config",
+        "spawner.toml",
+        "--json",
+        "--metrics-addr",
+        "127.0.0.1:0",
+    ]);
+    let url = crate::metrics::said(&spawner)["metrics"]
+        .as_str()
+        .unwrap()
+        .to_owned();
     site.until_warm(2);
     let tids = site.world.submit(&["--array", "1-3", "--", "sleep", "0.1"]);
     site.wait(&tids);
-    let failed = site.world.submit(&["--retry", "1", "--retry-base", "0.01", "--", "false"]);
+    let failed = site
+        .world
+        .submit(&["--retry", "1", "--retry-base", "0.01", "--", "false"]);
     site.world.raddle(["wait", &failed]).code(1);
     // Another worker on the same broker is not this spawner's.
     let elsewhere = site.world.submit(&["--queue", "elsewhere", "--", "true"]);
-    site.world.raddle(["worker", "start", "--no-detach", "--queues", "elsewhere", "--idle-exit", "0"]).ok();
+    site.world
+        .raddle([
+            "worker",
+            "start",
+            "--no-detach",
+            "--queues",
+            "elsewhere",
+            "--idle-exit",
+            "0",
+        ])
+        .ok();
     site.wait(&elsewhere);
     let after = site.world.submit(&["--", "true"]);
     site.wait(&after);
-    until("all are counted", || scrape(&url).get("worker_runtime_seconds_count") == Some(6.0));
+    until("all are counted", || {
+        scrape(&url).get("worker_runtime_seconds_count") == Some(6.0)
+    });
     let metrics = scrape(&url);
     for (series, count) in [
         ("worker_task_total{status=\"completed\"}", 4.0),
@@ -159,17 +214,28 @@ fn counts_the_tasks_of_pods() {
     assert!(sum("raddle_task_run_seconds_sum") >= 0.3);
     assert!(sum("worker_runtime_seconds_sum") >= sum("raddle_task_run_seconds_sum"));
     // Two were warm for three tasks.
-    let (hits, misses) =
-        (sum("raddle_warm_tasks_total{worker=\"waiting\"}"), sum("raddle_warm_tasks_total{worker=\"none\"}"));
+    let (hits, misses) = (
+        sum("raddle_warm_tasks_total{worker=\"waiting\"}"),
+        sum("raddle_warm_tasks_total{worker=\"none\"}"),
+    );
     assert!(hits >= 2.0 && hits + misses == 5.0, "{hits} {misses}");
     assert!(sum("raddle_warm_hit_ratio") > 0.0);
     // One that is killed is counted, too.
-    let tid = site.world.submit(&["--", "sh", "-c", &format!("{HOST}; test $RADDLE_ATTEMPT != 1 || sleep 600")]);
+    let tid = site.world.submit(&[
+        "--",
+        "sh",
+        "-c",
+        &format!("{HOST}; test $RADDLE_ATTEMPT != 1 || sleep 600"),
+    ]);
     until("it runs", || site.world.lines("hosts").len() == 1);
     site.cluster.kill(&site.world.lines("hosts")[0], "Error");
     site.wait(&tid);
-    until("its loss is counted", || scrape(&url).get("worker_task_total{status=\"lost\"}") == Some(1.0));
-    until("its end is counted", || scrape(&url).get("worker_task_total{status=\"completed\"}") == Some(5.0));
+    until("its loss is counted", || {
+        scrape(&url).get("worker_task_total{status=\"lost\"}") == Some(1.0)
+    });
+    until("its end is counted", || {
+        scrape(&url).get("worker_task_total{status=\"completed\"}") == Some(5.0)
+    });
     site.stop(spawner);
 }
 
@@ -178,16 +244,30 @@ fn a_busy_or_forgetful_server_is_borne_with() {
     let site = Site::new();
     site.configure("");
     // Too many at once, then an answer that is lost, then a server that is away.
-    site.cluster.mishap("create", Mishap::Refused(429, "TooManyRequests", Some(1)));
+    site.cluster
+        .mishap("create", Mishap::Refused(429, "TooManyRequests", Some(1)));
     site.cluster.mishap("create", Mishap::Unanswered);
-    site.cluster.mishap("create", Mishap::Refused(503, "ServiceUnavailable", None));
+    site.cluster
+        .mishap("create", Mishap::Refused(503, "ServiceUnavailable", None));
     let begun = Instant::now();
     let spawner = site.spawner();
     site.until_warm(2);
-    let names: Vec<Value> = site.cluster.calls("create").iter().map(|pod| pod["metadata"]["name"].clone()).collect();
+    let names: Vec<Value> = site
+        .cluster
+        .calls("create")
+        .iter()
+        .map(|pod| pod["metadata"]["name"].clone())
+        .collect();
     let different: BTreeSet<String> = names.iter().map(Value::to_string).collect();
-    assert_eq!((names.len(), different.len()), (5, 2), "each was tried again under its name: {names:?}");
-    assert!(begun.elapsed() >= Duration::from_secs(1), "the server wanted to be left alone for a second");
+    assert_eq!(
+        (names.len(), different.len()),
+        (5, 2),
+        "each was tried again under its name: {names:?}"
+    );
+    assert!(
+        begun.elapsed() >= Duration::from_secs(1),
+        "the server wanted to be left alone for a second"
+    );
     // Two tasks end while nobody looks: once the watch is cut, once its moment is forgotten.
     for forgets in [false, true] {
         let tids = site.world.submit(&[
@@ -200,7 +280,8 @@ fn a_busy_or_forgetful_server_is_borne_with() {
         ]);
         until("they run", || site.world.lines("begun").len() == 2);
         until("others are warm", || site.world.one_shots().len() == 4);
-        site.cluster.mishap("watch", Mishap::Refused(500, "InternalError", None));
+        site.cluster
+            .mishap("watch", Mishap::Refused(500, "InternalError", None));
         if forgets {
             site.cluster.forget()
         } else {
@@ -212,9 +293,16 @@ fn a_busy_or_forgetful_server_is_borne_with() {
         let _ = fs::remove_file(site.world.path().join("go"));
         let _ = fs::remove_file(site.world.path().join("begun"));
     }
-    assert!(site.cluster.calls("list").len() >= 3, "it has asked anew for all there are");
+    assert!(
+        site.cluster.calls("list").len() >= 3,
+        "it has asked anew for all there are"
+    );
     let ran = site.stop(spawner);
-    assert!(!ran.stderr.contains("no worker can be launched"), "{}", ran.stderr);
+    assert!(
+        !ran.stderr.contains("no worker can be launched"),
+        "{}",
+        ran.stderr
+    );
 }
 
 #[test]
@@ -223,8 +311,12 @@ fn a_killed_spawner_loses_nothing_and_the_next_takes_charge_of_its_pods() {
     site.configure("");
     let first = site.spawner();
     let wait = "echo {} >> begun; while ! test -e go; do sleep 0.02; done; echo {} >> ran";
-    let tids = site.world.submit(&["--array", "1-8", "--", "sh", "-c", wait]);
-    until("six run, which is all there may be", || site.world.lines("begun").len() == 6);
+    let tids = site
+        .world
+        .submit(&["--array", "1-8", "--", "sh", "-c", wait]);
+    until("six run, which is all there may be", || {
+        site.world.lines("begun").len() == 6
+    });
     first.signal(libc::SIGKILL);
     assert_eq!(first.finish().code, 128 + libc::SIGKILL);
     let pods = site.cluster.pods().len();
@@ -233,17 +325,32 @@ fn a_killed_spawner_loses_nothing_and_the_next_takes_charge_of_its_pods() {
     let tid = next.stdout().trim().to_owned();
     // The lease of the first runs out meanwhile, and that is when its pods are taken over. Two more tasks wait.
     thread::sleep(Duration::from_secs(4));
-    assert_eq!(site.cluster.calls("create").len(), 6, "those that live are counted: {}", next.stderr());
+    assert_eq!(
+        site.cluster.calls("create").len(),
+        6,
+        "those that live are counted: {}",
+        next.stderr()
+    );
     site.world.file("go", "");
     site.wait(&tids);
     let mut ran = site.world.lines("ran");
     ran.sort();
-    assert_eq!(ran, ["1", "2", "3", "4", "5", "6", "7", "8"], "each ran once");
+    assert_eq!(
+        ran,
+        ["1", "2", "3", "4", "5", "6", "7", "8"],
+        "each ran once"
+    );
     assert_eq!(site.world.lines("begun").len(), 8);
-    until("the pods of the first are removed, and two of its own are warm", || {
-        let pods = site.cluster.pods();
-        pods.len() == 2 && pods.iter().all(|pod| pod["metadata"]["labels"]["raddle.spawner"] == tid.as_str())
-    });
+    until(
+        "the pods of the first are removed, and two of its own are warm",
+        || {
+            let pods = site.cluster.pods();
+            pods.len() == 2
+                && pods
+                    .iter()
+                    .all(|pod| pod["metadata"]["labels"]["raddle.spawner"] == tid.as_str())
+        },
+    );
     site.stop(next);
 }
 
@@ -258,13 +365,20 @@ fn what_a_dead_spawner_has_left_unfinished_is_removed() {
     first.signal(libc::SIGKILL);
     first.finish();
     let pods = site.cluster.pods();
-    let runs = pods.iter().find(|pod| pod["status"]["phase"] == "Running").unwrap();
-    site.cluster.kill(runs["metadata"]["name"].as_str().unwrap(), "Error");
+    let runs = pods
+        .iter()
+        .find(|pod| pod["status"]["phase"] == "Running")
+        .unwrap();
+    site.cluster
+        .kill(runs["metadata"]["name"].as_str().unwrap(), "Error");
     let next = site.spawner();
     let tid = next.stdout().trim().to_owned();
     until("they are removed, and two of its own are warm", || {
         let pods = site.cluster.pods();
-        pods.len() == 2 && pods.iter().all(|pod| pod["metadata"]["labels"]["raddle.spawner"] == tid.as_str())
+        pods.len() == 2
+            && pods
+                .iter()
+                .all(|pod| pod["metadata"]["labels"]["raddle.spawner"] == tid.as_str())
     });
     site.stop(next);
 }
@@ -273,18 +387,47 @@ fn what_a_dead_spawner_has_left_unfinished_is_removed() {
 fn an_image_that_cannot_be_had_is_named_and_not_asked_for_without_end() {
     let site = Site::new();
     site.configure("");
-    site.cluster.next_pods(3, &waiting("ImagePullBackOff", "Back-off pulling image"));
-    let spawner =
-        site.world.start(["spawner", "run", "--config", "spawner.toml", "--json", "--metrics-addr", "127.0.0.1:0"]);
-    until("it says so", || spawner.stderr().contains("the image 'some/image:1' cannot be had (ImagePullBackOff)"));
+    site.cluster
+        .next_pods(3, &waiting("ImagePullBackOff", "Back-off pulling image"));
+    let spawner = site.world.start([
+        "spawner",
+        "run",
+        "--config",
+        "spawner.toml",
+        "--json",
+        "--metrics-addr",
+        "127.0.0.1:0",
+    ]);
+    until("it says so", || {
+        spawner
+            .stderr()
+            .contains("the image 'some/image:1' cannot be had (ImagePullBackOff)")
+    });
     let text = spawner.stderr();
-    assert!(text.contains("no worker can be launched: tried again in 0.5 s"), "{text}");
-    let metrics = crate::metrics::said(&spawner)["metrics"].as_str().unwrap().to_owned();
-    assert!(scrape(&metrics).get("raddle_spawner_launch_failures_total{reason=\"image\"}").unwrap() >= 1.0);
+    assert!(
+        text.contains("no worker can be launched: tried again in 0.5 s"),
+        "{text}"
+    );
+    let metrics = crate::metrics::said(&spawner)["metrics"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    assert!(
+        scrape(&metrics)
+            .get("raddle_spawner_launch_failures_total{reason=\"image\"}")
+            .unwrap()
+            >= 1.0
+    );
     // The image is there by now.
     site.until_warm(2);
-    until("what was stuck is removed", || site.cluster.pods().len() == 2);
-    assert!(site.cluster.calls("create").len() <= 6, "{}", spawner.stderr());
+    until("what was stuck is removed", || {
+        site.cluster.pods().len() == 2
+    });
+    assert!(
+        site.cluster.calls("create").len() <= 6,
+        "{}",
+        spawner.stderr()
+    );
     site.stop(spawner);
 }
 
@@ -293,17 +436,27 @@ fn how_a_pod_ended_is_told_and_its_task_run_again() {
     let site = Site::new();
     site.configure("");
     let spawner = site.spawner();
-    for (number, (reason, words)) in
-        [("OOMKilled", "was ended for want of memory"), ("Evicted", "was put out by the machine that it was on")]
-            .into_iter()
-            .enumerate()
+    for (number, (reason, words)) in [
+        ("OOMKilled", "was ended for want of memory"),
+        ("Evicted", "was put out by the machine that it was on"),
+    ]
+    .into_iter()
+    .enumerate()
     {
-        let script = "cat /proc/sys/kernel/hostname >> hosts; test $RADDLE_ATTEMPT != 1 || sleep 600";
+        let script =
+            "cat /proc/sys/kernel/hostname >> hosts; test $RADDLE_ATTEMPT != 1 || sleep 600";
         let tid = site.world.submit(&["--", "sh", "-c", script]);
-        until("it runs", || site.world.lines("hosts").len() == 2 * number + 1);
-        site.cluster.kill(site.world.lines("hosts").last().unwrap(), reason);
+        until("it runs", || {
+            site.world.lines("hosts").len() == 2 * number + 1
+        });
+        site.cluster
+            .kill(site.world.lines("hosts").last().unwrap(), reason);
         site.wait(&tid);
-        assert_eq!(site.world.lines("hosts").len(), 2 * number + 2, "it ran again, elsewhere");
+        assert_eq!(
+            site.world.lines("hosts").len(),
+            2 * number + 2,
+            "it ran again, elsewhere"
+        );
         until("it is told", || spawner.stderr().contains(words));
     }
     until("they are removed", || site.cluster.pods().len() == 2);
@@ -314,9 +467,14 @@ fn how_a_pod_ended_is_told_and_its_task_run_again() {
 fn what_a_spawner_may_not_do_is_said_with_what_it_needs() {
     let site = Site::new();
     site.configure("");
-    site.cluster.mishap("create", Mishap::Refused(403, "Forbidden", None));
+    site.cluster
+        .mishap("create", Mishap::Refused(403, "Forbidden", None));
     let spawner = site.spawner();
-    until("it says so", || spawner.stderr().contains("needs to create, list, watch and delete pods"));
+    until("it says so", || {
+        spawner
+            .stderr()
+            .contains("needs to create, list, watch and delete pods")
+    });
     site.until_warm(2);
     site.stop(spawner);
 }
@@ -326,9 +484,16 @@ fn a_server_that_is_not_there_is_named_and_does_not_hold_up_a_stop() {
     let site = Site::new();
     site.configure("");
     let config = site.world.read("spawner.toml");
-    site.world.file("spawner.toml", config.replace(&site.cluster.url(), "http://127.0.0.1:9"));
+    site.world.file(
+        "spawner.toml",
+        config.replace(&site.cluster.url(), "http://127.0.0.1:9"),
+    );
     let spawner = site.spawner();
-    until("it says so", || spawner.stderr().contains("the API server at 127.0.0.1:9 cannot be reached"));
+    until("it says so", || {
+        spawner
+            .stderr()
+            .contains("the API server at 127.0.0.1:9 cannot be reached")
+    });
     site.stop(spawner);
 }
 
@@ -337,12 +502,15 @@ fn a_pod_for_which_there_is_no_room_is_given_up() {
     let site = Site::new();
     site.configure("start_within = '1s'");
     let refused = json!([{ "type": "PodScheduled", "status": "False", "message": "0/3 nodes are available: 3 Insufficient cpu" }]);
-    site.cluster.next_pods(2, &json!({ "phase": "Pending", "conditions": refused }));
+    site.cluster
+        .next_pods(2, &json!({ "phase": "Pending", "conditions": refused }));
     let spawner = site.spawner();
     let words = "a pod did not run within 1 s: no node takes it: 0/3 nodes are available: 3 Insufficient cpu";
     until("it says so", || spawner.stderr().contains(words));
     site.until_warm(2);
-    until("what had no room is removed", || site.cluster.pods().len() == 2);
+    until("what had no room is removed", || {
+        site.cluster.pods().len() == 2
+    });
     site.stop(spawner);
 }
 
@@ -351,22 +519,40 @@ fn a_task_that_runs_is_finished_before_its_pod_goes() {
     let site = Site::new();
     site.configure("");
     let spawner = site.spawner();
-    let tid =
-        site.world.submit(&["--", "sh", "-c", "echo >> begun; while ! test -e go; do sleep 0.02; done; echo >> ran"]);
+    let tid = site.world.submit(&[
+        "--",
+        "sh",
+        "-c",
+        "echo >> begun; while ! test -e go; do sleep 0.02; done; echo >> ran",
+    ]);
     until("it runs", || site.world.lines("begun").len() == 1);
     until("others are warm", || site.world.one_shots().len() == 3);
     // One that waits for a node when all is over has nothing to finish.
     site.cluster.next_pods(1, &pending());
     let more = site.world.submit(&["--", "sh", "-c", "true"]);
     site.wait(&more);
-    until("it waits", || site.cluster.pods().iter().any(|pod| pod["status"]["phase"] == "Pending"));
+    until("it waits", || {
+        site.cluster
+            .pods()
+            .iter()
+            .any(|pod| pod["status"]["phase"] == "Pending")
+    });
     spawner.signal(libc::SIGTERM);
     until("the idle ones are gone", || site.cluster.pods().len() == 1);
     site.world.file("go", "");
     let ran = spawner.finish().ok();
     assert_eq!(site.world.task(&tid)["state"], "completed");
-    assert_eq!((site.world.lines("ran").len(), site.cluster.pods().len()), (1, 0), "{}", ran.stderr);
-    assert!(!ran.stderr.contains("die before they are ready"), "{}", ran.stderr);
+    assert_eq!(
+        (site.world.lines("ran").len(), site.cluster.pods().len()),
+        (1, 0),
+        "{}",
+        ran.stderr
+    );
+    assert!(
+        !ran.stderr.contains("die before they are ready"),
+        "{}",
+        ran.stderr
+    );
 }
 
 #[test]
@@ -374,16 +560,26 @@ fn a_second_stop_gives_back_what_runs() {
     let site = Site::new();
     site.configure("");
     let spawner = site.spawner();
-    let tid = site.world.submit(&["--", "sh", "-c", "echo >> begun; exec sleep 600"]);
+    let tid = site
+        .world
+        .submit(&["--", "sh", "-c", "echo >> begun; exec sleep 600"]);
     until("it runs", || site.world.lines("begun").len() == 1);
     until("others are warm", || site.world.one_shots().len() == 3);
     spawner.signal(libc::SIGTERM);
     until("the idle ones are gone", || site.cluster.pods().len() == 1);
     spawner.stop().ok();
     assert_eq!(site.cluster.pods().len(), 0);
-    assert_eq!(site.world.task(&tid)["state"], "created", "it waits for another");
-    let graces: BTreeSet<String> =
-        site.cluster.calls("delete").iter().map(|options| options["gracePeriodSeconds"].to_string()).collect();
+    assert_eq!(
+        site.world.task(&tid)["state"],
+        "created",
+        "it waits for another"
+    );
+    let graces: BTreeSet<String> = site
+        .cluster
+        .calls("delete")
+        .iter()
+        .map(|options| options["gracePeriodSeconds"].to_string())
+        .collect();
     assert!(
         graces.contains("null") && graces.contains("20"),
         "as long as the pod's spec says, and then less: {graces:?}"
@@ -394,12 +590,24 @@ fn a_second_stop_gives_back_what_runs() {
 fn a_password_is_in_a_secret_and_nowhere_else() {
     let site = Site::with("geheim");
     site.configure("");
-    let plain = site.world.raddle(["spawner", "run", "--config", "spawner.toml"]).code(2);
-    plain.says("spawner.kubernetes.queue_secret").says("kubectl create secret");
+    let plain = site
+        .world
+        .raddle(["spawner", "run", "--config", "spawner.toml"])
+        .code(2);
+    plain
+        .says("spawner.kubernetes.queue_secret")
+        .says("kubectl create secret");
     site.configure("queue_secret = 'raddle-queue'\ntemplate = 'worker.yaml'");
-    site.world.file("worker.yaml", "metadata: {labels: {team: ml}}\nspec: {nodeSelector: {disk: fast}}\n");
+    site.world.file(
+        "worker.yaml",
+        "metadata: {labels: {team: ml}}\nspec: {nodeSelector: {disk: fast}}\n",
+    );
     let spawner = site.spawner();
-    until("it is missed", || spawner.stderr().contains("secret \"raddle-queue\" not found"));
+    until("it is missed", || {
+        spawner
+            .stderr()
+            .contains("secret \"raddle-queue\" not found")
+    });
     site.cluster.secret("raddle-queue", "QUEUE_URL", &site.url);
     site.until_warm(2);
     let tid = site.world.submit(&["--", "sh", "-c", HOST]);
@@ -413,7 +621,11 @@ fn a_password_is_in_a_secret_and_nowhere_else() {
     ]);
     site.wait(&tid);
     let seen = site.world.raddle(["logs", &tid]).ok();
-    assert!(seen.text().contains("RADDLE_TID") && !seen.text().contains("geheim"), "{}", seen.text());
+    assert!(
+        seen.text().contains("RADDLE_TID") && !seen.text().contains("geheim"),
+        "{}",
+        seen.text()
+    );
     let made = site.cluster.calls("create");
     assert!(!json!(made).to_string().contains("geheim"));
     assert_eq!(made[0]["metadata"]["labels"]["team"], "ml");
@@ -430,18 +642,58 @@ fn what_pods_cannot_have_is_refused_before_anything_is_started() {
     for (queue, lines, flags, words) in [
         ("sqlite:x.db", kubernetes, "", "pods are not"),
         ("redis://broker", "", "", "kubectl proxy"),
-        ("redis://broker", "[spawner.kubernetes]\nserver = 'http://10.0.0.1'", "", "use https"),
-        ("redis://broker", "[spawner.container]\nnetworks = ['a']\n", "", "NetworkPolicy"),
-        ("redis://broker", "[spawner.container]\ngpus = 'all'\n", "", "give a number"),
-        ("redis://broker", kubernetes, "--serve=x.sock", "--serve is not for pods"),
-        ("redis://broker", kubernetes, "--handlers=.", "--handlers is not for pods"),
-        ("redis://broker", "[spawner.kubernetes]\ntemplate = 'none.yaml'\n", "", "none.yaml"),
-        ("redis://broker", "[spawner.kubernetes]\ntemplate = 'bad.yaml'\n", "", "at 'spec.hostNetwork'"),
+        (
+            "redis://broker",
+            "[spawner.kubernetes]\nserver = 'http://10.0.0.1'",
+            "",
+            "use https",
+        ),
+        (
+            "redis://broker",
+            "[spawner.container]\nnetworks = ['a']\n",
+            "",
+            "NetworkPolicy",
+        ),
+        (
+            "redis://broker",
+            "[spawner.container]\ngpus = 'all'\n",
+            "",
+            "give a number",
+        ),
+        (
+            "redis://broker",
+            kubernetes,
+            "--serve=x.sock",
+            "--serve is not for pods",
+        ),
+        (
+            "redis://broker",
+            kubernetes,
+            "--handlers=.",
+            "--handlers is not for pods",
+        ),
+        (
+            "redis://broker",
+            "[spawner.kubernetes]\ntemplate = 'none.yaml'\n",
+            "",
+            "none.yaml",
+        ),
+        (
+            "redis://broker",
+            "[spawner.kubernetes]\ntemplate = 'bad.yaml'\n",
+            "",
+            "at 'spec.hostNetwork'",
+        ),
     ] {
         world.file("bad.yaml", "spec: {hostNetwork: true}\n");
-        let head = format!("[spawner]\nqueue_url = '{queue}'\nlauncher = 'kubernetes'\nworker_image = 'x'\n");
+        let head = format!(
+            "[spawner]\nqueue_url = '{queue}'\nlauncher = 'kubernetes'\nworker_image = 'x'\n"
+        );
         world.file("spawner.toml", format!("{head}{lines}"));
         let args = ["spawner", "run", "--config", "spawner.toml", flags];
-        world.raddle(args.into_iter().filter(|arg| !arg.is_empty())).code(2).says(words);
+        world
+            .raddle(args.into_iter().filter(|arg| !arg.is_empty()))
+            .code(2)
+            .says(words);
     }
 }

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use raddle_broker::{Url, connect};
+use raddle_broker::{BrokerUrl, connect};
 
 use crate::{
     spawner::{end, on_redis},
@@ -183,10 +183,16 @@ enum Engine {
 }
 
 impl Engine {
-    fn url(self, world: &World) -> Url {
+    fn url(self, world: &World) -> BrokerUrl {
         let url = match self {
-            Self::Sqlite => format!("sqlite:{}", world.path().join(".raddle/raddle.db").display()),
-            Self::Redis => format!("redis+unix:{}?namespace=cli", world.path().join("redis.sock").display()),
+            Self::Sqlite => format!(
+                "sqlite:{}",
+                world.path().join(".raddle/raddle.db").display()
+            ),
+            Self::Redis => format!(
+                "redis+unix:{}?namespace=cli",
+                world.path().join("redis.sock").display()
+            ),
         };
         url.parse().unwrap()
     }
@@ -224,7 +230,10 @@ impl Engine {
 }
 
 fn purge(world: &World, engine: Engine) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     runtime.block_on(async {
         let broker = connect(&engine.url(world)).await.unwrap();
         while broker.purge().await.unwrap() > 0 {}
@@ -248,11 +257,19 @@ fn stored_after_purge(world: &World, engine: Engine) -> String {
 /// Files, directories and sockets, but for those of the Redis server, which rewrites its own.
 fn files(world: &World) -> Vec<String> {
     let find = "find . -path './appendonly*' -prune -o -print | sort";
-    world.bash(find).ok().lines().into_iter().map(str::to_owned).collect()
+    world
+        .bash(find)
+        .ok()
+        .lines()
+        .into_iter()
+        .map(str::to_owned)
+        .collect()
 }
 
 fn rounds() -> u64 {
-    let tasks = env::var("RADDLE_LEAK_TASKS").ok().map(|tasks| tasks.parse::<u64>().unwrap());
+    let tasks = env::var("RADDLE_LEAK_TASKS")
+        .ok()
+        .map(|tasks| tasks.parse::<u64>().unwrap());
     tasks.map_or(ROUNDS, |tasks| tasks.div_ceil(TASKS_IN_A_ROUND).max(ROUNDS))
 }
 
@@ -260,10 +277,19 @@ fn leave_nothing(world: &World, engine: Engine) {
     world.file("round.sh", ROUND);
     world.file("elements.lua", REDIS_ELEMENTS);
     world.file("kind.sh", HANDLER);
-    world.file("kind.handler.toml", "name = 'kind'\ncommand = ['sh', 'kind.sh']\n");
+    world.file(
+        "kind.handler.toml",
+        "name = 'kind'\ncommand = ['sh', 'kind.sh']\n",
+    );
     let mut before = None;
     for round in 0..rounds() {
-        let ran = world.bash("bash round.sh 40").ok().text().trim().parse::<u64>().unwrap();
+        let ran = world
+            .bash("bash round.sh 40")
+            .ok()
+            .text()
+            .trim()
+            .parse::<u64>()
+            .unwrap();
         assert!(ran >= TASKS_IN_A_ROUND, "{ran} tasks are too few");
         assert_eq!(stored_after_purge(world, engine), "", "after round {round}");
         let now = (world.processes().len(), files(world));

@@ -56,10 +56,29 @@ pub(crate) fn read(log: &str) -> Vec<Value> {
 #[test]
 fn every_line_about_a_task_says_which_attempt_and_trace() {
     let world = World::new();
-    let flags = ["worker", "start", "--no-detach", "--json", "-v", "--log-format", "json", "--concurrency", "1"];
+    let flags = [
+        "worker",
+        "start",
+        "--no-detach",
+        "--json",
+        "-v",
+        "--log-format",
+        "json",
+        "--concurrency",
+        "1",
+    ];
     let worker = world.start(flags);
     said(&worker);
-    let tid = world.submit(&["--traceparent", PARENT, "--retry", "1", "--retry-base", "0.01", "--", "false"]);
+    let tid = world.submit(&[
+        "--traceparent",
+        PARENT,
+        "--retry",
+        "1",
+        "--retry-base",
+        "0.01",
+        "--",
+        "false",
+    ]);
     let own = world.submit(&["--", "true"]);
     world.raddle(["wait", "--timeout", "30", &tid]).code(1);
     world.raddle(["wait", "--timeout", "30", &own]).ok();
@@ -67,26 +86,46 @@ fn every_line_about_a_task_says_which_attempt_and_trace() {
     let killed = world.submit(&["--traceparent", PARENT, "--", "sleep", "600"]);
     world.until_state(&killed, "running");
     let title = format!("raddle-{}", &killed[9..]);
-    let runner = || world.processes().into_iter().find(|(_, shown)| shown.starts_with(&title));
+    let runner = || {
+        world
+            .processes()
+            .into_iter()
+            .find(|(_, shown)| shown.starts_with(&title))
+    };
     until("its runner wears its title", || runner().is_some());
     crate::world::kill(runner().unwrap().0, libc::SIGKILL);
     world.until_state(&killed, "killed");
     let ran = worker.stop().ok();
     let lines = read(&ran.stderr);
-    let of = |tid: &str| lines.iter().filter(|line| line["tid"] == tid).cloned().collect::<Vec<Value>>();
+    let of = |tid: &str| {
+        lines
+            .iter()
+            .filter(|line| line["tid"] == tid)
+            .cloned()
+            .collect::<Vec<Value>>()
+    };
     for (tid, trace) in [(&tid, Some(TRACE)), (&killed, Some(TRACE)), (&own, None)] {
         let about = of(tid);
         assert!(about.len() >= 2, "{about:?}");
         for line in &about {
-            assert!(line["attempt"].is_u64() && line["level"].is_string() && line["message"].is_string(), "{line}");
             assert!(
-                line["trace"].as_str().is_some_and(|id| id.len() == 32 && trace.is_none_or(|trace| id == trace)),
+                line["attempt"].is_u64()
+                    && line["level"].is_string()
+                    && line["message"].is_string(),
+                "{line}"
+            );
+            assert!(
+                line["trace"]
+                    .as_str()
+                    .is_some_and(|id| id.len() == 32 && trace.is_none_or(|trace| id == trace)),
                 "{line}"
             );
         }
     }
-    let messages: Vec<String> =
-        of(&tid).iter().map(|line| format!("{} {}", line["attempt"], line["message"])).collect();
+    let messages: Vec<String> = of(&tid)
+        .iter()
+        .map(|line| format!("{} {}", line["attempt"], line["message"]))
+        .collect();
     assert_eq!(
         messages,
         [
@@ -98,9 +137,15 @@ fn every_line_about_a_task_says_which_attempt_and_trace() {
             "2 \"a task is over\""
         ]
     );
-    assert!(of(&killed).iter().any(|line| line["level"] == "ERROR"), "{:?}", of(&killed));
     assert!(
-        lines.iter().any(|line| line["message"].as_str().unwrap().starts_with("stopping:")),
+        of(&killed).iter().any(|line| line["level"] == "ERROR"),
+        "{:?}",
+        of(&killed)
+    );
+    assert!(
+        lines
+            .iter()
+            .any(|line| line["message"].as_str().unwrap().starts_with("stopping:")),
         "what people are told, too"
     );
 }
@@ -119,23 +164,49 @@ fn a_background_worker_and_a_spawner_write_json_by_their_environment() {
     let ran = ran.ok();
     let mut lines = ran.lines();
     assert_eq!(lines.pop(), Some("1"));
-    assert!(read(&lines.join("\n")).iter().any(|line| line["message"] == "a task is over"), "{lines:?}");
+    assert!(
+        read(&lines.join("\n"))
+            .iter()
+            .any(|line| line["message"] == "a task is over"),
+        "{lines:?}"
+    );
 
-    let spawner =
-        world.start_bash("RADDLE_LOG_FORMAT=json exec raddle -v spawner run --warm-pool 1 --max-workers 2 --json");
+    let spawner = world.start_bash(
+        "RADDLE_LOG_FORMAT=json exec raddle -v spawner run --warm-pool 1 --max-workers 2 --json",
+    );
     said(&spawner);
     let tid = world.submit(&["--traceparent", PARENT, "--", "true"]);
     world.raddle(["wait", "--timeout", "30", &tid]).ok();
     let lines = read(&spawner.stop().ok().stderr);
-    assert!(lines.iter().any(|line| line["tid"] == *tid && line["trace"] == TRACE), "{lines:?}");
+    assert!(
+        lines
+            .iter()
+            .any(|line| line["tid"] == *tid && line["trace"] == TRACE),
+        "{lines:?}"
+    );
 }
 
 #[test]
 fn what_a_handler_writes_is_in_the_log_of_its_task() {
     let world = World::new();
-    world.file("test.sh", "read task; echo to stderr >&2; echo '{\"log\": \"as a word\"}'; echo '{\"result\": 1}'");
-    world.file("test.handler.toml", "name = 'test'\nprovides = []\ncommand = ['sh', 'test.sh']\n");
-    let worker = world.start(["worker", "start", "--no-detach", "--json", "--handlers", ".", "--log-format", "json"]);
+    world.file(
+        "test.sh",
+        "read task; echo to stderr >&2; echo '{\"log\": \"as a word\"}'; echo '{\"result\": 1}'",
+    );
+    world.file(
+        "test.handler.toml",
+        "name = 'test'\nprovides = []\ncommand = ['sh', 'test.sh']\n",
+    );
+    let worker = world.start([
+        "worker",
+        "start",
+        "--no-detach",
+        "--json",
+        "--handlers",
+        ".",
+        "--log-format",
+        "json",
+    ]);
     said(&worker);
     let tid = world.submit(&["--handler", "test"]);
     world.raddle(["wait", "--timeout", "30", &tid]).ok();
@@ -143,5 +214,8 @@ fn what_a_handler_writes_is_in_the_log_of_its_task() {
     let mut written = logs.lines();
     written.sort_unstable();
     assert_eq!(written, ["as a word", "to stderr"]);
-    assert!(!worker.stop().ok().stderr.contains("to stderr"), "it is the task's, not the worker's");
+    assert!(
+        !worker.stop().ok().stderr.contains("to stderr"),
+        "it is the task's, not the worker's"
+    );
 }

@@ -1,6 +1,9 @@
 //! The command line as people and scripts use it: real processes in folders of their own.
 
-#![expect(clippy::unwrap_used, reason = "in a test, what must be there and is not is a failure")]
+#![expect(
+    clippy::unwrap_used,
+    reason = "in a test, what must be there and is not is a failure"
+)]
 
 mod agent;
 mod bad_input;

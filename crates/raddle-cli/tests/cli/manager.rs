@@ -33,12 +33,20 @@ fn manager(world: &World, flags: &[&str]) -> Started {
 
 fn unix(world: &World, more: &[&str]) -> Started {
     world.file("tasks.toml", TASKS);
-    manager(world, &[&["--type", "unix", "--registry", "tasks.toml"], more].concat())
+    manager(
+        world,
+        &[&["--type", "unix", "--registry", "tasks.toml"], more].concat(),
+    )
 }
 
 /// Writes a request, and returns its id.
 fn ask(world: &World, queue: &str, request: impl ToString) -> String {
-    world.raddle(["queue", "write", queue, &request.to_string()]).ok().text().trim().to_owned()
+    world
+        .raddle(["queue", "write", queue, &request.to_string()])
+        .ok()
+        .text()
+        .trim()
+        .to_owned()
 }
 
 fn prime(world: &World, request: impl ToString) -> String {
@@ -51,7 +59,10 @@ fn command(words: &[&str]) -> Value {
 
 /// What a queue of results says of a request.
 fn results(world: &World, queue: &str, tid: &str) -> Vec<Value> {
-    let shown = world.raddle(["queue", "peek", queue, "--all", "--json"]).ok().json();
+    let shown = world
+        .raddle(["queue", "peek", queue, "--all", "--json"])
+        .ok()
+        .json();
     let bodies = shown.as_array().unwrap().iter().map(body);
     bodies.filter(|result| result["tid"] == tid).collect()
 }
@@ -65,7 +76,10 @@ fn body(message: &Value) -> Value {
 }
 
 fn statuses(results: &[Value]) -> Vec<&str> {
-    results.iter().map(|result| result["status"].as_str().unwrap()).collect()
+    results
+        .iter()
+        .map(|result| result["status"].as_str().unwrap())
+        .collect()
 }
 
 fn refusal(world: &World, queue: &str, tid: &str) -> String {
@@ -105,8 +119,14 @@ fn what_is_asked_of_the_prime_is_a_task_with_the_id_of_its_message() {
     on_both(|world| {
         let prime_tid = {
             let waiting = prime(world, command(&["sh", "-c", "echo $RADDLE_TID"]));
-            let peeked = world.raddle(["queue", "peek", "raddle.spawn.requests"]).ok();
-            assert!(peeked.text().contains("RADDLE_TID"), "it waits there: {}", peeked.text());
+            let peeked = world
+                .raddle(["queue", "peek", "raddle.spawn.requests"])
+                .ok();
+            assert!(
+                peeked.text().contains("RADDLE_TID"),
+                "it waits there: {}",
+                peeked.text()
+            );
             let running = manager(world, &[]);
             let tid = running.stdout().trim().to_owned();
             world.raddle(["wait", &waiting]).ok();
@@ -115,18 +135,45 @@ fn what_is_asked_of_the_prime_is_a_task_with_the_id_of_its_message() {
                 waiting,
                 "one id, from request to result"
             );
-            assert_eq!(world.task(&waiting)["parent"], Value::Null, "nobody was there to be asked");
+            assert_eq!(
+                world.task(&waiting)["parent"],
+                Value::Null,
+                "nobody was there to be asked"
+            );
             let asked = prime(world, command(&["sh", "-c", "exit 3"]));
             world.raddle(["wait", &asked]).code(1);
             let results = results(world, "raddle.spawn.results", &asked);
             assert_eq!(statuses(&results), ["spawned", "failed"], "{results:?}");
-            assert_eq!((&results[1]["exit_code"], &results[1]["parent_tid"]), (&json!(3), &json!(tid)));
-            let registry = world.raddle(["queue", "peek", "raddle.workers.registry", "--all", "--json"]).ok().json();
+            assert_eq!(
+                (&results[1]["exit_code"], &results[1]["parent_tid"]),
+                (&json!(3), &json!(tid))
+            );
+            let registry = world
+                .raddle([
+                    "queue",
+                    "peek",
+                    "raddle.workers.registry",
+                    "--all",
+                    "--json",
+                ])
+                .ok()
+                .json();
             let registry = registry.as_array().unwrap().iter().map(body);
-            let entry = registry.into_iter().find(|entry| entry["tid"] == tid.as_str()).unwrap();
-            assert_eq!((&entry["name"], &entry["type"]), (&json!("worker-prime"), &json!("prime")));
-            assert_eq!((&entry["status"], &entry["queue"]), (&json!("active"), &json!("raddle.spawn.requests")));
-            until("it has told what it has spawned", || managers(world)[0]["spawned_count"] == 2);
+            let entry = registry
+                .into_iter()
+                .find(|entry| entry["tid"] == tid.as_str())
+                .unwrap();
+            assert_eq!(
+                (&entry["name"], &entry["type"]),
+                (&json!("worker-prime"), &json!("prime"))
+            );
+            assert_eq!(
+                (&entry["status"], &entry["queue"]),
+                (&json!("active"), &json!("raddle.spawn.requests"))
+            );
+            until("it has told what it has spawned", || {
+                managers(world)[0]["spawned_count"] == 2
+            });
             world.raddle(["task", "ping", &tid]).ok();
             running.stop().ok();
             tid
@@ -140,9 +187,17 @@ fn a_manager_spawns_what_its_registry_lists_and_nothing_else() {
     on_both(|world| {
         let running = unix(world, &["--limits", "memory_mb=128,timeout=60,max_tasks=4"]);
         let queue = "worker.unix.requests";
-        let good = ask(world, queue, json!({ "task": "note", "params": { "text": "a b; $(touch gotcha) 'x'" } }));
+        let good = ask(
+            world,
+            queue,
+            json!({ "task": "note", "params": { "text": "a b; $(touch gotcha) 'x'" } }),
+        );
         world.raddle(["wait", &good]).ok();
-        assert_eq!(notes(world), ["a b; $(touch gotcha) 'x'"], "it stays one argument");
+        assert_eq!(
+            notes(world),
+            ["a b; $(touch gotcha) 'x'"],
+            "it stays one argument"
+        );
         assert!(!world.path().join("gotcha").exists());
         assert_eq!(world.task(&good)["parent"], running.stdout().trim());
         // One bad message after the other, and none of them blocks the next.
@@ -181,9 +236,17 @@ fn a_manager_spawns_what_its_registry_lists_and_nothing_else() {
         let smuggled = world.submit(&["--queue", queue, "--", "touch", "gotcha"]);
         world.raddle(["wait", &smuggled]).code(1);
         assert!(!world.path().join("gotcha").exists());
-        let last = ask(world, queue, json!({ "task": "note", "params": { "text": "z" } }));
+        let last = ask(
+            world,
+            queue,
+            json!({ "task": "note", "params": { "text": "z" } }),
+        );
         world.raddle(["wait", &last]).ok();
-        assert!(running.stderr().contains("a request was refused"), "{}", running.stderr());
+        assert!(
+            running.stderr().contains("a request was refused"),
+            "{}",
+            running.stderr()
+        );
         running.stop().ok();
     });
 }
@@ -191,18 +254,45 @@ fn a_manager_spawns_what_its_registry_lists_and_nothing_else() {
 #[test]
 fn a_registry_that_is_wrong_is_refused_with_its_line() {
     let world = World::new();
-    world.file("tasks.toml", "# What may be done here.\n[task.grep]\ncommand = [\"grep\", \"{pattern}\"]\n");
+    world.file(
+        "tasks.toml",
+        "# What may be done here.\n[task.grep]\ncommand = [\"grep\", \"{pattern}\"]\n",
+    );
     let says = "tasks.toml:2: task 'grep': '{pattern}' has a place for 'pattern', which is not among its params: declare it there";
     let flags = ["--type", "unix", "--registry", "tasks.toml"];
-    world.raddle([&["manager", "serve"], &flags[..]].concat()).code(2).says(says);
-    world.raddle([&["manager", "start"], &flags[..]].concat()).code(2).says(says);
-    world.raddle([&["worker", "spawn"], &flags[..]].concat()).code(2).says(says);
+    world
+        .raddle([&["manager", "serve"], &flags[..]].concat())
+        .code(2)
+        .says(says);
+    world
+        .raddle([&["manager", "start"], &flags[..]].concat())
+        .code(2)
+        .says(says);
+    world
+        .raddle([&["worker", "spawn"], &flags[..]].concat())
+        .code(2)
+        .says(says);
     world.file("tasks.toml", "");
-    world.raddle([&["manager", "serve"], &flags[..]].concat()).code(2).says("tasks.toml: lists no task");
-    world.raddle(["manager", "serve", "--type", "unix"]).code(2).says("name the file with --registry");
-    world.raddle(["manager", "serve", "--type", "one-shot"]).code(2).says("other workers are called so");
-    world.raddle(["manager", "serve", "--limits", "memory=1"]).code(2).says("'memory=1' is not a limit");
-    world.raddle(["manager", "stop", "unix"]).code(2).says("no broker at");
+    world
+        .raddle([&["manager", "serve"], &flags[..]].concat())
+        .code(2)
+        .says("tasks.toml: lists no task");
+    world
+        .raddle(["manager", "serve", "--type", "unix"])
+        .code(2)
+        .says("name the file with --registry");
+    world
+        .raddle(["manager", "serve", "--type", "one-shot"])
+        .code(2)
+        .says("it is the name of another kind of worker");
+    world
+        .raddle(["manager", "serve", "--limits", "memory=1"])
+        .code(2)
+        .says("'memory=1' is not a limit");
+    world
+        .raddle(["manager", "stop", "unix"])
+        .code(2)
+        .says("no broker at");
 }
 
 #[test]
@@ -210,23 +300,45 @@ fn what_a_killed_prime_has_spawned_lives_on_and_the_next_starts_no_doubles() {
     on_both(|world| {
         world.file("tasks.toml", TASKS);
         let first = manager(world, &["--registry", "tasks.toml"]);
-        let held = prime(world, json!({ "task": "hold", "params": { "text": "held" } }));
+        let held = prime(
+            world,
+            json!({ "task": "hold", "params": { "text": "held" } }),
+        );
         world.until_state(&held, "running");
         until("it has begun", || world.path().join("held").exists());
         let pid = world.task(&held)["pid"].as_u64().unwrap();
         first.signal(libc::SIGKILL);
         first.finish();
         // What is asked while nobody is there waits.
-        let requests: Vec<String> =
-            (0..20).map(|n| prime(world, command(&["sh", "-c", &format!("echo {n:02} >> notes")]))).collect();
+        let requests: Vec<String> = (0..20)
+            .map(|n| {
+                prime(
+                    world,
+                    command(&["sh", "-c", &format!("echo {n:02} >> notes")]),
+                )
+            })
+            .collect();
         let next = manager(world, &["--registry", "tasks.toml"]);
-        world.raddle(["wait"].into_iter().chain(requests.iter().map(String::as_str))).ok();
+        world
+            .raddle(
+                ["wait"]
+                    .into_iter()
+                    .chain(requests.iter().map(String::as_str)),
+            )
+            .ok();
         let task = world.task(&held);
-        assert_eq!((&task["state"], &task["pid"]), (&json!("running"), &json!(pid)), "the same process goes on");
+        assert_eq!(
+            (&task["state"], &task["pid"]),
+            (&json!("running"), &json!(pid)),
+            "the same process goes on"
+        );
         world.file("go", "");
         world.raddle(["wait", &held]).ok();
         assert_eq!(world.task(&held)["attempt"], 1);
-        let expected: Vec<String> = (0..20).map(|n| format!("{n:02}")).chain(["held".into()]).collect();
+        let expected: Vec<String> = (0..20)
+            .map(|n| format!("{n:02}"))
+            .chain(["held".into()])
+            .collect();
         assert_eq!(notes(world), expected, "each ran once");
         next.stop().ok();
     });
@@ -240,7 +352,11 @@ fn a_paused_manager_runs_nothing() {
         let tid = running.tid();
         until("its workers are idle", || world.one_shots().len() == 2);
         world.raddle(["task", "pause", &tid]).ok();
-        assert_eq!(world.one_shots(), Vec::<Value>::new(), "none is left that could take a request");
+        assert_eq!(
+            world.one_shots(),
+            Vec::<Value>::new(),
+            "none is left that could take a request"
+        );
         let asked = prime(world, command(&["sh", "-c", "echo ran >> notes"]));
         world.raddle(["wait", "--timeout", "1", &asked]).code(124);
         assert_eq!(world.task(&asked)["state"], "created");
@@ -258,7 +374,10 @@ fn what_a_stopped_manager_has_spawned_goes_on() {
     on_both(|world| {
         world.file("tasks.toml", TASKS);
         let running = manager(world, &["--registry", "tasks.toml"]);
-        let held = prime(world, json!({ "task": "hold", "params": { "text": "held" } }));
+        let held = prime(
+            world,
+            json!({ "task": "hold", "params": { "text": "held" } }),
+        );
         until_held(world, 1);
         let pid = world.task(&held)["pid"].clone();
         running.signal(libc::SIGSTOP);
@@ -266,12 +385,21 @@ fn what_a_stopped_manager_has_spawned_goes_on() {
         // For longer than any lease that was granted before.
         world.raddle(["wait", "--timeout", "4", &held]).code(124);
         let task = world.task(&held);
-        assert_eq!((&task["state"], &task["attempt"], &task["pid"]), (&json!("running"), &json!(1), &pid));
+        assert_eq!(
+            (&task["state"], &task["attempt"], &task["pid"]),
+            (&json!("running"), &json!(1), &pid)
+        );
         world.file("go", "");
         world.raddle(["wait", &held]).ok();
-        assert_eq!((notes(world), &world.task(&held)["attempt"]), (vec!["held".to_owned()], &json!(1)));
+        assert_eq!(
+            (notes(world), &world.task(&held)["attempt"]),
+            (vec!["held".to_owned()], &json!(1))
+        );
         running.signal(libc::SIGCONT);
-        let next = prime(world, json!({ "task": "note", "params": { "text": "next" } }));
+        let next = prime(
+            world,
+            json!({ "task": "note", "params": { "text": "next" } }),
+        );
         world.raddle(["wait", &next]).ok();
         running.stop().ok();
     });
@@ -286,8 +414,16 @@ fn requests_to_a_worker_of_a_manager_are_requests_to_the_manager() {
         let worker = world.one_shots().remove(0);
         assert_eq!(worker["queue"], "worker.unix.requests");
         let request = json!({ "task": "note", "params": { "text": "asked" } });
-        for queue in ["worker.unix.requests".to_owned(), format!("T{}.inbox", worker["tid"].as_str().unwrap())] {
-            let idle = || world.one_shots().iter().any(|entry| entry["tid"] == worker["tid"]);
+        for queue in [
+            "worker.unix.requests".to_owned(),
+            format!("T{}.inbox", worker["tid"].as_str().unwrap()),
+        ] {
+            let idle = || {
+                world
+                    .one_shots()
+                    .iter()
+                    .any(|entry| entry["tid"] == worker["tid"])
+            };
             if queue.ends_with(".inbox") && !idle() {
                 continue;
             }
@@ -302,10 +438,25 @@ fn requests_to_a_worker_of_a_manager_are_requests_to_the_manager() {
 fn two_primes_share_what_is_asked() {
     on_both(|world| {
         let primes = [manager(world, &[]), manager(world, &[])];
-        let requests: Vec<String> =
-            (0..30).map(|n| prime(world, command(&["sh", "-c", &format!("echo {n:02} >> notes")]))).collect();
-        world.raddle(["wait"].into_iter().chain(requests.iter().map(String::as_str))).ok();
-        assert_eq!(notes(world), (0..30).map(|n| format!("{n:02}")).collect::<Vec<_>>());
+        let requests: Vec<String> = (0..30)
+            .map(|n| {
+                prime(
+                    world,
+                    command(&["sh", "-c", &format!("echo {n:02} >> notes")]),
+                )
+            })
+            .collect();
+        world
+            .raddle(
+                ["wait"]
+                    .into_iter()
+                    .chain(requests.iter().map(String::as_str)),
+            )
+            .ok();
+        assert_eq!(
+            notes(world),
+            (0..30).map(|n| format!("{n:02}")).collect::<Vec<_>>()
+        );
         primes.into_iter().for_each(|prime| _ = prime.stop().ok());
     });
 }
@@ -317,7 +468,12 @@ fn kill_in_stages(world: &World, manager: &Started) {
     for status in ["draining", "stopping"] {
         manager.signal(libc::SIGTERM);
         let title = format!("raddle-{}:worker-prime:{status}", &tid[9..]);
-        until(status, || world.processes().iter().any(|(_, line)| line.contains(&title)));
+        until(status, || {
+            world
+                .processes()
+                .iter()
+                .any(|(_, line)| line.contains(&title))
+        });
     }
     manager.signal(libc::SIGTERM);
 }
@@ -333,7 +489,14 @@ fn a_prime_that_is_killed_leaves_alone_what_another_has_spawned() {
             tid
         };
         // One task is all that each has room for, so that the other is left to the second.
-        let flags = ["--registry", "tasks.toml", "--warm-pool", "0", "--limits", "max_tasks=1"];
+        let flags = [
+            "--registry",
+            "tasks.toml",
+            "--warm-pool",
+            "0",
+            "--limits",
+            "max_tasks=1",
+        ];
         let stays = manager(world, &flags);
         let kept = hold("kept", 1);
         let goes = manager(world, &flags);
@@ -341,15 +504,28 @@ fn a_prime_that_is_killed_leaves_alone_what_another_has_spawned() {
         let list = world.workers();
         let parent_of = |tid: &str| {
             let worker = world.task(tid)["worker"].clone();
-            list.as_array().unwrap().iter().find(|entry| entry["tid"] == worker).unwrap()["parent"].clone()
+            list.as_array()
+                .unwrap()
+                .iter()
+                .find(|entry| entry["tid"] == worker)
+                .unwrap()["parent"]
+                .clone()
         };
-        assert_eq!((parent_of(&kept), parent_of(&back)), (json!(stays.stdout().trim()), json!(goes.stdout().trim())));
+        assert_eq!(
+            (parent_of(&kept), parent_of(&back)),
+            (json!(stays.stdout().trim()), json!(goes.stdout().trim()))
+        );
         let pid = world.task(&kept)["pid"].clone();
         kill_in_stages(world, &goes);
         goes.finish().ok();
-        until("what it ran is given back", || world.task(&back)["state"] == "created");
+        until("what it ran is given back", || {
+            world.task(&back)["state"] == "created"
+        });
         let task = world.task(&kept);
-        assert_eq!((&task["state"], &task["pid"], &task["attempt"]), (&json!("running"), &pid, &json!(1)));
+        assert_eq!(
+            (&task["state"], &task["pid"], &task["attempt"]),
+            (&json!("running"), &pid, &json!(1))
+        );
         world.file("go", "");
         world.raddle(["wait", &kept, &back]).ok();
         assert_eq!(world.task(&kept)["attempt"], 1);
@@ -362,8 +538,21 @@ fn a_prime_that_is_hurried_hurries_its_managers() {
     let world = World::new();
     world.file("tasks.toml", deaf());
     let first = manager(&world, &[]);
-    world.raddle(["worker", "spawn", "--type", "unix", "--registry", "tasks.toml"]).ok();
-    let held = ask(&world, "worker.unix.requests", json!({ "task": "hold", "params": { "text": "x" } }));
+    world
+        .raddle([
+            "worker",
+            "spawn",
+            "--type",
+            "unix",
+            "--registry",
+            "tasks.toml",
+        ])
+        .ok();
+    let held = ask(
+        &world,
+        "worker.unix.requests",
+        json!({ "task": "hold", "params": { "text": "x" } }),
+    );
     world.until_state(&held, "running");
     until_held(&world, 1);
     // Nobody is the parent of the manager from now on: it hears words alone.
@@ -374,46 +563,89 @@ fn a_prime_that_is_hurried_hurries_its_managers() {
     next.finish();
     let is_left = || managers(&world).iter().any(|entry| entry["type"] == "unix");
     until("the manager has left", || !is_left());
-    assert_eq!(world.task(&held)["state"], "created", "what it ran was given back");
+    assert_eq!(
+        world.task(&held)["state"],
+        "created",
+        "what it ran was given back"
+    );
 }
 
 #[test]
 fn a_prime_makes_managers_requests_find_them_and_all_stop_with_it() {
     on_both(|world| {
         world.file("tasks.toml", TASKS);
-        let first = world.raddle(["manager", "start"]).ok().text().trim().to_owned();
-        let spawn = ["worker", "spawn", "--type", "unix", "--registry", "tasks.toml", "--parent", &first];
+        let first = world
+            .raddle(["manager", "start"])
+            .ok()
+            .text()
+            .trim()
+            .to_owned();
+        let spawn = [
+            "worker",
+            "spawn",
+            "--type",
+            "unix",
+            "--registry",
+            "tasks.toml",
+            "--parent",
+            &first,
+        ];
         let unix = world.raddle(spawn).ok().text().trim().to_owned();
         let list = managers(world);
-        let entry = list.iter().find(|entry| entry["tid"] == unix.as_str()).unwrap();
-        assert_eq!((&entry["name"], &entry["queue"]), (&json!("worker-unix"), &json!("worker.unix.requests")));
+        let entry = list
+            .iter()
+            .find(|entry| entry["tid"] == unix.as_str())
+            .unwrap();
+        assert_eq!(
+            (&entry["name"], &entry["queue"]),
+            (&json!("worker-unix"), &json!("worker.unix.requests"))
+        );
         let asked_for = entry["parent"].as_str().unwrap().to_owned();
-        assert_eq!(world.task(&asked_for)["parent"], first.as_str(), "it is a task of the prime");
+        assert_eq!(
+            world.task(&asked_for)["parent"],
+            first.as_str(),
+            "it is a task of the prime"
+        );
         // Asked of the prime, done by who lists it.
         let held = prime(world, json!({ "task": "hold", "params": { "text": "x" } }));
         world.until_state(&held, "running");
         assert_eq!(world.task(&held)["parent"], unix.as_str());
         let tree = world.raddle(["task", "tree"]).ok();
-        let names = ["worker-prime (running", "└─ ", "worker-unix (running", "hold (running", "MiB"];
+        let names = [
+            "worker-prime (running",
+            "└─ ",
+            "worker-unix (running",
+            "hold (running",
+            "MiB",
+        ];
         for name in names {
             assert!(tree.text().contains(name), "{name}: {}", tree.text());
         }
-        let depths: Vec<usize> = tree
+        let queue_sizes: Vec<usize> = tree
             .lines()
             .iter()
-            .filter(|line| [first.as_str(), &asked_for, &unix, &held].iter().any(|tid| line.contains(*tid)))
+            .filter(|line| {
+                [first.as_str(), &asked_for, &unix, &held]
+                    .iter()
+                    .any(|tid| line.contains(*tid))
+            })
             .map(|line| line.chars().take_while(|c| !c.is_ascii_digit()).count())
             .collect();
-        assert_eq!(depths, [0, 3, 6, 9], "{}", tree.text());
+        assert_eq!(queue_sizes, [0, 3, 6, 9], "{}", tree.text());
         world.raddle(["manager", "status", &asked_for]).ok();
         // Nobody lists it: that is said, or waited for.
         let unknown = prime(world, json!({ "task": "awk" }));
         let why = refusal(world, "raddle.spawn.results", &unknown);
-        assert!(why.contains("unknown task 'awk'") && why.contains("no manager that lives had it"), "{why}");
+        assert!(
+            why.contains("unknown task 'awk'") && why.contains("no live manager lists it"),
+            "{why}"
+        );
         let patient = prime(world, json!({ "task": "awk", "wait": true }));
         world.file("awk.toml", "[task.awk]\ncommand = [\"true\"]\n");
         assert_eq!(world.task(&patient)["state"], "created");
-        world.raddle(["worker", "spawn", "--type", "awk", "--registry", "awk.toml"]).ok();
+        world
+            .raddle(["worker", "spawn", "--type", "awk", "--registry", "awk.toml"])
+            .ok();
         world.raddle(["wait", &patient]).ok();
         world.file("go", "");
         world.raddle(["wait", &held]).ok();
@@ -428,14 +660,27 @@ fn a_manager_that_dies_is_made_again_by_its_prime() {
     let world = World::new();
     world.file("tasks.toml", TASKS);
     let first = manager(&world, &[]);
-    let spawn = ["worker", "spawn", "--type", "unix", "--registry", "tasks.toml", "--json"];
+    let spawn = [
+        "worker",
+        "spawn",
+        "--type",
+        "unix",
+        "--registry",
+        "tasks.toml",
+        "--json",
+    ];
     let made = world.raddle(spawn).ok().json();
     crate::world::kill(made["pid"].as_i64().unwrap() as i32, libc::SIGKILL);
     until("another is there", || {
         let list = managers(&world);
-        list.iter().any(|entry| entry["type"] == "unix" && entry["pid"] != made["pid"])
+        list.iter()
+            .any(|entry| entry["type"] == "unix" && entry["pid"] != made["pid"])
     });
-    let tid = ask(&world, "worker.unix.requests", json!({ "task": "note", "params": { "text": "again" } }));
+    let tid = ask(
+        &world,
+        "worker.unix.requests",
+        json!({ "task": "note", "params": { "text": "again" } }),
+    );
     world.raddle(["wait", &tid]).ok();
     first.stop().ok();
     assert!(managers(&world).is_empty());
@@ -446,17 +691,37 @@ fn a_prime_stops_the_managers_that_a_killed_one_has_left() {
     on_both(|world| {
         world.file("tasks.toml", TASKS);
         let first = manager(world, &[]);
-        world.raddle(["worker", "spawn", "--type", "unix", "--registry", "tasks.toml"]).ok();
-        let pid = managers(world).iter().find(|entry| entry["type"] == "unix").unwrap()["pid"].clone();
+        world
+            .raddle([
+                "worker",
+                "spawn",
+                "--type",
+                "unix",
+                "--registry",
+                "tasks.toml",
+            ])
+            .ok();
+        let pid = managers(world)
+            .iter()
+            .find(|entry| entry["type"] == "unix")
+            .unwrap()["pid"]
+            .clone();
         first.signal(libc::SIGKILL);
         first.finish();
         let next = manager(world, &[]);
         let left = managers(world);
-        assert!(left.iter().any(|entry| entry["type"] == "unix" && entry["pid"] == pid), "it lives on: {left:?}");
+        assert!(
+            left.iter()
+                .any(|entry| entry["type"] == "unix" && entry["pid"] == pid),
+            "it lives on: {left:?}"
+        );
         next.stop().ok();
         // The killed one is listed until its lease has run out.
         let left = managers(world);
-        assert!(left.iter().all(|entry| entry["type"] == "prime"), "{left:?}");
+        assert!(
+            left.iter().all(|entry| entry["type"] == "prime"),
+            "{left:?}"
+        );
     });
 }
 
@@ -464,12 +729,47 @@ fn a_prime_stops_the_managers_that_a_killed_one_has_left() {
 fn a_manager_without_a_prime_stands_by_itself() {
     let world = World::new();
     world.file("tasks.toml", TASKS);
-    let spawn = ["worker", "spawn", "--type", "unix", "--registry", "tasks.toml"];
-    let unix = world.raddle(spawn).ok().says("no prime is alive").text().trim().to_owned();
+    let spawn = [
+        "worker",
+        "spawn",
+        "--type",
+        "unix",
+        "--registry",
+        "tasks.toml",
+    ];
+    let unix = world
+        .raddle(spawn)
+        .ok()
+        .says("no prime is alive")
+        .text()
+        .trim()
+        .to_owned();
     let status = world.raddle(["manager", "status", "unix"]).ok();
-    assert!(status.text().contains(&format!("manager    {unix} worker-unix")), "{}", status.text());
-    assert!(status.text().contains("tasks      hold,note"), "{}", status.text());
-    world.raddle(["queue", "write", "worker.unix.control", "STOP"]).ok();
+    assert!(
+        status
+            .text()
+            .contains(&format!("manager    {unix} worker-unix")),
+        "{}",
+        status.text()
+    );
+    assert!(
+        status.text().contains("tasks      hold,note"),
+        "{}",
+        status.text()
+    );
+    world
+        .raddle(["queue", "write", "worker.unix.control", "STOP"])
+        .ok();
     until("it has left", || managers(&world).is_empty());
-    world.raddle(["worker", "spawn", "--type", "prime", "--registry", "tasks.toml"]).code(2).says("is not spawned");
+    world
+        .raddle([
+            "worker",
+            "spawn",
+            "--type",
+            "prime",
+            "--registry",
+            "tasks.toml",
+        ])
+        .code(2)
+        .says("is not spawned");
 }

@@ -8,20 +8,45 @@ use crate::{cluster::Cluster, kubectl::is_kept, world::World};
 
 /// What `kubectl kustomize` makes of a folder of this repository, one document each, as JSON.
 fn kustomized(folder: &str) -> Vec<Value> {
-    let folder = format!("{}/../../deploy/kubernetes{folder}", env!("CARGO_MANIFEST_DIR"));
-    let made = Command::new("kubectl").args(["kustomize", &folder]).output().unwrap();
-    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let folder = format!(
+        "{}/../../deploy/kubernetes{folder}",
+        env!("CARGO_MANIFEST_DIR")
+    );
+    let made = Command::new("kubectl")
+        .args(["kustomize", &folder])
+        .output()
+        .unwrap();
+    assert!(
+        made.status.success(),
+        "{}",
+        String::from_utf8_lossy(&made.stderr)
+    );
     let world = World::new();
     let cluster = Cluster::new(&world);
     let file = world.file("all.yaml", &made.stdout);
     let server = format!("--server={}", cluster.url());
     let cache = format!("--cache-dir={}", world.path().display());
-    let create =
-        ["create", "--dry-run=client", "--validate=false", "--output=json", "--namespace=work", &server, &cache];
-    let known =
-        Command::new("kubectl").args(create).arg("--filename").arg(file).env("KUBECONFIG", "/dev/null").output();
+    let create = [
+        "create",
+        "--dry-run=client",
+        "--validate=false",
+        "--output=json",
+        "--namespace=work",
+        &server,
+        &cache,
+    ];
+    let known = Command::new("kubectl")
+        .args(create)
+        .arg("--filename")
+        .arg(file)
+        .env("KUBECONFIG", "/dev/null")
+        .output();
     let known = known.unwrap();
-    assert!(known.status.success(), "{}", String::from_utf8_lossy(&known.stderr));
+    assert!(
+        known.status.success(),
+        "{}",
+        String::from_utf8_lossy(&known.stderr)
+    );
     let stream = serde_json::Deserializer::from_slice(&known.stdout).into_iter::<Value>();
     let objects: Vec<Value> = stream.map(Result::unwrap).collect();
     match &objects[..] {
@@ -31,16 +56,36 @@ fn kustomized(folder: &str) -> Vec<Value> {
 }
 
 fn of_kind<'a>(objects: &'a [Value], kind: &str) -> Vec<&'a Value> {
-    objects.iter().filter(|object| object["kind"] == kind).collect()
+    objects
+        .iter()
+        .filter(|object| object["kind"] == kind)
+        .collect()
 }
 
 #[test]
 fn the_manifests_are_what_a_cluster_takes() {
-    for (folder, name) in [("", "warm-spawner-cpu"), ("/overlays/gpu", "warm-spawner-gpu")] {
+    for (folder, name) in [
+        ("", "warm-spawner-cpu"),
+        ("/overlays/gpu", "warm-spawner-gpu"),
+    ] {
         let objects = kustomized(folder);
-        let kinds: BTreeSet<&str> = objects.iter().map(|object| object["kind"].as_str().unwrap()).collect();
-        let expected = ["ConfigMap", "Deployment", "NetworkPolicy", "Role", "RoleBinding", "ServiceAccount"];
-        assert_eq!(kinds, expected.into_iter().collect(), "no Secret is among them");
+        let kinds: BTreeSet<&str> = objects
+            .iter()
+            .map(|object| object["kind"].as_str().unwrap())
+            .collect();
+        let expected = [
+            "ConfigMap",
+            "Deployment",
+            "NetworkPolicy",
+            "Role",
+            "RoleBinding",
+            "ServiceAccount",
+        ];
+        assert_eq!(
+            kinds,
+            expected.into_iter().collect(),
+            "no Secret is among them"
+        );
         let spawner = of_kind(&objects, "Deployment")[0];
         is_kept("env", &["NO=thing"], spawner);
         let binding = of_kind(&objects, "RoleBinding")[0];
@@ -49,11 +94,13 @@ fn the_manifests_are_what_a_cluster_takes() {
         let pod = &spawner["spec"]["template"];
         assert_eq!(pod["metadata"]["annotations"]["prometheus.io/port"], "9464");
         let role = of_kind(&objects, "Role")[0];
-        let verbs =
-            json!([{ "apiGroups": [""], "resources": ["pods"], "verbs": ["create", "list", "watch", "delete"] }]);
+        let verbs = json!([{ "apiGroups": [""], "resources": ["pods"], "verbs": ["create", "list", "watch", "delete"] }]);
         assert_eq!(role["rules"], verbs, "the least that will do");
         assert_eq!(binding["roleRef"]["name"], role["metadata"]["name"]);
-        assert_eq!(binding["subjects"][0]["name"], pod["spec"]["serviceAccountName"]);
+        assert_eq!(
+            binding["subjects"][0]["name"],
+            pod["spec"]["serviceAccountName"]
+        );
         for policy in of_kind(&objects, "NetworkPolicy") {
             assert_eq!(policy["spec"]["policyTypes"], json!(["Ingress", "Egress"]));
         }
@@ -66,17 +113,38 @@ fn the_manifests_are_what_a_cluster_takes() {
 fn reads_its_own_configuration(objects: &[Value], pod: &Value) {
     let world = World::new();
     let config = of_kind(objects, "ConfigMap")[0];
-    assert_eq!(pod["spec"]["volumes"][0]["configMap"]["name"], config["metadata"]["name"]);
+    assert_eq!(
+        pod["spec"]["volumes"][0]["configMap"]["name"],
+        config["metadata"]["name"]
+    );
     for (file, text) in config["data"].as_object().unwrap() {
         world.file(file, text.as_str().unwrap());
     }
     let container = &pod["spec"]["containers"][0];
-    let args = container["args"].as_array().unwrap().iter().map(|arg| arg.as_str().unwrap());
-    let args = args.map(|arg| arg.strip_prefix("/etc/raddle/").unwrap_or(arg)).collect::<Vec<_>>().join(" ");
-    let env = container["env"].as_array().unwrap().iter().filter(|variable| variable["value"].is_string());
-    let env =
-        env.map(|variable| format!("{}={}", variable["name"].as_str().unwrap(), variable["value"].as_str().unwrap()));
+    let args = container["args"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|arg| arg.as_str().unwrap());
+    let args = args
+        .map(|arg| arg.strip_prefix("/etc/raddle/").unwrap_or(arg))
+        .collect::<Vec<_>>()
+        .join(" ");
+    let env = container["env"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|variable| variable["value"].is_string());
+    let env = env.map(|variable| {
+        format!(
+            "{}={}",
+            variable["name"].as_str().unwrap(),
+            variable["value"].as_str().unwrap()
+        )
+    });
     let env = env.collect::<Vec<_>>().join(" ");
-    let ran = world.bash(&format!("exec env QUEUE_URL=redis://:x@127.0.0.1:1 {env} raddle {args}"));
+    let ran = world.bash(&format!(
+        "exec env QUEUE_URL=redis://:x@127.0.0.1:1 {env} raddle {args}"
+    ));
     ran.code(2).says("this is no pod of a cluster");
 }

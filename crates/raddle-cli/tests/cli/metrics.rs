@@ -23,16 +23,26 @@ const OF_WORKERS: [&str; 5] = [
     "raddle_task_wait_seconds",
     "raddle_task_run_seconds",
 ];
-const OF_SPAWNERS: [&str; 4] =
-    ["warm_spawner_live_workers", "warm_spawner_idle_workers", "warm_spawner_launch_total", "raddle_warm_hit_ratio"];
-const OF_QUEUES: [&str; 3] = ["queue_pending_total", "raddle_reclaims_total", "raddle_stale_writes_total"];
+const OF_SPAWNERS: [&str; 4] = [
+    "warm_spawner_live_workers",
+    "warm_spawner_idle_workers",
+    "warm_spawner_launch_total",
+    "raddle_warm_hit_ratio",
+];
+const OF_QUEUES: [&str; 3] = [
+    "queue_pending_total",
+    "raddle_reclaims_total",
+    "raddle_stale_writes_total",
+];
 
 /// A page of metrics.
 pub(crate) struct Metrics(String);
 
 /// What somebody who was started with `--json` says of itself.
 pub(crate) fn said(started: &Started) -> Value {
-    until("it has said where it is", || started.stdout().ends_with('\n'));
+    until("it has said where it is", || {
+        started.stdout().ends_with('\n')
+    });
     serde_json::from_str(&started.stdout()).unwrap()
 }
 
@@ -41,9 +51,15 @@ fn url_of(started: &Started) -> String {
 }
 
 pub(crate) fn scrape(url: &str) -> Metrics {
-    let (address, path) = url.strip_prefix("http://").unwrap().split_once('/').unwrap();
+    let (address, path) = url
+        .strip_prefix("http://")
+        .unwrap()
+        .split_once('/')
+        .unwrap();
     let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    stream
+        .set_read_timeout(Some(Duration::from_secs(30)))
+        .unwrap();
     write!(stream, "GET /{path} HTTP/1.1\r\nHost: {address}\r\n\r\n").unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
@@ -56,7 +72,9 @@ impl Metrics {
     /// The number behind a name and its labels.
     pub(crate) fn get(&self, series: &str) -> Option<f64> {
         let mut lines = self.0.lines();
-        lines.find_map(|line| line.strip_prefix(series)?.strip_prefix(' ')).map(|number| number.parse().unwrap())
+        lines
+            .find_map(|line| line.strip_prefix(series)?.strip_prefix(' '))
+            .map(|number| number.parse().unwrap())
     }
 
     #[track_caller]
@@ -67,7 +85,11 @@ impl Metrics {
     #[track_caller]
     fn has(&self, names: &[&str]) {
         for name in names {
-            assert!(self.0.contains(&format!("# TYPE {name} ")), "{name} is missing in:\n{}", self.0);
+            assert!(
+                self.0.contains(&format!("# TYPE {name} ")),
+                "{name} is missing in:\n{}",
+                self.0
+            );
         }
     }
 
@@ -81,20 +103,36 @@ impl Metrics {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        check.stdin.take().unwrap().write_all(self.0.as_bytes()).unwrap();
+        check
+            .stdin
+            .take()
+            .unwrap()
+            .write_all(self.0.as_bytes())
+            .unwrap();
         let found = check.wait_with_output().unwrap();
         let mut words = String::new();
         for bytes in [&found.stdout, &found.stderr] {
             let _ = write!(words, "{}", String::from_utf8_lossy(bytes));
         }
-        assert!(found.status.success() && words.is_empty(), "{words}\n{}", self.0);
+        assert!(
+            found.status.success() && words.is_empty(),
+            "{words}\n{}",
+            self.0
+        );
     }
 }
 
 #[test]
 fn a_worker_shows_what_it_has_done() {
     let world = World::new();
-    let worker = world.start(["worker", "start", "--no-detach", "--json", "--metrics-addr", ANYWHERE]);
+    let worker = world.start([
+        "worker",
+        "start",
+        "--no-detach",
+        "--json",
+        "--metrics-addr",
+        ANYWHERE,
+    ]);
     let url = url_of(&worker);
     scrape(&url).passes();
     let tids = world.submit(&["--array", "1-3", "--", "true"]);
@@ -103,18 +141,30 @@ fn a_worker_shows_what_it_has_done() {
     world.raddle(["wait"].into_iter().chain(tids.lines())).ok();
     world.raddle(["wait", &failed, &late]).code(1);
     // Whoever waits for a task hears of its end from the broker, at the same time as the worker, which counts it then.
-    until("the last one is counted", || scrape(&url).get("worker_runtime_seconds_count") == Some(6.0));
+    until("the last one is counted", || {
+        scrape(&url).get("worker_runtime_seconds_count") == Some(6.0)
+    });
     let metrics = scrape(&url);
     metrics.passes();
     metrics.has(&OF_WORKERS);
-    for (status, count) in [("completed", 3.0), ("failed", 1.0), ("retried", 1.0), ("timeout", 1.0), ("stale", 0.0)] {
+    for (status, count) in [
+        ("completed", 3.0),
+        ("failed", 1.0),
+        ("retried", 1.0),
+        ("timeout", 1.0),
+        ("stale", 0.0),
+    ] {
         metrics.shows(&format!("worker_task_total{{status=\"{status}\"}}"), count);
     }
     metrics.shows("worker_runtime_seconds_count", 6.0);
     metrics.shows("raddle_task_run_seconds_count", 6.0);
     metrics.shows("raddle_task_wait_seconds_count", 5.0);
     let ran = metrics.get("raddle_task_run_seconds_sum").unwrap();
-    assert!((0.2..30.0).contains(&ran) && metrics.get("worker_runtime_seconds_sum").unwrap() >= ran, "{}", metrics.0);
+    assert!(
+        (0.2..30.0).contains(&ran) && metrics.get("worker_runtime_seconds_sum").unwrap() >= ran,
+        "{}",
+        metrics.0
+    );
     metrics.shows("raddle_task_run_seconds_bucket{le=\"0.1\"}", 5.0);
     worker.stop().ok();
 }
@@ -129,13 +179,26 @@ fn a_broker_shows_what_waits_by_kind() {
     empty.has(&OF_QUEUES);
     empty.shows("raddle_broker_up", 1.0);
     empty.shows("queue_pending_total{kind=\"\"}", 0.0);
-    world.submit(&["--array", "1-3", "--kind", "execute", "--requires", "gpu", "--", "true"]);
+    world.submit(&[
+        "--array",
+        "1-3",
+        "--kind",
+        "execute",
+        "--requires",
+        "gpu",
+        "--",
+        "true",
+    ]);
     world.submit(&["--kind", "mutate", "--queue", "mail", "--", "true"]);
     world.submit(&["--delay", "600", "--kind", "execute", "--", "true"]);
     let dead = world.submit(&["--", "false"]);
-    world.raddle(["worker", "start", "--no-detach", "--idle-exit", "0"]).ok();
+    world
+        .raddle(["worker", "start", "--no-detach", "--idle-exit", "0"])
+        .ok();
     world.raddle(["wait", &dead]).code(1);
-    until("the rest between two looks is over", || scrape(&url).get("raddle_tasks_dead") == Some(1.0));
+    until("the rest between two looks is over", || {
+        scrape(&url).get("raddle_tasks_dead") == Some(1.0)
+    });
     let metrics = scrape(&url);
     metrics.passes();
     for (series, count) in [
@@ -150,26 +213,47 @@ fn a_broker_shows_what_waits_by_kind() {
     ] {
         metrics.shows(series, count);
     }
-    assert!(metrics.get("raddle_pending_oldest_seconds{kind=\"execute\"}").unwrap() < 60.0);
+    assert!(
+        metrics
+            .get("raddle_pending_oldest_seconds{kind=\"execute\"}")
+            .unwrap()
+            < 60.0
+    );
     exporter.stop().ok();
 }
 
 #[test]
 fn a_spawner_shows_what_its_workers_did_before_they_were_gone() {
     let world = World::new();
-    let flags = ["spawner", "run", "--warm-pool", "2", "--max-workers", "4", "--json", "--metrics-addr", ANYWHERE];
+    let flags = [
+        "spawner",
+        "run",
+        "--warm-pool",
+        "2",
+        "--max-workers",
+        "4",
+        "--json",
+        "--metrics-addr",
+        ANYWHERE,
+    ];
     let spawner = world.start(flags);
     let url = url_of(&spawner);
-    until("two are warm", || scrape(&url).get("warm_spawner_idle_workers") == Some(2.0));
+    until("two are warm", || {
+        scrape(&url).get("warm_spawner_idle_workers") == Some(2.0)
+    });
     let tids = world.submit(&["--array", "1-9", "--", "true"]);
     let failed = world.submit(&["--", "false"]);
     world.raddle(["wait"].into_iter().chain(tids.lines())).ok();
     world.raddle(["wait", &failed]).code(1);
     let exits = |reason: &str| format!("worker_exit_reason{{reason=\"{reason}\"}}");
-    until("ten are gone", || scrape(&url).get(&exits("success")) == Some(10.0));
+    until("ten are gone", || {
+        scrape(&url).get(&exits("success")) == Some(10.0)
+    });
     let metrics = scrape(&url);
     metrics.passes();
-    [&OF_WORKERS[..], &OF_SPAWNERS, &OF_QUEUES].iter().for_each(|names| metrics.has(names));
+    [&OF_WORKERS[..], &OF_SPAWNERS, &OF_QUEUES]
+        .iter()
+        .for_each(|names| metrics.has(names));
     for (series, count) in [
         ("worker_task_total{status=\"completed\"}", 9.0),
         ("worker_task_total{status=\"failed\"}", 1.0),
@@ -181,23 +265,39 @@ fn a_spawner_shows_what_its_workers_did_before_they_were_gone() {
     ] {
         metrics.shows(series, count);
     }
-    let (hits, misses) = ("raddle_warm_tasks_total{worker=\"waiting\"}", "raddle_warm_tasks_total{worker=\"none\"}");
-    assert_eq!(metrics.get(hits).unwrap() + metrics.get(misses).unwrap(), 10.0);
+    let (hits, misses) = (
+        "raddle_warm_tasks_total{worker=\"waiting\"}",
+        "raddle_warm_tasks_total{worker=\"none\"}",
+    );
+    assert_eq!(
+        metrics.get(hits).unwrap() + metrics.get(misses).unwrap(),
+        10.0
+    );
     assert!((0.0..=1.0).contains(&metrics.get("raddle_warm_hit_ratio").unwrap()));
 
     // One that is killed in the middle of a task has told nothing that could be half true.
     let tid = world.submit(&["--", "sh", "-c", "test $RADDLE_ATTEMPT != 1 || sleep 600"]);
     world.until_state(&tid, "running");
     let list = || world.workers();
-    let busy =
-        || list().as_array().unwrap().iter().find(|w| w["type"] == "one-shot" && w["load"] == 1.0)?["pid"].as_i64();
+    let busy = || {
+        list()
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|w| w["type"] == "one-shot" && w["load"] == 1.0)?["pid"]
+            .as_i64()
+    };
     until("the registry knows who is busy", || busy().is_some());
     crate::world::kill(busy().unwrap() as i32, libc::SIGKILL);
     world.raddle(["wait", &tid]).ok();
-    until("the loss is told, by the spawner that speaks for it", || {
-        let metrics = scrape(&url);
-        metrics.get("worker_task_total{status=\"lost\"}") == Some(1.0) && metrics.get(&exits("success")) == Some(11.0)
-    });
+    until(
+        "the loss is told, by the spawner that speaks for it",
+        || {
+            let metrics = scrape(&url);
+            metrics.get("worker_task_total{status=\"lost\"}") == Some(1.0)
+                && metrics.get(&exits("success")) == Some(11.0)
+        },
+    );
     let metrics = scrape(&url);
     metrics.passes();
     metrics.shows(&exits("error"), 1.0);
@@ -210,15 +310,34 @@ fn a_spawner_shows_what_its_workers_did_before_they_were_gone() {
 #[test]
 fn a_spawner_keeps_account_also_where_another_serves() {
     let world = World::new();
-    let server = world.start(["worker", "start", "--no-detach", "--queues", "none", "--serve", "work.sock"]);
+    let server = world.start([
+        "worker",
+        "start",
+        "--no-detach",
+        "--queues",
+        "none",
+        "--serve",
+        "work.sock",
+    ]);
     until("it serves", || world.path().join("work.sock").exists());
-    let flags =
-        ["--queue-url", "unix:work.sock", "spawner", "run", "--warm-pool", "1", "--json", "--metrics-addr", ANYWHERE];
+    let flags = [
+        "--queue-url",
+        "unix:work.sock",
+        "spawner",
+        "run",
+        "--warm-pool",
+        "1",
+        "--json",
+        "--metrics-addr",
+        ANYWHERE,
+    ];
     let spawner = world.start(flags);
     let url = url_of(&spawner);
     let tids = world.submit(&["--array", "1-3", "--", "true"]);
     world.raddle(["wait"].into_iter().chain(tids.lines())).ok();
-    until("they are counted", || scrape(&url).get("worker_task_total{status=\"completed\"}") == Some(3.0));
+    until("they are counted", || {
+        scrape(&url).get("worker_task_total{status=\"completed\"}") == Some(3.0)
+    });
     spawner.stop().ok();
     server.stop().ok();
 }
@@ -269,25 +388,45 @@ cat before after said | grep -c geheim || true
 #[test]
 fn nobody_beyond_this_machine_looks_unless_it_is_said() {
     let world = World::new();
-    for command in
-        [&["worker", "start", "--no-detach"][..], &["worker", "start"], &["spawner", "run"], &["metrics", "serve"]]
-    {
+    for command in [
+        &["worker", "start", "--no-detach"][..],
+        &["worker", "start"],
+        &["spawner", "run"],
+        &["metrics", "serve"],
+    ] {
         let with = |address: &str| world.raddle([command, &["--metrics-addr", address]].concat());
-        with("0.0.0.0:0").code(2).says("0.0.0.0:0 can be reached from other machines").says("--metrics-public");
-        with("here").code(2).says("'here' is not an address to listen on");
+        with("0.0.0.0:0")
+            .code(2)
+            .says("0.0.0.0:0 can be reached from other machines")
+            .says("--metrics-public");
+        with("here")
+            .code(2)
+            .says("'here' is not an address to listen on");
     }
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
-    let refused = world.raddle(["worker", "start", "--metrics-addr", &address]).code(2);
-    refused.says(&format!("cannot listen on {address}")).says("give another address with --metrics-addr");
+    let refused = world
+        .raddle(["worker", "start", "--metrics-addr", &address])
+        .code(2);
+    refused
+        .says(&format!("cannot listen on {address}"))
+        .says("give another address with --metrics-addr");
     assert_eq!(world.processes(), []);
-    let open = world.start(["metrics", "serve", "--json", "--metrics-addr", "0.0.0.0:0", "--metrics-public"]);
+    let open = world.start([
+        "metrics",
+        "serve",
+        "--json",
+        "--metrics-addr",
+        "0.0.0.0:0",
+        "--metrics-public",
+    ]);
     let url = url_of(&open).replace("0.0.0.0", "127.0.0.1");
     scrape(&url).shows("raddle_broker_up", 1.0);
     open.stop().ok();
     // In the background it says so in its log.
     let tid = world.worker(&["--metrics-addr", ANYWHERE]);
-    let log = std::fs::read_to_string(world.path().join(format!(".raddle/worker-{tid}.log"))).unwrap();
+    let log =
+        std::fs::read_to_string(world.path().join(format!(".raddle/worker-{tid}.log"))).unwrap();
     let url = log.trim().rsplit(' ').next().unwrap().to_owned();
     scrape(&url).has(&OF_WORKERS);
 }
@@ -296,7 +435,10 @@ fn nobody_beyond_this_machine_looks_unless_it_is_said() {
 #[test]
 fn the_alert_for_absent_workers_fires_beside_a_manager() {
     let world = World::new();
-    world.file("raddle.toml", "[process.a]\n[[process.a.worker]]\nslug = 'a'\n");
+    world.file(
+        "raddle.toml",
+        "[process.a]\n[[process.a.worker]]\nslug = 'a'\n",
+    );
     let manager = world.start(["up"]);
     until("it is up", || manager.stderr().contains(" up\n"));
     let exporter = world.start(["metrics", "serve", "--json", "--metrics-addr", ANYWHERE]);
@@ -306,11 +448,19 @@ fn the_alert_for_absent_workers_fires_beside_a_manager() {
     let count = |kind: &str| {
         let page = scrape(&url);
         let waiting = page.get("queue_pending_total{kind=\"\"}");
-        (waiting, page.get(&format!("raddle_workers{{type=\"{kind}\",status=\"active\"}}")), page)
+        (
+            waiting,
+            page.get(&format!(
+                "raddle_workers{{type=\"{kind}\",status=\"active\"}}"
+            )),
+            page,
+        )
     };
     let rules = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/prometheus/alerts.yml");
     let fires = |page: &Metrics, fires: bool| {
-        let of_rule = |line: &&str| line.starts_with("raddle_workers{") || line.starts_with("queue_pending_total{");
+        let of_rule = |line: &&str| {
+            line.starts_with("raddle_workers{") || line.starts_with("queue_pending_total{")
+        };
         let series = page.0.lines().filter(of_rule).map(|line| {
             let (series, number) = line.rsplit_once(' ').unwrap();
             serde_json::json!({ "series": series, "values": format!("{number}x9") })
@@ -334,16 +484,24 @@ fn the_alert_for_absent_workers_fires_beside_a_manager() {
         });
         // JSON is YAML.
         let path = world.file("alerts.test.yml", test.to_string());
-        let ran = Command::new("promtool").args(["test", "rules"]).arg(path).output().unwrap();
+        let ran = Command::new("promtool")
+            .args(["test", "rules"])
+            .arg(path)
+            .output()
+            .unwrap();
         assert!(ran.status.success(), "{ran:?}\n{}", page.0);
     };
-    until("no process is left", || matches!(count("resident"), (Some(1.0), Some(0.0), _)));
+    until("no process is left", || {
+        matches!(count("resident"), (Some(1.0), Some(0.0), _))
+    });
     let (_, managers, page) = count("group");
     assert_eq!(managers, Some(1.0));
     fires(&page, true);
     // A worker that has other queues takes tasks, too.
     world.worker(&[]);
-    until("there is a worker", || matches!(count("resident"), (Some(1.0), Some(1.0), _)));
+    until("there is a worker", || {
+        matches!(count("resident"), (Some(1.0), Some(1.0), _))
+    });
     fires(&count("resident").2, false);
     world.raddle(["group", "on", "a"]).ok();
     world.raddle(["wait", &tid]).ok();
@@ -354,8 +512,15 @@ fn the_alert_for_absent_workers_fires_beside_a_manager() {
 #[test]
 fn the_rules_are_what_prometheus_takes_for_rules() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/prometheus");
-    for args in [["check", "rules", "alerts.yml"], ["test", "rules", "alerts.test.yml"]] {
-        let ran = Command::new("promtool").args(args).current_dir(&folder).output().unwrap();
+    for args in [
+        ["check", "rules", "alerts.yml"],
+        ["test", "rules", "alerts.test.yml"],
+    ] {
+        let ran = Command::new("promtool")
+            .args(args)
+            .current_dir(&folder)
+            .output()
+            .unwrap();
         assert!(ran.status.success(), "{args:?}: {ran:?}");
     }
 }

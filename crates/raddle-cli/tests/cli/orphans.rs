@@ -12,33 +12,77 @@ fn kill(worker: &serde_json::Value) {
 #[test]
 fn tasks_of_a_worker_that_is_gone_go_back_and_no_others() {
     let world = World::new();
-    let first = world.raddle(["worker", "start", "--json", "--queues", "a"]).ok().json();
-    let second = world.raddle(["worker", "start", "--json", "--queues", "b", "--concurrency", "1"]).ok().json();
+    let first = world
+        .raddle(["worker", "start", "--json", "--queues", "a"])
+        .ok()
+        .json();
+    let second = world
+        .raddle([
+            "worker",
+            "start",
+            "--json",
+            "--queues",
+            "b",
+            "--concurrency",
+            "1",
+        ])
+        .ok()
+        .json();
     let orphan = world.submit(&["--queue", "a", "--retry", "3", "--", "sleep", "600"]);
     let kept = world.submit(&["--queue", "b", "--", "sleep", "600"]);
     for tid in [&orphan, &kept] {
         world.until_state(tid, "running");
     }
-    let ran = world.raddle(["requeue-orphans"]).ok().says("no task belongs to a worker that is gone");
+    let ran = world
+        .raddle(["requeue-orphans"])
+        .ok()
+        .says("no task belongs to a worker that is gone");
     assert_eq!(ran.text(), "");
-    assert_eq!(world.raddle(["requeue-orphans", "--json"]).ok().text(), "[]\n");
+    assert_eq!(
+        world.raddle(["requeue-orphans", "--json"]).ok().text(),
+        "[]\n"
+    );
     // The other would take it back by itself, and be quicker.
     kill(&first);
     kill(&second);
     let mut taken = Vec::new();
     until("both are taken back", || {
-        taken.extend(world.raddle(["requeue-orphans", "--json"]).ok().json().as_array().unwrap().clone());
+        taken.extend(
+            world
+                .raddle(["requeue-orphans", "--json"])
+                .ok()
+                .json()
+                .as_array()
+                .unwrap()
+                .clone(),
+        );
         taken.len() >= 2
     });
     taken.sort_by_key(|orphan| orphan["tid"].as_str().unwrap().to_owned());
-    assert_eq!(taken.iter().map(|orphan| &orphan["tid"]).collect::<Vec<_>>(), [&orphan, &kept]);
-    assert_eq!((&taken[0]["worker"], &taken[1]["worker"]), (&first["tid"], &second["tid"]));
+    assert_eq!(
+        taken
+            .iter()
+            .map(|orphan| &orphan["tid"])
+            .collect::<Vec<_>>(),
+        [&orphan, &kept]
+    );
+    assert_eq!(
+        (&taken[0]["worker"], &taken[1]["worker"]),
+        (&first["tid"], &second["tid"])
+    );
     snapshot!("json_requeue_orphans", shape(&world, &taken.into()));
     for tid in [&orphan, &kept] {
         let task = world.task(tid);
-        assert_eq!((&task["state"], &task["losses"]), (&"created".into(), &1.into()));
+        assert_eq!(
+            (&task["state"], &task["losses"]),
+            (&"created".into(), &1.into())
+        );
     }
-    assert_eq!(world.raddle(["requeue-orphans", "--json"]).ok().text(), "[]\n", "they are taken back once");
+    assert_eq!(
+        world.raddle(["requeue-orphans", "--json"]).ok().text(),
+        "[]\n",
+        "they are taken back once"
+    );
 }
 
 #[test]
@@ -50,15 +94,36 @@ fn a_worker_that_is_gone_is_a_finding_until_what_it_had_is_taken_back() {
     let stale = || {
         let doctor = world.raddle(["doctor", "--json"]).ok().json();
         let checks = doctor["checks"].as_array().unwrap().clone();
-        checks.into_iter().find(|check| check["name"] == "stale workers").unwrap()
+        checks
+            .into_iter()
+            .find(|check| check["name"] == "stale workers")
+            .unwrap()
     };
-    assert_eq!((&stale()["ok"], &stale()["detail"]), (&true.into(), &"0 without a valid lease".into()));
+    assert_eq!(
+        (&stale()["ok"], &stale()["detail"]),
+        (&true.into(), &"0 without a valid lease".into())
+    );
     kill(&worker);
     until("its lease is over", || stale()["ok"] == false);
     let found = stale();
-    assert_eq!((&found["detail"], &found["vital"]), (&"1 without a valid lease".into(), &false.into()));
-    assert!(found["fix"].as_str().unwrap().starts_with("run 'raddle requeue-orphans'"), "{found}");
-    assert!(world.raddle(["requeue-orphans"]).ok().text().starts_with(&tid));
+    assert_eq!(
+        (&found["detail"], &found["vital"]),
+        (&"1 without a valid lease".into(), &false.into())
+    );
+    assert!(
+        found["fix"]
+            .as_str()
+            .unwrap()
+            .starts_with("run 'raddle requeue-orphans'"),
+        "{found}"
+    );
+    assert!(
+        world
+            .raddle(["requeue-orphans"])
+            .ok()
+            .text()
+            .starts_with(&tid)
+    );
     assert_eq!((&stale()["ok"], stale().get("fix")), (&true.into(), None));
 }
 
@@ -74,14 +139,23 @@ fn people_are_told_of_each_task() {
         told = world.raddle(["requeue-orphans"]).ok().text().to_owned();
         !told.is_empty()
     });
-    assert!(told.starts_with(&tid) && told.contains(worker["tid"].as_str().unwrap()), "{told}");
+    assert!(
+        told.starts_with(&tid) && told.contains(worker["tid"].as_str().unwrap()),
+        "{told}"
+    );
     assert!(without_ids(&told).starts_with("[tid] requeued"), "{told}");
 }
 
 #[test]
 fn where_there_is_nothing_nothing_is_made() {
     let world = World::new();
-    world.raddle(["requeue-orphans"]).code(2).says("no broker at");
+    world
+        .raddle(["requeue-orphans"])
+        .code(2)
+        .says("no broker at");
     assert!(!world.path().join(".raddle").exists());
-    world.raddle(["requeue-orphans", "--queue-url", "mem://"]).code(2).says("gone with it");
+    world
+        .raddle(["requeue-orphans", "--queue-url", "mem://"])
+        .code(2)
+        .says("gone with it");
 }

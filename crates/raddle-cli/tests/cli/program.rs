@@ -10,5 +10,9 @@ const ET_DYN: u16 = 3;
 fn is_position_independent() {
     let file = fs::read(env!("CARGO_BIN_EXE_raddle")).unwrap();
     assert_eq!(&file[..4], b"\x7fELF");
-    assert_eq!(u16::from_ne_bytes([file[E_TYPE], file[E_TYPE + 1]]), ET_DYN, "the program is no PIE");
+    assert_eq!(
+        u16::from_ne_bytes([file[E_TYPE], file[E_TYPE + 1]]),
+        ET_DYN,
+        "the program is no PIE"
+    );
 }

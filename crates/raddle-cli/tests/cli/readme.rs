@@ -13,7 +13,12 @@ const SECTION: &str = "## One minute";
 /// The folder there.
 const FOLDER: &str = "/tmp/tour";
 /// What only looks, and can be typed again until it sees what README.md shows.
-const LOOKS: [&str; 4] = ["ps ", "raddle status", "raddle task explain ", "raddle task list"];
+const LOOKS: [&str; 4] = [
+    "ps ",
+    "raddle status",
+    "raddle task explain ",
+    "raddle task list",
+];
 const PATIENCE: Duration = Duration::from_secs(60);
 /// A shell that says when a command is over, and leaves its exit code to the next.
 const SHELL: &str = "exec 9<&0 </dev/null
@@ -21,11 +26,21 @@ const SHELL: &str = "exec 9<&0 </dev/null
 
 /// All that is typed, and what is shown then.
 fn typed() -> Vec<(String, Vec<String>)> {
-    let section = README.split_once(SECTION).expect("README.md has that section").1;
-    let section = section.split_once("\n## ").map_or(section, |(section, _)| section);
+    let section = README
+        .split_once(SECTION)
+        .expect("README.md has that section")
+        .1;
+    let section = section
+        .split_once("\n## ")
+        .map_or(section, |(section, _)| section);
     // On a busy machine a second can be over before anybody has looked.
-    let section = section.replace("sleep 1", "sleep 3").replace("[s]leep 1", "[s]leep 3");
-    let blocks = section.split("```console\n").skip(1).map(|block| block.split_once("```").unwrap().0);
+    let section = section
+        .replace("sleep 1", "sleep 3")
+        .replace("[s]leep 1", "[s]leep 3");
+    let blocks = section
+        .split("```console\n")
+        .skip(1)
+        .map(|block| block.split_once("```").unwrap().0);
     let mut all: Vec<(String, Vec<String>)> = Vec::new();
     for line in blocks.flat_map(str::lines) {
         match (line.strip_prefix("$ "), all.last_mut()) {
@@ -49,7 +64,9 @@ impl Shell {
         self.started.types(text);
         self.typed += 1;
         let said = |all: String| all.matches('\0').count() == self.typed;
-        until(text, || said(self.started.stdout()) && said(self.started.stderr()));
+        until(text, || {
+            said(self.started.stdout()) && said(self.started.stderr())
+        });
         let last = |all: String| all.split('\0').nth(self.typed - 1).unwrap().to_owned();
         let shown = last(self.started.stdout()) + &last(self.started.stderr());
         shown.lines().map(str::to_owned).collect()
@@ -61,12 +78,15 @@ type Ids = Vec<(String, String)>;
 
 /// The text with the ids that are known by now, whole or as their last ten digits.
 fn here(ids: &Ids, text: &str) -> String {
-    ids.iter().fold(text.to_owned(), |text, (there, here)| text.replace(there, here).replace(&there[9..], &here[9..]))
+    ids.iter().fold(text.to_owned(), |text, (there, here)| {
+        text.replace(there, here).replace(&there[9..], &here[9..])
+    })
 }
 
 /// Takes ids that are new for those in whose places they stand.
 fn learn(ids: &mut Ids, written: &str, real: &str) {
-    let all = |line| str::split(line, |c: char| !c.is_ascii_digit()).filter(|digits| digits.len() == 19);
+    let all =
+        |line| str::split(line, |c: char| !c.is_ascii_digit()).filter(|digits| digits.len() == 19);
     for (there, here) in all(written).zip(all(real)) {
         if ids.iter().all(|known| known.0 != there && known.1 != here) {
             ids.push((there.to_owned(), here.to_owned()));
@@ -79,15 +99,29 @@ fn lasting(command: &str, lines: &[String]) -> Vec<String> {
     if command.starts_with("ps ") {
         return family(lines);
     }
-    let is_time = |word: &str| word.starts_with(|c: char| c.is_ascii_digit()) && word.ends_with(['s', 'm', 'h']);
+    let is_time = |word: &str| {
+        word.starts_with(|c: char| c.is_ascii_digit()) && word.ends_with(['s', 'm', 'h'])
+    };
     let is_table = command == "raddle task list";
-    let word = |word| if is_table && is_time(word) { "[time]" } else { word };
+    let word = |word| {
+        if is_table && is_time(word) {
+            "[time]"
+        } else {
+            word
+        }
+    };
     // On a busy machine a task may wait for so long that its waiter says why.
-    let says_why = |line: &&String| command.contains(" --wait ") && line.starts_with("raddle: task ");
+    let says_why =
+        |line: &&String| command.contains(" --wait ") && line.starts_with("raddle: task ");
     lines
         .iter()
         .filter(|line| !says_why(line))
-        .map(|line| line.split_whitespace().map(word).collect::<Vec<_>>().join(" "))
+        .map(|line| {
+            line.split_whitespace()
+                .map(word)
+                .collect::<Vec<_>>()
+                .join(" ")
+        })
         .collect()
 }
 
@@ -116,9 +150,16 @@ fn on_two_cores() -> bool {
     // SAFETY: the set is plain bits, for which zero is a value, and as large as is said; 0 is this thread.
     unsafe {
         let mut cores: libc::cpu_set_t = std::mem::zeroed();
-        assert_eq!(libc::sched_getaffinity(0, size_of_val(&cores), &mut cores), 0);
-        let more = (0..libc::CPU_SETSIZE as usize).filter(|core| libc::CPU_ISSET(*core, &cores)).skip(2);
-        more.collect::<Vec<_>>().into_iter().for_each(|core| libc::CPU_CLR(core, &mut cores));
+        assert_eq!(
+            libc::sched_getaffinity(0, size_of_val(&cores), &mut cores),
+            0
+        );
+        let more = (0..libc::CPU_SETSIZE as usize)
+            .filter(|core| libc::CPU_ISSET(*core, &cores))
+            .skip(2);
+        more.collect::<Vec<_>>()
+            .into_iter()
+            .for_each(|core| libc::CPU_CLR(core, &mut cores));
         assert_eq!(libc::sched_setaffinity(0, size_of_val(&cores), &cores), 0);
     }
     thread::available_parallelism().unwrap().get() == 2
@@ -132,14 +173,23 @@ fn what_the_readme_shows_in_one_minute_is_what_happens() {
     let (world, typed) = (World::new(), typed());
     assert!(typed.len() >= 10, "the section has its commands");
     let folder = world.path().canonicalize().unwrap();
-    let mut shell = Shell { started: world.start_bash_apart(SHELL), typed: 0 };
+    let mut shell = Shell {
+        started: world.start_bash_apart(SHELL),
+        typed: 0,
+    };
     let (mut ids, mut transcript) = (Ids::new(), String::new());
     for (text, shown) in &typed {
         let mut is_true = || {
             let real = shell.run(&here(&ids, text));
-            let real: Vec<String> = real.iter().map(|line| line.replace(folder.to_str().unwrap(), FOLDER)).collect();
+            let real: Vec<String> = real
+                .iter()
+                .map(|line| line.replace(folder.to_str().unwrap(), FOLDER))
+                .collect();
             let mut learnt = ids.clone();
-            shown.iter().zip(&real).for_each(|(written, real)| learn(&mut learnt, written, real));
+            shown
+                .iter()
+                .zip(&real)
+                .for_each(|(written, real)| learn(&mut learnt, written, real));
             let written: Vec<String> = shown.iter().map(|line| here(&learnt, line)).collect();
             transcript = format!("$ {text}\n{}", real.join("\n"));
             let is_true = lasting(text, &written) == lasting(text, &real);
@@ -148,10 +198,16 @@ fn what_the_readme_shows_in_one_minute_is_what_happens() {
             }
             is_true
         };
-        let (begun, looks) = (Instant::now(), LOOKS.iter().any(|look| text.starts_with(look)));
+        let (begun, looks) = (
+            Instant::now(),
+            LOOKS.iter().any(|look| text.starts_with(look)),
+        );
         while !is_true() {
             let may_come = looks && begun.elapsed() < PATIENCE;
-            assert!(may_come, "README.md shows {shown:#?}, but it is\n{transcript}");
+            assert!(
+                may_come,
+                "README.md shows {shown:#?}, but it is\n{transcript}"
+            );
         }
     }
     shell.started.finish().ok();

@@ -48,31 +48,62 @@ fn workers_are_tasks_spawn_children_and_other_workers_under_one_id() {
         raddle manager stop"#,
     );
     ran.ok();
-    let (prime, unix, grep) = (world.trimmed("prime.tid"), world.trimmed("unix.tid"), world.trimmed("grep.tid"));
+    let (prime, unix, grep) = (
+        world.trimmed("prime.tid"),
+        world.trimmed("unix.tid"),
+        world.trimmed("grep.tid"),
+    );
     // test_worker_is_task: it has the lifecycle of a task, and no end of its own.
     let worker = json_of(&world, "worker_is_task");
-    assert_eq!((&worker["tid"], &worker["state"]), (&json!(prime), &json!("running")));
+    assert_eq!(
+        (&worker["tid"], &worker["state"]),
+        (&json!(prime), &json!("running"))
+    );
     let spec = worker["spec"].as_object().unwrap();
-    assert_eq!((&spec["name"], &spec["target"]), (&json!("worker-prime"), &json!({ "service": "prime" })));
+    assert_eq!(
+        (&spec["name"], &spec["target"]),
+        (&json!("worker-prime"), &json!({ "service": "prime" }))
+    );
     assert!(!spec.contains_key("timeout"), "{spec:?}");
     // test_worker_spawns_child: the child appears in the process list.
     let child = json_of(&world, "spawns_child");
-    assert_eq!((&child["parent"], &child["state"]), (&json!(unix), &json!("running")));
-    assert!(world.trimmed("process_list").contains(&format!("raddle-{}:grep:running", &grep[9..])));
+    assert_eq!(
+        (&child["parent"], &child["state"]),
+        (&json!(unix), &json!("running"))
+    );
+    assert!(
+        world
+            .trimmed("process_list")
+            .contains(&format!("raddle-{}:grep:running", &grep[9..]))
+    );
     // test_tid_correlation: the id of the message is the id of the task, everywhere.
-    assert_eq!(world.trimmed("correlation"), format!("test /etc/hosts {grep}"));
+    assert_eq!(
+        world.trimmed("correlation"),
+        format!("test /etc/hosts {grep}")
+    );
     for step in ["created", "running", "completed"] {
-        assert!(world.trimmed("log").contains(&format!("\"event\":\"{step}\"")), "{step}");
+        assert!(
+            world
+                .trimmed("log")
+                .contains(&format!("\"event\":\"{step}\"")),
+            "{step}"
+        );
     }
     let results = world.trimmed("results");
-    assert!(results.contains("\"status\":\"spawned\"") && results.contains("\"status\":\"completed\""), "{results}");
+    assert!(
+        results.contains("\"status\":\"spawned\"") && results.contains("\"status\":\"completed\""),
+        "{results}"
+    );
     // test_worker_hierarchy: the second is there because the first was asked for it.
     let secondary = json_of(&world, "hierarchy");
     assert_eq!(secondary["spec"]["name"], "worker-unix");
     assert_ne!(secondary["parent"], Value::Null);
     // The registry says who can do what, and where to ask.
     let registry = world.trimmed("registry");
-    let entry = registry.lines().find(|line| line.contains("worker.unix.requests")).unwrap_or_default();
+    let entry = registry
+        .lines()
+        .find(|line| line.contains("worker.unix.requests"))
+        .unwrap_or_default();
     for part in [
         unix.as_str(),
         "\"name\":\"worker-unix\"",
@@ -91,18 +122,43 @@ fn a_worker_spawns_a_worker_by_its_type_alone() {
     for registry in [&[][..], &["--registry", "tasks.toml"]] {
         let world = World::new();
         world.file("tasks.toml", TASKS);
-        let prime = world.raddle([&["manager", "start"], registry].concat()).ok().text().trim().to_owned();
+        let prime = world
+            .raddle([&["manager", "start"], registry].concat())
+            .ok()
+            .text()
+            .trim()
+            .to_owned();
         let request = r#"{"task": "worker", "params": {"type": "secondary"}}"#;
-        let asked = world.raddle(["queue", "write", "raddle.spawn.requests", request]).ok().text().trim().to_owned();
+        let asked = world
+            .raddle(["queue", "write", "raddle.spawn.requests", request])
+            .ok()
+            .text()
+            .trim()
+            .to_owned();
         let mut managers = json!([]);
         until("it is there", || {
             managers = world.raddle(["manager", "list", "--json"]).ok().json();
-            managers.as_array().unwrap().iter().any(|entry| entry["type"] == "secondary")
+            managers
+                .as_array()
+                .unwrap()
+                .iter()
+                .any(|entry| entry["type"] == "secondary")
         });
-        let secondary = managers.as_array().unwrap().iter().find(|entry| entry["type"] == "secondary").unwrap();
-        assert_eq!((&secondary["name"], &secondary["parent"]), (&json!("worker-secondary"), &json!(asked)));
+        let secondary = managers
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|entry| entry["type"] == "secondary")
+            .unwrap();
+        assert_eq!(
+            (&secondary["name"], &secondary["parent"]),
+            (&json!("worker-secondary"), &json!(asked))
+        );
         assert_eq!(secondary["queue"], "worker.secondary.requests");
-        let lists_grep = secondary["capabilities"].as_array().unwrap().contains(&json!("grep"));
+        let lists_grep = secondary["capabilities"]
+            .as_array()
+            .unwrap()
+            .contains(&json!("grep"));
         assert_eq!(lists_grep, !registry.is_empty(), "{secondary}");
         assert_eq!(world.task(&asked)["parent"], prime.as_str());
         world.raddle(["manager", "stop"]).ok();
@@ -114,21 +170,48 @@ fn a_worker_spawns_a_worker_by_its_type_alone() {
 fn a_request_is_routed_by_the_registry() {
     let world = World::new();
     world.file("count.sh", r#"read task; echo "{\"result\": $task}""#);
-    world.file("count.handler.toml", "name = 'count'\nprovides = ['text']\ncommand = ['sh', 'count.sh']\n");
+    world.file(
+        "count.handler.toml",
+        "name = 'count'\nprovides = ['text']\ncommand = ['sh', 'count.sh']\n",
+    );
     world.worker(&["--concurrency", "1", "--handlers", ".", "--caps", "text"]);
-    let registry = world.raddle(["queue", "peek", "raddle.workers.registry"]).ok().json();
-    assert!(registry["capabilities"].as_array().unwrap().contains(&json!("text")), "{registry}");
+    let registry = world
+        .raddle(["queue", "peek", "raddle.workers.registry"])
+        .ok()
+        .json();
+    assert!(
+        registry["capabilities"]
+            .as_array()
+            .unwrap()
+            .contains(&json!("text")),
+        "{registry}"
+    );
     let queue = registry["queue"].as_str().unwrap();
     for task in ["text", "count"] {
         let request = json!({ "task": task, "params": { "n": 7 } }).to_string();
-        let tid = world.raddle(["queue", "write", queue, &request]).ok().text().trim().to_owned();
+        let tid = world
+            .raddle(["queue", "write", queue, &request])
+            .ok()
+            .text()
+            .trim()
+            .to_owned();
         world.raddle(["wait", &tid]).ok();
         let told = world.task(&tid)["report"]["value"].clone();
-        assert_eq!((&told["tid"], &told["spec"]["kwargs"]), (&json!(tid), &json!({ "n": 7 })));
+        assert_eq!(
+            (&told["tid"], &told["spec"]["kwargs"]),
+            (&json!(tid), &json!({ "n": 7 }))
+        );
     }
     let unknown = r#"{"task": "video"}"#;
-    world.raddle(["queue", "write", queue, unknown]).code(2).says("unknown task 'video'").says("count");
-    world.raddle(["queue", "write", queue, "count"]).code(2).says("not JSON");
+    world
+        .raddle(["queue", "write", queue, unknown])
+        .code(2)
+        .says("unknown task 'video'")
+        .says("count");
+    world
+        .raddle(["queue", "write", queue, "count"])
+        .code(2)
+        .says("not JSON");
 }
 
 #[test]
@@ -154,19 +237,38 @@ fn a_hierarchy_is_found_asked_and_ended_with_the_tools_of_the_system() {
     );
     let ran = ran.ok();
     assert!(ran.text().contains("requeued"), "{}", ran.text());
-    assert_eq!(*ran.lines().last().unwrap(), "0", "nothing is left: {ran:?}");
+    assert_eq!(
+        *ran.lines().last().unwrap(),
+        "0",
+        "nothing is left: {ran:?}"
+    );
     assert_eq!(world.trimmed("found"), world.trimmed("grep.tid"));
-    assert!(world.trimmed("reserved").contains(&world.trimmed("grep.tid")));
+    assert!(
+        world
+            .trimmed("reserved")
+            .contains(&world.trimmed("grep.tid"))
+    );
     let managers = world.trimmed("managers");
     for title in ["worker-prime:", "worker-unix:"] {
         assert!(managers.contains(title), "{managers}");
     }
     // Of the managers only the runner of one that is a task itself is called running.
     let titles = world.trimmed("titles");
-    for title in ["1 grep:running", "1 worker-prime:busy", "1 worker-unix:running", "1 worker-unix:busy"] {
-        assert!(titles.lines().any(|line| line.trim() == title), "{title}: {titles}");
+    for title in [
+        "1 grep:running",
+        "1 worker-prime:busy",
+        "1 worker-unix:running",
+        "1 worker-unix:busy",
+    ] {
+        assert!(
+            titles.lines().any(|line| line.trim() == title),
+            "{title}: {titles}"
+        );
     }
     for tid in ["prime.tid", "unix.tid", "grep.tid"] {
-        assert!(world.trimmed("every").contains(&world.trimmed(tid)), "{tid}");
+        assert!(
+            world.trimmed("every").contains(&world.trimmed(tid)),
+            "{tid}"
+        );
     }
 }

@@ -29,7 +29,11 @@ trap stop_server EXIT
 
 fn on_a_server(script: &str) -> String {
     let world = World::new();
-    world.bash(&format!("{SERVER}{script}")).ok().text().to_owned()
+    world
+        .bash(&format!("{SERVER}{script}"))
+        .ok()
+        .text()
+        .to_owned()
 }
 
 #[test]
@@ -47,7 +51,10 @@ raddle doctor | grep -c geheim || true
 stop_workers
 "#,
     );
-    assert_eq!(told, "inline\ncode 3\n0\ncompleted\nby a worker\n0\ncompleted\n");
+    assert_eq!(
+        told,
+        "inline\ncode 3\n0\ncompleted\nby a worker\n0\ncompleted\n"
+    );
 }
 
 #[test]
@@ -167,7 +174,10 @@ raddle submit --unique-key once -- true >/dev/null && echo "the key is free"
 stop_workers
 "#
     ));
-    assert_eq!(told, "completed\ncompleted\n2\n[2,0,0]\nthe key is free\ncompleted\n");
+    assert_eq!(
+        told,
+        "completed\ncompleted\n2\n[2,0,0]\nthe key is free\ncompleted\n"
+    );
 }
 
 /// Two workers have the task under one attempt number. The first kills its attempt; only the second ends the task.
@@ -196,7 +206,10 @@ raddle status --json | jq -c '[.tasks.completed, .stale_writes]'
 stop_workers
 "#
     ));
-    assert_eq!(told, "the first is gone\ncompleted\n1\n1\ntokens grow\nby the second\n[1,1]\ncompleted\ncompleted\n");
+    assert_eq!(
+        told,
+        "the first is gone\ncompleted\n1\n1\ntokens grow\nby the second\n[1,1]\ncompleted\ncompleted\n"
+    );
 }
 
 /// What can be lost is said in words, and counts as wrong where it is everything.
@@ -253,7 +266,10 @@ stop_workers
 "#,
     );
     let while_full = "submit 125\n1\n[1,1]\n1\ndoctor 0\n1\n[\"running\",1]\n";
-    assert_eq!(told, format!("{while_full}completed\n[1,0]\n1\ncompleted\n"));
+    assert_eq!(
+        told,
+        format!("{while_full}completed\n[1,0]\n1\ncompleted\n")
+    );
 }
 
 #[test]
@@ -289,9 +305,16 @@ try "redis+unix:$PWD/redis.sock?user=niemand&password=geheim"
 try "redis+unix:$PWD/no.sock?password=geheim"
 "#
     ));
-    let ran = ran.ok().says("does not accept the user and password").says("cannot reach redis+unix:");
+    let ran = ran
+        .ok()
+        .says("does not accept the user and password")
+        .says("cannot reach redis+unix:");
     assert_eq!(ran.text(), "code 125\n".repeat(3));
-    assert!(!ran.stderr.contains("geheim") && !ran.stderr.contains("falsch"), "{}", ran.stderr);
+    assert!(
+        !ran.stderr.contains("geheim") && !ran.stderr.contains("falsch"),
+        "{}",
+        ran.stderr
+    );
 }
 
 #[test]

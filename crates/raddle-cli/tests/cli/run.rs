@@ -12,11 +12,21 @@ use crate::{
 #[test]
 fn output_and_exit_code_are_passed_on() {
     let world = World::new();
-    let ran = world.raddle(["run", "--", "sh", "-c", "echo out; echo err >&2; exit 7"]).code(7);
+    let ran = world
+        .raddle(["run", "--", "sh", "-c", "echo out; echo err >&2; exit 7"])
+        .code(7);
     assert_eq!((ran.text(), ran.stderr.as_str()), ("out\n", "err\n"));
-    let ran = world.raddle(["run", "echo", "--name", "no flag of ours"]).ok();
-    assert_eq!((ran.text(), ran.stderr.as_str()), ("--name no flag of ours\n", ""));
-    world.raddle(["run", "--", "sh", "-c", "kill -SEGV $$"]).code(139).says("signal 11");
+    let ran = world
+        .raddle(["run", "echo", "--name", "no flag of ours"])
+        .ok();
+    assert_eq!(
+        (ran.text(), ran.stderr.as_str()),
+        ("--name no flag of ours\n", "")
+    );
+    world
+        .raddle(["run", "--", "sh", "-c", "kill -SEGV $$"])
+        .code(139)
+        .says("signal 11");
 }
 
 #[test]
@@ -25,13 +35,30 @@ fn a_task_runs_where_its_submitter_stands_and_sees_who_it_is() {
     let here = world.path().canonicalize().unwrap();
     let worker = world.worker(&[]);
     let script = "pwd; echo $RADDLE_TID $RADDLE_ATTEMPT $A";
-    let ran = world.raddle(["run", "--no-inline", "--env", "A=b=c", "--", "sh", "-c", script]).ok();
+    let ran = world
+        .raddle([
+            "run",
+            "--no-inline",
+            "--env",
+            "A=b=c",
+            "--",
+            "sh",
+            "-c",
+            script,
+        ])
+        .ok();
     let lines = ran.lines();
     assert_eq!(lines[0], here.to_str().unwrap());
     let words: Vec<&str> = lines[1].split(' ').collect();
     assert_eq!((words[0].len(), words[1], words[2]), (19, "1", "b=c"));
-    assert_eq!(world.task(words[0])["worker"], worker.as_str(), "the live worker has run it");
-    let ran = world.raddle(["run", "--no-inline", "--cwd", "/", "--", "pwd"]).ok();
+    assert_eq!(
+        world.task(words[0])["worker"],
+        worker.as_str(),
+        "the live worker has run it"
+    );
+    let ran = world
+        .raddle(["run", "--no-inline", "--cwd", "/", "--", "pwd"])
+        .ok();
     assert_eq!(ran.text(), "/\n");
 }
 
@@ -43,33 +70,67 @@ fn a_command_sees_the_environment_of_its_caller_whether_a_worker_is_alive_or_not
         "printenv | sort | grep -v '^\\(RADDLE_TID\\|RADDLE_WORKER\\|RADDLE_FENCING_TOKEN\\|TRACEPARENT\\|_\\)='; pwd",
     );
     let run = |flags: &str| {
-        let ran = world.bash(&format!("export CALLER=me; raddle run {flags} --env SPEC=it -- sh show")).ok();
+        let ran = world
+            .bash(&format!(
+                "export CALLER=me; raddle run {flags} --env SPEC=it -- sh show"
+            ))
+            .ok();
         ran.text().to_owned()
     };
     let alone = run("");
-    assert!(alone.contains("CALLER=me\n") && alone.contains("SPEC=it\n"), "{alone}");
-    world.bash("CALLER=another ONLY=worker raddle worker start").ok();
+    assert!(
+        alone.contains("CALLER=me\n") && alone.contains("SPEC=it\n"),
+        "{alone}"
+    );
+    world
+        .bash("CALLER=another ONLY=worker raddle worker start")
+        .ok();
     assert_eq!(run(""), alone);
     // A worker runs what is left to it, in its own environment.
     for flags in ["--no-inline", "--queue default"] {
         let shown = run(flags);
-        assert!(shown.contains("ONLY=worker\n") && shown.contains("CALLER=another\n"), "{flags}: {shown}");
+        assert!(
+            shown.contains("ONLY=worker\n") && shown.contains("CALLER=another\n"),
+            "{flags}: {shown}"
+        );
         assert!(shown.contains("SPEC=it\n"), "{flags}: {shown}");
     }
-    let tid = world.bash("CALLER=me raddle submit -- sh show").ok().text().trim().to_owned();
-    let shown = world.raddle(["result", "--wait", &tid]).ok().text().to_owned();
+    let tid = world
+        .bash("CALLER=me raddle submit -- sh show")
+        .ok()
+        .text()
+        .trim()
+        .to_owned();
+    let shown = world
+        .raddle(["result", "--wait", &tid])
+        .ok()
+        .text()
+        .to_owned();
     assert!(shown.contains("CALLER=another\n"), "{shown}");
 }
 
 #[test]
 fn a_run_leaves_to_workers_what_only_they_can_run() {
     let world = World::new();
-    let run = world.start(["run", "--requires", "gpu", "--", "sh", "-c", "echo $RADDLE_TID"]);
-    until("it says what is missing", || run.stderr().contains(" waits: "));
+    let run = world.start([
+        "run",
+        "--requires",
+        "gpu",
+        "--",
+        "sh",
+        "-c",
+        "echo $RADDLE_TID",
+    ]);
+    until("it says what is missing", || {
+        run.stderr().contains(" waits: ")
+    });
     let worker = world.worker(&["--caps", "gpu"]);
     let tid = run.finish().ok().text().trim().to_owned();
     assert_eq!(world.task(&tid)["worker"], worker.as_str());
-    world.raddle(["run", "--queue-url", "mem://", "--no-inline", "--", "true"]).code(2).says("mem://");
+    world
+        .raddle(["run", "--queue-url", "mem://", "--no-inline", "--", "true"])
+        .code(2)
+        .says("mem://");
 }
 
 /// What is opened where a standard descriptor was closed would be taken for that: a database for the terminal.
@@ -78,24 +139,43 @@ fn closed_descriptors_are_nobodys() {
     let world = World::new();
     for closed in ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"] {
         let command = "cat; echo hello; echo $RADDLE_TID > tid; ls /nowhere";
-        let ran = world.bash(&format!("raddle run -- sh -c '{command}' {closed}; echo $?")).ok();
+        let ran = world
+            .bash(&format!(
+                "raddle run -- sh -c '{command}' {closed}; echo $?"
+            ))
+            .ok();
         assert_eq!(ran.lines().last(), Some(&"2"), "{closed}");
         let tid = world.read("tid");
-        assert_eq!(world.raddle(["result", tid.trim()]).text(), "hello\n", "{closed}");
+        assert_eq!(
+            world.raddle(["result", tid.trim()]).text(),
+            "hello\n",
+            "{closed}"
+        );
     }
-    let checked = world.bash("sqlite3 .raddle/raddle.db 'PRAGMA integrity_check; SELECT count(*) FROM tasks'").ok();
+    let checked = world
+        .bash("sqlite3 .raddle/raddle.db 'PRAGMA integrity_check; SELECT count(*) FROM tasks'")
+        .ok();
     assert_eq!(checked.text(), "ok\n4\n");
 }
 
 #[test]
 fn a_task_may_run_wherever_its_submitter_may() {
     let allowed = |status: &str| {
-        let line = status.lines().find(|line| line.starts_with("Cpus_allowed_list:"));
-        line.expect("the kernel says where a process may run").to_owned()
+        let line = status
+            .lines()
+            .find(|line| line.starts_with("Cpus_allowed_list:"));
+        line.expect("the kernel says where a process may run")
+            .to_owned()
     };
     let own = allowed(&std::fs::read_to_string("/proc/self/status").unwrap());
-    let ran = World::new().raddle(["run", "--", "cat", "/proc/self/status"]).ok();
-    assert_eq!(allowed(ran.text()), own, "though its runner began where its parent was not");
+    let ran = World::new()
+        .raddle(["run", "--", "cat", "/proc/self/status"])
+        .ok();
+    assert_eq!(
+        allowed(ran.text()),
+        own,
+        "though its runner began where its parent was not"
+    );
 }
 
 #[test]
@@ -104,7 +184,11 @@ fn output_comes_as_it_is_written() {
     let started = world.start(["run", "--", "sh", "-c", "echo first; sleep 600"]);
     until("the first line is shown", || started.stdout() == "first\n");
     started.signal(libc::SIGINT);
-    started.finish().code(130).says("stopping task").says("stopped on request");
+    started
+        .finish()
+        .code(130)
+        .says("stopping task")
+        .says("stopped on request");
 }
 
 /// Whoever runs it.
@@ -112,10 +196,20 @@ fn output_comes_as_it_is_written() {
 fn what_goes_to_stderr_comes_as_it_is_written() {
     let world = World::new();
     let shown = |flags: &[&str]| {
-        let started = world.start([&["run"], flags, &["--", "sh", "-c", "echo first >&2; sleep 600"]].concat());
+        let started = world.start(
+            [
+                &["run"],
+                flags,
+                &["--", "sh", "-c", "echo first >&2; sleep 600"],
+            ]
+            .concat(),
+        );
         until("the first line is shown", || started.stderr() == "first\n");
         started.signal(libc::SIGINT);
-        assert_eq!(started.finish().code(130).says("stopped on request").text(), "");
+        assert_eq!(
+            started.finish().code(130).says("stopped on request").text(),
+            ""
+        );
     };
     shown(&[]);
     world.worker(&[]);
@@ -125,10 +219,18 @@ fn what_goes_to_stderr_comes_as_it_is_written() {
 #[test]
 fn a_second_interrupt_kills_what_does_not_listen() {
     let world = World::new();
-    let started = world.start(["run", "--", "sh", "-c", "trap '' TERM; echo deaf; while :; do sleep 1; done"]);
+    let started = world.start([
+        "run",
+        "--",
+        "sh",
+        "-c",
+        "trap '' TERM; echo deaf; while :; do sleep 1; done",
+    ]);
     until("it does not listen", || started.stdout() == "deaf\n");
     started.signal(libc::SIGTERM);
-    until("it was asked to stop", || started.stderr().contains("stopping task"));
+    until("it was asked to stop", || {
+        started.stderr().contains("stopping task")
+    });
     started.signal(libc::SIGINT);
     started.finish().code(137).says("killing task");
 }
@@ -137,11 +239,23 @@ fn a_second_interrupt_kills_what_does_not_listen() {
 fn an_interrupt_reaches_a_task_that_a_worker_runs() {
     let world = World::new();
     world.worker(&[]);
-    let started = world.start(["run", "--no-inline", "--name", "far", "--", "sh", "-c", "echo begun; sleep 600"]);
+    let started = world.start([
+        "run",
+        "--no-inline",
+        "--name",
+        "far",
+        "--",
+        "sh",
+        "-c",
+        "echo begun; sleep 600",
+    ]);
     until("it runs", || started.stdout() == "begun\n");
     started.signal(libc::SIGINT);
     started.finish().code(130);
-    let tasks = world.raddle(["task", "list", "--json", "--name", "far"]).ok().json();
+    let tasks = world
+        .raddle(["task", "list", "--json", "--name", "far"])
+        .ok()
+        .json();
     assert_eq!(tasks[0]["state"], "cancelled");
 }
 
@@ -166,9 +280,16 @@ fn ctrl_backslash_ends_the_task() {
         let command = ["--name", name, "--", "sh", "-c", "echo begun; sleep 600"];
         let started = world.start_group([&["run"], flags, &command].concat());
         until("it runs", || started.stdout() == "begun\n");
-        assert_eq!(crate::world::kill(-(started.pid() as i32), libc::SIGQUIT), 0, "it leads a group");
+        assert_eq!(
+            crate::world::kill(-(started.pid() as i32), libc::SIGQUIT),
+            0,
+            "it leads a group"
+        );
         started.finish().code(130).says("stopped on request");
-        let tasks = world.raddle(["task", "list", "--json", "--name", name]).ok().json();
+        let tasks = world
+            .raddle(["task", "list", "--json", "--name", name])
+            .ok()
+            .json();
         assert_eq!(tasks[0]["state"], "cancelled");
     };
     quit("inline", &[]);
@@ -179,15 +300,34 @@ fn ctrl_backslash_ends_the_task() {
 /// Ctrl-C at a terminal reaches the program and all who are in its group. The task is asked to stop, and not interrupted itself.
 fn ctrl_c_stops_and_the_second_kills(world: &World, flags: &[&str]) {
     let start = |name: &str, deaf: &str| {
-        let script = format!("trap 'echo interrupted' INT; {deaf}; echo begun; while :; do sleep 0.1; done");
-        let started = world.start_group([&["run"], flags, &["--name", name, "--", "sh", "-c", &script]].concat());
+        let script =
+            format!("trap 'echo interrupted' INT; {deaf}; echo begun; while :; do sleep 0.1; done");
+        let started = world.start_group(
+            [
+                &["run"],
+                flags,
+                &["--name", name, "--", "sh", "-c", &script],
+            ]
+            .concat(),
+        );
         until("it runs", || started.stdout() == "begun\n");
         started.ctrl_c();
-        until("it was asked to stop", || started.stderr().contains("stopping task"));
+        until("it was asked to stop", || {
+            started.stderr().contains("stopping task")
+        });
         started
     };
-    let state = |name| world.raddle(["task", "list", "--json", "--name", name]).ok().json()[0]["state"].clone();
-    let ran = start("once", ":").finish().code(130).says("stopped on request");
+    let state = |name| {
+        world
+            .raddle(["task", "list", "--json", "--name", name])
+            .ok()
+            .json()[0]["state"]
+            .clone()
+    };
+    let ran = start("once", ":")
+        .finish()
+        .code(130)
+        .says("stopped on request");
     assert_eq!((ran.text(), state("once")), ("begun\n", "cancelled".into()));
     let started = start("twice", "trap '' TERM");
     started.ctrl_c();
@@ -205,24 +345,45 @@ fn ctrl_c_stops_a_task_that_a_worker_runs_and_the_second_kills_it() {
     let world = World::new();
     let worker = world.worker(&[]);
     ctrl_c_stops_and_the_second_kills(&world, &["--no-inline"]);
-    let tasks = world.raddle(["task", "list", "--json", "--name", "twice"]).ok().json();
+    let tasks = world
+        .raddle(["task", "list", "--json", "--name", "twice"])
+        .ok()
+        .json();
     assert_eq!(tasks[0]["worker"], worker.as_str());
 }
 
 #[test]
 fn a_task_that_wants_back_into_its_queue_is_left_there() {
     let world = World::new();
-    let started = world.start(["run", "--on-stop", "requeue", "--", "sh", "-c", "echo begun; sleep 600"]);
+    let started = world.start([
+        "run",
+        "--on-stop",
+        "requeue",
+        "--",
+        "sh",
+        "-c",
+        "echo begun; sleep 600",
+    ]);
     until("it runs", || started.stdout() == "begun\n");
     started.signal(libc::SIGINT);
     let ran = started.finish().code(130).says("back into its queue");
     assert_eq!(ran.text(), "begun\n");
     let tasks = world.raddle(["task", "list", "--json"]).ok().json();
-    assert_eq!((&tasks[0]["state"], &tasks[0]["attempt"]), (&"created".into(), &1.into()));
+    assert_eq!(
+        (&tasks[0]["state"], &tasks[0]["attempt"]),
+        (&"created".into(), &1.into())
+    );
 
     world.worker(&[]);
     let flags = ["--no-inline", "--on-stop", "requeue", "--name", "far"];
-    let started = world.start([&["run"], &flags[..], &["--", "sh", "-c", "echo begun; sleep 600"]].concat());
+    let started = world.start(
+        [
+            &["run"],
+            &flags[..],
+            &["--", "sh", "-c", "echo begun; sleep 600"],
+        ]
+        .concat(),
+    );
     until("it runs", || started.stdout() == "begun\n");
     started.signal(libc::SIGINT);
     started.finish().code(130).says("back in its queue");
@@ -232,9 +393,14 @@ fn a_task_that_wants_back_into_its_queue_is_left_there() {
 fn a_timeout_is_told_apart() {
     let world = World::new();
     let begun = Instant::now();
-    world.raddle(["run", "--timeout", "300ms", "--", "sleep", "600"]).code(124).says("timeout of 300ms");
+    world
+        .raddle(["run", "--timeout", "300ms", "--", "sleep", "600"])
+        .code(124)
+        .says("timeout of 300ms");
     let deaf = "trap '' TERM; while :; do sleep 0.1; done";
-    world.raddle(["run", "--timeout", "300ms", "--", "sh", "-c", deaf]).code(124);
+    world
+        .raddle(["run", "--timeout", "300ms", "--", "sh", "-c", deaf])
+        .code(124);
     assert!(begun.elapsed() < Duration::from_secs(30));
 }
 
@@ -243,10 +409,18 @@ fn limits_end_a_task_that_runs_into_them() {
     let world = World::new();
     // Twenty sleepers are no harm to anybody if the limit does not hold.
     let many = "for i in $(seq 20); do sleep 600 & done; wait";
-    world.raddle(["run", "--max-procs", "10", "--", "sh", "-c", many]).code(137).says("max_procs");
+    world
+        .raddle(["run", "--max-procs", "10", "--", "sh", "-c", many])
+        .code(137)
+        .says("max_procs");
     let large = "head -c 300M /dev/zero | tail | sleep 600";
-    world.raddle(["run", "--memory", "50", "--", "sh", "-c", large]).code(137).says("memory");
-    let ran = world.raddle(["run", "--max-fds", "64", "--", "sh", "-c", "ulimit -n"]).ok();
+    world
+        .raddle(["run", "--memory", "50", "--", "sh", "-c", large])
+        .code(137)
+        .says("memory");
+    let ran = world
+        .raddle(["run", "--max-fds", "64", "--", "sh", "-c", "ulimit -n"])
+        .ok();
     assert_eq!(ran.text(), "64\n");
 }
 
@@ -254,10 +428,33 @@ fn limits_end_a_task_that_runs_into_them() {
 fn failures_are_tried_again() {
     let world = World::new();
     let script = "echo $RADDLE_ATTEMPT; test $RADDLE_ATTEMPT = 3";
-    let ran = world.raddle(["run", "--retry", "5", "--retry-base", "20ms", "--", "sh", "-c", script]).ok();
+    let ran = world
+        .raddle([
+            "run",
+            "--retry",
+            "5",
+            "--retry-base",
+            "20ms",
+            "--",
+            "sh",
+            "-c",
+            script,
+        ])
+        .ok();
     assert_eq!(ran.text(), "1\n2\n3\n");
-    let ran =
-        world.raddle(["run", "--retry", "1", "--backoff", "constant", "--retry-base", "0", "--", "false"]).code(1);
+    let ran = world
+        .raddle([
+            "run",
+            "--retry",
+            "1",
+            "--backoff",
+            "constant",
+            "--retry-base",
+            "0",
+            "--",
+            "false",
+        ])
+        .code(1);
     assert_eq!(ran.stderr, "");
 }
 
@@ -266,10 +463,19 @@ fn piped_standard_input_reaches_the_task_with_and_without_a_worker() {
     let world = World::new();
     world.file("input", "from a file\n");
     let passes_on = |run: &str| {
-        let ran = world.bash(&format!("echo hi | {run} -- cat; {run} -- cat < input; {run} -- cat")).ok();
+        let ran = world
+            .bash(&format!(
+                "echo hi | {run} -- cat; {run} -- cat < input; {run} -- cat"
+            ))
+            .ok();
         assert_eq!((ran.text(), ran.stderr.as_str()), ("hi\nfrom a file\n", ""));
         for flags in [&[][..], &["--stdin"]] {
-            let args = [&run.split(' ').skip(1).collect::<Vec<_>>()[..], flags, &["--", "wc", "-c"]].concat();
+            let args = [
+                &run.split(' ').skip(1).collect::<Vec<_>>()[..],
+                flags,
+                &["--", "wc", "-c"],
+            ]
+            .concat();
             let ran = world.raddle_with_input(&args, &[b'x'; 100_000]).ok();
             assert_eq!(ran.text().trim(), "100000");
         }
@@ -285,10 +491,16 @@ fn standard_input_that_cannot_be_passed_on_is_refused() {
     let world = World::new();
     let large = vec![b'x'; 16 * 1024 * 1024 + 1];
     for args in [&["run", "--stdin", "--", "cat"][..], &["run", "--", "cat"]] {
-        world.raddle_with_input(args, b"\xff").code(2).says("not UTF-8");
+        world
+            .raddle_with_input(args, b"\xff")
+            .code(2)
+            .says("not UTF-8");
         world.raddle_with_input(args, &large).code(2).says("16 MiB");
     }
-    assert!(!world.path().join(".raddle").exists(), "nothing was submitted");
+    assert!(
+        !world.path().join(".raddle").exists(),
+        "nothing was submitted"
+    );
 }
 
 #[test]
@@ -296,7 +508,11 @@ fn a_run_says_that_it_waits_for_the_end_of_its_input() {
     let world = World::new();
     let script = "(until test -e go; do sleep 0.05; done; echo hi) | raddle run -- cat";
     let started = world.start_bash(script);
-    until("it says so", || started.stderr().contains("waiting for standard input to end"));
+    until("it says so", || {
+        started
+            .stderr()
+            .contains("waiting for standard input to end")
+    });
     world.file("go", "");
     assert_eq!(started.finish().ok().text(), "hi\n");
 }
@@ -306,7 +522,10 @@ fn output_that_is_not_text_is_passed_on_as_it_is() {
     let world = World::new();
     let ran = world.raddle(["run", "--", "printf", r"a\377\000b"]).ok();
     assert_eq!(ran.stdout, b"a\xff\0b");
-    let record = world.raddle(["run", "--json", "--", "printf", r"a\377b"]).ok().json();
+    let record = world
+        .raddle(["run", "--json", "--", "printf", r"a\377b"])
+        .ok()
+        .json();
     assert_eq!(record["stdout"], "a\u{fffd}b");
     assert_eq!(record["report"]["stdout_bytes"], 3);
 }
@@ -314,7 +533,9 @@ fn output_that_is_not_text_is_passed_on_as_it_is() {
 #[test]
 fn much_output_arrives_whole() {
     let world = World::new();
-    let ran = world.raddle(["run", "--", "sh", "-c", "seq 1 1000000"]).ok();
+    let ran = world
+        .raddle(["run", "--", "sh", "-c", "seq 1 1000000"])
+        .ok();
     assert_eq!(ran.stdout.len(), 6_888_896);
     assert!(ran.text().ends_with("\n999999\n1000000\n"));
 }
@@ -322,7 +543,20 @@ fn much_output_arrives_whole() {
 #[test]
 fn the_record_has_a_stable_shape() {
     let world = World::new();
-    let args = ["run", "--json", "--name", "n", "--timeout", "1m", "--meta", "k=v", "--", "sh", "-c", "echo o; exit 3"];
+    let args = [
+        "run",
+        "--json",
+        "--name",
+        "n",
+        "--timeout",
+        "1m",
+        "--meta",
+        "k=v",
+        "--",
+        "sh",
+        "-c",
+        "echo o; exit 3",
+    ];
     let ran = world.raddle(args).code(3);
     snapshot!("json_run", shape(&world, &ran.json()));
     assert_eq!(ran.stderr, "");
@@ -331,20 +565,40 @@ fn the_record_has_a_stable_shape() {
 #[test]
 fn without_waiting_only_the_id_is_printed() {
     let world = World::new();
-    let tid = world.raddle(["run", "--no-wait", "--", "true"]).ok().text().trim().to_owned();
+    let tid = world
+        .raddle(["run", "--no-wait", "--", "true"])
+        .ok()
+        .text()
+        .trim()
+        .to_owned();
     assert_eq!(world.task(&tid)["state"], "created");
 }
 
 #[test]
 fn a_closed_pipe_is_not_an_error_and_ends_the_task() {
     let world = World::new();
-    let script = "set -o pipefail; raddle run --name chatter -- yes | head -1; echo ${PIPESTATUS[0]}";
+    let script =
+        "set -o pipefail; raddle run --name chatter -- yes | head -1; echo ${PIPESTATUS[0]}";
     let ran = world.bash(script).ok();
     assert_eq!((ran.text(), ran.stderr.as_str()), ("y\n0\n", ""));
-    let tasks = world.raddle(["task", "list", "--json", "--name", "chatter"]).ok().json();
+    let tasks = world
+        .raddle(["task", "list", "--json", "--name", "chatter"])
+        .ok()
+        .json();
     assert_eq!(tasks[0]["state"], "cancelled");
-    for command in ["task list", "status --json", "queue list", "--help", "completions bash", "doctor"] {
-        let ran = world.bash(&format!("raddle {command} | head -0; echo ${{PIPESTATUS[0]}}")).ok();
+    for command in [
+        "task list",
+        "status --json",
+        "queue list",
+        "--help",
+        "completions bash",
+        "doctor",
+    ] {
+        let ran = world
+            .bash(&format!(
+                "raddle {command} | head -0; echo ${{PIPESTATUS[0]}}"
+            ))
+            .ok();
         assert_eq!((ran.text(), ran.stderr.as_str()), ("0\n", ""), "{command}");
     }
 }
@@ -352,7 +606,10 @@ fn a_closed_pipe_is_not_an_error_and_ends_the_task() {
 #[test]
 fn a_run_goes_on_at_another_worker_when_the_first_is_killed() {
     let world = World::new();
-    let worker = world.raddle(["worker", "start", "--json", "--concurrency", "1"]).ok().json();
+    let worker = world
+        .raddle(["worker", "start", "--json", "--concurrency", "1"])
+        .ok()
+        .json();
     // The first task keeps the only slot; the second waits behind it.
     let script = "echo begun >> begun; test $RADDLE_ATTEMPT != 1 || sleep 600";
     let first = world.start(["run", "--no-inline", "--", "sh", "-c", script]);
@@ -368,7 +625,11 @@ fn a_run_goes_on_at_another_worker_when_the_first_is_killed() {
 #[test]
 fn tasks_submitted_by_a_task_are_its_children() {
     let world = World::new();
-    let ran = world.raddle(["run", "--name", "parent", "--", "raddle", "run", "--", "true"]).ok();
+    let ran = world
+        .raddle([
+            "run", "--name", "parent", "--", "raddle", "run", "--", "true",
+        ])
+        .ok();
     assert_eq!(ran.stderr, "");
     let tasks = world.raddle(["task", "list", "--json"]).ok().json();
     assert_eq!(tasks[0]["parent"], tasks[1]["tid"]);
@@ -380,7 +641,19 @@ fn a_run_inside_a_task_needs_no_slot() {
     let world = World::new();
     world.worker(&["--concurrency", "1"]);
     let ran = world
-        .raddle(["run", "--no-inline", "--timeout", "30", "--", "raddle", "run", "--", "sh", "-c", "echo $RADDLE_TID"])
+        .raddle([
+            "run",
+            "--no-inline",
+            "--timeout",
+            "30",
+            "--",
+            "raddle",
+            "run",
+            "--",
+            "sh",
+            "-c",
+            "echo $RADDLE_TID",
+        ])
         .ok();
     let inner = ran.text().trim().to_owned();
     let outer = world.task(&inner)["parent"].as_str().unwrap().to_owned();
@@ -405,14 +678,24 @@ fn a_run_that_is_suspended_goes_on_where_it_was() {
     started.signal(libc::SIGTSTP);
     until("it is stopped", || stands_still(started.pid()));
     std::thread::sleep(Duration::from_millis(6500));
-    let tasks = world.raddle(["task", "list", "--json", "--name", "slow"]).ok().json();
-    assert_eq!((&tasks[0]["state"], &tasks[0]["paused"]), (&"running".into(), &true.into()));
+    let tasks = world
+        .raddle(["task", "list", "--json", "--name", "slow"])
+        .ok()
+        .json();
+    assert_eq!(
+        (&tasks[0]["state"], &tasks[0]["paused"]),
+        (&"running".into(), &true.into())
+    );
     // A worker that comes meanwhile leaves it alone.
     world.worker(&[]);
     world.raddle(["run", "--", "true"]).ok();
     started.signal(libc::SIGCONT);
     until("it goes on", || {
-        world.raddle(["task", "list", "--json", "--name", "slow"]).ok().json()[0]["paused"] == false
+        world
+            .raddle(["task", "list", "--json", "--name", "slow"])
+            .ok()
+            .json()[0]["paused"]
+            == false
     });
     world.file("go", "");
     let ran = started.finish().ok();
@@ -431,7 +714,13 @@ fn a_run_that_is_killed_while_it_is_suspended_leaves_its_task_paused() {
     started.signal(libc::SIGKILL);
     started.finish().code(137);
     world.worker(&[]);
-    let task = || world.raddle(["task", "list", "--json", "--name", "slow"]).ok().json()[0].clone();
+    let task = || {
+        world
+            .raddle(["task", "list", "--json", "--name", "slow"])
+            .ok()
+            .json()[0]
+            .clone()
+    };
     until("it is taken back", || task()["state"] == "created");
     assert_eq!(task()["paused"], true);
     world.file("go", "");
@@ -447,13 +736,47 @@ fn a_task_does_not_follow_itself() {
     let world = World::new();
     let inner = "raddle run --unique-key k -- true; echo $?; raddle logs -f $RADDLE_TID; echo $?; raddle wait $RADDLE_TID; echo $?;
                  raddle result --wait $RADDLE_TID; echo $?; raddle logs $RADDLE_TID >/dev/null 2>&1; echo $?";
-    let outer = world.raddle(["run", "--unique-key", "k", "--timeout", "30", "--", "sh", "-c", inner]).ok();
+    let outer = world
+        .raddle([
+            "run",
+            "--unique-key",
+            "k",
+            "--timeout",
+            "30",
+            "--",
+            "sh",
+            "-c",
+            inner,
+        ])
+        .ok();
     assert_eq!(outer.lines(), ["2", "2", "2", "2", "0"]);
-    assert_eq!(outer.stderr.matches("would wait for its own end").count(), 4, "{}", outer.stderr);
+    assert_eq!(
+        outer.stderr.matches("would wait for its own end").count(),
+        4,
+        "{}",
+        outer.stderr
+    );
     // Nor does a task that it submits and waits for.
     let inner = "raddle run -- raddle run --unique-key k -- true";
-    let outer = world.raddle(["run", "--unique-key", "k", "--timeout", "30", "--", "sh", "-c", inner]).code(2);
-    assert_eq!(outer.stderr.matches("would wait for its own end").count(), 1, "{}", outer.stderr);
+    let outer = world
+        .raddle([
+            "run",
+            "--unique-key",
+            "k",
+            "--timeout",
+            "30",
+            "--",
+            "sh",
+            "-c",
+            inner,
+        ])
+        .code(2);
+    assert_eq!(
+        outer.stderr.matches("would wait for its own end").count(),
+        1,
+        "{}",
+        outer.stderr
+    );
 }
 
 /// A program that is allowed to becomes another user, whose processes are not ours to kill.
@@ -467,9 +790,15 @@ fn a_process_that_became_root_is_named() {
                   exec setpriv --reuid 65534 --regid 65534 --clear-groups ./r run --timeout 200ms -- \\
                       ./become --reuid 0 --clear-groups sh -c 'echo $$; trap \"\" TERM; while :; do sleep 0.2; done'";
     let started = world.start_bash(script);
-    until("it says who cannot be killed", || started.stderr().contains("cannot kill process"));
+    until("it says who cannot be killed", || {
+        started.stderr().contains("cannot kill process")
+    });
     let pid: i32 = started.stdout().trim().parse().unwrap();
-    assert!(started.stderr().contains(&pid.to_string()), "{}", started.stderr());
+    assert!(
+        started.stderr().contains(&pid.to_string()),
+        "{}",
+        started.stderr()
+    );
     crate::world::kill(pid, libc::SIGKILL);
     started.finish().code(124);
 }
@@ -480,7 +809,10 @@ fn a_task_whose_output_has_no_room_is_stopped() {
     let world = World::new();
     let run = |flags: &str| {
         let command = "sh -c 'echo begun >>side; echo hi; sleep 30; echo ended >>side' >/dev/full";
-        world.bash(&format!("raddle run {flags} -- {command}")).code(125).says("cannot write the output");
+        world
+            .bash(&format!("raddle run {flags} -- {command}"))
+            .code(125)
+            .says("cannot write the output");
     };
     run("");
     // The same with a worker that runs it.
@@ -488,11 +820,21 @@ fn a_task_whose_output_has_no_room_is_stopped() {
     run("--no-inline");
     world.raddle(["worker", "stop", "--all"]).ok();
     // One that is over before anybody looks is over.
-    world.bash("raddle run -- echo hi >/dev/full").code(125).says("cannot write the output");
+    world
+        .bash("raddle run -- echo hi >/dev/full")
+        .code(125)
+        .says("cannot write the output");
     let tasks = world.raddle(["task", "list", "--json"]).ok().json();
-    let states: Vec<_> = tasks.as_array().unwrap().iter().map(|task| task["state"].as_str().unwrap()).collect();
+    let states: Vec<_> = tasks
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|task| task["state"].as_str().unwrap())
+        .collect();
     assert_eq!(states, ["completed", "cancelled", "cancelled"]);
-    world.raddle(["worker", "start", "--no-detach", "--idle-exit", "0"]).ok();
+    world
+        .raddle(["worker", "start", "--no-detach", "--idle-exit", "0"])
+        .ok();
     assert_eq!(world.read("side"), "begun\nbegun\n");
 }
 
@@ -513,13 +855,20 @@ fn an_interrupt_while_the_database_is_locked_ends_it_before_it_has_begun() {
         run.signal(libc::SIGINT);
         let began = std::time::Instant::now();
         run.finish().code(130).says("interrupted");
-        assert!(began.elapsed() < std::time::Duration::from_secs(5), "{:?}", began.elapsed());
+        assert!(
+            began.elapsed() < std::time::Duration::from_secs(5),
+            "{:?}",
+            began.elapsed()
+        );
         for (pid, _) in world.processes() {
             crate::world::kill(pid, libc::SIGKILL);
         }
         holder.finish();
         std::fs::remove_file(world.path().join("locked")).unwrap();
     }
-    assert_eq!(world.raddle(["status", "--json"]).ok().json()["tasks"]["created"], 0);
+    assert_eq!(
+        world.raddle(["status", "--json"]).ok().json()["tasks"]["created"],
+        0
+    );
     assert!(!world.path().join("ran").exists());
 }

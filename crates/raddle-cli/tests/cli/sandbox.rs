@@ -28,7 +28,16 @@ fn a_sandboxed_command_sees_nothing_of_the_host() {
         "pwd; id -u; echo $GIVEN; ls -d /root",
     ]);
     assert_eq!(run.code(2).text(), "/scratch\n1000\nyes\n");
-    world.raddle(["run", "--isolation", "sandbox", "--", "cat", secret.to_str().unwrap()]).code(1);
+    world
+        .raddle([
+            "run",
+            "--isolation",
+            "sandbox",
+            "--",
+            "cat",
+            secret.to_str().unwrap(),
+        ])
+        .code(1);
 }
 
 #[test]
@@ -36,18 +45,40 @@ fn a_directory_for_a_sandbox_or_container_is_refused_at_submit() {
     let world = World::new();
     for command in ["run", "submit"] {
         for isolation in ["sandbox", "docker"] {
-            let args = [command, "--isolation", isolation, "--cwd", "/tmp", "--", "true"];
-            world.raddle(args).code(2).says("at 'cwd'").says("leave out cwd");
+            let args = [
+                command,
+                "--isolation",
+                isolation,
+                "--cwd",
+                "/tmp",
+                "--",
+                "true",
+            ];
+            world
+                .raddle(args)
+                .code(2)
+                .says("at 'cwd'")
+                .says("leave out cwd");
         }
     }
-    assert!(!world.path().join(".raddle").exists(), "nothing was submitted");
+    assert!(
+        !world.path().join(".raddle").exists(),
+        "nothing was submitted"
+    );
 }
 
 #[test]
 fn a_worker_takes_tasks_for_a_sandbox() {
     let world = World::new();
     let _worker = world.worker(&[]);
-    let tid = world.submit(&["--isolation", "sandbox", "--", "sh", "-c", "cat /proc/self/status | grep Seccomp:"]);
+    let tid = world.submit(&[
+        "--isolation",
+        "sandbox",
+        "--",
+        "sh",
+        "-c",
+        "cat /proc/self/status | grep Seccomp:",
+    ]);
     world.until_state(&tid, "completed");
     assert_eq!(world.raddle(["logs", &tid]).ok().text(), "Seccomp:\t2\n");
 }
@@ -56,7 +87,10 @@ fn a_worker_takes_tasks_for_a_sandbox() {
 fn the_doctor_says_whether_it_holds() {
     let world = World::new();
     let report = world.raddle(["doctor"]).ok().text().to_owned();
-    assert!(report.contains("sandbox") && report.contains("all layers hold"), "{report}");
+    assert!(
+        report.contains("sandbox") && report.contains("all layers hold"),
+        "{report}"
+    );
 }
 
 /// A program that says which of the host's things it sees.
@@ -65,8 +99,15 @@ const LOOK: &str = "id -u; pwd; ls -d /root 2>/dev/null; true";
 #[test]
 fn a_spec_says_what_is_reached_and_what_may_be_lacking() {
     let world = World::new();
-    let words =
-        ["--isolation", "sandbox", "--isolation-fallback", "--network", "Example.org:443,[::1]:80", "--", "true"];
+    let words = [
+        "--isolation",
+        "sandbox",
+        "--isolation-fallback",
+        "--network",
+        "Example.org:443,[::1]:80",
+        "--",
+        "true",
+    ];
     let tid = world.submit(&words);
     let spec = world.task(&tid)["spec"].clone();
     assert_eq!(
@@ -74,13 +115,31 @@ fn a_spec_says_what_is_reached_and_what_may_be_lacking() {
         (&json!(true), &json!(["example.org:443", "[::1]:80"]))
     );
     for (flags, said) in [
-        (&["--network", "host"][..], "'network': means nothing without the isolation 'sandbox'"),
-        (&["--network", "none"], "'network': means nothing without the isolation 'sandbox'"),
-        (&["--isolation-fallback"], "'isolation_fallback': means nothing without the isolation 'sandbox'"),
-        (&["--isolation", "sandbox", "--network", "example.org"], "write HOST:PORT"),
-        (&["--isolation", "sandbox", "--network", ""], "write HOST:PORT"),
+        (
+            &["--network", "host"][..],
+            "'network': means nothing without the isolation 'sandbox'",
+        ),
+        (
+            &["--network", "none"],
+            "'network': means nothing without the isolation 'sandbox'",
+        ),
+        (
+            &["--isolation-fallback"],
+            "'isolation_fallback': means nothing without the isolation 'sandbox'",
+        ),
+        (
+            &["--isolation", "sandbox", "--network", "example.org"],
+            "write HOST:PORT",
+        ),
+        (
+            &["--isolation", "sandbox", "--network", ""],
+            "write HOST:PORT",
+        ),
     ] {
-        world.raddle([&["submit"], flags, &["--", "true"]].concat()).code(2).says(said);
+        world
+            .raddle([&["submit"], flags, &["--", "true"]].concat())
+            .code(2)
+            .says(said);
     }
 }
 
@@ -92,13 +151,26 @@ fn a_listed_place_is_reached_and_no_other() {
     thread::spawn(move || {
         for mut stream in listener.incoming().flatten() {
             let _ = stream.read(&mut [0; 1024]);
-            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello");
+            let _ = stream.write_all(
+                b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello",
+            );
         }
     });
     let fetch = |network: &str| {
-        let script =
-            format!("import urllib.request\nprint(urllib.request.urlopen('http://{address}/').read().decode())");
-        world.raddle(["run", "--isolation", "sandbox", "--network", network, "--", "python3", "-c", &script])
+        let script = format!(
+            "import urllib.request\nprint(urllib.request.urlopen('http://{address}/').read().decode())"
+        );
+        world.raddle([
+            "run",
+            "--isolation",
+            "sandbox",
+            "--network",
+            network,
+            "--",
+            "python3",
+            "-c",
+            &script,
+        ])
     };
     assert_eq!(fetch(&address.to_string()).ok().text(), "hello\n");
     assert_eq!(fetch("host").ok().text(), "hello\n");
@@ -116,43 +188,70 @@ fn where_the_system_refuses_a_layer_the_task_is_refused_unless_it_says_otherwise
     world.file("secret", "the secret");
     let refusing = "echo 0 > /proc/sys/user/max_user_namespaces && exec bash inner.sh";
     world.file("inner.sh", script);
-    let ran = world.bash(&format!("exec unshare --user --map-root-user sh -c '{refusing}'"));
+    let ran = world.bash(&format!(
+        "exec unshare --user --map-root-user sh -c '{refusing}'"
+    ));
     let lines = ran.lines();
     assert_eq!(lines[0], "code 125", "{ran:?}");
-    assert!(lines[1].contains("raddle-scratch-") && !fs::exists(lines[1]).unwrap(), "{ran:?}");
+    assert!(
+        lines[1].contains("raddle-scratch-") && !fs::exists(lines[1]).unwrap(),
+        "{ran:?}"
+    );
     assert_eq!(lines[3..], ["code 1", "1"], "{ran:?}");
     let refused = "this system refuses the sandbox namespaces of its own (clone)";
     assert_eq!(ran.stderr.matches(refused).count(), 2, "{}", ran.stderr);
-    assert!(ran.stderr.contains("it runs without, as isolation_fallback says"), "{}", ran.stderr);
+    assert!(
+        ran.stderr
+            .contains("it runs without, as isolation_fallback says"),
+        "{}",
+        ran.stderr
+    );
     assert!(!ran.text().contains("the secret"), "{ran:?}");
 }
 
 #[test]
 fn a_worker_may_demand_a_sandbox_for_every_task() {
     let world = World::new();
-    world.raddle(["worker", "start", "--min-isolation", "vm"]).code(2).says("say 'process', 'sandbox' or 'docker'");
+    world
+        .raddle(["worker", "start", "--min-isolation", "vm"])
+        .code(2)
+        .says("say 'process', 'sandbox' or 'docker'");
     world.worker(&["--min-isolation", "sandbox"]);
     let tid = world.submit(&["--", "sh", "-c", LOOK]);
     world.until_state(&tid, "completed");
     assert_eq!(world.raddle(["logs", &tid]).ok().text(), "1000\n/scratch\n");
-    assert!(world.task(&tid)["spec"].get("isolation").is_none(), "what was submitted stays as it was");
+    assert!(
+        world.task(&tid)["spec"].get("isolation").is_none(),
+        "what was submitted stays as it was"
+    );
     // Nor can it ask for more than others.
     for network in ["host", "127.0.0.1:6379"] {
         let tid = world.submit(&["--isolation", "sandbox", "--network", network, "--", "true"]);
         world.until_state(&tid, "failed");
-        let message = world.task(&tid)["report"]["exit"]["message"].as_str().unwrap().to_owned();
-        assert!(message.contains("lets no task into its host's network"), "{message}");
+        let message = world.task(&tid)["report"]["exit"]["message"]
+            .as_str()
+            .unwrap()
+            .to_owned();
+        assert!(
+            message.contains("lets no task into its host's network"),
+            "{message}"
+        );
     }
 }
 
 #[test]
 fn the_environment_demands_it_too_and_a_spawner_passes_it_on() {
     let world = World::new();
-    world.bash("WORKER_MIN_ISOLATION=sandbox raddle worker start --once").ok();
+    world
+        .bash("WORKER_MIN_ISOLATION=sandbox raddle worker start --once")
+        .ok();
     let tid = world.submit(&["--", "sh", "-c", LOOK]);
     world.until_state(&tid, "completed");
     assert_eq!(world.raddle(["logs", &tid]).ok().text(), "1000\n/scratch\n");
-    world.file("spawner.toml", "[spawner]\nwarm_pool = 1\nmin_isolation = 'sandbox'\n");
+    world.file(
+        "spawner.toml",
+        "[spawner]\nwarm_pool = 1\nmin_isolation = 'sandbox'\n",
+    );
     let spawner = world.start(["spawner", "run", "--config", "spawner.toml"]);
     spawner.tid();
     let tid = world.submit(&["--", "sh", "-c", LOOK]);
@@ -169,11 +268,17 @@ fn a_handler_runs_in_a_sandbox_with_its_folder() {
     let script = "#!/bin/sh\nread task; touch new 2>/dev/null && echo written >&2; echo \"{\\\"result\\\": [\\\"$(pwd)\\\", $(id -u)]}\"\n";
     let program = world.file("handlers/look.sh", script);
     fs::set_permissions(program, fs::Permissions::from_mode(0o755)).unwrap();
-    world.file("handlers/look.handler.toml", "name = 'look'\ncommand = ['./look.sh']\n");
+    world.file(
+        "handlers/look.handler.toml",
+        "name = 'look'\ncommand = ['./look.sh']\n",
+    );
     world.worker(&["--handlers", "handlers"]);
     let tid = world.submit(&["--isolation", "sandbox", "--handler", "look"]);
     world.raddle(["wait", "--timeout", "30", &tid]).ok();
-    assert_eq!(world.task(&tid)["report"]["value"], json!(["/handler", 1000]));
+    assert_eq!(
+        world.task(&tid)["report"]["value"],
+        json!(["/handler", 1000])
+    );
     assert!(!world.path().join("handlers/new").exists());
 }
 
@@ -186,32 +291,86 @@ fn a_sandbox_shows_files_that_are_mounted_and_gives_back_what_is_written_to_out(
     let file = world.file("one", "a file\n");
     let file = format!("{}:/in/one", file.display());
     let script = "cat /data/input /in/one; touch /data/new /in/one 2>/dev/null && echo written; cat /data/input > /out/copy; ls /";
-    let flags = ["run", "--isolation", "sandbox", "--mount", "data:/data", "--mount", &file, "--out", "results"];
-    let ran = world.raddle([&flags[..], &["--", "sh", "-c", script]].concat()).ok();
+    let flags = [
+        "run",
+        "--isolation",
+        "sandbox",
+        "--mount",
+        "data:/data",
+        "--mount",
+        &file,
+        "--out",
+        "results",
+    ];
+    let ran = world
+        .raddle([&flags[..], &["--", "sh", "-c", script]].concat())
+        .ok();
     let lines = ran.lines();
     assert_eq!(lines[..2], ["from the host", "a file"]);
-    assert!(!lines.contains(&"written") && lines.contains(&"out") && lines.contains(&"in"), "{lines:?}");
+    assert!(
+        !lines.contains(&"written") && lines.contains(&"out") && lines.contains(&"in"),
+        "{lines:?}"
+    );
     assert_eq!(world.read("results/copy"), "from the host\n");
     assert!(!world.path().join("data/new").exists());
     // A worker elsewhere finds the same files.
     fs::create_dir(world.path().join("elsewhere")).unwrap();
-    world.bash("cd elsewhere && raddle --queue-url sqlite:../.raddle/raddle.db worker start").ok();
-    let tid = world.submit(&["--isolation", "sandbox", "--mount", "data:/data", "--", "cat", "/data/input"]);
-    assert_eq!(world.raddle(["result", "--wait", &tid]).ok().text(), "from the host\n");
+    world
+        .bash("cd elsewhere && raddle --queue-url sqlite:../.raddle/raddle.db worker start")
+        .ok();
+    let tid = world.submit(&[
+        "--isolation",
+        "sandbox",
+        "--mount",
+        "data:/data",
+        "--",
+        "cat",
+        "/data/input",
+    ]);
+    assert_eq!(
+        world.raddle(["result", "--wait", &tid]).ok().text(),
+        "from the host\n"
+    );
 }
 
 #[test]
 fn mounts_that_cannot_be_are_refused() {
     let world = World::new();
     let refused = |flags: &[&str], why: &str| {
-        world.raddle([&["submit"], flags, &["--", "true"]].concat()).code(2).says(why);
+        world
+            .raddle([&["submit"], flags, &["--", "true"]].concat())
+            .code(2)
+            .says(why);
     };
     refused(&["--mount", "a:/b"], "'mounts'");
-    refused(&["--isolation", "sandbox", "--isolation-fallback", "--mount", "a:/b"], "'mounts'");
-    refused(&["--isolation", "sandbox", "--mount", "a:/usr/x"], "has already");
-    refused(&["--isolation", "sandbox", "--mount", "a"], "is not a mount");
+    refused(
+        &[
+            "--isolation",
+            "sandbox",
+            "--isolation-fallback",
+            "--mount",
+            "a:/b",
+        ],
+        "'mounts'",
+    );
+    refused(
+        &["--isolation", "sandbox", "--mount", "a:/usr/x"],
+        "has already",
+    );
+    refused(
+        &["--isolation", "sandbox", "--mount", "a"],
+        "is not a mount",
+    );
     world
-        .raddle(["run", "--isolation", "sandbox", "--mount", "absent:/b", "--", "true"])
+        .raddle([
+            "run",
+            "--isolation",
+            "sandbox",
+            "--mount",
+            "absent:/b",
+            "--",
+            "true",
+        ])
         .code(125)
         .says("absent of its host")
         .says("No such file");

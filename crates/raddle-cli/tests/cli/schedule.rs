@@ -12,70 +12,159 @@ const EVERY: Duration = Duration::from_millis(20);
 
 fn names(world: &World) -> Vec<String> {
     let listed = world.raddle(["schedule", "list", "--json"]).ok().json();
-    listed.as_array().unwrap().iter().map(|view| view["schedule"]["name"].as_str().unwrap().to_owned()).collect()
+    listed
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|view| view["schedule"]["name"].as_str().unwrap().to_owned())
+        .collect()
 }
 
 fn view(world: &World, name: &str) -> Value {
-    world.raddle(["schedule", "show", "--json", name]).ok().json()
+    world
+        .raddle(["schedule", "show", "--json", name])
+        .ok()
+        .json()
 }
 
 #[test]
 fn a_paused_schedule_is_due_at_no_time_wherever_it_is_shown() {
     let world = World::new();
-    let added =
-        world.raddle(["--json", "schedule", "add", "d", "--cron", "@daily", "--paused", "--", "true"]).ok().json();
+    let added = world
+        .raddle([
+            "--json", "schedule", "add", "d", "--cron", "@daily", "--paused", "--", "true",
+        ])
+        .ok()
+        .json();
     let listed = world.raddle(["--json", "schedule", "list"]).ok().json();
     for shown in [&added, &listed[0], &view(&world, "d")] {
-        assert!(shown["next"].is_null() && shown["paused"] == true, "{shown}");
+        assert!(
+            shown["next"].is_null() && shown["paused"] == true,
+            "{shown}"
+        );
     }
 }
 
 #[test]
 fn schedules_are_added_listed_paused_and_removed() {
     let world = World::new();
-    world.raddle(["schedule", "list"]).code(2).says("no broker at");
-    assert!(!world.path().join(".raddle").exists(), "looking leaves no trace");
-    let add = ["schedule", "add", "backup", "--cron", "0 3 * * 1-5", "--timezone", "Europe/Berlin", "--missed", "skip"];
-    let cmd = ["--lifetime", "10m", "--retry", "2", "--", "./backup.sh", "--all"];
+    world
+        .raddle(["schedule", "list"])
+        .code(2)
+        .says("no broker at");
+    assert!(
+        !world.path().join(".raddle").exists(),
+        "looking leaves no trace"
+    );
+    let add = [
+        "schedule",
+        "add",
+        "backup",
+        "--cron",
+        "0 3 * * 1-5",
+        "--timezone",
+        "Europe/Berlin",
+        "--missed",
+        "skip",
+    ];
+    let cmd = [
+        "--lifetime",
+        "10m",
+        "--retry",
+        "2",
+        "--",
+        "./backup.sh",
+        "--all",
+    ];
     let added = world.raddle([&add[..], &cmd].concat()).ok();
-    let added = added.says("schedule 'backup' added, due next at ").says("nobody is there to fire schedules");
+    let added = added
+        .says("schedule 'backup' added, due next at ")
+        .says("nobody is there to fire schedules");
     assert_eq!(added.text(), "");
-    world.raddle([&add[..], &cmd].concat()).ok().says("unchanged");
-    world.raddle(["schedule", "add", "a", "--every", "1h", "--", "true"]).ok();
+    world
+        .raddle([&add[..], &cmd].concat())
+        .ok()
+        .says("unchanged");
+    world
+        .raddle(["schedule", "add", "a", "--every", "1h", "--", "true"])
+        .ok();
     assert_eq!(names(&world), ["a", "backup"]);
 
     let shown = view(&world, "backup");
-    assert_eq!(shown["schedule"]["task"]["target"]["command"], serde_json::json!(["./backup.sh", "--all"]));
     assert_eq!(
-        (shown["schedule"]["lifetime"].as_u64(), shown["schedule"]["missed"].as_str()),
+        shown["schedule"]["task"]["target"]["command"],
+        serde_json::json!(["./backup.sh", "--all"])
+    );
+    assert_eq!(
+        (
+            shown["schedule"]["lifetime"].as_u64(),
+            shown["schedule"]["missed"].as_str()
+        ),
         (Some(600), Some("skip"))
     );
     assert_eq!(
         shown["schedule"]["task"]["cwd"].as_str().unwrap(),
         world.path().canonicalize().unwrap().to_str().unwrap()
     );
-    assert_eq!((shown["upcoming"].as_array().unwrap().len(), &shown["upcoming"][0]), (5, &shown["next"]));
-    let text = world.raddle(["schedule", "show", "backup", "--count", "2"]).ok().text().to_owned();
+    assert_eq!(
+        (
+            shown["upcoming"].as_array().unwrap().len(),
+            &shown["upcoming"][0]
+        ),
+        (5, &shown["next"])
+    );
+    let text = world
+        .raddle(["schedule", "show", "backup", "--count", "2"])
+        .ok()
+        .text()
+        .to_owned();
     assert!(
-        text.contains("0 3 * * 1-5 Europe/Berlin") && text.lines().filter(|line| line.ends_with(":00Z")).count() == 2,
+        text.contains("0 3 * * 1-5 Europe/Berlin")
+            && text.lines().filter(|line| line.ends_with(":00Z")).count() == 2,
         "{text}"
     );
     let table = world.raddle(["schedule", "list"]).ok();
-    assert!(table.lines()[0].starts_with("NAME") && table.lines()[2].contains("skip"), "{}", table.text());
+    assert!(
+        table.lines()[0].starts_with("NAME") && table.lines()[2].contains("skip"),
+        "{}",
+        table.text()
+    );
 
     world.raddle(["schedule", "pause", "backup"]).ok();
-    world.raddle(["schedule", "pause", "backup"]).ok().says("is paused already");
+    world
+        .raddle(["schedule", "pause", "backup"])
+        .ok()
+        .says("is paused already");
     assert_eq!(view(&world, "backup")["paused"], true);
     assert!(world.raddle(["schedule", "list"]).ok().lines()[2].ends_with("paused"));
     world.raddle(["schedule", "resume", "backup"]).ok();
     assert_eq!(view(&world, "backup")["next"], shown["next"]);
 
-    world.raddle(["schedule", "add", "a", "--every", "2h", "--", "true"]).code(2).says("replace it with --replace");
-    world.raddle(["schedule", "add", "a", "--every", "2h", "--replace", "--", "true"]).ok().says("replaced");
+    world
+        .raddle(["schedule", "add", "a", "--every", "2h", "--", "true"])
+        .code(2)
+        .says("replace it with --replace");
+    world
+        .raddle([
+            "schedule",
+            "add",
+            "a",
+            "--every",
+            "2h",
+            "--replace",
+            "--",
+            "true",
+        ])
+        .ok()
+        .says("replaced");
     assert_eq!(view(&world, "a")["schedule"]["every"], 7200);
     world.raddle(["schedule", "remove", "a", "backup"]).ok();
     assert!(names(&world).is_empty());
-    assert_eq!(world.raddle(["task", "list"]).ok().lines().len(), 1, "nothing was ever due");
+    assert_eq!(
+        world.raddle(["task", "list"]).ok().lines().len(),
+        1,
+        "nothing was ever due"
+    );
 }
 
 #[test]
@@ -83,15 +172,36 @@ fn a_schedule_is_read_from_a_file() {
     let world = World::new();
     let text = "name = 'backup'\ncron = '@daily'\nmissed = 'all'\n[task]\ntarget.command = ['true']\npriority = 7";
     world.file("backup.toml", text);
-    world.raddle(["schedule", "add", "--file", "backup.toml", "--queue", "slow"]).ok();
+    world
+        .raddle([
+            "schedule",
+            "add",
+            "--file",
+            "backup.toml",
+            "--queue",
+            "slow",
+        ])
+        .ok();
     let shown = view(&world, "backup");
     assert_eq!(
-        (&shown["schedule"]["task"]["priority"], &shown["schedule"]["task"]["queue"]),
+        (
+            &shown["schedule"]["task"]["priority"],
+            &shown["schedule"]["task"]["queue"]
+        ),
         (&7.into(), &"slow".into())
     );
-    world.file("bad.toml", "name = 'x'\nevery = '5s'\ntask.target.comand = ['true']");
-    world.raddle(["schedule", "add", "--file", "bad.toml"]).code(2).says("bad.toml is not a schedule, at 'task.target");
-    world.raddle(["schedule", "add", "--file", "none.toml"]).code(2).says("cannot read none.toml");
+    world.file(
+        "bad.toml",
+        "name = 'x'\nevery = '5s'\ntask.target.comand = ['true']",
+    );
+    world
+        .raddle(["schedule", "add", "--file", "bad.toml"])
+        .code(2)
+        .says("bad.toml is not a schedule, at 'task.target");
+    world
+        .raddle(["schedule", "add", "--file", "none.toml"])
+        .code(2)
+        .says("cannot read none.toml");
 }
 
 #[test]
@@ -99,30 +209,87 @@ fn what_is_wrong_is_said_and_nothing_is_added() {
     let world = World::new();
     let every = ["--every", "5m"];
     for (args, said) in [
-        (&["x", "--cron", "61 * * * *", "--", "true"][..], "the minute '61' is not a number from 0 to 59"),
-        (&["x", "--cron", "* * * *", "--", "true"], "has 4 fields: write five"),
+        (
+            &["x", "--cron", "61 * * * *", "--", "true"][..],
+            "the minute '61' is not a number from 0 to 59",
+        ),
+        (
+            &["x", "--cron", "* * * *", "--", "true"],
+            "has 4 fields: write five",
+        ),
         (&["x", "--cron", "0 0 30 2 *", "--", "true"], "is never due"),
         (
-            &["x", "--cron", "@daily", "--timezone", "Europe/Atlantis", "--", "true"],
+            &[
+                "x",
+                "--cron",
+                "@daily",
+                "--timezone",
+                "Europe/Atlantis",
+                "--",
+                "true",
+            ],
             "'Europe/Atlantis' is not a time zone",
         ),
-        (&["x", "--every", "5m", "--cron", "@daily", "--", "true"], "cannot be used with"),
+        (
+            &["x", "--every", "5m", "--cron", "@daily", "--", "true"],
+            "cannot be used with",
+        ),
         (&["x", "--", "true"], "--every"),
-        (&["x", "--every", "1ms", "--", "true"], "at 'every': must be at least 10ms"),
+        (
+            &["x", "--every", "1ms", "--", "true"],
+            "at 'every': must be at least 10ms",
+        ),
         (&["x", "--every", "soon", "--", "true"], "is not a duration"),
-        (&["x", "--every", "5m", "--timezone", "UTC", "--", "true"], "means nothing without cron"),
-        (&["no blanks", "--every", "5m", "--", "true"], "at 'name': must be 1 to 64 letters"),
+        (
+            &["x", "--every", "5m", "--timezone", "UTC", "--", "true"],
+            "means nothing without cron",
+        ),
+        (
+            &["no blanks", "--every", "5m", "--", "true"],
+            "at 'name': must be 1 to 64 letters",
+        ),
         (&["x", "--every", "5m"], "required"),
-        (&["x", "--every", "5m", "--missed", "some", "--", "true"], "invalid value 'some'"),
-        (&["x", "--every", "5m", "--delay", "5s", "--", "true"], "at 'task.delay': belongs to the schedule"),
-        (&["x", "--every", "5m", "--priority", "11", "--", "true"], "11 is not in 0..=9"),
-        (&["x", "--every", "5m", "--jitter", "9s", "--lifetime", "9s", "--", "true"], "at 'jitter': must be shorter"),
+        (
+            &["x", "--every", "5m", "--missed", "some", "--", "true"],
+            "invalid value 'some'",
+        ),
+        (
+            &["x", "--every", "5m", "--delay", "5s", "--", "true"],
+            "at 'task.delay': belongs to the schedule",
+        ),
+        (
+            &["x", "--every", "5m", "--priority", "11", "--", "true"],
+            "11 is not in 0..=9",
+        ),
+        (
+            &[
+                "x",
+                "--every",
+                "5m",
+                "--jitter",
+                "9s",
+                "--lifetime",
+                "9s",
+                "--",
+                "true",
+            ],
+            "at 'jitter': must be shorter",
+        ),
     ] {
-        world.raddle([&["schedule", "add"], args].concat()).code(2).says(said);
+        world
+            .raddle([&["schedule", "add"], args].concat())
+            .code(2)
+            .says(said);
     }
-    world.raddle([&["schedule", "add", "x"][..], &every, &["--", ""]].concat()).code(2).says("names no program");
+    world
+        .raddle([&["schedule", "add", "x"][..], &every, &["--", ""]].concat())
+        .code(2)
+        .says("names no program");
     for command in ["pause", "resume", "run-now", "remove", "show"] {
-        world.raddle(["schedule", command, "x"]).code(2).says("there is no schedule 'x'");
+        world
+            .raddle(["schedule", command, "x"])
+            .code(2)
+            .says("there is no schedule 'x'");
     }
     assert!(names(&world).is_empty());
 }
@@ -133,25 +300,53 @@ fn a_resident_worker_fires_and_runs_them() {
     world.worker(&["--concurrency", "1"]);
     let script = "echo $RADDLE_SCHEDULE $RADDLE_DUE >>ran";
     // Added while the worker waits: it is woken.
-    world.raddle(["schedule", "add", "beat", "--every", "200ms", "--", "sh", "-c", script]).ok();
+    world
+        .raddle([
+            "schedule", "add", "beat", "--every", "200ms", "--", "sh", "-c", script,
+        ])
+        .ok();
     let ran = || fs::read_to_string(world.path().join("ran")).unwrap_or_default();
     until("it has run", || ran().lines().count() >= 3);
-    let tid = world.raddle(["schedule", "run-now", "beat"]).ok().text().trim().to_owned();
+    let tid = world
+        .raddle(["schedule", "run-now", "beat"])
+        .ok()
+        .text()
+        .trim()
+        .to_owned();
     world.raddle(["schedule", "remove", "beat"]).ok();
     world.until_state(&tid, "completed");
     let task = world.task(&tid);
-    assert_eq!((&task["spec"]["name"], &task["spec"]["metadata"]["schedule"]), (&"beat".into(), &"beat".into()));
+    assert_eq!(
+        (&task["spec"]["name"], &task["spec"]["metadata"]["schedule"]),
+        (&"beat".into(), &"beat".into())
+    );
     let lines = ran();
-    let dues: BTreeSet<&str> = lines.lines().map(|line| line.strip_prefix("beat ").unwrap()).collect();
+    let dues: BTreeSet<&str> = lines
+        .lines()
+        .map(|line| line.strip_prefix("beat ").unwrap())
+        .collect();
     assert_eq!(dues.len(), lines.lines().count(), "{lines}");
     assert!(dues.contains(task["spec"]["metadata"]["due"].as_str().unwrap()));
     until("what was fired has run", || {
-        let waiting = world.raddle(["task", "list", "--status", "created,spawning,running", "--json"]).ok().json();
+        let waiting = world
+            .raddle([
+                "task",
+                "list",
+                "--status",
+                "created,spawning,running",
+                "--json",
+            ])
+            .ok()
+            .json();
         waiting.as_array().unwrap().is_empty()
     });
     let before = ran().lines().count();
     thread::sleep(Duration::from_millis(500));
-    assert_eq!(ran().lines().count(), before, "nothing comes after it was removed");
+    assert_eq!(
+        ran().lines().count(),
+        before,
+        "nothing comes after it was removed"
+    );
 }
 
 #[test]
@@ -161,13 +356,24 @@ fn a_scheduler_is_a_worker_that_takes_no_tasks() {
     scheduler.tid();
     let tid = scheduler.stdout().trim().to_owned();
     let listed = world.workers();
-    assert_eq!((&listed[0]["tid"], &listed[0]["type"]), (&tid.as_str().into(), &"scheduler".into()));
-    world.raddle(["schedule", "add", "beat", "--every", "100ms", "--", "true"]).ok();
-    until("it has fired", || view(&world, "beat")["fired"].as_u64().unwrap() >= 2);
+    assert_eq!(
+        (&listed[0]["tid"], &listed[0]["type"]),
+        (&tid.as_str().into(), &"scheduler".into())
+    );
+    world
+        .raddle(["schedule", "add", "beat", "--every", "100ms", "--", "true"])
+        .ok();
+    until("it has fired", || {
+        view(&world, "beat")["fired"].as_u64().unwrap() >= 2
+    });
     let last = view(&world, "beat")["task"].as_str().unwrap().to_owned();
     assert_eq!(world.task(&last)["state"], "created");
     let other = world.raddle(["run", "--", "echo", "inline"]).ok();
-    assert_eq!(other.text(), "inline\n", "nobody is left a task who takes none");
+    assert_eq!(
+        other.text(),
+        "inline\n",
+        "nobody is left a task who takes none"
+    );
     world.raddle(["task", "ping", &tid]).ok();
     world.raddle(["worker", "stop", &tid]).ok();
     assert_eq!(scheduler.finish().code, 0);
@@ -181,7 +387,19 @@ fn a_spawner_fires_as_well() {
     let world = World::new();
     let spawner = world.start(["spawner", "run", "--warm-pool", "1", "--quiet"]);
     spawner.tid();
-    world.raddle(["schedule", "add", "beat", "--every", "200ms", "--", "sh", "-c", "echo ran >>ran"]).ok();
+    world
+        .raddle([
+            "schedule",
+            "add",
+            "beat",
+            "--every",
+            "200ms",
+            "--",
+            "sh",
+            "-c",
+            "echo ran >>ran",
+        ])
+        .ok();
     let ran = || world.lines("ran").len();
     until("it has run", || ran() >= 2);
     world.raddle(["schedule", "remove", "beat"]).ok();
@@ -193,9 +411,17 @@ fn a_manager_fires_as_well_and_nobody_says_otherwise() {
     let world = World::new();
     let prime = world.start(["manager", "serve"]);
     prime.tid();
-    let added = world.raddle(["schedule", "add", "beat", "--every", "200ms", "--", "true"]).ok();
-    assert!(!added.stderr.contains("nobody is there"), "{}", added.stderr);
-    until("it has fired", || view(&world, "beat")["fired"].as_u64().unwrap() >= 1);
+    let added = world
+        .raddle(["schedule", "add", "beat", "--every", "200ms", "--", "true"])
+        .ok();
+    assert!(
+        !added.stderr.contains("nobody is there"),
+        "{}",
+        added.stderr
+    );
+    until("it has fired", || {
+        view(&world, "beat")["fired"].as_u64().unwrap() >= 1
+    });
     world.raddle(["schedule", "remove", "beat"]).ok();
     prime.stop().ok();
 }
@@ -208,23 +434,81 @@ fn a_task_that_nobody_takes_in_time_expires() {
     let tid = world.submit(&["--lifetime", "200ms", "--", "touch", "ran"]);
     world.until_state(&tid, "cancelled");
     let task = world.task(&tid);
-    assert_eq!((&task["report"]["exit"]["kind"], &task["attempt"]), (&"expired".into(), &0.into()));
-    world.raddle(["result", &tid]).code(124).says("expired before a worker took it");
-    assert!(world.raddle(["task", "list"]).ok().text().contains("expired before a worker took it"));
-    let again = world.raddle(["task", "retry", &tid]).ok().text().trim().to_owned();
+    assert_eq!(
+        (&task["report"]["exit"]["kind"], &task["attempt"]),
+        (&"expired".into(), &0.into())
+    );
+    world
+        .raddle(["result", &tid])
+        .code(124)
+        .says("expired before a worker took it");
+    assert!(
+        world
+            .raddle(["task", "list"])
+            .ok()
+            .text()
+            .contains("expired before a worker took it")
+    );
+    let again = world
+        .raddle(["task", "retry", &tid])
+        .ok()
+        .text()
+        .trim()
+        .to_owned();
     world.until_state(&again, "cancelled");
     // What is due while nobody works, too.
-    world.raddle(["schedule", "add", "beat", "--every", "100ms", "--lifetime", "50ms", "--", "touch", "ran"]).ok();
-    let expired = || world.raddle(["task", "list", "--status", "cancelled", "--json"]).ok().json();
+    world
+        .raddle([
+            "schedule",
+            "add",
+            "beat",
+            "--every",
+            "100ms",
+            "--lifetime",
+            "50ms",
+            "--",
+            "touch",
+            "ran",
+        ])
+        .ok();
+    let expired = || {
+        world
+            .raddle(["task", "list", "--status", "cancelled", "--json"])
+            .ok()
+            .json()
+    };
     until("they expire", || expired().as_array().unwrap().len() >= 5);
     world.raddle(["schedule", "remove", "beat"]).ok();
     scheduler.stop().ok();
     // A worker that comes later runs none of them.
-    world.raddle(["worker", "start", "--no-detach", "--idle-exit", "0", "--quiet"]).ok();
+    world
+        .raddle([
+            "worker",
+            "start",
+            "--no-detach",
+            "--idle-exit",
+            "0",
+            "--quiet",
+        ])
+        .ok();
     assert!(!world.path().join("ran").exists());
-    world.raddle(["run", "--lifetime", "5m", "--", "echo", "in time"]).ok();
-    world.raddle(["run", "--run-before", "2020-01-01T00:00:00Z", "--", "touch", "ran"]).code(124);
-    world.raddle(["submit", "--lifetime", "5s", "--delay", "5s", "--", "true"]).code(2).says("it would never run");
+    world
+        .raddle(["run", "--lifetime", "5m", "--", "echo", "in time"])
+        .ok();
+    world
+        .raddle([
+            "run",
+            "--run-before",
+            "2020-01-01T00:00:00Z",
+            "--",
+            "touch",
+            "ran",
+        ])
+        .code(124);
+    world
+        .raddle(["submit", "--lifetime", "5s", "--delay", "5s", "--", "true"])
+        .code(2)
+        .says("it would never run");
     assert!(!world.path().join("ran").exists());
 }
 
@@ -233,7 +517,11 @@ fn a_task_that_nobody_takes_in_time_expires() {
 fn missed_due_times_are_made_up_for_by_policy() {
     let world = World::new();
     for missed in ["skip", "one", "all"] {
-        world.raddle(["schedule", "add", missed, "--every", "200ms", "--missed", missed, "--", "true"]).ok();
+        world
+            .raddle([
+                "schedule", "add", missed, "--every", "200ms", "--missed", missed, "--", "true",
+            ])
+            .ok();
     }
     thread::sleep(Duration::from_millis(2300));
     for missed in ["skip", "one", "all"] {
@@ -244,23 +532,37 @@ fn missed_due_times_are_made_up_for_by_policy() {
     scheduler.tid();
     thread::sleep(Duration::from_millis(300));
     assert_eq!(view(&world, "all")["fired"], 0);
-    world.raddle(["schedule", "remove", "skip", "one", "all"]).ok();
+    world
+        .raddle(["schedule", "remove", "skip", "one", "all"])
+        .ok();
     scheduler.signal(libc::SIGKILL);
     scheduler.finish();
     for missed in ["skip", "one", "all"] {
-        world.raddle(["schedule", "add", missed, "--every", "1s", "--missed", missed, "--", "true"]).ok();
+        world
+            .raddle([
+                "schedule", "add", missed, "--every", "1s", "--missed", missed, "--", "true",
+            ])
+            .ok();
     }
     thread::sleep(Duration::from_millis(4300));
     let scheduler = world.start(["schedule", "run"]);
-    until("what was missed is fired", || view(&world, "all")["fired"].as_u64().unwrap() >= 4);
+    until("what was missed is fired", || {
+        view(&world, "all")["fired"].as_u64().unwrap() >= 4
+    });
     let all = ["skip", "one", "all"].map(|name| view(&world, name));
     scheduler.signal(libc::SIGKILL);
     scheduler.finish();
     let [skip, one, all] = all;
-    assert_eq!((&all["missed"], all["fired"].as_u64().unwrap() >= 4), (&0.into(), true));
+    assert_eq!(
+        (&all["missed"], all["fired"].as_u64().unwrap() >= 4),
+        (&0.into(), true)
+    );
     // The last one is less than a minute old, so that it is kept by all of them; those before are left out.
     for some in [skip, one] {
-        let (fired, missed) = (some["fired"].as_u64().unwrap(), some["missed"].as_u64().unwrap());
+        let (fired, missed) = (
+            some["fired"].as_u64().unwrap(),
+            some["missed"].as_u64().unwrap(),
+        );
         assert!(fired >= 1 && missed >= 3, "{some}");
     }
 }
@@ -273,7 +575,9 @@ fn campaign(world: &World, url: &str) {
     let ask = |args: &[&str]| world.raddle(to(url, args)).ok();
     let scheduler = || world.start(to(url, &["schedule", "run", "--quiet"]));
     let every = format!("{}ms", EVERY.as_millis());
-    let add = ["schedule", "add", "tick", "--every", &every, "--missed", "all", "--queue", "ticks"];
+    let add = [
+        "schedule", "add", "tick", "--every", &every, "--missed", "all", "--queue", "ticks",
+    ];
     ask(&[&add[..], &["--", "sh", "-c", "echo $RADDLE_DUE >>ran"]].concat());
     // Some of the due times are over when the first scheduler comes, and come in groups; the others one by one.
     thread::sleep(EVERY * 200);
@@ -300,20 +604,46 @@ fn campaign(world: &World, url: &str) {
     assert_eq!(shown["missed"], 0);
     there.iter().for_each(|one| one.signal(libc::SIGTERM));
     there.into_iter().for_each(|one| _ = one.finish().ok());
-    assert_eq!(show()["fired"].as_u64(), Some(fired), "a paused one is not fired");
-    let all = ask(&["task", "list", "--queue", "ticks", "--limit", "100000", "--json"]).json();
-    let due = |task: &Value| task["spec"]["metadata"]["due"].as_str().unwrap().parse::<jiff::Timestamp>().unwrap();
+    assert_eq!(
+        show()["fired"].as_u64(),
+        Some(fired),
+        "a paused one is not fired"
+    );
+    let all = ask(&[
+        "task", "list", "--queue", "ticks", "--limit", "100000", "--json",
+    ])
+    .json();
+    let due = |task: &Value| {
+        task["spec"]["metadata"]["due"]
+            .as_str()
+            .unwrap()
+            .parse::<jiff::Timestamp>()
+            .unwrap()
+    };
     let dues: BTreeSet<jiff::Timestamp> = all.as_array().unwrap().iter().map(due).collect();
-    assert_eq!((all.as_array().unwrap().len() as u64, dues.len() as u64), (fired, fired), "one task for each due time");
+    assert_eq!(
+        (all.as_array().unwrap().len() as u64, dues.len() as u64),
+        (fired, fired),
+        "one task for each due time"
+    );
     let first = *dues.first().unwrap();
-    assert!(dues.iter().enumerate().all(|(n, due)| *due == first + EVERY * n as u32), "none is left out");
+    assert!(
+        dues.iter()
+            .enumerate()
+            .all(|(n, due)| *due == first + EVERY * n as u32),
+        "none is left out"
+    );
     let ran = || fs::read_to_string(world.path().join("ran")).unwrap_or_default();
     until("all have run", || ran().lines().count() as u64 >= fired);
     let ran = ran();
     let ran: BTreeSet<jiff::Timestamp> = ran.lines().map(|line| line.parse().unwrap()).collect();
     assert_eq!(ran, dues, "each has run");
     let done = ask(&["status", "--json"]).json();
-    assert_eq!(done["tasks"]["completed"].as_u64(), Some(fired), "and once: {done}");
+    assert_eq!(
+        done["tasks"]["completed"].as_u64(),
+        Some(fired),
+        "and once: {done}"
+    );
     ask(&["worker", "stop", "--all"]);
 }
 
@@ -329,8 +659,13 @@ fn ten_schedulers_fire_a_thousand_due_times_once_on_redis() {
     let world = World::new();
     let serve = "exec setpriv --pdeathsig KILL redis-server --port 0 --unixsocket \"$PWD/redis.sock\" --dir \"$PWD\" --appendonly yes --save ''";
     let server = world.start_bash(serve);
-    let url = format!("redis+unix:{}?namespace=schedules", world.path().join("redis.sock").display());
-    until("the server is there", || world.raddle(["--queue-url", &url, "status"]).code == 0);
+    let url = format!(
+        "redis+unix:{}?namespace=schedules",
+        world.path().join("redis.sock").display()
+    );
+    until("the server is there", || {
+        world.raddle(["--queue-url", &url, "status"]).code == 0
+    });
     campaign(&world, &url);
     server.signal(libc::SIGKILL);
     server.finish();

@@ -28,13 +28,17 @@ fn redact(world: &World, key: &str, value: &mut Value) {
         "rss_bytes",
     ];
     match value {
-        Value::Object(fields) => fields.iter_mut().for_each(|(key, value)| redact(world, key, value)),
+        Value::Object(fields) => fields
+            .iter_mut()
+            .for_each(|(key, value)| redact(world, key, value)),
         Value::Array(items) => items.iter_mut().for_each(|item| redact(world, key, item)),
         Value::Number(_) if VARYING.contains(&key) => *value = Value::from(format!("[{key}]")),
         Value::String(text) => {
             *text = text.replace(world.path().to_str().unwrap(), "[world]");
-            if matches!(key, "host" | "place" | "short" | "request_id" | "uid" | "address")
-                || text.parse::<jiff::Timestamp>().is_ok()
+            if matches!(
+                key,
+                "host" | "place" | "short" | "request_id" | "uid" | "address"
+            ) || text.parse::<jiff::Timestamp>().is_ok()
             {
                 *text = format!("[{key}]");
             }

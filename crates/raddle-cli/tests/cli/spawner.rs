@@ -23,7 +23,12 @@ fn spawner(world: &World, flags: &[&str]) -> Started {
 
 /// The workers of a spawner: process and load.
 fn workers(world: &World) -> Vec<(i64, f64)> {
-    let pid_and_load = |worker: &Value| (worker["pid"].as_i64().unwrap(), worker["load"].as_f64().unwrap());
+    let pid_and_load = |worker: &Value| {
+        (
+            worker["pid"].as_i64().unwrap(),
+            worker["load"].as_f64().unwrap(),
+        )
+    };
     world.one_shots().iter().map(pid_and_load).collect()
 }
 
@@ -31,7 +36,13 @@ fn workers(world: &World) -> Vec<(i64, f64)> {
 fn worker_of(world: &World, tid: &str) -> i64 {
     let worker = world.task(tid)["worker"].clone();
     let list = world.workers();
-    list.as_array().unwrap().iter().find(|entry| entry["tid"] == worker).unwrap()["pid"].as_i64().unwrap()
+    list.as_array()
+        .unwrap()
+        .iter()
+        .find(|entry| entry["tid"] == worker)
+        .unwrap()["pid"]
+        .as_i64()
+        .unwrap()
 }
 
 fn kill(pid: i64) {
@@ -40,14 +51,25 @@ fn kill(pid: i64) {
 
 fn sockets(world: &World) -> usize {
     let files = fs::read_dir(world.path().join(".raddle")).unwrap();
-    files.filter(|file| file.as_ref().unwrap().file_name().to_string_lossy().ends_with(".sock")).count()
+    files
+        .filter(|file| {
+            file.as_ref()
+                .unwrap()
+                .file_name()
+                .to_string_lossy()
+                .ends_with(".sock")
+        })
+        .count()
 }
 
 /// A world whose broker is a Redis server of its own. The server is gone with the world, or before.
 pub(crate) fn on_redis() -> (World, Started) {
     let world = World::new();
     let server = serve_redis(&world);
-    let url = format!("redis+unix:{}?namespace=cli", world.path().join("redis.sock").display());
+    let url = format!(
+        "redis+unix:{}?namespace=cli",
+        world.path().join("redis.sock").display()
+    );
     world.file("raddle.toml", format!("queue_url = '{url}'\n"));
     until("it answers", || world.raddle(["status"]).code == 0);
     (world, server)
@@ -99,22 +121,52 @@ fn one_shots_answer(world: &World) {
     let spawner = spawner(world, &[]);
     until("two are warm", || workers(world).len() == 2);
     let tids = || -> BTreeSet<String> {
-        world.one_shots().iter().map(|entry| entry["tid"].as_str().unwrap().to_owned()).collect()
+        world
+            .one_shots()
+            .iter()
+            .map(|entry| entry["tid"].as_str().unwrap().to_owned())
+            .collect()
     };
     let before = tids();
     let idle = before.first().unwrap().clone();
-    assert_eq!(world.raddle(["task", "ping", &idle]).ok().text(), format!("{idle} listening\n"));
-    let status = world.raddle(["task", "status", &idle, "--json"]).ok().json();
-    assert_eq!((&status["state"], &status["spec"]["target"]["service"]), (&"running".into(), &"one-shot".into()));
-    assert!(world.raddle(["task", "explain", &idle]).ok().text().contains(&idle));
+    assert_eq!(
+        world.raddle(["task", "ping", &idle]).ok().text(),
+        format!("{idle} listening\n")
+    );
+    let status = world
+        .raddle(["task", "status", &idle, "--json"])
+        .ok()
+        .json();
+    assert_eq!(
+        (&status["state"], &status["spec"]["target"]["service"]),
+        (&"running".into(), &"one-shot".into())
+    );
+    assert!(
+        world
+            .raddle(["task", "explain", &idle])
+            .ok()
+            .text()
+            .contains(&idle)
+    );
     world.raddle(["task", "stop", &idle]).ok();
-    until("another is warm", || tids().len() == 2 && !tids().contains(&idle));
+    until("another is warm", || {
+        tids().len() == 2 && !tids().contains(&idle)
+    });
     // One that has a task answers too, and ends after it.
     let task = world.submit(&["--", "sh", "-c", "while ! test -e go; do sleep 0.02; done"]);
     world.until_state(&task, "running");
     let busy = world.task(&task)["worker"].as_str().unwrap().to_owned();
-    assert_eq!(world.raddle(["task", "ping", &busy]).ok().text(), format!("{busy} busy\n"));
-    assert!(world.raddle(["task", "explain", &busy]).ok().text().contains(&busy));
+    assert_eq!(
+        world.raddle(["task", "ping", &busy]).ok().text(),
+        format!("{busy} busy\n")
+    );
+    assert!(
+        world
+            .raddle(["task", "explain", &busy])
+            .ok()
+            .text()
+            .contains(&busy)
+    );
     world.raddle(["task", "stop", "--timeout", "0", &busy]);
     world.file("go", "");
     world.raddle(["wait", &task]).ok();
@@ -122,7 +174,14 @@ fn one_shots_answer(world: &World) {
     // Where the registry says that one is asked, it is.
     until("two are warm", || workers(world).len() == 2);
     let queue = world.one_shots()[0]["queue"].as_str().unwrap().to_owned();
-    let asked = world.raddle(["queue", "write", &queue, r#"{"spec": {"target": {"command": ["true"]}}}"#]).ok();
+    let asked = world
+        .raddle([
+            "queue",
+            "write",
+            &queue,
+            r#"{"spec": {"target": {"command": ["true"]}}}"#,
+        ])
+        .ok();
     world.raddle(["wait", asked.text().trim()]).ok();
     spawner.stop().ok();
 }
@@ -133,15 +192,33 @@ fn ten_tasks(world: &World) {
     let tids = world.submit(&["--array", "1-10", "--", "sh", "-c", "echo $PPID >> parents"]);
     world.raddle(["wait"].into_iter().chain(tids.lines())).ok();
     let parents: BTreeSet<String> = world.lines("parents").into_iter().collect();
-    let had_task: BTreeSet<String> = tids.lines().map(|tid| world.task(tid)["worker"].to_string()).collect();
-    assert_eq!((parents.len(), had_task.len()), (10, 10), "each task had a worker and a runner of its own");
-    until("they are gone, and two are warm again", || workers(world).len() == 2);
-    assert_eq!(world.raddle(["status", "--json"]).ok().json()["ready"], serde_json::json!({}));
+    let had_task: BTreeSet<String> = tids
+        .lines()
+        .map(|tid| world.task(tid)["worker"].to_string())
+        .collect();
+    assert_eq!(
+        (parents.len(), had_task.len()),
+        (10, 10),
+        "each task had a worker and a runner of its own"
+    );
+    until("they are gone, and two are warm again", || {
+        workers(world).len() == 2
+    });
+    assert_eq!(
+        world.raddle(["status", "--json"]).ok().json()["ready"],
+        serde_json::json!({})
+    );
     let tid = spawner.stdout().trim().to_owned();
     assert!(
-        world.processes().iter().any(|(_, title)| title.contains(&format!("raddle-{}:spawner:listening", &tid[9..])))
+        world
+            .processes()
+            .iter()
+            .any(|(_, title)| title.contains(&format!("raddle-{}:spawner:listening", &tid[9..])))
     );
-    assert_eq!(world.raddle(["task", "ping", &tid]).ok().text(), format!("{tid} listening\n"));
+    assert_eq!(
+        world.raddle(["task", "ping", &tid]).ok().text(),
+        format!("{tid} listening\n")
+    );
     spawner.stop().ok().says("launched 12 workers");
 }
 
@@ -168,11 +245,24 @@ fn killed_in_the_middle(world: &World) {
     let killed_at = Instant::now();
     kill(worker_of(world, &tid));
     world.raddle(["wait", &tid]).ok();
-    assert!(killed_at.elapsed() < Duration::from_secs(5), "{:?}", killed_at.elapsed());
+    assert!(
+        killed_at.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        killed_at.elapsed()
+    );
     assert_eq!(world.lines("begun"), ["1", "2"]);
-    until("nothing of it is left", || !world.processes().iter().any(|(left, _)| i64::from(*left) == grandchild));
-    until("it was told", || spawner.stderr().contains("was ended by signal 9"));
-    world.raddle(["worker", "stop", spawner.stdout().trim()]).ok();
+    until("nothing of it is left", || {
+        !world
+            .processes()
+            .iter()
+            .any(|(left, _)| i64::from(*left) == grandchild)
+    });
+    until("it was told", || {
+        spawner.stderr().contains("was ended by signal 9")
+    });
+    world
+        .raddle(["worker", "stop", spawner.stdout().trim()])
+        .ok();
     spawner.finish().ok();
 }
 
@@ -180,7 +270,11 @@ fn killed_in_the_middle(world: &World) {
 fn a_killed_spawner_loses_nothing_and_the_next_adopts_what_lives() {
     let world = World::new();
     killed_spawner(&world);
-    assert_eq!(sockets(&world), 0, "the next has removed what the first had left");
+    assert_eq!(
+        sockets(&world),
+        0,
+        "the next has removed what the first had left"
+    );
 }
 
 #[test]
@@ -203,13 +297,20 @@ fn killed_spawner(world: &World) {
         "echo before; while ! test -e go; do sleep 0.02; done; echo after; echo long >> ran",
     ]);
     world.until_state(&long, "running");
-    until("it is in the middle of them", || world.lines("ran").len() > 20);
+    until("it is in the middle of them", || {
+        world.lines("ran").len() > 20
+    });
     first.signal(libc::SIGKILL);
     assert_eq!(first.finish().code, 128 + libc::SIGKILL);
-    until("those that were idle have drained the queue by one each", || {
-        workers(world).iter().all(|(_, load)| *load > 0.0)
-    });
-    assert_eq!(world.task(&long)["state"], "running", "it goes on without its spawner");
+    until(
+        "those that were idle have drained the queue by one each",
+        || workers(world).iter().all(|(_, load)| *load > 0.0),
+    );
+    assert_eq!(
+        world.task(&long)["state"],
+        "running",
+        "it goes on without its spawner"
+    );
     let next = spawner(world, &[]);
     world.raddle(["wait"].into_iter().chain(tids.lines())).ok();
     world.file("go", "");
@@ -254,10 +355,22 @@ fn workers_that_cannot_start_are_braked_and_that_is_said() {
     // From here on every new worker refuses to start.
     world.file("handlers/bad.handler.toml", "name = 3");
     world.submit(&["--array", "1-2", "--", "true"]);
-    until("it has said so more than once", || spawner.stderr().matches("die before they are ready").count() >= 2);
+    until("it has said so more than once", || {
+        spawner
+            .stderr()
+            .matches("die before they are ready")
+            .count()
+            >= 2
+    });
     let said = spawner.stderr();
-    assert!(said.contains("is launched in 0.5 s") && said.contains("is launched in 1 s"), "{said}");
-    assert!(said.contains("bad.handler.toml"), "what the worker said is there too: {said}");
+    assert!(
+        said.contains("is launched in 0.5 s") && said.contains("is launched in 1 s"),
+        "{said}"
+    );
+    assert!(
+        said.contains("bad.handler.toml"),
+        "what the worker said is there too: {said}"
+    );
     fs::remove_file(world.path().join("handlers/bad.handler.toml")).unwrap();
     until("they start again", || workers(&world).len() == 2);
     spawner.stop().ok();
@@ -274,15 +387,27 @@ fn workers_that_die_as_soon_as_they_are_ready_are_braked() {
                 kill(pid);
             }
         }
-        spawner.stderr().matches("die as soon as they are ready").count() >= 2
+        spawner
+            .stderr()
+            .matches("die as soon as they are ready")
+            .count()
+            >= 2
     });
     let said = spawner.stderr();
-    assert!(said.contains("was ended by signal 9): the next is launched in 0.5 s"), "{said}");
+    assert!(
+        said.contains("was ended by signal 9): the next is launched in 0.5 s"),
+        "{said}"
+    );
     assert!(killed.len() <= 12, "{} were launched: {said}", killed.len());
     let status = || {
         let list = world.workers();
         let list = list.as_array().unwrap();
-        list.iter().find(|worker| worker["type"] == "spawner").unwrap()["status"].as_str().unwrap().to_owned()
+        list.iter()
+            .find(|worker| worker["type"] == "spawner")
+            .unwrap()["status"]
+            .as_str()
+            .unwrap()
+            .to_owned()
     };
     until("others see it", || status() == "braking");
     // One that does its task shows that it is over.
@@ -300,22 +425,45 @@ fn honours_the_variables_of_workers_and_caps_how_many_there_are() {
     let spawner = world.start_bash(script);
     until("one is warm", || workers(&world).len() == 1);
     let first = workers(&world)[0].0;
-    until("it has left when it was old enough", || workers(&world).iter().all(|(pid, _)| *pid != first));
-    let tids =
-        world.submit(&["--array", "1-5", "--", "sh", "-c", "echo >>ran; while ! test -e go; do sleep 0.02; done"]);
+    until("it has left when it was old enough", || {
+        workers(&world).iter().all(|(pid, _)| *pid != first)
+    });
+    let tids = world.submit(&[
+        "--array",
+        "1-5",
+        "--",
+        "sh",
+        "-c",
+        "echo >>ran; while ! test -e go; do sleep 0.02; done",
+    ]);
     until("two run", || world.lines("ran").len() == 2);
-    let url = crate::metrics::said(&spawner)["metrics"].as_str().unwrap().to_owned();
+    let url = crate::metrics::said(&spawner)["metrics"]
+        .as_str()
+        .unwrap()
+        .to_owned();
     until("the others wait, and it has looked since", || {
         let metrics = crate::metrics::scrape(&url);
-        metrics.get("raddle_spawner_pending") == Some(3.0) && metrics.get("warm_spawner_live_workers") == Some(2.0)
+        metrics.get("raddle_spawner_pending") == Some(3.0)
+            && metrics.get("warm_spawner_live_workers") == Some(2.0)
     });
     assert_eq!((workers(&world).len(), world.lines("ran").len()), (2, 2));
-    assert!(crate::metrics::scrape(&url).get("worker_exit_reason{reason=\"timeout\"}").unwrap() >= 1.0);
+    assert!(
+        crate::metrics::scrape(&url)
+            .get("worker_exit_reason{reason=\"timeout\"}")
+            .unwrap()
+            >= 1.0
+    );
     world.file("go", "");
     world.raddle(["wait"].into_iter().chain(tids.lines())).ok();
     spawner.stop().ok();
-    world.bash("WORKER_IDLE_EXIT=0 raddle spawner run").code(2).says("spawner.idle_timeout");
-    world.bash("WORKER_MAX_UPTIME=0 raddle spawner run").code(2).says("spawner.max_uptime");
+    world
+        .bash("WORKER_IDLE_EXIT=0 raddle spawner run")
+        .code(2)
+        .says("spawner.idle_timeout");
+    world
+        .bash("WORKER_MAX_UPTIME=0 raddle spawner run")
+        .code(2)
+        .says("spawner.max_uptime");
 }
 
 #[test]
@@ -324,25 +472,34 @@ fn the_file_names_handlers_and_plugins() {
     let folder = world.path().join("there");
     fs::create_dir_all(folder.join("handlers")).unwrap();
     for name in ["Upper", "Lower"] {
-        let text = format!("name = '{name}'\nprovides = ['cpu']\ncommand = ['echo', '{{\"ok\":true}}']\n");
+        let text =
+            format!("name = '{name}'\nprovides = ['cpu']\ncommand = ['echo', '{{\"ok\":true}}']\n");
         fs::write(folder.join(format!("handlers/{name}.handler.toml")), text).unwrap();
     }
-    let text =
-        "[spawner]\ncaps = ['cpu']\nwarm_pool = 1\nmax_workers = 2\nhandlers = 'handlers'\nplugins = ['Upper']\n";
+    let text = "[spawner]\ncaps = ['cpu']\nwarm_pool = 1\nmax_workers = 2\nhandlers = 'handlers'\nplugins = ['Upper']\n";
     fs::write(folder.join("spawner.toml"), text).unwrap();
     let spawner = world.start(["spawner", "run", "--config", "there/spawner.toml"]);
     until("one is warm", || workers(&world).len() == 1);
     let caps = world.one_shots()[0]["capabilities"].to_string();
-    assert!(caps.contains("@handler:Upper") && !caps.contains("@handler:Lower"), "{caps}");
+    assert!(
+        caps.contains("@handler:Upper") && !caps.contains("@handler:Lower"),
+        "{caps}"
+    );
     spawner.stop().ok();
     fs::write(folder.join("spawner.toml"), text.replace("Upper", "Other")).unwrap();
-    world.raddle(["spawner", "run", "--config", "there/spawner.toml"]).code(2).says("there is no handler 'Other'");
+    world
+        .raddle(["spawner", "run", "--config", "there/spawner.toml"])
+        .code(2)
+        .says("there is no handler 'Other'");
 }
 
 #[test]
 fn waits_for_a_server_that_is_not_there_yet_and_for_one_that_is_away() {
     let world = World::new();
-    let url = format!("redis+unix:{}?namespace=cli", world.path().join("redis.sock").display());
+    let url = format!(
+        "redis+unix:{}?namespace=cli",
+        world.path().join("redis.sock").display()
+    );
     world.file("raddle.toml", format!("queue_url = '{url}'\n"));
     let serve = || {
         let server = "exec setpriv --pdeathsig KILL redis-server --port 0 --unixsocket $PWD/redis.sock --dir $PWD \
@@ -354,27 +511,53 @@ fn waits_for_a_server_that_is_not_there_yet_and_for_one_that_is_away() {
     let waiting = "the broker is away: waiting for it";
     let spawner = world.start(["spawner", "run", "--warm-pool", "1"]);
     let worker = world.start(["worker", "start", "--no-detach", "--queues", "other"]);
-    world.file("groups.toml", "[process.p]\n[[process.p.worker]]\nslug = 'w'\ncommand = ['true']\n");
+    world.file(
+        "groups.toml",
+        "[process.p]\n[[process.p.worker]]\nslug = 'w'\ncommand = ['true']\n",
+    );
     let groups = world.start(["up", "-f", "groups.toml", "--queue-url", &url]);
     for waits in [&spawner, &worker, &groups] {
         until("it says that it waits", || waits.stderr().contains(waiting));
     }
     // A command says so at once, and so does one that starts a worker in the background.
     world.raddle(["status"]).code(125).says("cannot reach");
-    world.raddle(["worker", "start"]).code(125).says("cannot reach");
+    world
+        .raddle(["worker", "start"])
+        .code(125)
+        .says("cannot reach");
     // One that waits can be told to stop.
     let stopped = world.start(["worker", "start", "--no-detach"]);
-    until("it says that it waits", || stopped.stderr().contains(waiting));
+    until("it says that it waits", || {
+        stopped.stderr().contains(waiting)
+    });
     stopped.stop().ok();
     let server = serve();
-    until("they are there", || world.workers().as_array().unwrap().len() == 5);
+    until("they are there", || {
+        world.workers().as_array().unwrap().len() == 5
+    });
     for waits in [&spawner, &worker, &groups] {
-        assert_eq!(waits.stderr().matches(waiting).count(), 1, "{}", waits.stderr());
+        assert_eq!(
+            waits.stderr().matches(waiting).count(),
+            1,
+            "{}",
+            waits.stderr()
+        );
     }
-    let tids = world.submit(&["--queue", "other", "--array", "1-2", "--", "sh", "-c", "echo >>ran; sleep 0.2"]);
+    let tids = world.submit(&[
+        "--queue",
+        "other",
+        "--array",
+        "1-2",
+        "--",
+        "sh",
+        "-c",
+        "echo >>ran; sleep 0.2",
+    ]);
     end(server);
     until("both say that it is away", || {
-        [&spawner, &worker].iter().all(|waits| waits.stderr().matches(waiting).count() == 2)
+        [&spawner, &worker]
+            .iter()
+            .all(|waits| waits.stderr().matches(waiting).count() == 2)
     });
     let server = serve();
     world.raddle(["wait"].into_iter().chain(tids.lines())).ok();
@@ -418,7 +601,9 @@ fn waits_for_a_server_that_loads_its_data() {
     );
     let server = world.start_bash(&server);
     worker.tid();
-    world.raddle(["--queue-url", &url, "run", "--", "true"]).ok();
+    world
+        .raddle(["--queue-url", &url, "run", "--", "true"])
+        .ok();
     worker.stop().ok();
     end(server);
 }
@@ -428,23 +613,43 @@ fn operators_see_time_task_and_host_of_a_worker_in_redis() {
     let (world, server) = on_redis();
     let worker = world.worker(&["--concurrency", "1"]);
     let show = || {
-        let shown = world.bash(&format!("redis-cli -s redis.sock HGETALL 'raddle:{{cli}}:worker:{worker}'")).ok();
+        let shown = world
+            .bash(&format!(
+                "redis-cli -s redis.sock HGETALL 'raddle:{{cli}}:worker:{worker}'"
+            ))
+            .ok();
         let lines: Vec<String> = shown.text().lines().map(str::to_owned).collect();
         lines
             .chunks_exact(2)
             .map(|pair| (pair[0].clone(), pair[1].clone()))
             .collect::<std::collections::BTreeMap<_, _>>()
     };
-    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    assert_eq!((show()["host"].as_str(), show()["task"].as_str(), show()["busy"].as_str()), (&*host, "", "0"));
+    let host = rustix::system::uname()
+        .nodename()
+        .to_string_lossy()
+        .into_owned();
+    assert_eq!(
+        (
+            show()["host"].as_str(),
+            show()["task"].as_str(),
+            show()["busy"].as_str()
+        ),
+        (&*host, "", "0")
+    );
     let tid = world.submit(&["--", "sh", "-c", "while ! test -e go; do sleep 0.02; done"]);
     until("its task is shown", || show()["task"] == tid);
     let then = show()["time"].clone();
     assert!(then.starts_with("20") && then.ends_with('Z'), "{then}");
     until("it is refreshed", || show()["time"] != then);
     // One that has expired is whole again with the next heartbeat.
-    world.bash(&format!("redis-cli -s redis.sock DEL 'raddle:{{cli}}:worker:{worker}'")).ok();
-    until("it is back", || show().get("host").is_some_and(|shown| *shown == host));
+    world
+        .bash(&format!(
+            "redis-cli -s redis.sock DEL 'raddle:{{cli}}:worker:{worker}'"
+        ))
+        .ok();
+    until("it is back", || {
+        show().get("host").is_some_and(|shown| *shown == host)
+    });
     world.file("go", "");
     world.raddle(["wait", &tid]).ok();
     until("its task is gone", || show()["task"].is_empty());
@@ -462,7 +667,10 @@ fn workers_leave_when_there_is_nothing_to_do_and_come_back() {
     let begun = Instant::now();
     let tid = world.submit(&["--", "true"]);
     world.raddle(["wait", &tid]).ok();
-    assert!(begun.elapsed() < Duration::from_secs(20), "an arrival does not wait for the next poll");
+    assert!(
+        begun.elapsed() < Duration::from_secs(20),
+        "an arrival does not wait for the next poll"
+    );
     // Told to pause, it launches none.
     let name = spawner.tid();
     world.raddle(["task", "pause", &name]).ok();
@@ -490,9 +698,14 @@ fn stopping_waits_for_what_runs_and_killing_gives_it_back() {
     let tid = world.submit(&["--", "sleep", "600"]);
     let next = spawner(&world, &[]);
     world.until_state(&tid, "running");
-    world.raddle(["worker", "stop", "--kill", next.stdout().trim()]).ok();
+    world
+        .raddle(["worker", "stop", "--kill", next.stdout().trim()])
+        .ok();
     next.finish().ok();
-    assert_eq!((&world.task(&tid)["state"], world.processes()), (&"created".into(), vec![]));
+    assert_eq!(
+        (&world.task(&tid)["state"], world.processes()),
+        (&"created".into(), vec![])
+    );
 }
 
 #[test]
@@ -506,26 +719,52 @@ fn a_worker_finishes_what_it_runs_when_it_is_told_to_end() {
     tell(busy);
     // One that has nothing to run leaves at once, and is replaced.
     until("two are warm", || workers(&world).len() == 3);
-    let idle = workers(&world).into_iter().find(|(pid, _)| *pid != busy).unwrap().0;
+    let idle = workers(&world)
+        .into_iter()
+        .find(|(pid, _)| *pid != busy)
+        .unwrap()
+        .0;
     tell(idle);
-    until("it has left", || workers(&world).iter().all(|(pid, _)| *pid != idle));
+    until("it has left", || {
+        workers(&world).iter().all(|(pid, _)| *pid != idle)
+    });
     world.file("go", "");
     world.raddle(["wait", &tid]).ok();
-    assert_eq!((&world.task(&tid)["state"], &world.task(&tid)["attempt"]), (&"completed".into(), &1.into()));
+    assert_eq!(
+        (&world.task(&tid)["state"], &world.task(&tid)["attempt"]),
+        (&"completed".into(), &1.into())
+    );
 
     // Told a second time, it gives its task back.
-    let tid = world.submit(&["--", "sh", "-c", "echo x >> begun; test $RADDLE_ATTEMPT != 1 || sleep 600"]);
+    let tid = world.submit(&[
+        "--",
+        "sh",
+        "-c",
+        "echo x >> begun; test $RADDLE_ATTEMPT != 1 || sleep 600",
+    ]);
     world.until_state(&tid, "running");
     let busy = worker_of(&world, &tid);
     tell(busy);
-    until("it drains", || world.workers().to_string().contains("draining"));
+    until("it drains", || {
+        world.workers().to_string().contains("draining")
+    });
     tell(busy);
     world.raddle(["wait", &tid]).ok();
-    assert_eq!((world.lines("begun").len(), &world.task(&tid)["losses"]), (2, &0.into()));
+    assert_eq!(
+        (world.lines("begun").len(), &world.task(&tid)["losses"]),
+        (2, &0.into())
+    );
     // One-shot workers are tasks, and take words as every worker does.
     let worker = world.workers();
-    let worker = worker.as_array().unwrap().iter().find(|worker| worker["type"] == "one-shot").unwrap();
-    world.raddle(["worker", "stop", worker["tid"].as_str().unwrap()]).ok();
+    let worker = worker
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|worker| worker["type"] == "one-shot")
+        .unwrap();
+    world
+        .raddle(["worker", "stop", worker["tid"].as_str().unwrap()])
+        .ok();
     world.raddle(["worker", "stop", "--all"]).ok();
     spawner.finish().ok();
 }
@@ -533,14 +772,43 @@ fn a_worker_finishes_what_it_runs_when_it_is_told_to_end() {
 #[test]
 fn a_task_is_left_to_a_spawner_and_that_is_explained() {
     let world = World::new();
-    let spawner = world.start(["spawner", "run", "--warm-pool", "0", "--max-workers", "1", "--poll-ms", "60000"]);
+    let spawner = world.start([
+        "spawner",
+        "run",
+        "--warm-pool",
+        "0",
+        "--max-workers",
+        "1",
+        "--poll-ms",
+        "60000",
+    ]);
     spawner.tid();
-    world.raddle(["run", "--no-inline", "--", "sh", "-c", "ps -o args= -p $PPID"]).ok();
-    assert_eq!(world.raddle(["task", "list", "--json"]).ok().json()[0]["worker"].as_str().map(str::len), Some(19));
+    world
+        .raddle([
+            "run",
+            "--no-inline",
+            "--",
+            "sh",
+            "-c",
+            "ps -o args= -p $PPID",
+        ])
+        .ok();
+    assert_eq!(
+        world.raddle(["task", "list", "--json"]).ok().json()[0]["worker"]
+            .as_str()
+            .map(str::len),
+        Some(19)
+    );
     let first = world.submit(&["--", "sh", "-c", "while ! test -e go; do sleep 0.02; done"]);
     world.until_state(&first, "running");
     let next = world.submit(&["--", "true"]);
-    let explained = || world.raddle(["task", "explain", &next]).ok().text().to_owned();
+    let explained = || {
+        world
+            .raddle(["task", "explain", &next])
+            .ok()
+            .text()
+            .to_owned()
+    };
     until("the registry knows that the one worker is busy", || {
         explained().contains("is next: a spawner launches a worker for it")
     });
@@ -554,10 +822,19 @@ fn what_it_is_told_is_checked() {
     let world = World::new();
     let run = |flags: &[&str]| world.raddle([&["spawner", "run"], flags].concat()).code(2);
     for (text, said) in [
-        ("[spawner]\nwarm_poll = 2", "at 'spawner.warm_poll': unknown field"),
+        (
+            "[spawner]\nwarm_poll = 2",
+            "at 'spawner.warm_poll': unknown field",
+        ),
         ("[spawner]\nwarm_pool = 'x'", "at 'spawner.warm_pool'"),
-        ("[spawner]\nwarm_pool = 9\nmax_workers = 2", "raise max_parallel, or lower this"),
-        ("[spawner]\ncaps = ['gp/u']", "at 'spawner.caps': 'gp/u' is not a capability"),
+        (
+            "[spawner]\nwarm_pool = 9\nmax_workers = 2",
+            "raise max_parallel, or lower this",
+        ),
+        (
+            "[spawner]\ncaps = ['gp/u']",
+            "at 'spawner.caps': 'gp/u' is not a capability",
+        ),
         ("[spawner]\nqueue_url = 'ftp://x'", "is not a queue URL"),
     ] {
         world.file("bad.toml", text);
@@ -567,7 +844,10 @@ fn what_it_is_told_is_checked() {
     run(&["--warm-pool", "9", "--max-workers", "2"]).says("spawner.warm_pool");
     run(&["--queue-url", "mem://"]).says("lives in one process");
     let unreachable = "redis://127.0.0.1:1/0?give_up_after=0.2s";
-    world.raddle(["spawner", "run", "--queue-url", unreachable]).code(125).says("cannot reach");
+    world
+        .raddle(["spawner", "run", "--queue-url", unreachable])
+        .code(125)
+        .says("cannot reach");
     assert_eq!(world.processes(), []);
 }
 
@@ -576,14 +856,22 @@ fn file_flags_and_environment_say_what_to_keep() {
     let world = World::new();
     let folder = world.path().join("there");
     fs::create_dir(&folder).unwrap();
-    let text =
-        "[spawner]\nqueue_url = 'sqlite:work.db'\ncaps = ['cpu']\nwarm_pool = 1\nmax_workers = 2\nworker_image = 'x'\n";
+    let text = "[spawner]\nqueue_url = 'sqlite:work.db'\ncaps = ['cpu']\nwarm_pool = 1\nmax_workers = 2\nworker_image = 'x'\n";
     fs::write(folder.join("spawner.toml"), text).unwrap();
-    let spawner =
-        world.start_bash("WARM_POOL=2 WORKER_CAPS=gpu,cpu exec raddle spawner run --config there/spawner.toml");
-    let at = |args: &[&str]| world.raddle([&["--queue-url", "sqlite:there/work.db"], args].concat());
+    let spawner = world.start_bash(
+        "WARM_POOL=2 WORKER_CAPS=gpu,cpu exec raddle spawner run --config there/spawner.toml",
+    );
+    let at =
+        |args: &[&str]| world.raddle([&["--queue-url", "sqlite:there/work.db"], args].concat());
     until("two are warm", || {
-        folder.join("work.db").exists() && at(&["worker", "list", "--json"]).ok().json().as_array().unwrap().len() == 3
+        folder.join("work.db").exists()
+            && at(&["worker", "list", "--json"])
+                .ok()
+                .json()
+                .as_array()
+                .unwrap()
+                .len()
+                == 3
     });
     let list = at(&["worker", "list", "--json"]).ok().json();
     assert!(
@@ -593,9 +881,17 @@ fn file_flags_and_environment_say_what_to_keep() {
             .all(|worker| worker["capabilities"] == serde_json::json!(["@sandbox", "cpu", "gpu"])),
         "{list}"
     );
-    let tid = at(&["submit", "--requires", "gpu", "--", "true"]).ok().text().trim().to_owned();
+    let tid = at(&["submit", "--requires", "gpu", "--", "true"])
+        .ok()
+        .text()
+        .trim()
+        .to_owned();
     at(&["wait", &tid]).ok();
-    assert!(spawner.stderr().contains("worker_image is not used"), "{}", spawner.stderr());
+    assert!(
+        spawner.stderr().contains("worker_image is not used"),
+        "{}",
+        spawner.stderr()
+    );
     // What its workers cannot take launches none.
     at(&["submit", "--requires", "tpu", "--", "true"]).ok();
     spawner.stop().ok().says("launched 3 workers");
@@ -604,12 +900,36 @@ fn file_flags_and_environment_say_what_to_keep() {
 #[test]
 fn a_pool_that_sizes_itself_and_a_broker_in_memory() {
     let world = World::new();
-    let flags = ["spawner", "run", "--queue-url", "stub://", "--serve", "work.sock", "--warm-pool", "auto", "--json"];
+    let flags = [
+        "spawner",
+        "run",
+        "--queue-url",
+        "stub://",
+        "--serve",
+        "work.sock",
+        "--warm-pool",
+        "auto",
+        "--json",
+    ];
     let spawner = world.start(flags);
     until("it serves", || spawner.stdout().contains("work.sock"));
     let url = format!("unix:{}", world.path().join("work.sock").display());
-    let ran = world.raddle(["--queue-url", &url, "submit", "--array", "1-20", "--", "sh", "-c", "echo {} >> ran"]).ok();
-    world.raddle(["--queue-url", &url, "wait"].into_iter().chain(ran.lines())).ok();
+    let ran = world
+        .raddle([
+            "--queue-url",
+            &url,
+            "submit",
+            "--array",
+            "1-20",
+            "--",
+            "sh",
+            "-c",
+            "echo {} >> ran",
+        ])
+        .ok();
+    world
+        .raddle(["--queue-url", &url, "wait"].into_iter().chain(ran.lines()))
+        .ok();
     assert_eq!(world.lines("ran").len(), 20);
     spawner.stop().ok();
 }

@@ -5,15 +5,37 @@ use crate::world::{World, until};
 #[test]
 fn one_task_gives_one_id() {
     let world = World::new();
-    let tid = world.submit(&["--name", "n", "--priority", "7", "--requires", "b,a", "--queue", "q", "--", "true"]);
+    let tid = world.submit(&[
+        "--name",
+        "n",
+        "--priority",
+        "7",
+        "--requires",
+        "b,a",
+        "--queue",
+        "q",
+        "--",
+        "true",
+    ]);
     let task = world.task(&tid);
-    assert_eq!((&task["state"], &task["name"]), (&"created".into(), &"n".into()));
+    assert_eq!(
+        (&task["state"], &task["name"]),
+        (&"created".into(), &"n".into())
+    );
     let spec = &task["spec"];
-    assert_eq!((&spec["priority"], &spec["queue"]), (&7.into(), &"q".into()));
+    assert_eq!(
+        (&spec["priority"], &spec["queue"]),
+        (&7.into(), &"q".into())
+    );
     assert_eq!(spec["requires"], serde_json::json!(["a", "b"]));
     let record = world.raddle(["submit", "--json", "--", "true"]).ok().json();
     assert_eq!(record["existing"], false);
-    assert!(record["tid"].as_str().unwrap().ends_with(record["short"].as_str().unwrap()));
+    assert!(
+        record["tid"]
+            .as_str()
+            .unwrap()
+            .ends_with(record["short"].as_str().unwrap())
+    );
 }
 
 /// On a terminal people see how far it has come. Elsewhere nobody is told.
@@ -21,15 +43,35 @@ fn one_task_gives_one_id() {
 fn many_tasks_show_their_progress_on_a_terminal() {
     let world = World::new();
     let submit = "raddle submit --array 1-3000 -- true > ids";
-    let shown = world.bash(&format!("TERM=xterm script -qec 'stty cols 100; {submit}' /dev/null; wc -l < ids")).ok();
+    let shown = world
+        .bash(&format!(
+            "TERM=xterm script -qec 'stty cols 100; {submit}' /dev/null; wc -l < ids"
+        ))
+        .ok();
     for part in [" 1000/3000 submitted, ", " 3000/3000 submitted, "] {
         assert!(shown.text().contains(part), "{}", shown.text());
     }
     // Nothing of it is left on its line.
     let left = shown.text().rsplit("\r\u{1b}[2K").next().unwrap();
-    assert!(left.starts_with("raddle: batch ") && left.ends_with("\n3000\n"), "{:?}", shown.text());
-    for (submit, lines) in [("raddle submit --array 1-3000", 1), ("raddle submit --array 1-3000 --quiet", 0)] {
-        assert_eq!(world.bash(&format!("{submit} -- true > ids")).ok().stderr.lines().count(), lines, "{submit}");
+    assert!(
+        left.starts_with("raddle: batch ") && left.ends_with("\n3000\n"),
+        "{:?}",
+        shown.text()
+    );
+    for (submit, lines) in [
+        ("raddle submit --array 1-3000", 1),
+        ("raddle submit --array 1-3000 --quiet", 0),
+    ] {
+        assert_eq!(
+            world
+                .bash(&format!("{submit} -- true > ids"))
+                .ok()
+                .stderr
+                .lines()
+                .count(),
+            lines,
+            "{submit}"
+        );
     }
 }
 
@@ -57,9 +99,14 @@ fn every_flag_finds_its_key() {
 fn a_key_is_unique_while_its_task_is_unfinished() {
     let world = World::new();
     let first = world.submit(&["--unique-key", "k", "--", "echo", "1"]);
-    let again = world.raddle(["submit", "--unique-key", "k", "--", "echo", "2"]).ok().says("has this key already");
+    let again = world
+        .raddle(["submit", "--unique-key", "k", "--", "echo", "2"])
+        .ok()
+        .says("has this key already");
     assert_eq!(again.text().trim(), first);
-    let ran = world.raddle(["run", "--unique-key", "k", "--", "echo", "3"]).ok();
+    let ran = world
+        .raddle(["run", "--unique-key", "k", "--", "echo", "3"])
+        .ok();
     assert_eq!(ran.text(), "1\n", "the first one is run and followed");
     assert_ne!(world.submit(&["--unique-key", "k", "--", "true"]), first);
 }
@@ -70,7 +117,9 @@ fn a_task_that_has_the_key_is_followed_as_its_own_spec_says() {
     // The run could run what is asked for here itself, but not the task that has the key.
     world.submit(&["--unique-key", "k", "--requires", "gpu", "--", "echo", "1"]);
     let run = world.start(["run", "--unique-key", "k", "--", "echo", "2"]);
-    until("it says what is missing", || run.stderr().contains(" waits: "));
+    until("it says what is missing", || {
+        run.stderr().contains(" waits: ")
+    });
     world.worker(&["--caps", "gpu"]);
     assert_eq!(run.finish().ok().says("following that one").text(), "1\n");
 }
@@ -78,69 +127,132 @@ fn a_task_that_has_the_key_is_followed_as_its_own_spec_says() {
 #[test]
 fn specs_are_read_from_files() {
     let world = World::new();
-    world.file("s.toml", "name = 'from toml'\npriority = 2\n[target]\ncommand = ['echo', 'toml']\n");
-    world.file("s.json", r#"{"name":"from json","target":{"command":["echo","json"]}}"#);
-    world.file("many.json", r#"[{"target":{"command":["true"]}},{"target":{"command":["false"]}}]"#);
+    world.file(
+        "s.toml",
+        "name = 'from toml'\npriority = 2\n[target]\ncommand = ['echo', 'toml']\n",
+    );
+    world.file(
+        "s.json",
+        r#"{"name":"from json","target":{"command":["echo","json"]}}"#,
+    );
+    world.file(
+        "many.json",
+        r#"[{"target":{"command":["true"]}},{"target":{"command":["false"]}}]"#,
+    );
     let task = world.task(&world.submit(&["--file", "s.toml", "--priority", "8"]));
-    assert_eq!((&task["name"], &task["spec"]["priority"]), (&"from toml".into(), &8.into()));
+    assert_eq!(
+        (&task["name"], &task["spec"]["priority"]),
+        (&"from toml".into(), &8.into())
+    );
     let task = world.task(&world.submit(&["--file", "s.json"]));
     assert_eq!(task["spec"]["target"]["command"][1], "json");
     assert_eq!(world.submit(&["--file", "many.json"]).lines().count(), 2);
     let spec = br#"{"target":{"command":["echo","stdin"]}}"#;
-    let tid = world.raddle_with_input(&["submit", "--file", "-"], spec).ok().text().trim().to_owned();
+    let tid = world
+        .raddle_with_input(&["submit", "--file", "-"], spec)
+        .ok()
+        .text()
+        .trim()
+        .to_owned();
     assert_eq!(world.task(&tid)["spec"]["target"]["command"][1], "stdin");
 }
 
 #[test]
 fn each_number_and_each_line_is_a_task() {
     let world = World::new();
-    let tids = world.submit(&["--array", "1-3,7", "--name", "n-{}", "--", "sh", "-c", "echo {} {} $RADDLE_ITEM"]);
+    let tids = world.submit(&[
+        "--array",
+        "1-3,7",
+        "--name",
+        "n-{}",
+        "--",
+        "sh",
+        "-c",
+        "echo {} {} $RADDLE_ITEM",
+    ]);
     let tids: Vec<&str> = tids.lines().collect();
-    world.raddle(["worker", "start", "--no-detach", "--idle-exit", "0", "-q"]).ok();
+    world
+        .raddle(["worker", "start", "--no-detach", "--idle-exit", "0", "-q"])
+        .ok();
     assert_eq!(world.raddle(["result", tids[3]]).ok().text(), "7 7 7\n");
     assert_eq!(world.task(tids[0])["name"], "n-1");
 
     world.file("lines", "one two\n\n$(echo three)\n");
     let tids = world.submit(&["--each-line", "lines", "--", "printf", "%s", "{}"]);
-    world.raddle(["worker", "start", "--no-detach", "--idle-exit", "0", "-q"]).ok();
-    let results: Vec<String> = tids.lines().map(|tid| world.raddle(["result", tid]).ok().text().to_owned()).collect();
+    world
+        .raddle(["worker", "start", "--no-detach", "--idle-exit", "0", "-q"])
+        .ok();
+    let results: Vec<String> = tids
+        .lines()
+        .map(|tid| world.raddle(["result", tid]).ok().text().to_owned())
+        .collect();
     assert_eq!(results, ["one two", "$(echo three)"]);
-    let ran = world.raddle_with_input(&["submit", "--each-line", "-", "--", "echo", "{}"], b"a\nb\nc").ok();
+    let ran = world
+        .raddle_with_input(
+            &["submit", "--each-line", "-", "--", "echo", "{}"],
+            b"a\nb\nc",
+        )
+        .ok();
     assert_eq!(ran.lines().len(), 3);
-    let ran = world.raddle_with_input(&["submit", "--each-line", "-", "--", "echo", "{}"], b"a\n\xff\n");
+    let ran = world.raddle_with_input(
+        &["submit", "--each-line", "-", "--", "echo", "{}"],
+        b"a\n\xff\n",
+    );
     ran.code(2).says("line 2 of standard input");
 }
 
 #[test]
 fn thousands_are_submitted_in_groups() {
     let world = World::new();
-    let ran = world.raddle(["submit", "--quiet", "--array", "1-2500", "--", "true"]).ok();
+    let ran = world
+        .raddle(["submit", "--quiet", "--array", "1-2500", "--", "true"])
+        .ok();
     assert_eq!((ran.lines().len(), ran.stderr.as_str()), (2500, ""));
-    assert_eq!(world.raddle(["status", "--json"]).ok().json()["tasks"]["created"], 2500);
+    assert_eq!(
+        world.raddle(["status", "--json"]).ok().json()["tasks"]["created"],
+        2500
+    );
 }
 
 #[test]
 fn all_are_submitted_whether_their_ids_are_read_or_not() {
     let world = World::new();
-    let ran = world.bash("raddle submit -q --array 1-3500 -- true | head -1 | wc -l; echo ${PIPESTATUS[0]}").ok();
+    let ran = world
+        .bash("raddle submit -q --array 1-3500 -- true | head -1 | wc -l; echo ${PIPESTATUS[0]}")
+        .ok();
     assert_eq!((ran.text(), ran.stderr.as_str()), ("1\n0\n", ""));
-    assert_eq!(world.raddle(["status", "--json"]).ok().json()["tasks"]["created"], 3500);
+    assert_eq!(
+        world.raddle(["status", "--json"]).ok().json()["tasks"]["created"],
+        3500
+    );
     // Ids that are lost are another matter: who was to keep them thinks that they are kept.
-    let full = world.bash("raddle submit --array 1-3500 -- true > /dev/full").code(125);
+    let full = world
+        .bash("raddle submit --array 1-3500 -- true > /dev/full")
+        .code(125);
     full.says("the first 1000 tasks were submitted, and none after them");
-    assert_eq!(world.raddle(["status", "--json"]).ok().json()["tasks"]["created"], 4500);
+    assert_eq!(
+        world.raddle(["status", "--json"]).ok().json()["tasks"]["created"],
+        4500
+    );
 }
 
 #[test]
 fn a_submitter_killed_midway_leaves_whole_groups() {
     let world = World::new();
     let started = world.start(["submit", "--array", "1-100000", "--", "true"]);
-    until("the first group is stored", || started.stdout().lines().count() >= 1000);
+    until("the first group is stored", || {
+        started.stdout().lines().count() >= 1000
+    });
     started.signal(libc::SIGKILL);
     let printed = started.finish().code(137).text().lines().count() as u64;
-    let stored = world.raddle(["status", "--json"]).ok().json()["tasks"]["created"].as_u64().unwrap();
+    let stored = world.raddle(["status", "--json"]).ok().json()["tasks"]["created"]
+        .as_u64()
+        .unwrap();
     assert_eq!(stored % 1000, 0, "{stored} are stored");
-    assert!(stored >= printed, "{printed} were printed and {stored} are stored");
+    assert!(
+        stored >= printed,
+        "{printed} were printed and {stored} are stored"
+    );
 }
 
 /// However many there are, and however large: neither side has to hold them all.
@@ -149,6 +261,8 @@ fn large_tasks_are_stored_a_few_at_a_time() {
     let world = World::new();
     world.file("input", "x".repeat(2 << 20));
     // All together are 80 MiB, and would be held several times over.
-    let ran = world.bash("ulimit -d 120000; raddle submit --array 1-40 --stdin -- wc -c < input").ok();
+    let ran = world
+        .bash("ulimit -d 120000; raddle submit --array 1-40 --stdin -- wc -c < input")
+        .ok();
     assert_eq!(ran.lines().len(), 40);
 }

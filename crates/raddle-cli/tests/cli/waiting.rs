@@ -13,10 +13,15 @@ fn commands_that_wait_for_a_task_without_a_worker_say_so() {
         .map(|command| world.start([command, &[&tid]].concat()))
         .collect();
     for started in &waiting {
-        until("it says what is missing", || started.stderr().contains(NO_WORKER));
+        until("it says what is missing", || {
+            started.stderr().contains(NO_WORKER)
+        });
     }
     world.worker(&[]);
-    let shown: Vec<String> = waiting.into_iter().map(|started| started.finish().ok().text().to_owned()).collect();
+    let shown: Vec<String> = waiting
+        .into_iter()
+        .map(|started| started.finish().ok().text().to_owned())
+        .collect();
     assert_eq!(shown, [&format!("{tid} completed\n"), "done\n", "done\n"]);
 }
 
@@ -24,11 +29,21 @@ fn commands_that_wait_for_a_task_without_a_worker_say_so() {
 fn a_run_that_waits_for_a_busy_worker_says_so() {
     let world = World::new();
     world.worker(&["--concurrency", "1"]);
-    let first =
-        world.start(["run", "--no-inline", "--", "sh", "-c", "echo begun; until test -e go; do sleep 0.05; done"]);
+    let first = world.start([
+        "run",
+        "--no-inline",
+        "--",
+        "sh",
+        "-c",
+        "echo begun; until test -e go; do sleep 0.05; done",
+    ]);
     until("the only slot is taken", || first.stdout() == "begun\n");
     let second = world.start(["run", "--no-inline", "--", "echo", "second"]);
-    until("it says why", || second.stderr().contains("(echo) is next: the one able worker is busy\n"));
+    until("it says why", || {
+        second
+            .stderr()
+            .contains("(echo) is next: the one able worker is busy\n")
+    });
     world.file("go", "");
     assert_eq!(second.finish().ok().text(), "second\n");
     assert_eq!(first.finish().ok().stderr, "", "its task runs");
@@ -39,7 +54,9 @@ fn a_run_of_a_handler_that_no_worker_has_names_it() {
     let world = World::new();
     let started = world.start(["run", "--handler", "nope", "--", "x"]);
     until("it says what is missing", || {
-        started.stderr().contains("waits: it needs @handler:nope, and no live worker has that; start a worker")
+        started
+            .stderr()
+            .contains("waits: it needs @handler:nope, and no live worker has that; start a worker")
     });
     started.signal(libc::SIGINT);
     started.finish().code(130);
@@ -60,6 +77,8 @@ fn a_wait_for_a_paused_task_says_how_to_resume_it() {
 #[test]
 fn a_run_is_silent_while_its_task_runs() {
     let world = World::new();
-    let ran = world.raddle(["run", "--", "sh", "-c", "sleep 2.5; echo done"]).ok();
+    let ran = world
+        .raddle(["run", "--", "sh", "-c", "sleep 2.5; echo done"])
+        .ok();
     assert_eq!((ran.text(), ran.stderr.as_str()), ("done\n", ""));
 }

@@ -14,33 +14,58 @@ const LEASE: Duration = Duration::from_secs(3);
 #[test]
 fn a_worker_in_the_background_has_an_id_a_title_and_a_log() {
     let world = World::new();
-    let started = world.raddle(["worker", "start", "--json", "--name", "my worker", "--caps", "b,a"]).ok().json();
+    let started = world
+        .raddle([
+            "worker",
+            "start",
+            "--json",
+            "--name",
+            "my worker",
+            "--caps",
+            "b,a",
+        ])
+        .ok()
+        .json();
     let tid = started["tid"].as_str().unwrap();
     let log = started["log"].as_str().unwrap();
     assert!(log.ends_with(&format!(".raddle/worker-{tid}.log")) && fs::metadata(log).is_ok());
     let workers = world.workers();
-    assert_eq!((&workers[0]["tid"], &workers[0]["pid"]), (&started["tid"], &started["pid"]));
-    assert_eq!(workers[0]["capabilities"], serde_json::json!(["@sandbox", "a", "b"]));
+    assert_eq!(
+        (&workers[0]["tid"], &workers[0]["pid"]),
+        (&started["tid"], &started["pid"])
+    );
+    assert_eq!(
+        workers[0]["capabilities"],
+        serde_json::json!(["@sandbox", "a", "b"])
+    );
     let title = || {
         let bytes = fs::read(format!("/proc/{}/cmdline", started["pid"])).unwrap_or_default();
-        String::from_utf8_lossy(&bytes).trim_end_matches('\0').to_owned()
+        String::from_utf8_lossy(&bytes)
+            .trim_end_matches('\0')
+            .to_owned()
     };
     let expected = format!("raddle-{}:my_worker:", &tid[9..]);
     until("it wears its title", || title().starts_with(&expected));
     let ran = world.raddle(["worker", "stop", tid]).ok();
     assert_eq!(ran.text(), format!("{tid} completed\n"));
-    until("it has said why it left", || fs::read_to_string(log).unwrap().contains("told to stop"));
+    until("it has said why it left", || {
+        fs::read_to_string(log).unwrap().contains("told to stop")
+    });
     world.raddle(["worker", "stop", tid]).ok();
 }
 
 #[test]
 fn the_environment_configures_a_worker() {
     let world = World::new();
-    let script = "export WORKER_CAPS=gpu,cpu WORKER_CONCURRENCY=3 WORKER_IDLE_EXIT=600; raddle worker start";
+    let script =
+        "export WORKER_CAPS=gpu,cpu WORKER_CONCURRENCY=3 WORKER_IDLE_EXIT=600; raddle worker start";
     world.bash(script).ok();
     let workers = world.workers();
     assert_eq!(workers[0]["concurrency"], 3);
-    assert_eq!(workers[0]["capabilities"], serde_json::json!(["@sandbox", "cpu", "gpu"]));
+    assert_eq!(
+        workers[0]["capabilities"],
+        serde_json::json!(["@sandbox", "cpu", "gpu"])
+    );
 }
 
 #[test]
@@ -48,17 +73,46 @@ fn a_concurrency_of_one_means_the_same_as_a_flag_and_as_a_variable() {
     let world = World::new();
     let run = |command: &str, said: &str| {
         world.submit(&["--array", "1-2", "--", "true"]);
-        world.bash(&format!("{command} --idle-exit 0")).ok().says(said);
-        world.bash("raddle worker start --no-detach --idle-exit 0").ok();
+        world
+            .bash(&format!("{command} --idle-exit 0"))
+            .ok()
+            .says(said);
+        world
+            .bash("raddle worker start --no-detach --idle-exit 0")
+            .ok();
     };
-    run("WORKER_CONCURRENCY=1 raddle worker start --no-detach", "ran 2 tasks");
-    run("raddle worker start --no-detach --concurrency 1", "ran 2 tasks");
-    run("WORKER_ONCE=false WORKER_CONCURRENCY=1 raddle worker start --no-detach", "ran 2 tasks");
-    run("WORKER_ONCE=auto WORKER_CONCURRENCY=1 raddle worker start --no-detach", "ran 1 task");
-    run("WORKER_ONCE=auto raddle worker start --no-detach --concurrency 1", "ran 1 task");
-    run("WORKER_ONCE=auto raddle worker start --no-detach", "ran 1 task");
-    run("WORKER_ONCE=auto WORKER_CONCURRENCY=2 raddle worker start --no-detach", "ran 2 tasks");
-    run("WORKER_ONCE=auto raddle worker start --no-detach --once=false", "ran 2 tasks");
+    run(
+        "WORKER_CONCURRENCY=1 raddle worker start --no-detach",
+        "ran 2 tasks",
+    );
+    run(
+        "raddle worker start --no-detach --concurrency 1",
+        "ran 2 tasks",
+    );
+    run(
+        "WORKER_ONCE=false WORKER_CONCURRENCY=1 raddle worker start --no-detach",
+        "ran 2 tasks",
+    );
+    run(
+        "WORKER_ONCE=auto WORKER_CONCURRENCY=1 raddle worker start --no-detach",
+        "ran 1 task",
+    );
+    run(
+        "WORKER_ONCE=auto raddle worker start --no-detach --concurrency 1",
+        "ran 1 task",
+    );
+    run(
+        "WORKER_ONCE=auto raddle worker start --no-detach",
+        "ran 1 task",
+    );
+    run(
+        "WORKER_ONCE=auto WORKER_CONCURRENCY=2 raddle worker start --no-detach",
+        "ran 2 tasks",
+    );
+    run(
+        "WORKER_ONCE=auto raddle worker start --no-detach --once=false",
+        "ran 2 tasks",
+    );
 }
 
 #[test]
@@ -68,11 +122,19 @@ fn empty_variables_are_unset_and_blanks_in_lists_do_not_matter() {
                  WORKER_MAX_UPTIME= WORKER_MIN_ISOLATION= WORKER_TASK_IMAGE= WORKER_NO_DETACH= WARM_POOL= RADDLE_LOG_FORMAT= RADDLE_LOG=";
     let flags = "--no-detach --idle-exit 0 --queues 'default, mail'";
     world.submit(&["--queue", "mail", "--", "true"]);
-    world.bash(&format!("{empty} exec raddle worker start {flags}")).ok().says("ran 1 task");
-    let script = format!("{empty} WARM_POOL=' ' exec raddle spawner run --max-workers 2 --queues 'default, mail'");
+    world
+        .bash(&format!("{empty} exec raddle worker start {flags}"))
+        .ok()
+        .says("ran 1 task");
+    let script = format!(
+        "{empty} WARM_POOL=' ' exec raddle spawner run --max-workers 2 --queues 'default, mail'"
+    );
     let spawner = world.start_bash(&script);
     until("two are warm", || world.one_shots().len() == 2);
-    assert_eq!(world.one_shots()[0]["queues"], serde_json::json!(["default", "mail"]));
+    assert_eq!(
+        world.one_shots()[0]["queues"],
+        serde_json::json!(["default", "mail"])
+    );
     spawner.stop().ok();
     // As in a list of capabilities.
     std::fs::create_dir(world.path().join("handlers")).unwrap();
@@ -80,7 +142,8 @@ fn empty_variables_are_unset_and_blanks_in_lists_do_not_matter() {
         let text = format!("name = '{name}'\nprovides = ['cpu']\ncommand = ['true']\n");
         world.file(&format!("handlers/{name}.handler.toml"), text);
     }
-    let script = "WORKER_CAPS='cpu, gpu' WORKER_PLUGINS='A, B' raddle worker start --handlers handlers";
+    let script =
+        "WORKER_CAPS='cpu, gpu' WORKER_PLUGINS='A, B' raddle worker start --handlers handlers";
     world.bash(script).ok();
     let caps = world.workers()[0]["capabilities"].to_string();
     assert!(
@@ -98,18 +161,41 @@ fn a_one_shot_worker_takes_one_task_and_leaves() {
     let tids = world.submit(&["--array", "1-3", "--", "sh", "-c", "echo {}; test {} != 2"]);
     let tids: Vec<&str> = tids.lines().collect();
     let flag = ["worker", "start", "--no-detach", "--once"];
-    world.raddle(flag).ok().says("ran 1 task and left: its task is over");
+    world
+        .raddle(flag)
+        .ok()
+        .says("ran 1 task and left: its task is over");
     assert_eq!(world.task(tids[0])["state"], "completed");
     assert_eq!(world.task(tids[1])["state"], "created");
     // A task that fails is no failure of its worker.
-    world.bash("WORKER_ONCE=true raddle worker start --no-detach").ok().says("ran 1 task");
+    world
+        .bash("WORKER_ONCE=true raddle worker start --no-detach")
+        .ok()
+        .says("ran 1 task");
     assert_eq!(world.task(tids[1])["state"], "failed");
-    world.bash("WORKER_ONCE=auto raddle worker start --no-detach --idle-exit 600").ok().says("ran 1 task");
-    world.raddle(flag.into_iter().chain(["--idle-exit", "0.1"])).ok().says("ran 0 tasks and left: nothing");
-    world.raddle(flag.into_iter().chain(["--max-uptime", "0.1"])).ok().says("ran 0 tasks and left: it was old");
-    world.raddle(flag.into_iter().chain(["--concurrency", "2"])).code(2).says("--once");
-    world.bash("WORKER_CONCURRENCY=many raddle worker start --no-detach").code(2).says("'many' for '--concurrency");
-    let ran = world.bash("QUEUE_URL=stub:// raddle worker start --no-detach --idle-exit 0").ok();
+    world
+        .bash("WORKER_ONCE=auto raddle worker start --no-detach --idle-exit 600")
+        .ok()
+        .says("ran 1 task");
+    world
+        .raddle(flag.into_iter().chain(["--idle-exit", "0.1"]))
+        .ok()
+        .says("ran 0 tasks and left: nothing");
+    world
+        .raddle(flag.into_iter().chain(["--max-uptime", "0.1"]))
+        .ok()
+        .says("ran 0 tasks and left: it was old");
+    world
+        .raddle(flag.into_iter().chain(["--concurrency", "2"]))
+        .code(2)
+        .says("--once");
+    world
+        .bash("WORKER_CONCURRENCY=many raddle worker start --no-detach")
+        .code(2)
+        .says("'many' for '--concurrency");
+    let ran = world
+        .bash("QUEUE_URL=stub:// raddle worker start --no-detach --idle-exit 0")
+        .ok();
     ran.says("ran 0 tasks");
 }
 
@@ -118,15 +204,31 @@ fn an_old_or_terminated_worker_finishes_its_task() {
     let world = World::new();
     let script = "echo x >> begun; while ! test -e go; do sleep 0.02; done";
     let begun = || world.lines("begun").len();
-    let title = |status: &str| world.processes().iter().any(|(_, title)| title.contains(&format!(":worker:{status}")));
+    let title = |status: &str| {
+        world
+            .processes()
+            .iter()
+            .any(|(_, title)| title.contains(&format!(":worker:{status}")))
+    };
     let old = world.submit(&["--", "sh", "-c", script]);
-    let worker = world.start(["worker", "start", "--no-detach", "--concurrency", "1", "--max-uptime", "0.5"]);
+    let worker = world.start([
+        "worker",
+        "start",
+        "--no-detach",
+        "--concurrency",
+        "1",
+        "--max-uptime",
+        "0.5",
+    ]);
     until("the task runs", || begun() == 1);
     until("it is old", || title("draining"));
     let next = world.submit(&["--", "sh", "-c", script]);
     world.file("go", "");
     worker.finish().ok().says("ran 1 task and left: it was old");
-    assert_eq!((&world.task(&old)["state"], &world.task(&next)["state"]), (&"completed".into(), &"created".into()));
+    assert_eq!(
+        (&world.task(&old)["state"], &world.task(&next)["state"]),
+        (&"completed".into(), &"created".into())
+    );
 
     fs::remove_file(world.path().join("go")).unwrap();
     let worker = world.start(["worker", "start", "--no-detach", "--once"]);
@@ -141,15 +243,39 @@ fn an_old_or_terminated_worker_finishes_its_task() {
 #[test]
 fn a_one_shot_worker_that_fails_leaves_its_task_to_others() {
     let world = World::new();
-    let serving = world.raddle(["worker", "start", "--json", "--serve", "agent.sock", "--queues", "none"]).ok().json();
-    let (pid, url) = (serving["pid"].to_string(), serving["serves"].as_str().unwrap().to_owned());
+    let serving = world
+        .raddle([
+            "worker",
+            "start",
+            "--json",
+            "--serve",
+            "agent.sock",
+            "--queues",
+            "none",
+        ])
+        .ok()
+        .json();
+    let (pid, url) = (
+        serving["pid"].to_string(),
+        serving["serves"].as_str().unwrap().to_owned(),
+    );
     let tid = world.submit(&["--", "sh", "-c", "test $RADDLE_ATTEMPT != 1 || sleep 600"]);
-    let worker = world.start(["worker", "start", "--no-detach", "--once", "--queue-url", &url]);
+    let worker = world.start([
+        "worker",
+        "start",
+        "--no-detach",
+        "--once",
+        "--queue-url",
+        &url,
+    ]);
     world.until_state(&tid, "running");
     // Its lease cannot be renewed any more, and with that it loses its task.
     world.bash(&format!("kill -9 {pid}")).ok();
     worker.finish().code(1);
-    world.raddle(["worker", "start", "--no-detach", "--once"]).ok().says("ran 1 task");
+    world
+        .raddle(["worker", "start", "--no-detach", "--once"])
+        .ok()
+        .says("ran 1 task");
     assert_eq!(world.task(&tid)["state"], "completed");
 }
 
@@ -157,7 +283,10 @@ fn a_one_shot_worker_that_fails_leaves_its_task_to_others() {
 fn a_worker_leaves_when_nothing_is_waiting() {
     let world = World::new();
     let tids = world.submit(&["--array", "1-20", "--", "true"]);
-    let ran = world.raddle(["worker", "start", "--no-detach", "--idle-exit", "0"]).ok().says("ran 20 tasks");
+    let ran = world
+        .raddle(["worker", "start", "--no-detach", "--idle-exit", "0"])
+        .ok()
+        .says("ran 20 tasks");
     assert_eq!(ran.lines()[0].len(), 19);
     world.raddle(["wait"].into_iter().chain(tids.lines())).ok();
     world.worker(&["--idle-exit", "0.2"]);
@@ -194,32 +323,54 @@ fn all_workers_are_stopped_or_killed() {
     world.worker(&[]);
     let tid = world.submit(&["--", "sleep", "600"]);
     world.until_state(&tid, "running");
-    let ran = world.raddle(["worker", "stop", "--all", "--timeout", "1"]).code(124);
-    let said = ran.says("is finishing 1 task: wait longer").says("raddle worker stop --kill").stderr;
+    let ran = world
+        .raddle(["worker", "stop", "--all", "--timeout", "1"])
+        .code(124);
+    let said = ran
+        .says("is finishing 1 task: wait longer")
+        .says("raddle worker stop --kill")
+        .stderr;
     assert!(!said.contains("task 1"), "it is named a worker: {said}");
     let ran = world.raddle(["worker", "stop", "--all", "--kill"]).ok();
     assert!(!ran.lines().is_empty());
     assert_eq!(world.task(&tid)["state"], "created");
-    world.raddle(["worker", "stop", "--all"]).ok().says("no worker is alive");
-    world.raddle(["worker", "stop", &tid]).code(2).says("is not a worker");
+    world
+        .raddle(["worker", "stop", "--all"])
+        .ok()
+        .says("no worker is alive");
+    world
+        .raddle(["worker", "stop", &tid])
+        .code(2)
+        .says("is not a worker");
 }
 
 #[test]
 fn two_workers_started_at_once_share_the_work() {
     let world = World::new();
-    let starts = [world.start(["worker", "start"]), world.start(["worker", "start"])];
-    let tids: Vec<String> = starts.map(|start| start.finish().ok().text().to_owned()).into();
+    let starts = [
+        world.start(["worker", "start"]),
+        world.start(["worker", "start"]),
+    ];
+    let tids: Vec<String> = starts
+        .map(|start| start.finish().ok().text().to_owned())
+        .into();
     assert_ne!(tids[0], tids[1]);
     // Nobody goes on before both have begun something. Their runners' parents are the workers.
     let script = "cut -d' ' -f4 /proc/$PPID/stat >> workers
         until [ $(sort -u workers | wc -l) = 2 ]; do sleep 0.02; done
         echo {} >> ran";
     let tids = world.submit(&["--array", "1-200", "--", "sh", "-c", script]);
-    world.raddle(["wait", "--timeout", "50"].into_iter().chain(tids.lines())).ok();
+    world
+        .raddle(["wait", "--timeout", "50"].into_iter().chain(tids.lines()))
+        .ok();
     let ran = world.read("ran");
     let mut numbers: Vec<u32> = ran.lines().map(|line| line.parse().unwrap()).collect();
     numbers.sort_unstable();
-    assert_eq!(numbers, (1..=200).collect::<Vec<_>>(), "each ran exactly once");
+    assert_eq!(
+        numbers,
+        (1..=200).collect::<Vec<_>>(),
+        "each ran exactly once"
+    );
 }
 
 /// Where nobody else is, processes are numbered in the order of their birth, threads included.
@@ -236,12 +387,20 @@ fn a_resident_worker_starts_one_process_for_each_task_below_one_runner() {
     let (pids, runners): (Vec<usize>, BTreeSet<usize>) = births
         .lines()
         .map(|line| line.split_once(' ').unwrap())
-        .map(|(pid, runner)| (pid.parse::<usize>().unwrap(), runner.parse::<usize>().unwrap()))
+        .map(|(pid, runner)| {
+            (
+                pid.parse::<usize>().unwrap(),
+                runner.parse::<usize>().unwrap(),
+            )
+        })
         .unzip();
     assert_eq!((pids.len(), runners.len()), (TASKS, 1), "{births}");
     // The worker itself may start some threads, whose number does not grow with that of the tasks.
     let born = pids.last().unwrap() - pids[0] + 1;
-    assert!((TASKS..TASKS * 3 / 2).contains(&born), "{born} for {TASKS} tasks: {births}");
+    assert!(
+        (TASKS..TASKS * 3 / 2).contains(&born),
+        "{born} for {TASKS} tasks: {births}"
+    );
 }
 
 #[test]
@@ -257,21 +416,42 @@ fn a_killed_workers_task_is_finished_by_another() {
     let killed = Instant::now();
     crate::world::kill(first["pid"].as_i64().unwrap() as i32, libc::SIGKILL);
     world.raddle(["wait", &tid]).ok();
-    assert!(killed.elapsed() < LEASE, "it took {:?}: nobody has to wait for the lease", killed.elapsed());
+    assert!(
+        killed.elapsed() < LEASE,
+        "it took {:?}: nobody has to wait for the lease",
+        killed.elapsed()
+    );
     assert_eq!(world.read("begun"), "x\nx\n");
     let shown = world.raddle(["task", "status", &tid]).ok();
-    let lines = ["attempt    2\n", "failures   0 of 1\n", "losses     1 of 3, each with its worker\n"];
-    assert!(lines.iter().all(|line| shown.text().contains(line)), "{}", shown.text());
+    let lines = [
+        "attempt    2\n",
+        "failures   0 of 1\n",
+        "losses     1 of 3, each with its worker\n",
+    ];
+    assert!(
+        lines.iter().all(|line| shown.text().contains(line)),
+        "{}",
+        shown.text()
+    );
 }
 
 #[test]
 fn a_worker_that_cannot_start_says_why() {
     let world = World::new();
-    let path = world.file("not.db", "this is no database, but a text that is long enough to be looked at");
+    let path = world.file(
+        "not.db",
+        "this is no database, but a text that is long enough to be looked at",
+    );
     let url = format!("sqlite:{}", path.display());
-    let ran = world.raddle(["worker", "start", "--queue-url", &url]).code(125).says("not a Raddle database");
+    let ran = world
+        .raddle(["worker", "start", "--queue-url", &url])
+        .code(125)
+        .says("not a Raddle database");
     assert!(ran.stdout.is_empty());
-    world.raddle(["worker", "start", "--queues", "b a d"]).code(2).says("not a queue name");
+    world
+        .raddle(["worker", "start", "--queues", "b a d"])
+        .code(2)
+        .says("not a queue name");
 }
 
 #[test]
@@ -287,10 +467,18 @@ fn a_worker_that_stood_still_past_its_lease_finishes_nothing_twice() {
     world.worker(&[]);
     world.raddle(["wait", "--timeout", "30", &tid]).ok();
     crate::world::kill(pid, libc::SIGCONT);
-    until("both are there again", || world.workers().as_array().is_some_and(|workers| workers.len() == 2));
+    until("both are there again", || {
+        world
+            .workers()
+            .as_array()
+            .is_some_and(|workers| workers.len() == 2)
+    });
     assert_eq!(world.read("ran"), "begun\nbegun\nended\n");
     let task = world.task(&tid);
-    assert_eq!((&task["state"], &task["attempt"], &task["losses"]), (&"completed".into(), &2.into(), &1.into()));
+    assert_eq!(
+        (&task["state"], &task["attempt"], &task["losses"]),
+        (&"completed".into(), &2.into(), &1.into())
+    );
 }
 
 /// For longer than a lease: first while a worker comes, then while it works.
@@ -298,7 +486,10 @@ fn a_worker_that_stood_still_past_its_lease_finishes_nothing_twice() {
 fn who_holds_the_database_takes_no_task_from_a_worker() {
     let world = World::new();
     let hold = |time: Duration| {
-        let bell = File::options().write(true).open(world.path().join(".raddle/raddle.db-bell")).unwrap();
+        let bell = File::options()
+            .write(true)
+            .open(world.path().join(".raddle/raddle.db-bell"))
+            .unwrap();
         bell.lock().unwrap();
         thread::sleep(time);
     };
@@ -311,14 +502,24 @@ fn who_holds_the_database_takes_no_task_from_a_worker() {
         world.worker(&[]);
         holder.join().unwrap();
     });
-    assert_eq!(world.raddle(["result", "--wait", &first]).ok().text(), "1\n");
-    let second =
-        world.submit(&["--", "sh", "-c", "touch begun; while ! test -e go; do sleep 0.02; done; echo $RADDLE_ATTEMPT"]);
+    assert_eq!(
+        world.raddle(["result", "--wait", &first]).ok().text(),
+        "1\n"
+    );
+    let second = world.submit(&[
+        "--",
+        "sh",
+        "-c",
+        "touch begun; while ! test -e go; do sleep 0.02; done; echo $RADDLE_ATTEMPT",
+    ]);
     until("it runs", || world.path().join("begun").exists());
     world.until_state(&second, "running");
     hold(LEASE * 2);
     world.file("go", "");
-    assert_eq!(world.raddle(["result", "--wait", &second]).ok().text(), "1\n");
+    assert_eq!(
+        world.raddle(["result", "--wait", &second]).ok().text(),
+        "1\n"
+    );
     let task = world.task(&second);
     assert_eq!((&task["attempt"], &task["losses"]), (&1.into(), &0.into()));
     world.raddle(["worker", "stop", "--all"]).ok();

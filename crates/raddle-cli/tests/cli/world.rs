@@ -43,7 +43,9 @@ pub(crate) struct Ran {
 impl World {
     pub(crate) fn new() -> Self {
         // The name must not look like a process title: some tests look for those.
-        Self { dir: tempfile::Builder::new().prefix("world.").tempdir().unwrap() }
+        Self {
+            dir: tempfile::Builder::new().prefix("world.").tempdir().unwrap(),
+        }
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -82,7 +84,10 @@ impl World {
     }
 
     /// Starts the program in a process group of its own, as a shell does at a terminal.
-    pub(crate) fn start_group<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Started {
+    pub(crate) fn start_group<S: AsRef<OsStr>>(
+        &self,
+        args: impl IntoIterator<Item = S>,
+    ) -> Started {
         let mut command = self.command(env!("CARGO_BIN_EXE_raddle"));
         command.args(args).process_group(0);
         self.spawn(command)
@@ -113,19 +118,36 @@ impl World {
         if !rustix::process::geteuid().is_root() {
             command.args(["--user", "--map-root-user"]);
         }
-        command.args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "bash"]).arg(path);
+        command
+            .args([
+                "--mount",
+                "--pid",
+                "--fork",
+                "--kill-child",
+                "--mount-proc",
+                "bash",
+            ])
+            .arg(path);
         command.stdin(Stdio::piped());
         self.spawn(command)
     }
 
     /// The ids on the lines of a submission.
     pub(crate) fn submit(&self, args: &[&str]) -> String {
-        self.raddle([&["submit"], args].concat()).ok().text().trim().to_owned()
+        self.raddle([&["submit"], args].concat())
+            .ok()
+            .text()
+            .trim()
+            .to_owned()
     }
 
     /// Starts a worker in the background, and returns its id.
     pub(crate) fn worker(&self, args: &[&str]) -> String {
-        self.raddle([&["worker", "start"], args].concat()).ok().text().trim().to_owned()
+        self.raddle([&["worker", "start"], args].concat())
+            .ok()
+            .text()
+            .trim()
+            .to_owned()
     }
 
     /// The workers that are alive.
@@ -136,13 +158,23 @@ impl World {
     /// What a command lists; nothing, as long as no command has created the broker.
     pub(crate) fn list(&self, command: &[&str]) -> Value {
         let ran = self.raddle([command, &["--json"]].concat());
-        if ran.code == 2 && ran.stderr.contains("no broker at") { Value::Array(Vec::new()) } else { ran.ok().json() }
+        if ran.code == 2 && ran.stderr.contains("no broker at") {
+            Value::Array(Vec::new())
+        } else {
+            ran.ok().json()
+        }
     }
 
     /// The workers of spawners among them.
     pub(crate) fn one_shots(&self) -> Vec<Value> {
         let workers = self.workers();
-        workers.as_array().unwrap().iter().filter(|worker| worker["type"] == "one-shot").cloned().collect()
+        workers
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|worker| worker["type"] == "one-shot")
+            .cloned()
+            .collect()
     }
 
     /// What a file of this world holds.
@@ -159,7 +191,11 @@ impl World {
 
     /// The lines of a file of this world; none, if it is not there.
     pub(crate) fn lines(&self, file: &str) -> Vec<String> {
-        fs::read_to_string(self.path().join(file)).unwrap_or_default().lines().map(str::to_owned).collect()
+        fs::read_to_string(self.path().join(file))
+            .unwrap_or_default()
+            .lines()
+            .map(str::to_owned)
+            .collect()
     }
 
     /// The record of a task.
@@ -169,14 +205,21 @@ impl World {
 
     /// Waits until a task is in this state.
     pub(crate) fn until_state(&self, tid: &str, state: &str) {
-        until(&format!("task {tid} is {state}"), || self.task(tid)["state"] == state);
+        until(&format!("task {tid} is {state}"), || {
+            self.task(tid)["state"] == state
+        });
     }
 
     fn command(&self, program: &str) -> Command {
         let bin = Path::new(env!("CARGO_BIN_EXE_raddle")).parent().unwrap();
         let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
         let mut command = Command::new(program);
-        command.current_dir(self.path()).env_clear().env("PATH", path).env(MARK, self.path()).stdin(Stdio::null());
+        command
+            .current_dir(self.path())
+            .env_clear()
+            .env("PATH", path)
+            .env(MARK, self.path())
+            .stdin(Stdio::null());
         // Pools are those of a user, and other tests have theirs.
         command.env("XDG_RUNTIME_DIR", self.path());
         command
@@ -186,9 +229,15 @@ impl World {
         // Files, because a pipe that a lost process holds open would never end.
         let output = tempfile::tempdir().unwrap().keep();
         let (stdout, stderr) = (output.join("out"), output.join("err"));
-        command.stdout(File::create(&stdout).unwrap()).stderr(File::create(&stderr).unwrap());
+        command
+            .stdout(File::create(&stdout).unwrap())
+            .stderr(File::create(&stderr).unwrap());
         let child = command.spawn().unwrap();
-        Started { child, stdout, stderr }
+        Started {
+            child,
+            stdout,
+            stderr,
+        }
     }
 
     /// The processes of this world.
@@ -196,21 +245,33 @@ impl World {
         let of_dir = |entry: fs::DirEntry| {
             let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
             let proc = entry.path();
-            let is_zombie = fs::read_to_string(proc.join("stat")).ok()?.rsplit(')').next()?.starts_with(" Z");
-            let cmdline = String::from_utf8_lossy(&fs::read(proc.join("cmdline")).ok()?).replace('\0', " ");
+            let is_zombie = fs::read_to_string(proc.join("stat"))
+                .ok()?
+                .rsplit(')')
+                .next()?
+                .starts_with(" Z");
+            let cmdline =
+                String::from_utf8_lossy(&fs::read(proc.join("cmdline")).ok()?).replace('\0', " ");
             let environ = fs::read(proc.join("environ")).unwrap_or_default();
-            let is_here = fs::read_link(proc.join("cwd")).is_ok_and(|cwd| cwd.starts_with(self.path()));
+            let is_here =
+                fs::read_link(proc.join("cwd")).is_ok_and(|cwd| cwd.starts_with(self.path()));
             let dir = self.path().to_str()?;
             let refers = cmdline.contains(dir) || String::from_utf8_lossy(&environ).contains(dir);
             (!is_zombie && (is_here || refers)).then_some((pid, cmdline))
         };
-        fs::read_dir("/proc").unwrap().filter_map(Result::ok).filter_map(of_dir).collect()
+        fs::read_dir("/proc")
+            .unwrap()
+            .filter_map(Result::ok)
+            .filter_map(of_dir)
+            .collect()
     }
 }
 
 impl Drop for World {
     fn drop(&mut self) {
-        let _ = self.start(["worker", "stop", "--all", "--kill", "--quiet"]).wait(Duration::from_secs(20));
+        let _ = self
+            .start(["worker", "stop", "--all", "--kill", "--quiet"])
+            .wait(Duration::from_secs(20));
         let begun = Instant::now();
         while !self.processes().is_empty() && begun.elapsed() < Duration::from_secs(5) {
             thread::sleep(LOOK);
@@ -233,7 +294,11 @@ impl Started {
 
     /// Ctrl-C: the terminal interrupts all who are in the group that the program was started in.
     pub(crate) fn ctrl_c(&self) {
-        assert_eq!(kill(-(self.child.id() as i32), libc::SIGINT), 0, "it leads a group");
+        assert_eq!(
+            kill(-(self.child.id() as i32), libc::SIGINT),
+            0,
+            "it leads a group"
+        );
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -270,7 +335,8 @@ impl Started {
     /// Waits for its end.
     pub(crate) fn finish(self) -> Ran {
         let said = (self.stdout.clone(), self.stderr.clone());
-        self.wait(DEADLINE).unwrap_or_else(|| panic!("it did not end in time; see {said:?}"))
+        self.wait(DEADLINE)
+            .unwrap_or_else(|| panic!("it did not end in time; see {said:?}"))
     }
 
     fn wait(mut self, patience: Duration) -> Option<Ran> {
@@ -287,8 +353,14 @@ impl Started {
                 None => thread::sleep(LOOK),
             }
         };
-        let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
-        let ran = Ran { code, stdout: fs::read(&self.stdout).unwrap(), stderr: self.stderr() };
+        let code = status
+            .code()
+            .unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
+        let ran = Ran {
+            code,
+            stdout: fs::read(&self.stdout).unwrap(),
+            stderr: self.stderr(),
+        };
         let _ = fs::remove_dir_all(self.stdout.parent().unwrap());
         Some(ran)
     }
@@ -304,14 +376,23 @@ impl Ran {
     /// It left with this code.
     #[track_caller]
     pub(crate) fn code(self, code: i32) -> Self {
-        assert_eq!(self.code, code, "{self:?} {}", String::from_utf8_lossy(&self.stdout));
+        assert_eq!(
+            self.code,
+            code,
+            "{self:?} {}",
+            String::from_utf8_lossy(&self.stdout)
+        );
         self
     }
 
     /// It said this on its standard error.
     #[track_caller]
     pub(crate) fn says(self, text: &str) -> Self {
-        assert!(self.stderr.contains(text), "'{text}' is not in: {}", self.stderr);
+        assert!(
+            self.stderr.contains(text),
+            "'{text}' is not in: {}",
+            self.stderr
+        );
         self
     }
 
@@ -332,7 +413,9 @@ impl Ran {
 /// Says that a test is left out because something is missing here. In continuous integration nothing is.
 #[track_caller]
 pub(crate) fn skip(what: &str) {
-    raddle_hosts::skip(&format!("there is no {what}: 'cargo xtask test' installs what tests need"));
+    raddle_hosts::skip(&format!(
+        "there is no {what}: 'cargo xtask test' installs what tests need"
+    ));
 }
 
 /// Sends a signal to a process, or to a group if the number is negative. Returns what `kill` does.

@@ -1,4 +1,4 @@
-//! The subset law, and what a tag may look like.
+//! The subset relation and the syntax of tags.
 
 use proptest::prelude::*;
 
@@ -21,7 +21,7 @@ proptest! {
     }
 
     #[test]
-    fn a_set_fits_exactly_when_nothing_is_missing(a in caps(), b in caps()) {
+    fn is_a_subset_exactly_when_nothing_is_missing(a in caps(), b in caps()) {
         let missing: Vec<_> = a.missing_from(&b).collect();
         prop_assert_eq!(a.is_subset(&b), missing.is_empty());
         prop_assert_eq!(a.is_subset(&b), a.iter().all(|tag| b.iter().any(|other| other == tag)));
@@ -44,7 +44,7 @@ proptest! {
     }
 
     #[test]
-    fn a_tag_with_any_other_character_is_refused(tag in "[a-z]{0,3}[^a-zA-Z0-9._:@-][a-z]{0,3}") {
+    fn refuses_tags_with_other_characters(tag in "[a-z]{0,3}[^a-zA-Z0-9._:@-][a-z]{0,3}") {
         prop_assert!(CapSet::new().insert(&tag).is_err());
         let json = serde_json::to_string(&[&tag]).expect("an array");
         prop_assert!(serde_json::from_str::<CapSet>(&json).is_err());
@@ -52,23 +52,38 @@ proptest! {
 }
 
 #[test]
-fn people_cannot_give_the_tags_of_raddle_itself() {
+fn users_cannot_set_reserved_tags() {
     for text in ["@sandbox", "gpu, @x", "@", " @docker "] {
         let refused = CapSet::from_people(text).unwrap_err().to_string();
-        assert!(refused.ends_with("tags that begin with @ are given by Raddle itself"), "{refused}");
+        assert!(
+            refused.ends_with("tags that begin with @ are given by Raddle itself"),
+            "{refused}"
+        );
         let stored: CapSet = text.parse().expect("what was stored is read back");
         assert_eq!(stored.implied().count(), 1, "{text}");
     }
-    assert_eq!(CapSet::from_people("a@b,gpu").unwrap().to_string(), "a@b,gpu");
-    assert!(matches!(CapSet::from_people("a b"), Err(InvalidCap::Malformed { .. })));
+    assert_eq!(
+        CapSet::from_people("a@b,gpu").unwrap().to_string(),
+        "a@b,gpu"
+    );
+    assert!(matches!(
+        CapSet::from_people("a b"),
+        Err(InvalidCap::Malformed { .. })
+    ));
 }
 
 #[test]
-fn commas_blanks_and_repeats_are_passed_over() {
+fn ignores_blanks_empty_tags_and_duplicates() {
     let set: CapSet = " gpu, ,cpu,,gpu ,".parse().unwrap();
     assert_eq!(set.to_string(), "cpu,gpu");
     assert!("".parse::<CapSet>().unwrap().is_empty());
-    assert!("a b".parse::<CapSet>().unwrap_err().to_string().starts_with("'a b' is not a capability"));
+    assert!(
+        "a b"
+            .parse::<CapSet>()
+            .unwrap_err()
+            .to_string()
+            .starts_with("'a b' is not a capability")
+    );
     assert!("x".repeat(65).parse::<CapSet>().is_err());
     assert!("x".repeat(64).parse::<CapSet>().is_ok());
 }

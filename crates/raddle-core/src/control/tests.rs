@@ -1,55 +1,55 @@
-//! Control messages as text, as JSON, and as anything else.
+//! Parsing of control messages: as text, as JSON, and garbage.
 
 use proptest::prelude::*;
 
 use super::*;
 
-fn word() -> impl Strategy<Value = Word> {
-    proptest::sample::select(Word::ALL.to_vec())
+fn any_command() -> impl Strategy<Value = ControlCommand> {
+    proptest::sample::select(ControlCommand::ALL.to_vec())
 }
 
 proptest! {
     #[test]
-    fn every_message_round_trips(command in word(), request_id in proptest::option::of(".*"), requeue: bool) {
-        let message = Control { command, request_id, requeue };
+    fn every_message_round_trips(command in any_command(), request_id in proptest::option::of(".*"), requeue: bool) {
+        let message = ControlMessage { command, request_id, requeue };
         prop_assert_eq!(message.to_text().parse(), Ok(message));
     }
 
     #[test]
-    fn a_word_is_taken_in_any_case_with_blanks_around(command in word(), upper: [bool; 6], pad in "[ \t\r\n]{0,3}") {
+    fn parses_commands_in_any_case_with_surrounding_blanks(command in any_command(), upper: [bool; 6], pad in "[ \t\r\n]{0,3}") {
         let mixed: String = command
             .as_str()
             .chars()
             .zip(upper)
             .map(|(c, upper)| if upper { c } else { c.to_ascii_lowercase() })
             .collect();
-        prop_assert_eq!(format!("{pad}{mixed}{pad}").parse(), Ok(Control::new(command)));
-        prop_assert_eq!(format!("{{\"command\":\"{mixed}\"}}").parse(), Ok(Control::new(command)));
+        prop_assert_eq!(format!("{pad}{mixed}{pad}").parse(), Ok(ControlMessage::new(command)));
+        prop_assert_eq!(format!("{{\"command\":\"{mixed}\"}}").parse(), Ok(ControlMessage::new(command)));
     }
 
     #[test]
-    fn garbage_is_refused_without_a_panic(text in "\\PC*|[\\[\\]{}\":, a-zA-Z]{0,40}") {
-        if let Ok(message) = text.parse::<Control>() {
-            let is_word = Word::ALL.iter().any(|w| w.as_str().eq_ignore_ascii_case(text.trim()));
-            prop_assert!(is_word || text.trim().starts_with('{'), "{text:?} was taken for {message:?}");
+    fn refuses_garbage_without_a_panic(text in "\\PC*|[\\[\\]{}\":, a-zA-Z]{0,40}") {
+        if let Ok(message) = text.parse::<ControlMessage>() {
+            let is_command = ControlCommand::ALL.iter().any(|w| w.as_str().eq_ignore_ascii_case(text.trim()));
+            prop_assert!(is_command || text.trim().starts_with('{'), "{text:?} was taken for {message:?}");
         }
     }
 }
 
 #[test]
-fn json_carries_an_id_that_comes_back_in_the_reply() {
-    let message: Control = r#"{"command":"PING","request_id":"r-1"}"#.parse().unwrap();
+fn reply_repeats_the_request_id() {
+    let message: ControlMessage = r#"{"command":"PING","request_id":"r-1"}"#.parse().unwrap();
     let reply = message.reply("ok", "running");
     assert_eq!(
         serde_json::to_string(&reply).unwrap(),
         r#"{"command":"PING","request_id":"r-1","status":"ok","state":"running"}"#
     );
-    let message: Control = r#"{"command":"STOP","requeue":true}"#.parse().unwrap();
+    let message: ControlMessage = r#"{"command":"STOP","requeue":true}"#.parse().unwrap();
     assert!(message.requeue && message.request_id.is_none());
 }
 
 #[test]
-fn what_is_no_message_is_refused_with_the_words_there_are() {
+fn refuses_invalid_messages_and_lists_the_commands() {
     let bad = [
         "",
         " ",
@@ -72,7 +72,11 @@ fn what_is_no_message_is_refused_with_the_words_there_are() {
         "0",
     ];
     for text in bad {
-        let error = text.parse::<Control>().expect_err(text);
-        assert!(error.to_string().contains("STOP, KILL, PAUSE, RESUME, PING or STATUS"));
+        let error = text.parse::<ControlMessage>().expect_err(text);
+        assert!(
+            error
+                .to_string()
+                .contains("STOP, KILL, PAUSE, RESUME, PING or STATUS")
+        );
     }
 }

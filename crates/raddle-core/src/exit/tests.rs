@@ -1,4 +1,4 @@
-//! The codes of the contract, and the form in which an end is stored.
+//! Exit codes, and the stored form of an exit.
 
 use proptest::prelude::*;
 
@@ -10,33 +10,43 @@ fn message() -> String {
 }
 
 #[test]
-fn each_end_has_the_code_a_shell_would_show() {
+fn maps_each_exit_to_a_shell_code() {
     for (exit, code) in [
-        (Exit::Code { code: 0 }, 0),
-        (Exit::Code { code: 42 }, 42),
-        (Exit::Signal { signal: 11 }, 139),
-        (Exit::Timeout, 124),
-        (Exit::Expired, 124),
-        (Exit::SpawnFailed { message: message() }, 125),
-        (Exit::Lost { message: message() }, 125),
-        (Exit::Lapsed, 125),
-        (Exit::NotExecutable { message: message() }, 126),
-        (Exit::NotFound { message: message() }, 127),
-        (Exit::Cancelled, 130),
-        (Exit::Killed, 137),
-        (Exit::OutOfMemory, 137),
-        (Exit::Limit { limit: LimitKind::MaxProcs }, 137),
+        (ExitStatus::Code { code: 0 }, 0),
+        (ExitStatus::Code { code: 42 }, 42),
+        (ExitStatus::Signal { signal: 11 }, 139),
+        (ExitStatus::Timeout, 124),
+        (ExitStatus::Expired, 124),
+        (ExitStatus::SpawnFailed { message: message() }, 125),
+        (ExitStatus::WorkerLost { message: message() }, 125),
+        (ExitStatus::LeaseExpired, 125),
+        (ExitStatus::NotExecutable { message: message() }, 126),
+        (ExitStatus::NotFound { message: message() }, 127),
+        (ExitStatus::Cancelled, 130),
+        (ExitStatus::Killed, 137),
+        (ExitStatus::OutOfMemory, 137),
+        (
+            ExitStatus::Limit {
+                limit: LimitKind::MaxProcs,
+            },
+            137,
+        ),
     ] {
         assert_eq!(exit.shell_code(), code, "{exit}");
     }
 }
 
 #[test]
-fn ends_are_stored_under_names_that_may_not_change() {
+fn serialized_exits_are_stable() {
     for (exit, json) in [
-        (Exit::Code { code: 3 }, r#"{"kind":"code","code":3}"#),
-        (Exit::OutOfMemory, r#"{"kind":"out_of_memory"}"#),
-        (Exit::Limit { limit: LimitKind::MemoryMb }, r#"{"kind":"limit","limit":"memory_mb"}"#),
+        (ExitStatus::Code { code: 3 }, r#"{"kind":"code","code":3}"#),
+        (ExitStatus::OutOfMemory, r#"{"kind":"out_of_memory"}"#),
+        (
+            ExitStatus::Limit {
+                limit: LimitKind::MemoryMb,
+            },
+            r#"{"kind":"limit","limit":"memory_mb"}"#,
+        ),
     ] {
         assert_eq!(serde_json::to_string(&exit).unwrap(), json);
     }
@@ -50,8 +60,8 @@ proptest! {
     }
 
     #[test]
-    fn ends_round_trip(exit in arbitrary::exit()) {
+    fn exits_round_trip(exit in arbitrary::exit()) {
         let json = serde_json::to_string(&exit).expect("an object");
-        prop_assert_eq!(serde_json::from_str::<Exit>(&json).expect("the same object"), exit);
+        prop_assert_eq!(serde_json::from_str::<ExitStatus>(&json).expect("the same object"), exit);
     }
 }

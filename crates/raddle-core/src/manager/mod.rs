@@ -1,62 +1,64 @@
-//! Managers: tasks whose job is to spawn others. What may be asked of one, what it makes of it, and which of them is asked.
+//! Managers: tasks that spawn other tasks. This module decides what may be requested of a manager,
+//! what it spawns in response, and which manager receives a request.
 //!
-//! A spawn request *is* a task from the moment it is written: its message is stored as a task with the target
-//! [`Request`](crate::Target::Request), under the id that the writer is told, in the queue of the manager that is asked. Who takes it is one of the manager's
-//! workers, by an ordinary claim, and only there the request is read: against the manager's [`Charter`]. So there is no step in which it is a message no
-//! more and a task not yet, and nothing that a crash could lose or double.
+//! A spawn request *is* a task from the moment it is written. Its message is stored as a task with
+//! the target [`Request`](crate::Target::Request), under the id that the writer receives, in the
+//! queue of the requested manager. One of the manager's workers takes it by an ordinary claim, and
+//! only there the request is parsed and checked against the manager's [`SpawnPolicy`]. So there is
+//! no step between message and task in which a crash could lose or duplicate the request.
 
-mod ceiling;
-mod charter;
 mod registry;
-mod request;
+mod resource_limits;
 mod route;
+mod spawn_message;
+mod spawn_policy;
 mod template;
 #[cfg(test)]
 mod tests;
 
-pub use ceiling::{Ceiling, ParseCeilingError};
-pub use charter::{Charter, Herald, Refusal};
-pub use registry::{Registry, RegistryError};
-pub use request::{Request, Wish};
-pub use route::{Errand, admit, admit_to_worker, managers};
-pub use template::{Misfit, Template};
+pub use registry::{TaskRegistry, TaskRegistryError};
+pub use resource_limits::{ParseResourceLimitsError, ResourceLimits};
+pub use route::{RoutedRequest, admit, admit_to_worker, managers};
+pub use spawn_message::{SpawnMessage, SpawnRequest};
+pub use spawn_policy::{ManagerLaunchCommand, SpawnPolicy, SpawnRefusal};
+pub use template::{ParamError, TaskTemplate};
 
 use crate::worker::kind;
 
-/// The type of the manager that is asked for everything: the first, which spawns the others.
+/// Type of the root manager, which accepts every request and spawns the other managers.
 pub const PRIME: &str = "prime";
-/// The task that is a manager: only the prime has it.
+/// Name of the task that starts a manager. Only the root manager has it.
 pub const WORKER: &str = "worker";
-/// What the workers of a manager offer to those tasks that are requests.
+/// Capability that a manager's workers offer to request tasks.
 pub const REQUEST: &str = "@request";
-/// The longest name of a type: what is made of it has to be the name of a queue.
-const LONGEST_TYPE: usize = 48;
+/// Longest type name: the queue name that is derived from it must be valid.
+const MAX_TYPE_LENGTH: usize = 48;
 
-/// The text cannot be the type of a manager.
+/// The text cannot be a manager type.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum InvalidType {
-    /// It has a character that a type cannot have, or is too long.
+pub enum InvalidManagerType {
+    /// The text has a character that a type cannot have, or is too long.
     #[error("'{0}' is not a type of manager: use 1 to 48 lower-case letters, digits and - _")]
     Malformed(String),
-    /// Workers of another kind are called so.
-    #[error("'{0}' cannot be the type of a manager: other workers are called so")]
+    /// The name denotes another kind of worker.
+    #[error("'{0}' cannot be the type of a manager: it is the name of another kind of worker")]
     Taken(String),
 }
 
-/// Reads the type of a manager.
-pub fn parse_type(text: &str) -> Result<String, InvalidType> {
+/// Parses a manager type.
+pub fn parse_type(text: &str) -> Result<String, InvalidManagerType> {
     let is_plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b"-_".contains(&b);
-    if !(1..=LONGEST_TYPE).contains(&text.len()) || !text.bytes().all(is_plain) {
-        return Err(InvalidType::Malformed(text.into()));
+    if !(1..=MAX_TYPE_LENGTH).contains(&text.len()) || !text.bytes().all(is_plain) {
+        return Err(InvalidManagerType::Malformed(text.into()));
     }
     if kind::ALL.contains(&text) {
-        return Err(InvalidType::Taken(text.into()));
+        return Err(InvalidManagerType::Taken(text.into()));
     }
     Ok(text.into())
 }
 
-/// What a manager of this type is called.
+/// Returns the name of a manager of this type.
 pub fn name_of(kind: &str) -> String {
     format!("worker-{kind}")
 }

@@ -1,4 +1,4 @@
-//! The file that says what a manager may spawn: `tasks.toml`.
+//! The registry file `tasks.toml`, which lists the tasks that a manager may spawn.
 //!
 //! ```toml
 //! [task.grep]
@@ -19,84 +19,97 @@ use toml::Spanned;
 
 use super::{
     WORKER,
-    template::{Piece, Template, is_param, parse},
+    template::{TaskTemplate, TemplatePart, is_param_name, parse_argument},
 };
-use crate::{Spec, caps::CapSet};
+use crate::{TaskSpec, caps::CapSet};
 
-/// What a manager may spawn, by name.
+/// The tasks that a manager may spawn, by name.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Registry {
-    pub(super) tasks: BTreeMap<String, Template>,
+pub struct TaskRegistry {
+    pub(super) tasks: BTreeMap<String, TaskTemplate>,
 }
 
-/// Why a text is no registry.
+/// The text is not a valid registry.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {reason}")]
-pub struct RegistryError {
-    /// Where, counted from 1. Of what is wrong with a task as a whole, where that begins.
+pub struct TaskRegistryError {
+    /// Line number, counted from 1. An error about a task as a whole gives the line where the task
+    /// begins.
     pub line: usize,
-    /// What is wrong there, and what to do.
+    /// What is wrong, and how to fix it.
     pub reason: String,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct File {
+struct TaskRegistryFile {
     #[serde(default)]
-    task: BTreeMap<String, Spanned<Template>>,
+    task: BTreeMap<String, Spanned<TaskTemplate>>,
 }
 
-impl Registry {
-    /// Reads what a file says.
-    pub fn from_toml(text: &str) -> Result<Self, RegistryError> {
-        let at = |span: Range<usize>, reason: String| {
+impl TaskRegistry {
+    /// Parses the contents of a registry file.
+    pub fn from_toml(text: &str) -> Result<Self, TaskRegistryError> {
+        let error_at = |span: Range<usize>, reason: String| {
             let before = text.as_bytes().get(..span.start).unwrap_or_default();
-            RegistryError { line: 1 + before.iter().filter(|byte| **byte == b'\n').count(), reason }
+            TaskRegistryError {
+                line: 1 + before.iter().filter(|byte| **byte == b'\n').count(),
+                reason,
+            }
         };
-        let File { task } =
-            toml::from_str(text).map_err(|error| at(error.span().unwrap_or(0..0), error.message().to_owned()))?;
+        let TaskRegistryFile { task } = toml::from_str(text)
+            .map_err(|error| error_at(error.span().unwrap_or(0..0), error.message().to_owned()))?;
         let mut tasks = BTreeMap::new();
         for (name, template) in task {
-            let wrong = |reason| at(template.span(), format!("task '{name}': {reason}"));
-            check(&name, template.get_ref()).map_err(wrong)?;
+            let wrong = |reason| error_at(template.span(), format!("task '{name}': {reason}"));
+            check_template(&name, template.get_ref()).map_err(wrong)?;
             tasks.insert(name, template.into_inner());
         }
         Ok(Self { tasks })
     }
 
-    /// The names of what can be asked for.
+    /// Returns the names of the tasks.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.tasks.keys().map(String::as_str)
     }
 
-    /// Whether nothing can be asked for.
+    /// Returns whether the registry lists no tasks.
     pub fn is_empty(&self) -> bool {
         self.tasks.is_empty()
     }
 }
 
-/// Refuses what no task could be.
-fn check(name: &str, template: &Template) -> Result<(), String> {
-    // It is a capability of the manager, too.
+/// Refuses a template that cannot become a valid task.
+fn check_template(name: &str, template: &TaskTemplate) -> Result<(), String> {
+    // The name is also a capability of the manager.
     if CapSet::from_people(name).is_err() || name.contains([',', ' ']) || name.is_empty() {
-        return Err("its name is none: use letters, digits and . _ - : (at most 64)".into());
+        return Err("its name is invalid: use letters, digits and . _ - : (at most 64)".into());
     }
     if name == WORKER {
-        return Err("is what managers themselves are asked for by: give it another name".into());
+        return Err("is reserved for starting managers: choose another name".into());
     }
     for (param, declared) in &template.params {
-        if !is_param(param) {
-            return Err(format!("parameter '{param}' has no good name: use letters, digits and _"));
+        if !is_param_name(param) {
+            return Err(format!(
+                "parameter '{param}' has an invalid name: use letters, digits and _"
+            ));
         }
-        declared.check().map_err(|reason| format!("parameter '{param}' {reason}"))?;
+        declared
+            .check()
+            .map_err(|reason| format!("parameter '{param}' {reason}"))?;
     }
     let mut used = BTreeSet::new();
     for (number, text) in template.command.iter().chain(&template.stdin).enumerate() {
-        for piece in parse(text).map_err(|reason| format!("'{text}' {reason}"))? {
-            let Piece::Param(param) = piece else { continue };
+        for part in parse_argument(text).map_err(|reason| format!("'{text}' {reason}"))? {
+            let TemplatePart::Param(param) = part else {
+                continue;
+            };
             if number == 0 {
-                return Err("the program itself cannot be a parameter: who asks would run what they like".into());
+                return Err(
+                    "the program itself cannot be a parameter: a request could run any program"
+                        .into(),
+                );
             }
             if !template.params.contains_key(&param) {
                 return Err(format!(
@@ -110,15 +123,17 @@ fn check(name: &str, template: &Template) -> Result<(), String> {
         return Err("command names no program: its first word is the program".into());
     }
     if let Some(idle) = template.params.keys().find(|param| !used.contains(*param)) {
-        return Err(format!("parameter '{idle}' is used nowhere: write {{{idle}}} in command or stdin, or remove it"));
+        return Err(format!(
+            "parameter '{idle}' is used nowhere: write {{{idle}}} in command or stdin, or remove it"
+        ));
     }
-    let spec = Spec {
+    let spec = TaskSpec {
         timeout: template.timeout,
         limits: template.limits.clone(),
         env: template.env.clone(),
         cwd: template.cwd.clone(),
         isolation: template.isolation,
-        ..Spec::command(template.command.clone())
+        ..TaskSpec::command(template.command.clone())
     };
     spec.validate().map_err(|error| error.to_string())
 }

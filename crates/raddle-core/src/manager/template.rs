@@ -1,24 +1,25 @@
-//! A task that a manager may spawn: a command with places for parameters. No shell reads it, and each argument stays one.
+//! Task templates: commands with placeholders for parameters. No shell interprets them, and each
+//! argument stays one argument.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::{Limits, Span, spec::Isolation};
+use crate::{HumanDuration, Limits, spec::Isolation};
 
-/// A task that can be asked for by name.
+/// A task that can be requested by name.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Template {
-    /// What is run: the program, and its arguments, with places for parameters.
+pub struct TaskTemplate {
+    /// The program and its arguments, with placeholders.
     pub(super) command: Vec<String>,
-    /// What is given to it on its standard input, with places as well.
+    /// Standard input, also with placeholders.
     pub(super) stdin: Option<String>,
-    /// What can be asked for.
+    /// Declared parameters.
     #[serde(default)]
-    pub(super) params: BTreeMap<String, Param>,
-    pub(super) timeout: Option<Span>,
+    pub(super) params: BTreeMap<String, ParamSpec>,
+    pub(super) timeout: Option<HumanDuration>,
     #[serde(default)]
     pub(super) limits: Limits,
     #[serde(default)]
@@ -29,55 +30,66 @@ pub struct Template {
 }
 
 /// A part of an argument.
-pub(super) enum Piece {
-    /// As it stands.
+pub(super) enum TemplatePart {
+    /// Literal text.
     Text(String),
-    /// What is given for this parameter.
+    /// Placeholder for the value of this parameter.
     Param(String),
 }
 
-/// What can be given for a parameter.
+/// Declaration of a parameter: its type and the allowed values.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(from = "Declared")]
-pub(super) struct Param {
+#[serde(from = "DeclaredParam")]
+pub(super) struct ParamSpec {
     #[serde(rename = "type")]
-    pub(super) kind: Kind,
-    /// Without it, the parameter has to be given.
+    pub(super) kind: ParamType,
+    /// Without a default the parameter is required.
     pub(super) default: Option<Value>,
-    /// Nothing but these.
+    /// The only allowed values, if set.
     pub(super) choices: Option<Vec<Value>>,
 }
 
-/// A parameter as it is written: the name of its type, or that with more.
+/// A parameter as written in the registry: the name of its type, or a table.
 #[derive(Deserialize)]
 #[serde(
     untagged,
     deny_unknown_fields,
     expecting = "a parameter is \"string\", \"integer\", \"number\" or \"boolean\", or a table { type, default, choices }"
 )]
-enum Declared {
-    Kind(Kind),
+enum DeclaredParam {
+    Kind(ParamType),
     More {
         #[serde(default, rename = "type")]
-        kind: Kind,
+        kind: ParamType,
         default: Option<Value>,
         choices: Option<Vec<Value>>,
     },
 }
 
-impl From<Declared> for Param {
-    fn from(declared: Declared) -> Self {
+impl From<DeclaredParam> for ParamSpec {
+    fn from(declared: DeclaredParam) -> Self {
         match declared {
-            Declared::Kind(kind) => Self { kind, default: None, choices: None },
-            Declared::More { kind, default, choices } => Self { kind, default, choices },
+            DeclaredParam::Kind(kind) => Self {
+                kind,
+                default: None,
+                choices: None,
+            },
+            DeclaredParam::More {
+                kind,
+                default,
+                choices,
+            } => Self {
+                kind,
+                default,
+                choices,
+            },
         }
     }
 }
 
-/// The type of a parameter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Kind {
+pub(super) enum ParamType {
     #[default]
     String,
     Integer,
@@ -88,44 +100,44 @@ pub(super) enum Kind {
 /// Why parameters do not fit a template.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Misfit {
+pub enum ParamError {
     /// The template has no such parameter.
-    #[error("has no parameter '{name}': {}", listed("it takes", known))]
+    #[error("has no parameter '{name}': {}", format_list("it takes", known))]
     Unknown {
-        /// What was given.
+        /// The given name.
         name: String,
-        /// Those it has.
+        /// The parameters of the template.
         known: Vec<String>,
     },
-    /// The parameter has to be given.
+    /// A required parameter is missing.
     #[error("needs the parameter '{name}', {kind}")]
     Missing {
         /// The parameter.
         name: String,
-        /// What it is.
+        /// Its type, in words.
         kind: &'static str,
     },
-    /// What was given is of another type.
+    /// The given value has the wrong type.
     #[error("takes {kind} for '{name}', and was given {given}")]
     Type {
         /// The parameter.
         name: String,
-        /// What it is.
+        /// Its type, in words.
         kind: &'static str,
-        /// What was given.
+        /// The given value.
         given: String,
     },
-    /// What was given is none of those that can be.
+    /// The given value is not one of the choices.
     #[error("takes for '{name}' one of {}, and was given {given}", choices.join(", "))]
     Choice {
         /// The parameter.
         name: String,
-        /// Those that can be given.
+        /// The allowed values.
         choices: Vec<String>,
-        /// What was given.
+        /// The given value.
         given: String,
     },
-    /// A program would take it for an option.
+    /// The program would parse the value as an option.
     #[error(
         "takes no '{name}' that begins with '-', which could be taken for an option: put \"--\" before it in the template"
     )]
@@ -133,7 +145,7 @@ pub enum Misfit {
         /// The parameter.
         name: String,
     },
-    /// No program can be given it.
+    /// The value holds a NUL byte, which no argument can.
     #[error("was given a NUL byte for '{name}', which no program can be given")]
     Nul {
         /// The parameter.
@@ -141,121 +153,166 @@ pub enum Misfit {
     },
 }
 
-/// `it takes a, b`, or that there are none.
-pub(super) fn listed(words: &str, names: &[String]) -> String {
-    if names.is_empty() { format!("{words} none") } else { format!("{words} {}", names.join(", ")) }
+/// Formats `it takes a, b`, or `it takes none`.
+pub(super) fn format_list(words: &str, names: &[String]) -> String {
+    if names.is_empty() {
+        format!("{words} none")
+    } else {
+        format!("{words} {}", names.join(", "))
+    }
 }
 
-/// What ends the options of a command, by an old agreement.
+/// By convention, arguments after it are not options.
 const END_OF_OPTIONS: &str = "--";
 const CHECKED: &str = "the registry was checked when it was read";
-/// As much of a value as is shown.
-const SHOWN: usize = 80;
+/// Number of characters of a value that an error message shows.
+const MAX_SHOWN_CHARS: usize = 80;
 
-impl Template {
-    /// The arguments and standard input of the task that is asked for with these parameters.
-    pub(super) fn fill(&self, given: &Map<String, Value>) -> Result<(Vec<String>, Option<String>), Misfit> {
+impl TaskTemplate {
+    /// Builds the arguments and the standard input of a task from the given parameters.
+    pub(super) fn fill(
+        &self,
+        given: &Map<String, Value>,
+    ) -> Result<(Vec<String>, Option<String>), ParamError> {
         if let Some(name) = given.keys().find(|name| !self.params.contains_key(*name)) {
-            return Err(Misfit::Unknown { name: name.clone(), known: self.params.keys().cloned().collect() });
+            return Err(ParamError::Unknown {
+                name: name.clone(),
+                known: self.params.keys().cloned().collect(),
+            });
         }
         let mut values = BTreeMap::new();
         for (name, param) in &self.params {
-            values.insert(name.as_str(), param.value(name, given.get(name))?);
+            values.insert(name.as_str(), param.resolve_value(name, given.get(name))?);
         }
         let mut argv = Vec::with_capacity(self.command.len());
         for text in &self.command {
-            let pieces = parse(text).expect(CHECKED);
-            let argument = write(&pieces, &values);
-            if let Some(Piece::Param(name)) = pieces.first()
+            let parts = parse_argument(text).expect(CHECKED);
+            let argument = fill_parts(&parts, &values);
+            if let Some(TemplatePart::Param(name)) = parts.first()
                 && argument.starts_with('-')
                 && !argv.iter().any(|before| before == END_OF_OPTIONS)
             {
-                return Err(Misfit::Option { name: name.clone() });
+                return Err(ParamError::Option { name: name.clone() });
             }
             argv.push(argument);
         }
-        Ok((argv, self.stdin.as_ref().map(|text| write(&parse(text).expect(CHECKED), &values))))
+        Ok((
+            argv,
+            self.stdin
+                .as_ref()
+                .map(|text| fill_parts(&parse_argument(text).expect(CHECKED), &values)),
+        ))
     }
 }
 
-pub(super) fn is_param(name: &str) -> bool {
+pub(super) fn is_param_name(name: &str) -> bool {
     (1..=64).contains(&name.len()) && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
 }
 
-/// Reads an argument with places for parameters: `{name}`; `{{` and `}}` are braces.
-pub(super) fn parse(text: &str) -> Result<Vec<Piece>, String> {
-    let (mut pieces, mut plain, mut rest) = (Vec::new(), String::new(), text);
+/// Parses an argument with placeholders: `{name}`; `{{` and `}}` are literal braces.
+pub(super) fn parse_argument(text: &str) -> Result<Vec<TemplatePart>, String> {
+    let (mut parts, mut plain, mut rest) = (Vec::new(), String::new(), text);
     while let Some(at) = rest.find(['{', '}']) {
         plain.push_str(&rest[..at]);
-        let (brace, behind) = rest[at..].split_at(1);
-        if let Some(behind) = behind.strip_prefix(brace) {
+        let (brace, after) = rest[at..].split_at(1);
+        if let Some(after) = after.strip_prefix(brace) {
             plain.push_str(brace);
-            rest = behind;
+            rest = after;
             continue;
         }
-        let name = if brace == "{" { behind.split_once('}') } else { None };
-        let Some((name, behind)) = name.filter(|(name, _)| is_param(name)) else {
-            return Err("has a brace that belongs to no place: write {name}, or {{ and }} for braces".into());
+        let name = if brace == "{" {
+            after.split_once('}')
+        } else {
+            None
+        };
+        let Some((name, after)) = name.filter(|(name, _)| is_param_name(name)) else {
+            return Err(
+                "has an unmatched brace: write {name}, or {{ and }} for literal braces".into(),
+            );
         };
         if !plain.is_empty() {
-            pieces.push(Piece::Text(std::mem::take(&mut plain)));
+            parts.push(TemplatePart::Text(std::mem::take(&mut plain)));
         }
-        pieces.push(Piece::Param(name.into()));
-        rest = behind;
+        parts.push(TemplatePart::Param(name.into()));
+        rest = after;
     }
     plain.push_str(rest);
     if !plain.is_empty() {
-        pieces.push(Piece::Text(plain));
+        parts.push(TemplatePart::Text(plain));
     }
-    Ok(pieces)
+    Ok(parts)
 }
 
-fn write(pieces: &[Piece], values: &BTreeMap<&str, String>) -> String {
-    let text = |piece: &Piece| match piece {
-        Piece::Text(text) => text.clone(),
-        // Those that are named are declared: that was checked when the template was read.
-        Piece::Param(name) => values.get(name.as_str()).cloned().unwrap_or_default(),
+fn fill_parts(parts: &[TemplatePart], values: &BTreeMap<&str, String>) -> String {
+    let text = |part: &TemplatePart| match part {
+        TemplatePart::Text(text) => text.clone(),
+        // The registry check ensures that every named parameter is declared.
+        TemplatePart::Param(name) => values.get(name.as_str()).cloned().unwrap_or_default(),
     };
-    pieces.iter().map(text).collect()
+    parts.iter().map(text).collect()
 }
 
-impl Param {
-    /// Refuses what no parameter could be.
+impl ParamSpec {
+    /// Refuses a declaration whose default or choices are inconsistent.
     pub(super) fn check(&self) -> Result<(), String> {
         let values = self.default.iter().chain(self.choices.iter().flatten());
-        if let Some(wrong) = values.into_iter().find(|value| self.kind.write(value).is_none()) {
-            return Err(format!("is {}, and {} is none", self.kind.as_str(), shown(wrong)));
+        if let Some(wrong) = values
+            .into_iter()
+            .find(|value| self.kind.format_value(value).is_none())
+        {
+            return Err(format!(
+                "is {}, and {} is none",
+                self.kind.as_str(),
+                truncate_value(wrong)
+            ));
         }
         match (&self.default, &self.choices) {
-            (_, Some(choices)) if choices.is_empty() => Err("has no choices: leave them out to take any".into()),
-            (Some(default), Some(choices)) if !choices.contains(default) => {
-                Err(format!("has the default {}, which is none of its choices", shown(default)))
+            (_, Some(choices)) if choices.is_empty() => {
+                Err("has no choices: leave them out to take any".into())
             }
+            (Some(default), Some(choices)) if !choices.contains(default) => Err(format!(
+                "has the default {}, which is none of its choices",
+                truncate_value(default)
+            )),
             _ => Ok(()),
         }
     }
 
-    fn value(&self, name: &str, given: Option<&Value>) -> Result<String, Misfit> {
+    fn resolve_value(&self, name: &str, given: Option<&Value>) -> Result<String, ParamError> {
         let name = || name.to_owned();
         let value = given.or(self.default.as_ref());
-        let value = value.ok_or_else(|| Misfit::Missing { name: name(), kind: self.kind.as_str() })?;
-        let text = self.kind.write(value).ok_or_else(|| Misfit::Type {
+        let value = value.ok_or_else(|| ParamError::Missing {
             name: name(),
             kind: self.kind.as_str(),
-            given: shown(value),
         })?;
-        if let Some(choices) = self.choices.as_ref().filter(|choices| !choices.contains(value)) {
-            let choices = choices.iter().map(shown).collect();
-            return Err(Misfit::Choice { name: name(), choices, given: shown(value) });
+        let text = self
+            .kind
+            .format_value(value)
+            .ok_or_else(|| ParamError::Type {
+                name: name(),
+                kind: self.kind.as_str(),
+                given: truncate_value(value),
+            })?;
+        if let Some(choices) = self
+            .choices
+            .as_ref()
+            .filter(|choices| !choices.contains(value))
+        {
+            let choices = choices.iter().map(truncate_value).collect();
+            return Err(ParamError::Choice {
+                name: name(),
+                choices,
+                given: truncate_value(value),
+            });
         }
         if text.contains('\0') {
-            return Err(Misfit::Nul { name: name() });
+            return Err(ParamError::Nul { name: name() });
         }
         Ok(text)
     }
 }
 
-impl Kind {
+impl ParamType {
     pub(super) fn as_str(self) -> &'static str {
         match self {
             Self::String => "a text",
@@ -265,11 +322,13 @@ impl Kind {
         }
     }
 
-    /// A value as an argument, if it is of this type.
-    pub(super) fn write(self, value: &Value) -> Option<String> {
+    /// Formats a value as an argument, if it has this type.
+    pub(super) fn format_value(self, value: &Value) -> Option<String> {
         match (self, value) {
             (Self::String, Value::String(text)) => Some(text.clone()),
-            (Self::Integer, Value::Number(number)) if number.is_i64() || number.is_u64() => Some(number.to_string()),
+            (Self::Integer, Value::Number(number)) if number.is_i64() || number.is_u64() => {
+                Some(number.to_string())
+            }
             (Self::Number, Value::Number(number)) => Some(number.to_string()),
             (Self::Boolean, Value::Bool(is)) => Some(is.to_string()),
             _ => None,
@@ -277,10 +336,10 @@ impl Kind {
     }
 }
 
-/// A value as people are shown it: whole, if it is short.
-pub(super) fn shown(value: &Value) -> String {
+/// Formats a value for an error message, truncated if it is long.
+pub(super) fn truncate_value(value: &Value) -> String {
     let text = value.to_string();
-    match text.char_indices().nth(SHOWN) {
+    match text.char_indices().nth(MAX_SHOWN_CHARS) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text,
     }

@@ -1,4 +1,4 @@
-//! Pauses stay within their bounds, grow, and are spread.
+//! Pauses stay within their bounds, grow, and are spread by jitter.
 
 use proptest::prelude::*;
 
@@ -7,18 +7,21 @@ use crate::arbitrary;
 
 const NANO: Duration = Duration::from_nanos(1);
 
-fn without_jitter(retry: Retry) -> Retry {
-    Retry { jitter: 0.0, ..retry }
+fn without_jitter(retry: RetryPolicy) -> RetryPolicy {
+    RetryPolicy {
+        jitter: 0.0,
+        ..retry
+    }
 }
 
 proptest! {
     #[test]
-    fn a_pause_is_at_most_max_and_at_least_what_jitter_leaves(
+    fn pauses_stay_between_max_and_the_jitter_bound(
         retry in arbitrary::retry(), failures: u32, tid in arbitrary::tid(),
     ) {
         let pause = retry.pause(failures, tid);
         let full = without_jitter(retry.clone()).pause(failures, tid);
-        // Nanoseconds beyond what a float holds are rounded, in proportion to the pause.
+        // Nanoseconds beyond `f64` precision are rounded, in proportion to the pause.
         let slack = NANO + full.mul_f64(1e-12);
         prop_assert!(full <= retry.max.0 + slack);
         prop_assert!(pause <= full + slack);
@@ -40,37 +43,57 @@ proptest! {
     }
 
     #[test]
-    fn any_numbers_at_all_give_a_pause(
+    fn arbitrary_policies_do_not_panic(
         backoff in arbitrary::backoff(), base: Duration, max: Duration, jitter: f64, n: u32, tid in arbitrary::tid(),
     ) {
-        let retry = Retry { attempts: n, backoff, base: Span(base), max: Span(max), jitter };
+        let retry = RetryPolicy { attempts: n, backoff, base: HumanDuration(base), max: HumanDuration(max), jitter };
         retry.pause(n, tid);
     }
 }
 
 #[test]
-fn each_backoff_grows_in_its_own_way() {
+fn each_backoff_curve_grows_as_documented() {
     let tid = Tid::from_u64(1_790_000_000_000_000_000).unwrap();
     let pauses = |backoff| {
-        let retry = Retry { backoff, base: Span::secs(2), max: Span::secs(20), jitter: 0.0, ..Retry::default() };
-        (1..=6).map(|n| retry.pause(n, tid).as_secs()).collect::<Vec<_>>()
+        let retry = RetryPolicy {
+            backoff,
+            base: HumanDuration::secs(2),
+            max: HumanDuration::secs(20),
+            jitter: 0.0,
+            ..RetryPolicy::default()
+        };
+        (1..=6)
+            .map(|n| retry.pause(n, tid).as_secs())
+            .collect::<Vec<_>>()
     };
-    assert_eq!(pauses(Backoff::Constant), [2, 2, 2, 2, 2, 2]);
-    assert_eq!(pauses(Backoff::Linear), [2, 4, 6, 8, 10, 12]);
-    assert_eq!(pauses(Backoff::Exponential), [2, 4, 8, 16, 20, 20]);
+    assert_eq!(pauses(BackoffCurve::Constant), [2, 2, 2, 2, 2, 2]);
+    assert_eq!(pauses(BackoffCurve::Linear), [2, 4, 6, 8, 10, 12]);
+    assert_eq!(pauses(BackoffCurve::Exponential), [2, 4, 8, 16, 20, 20]);
 }
 
 #[test]
 fn jitter_spreads_tasks_that_failed_together() {
-    let retry = Retry { base: Span::secs(100), jitter: 0.5, ..Retry::default() };
+    let retry = RetryPolicy {
+        base: HumanDuration::secs(100),
+        jitter: 0.5,
+        ..RetryPolicy::default()
+    };
     let pauses: Vec<_> = (0..1_000u64)
-        .map(|n| retry.pause(1, Tid::from_u64(1_790_000_000_000_000_000 + n).unwrap()).as_secs_f64())
+        .map(|n| {
+            retry
+                .pause(1, Tid::from_u64(1_790_000_000_000_000_000 + n).unwrap())
+                .as_secs_f64()
+        })
         .collect();
     let in_band = |low: f64, high: f64| pauses.iter().filter(|p| (low..high).contains(*p)).count();
     assert_eq!(in_band(50.0, 100.001), 1_000);
-    // Five bands of ten seconds: about 200 each, whatever the neighbouring ids look like.
+    // Five bands of ten seconds: about 200 tasks each, although the ids are consecutive.
     for band in 0..5 {
         let low = 50.0 + 10.0 * f64::from(band);
-        assert!((130..270).contains(&in_band(low, low + 10.0)), "band {band}: {}", in_band(low, low + 10.0));
+        assert!(
+            (130..270).contains(&in_band(low, low + 10.0)),
+            "band {band}: {}",
+            in_band(low, low + 10.0)
+        );
     }
 }

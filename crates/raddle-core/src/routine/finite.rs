@@ -1,4 +1,5 @@
-//! Refusing what JSON has no word for: NaN and the infinities, which others write as `null` without a word. Everything else is passed on.
+//! Refuses NaN and infinities, which `serde_json` would silently write as `null`. Every other value
+//! passes through.
 
 use serde::{
     Serialize, Serializer,
@@ -8,20 +9,20 @@ use serde::{
     },
 };
 
-/// A value that is written only if all numbers in it are finite.
+/// A value that serializes only if all its numbers are finite.
 pub(super) struct Finite<'a, T: ?Sized>(pub(super) &'a T);
 
-/// Whoever writes it.
-struct Writer<S>(S);
+/// A serializer that wraps another and checks floats.
+struct FiniteSerializer<S>(S);
 
 impl<T: Serialize + ?Sized> Serialize for Finite<'_, T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.0.serialize(Writer(serializer))
+        self.0.serialize(FiniteSerializer(serializer))
     }
 }
 
-/// Methods that are handed on as they are.
-macro_rules! hand_on {
+/// Methods that forward to the inner serializer.
+macro_rules! forward {
     ($($name:ident($($argument:ident: $of:ty),*);)*) => {
         $(fn $name(self, $($argument: $of),*) -> Result<S::Ok, S::Error> {
             self.0.$name($($argument),*)
@@ -29,27 +30,27 @@ macro_rules! hand_on {
     };
 }
 
-/// Methods that begin something with parts.
-macro_rules! begin {
-    ($($name:ident($($argument:ident: $of:ty),*) -> $parts:ident;)*) => {
-        $(fn $name(self, $($argument: $of),*) -> Result<Writer<S::$parts>, S::Error> {
-            self.0.$name($($argument),*).map(Writer)
+/// Methods that start a compound value.
+macro_rules! begin_compound {
+    ($($name:ident($($argument:ident: $of:ty),*) -> $compound:ident;)*) => {
+        $(fn $name(self, $($argument: $of),*) -> Result<FiniteSerializer<S::$compound>, S::Error> {
+            self.0.$name($($argument),*).map(FiniteSerializer)
         })*
     };
 }
 
-impl<S: Serializer> Serializer for Writer<S> {
+impl<S: Serializer> Serializer for FiniteSerializer<S> {
     type Ok = S::Ok;
     type Error = S::Error;
-    type SerializeSeq = Writer<S::SerializeSeq>;
-    type SerializeTuple = Writer<S::SerializeTuple>;
-    type SerializeTupleStruct = Writer<S::SerializeTupleStruct>;
-    type SerializeTupleVariant = Writer<S::SerializeTupleVariant>;
-    type SerializeMap = Writer<S::SerializeMap>;
-    type SerializeStruct = Writer<S::SerializeStruct>;
-    type SerializeStructVariant = Writer<S::SerializeStructVariant>;
+    type SerializeSeq = FiniteSerializer<S::SerializeSeq>;
+    type SerializeTuple = FiniteSerializer<S::SerializeTuple>;
+    type SerializeTupleStruct = FiniteSerializer<S::SerializeTupleStruct>;
+    type SerializeTupleVariant = FiniteSerializer<S::SerializeTupleVariant>;
+    type SerializeMap = FiniteSerializer<S::SerializeMap>;
+    type SerializeStruct = FiniteSerializer<S::SerializeStruct>;
+    type SerializeStructVariant = FiniteSerializer<S::SerializeStructVariant>;
 
-    hand_on! {
+    forward! {
         serialize_bool(value: bool);
         serialize_i8(value: i8);
         serialize_i16(value: i16);
@@ -70,7 +71,7 @@ impl<S: Serializer> Serializer for Writer<S> {
         serialize_unit_variant(name: &'static str, index: u32, variant: &'static str);
     }
 
-    begin! {
+    begin_compound! {
         serialize_seq(length: Option<usize>) -> SerializeSeq;
         serialize_tuple(length: usize) -> SerializeTuple;
         serialize_tuple_struct(name: &'static str, length: usize) -> SerializeTupleStruct;
@@ -81,18 +82,30 @@ impl<S: Serializer> Serializer for Writer<S> {
     }
 
     fn serialize_f32(self, value: f32) -> Result<S::Ok, S::Error> {
-        if value.is_finite() { self.0.serialize_f32(value) } else { Err(no_number()) }
+        if value.is_finite() {
+            self.0.serialize_f32(value)
+        } else {
+            Err(not_finite())
+        }
     }
 
     fn serialize_f64(self, value: f64) -> Result<S::Ok, S::Error> {
-        if value.is_finite() { self.0.serialize_f64(value) } else { Err(no_number()) }
+        if value.is_finite() {
+            self.0.serialize_f64(value)
+        } else {
+            Err(not_finite())
+        }
     }
 
     fn serialize_some<T: Serialize + ?Sized>(self, value: &T) -> Result<S::Ok, S::Error> {
         self.0.serialize_some(&Finite(value))
     }
 
-    fn serialize_newtype_struct<T: Serialize + ?Sized>(self, name: &'static str, value: &T) -> Result<S::Ok, S::Error> {
+    fn serialize_newtype_struct<T: Serialize + ?Sized>(
+        self,
+        name: &'static str,
+        value: &T,
+    ) -> Result<S::Ok, S::Error> {
         self.0.serialize_newtype_struct(name, &Finite(value))
     }
 
@@ -103,7 +116,8 @@ impl<S: Serializer> Serializer for Writer<S> {
         variant: &'static str,
         value: &T,
     ) -> Result<S::Ok, S::Error> {
-        self.0.serialize_newtype_variant(name, index, variant, &Finite(value))
+        self.0
+            .serialize_newtype_variant(name, index, variant, &Finite(value))
     }
 
     fn collect_str<T: std::fmt::Display + ?Sized>(self, value: &T) -> Result<S::Ok, S::Error> {
@@ -115,14 +129,14 @@ impl<S: Serializer> Serializer for Writer<S> {
     }
 }
 
-fn no_number<E: Error>() -> E {
+fn not_finite<E: Error>() -> E {
     E::custom("NaN and infinite numbers cannot be written in JSON")
 }
 
-/// The parts of something, each of which is a value.
-macro_rules! parts {
+/// Compound serializers that wrap each element in [`Finite`].
+macro_rules! compound {
     ($($of:ident: $($method:ident($($key:ident: $text:ty)?)),+;)*) => {
-        $(impl<S: $of> $of for Writer<S> {
+        $(impl<S: $of> $of for FiniteSerializer<S> {
             type Ok = S::Ok;
             type Error = S::Error;
 
@@ -137,7 +151,7 @@ macro_rules! parts {
     };
 }
 
-parts! {
+compound! {
     SerializeSeq: serialize_element();
     SerializeTuple: serialize_element();
     SerializeTupleStruct: serialize_field();

@@ -1,4 +1,4 @@
-//! Functions that give items, one after the other.
+//! Functions that return a stream of items.
 
 use std::{
     future::poll_fn,
@@ -10,24 +10,27 @@ use futures_core::Stream;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{Answer, Failure, Form, Items, Outcome};
+use super::{OutputForm, RoutineFailure, RoutineOutcome, RoutineOutput, RoutineStream};
 
-/// A stream whose items are written down as they come.
-struct Written<S> {
-    form: Form,
+/// A stream that encodes each item.
+struct EncodedItems<S> {
+    form: OutputForm,
     stream: Pin<Box<S>>,
 }
 
-/// The items of a function that was asked in this form.
-pub fn items<S>(form: Form, stream: S) -> Items
+/// Wraps the stream of a function so that its items are encoded in this form.
+pub fn items<S>(form: OutputForm, stream: S) -> RoutineStream
 where
     S: Stream<Item: Serialize + 'static> + Send + 'static,
 {
-    Box::pin(Written { form, stream: Box::pin(stream) })
+    Box::pin(EncodedItems {
+        form,
+        stream: Box::pin(stream),
+    })
 }
 
-/// Waits for all items. They are a list, which is the result of a task whose function gives items.
-pub async fn gather(mut items: Items) -> Result<Value, Failure> {
+/// Collects all items into an array: the result of a task whose function returns a stream.
+pub async fn gather(mut items: RoutineStream) -> Result<Value, RoutineFailure> {
     let mut all = Vec::new();
     while let Some(item) = poll_fn(|cx| items.as_mut().poll_next(cx)).await {
         all.push(item?.into_json()?);
@@ -35,12 +38,15 @@ pub async fn gather(mut items: Items) -> Result<Value, Failure> {
     Ok(Value::Array(all))
 }
 
-impl<S: Stream<Item: Serialize + 'static>> Stream for Written<S> {
-    type Item = Outcome;
+impl<S: Stream<Item: Serialize + 'static>> Stream for EncodedItems<S> {
+    type Item = RoutineOutcome;
 
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Outcome>> {
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<RoutineOutcome>> {
         let form = self.form;
-        self.stream.as_mut().poll_next(cx).map(|item| item.map(|item| form.value(&item)))
+        self.stream
+            .as_mut()
+            .poll_next(cx)
+            .map(|item| item.map(|item| form.value(&item)))
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
@@ -48,12 +54,14 @@ impl<S: Stream<Item: Serialize + 'static>> Stream for Written<S> {
     }
 }
 
-impl Answer {
-    /// The answer to a task.
-    pub fn into_json(self) -> Result<Value, Failure> {
+impl RoutineOutput {
+    /// Returns the JSON value of a task's result.
+    pub fn into_json(self) -> Result<Value, RoutineFailure> {
         match self {
             Self::Json(value) => Ok(value),
-            Self::Bytes(_) => Err(Failure::Unwritable("it is in the form of a call's".into())),
+            Self::Bytes(_) => Err(RoutineFailure::Unwritable(
+                "it is in the form of a call's".into(),
+            )),
         }
     }
 }

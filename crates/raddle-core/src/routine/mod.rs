@@ -1,16 +1,18 @@
-//! Functions of a program that other processes can run: the list of them, and the forms in which their arguments and results travel.
+//! Functions of a program that other processes can run: their registry, and the encodings of their
+//! arguments and results.
 //!
-//! A task has its arguments as JSON, which people write and read, and which is kept for long. A call has them in the encoding that its worker
-//! reads: MessagePack, if that is a process of Raddle, and JSON if it is not. A function is registered once, for all: it answers in the form in
-//! which it was asked.
+//! The arguments of a task are JSON, which people write and read and the store keeps. The arguments
+//! of a call have the encoding that its worker reads: MessagePack for a Raddle process, JSON for
+//! any other. A function is registered once for both: it replies in the form in which it was
+//! called.
 
-mod any;
 mod arguments;
+mod encoded_args;
 mod encoding;
 mod finite;
-mod form;
 mod items;
-mod octets;
+mod json_value;
+mod raw_bytes;
 
 use std::{collections::BTreeMap, fmt, future::Future, pin::Pin};
 
@@ -19,146 +21,160 @@ use serde_json::Value;
 
 pub use self::{
     arguments::Arguments,
+    encoded_args::{ArgsTranscoder, EncodedArgs, OutputForm, TranscodedArgs},
     encoding::{Encoding, UnknownEncoding},
-    form::{Form, Packed, Rewrite, Rewriting},
     items::{gather, items},
 };
-use crate::{Job, reply::Fault};
+use crate::{AttemptInput, reply::ReportedError};
 
-/// A registered function. Made by `#[raddle::routine]`.
+/// A registered function. `#[raddle::routine]` creates it.
 #[derive(Clone, Copy, Debug)]
 pub struct Routine {
-    /// Its name in tasks and calls.
+    /// Name in tasks and calls.
     pub name: &'static str,
-    /// Where it stands in the source, for messages.
+    /// Source location, for messages.
     pub place: &'static str,
-    /// Runs it.
-    pub run: Run,
+    /// The function.
+    pub run: RoutineFn,
 }
 
-/// How a function is run. Its arguments are read at once, and what follows owns all it needs.
+/// How to run a function. It decodes its arguments immediately, and the returned future or stream
+/// owns all its data.
 #[derive(Clone, Copy)]
-pub enum Run {
-    /// It has no need of a runtime, and may block its thread.
-    Plain(fn(Given<'_>) -> Outcome),
-    /// It is polled by one.
-    Async(fn(Given<'_>) -> Result<Running, Failure>),
-    /// It gives items, one after the other.
-    Stream(fn(Given<'_>) -> Result<Items, Failure>),
+pub enum RoutineFn {
+    /// Needs no runtime, and may block its thread.
+    Plain(fn(RoutineInput<'_>) -> RoutineOutcome),
+    /// Returns a future.
+    Async(fn(RoutineInput<'_>) -> Result<RoutineFuture, RoutineFailure>),
+    /// Returns a stream of items.
+    Stream(fn(RoutineInput<'_>) -> Result<RoutineStream, RoutineFailure>),
 }
 
-/// A function that is running.
-pub type Running = Pin<Box<dyn Future<Output = Outcome> + Send>>;
-/// A function that gives items.
-pub type Items = Pin<Box<dyn Stream<Item = Outcome> + Send>>;
-/// What has come of a function, or of one of its items.
-pub type Outcome = Result<Answer, Failure>;
+/// A running async function.
+pub type RoutineFuture = Pin<Box<dyn Future<Output = RoutineOutcome> + Send>>;
+/// The item stream of a function.
+pub type RoutineStream = Pin<Box<dyn Stream<Item = RoutineOutcome> + Send>>;
+/// The outcome of a function, or of one of its items.
+pub type RoutineOutcome = Result<RoutineOutput, RoutineFailure>;
 
-/// What a function is given.
+/// The input of a function.
 #[derive(Debug)]
-pub enum Given<'a> {
+pub enum RoutineInput<'a> {
     /// The arguments of a task.
-    Job(Box<Job>),
-    /// The arguments of a call: an array, in this encoding.
+    Job(Box<AttemptInput>),
+    /// The arguments of a call: an array in this encoding.
     Call(Encoding, &'a [u8]),
 }
 
-/// What a function gives back, in the form in which it was asked.
+/// The output of a function, in the form in which it was called.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Answer {
-    /// To a task.
+pub enum RoutineOutput {
+    /// The result of a task.
     Json(Value),
-    /// To a call, in its encoding.
+    /// The result of a call, in its encoding.
     Bytes(Vec<u8>),
 }
 
-/// Why a function has given nothing back.
+/// Why a function returned no value.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum Failure {
-    /// It was not called: its arguments are others. There is no use in another try.
+pub enum RoutineFailure {
+    /// The function was not called, because the arguments do not match its signature. A retry would
+    /// fail as well.
     #[error("the arguments do not fit: {0}")]
     Unfit(String),
-    /// It returned an error.
+    /// The function returned an error.
     #[error("{message}")]
     Failed {
-        /// For people.
+        /// Text for human readers.
         message: String,
-        /// The error itself, where its type can be written down.
-        value: Option<Answer>,
+        /// The error itself, if its type can be serialized.
+        value: Option<RoutineOutput>,
     },
-    /// What it returned could not be written down.
-    #[error("the result cannot be written down: {0}")]
+    /// The returned value could not be serialized.
+    #[error("the result cannot be serialized: {0}")]
     Unwritable(String),
 }
 
 inventory::collect!(Routine);
 
-/// Two functions of one program with the same name.
+/// Two functions of one program have the same name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "two routines are called '{name}', at {first} and at {second}: give one of them another with #[raddle::routine(name = \"…\")]"
 )]
-pub struct Clash {
+pub struct DuplicateRoutine {
     name: &'static str,
     first: &'static str,
     second: &'static str,
 }
 
-/// All functions of this program.
+/// All functions of this program, by name.
 #[derive(Clone, Debug, Default)]
 pub struct Routines(BTreeMap<&'static str, Routine>);
 
-impl Given<'_> {
-    /// The form that it has, and that the answer is to have.
-    pub fn form(&self) -> Form {
+impl RoutineInput<'_> {
+    /// Returns the form of this input, which the output must have as well.
+    pub fn form(&self) -> OutputForm {
         match self {
-            Self::Job(_) => Form::Task,
-            Self::Call(encoding, _) => Form::Call(*encoding),
+            Self::Job(_) => OutputForm::Task,
+            Self::Call(encoding, _) => OutputForm::Call(*encoding),
         }
     }
 }
 
 impl Routines {
-    /// Those that this program was built with.
-    pub fn of_this_program() -> Result<Self, Clash> {
+    /// Collects the functions that this program was built with.
+    pub fn of_this_program() -> Result<Self, DuplicateRoutine> {
         Self::new(inventory::iter::<Routine>.into_iter().copied())
     }
 
-    /// These.
-    pub fn new(routines: impl IntoIterator<Item = Routine>) -> Result<Self, Clash> {
+    /// Collects the given functions.
+    pub fn new(routines: impl IntoIterator<Item = Routine>) -> Result<Self, DuplicateRoutine> {
         let mut known = BTreeMap::<_, Routine>::new();
         for routine in routines {
             if let Some(other) = known.insert(routine.name, routine) {
-                return Err(Clash { name: routine.name, first: other.place, second: routine.place });
+                return Err(DuplicateRoutine {
+                    name: routine.name,
+                    first: other.place,
+                    second: routine.place,
+                });
             }
         }
         Ok(Self(known))
     }
 
-    /// The one of this name.
+    /// Returns the function of this name.
     pub fn get(&self, name: &str) -> Option<Routine> {
         self.0.get(name).copied()
     }
 
-    /// Their names, in order.
+    /// Returns the names in sorted order.
     pub fn names(&self) -> impl Iterator<Item = &'static str> {
         self.0.keys().copied()
     }
 }
 
-impl From<Failure> for Fault {
-    fn from(failure: Failure) -> Self {
-        let permanent = matches!(failure, Failure::Unfit(_));
+impl From<RoutineFailure> for ReportedError {
+    fn from(failure: RoutineFailure) -> Self {
+        let permanent = matches!(failure, RoutineFailure::Unfit(_));
         let message = failure.to_string();
         let value = match failure {
-            Failure::Failed { value: Some(Answer::Json(value)), .. } => Some(value),
+            RoutineFailure::Failed {
+                value: Some(RoutineOutput::Json(value)),
+                ..
+            } => Some(value),
             _ => None,
         };
-        Self { message, panicked_at: None, permanent, value }
+        Self {
+            message,
+            panicked_at: None,
+            permanent,
+            value,
+        }
     }
 }
 
-impl fmt::Debug for Run {
+impl fmt::Debug for RoutineFn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Plain(_) => "Plain",

@@ -1,17 +1,18 @@
-//! The days and times of a cron expression, as a calendar and a clock show them. Nothing here knows of zones.
+//! The days and times of a cron expression in civil time. Nothing here knows about time zones.
 
 use jiff::civil::{Date, DateTime, Time, date, time};
 
 use super::Cron;
 
-/// How far ahead a day is looked for. The rarest there are, such as a fifth Monday in February, are at most 40 years apart.
-pub(super) const FARTHEST_YEARS: i16 = 60;
+/// How far ahead to search for a day. The rarest, such as a fifth Monday in February, are at most
+/// 40 years apart.
+pub(super) const MAX_YEARS: i16 = 60;
 
 impl Cron {
-    /// The first time at or after another.
+    /// Returns the first match at or after `from`.
     pub(super) fn first_from(&self, from: DateTime) -> Option<DateTime> {
         let (day, at) = (from.date(), from.time());
-        if self.is_on(day)
+        if self.matches_day(day)
             && let Some(found) = self.time_from(at)
         {
             return Some(day.to_datetime(found));
@@ -20,12 +21,12 @@ impl Cron {
         Some(day.to_datetime(self.time_from(Time::midnight())?))
     }
 
-    /// Whether there is a day for it at all.
+    /// Returns whether any day matches at all.
     pub(super) fn is_ever_due(&self) -> bool {
         self.day_after(date(2000, 1, 1)).is_some()
     }
 
-    fn is_on(&self, day: Date) -> bool {
+    fn matches_day(&self, day: Date) -> bool {
         self.has_month(day) && self.has_day(day)
     }
 
@@ -50,7 +51,7 @@ impl Cron {
     }
 
     fn day_after(&self, day: Date) -> Option<Date> {
-        let last_year = day.year().saturating_add(FARTHEST_YEARS);
+        let last_year = day.year().saturating_add(MAX_YEARS);
         let mut day = day.tomorrow().ok()?;
         while day.year() <= last_year {
             if !self.has_month(day) {
@@ -64,7 +65,7 @@ impl Cron {
         None
     }
 
-    /// The first time of a day at or after another.
+    /// Returns the first match of a day at or after `at`.
     fn time_from(&self, at: Time) -> Option<Time> {
         let (hour, minute, second) = (at.hour() as u32, at.minute() as u32, at.second() as u32);
         let (first_minute, first_second) = (next(self.minutes, 0)?, next(self.seconds, 0)?);
@@ -72,17 +73,21 @@ impl Cron {
             if has(self.minutes, minute)
                 && let Some(second) = next(self.seconds, second)
             {
-                return Some(clock(hour, minute, second));
+                return Some(civil_time(hour, minute, second));
             }
             if let Some(minute) = next(self.minutes, minute + 1) {
-                return Some(clock(hour, minute, first_second));
+                return Some(civil_time(hour, minute, first_second));
             }
         }
-        Some(clock(next(self.hours, hour + 1)?, first_minute, first_second))
+        Some(civil_time(
+            next(self.hours, hour + 1)?,
+            first_minute,
+            first_second,
+        ))
     }
 }
 
-fn clock(hour: u32, minute: u32, second: u32) -> Time {
+fn civil_time(hour: u32, minute: u32, second: u32) -> Time {
     time(hour as i8, minute as i8, second as i8, 0)
 }
 
@@ -90,7 +95,7 @@ fn has(set: u64, value: u32) -> bool {
     set & 1 << value != 0
 }
 
-/// The first of a set from `value` on.
+/// Returns the first element of a bit set from `value` on.
 fn next(set: u64, value: u32) -> Option<u32> {
     let rest = set >> value;
     (rest != 0).then(|| value + rest.trailing_zeros())

@@ -1,4 +1,5 @@
-//! A schedule as a broker keeps it, and what becomes of that: pure steps, which a broker takes if nobody has taken another before.
+//! A schedule as a broker stores it, and its transitions. They are pure: a broker applies one by
+//! compare-and-set, if no other process has changed the entry meanwhile.
 
 use jiff::{Timestamp, tz::TimeZone};
 use serde::{Deserialize, Serialize};
@@ -9,81 +10,111 @@ use super::{
     series,
 };
 
-/// A schedule as a broker keeps it.
+/// A schedule as a broker stores it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Entry {
-    /// What was written.
+pub struct ScheduleEntry {
+    /// The schedule as it was written.
     pub schedule: Schedule,
-    /// The manager whose file has it. Without one it is somebody's who wrote it by hand.
+    /// The manager whose schedule file holds it; `None` if a user created it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
     /// Whether it is paused.
     pub paused: bool,
-    /// The next due time. Of one that is paused, what it was then; of one that is over, none.
+    /// The next due time. While the schedule is paused, the due time at the moment of the pause;
+    /// `None` once it is over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<Timestamp>,
-    /// The last due time that a task was submitted for.
+    /// The last due time for which a task was submitted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last: Option<Timestamp>,
-    /// How many due times tasks were submitted for.
+    /// How many due times had a task submitted.
     pub fired: u64,
-    /// How many due times were left out because nobody was there for them, or because the broker would not have their tasks.
+    /// How many due times were skipped, because no process was there to fire them or because the
+    /// broker refused their tasks.
     pub missed: u64,
 }
 
-/// What firing comes to.
+/// The outcome of firing a schedule.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Firing {
-    /// The entry from then on.
-    pub entry: Entry,
-    /// The due times to submit a task for, the earliest first.
+pub struct FireOutcome {
+    /// The new entry.
+    pub entry: ScheduleEntry,
+    /// The due times to submit tasks for, the earliest first.
     pub due: Vec<Timestamp>,
-    /// How many are left out.
+    /// How many due times are skipped.
     pub missed: u64,
 }
 
-impl Entry {
-    /// A schedule that begins now.
+impl ScheduleEntry {
+    /// Creates the entry of a schedule that starts now.
     pub fn new(schedule: Schedule, zone: &TimeZone, now: Timestamp) -> Self {
         let next = series::first(&schedule, zone, now);
-        Self { owner: None, paused: schedule.paused, schedule, next, last: None, fired: 0, missed: 0 }
+        Self {
+            owner: None,
+            paused: schedule.paused,
+            schedule,
+            next,
+            last: None,
+            fired: 0,
+            missed: 0,
+        }
     }
 
-    /// What it becomes when it is written anew; nothing if it says the same. The series goes on if its times are the same, and a pause holds
-    /// until somebody ends it.
+    /// Returns the entry after the schedule is written again, or `None` if nothing changed. The
+    /// series continues if its times are the same, and a pause lasts until a user ends it.
     pub fn rewritten(&self, schedule: Schedule, zone: &TimeZone, now: Timestamp) -> Option<Self> {
         if schedule == self.schedule {
             return None;
         }
-        let keeps_time = schedule.keeps_time_of(&self.schedule);
-        let next = if keeps_time { self.next } else { series::first(&schedule, zone, now) };
-        Some(Self { paused: self.paused || schedule.paused, schedule, next, ..self.clone() })
+        let same_times = schedule.has_same_times(&self.schedule);
+        let next = if same_times {
+            self.next
+        } else {
+            series::first(&schedule, zone, now)
+        };
+        Some(Self {
+            paused: self.paused || schedule.paused,
+            schedule,
+            next,
+            ..self.clone()
+        })
     }
 
-    /// What it becomes when it is paused; nothing if it is already.
+    /// Returns the paused entry, or `None` if it is paused already.
     pub fn paused(&self) -> Option<Self> {
-        (!self.paused).then(|| Self { paused: true, ..self.clone() })
+        (!self.paused).then(|| Self {
+            paused: true,
+            ..self.clone()
+        })
     }
 
-    /// What it becomes when it goes on; nothing if it is not paused. What was due meanwhile is left out: that is what a pause is for.
+    /// Returns the resumed entry, or `None` if it is not paused. Due times during the pause are
+    /// skipped, which is the purpose of a pause.
     pub fn resumed(&self, zone: &TimeZone, now: Timestamp) -> Option<Self> {
         if !self.paused {
             return None;
         }
         let next = match self.next {
-            Some(next) if next <= now => series::Series::new(&self.schedule, zone, next).and_then(|s| s.after(now)),
+            Some(next) if next <= now => {
+                series::Series::new(&self.schedule, zone, next).and_then(|s| s.after(now))
+            }
             next => next,
         };
-        Some(Self { paused: false, next, ..self.clone() })
+        Some(Self {
+            paused: false,
+            next,
+            ..self.clone()
+        })
     }
 
-    /// When it is due, if it is ever.
+    /// Returns the next due time, unless the schedule is paused or over.
     pub fn due(&self) -> Option<Timestamp> {
         self.next.filter(|_| !self.paused)
     }
 
-    /// What is to be done at this time, if something is. No more than `most` tasks are submitted at a time; the rest is due at once.
-    pub fn fire(&self, zone: &TimeZone, now: Timestamp, most: usize) -> Option<Firing> {
+    /// Returns what to submit at `now`, if anything is due. At most `most` tasks are submitted at a
+    /// time; the remaining due times stay due.
+    pub fn fire(&self, zone: &TimeZone, now: Timestamp, most: usize) -> Option<FireOutcome> {
         let due = self.due().filter(|due| *due <= now)?;
         let Plan { due, next, missed } = plan(&self.schedule, zone, due, now, most);
         let entry = Self {
@@ -93,19 +124,33 @@ impl Entry {
             missed: self.missed.saturating_add(missed),
             ..self.clone()
         };
-        Some(Firing { entry, due, missed })
+        Some(FireOutcome { entry, due, missed })
     }
 
-    /// What it becomes when the tasks of a firing were refused: their due times are left out as well, and it is due again when it would have been.
-    pub fn refused(&self, firing: &Firing) -> Self {
-        let missed = self.missed.saturating_add(firing.missed).saturating_add(firing.due.len() as u64);
-        Self { next: firing.entry.next, missed, ..self.clone() }
+    /// Returns the entry after the broker refused the tasks of a firing: their due times count as
+    /// missed, and the next due time is the same as if they had been accepted.
+    pub fn refused(&self, firing: &FireOutcome) -> Self {
+        let missed = self
+            .missed
+            .saturating_add(firing.missed)
+            .saturating_add(firing.due.len() as u64);
+        Self {
+            next: firing.entry.next,
+            missed,
+            ..self.clone()
+        }
     }
 
-    /// The next due times, as they would be fired.
+    /// Returns the next `count` due times.
     pub fn upcoming(&self, zone: &TimeZone, count: usize) -> Vec<Timestamp> {
-        let Some(next) = self.next else { return Vec::new() };
-        let Some(series) = series::Series::new(&self.schedule, zone, next) else { return Vec::new() };
-        std::iter::successors(Some(next), |at| series.after(*at)).take(count).collect()
+        let Some(next) = self.next else {
+            return Vec::new();
+        };
+        let Some(series) = series::Series::new(&self.schedule, zone, next) else {
+            return Vec::new();
+        };
+        std::iter::successors(Some(next), |at| series.after(*at))
+            .take(count)
+            .collect()
     }
 }

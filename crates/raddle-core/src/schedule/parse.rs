@@ -1,4 +1,4 @@
-//! Reading a schedule from text, with the path of the key that is wrong.
+//! Parses schedules from text. Errors name the path of the invalid key.
 
 use super::Schedule;
 use crate::spec::{
@@ -7,14 +7,14 @@ use crate::spec::{
 };
 
 impl Schedule {
-    /// Reads and checks a schedule in JSON.
+    /// Parses and validates a schedule in JSON.
     pub fn from_json(text: &str) -> Result<Self, ParseSpecError> {
         let schedule: Self = read_json(text)?;
         schedule.validate()?;
         Ok(schedule)
     }
 
-    /// Reads and checks a schedule in TOML.
+    /// Parses and validates a schedule in TOML.
     pub fn from_toml(text: &str) -> Result<Self, ParseSpecError> {
         let schedule: Self = read_toml(text)?;
         schedule.validate()?;

@@ -21,25 +21,34 @@ fn zone(name: &str) -> TimeZone {
 }
 
 fn every(secs: u64) -> Schedule {
-    Schedule::every("beat", Duration::from_secs(secs)).task(Spec::command(["true"])).unwrap()
+    Schedule::every("beat", Duration::from_secs(secs))
+        .task(TaskSpec::command(["true"]))
+        .unwrap()
 }
 
 fn cron(text: &str, zone: &str) -> Schedule {
-    Schedule::cron("tick", text).timezone(zone).task(Spec::command(["true"])).unwrap()
+    Schedule::cron("tick", text)
+        .timezone(zone)
+        .task(TaskSpec::command(["true"]))
+        .unwrap()
 }
 
-/// The first due times after a moment, as the clocks of the zone show them.
+/// Returns the first due times after `after`, in civil time of the zone.
 fn shown(text: &str, name: &str, after: &str, count: usize) -> Vec<String> {
     let (schedule, zone) = (cron(text, name), zone(name));
-    let entry = Entry::new(schedule, &zone, at(after));
-    let show = |at: Timestamp| at.to_zoned(zone.clone()).strftime("%m-%d %H:%M %:z").to_string();
+    let entry = ScheduleEntry::new(schedule, &zone, at(after));
+    let show = |at: Timestamp| {
+        at.to_zoned(zone.clone())
+            .strftime("%m-%d %H:%M %:z")
+            .to_string()
+    };
     entry.upcoming(&zone, count).into_iter().map(show).collect()
 }
 
 #[test]
-fn a_task_knows_what_it_is_for() {
+fn tasks_carry_schedule_and_due_time() {
     let mut schedule = every(60);
-    schedule.lifetime = Some(Span::secs(10));
+    schedule.lifetime = Some(HumanDuration::secs(10));
     let due = at("2026-11-30T08:00:00Z");
     let task = schedule.task_for(due);
     assert_eq!(task.name.as_deref(), Some("beat"));
@@ -56,9 +65,9 @@ fn a_task_knows_what_it_is_for() {
 }
 
 #[test]
-fn chance_is_the_same_for_the_same_due_time() {
+fn jitter_is_deterministic_per_due_time() {
     let mut schedule = every(60);
-    schedule.jitter = Some(Span::secs(30));
+    schedule.jitter = Some(HumanDuration::secs(30));
     let delays: Vec<Duration> = (0..200)
         .map(|n| {
             let due = Timestamp::from_second(1_800_000_000 + n * 60).unwrap();
@@ -68,8 +77,14 @@ fn chance_is_the_same_for_the_same_due_time() {
         })
         .collect();
     assert!(delays.iter().all(|delay| *delay < Duration::from_secs(30)));
-    let late = delays.iter().filter(|delay| **delay > Duration::from_secs(15)).count();
-    assert!((60..140).contains(&late), "{late} of 200 are in the second half");
+    let late = delays
+        .iter()
+        .filter(|delay| **delay > Duration::from_secs(15))
+        .count();
+    assert!(
+        (60..140).contains(&late),
+        "{late} of 200 are in the second half"
+    );
     let mut other = schedule.clone();
     other.name = "other".into();
     let due = at("2026-11-30T08:00:00Z");

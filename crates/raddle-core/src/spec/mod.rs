@@ -1,4 +1,4 @@
-//! What a task is to do: one serde type for JSON and TOML, immutable once submitted.
+//! Task specs: one serde type for JSON and TOML, immutable once submitted.
 
 mod mount;
 pub mod network;
@@ -14,38 +14,42 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::{
-    CapSet, Limits, Retry, Span, Tally, Tid,
-    moment::{nanos_after, unix_nanos},
+    AttemptCounters, CapSet, HumanDuration, Limits, RetryPolicy, Tid,
     text::{is_default, names},
+    time::{nanos_after, unix_nanos},
     trace::{TraceParent, TraceState},
 };
 
 pub use mount::{Mount, ParseMountError};
-pub use network::Network;
+pub use network::NetworkPolicy;
 pub use parse::ParseSpecError;
 pub use validate::{InvalidSpec, MAX_SPEC_BYTES, is_label};
 
-/// The queue of tasks that name none.
+/// Queue of tasks that name none.
 pub const DEFAULT_QUEUE: &str = "default";
-/// The handler of tasks that leave the choice to the worker: the first that provides what they require.
+/// Prefix of a queue that only one `raddle run --each-line` or `--array` serves.
+pub const RUN_QUEUE_PREFIX: &str = "raddle.run.";
+/// Handler name that leaves the choice to the worker: the first handler that provides the required
+/// capabilities.
 pub const ANY_HANDLER: &str = "any";
-/// What a task needs that is to run in a sandbox.
+/// Capability implied by the isolation `sandbox`.
 pub const SANDBOX: &str = "@sandbox";
-/// What a task needs that is to run in a container.
+/// Capability implied by the isolation `docker`.
 pub const DOCKER: &str = "@docker";
-/// The priority of tasks that name none: in the middle, so that others can stand on either side.
+/// Priority of tasks that name none: in the middle, so that others can be above or below.
 pub const DEFAULT_PRIORITY: u8 = 5;
-/// How long the record of a finished task is kept when it does not say.
-pub const DEFAULT_RESULT_TTL: Span = Span::secs(7 * 86_400);
+/// How long the record of a finished task is kept by default.
+pub const DEFAULT_RESULT_TTL: HumanDuration = HumanDuration::secs(7 * 86_400);
 
-/// Where the metadata of a task that is a finished one once more names that.
+/// Metadata key of a resubmitted task that names the original task.
 const RETRY_OF: &str = "retry_of";
 
-/// What a task is to do, where, how often and within which bounds.
+/// What a task runs, where, how often and within which limits.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Spec {
-    /// A label for people, shown in lists and process titles. The target gives one when this is absent.
+pub struct TaskSpec {
+    /// Label for human readers, shown in lists and process titles. The default derives from the
+    /// target.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// What an attempt runs.
@@ -56,82 +60,100 @@ pub struct Spec {
     /// Named arguments of a routine or handler.
     #[serde(default, skip_serializing_if = "serde_json::Map::is_empty")]
     pub kwargs: serde_json::Map<String, Value>,
-    /// Text given to a command on its standard input.
+    /// Standard input of a command.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stdin: Option<String>,
-    /// Capabilities a worker must have to claim the task.
+    /// Capabilities that a worker must have to claim the task.
     #[serde(default, skip_serializing_if = "CapSet::is_empty")]
     pub requires: CapSet,
-    /// A label for metrics.
+    /// Label for metrics.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
-    /// The batch that it belongs to: tasks that are counted, waited for and stopped together.
+    /// Batch of the task: its tasks are counted, awaited and stopped together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub batch: Option<String>,
-    /// The queue the task waits in.
+    /// Queue in which the task waits.
     #[serde(default = "default_queue", skip_serializing_if = "is_default_queue")]
     pub queue: String,
     /// 0 to 9; higher runs first.
-    #[serde(default = "default_priority", skip_serializing_if = "is_default_priority")]
+    #[serde(
+        default = "default_priority",
+        skip_serializing_if = "is_default_priority"
+    )]
     pub priority: u8,
     /// How long to wait before the first attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub delay: Option<Span>,
-    /// When to begin the first attempt.
+    pub delay: Option<HumanDuration>,
+    /// When to start the first attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_at: Option<Timestamp>,
-    /// How long it may wait before it is taken by a worker. After that it expires, and is never run.
+    /// How long the task may wait before a worker claims it. After that it expires and never runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub lifetime: Option<Span>,
-    /// The same as a time.
+    pub lifetime: Option<HumanDuration>,
+    /// Like `lifetime`, as a point in time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_before: Option<Timestamp>,
-    /// How long one attempt may take.
+    /// Time limit of one attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub timeout: Option<Span>,
-    /// What one attempt may use.
-    #[serde(default, skip_serializing_if = "Limits::is_empty", deserialize_with = "table::only")]
+    pub timeout: Option<HumanDuration>,
+    /// Resource limits of one attempt.
+    #[serde(
+        default,
+        skip_serializing_if = "Limits::is_empty",
+        deserialize_with = "table::only"
+    )]
     pub limits: Limits,
     /// How often to try, and how long to wait in between.
-    #[serde(default, skip_serializing_if = "is_default", deserialize_with = "table::only")]
-    pub retry: Retry,
+    #[serde(
+        default,
+        skip_serializing_if = "is_default",
+        deserialize_with = "table::only"
+    )]
+    pub retry: RetryPolicy,
     /// What happens to the message in `reserved` when the task is stopped on request.
-    #[serde(default = "Reserved::clear", skip_serializing_if = "Reserved::is_clear")]
-    pub on_stop: Reserved,
+    #[serde(
+        default = "ReservedPolicy::clear",
+        skip_serializing_if = "ReservedPolicy::is_clear"
+    )]
+    pub on_stop: ReservedPolicy,
     /// What happens to the message in `reserved` when the attempts are used up.
-    #[serde(default = "Reserved::keep", skip_serializing_if = "Reserved::is_keep")]
-    pub on_error: Reserved,
-    /// How far the attempt is kept apart from its host.
+    #[serde(
+        default = "ReservedPolicy::keep",
+        skip_serializing_if = "ReservedPolicy::is_keep"
+    )]
+    pub on_error: ReservedPolicy,
+    /// How strongly the attempt is isolated from its host.
     #[serde(default, skip_serializing_if = "is_default")]
     pub isolation: Isolation,
-    /// Whether a sandbox may lack what its host's system refuses, instead of being none.
+    /// Whether a sandbox may omit the parts that the host's kernel refuses, instead of failing.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub isolation_fallback: bool,
-    /// What the attempt reaches of the network, if it is kept apart.
-    #[serde(default, skip_serializing_if = "Network::is_none")]
-    pub network: Network,
-    /// What a sandbox shows of its host's files.
+    /// What an isolated attempt can reach on the network.
+    #[serde(default, skip_serializing_if = "NetworkPolicy::is_none")]
+    pub network: NetworkPolicy,
+    /// Host files that are visible in a sandbox.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mounts: Vec<Mount>,
     /// Environment variables added to the worker's own.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
-    /// The folder a command starts in.
+    /// Working directory of a command.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cwd: Option<String>,
-    /// While a task with this key is not finished, submitting another returns the first.
+    /// Deduplication key: while a task with this key is unfinished, submitting another returns the
+    /// first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unique_key: Option<String>,
     /// How long the record is kept after the task has finished.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub result_ttl: Option<Span>,
-    /// The trace it belongs to, as W3C trace context has it.
+    pub result_ttl: Option<HumanDuration>,
+    /// W3C trace context that the task belongs to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub traceparent: Option<TraceParent>,
-    /// What vendors have added to that.
+    /// Vendor-specific part of the trace context.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tracestate: Option<TraceState>,
-    /// Anything the submitter wants to find again.
+    /// Arbitrary data of the submitter.
     #[serde(default, skip_serializing_if = "serde_json::Map::is_empty")]
     pub metadata: serde_json::Map<String, Value>,
 }
@@ -147,49 +169,51 @@ pub enum Target {
     Routine(String),
     /// A named plug-in.
     Handler(String),
-    /// One of Raddle's own long-lived processes. They are tasks too, but register themselves: nobody submits them.
+    /// A long-lived process of Raddle itself. Services are tasks too, but register themselves; they
+    /// cannot be submitted.
     Service(String),
-    /// What a manager is asked for, as it was written: what is run for it is in the manager's [`Charter`](crate::manager::Charter).
+    /// A request to a manager, as it was written. The manager's
+    /// [`SpawnPolicy`](crate::manager::SpawnPolicy) decides what runs for it.
     Request(String),
 }
 
-/// When a first attempt may begin.
+/// When the first attempt may start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Start {
-    /// So long after it was submitted.
+pub enum StartTime {
+    /// This long after the submission.
     After(Duration),
     /// At this time.
     At(Timestamp),
 }
 
-/// What happens to a task's message in `reserved` once the attempt that took it is over.
+/// What happens to a task's message in `reserved` once the attempt that took it has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Reserved {
-    /// Back to the queue, to be run again.
+pub enum ReservedPolicy {
+    /// The message returns to the queue, and the task runs again.
     Requeue,
-    /// Kept for inspection: an exhausted task stands in the dead-letter queue.
+    /// The message is kept for inspection: an exhausted task goes to the dead-letter queue.
     Keep,
-    /// Removed.
+    /// The message is removed.
     Clear,
 }
 
-/// How far an attempt is kept apart from its host. A later one keeps it further.
+/// How strongly an attempt is isolated from its host, in ascending order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Isolation {
-    /// A process of its own.
+    /// A separate process.
     #[default]
     Process,
-    /// Namespaces and filters around it.
+    /// Namespaces and seccomp filters.
     Sandbox,
     /// A container.
     Docker,
 }
 
-impl Spec {
-    /// A spec with every field but the target at its default.
+impl TaskSpec {
+    /// Creates a spec with every field but the target at its default.
     pub fn new(target: Target) -> Self {
         Self {
             name: None,
@@ -208,12 +232,12 @@ impl Spec {
             run_before: None,
             timeout: None,
             limits: Limits::default(),
-            retry: Retry::default(),
-            on_stop: Reserved::Clear,
-            on_error: Reserved::Keep,
+            retry: RetryPolicy::default(),
+            on_stop: ReservedPolicy::Clear,
+            on_error: ReservedPolicy::Keep,
             isolation: Isolation::Process,
             isolation_fallback: false,
-            network: Network::None,
+            network: NetworkPolicy::None,
             mounts: Vec::new(),
             env: BTreeMap::new(),
             cwd: None,
@@ -225,7 +249,7 @@ impl Spec {
         }
     }
 
-    /// A spec that runs a program.
+    /// Creates a spec that runs a program.
     pub fn command<I, S>(argv: I) -> Self
     where
         I: IntoIterator<Item = S>,
@@ -234,23 +258,28 @@ impl Spec {
         Self::new(Target::Command(argv.into_iter().map(Into::into).collect()))
     }
 
-    /// The name to show: the given one, or the last part of what the target is called.
+    /// Returns the name to show: the given one, or one derived from the target.
     pub fn display_name(&self) -> &str {
-        let of_target = || match &self.target {
-            Target::Command(argv) => argv.first().map_or("", |program| program.rsplit('/').next().unwrap_or(program)),
+        let target_name = || match &self.target {
+            Target::Command(argv) => argv
+                .first()
+                .map_or("", |program| program.rsplit('/').next().unwrap_or(program)),
             Target::Routine(name) | Target::Handler(name) | Target::Service(name) => name,
             Target::Request(_) => "request",
         };
-        self.name.as_deref().unwrap_or_else(of_target)
+        self.name.as_deref().unwrap_or_else(target_name)
     }
 
-    /// What a worker must offer to claim the task: the required capabilities, and those the target implies.
+    /// Returns the capabilities that a worker must offer to claim the task: the required ones, and
+    /// those that the target and the isolation imply.
     ///
-    /// Implied ones begin with `@`, which keeps a worker from claiming a kind of target or isolation it cannot run.
+    /// Implied capabilities begin with `@`. They keep a worker from claiming a target or isolation
+    /// that it cannot run.
     pub fn needs(&self) -> CapSet {
         let mut needs = self.requires.clone();
         let mut imply = |tag: &str| {
-            // A name too odd for a tag was refused by `validate`; were it not, no worker could offer it either.
+            // `validate` refuses names that are not valid tags. Without it, no worker could offer
+            // such a tag either.
             let _ = needs.insert(tag);
         };
         match &self.target {
@@ -268,59 +297,77 @@ impl Spec {
         needs
     }
 
-    /// When the first attempt may begin, if that is not at once. A delay goes before a time.
-    pub fn start(&self) -> Option<Start> {
-        let after = self.delay.map(|delay| Start::After(delay.0));
-        after.or(self.run_at.map(Start::At))
+    /// Returns when the first attempt may start, or `None` for immediately. A delay takes
+    /// precedence over a time.
+    pub fn start(&self) -> Option<StartTime> {
+        let after = self.delay.map(|delay| StartTime::After(delay.0));
+        after.or(self.run_at.map(StartTime::At))
     }
 
-    /// Whether a task expires that nobody takes.
+    /// Returns whether the task expires if no worker claims it.
     pub fn expires(&self) -> bool {
         self.lifetime.is_some() || self.run_before.is_some()
     }
 
-    /// When a task of this id expires, in nanoseconds since the epoch, if it does. A lifetime goes before a time.
+    /// Returns when a task of this id expires, in nanoseconds since the epoch. A lifetime takes
+    /// precedence over a time.
     pub fn expires_at(&self, tid: Tid) -> Option<i64> {
         // An id is the time of submission.
-        let after = self.lifetime.map(|lifetime| nanos_after(tid.as_i64(), lifetime.0));
+        let after = self
+            .lifetime
+            .map(|lifetime| nanos_after(tid.as_i64(), lifetime.0));
         after.or(self.run_before.map(unix_nanos))
     }
 
-    /// Whether a task with this history, which waits, has expired by `now`, in nanoseconds since the epoch. One that has been run does not: what
-    /// was begun in time may be tried again later.
-    pub fn has_expired(&self, tid: Tid, tally: Tally, now: i64) -> bool {
-        tally.is_unrun() && self.expires_at(tid).is_some_and(|at| at <= now)
+    /// Returns whether a waiting task with this history has expired by `now`, in nanoseconds since
+    /// the epoch. A task that has run does not expire: it started in time, and may be retried
+    /// later.
+    pub fn has_expired(&self, tid: Tid, counters: AttemptCounters, now: i64) -> bool {
+        counters.is_unrun() && self.expires_at(tid).is_some_and(|at| at <= now)
     }
 
-    /// The spec of the same task once more. What it said about its first time does not hold for the second.
+    /// Returns the spec for running the same task again. The start and expiry times of the original
+    /// do not apply.
     pub fn once_more(self, first: Tid) -> Self {
-        let mut again = Self { delay: None, run_at: None, run_before: None, ..self };
-        again.metadata.insert(RETRY_OF.into(), Value::String(first.to_string()));
-        again
+        let mut respec = Self {
+            delay: None,
+            run_at: None,
+            run_before: None,
+            ..self
+        };
+        if respec.queue.starts_with(RUN_QUEUE_PREFIX) {
+            // The run has ended, or does not wait for this task: an ordinary worker takes it.
+            respec.queue = default_queue();
+        }
+        respec
+            .metadata
+            .insert(RETRY_OF.into(), Value::String(first.to_string()));
+        respec
     }
 
-    /// Whether it is one of Raddle's own long-lived processes.
+    /// Returns whether this is a long-lived process of Raddle itself.
     pub fn is_service(&self) -> bool {
         matches!(self.target, Target::Service(_))
     }
 
-    /// How long the record is kept after the task has finished.
-    pub fn result_ttl(&self) -> Span {
+    /// Returns how long the record is kept after the task has finished.
+    pub fn result_ttl(&self) -> HumanDuration {
         self.result_ttl.unwrap_or(DEFAULT_RESULT_TTL)
     }
 }
 
-/// What a worker offers that has this routine.
+/// Returns the capability of workers that have this routine.
 pub fn routine_tag(name: &str) -> String {
     format!("@routine:{name}")
 }
 
-/// What a worker offers that may run this handler. Every worker that may run one offers [`ANY_HANDLER`].
+/// Returns the capability of workers that may run this handler. Every worker with a handler also
+/// offers [`ANY_HANDLER`].
 pub fn handler_tag(name: &str) -> String {
     format!("@handler:{name}")
 }
 
-impl Reserved {
+impl ReservedPolicy {
     fn clear() -> Self {
         Self::Clear
     }

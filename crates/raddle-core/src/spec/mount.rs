@@ -1,44 +1,62 @@
-//! Files of the host that a sandbox shows.
+//! Bind mounts: host files that are visible in a sandbox.
 
 use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// What stands at the top of a sandbox already, and where nothing else can be shown.
-const TAKEN: [&str; 14] =
-    ["bin", "dev", "etc", "handler", "lib", "lib32", "lib64", "libx32", "proc", "sbin", "scratch", "sys", "tmp", "usr"];
+/// Top-level entries of every sandbox, where nothing else can be mounted.
+const RESERVED_NAMES: [&str; 14] = [
+    "bin", "dev", "etc", "handler", "lib", "lib32", "lib64", "libx32", "proc", "sbin", "scratch",
+    "sys", "tmp", "usr",
+];
 
-/// A directory or file of the host that a sandbox shows, as `HOST:PATH`, which cannot be written, or `HOST:PATH:rw`.
+/// A directory or file of the host that is visible in a sandbox, as `HOST:PATH` (read-only) or
+/// `HOST:PATH:rw`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
-    /// Where it is on the host: an absolute path.
+    /// Absolute path on the host.
     pub host: String,
-    /// Where it is seen inside: an absolute path outside of the system's directories.
+    /// Absolute path in the sandbox, outside the system directories.
     pub path: String,
-    /// Whether it can be written.
+    /// Whether the task may write to it.
     pub writable: bool,
 }
 
-/// Why a text names no files to show.
+/// The text is not a mount.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("'{0}' is not a mount: write HOST:PATH, or HOST:PATH:rw to let it be written, as ./data:/data")]
+#[error(
+    "'{0}' is not a mount: write HOST:PATH, or HOST:PATH:rw to let it be written, as ./data:/data"
+)]
 pub struct ParseMountError(String);
 
 impl Mount {
-    /// What is wrong with it, if something is.
+    /// Returns why the mount is invalid, if it is.
     pub(crate) fn check(&self) -> Result<(), &'static str> {
-        let parts = |path: &str| path.split('/').skip(1).map(str::to_owned).collect::<Vec<_>>();
-        let is_straight = |path: &str| {
-            path.starts_with('/') && parts(path).iter().all(|part| !matches!(part.as_str(), "" | "." | ".."))
+        let parts = |path: &str| {
+            path.split('/')
+                .skip(1)
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+        };
+        let is_normalized = |path: &str| {
+            path.starts_with('/')
+                && parts(path)
+                    .iter()
+                    .all(|part| !matches!(part.as_str(), "" | "." | ".."))
         };
         if !self.host.starts_with('/') || self.host.contains('\0') {
             return Err("names a host path that is not absolute");
         }
-        if !is_straight(&self.path) || self.path.contains('\0') {
+        if !is_normalized(&self.path) || self.path.contains('\0') {
             return Err("names a path inside that is not absolute and straight, as /data");
         }
-        if parts(&self.path).first().is_some_and(|top| TAKEN.contains(&top.as_str())) {
-            return Err("names a path inside that the sandbox has already: choose another, as /data");
+        if parts(&self.path)
+            .first()
+            .is_some_and(|top| RESERVED_NAMES.contains(&top.as_str()))
+        {
+            return Err(
+                "names a path inside that the sandbox has already: choose another, as /data",
+            );
         }
         Ok(())
     }
@@ -57,13 +75,21 @@ impl FromStr for Mount {
         if host.is_empty() || path.is_empty() {
             return Err(error());
         }
-        Ok(Self { host: host.into(), path: path.into(), writable })
+        Ok(Self {
+            host: host.into(),
+            path: path.into(),
+            writable,
+        })
     }
 }
 
 impl fmt::Display for Mount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { host, path, writable } = self;
+        let Self {
+            host,
+            path,
+            writable,
+        } = self;
         write!(f, "{host}:{path}{}", if *writable { ":rw" } else { "" })
     }
 }
@@ -76,7 +102,9 @@ impl Serialize for Mount {
 
 impl<'de> Deserialize<'de> for Mount {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
+        String::deserialize(deserializer)?
+            .parse()
+            .map_err(de::Error::custom)
     }
 }
 
@@ -85,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mounts_are_read_as_they_are_written() {
+    fn mounts_round_trip() {
         for (text, host, path, writable) in [
             ("/a:/b", "/a", "/b", false),
             ("/a:/b:ro", "/a", "/b", false),
@@ -93,16 +121,36 @@ mod tests {
             ("/with:colon:/b/c", "/with:colon", "/b/c", false),
         ] {
             let mount: Mount = text.parse().unwrap();
-            assert_eq!(mount, Mount { host: host.into(), path: path.into(), writable });
+            assert_eq!(
+                mount,
+                Mount {
+                    host: host.into(),
+                    path: path.into(),
+                    writable
+                }
+            );
             assert_eq!(mount.to_string().parse(), Ok(mount.clone()));
             assert_eq!(mount.check(), Ok(()));
         }
-        assert!(["", "/a", ":/b", "/a:", "/a::rw"].iter().all(|text| text.parse::<Mount>().is_err()));
+        assert!(
+            ["", "/a", ":/b", "/a:", "/a::rw"]
+                .iter()
+                .all(|text| text.parse::<Mount>().is_err())
+        );
     }
 
     #[test]
-    fn what_a_sandbox_has_already_is_refused() {
-        for text in ["/a:/", "/a:/usr/x", "/a:/tmp/x", "/a:/scratch", "/a:b", "/a:/b/../usr", "/a:/b//c", "a:/b"] {
+    fn refuses_paths_that_a_sandbox_already_has() {
+        for text in [
+            "/a:/",
+            "/a:/usr/x",
+            "/a:/tmp/x",
+            "/a:/scratch",
+            "/a:b",
+            "/a:/b/../usr",
+            "/a:/b//c",
+            "a:/b",
+        ] {
             assert!(text.parse::<Mount>().unwrap().check().is_err(), "{text}");
         }
     }

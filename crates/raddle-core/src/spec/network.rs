@@ -1,6 +1,7 @@
-//! What an attempt that is kept apart reaches of the network: nothing, all that its host does, or a few places by name.
+//! Network policy of an isolated attempt: nothing, everything its host reaches, or a list of
+//! endpoints.
 //!
-//! Only decisions: nobody is asked for an address here, and nothing is connected.
+//! This module only decides. It must not resolve names or open connections.
 
 use std::{
     fmt,
@@ -13,120 +14,131 @@ use serde::{
     de::{self, SeqAccess, Visitor},
 };
 
-/// More than a person lists. Each costs a look for every connection.
-const MOST: usize = 256;
-/// The longest name that there can be.
-const LONGEST_NAME: usize = 253;
+/// Maximum number of endpoints. Each connection is compared with all of them.
+const MAX_ENDPOINTS: usize = 256;
+/// Maximum length of a DNS name.
+const MAX_NAME_LENGTH: usize = 253;
 
-/// What an attempt reaches of the network.
+/// What an attempt can reach on the network.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Network {
-    /// Nothing but itself.
+pub enum NetworkPolicy {
+    /// Nothing but its own loopback interface.
     #[default]
     None,
-    /// What its host reaches.
+    /// Everything its host reaches.
     Host,
-    /// These places, through a proxy. Never empty.
-    Only(Vec<Place>),
+    /// These endpoints, through a proxy. Never empty.
+    Only(Vec<NetworkEndpoint>),
 }
 
-/// A place in the network: a host, and a port of it.
+/// A host and a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct NetworkEndpoint {
     host: Host,
     port: u16,
 }
 
-/// A host, by its name in lower case, or by its address.
+/// A host: a name in lower case, or an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Host {
     Name(String),
     Address(IpAddr),
 }
 
-/// Why a text names no place.
+/// The text is not an endpoint.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("'{0}' is not a place in the network: write HOST:PORT, as example.org:443")]
-pub struct ParsePlaceError(String);
+#[error("'{0}' is not a network endpoint: write HOST:PORT, as example.org:443")]
+pub struct ParseEndpointError(String);
 
-/// Why a text says nothing about the network.
+/// The text is not a network policy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParseNetworkError {
-    /// A place that is none.
+    /// An endpoint is invalid.
     #[error(transparent)]
-    Place(#[from] ParsePlaceError),
-    /// A list without places.
-    #[error("names no place: say 'none' for no network")]
+    Place(#[from] ParseEndpointError),
+    /// The list is empty.
+    #[error("names no endpoint: say 'none' for no network")]
     Empty,
-    /// A list that is too long.
-    #[error("names more than {MOST} places")]
+    /// The list is too long.
+    #[error("names more than {MAX_ENDPOINTS} endpoints")]
     TooMany,
 }
 
-impl Network {
-    /// Whether it is nothing.
+impl NetworkPolicy {
+    /// Returns whether nothing is reachable.
     pub fn is_none(&self) -> bool {
         *self == Self::None
     }
 
-    /// These places.
-    pub fn only(places: Vec<Place>) -> Result<Self, ParseNetworkError> {
+    /// Creates a policy that allows these endpoints.
+    pub fn only(places: Vec<NetworkEndpoint>) -> Result<Self, ParseNetworkError> {
         match places.len() {
             0 => Err(ParseNetworkError::Empty),
-            1..=MOST => Ok(Self::Only(places)),
+            1..=MAX_ENDPOINTS => Ok(Self::Only(places)),
             _ => Err(ParseNetworkError::TooMany),
         }
     }
 
-    /// Those that are listed.
-    pub fn places(&self) -> &[Place] {
+    /// Returns the listed endpoints.
+    pub fn places(&self) -> &[NetworkEndpoint] {
         match self {
             Self::Only(places) => places,
             Self::None | Self::Host => &[],
         }
     }
 
-    /// Whether a place is listed.
-    pub fn lists(&self, place: &Place) -> bool {
-        self.places().contains(place)
+    /// Returns whether an endpoint is listed.
+    pub fn lists(&self, endpoint: &NetworkEndpoint) -> bool {
+        self.places().contains(endpoint)
     }
 
-    /// Whether an address that a listed name has turned out to mean may be connected to. Whoever owns a name can let it mean any address,
-    /// also one of the host's own network. Such an address has to be listed itself.
+    /// Returns whether a connection to an address that a listed name resolved to is allowed. The
+    /// owner of a name can point it at any address, including one of the host's own network, so a
+    /// private address must be listed itself.
     pub fn admits(&self, address: SocketAddr) -> bool {
-        is_public(address.ip()) || self.lists(&Place { host: Host::Address(address.ip()), port: address.port() })
+        is_public(address.ip())
+            || self.lists(&NetworkEndpoint {
+                host: Host::Address(address.ip()),
+                port: address.port(),
+            })
     }
 }
 
-impl Place {
-    /// The place of a host and a port.
-    pub fn new(host: &str, port: u16) -> Result<Self, ParsePlaceError> {
-        let wrong = || ParsePlaceError(format!("{host}:{port}"));
-        let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+impl NetworkEndpoint {
+    /// Creates the endpoint of a host and a port.
+    pub fn new(host: &str, port: u16) -> Result<Self, ParseEndpointError> {
+        let wrong = || ParseEndpointError(format!("{host}:{port}"));
+        let bare = host
+            .strip_prefix('[')
+            .and_then(|host| host.strip_suffix(']'));
         let host = match (bare, host.parse()) {
             (Some(bare), _) => Host::Address(IpAddr::V6(bare.parse().map_err(|_| wrong())?)),
             (None, Ok(address)) => Host::Address(address),
             (None, Err(_)) => {
                 let name = host.strip_suffix('.').unwrap_or(host);
-                let of_names = |b: u8| b.is_ascii_alphanumeric() || b"-_".contains(&b);
-                let is_part = |part: &str| !part.is_empty() && part.bytes().all(of_names);
-                if name.len() > LONGEST_NAME || !name.split('.').all(is_part) {
+                let is_name_byte = |b: u8| b.is_ascii_alphanumeric() || b"-_".contains(&b);
+                let is_label = |part: &str| !part.is_empty() && part.bytes().all(is_name_byte);
+                if name.len() > MAX_NAME_LENGTH || !name.split('.').all(is_label) {
                     return Err(wrong());
                 }
                 Host::Name(name.to_ascii_lowercase())
             }
         };
-        if port == 0 { Err(wrong()) } else { Ok(Self { host, port }) }
+        if port == 0 {
+            Err(wrong())
+        } else {
+            Ok(Self { host, port })
+        }
     }
 
-    /// Its port.
+    /// Returns the port.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Its host, as those take it who look up addresses.
+    /// Returns the host, in the form that resolvers take.
     pub fn host(&self) -> String {
         match &self.host {
             Host::Name(name) => name.clone(),
@@ -134,7 +146,7 @@ impl Place {
         }
     }
 
-    /// Its address, if it is named by one.
+    /// Returns the address, if the endpoint has one instead of a name.
     pub fn address(&self) -> Option<IpAddr> {
         match self.host {
             Host::Name(_) => None,
@@ -143,7 +155,8 @@ impl Place {
     }
 }
 
-/// Whether an address is one of the public network, and not of a host, its neighbours or its provider.
+/// Returns whether an address is globally routable: not of the host, its local network or its
+/// provider.
 pub fn is_public(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => is_public_v4(address),
@@ -154,13 +167,13 @@ pub fn is_public(address: IpAddr) -> bool {
 fn is_public_v4(address: Ipv4Addr) -> bool {
     let [a, b, c, d] = address.octets();
     let reserved = match (a, b) {
-        // This network, the host itself, and what is not given out or has many readers.
+        // "This network", private, loopback, multicast and reserved.
         (0 | 10 | 127 | 224.., _) => true,
-        // Shared by customers of a provider; links; private; the providers' own services; measuring.
+        // Carrier-grade NAT; link-local; private; private; benchmarking.
         (100, 64..=127) | (169, 254) | (172, 16..=31) | (192, 168) | (198, 18 | 19) => true,
         (192, 0) => c == 0 || c == 2,
         (198, 51) => c == 100,
-        // What a provider serves its guests' agents at.
+        // Azure's platform address (WireServer), which serves the agents of virtual machines.
         (168, 63) => (c, d) == (129, 16),
         (203, 0) => c == 113,
         _ => false,
@@ -175,24 +188,24 @@ fn is_public_v6(address: Ipv6Addr) -> bool {
         is_public_v4(Ipv4Addr::new(p, q, r, s))
     };
     match (a, b) {
-        // Addresses of the older kind, by themselves or behind something that translates.
+        // IPv4-mapped, NAT64 and 6to4 addresses.
         (0, 0) if (c, d, e) == (0, 0, 0) && f == 0xffff => embedded(g, h),
         (0x64, 0xff9b) if (c, d, e, f) == (0, 0, 0, 0) => embedded(g, h),
         (0x2002, _) => embedded(b, c),
-        // Tunnels hide an address, and documents name none.
+        // Teredo tunnels hide an address, and documentation addresses denote none.
         (0x2001, 0 | 0xdb8) => false,
-        // All that is given out.
+        // Global unicast.
         _ => (0x2000..0x4000).contains(&a),
     }
 }
 
-impl FromStr for Place {
-    type Err = ParsePlaceError;
+impl FromStr for NetworkEndpoint {
+    type Err = ParseEndpointError;
 
-    fn from_str(text: &str) -> Result<Self, ParsePlaceError> {
-        let wrong = || ParsePlaceError(text.to_owned());
+    fn from_str(text: &str) -> Result<Self, ParseEndpointError> {
+        let wrong = || ParseEndpointError(text.to_owned());
         let (host, port) = text.rsplit_once(':').ok_or_else(wrong)?;
-        // An address with colons stands in brackets: without, nobody can tell where it ends.
+        // An IPv6 address must be in brackets; otherwise its end is ambiguous.
         let is_digits = !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit());
         if !is_digits || (host.contains(':') && !host.starts_with('[')) {
             return Err(wrong());
@@ -201,7 +214,7 @@ impl FromStr for Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for NetworkEndpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.host {
             Host::Name(name) => write!(f, "{name}:{}", self.port),
@@ -210,20 +223,24 @@ impl fmt::Display for Place {
     }
 }
 
-impl FromStr for Network {
+impl FromStr for NetworkPolicy {
     type Err = ParseNetworkError;
 
-    /// As on a command line: `none`, `host`, or places with commas between them.
+    /// Parses the command-line form: `none`, `host`, or comma-separated endpoints.
     fn from_str(text: &str) -> Result<Self, ParseNetworkError> {
         match text {
             "none" => Ok(Self::None),
             "host" => Ok(Self::Host),
-            _ => Self::only(text.split(',').map(|place| place.trim().parse()).collect::<Result<_, _>>()?),
+            _ => Self::only(
+                text.split(',')
+                    .map(|endpoint| endpoint.trim().parse())
+                    .collect::<Result<_, _>>()?,
+            ),
         }
     }
 }
 
-impl Serialize for Network {
+impl Serialize for NetworkPolicy {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
             Self::None => serializer.serialize_str("none"),
@@ -233,7 +250,7 @@ impl Serialize for Network {
     }
 }
 
-impl<'de> Deserialize<'de> for Network {
+impl<'de> Deserialize<'de> for NetworkPolicy {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(NetworkVisitor)
     }
@@ -242,30 +259,30 @@ impl<'de> Deserialize<'de> for Network {
 struct NetworkVisitor;
 
 impl<'de> Visitor<'de> for NetworkVisitor {
-    type Value = Network;
+    type Value = NetworkPolicy;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("\"none\", \"host\", or a list of places as [\"example.org:443\"]")
+        f.write_str("\"none\", \"host\", or a list of endpoints as [\"example.org:443\"]")
     }
 
-    fn visit_str<E: de::Error>(self, text: &str) -> Result<Network, E> {
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<NetworkPolicy, E> {
         match text {
-            "none" => Ok(Network::None),
-            "host" => Ok(Network::Host),
-            // One place without a list around it is more likely a wrong word.
+            "none" => Ok(NetworkPolicy::None),
+            "host" => Ok(NetworkPolicy::Host),
+            // A single endpoint without a list is more likely a misspelled keyword.
             other => Err(de::Error::invalid_value(de::Unexpected::Str(other), &self)),
         }
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Network, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<NetworkPolicy, A::Error> {
         let mut places = Vec::new();
         while let Some(text) = list.next_element::<String>()? {
-            if places.len() == MOST {
+            if places.len() == MAX_ENDPOINTS {
                 return Err(de::Error::custom(ParseNetworkError::TooMany));
             }
             places.push(text.parse().map_err(de::Error::custom)?);
         }
-        Network::only(places).map_err(de::Error::custom)
+        NetworkPolicy::only(places).map_err(de::Error::custom)
     }
 }
 
@@ -273,12 +290,12 @@ impl<'de> Visitor<'de> for NetworkVisitor {
 mod tests {
     use super::*;
 
-    fn place(text: &str) -> Place {
+    fn endpoint(text: &str) -> NetworkEndpoint {
         text.parse().unwrap()
     }
 
     #[test]
-    fn a_place_is_a_host_and_a_port() {
+    fn parses_host_and_port() {
         for (text, shown) in [
             ("example.org:443", "example.org:443"),
             ("Example.ORG.:80", "example.org:80"),
@@ -286,7 +303,7 @@ mod tests {
             ("[::1]:80", "[::1]:80"),
             ("[0:0::1]:80", "[::1]:80"),
         ] {
-            assert_eq!(place(text).to_string(), shown);
+            assert_eq!(endpoint(text).to_string(), shown);
         }
         for text in [
             "",
@@ -304,22 +321,29 @@ mod tests {
             ".:1",
             "a..b:1",
         ] {
-            assert!(text.parse::<Place>().is_err(), "{text}");
+            assert!(text.parse::<NetworkEndpoint>().is_err(), "{text}");
         }
     }
 
     #[test]
-    fn what_is_listed_is_listed_however_it_is_written() {
-        let network: Network = "example.org:443, 10.0.0.1:80".parse().unwrap();
-        assert!(network.lists(&place("EXAMPLE.org.:443")) && network.lists(&place("10.0.0.1:80")));
-        for other in ["example.org:80", "www.example.org:443", "xexample.org:443", "10.0.0.1:443"] {
-            assert!(!network.lists(&place(other)), "{other}");
+    fn compares_endpoints_in_canonical_form() {
+        let network: NetworkPolicy = "example.org:443, 10.0.0.1:80".parse().unwrap();
+        assert!(
+            network.lists(&endpoint("EXAMPLE.org.:443")) && network.lists(&endpoint("10.0.0.1:80"))
+        );
+        for other in [
+            "example.org:80",
+            "www.example.org:443",
+            "xexample.org:443",
+            "10.0.0.1:443",
+        ] {
+            assert!(!network.lists(&endpoint(other)), "{other}");
         }
     }
 
     #[test]
-    fn a_name_does_not_lead_into_the_hosts_own_network() {
-        let network: Network = "example.org:80,10.0.0.1:80".parse().unwrap();
+    fn names_cannot_resolve_to_private_addresses() {
+        let network: NetworkPolicy = "example.org:80,10.0.0.1:80".parse().unwrap();
         let admits = |address: &str| network.admits(address.parse().unwrap());
         assert!(admits("93.184.215.14:80") && admits("[2606:2800::1]:80") && admits("10.0.0.1:80"));
         for address in [
@@ -353,10 +377,16 @@ mod tests {
     }
 
     #[test]
-    fn a_list_has_bounds() {
+    fn endpoint_lists_are_bounded() {
         let many = |n: usize| vec!["a:1".to_owned(); n].join(",");
-        assert!(many(MOST).parse::<Network>().is_ok());
-        assert_eq!(many(MOST + 1).parse::<Network>(), Err(ParseNetworkError::TooMany));
-        assert_eq!(Network::only(Vec::new()), Err(ParseNetworkError::Empty));
+        assert!(many(MAX_ENDPOINTS).parse::<NetworkPolicy>().is_ok());
+        assert_eq!(
+            many(MAX_ENDPOINTS + 1).parse::<NetworkPolicy>(),
+            Err(ParseNetworkError::TooMany)
+        );
+        assert_eq!(
+            NetworkPolicy::only(Vec::new()),
+            Err(ParseNetworkError::Empty)
+        );
     }
 }

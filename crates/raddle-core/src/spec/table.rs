@@ -1,7 +1,8 @@
-//! Structs that are read from a table alone.
+//! Structs that deserialize from a table only.
 //!
-//! A derived reader also takes an array for a struct, field by field in the order of declaration: `limits = [512]` would
-//! pass for `memory_mb`. Nobody means that, and adding a field would change what it says.
+//! A derived `Deserialize` also accepts an array for a struct, field by field in the order of
+//! declaration: `limits = [512]` would set `memory_mb`. That is never intended, and adding a field
+//! would change its meaning.
 
 use std::{fmt, marker::PhantomData};
 
@@ -10,17 +11,21 @@ use serde::{
     de::{MapAccess, Visitor, value::MapAccessDeserializer},
 };
 
-/// A `T` that was read from a table.
+/// A `T` that was deserialized from a table.
 pub(crate) struct Table<T>(pub(crate) T);
 
-/// Reads a field from a table; for `deserialize_with`.
-pub(crate) fn only<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
+/// Deserializes a field from a table; for `deserialize_with`.
+pub(crate) fn only<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<T, D::Error> {
     Table::deserialize(deserializer).map(|Table(value)| value)
 }
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Table<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(TableVisitor(PhantomData)).map(Self)
+        deserializer
+            .deserialize_map(TableVisitor(PhantomData))
+            .map(Self)
     }
 }
 

@@ -1,4 +1,5 @@
-//! Reading a target. By hand, because the message about an unknown one is to list those that can be submitted, and no others.
+//! Deserializes targets. Hand-written, so that the error about an unknown target lists only those
+//! that can be submitted.
 
 use std::fmt;
 
@@ -9,13 +10,14 @@ use serde::{
 
 use super::Target;
 
-/// What people can submit. Services register themselves, and requests are written to a manager's queue: they are read back from where they are
-/// stored, and offered to nobody.
-const SUBMITTED: &[&str; 3] = &["command", "routine", "handler"];
+/// Targets that users can submit. Services register themselves, and requests are written to a
+/// manager's queue: both are deserialized from the store, but not offered to users.
+const SUBMITTABLE: &[&str; 3] = &["command", "routine", "handler"];
 
 impl<'de> Deserialize<'de> for Target {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        // What people write may name two, which a reader of enums takes for a mistake in the form of the text.
+        // A map, not an enum: users may name two targets, which an enum deserializer reports as a
+        // syntax error.
         deserializer.deserialize_map(TargetVisitor)
     }
 }
@@ -31,7 +33,10 @@ impl<'de> Visitor<'de> for TargetVisitor {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Target, A::Error> {
         let Some(kind) = map.next_key::<String>()? else {
-            return Err(de::Error::custom(format!("names nothing to run, expected one of {}", listed())));
+            return Err(de::Error::custom(format!(
+                "names nothing to run, expected one of {}",
+                format_submittable()
+            )));
         };
         let target = match kind.as_str() {
             "command" => Target::Command(map.next_value()?),
@@ -39,15 +44,17 @@ impl<'de> Visitor<'de> for TargetVisitor {
             "handler" => Target::Handler(map.next_value()?),
             "service" => Target::Service(map.next_value()?),
             "request" => Target::Request(map.next_value()?),
-            other => return Err(de::Error::unknown_variant(other, SUBMITTED)),
+            other => return Err(de::Error::unknown_variant(other, SUBMITTABLE)),
         };
         match map.next_key::<String>()? {
             None => Ok(target),
-            Some(second) => Err(de::Error::custom(format!("names two targets, `{kind}` and `{second}`: give one"))),
+            Some(second) => Err(de::Error::custom(format!(
+                "names two targets, `{kind}` and `{second}`: give one"
+            ))),
         }
     }
 }
 
-fn listed() -> String {
-    SUBMITTED.map(|kind| format!("`{kind}`")).join(", ")
+fn format_submittable() -> String {
+    SUBMITTABLE.map(|kind| format!("`{kind}`")).join(", ")
 }

@@ -1,4 +1,4 @@
-//! The staged stop never goes back and keeps its times.
+//! The staged stop never goes back and keeps its deadlines.
 
 use proptest::prelude::*;
 
@@ -12,7 +12,7 @@ fn at(secs: u64) -> Duration {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Do {
+enum Action {
     Request,
     Kill,
     Terminate,
@@ -30,12 +30,12 @@ fn policy() -> impl Strategy<Value = StopPolicy> {
     (drain, grace).prop_map(|(drain, grace)| StopPolicy { drain, grace })
 }
 
-fn actions() -> impl Strategy<Value = Vec<(Do, u64)>> {
+fn actions() -> impl Strategy<Value = Vec<(Action, u64)>> {
     let action = prop_oneof![
-        2 => Just(Do::Request),
-        1 => Just(Do::Kill),
-        1 => Just(Do::Terminate),
-        6 => Just(Do::Tick),
+        2 => Just(Action::Request),
+        1 => Just(Action::Kill),
+        1 => Just(Action::Terminate),
+        6 => Just(Action::Tick),
     ];
     proptest::collection::vec((action, 0..40u64), 0..30)
 }
@@ -43,19 +43,19 @@ fn actions() -> impl Strategy<Value = Vec<(Do, u64)>> {
 proptest! {
     #[test]
     fn stages_never_go_back_and_requests_always_move_on(policy in policy(), actions in actions()) {
-        let mut stop = Stop::new(policy);
+        let mut stop = StagedStop::new(policy);
         let mut now = Duration::ZERO;
         for (action, wait) in actions {
             now += at(wait);
             let (before, due) = (stop.stage(), stop.deadline());
             match action {
-                Do::Request => {
+                Action::Request => {
                     let stage = stop.request(now);
-                    prop_assert!(stage > before || before == Stage::Killing);
+                    prop_assert!(stage > before || before == StopStage::Killing);
                 }
-                Do::Kill => prop_assert_eq!(stop.kill(now), Stage::Killing),
-                Do::Terminate => prop_assert_eq!(stop.reach(Stage::Terminating, now), before.max(Stage::Terminating)),
-                Do::Tick => {
+                Action::Kill => prop_assert_eq!(stop.kill(now), StopStage::Killing),
+                Action::Terminate => prop_assert_eq!(stop.reach(StopStage::Terminating, now), before.max(StopStage::Terminating)),
+                Action::Tick => {
                     let moved = stop.tick(now);
                     prop_assert_eq!(moved.is_some(), due.is_some_and(|due| due <= now));
                     prop_assert_eq!(moved.unwrap_or(before), stop.stage());
@@ -65,59 +65,62 @@ proptest! {
             if stop.stage() == before {
                 prop_assert_eq!(stop.deadline(), due, "a stage's end is set once");
             }
-            if stop.stage() == Stage::Killing {
+            if stop.stage() == StopStage::Killing {
                 prop_assert_eq!(stop.deadline(), None);
             }
         }
     }
 
     #[test]
-    fn a_bounded_stop_ends_by_itself(drain in 0..100u64, grace in 0..100u64) {
-        let mut stop = Stop::new(StopPolicy { drain: Some(at(drain)), grace: at(grace) });
+    fn a_bounded_stop_reaches_killing(drain in 0..100u64, grace in 0..100u64) {
+        let mut stop = StagedStop::new(StopPolicy { drain: Some(at(drain)), grace: at(grace) });
         stop.request(at(7));
         while let Some(due) = stop.deadline() {
             stop.tick(due);
             prop_assert!(due <= at(7 + drain + grace));
         }
-        prop_assert_eq!(stop.stage(), Stage::Killing);
+        prop_assert_eq!(stop.stage(), StopStage::Killing);
     }
 }
 
 #[test]
 fn ticks_wait_for_drain_and_grace() {
-    let mut stop = Stop::new(StopPolicy { drain: Some(DRAIN), grace: GRACE });
-    assert_eq!(stop.tick(at(1_000)), None, "nobody asked");
-    assert_eq!(stop.request(at(10)), Stage::Draining);
+    let mut stop = StagedStop::new(StopPolicy {
+        drain: Some(DRAIN),
+        grace: GRACE,
+    });
+    assert_eq!(stop.tick(at(1_000)), None, "no stop was requested");
+    assert_eq!(stop.request(at(10)), StopStage::Draining);
     assert_eq!(stop.deadline(), Some(at(70)));
     assert_eq!(stop.tick(at(69)), None);
-    assert_eq!(stop.tick(at(70)), Some(Stage::Terminating));
+    assert_eq!(stop.tick(at(70)), Some(StopStage::Terminating));
     assert_eq!(stop.tick(at(74)), None);
-    assert_eq!(stop.tick(at(80)), Some(Stage::Killing));
+    assert_eq!(stop.tick(at(80)), Some(StopStage::Killing));
     assert_eq!(stop.tick(at(1_000)), None);
 }
 
 #[test]
 fn each_further_request_escalates() {
-    let mut stop = Stop::new(StopPolicy::drain(GRACE));
-    assert_eq!(stop.request(at(0)), Stage::Draining);
+    let mut stop = StagedStop::new(StopPolicy::drain(GRACE));
+    assert_eq!(stop.request(at(0)), StopStage::Draining);
     assert_eq!(stop.deadline(), None, "an unbounded drain waits for ever");
-    assert_eq!(stop.request(at(1)), Stage::Terminating);
+    assert_eq!(stop.request(at(1)), StopStage::Terminating);
     assert_eq!(stop.deadline(), Some(at(6)));
-    assert_eq!(stop.request(at(2)), Stage::Killing);
-    assert_eq!(stop.request(at(3)), Stage::Killing);
+    assert_eq!(stop.request(at(2)), StopStage::Killing);
+    assert_eq!(stop.request(at(3)), StopStage::Killing);
 }
 
 #[test]
-fn cancel_leaves_out_the_drain() {
-    let mut stop = Stop::new(StopPolicy::cancel(GRACE));
-    assert_eq!(stop.request(at(1)), Stage::Terminating);
-    assert_eq!(stop.tick(at(6)), Some(Stage::Killing));
+fn cancel_skips_the_drain() {
+    let mut stop = StagedStop::new(StopPolicy::cancel(GRACE));
+    assert_eq!(stop.request(at(1)), StopStage::Terminating);
+    assert_eq!(stop.tick(at(6)), Some(StopStage::Killing));
 }
 
 #[test]
 fn terminating_twice_does_not_lengthen_the_grace() {
-    let mut stop = Stop::new(StopPolicy::drain(GRACE));
-    stop.reach(Stage::Terminating, at(1));
-    stop.reach(Stage::Terminating, at(4));
+    let mut stop = StagedStop::new(StopPolicy::drain(GRACE));
+    stop.reach(StopStage::Terminating, at(1));
+    stop.reach(StopStage::Terminating, at(4));
     assert_eq!(stop.deadline(), Some(at(6)));
 }

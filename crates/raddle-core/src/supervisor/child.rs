@@ -1,39 +1,40 @@
-//! One child: starting, ready, stopping.
+//! State of one child: starting, ready or stopping.
 
 use std::time::Duration;
 
-use super::{Hang, Policy, Recycle, Seat, Why};
-use crate::stop::Stop;
+use super::{GroupPolicy, HangKind, RecyclePolicy, ReplicaSlot, StopReason};
+use crate::stop::StagedStop;
 
 #[derive(Clone, Debug)]
 pub(super) struct Child {
-    pub(super) seat: Seat,
-    pub(super) born: Duration,
+    pub(super) slot: ReplicaSlot,
+    pub(super) started_at: Duration,
     pub(super) phase: Phase,
-    /// When it was last known to get on.
-    pub(super) marked: Duration,
-    /// Since when its process stands still.
+    /// Time of the last heartbeat.
+    pub(super) last_heartbeat: Duration,
+    /// Since when its process is suspended (SIGSTOP).
     pub(super) suspended: Option<Duration>,
-    pub(super) bounds: Recycle,
+    pub(super) recycle_limits: RecyclePolicy,
     tasks: u64,
     rss: u64,
-    /// What it was started from has changed since.
+    /// Whether the group's definition has changed since it was started.
     pub(super) outdated: bool,
-    /// Whether it is known to stay, or nobody has to find out.
-    pub(super) settled: bool,
+    /// Whether the child has proven stable, or did not have to.
+    pub(super) proven_stable: bool,
     /// When it was killed.
     pub(super) killed: Option<Duration>,
 }
 
-/// How long a child has to be ready until its seat is believed to be sound again.
-pub(super) const SETTLED: Duration = Duration::from_secs(10);
+/// How long a child must stay ready until its slot counts as healthy again.
+pub(super) const STABLE_AFTER: Duration = Duration::from_secs(10);
 
-/// How long what is killed may take to be gone. What the kernel does not let go of by then is left to it.
-const KILL_WITHIN: Duration = Duration::from_secs(10);
+/// How long a killed process may take to disappear. After that the supervisor gives up on it and
+/// leaves it to the kernel.
+const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Debug)]
 pub(super) enum Phase {
-    /// Since then, as far as it could.
+    /// `since` restarts when the supervisor itself was stalled.
     Starting {
         since: Duration,
     },
@@ -41,25 +42,25 @@ pub(super) enum Phase {
         since: Duration,
     },
     Stopping {
-        stop: Stop,
-        why: Why,
+        stop: StagedStop,
+        reason: StopReason,
         was_ready: Option<Duration>,
     },
 }
 
 impl Child {
-    pub(super) fn new(seat: Seat, bounds: Recycle, now: Duration) -> Self {
+    pub(super) fn new(slot: ReplicaSlot, recycle_limits: RecyclePolicy, now: Duration) -> Self {
         Self {
-            seat,
-            born: now,
+            slot,
+            started_at: now,
             phase: Phase::Starting { since: now },
-            marked: now,
+            last_heartbeat: now,
             suspended: None,
-            bounds,
+            recycle_limits,
             tasks: 0,
             rss: 0,
             outdated: false,
-            settled: true,
+            proven_stable: true,
             killed: None,
         }
     }
@@ -76,7 +77,7 @@ impl Child {
         matches!(self.phase, Phase::Stopping { .. })
     }
 
-    /// Since when it was ready, also if it stops by now.
+    /// Returns since when it has been ready, also if it is stopping now.
     pub(super) fn ready_since(&self) -> Option<Duration> {
         match &self.phase {
             Phase::Starting { .. } => None,
@@ -85,74 +86,95 @@ impl Child {
         }
     }
 
-    /// Whatever was not heard of it until now says nothing: it has its time once more.
-    pub(super) fn spare(&mut self, now: Duration) {
-        self.marked = now;
+    /// Restarts its timers: the supervisor was stalled, so silence until `now` says nothing about
+    /// the child.
+    pub(super) fn restart_timers(&mut self, now: Duration) {
+        self.last_heartbeat = now;
         if let Phase::Starting { since } = &mut self.phase {
             *since = now;
         }
     }
 
-    pub(super) fn measured(&mut self, tasks: u64, rss: Option<u64>) {
+    pub(super) fn record_measurements(&mut self, tasks: u64, rss: Option<u64>) {
         self.tasks = tasks;
         self.rss = rss.unwrap_or(self.rss);
     }
 
-    /// Whether it has to be ended at once, and why.
-    pub(super) fn hang(&self, policy: &Policy, now: Duration) -> Option<Hang> {
-        let (at, hang) = self.hang_at(policy)?;
+    /// Returns why the child counts as hung at `now`, if it does.
+    pub(super) fn detect_hang(&self, policy: &GroupPolicy, now: Duration) -> Option<HangKind> {
+        let (at, hang) = self.hang_deadline(policy)?;
         (at <= now).then_some(hang)
     }
 
-    /// When it counts as hung if nothing is heard of it until then.
-    pub(super) fn hang_at(&self, policy: &Policy) -> Option<(Duration, Hang)> {
-        let Policy { patience, start_within, .. } = policy;
-        let stopped = self.suspended.and_then(|since| Some((since + (*patience)?, Hang::Suspended)));
+    /// Returns when the child counts as hung if nothing is heard from it until then.
+    pub(super) fn hang_deadline(&self, policy: &GroupPolicy) -> Option<(Duration, HangKind)> {
+        let GroupPolicy {
+            patience,
+            start_within,
+            ..
+        } = policy;
+        let stopped = self
+            .suspended
+            .and_then(|since| Some((since + (*patience)?, HangKind::Suspended)));
         match self.phase {
-            Phase::Starting { since } => stopped.or(start_within.map(|within| (since + within, Hang::Unready))),
-            Phase::Ready { .. } => stopped.or(patience.map(|patience| (self.marked + patience, Hang::Silent))),
-            // Its stop has an end of its own.
+            Phase::Starting { since } => {
+                stopped.or(start_within.map(|within| (since + within, HangKind::Unready)))
+            }
+            Phase::Ready { .. } => stopped
+                .or(patience.map(|patience| (self.last_heartbeat + patience, HangKind::Silent))),
+            // The staged stop has its own deadlines.
             Phase::Stopping { .. } => None,
         }
     }
 
-    /// When it has to be looked at if nothing happens before.
-    pub(super) fn look_at(&self, policy: &Policy, now: Duration) -> Option<Duration> {
-        let hang = self.hang_at(policy).map(|(at, _)| at);
+    /// Returns when the child needs attention if nothing happens before.
+    pub(super) fn next_deadline(&self, policy: &GroupPolicy, now: Duration) -> Option<Duration> {
+        let hang = self.hang_deadline(policy).map(|(at, _)| at);
         match &self.phase {
             Phase::Starting { .. } => hang,
             Phase::Ready { since } => {
-                let settled = (!self.settled).then_some(*since + SETTLED);
-                let age = self.bounds.age.map(|age| self.born + age).filter(|at| *at > now);
-                [hang, settled, age].into_iter().flatten().min()
+                let proven_stable = (!self.proven_stable).then_some(*since + STABLE_AFTER);
+                let age = self
+                    .recycle_limits
+                    .age
+                    .map(|age| self.started_at + age)
+                    .filter(|at| *at > now);
+                [hang, proven_stable, age].into_iter().flatten().min()
             }
-            Phase::Stopping { stop, .. } => stop.deadline().or(self.dies_by().filter(|at| *at > now)),
+            Phase::Stopping { stop, .. } => {
+                stop.deadline().or(self.give_up_at().filter(|at| *at > now))
+            }
         }
     }
 
-    /// When it is left to the kernel.
-    pub(super) fn dies_by(&self) -> Option<Duration> {
-        self.killed.map(|at| at + KILL_WITHIN)
+    /// Returns when the supervisor gives up on the killed process and leaves it to the kernel.
+    pub(super) fn give_up_at(&self) -> Option<Duration> {
+        self.killed.map(|at| at + KILL_TIMEOUT)
     }
 
-    /// Whether it has begun as many tasks as it was to.
-    pub(super) fn is_spent(&self) -> bool {
-        self.bounds.tasks.is_some_and(|most| self.tasks >= most)
+    /// Returns whether the child has started its maximum number of tasks.
+    pub(super) fn has_reached_task_limit(&self) -> bool {
+        self.recycle_limits
+            .tasks
+            .is_some_and(|most| self.tasks >= most)
     }
 
-    /// Whether it should make room for another, and why.
-    pub(super) fn recycle(&self, now: Duration) -> Option<Why> {
-        let Phase::Ready { .. } = self.phase else { return None };
-        let Recycle { age, rss, .. } = self.bounds;
+    /// Returns why the child must be recycled, if it must.
+    pub(super) fn recycle_reason(&self, now: Duration) -> Option<StopReason> {
+        let Phase::Ready { .. } = self.phase else {
+            return None;
+        };
+        let RecyclePolicy { age, rss, .. } = self.recycle_limits;
         if self.outdated {
-            return Some(Why::Outdated);
+            return Some(StopReason::Outdated);
         }
-        if self.is_spent() {
-            return Some(Why::Tasks);
+        if self.has_reached_task_limit() {
+            return Some(StopReason::Tasks);
         }
         if rss.is_some_and(|most| self.rss >= most) {
-            return Some(Why::Rss);
+            return Some(StopReason::Rss);
         }
-        age.is_some_and(|most| self.born + most <= now).then_some(Why::Age)
+        age.is_some_and(|most| self.started_at + most <= now)
+            .then_some(StopReason::Age)
     }
 }

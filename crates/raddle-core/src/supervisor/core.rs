@@ -1,116 +1,138 @@
-//! What has happened.
+//! `Supervisor`: applies events to its state. `transitions.rs` derives what follows.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use super::{
-    Braking, Census, ChildId, Effect, End, Event, GroupId, Notice, Policy, Restart, Seat, Why,
-    child::{Child, Phase, SETTLED},
+    BackoffScope, ChildExit, ChildId, GroupCounts, GroupId, GroupPolicy, ReplicaSlot,
+    RestartPolicy, StopReason, SupervisorEffect, SupervisorEvent, SupervisorNotice,
+    child::{Child, Phase, STABLE_AFTER},
     group::Group,
 };
-use crate::stop::Stage;
+use crate::stop::StopStage;
 
-/// What is kept of all groups.
+/// The state of all groups and children.
 #[derive(Debug)]
-pub struct Core {
+pub struct Supervisor {
     pub(super) groups: Vec<Group>,
     pub(super) children: BTreeMap<ChildId, Child>,
     pub(super) next: u64,
-    /// How often everybody was asked to stop.
-    pub(super) asked: u32,
-    pub(super) effects: Vec<Effect>,
+    /// How often a stop was requested.
+    pub(super) stop_requests: u32,
+    pub(super) effects: Vec<SupervisorEffect>,
 }
 
-impl Core {
-    /// Nothing is started yet.
-    pub fn new(policies: impl IntoIterator<Item = Policy>) -> Self {
+impl Supervisor {
+    /// Creates a supervisor that has not started any children.
+    pub fn new(policies: impl IntoIterator<Item = GroupPolicy>) -> Self {
         let groups = policies.into_iter().map(Group::new).collect();
-        Self { groups, children: BTreeMap::new(), next: 0, asked: 0, effects: Vec::new() }
+        Self {
+            groups,
+            children: BTreeMap::new(),
+            next: 0,
+            stop_requests: 0,
+            effects: Vec::new(),
+        }
     }
 
-    /// What to do about something that has happened.
-    pub fn on(&mut self, event: Event, now: Duration) -> Vec<Effect> {
-        self.heed(event, now);
-        self.go_on(now);
+    /// Applies an event, and returns the effects to carry out.
+    pub fn on(&mut self, event: SupervisorEvent, now: Duration) -> Vec<SupervisorEffect> {
+        self.apply_event(event, now);
+        self.advance(now);
         std::mem::take(&mut self.effects)
     }
 
-    /// Notes that something has happened. What to do about it is said with the next [`on`](Self::on): for many things at once.
-    pub fn note(&mut self, event: Event, now: Duration) {
-        self.heed(event, now);
+    /// Applies an event without computing effects. The next [`on`](Self::on) returns them, for
+    /// several events at once.
+    pub fn note(&mut self, event: SupervisorEvent, now: Duration) {
+        self.apply_event(event, now);
     }
 
-    /// Takes charge of a child that somebody else has started, and is ready as far as anybody knows.
+    /// Adopts a child that another process started. It is assumed to be ready.
     pub fn adopt(&mut self, group: GroupId, now: Duration) -> ChildId {
-        let number = self.groups[group.0].seat_for_another();
-        let id = self.add(Seat { group, number }, now);
-        self.with(id, |child| child.phase = Phase::Ready { since: now });
-        if self.asked > 0 {
-            self.end(id, Why::Asked, now);
+        let number = self.groups[group.0].slot_for_adopted();
+        let id = self.add_child(ReplicaSlot { group, number }, now);
+        self.update_child(id, |child| child.phase = Phase::Ready { since: now });
+        if self.stop_requests > 0 {
+            self.stop_child(id, StopReason::Asked, now);
         }
         id
     }
 
-    /// When there is something to be done if nothing happens before.
+    /// Returns when [`SupervisorEvent::Time`] must be sent if nothing else happens.
     pub fn wake_at(&self, now: Duration) -> Option<Duration> {
         let of_children = self.children.values().map(|child| {
-            let policy = &self.groups[child.seat.group.0].policy;
-            child.look_at(policy, now)
+            let policy = &self.groups[child.slot.group.0].policy;
+            child.next_deadline(policy, now)
         });
         let of_groups = (0..self.groups.len()).map(GroupId).flat_map(|id| {
             let group = &self.groups[id.0];
-            let released = if self.asked == 0 { group.released_at(&self.census(id), now) } else { None };
+            let released = if self.stop_requests == 0 {
+                group.next_release(&self.census(id), now)
+            } else {
+                None
+            };
             [released, group.stop.deadline()]
         });
         of_groups.chain(of_children).flatten().min()
     }
 
-    /// Whether all were asked to stop, and none is left.
+    /// Returns whether a stop was requested and no children are left.
     pub fn is_over(&self) -> bool {
-        self.asked > 0 && self.children.is_empty()
+        self.stop_requests > 0 && self.children.is_empty()
     }
 
-    /// Whether all were asked to stop, and those that are left were killed long enough ago to be left to the kernel.
+    /// Returns whether a stop was requested and the remaining children were killed so long ago that
+    /// they are left to the kernel.
     pub fn is_over_but_for_the_kernel(&self, now: Duration) -> bool {
-        self.asked > 0 && self.children.values().all(|child| child.dies_by().is_some_and(|by| by <= now))
+        self.stop_requests > 0
+            && self
+                .children
+                .values()
+                .all(|child| child.give_up_at().is_some_and(|by| by <= now))
     }
 
-    /// How often everybody was asked to stop.
+    /// Returns how often a stop was requested.
     pub fn asked(&self) -> u32 {
-        self.asked
+        self.stop_requests
     }
 
-    /// How far a group was asked to stop, also if nobody is in it.
-    pub fn stage(&self, group: GroupId) -> Stage {
+    /// Returns the stop stage of a group, also if it is empty.
+    pub fn stage(&self, group: GroupId) -> StopStage {
         self.groups[group.0].stop.stage()
     }
 
-    /// Until when nobody of a group is started, if it is held back [as one](super::Braking::Group).
+    /// Returns until when no child of a group is started, if the group backs off [as a
+    /// whole](super::BackoffScope::Group).
     pub fn held_until(&self, group: GroupId, now: Duration) -> Option<Duration> {
         self.groups[group.0].held_until(now)
     }
 
-    /// How many children a group has.
-    pub fn census(&self, group: GroupId) -> Census {
-        let mut census = self.groups[group.0].empty_census();
-        for child in self.children.values().filter(|child| child.seat.group == group) {
+    /// Counts the children of a group.
+    pub fn census(&self, group: GroupId) -> GroupCounts {
+        let mut counts = self.groups[group.0].empty_counts();
+        for child in self
+            .children
+            .values()
+            .filter(|child| child.slot.group == group)
+        {
             match child.phase {
-                Phase::Starting { .. } => census.starting += 1,
-                Phase::Ready { .. } => census.ready += 1,
-                Phase::Stopping { .. } => census.stopping += 1,
+                Phase::Starting { .. } => counts.starting += 1,
+                Phase::Ready { .. } => counts.ready += 1,
+                Phase::Stopping { .. } => counts.stopping += 1,
             }
         }
-        census
+        counts
     }
 
-    /// The seat of a child that is not gone.
-    pub fn seat_of(&self, child: ChildId) -> Option<Seat> {
-        self.children.get(&child).map(|child| child.seat)
+    /// Returns the slot of a child that has not exited.
+    pub fn seat_of(&self, child: ChildId) -> Option<ReplicaSlot> {
+        self.children.get(&child).map(|child| child.slot)
     }
 
-    /// Why a child is to end, if it is.
-    pub fn why_of(&self, child: ChildId) -> Option<Why> {
+    /// Returns why a child is stopping, if it is.
+    pub fn why_of(&self, child: ChildId) -> Option<StopReason> {
         match self.children.get(&child)?.phase {
-            Phase::Stopping { why, .. } => Some(why),
+            Phase::Stopping { reason, .. } => Some(reason),
             _ => None,
         }
     }
@@ -119,150 +141,209 @@ impl Core {
         &mut self.groups[group.0]
     }
 
-    fn heed(&mut self, event: Event, now: Duration) {
+    fn apply_event(&mut self, event: SupervisorEvent, now: Duration) {
         match event {
-            Event::Time => {}
-            Event::Ready(id) => self.ready(id, now),
-            Event::Gone(id, end) => self.gone(id, end, now),
-            Event::Refused(group) => {
-                if self.group(group).policy.brake == Braking::Group {
-                    self.brake(Seat { group, number: 0 }, now);
+            SupervisorEvent::Time => {}
+            SupervisorEvent::Ready(id) => self.mark_ready(id, now),
+            SupervisorEvent::Gone(id, end) => self.mark_exited(id, end, now),
+            SupervisorEvent::Refused(group) => {
+                if self.group(group).policy.brake == BackoffScope::Group {
+                    self.back_off(ReplicaSlot { group, number: 0 }, now);
                 }
             }
-            Event::Late => self.children.values_mut().for_each(|child| child.spare(now)),
-            Event::Marked(id) => self.with(id, |child| child.marked = now),
-            Event::Suspended(id) => self.with(id, |child| child.suspended = child.suspended.or(Some(now))),
-            Event::Continued(id) => self.with(id, |child| {
-                // It has had no time to get on.
-                (child.suspended, child.marked) = (None, now);
+            SupervisorEvent::Late => self
+                .children
+                .values_mut()
+                .for_each(|child| child.restart_timers(now)),
+            SupervisorEvent::Marked(id) => {
+                self.update_child(id, |child| child.last_heartbeat = now)
+            }
+            SupervisorEvent::Suspended(id) => {
+                self.update_child(id, |child| child.suspended = child.suspended.or(Some(now)))
+            }
+            SupervisorEvent::Continued(id) => self.update_child(id, |child| {
+                // It could not send heartbeats while it was suspended.
+                (child.suspended, child.last_heartbeat) = (None, now);
             }),
-            Event::Hung(id, hang) => self.end_if_running(id, Why::Hung(hang), now),
-            Event::Broken(id) => self.end_if_running(id, Why::Broken, now),
-            Event::Measured { child: id, tasks, rss } => self.with(id, |child| child.measured(tasks, rss)),
-            Event::Scale(group, replicas) => self.group(group).scale(replicas),
-            Event::Turn(group, on) => self.group(group).turn(on),
-            Event::Renew(group) => {
-                let of_group = self.children.values_mut().filter(|child| child.seat.group == group);
+            SupervisorEvent::Hung(id, hang) => {
+                self.stop_child_if_running(id, StopReason::Hung(hang), now)
+            }
+            SupervisorEvent::Broken(id) => self.stop_child_if_running(id, StopReason::Broken, now),
+            SupervisorEvent::Measured {
+                child: id,
+                tasks,
+                rss,
+            } => self.update_child(id, |child| child.record_measurements(tasks, rss)),
+            SupervisorEvent::Scale(group, replicas) => self.group(group).scale(replicas),
+            SupervisorEvent::Turn(group, on) => self.group(group).switch(on),
+            SupervisorEvent::Renew(group) => {
+                let of_group = self
+                    .children
+                    .values_mut()
+                    .filter(|child| child.slot.group == group);
                 of_group.for_each(|child| child.outdated = true);
             }
-            Event::Patience(group, policy) => self.group(group).stop_like(policy),
-            Event::Restored => self.groups.iter_mut().for_each(Group::release),
-            Event::Stop => self.stop(now),
+            SupervisorEvent::Patience(group, policy) => self.group(group).set_stop_policy(policy),
+            SupervisorEvent::Restored => self.groups.iter_mut().for_each(Group::release),
+            SupervisorEvent::Stop => self.request_stop(now),
         }
     }
 
-    fn with(&mut self, id: ChildId, change: impl FnOnce(&mut Child)) {
+    fn update_child(&mut self, id: ChildId, change: impl FnOnce(&mut Child)) {
         if let Some(child) = self.children.get_mut(&id) {
             change(child);
         }
     }
 
-    pub(super) fn tell(&mut self, id: ChildId, stage: Stage, now: Duration) {
-        self.effects.push(Effect::Tell(id, stage));
-        if stage == Stage::Killing {
-            self.with(id, |child| child.killed = Some(now));
+    pub(super) fn set_stop_stage(&mut self, id: ChildId, stage: StopStage, now: Duration) {
+        self.effects.push(SupervisorEffect::Tell(id, stage));
+        if stage == StopStage::Killing {
+            self.update_child(id, |child| child.killed = Some(now));
         }
     }
 
-    fn end_if_running(&mut self, id: ChildId, why: Why, now: Duration) {
-        if self.children.get(&id).is_some_and(|child| !child.is_stopping()) {
-            self.end(id, why, now);
+    fn stop_child_if_running(&mut self, id: ChildId, reason: StopReason, now: Duration) {
+        if self
+            .children
+            .get(&id)
+            .is_some_and(|child| !child.is_stopping())
+        {
+            self.stop_child(id, reason, now);
         }
     }
 
-    fn ready(&mut self, id: ChildId, now: Duration) {
-        let Some(child) = self.children.get_mut(&id).filter(|child| child.is_starting()) else { return };
-        child.marked = now;
-        let seat = child.seat;
-        let trouble = self.groups[seat.group.0].trouble(seat.number);
-        // Where they die after they are ready, that one is ready again says nothing.
-        if !trouble.is_loop() && trouble.brake.ready() {
-            self.effects.push(Effect::Say(Notice::Recovered(seat)));
+    fn mark_ready(&mut self, id: ChildId, now: Duration) {
+        let Some(child) = self
+            .children
+            .get_mut(&id)
+            .filter(|child| child.is_starting())
+        else {
+            return;
+        };
+        child.last_heartbeat = now;
+        let slot = child.slot;
+        let failures = self.groups[slot.group.0].failures(slot.number);
+        // In a loop of children that die after they are ready, one that becomes ready proves
+        // nothing.
+        if !failures.is_loop() && failures.backoff.ready() {
+            self.effects
+                .push(SupervisorEffect::Say(SupervisorNotice::Recovered(slot)));
         }
-        child.settled = !trouble.is_there();
+        child.proven_stable = !failures.is_suspect();
         child.phase = Phase::Ready { since: now };
     }
 
-    fn gone(&mut self, id: ChildId, end: End, now: Duration) {
-        let Some(child) = self.children.remove(&id) else { return };
-        let (seat, ready) = (child.seat, child.ready_since());
-        let group = &mut self.groups[seat.group.0];
-        group.vacate(seat.number);
-        let why = match child.phase {
-            Phase::Stopping { why, .. } => Some(why),
-            // It keeps to its bound by itself, and has left before it was seen that it had reached it.
-            Phase::Ready { .. } if end == End::Well && child.is_spent() => Some(Why::Tasks),
+    fn mark_exited(&mut self, id: ChildId, end: ChildExit, now: Duration) {
+        let Some(child) = self.children.remove(&id) else {
+            return;
+        };
+        let (slot, ready) = (child.slot, child.ready_since());
+        let group = &mut self.groups[slot.group.0];
+        group.free_slot(slot.number);
+        let reason = match child.phase {
+            Phase::Stopping { reason, .. } => Some(reason),
+            // The child enforces its task limit itself, and exited before the supervisor saw that
+            // it was reached.
+            Phase::Ready { .. } if end == ChildExit::Well && child.has_reached_task_limit() => {
+                Some(StopReason::Tasks)
+            }
             _ => None,
         };
-        let end = match why {
-            // It did as it was told, however it did.
-            Some(Why::Asked | Why::Tasks | Why::Age | Why::Rss | Why::Outdated) => return,
-            Some(Why::Hung(_) | Why::Broken) => End::Badly,
+        let end = match reason {
+            // The child stopped as requested, whatever its exit status.
+            Some(
+                StopReason::Asked
+                | StopReason::Tasks
+                | StopReason::Age
+                | StopReason::Rss
+                | StopReason::Outdated,
+            ) => {
+                return;
+            }
+            Some(StopReason::Hung(_) | StopReason::Broken) => ChildExit::Badly,
             None => end,
         };
         let (comes_again, counts) = match group.policy.restart {
-            Restart::Always => (true, true),
-            Restart::OnFailure => (end == End::Badly, true),
-            Restart::Never => (false, false),
-            Restart::OnDemand => (true, end == End::Badly),
+            RestartPolicy::Always => (true, true),
+            RestartPolicy::OnFailure => (end == ChildExit::Badly, true),
+            RestartPolicy::Never => (false, false),
+            RestartPolicy::OnDemand => (true, end == ChildExit::Badly),
         };
         if !comes_again {
-            group.retire(seat.number);
-            self.effects.push(Effect::Say(Notice::Retired(id)));
+            group.retire_slot(slot.number);
+            self.effects
+                .push(SupervisorEffect::Say(SupervisorNotice::Retired(id)));
             return;
         }
         if !counts {
-            // A child that has done what it was there for ends a crash loop: such children may never stay for long. One that was there before the last
-            // death says nothing of that.
-            let trouble = group.trouble(seat.number);
-            if ready.is_some() && trouble.is_loop_before(child.born) && trouble.is_over() {
-                self.effects.push(Effect::Say(Notice::Recovered(seat)));
+            // A child that did its work and exited ends the crash loop: on-demand children may
+            // never stay long. A child that was started before the last early exit proves nothing.
+            let failures = group.failures(slot.number);
+            if ready.is_some() && failures.is_loop_before(child.started_at) && failures.clear() {
+                self.effects
+                    .push(SupervisorEffect::Say(SupervisorNotice::Recovered(slot)));
             }
             return;
         }
-        if why.is_none() && !group.is_on_demand() {
-            self.effects.push(Effect::Say(Notice::Replaced(id)));
+        if reason.is_none() && !group.is_on_demand() {
+            self.effects
+                .push(SupervisorEffect::Say(SupervisorNotice::Replaced(id)));
         }
-        let trouble = group.trouble(seat.number);
-        let brakes = match ready {
+        let failures = group.failures(slot.number);
+        let backs_off = match ready {
             None => true,
-            Some(since) if now.saturating_sub(since) < SETTLED => trouble.ended_early(child.born, now),
+            Some(since) if now.saturating_sub(since) < STABLE_AFTER => {
+                failures.ended_early(child.started_at, now)
+            }
             Some(_) => {
-                trouble.is_over();
+                failures.clear();
                 false
             }
         };
-        if brakes {
-            self.brake(seat, now);
+        if backs_off {
+            self.back_off(slot, now);
         }
     }
 
-    /// Holds back whoever would be next.
-    fn brake(&mut self, seat: Seat, now: Duration) {
-        if let Some(step) = self.group(seat.group).trouble(seat.number).brake.died(now) {
-            let notice = Notice::Braking { seat, pause: step.pause, number: step.number };
-            self.effects.push(Effect::Say(notice));
+    /// Delays the next start in a slot.
+    fn back_off(&mut self, slot: ReplicaSlot, now: Duration) {
+        if let Some(step) = self
+            .group(slot.group)
+            .failures(slot.number)
+            .backoff
+            .died(now)
+        {
+            let notice = SupervisorNotice::Braking {
+                seat: slot,
+                pause: step.pause,
+                number: step.number,
+            };
+            self.effects.push(SupervisorEffect::Say(notice));
         }
     }
 
-    fn stop(&mut self, now: Duration) {
-        self.asked += 1;
+    fn request_stop(&mut self, now: Duration) {
+        self.stop_requests += 1;
         for group in &mut self.groups {
             group.stop.request(now);
         }
         let ids: Vec<ChildId> = self.children.keys().copied().collect();
         for id in ids {
-            let child = self.children.get_mut(&id).expect("nobody has left meanwhile");
-            let all = self.groups[child.seat.group.0].stop.stage();
+            let child = self
+                .children
+                .get_mut(&id)
+                .expect("the ids were just collected");
+            let all = self.groups[child.slot.group.0].stop.stage();
             match &mut child.phase {
-                // One that stops already, for a reason of its own, is as far as the others at least, and need not be ahead of them.
+                // A child that already stops for another reason must be at least at the group's
+                // stage, but is not pushed beyond it.
                 Phase::Stopping { stop, .. } => {
                     let (before, stage) = (stop.stage(), stop.reach(all, now));
                     if stage != before {
-                        self.tell(id, stage, now);
+                        self.set_stop_stage(id, stage, now);
                     }
                 }
-                _ => self.end(id, Why::Asked, now),
+                _ => self.stop_child(id, StopReason::Asked, now),
             }
         }
     }

@@ -1,146 +1,148 @@
-//! What happens to a core, and what it wants done.
+//! Events, effects and notices of a `Supervisor`.
 
 use std::{fmt, time::Duration};
 
-use super::{ChildId, GroupId, Seat};
-use crate::stop::{Stage, StopPolicy};
+use super::{ChildId, GroupId, ReplicaSlot};
+use crate::stop::{StopPolicy, StopStage};
 
-/// What has happened.
+/// An event that the caller reports.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Event {
+pub enum SupervisorEvent {
     /// Time has passed.
     Time,
-    /// A child does what it is there for.
+    /// A child is ready to work.
     Ready(ChildId),
-    /// A child could not be started, or has ended.
-    Gone(ChildId, End),
-    /// Nobody of a group that is held back [as one](super::Braking::Group) can be started now, whoever it would be.
+    /// A child could not be started, or has exited.
+    Gone(ChildId, ChildExit),
+    /// No child of this group can be started now. Applies to groups that back off [as a
+    /// whole](super::BackoffScope::Group).
     Refused(GroupId),
-    /// A child has shown that it gets on.
+    /// A child sent a heartbeat.
     Marked(ChildId),
-    /// Whoever tells stood still himself until now: that nothing was heard of children says nothing of them.
+    /// The supervisor itself was stalled, so missing heartbeats before `now` do not mean that
+    /// children hang.
     Late,
-    /// Somebody has stopped a child's process.
+    /// A child's process was suspended (SIGSTOP).
     Suspended(ChildId),
-    /// It goes on.
+    /// A suspended process continues (SIGCONT).
     Continued(ChildId),
-    /// A child is known to be hung.
-    Hung(ChildId, Hang),
-    /// Those that a child works for have found it to be broken.
+    /// A child is known to hang.
+    Hung(ChildId, HangKind),
+    /// The callers of a child have found it broken.
     Broken(ChildId),
-    /// What a child has done, and has.
+    /// Measurements of a child.
     Measured {
         /// The child.
         child: ChildId,
-        /// Tasks begun.
+        /// Tasks started.
         tasks: u64,
-        /// Bytes in memory, if that was looked at.
+        /// Resident set size in bytes, if it was sampled.
         rss: Option<u64>,
     },
-    /// From now on a group has so many replicas.
+    /// A group's number of replicas has changed.
     Scale(GroupId, usize),
-    /// From now on a group has children, or none.
+    /// A group was switched on or off.
     Turn(GroupId, bool),
-    /// What the children of a group are started from has changed: each is replaced, one after the other.
+    /// The definition of a group has changed: its children are replaced one by one.
     Renew(GroupId),
-    /// From now on those of a group that are to end are stopped like this. Who stops already goes on as it was told.
+    /// A group's stop policy has changed. Children that are already stopping keep the old one.
     Patience(GroupId, StopPolicy),
-    /// What all children need is there again, after it was away: those that are held back are tried at once.
+    /// A shared dependency is available again: all backoff pauses end.
     Restored,
-    /// Everybody is to stop, or to stop faster.
+    /// Stop all groups, or advance the stop by one stage.
     Stop,
 }
 
-/// How a child ended.
+/// How a child exited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
-    /// As one that is done.
+pub enum ChildExit {
+    /// Successfully.
     Well,
-    /// Not so.
+    /// With a failure.
     Badly,
 }
 
-/// How a child is hung.
+/// How a child hangs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Hang {
+pub enum HangKind {
     /// It was not ready in time.
     Unready,
-    /// It shows no progress: its loop is blocked.
+    /// It sends no heartbeats: its event loop is blocked.
     Silent,
-    /// Its process was stopped, and nobody has let it go on.
+    /// Its process was suspended and not continued.
     Suspended,
-    /// It has a task for longer than that may take.
+    /// A task exceeds its time limit.
     Overdue,
 }
 
-/// Why a child is to end.
+/// Why a child is stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Why {
-    /// There are to be fewer, or none.
+pub enum StopReason {
+    /// The group is scaled down, switched off or stopped.
     Asked,
-    /// It has run so many tasks.
+    /// It reached its maximum number of tasks.
     Tasks,
-    /// It is so old.
+    /// It reached its maximum age.
     Age,
-    /// It has so much in memory.
+    /// It reached its memory limit.
     Rss,
-    /// What it was started from has changed.
+    /// The definition of its group has changed.
     Outdated,
-    /// Those that it works for have found it to be broken.
+    /// Its callers have found it broken.
     Broken,
-    /// It is hung.
-    Hung(Hang),
+    /// It hangs.
+    Hung(HangKind),
 }
 
-/// What to do.
+/// An effect that the caller must carry out.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Effect {
-    /// Start a child in a seat that is empty.
-    Start(ChildId, Seat),
-    /// Bring a child to this stage of its stop. Stages come in order, each at most once.
-    Tell(ChildId, Stage),
-    /// Let people know.
-    Say(Notice),
+pub enum SupervisorEffect {
+    /// Start a child in an empty slot.
+    Start(ChildId, ReplicaSlot),
+    /// Bring a child to this stop stage. Stages come in order, each at most once.
+    Tell(ChildId, StopStage),
+    /// Log a notice.
+    Say(SupervisorNotice),
 }
 
-/// What people should know.
+/// A notice for the log.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
-pub enum Notice {
-    /// A child is to end, for this reason. What it was doing can be looked at now.
-    Ending(ChildId, Why),
-    /// A child ended by itself, and another takes its place.
+pub enum SupervisorNotice {
+    /// A child is about to be stopped for this reason. Its state can still be inspected.
+    Ending(ChildId, StopReason),
+    /// A child exited by itself and is replaced.
     Replaced(ChildId),
-    /// A child ended by itself, and its place stays empty.
+    /// A child exited by itself and is not replaced.
     Retired(ChildId),
-    /// Children die in a seat as soon as they are started. The next is started in so long.
+    /// Children of a slot die right after their start. The next start is delayed.
     Braking {
-        /// The seat.
-        seat: Seat,
-        /// How long.
+        /// The slot.
+        seat: ReplicaSlot,
+        /// Length of the pause.
         pause: Duration,
-        /// How many there were in a row.
+        /// How many pauses in a row there have been.
         number: u32,
     },
-    /// They do not any more.
-    Recovered(Seat),
+    /// The crash loop is over.
+    Recovered(ReplicaSlot),
 }
 
-impl fmt::Display for Why {
+impl fmt::Display for StopReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Asked => "it was asked to",
-            Self::Tasks => "it has run as many tasks as it was to",
-            Self::Age => "it is as old as it was to become",
-            Self::Rss => "it has more in memory than it may",
+            Self::Tasks => "it has reached its task limit",
+            Self::Age => "it has reached its maximum age",
+            Self::Rss => "it has reached its memory limit",
             Self::Outdated => "its group has changed",
-            Self::Broken => "it was no use to its callers",
-            Self::Hung(Hang::Unready) => "it was not ready in time",
-            Self::Hung(Hang::Silent) => "it shows no progress: its loop is blocked",
-            Self::Hung(Hang::Suspended) => "its process was stopped, and nobody has let it go on",
-            Self::Hung(Hang::Overdue) => "it has a task for longer than that may take",
+            Self::Broken => "its callers found it broken",
+            Self::Hung(HangKind::Unready) => "it was not ready in time",
+            Self::Hung(HangKind::Silent) => "it shows no progress: its loop is blocked",
+            Self::Hung(HangKind::Suspended) => "its process was suspended and not continued",
+            Self::Hung(HangKind::Overdue) => "a task has run past its time limit",
         })
     }
 }

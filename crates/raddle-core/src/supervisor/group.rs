@@ -1,115 +1,139 @@
-//! One group: its seats, and whether others are held back.
+//! State of one group: its slots and their backoff.
 
 use std::time::Duration;
 
-use super::{Braking, Policy, Restart};
+use super::{BackoffScope, GroupPolicy, RestartPolicy};
 use crate::{
-    brake::Brake,
-    stop::{Stage, Stop, StopPolicy},
+    crash_loop::CrashLoopBackoff,
+    stop::{StagedStop, StopPolicy, StopStage},
 };
 
-/// How often in a row a child may end soon after it was ready before the next has to wait: who was killed is replaced at once, and only what comes
-/// again and again is a crash loop.
-const FREE: u32 = 3;
+/// How many children in a row may exit soon after they are ready before the next start is delayed.
+/// A single killed child is replaced immediately; only repeated exits are a crash loop.
+const MAX_EARLY_EXITS: u32 = 3;
 
 #[derive(Debug)]
 pub(super) struct Group {
-    pub(super) policy: Policy,
-    seats: Vec<Place>,
-    /// The seat after the one that was filled last. It is looked from there on: one whose children never start does not keep the others empty.
+    pub(super) policy: GroupPolicy,
+    slots: Vec<GroupSlot>,
+    /// Slot after the one that was filled last. The search starts here, so that a slot whose
+    /// children never start does not starve the others.
     next: usize,
-    /// What is wrong, where that is the same for all.
-    trouble: Trouble,
-    /// Whether all that it is to have were ready at some time.
+    /// Failures of the group, if it backs off as a whole.
+    failures: StartFailures,
+    /// Whether all replicas have been ready at some time.
     pub(super) was_up: bool,
-    /// How far the group was asked to stop, also while nobody is in it.
-    pub(super) stop: Stop,
+    /// Stop stage of the group, also while it is empty.
+    pub(super) stop: StagedStop,
 }
 
 #[derive(Debug, Default)]
-struct Place {
-    trouble: Trouble,
-    /// Whether a child is in it.
+struct GroupSlot {
+    failures: StartFailures,
+    /// Whether it has a child.
     taken: bool,
     /// Whether it stays empty.
     retired: bool,
 }
 
-/// Whether children die as soon as they are started.
+/// Detects children that die right after their start.
 #[derive(Debug, Default)]
-pub(super) struct Trouble {
-    pub(super) brake: Brake,
-    /// Children in a row that were not ready for long.
-    early: u32,
-    /// When the last of these has ended.
-    counted: Duration,
+pub(super) struct StartFailures {
+    pub(super) backoff: CrashLoopBackoff,
+    /// Children in a row that were ready only briefly.
+    early_exits: u32,
+    /// When the last of these exited.
+    last_early_exit: Duration,
 }
 
-/// How many children a group has.
+/// The children of a group, by phase.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Census {
-    /// How many there are to be.
+pub struct GroupCounts {
+    /// Desired number of children.
     pub wanted: usize,
-    /// Those that are starting.
+    /// Starting children.
     pub starting: usize,
-    /// Those that do what they are there for.
+    /// Ready children.
     pub ready: usize,
-    /// Those that are about to end.
+    /// Stopping children.
     pub stopping: usize,
-    /// Seats whose children die as soon as they are started. One, where it is the whole group that is held back.
+    /// Slots that back off because their children die right after their start. At most one if the
+    /// group backs off as a whole.
     pub braking: usize,
 }
 
 impl Group {
-    pub(super) fn new(policy: Policy) -> Self {
+    pub(super) fn new(policy: GroupPolicy) -> Self {
         Self {
-            seats: Vec::new(),
+            slots: Vec::new(),
             next: 0,
-            trouble: Trouble::default(),
+            failures: StartFailures::default(),
             was_up: false,
-            stop: Stop::new(policy.stop),
+            stop: StagedStop::new(policy.stop),
             policy,
         }
     }
 
-    /// Without its children.
-    pub(super) fn empty_census(&self) -> Census {
+    /// Returns the counts without children.
+    pub(super) fn empty_counts(&self) -> GroupCounts {
         let braking = match self.policy.brake {
-            Braking::Seat => self.seats.iter().filter(|seat| seat.trouble.brake.is_on()).count(),
-            Braking::Group => usize::from(self.trouble.brake.is_on()),
+            BackoffScope::Seat => self
+                .slots
+                .iter()
+                .filter(|slot| slot.failures.backoff.is_on())
+                .count(),
+            BackoffScope::Group => usize::from(self.failures.backoff.is_on()),
         };
-        Census { wanted: self.wanted(), braking, ..Census::default() }
+        GroupCounts {
+            wanted: self.wanted(),
+            braking,
+            ..GroupCounts::default()
+        }
     }
 
     pub(super) fn wanted(&self) -> usize {
-        if self.policy.on { self.policy.replicas } else { 0 }
+        if self.policy.on {
+            self.policy.replicas
+        } else {
+            0
+        }
     }
 
-    /// Whether a seat has not been given up for now: one in which children die as soon as they are started, or one that stays empty, would keep all
-    /// others from being recycled.
-    pub(super) fn is_sound(&self, seat: usize) -> bool {
-        seat < self.wanted() && self.seats.get(seat).is_none_or(|place| !place.retired && !place.trouble.brake.is_on())
+    /// Returns whether a slot counts as healthy. A slot that backs off or stays empty does not:
+    /// waiting for it would keep all others from being recycled.
+    pub(super) fn is_healthy(&self, slot: usize) -> bool {
+        slot < self.wanted()
+            && self
+                .slots
+                .get(slot)
+                .is_none_or(|state| !state.retired && !state.failures.backoff.is_on())
     }
 
-    /// How many seats are sound.
-    pub(super) fn sound(&self) -> usize {
-        (0..self.wanted()).filter(|seat| self.is_sound(*seat)).count()
+    /// Counts the healthy slots.
+    pub(super) fn healthy_slots(&self) -> usize {
+        (0..self.wanted())
+            .filter(|slot| self.is_healthy(*slot))
+            .count()
     }
 
     pub(super) fn is_on_demand(&self) -> bool {
-        self.policy.restart == Restart::OnDemand
+        self.policy.restart == RestartPolicy::OnDemand
     }
 
-    /// Whether there is not to be a child in this seat.
-    pub(super) fn is_spare(&self, seat: usize) -> bool {
-        if self.is_on_demand() { !self.policy.on } else { seat >= self.wanted() }
+    /// Returns whether a slot must have no child.
+    pub(super) fn is_spare(&self, slot: usize) -> bool {
+        if self.is_on_demand() {
+            !self.policy.on
+        } else {
+            slot >= self.wanted()
+        }
     }
 
-    /// What is wrong in a seat.
-    pub(super) fn trouble(&mut self, seat: usize) -> &mut Trouble {
+    /// Returns the failure record of a slot.
+    pub(super) fn failures(&mut self, slot: usize) -> &mut StartFailures {
         match self.policy.brake {
-            Braking::Seat => &mut self.seats[seat].trouble,
-            Braking::Group => &mut self.trouble,
+            BackoffScope::Seat => &mut self.slots[slot].failures,
+            BackoffScope::Group => &mut self.failures,
         }
     }
 
@@ -117,133 +141,164 @@ impl Group {
         self.policy.replicas = replicas;
     }
 
-    pub(super) fn turn(&mut self, on: bool) {
-        // Those that wait for it wait for all of it.
+    pub(super) fn switch(&mut self, on: bool) {
+        // Dependent groups wait for all replicas again.
         self.was_up &= !on || self.policy.on;
         self.policy.on = on;
         if !on {
             return;
         }
-        // Who turns it on means all of it, whatever was before.
-        self.trouble = Trouble::default();
-        self.seats.iter_mut().filter(|seat| !seat.taken).for_each(|seat| *seat = Place::default());
+        // Switching a group on resets its backoff and its retired slots.
+        self.failures = StartFailures::default();
+        self.slots
+            .iter_mut()
+            .filter(|slot| !slot.taken)
+            .for_each(|slot| *slot = GroupSlot::default());
     }
 
-    /// Ends all pauses, until the next child dies.
+    /// Ends all backoff pauses, until the next child dies.
     pub(super) fn release(&mut self) {
-        self.trouble.brake.release();
-        self.seats.iter_mut().for_each(|seat| seat.trouble.brake.release());
+        self.failures.backoff.release();
+        self.slots
+            .iter_mut()
+            .for_each(|slot| slot.failures.backoff.release());
     }
 
-    pub(super) fn stop_like(&mut self, policy: StopPolicy) {
+    pub(super) fn set_stop_policy(&mut self, policy: StopPolicy) {
         self.policy.stop = policy;
-        if self.stop.stage() == Stage::Running {
-            self.stop = Stop::new(policy);
+        if self.stop.stage() == StopStage::Running {
+            self.stop = StagedStop::new(policy);
         }
     }
 
-    /// Makes sure that there are as many seats as there are to be children.
-    pub(super) fn furnish(&mut self) {
-        let seats = self.seats.len().max(self.wanted());
-        self.seats.resize_with(seats, Place::default);
+    /// Adds slots up to the desired number of children.
+    pub(super) fn add_missing_slots(&mut self) {
+        let slots = self.slots.len().max(self.wanted());
+        self.slots.resize_with(slots, GroupSlot::default);
     }
 
-    /// A seat whose child is missing, if another may be started now. How many are starting in other groups is no matter: one whose children take long
-    /// does not hold up the others.
-    pub(super) fn next_seat(&self, census: &Census, now: Duration) -> Option<usize> {
-        let shared = &self.trouble.brake;
-        if census.starting >= shared.max_parallel(self.policy.parallel) || self.held_until(now).is_some() {
+    /// Returns an empty slot, if a child may be started in it now. Starts in other groups do not
+    /// count: a slow group does not delay the others.
+    pub(super) fn next_free_slot(&self, counts: &GroupCounts, now: Duration) -> Option<usize> {
+        let shared = &self.failures.backoff;
+        if counts.starting >= shared.max_parallel(self.policy.parallel)
+            || self.held_until(now).is_some()
+        {
             return None;
         }
-        self.missing(census).find(|seat| self.seats[*seat].trouble.brake.holds_until(now).is_none())
+        self.empty_slots(counts).find(|slot| {
+            self.slots[*slot]
+                .failures
+                .backoff
+                .holds_until(now)
+                .is_none()
+        })
     }
 
-    /// Until when all are held back, where that is the same for all.
+    /// Returns the end of the current pause, if the group backs off as a whole.
     pub(super) fn held_until(&self, now: Duration) -> Option<Duration> {
-        self.trouble.brake.holds_until(now)
+        self.failures.backoff.holds_until(now)
     }
 
-    /// When somebody is no longer held back.
-    pub(super) fn released_at(&self, census: &Census, now: Duration) -> Option<Duration> {
-        let mut missing = self.missing(census);
+    /// Returns when the next backoff pause ends.
+    pub(super) fn next_release(&self, counts: &GroupCounts, now: Duration) -> Option<Duration> {
+        let mut empty_slots = self.empty_slots(counts);
         match self.policy.brake {
-            Braking::Seat => missing.filter_map(|seat| self.seats[seat].trouble.brake.holds_until(now)).min(),
-            Braking::Group => self.held_until(now).filter(|_| missing.next().is_some()),
+            BackoffScope::Seat => empty_slots
+                .filter_map(|slot| self.slots[slot].failures.backoff.holds_until(now))
+                .min(),
+            BackoffScope::Group => self
+                .held_until(now)
+                .filter(|_| empty_slots.next().is_some()),
         }
     }
 
-    /// The seats whose children are missing.
-    fn missing(&self, census: &Census) -> impl Iterator<Item = usize> {
-        let live = census.starting + census.ready + census.stopping;
-        // Where children come and go by themselves, any seat will do.
+    /// Returns the slots without a child.
+    fn empty_slots(&self, counts: &GroupCounts) -> impl Iterator<Item = usize> {
+        let live = counts.starting + counts.ready + counts.stopping;
+        // On demand, children are not bound to slots: only the total counts.
         let is_full = self.is_on_demand() && live >= self.wanted();
-        let end = if is_full { 0 } else { self.wanted().min(self.seats.len()) };
+        let end = if is_full {
+            0
+        } else {
+            self.wanted().min(self.slots.len())
+        };
         let next = self.next.min(end);
-        (next..end).chain(0..next).filter(|seat| self.seats[*seat].is_vacant())
+        (next..end)
+            .chain(0..next)
+            .filter(|slot| self.slots[*slot].is_vacant())
     }
 
-    pub(super) fn sit(&mut self, seat: usize) {
-        self.seats[seat].taken = true;
-        self.next = seat + 1;
+    pub(super) fn occupy(&mut self, slot: usize) {
+        self.slots[slot].taken = true;
+        self.next = slot + 1;
     }
 
-    /// A seat for a child that somebody else has started.
-    pub(super) fn seat_for_another(&mut self) -> usize {
+    /// Returns a slot for an adopted child.
+    pub(super) fn slot_for_adopted(&mut self) -> usize {
         self.policy.replicas += usize::from(self.is_on_demand());
-        let seat = self.seats.iter().position(Place::is_vacant).unwrap_or(self.seats.len());
-        self.seats.resize_with(self.seats.len().max(seat + 1), Place::default);
-        self.seats[seat].taken = true;
-        seat
+        let slot = self
+            .slots
+            .iter()
+            .position(GroupSlot::is_vacant)
+            .unwrap_or(self.slots.len());
+        self.slots
+            .resize_with(self.slots.len().max(slot + 1), GroupSlot::default);
+        self.slots[slot].taken = true;
+        slot
     }
 
-    /// Nobody is in a seat any more.
-    pub(super) fn vacate(&mut self, seat: usize) {
-        self.seats[seat].taken = false;
+    /// Marks a slot as empty.
+    pub(super) fn free_slot(&mut self, slot: usize) {
+        self.slots[slot].taken = false;
         if self.is_on_demand() {
             self.policy.replicas = self.policy.replicas.saturating_sub(1);
         }
     }
 
-    /// Nobody will be in a seat any more.
-    pub(super) fn retire(&mut self, seat: usize) {
-        self.seats[seat].retired = true;
+    /// Marks a slot as empty for good.
+    pub(super) fn retire_slot(&mut self, slot: usize) {
+        self.slots[slot].retired = true;
     }
 }
 
-impl Place {
+impl GroupSlot {
     fn is_vacant(&self) -> bool {
         !self.taken && !self.retired
     }
 }
 
-impl Trouble {
-    /// A child has ended that was not ready for long. Returns whether there were too many of those: one after the other, for those that were there together
-    /// may have been ended together.
-    pub(super) fn ended_early(&mut self, born: Duration, now: Duration) -> bool {
-        if born >= self.counted {
-            (self.early, self.counted) = (self.early + 1, now);
+impl StartFailures {
+    /// Records that a child exited soon after it was ready. Returns whether this is a crash loop.
+    /// Only successive children count: children that ran at the same time may have been killed
+    /// together.
+    pub(super) fn ended_early(&mut self, started_at: Duration, now: Duration) -> bool {
+        if started_at >= self.last_early_exit {
+            (self.early_exits, self.last_early_exit) = (self.early_exits + 1, now);
         }
         self.is_loop()
     }
 
-    /// Whether they end again and again.
+    /// Returns whether children exit early again and again.
     pub(super) fn is_loop(&self) -> bool {
-        self.early > FREE
+        self.early_exits > MAX_EARLY_EXITS
     }
 
-    /// Whether they ended again and again, and this one was born after the last of them.
-    pub(super) fn is_loop_before(&self, born: Duration) -> bool {
-        self.is_loop() && born >= self.counted
+    /// Returns whether there is a crash loop, and a child born at this time was started after its
+    /// last exit.
+    pub(super) fn is_loop_before(&self, started_at: Duration) -> bool {
+        self.is_loop() && started_at >= self.last_early_exit
     }
 
-    /// One has stayed. Returns whether others were held back.
-    pub(super) fn is_over(&mut self) -> bool {
-        self.early = 0;
-        self.brake.ready()
+    /// Records that a child has stayed, which ends the crash loop. Returns whether starts were
+    /// delayed.
+    pub(super) fn clear(&mut self) -> bool {
+        self.early_exits = 0;
+        self.backoff.ready()
     }
 
-    /// Whether it has to be found out if it is over.
-    pub(super) fn is_there(&self) -> bool {
-        self.early > 0 || self.brake.is_on()
+    /// Returns whether the next child must prove that it stays.
+    pub(super) fn is_suspect(&self) -> bool {
+        self.early_exits > 0 || self.backoff.is_on()
     }
 }

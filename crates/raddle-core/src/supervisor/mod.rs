@@ -1,35 +1,39 @@
-//! Keeping processes alive: who is started, replaced, recycled and stopped, and when. Decisions only.
+//! The decision core that keeps processes alive: which children are started, replaced, recycled and
+//! stopped, and when.
 //!
-//! A *group* has as many *seats* as it has replicas, and a seat has one *child* at most. [`Core::on`] is told what has happened, and says what to
-//! do about it. It starts nothing, reads no clock, and knows neither processes nor brokers: whoever keeps others alive can ask it. Groups do, and
-//! spawners, the prime among them, and pools of workers that take calls. There is no second engine.
+//! A *group* has one *slot* per replica, and a slot has at most one *child*. [`Supervisor::on`]
+//! takes an event and returns the effects to carry out. It must not start processes, read a clock
+//! or talk to a broker, so every component that keeps processes alive uses it: groups, spawners
+//! (including the root manager's) and pools of workers that take calls.
 //!
-//! | file | what |
+//! | file | contents |
 //! | --- | --- |
 //! | `policy.rs` | how the children of a group are treated |
-//! | `event.rs` | what happens to a core, and what it wants done |
-//! | `child.rs` | one child: starting, ready, stopping |
-//! | `group.rs` | one group: its seats, who is held back |
-//! | `core.rs` | what has happened |
-//! | `follow.rs` | what follows from it |
+//! | `event.rs` | events, effects and notices |
+//! | `child.rs` | state of one child |
+//! | `group.rs` | state of one group: slots and backoff |
+//! | `core.rs` | applies events |
+//! | `transitions.rs` | derives what follows |
 
 mod child;
 mod core;
 mod event;
-mod follow;
 mod group;
 mod policy;
+mod transitions;
 
-pub use core::Core;
-pub use event::{Effect, End, Event, Hang, Notice, Why};
-pub use group::Census;
-pub use policy::{Braking, PARALLEL, Policy, Recycle, Restart};
+pub use core::Supervisor;
+pub use event::{
+    ChildExit, HangKind, StopReason, SupervisorEffect, SupervisorEvent, SupervisorNotice,
+};
+pub use group::GroupCounts;
+pub use policy::{BackoffScope, GroupPolicy, PARALLEL, RecyclePolicy, RestartPolicy};
 
-/// A group, by its place among all.
+/// A group, by its index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GroupId(pub usize);
 
-/// A child. No two ever have the same, also one after the other.
+/// A child. Ids are never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ChildId(pub u64);
 
@@ -39,12 +43,12 @@ impl std::fmt::Display for ChildId {
     }
 }
 
-/// A place for one child.
+/// A slot for one child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Seat {
+pub struct ReplicaSlot {
     /// Its group.
     pub group: GroupId,
-    /// Which of the group's, from 0.
+    /// Index within the group, from 0.
     pub number: usize,
 }
 

@@ -5,84 +5,93 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::GroupId;
-use crate::{chance::unit_interval, stop::StopPolicy};
+use crate::{jitter::unit_interval, stop::StopPolicy};
 
-/// How many children of a group are started at a time where nothing else is said.
+/// Default number of children of a group that start at a time.
 pub const PARALLEL: usize = 16;
 
 /// How the children of a group are treated.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Policy {
-    /// How many there are.
+pub struct GroupPolicy {
+    /// Desired number of children.
     pub replicas: usize,
-    /// Whether there are any.
+    /// Whether the group is switched on.
     pub on: bool,
-    /// What follows when one ends by itself.
-    pub restart: Restart,
-    /// How one is stopped: how long it may finish what it does, and how long it may take to end after that is cancelled.
+    /// What happens when a child exits by itself.
+    pub restart: RestartPolicy,
+    /// How a child is stopped: how long it may finish its work, and how long it may take to exit
+    /// after a cancel.
     pub stop: StopPolicy,
-    /// How long one may take until it is ready. As long as it does, if nothing is said: then whoever starts it sees to it.
+    /// How long a child may take to become ready. `None` means no limit: the caller that starts it
+    /// enforces one.
     pub start_within: Option<Duration>,
-    /// How long one may show no progress, or stand still, before it counts as hung. If nothing is said, nobody looks whether it gets on.
+    /// How long a child may send no heartbeat, or stay suspended, before it counts as hung. `None`
+    /// disables the check.
     pub patience: Option<Duration>,
-    /// When one is replaced although nothing is wrong with it.
-    pub recycle: Recycle,
-    /// The groups that have to be up before the first is started.
+    /// When a healthy child is replaced.
+    pub recycle: RecyclePolicy,
+    /// Groups that must be up before the first child is started.
     pub after: Vec<GroupId>,
-    /// How many of them may be starting at a time: so that many do not all want the machine at once. At least one.
+    /// How many children may be starting at a time, so that they do not overload the machine. At
+    /// least one.
     pub parallel: usize,
-    /// Who is held back when children die as soon as they are started.
-    pub brake: Braking,
+    /// What backs off when children die right after their start.
+    pub brake: BackoffScope,
 }
 
-/// Who is held back when children die as soon as they are started.
+/// What backs off when children die right after their start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Braking {
-    /// The next in the same seat.
+pub enum BackoffScope {
+    /// The next start in the same slot.
     #[default]
     Seat,
-    /// The next of the group: they are all alike, and what one dies of the others do. After a pause one is tried before there are more.
+    /// The next start of the whole group: its children are alike and die of the same cause. After a
+    /// pause one child is started as a probe.
     Group,
 }
 
-/// What follows when a child ends by itself.
+/// What happens when a child exits by itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Restart {
-    /// Another takes its place.
+pub enum RestartPolicy {
+    /// It is replaced.
     #[default]
     Always,
-    /// Another takes its place if it failed.
+    /// It is replaced if it failed.
     OnFailure,
-    /// Its place stays empty.
+    /// Its slot stays empty.
     Never,
-    /// Its place is gone with it. There are to be so many only until they are there: children come and go by themselves, none is ended because there
-    /// are fewer to be, and that one ends well soon after it was ready says nothing. Others come when more are asked for.
+    /// Its slot goes away with it. The desired number only holds until it is reached: children come
+    /// and go by themselves, and scaling down stops none. A successful exit soon after the start is
+    /// normal. Further children start when more are requested.
     #[serde(skip)]
     OnDemand,
 }
 
-/// When a child is replaced although nothing is wrong with it.
+/// When a healthy child is replaced.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Recycle {
-    /// After so many tasks: no more than these, with or without [`jitter`](Self::jitter).
+pub struct RecyclePolicy {
+    /// After this many tasks. An upper bound, also with [`jitter`](Self::jitter).
     pub tasks: Option<u64>,
     /// At this age.
     pub age: Option<Duration>,
-    /// When it has so many bytes in memory.
+    /// At this resident set size in bytes.
     pub rss: Option<u64>,
-    /// By how much each of these may be different for each child, as a share of it: so that they do not all go at once.
+    /// By which share each limit varies between children, so that they are not all recycled
+    /// together.
     pub jitter: f64,
 }
 
-impl Recycle {
-    /// The bounds of one child.
+impl RecyclePolicy {
+    /// Returns the limits of one child, with jitter applied.
     pub(super) fn for_child(self, number: u64) -> Self {
         let chance = unit_interval(number);
         let factor = 1.0 + self.jitter * (2.0 * chance - 1.0);
         let scale = |bound: u64, factor: f64| ((bound as f64 * factor) as u64).max(1);
         Self {
-            tasks: self.tasks.map(|tasks| scale(tasks, 1.0 - self.jitter * chance)),
+            tasks: self
+                .tasks
+                .map(|tasks| scale(tasks, 1.0 - self.jitter * chance)),
             age: self.age.map(|age| age.mul_f64(factor)),
             rss: self.rss.map(|rss| scale(rss, factor)),
             jitter: 0.0,

@@ -1,4 +1,4 @@
-//! What holds whatever happens to a core.
+//! Invariants of a `Supervisor` under random events.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -8,12 +8,12 @@ use std::{
 use proptest::prelude::*;
 
 use super::{tests::*, *};
-use crate::stop::{Stage, StopPolicy};
+use crate::stop::{StopPolicy, StopStage};
 
-/// What the world around a core does next. Numbers choose among what is possible then.
+/// A random action of the environment. The numbers select among the possible targets.
 #[derive(Clone, Debug)]
-enum Turn {
-    /// Time passes, as far as the core waits or a part of it.
+enum Action {
+    /// Advances the clock by a fraction of the time until the supervisor's next deadline.
     Wait(u8),
     Ready(u8),
     Dies(u8, bool),
@@ -31,41 +31,71 @@ enum Turn {
     Stops,
 }
 
-fn turns() -> impl Strategy<Value = Vec<Turn>> {
+fn actions() -> impl Strategy<Value = Vec<Action>> {
     let number = any::<u8>;
-    let turn = prop_oneof![
-        8 => number().prop_map(Turn::Wait),
-        8 => number().prop_map(Turn::Ready),
-        6 => (number(), any::<bool>()).prop_map(|(a, b)| Turn::Dies(a, b)),
-        6 => Just(Turn::Marks),
-        2 => number().prop_map(Turn::Suspends),
-        2 => number().prop_map(Turn::Continues),
-        1 => number().prop_map(Turn::Hangs),
-        1 => number().prop_map(Turn::Breaks),
-        1 => number().prop_map(Turn::Adopts),
-        1 => (number(), any::<bool>()).prop_map(|(a, b)| Turn::Patience(a, b)),
-        3 => (number(), number()).prop_map(|(a, b)| Turn::Measures(a, b)),
-        2 => (number(), 0..5u8).prop_map(|(a, b)| Turn::Scales(a, b)),
-        2 => (number(), any::<bool>()).prop_map(|(a, b)| Turn::Turns(a, b)),
-        1 => number().prop_map(Turn::Renews),
-        1 => Just(Turn::Stops),
+    let action = prop_oneof![
+        8 => number().prop_map(Action::Wait),
+        8 => number().prop_map(Action::Ready),
+        6 => (number(), any::<bool>()).prop_map(|(a, b)| Action::Dies(a, b)),
+        6 => Just(Action::Marks),
+        2 => number().prop_map(Action::Suspends),
+        2 => number().prop_map(Action::Continues),
+        1 => number().prop_map(Action::Hangs),
+        1 => number().prop_map(Action::Breaks),
+        1 => number().prop_map(Action::Adopts),
+        1 => (number(), any::<bool>()).prop_map(|(a, b)| Action::Patience(a, b)),
+        3 => (number(), number()).prop_map(|(a, b)| Action::Measures(a, b)),
+        2 => (number(), 0..5u8).prop_map(|(a, b)| Action::Scales(a, b)),
+        2 => (number(), any::<bool>()).prop_map(|(a, b)| Action::Turns(a, b)),
+        1 => number().prop_map(Action::Renews),
+        1 => Just(Action::Stops),
     ];
-    proptest::collection::vec(turn, 0..150)
+    proptest::collection::vec(action, 0..150)
 }
 
-fn policies() -> impl Strategy<Value = Vec<Policy>> {
-    let restart =
-        prop_oneof![Just(Restart::Always), Just(Restart::OnFailure), Just(Restart::Never), Just(Restart::OnDemand)];
-    let brake = prop_oneof![Just(Braking::Seat), Just(Braking::Group)];
-    let one = (0..5usize, restart, brake, any::<bool>(), 0..20u64, 1..6usize, any::<(bool, bool)>());
-    let one = one.prop_map(|(replicas, restart, brake, on, tasks, parallel, (starts, marks))| {
-        let recycle = Recycle { tasks: (tasks > 0).then_some(tasks), jitter: 0.5, ..Recycle::default() };
-        let policy = policy(replicas);
-        let (start_within, patience) = (policy.start_within.filter(|_| starts), policy.patience.filter(|_| marks));
-        Policy { restart, brake, on, recycle, parallel, start_within, patience, ..policy }
-    });
+fn policies() -> impl Strategy<Value = Vec<GroupPolicy>> {
+    let restart = prop_oneof![
+        Just(RestartPolicy::Always),
+        Just(RestartPolicy::OnFailure),
+        Just(RestartPolicy::Never),
+        Just(RestartPolicy::OnDemand)
+    ];
+    let brake = prop_oneof![Just(BackoffScope::Seat), Just(BackoffScope::Group)];
+    let one = (
+        0..5usize,
+        restart,
+        brake,
+        any::<bool>(),
+        0..20u64,
+        1..6usize,
+        any::<(bool, bool)>(),
+    );
+    let one = one.prop_map(
+        |(replicas, restart, brake, on, tasks, parallel, (starts, marks))| {
+            let recycle = RecyclePolicy {
+                tasks: (tasks > 0).then_some(tasks),
+                jitter: 0.5,
+                ..RecyclePolicy::default()
+            };
+            let policy = policy(replicas);
+            let (start_within, patience) = (
+                policy.start_within.filter(|_| starts),
+                policy.patience.filter(|_| marks),
+            );
+            GroupPolicy {
+                restart,
+                brake,
+                on,
+                recycle,
+                parallel,
+                start_within,
+                patience,
+                ..policy
+            }
+        },
+    );
     proptest::collection::vec(one, 1..4).prop_map(|mut policies| {
-        // Each may wait for the one before it: never in a circle.
+        // Each group may depend on the one before it, so there are no cycles.
         for (before, policy) in policies.iter_mut().skip(1).enumerate() {
             policy.after = vec![GroupId(before)];
         }
@@ -73,220 +103,298 @@ fn policies() -> impl Strategy<Value = Vec<Policy>> {
     })
 }
 
-/// The world as far as a core can tell.
-struct Around {
-    core: Core,
+/// Model of the supervisor's environment.
+struct Model {
+    core: Supervisor,
     now: Duration,
-    /// Those that were started and are not gone, and how far each was told to stop.
-    children: BTreeMap<ChildId, (Seat, Stage)>,
+    /// Started children that have not exited, with their stop stage.
+    children: BTreeMap<ChildId, (ReplicaSlot, StopStage)>,
     wanted: Vec<(usize, bool)>,
-    /// Those that were started, and have not been ready yet.
+    /// Started children that have not been ready yet.
     starting: BTreeSet<ChildId>,
-    policies: Vec<Policy>,
+    policies: Vec<GroupPolicy>,
     asked: bool,
 }
 
-impl Around {
-    fn tell(&mut self, event: Event) {
+impl Model {
+    fn send(&mut self, event: SupervisorEvent) {
         for effect in self.core.on(event, self.now) {
             match effect {
-                Effect::Start(child, seat) => {
-                    assert!(!self.asked, "nobody is started once all are to stop");
-                    assert!(self.children.values().all(|(other, _)| *other != seat), "two in one seat");
-                    let (replicas, on) = self.wanted[seat.group.0];
-                    assert!(on && seat.number < replicas, "more than there are to be");
-                    assert!(self.children.insert(child, (seat, Stage::Running)).is_none(), "a number came twice");
-                    let of_group = |id: &&ChildId| self.children[id].0.group == seat.group;
-                    let is_starting = |id: &&ChildId| of_group(id) && self.children[id].1 == Stage::Running;
+                SupervisorEffect::Start(child, slot) => {
+                    assert!(!self.asked, "no child starts after a stop request");
+                    assert!(
+                        self.children.values().all(|(other, _)| *other != slot),
+                        "two children in one slot"
+                    );
+                    let (replicas, on) = self.wanted[slot.group.0];
+                    assert!(on && slot.number < replicas, "more than there are to be");
+                    assert!(
+                        self.children
+                            .insert(child, (slot, StopStage::Running))
+                            .is_none(),
+                        "a number came twice"
+                    );
+                    let of_group = |id: &&ChildId| self.children[id].0.group == slot.group;
+                    let is_starting =
+                        |id: &&ChildId| of_group(id) && self.children[id].1 == StopStage::Running;
                     let starting = self.starting.iter().filter(is_starting).count();
-                    assert!(starting < self.policies[seat.group.0].parallel, "too many at a time");
+                    assert!(
+                        starting < self.policies[slot.group.0].parallel,
+                        "too many at a time"
+                    );
                     self.starting.insert(child);
                 }
-                Effect::Tell(child, stage) => {
-                    let (_, before) = self.children.get_mut(&child).expect("told one that is gone");
-                    assert!(*before < stage, "stages came out of order: {before:?}, {stage:?}");
+                SupervisorEffect::Tell(child, stage) => {
+                    let (_, before) = self
+                        .children
+                        .get_mut(&child)
+                        .expect("stopped a child that is gone");
+                    assert!(
+                        *before < stage,
+                        "stages came out of order: {before:?}, {stage:?}"
+                    );
                     *before = stage;
                 }
-                Effect::Say(_) => {}
+                SupervisorEffect::Say(_) => {}
             }
         }
-        assert!(self.core.wake_at(self.now).is_none_or(|at| at > self.now), "it would be woken for ever");
-        self.count();
+        assert!(
+            self.core.wake_at(self.now).is_none_or(|at| at > self.now),
+            "it would be woken for ever"
+        );
+        self.check_counts();
     }
 
-    /// What it has counted is what there is.
-    fn count(&self) {
+    /// Asserts that the supervisor's counts match the model.
+    fn check_counts(&self) {
         for group in (0..self.wanted.len()).map(GroupId) {
-            let of_group = || self.children.iter().filter(|(_, (seat, _))| seat.group == group);
-            let stopping = of_group().filter(|(_, (_, stage))| *stage > Stage::Running).count();
-            let is_starting = |id: &ChildId, stage: Stage| stage == Stage::Running && self.starting.contains(id);
-            let starting = of_group().filter(|(id, (_, stage))| is_starting(id, *stage)).count();
-            let census = self.core.census(group);
-            assert_eq!((census.starting, census.stopping), (starting, stopping));
-            assert_eq!(census.ready, of_group().count() - starting - stopping);
+            let of_group = || {
+                self.children
+                    .iter()
+                    .filter(|(_, (slot, _))| slot.group == group)
+            };
+            let stopping = of_group()
+                .filter(|(_, (_, stage))| *stage > StopStage::Running)
+                .count();
+            let is_starting = |id: &ChildId, stage: StopStage| {
+                stage == StopStage::Running && self.starting.contains(id)
+            };
+            let starting = of_group()
+                .filter(|(id, (_, stage))| is_starting(id, *stage))
+                .count();
+            let counts = self.core.census(group);
+            assert_eq!((counts.starting, counts.stopping), (starting, stopping));
+            assert_eq!(counts.ready, of_group().count() - starting - stopping);
         }
     }
 
     fn ready(&mut self, child: ChildId) {
         self.starting.remove(&child);
-        self.tell(Event::Ready(child));
+        self.send(SupervisorEvent::Ready(child));
     }
 
-    fn some(&self, choice: u8) -> Option<ChildId> {
+    fn pick_child(&self, choice: u8) -> Option<ChildId> {
         let count = self.children.len();
-        self.children.keys().nth(usize::from(choice) % count.max(1)).copied()
+        self.children
+            .keys()
+            .nth(usize::from(choice) % count.max(1))
+            .copied()
     }
 
     fn group(&self, choice: u8) -> GroupId {
         GroupId(usize::from(choice) % self.wanted.len())
     }
 
-    fn gone(&mut self, child: ChildId, end: End) {
+    fn gone(&mut self, child: ChildId, end: ChildExit) {
         self.starting.remove(&child);
-        if let Some((seat, _)) = self.children.remove(&child)
-            && self.policies[seat.group.0].restart == Restart::OnDemand
+        if let Some((slot, _)) = self.children.remove(&child)
+            && self.policies[slot.group.0].restart == RestartPolicy::OnDemand
         {
-            let (replicas, _) = &mut self.wanted[seat.group.0];
+            let (replicas, _) = &mut self.wanted[slot.group.0];
             *replicas = replicas.saturating_sub(1);
         }
-        self.tell(Event::Gone(child, end));
+        self.send(SupervisorEvent::Gone(child, end));
     }
 
-    fn turn(&mut self, turn: Turn) {
-        let child_of = |around: &Self, choice| around.some(choice);
-        match turn {
-            Turn::Wait(part) => {
+    fn perform(&mut self, action: Action) {
+        let pick = |model: &Self, choice| model.pick_child(choice);
+        match action {
+            Action::Wait(part) => {
                 let until = self.core.wake_at(self.now).unwrap_or(self.now + at(500));
                 self.now += (until - self.now).mul_f64(f64::from(part) / 255.0) + at(1);
-                self.tell(Event::Time);
+                self.send(SupervisorEvent::Time);
             }
-            Turn::Ready(choice) => child_of(self, choice).into_iter().for_each(|child| self.ready(child)),
-            Turn::Dies(choice, well) => {
-                let end = if well { End::Well } else { End::Badly };
-                child_of(self, choice).into_iter().for_each(|child| self.gone(child, end));
+            Action::Ready(choice) => pick(self, choice)
+                .into_iter()
+                .for_each(|child| self.ready(child)),
+            Action::Dies(choice, well) => {
+                let end = if well {
+                    ChildExit::Well
+                } else {
+                    ChildExit::Badly
+                };
+                pick(self, choice)
+                    .into_iter()
+                    .for_each(|child| self.gone(child, end));
             }
-            Turn::Marks => {
+            Action::Marks => {
                 let all: Vec<ChildId> = self.children.keys().copied().collect();
-                all.into_iter().for_each(|child| self.tell(Event::Marked(child)));
+                all.into_iter()
+                    .for_each(|child| self.send(SupervisorEvent::Marked(child)));
             }
-            Turn::Suspends(choice) => {
-                child_of(self, choice).into_iter().for_each(|child| self.tell(Event::Suspended(child)));
+            Action::Suspends(choice) => {
+                pick(self, choice)
+                    .into_iter()
+                    .for_each(|child| self.send(SupervisorEvent::Suspended(child)));
             }
-            Turn::Continues(choice) => {
-                child_of(self, choice).into_iter().for_each(|child| self.tell(Event::Continued(child)));
+            Action::Continues(choice) => {
+                pick(self, choice)
+                    .into_iter()
+                    .for_each(|child| self.send(SupervisorEvent::Continued(child)));
             }
-            Turn::Hangs(choice) => {
-                child_of(self, choice).into_iter().for_each(|child| self.tell(Event::Hung(child, Hang::Overdue)));
+            Action::Hangs(choice) => {
+                pick(self, choice)
+                    .into_iter()
+                    .for_each(|child| self.send(SupervisorEvent::Hung(child, HangKind::Overdue)));
             }
-            Turn::Breaks(choice) => {
-                child_of(self, choice).into_iter().for_each(|child| self.tell(Event::Broken(child)));
+            Action::Breaks(choice) => {
+                pick(self, choice)
+                    .into_iter()
+                    .for_each(|child| self.send(SupervisorEvent::Broken(child)));
             }
-            Turn::Adopts(choice) => {
+            Action::Adopts(choice) => {
                 let group = self.group(choice);
                 let child = self.core.adopt(group, self.now);
-                let seat = self.core.seat_of(child).expect("it is there");
-                assert!(self.children.values().all(|(other, _)| *other != seat), "two in one seat");
-                self.children.insert(child, (seat, Stage::Running));
-                self.wanted[group.0].0 += usize::from(self.policies[group.0].restart == Restart::OnDemand);
-                self.tell(Event::Time);
+                let slot = self.core.seat_of(child).expect("it is there");
+                assert!(
+                    self.children.values().all(|(other, _)| *other != slot),
+                    "two children in one slot"
+                );
+                self.children.insert(child, (slot, StopStage::Running));
+                self.wanted[group.0].0 +=
+                    usize::from(self.policies[group.0].restart == RestartPolicy::OnDemand);
+                self.send(SupervisorEvent::Time);
             }
-            Turn::Patience(choice, drains) => {
+            Action::Patience(choice, drains) => {
                 let drain = (!drains).then_some(at(100));
-                self.tell(Event::Patience(self.group(choice), StopPolicy { drain, grace: at(10) }));
+                self.send(SupervisorEvent::Patience(
+                    self.group(choice),
+                    StopPolicy {
+                        drain,
+                        grace: at(10),
+                    },
+                ));
             }
-            Turn::Measures(choice, tasks) => child_of(self, choice)
-                .into_iter()
-                .for_each(|child| self.tell(Event::Measured { child, tasks: tasks.into(), rss: None })),
-            Turn::Scales(choice, replicas) => {
+            Action::Measures(choice, tasks) => pick(self, choice).into_iter().for_each(|child| {
+                self.send(SupervisorEvent::Measured {
+                    child,
+                    tasks: tasks.into(),
+                    rss: None,
+                })
+            }),
+            Action::Scales(choice, replicas) => {
                 let group = self.group(choice);
                 self.wanted[group.0].0 = replicas.into();
-                self.tell(Event::Scale(group, replicas.into()));
+                self.send(SupervisorEvent::Scale(group, replicas.into()));
             }
-            Turn::Turns(choice, on) => {
+            Action::Turns(choice, on) => {
                 let group = self.group(choice);
                 self.wanted[group.0].1 = on;
-                self.tell(Event::Turn(group, on));
+                self.send(SupervisorEvent::Turn(group, on));
             }
-            Turn::Renews(choice) => self.tell(Event::Renew(self.group(choice))),
-            Turn::Stops => {
+            Action::Renews(choice) => self.send(SupervisorEvent::Renew(self.group(choice))),
+            Action::Stops => {
                 self.asked = true;
-                self.tell(Event::Stop);
+                self.send(SupervisorEvent::Stop);
             }
         }
     }
 }
 
-fn around(policies: Vec<Policy>) -> Around {
-    let wanted = policies.iter().map(|policy| (policy.replicas, policy.on)).collect();
-    let core = Core::new(policies.clone());
+fn model(policies: Vec<GroupPolicy>) -> Model {
+    let wanted = policies
+        .iter()
+        .map(|policy| (policy.replicas, policy.on))
+        .collect();
+    let core = Supervisor::new(policies.clone());
     let (children, starting) = (BTreeMap::new(), BTreeSet::new());
-    Around { core, now: at(0), children, wanted, starting, policies, asked: false }
+    Model {
+        core,
+        now: at(0),
+        children,
+        wanted,
+        starting,
+        policies,
+        asked: false,
+    }
 }
 
 proptest! {
-    /// Never two in a seat, never more than there are to be, nor too many at a time, stages in order; and once all are to stop, all do, whatever they ignore.
+    /// A slot never has two children, a group never has too many children or too many starting at a
+    /// time, and stop stages come in order. After a stop all children exit, even if they ignore
+    /// everything but SIGKILL.
     #[test]
-    fn a_core_keeps_its_promises(policies in policies(), turns in turns()) {
-        let mut around = around(policies);
-        around.tell(Event::Time);
-        for turn in turns {
-            around.turn(turn);
+    fn invariants_hold(policies in policies(), actions in actions()) {
+        let mut model = model(policies);
+        model.send(SupervisorEvent::Time);
+        for action in actions {
+            model.perform(action);
         }
-        around.asked = true;
-        around.tell(Event::Stop);
-        // Those that heed nothing but the last word.
+        model.asked = true;
+        model.send(SupervisorEvent::Stop);
+        // Children that exit only when they are killed.
         for _ in 0..1000 {
-            let killed = around.children.iter().find(|(_, (_, stage))| *stage == Stage::Killing).map(|(id, _)| *id);
-            match (killed, around.core.wake_at(around.now)) {
-                (Some(child), _) => around.gone(child, End::Badly),
+            let killed = model.children.iter().find(|(_, (_, stage))| *stage == StopStage::Killing).map(|(id, _)| *id);
+            match (killed, model.core.wake_at(model.now)) {
+                (Some(child), _) => model.gone(child, ChildExit::Badly),
                 (None, Some(at)) => {
-                    around.now = at;
-                    around.tell(Event::Time);
+                    model.now = at;
+                    model.send(SupervisorEvent::Time);
                 }
-                // Those that may take as long as they like.
-                (None, None) if !around.children.is_empty() => around.tell(Event::Stop),
+                // Children with an unlimited drain.
+                (None, None) if !model.children.is_empty() => model.send(SupervisorEvent::Stop),
                 (None, None) => break,
             }
         }
-        prop_assert!(around.core.is_over() && around.children.is_empty());
+        prop_assert!(model.core.is_over() && model.children.is_empty());
     }
 
-    /// Left alone, with children that do well, each group comes to have what it is to have.
+    /// With healthy children, each group reaches its desired number.
     #[test]
-    fn a_core_comes_to_rest(policies in policies(), turns in turns()) {
-        let lasting = |restart| if restart == Restart::OnDemand { restart } else { Restart::Always };
-        let lasting = |one: Policy| Policy { restart: lasting(one.restart), ..one };
-        let mut around = around(policies.into_iter().map(lasting).collect());
-        around.tell(Event::Time);
-        for turn in turns.into_iter().filter(|turn| !matches!(turn, Turn::Stops)) {
-            around.turn(turn);
+    fn groups_reach_their_desired_size(policies in policies(), actions in actions()) {
+        let lasting = |restart| if restart == RestartPolicy::OnDemand { restart } else { RestartPolicy::Always };
+        let lasting = |one: GroupPolicy| GroupPolicy { restart: lasting(one.restart), ..one };
+        let mut model = model(policies.into_iter().map(lasting).collect());
+        model.send(SupervisorEvent::Time);
+        for action in actions.into_iter().filter(|action| !matches!(action, Action::Stops)) {
+            model.perform(action);
         }
-        let is_at_rest = |around: &Around| (0..around.wanted.len()).map(GroupId).all(|group| {
-            let census = around.core.census(group);
-            let spare = census.ready.checked_sub(census.wanted);
-            let may_be_more = around.policies[group.0].restart == Restart::OnDemand;
-            spare.is_some_and(|spare| spare == 0 || may_be_more) && census.starting + census.stopping == 0
+        let is_at_rest = |model: &Model| (0..model.wanted.len()).map(GroupId).all(|group| {
+            let counts = model.core.census(group);
+            let spare = counts.ready.checked_sub(counts.wanted);
+            let may_be_more = model.policies[group.0].restart == RestartPolicy::OnDemand;
+            spare.is_some_and(|spare| spare == 0 || may_be_more) && counts.starting + counts.stopping == 0
         });
         for _ in 0..2000 {
-            if is_at_rest(&around) {
+            if is_at_rest(&model) {
                 break;
             }
-            let told: Vec<(ChildId, Stage)> = around.children.iter().map(|(id, (_, stage))| (*id, *stage)).collect();
-            for (child, stage) in told {
+            let stages: Vec<(ChildId, StopStage)> = model.children.iter().map(|(id, (_, stage))| (*id, *stage)).collect();
+            for (child, stage) in stages {
                 match stage {
-                    Stage::Running => {
-                        around.tell(Event::Continued(child));
-                        around.ready(child);
-                        around.tell(Event::Measured { child, tasks: 0, rss: None });
+                    StopStage::Running => {
+                        model.send(SupervisorEvent::Continued(child));
+                        model.ready(child);
+                        model.send(SupervisorEvent::Measured { child, tasks: 0, rss: None });
                     }
-                    _ => around.gone(child, End::Well),
+                    _ => model.gone(child, ChildExit::Well),
                 }
             }
-            if let Some(at) = around.core.wake_at(around.now) {
-                around.now = at.min(around.now + super::tests::at(500));
+            if let Some(at) = model.core.wake_at(model.now) {
+                model.now = at.min(model.now + super::tests::at(500));
             }
-            around.tell(Event::Time);
+            model.send(SupervisorEvent::Time);
         }
-        prop_assert!(is_at_rest(&around));
+        prop_assert!(is_at_rest(&model));
     }
 }

@@ -1,4 +1,4 @@
-//! Ids: their form, and that they only ever grow.
+//! The format of ids, and that they strictly increase.
 
 use std::{collections::BTreeSet, sync::Mutex, thread};
 
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::arbitrary;
 
-/// What the wall clock may do between two ids.
+/// Readings of a wall clock that may stall or go back.
 fn clock() -> impl Strategy<Value = Vec<u64>> {
     let day = 86_400_000_000_000;
     let around = 1_790_000_000_000_000_000u64;
@@ -49,7 +49,7 @@ proptest! {
     }
 
     #[test]
-    fn every_id_handed_out_is_well_formed(last in 0..=i64::MAX as u64 - 1, now: u64) {
+    fn every_generated_id_is_well_formed(last in 0..=i64::MAX as u64 - 1, now: u64) {
         let id = TidClock::resume(last).next(now);
         prop_assert_eq!(id.to_string().len(), 19);
         prop_assert_eq!(Tid::from_u64(id.as_u64()), Some(id));
@@ -57,7 +57,7 @@ proptest! {
     }
 
     #[test]
-    fn an_id_tells_its_time_when_the_clock_runs(now in 1_000_000_000_004_096..=i64::MAX as u64 / 1000) {
+    fn an_id_holds_its_creation_time(now in 1_000_000_000_004_096..=i64::MAX as u64 / 1000) {
         let now = now * 1000;
         let id = TidClock::resume(0).next(now);
         prop_assert!(now - id.unix_nanos() < 4096);
@@ -73,7 +73,7 @@ proptest! {
     }
 
     #[test]
-    fn json_holds_ids_as_text(id in arbitrary::tid()) {
+    fn json_ids_are_strings(id in arbitrary::tid()) {
         let json = serde_json::to_string(&id).expect("a string");
         prop_assert_eq!(&json, &format!("\"{id}\""));
         prop_assert_eq!(serde_json::from_str::<Tid>(&json).expect("an id"), id);
@@ -81,7 +81,7 @@ proptest! {
     }
 
     #[test]
-    fn only_19_or_10_digits_are_taken(text in "[ +0-9-]{0,21}|[0-9]{8,21}|[٠-٩]{5,19}|\\PC*") {
+    fn accepts_only_19_or_10_digits(text in "[ +0-9-]{0,21}|[0-9]{8,21}|[٠-٩]{5,19}|\\PC*") {
         let digits = text.bytes().all(|b| b.is_ascii_digit());
         let in_range = text.parse().is_ok_and(|raw: u64| Tid::from_u64(raw).is_some());
         prop_assert_eq!(text.parse::<Tid>().is_ok(), digits && text.len() == 19 && in_range);
@@ -94,24 +94,32 @@ proptest! {
 fn ids_strictly_increase_across_threads() {
     let clock = Mutex::new(TidClock::resume(0));
     let each = 2_000;
-    let of_thread = |_| {
-        let mut mine = Vec::with_capacity(each);
+    let generate = |_| {
+        let mut ids = Vec::with_capacity(each);
         for i in 0..each as u64 {
-            // Each thread has its own idea of the time, and it stands still for long stretches.
-            mine.push(clock.lock().unwrap().next(1_790_000_000_000_000_000 + i / 500));
+            // Each thread has its own clock, which stalls for long periods.
+            ids.push(
+                clock
+                    .lock()
+                    .unwrap()
+                    .next(1_790_000_000_000_000_000 + i / 500),
+            );
         }
-        mine
+        ids
     };
     let all: Vec<Vec<Tid>> = thread::scope(|scope| {
-        let threads: Vec<_> = (0..4).map(|n| scope.spawn(move || of_thread(n))).collect();
+        let threads: Vec<_> = (0..4).map(|n| scope.spawn(move || generate(n))).collect();
         threads.into_iter().map(|t| t.join().unwrap()).collect()
     });
-    assert!(all.iter().all(|mine| mine.is_sorted_by(|a, b| a < b)));
-    assert_eq!(all.iter().flatten().collect::<BTreeSet<_>>().len(), 4 * each);
+    assert!(all.iter().all(|ids| ids.is_sorted_by(|a, b| a < b)));
+    assert_eq!(
+        all.iter().flatten().collect::<BTreeSet<_>>().len(),
+        4 * each
+    );
 }
 
 #[test]
-fn bad_ids_are_refused_and_the_message_says_what_to_give() {
+fn refuses_invalid_ids_with_a_helpful_message() {
     let bad = [
         "",
         "0",
@@ -137,13 +145,16 @@ fn bad_ids_are_refused_and_the_message_says_what_to_give() {
     ];
     for text in bad {
         let error = text.parse::<TidArg>().expect_err(text).to_string();
-        assert!(error.contains(text) && error.contains("19 digits"), "{error}");
+        assert!(
+            error.contains(text) && error.contains("19 digits"),
+            "{error}"
+        );
         assert!(text.parse::<Tid>().is_err(), "{text}");
     }
 }
 
 #[test]
-fn the_bounds_of_the_range_are_ids() {
+fn accepts_exactly_the_range_of_ids() {
     for raw in [10u64.pow(18), i64::MAX as u64] {
         assert_eq!(raw.to_string().parse::<Tid>().map(Tid::as_u64), Ok(raw));
     }

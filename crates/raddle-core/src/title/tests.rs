@@ -1,9 +1,9 @@
-//! Titles are safe to paste into a shell, whatever a task is called.
+//! Titles are safe to paste into a shell, whatever the name of the task.
 
 use proptest::prelude::*;
 
 use super::*;
-use crate::{State, arbitrary};
+use crate::{TaskState, arbitrary};
 
 proptest! {
     #[test]
@@ -21,7 +21,7 @@ proptest! {
         prop_assert_eq!(parts.len(), 3);
         prop_assert_eq!(parts[0], format!("raddle-{}", tid.short()));
         prop_assert!(!parts[1].is_empty());
-        prop_assert_eq!(parts[2].parse::<State>(), Ok(state));
+        prop_assert_eq!(parts[2].parse::<TaskState>(), Ok(state));
     }
 
     #[test]
@@ -31,9 +31,15 @@ proptest! {
 }
 
 #[test]
-fn odd_names_lose_what_a_shell_would_read() {
+fn replaces_shell_metacharacters() {
     let tid = "1790000000000000001".parse().unwrap();
-    assert_eq!(format(tid, "$(rm -rf ~); echo 'x'", "running"), "raddle-0000000001:__rm_-rf_____echo__x_:running");
+    assert_eq!(
+        format(tid, "$(rm -rf ~); echo 'x'", "running"),
+        "raddle-0000000001:__rm_-rf_____echo__x_:running"
+    );
     assert_eq!(format(tid, "", "created"), "raddle-0000000001:task:created");
-    assert_eq!(format(tid, "a:b\n", "created"), "raddle-0000000001:a_b_:created");
+    assert_eq!(
+        format(tid, "a:b\n", "created"),
+        "raddle-0000000001:a_b_:created"
+    );
 }

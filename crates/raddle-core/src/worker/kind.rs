@@ -1,19 +1,20 @@
-//! What sorts of workers there are, as the registry and the metrics name them. A manager's is its type, which can be any other word.
+//! Kinds of workers, as the registry and the metrics name them. The kind of a manager is its type,
+//! which can be any other word.
 
-/// Takes tasks as they come.
+/// Claims tasks until it stops.
 pub const RESIDENT: &str = "resident";
-/// Takes one task as it comes, and leaves after it.
+/// Claims one task and exits after it.
 pub const ONE_SHOT: &str = "one-shot";
-/// There for one task that it was given.
+/// Runs one given task.
 pub const INLINE: &str = "inline";
-/// Fires schedules, and takes no tasks.
+/// Fires schedules, and claims no tasks.
 pub const SCHEDULER: &str = "scheduler";
-/// Launches workers for one task each.
+/// Launches a worker for each task.
 pub const SPAWNER: &str = "spawner";
 /// Keeps the processes of groups alive.
 pub const GROUP: &str = "group";
 /// Takes calls, and no tasks.
 pub const POOL: &str = "pool";
 
-/// All of them.
+/// All kinds.
 pub const ALL: [&str; 7] = [RESIDENT, ONE_SHOT, INLINE, SCHEDULER, SPAWNER, GROUP, POOL];

@@ -1,4 +1,4 @@
-//! The claim rule.
+//! The claim rule, and the stored form of a worker.
 
 use proptest::prelude::*;
 
@@ -18,7 +18,7 @@ fn worker(queues: &[&str], capabilities: CapSet) -> WorkerInfo {
 
 proptest! {
     #[test]
-    fn a_worker_takes_what_it_serves_and_can_do(spec in arbitrary::spec(), caps in arbitrary::caps(), serves: bool) {
+    fn claims_tasks_of_served_queues_with_offered_capabilities(spec in arbitrary::spec(), caps in arbitrary::caps(), serves: bool) {
         let queues = if serves { vec!["other", spec.queue.as_str()] } else { vec!["no queue of that name"] };
         let fits = spec.needs().iter().all(|tag| caps.iter().any(|cap| cap == tag));
         prop_assert_eq!(worker(&queues, caps).can_take(&spec), serves && fits);
@@ -27,47 +27,85 @@ proptest! {
 }
 
 #[test]
-fn who_takes_calls_takes_no_tasks_and_launches_nobody() {
-    let spec = Spec::command(["true"]);
+fn call_workers_take_no_tasks_and_launch_no_workers() {
+    let spec = TaskSpec::command(["true"]);
     let resident = worker(&[&spec.queue], spec.needs());
-    let spawner = WorkerInfo { concurrency: 0, ..resident.clone() };
+    let spawner = WorkerInfo {
+        concurrency: 0,
+        ..resident.clone()
+    };
     assert!(resident.can_take(&spec) && spawner.launches() && !spawner.takes_calls());
-    let callee = WorkerInfo { callee: Some(Box::default()), ..spawner };
+    let callee = WorkerInfo {
+        callee: Some(Box::default()),
+        ..spawner
+    };
     assert!(callee.takes_calls() && !callee.can_take(&spec) && !callee.launches());
 }
 
 #[test]
-fn what_is_said_to_callers_is_left_out_where_nothing_is() {
-    let silent = worker(&[], CapSet::new());
-    let text = serde_json::to_string(&silent).unwrap();
+fn omits_callee_if_absent() {
+    let without_callee = worker(&[], CapSet::new());
+    let text = serde_json::to_string(&without_callee).unwrap();
     assert!(!text.contains("callee"), "{text}");
-    assert_eq!(serde_json::from_str::<WorkerInfo>(&text).unwrap(), silent);
-    let callee = Callee { namespace: "math".into(), routines: ["add".into()].into(), ..Callee::default() };
-    let speaks = WorkerInfo { callee: Some(Box::new(callee)), ..silent };
-    let text = serde_json::to_string(&speaks).unwrap();
-    assert_eq!(serde_json::from_str::<WorkerInfo>(&text).unwrap(), speaks);
+    assert_eq!(
+        serde_json::from_str::<WorkerInfo>(&text).unwrap(),
+        without_callee
+    );
+    let callee = PoolWorkerInfo {
+        namespace: "math".into(),
+        routines: ["add".into()].into(),
+        ..PoolWorkerInfo::default()
+    };
+    let with_callee = WorkerInfo {
+        callee: Some(Box::new(callee)),
+        ..without_callee
+    };
+    let text = serde_json::to_string(&with_callee).unwrap();
+    assert_eq!(
+        serde_json::from_str::<WorkerInfo>(&text).unwrap(),
+        with_callee
+    );
 }
 
 #[test]
-fn statuses_have_the_same_name_everywhere() {
-    for status in [WorkerStatus::Active, WorkerStatus::Paused, WorkerStatus::Draining, WorkerStatus::Braking] {
+fn status_names_match_json() {
+    for status in [
+        WorkerStatus::Active,
+        WorkerStatus::Paused,
+        WorkerStatus::Draining,
+        WorkerStatus::Braking,
+    ] {
         assert_eq!(serde_json::to_value(status).unwrap(), status.as_str());
     }
 }
 
 #[test]
-fn a_status_is_found_by_its_number() {
-    for status in [WorkerStatus::Active, WorkerStatus::Paused, WorkerStatus::Draining, WorkerStatus::Braking] {
+fn status_numbers_round_trip() {
+    for status in [
+        WorkerStatus::Active,
+        WorkerStatus::Paused,
+        WorkerStatus::Draining,
+        WorkerStatus::Braking,
+    ] {
         assert_eq!(WorkerStatus::from_u8(status as u8), status);
     }
     assert_eq!(WorkerStatus::from_u8(u8::MAX), WorkerStatus::Active);
 }
 
 #[test]
-fn a_process_is_looked_at_only_where_its_number_means_it() {
-    let info = |place: Option<&str>| WorkerInfo { place: place.map(Into::into), ..worker(&[], CapSet::new()) };
-    assert!(info(None).is_at("here", Some("a")) && info(Some("a")).is_at("here", None), "as far as anybody knows");
+fn pids_are_valid_only_on_their_host_and_place() {
+    let info = |place: Option<&str>| WorkerInfo {
+        place: place.map(Into::into),
+        ..worker(&[], CapSet::new())
+    };
+    assert!(
+        info(None).is_at("here", Some("a")) && info(Some("a")).is_at("here", None),
+        "an unknown place matches any"
+    );
     assert!(info(Some("a")).is_at("here", Some("a")));
-    assert!(!info(Some("b")).is_at("here", Some("a")), "a container with the name of its host");
+    assert!(
+        !info(Some("b")).is_at("here", Some("a")),
+        "a container with the name of its host"
+    );
     assert!(!info(Some("a")).is_at("there", Some("a")) && !info(None).is_at("there", None));
 }

@@ -8,9 +8,9 @@ use std::{
     time::Duration,
 };
 
-use super::control::Control;
+use super::control::ControlSocket;
 use crate::{
-    message::{Notice, Stream},
+    message::{OutputChannel, RunnerEvent},
     sys,
 };
 
@@ -21,7 +21,7 @@ const LINGER: Duration = Duration::from_millis(20);
 
 /// One output stream of a command.
 pub(crate) struct Capture {
-    stream: Stream,
+    stream: OutputChannel,
     reader: PipeReader,
     /// Our own copy of the command's end. While it is open the pipe cannot hang up, so that a command which ends wakes us once
     /// and not three times.
@@ -43,10 +43,18 @@ pub(crate) struct Feed {
 }
 
 impl Capture {
-    pub(crate) fn new(stream: Stream) -> io::Result<Self> {
+    pub(crate) fn new(stream: OutputChannel) -> io::Result<Self> {
         let (reader, writer) = io::pipe()?;
         sys::set_nonblocking(reader.as_fd())?;
-        Ok(Self { stream, reader, writer: Some(writer), buf: Vec::new(), total: 0, due: None, at_end: false })
+        Ok(Self {
+            stream,
+            reader,
+            writer: Some(writer),
+            buf: Vec::new(),
+            total: 0,
+            due: None,
+            at_end: false,
+        })
     }
 
     /// The descriptor that the command writes to, before it has begun.
@@ -55,8 +63,16 @@ impl Capture {
     }
 
     pub(crate) fn pollfd(&self, wanted: bool) -> libc::pollfd {
-        let fd = if wanted && !self.at_end { self.reader.as_raw_fd() } else { -1 };
-        libc::pollfd { fd, events: libc::POLLIN, revents: 0 }
+        let fd = if wanted && !self.at_end {
+            self.reader.as_raw_fd()
+        } else {
+            -1
+        };
+        libc::pollfd {
+            fd,
+            events: libc::POLLIN,
+            revents: 0,
+        }
     }
 
     /// Reads once.
@@ -82,10 +98,13 @@ impl Capture {
     }
 
     /// Has a notice sent if enough was collected, or it has waited long enough. Returns whether it did.
-    pub(crate) fn send_if_due(&mut self, now: Duration, control: &mut Control) -> bool {
+    pub(crate) fn send_if_due(&mut self, now: Duration, control: &mut ControlSocket) -> bool {
         let send = self.buf.len() >= CHUNK || self.due.is_some_and(|due| due <= now);
         if send {
-            control.put(&Notice::Output { stream: self.stream, bytes: std::mem::take(&mut self.buf) });
+            control.put(&RunnerEvent::Output {
+                stream: self.stream,
+                bytes: std::mem::take(&mut self.buf),
+            });
             self.due = None;
         }
         send
@@ -116,13 +135,29 @@ impl Feed {
     pub(crate) fn new(bytes: Vec<u8>, is_open: bool) -> io::Result<(Self, PipeReader)> {
         let (reader, writer) = io::pipe()?;
         sys::set_nonblocking(writer.as_fd())?;
-        Ok((Self { writer, bytes, written: 0, is_open }, reader))
+        Ok((
+            Self {
+                writer,
+                bytes,
+                written: 0,
+                is_open,
+            },
+            reader,
+        ))
     }
 
     pub(crate) fn pollfd(&self) -> libc::pollfd {
         // With nothing to write only the end of its reader is news.
-        let events = if self.written < self.bytes.len() { libc::POLLOUT } else { 0 };
-        libc::pollfd { fd: self.writer.as_raw_fd(), events, revents: 0 }
+        let events = if self.written < self.bytes.len() {
+            libc::POLLOUT
+        } else {
+            0
+        };
+        libc::pollfd {
+            fd: self.writer.as_raw_fd(),
+            events,
+            revents: 0,
+        }
     }
 
     /// Adds to what is to be written. It has been [written](Self::write) as far as possible.

@@ -2,7 +2,7 @@
 //!
 //! This is what `posix_spawn` does inside; ours exists because the child must also ask for the signal that follows its
 //! parent's death, take its limits on and join its cgroup, which `posix_spawn` cannot be told. Between clone and exec only
-//! system calls happen: no allocation, no lock, no formatting. Everything they need is prepared in a [`Plan`].
+//! system calls happen: no allocation, no lock, no formatting. Everything they need is prepared in a [`ChildPlan`].
 
 use std::{
     ffi::{CStr, c_char, c_int, c_void},
@@ -25,7 +25,7 @@ const STACK_SIZE: usize = 64 * 1024;
 
 /// All that the child needs to become the attempt, whatever it runs.
 #[derive(Clone, Copy)]
-pub(crate) struct Plan<'a> {
+pub(crate) struct ChildPlan<'a> {
     /// Ends with a null pointer.
     pub(crate) envp: &'a [*const c_char],
     pub(crate) cwd: Option<&'a CStr>,
@@ -57,7 +57,7 @@ pub(crate) enum Resource {
 
 /// The step at which the child gave up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Step {
+pub(crate) enum ChildStep {
     /// There is no child.
     Clone,
     /// Its process group, descriptors, cgroup or limits.
@@ -68,12 +68,12 @@ pub(crate) enum Step {
     Exec,
 }
 
-struct Shared<'a> {
-    plan: &'a Plan<'a>,
+struct ChildReport<'a> {
+    plan: &'a ChildPlan<'a>,
     executable: &'a Executable,
     argv: &'a [*const c_char],
     parent: Pid,
-    failure: Option<(Step, c_int)>,
+    failure: Option<(ChildStep, c_int)>,
 }
 
 impl From<Resource> for process::Resource {
@@ -90,18 +90,34 @@ impl From<Resource> for process::Resource {
 
 /// Starts the command and returns its pid, or the step that failed and why. Signals must be blocked, so that no handler of ours
 /// can run in the child.
-pub(crate) fn spawn(plan: &Plan<'_>, executable: &Executable) -> Result<u32, (Step, io::Error)> {
+pub(crate) fn spawn(
+    plan: &ChildPlan<'_>,
+    executable: &Executable,
+) -> Result<u32, (ChildStep, io::Error)> {
     let argv = executable.argv();
-    let mut shared = Shared { plan, executable, argv: &argv, parent: process::getpid(), failure: None };
+    let mut shared = ChildReport {
+        plan,
+        executable,
+        argv: &argv,
+        parent: process::getpid(),
+        failure: None,
+    };
     let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
     let mut stack = Vec::<u128>::with_capacity(STACK_SIZE / size_of::<u128>());
     // Stacks grow down from here.
     let top = stack.spare_capacity_mut().as_mut_ptr_range().end.cast();
     // SAFETY: the stack is ours alone and aligned as any needs to be. CLONE_VFORK suspends this thread, the only one of the
     // process, until the child has exec'd or exited, so that the stack, `shared` and the plan outlive the child's use of them.
-    let pid = unsafe { libc::clone(become_command, top, flags, ptr::from_mut(&mut shared).cast()) };
+    let pid = unsafe {
+        libc::clone(
+            become_command,
+            top,
+            flags,
+            ptr::from_mut(&mut shared).cast(),
+        )
+    };
     if pid < 0 {
-        return Err((Step::Clone, io::Error::last_os_error()));
+        return Err((ChildStep::Clone, io::Error::last_os_error()));
     }
     // SAFETY: the child wrote through a pointer the compiler has lost sight of; a volatile read sees it.
     match unsafe { ptr::read_volatile(&raw const shared.failure) } {
@@ -114,32 +130,37 @@ pub(crate) fn spawn(plan: &Plan<'_>, executable: &Executable) -> Result<u32, (St
 }
 
 extern "C" fn become_command(shared: *mut c_void) -> c_int {
-    // SAFETY: `spawn` passes a `Shared` that it does not touch until this process has exec'd or exited.
-    let shared = unsafe { &mut *shared.cast::<Shared<'_>>() };
-    let (step, error) = set_up(shared.plan, shared.parent).map_or_else(|failed| failed, |()| exec(shared));
+    // SAFETY: `spawn` passes a `ChildReport` that it does not touch until this process has exec'd or exited.
+    let shared = unsafe { &mut *shared.cast::<ChildReport<'_>>() };
+    let (step, error) =
+        set_up(shared.plan, shared.parent).map_or_else(|failed| failed, |()| exec(shared));
     shared.failure = Some((step, error.raw_os_error().unwrap_or(0)));
     sys::exit_at_once(127)
 }
 
 /// Returns only if it fails.
-fn exec(shared: &Shared<'_>) -> (Step, io::Error) {
+fn exec(shared: &ChildReport<'_>) -> (ChildStep, io::Error) {
     let (argv, envp) = (shared.argv.as_ptr(), shared.plan.envp.as_ptr());
     // SAFETY: the pointers are kept alive by `spawn`, and both lists end with a null pointer.
     unsafe {
         match shared.executable.opened() {
-            Some(fd) => {
-                libc::syscall(libc::SYS_execveat, fd.as_raw_fd(), c"".as_ptr(), argv, envp, libc::AT_EMPTY_PATH)
-                    as c_int
-            }
+            Some(fd) => libc::syscall(
+                libc::SYS_execveat,
+                fd.as_raw_fd(),
+                c"".as_ptr(),
+                argv,
+                envp,
+                libc::AT_EMPTY_PATH,
+            ) as c_int,
             None => libc::execve(shared.executable.path.as_ptr(), argv, envp),
         }
     };
-    (Step::Exec, io::Error::last_os_error())
+    (ChildStep::Exec, io::Error::last_os_error())
 }
 
 /// Makes the child of `parent` what the plan says, but for what it runs. Only for a child: it rearranges the process, and makes nothing but system calls.
-pub(super) fn set_up(plan: &Plan<'_>, parent: Pid) -> Result<(), (Step, io::Error)> {
-    let failed = |error: io::Error| (Step::Setup, error);
+pub(super) fn set_up(plan: &ChildPlan<'_>, parent: Pid) -> Result<(), (ChildStep, io::Error)> {
+    let failed = |error: io::Error| (ChildStep::Setup, error);
     if plan.leads {
         let _ = process::setpgid(None, None);
     }
@@ -159,11 +180,17 @@ pub(super) fn set_up(plan: &Plan<'_>, parent: Pid) -> Result<(), (Step, io::Erro
         }
     }
     if let Some(cwd) = plan.cwd {
-        process::chdir(cwd).map_err(|error| (Step::Chdir, error.into()))?;
+        process::chdir(cwd).map_err(|error| (ChildStep::Chdir, error.into()))?;
     }
     for &(resource, value) in plan.rlimits {
         // Raising a hard limit is refused; then the one in force is lower than what was asked for, which is safe.
-        let _ = process::setrlimit(resource.into(), Rlimit { current: Some(value), maximum: Some(value) });
+        let _ = process::setrlimit(
+            resource.into(),
+            Rlimit {
+                current: Some(value),
+                maximum: Some(value),
+            },
+        );
     }
     let _ = sys::block_signals(&sys::signal_set([]));
     Ok(())

@@ -10,8 +10,8 @@ use std::{
 use raddle_core::frame::{self, Decoder};
 
 use crate::{
-    contained::SILENCE,
-    message::{MAX_TO_RUNNER, Notice, ToRunner},
+    container::SILENCE,
+    message::{MAX_TO_RUNNER, RunnerEvent, ToRunner},
     sys,
 };
 
@@ -21,17 +21,17 @@ const KEPT: usize = 64 * 1024;
 
 /// Why the worker cannot be listened to any more.
 #[derive(Debug)]
-pub(crate) enum Hangup {
+pub(crate) enum ControlClosed {
     /// It closed the connection, or died.
     Closed,
     /// It can be told nothing more: functions cannot be called here any more.
     Broken,
-    Malformed(frame::Error),
+    Malformed(frame::FrameError),
     /// It started an attempt while another was running.
     OutOfTurn,
 }
 
-pub(crate) struct Control {
+pub(crate) struct ControlSocket {
     input: OwnedFd,
     output: OwnedFd,
     incoming: Decoder,
@@ -44,7 +44,7 @@ pub(crate) struct Control {
     heard: Option<Duration>,
 }
 
-impl Control {
+impl ControlSocket {
     /// A socket to a worker.
     pub(crate) fn of_socket(socket: OwnedFd) -> io::Result<Self> {
         Self::new(socket.try_clone()?, socket, None)
@@ -59,12 +59,28 @@ impl Control {
         sys::set_nonblocking(input.as_fd())?;
         sys::set_nonblocking(output.as_fd())?;
         let incoming = Decoder::new(MAX_TO_RUNNER);
-        Ok(Self { input, output, incoming, outgoing: Vec::new(), sent: 0, blocked: false, heard })
+        Ok(Self {
+            input,
+            output,
+            incoming,
+            outgoing: Vec::new(),
+            sent: 0,
+            blocked: false,
+            heard,
+        })
     }
 
     pub(crate) fn pollfds(&self) -> [libc::pollfd; 2] {
-        let output = if self.blocked { self.output.as_raw_fd() } else { -1 };
-        [(self.input.as_raw_fd(), libc::POLLIN), (output, libc::POLLOUT)].map(|(fd, events)| libc::pollfd {
+        let output = if self.blocked {
+            self.output.as_raw_fd()
+        } else {
+            -1
+        };
+        [
+            (self.input.as_raw_fd(), libc::POLLIN),
+            (output, libc::POLLOUT),
+        ]
+        .map(|(fd, events)| libc::pollfd {
             fd,
             events,
             revents: 0,
@@ -77,7 +93,7 @@ impl Control {
     }
 
     /// Takes in what poll has found of [`pollfds`](Self::pollfds).
-    pub(crate) fn attend(&mut self, [input, output]: [i16; 2]) -> Result<(), Hangup> {
+    pub(crate) fn attend(&mut self, [input, output]: [i16; 2]) -> Result<(), ControlClosed> {
         if output != 0 {
             self.flush();
         }
@@ -85,14 +101,21 @@ impl Control {
             match sys::read_some(self.input.as_fd(), self.incoming.buffer()) {
                 Ok(1..) => self.heard.iter_mut().for_each(|heard| *heard = sys::now()),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Ok(0) | Err(_) => return Err(Hangup::Closed),
+                Ok(0) | Err(_) => return Err(ControlClosed::Closed),
             }
         }
-        if self.deadline().is_some_and(|deadline| deadline <= sys::now()) { Err(Hangup::Closed) } else { Ok(()) }
+        if self
+            .deadline()
+            .is_some_and(|deadline| deadline <= sys::now())
+        {
+            Err(ControlClosed::Closed)
+        } else {
+            Ok(())
+        }
     }
 
     /// Has a notice sent with the next [`flush`](Self::flush).
-    pub(crate) fn put(&mut self, notice: &Notice) {
+    pub(crate) fn put(&mut self, notice: &RunnerEvent) {
         frame::encode_into(&mut self.outgoing, notice);
     }
 
@@ -127,7 +150,7 @@ impl Control {
     }
 
     /// The next message that has arrived whole.
-    pub(crate) fn next(&mut self) -> Result<Option<ToRunner<'static>>, Hangup> {
-        self.incoming.next().map_err(Hangup::Malformed)
+    pub(crate) fn next(&mut self) -> Result<Option<ToRunner<'static>>, ControlClosed> {
+        self.incoming.next().map_err(ControlClosed::Malformed)
     }
 }

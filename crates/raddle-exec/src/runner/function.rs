@@ -13,7 +13,7 @@ use crate::{sys, title};
 
 /// Calls the function of this name with an input. What it answers goes to the file, what it prints to standard output and error as always.
 /// Returns the exit code of its process.
-pub type Call = fn(name: &str, input: Vec<u8>, reply: File) -> i32;
+pub type FunctionCall = fn(name: &str, input: Vec<u8>, reply: File) -> i32;
 
 /// The descriptor of the answer, in the function's process.
 const REPLY: i32 = 3;
@@ -24,15 +24,19 @@ unsafe extern "C" {
 
 /// Calls a function in a process that was started for it, in a sandbox: with its input on standard input, and nothing in its memory of
 /// whoever has started it. Returns the exit code.
-pub(super) fn main(call: Option<Call>, name: &str) -> i32 {
+pub(super) fn main(call: Option<FunctionCall>, name: &str) -> i32 {
     match (call, prepare()) {
         (Some(call), Ok((input, reply))) => call(name, input, reply),
         (None, _) => {
-            super::complain(format_args!("this program has no functions that tasks could run"));
+            super::complain(format_args!(
+                "this program has no functions that tasks could run"
+            ));
             FAULT
         }
         (_, Err(error)) => {
-            super::complain(format_args!("cannot run a function, which only a sandbox can start: {error}"));
+            super::complain(format_args!(
+                "cannot run a function, which only a sandbox can start: {error}"
+            ));
             FAULT
         }
     }
@@ -49,7 +53,12 @@ fn prepare() -> io::Result<(Vec<u8>, File)> {
 }
 
 /// Calls the function in a process that was forked for it and set up. Returns the exit code.
-pub(super) fn call(envp: &'static [*const c_char], call: Call, name: &str, input: Vec<u8>) -> i32 {
+pub(super) fn call(
+    envp: &'static [*const c_char],
+    call: FunctionCall,
+    name: &str,
+    input: Vec<u8>,
+) -> i32 {
     sys::close_from(REPLY + 1);
     // As every Rust program has it: to write to a closed pipe is an error, and not the end.
     sys::ignore(libc::SIGPIPE);

@@ -7,16 +7,16 @@ mod attempt;
 mod capture;
 mod child;
 mod control;
-mod cradle;
-mod ending;
+mod fork_server;
 mod function;
 mod init;
+mod limit_watch;
 mod program;
 mod sandbox;
 mod settings;
 mod signals;
+mod stop;
 mod throttle;
-mod watch;
 
 use std::{
     ffi::CString,
@@ -28,43 +28,43 @@ use std::{
     time::Duration,
 };
 
-use raddle_core::{Exit, Limits};
+use raddle_core::{ExitStatus, Limits};
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 
 use self::{
     attempt::Attempt,
-    control::{Control, Hangup},
-    cradle::Cradle,
+    control::{ControlClosed, ControlSocket},
+    fork_server::ForkServer,
+    limit_watch::LimitWatch,
     program::inherited_environment,
     signals::Signals,
-    watch::Watch,
 };
 use crate::{
-    cgroup::Delegation,
-    contained::{INIT, VERSION},
-    fence::FencePage,
-    message::{Done, Notice, Program, Request, ToRunner},
+    cgroup::CgroupDelegation,
+    container::{INIT, VERSION},
+    lease_deadline::LeaseDeadlinePage,
+    message::{ExecRequest, ExecResult, ExecTarget, RunnerEvent, ToRunner},
     sys, title,
 };
 
-pub use self::function::Call;
+pub use self::function::FunctionCall;
 pub(crate) use self::sandbox::sweep_scratch;
 pub use self::sandbox::{NOBODY, capped};
 pub(crate) use self::settings::{ARGUMENT, FAULT, NOT_SET_UP, arguments};
 
 /// What outlives an attempt.
-pub(crate) struct Runner {
-    control: Control,
+pub(crate) struct RunnerProcess {
+    control: ControlSocket,
     signals: Signals,
-    fence: Option<FencePage>,
+    attempt_id: Option<LeaseDeadlinePage>,
     /// Standard input of commands that have none.
     null: File,
     inherited: Arc<[CString]>,
     /// Where the functions of this program are called from, if it has any; or why they cannot be.
-    cradle: Option<io::Result<Cradle>>,
+    cradle: Option<io::Result<ForkServer>>,
     title_idle: String,
     /// Looked for when the first attempt with limits comes.
-    delegation: Option<Option<Delegation>>,
+    delegation: Option<Option<CgroupDelegation>>,
     /// Whether the other end speaks as this one does. A worker is of the same file; the supervisor of a container has to say so.
     is_understood: bool,
     /// Whether it is process 1 of a container, and has one attempt.
@@ -77,51 +77,78 @@ pub(crate) struct Runner {
 ///
 /// To be called first thing in `main`, before threads exist and before arguments are parsed. A program that has functions of its own for
 /// tasks to run gives the one that calls them.
-pub fn runner_main_if_asked(call: Option<Call>) {
+pub fn runner_main_if_asked(call: Option<FunctionCall>) {
     let mut arguments = std::env::args_os();
     let title = arguments.next();
     match arguments.next() {
         Some(argument) if argument == ARGUMENT => {}
         Some(argument) if argument == settings::FUNCTION => {
-            let name = arguments.next().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+            let name = arguments
+                .next()
+                .map(|name| name.to_string_lossy().into_owned())
+                .unwrap_or_default();
             process::exit(function::main(call, &name))
         }
         // Process 1 is nothing else. Any process may call itself so, and then finds nobody who leads it.
-        Some(argument) if argument == INIT => start(Runner::set_up_init(), "process 1 of a container", FAULT),
+        Some(argument) if argument == INIT => start(
+            RunnerProcess::set_up_init(),
+            "process 1 of a container",
+            FAULT,
+        ),
         _ => return,
     }
-    let fenced = arguments.next().is_some_and(|argument| argument == settings::FENCED);
-    let title = title.map(|title| title.to_string_lossy().into_owned()).unwrap_or_default();
-    start(Runner::set_up(title, fenced, call), "a runner", NOT_SET_UP)
+    let fenced = arguments
+        .next()
+        .is_some_and(|argument| argument == settings::FENCED);
+    let title = title
+        .map(|title| title.to_string_lossy().into_owned())
+        .unwrap_or_default();
+    start(
+        RunnerProcess::set_up(title, fenced, call),
+        "a runner",
+        NOT_SET_UP,
+    )
 }
 
-fn start(runner: io::Result<Runner>, what: &str, otherwise: i32) -> ! {
+fn start(runner: io::Result<RunnerProcess>, what: &str, otherwise: i32) -> ! {
     match runner {
         Ok(runner) => process::exit(runner.run()),
         Err(error) => {
-            complain(format_args!("cannot run as {what}, which only a worker can start: {error}"));
+            complain(format_args!(
+                "cannot run as {what}, which only a worker can start: {error}"
+            ));
             process::exit(otherwise);
         }
     }
 }
 
-impl Runner {
-    fn set_up(title_idle: String, fenced: bool, call: Option<Call>) -> io::Result<Self> {
+impl RunnerProcess {
+    fn set_up(title_idle: String, fenced: bool, call: Option<FunctionCall>) -> io::Result<Self> {
         title::init();
         title::set(&title_idle);
         let null = open_null()?;
         let socket = take(0, &null)?;
-        let fence = take(1, &null)?;
+        let attempt_id = take(1, &null)?;
         keep_stderr(&null)?;
-        let fence = fenced.then(|| FencePage::from_fd(fence)).transpose()?;
-        if File::from(socket.try_clone()?).metadata().is_ok_and(|found| !is_socket(&found)) {
+        let attempt_id = fenced
+            .then(|| LeaseDeadlinePage::from_fd(attempt_id))
+            .transpose()?;
+        if File::from(socket.try_clone()?)
+            .metadata()
+            .is_ok_and(|found| !is_socket(&found))
+        {
             return Err(io::Error::other("standard input is not a socket"));
         }
         let signals = Signals::take_over()?;
         sys::set_subreaper()?;
         sys::wake_when_parent_dies();
-        let cradle = call.map(Cradle::make);
-        Ok(Self { fence, cradle, title_idle, ..Self::new(Control::of_socket(socket)?, signals, null) })
+        let cradle = call.map(ForkServer::make);
+        Ok(Self {
+            attempt_id,
+            cradle,
+            title_idle,
+            ..Self::new(ControlSocket::of_socket(socket)?, signals, null)
+        })
     }
 
     fn set_up_init() -> io::Result<Self> {
@@ -130,14 +157,18 @@ impl Runner {
         let null = open_null()?;
         let (input, output) = (take(0, &null)?, take(1, &null)?);
         let signals = Signals::take_over()?;
-        Ok(Self { is_understood: false, is_init: true, ..Self::new(Control::of_pipes(input, output)?, signals, null) })
+        Ok(Self {
+            is_understood: false,
+            is_init: true,
+            ..Self::new(ControlSocket::of_pipes(input, output)?, signals, null)
+        })
     }
 
-    fn new(control: Control, signals: Signals, null: File) -> Self {
+    fn new(control: ControlSocket, signals: Signals, null: File) -> Self {
         Self {
             control,
             signals,
-            fence: None,
+            attempt_id: None,
             null,
             inherited: inherited_environment().into(),
             cradle: None,
@@ -159,16 +190,18 @@ impl Runner {
             };
             match attempted {
                 Ok(()) => {}
-                Err(Hangup::Closed) => return 0,
-                Err(Hangup::Broken) => return settings::BROKEN,
-                Err(Hangup::Malformed(error)) => return malformed(&error),
-                Err(Hangup::OutOfTurn) => return malformed(&"a start came while an attempt was running"),
+                Err(ControlClosed::Closed) => return 0,
+                Err(ControlClosed::Broken) => return settings::BROKEN,
+                Err(ControlClosed::Malformed(error)) => return malformed(&error),
+                Err(ControlClosed::OutOfTurn) => {
+                    return malformed(&"a start came while an attempt was running");
+                }
             }
         }
     }
 
     /// Idles until there is something to run; `None` if the runner is to end.
-    fn wait_for_start(&mut self) -> Result<Option<Request>, Hangup> {
+    fn wait_for_start(&mut self) -> Result<Option<ExecRequest>, ControlClosed> {
         loop {
             while !self.is_over
                 && let Some(message) = self.next_message()?
@@ -176,7 +209,9 @@ impl Runner {
                 match message {
                     ToRunner::Version(VERSION) => self.is_understood = true,
                     ToRunner::Version(other) => self.refuse_version(&other.to_string()),
-                    ToRunner::Start(_) if !self.is_understood => self.refuse_version("an earlier one"),
+                    ToRunner::Start(_) if !self.is_understood => {
+                        self.refuse_version("an earlier one")
+                    }
                     ToRunner::Start(request) => return Ok(Some(request.into_owned())),
                     // About the attempt that has just ended.
                     _ => {}
@@ -187,8 +222,11 @@ impl Runner {
             }
             let [input, output] = self.control.pollfds();
             let mut fds = [self.signals.pollfd(), input, output];
-            let silence = self.control.deadline().map(|deadline| deadline.saturating_sub(sys::now()));
-            sys::poll(&mut fds, silence).map_err(|_| Hangup::Closed)?;
+            let silence = self
+                .control
+                .deadline()
+                .map(|deadline| deadline.saturating_sub(sys::now()));
+            sys::poll(&mut fds, silence).map_err(|_| ControlClosed::Closed)?;
             let [signals, control @ ..] = fds.map(|fd| fd.revents);
             if signals != 0 && self.signals.read().end > 0 {
                 return Ok(None);
@@ -198,9 +236,9 @@ impl Runner {
     }
 
     /// The next message. One that cannot be read before the version is known is of another version.
-    fn next_message(&mut self) -> Result<Option<ToRunner<'static>>, Hangup> {
+    fn next_message(&mut self) -> Result<Option<ToRunner<'static>>, ControlClosed> {
         match self.control.next() {
-            Err(Hangup::Malformed(_)) if !self.is_understood => {
+            Err(ControlClosed::Malformed(_)) if !self.is_understood => {
                 self.refuse_version("another one");
                 Ok(None)
             }
@@ -214,48 +252,65 @@ impl Runner {
             "the worker and process 1 of the container are of different versions (protocol {theirs}, inside {VERSION}): \
              restart the worker"
         );
-        self.control.put(&Notice::Done(Box::new(Done::without_start(Exit::Unfit { message }))));
+        self.control
+            .put(&RunnerEvent::Done(Box::new(ExecResult::without_start(
+                ExitStatus::NoHandler { message },
+            ))));
         self.control.flush();
         self.is_over = true;
     }
 
-    fn attempt(&mut self, mut request: Request) -> Result<(), Hangup> {
+    fn attempt(&mut self, mut request: ExecRequest) -> Result<(), ControlClosed> {
         // A function that is forked reads its input from the request; every other process reads it from a pipe.
-        let is_forked = matches!(request.program, Program::Function(_)) && request.sandbox.is_none();
-        let stdin = if is_forked { None } else { request.stdin.take() };
+        let is_forked =
+            matches!(request.program, ExecTarget::Function(_)) && request.sandbox.is_none();
+        let stdin = if is_forked {
+            None
+        } else {
+            request.stdin.take()
+        };
         let done = match Attempt::begin(self, &request, stdin) {
             Ok(attempt) => attempt.run(self)?,
-            Err(exit) => Done::without_start(exit),
+            Err(exit) => ExecResult::without_start(exit),
         };
         // Before the worker can know: a task that is over has no process, and whoever looks for one by its state must not find this.
         title::set(&self.title_idle);
-        self.control.put(&Notice::Done(Box::new(done)));
+        self.control.put(&RunnerEvent::Done(Box::new(done)));
         self.control.flush();
         self.is_over = self.is_init;
-        let is_usable = |cradle: &io::Result<Cradle>| cradle.as_ref().is_ok_and(|cradle| !cradle.is_broken());
+        let is_usable = |cradle: &io::Result<ForkServer>| {
+            cradle.as_ref().is_ok_and(|cradle| !cradle.is_broken())
+        };
         if is_forked && !self.cradle.as_ref().is_none_or(is_usable) {
-            complain(format_args!("a runner leaves: what it forks functions from is not there, or stands still"));
-            return Err(Hangup::Broken);
+            complain(format_args!(
+                "a runner leaves: what it forks functions from is not there, or stands still"
+            ));
+            return Err(ControlClosed::Broken);
         }
         Ok(())
     }
 
     /// The watch over an attempt with limits.
-    fn watch(&mut self, start: &Request, limits: &Limits, now: Duration) -> Option<Watch> {
-        let delegation = self.delegation.get_or_insert_with(Delegation::find).as_ref();
+    fn watch(&mut self, start: &ExecRequest, limits: &Limits, now: Duration) -> Option<LimitWatch> {
+        let delegation = self
+            .delegation
+            .get_or_insert_with(CgroupDelegation::find)
+            .as_ref();
         let name = format!("raddle-{}-{}", start.tid, start.attempt);
         // Only where the task asks for a limit: to join a group takes longer than many a task.
         let delegation = delegation.filter(|_| !start.limits.is_empty());
-        Watch::new(limits, watch::group(delegation, &name, limits), now)
+        LimitWatch::new(limits, limit_watch::group(delegation, &name, limits), now)
     }
 
-    fn show(&self, start: &Request, status: &str) {
+    fn show(&self, start: &ExecRequest, status: &str) {
         title::set(&raddle_core::title::format(start.tid, &start.name, status));
     }
 }
 
 fn malformed(error: &dyn std::fmt::Display) -> i32 {
-    complain(format_args!("a runner ends because of what its worker sent: {error}"));
+    complain(format_args!(
+        "a runner ends because of what its worker sent: {error}"
+    ));
     FAULT
 }
 

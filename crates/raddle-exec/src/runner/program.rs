@@ -13,12 +13,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use raddle_core::Exit;
+use raddle_core::ExitStatus;
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 
-use super::{child::Step, sandbox, settings};
+use super::{child::ChildStep, sandbox, settings};
 use crate::{
-    message::{Program, Request},
+    message::{ExecRequest, ExecTarget},
     sys,
 };
 
@@ -32,7 +32,7 @@ const KEEPER: &str = "raddle";
 const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
 /// An attempt ready to begin.
-pub(crate) struct Prepared {
+pub(crate) struct PreparedAttempt {
     /// What a command is; a function needs nothing, unless it is in a sandbox.
     pub(crate) executable: Option<Executable>,
     pub(crate) cwd: Option<CString>,
@@ -51,18 +51,27 @@ pub(crate) struct Executable {
 pub(crate) fn inherited_environment() -> Vec<CString> {
     std::env::vars_os()
         .filter(|(key, _)| !key.as_bytes().starts_with(PRIVATE))
-        .filter_map(|(key, value)| CString::new([key.as_bytes(), b"=", value.as_bytes()].concat()).ok())
+        .filter_map(|(key, value)| {
+            CString::new([key.as_bytes(), b"=", value.as_bytes()].concat()).ok()
+        })
         .collect()
 }
 
 impl Executable {
     /// Finds the program.
-    fn find(argv: &[String], env: &[CString], cwd: Option<&str>, sandboxed: bool) -> Result<Self, Exit> {
+    fn find(
+        argv: &[String],
+        env: &[CString],
+        cwd: Option<&str>,
+        sandboxed: bool,
+    ) -> Result<Self, ExitStatus> {
         let Some(name) = argv.first() else {
             return Err(failed("the command is empty: give a program to run"));
         };
         let argv = argv.iter().enumerate();
-        let argv = argv.map(|(n, arg)| c_string(arg, || format!("argument {n}"))).collect::<Result<Vec<_>, _>>()?;
+        let argv = argv
+            .map(|(n, arg)| c_string(arg, || format!("argument {n}")))
+            .collect::<Result<Vec<_>, _>>()?;
         let path = if name.contains('/') {
             argv[0].clone()
         } else {
@@ -72,22 +81,37 @@ impl Executable {
                 None => exit,
             })?
         };
-        Ok(Self { path, argv, opened: None })
+        Ok(Self {
+            path,
+            argv,
+            opened: None,
+        })
     }
 
     /// This very program, which is to call a function of its own and nothing else.
-    fn function(name: &str) -> Result<Self, Exit> {
+    fn function(name: &str) -> Result<Self, ExitStatus> {
         Self::own(&[name, settings::FUNCTION, name])
     }
 
     /// This very program with these arguments, the first of which is what it is called.
-    fn own(words: &[&str]) -> Result<Self, Exit> {
-        let unusable = |error: io::Error| failed(format!("this program cannot be opened to run it anew: {error}"));
+    fn own(words: &[&str]) -> Result<Self, ExitStatus> {
+        let unusable = |error: io::Error| {
+            failed(format!(
+                "this program cannot be opened to run it anew: {error}"
+            ))
+        };
         let file = fs::File::open(PROGRAM).map_err(unusable)?;
         // Out of the way of those that a process is given.
         let opened = Some(sys::dup_above(file.as_fd(), 10).map_err(unusable)?);
-        let argv = words.iter().map(|word| c_string(word, || "its name".into())).collect::<Result<_, _>>()?;
-        Ok(Self { path: c"".into(), argv, opened })
+        let argv = words
+            .iter()
+            .map(|word| c_string(word, || "its name".into()))
+            .collect::<Result<_, _>>()?;
+        Ok(Self {
+            path: c"".into(),
+            argv,
+            opened,
+        })
     }
 
     /// The file, if it is open.
@@ -101,33 +125,51 @@ impl Executable {
     }
 }
 
-impl Prepared {
+impl PreparedAttempt {
     /// Finds what is to be run. The error says how the attempt ends without having begun.
-    pub(crate) fn new(start: &Request, inherited: &[CString]) -> Result<Self, Exit> {
-        let cwd = start.cwd.as_deref().map(|cwd| c_string(cwd, || "the folder's name".into())).transpose()?;
+    pub(crate) fn new(start: &ExecRequest, inherited: &[CString]) -> Result<Self, ExitStatus> {
+        let cwd = start
+            .cwd
+            .as_deref()
+            .map(|cwd| c_string(cwd, || "the folder's name".into()))
+            .transpose()?;
         if start.sandbox.is_some() && start.cwd.is_some() {
-            return Err(failed("a sandbox has a folder of its own, and sees no other: leave out cwd"));
+            return Err(failed(
+                "a sandbox has a folder of its own, and sees no other: leave out cwd",
+            ));
         }
         let env = match &start.sandbox {
             Some(sandbox) => environment(start, &sandbox::environment(sandbox))?,
             None => environment(start, inherited)?,
         };
         let executable = match &start.program {
-            Program::Command(argv) => {
-                Some(Executable::find(argv, &env, start.cwd.as_deref(), start.sandbox.is_some())?)
-            }
-            Program::Keeper(args) => {
-                let words: Vec<&str> = [KEEPER].into_iter().chain(args.iter().map(String::as_str)).collect();
+            ExecTarget::Command(argv) => Some(Executable::find(
+                argv,
+                &env,
+                start.cwd.as_deref(),
+                start.sandbox.is_some(),
+            )?),
+            ExecTarget::Keeper(args) => {
+                let words: Vec<&str> = [KEEPER]
+                    .into_iter()
+                    .chain(args.iter().map(String::as_str))
+                    .collect();
                 Some(Executable::own(&words)?)
             }
-            Program::Function(name) if start.sandbox.is_some() => Some(Executable::function(name)?),
+            ExecTarget::Function(name) if start.sandbox.is_some() => {
+                Some(Executable::function(name)?)
+            }
             // Looked at here, because what a function does in its own process cannot be told from what it does wrong.
-            Program::Function(_) => match start.cwd.as_deref().and_then(unusable_folder) {
+            ExecTarget::Function(_) => match start.cwd.as_deref().and_then(unusable_folder) {
                 Some(exit) => return Err(exit),
                 None => None,
             },
         };
-        Ok(Self { executable, cwd, env })
+        Ok(Self {
+            executable,
+            cwd,
+            env,
+        })
     }
 
     /// The environment, ended by a null pointer.
@@ -136,68 +178,107 @@ impl Prepared {
     }
 
     /// How an attempt ends whose command could not be started.
-    pub(crate) fn failure(&self, start: &Request, step: Step, error: &io::Error) -> Exit {
+    pub(crate) fn failure(
+        &self,
+        start: &ExecRequest,
+        step: ChildStep,
+        error: &io::Error,
+    ) -> ExitStatus {
         let name = match &start.program {
-            Program::Command(argv) => argv.first().map_or("", String::as_str),
-            Program::Function(name) => name,
-            Program::Keeper(_) => KEEPER,
+            ExecTarget::Command(argv) => argv.first().map_or("", String::as_str),
+            ExecTarget::Function(name) => name,
+            ExecTarget::Keeper(_) => KEEPER,
         };
         match step {
-            Step::Clone => Exit::Starved { message: format!("the system refused a process: {error}") },
-            Step::Setup | Step::Exec if is_want(error) && start.limits.memory_mb.is_none() => {
-                Exit::Starved { message: format!("the system refused a process: {error}") }
+            ChildStep::Clone => ExitStatus::ResourceExhausted {
+                message: format!("the system refused a process: {error}"),
+            },
+            ChildStep::Setup | ChildStep::Exec
+                if is_want(error) && start.limits.memory_mb.is_none() =>
+            {
+                ExitStatus::ResourceExhausted {
+                    message: format!("the system refused a process: {error}"),
+                }
             }
-            Step::Setup => failed(format!("the process could not be set up: {error}")),
-            Step::Chdir => {
-                let of_handler = start.sandbox.as_ref().and_then(|sandbox| sandbox.folder.as_deref());
+            ChildStep::Setup => failed(format!("the process could not be set up: {error}")),
+            ChildStep::Chdir => {
+                let of_handler = start
+                    .sandbox
+                    .as_ref()
+                    .and_then(|sandbox| sandbox.folder.as_deref());
                 let folder = start.cwd.as_deref().or(of_handler).unwrap_or_default();
                 failed(format!("cannot enter the folder '{folder}': {error}"))
             }
-            Step::Exec if error.raw_os_error() == Some(libc::ENOMEM) => {
-                failed(format!("its memory_mb leaves no room for a process: {error}"))
-            }
-            Step::Exec if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR)) => {
+            ChildStep::Exec if error.raw_os_error() == Some(libc::ENOMEM) => failed(format!(
+                "its memory_mb leaves no room for a process: {error}"
+            )),
+            ChildStep::Exec
+                if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR)) =>
+            {
                 // The file may well be there: then it is the interpreter that its first line names which is not.
-                let path = self.executable.as_ref().map(|executable| in_folder(start.cwd.as_deref(), &executable.path));
+                let path = self
+                    .executable
+                    .as_ref()
+                    .map(|executable| in_folder(start.cwd.as_deref(), &executable.path));
                 if start.sandbox.is_none() && path.is_some_and(|path| path.exists()) {
-                    Exit::NotExecutable { message: format!("cannot execute {name}: its interpreter is missing") }
+                    ExitStatus::NotExecutable {
+                        message: format!("cannot execute {name}: its interpreter is missing"),
+                    }
                 } else {
-                    Exit::NotFound { message: format!("command not found: {name}") }
+                    ExitStatus::NotFound {
+                        message: format!("command not found: {name}"),
+                    }
                 }
             }
-            Step::Exec => Exit::NotExecutable { message: format!("cannot execute {name}: {error}") },
+            ChildStep::Exec => ExitStatus::NotExecutable {
+                message: format!("cannot execute {name}: {error}"),
+            },
         }
     }
 }
 
 /// Whether the system has no more of something. That is nothing that the task has done, unless it was given a limit of its own.
 fn is_want(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::ENOMEM | libc::EAGAIN | libc::ENFILE | libc::EMFILE))
+    matches!(
+        error.raw_os_error(),
+        Some(libc::ENOMEM | libc::EAGAIN | libc::ENFILE | libc::EMFILE)
+    )
 }
 
-fn failed(message: impl Into<String>) -> Exit {
-    Exit::SpawnFailed { message: message.into() }
+fn failed(message: impl Into<String>) -> ExitStatus {
+    ExitStatus::SpawnFailed {
+        message: message.into(),
+    }
 }
 
-fn c_string(text: &str, what: impl Fn() -> String) -> Result<CString, Exit> {
+fn c_string(text: &str, what: impl Fn() -> String) -> Result<CString, ExitStatus> {
     CString::new(text).map_err(|_| failed(format!("{} contains a NUL byte", what())))
 }
 
 /// The inherited variables that the request does not set, then those it does. The last of several settings wins.
-fn environment(start: &Request, inherited: &[CString]) -> Result<Vec<CString>, Exit> {
+fn environment(start: &ExecRequest, inherited: &[CString]) -> Result<Vec<CString>, ExitStatus> {
     let mut own: Vec<CString> = Vec::with_capacity(inherited.len() + start.env.len());
     // A tree, whose keys need no random seed: that would be a system call for each attempt.
     let mut set = BTreeSet::new();
     for (key, value) in start.env.iter().rev() {
         if key.is_empty() || key.contains('=') {
-            return Err(failed(format!("'{key}' cannot be the name of an environment variable")));
+            return Err(failed(format!(
+                "'{key}' cannot be the name of an environment variable"
+            )));
         }
         if set.insert(key.as_bytes()) {
-            own.push(c_string(&format!("{key}={value}"), || format!("the environment variable '{key}'"))?);
+            own.push(c_string(&format!("{key}={value}"), || {
+                format!("the environment variable '{key}'")
+            })?);
         }
     }
     own.reverse();
-    own.extend(inherited.iter().filter(|entry| !set.contains(key_of(entry))).cloned());
+    own.extend(
+        inherited
+            .iter()
+            .filter(|entry| !set.contains(key_of(entry)))
+            .cloned(),
+    );
     Ok(own)
 }
 
@@ -207,15 +288,29 @@ fn key_of(entry: &CStr) -> &[u8] {
 }
 
 fn pointers(strings: &[CString]) -> Vec<*const c_char> {
-    strings.iter().map(|s| s.as_ptr()).chain([std::ptr::null()]).collect()
+    strings
+        .iter()
+        .map(|s| s.as_ptr())
+        .chain([std::ptr::null()])
+        .collect()
 }
 
 /// Searches `PATH` for a file that can be executed.
-fn search(name: &str, env: &[CString], cwd: Option<&str>, sandboxed: bool) -> Result<CString, Exit> {
-    let path = env.iter().find_map(|entry| entry.to_bytes().strip_prefix(b"PATH="));
+fn search(
+    name: &str,
+    env: &[CString],
+    cwd: Option<&str>,
+    sandboxed: bool,
+) -> Result<CString, ExitStatus> {
+    let path = env
+        .iter()
+        .find_map(|entry| entry.to_bytes().strip_prefix(b"PATH="));
     let mut refused = None;
     if !name.is_empty() {
-        for folder in path.unwrap_or(DEFAULT_PATH.as_bytes()).split(|b| *b == b':') {
+        for folder in path
+            .unwrap_or(DEFAULT_PATH.as_bytes())
+            .split(|b| *b == b':')
+        {
             // An empty entry means the current folder. Relative ones count from the folder that the command will run in.
             let folder = if folder.is_empty() { b"." } else { folder };
             let candidate = CString::new([folder, b"/", name.as_bytes()].concat());
@@ -231,10 +326,15 @@ fn search(name: &str, env: &[CString], cwd: Option<&str>, sandboxed: bool) -> Re
         }
     }
     Err(match refused {
-        Some(file) => Exit::NotExecutable {
-            message: format!("cannot execute {name}: no permission to run {}", file.to_string_lossy()),
+        Some(file) => ExitStatus::NotExecutable {
+            message: format!(
+                "cannot execute {name}: no permission to run {}",
+                file.to_string_lossy()
+            ),
         },
-        None => Exit::NotFound { message: format!("command not found: {name}") },
+        None => ExitStatus::NotFound {
+            message: format!("command not found: {name}"),
+        },
     })
 }
 
@@ -248,7 +348,7 @@ fn in_folder(cwd: Option<&str>, path: &CStr) -> PathBuf {
     Path::new(cwd.unwrap_or("")).join(OsStr::from_bytes(path.to_bytes()))
 }
 
-fn unusable_folder(cwd: &str) -> Option<Exit> {
+fn unusable_folder(cwd: &str) -> Option<ExitStatus> {
     let why = match fs::metadata(cwd) {
         Ok(found) if found.is_dir() => return None,
         Ok(_) => io::Error::from_raw_os_error(libc::ENOTDIR),
@@ -265,13 +365,23 @@ mod tests {
 
     use super::*;
 
-    fn start(argv: &[&str], env: &[(&str, &str)]) -> Request {
-        let env = env.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
-        Request { env, ..Request::command(Tid::from_u64(1_700_000_000_000_000_000).unwrap(), "", argv.iter().copied()) }
+    fn start(argv: &[&str], env: &[(&str, &str)]) -> ExecRequest {
+        let env = env
+            .iter()
+            .map(|(k, v)| (k.to_string(), v.to_string()))
+            .collect();
+        ExecRequest {
+            env,
+            ..ExecRequest::command(
+                Tid::from_u64(1_700_000_000_000_000_000).unwrap(),
+                "",
+                argv.iter().copied(),
+            )
+        }
     }
 
-    fn prepare(start: &Request) -> Result<Prepared, Exit> {
-        Prepared::new(start, &[c"PATH=/usr/bin:/bin".into(), c"KEEP=1".into()])
+    fn prepare(start: &ExecRequest) -> Result<PreparedAttempt, ExitStatus> {
+        PreparedAttempt::new(start, &[c"PATH=/usr/bin:/bin".into(), c"KEEP=1".into()])
     }
 
     #[test]
@@ -285,18 +395,22 @@ mod tests {
             prepare(&start(&[name], &[("PATH", path)]))
                 .map(|found| found.executable.unwrap().path.into_string().unwrap())
         };
-        assert!(matches!(found("tool"), Err(Exit::NotExecutable { message }) if message.contains("tool")));
+        assert!(
+            matches!(found("tool"), Err(ExitStatus::NotExecutable { message }) if message.contains("tool"))
+        );
         fs::set_permissions(&tool, fs::Permissions::from_mode(0o755)).unwrap();
         assert_eq!(found("tool"), Ok(format!("{path}/tool")));
         for absent in ["sub", "", "other"] {
             let message = format!("command not found: {absent}");
-            assert_eq!(found(absent), Err(Exit::NotFound { message }));
+            assert_eq!(found(absent), Err(ExitStatus::NotFound { message }));
         }
     }
 
     #[test]
     fn the_request_overrides_what_is_inherited() {
-        let program = prepare(&start(&["true"], &[("A", "1"), ("KEEP", "2"), ("A", "3")])).map_err(drop).unwrap();
+        let program = prepare(&start(&["true"], &[("A", "1"), ("KEEP", "2"), ("A", "3")]))
+            .map_err(drop)
+            .unwrap();
         let env: Vec<_> = program.env.iter().map(|e| e.to_str().unwrap()).collect();
         assert_eq!(env, ["KEEP=2", "A=3", "PATH=/usr/bin:/bin"]);
         assert_eq!(program.executable.as_ref().unwrap().argv().len(), 2);
@@ -307,19 +421,26 @@ mod tests {
     #[test]
     fn very_many_variables_take_no_time() {
         let mut many = start(&["true"], &[("KEEP", "2")]);
-        many.env.extend((0..150_000).map(|n| (format!("K{n}"), String::new())));
+        many.env
+            .extend((0..150_000).map(|n| (format!("K{n}"), String::new())));
         many.env.push(("KEEP".into(), "3".into()));
         let began = std::time::Instant::now();
         let prepared = prepare(&many).map_err(drop).unwrap();
-        assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+        assert!(
+            began.elapsed() < Duration::from_secs(5),
+            "{:?}",
+            began.elapsed()
+        );
         assert_eq!(prepared.env.len(), 150_002);
-        assert!(prepared.env.contains(&c"KEEP=3".into()) && !prepared.env.contains(&c"KEEP=1".into()));
+        assert!(
+            prepared.env.contains(&c"KEEP=3".into()) && !prepared.env.contains(&c"KEEP=1".into())
+        );
     }
 
     #[test]
     fn bad_requests_are_named() {
-        let message = |s: &Request| match prepare(s) {
-            Err(Exit::SpawnFailed { message }) => message,
+        let message = |s: &ExecRequest| match prepare(s) {
+            Err(ExitStatus::SpawnFailed { message }) => message,
             _ => panic!("was not refused"),
         };
         assert!(message(&start(&[], &[])).contains("empty"));

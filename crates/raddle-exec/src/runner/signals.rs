@@ -6,12 +6,12 @@ use std::{
     ptr,
 };
 
-use super::cradle;
+use super::fork_server;
 use crate::sys;
 
 /// What a batch of signals asks for.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Received {
+pub(crate) struct ReceivedSignals {
     /// A child changed its state.
     pub(crate) child: bool,
     /// Somebody wants the runner to end.
@@ -47,7 +47,15 @@ impl Signals {
     fn reset() {
         for signal in 1..=64 {
             // The faults keep std's handlers, which report a stack overflow, and exec resets those.
-            if ![libc::SIGSEGV, libc::SIGBUS, libc::SIGKILL, libc::SIGSTOP, libc::SIGCHLD].contains(&signal) {
+            if ![
+                libc::SIGSEGV,
+                libc::SIGBUS,
+                libc::SIGKILL,
+                libc::SIGSTOP,
+                libc::SIGCHLD,
+            ]
+            .contains(&signal)
+            {
                 set_default(signal);
             }
         }
@@ -57,30 +65,52 @@ impl Signals {
 
     /// Blocks every signal, and opens the descriptor.
     fn listen() -> io::Result<Self> {
-        let faults = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGABRT, libc::SIGTRAP];
-        sys::block_signals(&sys::signal_set((1..=64).filter(|signal| !faults.contains(signal))))?;
+        let faults = [
+            libc::SIGSEGV,
+            libc::SIGBUS,
+            libc::SIGFPE,
+            libc::SIGILL,
+            libc::SIGABRT,
+            libc::SIGTRAP,
+        ];
+        sys::block_signals(&sys::signal_set(
+            (1..=64).filter(|signal| !faults.contains(signal)),
+        ))?;
         // SIGCONT asks for nothing, but wakes a runner that was stopped: the time it slept counts against its deadlines.
-        let wanted = sys::signal_set([libc::SIGCHLD, cradle::ENDED, libc::SIGCONT].into_iter().chain(ENDING));
+        let wanted = sys::signal_set(
+            [libc::SIGCHLD, fork_server::ENDED, libc::SIGCONT]
+                .into_iter()
+                .chain(ENDING),
+        );
         // SAFETY: the set outlives the call, and the descriptor is new.
         unsafe {
-            let fd = sys::check(libc::signalfd(-1, &raw const wanted, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK))?;
+            let fd = sys::check(libc::signalfd(
+                -1,
+                &raw const wanted,
+                libc::SFD_CLOEXEC | libc::SFD_NONBLOCK,
+            ))?;
             Ok(Self(OwnedFd::from_raw_fd(fd)))
         }
     }
 
     pub(crate) fn pollfd(&self) -> libc::pollfd {
-        libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 }
+        libc::pollfd {
+            fd: self.0.as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        }
     }
 
     /// Takes what has arrived.
-    pub(crate) fn read(&self) -> Received {
+    pub(crate) fn read(&self) -> ReceivedSignals {
         const RECORD: usize = size_of::<libc::signalfd_siginfo>();
-        let (mut received, mut buf) = (Received::default(), Vec::new());
+        let (mut received, mut buf) = (ReceivedSignals::default(), Vec::new());
         if sys::read_some(self.0.as_fd(), &mut buf).is_ok() {
             for record in buf.chunks_exact(RECORD) {
                 // The signal's number is the first field of the record.
-                let signal = record.first_chunk().map_or(0, |n| u32::from_ne_bytes(*n)) as libc::c_int;
-                if [libc::SIGCHLD, cradle::ENDED].contains(&signal) {
+                let signal =
+                    record.first_chunk().map_or(0, |n| u32::from_ne_bytes(*n)) as libc::c_int;
+                if [libc::SIGCHLD, fork_server::ENDED].contains(&signal) {
                     received.child = true;
                 } else if ENDING.contains(&signal) {
                     received.end += 1;

@@ -20,7 +20,13 @@ pub(crate) struct Throttle {
 impl Throttle {
     pub(crate) fn new(percent: u32, now: Duration) -> Self {
         let share = f64::from(percent.max(1)) / 100.0;
-        Self { share, credit: share * WINDOW, at: now, used: Duration::ZERO, held: false }
+        Self {
+            share,
+            credit: share * WINDOW,
+            at: now,
+            used: Duration::ZERO,
+            held: false,
+        }
     }
 
     /// Whether the tree must stand still now, after it has used `used` since it began.
@@ -31,7 +37,11 @@ impl Throttle {
         let most = self.share * WINDOW;
         self.credit = (self.credit + elapsed * self.share - spent).min(most);
         // Two thresholds, so that a tree is not stopped and let go at every sample.
-        self.held = if self.held { self.credit < most / 2.0 } else { self.credit <= 0.0 };
+        self.held = if self.held {
+            self.credit < most / 2.0
+        } else {
+            self.credit <= 0.0
+        };
         self.held
     }
 }

@@ -8,30 +8,39 @@ mod refusing;
 use std::time::Duration;
 
 use raddle_core::{Limits, Tid};
-use raddle_exec::{Notice, Program, Request, Runner, RunnerOptions, Sandbox};
+use raddle_exec::{ExecRequest, ExecTarget, Runner, RunnerEvent, RunnerOptions, SandboxConfig};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     raddle_exec::runner_main_if_asked(Some(functions::call));
     let mut arguments = std::env::args().skip(1);
     let work = |script, sandbox| {
-        tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(worker(script, sandbox))
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?
+            .block_on(worker(script, sandbox))
     };
     match (arguments.next().as_deref(), arguments.next()) {
         (Some("worker"), Some(script)) => work(script, None),
-        (Some("boxed"), Some(script)) => work(script, Some(Sandbox::default())),
+        (Some("boxed"), Some(script)) => work(script, Some(SandboxConfig::default())),
         (Some("refusing"), Some(what)) => Err(refusing::become_one(&what, arguments).into()),
         _ => Err("this program does nothing by itself".into()),
     }
 }
 
-async fn worker(script: String, sandbox: Option<Sandbox>) -> Result<(), Box<dyn std::error::Error>> {
+async fn worker(
+    script: String,
+    sandbox: Option<SandboxConfig>,
+) -> Result<(), Box<dyn std::error::Error>> {
     let mut runner = Runner::spawn(&RunnerOptions::default()).await?;
-    let request = Request {
+    let request = ExecRequest {
         tid: Tid::from_u64(1_700_000_000_000_000_000).ok_or("no tid")?,
         attempt: 1,
         name: "script".into(),
-        program: Program::Command(vec!["sh".into(), "-c".into(), script]),
-        env: std::env::var("RADDLE_TEST_MARK").into_iter().map(|mark| ("RADDLE_TEST_MARK".into(), mark)).collect(),
+        program: ExecTarget::Command(vec!["sh".into(), "-c".into(), script]),
+        env: std::env::var("RADDLE_TEST_MARK")
+            .into_iter()
+            .map(|mark| ("RADDLE_TEST_MARK".into(), mark))
+            .collect(),
         cwd: None,
         stdin: None,
         timeout: None,
@@ -42,7 +51,7 @@ async fn worker(script: String, sandbox: Option<Sandbox>) -> Result<(), Box<dyn 
     };
     runner.start(&request).await?;
     loop {
-        if let Notice::Started { pid } = runner.next().await? {
+        if let RunnerEvent::Started { pid } = runner.next().await? {
             println!("{} {pid}", runner.pid());
         }
     }

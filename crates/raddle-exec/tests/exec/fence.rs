@@ -5,22 +5,28 @@ use std::{
     time::{Duration, Instant},
 };
 
-use raddle_core::Exit;
-use raddle_exec::{FencePage, RunnerOptions};
+use raddle_core::ExitStatus;
+use raddle_exec::{LeaseDeadlinePage, RunnerOptions};
 
 use crate::support::{Rig, code, options};
 
-fn fenced() -> (Arc<FencePage>, RunnerOptions) {
-    let page = Arc::new(FencePage::new().unwrap());
-    (page.clone(), RunnerOptions { fence: Some(page), ..options() })
+fn fenced() -> (Arc<LeaseDeadlinePage>, RunnerOptions) {
+    let page = Arc::new(LeaseDeadlinePage::new().unwrap());
+    (
+        page.clone(),
+        RunnerOptions {
+            attempt_id: Some(page),
+            ..options()
+        },
+    )
 }
 
-fn hold_for(page: &FencePage, time: Duration) {
-    page.extend_to(FencePage::clock_now() + time.as_nanos() as u64);
+fn hold_for(page: &LeaseDeadlinePage, time: Duration) {
+    page.extend_to(LeaseDeadlinePage::clock_now() + time.as_nanos() as u64);
 }
 
-fn is_lost(exit: &Exit) -> bool {
-    matches!(exit, Exit::Lapsed)
+fn is_lost(exit: &ExitStatus) -> bool {
+    matches!(exit, ExitStatus::LeaseExpired)
 }
 
 #[tokio::test]
@@ -29,13 +35,21 @@ async fn a_lease_that_runs_out_kills_the_task_at_once() {
     let mut rig = Rig::with(&options).await;
     hold_for(&page, Duration::from_millis(400));
     let begin = Instant::now();
-    rig.start_until_output(&rig.sh("trap '' TERM; echo ready; sleep 300 & sleep 300")).await;
+    rig.start_until_output(&rig.sh("trap '' TERM; echo ready; sleep 300 & sleep 300"))
+        .await;
     let exit = rig.end().await.done.exit;
     assert!(is_lost(&exit), "{exit:?}");
-    assert!((390..5000).contains(&begin.elapsed().as_millis()), "{:?}", begin.elapsed());
+    assert!(
+        (390..5000).contains(&begin.elapsed().as_millis()),
+        "{:?}",
+        begin.elapsed()
+    );
 
     let refused = rig.run(&rig.sh("echo ran")).await;
-    assert!(is_lost(&refused.done.exit) && refused.stdout.is_empty(), "without a lease nothing begins");
+    assert!(
+        is_lost(&refused.done.exit) && refused.stdout.is_empty(),
+        "without a lease nothing begins"
+    );
     hold_for(&page, Duration::from_secs(60));
     assert_eq!(rig.run(&rig.sh("exit 2")).await.done.exit, code(2));
     rig.finish().await;
@@ -60,6 +74,9 @@ async fn a_lease_that_is_renewed_disturbs_nobody() {
 async fn without_a_deadline_there_is_no_fence() {
     let (_page, options) = fenced();
     let mut rig = Rig::with(&options).await;
-    assert_eq!(rig.run(&rig.sh("sleep 0.1; exit 3")).await.done.exit, code(3));
+    assert_eq!(
+        rig.run(&rig.sh("sleep 0.1; exit 3")).await.done.exit,
+        code(3)
+    );
     rig.finish().await;
 }

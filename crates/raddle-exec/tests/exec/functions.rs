@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use raddle_core::Exit;
-use raddle_exec::Order;
+use raddle_core::ExitStatus;
+use raddle_exec::RunnerCommand;
 
 use crate::support::{Rig, code};
 
@@ -11,9 +11,19 @@ use crate::support::{Rig, code};
 async fn a_function_prints_and_answers_apart() {
     let mut rig = Rig::new().await;
     let ran = rig.run(&rig.function("echo", "x")).await;
-    assert_eq!((ran.reply.as_str(), &ran.done.exit), ("answered x", &code(0)));
-    assert_eq!((ran.stdout.as_slice(), ran.stderr.as_slice()), (&b"printed x"[..], &b"complained\n"[..]));
-    assert_eq!((ran.done.stdout_bytes, ran.done.stderr_bytes), (9, 11), "an answer is not output");
+    assert_eq!(
+        (ran.reply.as_str(), &ran.done.exit),
+        ("answered x", &code(0))
+    );
+    assert_eq!(
+        (ran.stdout.as_slice(), ran.stderr.as_slice()),
+        (&b"printed x"[..], &b"complained\n"[..])
+    );
+    assert_eq!(
+        (ran.done.stdout_bytes, ran.done.stderr_bytes),
+        (9, 11),
+        "an answer is not output"
+    );
 }
 
 #[tokio::test]
@@ -22,7 +32,10 @@ async fn each_call_has_a_process_of_its_own() {
     for _ in 0..3 {
         assert_eq!(rig.run(&rig.function("count", "")).await.reply, "0");
     }
-    assert_eq!(rig.run(&rig.sh("echo still a command")).await.stdout, b"still a command\n");
+    assert_eq!(
+        rig.run(&rig.sh("echo still a command")).await.stdout,
+        b"still a command\n"
+    );
 }
 
 #[tokio::test]
@@ -35,7 +48,10 @@ async fn a_function_finds_its_folder_and_its_environment_and_nothing_of_the_runn
     assert_eq!(rig.run(&request).await.reply, "/usr t1 5");
     request.cwd = Some("/no/such/folder".into());
     let done = rig.run(&request).await.done;
-    assert!(matches!(&done.exit, Exit::SpawnFailed { message } if message.contains("/no/such/folder")), "{done:?}");
+    assert!(
+        matches!(&done.exit, ExitStatus::SpawnFailed { message } if message.contains("/no/such/folder")),
+        "{done:?}"
+    );
 }
 
 /// A runner passes on what its tasks say; a function is no fork of it.
@@ -62,10 +78,16 @@ async fn a_runner_leaves_that_can_fork_no_functions_any_more() {
     let pid = rig.runner.pid();
     let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
     let cradle: i32 = children.trim().parse().unwrap();
-    rustix::process::kill_process(rustix::process::Pid::from_raw(cradle).unwrap(), rustix::process::Signal::KILL)
-        .unwrap();
+    rustix::process::kill_process(
+        rustix::process::Pid::from_raw(cradle).unwrap(),
+        rustix::process::Signal::KILL,
+    )
+    .unwrap();
     let done = rig.run(&rig.function("count", "")).await.done;
-    assert!(matches!(done.exit, Exit::Starved { .. }), "{done:?}");
+    assert!(
+        matches!(done.exit, ExitStatus::ResourceExhausted { .. }),
+        "{done:?}"
+    );
     let until = std::time::Instant::now() + Duration::from_secs(30);
     while rig.runner.is_alive() {
         assert!(std::time::Instant::now() < until, "it leaves");
@@ -82,7 +104,10 @@ async fn a_function_may_have_threads() {
 #[tokio::test]
 async fn a_long_answer_arrives_whole() {
     let mut rig = Rig::new().await;
-    assert_eq!(rig.run(&rig.function("flood", "0123456789")).await.reply, "0123456789".repeat(1 << 20));
+    assert_eq!(
+        rig.run(&rig.function("flood", "0123456789")).await.reply,
+        "0123456789".repeat(1 << 20)
+    );
 }
 
 #[tokio::test]
@@ -90,15 +115,23 @@ async fn a_function_is_stopped_and_timed_like_a_command() {
     let mut rig = Rig::new().await;
     let mut request = rig.function("sleep", "");
     rig.start_until_output(&request).await;
-    rig.runner.send(Order::Stop).await.unwrap();
-    assert_eq!(rig.end().await.done.exit, Exit::Cancelled);
+    rig.runner.send(RunnerCommand::Stop).await.unwrap();
+    assert_eq!(rig.end().await.done.exit, ExitStatus::Cancelled);
     request.timeout = Some(Duration::from_millis(50));
-    assert_eq!(rig.run(&request).await.done.exit, Exit::Timeout);
+    assert_eq!(rig.run(&request).await.done.exit, ExitStatus::Timeout);
 }
 
 #[tokio::test]
 async fn a_function_that_fails_takes_nobody_along() {
     let mut rig = Rig::new().await;
-    assert_eq!(rig.run(&rig.function("abort", "")).await.done.exit, Exit::Signal { signal: libc::SIGABRT });
-    assert_eq!(rig.run(&rig.function("unheard of", "")).await.done.exit, code(3));
+    assert_eq!(
+        rig.run(&rig.function("abort", "")).await.done.exit,
+        ExitStatus::Signal {
+            signal: libc::SIGABRT
+        }
+    );
+    assert_eq!(
+        rig.run(&rig.function("unheard of", "")).await.done.exit,
+        code(3)
+    );
 }

@@ -6,13 +6,28 @@ use crate::support::{Rig, code};
 
 fn descriptors(pid: u32) -> Vec<String> {
     let links = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
-    links.map(|link| fs::read_link(link.path()).unwrap().to_string_lossy().into_owned()).collect()
+    links
+        .map(|link| {
+            fs::read_link(link.path())
+                .unwrap()
+                .to_string_lossy()
+                .into_owned()
+        })
+        .collect()
 }
 
 fn status(pid: u32, key: &str) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let value = status.lines().find_map(|line| line.strip_prefix(key)).unwrap();
-    value.trim_start_matches(':').trim().trim_end_matches(" kB").parse().unwrap()
+    let value = status
+        .lines()
+        .find_map(|line| line.strip_prefix(key))
+        .unwrap();
+    value
+        .trim_start_matches(':')
+        .trim()
+        .trim_end_matches(" kB")
+        .parse()
+        .unwrap()
 }
 
 #[tokio::test]

@@ -8,8 +8,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use raddle_core::{Exit, Tid};
-use raddle_exec::{Done, Notice, Program, Request, Runner, RunnerGone, RunnerOptions, Stream};
+use raddle_core::{ExitStatus, Tid};
+use raddle_exec::{
+    ExecRequest, ExecResult, ExecTarget, OutputChannel, Runner, RunnerEvent, RunnerLost,
+    RunnerOptions,
+};
 
 /// No test takes longer than this for any one step.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(90);
@@ -24,7 +27,7 @@ pub(crate) struct Rig {
 /// What came of an attempt.
 #[derive(Debug)]
 pub(crate) struct Outcome {
-    pub(crate) done: Done,
+    pub(crate) done: ExecResult,
     pub(crate) pid: Option<u32>,
     pub(crate) stdout: Vec<u8>,
     pub(crate) stderr: Vec<u8>,
@@ -41,11 +44,17 @@ pub(crate) fn options() -> RunnerOptions {
 
 pub(crate) fn mark() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
-    format!("{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+    format!(
+        "{}-{}",
+        std::process::id(),
+        NEXT.fetch_add(1, Ordering::Relaxed)
+    )
 }
 
 pub(crate) async fn within<T>(future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(DEADLINE, future).await.expect("took longer than any step may")
+    tokio::time::timeout(DEADLINE, future)
+        .await
+        .expect("took longer than any step may")
 }
 
 /// Waits until `done` says so.
@@ -57,8 +66,8 @@ pub(crate) async fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-pub(crate) fn code(code: i32) -> Exit {
-    Exit::Code { code }
+pub(crate) fn code(code: i32) -> ExitStatus {
+    ExitStatus::Code { code }
 }
 
 impl Rig {
@@ -67,76 +76,103 @@ impl Rig {
     }
 
     pub(crate) async fn with(options: &RunnerOptions) -> Self {
-        Self { runner: Runner::spawn(options).await.unwrap(), mark: mark() }
-    }
-
-    pub(crate) fn command(&self, argv: &[&str]) -> Request {
-        Request {
-            env: vec![(MARK.into(), self.mark.clone())],
-            grace: Duration::from_secs(20),
-            overtime: Duration::from_secs(20),
-            ..Request::command(Tid::from_u64(1_763_000_123_456_789_012).unwrap(), "test", argv.iter().copied())
+        Self {
+            runner: Runner::spawn(options).await.unwrap(),
+            mark: mark(),
         }
     }
 
-    pub(crate) fn function(&self, name: &str, input: &str) -> Request {
-        Request { program: Program::Function(name.into()), stdin: Some(input.into()), ..self.command(&[]) }
+    pub(crate) fn command(&self, argv: &[&str]) -> ExecRequest {
+        ExecRequest {
+            env: vec![(MARK.into(), self.mark.clone())],
+            grace: Duration::from_secs(20),
+            overtime: Duration::from_secs(20),
+            ..ExecRequest::command(
+                Tid::from_u64(1_763_000_123_456_789_012).unwrap(),
+                "test",
+                argv.iter().copied(),
+            )
+        }
     }
 
-    pub(crate) fn sh(&self, script: &str) -> Request {
+    pub(crate) fn function(&self, name: &str, input: &str) -> ExecRequest {
+        ExecRequest {
+            program: ExecTarget::Function(name.into()),
+            stdin: Some(input.into()),
+            ..self.command(&[])
+        }
+    }
+
+    pub(crate) fn sh(&self, script: &str) -> ExecRequest {
         self.command(&["sh", "-c", script])
     }
 
-    pub(crate) async fn start(&mut self, request: &Request) {
+    pub(crate) async fn start(&mut self, request: &ExecRequest) {
         within(self.runner.start(request)).await.unwrap();
     }
 
-    pub(crate) async fn next(&mut self) -> Result<Notice, RunnerGone> {
+    pub(crate) async fn next(&mut self) -> Result<RunnerEvent, RunnerLost> {
         within(self.runner.next()).await
     }
 
     /// Waits for the news of the start.
     pub(crate) async fn started(&mut self) -> u32 {
         match self.next().await.unwrap() {
-            Notice::Started { pid } => pid,
+            RunnerEvent::Started { pid } => pid,
             other => panic!("not started but {other:?}"),
         }
     }
 
     /// Starts a command and waits until it has written its first line.
-    pub(crate) async fn start_until_output(&mut self, request: &Request) -> u32 {
+    pub(crate) async fn start_until_output(&mut self, request: &ExecRequest) -> u32 {
         self.start(request).await;
         let pid = self.started().await;
         match self.next().await.unwrap() {
-            Notice::Output { .. } => pid,
+            RunnerEvent::Output { .. } => pid,
             other => panic!("no output but {other:?}"),
         }
     }
 
     /// Collects everything up to the end.
     pub(crate) async fn end(&mut self) -> Outcome {
-        let (mut pid, mut stdout, mut stderr, mut reply) = (None, Vec::new(), Vec::new(), Vec::new());
+        let (mut pid, mut stdout, mut stderr, mut reply) =
+            (None, Vec::new(), Vec::new(), Vec::new());
         loop {
             match self.next().await.unwrap() {
-                Notice::Started { pid: started } => pid = Some(started),
-                Notice::Output { stream: Stream::Stdout, bytes } => stdout.extend(bytes),
-                Notice::Output { stream: Stream::Stderr, bytes } => stderr.extend(bytes),
-                Notice::Output { stream: Stream::Reply, bytes } => reply.extend(bytes),
-                Notice::Done(done) => {
+                RunnerEvent::Started { pid: started } => pid = Some(started),
+                RunnerEvent::Output {
+                    stream: OutputChannel::Stdout,
+                    bytes,
+                } => stdout.extend(bytes),
+                RunnerEvent::Output {
+                    stream: OutputChannel::Stderr,
+                    bytes,
+                } => stderr.extend(bytes),
+                RunnerEvent::Output {
+                    stream: OutputChannel::Reply,
+                    bytes,
+                } => reply.extend(bytes),
+                RunnerEvent::Done(done) => {
                     stdout.extend_from_slice(&done.stdout);
                     stderr.extend_from_slice(&done.stderr);
                     reply.extend_from_slice(&done.reply);
                     let reply = String::from_utf8(reply).unwrap();
                     // No process of it is left: that is what the end of an attempt means.
                     assert_eq!(self.left(), Vec::<String>::new());
-                    return Outcome { done: *done, pid, stdout, stderr, reply };
+                    return Outcome {
+                        done: *done,
+                        pid,
+                        stdout,
+                        stderr,
+                        reply,
+                    };
                 }
                 other => panic!("unexpected {other:?}"),
             }
         }
     }
 
-    pub(crate) async fn run(&mut self, request: &Request) -> Outcome {
+    pub(crate) async fn run(&mut self, request: &ExecRequest) -> Outcome {
         self.start(request).await;
         self.end().await
     }
@@ -154,7 +190,10 @@ impl Rig {
     pub(crate) async fn finish(self) {
         let pid = self.runner.pid();
         within(self.runner.close()).await;
-        assert!(!Path::new(&format!("/proc/{pid}")).exists(), "the runner is left");
+        assert!(
+            !Path::new(&format!("/proc/{pid}")).exists(),
+            "the runner is left"
+        );
         assert_eq!(alive(&self.mark), Vec::<String>::new());
     }
 }
@@ -164,16 +203,24 @@ pub(crate) fn alive(mark: &str) -> Vec<String> {
     let entry = format!("{MARK}={mark}");
     let is_marked = |pid: &str| {
         let environ = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-        environ.split(|b| *b == 0).any(|variable| variable == entry.as_bytes())
+        environ
+            .split(|b| *b == 0)
+            .any(|variable| variable == entry.as_bytes())
     };
-    let pids = fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    let pids = fs::read_dir("/proc")
+        .unwrap()
+        .flatten()
+        .filter_map(|entry| entry.file_name().into_string().ok());
     let pids = pids.filter(|name| name.bytes().all(|b| b.is_ascii_digit()));
-    pids.filter(|pid| is_marked(pid)).map(|pid| format!("{pid} {}", cmdline(&pid))).collect()
+    pids.filter(|pid| is_marked(pid))
+        .map(|pid| format!("{pid} {}", cmdline(&pid)))
+        .collect()
 }
 
 /// A process's command line, as it stands in /proc.
 pub(crate) fn cmdline(pid: &str) -> String {
-    String::from_utf8_lossy(&fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default()).into_owned()
+    String::from_utf8_lossy(&fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default())
+        .into_owned()
 }
 
 /// The letter of a process's state; none if it is gone.

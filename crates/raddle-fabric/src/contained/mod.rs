@@ -19,28 +19,28 @@
 //! | `mark.rs`, `sweep.rs` | which leash a container belongs to; removing those whose leash was killed before it could start them |
 
 #[cfg(feature = "docker")]
-mod body;
-mod charge;
+mod cleanup;
 #[cfg(feature = "docker")]
-mod leash;
+mod config;
+mod params;
 #[cfg(feature = "docker")]
-mod mark;
+mod parent_link;
+#[cfg(feature = "docker")]
+mod process_identity;
 #[cfg(feature = "docker")]
 mod program;
 #[cfg(feature = "docker")]
-mod sweep;
-#[cfg(feature = "docker")]
-mod talk;
-mod verdict;
+mod protocol;
+mod result;
 
-pub(crate) use charge::Charge;
 #[cfg(feature = "docker")]
-pub use leash::main as leash_main;
+pub use cleanup::look_around;
 #[cfg(feature = "docker")]
-pub use sweep::look_around;
+pub(crate) use cleanup::{end, sweep};
+pub(crate) use params::ContainerParams;
 #[cfg(feature = "docker")]
-pub(crate) use sweep::{end, sweep};
-pub(crate) use verdict::judge;
+pub use parent_link::main as leash_main;
+pub(crate) use result::judge;
 
 /// The first argument of a leash. A program whose workers have a task image calls `leash_main` when it is started with it.
 pub const LEASH: &str = "__leash";

@@ -8,7 +8,7 @@ use std::{
 
 /// A file that is this program.
 #[derive(Debug)]
-pub(super) enum Program {
+pub(super) enum ProgramFile {
     /// Its own.
     Own(PathBuf),
     /// A copy, which is removed with this. A container that has begun does not need it any more.
@@ -20,7 +20,7 @@ const PREFIX: &str = "raddle-init-";
 const FOR_ALL: u32 = 0o755;
 const BY_OTHERS: u32 = 0o001;
 
-impl Program {
+impl ProgramFile {
     /// Finds it, or makes a copy among temporary files.
     pub(super) fn find() -> io::Result<Self> {
         let (path, own) = (fs::read_link(SELF)?, fs::metadata(SELF)?);
@@ -32,7 +32,11 @@ impl Program {
         let copy = Self::Copy(std::env::temp_dir().join(format!("{PREFIX}{}", std::process::id())));
         // One that a process of the same number has left.
         let _ = fs::remove_file(copy.path());
-        let mut to = fs::OpenOptions::new().write(true).create_new(true).mode(FOR_ALL).open(copy.path())?;
+        let mut to = fs::OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(FOR_ALL)
+            .open(copy.path())?;
         io::copy(&mut fs::File::open(SELF)?, &mut to)?;
         // The umask has a say in what it is made with.
         to.set_permissions(fs::Permissions::from_mode(FOR_ALL))?;
@@ -48,7 +52,10 @@ impl Program {
 
 /// The shared libraries of this process, its dynamic loader among them. A statically linked program has none.
 pub(super) fn loaded_libraries() -> io::Result<Vec<PathBuf>> {
-    Ok(parse_maps(&fs::read_to_string("/proc/self/maps")?, &fs::read_link(SELF)?))
+    Ok(parse_maps(
+        &fs::read_to_string("/proc/self/maps")?,
+        &fs::read_link(SELF)?,
+    ))
 }
 
 /// Reads `ADDRESSES PERMS OFFSET DEV INODE PATH`, one mapping a line: executable files other than the program are libraries.
@@ -67,7 +74,7 @@ fn parse_maps(maps: &str, program: &Path) -> Vec<PathBuf> {
     libraries
 }
 
-impl Drop for Program {
+impl Drop for ProgramFile {
     fn drop(&mut self) {
         if let Self::Copy(path) = self {
             let _ = fs::remove_file(path);
@@ -77,9 +84,15 @@ impl Drop for Program {
 
 /// Removes the copies of leashes that were killed.
 pub(super) fn sweep_copies() {
-    for entry in fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten() {
+    for entry in fs::read_dir(std::env::temp_dir())
+        .into_iter()
+        .flatten()
+        .flatten()
+    {
         let name = entry.file_name();
-        let pid = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.parse::<u32>().ok());
+        let pid = name
+            .to_str()
+            .and_then(|name| name.strip_prefix(PREFIX)?.parse::<u32>().ok());
         if pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
             // Another user's cannot be removed, and is not ours to remove.
             let _ = fs::remove_file(entry.path());
@@ -102,6 +115,9 @@ mod tests {
 7ffc5a7f2000-7ffc5a7f4000 r-xp 00000000 00:00 0 [vdso]
 ";
         let found = parse_maps(maps, Path::new("/opt/my tools/raddle"));
-        assert_eq!(found, ["/usr/lib/ld-linux-x86-64.so.2", "/usr/lib/libc.so.6"].map(PathBuf::from));
+        assert_eq!(
+            found,
+            ["/usr/lib/ld-linux-x86-64.so.2", "/usr/lib/libc.so.6"].map(PathBuf::from)
+        );
     }
 }

@@ -4,8 +4,8 @@
 //! for as long as he renews its lease, as a worker that has no queue and claims nothing; whoever looks for workers reads the registry again and
 //! again. What stands there is a hint. Whoever may write to the broker may enter anybody.
 
-mod entered;
 mod record;
+mod registered;
 #[cfg(test)]
 mod tests;
 
@@ -21,12 +21,15 @@ use futures_util::stream;
 use raddle_broker::{Broker, Result as BrokerResult};
 use raddle_core::routine::Routines;
 use raddle_pool::{
-    Uid, WorkerMetadata,
-    discovery::{Discovery, DiscoveryError, Event, Filter, Publisher, Subscription, check_namespace, wait_for_doubt},
+    WorkerMetadata, WorkerUid,
+    discovery::{
+        Discovery, DiscoveryError, DiscoveryEvent, Publisher, Subscription, WorkerFilter,
+        check_namespace, wait_for_doubt,
+    },
 };
 use tokio::sync::watch;
 
-use self::entered::Entered;
+use self::registered::RegisteredWorker;
 use crate::worker::this_host;
 
 /// How long it takes at most until somebody hears of what has changed. It is no wait that a call has: one that finds nobody at an address looks at once.
@@ -47,18 +50,22 @@ pub struct BrokerDiscovery {
     routines: BTreeSet<String>,
     every: Duration,
     /// The workers that were entered here.
-    entered: Arc<Mutex<BTreeMap<Uid, Entered>>>,
+    entered: Arc<Mutex<BTreeMap<WorkerUid, RegisteredWorker>>>,
     /// Tells that a worker was not reached.
     doubts: watch::Sender<()>,
 }
 
 impl BrokerDiscovery {
     /// Workers that are published under this name.
-    pub fn new(namespace: impl Into<String>, broker: Arc<dyn Broker>) -> Result<Self, DiscoveryError> {
+    pub fn new(
+        namespace: impl Into<String>,
+        broker: Arc<dyn Broker>,
+    ) -> Result<Self, DiscoveryError> {
         let namespace = namespace.into();
         check_namespace(&namespace)?;
         // Workers are this same program, unless somebody says otherwise. Two of one name are told of where they matter.
-        let routines = Routines::of_this_program().map(|all| all.names().map(str::to_owned).collect());
+        let routines =
+            Routines::of_this_program().map(|all| all.names().map(str::to_owned).collect());
         Ok(Self {
             broker,
             namespace,
@@ -71,12 +78,18 @@ impl BrokerDiscovery {
 
     /// How often to look. Every second, if nothing is said.
     pub fn every(self, pause: Duration) -> Self {
-        Self { every: pause.max(MOST_OFTEN), ..self }
+        Self {
+            every: pause.max(MOST_OFTEN),
+            ..self
+        }
     }
 
     /// What the workers that are published run, for those who look at the registry. The routines of this program, if nothing is said.
     pub fn routines(self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
-        Self { routines: names.into_iter().map(Into::into).collect(), ..self }
+        Self {
+            routines: names.into_iter().map(Into::into).collect(),
+            ..self
+        }
     }
 
     /// The name that workers are published under.
@@ -84,24 +97,32 @@ impl BrokerDiscovery {
         &self.namespace
     }
 
-    fn entered(&self) -> MutexGuard<'_, BTreeMap<Uid, Entered>> {
+    fn entered(&self) -> MutexGuard<'_, BTreeMap<WorkerUid, RegisteredWorker>> {
         self.entered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn look(&self) -> BrokerResult<Vec<WorkerMetadata>> {
-        Ok(record::read(self.broker.workers().await?, &self.namespace, &this_host()))
+        Ok(record::read(
+            self.broker.workers().await?,
+            &self.namespace,
+            &this_host(),
+        ))
     }
 }
 
 #[async_trait]
 impl Publisher for BrokerDiscovery {
-    async fn publish(&self, event: Event) -> Result<(), DiscoveryError> {
+    async fn publish(&self, event: DiscoveryEvent) -> Result<(), DiscoveryError> {
         match event {
-            Event::Added(worker) | Event::Updated(worker) => {
-                let info = record::write(&worker, &self.namespace, &self.routines).map_err(|reason| {
-                    failed("cannot publish a worker")(io::Error::new(io::ErrorKind::InvalidInput, reason))
-                })?;
-                let (entered, first) = Entered::start(Arc::clone(&self.broker), info);
+            DiscoveryEvent::Added(worker) | DiscoveryEvent::Updated(worker) => {
+                let info =
+                    record::write(&worker, &self.namespace, &self.routines).map_err(|reason| {
+                        failed("cannot publish a worker")(io::Error::new(
+                            io::ErrorKind::InvalidInput,
+                            reason,
+                        ))
+                    })?;
+                let (entered, first) = RegisteredWorker::start(Arc::clone(&self.broker), info);
                 // The one before goes when this one is there, so that the worker is never missing.
                 let before = self.entered().insert(worker.uid, entered);
                 let outcome = first.await;
@@ -113,7 +134,7 @@ impl Publisher for BrokerDiscovery {
                 }
                 Ok(())
             }
-            Event::Dropped(worker) => {
+            DiscoveryEvent::Dropped(worker) => {
                 let entered = self.entered().remove(&worker.uid);
                 if let Some(entered) = entered {
                     entered.leave().await;
@@ -131,10 +152,14 @@ impl Publisher for BrokerDiscovery {
 
 #[async_trait]
 impl Discovery for BrokerDiscovery {
-    async fn subscribe(&self, filter: Option<Filter>) -> Result<Subscription, DiscoveryError> {
+    async fn subscribe(
+        &self,
+        filter: Option<WorkerFilter>,
+    ) -> Result<Subscription, DiscoveryError> {
         let (this, doubts) = (self.clone(), self.doubts.subscribe());
         let first = this.look().await;
-        let first = first.map_err(|error| failed("cannot read the registry")(io::Error::other(error)))?;
+        let first =
+            first.map_err(|error| failed("cannot read the registry")(io::Error::other(error)))?;
         let later = stream::unfold((this, doubts), |(this, mut doubts)| async move {
             let mut is_cut_off = false;
             loop {
@@ -164,6 +189,8 @@ fn failed(what: &str) -> impl FnOnce(io::Error) -> DiscoveryError {
 
 impl fmt::Debug for BrokerDiscovery {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("BrokerDiscovery").field("namespace", &self.namespace).finish_non_exhaustive()
+        f.debug_struct("BrokerDiscovery")
+            .field("namespace", &self.namespace)
+            .finish_non_exhaustive()
     }
 }

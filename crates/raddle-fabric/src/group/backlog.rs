@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use raddle_broker::{Broker, Result, TaskFilter};
-use raddle_core::State;
+use raddle_core::TaskState;
 
 use super::{Process, process::is_event};
 
@@ -13,9 +13,11 @@ const LOOKED_AT: u32 = 1000;
 /// Logs what tasks that wait will run where that is not what the file says now: a task is what it was submitted as.
 pub(super) async fn log_outdated(broker: &dyn Broker, processes: &[Process]) -> Result<()> {
     for worker in processes.iter().flat_map(|process| &process.workers) {
-        let Some(event) = worker.event() else { continue };
+        let Some(event) = worker.event() else {
+            continue;
+        };
         let filter = TaskFilter {
-            states: vec![State::Created],
+            states: vec![TaskState::Created],
             queue: Some(worker.slug.clone()),
             limit: LOOKED_AT,
             ..TaskFilter::default()

@@ -6,10 +6,10 @@ use std::{
     time::Duration,
 };
 
-use raddle_core::{Exit, Tid};
-use raddle_exec::{Done, Notice, Request, Runner, RunnerGone, RunnerOptions};
+use raddle_core::{ExitStatus, Tid};
+use raddle_exec::{ExecRequest, ExecResult, Runner, RunnerEvent, RunnerLost, RunnerOptions};
 
-use super::MemberError;
+use super::GroupProcessError;
 
 /// Between SIGTERM and SIGKILL, for one that takes too long: whoever waits for it has waited.
 const OVERTIME: Duration = Duration::from_millis(100);
@@ -25,11 +25,17 @@ pub(super) struct Hook<'a> {
 
 impl Hook<'_> {
     /// Runs it to its end, or until `never_mind` is over: then this is `None`. In either case nothing of it is left.
-    pub(super) async fn run<T>(&self, never_mind: impl Future<Output = T>) -> Result<Option<T>, MemberError> {
+    pub(super) async fn run<T>(
+        &self,
+        never_mind: impl Future<Output = T>,
+    ) -> Result<Option<T>, GroupProcessError> {
         if self.argv.is_empty() {
             return Ok(None);
         }
-        let options = RunnerOptions { title_idle: format!("raddle-{}", self.name), ..RunnerOptions::default() };
+        let options = RunnerOptions {
+            title_idle: format!("raddle-{}", self.name),
+            ..RunnerOptions::default()
+        };
         let mut runner = Runner::spawn(&options).await?;
         let ended = tokio::select! {
             biased;
@@ -40,18 +46,18 @@ impl Hook<'_> {
         ended
     }
 
-    async fn attend(&self, runner: &mut Runner) -> Result<Box<Done>, RunnerGone> {
-        let request = Request {
+    async fn attend(&self, runner: &mut Runner) -> Result<Box<ExecResult>, RunnerLost> {
+        let request = ExecRequest {
             timeout: self.within,
             grace: OVERTIME,
             overtime: OVERTIME,
-            ..Request::command(self.of, self.name, self.argv)
+            ..ExecRequest::command(self.of, self.name, self.argv)
         };
         runner.start(&request).await?;
         loop {
             match runner.next().await? {
-                Notice::Output { bytes, .. } => tell(&bytes),
-                Notice::Done(done) => {
+                RunnerEvent::Output { bytes, .. } => tell(&bytes),
+                RunnerEvent::Done(done) => {
                     tell(&done.stdout);
                     tell(&done.stderr);
                     return Ok(done);
@@ -61,18 +67,22 @@ impl Hook<'_> {
         }
     }
 
-    fn judge<T>(&self, done: &Done) -> Result<Option<T>, MemberError> {
+    fn judge<T>(&self, done: &ExecResult) -> Result<Option<T>, GroupProcessError> {
         match &done.exit {
             exit if exit.is_success() => Ok(None),
-            Exit::Timeout => {
-                Err(self.failed(format!("was not over after {:?}, and was killed", self.within.unwrap_or_default())))
-            }
+            ExitStatus::Timeout => Err(self.failed(format!(
+                "was not over after {:?}, and was killed",
+                self.within.unwrap_or_default()
+            ))),
             exit => Err(self.failed(format!("failed: {exit}"))),
         }
     }
 
-    fn failed(&self, how: String) -> MemberError {
-        MemberError::Hook { hook: self.argv.join(" "), how }
+    fn failed(&self, how: String) -> GroupProcessError {
+        GroupProcessError::Hook {
+            hook: self.argv.join(" "),
+            how,
+        }
     }
 }
 

@@ -32,28 +32,32 @@
 mod backlog;
 mod check;
 mod children;
-mod evidence;
+mod desired_state;
 mod file;
-pub mod grace;
+mod group_process;
+mod hang_report;
 mod hook;
 mod invocation;
-mod life;
-mod member;
+mod lifecycle;
+mod logging;
 mod offers;
 mod overdue;
 mod process;
-mod pump;
-mod say;
 mod service;
-mod standing;
+pub mod service_manager;
+mod source_consumer;
 mod trigger;
 mod view;
 
-pub use check::Mistake;
-pub use file::{FileMistake, read};
-pub use life::{Builder, Ended, Handle, Manager, ManagerError, Options, Snapshot};
-pub use member::{KILLED, Member, MemberError};
+pub use check::GroupConfigError;
+pub use desired_state::{DesiredState, standings};
+pub use file::{GroupFileError, read};
+pub use group_process::{GroupProcess, GroupProcessError, KILLED};
+pub use lifecycle::{
+    Builder, GroupEnd, GroupHandle, GroupSnapshot, Manager, ManagerError, Options,
+};
 pub use offers::unoffered_routine;
-pub use process::{OnError, Process, Reconnect, Trigger, Work};
-pub use standing::{Standing, standings};
-pub use view::{ChangeError, Forgotten, Keeper, View, forget, list, scale, turn};
+pub use process::{GroupWorker, OnError, Process, ReconnectPolicy, Trigger};
+pub use view::{
+    ForgottenWorker, GroupChangeError, GroupManagerRef, GroupWorkerView, forget, list, scale, turn,
+};

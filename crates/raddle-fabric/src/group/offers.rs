@@ -2,15 +2,27 @@
 
 use raddle_core::{WorkerEntry, spec::routine_tag};
 
-use super::{Mistake, Process, Work};
+use super::{GroupConfigError, GroupWorker, Process};
 use crate::routine::Routines;
 
 /// What is wrong with the first worker whose routine no program offers: neither this one, which the processes of its group are, nor one of these workers
 /// that serves its queue.
-pub fn unoffered_routine(processes: &[Process], workers: &[WorkerEntry]) -> Option<Mistake> {
+pub fn unoffered_routine(
+    processes: &[Process],
+    workers: &[WorkerEntry],
+) -> Option<GroupConfigError> {
     // A program whose routines clash does not start.
-    let own: Vec<&str> = Routines::of_this_program().unwrap_or_default().names().collect();
-    let mut all = processes.iter().flat_map(|process| process.workers.iter().enumerate().map(move |at| (process, at)));
+    let own: Vec<&str> = Routines::of_this_program()
+        .unwrap_or_default()
+        .names()
+        .collect();
+    let mut all = processes.iter().flat_map(|process| {
+        process
+            .workers
+            .iter()
+            .enumerate()
+            .map(move |at| (process, at))
+    });
     all.find_map(|(process, (number, worker))| {
         let name = worker.routine.as_deref().filter(|name| !own.contains(name) && !is_served(worker, name, workers))?;
         let reason = format!(
@@ -20,14 +32,15 @@ pub fn unoffered_routine(processes: &[Process], workers: &[WorkerEntry]) -> Opti
                 _ => format!("this one has {}", own.join(", ")),
             }
         );
-        Some(Mistake { path: format!("process.{}.worker[{number}].routine", process.name), reason })
+        Some(GroupConfigError { path: format!("process.{}.worker[{number}].routine", process.name), reason })
     })
 }
 
-fn is_served(worker: &Work, name: &str, workers: &[WorkerEntry]) -> bool {
+fn is_served(worker: &GroupWorker, name: &str, workers: &[WorkerEntry]) -> bool {
     let tag = routine_tag(name);
     let serves = |entry: &WorkerEntry| {
-        entry.info.serves(&worker.slug) && entry.info.capabilities.iter().any(|offered| offered == tag)
+        entry.info.serves(&worker.slug)
+            && entry.info.capabilities.iter().any(|offered| offered == tag)
     };
     workers.iter().any(serves)
 }

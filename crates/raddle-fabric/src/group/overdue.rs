@@ -4,8 +4,8 @@
 use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
-use raddle_broker::{Broker, Fence, Finish, Result};
-use raddle_core::{Exit, Report, Tid};
+use raddle_broker::{AttemptId, Broker, Completion, Result};
+use raddle_core::{AttemptReport, ExitStatus, Tid};
 use tokio::time::timeout;
 
 /// How long the process may live on for it. What it ran is dead by then, so to wait costs nothing but time, and that only while the broker is slow: by so
@@ -43,14 +43,24 @@ async fn time_out(broker: &dyn Broker, worker: Tid, tasks: &[Tid]) -> Result<()>
     for tid in tasks {
         let task = broker.task(*tid).await?;
         // Its end may have crossed. That it has begun need not be known: its runner may have hung before it could say so.
-        let Some(task) = task.filter(|task| task.worker == Some(worker) && task.state.is_active()) else {
+        let Some(task) = task.filter(|task| task.worker == Some(worker) && task.state.is_active())
+        else {
             continue;
         };
-        let fence = Fence { tid: *tid, attempt: task.attempt, owner: worker };
-        let (queue, exit) = (&task.spec.queue, Exit::Timeout);
+        let attempt_id = AttemptId {
+            tid: *tid,
+            attempt: task.attempt,
+            owner: worker,
+        };
+        let (queue, exit) = (&task.spec.queue, ExitStatus::Timeout);
         tracing::error!(%tid, attempt = task.attempt, queue, %exit, "an attempt failed: its process hangs");
-        let report = Report::bare(Exit::Timeout, Timestamp::now());
-        batch.push(Finish { fence, report, stdout: Vec::new(), stderr: Vec::new() });
+        let report = AttemptReport::bare(ExitStatus::Timeout, Timestamp::now());
+        batch.push(Completion {
+            attempt_id,
+            report,
+            stdout: Vec::new(),
+            stderr: Vec::new(),
+        });
     }
     if !batch.is_empty() {
         broker.finish(batch).await?;

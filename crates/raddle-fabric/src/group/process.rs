@@ -3,11 +3,11 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use raddle_core::{
-    Limits, Retry, Schedule, Span, Spec, Target,
-    schedule::{Cron, Missed, SCHEDULE_KEY},
-    spec::{Isolation, Reserved},
+    HumanDuration, Limits, RetryPolicy, Schedule, Target, TaskSpec,
+    schedule::{Cron, MissedPolicy, SCHEDULE_KEY},
+    spec::{Isolation, ReservedPolicy},
     stop::StopPolicy,
-    supervisor::{Braking, GroupId, PARALLEL, Policy, Recycle, Restart},
+    supervisor::{BackoffScope, GroupId, GroupPolicy, PARALLEL, RecyclePolicy, RestartPolicy},
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -21,23 +21,23 @@ pub struct Process {
     pub name: String,
     /// The workers in it.
     #[serde(rename = "worker")]
-    pub workers: Vec<Work>,
+    pub workers: Vec<GroupWorker>,
     /// How many of it there are. More than one only where there is one worker in it, which has no trigger.
     pub replicas: u32,
     /// How many tasks each runs at a time.
     pub concurrency: u32,
     /// How long a process may take to end once what it runs was cancelled.
-    pub shutdown_timeout: Span,
+    pub shutdown_timeout: HumanDuration,
     /// How long it may take until it is ready.
-    pub start_timeout: Span,
+    pub start_timeout: HumanDuration,
     /// How long it may show no progress.
-    pub hang_timeout: Span,
+    pub hang_timeout: HumanDuration,
     /// What follows when it ends by itself.
-    pub restart: Restart,
+    pub restart: RestartPolicy,
     /// It is replaced after so many tasks.
     pub max_tasks: Option<u64>,
     /// It is replaced at this age.
-    pub max_age: Option<Span>,
+    pub max_age: Option<HumanDuration>,
     /// It is replaced when it has so much in memory.
     pub max_rss_mb: Option<u64>,
     /// The share of these bounds that is left to chance.
@@ -51,35 +51,35 @@ pub struct Process {
     /// What it offers to tasks that require it.
     pub caps: Vec<String>,
     /// How it reconnects to Redis.
-    pub reconnect: Option<Reconnect>,
+    pub reconnect: Option<ReconnectPolicy>,
 }
 
 /// How a process reconnects to Redis.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Reconnect {
+pub struct ReconnectPolicy {
     /// The first pause. It doubles from there.
-    pub initial: Option<Span>,
+    pub initial: Option<HumanDuration>,
     /// The longest pause.
-    pub max: Option<Span>,
+    pub max: Option<HumanDuration>,
     /// After how long it ends instead.
-    pub give_up_after: Option<Span>,
+    pub give_up_after: Option<HumanDuration>,
 }
 
 /// A worker: what is done with the tasks of one queue, its slug, and with the events of others.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Work {
+pub struct GroupWorker {
     /// Its name, and that of its queue.
     pub slug: String,
     /// The queues whose every message is an event for it.
     pub sources: Vec<String>,
     /// How long one task may take.
-    pub execution_timeout: Span,
+    pub execution_timeout: HumanDuration,
     /// What becomes of an event that it fails with.
     pub on_error: OnError,
     /// How often it is tried, with `on_error = "retry"`.
-    pub retry: Option<Retry>,
+    pub retry: Option<RetryPolicy>,
     /// What is run for an event: a program, which has the message on its standard input.
     pub command: Option<Vec<String>>,
     /// What is run for an event: a function, which has the message as its arguments.
@@ -116,18 +116,18 @@ pub enum OnError {
 #[serde(deny_unknown_fields)]
 pub struct Trigger {
     /// So often.
-    pub every: Option<Span>,
+    pub every: Option<HumanDuration>,
     /// At these times.
     pub cron: Option<Cron>,
     /// The zone that those are in.
     pub timezone: Option<String>,
     /// What becomes of due times that nobody was there for.
     #[serde(default)]
-    pub missed: Missed,
+    pub missed: MissedPolicy,
     /// How long after its time an event may still be begun.
-    pub lifetime: Option<Span>,
+    pub lifetime: Option<HumanDuration>,
     /// Each begins up to so much later, by chance.
-    pub jitter: Option<Span>,
+    pub jitter: Option<HumanDuration>,
 }
 
 /// How often an event is tried where that is not said.
@@ -143,10 +143,10 @@ impl Default for Process {
             workers: Vec::new(),
             replicas: 1,
             concurrency: 1,
-            shutdown_timeout: Span::secs(20),
-            start_timeout: Span::secs(30),
-            hang_timeout: Span::secs(10),
-            restart: Restart::default(),
+            shutdown_timeout: HumanDuration::secs(20),
+            start_timeout: HumanDuration::secs(30),
+            hang_timeout: HumanDuration::secs(10),
+            restart: RestartPolicy::default(),
             max_tasks: None,
             max_age: None,
             max_rss_mb: None,
@@ -160,12 +160,12 @@ impl Default for Process {
     }
 }
 
-impl Default for Work {
+impl Default for GroupWorker {
     fn default() -> Self {
         Self {
             slug: String::new(),
             sources: Vec::new(),
-            execution_timeout: Span::secs(60),
+            execution_timeout: HumanDuration::secs(60),
             on_error: OnError::default(),
             retry: None,
             command: None,
@@ -183,11 +183,14 @@ impl Default for Work {
 impl Process {
     /// One process of this name, which hosts nothing yet.
     pub fn new(name: impl Into<String>) -> Self {
-        Self { name: name.into(), ..Self::default() }
+        Self {
+            name: name.into(),
+            ..Self::default()
+        }
     }
 
     /// Hosts a worker as well.
-    pub fn worker(mut self, worker: Work) -> Self {
+    pub fn worker(mut self, worker: GroupWorker) -> Self {
         self.workers.push(worker);
         self
     }
@@ -200,7 +203,7 @@ impl Process {
 
     /// May take so long to end once what it runs was cancelled.
     pub fn shutdown_timeout(mut self, timeout: Duration) -> Self {
-        self.shutdown_timeout = Span(timeout);
+        self.shutdown_timeout = HumanDuration(timeout);
         self
     }
 
@@ -212,25 +215,32 @@ impl Process {
 
     /// The longest that a task of it may take.
     pub fn longest(&self) -> Duration {
-        self.workers.iter().map(|worker| worker.execution_timeout.0).max().unwrap_or_default()
+        self.workers
+            .iter()
+            .map(|worker| worker.execution_timeout.0)
+            .max()
+            .unwrap_or_default()
     }
 
     /// How its processes are stopped.
     pub(super) fn stop(&self) -> StopPolicy {
-        StopPolicy { drain: Some(self.longest()), grace: self.shutdown_timeout.0 }
+        StopPolicy {
+            drain: Some(self.longest()),
+            grace: self.shutdown_timeout.0,
+        }
     }
 
     /// How its processes are treated. The number of each process is its place among `names`.
-    pub(super) fn policy(&self, names: &[&str]) -> Policy {
+    pub(super) fn policy(&self, names: &[&str]) -> GroupPolicy {
         let number = |name: &String| names.iter().position(|other| other == name).map(GroupId);
-        Policy {
+        GroupPolicy {
             replicas: self.replicas as usize,
             on: true,
             restart: self.restart,
             stop: self.stop(),
             start_within: Some(self.start_timeout.0),
             patience: Some(self.hang_timeout.0),
-            recycle: Recycle {
+            recycle: RecyclePolicy {
                 tasks: self.max_tasks,
                 age: self.max_age.map(|age| age.0),
                 rss: self.max_rss_mb.map(|mb| mb << 20),
@@ -238,25 +248,37 @@ impl Process {
             },
             after: self.after.iter().filter_map(number).collect(),
             parallel: PARALLEL,
-            brake: Braking::Seat,
+            brake: BackoffScope::Seat,
         }
     }
 }
 
-impl Work {
+impl GroupWorker {
     /// A worker for the tasks of the queue `slug`.
     pub fn new(slug: impl Into<String>) -> Self {
-        Self { slug: slug.into(), ..Self::default() }
+        Self {
+            slug: slug.into(),
+            ..Self::default()
+        }
     }
 
     /// A worker that runs a program for each event.
-    pub fn command<S: Into<String>>(slug: impl Into<String>, argv: impl IntoIterator<Item = S>) -> Self {
-        Self { command: Some(argv.into_iter().map(Into::into).collect()), ..Self::new(slug) }
+    pub fn command<S: Into<String>>(
+        slug: impl Into<String>,
+        argv: impl IntoIterator<Item = S>,
+    ) -> Self {
+        Self {
+            command: Some(argv.into_iter().map(Into::into).collect()),
+            ..Self::new(slug)
+        }
     }
 
     /// A worker that calls a function for each event.
     pub fn routine(slug: impl Into<String>, name: impl Into<String>) -> Self {
-        Self { routine: Some(name.into()), ..Self::new(slug) }
+        Self {
+            routine: Some(name.into()),
+            ..Self::new(slug)
+        }
     }
 
     /// Every message of this queue is an event for it.
@@ -267,7 +289,7 @@ impl Work {
 
     /// One task may take so long.
     pub fn execution_timeout(mut self, timeout: Duration) -> Self {
-        self.execution_timeout = Span(timeout);
+        self.execution_timeout = HumanDuration(timeout);
         self
     }
 
@@ -279,7 +301,10 @@ impl Work {
 
     /// There is an event so often.
     pub fn every(mut self, every: Duration) -> Self {
-        self.trigger = Some(Trigger { every: Some(Span(every)), ..Trigger::default() });
+        self.trigger = Some(Trigger {
+            every: Some(HumanDuration(every)),
+            ..Trigger::default()
+        });
         self
     }
 
@@ -287,12 +312,14 @@ impl Work {
     pub(super) fn target(&self) -> Option<Target> {
         let command = self.command.clone().map(Target::Command);
         let routine = || self.routine.clone().map(Target::Routine);
-        command.or_else(routine).or_else(|| self.handler.clone().map(Target::Handler))
+        command
+            .or_else(routine)
+            .or_else(|| self.handler.clone().map(Target::Handler))
     }
 
     /// The task that an event is, without its message.
-    pub(super) fn event(&self) -> Option<Spec> {
-        let mut spec = Spec::new(self.target()?);
+    pub(super) fn event(&self) -> Option<TaskSpec> {
+        let mut spec = TaskSpec::new(self.target()?);
         spec.name = Some(self.slug.clone());
         spec.queue = self.slug.clone();
         spec.timeout = Some(self.execution_timeout);
@@ -301,31 +328,53 @@ impl Work {
         spec.env = self.env.clone();
         spec.cwd = self.cwd.clone();
         (spec.on_error, spec.retry) = match self.on_error {
-            OnError::Ack => (Reserved::Clear, Retry::default()),
-            OnError::Dead => (Reserved::Keep, Retry::default()),
-            OnError::Retry => {
-                (Reserved::Keep, self.retry.clone().unwrap_or(Retry { attempts: ATTEMPTS, ..Retry::default() }))
-            }
+            OnError::Ack => (ReservedPolicy::Clear, RetryPolicy::default()),
+            OnError::Dead => (ReservedPolicy::Keep, RetryPolicy::default()),
+            OnError::Retry => (
+                ReservedPolicy::Keep,
+                self.retry.clone().unwrap_or(RetryPolicy {
+                    attempts: ATTEMPTS,
+                    ..RetryPolicy::default()
+                }),
+            ),
         };
         Some(spec)
     }
 
     /// What is due when it is triggered.
     pub(super) fn schedule(&self) -> Option<Schedule> {
-        let Trigger { every, cron, timezone, missed, lifetime, jitter } = self.trigger.clone()?;
+        let Trigger {
+            every,
+            cron,
+            timezone,
+            missed,
+            lifetime,
+            jitter,
+        } = self.trigger.clone()?;
         let (name, task) = (self.slug.clone(), self.event()?);
-        Some(Schedule { name, every, cron, timezone, start: None, missed, lifetime, jitter, paused: false, task })
+        Some(Schedule {
+            name,
+            every,
+            cron,
+            timezone,
+            start: None,
+            missed,
+            lifetime,
+            jitter,
+            paused: false,
+            task,
+        })
     }
 }
 
 /// Whether a task was made of an event: a message, or a due time of a trigger.
-pub(super) fn is_event(task: &Spec) -> bool {
+pub(super) fn is_event(task: &TaskSpec) -> bool {
     task.metadata.contains_key(SOURCE) || task.metadata.contains_key(SCHEDULE_KEY)
 }
 
 /// The task that is made of a message. A command has it as its input; a function as its arguments: an object by their names, a list in their
 /// order, anything else as the only one.
-pub(super) fn with_message(mut event: Spec, source: &str, id: &str, body: &str) -> Spec {
+pub(super) fn with_message(mut event: TaskSpec, source: &str, id: &str, body: &str) -> TaskSpec {
     event.metadata.insert(SOURCE.into(), source.into());
     event.metadata.insert(MESSAGE.into(), id.into());
     if let Target::Command(_) = event.target {
@@ -347,20 +396,64 @@ mod tests {
 
     #[test]
     fn what_becomes_of_an_error_is_in_the_task() {
-        let spec = |on_error| Work::command("mail", ["true"]).on_error(on_error).event().unwrap();
-        assert_eq!((spec(OnError::Ack).on_error, spec(OnError::Ack).retry.attempts), (Reserved::Clear, 1));
-        assert_eq!((spec(OnError::Dead).on_error, spec(OnError::Dead).retry.attempts), (Reserved::Keep, 1));
-        assert_eq!((spec(OnError::Retry).on_error, spec(OnError::Retry).retry.attempts), (Reserved::Keep, 3));
+        let spec = |on_error| {
+            GroupWorker::command("mail", ["true"])
+                .on_error(on_error)
+                .event()
+                .unwrap()
+        };
+        assert_eq!(
+            (
+                spec(OnError::Ack).on_error,
+                spec(OnError::Ack).retry.attempts
+            ),
+            (ReservedPolicy::Clear, 1)
+        );
+        assert_eq!(
+            (
+                spec(OnError::Dead).on_error,
+                spec(OnError::Dead).retry.attempts
+            ),
+            (ReservedPolicy::Keep, 1)
+        );
+        assert_eq!(
+            (
+                spec(OnError::Retry).on_error,
+                spec(OnError::Retry).retry.attempts
+            ),
+            (ReservedPolicy::Keep, 3)
+        );
         assert_eq!(spec(OnError::Ack).queue, "mail");
     }
 
     #[test]
     fn a_message_is_input_or_arguments() {
-        let command = with_message(Work::command("a", ["cat"]).event().unwrap(), "q", "7", "hello");
-        assert_eq!((command.stdin.as_deref(), command.metadata["source"].as_str()), (Some("hello"), Some("q")));
-        let of = |body| with_message(Work::routine("a", "f").event().unwrap(), "q", "7", body);
+        let command = with_message(
+            GroupWorker::command("a", ["cat"]).event().unwrap(),
+            "q",
+            "7",
+            "hello",
+        );
+        assert_eq!(
+            (
+                command.stdin.as_deref(),
+                command.metadata["source"].as_str()
+            ),
+            (Some("hello"), Some("q"))
+        );
+        let of = |body| {
+            with_message(
+                GroupWorker::routine("a", "f").event().unwrap(),
+                "q",
+                "7",
+                body,
+            )
+        };
         assert_eq!(of(r#"{"x": 1}"#).kwargs["x"], 1);
         assert_eq!(of("[1, 2]").args, [Value::from(1), Value::from(2)]);
-        assert_eq!((of("3").args, of("three").args), (vec![Value::from(3)], vec![Value::from("three")]));
+        assert_eq!(
+            (of("3").args, of("three").args),
+            (vec![Value::from(3)], vec![Value::from("three")])
+        );
     }
 }

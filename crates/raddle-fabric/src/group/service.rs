@@ -6,11 +6,14 @@ use std::{
     time::Duration,
 };
 
-use raddle_broker::{Broker, Delivery, Result};
+use raddle_broker::{Broker, ControlDelivery, Result};
 use raddle_core::{
-    Control, Tid, Word,
-    stop::Stage,
-    supervisor::{Census, ChildId, Core, Effect, End, Event, GroupId, Policy, Seat, Why},
+    ControlCommand, ControlMessage, Tid,
+    stop::StopStage,
+    supervisor::{
+        ChildExit, ChildId, GroupCounts, GroupId, GroupPolicy, ReplicaSlot, StopReason, Supervisor,
+        SupervisorEffect, SupervisorEvent,
+    },
     title,
     worker::WorkerStatus,
 };
@@ -22,22 +25,22 @@ use tokio::{
 };
 
 use super::{
-    Options, Process, Snapshot,
+    GroupSnapshot, Options, Process,
     children::{Children, word},
+    desired_state::{DesiredState, DesiredStates, follow},
+    group_process::KILLED,
     invocation::{mark_every, template},
-    member::KILLED,
+    logging::{log_kill, say},
     overdue,
-    pump::{pump, stream_of, transfer_stream},
-    say::{log_kill, say},
-    standing::{Standing, Standings, follow},
+    source_consumer::{pump, stream_of, transfer_stream},
 };
 use crate::{
     Shutdown,
-    line::Line,
-    spawner::{Gone, News},
+    registration::Registration,
+    spawner::{ExitKind, WorkerEvent},
     worker::{
-        pace::Haste,
-        words::{Errand, Errands},
+        control_commands::{CommandJob, CommandJobs},
+        shutdown_deadline::ShutdownDeadline,
     },
 };
 
@@ -46,11 +49,11 @@ const RSS_EVERY: Duration = Duration::from_secs(2);
 /// How often expired records are removed.
 const PURGE_EVERY: Duration = Duration::from_secs(60);
 
-pub(super) struct Service {
+pub(super) struct GroupService {
     options: Options,
-    core: Core,
+    core: Supervisor,
     children: Children,
-    pub(super) line: Line,
+    pub(super) line: Registration,
     /// The workers that are turned off, of each process.
     off: Vec<BTreeSet<String>>,
     /// Whether it is known what is wanted.
@@ -61,7 +64,7 @@ pub(super) struct Service {
     paused: bool,
     broker: Arc<dyn Broker>,
     /// What is wanted of workers.
-    wanted: watch::Receiver<Standings>,
+    wanted: watch::Receiver<DesiredStates>,
     /// What follows that, and a pump for each source. They end with this.
     tasks: JoinSet<()>,
     asked: watch::Receiver<u32>,
@@ -75,41 +78,59 @@ pub(super) struct Service {
     started: u64,
     /// Processes that did not end in the stop of this manager without a SIGKILL, to them or to what they ran.
     killed: u64,
-    errands: Errands,
-    _haste: Haste,
-    shown: watch::Sender<Snapshot>,
+    errands: CommandJobs,
+    _haste: ShutdownDeadline,
+    shown: watch::Sender<GroupSnapshot>,
     began: Instant,
     title: String,
 }
 
-enum Heard {
-    News(ChildId, News),
+enum GroupEvent {
+    News(ChildId, WorkerEvent),
     Suspensions,
-    Word(Delivery),
+    Word(ControlDelivery),
     Asked(u32),
     Wanted,
     LeaseLost,
     Time,
 }
 
-impl Service {
+impl GroupService {
     pub(super) fn new(
         broker: &Arc<dyn Broker>,
         options: Options,
-        line: Line,
+        line: Registration,
         suspended: Signal,
-        shown: watch::Sender<Snapshot>,
+        shown: watch::Sender<GroupSnapshot>,
         shutdown: &Shutdown,
     ) -> Self {
-        let names: Vec<&str> = options.processes.iter().map(|process| process.name.as_str()).collect();
+        let names: Vec<&str> = options
+            .processes
+            .iter()
+            .map(|process| process.name.as_str())
+            .collect();
         // Nobody is started before it is known who is on.
-        let core = Core::new(options.processes.iter().map(|process| Policy { on: false, ..process.policy(&names) }));
-        let slugs = |process: &Process| process.workers.iter().map(|worker| worker.slug.clone()).collect();
-        let haste = Haste::new();
-        let (tell, wanted) = watch::channel(Standings::default());
+        let core = Supervisor::new(options.processes.iter().map(|process| GroupPolicy {
+            on: false,
+            ..process.policy(&names)
+        }));
+        let slugs = |process: &Process| {
+            process
+                .workers
+                .iter()
+                .map(|worker| worker.slug.clone())
+                .collect()
+        };
+        let haste = ShutdownDeadline::new();
+        let (tell, wanted) = watch::channel(DesiredStates::default());
         let mut tasks = JoinSet::new();
         tasks.spawn(follow(Arc::clone(broker), tell));
-        let every = options.processes.iter().map(|process| mark_every(process).0).min().unwrap_or_default();
+        let every = options
+            .processes
+            .iter()
+            .map(|process| mark_every(process).0)
+            .min()
+            .unwrap_or_default();
         Self {
             core,
             children: Children::new(),
@@ -130,7 +151,7 @@ impl Service {
             purge_at: PURGE_EVERY,
             started: 0,
             killed: 0,
-            errands: Errands::start(Arc::clone(broker), haste.pace()),
+            errands: CommandJobs::start(Arc::clone(broker), haste.pace()),
             _haste: haste,
             shown,
             began: Instant::now(),
@@ -153,12 +174,12 @@ impl Service {
 
     /// Works until all processes are gone, on request, with `true`, or until the lease is lost, with `false`.
     pub(super) async fn run(&mut self) -> Result<bool> {
-        let mut heard = Heard::Asked(*self.asked.borrow_and_update());
+        let mut heard = GroupEvent::Asked(*self.asked.borrow_and_update());
         loop {
             // Stopped for a while, or without a lease: then nobody has looked, and whoever is judged now is judged by what was seen before.
             if self.now() > self.look_at + self.look_every {
                 self.children.spare();
-                self.act(Event::Late, None);
+                self.act(SupervisorEvent::Late, None);
             }
             self.heed(heard);
             if self.line.lost {
@@ -180,7 +201,7 @@ impl Service {
     /// Stops, though nobody has asked for it.
     pub(super) fn give_up(&mut self) {
         self.line.lost = false;
-        self.act(Event::Stop, None);
+        self.act(SupervisorEvent::Stop, None);
     }
 
     /// Says what is left to say.
@@ -193,97 +214,126 @@ impl Service {
         self.began.elapsed()
     }
 
-    async fn next(&mut self) -> Heard {
-        let wake = self.core.wake_at(self.now()).into_iter().fold(self.look_at, Duration::min);
+    async fn next(&mut self) -> GroupEvent {
+        let wake = self
+            .core
+            .wake_at(self.now())
+            .into_iter()
+            .fold(self.look_at, Duration::min);
         let time = self.began + wake;
-        let Line { words, pulse, .. } = &mut self.line;
+        let Registration { words, pulse, .. } = &mut self.line;
         tokio::select! {
-            (id, news) = self.children.next() => Heard::News(id, news),
-            Some(()) = self.suspended.recv() => Heard::Suspensions,
-            Some(word) = words.recv() => Heard::Word(word),
-            Ok(()) = self.asked.changed() => Heard::Asked(*self.asked.borrow_and_update()),
-            Ok(()) = self.wanted.changed() => Heard::Wanted,
-            _ = pulse.lost() => Heard::LeaseLost,
-            () = sleep_until(time) => Heard::Time,
+            (id, news) = self.children.next() => GroupEvent::News(id, news),
+            Some(()) = self.suspended.recv() => GroupEvent::Suspensions,
+            Some(word) = words.recv() => GroupEvent::Word(word),
+            Ok(()) = self.asked.changed() => GroupEvent::Asked(*self.asked.borrow_and_update()),
+            Ok(()) = self.wanted.changed() => GroupEvent::Wanted,
+            _ = pulse.lost() => GroupEvent::LeaseLost,
+            () = sleep_until(time) => GroupEvent::Time,
         }
     }
 
     // -- what has happened
 
-    fn heed(&mut self, heard: Heard) {
+    fn heed(&mut self, heard: GroupEvent) {
         match heard {
-            Heard::News(id, News::Ready(tid)) => {
+            GroupEvent::News(id, WorkerEvent::Ready(tid)) => {
                 // What was said while it started has reached the others alone.
                 if self.children.began_paused(id) != self.paused {
                     self.hold([tid]);
                 }
-                self.act(Event::Ready(id), None);
+                self.act(SupervisorEvent::Ready(id), None);
             }
-            Heard::News(_, News::Begun) => {}
-            Heard::News(id, News::Gone(gone)) => {
+            GroupEvent::News(_, WorkerEvent::Begun) => {}
+            GroupEvent::News(id, WorkerEvent::Gone(gone)) => {
                 // One that has begun all that it may has left by itself.
                 if let Some(tasks) = self.children.begun(id) {
                     let now = self.now();
-                    self.core.note(Event::Measured { child: id, tasks, rss: None }, now);
+                    self.core.note(
+                        SupervisorEvent::Measured {
+                            child: id,
+                            tasks,
+                            rss: None,
+                        },
+                        now,
+                    );
                 }
                 let pid = self.children.forget(id).unwrap_or_default();
-                if self.core.asked() > 0 && gone == Gone::Code(KILLED.into()) {
+                if self.core.asked() > 0 && gone == ExitKind::Code(KILLED.into()) {
                     self.killed += 1;
                 }
-                let end = if gone == Gone::Code(0) { End::Well } else { End::Badly };
-                self.act(Event::Gone(id, end), Some((pid, gone)));
+                let end = if gone == ExitKind::Code(0) {
+                    ChildExit::Well
+                } else {
+                    ChildExit::Badly
+                };
+                self.act(SupervisorEvent::Gone(id, end), Some((pid, gone)));
             }
-            Heard::News(id, News::Failed(error)) => {
+            GroupEvent::News(id, WorkerEvent::Failed(error)) => {
                 tracing::error!(%error, "a process cannot be started");
-                self.act(Event::Gone(id, End::Badly), None);
+                self.act(SupervisorEvent::Gone(id, ChildExit::Badly), None);
             }
-            Heard::Suspensions => {
+            GroupEvent::Suspensions => {
                 for event in self.children.suspensions() {
-                    if let Event::Suspended(id) = event {
+                    if let SupervisorEvent::Suspended(id) = event {
                         let pid = self.children.pid_of(id);
-                        tracing::warn!(pid, "a process was stopped: it is replaced if nobody lets it go on");
+                        tracing::warn!(
+                            pid,
+                            "a process was stopped: it is replaced if nobody lets it go on"
+                        );
                     }
                     self.act(event, None);
                 }
             }
-            Heard::Word(Delivery { tid, body }) => match body.parse::<Control>() {
-                Ok(message) if tid == self.line.tid => self.obey(&message),
-                Ok(message) => self.errands.run(Errand::PassOn { tid, message }),
+            GroupEvent::Word(ControlDelivery { tid, body }) => match body.parse::<ControlMessage>()
+            {
+                Ok(message) if tid == self.line.tid => self.apply_command(&message),
+                Ok(message) => self.errands.run(CommandJob::PassOn { tid, message }),
                 Err(error) => tracing::warn!(%tid, %error, "a control message was passed over"),
             },
-            Heard::Asked(times) => {
+            GroupEvent::Asked(times) => {
                 for _ in self.heeded..times {
-                    self.act(Event::Stop, None);
+                    self.act(SupervisorEvent::Stop, None);
                 }
                 self.heeded = times;
-                self.act(Event::Time, None);
+                self.act(SupervisorEvent::Time, None);
             }
-            Heard::Wanted => self.want(),
-            Heard::LeaseLost => self.line.lost = true,
-            Heard::Time => self.act(Event::Time, None),
+            GroupEvent::Wanted => self.want(),
+            GroupEvent::LeaseLost => self.line.lost = true,
+            GroupEvent::Time => self.act(SupervisorEvent::Time, None),
         }
     }
 
-    fn obey(&mut self, message: &Control) {
+    fn apply_command(&mut self, message: &ControlMessage) {
         match message.command {
             // Once is enough: to ask again is to ask whether it was heard.
-            Word::Stop if self.core.asked() == 0 => self.act(Event::Stop, None),
-            Word::Kill => (0..3).for_each(|_| self.act(Event::Stop, None)),
-            Word::Pause | Word::Resume => {
-                self.paused = message.command == Word::Pause;
+            ControlCommand::Stop if self.core.asked() == 0 => self.act(SupervisorEvent::Stop, None),
+            ControlCommand::Kill => (0..3).for_each(|_| self.act(SupervisorEvent::Stop, None)),
+            ControlCommand::Pause | ControlCommand::Resume => {
+                self.paused = message.command == ControlCommand::Pause;
                 self.hold(self.children.tids());
             }
             _ => {}
         }
         let reply = message.reply("ok", self.status());
-        self.errands.run(Errand::Reply { of: self.line.tid, reply });
+        self.errands.run(CommandJob::Reply {
+            of: self.line.tid,
+            reply,
+        });
     }
 
     /// Tells some of its processes whether to take tasks. What they answer is nobody's concern: it answers for all of them.
     fn hold(&self, whom: impl IntoIterator<Item = Tid>) {
-        let word = if self.paused { Word::Pause } else { Word::Resume };
+        let word = if self.paused {
+            ControlCommand::Pause
+        } else {
+            ControlCommand::Resume
+        };
         for tid in whom {
-            self.errands.run(Errand::PassOn { tid, message: Control::new(word) });
+            self.errands.run(CommandJob::PassOn {
+                tid,
+                message: ControlMessage::new(word),
+            });
         }
     }
 
@@ -294,93 +344,110 @@ impl Service {
         let mut events = Vec::new();
         if std::mem::replace(&mut self.returns, wanted.returns) != wanted.returns {
             // Processes that could not start without the broker are started now.
-            events.push(Event::Restored);
+            events.push(SupervisorEvent::Restored);
         }
         for (number, process) in self.options.processes.iter().enumerate() {
             let group = GroupId(number);
             let is_off = |slug: &str| wanted.get(slug).is_some_and(|standing| !standing.on);
-            let off: BTreeSet<String> =
-                process.workers.iter().map(|worker| worker.slug.clone()).filter(|slug| is_off(slug)).collect();
-            let (was_on, is_on) = (self.off[number].len() < process.workers.len(), off.len() < process.workers.len());
+            let off: BTreeSet<String> = process
+                .workers
+                .iter()
+                .map(|worker| worker.slug.clone())
+                .filter(|slug| is_off(slug))
+                .collect();
+            let (was_on, is_on) = (
+                self.off[number].len() < process.workers.len(),
+                off.len() < process.workers.len(),
+            );
             if was_on != is_on {
-                events.push(Event::Turn(group, is_on));
+                events.push(SupervisorEvent::Turn(group, is_on));
             } else if self.off[number] != off {
-                events.push(Event::Renew(group));
+                events.push(SupervisorEvent::Renew(group));
             }
             self.off[number] = off;
             if let [only] = &process.workers[..] {
-                let replicas = wanted.get(&only.slug).map_or(process.replicas, Standing::wanted);
-                events.push(Event::Scale(group, replicas as usize));
+                let replicas = wanted
+                    .get(&only.slug)
+                    .map_or(process.replicas, DesiredState::wanted);
+                events.push(SupervisorEvent::Scale(group, replicas as usize));
             }
         }
         if is_first {
-            let workers = self.options.processes.iter().flat_map(|process| &process.workers);
+            let workers = self
+                .options
+                .processes
+                .iter()
+                .flat_map(|process| &process.workers);
             let sources: BTreeSet<&String> = workers.flat_map(|worker| &worker.sources).collect();
             for source in sources {
                 if stream_of(source).is_some() {
-                    self.tasks.spawn(transfer_stream(self.options.url.clone(), source.clone()));
+                    self.tasks
+                        .spawn(transfer_stream(self.options.url.clone(), source.clone()));
                 }
-                self.tasks.spawn(pump(Arc::clone(&self.broker), source.clone()));
+                self.tasks
+                    .spawn(pump(Arc::clone(&self.broker), source.clone()));
             }
         }
         for event in events {
             let now = self.now();
             self.core.note(event, now);
         }
-        self.act(Event::Time, None);
+        self.act(SupervisorEvent::Time, None);
     }
 
     /// Tells the core what has happened, and does what it says. `gone` is who has ended just now.
-    fn act(&mut self, event: Event, gone: Option<(u32, Gone)>) {
+    fn act(&mut self, event: SupervisorEvent, gone: Option<(u32, ExitKind)>) {
         let now = self.now();
         let effects = self.core.on(event, now);
         self.carry_out(effects, gone);
     }
 
-    fn carry_out(&mut self, effects: Vec<Effect>, gone: Option<(u32, Gone)>) {
+    fn carry_out(&mut self, effects: Vec<SupervisorEffect>, gone: Option<(u32, ExitKind)>) {
         let mut failed = Vec::new();
         for effect in effects {
             match effect {
-                Effect::Start(id, seat) => {
+                SupervisorEffect::Start(id, seat) => {
                     self.started += 1;
                     if let Err(error) = self.start(id, seat) {
                         tracing::error!(process = self.options.processes[seat.group.0].name, %error, "a process cannot be started");
                         failed.push(id);
                     }
                 }
-                Effect::Tell(id, stage) => {
-                    if stage == Stage::Killing {
+                SupervisorEffect::Tell(id, stage) => {
+                    if stage == StopStage::Killing {
                         self.note_kill(id);
                     }
                     self.tell(id, stage);
                 }
-                Effect::Say(notice) => {
+                SupervisorEffect::Say(notice) => {
                     let seat = |child| self.core.seat_of(child);
                     say(notice, &self.options.processes, &self.children, seat, gone);
                 }
             }
         }
         for id in failed {
-            self.act(Event::Gone(id, End::Badly), None);
+            self.act(SupervisorEvent::Gone(id, ChildExit::Badly), None);
         }
     }
 
     /// Logs that a process is killed because it did not end when it was stopped. One that hangs was logged when that was noticed.
     fn note_kill(&mut self, id: ChildId) {
-        if matches!(self.core.why_of(id), Some(Why::Hung(_))) {
+        if matches!(self.core.why_of(id), Some(StopReason::Hung(_))) {
             return;
         }
         if self.core.asked() > 0 {
             self.killed += 1;
         }
-        if let (Some(Seat { group, number }), Some(pid)) = (self.core.seat_of(id), self.children.pid_of(id)) {
+        if let (Some(ReplicaSlot { group, number }), Some(pid)) =
+            (self.core.seat_of(id), self.children.pid_of(id))
+        {
             log_kill(&self.options.processes[group.0].name, number + 1, pid);
         }
     }
 
-    fn tell(&self, id: ChildId, stage: Stage) {
+    fn tell(&self, id: ChildId, stage: StopStage) {
         match (word(stage), stage, self.children.overdue(id)) {
-            (Some(word), Stage::Killing, Some((pid, worker, tasks))) => {
+            (Some(word), StopStage::Killing, Some((pid, worker, tasks))) => {
                 let ending = overdue::end(Arc::clone(&self.broker), pid, worker, tasks);
                 self.children.tell_after(id, ending, word);
             }
@@ -389,10 +456,22 @@ impl Service {
         }
     }
 
-    fn start(&mut self, id: ChildId, seat: Seat) -> std::io::Result<()> {
+    fn start(&mut self, id: ChildId, seat: ReplicaSlot) -> std::io::Result<()> {
         let process = &self.options.processes[seat.group.0];
-        let template = template(&self.options, self.line.tid, process, &self.off[seat.group.0], self.paused);
-        self.children.start(id, &template, self.paused, process.concurrency as usize, process.stop())
+        let template = template(
+            &self.options,
+            self.line.tid,
+            process,
+            &self.off[seat.group.0],
+            self.paused,
+        );
+        self.children.start(
+            id,
+            &template,
+            self.paused,
+            process.concurrency as usize,
+            process.stop(),
+        )
     }
 
     // -- what is seen
@@ -403,21 +482,26 @@ impl Service {
         if now < self.look_at {
             return;
         }
-        let watches_rss = || self.options.processes.iter().any(|process| process.max_rss_mb.is_some());
+        let watches_rss = || {
+            self.options
+                .processes
+                .iter()
+                .any(|process| process.max_rss_mb.is_some())
+        };
         let with_rss = now >= self.rss_at && watches_rss();
         if with_rss {
             self.rss_at = now + RSS_EVERY;
         }
         if now >= self.purge_at {
             self.purge_at = now + PURGE_EVERY;
-            self.errands.run(Errand::Purge);
+            self.errands.run(CommandJob::Purge);
         }
         let (overdue, next) = self.children.look(&mut self.core, now, with_rss);
         self.look_at = next.into_iter().fold(now + self.look_every, Duration::min);
         for event in overdue {
             self.act(event, None);
         }
-        self.act(Event::Time, None);
+        self.act(SupervisorEvent::Time, None);
     }
 
     // -- what others see of it
@@ -435,11 +519,11 @@ impl Service {
 
     /// Whether every process that there is to be is ready, and none is about to go.
     fn is_up(&self) -> bool {
-        let is_whole = |census: Census| census.ready == census.wanted && census.braking == 0;
+        let is_whole = |census: GroupCounts| census.ready == census.wanted && census.braking == 0;
         self.is_known && self.core.asked() == 0 && self.censuses().all(is_whole)
     }
 
-    fn censuses(&self) -> impl Iterator<Item = Census> {
+    fn censuses(&self) -> impl Iterator<Item = GroupCounts> {
         (0..self.options.processes.len()).map(|group| self.core.census(GroupId(group)))
     }
 
@@ -452,7 +536,12 @@ impl Service {
             .enumerate()
             .map(|(number, process)| (process.name.clone(), self.core.census(GroupId(number))))
             .collect();
-        let snapshot = Snapshot { groups, started: self.started, status, is_up: self.is_up() };
+        let snapshot = GroupSnapshot {
+            groups,
+            started: self.started,
+            status,
+            is_up: self.is_up(),
+        };
         self.shown.send_if_modified(|shown| {
             let has_changed = *shown != snapshot;
             *shown = snapshot;

@@ -8,15 +8,15 @@ use raddle_core::{
 use serde::Serialize;
 
 use super::{
-    Standing,
-    standing::{change, remove, standings},
+    DesiredState,
+    desired_state::{change, remove, standings},
 };
-use crate::{line::is_there, schedule};
+use crate::{registration::is_there, schedule};
 
 /// A worker of a group, as it stands.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
-pub struct View {
+pub struct GroupWorkerView {
     /// Its name, and that of its queue.
     pub slug: String,
     /// The process that hosts it.
@@ -36,10 +36,10 @@ pub struct View {
     /// The processes that serve it.
     pub pids: Vec<u32>,
     /// Those that keep it.
-    pub managers: Vec<Keeper>,
+    pub managers: Vec<GroupManagerRef>,
 }
 
-impl View {
+impl GroupWorkerView {
     /// Whether it goes on collecting messages although no manager that is there keeps it.
     pub fn is_forsaken(&self) -> bool {
         self.managers.is_empty() && !self.sources.is_empty()
@@ -48,7 +48,7 @@ impl View {
 
 /// A manager that keeps a worker.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Keeper {
+pub struct GroupManagerRef {
     /// Its id.
     pub tid: Tid,
     /// What it is called.
@@ -60,7 +60,7 @@ pub struct Keeper {
 /// A worker that was forgotten, and what is left of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
-pub struct Forgotten {
+pub struct ForgottenWorker {
     /// Its name, and that of its queue.
     pub slug: String,
     /// Tasks that wait there, and go on waiting.
@@ -74,7 +74,7 @@ pub struct Forgotten {
 /// Why a group was not changed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum ChangeError {
+pub enum GroupChangeError {
     /// The broker could not be asked.
     #[error(transparent)]
     Broker(#[from] raddle_broker::Error),
@@ -82,7 +82,9 @@ pub enum ChangeError {
     #[error("there is no worker '{0}' in any group: see 'raddle group list'")]
     Absent(String),
     /// There cannot be more than one of it.
-    #[error("'{0}' is not alone in its process, or has a trigger: there can be one of it. Turn it off and on instead")]
+    #[error(
+        "'{0}' is not alone in its process, or has a trigger: there can be one of it. Turn it off and on instead"
+    )]
     Single(String),
     /// Somebody keeps it.
     #[error(
@@ -100,14 +102,28 @@ pub enum ChangeError {
 }
 
 /// All workers of groups that the broker knows of.
-pub async fn list(broker: &dyn Broker) -> Result<Vec<View>, raddle_broker::Error> {
-    let (known, workers, summary) = (standings(broker).await?, broker.workers().await?, broker.summary().await?);
-    let view = |standing: Standing| {
-        let serving: Vec<&WorkerEntry> = workers.iter().filter(|entry| entry.info.serves(&standing.slug)).collect();
-        View {
+pub async fn list(broker: &dyn Broker) -> Result<Vec<GroupWorkerView>, raddle_broker::Error> {
+    let (known, workers, summary) = (
+        standings(broker).await?,
+        broker.workers().await?,
+        broker.summary().await?,
+    );
+    let view = |standing: DesiredState| {
+        let serving: Vec<&WorkerEntry> = workers
+            .iter()
+            .filter(|entry| entry.info.serves(&standing.slug))
+            .collect();
+        GroupWorkerView {
             live: serving.len(),
-            busy: serving.iter().map(|entry| (entry.load * f64::from(entry.info.concurrency)).round() as u64).sum(),
-            waiting: summary.ready.get(&standing.slug).copied().unwrap_or_default(),
+            busy: serving
+                .iter()
+                .map(|entry| (entry.load * f64::from(entry.info.concurrency)).round() as u64)
+                .sum(),
+            waiting: summary
+                .ready
+                .get(&standing.slug)
+                .copied()
+                .unwrap_or_default(),
             pids: serving.iter().map(|entry| entry.info.pid).collect(),
             managers: keepers(&workers, &standing.slug),
             replicas: standing.wanted(),
@@ -121,23 +137,43 @@ pub async fn list(broker: &dyn Broker) -> Result<Vec<View>, raddle_broker::Error
 }
 
 /// The managers that keep a worker, also while it is off.
-pub(super) fn keepers(workers: &[WorkerEntry], slug: &str) -> Vec<Keeper> {
+pub(super) fn keepers(workers: &[WorkerEntry], slug: &str) -> Vec<GroupManagerRef> {
     let keeps = |entry: &&WorkerEntry| {
-        entry.info.kind == kind::GROUP && entry.info.capabilities.iter().any(|of| of == slug) && is_there(entry)
+        entry.info.kind == kind::GROUP
+            && entry.info.capabilities.iter().any(|of| of == slug)
+            && is_there(entry)
     };
-    let keeper = |entry: &WorkerEntry| Keeper { tid: entry.tid, name: entry.info.name.clone(), status: entry.status };
+    let keeper = |entry: &WorkerEntry| GroupManagerRef {
+        tid: entry.tid,
+        name: entry.info.name.clone(),
+        status: entry.status,
+    };
     workers.iter().filter(keeps).map(keeper).collect()
 }
 
 /// Turns a worker off or on. What comes for it meanwhile waits, but for what its trigger would have made.
-pub async fn turn(broker: &dyn Broker, slug: &str, on: bool) -> Result<Standing, ChangeError> {
+pub async fn turn(
+    broker: &dyn Broker,
+    slug: &str,
+    on: bool,
+) -> Result<DesiredState, GroupChangeError> {
     let standing = change(broker, slug, |standing| standing.on = on).await?;
-    let standing = standing.ok_or_else(|| ChangeError::Absent(slug.into()))?;
+    let standing = standing.ok_or_else(|| GroupChangeError::Absent(slug.into()))?;
     // One that a person has put in its place is not the group's.
-    let is_owned =
-        async || Ok::<_, ChangeError>(broker.schedule(slug).await?.is_some_and(|view| view.entry.owner.is_some()));
+    let is_owned = async || {
+        Ok::<_, GroupChangeError>(
+            broker
+                .schedule(slug)
+                .await?
+                .is_some_and(|view| view.entry.owner.is_some()),
+        )
+    };
     if standing.triggered && is_owned().await? {
-        let turned = if on { schedule::resume(broker, slug).await } else { schedule::pause(broker, slug).await };
+        let turned = if on {
+            schedule::resume(broker, slug).await
+        } else {
+            schedule::pause(broker, slug).await
+        };
         match turned {
             // Somebody has removed it.
             Ok(_) | Err(schedule::Error::Absent(_)) => {}
@@ -148,30 +184,53 @@ pub async fn turn(broker: &dyn Broker, slug: &str, on: bool) -> Result<Standing,
 }
 
 /// Forgets a worker that no manager has any more: nothing is an event for it from now on. What waits in its queue stays there.
-pub async fn forget(broker: &dyn Broker, slug: &str) -> Result<Forgotten, ChangeError> {
+pub async fn forget(broker: &dyn Broker, slug: &str) -> Result<ForgottenWorker, GroupChangeError> {
     if let Some(keeper) = keepers(&broker.workers().await?, slug).first() {
-        return Err(ChangeError::Kept { slug: slug.into(), tid: keeper.tid });
+        return Err(GroupChangeError::Kept {
+            slug: slug.into(),
+            tid: keeper.tid,
+        });
     }
-    let standing = remove(broker, slug).await?.ok_or_else(|| ChangeError::Absent(slug.into()))?;
-    let owner = broker.schedule(slug).await?.and_then(|view| view.entry.owner);
+    let standing = remove(broker, slug)
+        .await?
+        .ok_or_else(|| GroupChangeError::Absent(slug.into()))?;
+    let owner = broker
+        .schedule(slug)
+        .await?
+        .and_then(|view| view.entry.owner);
     if let Some(owner) = owner {
         schedule::remove_of(broker, slug, &owner).await?;
     }
     let others = standings(broker).await?;
     let is_unread = |source: &&String| !others.iter().any(|other| other.sources.contains(source));
     let unread = standing.sources.iter().filter(is_unread).cloned().collect();
-    let waiting = broker.summary().await?.ready.get(slug).copied().unwrap_or_default();
-    Ok(Forgotten { slug: standing.slug, waiting, sources: standing.sources, unread })
+    let waiting = broker
+        .summary()
+        .await?
+        .ready
+        .get(slug)
+        .copied()
+        .unwrap_or_default();
+    Ok(ForgottenWorker {
+        slug: standing.slug,
+        waiting,
+        sources: standing.sources,
+        unread,
+    })
 }
 
 /// Has so many processes of a worker, until this is said again.
-pub async fn scale(broker: &dyn Broker, slug: &str, replicas: u32) -> Result<Standing, ChangeError> {
+pub async fn scale(
+    broker: &dyn Broker,
+    slug: &str,
+    replicas: u32,
+) -> Result<DesiredState, GroupChangeError> {
     let known = standings(broker).await?;
     let before = known.into_iter().find(|standing| standing.slug == slug);
-    let before = before.ok_or_else(|| ChangeError::Absent(slug.into()))?;
+    let before = before.ok_or_else(|| GroupChangeError::Absent(slug.into()))?;
     if !before.scales && replicas != 1 {
-        return Err(ChangeError::Single(slug.into()));
+        return Err(GroupChangeError::Single(slug.into()));
     }
     let standing = change(broker, slug, |standing| standing.scaled = Some(replicas)).await?;
-    standing.ok_or_else(|| ChangeError::Absent(slug.into()))
+    standing.ok_or_else(|| GroupChangeError::Absent(slug.into()))
 }

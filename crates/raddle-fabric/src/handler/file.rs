@@ -2,17 +2,17 @@
 
 use std::{fs, io, path::Path};
 
-use raddle_core::{CapSet, handler::Offer};
+use raddle_core::{CapSet, handler::HandlerOffer};
 use serde::Deserialize;
 
-use super::plugins::{LoadError, Plugin, Way};
+use super::plugins::{HandlerKind, Plugin, PluginLoadError};
 
 const SUFFIX: &str = ".handler.toml";
 
 /// What the file says.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct File {
+struct HandlerFile {
     name: String,
     #[serde(default)]
     provides: Vec<String>,
@@ -20,13 +20,19 @@ struct File {
 }
 
 /// The handlers in a folder, in the order of their files' names.
-pub(super) fn in_folder(folder: &Path) -> Result<Vec<Plugin>, LoadError> {
-    let unreadable = |source: io::Error| LoadError::Folder { path: folder.into(), source };
+pub(super) fn in_folder(folder: &Path) -> Result<Vec<Plugin>, PluginLoadError> {
+    let unreadable = |source: io::Error| PluginLoadError::Folder {
+        path: folder.into(),
+        source,
+    };
     let folder = std::path::absolute(folder).map_err(unreadable)?;
     let mut paths = Vec::new();
     for entry in fs::read_dir(&folder).map_err(unreadable)? {
         let path = entry.map_err(unreadable)?.path();
-        if path.file_name().is_some_and(|name| name.to_string_lossy().ends_with(SUFFIX)) {
+        if path
+            .file_name()
+            .is_some_and(|name| name.to_string_lossy().ends_with(SUFFIX))
+        {
             paths.push(path);
         }
     }
@@ -34,11 +40,19 @@ pub(super) fn in_folder(folder: &Path) -> Result<Vec<Plugin>, LoadError> {
     paths.iter().map(|path| read(path, &folder)).collect()
 }
 
-fn read(path: &Path, folder: &Path) -> Result<Plugin, LoadError> {
-    let wrong = |reason: String| LoadError::File { path: path.into(), reason };
+fn read(path: &Path, folder: &Path) -> Result<Plugin, PluginLoadError> {
+    let wrong = |reason: String| PluginLoadError::File {
+        path: path.into(),
+        reason,
+    };
     let text = fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
-    let File { name, provides, mut command } = toml::from_str(&text).map_err(|error| wrong(error.to_string()))?;
-    let provides = CapSet::from_people(&provides.join(",")).map_err(|error| wrong(format!("provides: {error}")))?;
+    let HandlerFile {
+        name,
+        provides,
+        mut command,
+    } = toml::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+    let provides = CapSet::from_people(&provides.join(","))
+        .map_err(|error| wrong(format!("provides: {error}")))?;
     match command.first_mut() {
         Some(program) if !program.is_empty() => {
             // A path counts from the folder of the file that names it, wherever the worker was started.
@@ -48,5 +62,11 @@ fn read(path: &Path, folder: &Path) -> Result<Plugin, LoadError> {
         }
         _ => return Err(wrong("command is empty: name a program to run".into())),
     }
-    Ok(Plugin { offer: Offer { name, provides }, way: Way::Command { argv: command, folder: folder.into() } })
+    Ok(Plugin {
+        offer: HandlerOffer { name, provides },
+        way: HandlerKind::Command {
+            argv: command,
+            folder: folder.into(),
+        },
+    })
 }

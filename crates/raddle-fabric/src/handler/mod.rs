@@ -5,12 +5,12 @@ mod plugins;
 
 use async_trait::async_trait;
 use raddle_core::{
-    CapSet, Job, Spec, Trace,
-    reply::{Fault, Level},
+    AttemptInput, CapSet, TaskSpec, Trace,
+    reply::{LogLevel, ReportedError},
 };
 use serde_json::Value;
 
-pub use self::plugins::{LoadError, Plugin, Plugins, Way};
+pub use self::plugins::{HandlerKind, Plugin, PluginLoadError, Plugins};
 use crate::routine;
 
 /// A plug-in of the user's program. It runs in a process forked for the one task, so whatever it does to that process ends with it.
@@ -23,15 +23,19 @@ pub trait Handler: Send + Sync + 'static {
     fn provides(&self) -> CapSet;
 
     /// Does the work. It may spread it as it likes, as long as one result comes of it.
-    async fn handle(&self, job: Job, context: Context) -> Result<Value, Fault>;
+    async fn handle(
+        &self,
+        job: AttemptInput,
+        context: HandlerContext,
+    ) -> Result<Value, ReportedError>;
 }
 
 /// What a handler can say while it works.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
-pub struct Context;
+pub struct HandlerContext;
 
-impl Context {
+impl HandlerContext {
     /// Says how far the task has come, from 0 to 100.
     pub fn progress(&self, percent: f64, message: impl Into<String>) {
         routine::progress(percent, message);
@@ -43,24 +47,24 @@ impl Context {
     }
 
     /// Lets a task follow this one: it is submitted if this one succeeds, in the same step, and is never there if it does not.
-    pub fn chain(&self, spec: Spec) -> Result<(), routine::ChainError> {
+    pub fn chain(&self, spec: TaskSpec) -> Result<(), routine::ChainError> {
         routine::chain(spec)
     }
 
     /// Writes a line to the task's log.
-    pub fn log(&self, level: Level, message: impl Into<String>) {
+    pub fn log(&self, level: LogLevel, message: impl Into<String>) {
         routine::log(level, message);
     }
 }
 
 /// An entry in the program's list of handlers. Made by `raddle::handler!`.
 #[derive(Clone, Copy, Debug)]
-pub struct Entry {
+pub struct HandlerEntry {
     /// Makes the handler.
     pub make: fn() -> Box<dyn Handler>,
 }
 
-inventory::collect!(Entry);
+inventory::collect!(HandlerEntry);
 
 /// What the function of a handler is called, which no routine can be.
 pub(crate) fn function_name(name: &str) -> String {
@@ -69,5 +73,7 @@ pub(crate) fn function_name(name: &str) -> String {
 
 /// The handlers that this program was built with.
 pub(crate) fn of_this_program() -> impl Iterator<Item = Box<dyn Handler>> {
-    inventory::iter::<Entry>.into_iter().map(|entry| (entry.make)())
+    inventory::iter::<HandlerEntry>
+        .into_iter()
+        .map(|entry| (entry.make)())
 }

@@ -1,8 +1,10 @@
 //! Durations, counted in buckets that never change: a histogram has the same size after a year as after its first observation.
 
 /// From what a task in memory takes to what one over night does, in seconds.
-const BOUNDS: [f64; 18] =
-    [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 3600.0];
+const BOUNDS: [f64; 18] = [
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
+    300.0, 1800.0, 3600.0,
+];
 
 /// Durations, in seconds.
 #[derive(Clone, Debug, Default, PartialEq)]

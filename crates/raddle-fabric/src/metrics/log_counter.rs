@@ -1,5 +1,5 @@
 //! Counts the attempts of a spawner's workers from the event log, for workers that reach the broker themselves: their claims and completions do not pass
-//! through the spawner, so an [`Observed`](super::Observed) there sees none of them.
+//! through the spawner, so an [`MeteredBroker`](super::Observed) there sees none of them.
 //!
 //! A worker belongs to the spawner that its record in the broker names as its parent. Workers that another spawner has launched are not counted here, also
 //! after that one is gone.
@@ -10,19 +10,19 @@ use std::{
     time::Duration,
 };
 
-use raddle_broker::{Broker, Claim, Fence, Result, TaskFilter};
-use raddle_core::{Event, EventKind, TaskView, Tid};
+use raddle_broker::{AttemptId, Broker, LeasedTask, Result, TaskFilter};
+use raddle_core::{TaskEvent, TaskEventKind, TaskView, Tid};
 use tokio::{
     sync::oneshot,
     time::{sleep, timeout},
 };
 
-use super::Book;
+use super::Metrics;
 
-/// Follows the log. It must not be used for workers whose calls an `Observed` sees: they would be counted twice.
+/// Follows the log. It must not be used for workers whose calls an `MeteredBroker` sees: they would be counted twice.
 pub(crate) struct LogCounter {
     broker: Arc<dyn Broker>,
-    book: Arc<Book>,
+    book: Arc<Metrics>,
     spawner: SpawnerIds,
     /// The id of the last event that was counted.
     after: u64,
@@ -50,18 +50,35 @@ impl SpawnerIds {
     }
 
     pub(crate) fn add(&self, spawner: Tid) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(spawner);
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(spawner);
     }
 
     fn contains(&self, spawner: Tid) -> bool {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(&spawner)
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .contains(&spawner)
     }
 }
 
 impl LogCounter {
     /// Counts from the registration of `spawner` on: ids of tasks and of events are from one clock, and it has no worker before.
-    pub(crate) fn new(broker: Arc<dyn Broker>, book: Arc<Book>, spawner: Tid, ids: SpawnerIds) -> Self {
-        Self { broker, book, spawner: ids, after: spawner.as_u64(), workers: BTreeMap::new() }
+    pub(crate) fn new(
+        broker: Arc<dyn Broker>,
+        book: Arc<Metrics>,
+        spawner: Tid,
+        ids: SpawnerIds,
+    ) -> Self {
+        Self {
+            broker,
+            book,
+            spawner: ids,
+            after: spawner.as_u64(),
+            workers: BTreeMap::new(),
+        }
     }
 
     /// Counts until `stop`, and then what the log has by then.
@@ -81,8 +98,13 @@ impl LogCounter {
 
     /// Counts the next events. Cancel-safe: nothing is counted before all that is needed for it was read.
     async fn count_next(&mut self, wait: Duration) -> Result<()> {
-        let events = self.broker.events(Some(self.after), None, BATCH, wait).await?;
-        let Some(last) = events.last() else { return Ok(()) };
+        let events = self
+            .broker
+            .events(Some(self.after), None, BATCH, wait)
+            .await?;
+        let Some(last) = events.last() else {
+            return Ok(());
+        };
         let last = last.id.as_u64();
         self.look_up_workers(&events).await?;
         let tasks = self.tasks_of(&events).await?;
@@ -95,17 +117,24 @@ impl LogCounter {
         Ok(())
     }
 
-    async fn look_up_workers(&mut self, events: &[Event]) -> Result<()> {
-        let claimed = events.iter().filter(|event| event.event == EventKind::Spawning);
-        let unknown: BTreeSet<Tid> =
-            claimed.filter_map(|event| event.worker).filter(|worker| !self.workers.contains_key(worker)).collect();
+    async fn look_up_workers(&mut self, events: &[TaskEvent]) -> Result<()> {
+        let claimed = events
+            .iter()
+            .filter(|event| event.event == TaskEventKind::Spawning);
+        let unknown: BTreeSet<Tid> = claimed
+            .filter_map(|event| event.worker)
+            .filter(|worker| !self.workers.contains_key(worker))
+            .collect();
         if unknown.is_empty() {
             return Ok(());
         }
         let records = read_tasks(&*self.broker, &unknown).await?;
         for worker in unknown {
             let parent = records.get(&worker).and_then(|record| record.parent);
-            self.workers.insert(worker, parent.is_some_and(|parent| self.spawner.contains(parent)));
+            self.workers.insert(
+                worker,
+                parent.is_some_and(|parent| self.spawner.contains(parent)),
+            );
         }
         while self.workers.len() > MAX_WORKERS {
             self.workers.pop_first();
@@ -114,47 +143,77 @@ impl LogCounter {
     }
 
     /// The tasks of those events that are counted.
-    async fn tasks_of(&self, events: &[Event]) -> Result<BTreeMap<Tid, TaskView>> {
+    async fn tasks_of(&self, events: &[TaskEvent]) -> Result<BTreeMap<Tid, TaskView>> {
         let mut tids = BTreeSet::new();
         for event in events {
             let counts = match event.event {
-                EventKind::Spawning => event.worker.is_some_and(|worker| self.workers.get(&worker) == Some(&true)),
-                _ => fence_of(event).is_some_and(|fence| self.book.account().has(fence)),
+                TaskEventKind::Spawning => event
+                    .worker
+                    .is_some_and(|worker| self.workers.get(&worker) == Some(&true)),
+                _ => fence_of(event).is_some_and(|attempt_id| self.book.account().has(attempt_id)),
             };
             if counts {
                 tids.insert(event.tid);
             }
         }
-        if tids.is_empty() { Ok(BTreeMap::new()) } else { read_tasks(&*self.broker, &tids).await }
+        if tids.is_empty() {
+            Ok(BTreeMap::new())
+        } else {
+            read_tasks(&*self.broker, &tids).await
+        }
     }
 
-    fn count(&self, event: &Event, task: &TaskView) {
-        let Some(fence) = fence_of(event) else { return };
+    fn count(&self, event: &TaskEvent, task: &TaskView) {
+        let Some(attempt_id) = fence_of(event) else {
+            return;
+        };
         let (mut account, at) = (self.book.account(), self.book.moment_of(event.at));
         match event.event {
-            EventKind::Spawning => {
+            TaskEventKind::Spawning => {
                 // A worker for one task asks for it as soon as it is registered.
-                let asked = self.book.moment_of_nanos(fence.owner.unix_nanos());
-                let claim = Claim { fence, spec: task.spec.clone(), fencing_token: event.id.as_u64() };
+                let asked = self.book.moment_of_nanos(attempt_id.owner.unix_nanos());
+                let claim = LeasedTask {
+                    attempt_id,
+                    spec: task.spec.clone(),
+                    fencing_token: event.id.as_u64(),
+                };
                 account.claimed(&[claim], asked, at);
             }
             _ => {
-                let report =
-                    task.report.as_ref().filter(|_| event.event.is_terminal() && task.attempt == event.attempt);
-                let ran = report.and_then(|report| Some(report.ended_at.duration_since(report.started_at?)));
-                account.logged(fence, event, ran.map(|ran| ran.as_secs_f64().max(0.0)), at);
+                let report = task
+                    .report
+                    .as_ref()
+                    .filter(|_| event.event.is_terminal() && task.attempt == event.attempt);
+                let ran = report
+                    .and_then(|report| Some(report.ended_at.duration_since(report.started_at?)));
+                account.logged(
+                    attempt_id,
+                    event,
+                    ran.map(|ran| ran.as_secs_f64().max(0.0)),
+                    at,
+                );
             }
         }
     }
 }
 
 /// The attempt that an event is of, if it is one of a worker's.
-fn fence_of(event: &Event) -> Option<Fence> {
-    event.worker.map(|owner| Fence { tid: event.tid, attempt: event.attempt, owner })
+fn fence_of(event: &TaskEvent) -> Option<AttemptId> {
+    event.worker.map(|owner| AttemptId {
+        tid: event.tid,
+        attempt: event.attempt,
+        owner,
+    })
 }
 
 async fn read_tasks(broker: &dyn Broker, tids: &BTreeSet<Tid>) -> Result<BTreeMap<Tid, TaskView>> {
     let among = Some(tids.iter().copied().collect());
-    let tasks = broker.tasks(TaskFilter { among, services: true, ..TaskFilter::default() }).await?;
+    let tasks = broker
+        .tasks(TaskFilter {
+            among,
+            services: true,
+            ..TaskFilter::default()
+        })
+        .await?;
     Ok(tasks.into_iter().map(|task| (task.tid, task)).collect())
 }

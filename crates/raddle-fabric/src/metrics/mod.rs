@@ -9,7 +9,7 @@
 //!                               demand, workers
 //! ```
 //!
-//! Whoever wants to count what passes between workers and a broker puts an [`Observed`] between them. A resident worker does so in its own
+//! Whoever wants to count what passes between workers and a broker puts an [`MeteredBroker`] between them. A resident worker does so in its own
 //! process. A spawner does it where it serves the broker to its workers, so that nothing is lost with their exit, and one that is killed in the
 //! middle of a task has told nothing that could be half true: only what the broker has taken is counted. Where its workers reach the broker themselves,
 //! as containers and pods do, a spawner counts what the event log says of them.
@@ -25,22 +25,22 @@
 //! | `group.rs` | what a manager of groups shows of itself |
 //! | `spawner.rs` | what a spawner shows of itself |
 
-mod account;
-mod attempt;
-mod book;
+mod attempt_span;
 mod group;
 mod histogram;
 mod log_counter;
-mod observed;
-mod page;
+mod metered_broker;
+mod process_metrics;
 mod queue;
 mod spawner;
+mod task_counters;
+mod text_format;
 
-pub use attempt::{Attempt, Recorder};
-pub use book::{Book, ExitReason};
+pub use attempt_span::{AttemptRecorder, AttemptSpan};
 pub use group::show as show_group;
 pub(crate) use log_counter::{LogCounter, SpawnerIds};
-pub use observed::Observed;
-pub use page::Page;
-pub use queue::Exporter;
+pub use metered_broker::MeteredBroker;
+pub use process_metrics::{ExitReason, Metrics};
+pub use queue::QueueExporter;
 pub use spawner::show as show_spawner;
+pub use text_format::MetricsPage;

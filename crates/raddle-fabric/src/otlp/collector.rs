@@ -49,8 +49,16 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A setting of OpenTelemetry, that of traces first.
 pub(super) fn setting(name: &str) -> Option<(String, String)> {
-    let names = [format!("OTEL_EXPORTER_OTLP_TRACES_{name}"), format!("OTEL_EXPORTER_OTLP_{name}")];
-    let found = |name: String| std::env::var(&name).ok().filter(|value| !value.is_empty()).map(|value| (name, value));
+    let names = [
+        format!("OTEL_EXPORTER_OTLP_TRACES_{name}"),
+        format!("OTEL_EXPORTER_OTLP_{name}"),
+    ];
+    let found = |name: String| {
+        std::env::var(&name)
+            .ok()
+            .filter(|value| !value.is_empty())
+            .map(|value| (name, value))
+    };
     names.into_iter().find_map(found)
 }
 
@@ -75,7 +83,10 @@ pub(super) fn connect(endpoint: Option<&str>) -> Result<(SpanExporter, String), 
     let timeout = milliseconds.map_or(TIMEOUT, Duration::from_millis);
     let is_plain = address.starts_with("http://");
     if matches!(protocol, Protocol::Grpc) {
-        let mut builder = SpanExporter::builder().with_tonic().with_endpoint(&address).with_timeout(timeout);
+        let mut builder = SpanExporter::builder()
+            .with_tonic()
+            .with_endpoint(&address)
+            .with_timeout(timeout);
         if !is_plain {
             builder = builder.with_tls_config(tls::of_tonic()?);
         }
@@ -83,9 +94,21 @@ pub(super) fn connect(endpoint: Option<&str>) -> Result<(SpanExporter, String), 
     }
     // The variable for traces alone has the whole URL.
     let is_whole = variable.contains("_TRACES_") || endpoint.is_some() && has_path(&address);
-    let address = if is_whole { address } else { format!("{}{PATH}", address.trim_end_matches('/')) };
-    let tls = if is_plain { tls::without_roots() } else { tls::of_rustls()? };
-    let connector = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1().build();
+    let address = if is_whole {
+        address
+    } else {
+        format!("{}{PATH}", address.trim_end_matches('/'))
+    };
+    let tls = if is_plain {
+        tls::without_roots()
+    } else {
+        tls::of_rustls()?
+    };
+    let connector = HttpsConnectorBuilder::new()
+        .with_tls_config(tls)
+        .https_or_http()
+        .enable_http1()
+        .build();
     let builder = SpanExporter::builder()
         .with_http()
         .with_protocol(protocol)
@@ -103,8 +126,14 @@ fn has_path(address: &str) -> bool {
 pub fn endpoint(text: &str) -> Result<String, EndpointError> {
     let uri: Uri = text.parse().map_err(|_| EndpointError)?;
     let is_http = matches!(uri.scheme_str(), Some("http" | "https"));
-    let has_user = uri.authority().is_none_or(|authority| authority.as_str().contains('@'));
-    if is_http && !has_user { Ok(text.to_owned()) } else { Err(EndpointError) }
+    let has_user = uri
+        .authority()
+        .is_none_or(|authority| authority.as_str().contains('@'));
+    if is_http && !has_user {
+        Ok(text.to_owned())
+    } else {
+        Err(EndpointError)
+    }
 }
 
 #[cfg(test)]
@@ -113,10 +142,20 @@ mod tests {
 
     #[test]
     fn an_endpoint_is_a_url_without_credentials() {
-        for text in ["http://127.0.0.1:4318", "https://collector.example", "http://[::1]:9/x/v1/traces"] {
+        for text in [
+            "http://127.0.0.1:4318",
+            "https://collector.example",
+            "http://[::1]:9/x/v1/traces",
+        ] {
             assert_eq!(endpoint(text).as_deref(), Ok(text));
         }
-        for text in ["", "127.0.0.1:4318", "grpc://127.0.0.1", "http://127.0.0.1/a b", "https://u:secret@127.0.0.1"] {
+        for text in [
+            "",
+            "127.0.0.1:4318",
+            "grpc://127.0.0.1",
+            "http://127.0.0.1/a b",
+            "https://u:secret@127.0.0.1",
+        ] {
             assert_eq!(endpoint(text), Err(EndpointError), "{text}");
         }
     }

@@ -15,17 +15,17 @@ use tokio::{
 };
 
 use super::{SetUpError, collector::connect, sink::Sink};
-use crate::metrics::Recorder;
+use crate::metrics::AttemptRecorder;
 
 /// Sends spans until it is closed.
-pub struct Exporter {
+pub struct SpanSender {
     sink: Arc<Sink>,
     task: JoinHandle<()>,
 }
 
 /// Who tells.
 #[derive(Clone, Debug)]
-pub struct Resource {
+pub struct OtlpResource {
     /// What kind of service, and what it is called.
     pub service: String,
     /// The machine.
@@ -39,19 +39,28 @@ const LINGER: Duration = Duration::from_secs(1);
 /// How long the last ones may take when the process ends.
 const LAST_TRY: Duration = Duration::from_secs(2);
 
-impl Exporter {
+impl SpanSender {
     /// Starts to send, to this collector or to that of the environment.
-    pub fn start(endpoint: Option<&str>, resource: Resource) -> Result<Self, SetUpError> {
+    pub fn start(endpoint: Option<&str>, resource: OtlpResource) -> Result<Self, SetUpError> {
         let (mut exporter, endpoint) = connect(endpoint)?;
         exporter.set_resource(&resource.into());
         let (sink, queue) = Sink::new();
-        let sender = Sender { exporter, endpoint, queue, sink: Arc::clone(&sink), fails: false };
-        Ok(Self { sink, task: tokio::spawn(sender.run()) })
+        let sender = Sender {
+            exporter,
+            endpoint,
+            queue,
+            sink: Arc::clone(&sink),
+            fails: false,
+        };
+        Ok(Self {
+            sink,
+            task: tokio::spawn(sender.run()),
+        })
     }
 
     /// Takes attempts of tasks, for as long as it is not closed.
-    pub fn recorder(&self) -> Arc<dyn Recorder> {
-        Arc::clone(&self.sink) as Arc<dyn Recorder>
+    pub fn recorder(&self) -> Arc<dyn AttemptRecorder> {
+        Arc::clone(&self.sink) as Arc<dyn AttemptRecorder>
     }
 
     /// Sends what is left, as far as that takes no time to speak of.
@@ -68,9 +77,9 @@ impl Exporter {
     }
 }
 
-impl From<Resource> for opentelemetry_sdk::Resource {
+impl From<OtlpResource> for opentelemetry_sdk::Resource {
     /// With what the environment says of the service, which comes first.
-    fn from(resource: Resource) -> Self {
+    fn from(resource: OtlpResource) -> Self {
         let builder = Self::builder().with_attribute(KeyValue::new("host.name", resource.host));
         match std::env::var("OTEL_SERVICE_NAME") {
             Ok(name) if !name.is_empty() => builder.build(),

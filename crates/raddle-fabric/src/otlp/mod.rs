@@ -15,4 +15,4 @@ mod span;
 mod tls;
 
 pub use collector::{EndpointError, SetUpError, endpoint, is_configured};
-pub use exporter::{Exporter, Resource};
+pub use exporter::{OtlpResource, SpanSender};

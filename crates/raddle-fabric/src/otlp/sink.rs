@@ -9,7 +9,7 @@ use opentelemetry_sdk::trace::SpanData;
 use tokio::sync::mpsc;
 
 use super::span::span;
-use crate::metrics::{Attempt, Page, Recorder};
+use crate::metrics::{AttemptRecorder, AttemptSpan, MetricsPage};
 
 /// Takes spans, and never waits.
 #[derive(Debug)]
@@ -27,19 +27,26 @@ const ROOM: usize = 4096;
 impl Sink {
     pub(super) fn new() -> (Arc<Self>, mpsc::Receiver<Option<SpanData>>) {
         let (room, queue) = mpsc::channel(ROOM);
-        (Arc::new(Self { room, exported: AtomicU64::new(0), dropped: AtomicU64::new(0) }), queue)
+        (
+            Arc::new(Self {
+                room,
+                exported: AtomicU64::new(0),
+                dropped: AtomicU64::new(0),
+            }),
+            queue,
+        )
     }
 }
 
-impl Recorder for Sink {
+impl AttemptRecorder for Sink {
     /// Passes a span on, or drops it where there is no room. One of a trace that nobody records is neither.
-    fn record(&self, attempt: Attempt) {
+    fn record(&self, attempt: AttemptSpan) {
         if attempt.own.is_sampled() && self.room.try_send(Some(span(attempt))).is_err() {
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    fn show(&self, page: &mut Page) {
+    fn show(&self, page: &mut MetricsPage) {
         page.count(
             "raddle_spans_exported_total",
             "Spans that the collector has taken.",
@@ -55,14 +62,24 @@ impl Recorder for Sink {
 
 #[cfg(test)]
 mod tests {
-    use raddle_core::{Spec, Tid};
+    use raddle_core::{TaskSpec, Tid};
 
     use super::*;
 
-    fn attempt(flags: u8) -> Attempt {
-        let mut own = Spec::command(["true"]).trace(Tid::from_u64(1_700_000_000_000_000_000).unwrap(), 1).parent;
+    fn attempt(flags: u8) -> AttemptSpan {
+        let mut own = TaskSpec::command(["true"])
+            .trace(Tid::from_u64(1_700_000_000_000_000_000).unwrap(), 1)
+            .parent;
         own.flags = flags;
-        Attempt { own, within: None, name: "x".into(), began: 0, ended: 1, attributes: Vec::new(), failure: None }
+        AttemptSpan {
+            own,
+            within: None,
+            name: "x".into(),
+            began: 0,
+            ended: 1,
+            attributes: Vec::new(),
+            failure: None,
+        }
     }
 
     #[test]
@@ -71,13 +88,17 @@ mod tests {
         (0..ROOM + 10).for_each(|_| sink.record(attempt(1)));
         assert_eq!(sink.dropped.load(Ordering::Relaxed), 10);
         sink.record(attempt(0));
-        assert_eq!(sink.dropped.load(Ordering::Relaxed), 10, "nobody records that trace");
+        assert_eq!(
+            sink.dropped.load(Ordering::Relaxed),
+            10,
+            "nobody records that trace"
+        );
         assert!(queue.try_recv().is_ok());
         sink.record(attempt(1));
         drop(queue);
         sink.record(attempt(1));
         assert_eq!(sink.dropped.load(Ordering::Relaxed), 11);
-        let mut page = Page::default();
+        let mut page = MetricsPage::default();
         sink.show(&mut page);
         assert!(page.into_text().contains("raddle_spans_dropped_total 11\n"));
     }

@@ -18,8 +18,16 @@ type Pem = Vec<u8>;
 
 /// The text of a file that the environment names.
 fn file(name: &str) -> Result<Option<Pem>, SetUpError> {
-    let Some((variable, path)) = setting(name) else { return Ok(None) };
-    fs::read(&path).map(Some).map_err(|source| SetUpError::File { variable, path, source })
+    let Some((variable, path)) = setting(name) else {
+        return Ok(None);
+    };
+    fs::read(&path)
+        .map(Some)
+        .map_err(|source| SetUpError::File {
+            variable,
+            path,
+            source,
+        })
 }
 
 /// Our own certificate and its key.
@@ -54,7 +62,9 @@ pub(super) fn of_rustls() -> Result<ClientConfig, SetUpError> {
     let config = trusting(roots);
     Ok(match identity()? {
         Some((chain, key)) => {
-            let chain = CertificateDer::pem_slice_iter(&chain).collect::<Result<_, _>>().map_err(unusable)?;
+            let chain = CertificateDer::pem_slice_iter(&chain)
+                .collect::<Result<_, _>>()
+                .map_err(unusable)?;
             let key = PrivateKeyDer::from_pem_slice(&key).map_err(unusable)?;
             config.with_client_auth_cert(chain, key).map_err(unusable)?
         }

@@ -8,9 +8,9 @@ use std::{
 };
 
 use raddle_core::{
-    Job, Reply,
-    reply::Fault,
-    routine::{Given, Run, gather},
+    AttemptInput, ReplyLine,
+    reply::ReportedError,
+    routine::{RoutineFn, RoutineInput, gather},
 };
 use serde_json::Value;
 
@@ -23,49 +23,65 @@ const FAILED: i32 = 1;
 /// Where the last panic happened. It is only known while it is being reported.
 static PANICKED_AT: Mutex<Option<String>> = Mutex::new(None);
 
-/// Calls the function of this program that `name` names, with the job in `input`: a [`raddle_exec::Call`].
+/// Calls the function of this program that `name` names, with the job in `input`: a [`raddle_exec::FunctionCall`].
 pub fn call(name: &str, input: Vec<u8>, reply: File) -> i32 {
     context::open(reply);
     panic::set_hook(Box::new(note_place));
     let outcome = match panic::catch_unwind(AssertUnwindSafe(|| run(name, &input))) {
         Ok(outcome) => outcome,
-        Err(thrown) => {
-            Err(Fault { message: said(&*thrown), panicked_at: Some(place()), permanent: false, value: None })
-        }
+        Err(thrown) => Err(ReportedError {
+            message: said(&*thrown),
+            panicked_at: Some(place()),
+            permanent: false,
+            value: None,
+        }),
     };
     let code = if outcome.is_ok() { 0 } else { FAILED };
-    match context::say(&outcome.map_or_else(Reply::Error, Reply::Result)) {
+    match context::say(&outcome.map_or_else(ReplyLine::Error, ReplyLine::Result)) {
         Ok(()) => code,
         // Nobody listens any more: the worker is gone, and with it who wanted to know.
         Err(_) => FAILED,
     }
 }
 
-fn run(name: &str, input: &[u8]) -> Result<Value, Fault> {
-    let job: Job = serde_json::from_slice(input).map_err(|error| cannot(format!("the task is unreadable: {error}")))?;
+fn run(name: &str, input: &[u8]) -> Result<Value, ReportedError> {
+    let job: AttemptInput = serde_json::from_slice(input)
+        .map_err(|error| cannot(format!("the task is unreadable: {error}")))?;
     let routines = Routines::of_this_program().map_err(|clash| cannot(clash.to_string()))?;
     if let Some(routine) = routines.get(name) {
-        let given = Given::Job(Box::new(job));
+        let given = RoutineInput::Job(Box::new(job));
         return match routine.run {
-            Run::Plain(function) => Ok(function(given)?.into_json()?),
+            RoutineFn::Plain(function) => Ok(function(given)?.into_json()?),
             // Called in the runtime: what makes a stream may make timers for it.
-            Run::Async(function) => wait(async { Ok(function(given)?.await?.into_json()?) }),
-            Run::Stream(function) => wait(async { Ok(gather(function(given)?).await?) }),
+            RoutineFn::Async(function) => wait(async { Ok(function(given)?.await?.into_json()?) }),
+            RoutineFn::Stream(function) => wait(async { Ok(gather(function(given)?).await?) }),
         };
     }
-    let handler = handler::of_this_program().find(|handler| handler::function_name(&handler.name()) == name);
+    let handler =
+        handler::of_this_program().find(|handler| handler::function_name(&handler.name()) == name);
     let handler = handler.ok_or_else(|| cannot(format!("this program has no '{name}'")))?;
-    wait(handler.handle(job, handler::Context))
+    wait(handler.handle(job, handler::HandlerContext))
 }
 
-fn wait(running: impl Future<Output = Result<Value, Fault>>) -> Result<Value, Fault> {
+fn wait(
+    running: impl Future<Output = Result<Value, ReportedError>>,
+) -> Result<Value, ReportedError> {
     // One thread: a second would cost every short function its start. Whoever needs more can have them.
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.map_err(|error| cannot(format!("no runtime: {error}")))?.block_on(running)
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    runtime
+        .map_err(|error| cannot(format!("no runtime: {error}")))?
+        .block_on(running)
 }
 
-fn cannot(message: String) -> Fault {
-    Fault { message, panicked_at: None, permanent: false, value: None }
+fn cannot(message: String) -> ReportedError {
+    ReportedError {
+        message,
+        panicked_at: None,
+        permanent: false,
+        value: None,
+    }
 }
 
 fn note_place(info: &PanicHookInfo<'_>) {
@@ -80,11 +96,15 @@ fn note_place(info: &PanicHookInfo<'_>) {
 }
 
 fn place() -> String {
-    let place = PANICKED_AT.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let place = PANICKED_AT
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .take();
     place.unwrap_or_else(|| "an unknown place".into())
 }
 
 fn said(thrown: &(dyn std::any::Any + Send)) -> String {
     let text = thrown.downcast_ref::<&str>().map(ToString::to_string);
-    text.or_else(|| thrown.downcast_ref::<String>().cloned()).unwrap_or_else(|| "without a word".into())
+    text.or_else(|| thrown.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "without a word".into())
 }

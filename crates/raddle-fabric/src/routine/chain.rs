@@ -2,7 +2,7 @@
 
 use std::io;
 
-use raddle_core::{Reply, Spec, Trace, spec::InvalidSpec};
+use raddle_core::{ReplyLine, TaskSpec, Trace, spec::InvalidSpec};
 
 use super::{context, trace};
 
@@ -24,16 +24,18 @@ pub enum ChainError {
 /// Lets a task follow the one that this process runs: it is submitted if that succeeds, in the same step, and is never there if it does not.
 ///
 /// It returns when the worker has been told. What a broker does not take then, because there are too many, fails the task.
-pub fn chain(spec: Spec) -> Result<(), ChainError> {
+pub fn chain(spec: TaskSpec) -> Result<(), ChainError> {
     spec.validate()?;
     let spec = match trace() {
-        Some(Trace { parent, state }) if spec.traceparent.is_none() => {
-            Spec { traceparent: Some(parent), tracestate: state, ..spec }
-        }
+        Some(Trace { parent, state }) if spec.traceparent.is_none() => TaskSpec {
+            traceparent: Some(parent),
+            tracestate: state,
+            ..spec
+        },
         _ => spec,
     };
     let line = serde_json::to_value(&spec).map_err(|error| ChainError::Unheard(error.into()))?;
-    match context::say_to_worker(&Reply::Chain(line)) {
+    match context::say_to_worker(&ReplyLine::Chain(line)) {
         Ok(true) => Ok(()),
         Ok(false) => Err(ChainError::NoTask),
         Err(error) => Err(ChainError::Unheard(error)),
@@ -53,9 +55,15 @@ mod tests {
 
     #[test]
     fn what_cannot_be_chained_is_named() {
-        let bad = Spec { priority: 10, ..Spec::command(["x"]) };
-        assert_eq!(chain(bad).unwrap_err().to_string(), "the task cannot be chained, at 'priority': must be 0 to 9");
-        let nobody = chain(Spec::command(["x"])).unwrap_err();
+        let bad = TaskSpec {
+            priority: 10,
+            ..TaskSpec::command(["x"])
+        };
+        assert_eq!(
+            chain(bad).unwrap_err().to_string(),
+            "the task cannot be chained, at 'priority': must be 0 to 9"
+        );
+        let nobody = chain(TaskSpec::command(["x"])).unwrap_err();
         assert!(matches!(nobody, ChainError::NoTask), "{nobody}");
     }
 }

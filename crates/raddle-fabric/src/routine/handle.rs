@@ -3,7 +3,7 @@
 use std::{fmt, marker::PhantomData, sync::Arc};
 
 use raddle_broker::{Broker, Error};
-use raddle_core::{Exit, State, TaskView, Tid};
+use raddle_core::{ExitStatus, TaskState, TaskView, Tid};
 use serde::de::DeserializeOwned;
 
 use crate::{
@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// A submitted task that will give back a `T`.
-pub struct Handle<T> {
+pub struct TaskHandle<T> {
     broker: Arc<dyn Broker>,
     tid: Tid,
     result: PhantomData<fn() -> T>,
@@ -31,9 +31,9 @@ pub enum TaskError {
         /// The task.
         tid: Tid,
         /// Its state.
-        state: State,
+        state: TaskState,
         /// How its last attempt ended.
-        exit: Exit,
+        exit: ExitStatus,
     },
     /// The task came to an end without having begun.
     #[error("task {tid} was {state} before it began")]
@@ -41,7 +41,7 @@ pub enum TaskError {
         /// The task.
         tid: Tid,
         /// Its state.
-        state: State,
+        state: TaskState,
     },
     /// The result is not of the type that is asked for. A worker of another version may have run the task.
     #[error("the result of task {tid} is not of the type asked for: {source}")]
@@ -53,10 +53,14 @@ pub enum TaskError {
     },
 }
 
-impl<T> Handle<T> {
+impl<T> TaskHandle<T> {
     /// The task `tid`, which is known to give back a `T`.
     pub fn new(broker: Arc<dyn Broker>, tid: Tid) -> Self {
-        Self { broker, tid, result: PhantomData }
+        Self {
+            broker,
+            tid,
+            result: PhantomData,
+        }
     }
 
     /// The task's id.
@@ -65,25 +69,37 @@ impl<T> Handle<T> {
     }
 }
 
-impl<T: DeserializeOwned> Handle<T> {
+impl<T: DeserializeOwned> TaskHandle<T> {
     /// The result, as soon as there is one. May be asked for again, as long as the task's record is kept. If the task does not begin within 2 s, a warning in the
     /// log says why, and what to do; at once, if no worker serves what it asks for.
     pub async fn result(&self) -> Result<T, TaskError> {
         let finished = wait::until_finished(&*self.broker, self.tid);
-        let (mut printed, print) = (PrintedReasons::default(), |line: String| tracing::warn!("{line}"));
-        let finished = explain_while(&*self.broker, self.tid, &mut printed, print, finished).await?;
-        let TaskView { tid, state, report, .. } = finished;
+        let (mut printed, print) = (PrintedReasons::default(), |line: String| {
+            tracing::warn!("{line}")
+        });
+        let finished =
+            explain_while(&*self.broker, self.tid, &mut printed, print, finished).await?;
+        let TaskView {
+            tid, state, report, ..
+        } = finished;
         let report = report.ok_or(TaskError::NeverBegan { tid, state })?;
-        if state != State::Completed {
-            return Err(TaskError::Ended { tid, state, exit: report.exit });
+        if state != TaskState::Completed {
+            return Err(TaskError::Ended {
+                tid,
+                state,
+                exit: report.exit,
+            });
         }
-        serde_json::from_value(report.value.unwrap_or_default()).map_err(|source| TaskError::Type { tid, source })
+        serde_json::from_value(report.value.unwrap_or_default())
+            .map_err(|source| TaskError::Type { tid, source })
     }
 }
 
-impl<T> fmt::Debug for Handle<T> {
+impl<T> fmt::Debug for TaskHandle<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Handle").field("tid", &self.tid).finish_non_exhaustive()
+        f.debug_struct("Handle")
+            .field("tid", &self.tid)
+            .finish_non_exhaustive()
     }
 }
 
@@ -91,8 +107,8 @@ impl<T> fmt::Debug for Handle<T> {
 mod tests {
     use std::{io, sync::Mutex, time::Duration};
 
-    use raddle_broker::{Submit, sqlite::Sqlite};
-    use raddle_core::{Spec, Target};
+    use raddle_broker::{NewTask, sqlite::Sqlite};
+    use raddle_core::{Target, TaskSpec};
 
     use super::*;
 
@@ -119,15 +135,30 @@ mod tests {
     async fn a_wait_for_a_task_that_no_worker_takes_says_why_and_what_to_do() {
         let broker: Arc<dyn Broker> = Arc::new(Sqlite::in_memory().await.unwrap());
         for (target, why, what_to_do) in [
-            (Spec::command(["true"]).target, "no worker is alive", "raddle worker start"),
-            (Target::Routine("sum".into()), "no live worker has that", "PROGRAM worker start"),
+            (
+                TaskSpec::command(["true"]).target,
+                "no worker is alive",
+                "raddle worker start",
+            ),
+            (
+                Target::Routine("sum".into()),
+                "no live worker has that",
+                "PROGRAM worker start",
+            ),
         ] {
             let log = Log::default();
             let writer = log.clone();
-            let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
+            let subscriber = tracing_subscriber::fmt()
+                .with_ansi(false)
+                .with_writer(move || writer.clone())
+                .finish();
             let _guard = tracing::subscriber::set_default(subscriber);
-            let tid = broker.submit(vec![Submit::new(Spec::new(target))]).await.unwrap()[0].tid();
-            let handle = Handle::<u32>::new(Arc::clone(&broker), tid);
+            let tid = broker
+                .submit(vec![NewTask::new(TaskSpec::new(target))])
+                .await
+                .unwrap()[0]
+                .tid();
+            let handle = TaskHandle::<u32>::new(Arc::clone(&broker), tid);
             let said = async {
                 while !log.text().contains(why) {
                     tokio::time::sleep(Duration::from_millis(10)).await;
@@ -138,7 +169,12 @@ mod tests {
                 said = tokio::time::timeout(Duration::from_secs(30), said) => said.expect("it is said"),
             }
             let text = log.text();
-            assert!(text.contains("WARN") && text.contains(&tid.to_string()) && text.contains(what_to_do), "{text}");
+            assert!(
+                text.contains("WARN")
+                    && text.contains(&tid.to_string())
+                    && text.contains(what_to_do),
+                "{text}"
+            );
             assert_eq!(text.lines().count(), 1, "{text}");
         }
     }

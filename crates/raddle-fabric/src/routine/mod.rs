@@ -10,13 +10,13 @@ mod context;
 mod handle;
 mod task;
 
-pub use raddle_core::routine::{Clash, Routines};
+pub use raddle_core::routine::{DuplicateRoutine, Routines};
 
 pub use self::{
     call::call,
     cancel::{cancelled, is_cancelled},
     chain::{ChainError, chain},
     context::{log, progress, trace},
-    handle::{Handle, TaskError},
-    task::Task,
+    handle::{TaskError, TaskHandle},
+    task::RoutineTask,
 };

@@ -2,27 +2,31 @@
 
 use std::{fmt, future::Future, marker::PhantomData, sync::Arc, time::Duration};
 
-use raddle_broker::{Broker, Error, Result, Submit};
-use raddle_core::{CapSet, Span, Spec, Target, Trace, schedule, spec::InvalidSpec};
+use raddle_broker::{Broker, Error, NewTask, Result};
+use raddle_core::{CapSet, HumanDuration, Target, TaskSpec, Trace, schedule, spec::InvalidSpec};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{ChainError, Handle, chain};
-use crate::schedule::Put;
+use super::{ChainError, TaskHandle, chain};
+use crate::schedule::PutOutcome;
 
 /// A task that will run a routine and give back a `T`.
 #[must_use = "a task that is not submitted never runs"]
-pub struct Task<T> {
-    spec: Spec,
+pub struct RoutineTask<T> {
+    spec: TaskSpec,
     /// An argument that cannot be written down.
     refused: Option<String>,
     result: PhantomData<fn() -> T>,
 }
 
-impl<T> Task<T> {
+impl<T> RoutineTask<T> {
     /// A task for the routine of this name.
     pub fn new(routine: &str) -> Self {
-        Self { spec: Spec::new(Target::Routine(routine.into())), refused: None, result: PhantomData }
+        Self {
+            spec: TaskSpec::new(Target::Routine(routine.into())),
+            refused: None,
+            result: PhantomData,
+        }
     }
 
     /// Adds an argument, which the routine calls `name`.
@@ -31,7 +35,9 @@ impl<T> Task<T> {
             Ok(value) => self.spec.args.push(value),
             Err(error) => {
                 self.spec.args.push(Value::Null);
-                self.refused.get_or_insert(format!("the argument '{name}' cannot be written as JSON: {error}"));
+                self.refused.get_or_insert(format!(
+                    "the argument '{name}' cannot be written as JSON: {error}"
+                ));
             }
         }
         self
@@ -54,17 +60,17 @@ impl<T> Task<T> {
 
     /// How long one attempt may take.
     pub fn timeout(self, timeout: Duration) -> Self {
-        self.with(|spec| spec.timeout = Some(Span(timeout)))
+        self.with(|spec| spec.timeout = Some(HumanDuration(timeout)))
     }
 
     /// How long to wait before the first attempt.
     pub fn delay(self, delay: Duration) -> Self {
-        self.with(|spec| spec.delay = Some(Span(delay)))
+        self.with(|spec| spec.delay = Some(HumanDuration(delay)))
     }
 
     /// How long it may wait for a worker. After that it expires, and is never run.
     pub fn lifetime(self, lifetime: Duration) -> Self {
-        self.with(|spec| spec.lifetime = Some(Span(lifetime)))
+        self.with(|spec| spec.lifetime = Some(HumanDuration(lifetime)))
     }
 
     /// What a worker must offer.
@@ -83,13 +89,13 @@ impl<T> Task<T> {
     }
 
     /// Changes anything else.
-    pub fn with(mut self, change: impl FnOnce(&mut Spec)) -> Self {
+    pub fn with(mut self, change: impl FnOnce(&mut TaskSpec)) -> Self {
         change(&mut self.spec);
         self
     }
 
     /// What it is to do.
-    pub fn spec(&self) -> &Spec {
+    pub fn spec(&self) -> &TaskSpec {
         &self.spec
     }
 
@@ -99,10 +105,10 @@ impl<T> Task<T> {
     /// ```no_run
     /// # use std::{sync::Arc, time::Duration};
     /// # use raddle_broker::Broker;
-    /// # use raddle_core::{Schedule, schedule::Missed};
-    /// # use raddle_fabric::{routine::Task, schedule::Error};
-    /// # async fn nightly(broker: Arc<dyn Broker>, report: impl Fn(&str) -> Task<()>) -> Result<(), Error> {
-    /// let when = Schedule::cron("nightly", "0 3 * * 1-5").timezone("Europe/Berlin").missed(Missed::Skip);
+    /// # use raddle_core::{Schedule, schedule::MissedPolicy};
+    /// # use raddle_fabric::{routine::RoutineTask, schedule::Error};
+    /// # async fn nightly(broker: Arc<dyn Broker>, report: impl Fn(&str) -> RoutineTask<()>) -> Result<(), Error> {
+    /// let when = Schedule::cron("nightly", "0 3 * * 1-5").timezone("Europe/Berlin").missed(MissedPolicy::Skip);
     /// report("everything").retry(3).schedule(&broker, when).await?;
     /// # Ok(())
     /// # }
@@ -110,8 +116,8 @@ impl<T> Task<T> {
     pub fn schedule(
         self,
         broker: &Arc<dyn Broker>,
-        when: schedule::Draft,
-    ) -> impl Future<Output = Result<Put, crate::schedule::Error>> + use<T> {
+        when: schedule::NewSchedule,
+    ) -> impl Future<Output = Result<PutOutcome, crate::schedule::Error>> + use<T> {
         let broker = Arc::clone(broker);
         async move {
             let spec = self.checked()?;
@@ -125,15 +131,21 @@ impl<T> Task<T> {
     }
 
     /// The spec, unless an argument could not be written down.
-    fn checked(self) -> Result<Spec, InvalidSpec> {
+    fn checked(self) -> Result<TaskSpec, InvalidSpec> {
         match self.refused {
-            Some(reason) => Err(InvalidSpec { path: "args".into(), reason }),
+            Some(reason) => Err(InvalidSpec {
+                path: "args".into(),
+                reason,
+            }),
             None => Ok(self.spec),
         }
     }
 
     /// Stores it. When this returns, the task will run.
-    pub fn submit(self, broker: &Arc<dyn Broker>) -> impl Future<Output = Result<Handle<T>>> + use<T> {
+    pub fn submit(
+        self,
+        broker: &Arc<dyn Broker>,
+    ) -> impl Future<Output = Result<TaskHandle<T>>> + use<T> {
         let broker = Arc::clone(broker);
         async move {
             let mut spec = self.checked().map_err(Error::Invalid)?;
@@ -142,15 +154,20 @@ impl<T> Task<T> {
             {
                 (spec.traceparent, spec.tracestate) = (Some(parent), state);
             }
-            let submitted = broker.submit(vec![Submit::new(spec)]).await?;
-            let tid = submitted.first().map(|stored| stored.tid()).ok_or(Error::Closed)?;
-            Ok(Handle::new(broker, tid))
+            let submitted = broker.submit(vec![NewTask::new(spec)]).await?;
+            let tid = submitted
+                .first()
+                .map(|stored| stored.tid())
+                .ok_or(Error::Closed)?;
+            Ok(TaskHandle::new(broker, tid))
         }
     }
 }
 
-impl<T> fmt::Debug for Task<T> {
+impl<T> fmt::Debug for RoutineTask<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Task").field("spec", &self.spec).finish_non_exhaustive()
+        f.debug_struct("Task")
+            .field("spec", &self.spec)
+            .finish_non_exhaustive()
     }
 }

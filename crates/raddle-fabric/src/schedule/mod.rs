@@ -1,23 +1,24 @@
 //! Schedules: who fires them, and what people do to them.
 //!
-//! Which due times there are, and what is made of them, is said in [`raddle_core::schedule`]. [`Running`] waits for the broker's agenda, takes what is due,
+//! Which due times there are, and what is made of them, is said in [`raddle_core::schedule`]. [`RunningScheduler`] waits for the broker's agenda, takes what is due,
 //! and ends tasks that have expired. Any number may do so at once: each due time is fired by who changes the schedule first. Residents, spawners, managers
 //! and schedulers have one; where none of them lives nothing is fired, and what was due meanwhile is missed.
 
-mod book;
 mod service;
+mod store;
 mod zone;
 
-pub use book::{Error, Put, pause, put, remove, resume, run_now};
-pub(crate) use book::{put_of, remove_of};
-pub use service::Running;
+pub use service::RunningScheduler;
+pub use store::{Error, PutOutcome, pause, put, remove, resume, run_now};
+pub(crate) use store::{put_of, remove_of};
 pub use zone::zone;
 
 use raddle_core::worker::{WorkerInfo, kind};
 
 /// Whether a worker like this fires schedules.
 pub fn fires(worker: &WorkerInfo) -> bool {
-    [kind::RESIDENT, kind::SCHEDULER, kind::SPAWNER, kind::GROUP].contains(&worker.kind.as_str()) || worker.is_manager()
+    [kind::RESIDENT, kind::SCHEDULER, kind::SPAWNER, kind::GROUP].contains(&worker.kind.as_str())
+        || worker.is_manager()
 }
 
 #[cfg(test)]
@@ -33,9 +34,16 @@ mod tests {
             assert_eq!(fires(&WorkerInfo::new("w", kind)), is_one, "{kind}");
         }
         for kind in [PRIME, "unix"] {
-            let manager = WorkerInfo { queues: vec![requests(kind)], ..WorkerInfo::new("m", kind) };
+            let manager = WorkerInfo {
+                queues: vec![requests(kind)],
+                ..WorkerInfo::new("m", kind)
+            };
             assert!(fires(&manager), "{kind}");
-            let worker = WorkerInfo { kind: kind::ONE_SHOT.into(), concurrency: 1, ..manager };
+            let worker = WorkerInfo {
+                kind: kind::ONE_SHOT.into(),
+                concurrency: 1,
+                ..manager
+            };
             assert!(!fires(&worker), "a worker of the manager '{kind}'");
         }
     }

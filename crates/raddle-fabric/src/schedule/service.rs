@@ -3,8 +3,11 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
-use raddle_broker::{Agenda, Broker, Error, Result, ScheduleChange, ScheduleChanged, ScheduleView, Schedules, Submit};
-use raddle_core::{ExponentialBackoff, Schedule, schedule::Entry};
+use raddle_broker::{
+    Broker, DueItems, Error, NewTask, Result, ScheduleChange, ScheduleChangeOutcome, ScheduleView,
+    Schedules,
+};
+use raddle_core::{ExponentialBackoff, Schedule, schedule::ScheduleEntry};
 use tokio::{
     task::{JoinHandle, JoinSet},
     time::sleep,
@@ -24,16 +27,16 @@ const PORTION_BYTES: usize = 8 << 20;
 
 /// Fires schedules and ends tasks that have expired, on the runtime that it was started on, until it is dropped. Dropping it loses nothing: a due time is
 /// fired with the step that takes it, or not at all.
-pub struct Running(JoinHandle<()>);
+pub struct RunningScheduler(JoinHandle<()>);
 
-struct Service {
+struct ScheduleService {
     broker: Arc<dyn Schedules>,
     /// Schedules that the broker refuses to fire, and what it has said of each.
     refused: BTreeMap<String, String>,
 }
 
 /// What came of one schedule that was due.
-enum Outcome {
+enum FireResult {
     /// This service, or another that was faster, has submitted its tasks.
     Fired,
     /// The broker refuses its tasks. Its due times are left out, or, where the broker refuses even that, it stays due.
@@ -42,30 +45,33 @@ enum Outcome {
     Unable,
 }
 
-impl Running {
+impl RunningScheduler {
     /// Fires the schedules of this broker from now on.
     pub fn start(broker: Arc<dyn Broker>) -> Self {
-        Self(tokio::spawn(Service::new(broker).run()))
+        Self(tokio::spawn(ScheduleService::new(broker).run()))
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningScheduler {
     fn drop(&mut self) {
         self.0.abort();
     }
 }
 
-impl Service {
+impl ScheduleService {
     fn new(broker: Arc<dyn Schedules>) -> Self {
-        Self { broker, refused: BTreeMap::new() }
+        Self {
+            broker,
+            refused: BTreeMap::new(),
+        }
     }
 
     /// Fires what is due until the broker is closed. No other error ends it: one schedule, or one hour of trouble, must not be the end of all others.
     async fn run(mut self) {
         let mut failures = 0;
         loop {
-            let done = match self.broker.agenda(WAIT).await {
-                Ok(agenda) => self.attend(agenda).await,
+            let done = match self.broker.due_items(WAIT).await {
+                Ok(due_items) => self.attend(due_items).await,
                 Err(error) => Err(error),
             };
             let pause = match done {
@@ -94,14 +100,19 @@ impl Service {
     }
 
     /// Does what is on the agenda. Returns whether anything came of it.
-    async fn attend(&mut self, agenda: Agenda) -> Result<bool> {
-        let Agenda { now, due, expired } = agenda;
+    async fn attend(&mut self, due_items: DueItems) -> Result<bool> {
+        let DueItems { now, due, expired } = due_items;
         let mut moved = due.is_empty() || expired > 0;
         // Together, so that they are written together. They end with this if it is dropped.
         let mut firing = JoinSet::new();
         for view in due {
             let broker = Arc::clone(&self.broker);
-            firing.spawn(async move { (view.entry.schedule.name.clone(), fire(&*broker, view, now).await) });
+            firing.spawn(async move {
+                (
+                    view.entry.schedule.name.clone(),
+                    fire(&*broker, view, now).await,
+                )
+            });
         }
         let mut failure = None;
         // One that panics has come to nothing.
@@ -125,28 +136,32 @@ impl Service {
         }
     }
 
-    fn note(&mut self, schedule: String, outcome: Outcome) -> bool {
+    fn note(&mut self, schedule: String, outcome: FireResult) -> bool {
         match outcome {
-            Outcome::Fired => {
+            FireResult::Fired => {
                 self.refused.remove(&schedule);
                 true
             }
-            Outcome::Refused { error, is_left_out } => {
+            FireResult::Refused { error, is_left_out } => {
                 // It is tried each time that it is due: the schedule may be fixed, or removed. That is logged once.
                 let why = error.to_string();
                 if self.refused.get(&schedule) != Some(&why) {
-                    tracing::error!(schedule, why, "a schedule cannot be fired: write it anew, or remove it");
+                    tracing::error!(
+                        schedule,
+                        why,
+                        "a schedule cannot be fired: write it anew, or remove it"
+                    );
                     self.refused.insert(schedule, why);
                 }
                 is_left_out
             }
-            Outcome::Unable => false,
+            FireResult::Unable => false,
         }
     }
 }
 
 /// Fires one schedule as it was seen.
-async fn fire(broker: &dyn Schedules, view: ScheduleView, now: Timestamp) -> Result<Outcome> {
+async fn fire(broker: &dyn Schedules, view: ScheduleView, now: Timestamp) -> Result<FireResult> {
     let ScheduleView { version, entry, .. } = view;
     let schedule = &entry.schedule;
     let Some(zone) = zone(schedule.zone()) else {
@@ -155,34 +170,50 @@ async fn fire(broker: &dyn Schedules, view: ScheduleView, now: Timestamp) -> Res
             zone = schedule.zone(),
             "a schedule is in a time zone that is not known here"
         );
-        return Ok(Outcome::Unable);
+        return Ok(FireResult::Unable);
     };
-    let Some(firing) = entry.fire(&zone, now, portion(schedule)) else { return Ok(Outcome::Unable) };
-    let change = |next: &Entry, tasks| ScheduleChange {
+    let Some(firing) = entry.fire(&zone, now, portion(schedule)) else {
+        return Ok(FireResult::Unable);
+    };
+    let change = |next: &ScheduleEntry, tasks| ScheduleChange {
         name: schedule.name.clone(),
         seen: Some(version),
         entry: Some(next.clone()),
         tasks,
         due: entry.due(),
     };
-    let tasks = firing.due.iter().map(|due| Submit::new(schedule.task_for(*due))).collect();
+    let tasks = firing
+        .due
+        .iter()
+        .map(|due| NewTask::new(schedule.task_for(*due)))
+        .collect();
     match broker.change_schedule(change(&firing.entry, tasks)).await {
-        Ok(ScheduleChanged::Made { submitted, .. }) => {
+        Ok(ScheduleChangeOutcome::Made { submitted, .. }) => {
             for (due, stored) in firing.due.iter().zip(&submitted) {
                 tracing::info!(schedule = schedule.name, %due, tid = %stored.tid(), "fired");
             }
             if firing.missed > 0 {
                 let missed = firing.missed;
-                tracing::warn!(schedule = schedule.name, missed, "due times were missed, and are left out");
+                tracing::warn!(
+                    schedule = schedule.name,
+                    missed,
+                    "due times were missed, and are left out"
+                );
             }
-            Ok(Outcome::Fired)
+            Ok(FireResult::Fired)
         }
-        Ok(ScheduleChanged::Raced | ScheduleChanged::Early) => Ok(Outcome::Fired),
+        Ok(ScheduleChangeOutcome::Raced | ScheduleChangeOutcome::Early) => Ok(FireResult::Fired),
         // Its own fault. If it stayed due, all others would have to wait.
         Err(error) if error.is_callers() => {
-            match broker.change_schedule(change(&entry.refused(&firing), Vec::new())).await {
+            match broker
+                .change_schedule(change(&entry.refused(&firing), Vec::new()))
+                .await
+            {
                 Err(again) if !again.is_callers() => Err(again),
-                left_out => Ok(Outcome::Refused { error, is_left_out: left_out.is_ok() }),
+                left_out => Ok(FireResult::Refused {
+                    error,
+                    is_left_out: left_out.is_ok(),
+                }),
             }
         }
         Err(error) => Err(error),
@@ -200,8 +231,8 @@ mod tests {
     use std::sync::Mutex;
 
     use async_trait::async_trait;
-    use raddle_broker::{Call, Proxy, Queries, Reply, sqlite::Sqlite};
-    use raddle_core::{Spec, spec::InvalidSpec};
+    use raddle_broker::{Call, CallHandler, Queries, Reply, sqlite::Sqlite};
+    use raddle_core::{TaskSpec, spec::InvalidSpec};
     use tokio::time::timeout;
 
     use super::{super::put, *};
@@ -210,17 +241,21 @@ mod tests {
 
     /// A broker that never has what is submitted for the schedule `bad`, has no change at all of the schedule `worse`, and fails for good with the first
     /// change that it could make.
-    struct Frail {
+    struct FailingBroker {
         memory: Arc<Sqlite>,
         failures: Mutex<Vec<Error>>,
     }
 
     #[async_trait]
-    impl Proxy for Frail {
+    impl CallHandler for FailingBroker {
         async fn call(&self, call: Call) -> Result<Reply> {
             if let Call::ChangeSchedule { change } = &call {
                 if change.name == "worse" || change.name == "bad" && !change.tasks.is_empty() {
-                    return Err(InvalidSpec { path: ".".into(), reason: "it is too large".into() }.into());
+                    return Err(InvalidSpec {
+                        path: ".".into(),
+                        reason: "it is too large".into(),
+                    }
+                    .into());
                 }
                 if let Some(failure) = self.failures.lock().unwrap().pop() {
                     return Err(failure);
@@ -231,19 +266,28 @@ mod tests {
     }
 
     /// Adds schedules that are due so often.
-    async fn frail(schedules: &[(&str, Duration)], failures: Vec<Error>) -> Arc<Frail> {
+    async fn frail(schedules: &[(&str, Duration)], failures: Vec<Error>) -> Arc<FailingBroker> {
         let memory = Arc::new(Sqlite::in_memory().await.unwrap());
         for (name, every) in schedules {
-            let schedule = Schedule::every(*name, *every).task(Spec::command(["true"])).unwrap();
+            let schedule = Schedule::every(*name, *every)
+                .task(TaskSpec::command(["true"]))
+                .unwrap();
             put(&*memory, schedule, false).await.unwrap();
         }
-        Arc::new(Frail { memory, failures: Mutex::new(failures) })
+        Arc::new(FailingBroker {
+            memory,
+            failures: Mutex::new(failures),
+        })
     }
 
     /// Fires until this holds of a schedule.
-    async fn fire_until(frail: &Arc<Frail>, name: &str, holds: impl Fn(&Entry) -> bool) -> Entry {
-        let service = Service::new(Arc::clone(frail) as Arc<dyn Schedules>);
-        let running = Running(tokio::spawn(service.run()));
+    async fn fire_until(
+        frail: &Arc<FailingBroker>,
+        name: &str,
+        holds: impl Fn(&ScheduleEntry) -> bool,
+    ) -> ScheduleEntry {
+        let service = ScheduleService::new(Arc::clone(frail) as Arc<dyn Schedules>);
+        let running = RunningScheduler(tokio::spawn(service.run()));
         let held = async {
             loop {
                 let entry = frail.schedule(name).await.unwrap().unwrap().entry;
@@ -259,10 +303,20 @@ mod tests {
 
     #[tokio::test]
     async fn no_error_but_the_end_of_its_broker_is_the_end_of_scheduling() {
-        let corrupt = Error::Corrupt { path: "raddle.db".into(), found: "nonsense".into() };
+        let corrupt = Error::Corrupt {
+            path: "raddle.db".into(),
+            found: "nonsense".into(),
+        };
         assert!(!corrupt.is_retryable() && !corrupt.is_callers());
-        let often = [("bad", Duration::from_millis(10)), ("good", Duration::from_millis(50))];
-        let frail = frail(&[&often[..], &[("worse", Duration::from_millis(10))]].concat(), vec![corrupt]).await;
+        let often = [
+            ("bad", Duration::from_millis(10)),
+            ("good", Duration::from_millis(50)),
+        ];
+        let frail = frail(
+            &[&often[..], &[("worse", Duration::from_millis(10))]].concat(),
+            vec![corrupt],
+        )
+        .await;
         fire_until(&frail, "good", |entry| entry.fired >= 2).await;
     }
 
@@ -273,6 +327,9 @@ mod tests {
         let first = frail.schedule("bad").await.unwrap().unwrap().entry;
         let entry = fire_until(&frail, "bad", |entry| entry.missed >= 3).await;
         assert_eq!((entry.fired, entry.last), (0, None));
-        assert!(entry.missed >= 3 && entry.next >= first.next.map(|next| next + 3 * every), "{entry:?}");
+        assert!(
+            entry.missed >= 3 && entry.next >= first.next.map(|next| next + 3 * every),
+            "{entry:?}"
+        );
     }
 }

@@ -14,13 +14,24 @@ const LARGEST: u64 = 1 << 20;
 pub fn zone(name: &str) -> Option<TimeZone> {
     // Only a name that is one is looked for among files.
     let built_in = known_zone(name)?;
-    let canonical = built_in.iana_name().filter(|name| *name != "UTC").map(str::to_owned);
-    Some(canonical.and_then(|name| of_machine(&name)).unwrap_or(built_in))
+    let canonical = built_in
+        .iana_name()
+        .filter(|name| *name != "UTC")
+        .map(str::to_owned);
+    Some(
+        canonical
+            .and_then(|name| of_machine(&name))
+            .unwrap_or(built_in),
+    )
 }
 
 fn of_machine(name: &str) -> Option<TimeZone> {
     let mut bytes = Vec::new();
-    File::open(Path::new(FOLDER).join(name)).ok()?.take(LARGEST).read_to_end(&mut bytes).ok()?;
+    File::open(Path::new(FOLDER).join(name))
+        .ok()?
+        .take(LARGEST)
+        .read_to_end(&mut bytes)
+        .ok()?;
     TimeZone::tzif(name, &bytes).ok()
 }
 
@@ -34,7 +45,12 @@ mod tests {
             assert!(zone(name).is_some(), "{name}");
         }
         assert_eq!(of_machine("Europe/Atlantis").map(drop), None);
-        for name in ["Europe/Atlantis", "../../../etc/passwd", "", "/etc/localtime"] {
+        for name in [
+            "Europe/Atlantis",
+            "../../../etc/passwd",
+            "",
+            "/etc/localtime",
+        ] {
             assert!(zone(name).is_none(), "{name}");
         }
     }

@@ -24,7 +24,7 @@ const START_WEIGHT: f64 = 0.01;
 const PLANNED_MISSES: f64 = 0.5;
 
 #[derive(Debug)]
-pub(super) struct Auto {
+pub(super) struct AutoSizer {
     hit_target: f64,
     ceiling: u32,
     /// Tasks in a second, lately and in the longer run.
@@ -41,7 +41,7 @@ pub(super) struct Auto {
     needed_since: u32,
 }
 
-impl Auto {
+impl AutoSizer {
     pub(super) fn new(hit_target: f64, ceiling: u32) -> Self {
         Self {
             hit_target,
@@ -66,8 +66,11 @@ impl Auto {
     pub(super) fn started(&mut self, took: Duration) {
         let took = took.as_secs_f64();
         // A slow start counts at once: the pool has to do for it.
-        self.start_secs =
-            if took > self.start_secs { took } else { self.start_secs + START_WEIGHT * (took - self.start_secs) };
+        self.start_secs = if took > self.start_secs {
+            took
+        } else {
+            self.start_secs + START_WEIGHT * (took - self.start_secs)
+        };
     }
 
     /// The size to keep from now on.
@@ -83,7 +86,11 @@ impl Auto {
             self.slow = follow(self.slow, DOWN);
         }
         let rate = self.fast.max(self.slow);
-        let needed = pool_for(rate * self.start_secs, PLANNED_MISSES * (1.0 - self.hit_target), self.ceiling);
+        let needed = pool_for(
+            rate * self.start_secs,
+            PLANNED_MISSES * (1.0 - self.hit_target),
+            self.ceiling,
+        );
         if needed >= self.size {
             (self.size, self.smaller_since) = (needed, None);
             return self.size;
@@ -124,9 +131,9 @@ mod tests {
     const STEP: Duration = Duration::from_millis(5);
 
     /// A generator that needs no crate: the tests want arrivals that look random and are the same each time.
-    struct Dice(u64);
+    struct TestArrivals(u64);
 
-    impl Dice {
+    impl TestArrivals {
         fn roll(&mut self) -> f64 {
             self.0 ^= self.0 << 13;
             self.0 ^= self.0 >> 7;
@@ -149,7 +156,7 @@ mod tests {
     }
 
     #[derive(Default)]
-    struct Seen {
+    struct DemandSample {
         hits: u32,
         arrivals: u32,
         changes: u32,
@@ -158,9 +165,13 @@ mod tests {
     }
 
     /// A pool under a load, from the moment `from` on.
-    fn simulate(rate: impl Fn(f64) -> f64, start: Duration, secs: u64, from: u64) -> Seen {
-        let (mut auto, mut dice) = (Auto::new(0.99, 1000), Dice(0x9E37_79B9_7F4A_7C15));
-        let (mut idle, mut ready_at, mut seen) = (1u32, Vec::<Duration>::new(), Seen::default());
+    fn simulate(rate: impl Fn(f64) -> f64, start: Duration, secs: u64, from: u64) -> DemandSample {
+        let (mut auto, mut dice) = (
+            AutoSizer::new(0.99, 1000),
+            TestArrivals(0x9E37_79B9_7F4A_7C15),
+        );
+        let (mut idle, mut ready_at, mut seen) =
+            (1u32, Vec::<Duration>::new(), DemandSample::default());
         let mut now = Duration::ZERO;
         while now < Duration::from_secs(secs) {
             now += STEP;
@@ -195,7 +206,10 @@ mod tests {
         assert_eq!(pool_for(10.0, 0.01, 7), 7);
         assert_eq!(pool_for(1e9, 0.01, 50), 50);
         for mean in 1..200 {
-            let (size, more) = (pool_for(mean.into(), 0.01, 1000), pool_for(f64::from(mean) + 0.5, 0.01, 1000));
+            let (size, more) = (
+                pool_for(mean.into(), 0.01, 1000),
+                pool_for(f64::from(mean) + 0.5, 0.01, 1000),
+            );
             assert!(size > mean && more >= size, "{mean}: {size}, {more}");
         }
     }
@@ -206,9 +220,17 @@ mod tests {
             let seen = simulate(|_| rate, Duration::from_millis(millis), 300, 30);
             let ratio = f64::from(seen.hits) / f64::from(seen.arrivals);
             assert!(ratio >= 0.99, "{rate}/s, {millis} ms: {ratio}");
-            assert!(seen.changes <= 40, "{rate}/s: {} changes in 270 s", seen.changes);
+            assert!(
+                seen.changes <= 40,
+                "{rate}/s: {} changes in 270 s",
+                seen.changes
+            );
             let mean = rate * Duration::from_millis(millis).as_secs_f64();
-            assert!(f64::from(seen.largest) <= 3.0 * mean + 8.0, "{rate}/s: {}", seen.largest);
+            assert!(
+                f64::from(seen.largest) <= 3.0 * mean + 8.0,
+                "{rate}/s: {}",
+                seen.largest
+            );
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use raddle_core::Span;
+use raddle_core::HumanDuration;
 use serde::Deserialize;
 
 use super::config::{ConfigError, error_at};
@@ -11,7 +11,7 @@ use super::config::{ConfigError, error_at};
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 #[non_exhaustive]
-pub struct Cluster {
+pub struct ClusterConfig {
     /// The namespace of the pods, if it is not that of the spawner's own.
     pub namespace: Option<String>,
     /// The API server, if the spawner is no pod of the cluster.
@@ -27,9 +27,9 @@ pub struct Cluster {
     /// A file that is laid over the pods that we make.
     pub template: Option<PathBuf>,
     /// How long a pod may take to run.
-    pub start_within: Span,
+    pub start_within: HumanDuration,
     /// How long a worker that is told to stop may take to finish its task.
-    pub grace: Span,
+    pub grace: HumanDuration,
 }
 
 const LONGEST: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -37,7 +37,7 @@ const LONGEST: Duration = Duration::from_secs(7 * 24 * 3600);
 const LONGEST_LABEL: usize = 63;
 const LONGEST_NAME: usize = 253;
 
-impl Default for Cluster {
+impl Default for ClusterConfig {
     fn default() -> Self {
         Self {
             namespace: None,
@@ -48,31 +48,51 @@ impl Default for Cluster {
             queue_secret_key: "QUEUE_URL".into(),
             template: None,
             // A cluster that grows by a machine takes some minutes to do so.
-            start_within: Span::secs(300),
+            start_within: HumanDuration::secs(300),
             // What takes longer is run again when a node is emptied.
-            grace: Span::secs(3600),
+            grace: HumanDuration::secs(3600),
         }
     }
 }
 
-impl Cluster {
+impl ClusterConfig {
     pub(super) fn check(&self) -> Result<(), ConfigError> {
-        if let Some(wrong) = self.namespace.as_deref().filter(|name| !is_name(name, LONGEST_LABEL, "-")) {
+        if let Some(wrong) = self
+            .namespace
+            .as_deref()
+            .filter(|name| !is_name(name, LONGEST_LABEL, "-"))
+        {
             let reason = format!("'{}' is not the name of a namespace", wrong.escape_debug());
             return Err(error_at("kubernetes.namespace", reason));
         }
         let key = &self.queue_secret_key;
-        if !key.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c)) || key.is_empty() {
-            return Err(error_at("kubernetes.queue_secret_key", "it is not the key of a Secret"));
+        if !key
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
+            || key.is_empty()
+        {
+            return Err(error_at(
+                "kubernetes.queue_secret_key",
+                "it is not the key of a Secret",
+            ));
         }
-        if self.queue_secret.as_deref().is_some_and(|name| !is_name(name, LONGEST_NAME, "-.")) {
+        if self
+            .queue_secret
+            .as_deref()
+            .is_some_and(|name| !is_name(name, LONGEST_NAME, "-."))
+        {
             // It is not repeated: it may be the URL itself, with its password.
             let reason = "it is not the name of a Secret: give its name, not what is in it";
             return Err(error_at("kubernetes.queue_secret", reason));
         }
-        for (key, Span(time)) in [("start_within", self.start_within), ("grace", self.grace)] {
+        for (key, HumanDuration(time)) in
+            [("start_within", self.start_within), ("grace", self.grace)]
+        {
             if time < Duration::from_secs(1) || time > LONGEST {
-                return Err(error_at(&format!("kubernetes.{key}"), "it is not between a second and a week"));
+                return Err(error_at(
+                    &format!("kubernetes.{key}"),
+                    "it is not between a second and a week",
+                ));
             }
         }
         Ok(())

@@ -24,34 +24,35 @@
 //! [`raddle_core::supervisor`], as for groups and pools, and this tells it how many there are to be. A spawner is itself a task: it has an id, an entry in the registry, control queues and a title. Its workers
 //! outlive it, and other spawners count those as their own that it has left.
 
-mod allowance;
 mod auto;
 #[cfg(any(feature = "docker", feature = "kubernetes"))]
 mod class;
 mod cluster;
 mod config;
+mod container_limits;
 #[cfg(feature = "docker")]
 pub mod docker;
 #[cfg(feature = "kubernetes")]
 pub mod kubernetes;
 mod launcher;
 mod launching;
-mod life;
+mod lifecycle;
 mod plan;
 pub(crate) mod process;
-mod roster;
-mod said;
-mod selves;
+mod readiness;
 mod service;
+mod spawner_ids;
 mod stopping;
+mod worker_table;
 
-pub use allowance::{Allowance, Gpus};
 #[cfg(any(feature = "docker", feature = "kubernetes"))]
-pub use class::Class;
-pub use cluster::Cluster;
-pub use config::{Config, ConfigError, Launch, WarmPool};
+pub use class::WorkerClass;
+pub use cluster::ClusterConfig;
+pub use config::{Config, ConfigError, LauncherKind, WarmPool};
+pub use container_limits::{ContainerLimits, Gpus};
 pub use launcher::{
-    Gone, Id, LaunchError, Launcher, News, Obstacle, Obstacles, SPAWNER_VARIABLE, Tell, WARM_VARIABLE, worker_words,
+    BroadcastCommand, ExitKind, LaunchError, LaunchFailure, LaunchFailureCounts, LaunchId,
+    Launcher, SPAWNER_VARIABLE, WARM_VARIABLE, WorkerEvent, worker_words,
 };
-pub use life::{Ended, Handle, Options, Snapshot, Spawner};
-pub use process::{Processes, Template};
+pub use lifecycle::{Options, Spawner, SpawnerEnd, SpawnerHandle, SpawnerSnapshot};
+pub use process::{ProcessLauncher, ProcessTemplate};

@@ -2,7 +2,7 @@
 
 /// What is there now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Census {
+pub(super) struct WorkerCounts {
     /// Tasks that the workers could claim.
     pub(super) pending: u64,
     /// Workers that wait for a task.
@@ -13,7 +13,7 @@ pub(super) struct Census {
     pub(super) busy: u32,
 }
 
-impl Census {
+impl WorkerCounts {
     /// The workers that take a task each: those that are busy have had theirs.
     pub(super) fn capacity(&self) -> u32 {
         self.idle.saturating_add(self.starting)
@@ -25,8 +25,11 @@ impl Census {
 }
 
 /// How many more workers there are to be: as many as it takes for `pending` to be no more than the capacity without the warm pool, within the bounds.
-pub(super) fn launches(census: &Census, warm_pool: u32, max_workers: u32) -> u32 {
-    let wanted = census.pending.saturating_add(warm_pool.into()).saturating_sub(census.capacity().into());
+pub(super) fn launches(census: &WorkerCounts, warm_pool: u32, max_workers: u32) -> u32 {
+    let wanted = census
+        .pending
+        .saturating_add(warm_pool.into())
+        .saturating_sub(census.capacity().into());
     let room = max_workers.saturating_sub(census.live());
     u32::try_from(wanted).unwrap_or(u32::MAX).min(room)
 }
@@ -40,18 +43,35 @@ mod tests {
     const WARM: u32 = 2;
     const MOST: u32 = 10;
 
-    fn census(pending: u64, idle: u32, starting: u32, busy: u32) -> Census {
-        Census { pending, idle, starting, busy }
+    fn census(pending: u64, idle: u32, starting: u32, busy: u32) -> WorkerCounts {
+        WorkerCounts {
+            pending,
+            idle,
+            starting,
+            busy,
+        }
     }
 
     #[test]
     fn the_pool_is_kept_ahead_of_demand() {
         assert_eq!(launches(&census(0, 0, 0, 0), WARM, MOST), 2);
         assert_eq!(launches(&census(0, 2, 0, 0), WARM, MOST), 0);
-        assert_eq!(launches(&census(0, 1, 1, 0), WARM, MOST), 0, "one that starts will be idle");
-        assert_eq!(launches(&census(0, 1, 0, 1), WARM, MOST), 1, "one that is busy is replaced");
+        assert_eq!(
+            launches(&census(0, 1, 1, 0), WARM, MOST),
+            0,
+            "one that starts will be idle"
+        );
+        assert_eq!(
+            launches(&census(0, 1, 0, 1), WARM, MOST),
+            1,
+            "one that is busy is replaced"
+        );
         assert_eq!(launches(&census(3, 2, 0, 0), WARM, MOST), 3);
-        assert_eq!(launches(&census(0, 7, 0, 0), WARM, MOST), 0, "too many leave by themselves");
+        assert_eq!(
+            launches(&census(0, 7, 0, 0), WARM, MOST),
+            0,
+            "too many leave by themselves"
+        );
         assert_eq!(launches(&census(1, 0, 0, 0), 0, MOST), 1);
     }
 

@@ -1,8 +1,8 @@
 //! The launcher that starts processes of this machine.
 
 use std::{
-    collections::HashMap, ffi::OsString, fmt::Display, io, os::unix::process::ExitStatusExt, path::PathBuf,
-    process::Stdio, time::Duration,
+    collections::HashMap, ffi::OsString, fmt::Display, io, os::unix::process::ExitStatusExt,
+    path::PathBuf, process::Stdio, time::Duration,
 };
 
 use async_trait::async_trait;
@@ -15,14 +15,17 @@ use tokio::{
 };
 
 use super::{
-    launcher::{Gone, Id, LaunchError, Launcher, News, SPAWNER_VARIABLE, Tell, process_here},
-    said::Said,
+    launcher::{
+        BroadcastCommand, ExitKind, LaunchError, LaunchId, Launcher, SPAWNER_VARIABLE, WorkerEvent,
+        process_here,
+    },
+    readiness::ReadinessParser,
 };
 
 /// What a process is started from: a program that says on its standard output first its worker's id and then, when it has its task, anything
 /// else, a line each.
 #[derive(Clone, Debug)]
-pub struct Template {
+pub struct ProcessTemplate {
     /// The program.
     pub program: PathBuf,
     /// What it is called, and its arguments.
@@ -34,7 +37,7 @@ pub struct Template {
 /// What a worker says is short, and there may be many.
 const LINE: usize = 128;
 
-impl Template {
+impl ProcessTemplate {
     /// Starts that process, with this as its standard input. One that is `bound` to whoever starts it is killed when nobody watches it any more.
     pub(crate) fn start(&self, stdin: Stdio, bound: bool) -> io::Result<(u32, Child)> {
         let Self { program, args, env } = self;
@@ -51,53 +54,65 @@ impl Template {
             .process_group(0)
             .kill_on_drop(bound);
         let child = command.spawn()?;
-        let pid = child.id().ok_or_else(|| io::Error::other("the worker ended at once"))?;
+        let pid = child
+            .id()
+            .ok_or_else(|| io::Error::other("the worker ended at once"))?;
         Ok((pid, child))
     }
 }
 
 /// Starts processes.
-pub struct Processes {
-    template: Template,
+pub struct ProcessLauncher {
+    template: ProcessTemplate,
     /// Those that are there, and the way to the task that owns each.
-    orders: HashMap<Id, mpsc::UnboundedSender<Tell>>,
-    news: mpsc::UnboundedReceiver<(Id, News)>,
-    tell: mpsc::UnboundedSender<(Id, News)>,
+    orders: HashMap<LaunchId, mpsc::UnboundedSender<BroadcastCommand>>,
+    news: mpsc::UnboundedReceiver<(LaunchId, WorkerEvent)>,
+    tell: mpsc::UnboundedSender<(LaunchId, WorkerEvent)>,
 }
 
-impl Processes {
+impl ProcessLauncher {
     /// A launcher that has started nothing yet.
-    pub fn new(template: Template) -> Self {
+    pub fn new(template: ProcessTemplate) -> Self {
         // At most three for each process, so the channel needs no bound.
         let (tell, news) = mpsc::unbounded_channel();
-        Self { template, orders: HashMap::new(), news, tell }
+        Self {
+            template,
+            orders: HashMap::new(),
+            news,
+            tell,
+        }
     }
 }
 
 #[async_trait]
-impl Launcher for Processes {
-    async fn launch(&mut self, spawner: Tid) -> Result<Id, LaunchError> {
+impl Launcher for ProcessLauncher {
+    async fn launch(&mut self, spawner: Tid) -> Result<LaunchId, LaunchError> {
         let mut template = self.template.clone();
-        template.env.push((SPAWNER_VARIABLE.into(), spawner.to_string().into()));
+        template
+            .env
+            .push((SPAWNER_VARIABLE.into(), spawner.to_string().into()));
         let (pid, child) = template.start(Stdio::null(), false)?;
-        let id = Id::process(pid);
-        self.orders.insert(id.clone(), watch(child, id.clone(), self.tell.clone(), None));
+        let id = LaunchId::process(pid);
+        self.orders.insert(
+            id.clone(),
+            watch(child, id.clone(), self.tell.clone(), None),
+        );
         Ok(id)
     }
 
-    fn recognise(&self, info: &WorkerInfo) -> Option<Id> {
+    fn recognise(&self, info: &WorkerInfo) -> Option<LaunchId> {
         process_here(info)
     }
 
-    async fn next(&mut self) -> (Id, News) {
+    async fn next(&mut self) -> (LaunchId, WorkerEvent) {
         let (id, news) = self.news.recv().await.expect("the other end is ours");
-        if let News::Gone(_) = news {
+        if let WorkerEvent::Gone(_) = news {
             self.orders.remove(&id);
         }
         (id, news)
     }
 
-    fn tell(&mut self, what: Tell) {
+    fn tell(&mut self, what: BroadcastCommand) {
         for order in self.orders.values() {
             // Refused only by one that is gone.
             let _ = order.send(what);
@@ -110,11 +125,14 @@ impl Launcher for Processes {
 pub(crate) fn watch<K: Clone + Display + Send + Sync + 'static>(
     mut child: Child,
     id: K,
-    tell: mpsc::UnboundedSender<(K, News)>,
+    tell: mpsc::UnboundedSender<(K, WorkerEvent)>,
     left: Option<StopPolicy>,
-) -> mpsc::UnboundedSender<Tell> {
+) -> mpsc::UnboundedSender<BroadcastCommand> {
     let (order, orders) = mpsc::unbounded_channel();
-    let lines = child.stdout.take().map(|stdout| BufReader::with_capacity(LINE, stdout).lines());
+    let lines = child
+        .stdout
+        .take()
+        .map(|stdout| BufReader::with_capacity(LINE, stdout).lines());
     tokio::spawn(keep(id, child, lines, orders, tell, left));
     order
 }
@@ -125,11 +143,11 @@ async fn keep<K: Clone + Display>(
     id: K,
     mut child: Child,
     mut lines: Option<Lines<BufReader<ChildStdout>>>,
-    mut orders: mpsc::UnboundedReceiver<Tell>,
-    tell: mpsc::UnboundedSender<(K, News)>,
+    mut orders: mpsc::UnboundedReceiver<BroadcastCommand>,
+    tell: mpsc::UnboundedSender<(K, WorkerEvent)>,
     left: Option<StopPolicy>,
 ) {
-    let (mut said, mut is_kept) = (Said::default(), true);
+    let (mut said, mut is_kept) = (ReadinessParser::default(), true);
     loop {
         tokio::select! {
             // What it said comes before its end.
@@ -149,17 +167,19 @@ async fn keep<K: Clone + Display>(
                         return see_out(child, policy).await;
                     }
                 }
-                Some(Tell::Kill) => kill(&mut child),
-                // One that is to give back what it runs is told so by the broker.
-                Some(Tell::Stop | Tell::GiveBack) => terminate(&child),
+                Some(BroadcastCommand::Kill) => kill(&mut child),
+                Some(BroadcastCommand::Stop) => terminate(&child),
+                // The worker counts requests to stop. The kernel merges a second `SIGTERM` with one
+                // that is still pending, so the second request is another signal.
+                Some(BroadcastCommand::GiveBack) => interrupt(&child),
             },
             status = child.wait() => {
                 let gone = match status {
-                    Ok(status) => status.code().map_or_else(|| Gone::Signal(status.signal().unwrap_or(0)), Gone::Code),
+                    Ok(status) => status.code().map_or_else(|| ExitKind::Signal(status.signal().unwrap_or(0)), ExitKind::Code),
                     // Somebody else has waited for it.
-                    Err(_) => Gone::Untold,
+                    Err(_) => ExitKind::Untold,
                 };
-                let _ = tell.send((id, News::Gone(gone)));
+                let _ = tell.send((id, WorkerEvent::Gone(gone)));
                 return;
             }
         }
@@ -168,12 +188,18 @@ async fn keep<K: Clone + Display>(
 
 /// Stops a process that nobody keeps any more: whoever did was dropped. What it runs may end, and is given back after that.
 async fn see_out(mut child: Child, policy: StopPolicy) {
-    tracing::warn!(pid = child.id(), "the manager of a process was dropped: it is stopped");
-    for within in [policy.drain.unwrap_or(Duration::MAX), policy.grace] {
-        terminate(&child);
-        if timeout(within, child.wait()).await.is_ok() {
-            return;
-        }
+    tracing::warn!(
+        pid = child.id(),
+        "the manager of a process was dropped: it is stopped"
+    );
+    terminate(&child);
+    let drain = policy.drain.unwrap_or(Duration::MAX);
+    if timeout(drain, child.wait()).await.is_ok() {
+        return;
+    }
+    interrupt(&child);
+    if timeout(policy.grace, child.wait()).await.is_ok() {
+        return;
     }
     kill(&mut child);
     // Nothing can be done about one that the kernel does not let go of.
@@ -183,6 +209,12 @@ async fn see_out(mut child: Child, policy: StopPolicy) {
 fn terminate(child: &Child) {
     if let Some(pid) = child.id() {
         raddle_exec::terminate(pid);
+    }
+}
+
+fn interrupt(child: &Child) {
+    if let Some(pid) = child.id() {
+        raddle_exec::interrupt(pid);
     }
 }
 

@@ -11,11 +11,14 @@ use std::{
     time::Duration,
 };
 
-use raddle_broker::{Broker, Delivery, Error, Result, WaitingRequest};
+use raddle_broker::{Broker, ControlDelivery, Error, Result, WaitingRequest};
 use raddle_core::{
-    Control, Tid, Word, WorkerEntry,
-    stop::{Stage, StopPolicy},
-    supervisor::{self, Braking, Core, End, GroupId, Policy, Recycle, Restart},
+    ControlCommand, ControlMessage, Tid, WorkerEntry,
+    stop::{StopPolicy, StopStage},
+    supervisor::{
+        self, BackoffScope, ChildExit, GroupId, GroupPolicy, RecyclePolicy, RestartPolicy,
+        Supervisor,
+    },
     title,
     worker::{WorkerInfo, WorkerStatus},
 };
@@ -25,20 +28,21 @@ use tokio::{
 };
 
 use super::{
-    Config, Launcher, News, Obstacles, Options, Snapshot, Tell, WarmPool,
-    auto::Auto,
-    launcher::{Gone, Id},
-    launching::Grief,
-    roster::{Look, Meaning, Roster},
-    selves,
+    BroadcastCommand, Config, LaunchFailureCounts, Launcher, Options, SpawnerSnapshot, WarmPool,
+    WorkerEvent,
+    auto::AutoSizer,
+    launcher::{ExitKind, LaunchId},
+    launching::NoLaunch,
+    spawner_ids,
+    worker_table::{EventMeaning, RegistryDiff, WorkerTable},
 };
 use crate::{
     Shutdown,
-    line::{Line, is_there},
     metrics::ExitReason,
+    registration::{Registration, is_there},
     worker::{
-        pace::Haste,
-        words::{Errand, Errands},
+        control_commands::{CommandJob, CommandJobs},
+        shutdown_deadline::ShutdownDeadline,
     },
 };
 
@@ -55,34 +59,34 @@ const ERROR_PAUSE: Duration = Duration::from_millis(500);
 /// How often expired records are removed: its workers do not live long enough to do it.
 const PURGE_EVERY: Duration = Duration::from_secs(60);
 
-type Looking<T> = Pin<Box<dyn Future<Output = Result<T>> + Send>>;
+type SpawnerQueries<T> = Pin<Box<dyn Future<Output = Result<T>> + Send>>;
 
-pub(super) struct Service {
+pub(super) struct SpawnerService {
     broker: Arc<dyn Broker>,
     pub(super) options: Options,
     pub(super) launcher: Box<dyn Launcher>,
-    shown: watch::Sender<Snapshot>,
-    pub(super) line: Line,
-    pub(super) roster: Roster,
+    shown: watch::Sender<SpawnerSnapshot>,
+    pub(super) line: Registration,
+    pub(super) roster: WorkerTable,
     /// Decides who is started, held back and stopped.
-    pub(super) core: Core,
+    pub(super) core: Supervisor,
     /// What the last worker died of that was none yet, or what was in the way of it.
-    pub(super) grief: Option<Grief>,
-    pub(super) auto: Option<Auto>,
+    pub(super) grief: Option<NoLaunch>,
+    pub(super) auto: Option<AutoSizer>,
     /// How far others were told to stop.
-    pub(super) entered: Stage,
+    pub(super) entered: StopStage,
     heeded: u32,
     asked: watch::Receiver<u32>,
     /// When those that are left are killed, whatever they do.
     pub(super) leave_by: Option<Duration>,
     pub(super) paused: bool,
     /// Each `PAUSE` that is yet to be answered.
-    pub(super) pausing: Vec<Control>,
+    pub(super) pausing: Vec<ControlMessage>,
     /// Idle workers that were stopped since it is paused.
     pub(super) dismissed: BTreeSet<Tid>,
     /// What waited when it was last looked at, less what was taken since.
     pub(super) pending: u64,
-    counting: Option<Looking<u64>>,
+    counting: Option<SpawnerQueries<u64>>,
     /// Tasks that were taken since the look that is under way began.
     taken: u64,
     /// Whether something has happened that the last look does not show.
@@ -91,7 +95,7 @@ pub(super) struct Service {
     due: bool,
     /// Not before this.
     count_at: Duration,
-    registry: Option<Looking<Vec<WorkerEntry>>>,
+    registry: Option<SpawnerQueries<Vec<WorkerEntry>>>,
     /// Whether the registry was seen: before that nobody knows who is there already.
     pub(super) seen: bool,
     /// The other spawners that are alive, under each id that they have had.
@@ -105,61 +109,66 @@ pub(super) struct Service {
     /// Tasks that its workers have taken.
     begun: u64,
     /// What managers were told last that stop with it.
-    pub(super) told: BTreeMap<Tid, Word>,
+    pub(super) told: BTreeMap<Tid, ControlCommand>,
     /// Whether its workers were told that they are killed.
     pub(super) kills: bool,
     /// How many of them were left when it last looked; nothing before it has.
     pub(super) managers_left: Option<usize>,
-    pub(super) obstacles: Obstacles,
-    pub(super) errands: Errands,
-    _haste: Haste,
+    pub(super) obstacles: LaunchFailureCounts,
+    pub(super) errands: CommandJobs,
+    _haste: ShutdownDeadline,
     began: Instant,
     title: String,
 }
 
-enum Event {
-    News(Id, News),
+enum SpawnerEvent {
+    News(LaunchId, WorkerEvent),
     Counted(Result<u64>),
     Registry(Result<Vec<WorkerEntry>>),
-    Word(Delivery),
+    Word(ControlDelivery),
     Asked(u32),
     LeaseLost,
     Time,
 }
 
-impl Service {
+impl SpawnerService {
     pub(super) fn new(
         broker: Arc<dyn Broker>,
         options: Options,
         launcher: Box<dyn Launcher>,
-        line: Line,
-        shown: watch::Sender<Snapshot>,
+        line: Registration,
+        shown: watch::Sender<SpawnerSnapshot>,
         shutdown: &Shutdown,
     ) -> Self {
-        let Config { warm_pool, hit_target, .. } = options.config;
-        let policy = Policy {
+        let Config {
+            warm_pool,
+            hit_target,
+            ..
+        } = options.config;
+        let policy = GroupPolicy {
             replicas: 0,
             on: true,
-            restart: Restart::OnDemand,
+            restart: RestartPolicy::OnDemand,
             stop: StopPolicy::drain(options.worker.grace + BEYOND_GRACE),
             // Its launcher knows how long it may take, and its own lease shows whether it gets on.
             start_within: None,
             patience: None,
-            recycle: Recycle::default(),
+            recycle: RecyclePolicy::default(),
             after: Vec::new(),
             parallel: MAX_STARTING,
-            brake: Braking::Group,
+            brake: BackoffScope::Group,
         };
-        let haste = Haste::new();
+        let haste = ShutdownDeadline::new();
         Self {
             launcher,
             shown,
             line,
-            roster: Roster::new(options.worker.info()),
-            core: Core::new([policy]),
+            roster: WorkerTable::new(options.worker.info()),
+            core: Supervisor::new([policy]),
             grief: None,
-            auto: (warm_pool == WarmPool::Auto).then(|| Auto::new(hit_target, options.config.max_workers())),
-            entered: Stage::Running,
+            auto: (warm_pool == WarmPool::Auto)
+                .then(|| AutoSizer::new(hit_target, options.config.max_workers())),
+            entered: StopStage::Running,
             heeded: 0,
             asked: shutdown.watch(),
             leave_by: None,
@@ -184,8 +193,8 @@ impl Service {
             told: BTreeMap::new(),
             kills: false,
             managers_left: None,
-            obstacles: Obstacles::default(),
-            errands: Errands::start(Arc::clone(&broker), haste.pace()),
+            obstacles: LaunchFailureCounts::default(),
+            errands: CommandJobs::start(Arc::clone(&broker), haste.pace()),
             _haste: haste,
             began: Instant::now(),
             title: String::new(),
@@ -195,7 +204,7 @@ impl Service {
     }
 
     /// Goes on under another id. A look at the registry that was begun under the last one would take that for somebody else's.
-    pub(super) fn resume(&mut self, line: Line) {
+    pub(super) fn resume(&mut self, line: Registration) {
         self.line = line;
         self.registry = None;
         self.poll_at = Duration::ZERO;
@@ -211,7 +220,7 @@ impl Service {
 
     /// Works until all that it has launched is gone, on request, with `true`, or until the lease is lost, with `false`.
     pub(super) async fn run(&mut self) -> Result<bool> {
-        let mut event = Event::Asked(*self.asked.borrow_and_update());
+        let mut event = SpawnerEvent::Asked(*self.asked.borrow_and_update());
         loop {
             self.heed(event)?;
             if self.line.lost {
@@ -221,7 +230,7 @@ impl Service {
             self.show();
             let is_killed = self.leave_by.is_some_and(|by| by <= self.now());
             let is_alone = self.core.is_over() && self.has_no_managers();
-            if self.stage() != Stage::Running && (is_alone || is_killed) {
+            if self.stage() != StopStage::Running && (is_alone || is_killed) {
                 return Ok(true);
             }
             event = self.next().await;
@@ -242,69 +251,79 @@ impl Service {
         self.began.elapsed()
     }
 
-    async fn next(&mut self) -> Event {
+    async fn next(&mut self) -> SpawnerEvent {
         let time = self.began + self.wake_at();
-        let Line { words, pulse, .. } = &mut self.line;
+        let Registration { words, pulse, .. } = &mut self.line;
         tokio::select! {
-            (id, news) = self.launcher.next() => Event::News(id, news),
-            counted = look(&mut self.counting), if self.counting.is_some() => Event::Counted(counted),
-            registry = look(&mut self.registry), if self.registry.is_some() => Event::Registry(registry),
-            Some(word) = words.recv() => Event::Word(word),
-            Ok(()) = self.asked.changed() => Event::Asked(*self.asked.borrow_and_update()),
-            _ = pulse.lost() => Event::LeaseLost,
-            () = sleep_until(time) => Event::Time,
+            (id, news) = self.launcher.next() => SpawnerEvent::News(id, news),
+            counted = look(&mut self.counting), if self.counting.is_some() => SpawnerEvent::Counted(counted),
+            registry = look(&mut self.registry), if self.registry.is_some() => SpawnerEvent::Registry(registry),
+            Some(word) = words.recv() => SpawnerEvent::Word(word),
+            Ok(()) = self.asked.changed() => SpawnerEvent::Asked(*self.asked.borrow_and_update()),
+            _ = pulse.lost() => SpawnerEvent::LeaseLost,
+            () = sleep_until(time) => SpawnerEvent::Time,
         }
     }
 
     fn wake_at(&self) -> Duration {
         let now = self.now();
         let count_at = Some(self.count_at).filter(|at| *at > now && self.counting.is_none());
-        [self.core.held_until(GROUP, now), self.core.wake_at(now), self.leave_by, count_at]
-            .into_iter()
-            .flatten()
-            .fold(self.poll_at, Duration::min)
+        [
+            self.core.held_until(GROUP, now),
+            self.core.wake_at(now),
+            self.leave_by,
+            count_at,
+        ]
+        .into_iter()
+        .flatten()
+        .fold(self.poll_at, Duration::min)
     }
 
     // -- what has happened
 
-    fn heed(&mut self, event: Event) -> Result<()> {
+    fn heed(&mut self, event: SpawnerEvent) -> Result<()> {
         let now = self.now();
         match event {
-            Event::News(id, news) => self.hear(&id, &news, now),
-            Event::Counted(counted) => self.counted(counted, now)?,
-            Event::Registry(registry) => self.registered(registry, now)?,
-            Event::Word(Delivery { tid, body }) => match body.parse::<Control>() {
-                Ok(message) if tid == self.line.tid => self.obey(message, now),
-                Ok(message) => self.errands.run(Errand::PassOn { tid, message }),
-                Err(error) => tracing::warn!(%tid, %error, "a control message was passed over"),
-            },
-            Event::Asked(times) => {
+            SpawnerEvent::News(id, news) => self.hear(&id, &news, now),
+            SpawnerEvent::Counted(counted) => self.counted(counted, now)?,
+            SpawnerEvent::Registry(registry) => self.registered(registry, now)?,
+            SpawnerEvent::Word(ControlDelivery { tid, body }) => {
+                match body.parse::<ControlMessage>() {
+                    Ok(message) if tid == self.line.tid => self.apply_command(message, now),
+                    Ok(message) => self.errands.run(CommandJob::PassOn { tid, message }),
+                    Err(error) => tracing::warn!(%tid, %error, "a control message was passed over"),
+                }
+            }
+            SpawnerEvent::Asked(times) => {
                 for _ in self.heeded..times {
-                    self.core.note(supervisor::Event::Stop, now);
+                    self.core.note(supervisor::SupervisorEvent::Stop, now);
                 }
                 self.heeded = times;
             }
-            Event::LeaseLost => self.line.lost = true,
-            Event::Time => {}
+            SpawnerEvent::LeaseLost => self.line.lost = true,
+            SpawnerEvent::Time => {}
         }
         if self.leave_by.is_some_and(|by| by <= now) {
             tracing::error!("workers that did not leave are killed");
-            self.launcher.tell(Tell::Kill);
+            self.launcher.tell(BroadcastCommand::Kill);
         }
         Ok(())
     }
 
-    fn hear(&mut self, id: &Id, news: &News, now: Duration) {
-        let Some(child) = self.roster.child(id) else { return };
+    fn hear(&mut self, id: &LaunchId, news: &WorkerEvent, now: Duration) {
+        let Some(child) = self.roster.child(id) else {
+            return;
+        };
         let meaning = self.roster.hear(id, news, now);
         match meaning {
-            Meaning::Started(took) => {
+            EventMeaning::Started(took) => {
                 if let Some(auto) = &mut self.auto {
                     auto.started(took);
                 }
-                self.core.note(supervisor::Event::Ready(child), now);
+                self.core
+                    .note(supervisor::SupervisorEvent::Ready(child), now);
             }
-            Meaning::Taken => {
+            EventMeaning::Taken => {
                 self.last_task = now;
                 self.begun += 1;
                 self.taken += 1;
@@ -314,46 +333,67 @@ impl Service {
                     None => self.arrived(1),
                 }
             }
-            Meaning::Stillborn(gone) => {
+            EventMeaning::Stillborn(gone) => {
                 self.stillborn += 1;
-                self.exited(if gone == Gone::OutOfMemory { ExitReason::OutOfMemory } else { ExitReason::Error });
-                self.grief = Some(Grief::Died(gone));
-                self.core.note(supervisor::Event::Gone(child, End::Badly), now);
+                self.exited(if gone == ExitKind::OutOfMemory {
+                    ExitReason::OutOfMemory
+                } else {
+                    ExitReason::Error
+                });
+                self.grief = Some(NoLaunch::Died(gone));
+                self.core.note(
+                    supervisor::SupervisorEvent::Gone(child, ChildExit::Badly),
+                    now,
+                );
             }
-            Meaning::Left { gone, had_task } => {
+            EventMeaning::Left { gone, had_task } => {
                 self.exited(match gone {
-                    Gone::Code(0) if had_task => ExitReason::Success,
-                    Gone::Code(0) if self.leaves_by_age() => ExitReason::Timeout,
-                    Gone::Code(0) => ExitReason::Idle,
-                    Gone::OutOfMemory => ExitReason::OutOfMemory,
+                    ExitKind::Code(0) if had_task => ExitReason::Success,
+                    ExitKind::Code(0) if self.leaves_by_age() => ExitReason::Timeout,
+                    ExitKind::Code(0) => ExitReason::Idle,
+                    ExitKind::OutOfMemory => ExitReason::OutOfMemory,
                     _ => ExitReason::Error,
                 });
-                if gone != Gone::Code(0) {
+                if gone != ExitKind::Code(0) {
                     tracing::warn!(worker = %id, how = %gone, had_task, "a worker failed: its task is taken back");
                 }
                 // One that dies with its task may die of that. Its task is not run again for ever.
-                let is_idle_death = gone != Gone::Code(0) && !had_task;
+                let is_idle_death = gone != ExitKind::Code(0) && !had_task;
                 if is_idle_death {
-                    self.grief = Some(Grief::DiedIdle(gone));
+                    self.grief = Some(NoLaunch::DiedIdle(gone));
                 }
-                let end = if is_idle_death { End::Badly } else { End::Well };
-                self.core.note(supervisor::Event::Gone(child, end), now);
+                let end = if is_idle_death {
+                    ChildExit::Badly
+                } else {
+                    ChildExit::Well
+                };
+                self.core
+                    .note(supervisor::SupervisorEvent::Gone(child, end), now);
             }
-            Meaning::NotLaunched => {
-                if let News::Failed(error) = news {
+            EventMeaning::NotLaunched => {
+                if let WorkerEvent::Failed(error) = news {
                     self.not_launched(error.clone());
                 }
-                self.core.note(supervisor::Event::Gone(child, End::Badly), now);
+                self.core.note(
+                    supervisor::SupervisorEvent::Gone(child, ChildExit::Badly),
+                    now,
+                );
             }
-            Meaning::Nothing => return,
+            EventMeaning::Nothing => return,
         }
         self.stale = true;
     }
 
     /// Whether a worker that never had a task, and was not told to leave, has left because of its age: it would have been idle for long enough only later.
     fn leaves_by_age(&self) -> bool {
-        let Config { max_uptime, idle_timeout, .. } = self.options.config;
-        !self.paused && self.stage() == Stage::Running && max_uptime.is_some_and(|uptime| uptime < idle_timeout)
+        let Config {
+            max_uptime,
+            idle_timeout,
+            ..
+        } = self.options.config;
+        !self.paused
+            && self.stage() == StopStage::Running
+            && max_uptime.is_some_and(|uptime| uptime < idle_timeout)
     }
 
     fn exited(&self, reason: ExitReason) {
@@ -392,11 +432,12 @@ impl Service {
         match registry {
             Ok(entries) => {
                 self.seen = true;
-                let others = selves::others(&entries, self.line.tid, is_there);
+                let others = spawner_ids::others(&entries, self.line.tid, is_there);
                 self.estate |= self.others.iter().any(|tid| !others.contains(tid));
                 self.others = others;
                 let recognise = |info: &WorkerInfo| self.launcher.recognise(info);
-                let Look { found, strays } = self.roster.look_at(&entries, &self.others, recognise, now);
+                let RegistryDiff { found, strays } =
+                    self.roster.look_at(&entries, &self.others, recognise, now);
                 for tid in found {
                     tracing::info!(worker = %tid, "found a worker that another spawner has launched");
                 }
@@ -434,19 +475,19 @@ impl Service {
             }
             if self.purge_at <= now {
                 self.purge_at = now + PURGE_EVERY;
-                self.errands.run(Errand::Purge);
+                self.errands.run(CommandJob::Purge);
             }
         }
-        if self.stage() == Stage::Running {
+        if self.stage() == StopStage::Running {
             self.inherit(now).await;
         }
-        let wanted = supervisor::Event::Scale(GROUP, self.wanted(now));
+        let wanted = supervisor::SupervisorEvent::Scale(GROUP, self.wanted(now));
         let effects = self.core.on(wanted, now);
         self.pass_on(now);
         self.kill_workers(now);
         self.dismiss_idle(now);
         self.carry_out(effects, now).await;
-        if self.stage() == Stage::Running {
+        if self.stage() == StopStage::Running {
             self.count(now);
         } else {
             self.counting = None;
@@ -460,7 +501,8 @@ impl Service {
         let nobody_waits = self.seen && census.capacity() == 0 && self.pending == 0;
         // Whether a few more or less wait than the most workers could take makes no difference.
         let matters = self.stale && self.pending <= self.options.config.max_workers().into();
-        if self.counting.is_some() || now < self.count_at || !(self.due || matters || nobody_waits) {
+        if self.counting.is_some() || now < self.count_at || !(self.due || matters || nobody_waits)
+        {
             return;
         }
         let request = WaitingRequest {
@@ -468,7 +510,11 @@ impl Service {
             queues: self.options.worker.queues.clone(),
             before: None,
             max: COUNTED,
-            wait: if nobody_waits { self.poll() } else { Duration::ZERO },
+            wait: if nobody_waits {
+                self.poll()
+            } else {
+                Duration::ZERO
+            },
         };
         (self.stale, self.due, self.taken) = (false, false, 0);
         let broker = Arc::clone(&self.broker);
@@ -479,12 +525,12 @@ impl Service {
 
     pub(super) fn status(&self) -> &'static str {
         match self.stage() {
-            Stage::Running if self.paused => "paused",
-            Stage::Running if self.core.held_until(GROUP, self.now()).is_some() => "braking",
-            Stage::Running if self.roster.census(0).busy > 0 => "busy",
-            Stage::Running => "listening",
-            Stage::Draining => "draining",
-            Stage::Terminating | Stage::Killing => "stopping",
+            StopStage::Running if self.paused => "paused",
+            StopStage::Running if self.core.held_until(GROUP, self.now()).is_some() => "braking",
+            StopStage::Running if self.roster.census(0).busy > 0 => "busy",
+            StopStage::Running => "listening",
+            StopStage::Draining => "draining",
+            StopStage::Terminating | StopStage::Killing => "stopping",
         }
     }
 
@@ -492,7 +538,7 @@ impl Service {
         let warm_pool = self.warm_pool(self.now());
         let census = self.roster.census(self.pending);
         let is_braking = self.core.census(GROUP).braking > 0;
-        let snapshot = Snapshot {
+        let snapshot = SpawnerSnapshot {
             pending: self.pending,
             starting: census.starting,
             idle: census.idle,
@@ -503,14 +549,15 @@ impl Service {
             obstacles: self.obstacles,
             braking: is_braking,
         };
-        self.shown.send_if_modified(|shown| std::mem::replace(shown, snapshot) != snapshot);
+        self.shown
+            .send_if_modified(|shown| std::mem::replace(shown, snapshot) != snapshot);
         let vitals = &self.line.vitals;
         vitals.spawned.store(self.begun, Ordering::Relaxed);
         vitals.busy.store(census.busy, Ordering::Relaxed);
         vitals.set_status(match self.stage() {
-            Stage::Running if self.paused => WorkerStatus::Paused,
-            Stage::Running if is_braking => WorkerStatus::Braking,
-            Stage::Running => WorkerStatus::Active,
+            StopStage::Running if self.paused => WorkerStatus::Paused,
+            StopStage::Running if is_braking => WorkerStatus::Braking,
+            StopStage::Running => WorkerStatus::Active,
             _ => WorkerStatus::Draining,
         });
         let title = title::format(self.line.tid, &self.options.name, self.status());
@@ -522,8 +569,11 @@ impl Service {
 }
 
 /// Waits for a look that is under way, and forgets it when it is over.
-async fn look<T>(looking: &mut Option<Looking<T>>) -> Result<T> {
-    let found = looking.as_mut().expect("polled only when there is one").await;
+async fn look<T>(looking: &mut Option<SpawnerQueries<T>>) -> Result<T> {
+    let found = looking
+        .as_mut()
+        .expect("polled only when there is one")
+        .await;
     *looking = None;
     found
 }

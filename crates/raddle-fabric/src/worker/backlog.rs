@@ -5,7 +5,7 @@
 
 use std::{collections::VecDeque, time::Duration};
 
-use raddle_broker::{Claim, Fence};
+use raddle_broker::{AttemptId, LeasedTask};
 use raddle_core::Tid;
 
 /// How much work to have at hand, in time.
@@ -19,14 +19,18 @@ const WEIGHT: f64 = 0.2;
 
 pub(super) struct Backlog {
     slots: u32,
-    waiting: VecDeque<(Claim, Duration)>,
+    waiting: VecDeque<(LeasedTask, Duration)>,
     /// How long a task takes, as far as is known. Unknown is taken for long.
     typical_secs: Option<f64>,
 }
 
 impl Backlog {
     pub(super) fn new(slots: u32) -> Self {
-        Self { slots, waiting: VecDeque::new(), typical_secs: None }
+        Self {
+            slots,
+            waiting: VecDeque::new(),
+            typical_secs: None,
+        }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -37,49 +41,63 @@ impl Backlog {
         self.waiting.is_empty()
     }
 
-    pub(super) fn push(&mut self, claims: Vec<Claim>, now: Duration) {
-        self.waiting.extend(claims.into_iter().map(|claim| (claim, now)));
+    pub(super) fn push(&mut self, claims: Vec<LeasedTask>, now: Duration) {
+        self.waiting
+            .extend(claims.into_iter().map(|claim| (claim, now)));
     }
 
-    pub(super) fn pop(&mut self) -> Option<Claim> {
+    pub(super) fn pop(&mut self) -> Option<LeasedTask> {
         self.waiting.pop_front().map(|(claim, _)| claim)
     }
 
     /// Whether the task is here.
     pub(super) fn holds(&self, tid: Tid) -> bool {
-        self.waiting.iter().any(|(claim, _)| claim.fence.tid == tid)
+        self.waiting
+            .iter()
+            .any(|(claim, _)| claim.attempt_id.tid == tid)
     }
 
     /// Takes one task out of turn.
-    pub(super) fn take(&mut self, tid: Tid) -> Option<Claim> {
-        let at = self.waiting.iter().position(|(claim, _)| claim.fence.tid == tid)?;
+    pub(super) fn take(&mut self, tid: Tid) -> Option<LeasedTask> {
+        let at = self
+            .waiting
+            .iter()
+            .position(|(claim, _)| claim.attempt_id.tid == tid)?;
         self.waiting.remove(at).map(|(claim, _)| claim)
     }
 
     /// Takes one attempt out of turn, if it is here.
-    pub(super) fn take_attempt(&mut self, fence: Fence) -> bool {
-        let at = self.waiting.iter().position(|(claim, _)| claim.fence == fence);
+    pub(super) fn take_attempt(&mut self, attempt_id: AttemptId) -> bool {
+        let at = self
+            .waiting
+            .iter()
+            .position(|(claim, _)| claim.attempt_id == attempt_id);
         at.and_then(|at| self.waiting.remove(at)).is_some()
     }
 
     /// The attempts that wait.
-    pub(super) fn fences(&self) -> impl Iterator<Item = Fence> {
-        self.waiting.iter().map(|(claim, _)| claim.fence)
+    pub(super) fn fences(&self) -> impl Iterator<Item = AttemptId> {
+        self.waiting.iter().map(|(claim, _)| claim.attempt_id)
     }
 
-    pub(super) fn drain(&mut self) -> Vec<Claim> {
+    pub(super) fn drain(&mut self) -> Vec<LeasedTask> {
         self.waiting.drain(..).map(|(claim, _)| claim).collect()
     }
 
     /// Learns from a run.
     pub(super) fn ran_for(&mut self, took: Duration) {
         let took = took.as_secs_f64();
-        self.typical_secs = Some(self.typical_secs.map_or(took, |typical| typical + WEIGHT * (took - typical)));
+        self.typical_secs = Some(
+            self.typical_secs
+                .map_or(took, |typical| typical + WEIGHT * (took - typical)),
+        );
     }
 
     /// How many tasks to claim now, when `free` slots stand empty.
     pub(super) fn wants(&self, free: u32) -> u32 {
-        let per_slot = self.typical_secs.map_or(0.0, |typical| AHEAD.as_secs_f64() / typical.max(1e-6));
+        let per_slot = self
+            .typical_secs
+            .map_or(0.0, |typical| AHEAD.as_secs_f64() / typical.max(1e-6));
         let ahead = ((per_slot as u32).saturating_mul(self.slots)).min(MOST_AHEAD);
         let waiting = self.waiting.len() as u32;
         // A claim costs the same for one task as for many, so it is made when half of the stock is used up.
@@ -90,7 +108,7 @@ impl Backlog {
     }
 
     /// The tasks that have waited too long. That they did means that tasks are not as short as they seemed.
-    pub(super) fn overdue(&mut self, now: Duration) -> Vec<Claim> {
+    pub(super) fn overdue(&mut self, now: Duration) -> Vec<LeasedTask> {
         if self.oldest().is_none_or(|since| now < since + PATIENCE) {
             return Vec::new();
         }
@@ -106,16 +124,24 @@ impl Backlog {
 
 #[cfg(test)]
 mod tests {
-    use raddle_core::{Spec, TidClock};
+    use raddle_core::{TaskSpec, TidClock};
 
     use super::*;
 
-    fn claims(count: usize) -> Vec<Claim> {
+    fn claims(count: usize) -> Vec<LeasedTask> {
         let mut clock = TidClock::resume(0);
         (0..count)
             .map(|_| {
                 let tid = clock.next(0);
-                Claim { fence: Fence { tid, attempt: 1, owner: tid }, spec: Spec::command(["true"]), fencing_token: 1 }
+                LeasedTask {
+                    attempt_id: AttemptId {
+                        tid,
+                        attempt: 1,
+                        owner: tid,
+                    },
+                    spec: TaskSpec::command(["true"]),
+                    fencing_token: 1,
+                }
             })
             .collect()
     }
@@ -148,7 +174,11 @@ mod tests {
         let mut backlog = Backlog::new(1);
         backlog.ran_for(Duration::from_millis(1));
         backlog.push(claims(3), Duration::from_secs(1));
-        assert!(backlog.overdue(Duration::from_secs(1) + PATIENCE / 2).is_empty());
+        assert!(
+            backlog
+                .overdue(Duration::from_secs(1) + PATIENCE / 2)
+                .is_empty()
+        );
         assert_eq!(backlog.overdue(Duration::from_secs(1) + PATIENCE).len(), 3);
         assert_eq!(backlog.wants(0), 0);
     }

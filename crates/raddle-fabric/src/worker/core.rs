@@ -1,25 +1,25 @@
 //! What a worker decides: which tasks to claim, where they run, what is written of them, when it stops and why it leaves.
 //!
-//! [`Core::on`] takes what has happened and says what to do about it. It does no I/O and reads no clock: `now` is the worker's age. The
+//! [`WorkerCore::on`] takes what has happened and says what to do about it. It does no I/O and reads no clock: `now` is the worker's age. The
 //! service carries the effects out, in their order. Words are in `obey.rs`, the stages of a stop in `stopping.rs`, audits in `audit.rs`.
 //!
-//! Every claim that comes in ends in exactly one of [`Entry::Finish`], [`Entry::Unbegun`], [`Entry::Release`] and [`Effect::Forsake`].
+//! Every claim that comes in ends in exactly one of [`PendingWrite::Finish`], [`PendingWrite::Unbegun`], [`PendingWrite::Release`] and [`WorkerEffect::Forsake`].
 
 use std::{collections::HashSet, time::Duration};
 
-use raddle_broker::{Claim, Error, Fence, Finish, Release, Result, Verdict};
+use raddle_broker::{AttemptId, Completion, CompletionOutcome, Error, LeasedTask, Release, Result};
 use raddle_core::{
-    Control, Exit, Tid,
-    stop::{Stage, Stop, StopPolicy},
+    ControlMessage, ExitStatus, Tid,
+    stop::{StagedStop, StopPolicy, StopStage},
     worker::WorkerStatus,
 };
 
 use super::{
-    EndReason, Options,
+    Options, WorkerEndReason,
     backlog::{Backlog, PATIENCE},
-    event::{Effect, End, Event, Found},
-    ledger::Entry,
-    words::Errand,
+    completion_batcher::PendingWrite,
+    control_commands::CommandJob,
+    event::{ClaimResult, LoopEnd, WorkerEffect, WorkerLoopEvent},
 };
 use crate::space;
 
@@ -41,24 +41,24 @@ pub(super) const ERROR_PAUSE: Duration = Duration::from_millis(500);
 
 /// An attempt in a slot.
 #[derive(Debug)]
-pub(super) struct Running {
-    pub(super) fence: Fence,
+pub(super) struct RunningAttempt {
+    pub(super) attempt_id: AttemptId,
     began: Duration,
     /// What ends by a stop goes back to the queue instead of counting as cancelled.
     pub(super) give_back: bool,
     pub(super) paused: bool,
     /// The word that is to end it.
-    pub(super) told: Option<Control>,
+    pub(super) told: Option<ControlMessage>,
 }
 
-pub(super) struct Core {
+pub(super) struct WorkerCore {
     pub(super) tid: Tid,
     pub(super) options: Options,
     /// When it begins nothing more.
     retire_at: Option<Duration>,
-    pub(super) slots: Vec<Option<Running>>,
+    pub(super) slots: Vec<Option<RunningAttempt>>,
     pub(super) backlog: Backlog,
-    pub(super) stop: Stop,
+    pub(super) stop: StagedStop,
     /// How many of the requests to stop have been carried out.
     pub(super) heeded: u32,
     /// When it leaves, whatever is still to be done: it kills.
@@ -68,13 +68,13 @@ pub(super) struct Core {
     pub(super) paused: bool,
     pub(super) lease_lost: bool,
     /// Attempts that are over here, and not yet in the broker.
-    pub(super) unsettled: HashSet<Fence>,
+    pub(super) unsettled: HashSet<AttemptId>,
     /// How many attempts it has begun.
     begun: u64,
     /// It is old enough to leave.
     retired: bool,
     /// Words that came when their attempt was already over. If the task waits again they are for the task.
-    pub(super) late: Vec<(Tid, Control)>,
+    pub(super) late: Vec<(Tid, ControlMessage)>,
     /// The one task this worker is for has reached its end.
     only_done: bool,
     /// A task has come to its end here.
@@ -95,13 +95,19 @@ pub(super) struct Core {
     purge_at: Duration,
     audit_at: Duration,
     /// Attempts that the broker assigned to this worker at the last audit, and that it did not hold.
-    pub(super) unknown: HashSet<Fence>,
-    effects: Vec<Effect>,
+    pub(super) unknown: HashSet<AttemptId>,
+    effects: Vec<WorkerEffect>,
 }
 
-impl Core {
+impl WorkerCore {
     /// A worker that is about to begin, with what it has claimed already. `age` and `begun` are what it has come to under earlier ids.
-    pub(super) fn new(tid: Tid, options: Options, age: Duration, begun: u64, claim: Option<Claim>) -> Self {
+    pub(super) fn new(
+        tid: Tid,
+        options: Options,
+        age: Duration,
+        begun: u64,
+        claim: Option<LeasedTask>,
+    ) -> Self {
         let mut backlog = Backlog::new(options.slots() as u32);
         backlog.push(claim.into_iter().collect(), Duration::ZERO);
         Self {
@@ -109,7 +115,7 @@ impl Core {
             retire_at: options.max_uptime.map(|uptime| uptime.saturating_sub(age)),
             slots: (0..options.slots()).map(|_| None).collect(),
             backlog,
-            stop: Stop::new(StopPolicy::drain(options.grace)),
+            stop: StagedStop::new(StopPolicy::drain(options.grace)),
             heeded: 0,
             leave_by: None,
             failure: None,
@@ -136,24 +142,29 @@ impl Core {
         }
     }
 
-    /// What to do about it. After [`Effect::End`] there is nothing more to say.
-    pub(super) fn on(&mut self, event: Event, now: Duration) -> Vec<Effect> {
+    /// What to do about it. After [`WorkerEffect::End`] there is nothing more to say.
+    pub(super) fn on(&mut self, event: WorkerLoopEvent, now: Duration) -> Vec<WorkerEffect> {
         match event {
-            Event::Time => self.tick(now),
-            Event::Asked(times) => self.heed(times, now),
-            Event::Claimed(found) => self.claimed(found, now),
-            Event::Started(started) => self.act(Effect::Write(Entry::Started(started))),
-            Event::Ended { slot, finish, .. } => self.ended(slot, finish, now),
-            Event::Settled { fence, verdict } => self.settled(fence, verdict),
-            Event::Refused { fence, error } => {
-                self.settled(fence, None);
+            WorkerLoopEvent::Time => self.tick(now),
+            WorkerLoopEvent::Asked(times) => self.heed(times, now),
+            WorkerLoopEvent::Claimed(found) => self.claimed(found, now),
+            WorkerLoopEvent::Started(started) => {
+                self.act(WorkerEffect::Write(PendingWrite::Started(started)))
+            }
+            WorkerLoopEvent::Ended { slot, finish, .. } => self.ended(slot, finish, now),
+            WorkerLoopEvent::Settled {
+                attempt_id,
+                outcome,
+            } => self.settled(attempt_id, outcome),
+            WorkerLoopEvent::Refused { attempt_id, error } => {
+                self.settled(attempt_id, None);
                 // Only the end of its lease will free the task.
                 self.fail(error, now);
             }
-            Event::Unwritten(error) => self.away(error, now),
-            Event::Told { tid, message } => self.obey(tid, message, now),
-            Event::Audited { held, assigned } => self.compare(&held, &assigned),
-            Event::LeaseLost => self.lose_lease(),
+            WorkerLoopEvent::Unwritten(error) => self.away(error, now),
+            WorkerLoopEvent::Told { tid, message } => self.apply_command(tid, message, now),
+            WorkerLoopEvent::Audited { held, assigned } => self.compare(&held, &assigned),
+            WorkerLoopEvent::LeaseLost => self.lose_lease(),
         }
         self.go_on(now);
         std::mem::take(&mut self.effects)
@@ -161,7 +172,10 @@ impl Core {
 
     /// When to be told that time has passed, if nothing happens before.
     pub(super) fn wake_at(&self) -> Option<Duration> {
-        let idle = self.options.idle_exit.filter(|patience| !patience.is_zero() && self.is_quiet() && !self.paused);
+        let idle = self
+            .options
+            .idle_exit
+            .filter(|patience| !patience.is_zero() && self.is_quiet() && !self.paused);
         [
             self.options.only.is_none().then_some(self.purge_at),
             self.audits().then_some(self.audit_at),
@@ -181,23 +195,23 @@ impl Core {
 
     pub(super) fn status(&self) -> &'static str {
         match self.stop.stage() {
-            Stage::Running if self.paused => "paused",
-            Stage::Running if self.retired => "draining",
-            Stage::Running if self.busy() == 0 && self.is_spent() => "draining",
-            Stage::Running if self.busy() == 0 => "listening",
+            StopStage::Running if self.paused => "paused",
+            StopStage::Running if self.retired => "draining",
+            StopStage::Running if self.busy() == 0 && self.is_spent() => "draining",
+            StopStage::Running if self.busy() == 0 => "listening",
             // Not `running`: that is what tasks are, and whoever looks for those in `ps` wants no worker.
-            Stage::Running => "busy",
-            Stage::Draining => "draining",
-            Stage::Terminating | Stage::Killing => "stopping",
+            StopStage::Running => "busy",
+            StopStage::Draining => "draining",
+            StopStage::Terminating | StopStage::Killing => "stopping",
         }
     }
 
     pub(super) fn registered_status(&self) -> WorkerStatus {
         match self.stop.stage() {
             // Nobody is to wait for it.
-            Stage::Running if self.retired || self.is_spent() => WorkerStatus::Draining,
-            Stage::Running if self.paused => WorkerStatus::Paused,
-            Stage::Running => WorkerStatus::Active,
+            StopStage::Running if self.retired || self.is_spent() => WorkerStatus::Draining,
+            StopStage::Running if self.paused => WorkerStatus::Paused,
+            StopStage::Running => WorkerStatus::Active,
             _ => WorkerStatus::Draining,
         }
     }
@@ -216,8 +230,12 @@ impl Core {
     }
 
     /// The attempts whose end is not known to the broker.
-    pub(super) fn open(&self) -> impl Iterator<Item = Fence> {
-        self.slots.iter().flatten().map(|running| running.fence).chain(self.unsettled.iter().copied())
+    pub(super) fn open(&self) -> impl Iterator<Item = AttemptId> {
+        self.slots
+            .iter()
+            .flatten()
+            .map(|running| running.attempt_id)
+            .chain(self.unsettled.iter().copied())
     }
 
     // -- intake
@@ -225,12 +243,14 @@ impl Core {
     /// The one place that says whether tasks are begun: a worker that retires stops here.
     fn takes_tasks(&self) -> bool {
         let is_done = self.only_done || self.retired || self.is_spent();
-        !self.paused && !self.lease_lost && !is_done && self.stop.stage() == Stage::Running
+        !self.paused && !self.lease_lost && !is_done && self.stop.stage() == StopStage::Running
     }
 
     /// How many attempts it may still begin.
     fn left(&self) -> Option<u64> {
-        self.options.most_tasks().map(|max| max.saturating_sub(self.begun))
+        self.options
+            .most_tasks()
+            .map(|max| max.saturating_sub(self.begun))
     }
 
     /// Whether it has begun all that it may.
@@ -251,28 +271,32 @@ impl Core {
             None if self.starved.is_some() => free.min(1).saturating_sub(self.backlog.len() as u32),
             None => self.backlog.wants(free),
         };
-        let room = self.left().map_or(u64::MAX, |left| left.saturating_sub(self.backlog.len() as u64));
+        let room = self.left().map_or(u64::MAX, |left| {
+            left.saturating_sub(self.backlog.len() as u64)
+        });
         let max = u64::from(max).min(room) as u32;
         (max > 0).then_some(max)
     }
 
-    fn claimed(&mut self, found: Result<Found>, now: Duration) {
+    fn claimed(&mut self, found: Result<ClaimResult>, now: Duration) {
         self.claiming = false;
         if found.is_ok() {
             (self.away_since, self.claims_without_space) = (None, 0);
         }
         match found {
-            Ok(Found::Tasks(mut claims)) => {
+            Ok(ClaimResult::Tasks(mut claims)) => {
                 // A server that forgot a claim of this worker gives the same attempt out again. It is under way.
-                claims.retain(|claim| !self.holds(claim.fence));
+                claims.retain(|claim| !self.holds(claim.attempt_id));
                 if self.takes_tasks() {
                     self.backlog.push(claims, now);
                 } else {
-                    claims.into_iter().for_each(|claim| self.give_back(claim.fence, "its worker takes no tasks"));
+                    claims.into_iter().for_each(|claim| {
+                        self.give_back(claim.attempt_id, "its worker takes no tasks")
+                    });
                 }
             }
-            Ok(Found::Nothing) => self.nothing_waits = true,
-            Ok(Found::Over) => self.only_done = true,
+            Ok(ClaimResult::Nothing) => self.nothing_waits = true,
+            Ok(ClaimResult::Over) => self.only_done = true,
             Err(Error::NotFound(owner)) if owner == self.tid => self.lose_lease(),
             Err(error) if error.is_retryable() => {
                 let pause = if error.is_out_of_space() {
@@ -313,64 +337,92 @@ impl Core {
             if self.is_spent() {
                 return;
             }
-            let Some(claim) = self.backlog.pop() else { return };
+            let Some(claim) = self.backlog.pop() else {
+                return;
+            };
             self.begun += 1;
-            let fence = claim.fence;
-            self.slots[slot] = Some(Running { fence, began: now, give_back: false, paused: false, told: None });
-            self.act(Effect::Run { slot, claim: Box::new(claim) });
+            let attempt_id = claim.attempt_id;
+            self.slots[slot] = Some(RunningAttempt {
+                attempt_id,
+                began: now,
+                give_back: false,
+                paused: false,
+                told: None,
+            });
+            self.act(WorkerEffect::Run {
+                slot,
+                claim: Box::new(claim),
+            });
         }
     }
 
     // -- what slots and ledger tell
 
-    fn ended(&mut self, slot: usize, finish: Box<Finish>, now: Duration) {
-        let Some(running) = self.slots[slot].take_if(|running| running.fence == finish.fence) else { return };
-        let fence = finish.fence;
-        let obeyed = matches!(finish.report.exit, Exit::Cancelled | Exit::Killed);
-        self.late.extend(running.told.filter(|_| !obeyed).map(|word| (fence.tid, word)));
-        if !matches!(finish.report.exit, Exit::Starved { .. }) {
+    fn ended(&mut self, slot: usize, finish: Box<Completion>, now: Duration) {
+        let Some(running) =
+            self.slots[slot].take_if(|running| running.attempt_id == finish.attempt_id)
+        else {
+            return;
+        };
+        let attempt_id = finish.attempt_id;
+        let obeyed = matches!(
+            finish.report.exit,
+            ExitStatus::Cancelled | ExitStatus::Killed
+        );
+        self.late.extend(
+            running
+                .told
+                .filter(|_| !obeyed)
+                .map(|word| (attempt_id.tid, word)),
+        );
+        if !matches!(finish.report.exit, ExitStatus::ResourceExhausted { .. }) {
             self.backlog.ran_for(now.saturating_sub(running.began));
         }
         self.idle_since = now;
         self.nothing_waits = false;
-        self.unsettled.insert(fence);
+        self.unsettled.insert(attempt_id);
         self.note_want(&finish.report.exit, now);
         // What was killed because the lease is lost was not killed on request: the task goes on elsewhere.
         let entry = if (running.give_back || self.lease_lost) && obeyed {
-            Entry::Release(Release { fence, reason: "its worker was told to give it back".into() })
+            PendingWrite::Release(Release {
+                attempt_id,
+                reason: "its worker was told to give it back".into(),
+            })
         } else {
-            Entry::Finish(finish)
+            PendingWrite::Finish(finish)
         };
-        self.act(Effect::Write(entry));
+        self.act(WorkerEffect::Write(entry));
     }
 
     /// A worker that can begin nothing is no place for tasks: others may have what it lacks, and it looks again after a while.
-    fn note_want(&mut self, exit: &Exit, now: Duration) {
+    fn note_want(&mut self, exit: &ExitStatus, now: Duration) {
         let before = self.starved.take().map_or(0, |(_, times)| times);
-        if let Exit::Starved { message } = exit {
+        if let ExitStatus::ResourceExhausted { message } = exit {
             self.starved = Some((message.clone(), before + 1));
-            self.claim_at = now + (STARVED_PAUSE * 2u32.pow(before.min(8))).min(LONGEST_STARVED_PAUSE);
+            self.claim_at =
+                now + (STARVED_PAUSE * 2u32.pow(before.min(8))).min(LONGEST_STARVED_PAUSE);
             self.return_backlog("its worker can start no process");
             if std::mem::take(&mut self.claiming) {
-                self.act(Effect::Unclaim);
+                self.act(WorkerEffect::Unclaim);
             }
         }
     }
 
-    fn settled(&mut self, fence: Fence, verdict: Option<Verdict>) {
-        self.unsettled.remove(&fence);
+    fn settled(&mut self, attempt_id: AttemptId, outcome: Option<CompletionOutcome>) {
+        self.unsettled.remove(&attempt_id);
         // It may be one that waits again.
         self.nothing_waits = false;
-        if verdict.is_some() {
+        if outcome.is_some() {
             self.away_since = None;
         }
-        if let Some(Verdict::Done(_)) = verdict {
+        if let Some(CompletionOutcome::Done(_)) = outcome {
             self.has_ended_task = true;
-            self.only_done |= self.options.only == Some(fence.tid);
+            self.only_done |= self.options.only == Some(attempt_id.tid);
         }
-        for (tid, message) in self.late.extract_if(.., |(tid, _)| *tid == fence.tid) {
-            if let Some(Verdict::Again(_)) = verdict {
-                self.effects.push(Effect::Errand(Errand::PassOn { tid, message }));
+        for (tid, message) in self.late.extract_if(.., |(tid, _)| *tid == attempt_id.tid) {
+            if let Some(CompletionOutcome::Again(_)) = outcome {
+                self.effects
+                    .push(WorkerEffect::Errand(CommandJob::PassOn { tid, message }));
             }
         }
     }
@@ -383,7 +435,7 @@ impl Core {
             self.return_backlog("its worker is old enough to leave");
         }
         for claim in self.backlog.overdue(now) {
-            self.give_back(claim.fence, "it waited too long for a slot");
+            self.give_back(claim.attempt_id, "it waited too long for a slot");
         }
         if let Some(stage) = self.stop.tick(now) {
             self.enter(stage, now);
@@ -396,11 +448,11 @@ impl Core {
             self.fill_slots(now);
         }
         if let Some(end) = self.end(now) {
-            return self.act(Effect::End(end));
+            return self.act(WorkerEffect::End(end));
         }
         if self.claiming && !self.takes_tasks() {
             self.claiming = false;
-            self.act(Effect::Unclaim);
+            self.act(WorkerEffect::Unclaim);
         }
         if let Some(max) = self.wants().filter(|_| self.claim_at <= now) {
             self.claiming = true;
@@ -409,20 +461,20 @@ impl Core {
                 Some(Duration::ZERO) => Duration::ZERO,
                 _ => WAIT,
             };
-            self.act(Effect::Claim { max, wait });
+            self.act(WorkerEffect::Claim { max, wait });
         }
         if self.options.only.is_none() && self.purge_at <= now {
             self.purge_at = now + PURGE_EVERY;
-            self.act(Effect::Purge);
+            self.act(WorkerEffect::Purge);
         }
         if self.audits() && self.audit_at <= now {
             self.audit_at = now + self.options.lease / AUDITS_PER_LEASE;
             let held = self.held();
-            self.act(Effect::Audit { held });
+            self.act(WorkerEffect::Audit { held });
         }
     }
 
-    fn end(&mut self, now: Duration) -> Option<Result<End>> {
+    fn end(&mut self, now: Duration) -> Option<Result<LoopEnd>> {
         if !self.is_quiet() && self.leave_by.is_none_or(|by| now < by) {
             return None;
         }
@@ -435,22 +487,25 @@ impl Core {
         let idle = self.options.idle_exit.filter(|_| !self.paused);
         // Its registration may have ended with its task: that is no loss.
         let reason = if self.only_done {
-            EndReason::Done
-        } else if self.stop.stage() != Stage::Running {
-            EndReason::Stopped
+            WorkerEndReason::Done
+        } else if self.stop.stage() != StopStage::Running {
+            WorkerEndReason::Stopped
         } else if self.lease_lost {
-            return Some(Ok(End::LeaseLost));
+            return Some(Ok(LoopEnd::LeaseLost));
         } else if self.is_spent() {
-            EndReason::Done
+            WorkerEndReason::Done
         } else if self.retired {
-            EndReason::Aged
+            WorkerEndReason::Aged
         } else if idle? == Duration::ZERO {
             // Zero means: when a look at the queue has found nothing since the last task.
-            return self.nothing_waits.then_some(Ok(End::Left(EndReason::Idle)));
+            return self
+                .nothing_waits
+                .then_some(Ok(LoopEnd::Left(WorkerEndReason::Idle)));
         } else {
-            return (now.saturating_sub(self.idle_since) >= idle?).then_some(Ok(End::Left(EndReason::Idle)));
+            return (now.saturating_sub(self.idle_since) >= idle?)
+                .then_some(Ok(LoopEnd::Left(WorkerEndReason::Idle)));
         };
-        Some(Ok(End::Left(reason)))
+        Some(Ok(LoopEnd::Left(reason)))
     }
 
     /// Why a worker leaves that has been of no use: it was there for this very task, or has nothing more to try.
@@ -458,9 +513,14 @@ impl Core {
         let has_one = self.options.only.is_some() && !self.only_done;
         let (reason, times) = self.starved.as_ref()?;
         let is_in_vain = self.nothing_waits || *times >= STARVED_TIMES;
-        let leaves = has_one || self.is_spent() || (self.options.idle_exit == Some(Duration::ZERO) && is_in_vain);
-        let is_free = self.stop.stage() == Stage::Running && !self.lease_lost;
-        let want = || Error::Starved { what: "process for a task".into(), reason: reason.clone() };
+        let leaves = has_one
+            || self.is_spent()
+            || (self.options.idle_exit == Some(Duration::ZERO) && is_in_vain);
+        let is_free = self.stop.stage() == StopStage::Running && !self.lease_lost;
+        let want = || Error::Starved {
+            what: "process for a task".into(),
+            reason: reason.clone(),
+        };
         (leaves && is_free).then(want)
     }
 
@@ -469,7 +529,7 @@ impl Core {
         self.busy() == 0 && self.backlog.is_empty() && self.unsettled.is_empty()
     }
 
-    pub(super) fn act(&mut self, effect: Effect) {
+    pub(super) fn act(&mut self, effect: WorkerEffect) {
         self.effects.push(effect);
     }
 }

@@ -2,43 +2,55 @@
 
 use std::{collections::HashSet, time::Duration};
 
-use raddle_broker::{Claim, Error, Fence, Finish, Result, Started, Verdict};
-use raddle_core::{Control, Tid};
-use raddle_exec::Order;
+use raddle_broker::{
+    AttemptId, AttemptStarted, Completion, CompletionOutcome, Error, LeasedTask, Result,
+};
+use raddle_core::{ControlMessage, Tid};
+use raddle_exec::RunnerCommand;
 
-use super::{EndReason, ledger::Entry, words::Errand};
+use super::{WorkerEndReason, completion_batcher::PendingWrite, control_commands::CommandJob};
 
 /// Something that has happened.
 #[derive(Debug)]
-pub(super) enum Event {
+pub(super) enum WorkerLoopEvent {
     /// The time that was waited for has come.
     Time,
     /// It has been asked to stop so many times in all.
     Asked(u32),
     /// The broker was asked for tasks.
-    Claimed(Result<Found>),
+    Claimed(Result<ClaimResult>),
     /// A target has begun.
-    Started(Started),
+    Started(AttemptStarted),
     /// An attempt is over, and its slot is free. Whether its runner had to kill it.
-    Ended { slot: usize, finish: Box<Finish>, killed: bool },
+    Ended {
+        slot: usize,
+        finish: Box<Completion>,
+        killed: bool,
+    },
     /// What became of an attempt is written, or `None`: it was given up.
-    Settled { fence: Fence, verdict: Option<Verdict> },
+    Settled {
+        attempt_id: AttemptId,
+        outcome: Option<CompletionOutcome>,
+    },
     /// The broker takes nothing that is said of an attempt, not even that it goes back.
-    Refused { fence: Fence, error: Error },
+    Refused { attempt_id: AttemptId, error: Error },
     /// What became of attempts cannot be written yet, and is tried again.
     Unwritten(Error),
     /// A control word, to the worker or to a task.
-    Told { tid: Tid, message: Control },
+    Told { tid: Tid, message: ControlMessage },
     /// The broker was asked which attempts it assigns to this worker. These were held when it was asked.
-    Audited { held: Vec<Fence>, assigned: HashSet<Fence> },
+    Audited {
+        held: Vec<AttemptId>,
+        assigned: HashSet<AttemptId>,
+    },
     /// Others may have its tasks.
     LeaseLost,
 }
 
 /// What asking for tasks has found.
 #[derive(Debug)]
-pub(super) enum Found {
-    Tasks(Vec<Claim>),
+pub(super) enum ClaimResult {
+    Tasks(Vec<LeasedTask>),
     Nothing,
     /// The one task that was asked for has reached its end.
     Over,
@@ -46,7 +58,7 @@ pub(super) enum Found {
 
 /// Something to do.
 #[derive(Debug)]
-pub(super) enum Effect {
+pub(super) enum WorkerEffect {
     /// Ask for tasks.
     Claim {
         max: u32,
@@ -56,36 +68,36 @@ pub(super) enum Effect {
     Unclaim,
     Run {
         slot: usize,
-        claim: Box<Claim>,
+        claim: Box<LeasedTask>,
     },
     Order {
         slot: usize,
-        order: Order,
+        order: RunnerCommand,
     },
-    Write(Entry),
-    Errand(Errand),
+    Write(PendingWrite),
+    Errand(CommandJob),
     /// It was claimed under a lease that is lost: it is not ours to write about.
-    Forsake(Fence),
+    Forsake(AttemptId),
     /// Nothing is insisted on from now on.
     Haste,
     /// Remove what has expired.
     Purge,
     /// Ask the broker which attempts it assigns to this worker, which holds these.
     Audit {
-        held: Vec<Fence>,
+        held: Vec<AttemptId>,
     },
     /// Log it.
     Warn {
-        fence: Fence,
+        attempt_id: AttemptId,
         message: &'static str,
     },
-    End(Result<End>),
+    End(Result<LoopEnd>),
 }
 
 /// Why the loop ended.
 #[derive(Debug, PartialEq)]
-pub(super) enum End {
-    Left(EndReason),
+pub(super) enum LoopEnd {
+    Left(WorkerEndReason),
     /// It may go on under another id.
     LeaseLost,
 }

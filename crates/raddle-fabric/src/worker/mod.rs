@@ -15,34 +15,34 @@
 //!
 //! What the service does about what it hears is decided in `core`, without I/O or a clock.
 
-mod apart;
+mod apply_command;
+mod attempt_reply;
+pub(crate) mod attempt_tracing;
 mod audit;
 mod backlog;
-mod bound;
 mod chaining;
-mod conversation;
+mod completion_batcher;
+pub(crate) mod control_commands;
 mod core;
 mod event;
-pub(crate) mod hand;
-mod keeping;
-mod ledger;
-mod life;
-mod obey;
+mod exec_request;
+mod isolation;
+pub(crate) mod lease_renewal;
+mod lifecycle;
 mod options;
-pub(crate) mod pace;
-pub(crate) mod pulse;
-mod request;
+mod output_forwarding;
 mod service;
 mod shutdown;
+pub(crate) mod shutdown_deadline;
 mod slot;
-mod standstill;
 mod stopping;
-pub(crate) mod words;
+mod suspend_guard;
+mod time_limits;
 
-pub use apart::{NoMinimum, minimum};
-pub(crate) use bound::BEYOND;
-pub use bound::Bound;
-pub use life::{EndReason, Ended, Worker};
+pub use isolation::{ParseMinIsolationError, minimum};
+pub use lifecycle::{Worker, WorkerEnd, WorkerEndReason};
 pub use options::{Options, is_local, this_host};
 pub use shutdown::Shutdown;
-pub use standstill::Standstill;
+pub use suspend_guard::SuspendGuard;
+pub(crate) use time_limits::BEYOND;
+pub use time_limits::TimeLimits;

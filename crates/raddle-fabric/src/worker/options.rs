@@ -8,16 +8,16 @@ use std::{
     time::Duration,
 };
 
-use raddle_broker::Url;
+use raddle_broker::BrokerUrl;
 use raddle_core::{
     CapSet, Tid,
-    manager::{Charter, REQUEST},
+    manager::{REQUEST, SpawnPolicy},
     queue_name::{WAITING, requests},
     spec::{DEFAULT_QUEUE, DOCKER, Isolation, SANDBOX, routine_tag},
     worker::{WorkerInfo, kind},
 };
 
-use super::bound::Bound;
+use super::time_limits::TimeLimits;
 use crate::{handler::Plugins, routine::Routines};
 
 /// How a worker behaves.
@@ -44,7 +44,7 @@ pub struct Options {
     /// How long what is told to end may take before it is killed.
     pub grace: Duration,
     /// How long tasks may take, whatever they say themselves, and what somebody sees of that.
-    pub bound: Bound,
+    pub bound: TimeLimits,
     /// How long the agent that it reaches its broker through may be away before it ends. Redis has a bound of its own, in its URL.
     pub give_up_after: Duration,
     /// What is in the environment of tasks whose spec does not set it otherwise.
@@ -57,7 +57,7 @@ pub struct Options {
     /// The handlers it has.
     pub plugins: Arc<Plugins>,
     /// What its manager may spawn, if it has one that is asked: nothing else is run.
-    pub charter: Option<Arc<Charter>>,
+    pub charter: Option<Arc<SpawnPolicy>>,
     /// The program that runners are started from; it calls `raddle_exec::runner_main_if_asked` first.
     pub runner: PathBuf,
     /// Whoever has started it has looked for a control group to work in, and it is in that.
@@ -80,7 +80,12 @@ impl Options {
     /// A worker that takes tasks as they come, one per core at a time.
     pub fn resident() -> Self {
         let cores = thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
-        Self { concurrency: cores, max_tasks: None, schedules: true, ..Self::one_shot() }
+        Self {
+            concurrency: cores,
+            max_tasks: None,
+            schedules: true,
+            ..Self::one_shot()
+        }
     }
 
     pub(super) fn slots(&self) -> usize {
@@ -100,7 +105,13 @@ impl Options {
     /// A worker that takes one task as it comes, runs it and leaves.
     pub fn one_shot() -> Self {
         let (name, queues) = ("worker".into(), vec![DEFAULT_QUEUE.into()]);
-        Self { name, queues, concurrency: 1, max_tasks: Some(1), ..Self::inline(None) }
+        Self {
+            name,
+            queues,
+            concurrency: 1,
+            max_tasks: Some(1),
+            ..Self::inline(None)
+        }
     }
 
     /// A worker for one task, in the process that submitted it.
@@ -116,7 +127,7 @@ impl Options {
             only: tid,
             lease: LEASE,
             grace: GRACE,
-            bound: Bound::default(),
+            bound: TimeLimits::default(),
             give_up_after: GIVE_UP_AFTER,
             env: BTreeMap::new(),
             min_isolation: Isolation::Process,
@@ -133,7 +144,11 @@ impl Options {
 
     /// A worker that takes no tasks, and fires schedules alone.
     pub fn scheduler() -> Self {
-        Self { name: kind::SCHEDULER.into(), schedules: true, ..Self::inline(None) }
+        Self {
+            name: kind::SCHEDULER.into(),
+            schedules: true,
+            ..Self::inline(None)
+        }
     }
 
     /// Offers these routines, and those of these handlers that may run here, to tasks; a sandbox, which every worker has; and containers, if there is an
@@ -142,7 +157,12 @@ impl Options {
         let containers = self.task_image.is_some().then(|| DOCKER.to_owned());
         let apart = [SANDBOX.to_owned()].into_iter().chain(containers);
         let handlers: Vec<String> = plugins.tags(&self.caps).collect();
-        for tag in routines.names().map(routine_tag).chain(handlers).chain(apart) {
+        for tag in routines
+            .names()
+            .map(routine_tag)
+            .chain(handlers)
+            .chain(apart)
+        {
             // A name that is no label has no task either.
             let _ = self.caps.insert(&tag);
         }
@@ -151,7 +171,7 @@ impl Options {
     }
 
     /// Spawns what is asked of a manager with this charter: it serves the queues of that, and offers what that lists.
-    pub fn chartered(mut self, charter: Arc<Charter>) -> Self {
+    pub fn chartered(mut self, charter: Arc<SpawnPolicy>) -> Self {
         self.queues = vec![requests(&charter.kind), WAITING.into()];
         for tag in charter.registry.names().chain([REQUEST]) {
             // Names that are no tags are in no registry.
@@ -178,7 +198,7 @@ impl Options {
             queues: self.queues.clone(),
             concurrency: self.concurrency,
             pid,
-            born: raddle_exec::born(pid),
+            born: raddle_exec::process_start_time(pid),
             host: this_host(),
             place: raddle_exec::place().map(Into::into),
             parent: self.parent,
@@ -191,7 +211,9 @@ impl Options {
 pub(super) fn secret_variables() -> &'static [&'static str] {
     const QUEUE_URL: [&str; 1] = ["QUEUE_URL"];
     static SECRET: LazyLock<bool> = LazyLock::new(|| {
-        let url = std::env::var(QUEUE_URL[0]).ok().and_then(|url| url.parse::<Url>().ok());
+        let url = std::env::var(QUEUE_URL[0])
+            .ok()
+            .and_then(|url| url.parse::<BrokerUrl>().ok());
         url.is_some_and(|url| url.has_password())
     });
     if *SECRET { &QUEUE_URL } else { &[] }
@@ -204,5 +226,8 @@ pub fn is_local(info: &WorkerInfo) -> bool {
 
 /// The name of this machine, as workers on it give it.
 pub fn this_host() -> String {
-    rustix::system::uname().nodename().to_string_lossy().into_owned()
+    rustix::system::uname()
+        .nodename()
+        .to_string_lossy()
+        .into_owned()
 }

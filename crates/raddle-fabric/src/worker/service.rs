@@ -1,4 +1,4 @@
-//! The worker's loop: waits for what happens, asks [`Core`] what to do about it, and does it. Nothing is decided here, and nothing that takes
+//! The worker's loop: waits for what happens, asks [`WorkerCore`] what to do about it, and does it. Nothing is decided here, and nothing that takes
 //! time is waited for between two events: a signal, a word or a lost lease is heard at once whatever the broker does.
 
 use std::{
@@ -9,8 +9,10 @@ use std::{
     time::Duration,
 };
 
-use raddle_broker::{Broker, ClaimRequest, Delivery, Fence, Result, TaskFilter, Verdict};
-use raddle_core::{Control, Exit, State, Tid, stop::Stage, title};
+use raddle_broker::{
+    AttemptId, Broker, ClaimRequest, CompletionOutcome, ControlDelivery, Result, TaskFilter,
+};
+use raddle_core::{ControlMessage, ExitStatus, TaskState, Tid, stop::StopStage, title};
 use tokio::{
     sync::{mpsc, watch},
     task::JoinHandle,
@@ -18,30 +20,29 @@ use tokio::{
 };
 
 use super::{
-    Shutdown, Worker,
-    core::Core,
-    event::{Effect, End, Event, Found},
-    hand,
-    ledger::{GIVEN_UP, Ledger},
-    pace::{Haste, LAST_TRY},
+    Shutdown, Worker, attempt_tracing,
+    completion_batcher::{CompletionBatcher, GIVEN_UP},
+    control_commands::CommandJobs,
+    core::WorkerCore,
+    event::{ClaimResult, LoopEnd, WorkerEffect, WorkerLoopEvent},
+    shutdown_deadline::{LAST_TRY, ShutdownDeadline},
     slot::{Slot, SlotContext},
-    words::Errands,
 };
 
-type Claiming = Pin<Box<dyn Future<Output = Result<Found>> + Send>>;
+type PendingClaim = Pin<Box<dyn Future<Output = Result<ClaimResult>> + Send>>;
 
-pub(super) struct Service<'a> {
-    core: Core,
+pub(super) struct WorkerService<'a> {
+    core: WorkerCore,
     worker: &'a mut Worker,
     slots: Vec<Slot>,
-    ledger: Ledger,
-    errands: Errands,
-    haste: Haste,
+    ledger: CompletionBatcher,
+    errands: CommandJobs,
+    haste: ShutdownDeadline,
     /// From slots and the ledger: a few for each attempt, so the channel needs no bound.
-    events: mpsc::UnboundedReceiver<Event>,
-    claiming: Option<Claiming>,
+    events: mpsc::UnboundedReceiver<WorkerLoopEvent>,
+    claiming: Option<PendingClaim>,
     /// For what the service itself has asked.
-    tell: mpsc::UnboundedSender<Event>,
+    tell: mpsc::UnboundedSender<WorkerLoopEvent>,
     /// Why the last claim failed, if it may succeed later.
     claim_refusal: Option<String>,
     purging: Option<JoinHandle<()>>,
@@ -57,8 +58,8 @@ pub(super) struct Service<'a> {
 }
 
 /// How the loop ended.
-pub(super) struct Closed {
-    pub(super) end: Result<End>,
+pub(super) struct LoopClosed {
+    pub(super) end: Result<LoopEnd>,
     /// The broker need not have heard of it.
     pub(super) is_hasty: bool,
     /// A task has come to its end here.
@@ -67,27 +68,43 @@ pub(super) struct Closed {
     pub(super) killed: u64,
 }
 
-impl<'a> Service<'a> {
+impl<'a> WorkerService<'a> {
     pub(super) fn start(worker: &'a mut Worker, shutdown: &Shutdown) -> Self {
-        let Worker { broker, options, line, claim, strangers, begun, born, .. } = worker;
-        hand::take(claim.as_slice());
+        let Worker {
+            broker,
+            options,
+            line,
+            claim,
+            strangers,
+            begun,
+            born,
+            ..
+        } = worker;
+        attempt_tracing::take(claim.as_slice());
         let context = Arc::new(SlotContext {
             broker: Arc::clone(broker),
             options: options.clone(),
-            fence: Arc::clone(&line.lease.fence),
+            attempt_id: Arc::clone(&line.lease.attempt_id),
             idle_title: title::format(line.tid, "runner", "idle"),
             logged: Mutex::default(),
             strangers: Arc::clone(strangers),
         });
         let (tell, events) = mpsc::unbounded_channel();
-        let slots = (0..options.slots()).map(|number| Slot::start(number, Arc::clone(&context), tell.clone()));
-        let haste = Haste::new();
-        let core = Core::new(line.tid, options.clone(), born.elapsed(), *begun.borrow(), claim.take());
+        let slots = (0..options.slots())
+            .map(|number| Slot::start(number, Arc::clone(&context), tell.clone()));
+        let haste = ShutdownDeadline::new();
+        let core = WorkerCore::new(
+            line.tid,
+            options.clone(),
+            born.elapsed(),
+            *begun.borrow(),
+            claim.take(),
+        );
         Self {
             slots: slots.collect(),
             core,
-            ledger: Ledger::start(Arc::clone(broker), tell.clone(), haste.pace()),
-            errands: Errands::start(Arc::clone(broker), haste.pace()),
+            ledger: CompletionBatcher::start(Arc::clone(broker), tell.clone(), haste.pace()),
+            errands: CommandJobs::start(Arc::clone(broker), haste.pace()),
             haste,
             events,
             claiming: None,
@@ -109,9 +126,9 @@ impl<'a> Service<'a> {
     }
 
     /// Works to the end.
-    pub(super) async fn run(mut self) -> Closed {
+    pub(super) async fn run(mut self) -> LoopClosed {
         let asked = *self.asked.borrow_and_update();
-        let mut event = Event::Asked(asked);
+        let mut event = WorkerLoopEvent::Asked(asked);
         let end = loop {
             if let Some(end) = self.carry_out(event) {
                 break end;
@@ -122,10 +139,15 @@ impl<'a> Service<'a> {
         let is_hasty = self.haste.pace().is_hasty();
         let (has_ended_task, killed) = (self.core.has_ended_task(), self.killed);
         self.close(is_hasty).await;
-        Closed { end, is_hasty, has_ended_task, killed }
+        LoopClosed {
+            end,
+            is_hasty,
+            has_ended_task,
+            killed,
+        }
     }
 
-    async fn next(&mut self) -> Event {
+    async fn next(&mut self) -> WorkerLoopEvent {
         loop {
             let time = self.core.wake_at().map(|at| self.began + at);
             let line = &mut self.worker.line;
@@ -138,60 +160,81 @@ impl<'a> Service<'a> {
                         tracing::error!(%error, "no tasks can be claimed");
                     }
                     self.claim_refusal = refusal;
-                    return Event::Claimed(found);
+                    return WorkerLoopEvent::Claimed(found);
                 }
                 Some(event) = self.events.recv() => return event,
-                Some(Delivery { tid, body }) = line.words.recv() => match body.parse::<Control>() {
-                    Ok(message) => return Event::Told { tid, message },
+                Some(ControlDelivery { tid, body }) = line.words.recv() => match body.parse::<ControlMessage>() {
+                    Ok(message) => return WorkerLoopEvent::Told { tid, message },
                     Err(error) => tracing::warn!(%tid, %error, "a control message was passed over"),
                 },
-                Ok(()) = self.asked.changed() => return Event::Asked(*self.asked.borrow_and_update()),
-                () = line.pulse.lost() => return Event::LeaseLost,
+                Ok(()) = self.asked.changed() => return WorkerLoopEvent::Asked(*self.asked.borrow_and_update()),
+                () = line.pulse.lost() => return WorkerLoopEvent::LeaseLost,
                 () = async { sleep_until(time.expect("polled only when there is one")).await }, if time.is_some() => {
-                    return Event::Time;
+                    return WorkerLoopEvent::Time;
                 }
             }
         }
     }
 
-    fn carry_out(&mut self, event: Event) -> Option<Result<End>> {
+    fn carry_out(&mut self, event: WorkerLoopEvent) -> Option<Result<LoopEnd>> {
         let now = self.began.elapsed();
         note(&event);
-        if let Event::Ended { finish, killed: true, .. } = &event
-            && self.core.stop.stage() >= Stage::Terminating
+        if let WorkerLoopEvent::Ended {
+            finish,
+            killed: true,
+            ..
+        } = &event
+            && self.core.stop.stage() >= StopStage::Terminating
         {
             self.killed += 1;
-            hand::log!(error, finish.fence, "a task did not end when its worker stopped, and was killed (SIGKILL)");
+            attempt_tracing::log!(
+                error,
+                finish.attempt_id,
+                "a task did not end when its worker stopped, and was killed (SIGKILL)"
+            );
         }
         for effect in self.core.on(event, now) {
             match effect {
-                Effect::Claim { max, wait } => self.claiming = Some(self.claim(max, wait)),
+                WorkerEffect::Claim { max, wait } => self.claiming = Some(self.claim(max, wait)),
                 // Dropping a claim that waits is safe: what it had taken goes back.
-                Effect::Unclaim => self.claiming = None,
-                Effect::Run { slot, claim } => {
-                    hand::log!(info, claim.fence, name = claim.spec.display_name(), "an attempt begins");
+                WorkerEffect::Unclaim => self.claiming = None,
+                WorkerEffect::Run { slot, claim } => {
+                    attempt_tracing::log!(
+                        info,
+                        claim.attempt_id,
+                        name = claim.spec.display_name(),
+                        "an attempt begins"
+                    );
                     self.worker.begun.send_modify(|begun| *begun += 1);
                     self.slots[slot].run(claim);
                 }
-                Effect::Order { slot, order } => self.slots[slot].order(order),
-                Effect::Write(entry) => self.ledger.write(entry),
-                Effect::Errand(errand) => self.errands.run(errand),
-                Effect::Forsake(fence) => {
-                    hand::log!(warn, fence, "a task was lost with the lease");
-                    hand::leave(fence.tid);
+                WorkerEffect::Order { slot, order } => self.slots[slot].order(order),
+                WorkerEffect::Write(entry) => self.ledger.write(entry),
+                WorkerEffect::Errand(errand) => self.errands.run(errand),
+                WorkerEffect::Forsake(attempt_id) => {
+                    attempt_tracing::log!(warn, attempt_id, "a task was lost with the lease");
+                    attempt_tracing::leave(attempt_id.tid);
                 }
-                Effect::Haste => self.haste.begin(),
-                Effect::Purge => self.purge(),
-                Effect::Audit { held } => self.audit(held),
-                Effect::Warn { fence, message } => hand::log!(warn, fence, "{message}"),
-                Effect::End(end) => return Some(end),
+                WorkerEffect::Haste => self.haste.begin(),
+                WorkerEffect::Purge => self.purge(),
+                WorkerEffect::Audit { held } => self.audit(held),
+                WorkerEffect::Warn {
+                    attempt_id,
+                    message,
+                } => attempt_tracing::log!(warn, attempt_id, "{message}"),
+                WorkerEffect::End(end) => return Some(end),
             }
         }
         None
     }
 
-    fn claim(&self, max: u32, wait: Duration) -> Claiming {
-        let Worker { broker, options, line, .. } = &*self.worker;
+    fn claim(&self, max: u32, wait: Duration) -> PendingClaim {
+        let Worker {
+            broker,
+            options,
+            line,
+            ..
+        } = &*self.worker;
         let request = ClaimRequest {
             owner: line.tid,
             caps: options.caps.clone(),
@@ -205,11 +248,20 @@ impl<'a> Service<'a> {
             let only = request.only;
             let claims = broker.claim(request).await?;
             if !claims.is_empty() {
-                return Ok(Found::Tasks(claims));
+                return Ok(ClaimResult::Tasks(claims));
             }
-            let Some(tid) = only else { return Ok(Found::Nothing) };
-            let is_over = broker.task(tid).await?.is_none_or(|task| task.state.is_terminal());
-            Ok(if is_over { Found::Over } else { Found::Nothing })
+            let Some(tid) = only else {
+                return Ok(ClaimResult::Nothing);
+            };
+            let is_over = broker
+                .task(tid)
+                .await?
+                .is_none_or(|task| task.state.is_terminal());
+            Ok(if is_over {
+                ClaimResult::Over
+            } else {
+                ClaimResult::Nothing
+            })
         })
     }
 
@@ -221,12 +273,16 @@ impl<'a> Service<'a> {
     }
 
     /// Asks the broker which attempts it assigns to this worker. One question at a time: a server that is away answers all of them when it is back.
-    fn audit(&mut self, held: Vec<Fence>) {
+    fn audit(&mut self, held: Vec<AttemptId>) {
         if self.auditing.as_ref().is_none_or(JoinHandle::is_finished) {
-            let (broker, worker, tell) = (Arc::clone(&self.worker.broker), self.worker.line.tid, self.tell.clone());
+            let (broker, worker, tell) = (
+                Arc::clone(&self.worker.broker),
+                self.worker.line.tid,
+                self.tell.clone(),
+            );
             self.auditing = Some(tokio::spawn(async move {
                 match assigned_to(&*broker, worker).await {
-                    Ok(assigned) => _ = tell.send(Event::Audited { held, assigned }),
+                    Ok(assigned) => _ = tell.send(WorkerLoopEvent::Audited { held, assigned }),
                     Err(error) => {
                         tracing::debug!(%error, "the broker could not be asked what it assigns to this worker")
                     }
@@ -238,9 +294,16 @@ impl<'a> Service<'a> {
     /// Keeps the title and the registry true, and the ledger informed.
     fn show(&mut self) {
         self.ledger.set_busy(self.core.has_more());
-        let Worker { options, line, begun, .. } = &*self.worker;
+        let Worker {
+            options,
+            line,
+            begun,
+            ..
+        } = &*self.worker;
         line.vitals.busy.store(self.core.busy(), Ordering::Relaxed);
-        line.vitals.spawned.store(*begun.borrow(), Ordering::Relaxed);
+        line.vitals
+            .spawned
+            .store(*begun.borrow(), Ordering::Relaxed);
         line.vitals.set_status(self.core.registered_status());
         let status = self.core.status();
         if self.title != status {
@@ -258,10 +321,20 @@ impl<'a> Service<'a> {
         if let Some(looking) = self.looking {
             looking.abort();
         }
-        for fence in self.core.open() {
-            hand::log!(error, fence, reason = "there was no time left", "{GIVEN_UP}");
+        for attempt_id in self.core.open() {
+            attempt_tracing::log!(
+                error,
+                attempt_id,
+                reason = "there was no time left",
+                "{GIVEN_UP}"
+            );
         }
-        let Self { slots, ledger, errands, .. } = self;
+        let Self {
+            slots,
+            ledger,
+            errands,
+            ..
+        } = self;
         let close = async {
             for slot in slots {
                 slot.close().await;
@@ -279,32 +352,52 @@ impl<'a> Service<'a> {
 }
 
 /// Keeps the log's knowledge of what is in hand true.
-fn note(event: &Event) {
+fn note(event: &WorkerLoopEvent) {
     match event {
-        Event::Claimed(Ok(Found::Tasks(claims))) => hand::take(claims),
-        Event::Ended { finish, .. } => {
-            if let Exit::Starved { message } = &finish.report.exit {
-                tracing::error!(tid = %finish.fence.tid, reason = message, "a task is given back, for it cannot be started");
+        WorkerLoopEvent::Claimed(Ok(ClaimResult::Tasks(claims))) => attempt_tracing::take(claims),
+        WorkerLoopEvent::Ended { finish, .. } => {
+            if let ExitStatus::ResourceExhausted { message } = &finish.report.exit {
+                tracing::error!(tid = %finish.attempt_id.tid, reason = message, "a task is given back, for it cannot be started");
             }
         }
-        Event::Settled { fence, verdict } => {
-            match verdict {
-                Some(Verdict::Done(state)) => hand::log!(info, *fence, %state, "a task is over"),
-                Some(Verdict::Again(at)) => hand::log!(info, *fence, %at, "an attempt is over, and another follows"),
+        WorkerLoopEvent::Settled {
+            attempt_id,
+            outcome,
+        } => {
+            match outcome {
+                Some(CompletionOutcome::Done(state)) => {
+                    attempt_tracing::log!(info, *attempt_id, %state, "a task is over")
+                }
+                Some(CompletionOutcome::Again(at)) => {
+                    attempt_tracing::log!(info, *attempt_id, %at, "an attempt is over, and another follows")
+                }
                 // Said by who has written it, or could not.
-                Some(Verdict::Stale) | None => {}
+                Some(CompletionOutcome::Stale) | None => {}
             }
-            hand::leave(fence.tid);
+            attempt_tracing::leave(attempt_id.tid);
         }
         _ => {}
     }
 }
 
 /// The attempts that the broker assigns to a worker.
-async fn assigned_to(broker: &dyn Broker, worker: Tid) -> Result<HashSet<Fence>> {
-    let states = vec![State::Spawning, State::Running];
-    let tasks = broker.tasks(TaskFilter { states, worker: Some(worker), ..TaskFilter::default() }).await?;
-    Ok(tasks.iter().map(|task| Fence { tid: task.tid, attempt: task.attempt, owner: worker }).collect())
+async fn assigned_to(broker: &dyn Broker, worker: Tid) -> Result<HashSet<AttemptId>> {
+    let states = vec![TaskState::Spawning, TaskState::Running];
+    let tasks = broker
+        .tasks(TaskFilter {
+            states,
+            worker: Some(worker),
+            ..TaskFilter::default()
+        })
+        .await?;
+    Ok(tasks
+        .iter()
+        .map(|task| AttemptId {
+            tid: task.tid,
+            attempt: task.attempt,
+            owner: worker,
+        })
+        .collect())
 }
 
 pub(super) async fn purge(broker: &dyn Broker) {

@@ -16,7 +16,9 @@ pub struct Shutdown {
 impl Shutdown {
     /// A shutdown that nobody has asked for yet.
     pub fn new() -> Self {
-        Self { requests: Arc::new(watch::channel(0).0) }
+        Self {
+            requests: Arc::new(watch::channel(0).0),
+        }
     }
 
     /// Asks once more: first to finish what runs and take nothing new, then to give back what runs, then to kill it.
@@ -26,7 +28,8 @@ impl Shutdown {
 
     /// Asks for the last stage at once.
     pub fn kill(&self) {
-        self.requests.send_modify(|count| *count = (*count).max(KILLED_AFTER));
+        self.requests
+            .send_modify(|count| *count = (*count).max(KILLED_AFTER));
     }
 
     /// Returns when it has been asked for so many times.

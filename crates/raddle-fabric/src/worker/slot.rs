@@ -7,9 +7,12 @@ use std::{
 };
 
 use jiff::Timestamp;
-use raddle_broker::{Broker, Claim, Fence, Finish, Started};
-use raddle_core::{Exit, Report, Target};
-use raddle_exec::{Done, FencePage, Notice, Order, Program, Request, Runner, RunnerGone, RunnerOptions};
+use raddle_broker::{AttemptId, AttemptStarted, Broker, Completion, LeasedTask};
+use raddle_core::{AttemptReport, ExitStatus, Target};
+use raddle_exec::{
+    ExecRequest, ExecResult, ExecTarget, LeaseDeadlinePage, Runner, RunnerCommand, RunnerEvent,
+    RunnerLost, RunnerOptions,
+};
 use tokio::{
     sync::mpsc,
     task::JoinHandle,
@@ -18,21 +21,21 @@ use tokio::{
 
 use super::{
     Options,
+    attempt_reply::{AttemptReply, ReplyUpdate},
+    attempt_tracing,
     chaining::{pass_on, pass_on_at_last},
-    conversation::{Conversation, Heard},
-    event::Event,
-    hand,
-    keeping::{Orders, store},
+    event::WorkerLoopEvent,
+    exec_request,
     options::secret_variables,
-    request,
+    output_forwarding::{RunnerCommands, store},
 };
-use crate::{contained, leftovers};
+use crate::{contained, orphan_processes};
 
 /// What every slot of a worker needs.
 pub(super) struct SlotContext {
     pub(super) broker: Arc<dyn Broker>,
     pub(super) options: Options,
-    pub(super) fence: Arc<FencePage>,
+    pub(super) attempt_id: Arc<LeaseDeadlinePage>,
     pub(super) idle_title: String,
     /// The reasons for returning tasks that were logged.
     pub(super) logged: Mutex<HashSet<String>>,
@@ -59,21 +62,25 @@ impl SlotContext {
 
 /// The worker's end of a slot.
 pub(super) struct Slot {
-    jobs: mpsc::UnboundedSender<Job>,
+    jobs: mpsc::UnboundedSender<SlotCommand>,
     task: JoinHandle<()>,
 }
 
 /// What a slot can be told. At most one claim and a few orders are ever under way, so the channel needs no bound.
-pub(super) enum Job {
-    Run(Box<Claim>),
-    Order(Order),
+pub(super) enum SlotCommand {
+    Run(Box<LeasedTask>),
+    Order(RunnerCommand),
 }
 
 impl Slot {
-    pub(super) fn start(number: usize, context: Arc<SlotContext>, events: mpsc::UnboundedSender<Event>) -> Self {
+    pub(super) fn start(
+        number: usize,
+        context: Arc<SlotContext>,
+        events: mpsc::UnboundedSender<WorkerLoopEvent>,
+    ) -> Self {
         let (jobs, queue) = mpsc::unbounded_channel();
         let task = tokio::spawn(
-            Occupant {
+            SlotTask {
                 number,
                 context,
                 events,
@@ -88,13 +95,13 @@ impl Slot {
     }
 
     /// Runs an attempt. The slot must be free.
-    pub(super) fn run(&self, claim: Box<Claim>) {
-        let _ = self.jobs.send(Job::Run(claim));
+    pub(super) fn run(&self, claim: Box<LeasedTask>) {
+        let _ = self.jobs.send(SlotCommand::Run(claim));
     }
 
     /// Passes on an order about what runs; ignored when nothing does.
-    pub(super) fn order(&self, order: Order) {
-        let _ = self.jobs.send(Job::Order(order));
+    pub(super) fn order(&self, order: RunnerCommand) {
+        let _ = self.jobs.send(SlotCommand::Order(order));
     }
 
     /// Ends the slot and its runner.
@@ -104,10 +111,10 @@ impl Slot {
     }
 }
 
-struct Occupant {
+struct SlotTask {
     number: usize,
     context: Arc<SlotContext>,
-    events: mpsc::UnboundedSender<Event>,
+    events: mpsc::UnboundedSender<WorkerLoopEvent>,
     /// Started with the first task and kept for the next.
     runner: Option<Runner>,
     /// Whether the runner killed the last attempt.
@@ -117,22 +124,31 @@ struct Occupant {
     sweeping: Option<JoinHandle<()>>,
 }
 
-impl Occupant {
-    async fn run(mut self, mut queue: mpsc::UnboundedReceiver<Job>) {
+impl SlotTask {
+    async fn run(mut self, mut queue: mpsc::UnboundedReceiver<SlotCommand>) {
         if self.context.options.is_for_one() {
             // Start the runner ahead of the task: a warm worker has its start-up behind it. If that fails, the task tries again.
             self.runner = self.ready_runner().await.ok();
         }
         while let Some(job) = queue.recv().await {
             // An order that finds nothing running has crossed the end of its task.
-            let Job::Run(claim) = job else { continue };
-            let (of_queue, name) = (claim.spec.queue.clone(), claim.spec.display_name().to_owned());
+            let SlotCommand::Run(claim) = job else {
+                continue;
+            };
+            let (of_queue, name) = (
+                claim.spec.queue.clone(),
+                claim.spec.display_name().to_owned(),
+            );
             let finish = Box::new(self.attempt(*claim, &mut queue).await);
             if self.context.options.only.is_none() {
                 log_failure(&of_queue, &name, &finish);
             }
             let killed = std::mem::take(&mut self.killed);
-            self.tell(Event::Ended { slot: self.number, finish, killed });
+            self.tell(WorkerLoopEvent::Ended {
+                slot: self.number,
+                finish,
+                killed,
+            });
         }
         if let Some(runner) = self.runner {
             runner.close().await;
@@ -143,27 +159,52 @@ impl Occupant {
         }
     }
 
-    async fn attempt(&mut self, claim: Claim, queue: &mut mpsc::UnboundedReceiver<Job>) -> Finish {
-        let Claim { fence, ref spec, .. } = claim;
-        leftovers::of_earlier_attempts(&*self.context.broker, fence).await;
+    async fn attempt(
+        &mut self,
+        claim: LeasedTask,
+        queue: &mut mpsc::UnboundedReceiver<SlotCommand>,
+    ) -> Completion {
+        let LeasedTask {
+            attempt_id,
+            ref spec,
+            ..
+        } = claim;
+        orphan_processes::of_earlier_attempts(&*self.context.broker, attempt_id).await;
         // What it chains is of its trace, unless that says otherwise. Commands do not answer.
-        let trace = (!matches!(spec.target, Target::Command(_))).then(|| spec.trace(fence.tid, fence.attempt));
-        let (request, answers_on) = match request::of(&self.context, claim) {
+        let trace = (!matches!(spec.target, Target::Command(_)))
+            .then(|| spec.trace(attempt_id.tid, attempt_id.attempt));
+        let (request, answers_on) = match exec_request::of(&self.context, claim) {
             Ok(order) => order,
-            Err(exit) => return ended(fence, exit),
+            Err(exit) => return ended(attempt_id, exit),
         };
         let may_chain = request.sandbox.is_none();
-        let mut conversation = answers_on.zip(trace).map(|(on, trace)| Conversation::new(on, trace, may_chain));
-        let is_contained = matches!(request.program, Program::Keeper(_));
+        let mut conversation = answers_on
+            .zip(trace)
+            .map(|(on, trace)| AttemptReply::new(on, trace, may_chain));
+        let is_contained = matches!(request.program, ExecTarget::Keeper(_));
         let mut answer = is_contained.then(Vec::new);
         let mut runner = match self.ready_runner().await {
             Ok(runner) => runner,
             Err(error) => {
-                return ended(fence, Exit::Starved { message: format!("no process could be started for it: {error}") });
+                return ended(
+                    attempt_id,
+                    ExitStatus::ResourceExhausted {
+                        message: format!("no process could be started for it: {error}"),
+                    },
+                );
             }
         };
         self.context.options.bound.begun(self.number, &request);
-        let watched = self.watch(&mut runner, &request, fence, queue, &mut conversation, &mut answer).await;
+        let watched = self
+            .watch(
+                &mut runner,
+                &request,
+                attempt_id,
+                queue,
+                &mut conversation,
+                &mut answer,
+            )
+            .await;
         self.context.options.bound.over(self.number);
         match watched {
             Ok(mut done) => {
@@ -171,58 +212,66 @@ impl Occupant {
                 self.killed = done.killed;
                 if let Some(mut answer) = answer {
                     answer.append(&mut done.reply);
-                    self.judge(&mut done, &answer, fence).await;
+                    self.judge(&mut done, &answer, attempt_id).await;
                 }
-                self.finish(fence, *done, conversation).await
+                self.finish(attempt_id, *done, conversation).await
             }
-            Err(gone) if gone.never_began() => {
-                ended(fence, Exit::Starved { message: "the system gave its runner less than a process needs".into() })
-            }
+            Err(gone) if gone.never_began() => ended(
+                attempt_id,
+                ExitStatus::ResourceExhausted {
+                    message: "the system gave its runner less than a process needs".into(),
+                },
+            ),
             Err(gone) => {
                 if is_contained {
                     // Its leash was killed with it.
-                    self.unleashed(fence).await;
+                    self.unleashed(attempt_id).await;
                 }
-                self.forsaken(fence, &gone, runner).await
+                self.forsaken(attempt_id, &gone, runner).await
             }
         }
     }
 
     /// The end of an attempt whose runner was killed.
-    async fn forsaken(&self, fence: Fence, gone: &RunnerGone, runner: Runner) -> Finish {
+    async fn forsaken(
+        &self,
+        attempt_id: AttemptId,
+        gone: &RunnerLost,
+        runner: Runner,
+    ) -> Completion {
         let message = "the runner was killed, and its task with it";
         match self.context.options.only {
             // The caller waits for this task, and shows how it ended.
-            Some(_) => hand::log!(warn, fence, %gone, "{message}"),
-            None => hand::log!(error, fence, %gone, "{message}"),
+            Some(_) => attempt_tracing::log!(warn, attempt_id, %gone, "{message}"),
+            None => attempt_tracing::log!(error, attempt_id, %gone, "{message}"),
         }
         drop(runner);
         // What the command had started was adopted by this process when the runner died.
         let keep = Arc::clone(&self.context.strangers);
         let _ = tokio::task::spawn_blocking(move || raddle_exec::reap_orphans(&keep)).await;
-        ended(fence, Exit::Killed)
+        ended(attempt_id, ExitStatus::Killed)
     }
 
     /// What has become of a container, whose leash gave this answer.
-    async fn judge(&mut self, done: &mut Done, answer: &[u8], fence: Fence) {
+    async fn judge(&mut self, done: &mut ExecResult, answer: &[u8], attempt_id: AttemptId) {
         contained::judge(done, answer);
         if answer.is_empty() {
-            self.unleashed(fence).await;
+            self.unleashed(attempt_id).await;
         }
-        if let Exit::Unfit { message } = &done.exit {
+        if let ExitStatus::NoHandler { message } = &done.exit {
             self.context.log_return(message);
         }
     }
 
     /// A leash was killed, and may have just asked for a container, or have one that is about to end.
-    async fn unleashed(&mut self, fence: Fence) {
+    async fn unleashed(&mut self, attempt_id: AttemptId) {
         #[cfg(feature = "docker")]
         {
-            contained::end(fence).await;
+            contained::end(attempt_id).await;
             self.sweeping = Some(tokio::spawn(contained::sweep()));
         }
         #[cfg(not(feature = "docker"))]
-        let _ = fence;
+        let _ = attempt_id;
     }
 
     /// The runner, started or started anew: one may have been killed while it had nothing to do.
@@ -232,11 +281,16 @@ impl Occupant {
         {
             return Ok(runner);
         }
-        let SlotContext { options, fence, idle_title, .. } = &*self.context;
+        let SlotContext {
+            options,
+            attempt_id,
+            idle_title,
+            ..
+        } = &*self.context;
         Runner::spawn(&RunnerOptions {
             program: options.runner.clone(),
             title_idle: idle_title.clone(),
-            fence: Some(Arc::clone(fence)),
+            attempt_id: Some(Arc::clone(attempt_id)),
             without: secret_variables(),
         })
         .await
@@ -245,15 +299,17 @@ impl Occupant {
     async fn watch(
         &self,
         runner: &mut Runner,
-        request: &Request,
-        fence: Fence,
-        queue: &mut mpsc::UnboundedReceiver<Job>,
-        conversation: &mut Option<Conversation>,
+        request: &ExecRequest,
+        attempt_id: AttemptId,
+        queue: &mut mpsc::UnboundedReceiver<SlotCommand>,
+        conversation: &mut Option<AttemptReply>,
         answer: &mut Option<Vec<u8>>,
-    ) -> Result<Box<Done>, RunnerGone> {
+    ) -> Result<Box<ExecResult>, RunnerLost> {
         runner.start(request).await?;
         let broker = &*self.context.broker;
-        let mut orders = Orders::new(queue, |order| self.context.options.bound.told(self.number, order));
+        let mut orders = RunnerCommands::new(queue, |order| {
+            self.context.options.bound.told(self.number, order)
+        });
         let (mut unreported, mut report_at) = (None, Instant::now());
         loop {
             tokio::select! {
@@ -261,39 +317,39 @@ impl Occupant {
                 () = sleep_until(report_at), if unreported.is_some() => {
                     report_at = Instant::now() + REPORT_EVERY;
                     if let Some(progress) = unreported.take() {
-                        let reporting = broker.progress(fence, progress);
+                        let reporting = broker.progress(attempt_id, progress);
                         // What comes later tells as much.
                         if let Some(Err(error)) = orders.obey_during(reporting, runner).await? {
-                            hand::log!(debug, fence, %error, "progress was not kept");
+                            attempt_tracing::log!(debug, attempt_id, %error, "progress was not kept");
                         }
                     }
                 }
-                job = orders.next() => orders.obey(job, runner).await?,
+                job = orders.next() => orders.apply_command(job, runner).await?,
                 notice = runner.next() => match notice? {
-                    Notice::Started { pid } => self.tell(Event::Started(Started { fence, pid: Some(pid) })),
-                    Notice::Output { stream: raddle_exec::Stream::Reply, bytes } if answer.is_some() => {
+                    RunnerEvent::Started { pid } => self.tell(WorkerLoopEvent::Started(AttemptStarted { attempt_id, pid: Some(pid) })),
+                    RunnerEvent::Output { stream: raddle_exec::OutputChannel::Reply, bytes } if answer.is_some() => {
                         // Not known to anybody else until the attempt is over, and so not kept.
                         answer.iter_mut().for_each(|answer| answer.extend_from_slice(&bytes));
                     }
-                    Notice::Output { stream, bytes } => match conversation {
+                    RunnerEvent::Output { stream, bytes } => match conversation {
                         Some(with) if with.is_on(stream) => {
-                            let Heard { log, progress, chained, is_garbled } = with.hear(&bytes);
+                            let ReplyUpdate { log, progress, chained, is_garbled } = with.hear(&bytes);
                             unreported = progress.or(unreported);
                             if !log.is_empty() {
-                                let storing = store(broker, fence, raddle_exec::Stream::Stderr, log);
-                                orders.obey_while(storing, fence, runner).await?;
+                                let storing = store(broker, attempt_id, raddle_exec::OutputChannel::Stderr, log);
+                                orders.obey_while(storing, attempt_id, runner).await?;
                             }
                             if !chained.is_empty() {
-                                let passing = pass_on(broker, with.chain(fence, chained));
+                                let passing = pass_on(broker, with.chain(attempt_id, chained));
                                 with.passed_on(orders.obey_during(passing, runner).await?);
                             }
                             if is_garbled || with.is_just_refused() {
-                                runner.send(Order::Kill).await?;
+                                runner.send(RunnerCommand::Kill).await?;
                             }
                         }
-                        _ => orders.obey_while(store(broker, fence, stream, bytes), fence, runner).await?,
+                        _ => orders.obey_while(store(broker, attempt_id, stream, bytes), attempt_id, runner).await?,
                     },
-                    Notice::Done(done) => return Ok(done),
+                    RunnerEvent::Done(done) => return Ok(done),
                     _ => {}
                 },
             }
@@ -301,61 +357,112 @@ impl Occupant {
     }
 
     /// The end of an attempt that gave an account of itself. What it said last may still be to be passed on.
-    async fn finish(&self, fence: Fence, done: Done, conversation: Option<Conversation>) -> Finish {
-        let Done { exit, usage, mut stdout_bytes, mut stderr_bytes, mut stdout, mut stderr, reply, .. } = done;
+    async fn finish(
+        &self,
+        attempt_id: AttemptId,
+        done: ExecResult,
+        conversation: Option<AttemptReply>,
+    ) -> Completion {
+        let ExecResult {
+            exit,
+            usage,
+            mut stdout_bytes,
+            mut stderr_bytes,
+            mut stdout,
+            mut stderr,
+            reply,
+            ..
+        } = done;
         let (exit, value) = match conversation {
             None => (exit, None),
             Some(mut with) => {
                 // What a handler says to us is no output of its task; what it wants in the log is.
-                let rest = if with.is_on(raddle_exec::Stream::Stdout) {
+                let rest = if with.is_on(raddle_exec::OutputChannel::Stdout) {
                     stdout_bytes = 0;
                     std::mem::take(&mut stdout)
                 } else {
                     reply
                 };
-                let Heard { log, chained, .. } = with.hear_out(&rest);
+                let ReplyUpdate { log, chained, .. } = with.hear_out(&rest);
                 stderr.extend(log);
                 stderr_bytes += with.logged();
                 // Nothing follows what has not succeeded.
                 if exit.is_success() && !chained.is_empty() {
-                    let passing = pass_on_at_last(&*self.context.broker, with.chain(fence, chained));
+                    let passing =
+                        pass_on_at_last(&*self.context.broker, with.chain(attempt_id, chained));
                     with.passed_on(passing.await);
                 }
                 with.conclude(exit)
             }
         };
         let (started_at, ended_at) = (done.started_at, done.ended_at);
-        let report = Report { exit, started_at, ended_at, usage, stdout_bytes, stderr_bytes, value };
-        Finish { fence, report, stdout, stderr }
+        let report = AttemptReport {
+            exit,
+            started_at,
+            ended_at,
+            usage,
+            stdout_bytes,
+            stderr_bytes,
+            value,
+        };
+        Completion {
+            attempt_id,
+            report,
+            stdout,
+            stderr,
+        }
     }
 
-    fn tell(&self, event: Event) {
+    fn tell(&self, event: WorkerLoopEvent) {
         let _ = self.events.send(event);
     }
 }
 
 /// Logs an attempt that failed, whatever becomes of its task. An attempt that goes back without being charged has not failed: what returns it says so.
-fn log_failure(queue: &str, name: &str, Finish { fence, report, stderr, .. }: &Finish) {
+fn log_failure(
+    queue: &str,
+    name: &str,
+    Completion {
+        attempt_id,
+        report,
+        stderr,
+        ..
+    }: &Completion,
+) {
     if !is_failure(&report.exit) {
         return;
     }
     let text = String::from_utf8_lossy(stderr);
     let last = text.lines().rfind(|line| !line.trim().is_empty());
     let stderr: Option<String> = last.map(|line| line.chars().take(LAST_LINE).collect());
-    let (exit, tid) = (&report.exit, fence.tid);
-    hand::log!(error, *fence, queue, name, %exit, stderr, "an attempt failed: 'raddle logs {tid}' shows its output");
+    let (exit, tid) = (&report.exit, attempt_id.tid);
+    attempt_tracing::log!(error, *attempt_id, queue, name, %exit, stderr, "an attempt failed: 'raddle logs {tid}' shows its output");
 }
 
-fn is_failure(exit: &Exit) -> bool {
-    use Exit::{Cancelled, Expired, Killed, Lapsed, Lost, Refused, Starved, Unfit};
+fn is_failure(exit: &ExitStatus) -> bool {
+    use ExitStatus::{
+        Cancelled, Expired, Killed, LeaseExpired, NoHandler, Rejected, ResourceExhausted,
+        WorkerLost,
+    };
     // Asked for, or logged by what returns or refuses the task.
-    let is_logged = matches!(exit, Cancelled | Expired | Killed | Lapsed | Lost { .. });
-    let is_returned = matches!(exit, Refused { .. } | Starved { .. } | Unfit { .. });
+    let is_logged = matches!(
+        exit,
+        Cancelled | Expired | Killed | LeaseExpired | WorkerLost { .. }
+    );
+    let is_returned = matches!(
+        exit,
+        Rejected { .. } | ResourceExhausted { .. } | NoHandler { .. }
+    );
     !exit.is_success() && !is_logged && !is_returned
 }
 
 /// The end of an attempt that has nothing else to tell.
-pub(super) fn ended(fence: Fence, exit: Exit) -> Finish {
-    let report = Report::bare(exit, Timestamp::now());
-    Finish { fence, report, stdout: Vec::new(), stderr: Vec::new() }
+pub(super) fn ended(attempt_id: AttemptId, exit: ExitStatus) -> Completion {
+    let report = AttemptReport::bare(exit, Timestamp::now());
+    Completion {
+        attempt_id,
+        report,
+        stdout: Vec::new(),
+        stderr: Vec::new(),
+    }
 }

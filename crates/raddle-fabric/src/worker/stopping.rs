@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
-use raddle_broker::{Error, Fence, Release};
-use raddle_core::stop::Stage;
-use raddle_exec::Order;
+use raddle_broker::{AttemptId, Error, Release};
+use raddle_core::stop::StopStage;
+use raddle_exec::RunnerCommand;
 
-use super::{core::Core, event::Effect, ledger::Entry};
+use super::{completion_batcher::PendingWrite, core::WorkerCore, event::WorkerEffect};
 
 /// How long a worker that kills waits for what it kills, and for what became of it to be written. Longer than a runner is given to end.
 pub(super) const KILL_WITHIN: Duration = Duration::from_secs(12);
 
-impl Core {
+impl WorkerCore {
     /// Goes as many stages further as it was asked to since the last time.
     pub(super) fn heed(&mut self, asked: u32, now: Duration) {
         for _ in self.heeded..asked {
@@ -36,46 +36,52 @@ impl Core {
         self.kill(now);
     }
 
-    pub(super) fn enter(&mut self, stage: Stage, now: Duration) {
+    pub(super) fn enter(&mut self, stage: StopStage, now: Duration) {
         self.return_backlog("its worker is stopping");
         let order = match stage {
-            Stage::Running | Stage::Draining => return,
-            Stage::Terminating => Order::Stop,
-            Stage::Killing => Order::Kill,
+            StopStage::Running | StopStage::Draining => return,
+            StopStage::Terminating => RunnerCommand::Stop,
+            StopStage::Killing => RunnerCommand::Kill,
         };
-        if stage == Stage::Killing && self.leave_by.is_none() {
+        if stage == StopStage::Killing && self.leave_by.is_none() {
             self.leave_by = Some(now.saturating_add(KILL_WITHIN));
-            self.act(Effect::Haste);
+            self.act(WorkerEffect::Haste);
         }
         for slot in 0..self.slots.len() {
             if let Some(running) = &mut self.slots[slot] {
                 // Who was told to end by name ends; the others go on elsewhere.
                 running.give_back |= running.told.is_none();
-                self.act(Effect::Order { slot, order });
+                self.act(WorkerEffect::Order { slot, order });
             }
         }
     }
 
     pub(super) fn return_backlog(&mut self, reason: &str) {
         for claim in self.backlog.drain() {
-            self.give_back(claim.fence, reason);
+            self.give_back(claim.attempt_id, reason);
         }
     }
 
-    pub(super) fn give_back(&mut self, fence: Fence, reason: &str) {
-        self.unsettled.insert(fence);
-        self.act(Effect::Write(Entry::Release(Release { fence, reason: reason.into() })));
+    pub(super) fn give_back(&mut self, attempt_id: AttemptId, reason: &str) {
+        self.unsettled.insert(attempt_id);
+        self.act(WorkerEffect::Write(PendingWrite::Release(Release {
+            attempt_id,
+            reason: reason.into(),
+        })));
     }
 
     pub(super) fn lose_lease(&mut self) {
         self.lease_lost = true;
         // Others have these by now; what is still written about them is refused by their fences.
         for claim in self.backlog.drain() {
-            self.act(Effect::Forsake(claim.fence));
+            self.act(WorkerEffect::Forsake(claim.attempt_id));
         }
         for slot in 0..self.slots.len() {
             if self.slots[slot].is_some() {
-                self.act(Effect::Order { slot, order: Order::Kill });
+                self.act(WorkerEffect::Order {
+                    slot,
+                    order: RunnerCommand::Kill,
+                });
             }
         }
     }

@@ -1,15 +1,23 @@
-//! A function without a body: a routine of another program, in whatever language, which this one calls and never runs.
+//! A function without a body: a routine of another program, in any language, which this program
+//! calls and never runs.
 
 use proc_macro2::TokenStream;
 use quote::quote;
 use syn::{Error, ForeignItemFn, LitStr, Result, ext::IdentExt};
 
-use super::{facets::Facets, signature::Signature};
+use super::{facets::GeneratedFns, signature::Signature};
 use crate::Features;
 
-/// What to write for one: the function that makes a call of it, and its name. There is no entry in the program's list of routines.
-pub(super) fn expand(name: Option<LitStr>, function: ForeignItemFn, features: Features) -> Result<TokenStream> {
-    let ForeignItemFn { attrs, vis, sig, .. } = function;
+/// Expands a declaration to the function that calls the routine, and its name. The program's
+/// routine registry gets no entry.
+pub(super) fn expand(
+    name: Option<LitStr>,
+    function: ForeignItemFn,
+    features: Features,
+) -> Result<TokenStream> {
+    let ForeignItemFn {
+        attrs, vis, sig, ..
+    } = function;
     let signature = Signature::read(&sig, false)?;
     let ident = &sig.ident;
     let Some(name) = name else {
@@ -17,10 +25,23 @@ pub(super) fn expand(name: Option<LitStr>, function: ForeignItemFn, features: Fe
                        with #[raddle::routine(name = \"…\")]";
         return Err(Error::new_spanned(ident, message));
     };
-    let facets = Facets { attributes: &attrs, visibility: &vis, itself: None, signature: &signature };
-    let call = features.calls.then(|| facets.call(ident, &quote!(#ident::NAME)));
-    let (conditions, checks) = (facets.conditions(), signature.output.check(|of| quote!(#of)));
-    let about = format!("The routine `{}`, which is another program's.", ident.unraw());
+    let facets = GeneratedFns {
+        attributes: &attrs,
+        visibility: &vis,
+        itself: None,
+        signature: &signature,
+    };
+    let call = features
+        .calls
+        .then(|| facets.call(ident, &quote!(#ident::NAME)));
+    let (conditions, checks) = (
+        facets.conditions(),
+        signature.output.check(|of| quote!(#of)),
+    );
+    let about = format!(
+        "The routine `{}`, which is another program's.",
+        ident.unraw()
+    );
     let beside = facets.beside(ident, &about, &quote!(#name), &TokenStream::new());
     Ok(quote! {
         #call

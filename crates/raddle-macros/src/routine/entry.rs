@@ -1,16 +1,20 @@
-//! The entry in the program's list of routines: arguments in, the function, and what comes of it out.
+//! The entry in the program's routine registry: decodes the arguments, calls the function and
+//! encodes the result.
 
 use proc_macro2::{Group, Span, TokenStream, TokenTree};
 use quote::{ToTokens, format_ident, quote};
 use syn::Type;
 
-use super::{facets::Facets, output::Output};
+use super::{facets::GeneratedFns, output::Output};
 
-impl Facets<'_> {
-    /// The entry of this name: an expression. `here` is the function that has the user's body.
+impl GeneratedFns<'_> {
+    /// Generates the entry of this name. `here` is the function with the user's body.
     pub(super) fn entry(&self, name: &TokenStream, here: &TokenStream) -> TokenStream {
         let conditions = self.conditions();
-        let (run, checks) = (self.run(here), self.signature.output.check(|of| self.named(of)));
+        let (run, checks) = (
+            self.run(here),
+            self.signature.output.check(|of| self.named(of)),
+        );
         quote! {
             #(#conditions)*
             const _: () = {
@@ -31,7 +35,7 @@ impl Facets<'_> {
         let answer = match (&self.signature.output, self.signature.is_async) {
             (Output::Items(of), _) => {
                 let of = self.named(of);
-                let items = quote!(<#of as ::raddle::__private::Crosses>::items(__form, #here(#(#passed),*)));
+                let items = quote!(<#of as ::raddle::__private::RoutineValue>::items(__form, #here(#(#passed),*)));
                 quote!(::core::result::Result::Ok(#items))
             }
             (output, false) => self.answer(output, quote!(#here(#(#passed),*))),
@@ -46,7 +50,7 @@ impl Facets<'_> {
             (_, false) => quote!(Plain),
         };
         quote! {
-            ::raddle::__private::Run::#way(|__given| {
+            ::raddle::__private::RoutineFn::#way(|__given| {
                 let __form = __given.form();
                 #read
                 #answer
@@ -54,7 +58,8 @@ impl Facets<'_> {
         }
     }
 
-    /// Code that reads all arguments into variables, and these as they are passed on.
+    /// Generates code that reads all arguments into variables, and the expressions that pass them
+    /// on.
     fn read(&self) -> (TokenStream, Vec<TokenStream>) {
         let arguments = &self.signature.arguments;
         let count = arguments.len();
@@ -64,31 +69,36 @@ impl Facets<'_> {
         for argument in arguments {
             let (key, of) = (argument.key(), self.named(&argument.of));
             let variable = format_ident!("__argument_{}", key);
-            let taken = quote!(<#of as ::raddle::__private::Crosses>::take);
+            let taken = quote!(<#of as ::raddle::__private::RoutineValue>::take);
             read.extend(quote!(let #variable = #taken(&mut __arguments, #key)?;));
-            passed.push(if argument.is_borrowed { quote!(&#variable) } else { quote!(#variable) });
+            passed.push(if argument.is_borrowed {
+                quote!(&#variable)
+            } else {
+                quote!(#variable)
+            });
         }
         (read, passed)
     }
 
-    /// The answer to make of what the function has returned.
+    /// Generates code that encodes the returned value.
     fn answer(&self, output: &Output, returned: TokenStream) -> TokenStream {
         match output {
             Output::Value(of) | Output::Items(of) => {
                 let of = self.named(of);
-                quote!(<#of as ::raddle::__private::Crosses>::answer(&#returned, __form))
+                quote!(<#of as ::raddle::__private::RoutineValue>::answer(&#returned, __form))
             }
             Output::Result { value, error } => {
                 let (value, error) = (self.named(value), self.named(error));
                 quote! {{
-                    // Finds out whether the error's type can be written down, which only here is known.
-                    use ::raddle::__private::Unwritten as _;
+                    // Method resolution detects whether the error type is serializable. That is
+                    // only known at this place.
+                    use ::raddle::__private::OpaqueError as _;
                     let returned: ::core::result::Result<#value, #error> = #returned;
                     match returned {
-                        ::core::result::Result::Ok(value) => <#value as ::raddle::__private::Crosses>::answer(&value, __form),
+                        ::core::result::Result::Ok(value) => <#value as ::raddle::__private::RoutineValue>::answer(&value, __form),
                         ::core::result::Result::Err(error) => {
-                            let written = ::raddle::__private::Written(&error).value(__form);
-                            ::core::result::Result::Err(<#error as ::raddle::__private::Tells>::failure(&error, written))
+                            let written = ::raddle::__private::SerializableError(&error).value(__form);
+                            ::core::result::Result::Err(<#error as ::raddle::__private::RoutineError>::failure(&error, written))
                         }
                     }
                 }}
@@ -96,7 +106,7 @@ impl Facets<'_> {
         }
     }
 
-    /// A type, as it is called outside of the `impl` block.
+    /// Returns a type as it is named outside the `impl` block.
     fn named(&self, of: &impl ToTokens) -> TokenStream {
         match self.itself {
             Some(itself) => without_self(of.to_token_stream(), itself),
@@ -105,12 +115,15 @@ impl Facets<'_> {
     }
 }
 
-/// Replaces every `Self`. The type takes its place in the source, too, where errors point to.
+/// Replaces every `Self` with the type, which takes over the span so that errors point to the right
+/// place.
 fn without_self(tokens: TokenStream, itself: &Type) -> TokenStream {
     tokens
         .into_iter()
         .flat_map(|token| match token {
-            TokenTree::Ident(ident) if ident == "Self" => respanned(itself.to_token_stream(), ident.span()),
+            TokenTree::Ident(ident) if ident == "Self" => {
+                respanned(itself.to_token_stream(), ident.span())
+            }
             TokenTree::Group(group) => {
                 let mut inner = Group::new(group.delimiter(), without_self(group.stream(), itself));
                 inner.set_span(group.span());

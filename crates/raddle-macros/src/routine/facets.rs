@@ -1,4 +1,5 @@
-//! The functions that a routine is written as: one that calls it, one that makes a task of it, and the user's own.
+//! The functions generated for a routine: one that calls it, one that creates a task for it, and
+//! the user's own.
 
 use proc_macro2::{Span, TokenStream};
 use quote::quote;
@@ -6,27 +7,28 @@ use syn::{Attribute, Block, Ident, Type, Visibility};
 
 use super::signature::{Argument, Signature};
 
-/// What they have in common.
-pub(super) struct Facets<'a> {
+/// Input that the generated functions share.
+pub(super) struct GeneratedFns<'a> {
     pub(super) attributes: &'a [Attribute],
     pub(super) visibility: &'a Visibility,
-    /// What `Self` is, in an `impl` block.
+    /// The type that `Self` denotes in an `impl` block.
     pub(super) itself: Option<&'a Type>,
     pub(super) signature: &'a Signature,
 }
 
-impl Facets<'_> {
-    /// The one of the routine's own name.
+impl GeneratedFns<'_> {
+    /// Generates the function with the routine's own name, which calls it.
     pub(super) fn call(&self, ident: &Ident, name: &TokenStream) -> TokenStream {
         let about = self.picked(&["cfg", "doc", "deprecated"]);
-        let (visibility, inputs, call) = (self.visibility, self.inputs(), self.signature.output.call());
+        let (visibility, inputs, call) =
+            (self.visibility, self.inputs(), self.signature.output.call());
         let count = self.signature.arguments.len();
         let rewrite = self.rewrite();
-        let packed = quote!(::raddle::__private::Packed::new(#count).rewritten_by(#rewrite));
+        let packed = quote!(::raddle::__private::EncodedArgs::new(#count).rewritten_by(#rewrite));
         let packed = self.each(packed, "pack");
         quote! {
             #(#about)*
-            #[allow(dead_code, clippy::too_many_arguments, reason = "it is written for whoever may need it")]
+            #[allow(dead_code, clippy::too_many_arguments, reason = "generated for every routine, used or not")]
             #visibility fn #ident(#inputs) -> #call {
                 <#call>::new(#name, #packed)
             }
@@ -36,23 +38,43 @@ impl Facets<'_> {
     pub(super) fn task(&self, ident: &TokenStream, plain: &str, name: &TokenStream) -> TokenStream {
         let about = self.picked(&["cfg", "deprecated"]);
         let doc = format!("A task that calls `{plain}` with these arguments.");
-        let (visibility, inputs, result) = (self.visibility, self.inputs(), self.signature.output.result());
-        let task = self.each(quote!(::raddle::Task::new(#name)), "give");
+        let (visibility, inputs, result) = (
+            self.visibility,
+            self.inputs(),
+            self.signature.output.result(),
+        );
+        let task = self.each(quote!(::raddle::RoutineTask::new(#name)), "give");
         quote! {
             #(#about)*
             #[doc = #doc]
-            #[allow(dead_code, clippy::too_many_arguments, reason = "it is written for whoever may need it")]
-            #visibility fn #ident(#inputs) -> ::raddle::Task<#result> {
+            #[allow(dead_code, clippy::too_many_arguments, reason = "generated for every routine, used or not")]
+            #visibility fn #ident(#inputs) -> ::raddle::RoutineTask<#result> {
                 #task
             }
         }
     }
 
-    /// The user's own function, under another name.
-    pub(super) fn here(&self, ident: &TokenStream, plain: &str, sig: &syn::Signature, block: &Block) -> TokenStream {
-        let syn::Signature { constness, asyncness, abi, inputs, output, .. } = sig;
-        let about = self.attributes.iter().filter(|attribute| !attribute.path().is_ident("doc"));
-        let doc = format!("`{plain}` itself, in this process: nobody else is asked.");
+    /// Generates the user's own function under another name.
+    pub(super) fn here(
+        &self,
+        ident: &TokenStream,
+        plain: &str,
+        sig: &syn::Signature,
+        block: &Block,
+    ) -> TokenStream {
+        let syn::Signature {
+            constness,
+            asyncness,
+            abi,
+            inputs,
+            output,
+            ..
+        } = sig;
+        let about = self
+            .attributes
+            .iter()
+            .filter(|attribute| !attribute.path().is_ident("doc"));
+        let doc = format!("Runs `{plain}` in this process.");
         let visibility = self.visibility;
         quote! {
             #(#about)*
@@ -61,7 +83,7 @@ impl Facets<'_> {
         }
     }
 
-    /// The type of the routine's own name, with that in tasks and calls, and with these functions.
+    /// Generates the type with the routine's own name, which holds `NAME` and these functions.
     pub(super) fn beside(
         &self,
         ident: &Ident,
@@ -73,15 +95,15 @@ impl Facets<'_> {
         quote! {
             #(#conditions)*
             #[doc = #about]
-            #[allow(non_camel_case_types, dead_code, reason = "it stands beside a function and has its name")]
+            #[allow(non_camel_case_types, dead_code, reason = "it shares the name of a function")]
             #visibility struct #ident {
                 _never: ::core::convert::Infallible,
             }
 
             #(#conditions)*
             impl #ident {
-                /// Its name in tasks and calls.
-                #[allow(dead_code, reason = "a program may have no use for it")]
+                /// Name of the routine in tasks and calls.
+                #[allow(dead_code, reason = "a program may not use it")]
                 #visibility const NAME: &'static str = #name;
 
                 #functions
@@ -89,53 +111,75 @@ impl Facets<'_> {
         }
     }
 
-    /// Attributes that say whether there is such a function at all.
+    /// Returns the attributes that decide whether the function exists at all.
     pub(super) fn conditions(&self) -> Vec<&Attribute> {
         self.picked(&["cfg"])
     }
 
     fn picked(&self, names: &[&str]) -> Vec<&Attribute> {
-        let is_one = |attribute: &&Attribute| names.iter().any(|name| attribute.path().is_ident(name));
+        let is_one =
+            |attribute: &&Attribute| names.iter().any(|name| attribute.path().is_ident(name));
         self.attributes.iter().filter(is_one).collect()
     }
 
-    /// Arguments as a function declares them that does not change them.
+    /// Generates the arguments for a function that does not modify them.
     fn inputs(&self) -> TokenStream {
-        let all = self.signature.arguments.iter().map(|Argument { name, of, is_borrowed }| {
-            match (name == "self", is_borrowed) {
-                (true, true) => quote!(&self),
-                (true, false) => quote!(self),
-                (false, _) => quote!(#name: #of),
-            }
-        });
+        let all = self.signature.arguments.iter().map(
+            |Argument {
+                 name,
+                 of,
+                 is_borrowed,
+             }| {
+                match (name == "self", is_borrowed) {
+                    (true, true) => quote!(&self),
+                    (true, false) => quote!(self),
+                    (false, _) => quote!(#name: #of),
+                }
+            },
+        );
         quote!(#(#all),*)
     }
 
-    /// A function that writes packed arguments in JSON: for workers that read nothing else, whose types are only known here.
+    /// Generates a function that transcodes encoded arguments to JSON, for workers that read
+    /// nothing else. The types are only known here.
     fn rewrite(&self) -> TokenStream {
         let arguments = &self.signature.arguments;
         let count = arguments.len();
         let each = arguments.iter().map(|argument| {
             let (of, key) = (&argument.of, argument.key());
-            quote!(<#of as ::raddle::__private::Crosses>::rewrite(&mut __rewriting, #key)?;)
+            quote!(<#of as ::raddle::__private::RoutineValue>::rewrite(&mut __rewriting, #key)?;)
         });
         let mutability = (count > 0).then(|| quote!(mut));
         quote! {
             |__packed| {
-                let #mutability __rewriting = ::raddle::__private::Rewriting::of(__packed, #count)?;
+                let #mutability __rewriting = ::raddle::__private::TranscodedArgs::of(__packed, #count)?;
                 #(#each)*
                 ::core::result::Result::Ok(__rewriting.finish())
             }
         }
     }
 
-    /// `first`, with every argument added to it.
+    /// Folds every argument into `first`.
     fn each(&self, first: TokenStream, add: &str) -> TokenStream {
         let add = Ident::new(add, Span::call_site());
-        self.signature.arguments.iter().fold(first, |all, argument| {
-            let (Argument { name, of, is_borrowed }, key) = (argument, argument.key());
-            let value = if *is_borrowed { quote!(#name) } else { quote!(&#name) };
-            quote!(<#of as ::raddle::__private::Crosses>::#add(#value, #all, #key))
-        })
+        self.signature
+            .arguments
+            .iter()
+            .fold(first, |all, argument| {
+                let (
+                    Argument {
+                        name,
+                        of,
+                        is_borrowed,
+                    },
+                    key,
+                ) = (argument, argument.key());
+                let value = if *is_borrowed {
+                    quote!(#name)
+                } else {
+                    quote!(&#name)
+                };
+                quote!(<#of as ::raddle::__private::RoutineValue>::#add(#value, #all, #key))
+            })
     }
 }

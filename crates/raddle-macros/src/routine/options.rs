@@ -1,9 +1,9 @@
-//! What is written in the brackets of `#[raddle::routine(…)]`.
+//! Options of `#[raddle::routine(…)]`.
 
 use proc_macro2::TokenStream;
 use syn::{Error, LitStr, Result, parse::Parser};
 
-/// The name that the function is to have in tasks and calls, if it is not to be where it stands.
+/// Returns the name of the routine in tasks and calls, if it is not derived from its path.
 pub(super) fn given_name(options: TokenStream) -> Result<Option<LitStr>> {
     let mut name = None;
     let parser = syn::meta::parser(|meta| {
@@ -14,7 +14,10 @@ pub(super) fn given_name(options: TokenStream) -> Result<Option<LitStr>> {
         let text = given.value();
         let is_label = |byte: u8| byte.is_ascii_alphanumeric() || b"._-:@/".contains(&byte);
         if !(1..=128).contains(&text.len()) || !text.bytes().all(is_label) {
-            return Err(Error::new(given.span(), "a name has 1 to 128 letters, digits, or . _ - : @ /"));
+            return Err(Error::new(
+                given.span(),
+                "a name has 1 to 128 letters, digits, or . _ - : @ /",
+            ));
         }
         name = Some(given);
         Ok(())
@@ -34,7 +37,7 @@ mod tests {
     }
 
     #[test]
-    fn only_names_that_tasks_can_have_are_taken() {
+    fn accepts_only_valid_names() {
         for (options, said) in [
             (quote!(nmae = "x"), "the only option is `name = \"…\"`"),
             (quote!(name = "a name"), "a name has 1 to 128 letters"),
@@ -45,6 +48,11 @@ mod tests {
             assert!(message.contains(said), "{message}");
         }
         assert_eq!(given(quote!()).expect("it may be left out"), None);
-        assert_eq!(given(quote!(name = "billing.send/v2")).expect("it is one").as_deref(), Some("billing.send/v2"));
+        assert_eq!(
+            given(quote!(name = "billing.send/v2"))
+                .expect("it is one")
+                .as_deref(),
+            Some("billing.send/v2")
+        );
     }
 }

@@ -1,20 +1,24 @@
-//! What a function gives back: a value, a value or an error, or items.
+//! The return type of a function: a value, a `Result`, or a stream of items.
 
 use proc_macro2::TokenStream;
 use quote::{ToTokens, quote, quote_spanned};
 use syn::{
-    Error, GenericArgument, PathArguments, PathSegment, Result, ReturnType, Type, TypeParamBound, spanned::Spanned,
+    Error, GenericArgument, PathArguments, PathSegment, Result, ReturnType, Type, TypeParamBound,
+    spanned::Spanned,
 };
 
 use super::signature::bare;
 
-/// As the signature says it.
+/// The return type, as the signature shows it.
 pub(super) enum Output {
-    /// Of this type.
+    /// A value of this type.
     Value(Type),
-    /// What is called `Result` there: what it has if all went well, and if not.
-    Result { value: TokenStream, error: TokenStream },
-    /// A stream of this type.
+    /// A type that is called `Result`.
+    Result {
+        value: TokenStream,
+        error: TokenStream,
+    },
+    /// A stream of items of this type.
     Items(Type),
 }
 
@@ -29,10 +33,14 @@ impl Output {
                 let message = "a result crosses to another process: give it by value, as `String` for `&str` or `Vec<T>` for `&[T]`";
                 Err(Error::new_spanned(of, message))
             }
-            Type::Never(_) => Err(Error::new_spanned(of, "a routine that never returns has no result: return `()`")),
+            Type::Never(_) => Err(Error::new_spanned(
+                of,
+                "a routine that never returns has no result: return `()`",
+            )),
             Type::ImplTrait(any) => {
                 let Some(item) = any.bounds.iter().find_map(item) else {
-                    let message = "the only `impl Trait` that a routine returns is `impl Stream<Item = …>`";
+                    let message =
+                        "the only `impl Trait` that a routine returns is `impl Stream<Item = …>`";
                     return Err(Error::new_spanned(of, message));
                 };
                 if let Some(asyncness) = &signature.asyncness {
@@ -52,22 +60,25 @@ impl Output {
         }
     }
 
-    /// A `Result` under another name would be a value: what failed would have succeeded. The compiler alone can see that.
+    /// Generates a check that a value is not a `Result` under another name: a failure would count
+    /// as a success. Only the compiler can see that.
     pub(super) fn check(&self, named: impl Fn(&Type) -> TokenStream) -> TokenStream {
-        let Self::Value(of) = self else { return TokenStream::new() };
+        let Self::Value(of) = self else {
+            return TokenStream::new();
+        };
         let named = named(of);
         quote_spanned! {of.span()=>
             const _: () = {
-                use ::raddle::__private::NoResult as _;
+                use ::raddle::__private::NotResult as _;
                 ::core::assert!(
-                    !::raddle::__private::Probe::<#named>::IS_RESULT,
+                    !::raddle::__private::ResultProbe::<#named>::IS_RESULT,
                     "this is a `Result` by another name: write `Result`, so that it can be seen that the routine may fail",
                 );
             };
         }
     }
 
-    /// The type of a call.
+    /// Returns the type of a call.
     pub(super) fn call(&self) -> TokenStream {
         match self {
             Self::Value(of) => quote!(::raddle::Call<#of>),
@@ -76,7 +87,7 @@ impl Output {
         }
     }
 
-    /// The type of a task's result.
+    /// Returns the type of a task's result.
     pub(super) fn result(&self) -> TokenStream {
         match self {
             Self::Value(of) => of.to_token_stream(),
@@ -86,20 +97,30 @@ impl Output {
     }
 }
 
-/// The item of a stream, if that is what the bound speaks of.
+/// Returns the item type, if the bound is a `Stream`.
 fn item(bound: &TypeParamBound) -> Option<&Type> {
-    let TypeParamBound::Trait(bound) = bound else { return None };
-    let last = bound.path.segments.last().filter(|last| last.ident == "Stream")?;
-    let PathArguments::AngleBracketed(inner) = &last.arguments else { return None };
+    let TypeParamBound::Trait(bound) = bound else {
+        return None;
+    };
+    let last = bound
+        .path
+        .segments
+        .last()
+        .filter(|last| last.ident == "Stream")?;
+    let PathArguments::AngleBracketed(inner) = &last.arguments else {
+        return None;
+    };
     inner.args.iter().find_map(|argument| match argument {
         GenericArgument::AssocType(assigned) if assigned.ident == "Item" => Some(&assigned.ty),
         _ => None,
     })
 }
 
-/// The types of a `Result`, where both are written.
+/// Returns the type arguments of a `Result`, if both are written.
 fn both(result: &PathSegment) -> Option<(TokenStream, TokenStream)> {
-    let PathArguments::AngleBracketed(inner) = &result.arguments else { return None };
+    let PathArguments::AngleBracketed(inner) = &result.arguments else {
+        return None;
+    };
     let mut types = inner.args.iter().map(|argument| match argument {
         GenericArgument::Type(of) => Some(of.to_token_stream()),
         _ => None,
@@ -110,8 +131,8 @@ fn both(result: &PathSegment) -> Option<(TokenStream, TokenStream)> {
     }
 }
 
-/// The types of an alias, which has one of them elsewhere.
+/// Returns the types of a `Result` alias, which hides one of them.
 fn hidden(of: &Type) -> (TokenStream, TokenStream) {
-    let part = |name: TokenStream| quote!(<#of as ::raddle::__private::Returns>::#name);
+    let part = |name: TokenStream| quote!(<#of as ::raddle::__private::RoutineReturn>::#name);
     (part(quote!(Value)), part(quote!(Error)))
 }

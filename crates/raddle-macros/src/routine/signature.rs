@@ -1,4 +1,5 @@
-//! Reading a function's signature, and refusing what cannot be run in another process, with a word of why.
+//! Parses a function's signature, and refuses what cannot run in another process. The errors say
+//! why.
 
 use proc_macro2::{TokenStream, TokenTree};
 use quote::{ToTokens, quote_spanned};
@@ -6,9 +7,9 @@ use syn::{Error, FnArg, Ident, Pat, ReceiverKind, Result, Safety, Type, ext::Ide
 
 use super::output::Output;
 
-/// A function that is to be a routine.
+/// The signature of a routine.
 pub(super) struct Signature {
-    /// All that travels: a `self` first.
+    /// All arguments that are sent, including `self`, which comes first.
     pub(super) arguments: Vec<Argument>,
     pub(super) output: Output,
     pub(super) is_async: bool,
@@ -18,12 +19,12 @@ pub(super) struct Signature {
 pub(super) struct Argument {
     pub(super) name: Ident,
     pub(super) of: Type,
-    /// `&self`, whose type is `Self` all the same.
+    /// True for `&self`. Its type is `Self` all the same.
     pub(super) is_borrowed: bool,
 }
 
 impl Signature {
-    /// Of a function that stands in an `impl` block, or alone.
+    /// Parses the signature of a function in an `impl` block, or of a free function.
     pub(super) fn read(signature: &syn::Signature, in_impl: bool) -> Result<Self> {
         check(signature)?;
         let argument = |input: &FnArg| match input {
@@ -31,28 +32,38 @@ impl Signature {
             FnArg::Receiver(itself) => receiver(itself),
             FnArg::Typed(input) => self::argument(input),
         };
-        let arguments = signature.inputs.iter().map(argument).collect::<Result<Vec<_>>>()?;
+        let arguments = signature
+            .inputs
+            .iter()
+            .map(argument)
+            .collect::<Result<Vec<_>>>()?;
         let output = Output::read(signature)?;
         if !in_impl && let Some(word) = mentions_self(signature.to_token_stream()) {
             return Err(Error::new_spanned(word, STANDS_ALONE));
         }
         let borrowed = arguments.iter().find(|argument| argument.is_borrowed);
         if let (Output::Items(_), Some(itself)) = (&output, borrowed) {
-            let message = "the stream outlives the copy that `&self` would borrow from: take `self`";
+            let message =
+                "the stream outlives the copy that `&self` would borrow from: take `self`";
             return Err(Error::new_spanned(&itself.of, message));
         }
-        Ok(Self { arguments, output, is_async: signature.asyncness.is_some() })
+        Ok(Self {
+            arguments,
+            output,
+            is_async: signature.asyncness.is_some(),
+        })
     }
 }
 
 impl Argument {
-    /// What tasks and messages call it.
+    /// Returns the argument's name in tasks and messages.
     pub(super) fn key(&self) -> String {
         self.name.unraw().to_string()
     }
 }
 
-const STANDS_ALONE: &str = "a method is registered by its `impl` block: put #[raddle::routines] on that, too";
+const STANDS_ALONE: &str =
+    "a method is registered by its `impl` block: put #[raddle::routines] on that, too";
 
 fn check(signature: &syn::Signature) -> Result<()> {
     let generics = &signature.generics;
@@ -61,14 +72,20 @@ fn check(signature: &syn::Signature) -> Result<()> {
         return Err(Error::new_spanned(generics, message));
     }
     if let Safety::Unsafe(unsafety) = &signature.safety {
-        let message = "a routine cannot be unsafe: nobody could keep its promise from another process";
+        let message = "a routine cannot be unsafe: a caller in another process cannot uphold its safety contract";
         return Err(Error::new_spanned(unsafety, message));
     }
     if let Some(variadic) = &signature.variadic {
-        return Err(Error::new_spanned(variadic, "a routine takes a fixed number of arguments"));
+        return Err(Error::new_spanned(
+            variadic,
+            "a routine takes a fixed number of arguments",
+        ));
     }
     if let Some(thirteenth) = signature.inputs.iter().nth(12) {
-        return Err(Error::new_spanned(thirteenth, "a routine takes at most 12 arguments: put them into a struct"));
+        return Err(Error::new_spanned(
+            thirteenth,
+            "a routine takes at most 12 arguments: put them into a struct",
+        ));
     }
     Ok(())
 }
@@ -82,29 +99,46 @@ fn receiver(receiver: &syn::Receiver) -> Result<Argument> {
                            take `self`, and return what has become of it";
             return Err(Error::new_spanned(receiver, message));
         }
-        _ => return Err(Error::new_spanned(receiver, "a routine takes `self` or `&self`")),
+        _ => {
+            return Err(Error::new_spanned(
+                receiver,
+                "a routine takes `self` or `&self`",
+            ));
+        }
     };
     let of = Type::Verbatim(quote_spanned!(receiver.self_token.span=> Self));
-    Ok(Argument { name: receiver.self_token.into(), of, is_borrowed })
+    Ok(Argument {
+        name: receiver.self_token.into(),
+        of,
+        is_borrowed,
+    })
 }
 
 fn argument(input: &syn::PatType) -> Result<Argument> {
     let Pat::Ident(name) = &*input.pat else {
-        return Err(Error::new_spanned(&input.pat, "give this argument a name: tasks can name it too"));
+        return Err(Error::new_spanned(
+            &input.pat,
+            "give this argument a name: tasks can name it too",
+        ));
     };
     match bare(&input.ty) {
         Type::Reference(reference) => {
             let message = "an argument crosses to another process: take it by value, as `String` for `&str` or `Vec<T>` for `&[T]`";
             Err(Error::new_spanned(reference, message))
         }
-        Type::ImplTrait(any) => {
-            Err(Error::new_spanned(any, "`impl Trait` is generic, and a routine cannot be: name the type"))
-        }
-        _ => Ok(Argument { name: name.ident.clone(), of: (*input.ty).clone(), is_borrowed: false }),
+        Type::ImplTrait(any) => Err(Error::new_spanned(
+            any,
+            "`impl Trait` is generic, and a routine cannot be: name the type",
+        )),
+        _ => Ok(Argument {
+            name: name.ident.clone(),
+            of: (*input.ty).clone(),
+            is_borrowed: false,
+        }),
     }
 }
 
-/// The type itself, without what macros put around it.
+/// Returns the type without the groups and parentheses that macros put around it.
 pub(super) fn bare(mut of: &Type) -> &Type {
     loop {
         of = match of {
@@ -115,7 +149,7 @@ pub(super) fn bare(mut of: &Type) -> &Type {
     }
 }
 
-/// A `Self` in there, which only has a meaning in an `impl` block.
+/// Finds a `Self`, which only has a meaning in an `impl` block.
 fn mentions_self(tokens: TokenStream) -> Option<Ident> {
     tokens.into_iter().find_map(|token| match token {
         TokenTree::Ident(ident) => (ident == "Self").then_some(ident),

@@ -27,7 +27,7 @@ const BACKOFF: ExponentialBackoff = ExponentialBackoff::new(FIRST, LONGEST);
 
 /// How a worker is thought of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Health {
+pub(super) enum BreakerState {
     /// It takes calls.
     #[default]
     Healthy,
@@ -41,7 +41,7 @@ pub(super) enum Health {
 
 /// What happens to a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Happening {
+pub(super) enum HealthEvent {
     /// It is asked to take a call.
     Asked,
     /// It has taken one, or has given a good reason not to.
@@ -54,7 +54,7 @@ pub(super) enum Happening {
     Abandoned,
 }
 
-impl Health {
+impl BreakerState {
     /// Whether it is to be asked, as long as there are others.
     pub(super) fn admits(self, now: Instant) -> bool {
         match self {
@@ -65,27 +65,44 @@ impl Health {
     }
 
     /// What follows from what happens.
-    pub(super) fn after(self, happening: Happening, now: Instant) -> Self {
+    pub(super) fn after(self, happening: HealthEvent, now: Instant) -> Self {
         match (happening, self) {
-            (Happening::Succeeded, _) => Self::Healthy,
-            (Happening::Failed | Happening::Unavailable, Self::Healthy) => Self::Suspect { failures: 1 },
-            (Happening::Failed | Happening::Unavailable, Self::Suspect { failures }) if failures + 1 < FAILURES => {
-                Self::Suspect { failures: failures + 1 }
+            (HealthEvent::Succeeded, _) => Self::Healthy,
+            (HealthEvent::Failed | HealthEvent::Unavailable, Self::Healthy) => {
+                Self::Suspect { failures: 1 }
             }
-            (Happening::Failed | Happening::Unavailable, Self::Suspect { .. }) => Self::ejected(1, now),
-            (Happening::Failed, Self::HalfOpen { times }) => Self::ejected(times.saturating_add(1), now),
-            (Happening::Unavailable, Self::HalfOpen { .. }) => Self::ejected(1, now),
+            (HealthEvent::Failed | HealthEvent::Unavailable, Self::Suspect { failures })
+                if failures + 1 < FAILURES =>
+            {
+                Self::Suspect {
+                    failures: failures + 1,
+                }
+            }
+            (HealthEvent::Failed | HealthEvent::Unavailable, Self::Suspect { .. }) => {
+                Self::ejected(1, now)
+            }
+            (HealthEvent::Failed, Self::HalfOpen { times }) => {
+                Self::ejected(times.saturating_add(1), now)
+            }
+            (HealthEvent::Unavailable, Self::HalfOpen { .. }) => Self::ejected(1, now),
             // Asked because all others had failed, or before it was ejected. It is the same trouble, so it takes no longer.
-            (Happening::Failed | Happening::Unavailable, Self::Ejected { .. }) => self,
-            (Happening::Asked, Self::Ejected { until, times }) if until <= now => Self::HalfOpen { times },
-            (Happening::Asked, _) => self,
-            (Happening::Abandoned, Self::HalfOpen { times }) => Self::Ejected { until: now, times },
-            (Happening::Abandoned, _) => self,
+            (HealthEvent::Failed | HealthEvent::Unavailable, Self::Ejected { .. }) => self,
+            (HealthEvent::Asked, Self::Ejected { until, times }) if until <= now => {
+                Self::HalfOpen { times }
+            }
+            (HealthEvent::Asked, _) => self,
+            (HealthEvent::Abandoned, Self::HalfOpen { times }) => {
+                Self::Ejected { until: now, times }
+            }
+            (HealthEvent::Abandoned, _) => self,
         }
     }
 
     fn ejected(times: u32, now: Instant) -> Self {
-        Self::Ejected { until: now + BACKOFF.pause(times), times }
+        Self::Ejected {
+            until: now + BACKOFF.pause(times),
+            times,
+        }
     }
 }
 
@@ -93,7 +110,7 @@ impl Health {
 mod tests {
     use proptest::prelude::*;
 
-    use super::{Happening::*, Health::*, *};
+    use super::{BreakerState::*, HealthEvent::*, *};
 
     fn sec(seconds: u64) -> Duration {
         Duration::from_secs(seconds)
@@ -102,7 +119,16 @@ mod tests {
     #[test]
     fn each_step_is_as_drawn() {
         let now = Instant::now();
-        let (due, later) = (Ejected { until: now, times: 2 }, Ejected { until: now + sec(1), times: 2 });
+        let (due, later) = (
+            Ejected {
+                until: now,
+                times: 2,
+            },
+            Ejected {
+                until: now + sec(1),
+                times: 2,
+            },
+        );
         let suspect = |failures| Suspect { failures };
         for (before, happening, after) in [
             (Healthy, Asked, Healthy),
@@ -111,7 +137,14 @@ mod tests {
             (Healthy, Abandoned, Healthy),
             (suspect(1), Asked, suspect(1)),
             (suspect(1), Failed, suspect(2)),
-            (suspect(2), Failed, Ejected { until: now + sec(1), times: 1 }),
+            (
+                suspect(2),
+                Failed,
+                Ejected {
+                    until: now + sec(1),
+                    times: 1,
+                },
+            ),
             (suspect(2), Succeeded, Healthy),
             (suspect(2), Abandoned, suspect(2)),
             (due, Asked, HalfOpen { times: 2 }),
@@ -121,16 +154,42 @@ mod tests {
             (later, Abandoned, later),
             (HalfOpen { times: 2 }, Asked, HalfOpen { times: 2 }),
             (HalfOpen { times: 2 }, Succeeded, Healthy),
-            (HalfOpen { times: 2 }, Failed, Ejected { until: now + sec(4), times: 3 }),
+            (
+                HalfOpen { times: 2 },
+                Failed,
+                Ejected {
+                    until: now + sec(4),
+                    times: 3,
+                },
+            ),
             (Healthy, Unavailable, suspect(1)),
-            (suspect(2), Unavailable, Ejected { until: now + sec(1), times: 1 }),
+            (
+                suspect(2),
+                Unavailable,
+                Ejected {
+                    until: now + sec(1),
+                    times: 1,
+                },
+            ),
             (later, Unavailable, later),
-            (HalfOpen { times: 2 }, Unavailable, Ejected { until: now + sec(1), times: 1 }),
+            (
+                HalfOpen { times: 2 },
+                Unavailable,
+                Ejected {
+                    until: now + sec(1),
+                    times: 1,
+                },
+            ),
             (HalfOpen { times: 2 }, Abandoned, due),
         ] {
-            assert_eq!(before.after(happening, now), after, "{before:?} after {happening:?}");
+            assert_eq!(
+                before.after(happening, now),
+                after,
+                "{before:?} after {happening:?}"
+            );
         }
-        let admitting = [Healthy, suspect(2), due, later, HalfOpen { times: 1 }].map(|health| health.admits(now));
+        let admitting = [Healthy, suspect(2), due, later, HalfOpen { times: 1 }]
+            .map(|health| health.admits(now));
         assert_eq!(admitting, [true, true, true, false, false]);
     }
 

@@ -4,7 +4,7 @@ use std::fmt::Display;
 
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
-use crate::Uid;
+use crate::WorkerUid;
 
 /// The number of a key: XXH3 (64 bits) of its text in UTF-8. The same in every build, and in other languages.
 pub(crate) fn hash_key(key: &impl Display) -> u64 {
@@ -12,7 +12,7 @@ pub(crate) fn hash_key(key: &impl Display) -> u64 {
 }
 
 /// How well a worker suits a key: XXH3 of the 16 bytes of its uid, with the number of the key as the seed. The highest wins.
-pub(super) fn weigh(key: u64, worker: Uid) -> u64 {
+pub(super) fn weigh(key: u64, worker: WorkerUid) -> u64 {
     xxh3_64_with_seed(worker.as_bytes(), key)
 }
 
@@ -23,13 +23,15 @@ mod tests {
     /// Callers of other versions and languages have to come to the same numbers.
     #[test]
     fn hashes_are_those_of_the_specification() {
-        for (key, number) in
-            [("", 0x2d06_8005_38d3_94c2), ("acme", 0x44ad_9865_5d88_58e1), ("42", 0x1217_cb28_c0ef_2191)]
-        {
+        for (key, number) in [
+            ("", 0x2d06_8005_38d3_94c2),
+            ("acme", 0x44ad_9865_5d88_58e1),
+            ("42", 0x1217_cb28_c0ef_2191),
+        ] {
             assert_eq!(hash_key(&key), number, "{key}");
         }
         assert_eq!(hash_key(&42), hash_key(&"42"));
-        let worker: Uid = "0190b5a0-0000-7000-8000-000000000001".parse().unwrap();
+        let worker: WorkerUid = "0190b5a0-0000-7000-8000-000000000001".parse().unwrap();
         assert_eq!(weigh(hash_key(&"acme"), worker), 0x3e74_1ed4_a133_777a);
     }
 }

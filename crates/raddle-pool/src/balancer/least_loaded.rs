@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::{Balancer, Candidates, Context, attempt, named::LEAST_LOADED};
+use super::{Balancer, BalancerContext, Candidates, attempt, named::LEAST_LOADED};
 use crate::{
     CallError,
-    connection::{Outgoing, Replies},
+    connection::{CallRequest, ReplyStream},
 };
 
 /// Asks the worker that has the fewest calls in flight: handed to it by this pool, and not over. Among equals, one after the other.
@@ -28,11 +28,14 @@ impl LeastLoaded {
 impl Balancer for LeastLoaded {
     async fn dispatch(
         &self,
-        call: Outgoing,
-        context: &Context,
+        call: CallRequest,
+        context: &BalancerContext,
         timeout: Option<Duration>,
-    ) -> Result<Replies, CallError> {
-        attempt(call, context, timeout, |candidates| choose(candidates, context.take_turn())).await
+    ) -> Result<ReplyStream, CallError> {
+        attempt(call, context, timeout, |candidates| {
+            choose(candidates, context.take_turn())
+        })
+        .await
     }
 
     fn name(&self) -> Option<&'static str> {
@@ -42,5 +45,8 @@ impl Balancer for LeastLoaded {
 
 fn choose(candidates: &Candidates<'_>, turn: usize) -> Option<usize> {
     // Of equals, the first is taken.
-    candidates.iter_from(turn).min_by_key(|(_, worker)| worker.in_flight()).map(|(place, _)| place)
+    candidates
+        .iter_from(turn)
+        .min_by_key(|(_, worker)| worker.in_flight())
+        .map(|(place, _)| place)
 }

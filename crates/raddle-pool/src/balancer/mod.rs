@@ -1,6 +1,6 @@
 //! Which worker a call goes to.
 //!
-//! A balancer owns no workers. It is given the [`Context`] of a pool with each call, so one balancer can serve many pools. What is known of a
+//! A balancer owns no workers. It is given the [`BalancerContext`] of a pool with each call, so one balancer can serve many pools. What is known of a
 //! worker's health and load is kept in the context as well, and goes with it.
 //!
 //! All balancers that are built in follow the same rules, those of [`attempt`], and differ in whom they ask first:
@@ -50,6 +50,7 @@
 mod attempt;
 mod breaker;
 mod context;
+mod endpoint_health;
 mod into;
 mod key;
 mod latency;
@@ -57,11 +58,10 @@ mod least_loaded;
 mod named;
 mod power_of_two;
 mod round_robin;
-mod standing;
 mod sticky;
 #[cfg(test)]
 mod tests;
-mod unmet;
+mod unconnected;
 
 use std::{sync::Arc, time::Duration};
 
@@ -69,7 +69,7 @@ use async_trait::async_trait;
 
 pub use self::{
     attempt::{Candidates, attempt},
-    context::{Context, Entry},
+    context::{BalancerContext, Endpoint},
     into::{ByAsyncFactory, ByFactory, ByValue, IntoBalancer, MakeBalancer},
     least_loaded::LeastLoaded,
     named::NamedBalancer,
@@ -80,7 +80,7 @@ pub use self::{
 pub(crate) use self::{key::hash_key, named::balancer_by_name};
 use crate::{
     CallError,
-    connection::{Outgoing, Replies},
+    connection::{CallRequest, ReplyStream},
 };
 
 /// Chooses workers.
@@ -89,10 +89,10 @@ pub trait Balancer: Send + Sync + 'static {
     /// Hands the call to a worker of the context. Returns when one has taken it.
     async fn dispatch(
         &self,
-        call: Outgoing,
-        context: &Context,
+        call: CallRequest,
+        context: &BalancerContext,
         timeout: Option<Duration>,
-    ) -> Result<Replies, CallError>;
+    ) -> Result<ReplyStream, CallError>;
 
     /// The name by which routines that call others in the pool find it, in the processes of workers: those that are built in have one, and so does one that is
     /// registered with `raddle::balancer!`. Calls of routines are made in turn, if there is none. What a balancer keeps is each process's own.
@@ -106,10 +106,10 @@ pub trait Balancer: Send + Sync + 'static {
 impl<B: Balancer + ?Sized> Balancer for Arc<B> {
     async fn dispatch(
         &self,
-        call: Outgoing,
-        context: &Context,
+        call: CallRequest,
+        context: &BalancerContext,
         timeout: Option<Duration>,
-    ) -> Result<Replies, CallError> {
+    ) -> Result<ReplyStream, CallError> {
         (**self).dispatch(call, context, timeout).await
     }
 

@@ -25,6 +25,9 @@ pub(crate) fn balancer_by_name(name: &str) -> Option<Arc<dyn Balancer>> {
         LEAST_LOADED => Some(Arc::new(LeastLoaded)),
         POWER_OF_TWO => Some(Arc::new(PowerOfTwo)),
         STICKY => Some(Arc::new(Sticky)),
-        _ => inventory::iter::<NamedBalancer>.into_iter().find(|named| named.name == name).map(|named| (named.make)()),
+        _ => inventory::iter::<NamedBalancer>
+            .into_iter()
+            .find(|named| named.name == name)
+            .map(|named| (named.make)()),
     }
 }

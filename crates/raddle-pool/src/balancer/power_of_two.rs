@@ -8,10 +8,10 @@ use std::{
 use async_trait::async_trait;
 use tokio::time::Instant;
 
-use super::{Balancer, Candidates, Context, Entry, attempt, named::POWER_OF_TWO};
+use super::{Balancer, BalancerContext, Candidates, Endpoint, attempt, named::POWER_OF_TWO};
 use crate::{
     CallError,
-    connection::{Outgoing, Replies},
+    connection::{CallRequest, ReplyStream},
 };
 
 /// Asks, of two workers at random, the one that promises to be done first: by how long its calls have taken of late, and how many it has.
@@ -32,11 +32,14 @@ impl PowerOfTwo {
 impl Balancer for PowerOfTwo {
     async fn dispatch(
         &self,
-        call: Outgoing,
-        context: &Context,
+        call: CallRequest,
+        context: &BalancerContext,
         timeout: Option<Duration>,
-    ) -> Result<Replies, CallError> {
-        attempt(call, context, timeout, |candidates| choose(candidates, random)).await
+    ) -> Result<ReplyStream, CallError> {
+        attempt(call, context, timeout, |candidates| {
+            choose(candidates, random)
+        })
+        .await
     }
 
     fn name(&self) -> Option<&'static str> {
@@ -55,7 +58,11 @@ pub(super) fn choose(candidates: &Candidates<'_>, below: impl Fn(usize) -> usize
     if places >= 2 {
         let (one, other) = two(places, &below);
         if let (Some(first), Some(second)) = (candidates.get(one), candidates.get(other)) {
-            return Some(if is_better(second, first, candidates.now) { other } else { one });
+            return Some(if is_better(second, first, candidates.now) {
+                other
+            } else {
+                one
+            });
         }
     }
     // Some place has no candidate, so that they have to be counted.
@@ -66,7 +73,11 @@ pub(super) fn choose(candidates: &Candidates<'_>, below: impl Fn(usize) -> usize
         _ => {
             let (one, other) = two(all.len(), &below);
             let ((one, first), (other, second)) = (all[one], all[other]);
-            Some(if is_better(second, first, candidates.now) { other } else { one })
+            Some(if is_better(second, first, candidates.now) {
+                other
+            } else {
+                one
+            })
         }
     }
 }
@@ -77,8 +88,8 @@ fn two(end: usize, below: impl Fn(usize) -> usize) -> (usize, usize) {
     (one, (one + 1 + below(end - 1)) % end)
 }
 
-fn is_better(this: &Entry, than: &Entry, now: Instant) -> bool {
-    let calls = |worker: &Entry| worker.in_flight() + 1;
+fn is_better(this: &Endpoint, than: &Endpoint, now: Instant) -> bool {
+    let calls = |worker: &Endpoint| worker.in_flight() + 1;
     match (this.standing.latency(now), than.standing.latency(now)) {
         (Some(ours), Some(theirs)) => ours * (calls(this) as f64) < theirs * (calls(than) as f64),
         // Of a worker that has finished nothing yet it is only known what it has to do.

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::{Balancer, Candidates, Context, attempt};
+use super::{Balancer, BalancerContext, Candidates, attempt};
 use crate::{
     CallError,
-    connection::{Outgoing, Replies},
+    connection::{CallRequest, ReplyStream},
 };
 
 /// Asks one worker after the other, each call the next. The default.
@@ -25,18 +25,23 @@ impl RoundRobin {
 impl Balancer for RoundRobin {
     async fn dispatch(
         &self,
-        call: Outgoing,
-        context: &Context,
+        call: CallRequest,
+        context: &BalancerContext,
         timeout: Option<Duration>,
-    ) -> Result<Replies, CallError> {
-        attempt(call, context, timeout, |candidates| choose(candidates, || context.take_turn())).await
+    ) -> Result<ReplyStream, CallError> {
+        attempt(call, context, timeout, |candidates| {
+            choose(candidates, || context.take_turn())
+        })
+        .await
     }
 }
 
 /// Whose turn it is. Who is no candidate misses it, and so it does not come down on the one next to it every time.
 pub(super) fn choose(candidates: &Candidates<'_>, take_turn: impl Fn() -> usize) -> Option<usize> {
     let places = candidates.places();
-    let on_turn = (0..places).map(|_| take_turn() % places).find(|place| candidates.get(*place).is_some());
+    let on_turn = (0..places)
+        .map(|_| take_turn() % places)
+        .find(|place| candidates.get(*place).is_some());
     // Others may have taken turns meanwhile, and left us those of no candidate.
     on_turn.or_else(|| candidates.iter().map(|(place, _)| place).next())
 }

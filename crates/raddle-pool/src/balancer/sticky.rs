@@ -4,10 +4,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::{Balancer, Candidates, Context, attempt, key::weigh, named::STICKY, round_robin};
+use super::{
+    Balancer, BalancerContext, Candidates, attempt, key::weigh, named::STICKY, round_robin,
+};
 use crate::{
     CallError,
-    connection::{Outgoing, Replies},
+    connection::{CallRequest, ReplyStream},
 };
 
 /// Asks the same worker for all calls with the same key: for those that find something there that earlier ones have left, such as a cache.
@@ -29,10 +31,10 @@ impl Sticky {
 impl Balancer for Sticky {
     async fn dispatch(
         &self,
-        call: Outgoing,
-        context: &Context,
+        call: CallRequest,
+        context: &BalancerContext,
         timeout: Option<Duration>,
-    ) -> Result<Replies, CallError> {
+    ) -> Result<ReplyStream, CallError> {
         let key = call.key();
         let choose = |candidates: &Candidates<'_>| match key {
             Some(key) => choose(candidates, key),
@@ -48,5 +50,8 @@ impl Balancer for Sticky {
 
 /// The worker that weighs most for this key.
 pub(super) fn choose(candidates: &Candidates<'_>, key: u64) -> Option<usize> {
-    candidates.iter().max_by_key(|(_, worker)| weigh(key, worker.metadata.uid)).map(|(place, _)| place)
+    candidates
+        .iter()
+        .max_by_key(|(_, worker)| weigh(key, worker.metadata.uid))
+        .map(|(place, _)| place)
 }

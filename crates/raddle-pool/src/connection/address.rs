@@ -25,15 +25,27 @@ impl FromStr for Address {
         let wrong = || AddressError(text.to_owned());
         if let Some(name) = text.strip_prefix("unix-abstract:") {
             // The longest that a name can be is a byte shorter than a path.
-            return if (1..=106).contains(&name.len()) { Ok(Self::Abstract(name.to_owned())) } else { Err(wrong()) };
+            return if (1..=106).contains(&name.len()) {
+                Ok(Self::Abstract(name.to_owned()))
+            } else {
+                Err(wrong())
+            };
         }
         if let Some(path) = text.strip_prefix("unix:") {
             let path = PathBuf::from(path);
-            return if path.is_absolute() { Ok(Self::Unix(path)) } else { Err(wrong()) };
+            return if path.is_absolute() {
+                Ok(Self::Unix(path))
+            } else {
+                Err(wrong())
+            };
         }
         let (host, port) = text.rsplit_once(':').ok_or_else(wrong)?;
         let is_host = !host.is_empty() && !host.contains(['/', '@', ' ']);
-        if is_host && port.parse::<u16>().is_ok() { Ok(Self::Tcp(text.to_owned())) } else { Err(wrong()) }
+        if is_host && port.parse::<u16>().is_ok() {
+            Ok(Self::Tcp(text.to_owned()))
+        } else {
+            Err(wrong())
+        }
     }
 }
 
@@ -76,7 +88,11 @@ impl Address {
         match (self.ip(), &self) {
             (Some(ip), Self::Tcp(place)) if ip.is_unspecified() => {
                 let port = place.rsplit_once(':').map_or("", |(_, port)| port);
-                Self::Tcp(if ip.is_ipv4() { format!("127.0.0.1:{port}") } else { format!("[::1]:{port}") })
+                Self::Tcp(if ip.is_ipv4() {
+                    format!("127.0.0.1:{port}")
+                } else {
+                    format!("[::1]:{port}")
+                })
             }
             _ => self,
         }
@@ -84,13 +100,19 @@ impl Address {
 
     /// The IP address of the host, where it is one.
     pub(crate) fn ip(&self) -> Option<IpAddr> {
-        self.host()?.trim_start_matches('[').trim_end_matches(']').parse().ok()
+        self.host()?
+            .trim_start_matches('[')
+            .trim_end_matches(']')
+            .parse()
+            .ok()
     }
 
     /// The port, where there is one.
     pub(crate) fn port(&self) -> Option<u16> {
         match self {
-            Self::Tcp(place) => place.rsplit_once(':').and_then(|(_, port)| port.parse().ok()),
+            Self::Tcp(place) => place
+                .rsplit_once(':')
+                .and_then(|(_, port)| port.parse().ok()),
             Self::Unix(_) | Self::Abstract(_) => None,
         }
     }
@@ -110,12 +132,31 @@ mod tests {
 
     #[test]
     fn addresses_are_read_and_shown_alike() {
-        for text in ["unix:/run/a b.sock", "unix-abstract:raddle-1-x", "127.0.0.1:80", "[::1]:9000", "host.example:1"] {
+        for text in [
+            "unix:/run/a b.sock",
+            "unix-abstract:raddle-1-x",
+            "127.0.0.1:80",
+            "[::1]:9000",
+            "host.example:1",
+        ] {
             assert_eq!(text.parse::<Address>().unwrap().to_string(), text);
         }
-        for text in ["", "unix:", "unix:relative", "unix-abstract:", "host", "host:", ":80", "host:99999", "a/b:80"] {
+        for text in [
+            "",
+            "unix:",
+            "unix:relative",
+            "unix-abstract:",
+            "host",
+            "host:",
+            ":80",
+            "host:99999",
+            "a/b:80",
+        ] {
             let error = text.parse::<Address>().unwrap_err().to_string();
-            assert!(error.starts_with(&format!("'{text}' is no address")), "{error}");
+            assert!(
+                error.starts_with(&format!("'{text}' is no address")),
+                "{error}"
+            );
         }
     }
 
@@ -134,7 +175,11 @@ mod tests {
             ("unix:/run/x", false),
             ("unix-abstract:x", false),
         ] {
-            assert_eq!(address.parse::<Address>().unwrap().is_the_same_everywhere(), everywhere, "{address}");
+            assert_eq!(
+                address.parse::<Address>().unwrap().is_the_same_everywhere(),
+                everywhere,
+                "{address}"
+            );
         }
     }
 

@@ -16,16 +16,16 @@ use tokio::{
 use tonic::{Code, Status};
 
 use super::{
-    Outgoing,
-    link::How,
-    reach::{AGAIN, Reach, SLOW, Wait},
-    replies::{self, Replies, Turn, distrusted},
-    target::{CONNECT, Target},
+    CallRequest,
+    connect_state::{AGAIN, ConnectState, ConnectWait, SLOW},
+    link::LinkEnd,
+    reply_stream::{self, Permit, ReplyStream, distrusted},
+    target::{CONNECT, ConnectTarget},
     transport::Transport,
 };
 use crate::{
     Encoding, RpcError,
-    credentials::{Refusal, WorkerCredentials},
+    credentials::{HandshakeError, WorkerCredentials},
 };
 
 /// Calls are bounded apart from each other by their depth. A routine that waits for one that it calls holds a place meanwhile: with one bound for all, enough of
@@ -37,7 +37,7 @@ const AGAIN_AT_MOST: usize = 3;
 
 /// The way to one worker. Nothing is opened before the first call.
 pub(crate) struct Channel {
-    target: Result<Target, RpcError>,
+    target: Result<ConnectTarget, RpcError>,
     limit: usize,
     /// Where it was made: what a connection needs runs there, whatever runtime a caller is on. If that was outside of any, where it is first used.
     runtime: OnceLock<Handle>,
@@ -45,14 +45,14 @@ pub(crate) struct Channel {
     permits: [Arc<Semaphore>; DEPTHS],
     /// Proves to the worker that calls come from its pool. Empty if they do not, or the worker knows in other ways.
     member: Bytes,
-    reach: Reach,
+    reach: ConnectState,
     /// What the worker has said that it reads, when it has refused something else.
     encoding: OnceLock<Encoding>,
 }
 
 /// What is known of the way to a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum ChannelState {
     /// Nobody has asked, or somebody has been refused.
     Unknown,
     /// It is there.
@@ -62,30 +62,47 @@ pub(crate) enum Way {
 }
 
 impl Channel {
-    pub(super) fn new(address: &str, credentials: Option<&WorkerCredentials>, limit: usize) -> Self {
+    pub(super) fn new(
+        address: &str,
+        credentials: Option<&WorkerCredentials>,
+        limit: usize,
+    ) -> Self {
         let runtime = Handle::try_current().map_or_else(|_| OnceLock::new(), OnceLock::from);
         Self {
-            target: Target::new(address, credentials),
+            target: ConnectTarget::new(address, credentials),
             limit,
             runtime,
-            permits: std::array::from_fn(|_| Arc::new(Semaphore::new(limit.clamp(1, Semaphore::MAX_PERMITS)))),
+            permits: std::array::from_fn(|_| {
+                Arc::new(Semaphore::new(limit.clamp(1, Semaphore::MAX_PERMITS)))
+            }),
             member: Bytes::new(),
-            reach: Reach::default(),
+            reach: ConnectState::default(),
             encoding: OnceLock::new(),
         }
     }
 
     /// The same with these credentials, and without what is known.
     pub(super) fn with_credentials(&self, credentials: Option<WorkerCredentials>) -> Self {
-        let target = self.target.clone().map(|target| target.with_credentials(credentials));
-        Self { target, member: self.member.clone(), ..Self::new("", None, self.limit) }
+        let target = self
+            .target
+            .clone()
+            .map(|target| target.with_credentials(credentials));
+        Self {
+            target,
+            member: self.member.clone(),
+            ..Self::new("", None, self.limit)
+        }
     }
 
     /// The same with a proof that calls come from the worker's pool, and without what is known. At a Unix socket the kernel says who calls.
     pub(super) fn with_member(&self, member: Bytes) -> Self {
-        let is_at_a_port = self.target.as_ref().is_ok_and(Target::is_at_a_port);
+        let is_at_a_port = self.target.as_ref().is_ok_and(ConnectTarget::is_at_a_port);
         let member = if is_at_a_port { member } else { Bytes::new() };
-        Self { target: self.target.clone(), member, ..Self::new("", None, self.limit) }
+        Self {
+            target: self.target.clone(),
+            member,
+            ..Self::new("", None, self.limit)
+        }
     }
 
     /// Whether another leads to the same place, by the same means.
@@ -94,16 +111,16 @@ impl Channel {
     }
 
     /// What is known of the way without asking anybody.
-    pub(super) fn way(&self) -> Way {
+    pub(super) fn way(&self) -> ChannelState {
         match self.reach.known() {
-            Some(_) => Way::Open,
-            None if self.reach.says_nothing() => Way::Silent,
-            None => Way::Unknown,
+            Some(_) => ChannelState::Open,
+            None if self.reach.says_nothing() => ChannelState::Silent,
+            None => ChannelState::Unknown,
         }
     }
 
     /// Finds out whether there is a way, and waits for that.
-    pub(super) async fn reach(self: &Arc<Self>, wait: Wait) -> Result<(), RpcError> {
+    pub(super) async fn reach(self: &Arc<Self>, wait: ConnectWait) -> Result<(), RpcError> {
         self.transport(wait).await.map(drop)
     }
 
@@ -118,30 +135,39 @@ impl Channel {
     }
 
     /// Waits until a call of this depth may be sent. Whose turn it is, it is until this is dropped.
-    pub(crate) async fn turn(self: &Arc<Self>, depth: usize) -> Result<Turn, RpcError> {
-        let permit = match self.permits.get(depth).cloned() {
-            Some(permits) => {
-                let permit = permits.acquire_owned().await;
-                Some(permit.map_err(|_| RpcError::refused(Code::Unavailable, "the channel is closed"))?)
-            }
-            None => None,
-        };
-        Ok(Turn { _permit: permit, _channel: Arc::clone(self) })
+    pub(crate) async fn turn(self: &Arc<Self>, depth: usize) -> Result<Permit, RpcError> {
+        let permit =
+            match self.permits.get(depth).cloned() {
+                Some(permits) => {
+                    let permit = permits.acquire_owned().await;
+                    Some(permit.map_err(|_| {
+                        RpcError::refused(Code::Unavailable, "the channel is closed")
+                    })?)
+                }
+                None => None,
+            };
+        Ok(Permit {
+            _permit: permit,
+            _channel: Arc::clone(self),
+        })
     }
 
     /// Sends a call whose turn it is. Returns when it has been taken.
     pub(super) async fn dispatch(
         self: &Arc<Self>,
-        call: &Outgoing,
+        call: &CallRequest,
         encoding: Encoding,
-        mut turn: Turn,
-        wait: Wait,
-    ) -> Result<Replies, RpcError> {
+        mut turn: Permit,
+        wait: ConnectWait,
+    ) -> Result<ReplyStream, RpcError> {
         for _ in 0..AGAIN_AT_MOST {
             let transport = self.transport(wait).await?;
-            let written = v1::Call { member: self.member.clone(), ..call.written_in(encoding)? };
+            let written = v1::Call {
+                member: self.member.clone(),
+                ..call.written_in(encoding)?
+            };
             let refused = match transport.send(written).await {
-                Ok(answers) => match Replies::new(answers, encoding, turn).once_taken().await {
+                Ok(answers) => match ReplyStream::new(answers, encoding, turn).once_taken().await {
                     Ok(replies) => return Ok(replies),
                     Err(refused) => refused,
                 },
@@ -151,15 +177,18 @@ impl Channel {
                 }
             };
             // It was quiet, and had to make room for others just when there was something to say: that was not taken.
-            if refused.may_have_begun || transport.lost() != Some(How::ForOthers) {
+            if refused.may_have_begun || transport.lost() != Some(LinkEnd::ForOthers) {
                 return Err(refused);
             }
             turn = self.turn(call.depth()).await?;
         }
-        Err(RpcError::refused(Code::Unavailable, "the worker has too many callers"))
+        Err(RpcError::refused(
+            Code::Unavailable,
+            "the worker has too many callers",
+        ))
     }
 
-    async fn transport(self: &Arc<Self>, wait: Wait) -> Result<Arc<Transport>, RpcError> {
+    async fn transport(self: &Arc<Self>, wait: ConnectWait) -> Result<Arc<Transport>, RpcError> {
         match self.reach.known() {
             Some(known) => Ok(known),
             None => self.connect(wait).await,
@@ -167,12 +196,14 @@ impl Channel {
     }
 
     /// The way, where there was none a moment ago.
-    async fn connect(self: &Arc<Self>, wait: Wait) -> Result<Arc<Transport>, RpcError> {
+    async fn connect(self: &Arc<Self>, wait: ConnectWait) -> Result<Arc<Transport>, RpcError> {
         let target = self.target.clone()?;
         let asked = self.reach.ask();
         if asked.is_mine {
             // Ends when there is a way, or the worker has answered otherwise, or nobody has the channel any more.
-            self.runtime.get_or_init(Handle::current).spawn(open(Opening(Arc::downgrade(self)), target));
+            self.runtime
+                .get_or_init(Handle::current)
+                .spawn(open(PendingConnect(Arc::downgrade(self)), target));
         }
         self.reach.wait(asked, wait).await
     }
@@ -180,36 +211,46 @@ impl Channel {
 
 impl fmt::Debug for Channel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Channel").field("target", &self.target).field("limit", &self.limit).finish_non_exhaustive()
+        f.debug_struct("Channel")
+            .field("target", &self.target)
+            .field("limit", &self.limit)
+            .finish_non_exhaustive()
     }
 }
 
 /// An attempt to open a way. When its runtime ends before it does, those who wait are told.
-struct Opening(Weak<Channel>);
+struct PendingConnect(Weak<Channel>);
 
-impl Drop for Opening {
+impl Drop for PendingConnect {
     fn drop(&mut self) {
         if let Some(channel) = self.0.upgrade() {
-            channel.reach.give_up(RpcError::refused(Code::Unavailable, "the runtime of the pool has ended"));
+            channel.reach.give_up(RpcError::refused(
+                Code::Unavailable,
+                "the runtime of the pool has ended",
+            ));
         }
     }
 }
 
 /// Opens a way. Tries again and again, if nobody says anything.
-async fn open(mut opening: Opening, target: Target) {
+async fn open(mut opening: PendingConnect, target: ConnectTarget) {
     loop {
         let mut connecting = pin!(timeout(CONNECT, Transport::open(&target)));
         let connected = match timeout(SLOW, &mut connecting).await {
             Ok(connected) => connected,
             Err(_) => {
-                let Some(channel) = opening.0.upgrade() else { return };
+                let Some(channel) = opening.0.upgrade() else {
+                    return;
+                };
                 channel.reach.is_slow();
                 drop(channel);
                 connecting.await
             }
         };
         // From here on it is over, unless it is tried again.
-        let Some(channel) = std::mem::take(&mut opening.0).upgrade() else { return };
+        let Some(channel) = std::mem::take(&mut opening.0).upgrade() else {
+            return;
+        };
         match connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
             Ok(transport) => {
                 return channel.reach.reached(Arc::new(transport));
@@ -224,19 +265,26 @@ async fn open(mut opening: Opening, target: Target) {
 
 /// Nobody was met there.
 fn unreached(error: &io::Error) -> RpcError {
-    if let Some(refusal) = Refusal::of(error) {
+    if let Some(refusal) = HandshakeError::of(error) {
         return distrusted(&refusal);
     }
     match error.kind() {
         io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => RpcError::nobody(error),
-        _ => RpcError::refused(Code::Unavailable, format!("the worker cannot be reached ({error})")),
+        _ => RpcError::refused(
+            Code::Unavailable,
+            format!("the worker cannot be reached ({error})"),
+        ),
     }
 }
 
 pub(super) fn unanswered(status: &Status) -> RpcError {
-    let error = replies::refusal(status);
+    let error = reply_stream::refusal(status);
     // Whatever a way that broke is called, another worker may be reached.
-    let code = if error.may_have_begun { Code::Unavailable } else { error.code };
+    let code = if error.may_have_begun {
+        Code::Unavailable
+    } else {
+        error.code
+    };
     RpcError { code, ..error }
 }
 
@@ -253,27 +301,36 @@ mod tests {
         time::Instant,
     };
 
-    use super::{super::link::Link, *};
-    use crate::link::Socket;
+    use super::{super::link::LinkConnection, *};
+    use crate::link::LinkSocket;
 
     /// As a worker that stands still: the system connects, and nobody says anything.
     fn silent() -> (tempfile::TempDir, UnixListener, Arc<Channel>) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("socket");
         let listener = UnixListener::bind(&path).unwrap();
-        (folder, listener, Arc::new(Channel::new(&format!("unix:{}", path.display()), None, 100)))
+        (
+            folder,
+            listener,
+            Arc::new(Channel::new(&format!("unix:{}", path.display()), None, 100)),
+        )
     }
 
     #[tokio::test(start_paused = true)]
     async fn who_waits_for_a_worker_that_does_not_greet_waits_no_longer_than_the_first() {
         let (_folder, _listener, channel) = silent();
         let began = Instant::now();
-        for link in join_all((0..20).map(|_| channel.transport(Wait::ForIt))).await {
-            assert!(link.is_err_and(|error| error.code == Code::Unavailable && !error.may_have_begun));
+        for link in join_all((0..20).map(|_| channel.transport(ConnectWait::ForIt))).await {
+            assert!(
+                link.is_err_and(|error| error.code == Code::Unavailable && !error.may_have_begun)
+            );
         }
         assert!(began.elapsed() < 2 * CONNECT, "{:?}", began.elapsed());
         tokio::time::sleep(Duration::from_millis(1)).await;
-        assert!(channel.transport(Wait::ForIt).await.is_err(), "a later one waits for the next attempt");
+        assert!(
+            channel.transport(ConnectWait::ForIt).await.is_err(),
+            "a later one waits for the next attempt"
+        );
         assert!(began.elapsed() > 2 * CONNECT, "{:?}", began.elapsed());
     }
 
@@ -282,10 +339,16 @@ mod tests {
         let (_folder, _listener, channel) = silent();
         let began = Instant::now();
         for _ in 0..20 {
-            let link = channel.transport(Wait::Briefly).await;
-            assert!(link.is_err_and(|error| error.code == Code::Unavailable && !error.may_have_begun));
+            let link = channel.transport(ConnectWait::Briefly).await;
+            assert!(
+                link.is_err_and(|error| error.code == Code::Unavailable && !error.may_have_begun)
+            );
         }
-        assert!((SLOW..2 * SLOW).contains(&began.elapsed()), "{:?}", began.elapsed());
+        assert!(
+            (SLOW..2 * SLOW).contains(&began.elapsed()),
+            "{:?}",
+            began.elapsed()
+        );
     }
 
     #[tokio::test]
@@ -293,18 +356,26 @@ mod tests {
         let (_folder, listener, channel) = silent();
         let (ours, _theirs) = std::os::unix::net::UnixStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
-        let first = Arc::new(Transport::Link(Link::new(Socket::new(ours.into(), false, None)).unwrap()));
+        let first = Arc::new(Transport::Link(
+            LinkConnection::new(LinkSocket::new(ours.into(), false, None)).unwrap(),
+        ));
         channel.reach.reached(Arc::clone(&first));
-        let link = timeout(CONNECT, channel.connect(Wait::ForIt)).await.expect("nobody is waited for");
+        let link = timeout(CONNECT, channel.connect(ConnectWait::ForIt))
+            .await
+            .expect("nobody is waited for");
         assert!(Arc::ptr_eq(&link.unwrap(), &first));
         listener.set_nonblocking(true).unwrap();
-        assert!(listener.accept().is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock));
+        assert!(
+            listener
+                .accept()
+                .is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
+        );
     }
 
     #[tokio::test]
     async fn a_worker_that_is_back_is_reached_without_a_call() {
         let (_folder, listener, channel) = silent();
-        assert!(channel.transport(Wait::Briefly).await.is_err());
+        assert!(channel.transport(ConnectWait::Briefly).await.is_err());
         listener.set_nonblocking(true).unwrap();
         let listener = tokio::net::UnixListener::from_std(listener).unwrap();
         let meeting = async {
@@ -319,13 +390,19 @@ mod tests {
             }
         };
         timeout(2 * CONNECT, meeting).await.expect("it is reached");
-        assert!(channel.transport(Wait::Briefly).await.is_ok());
+        assert!(channel.transport(ConnectWait::Briefly).await.is_ok());
     }
 
     /// Callers on other runtimes use the same connection, and outlive neither it nor its runtime.
     #[test]
     fn a_connection_runs_where_its_channel_was_made() {
-        let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let runtime = || {
+            tokio::runtime::Builder::new_multi_thread()
+                .worker_threads(1)
+                .enable_all()
+                .build()
+                .unwrap()
+        };
         let (home, other) = (runtime(), runtime());
         let (_folder, listener, channel) = home.block_on(async { silent() });
         let answering = std::thread::spawn(move || {
@@ -335,14 +412,28 @@ mod tests {
             stream.write_all(&GREETING).unwrap();
             stream
         });
-        assert!(other.block_on(channel.transport(Wait::ForIt)).is_ok());
+        assert!(
+            other
+                .block_on(channel.transport(ConnectWait::ForIt))
+                .is_ok()
+        );
         let _worker = answering.join().unwrap();
         other.shutdown_background();
-        assert!(channel.reach.known().is_some(), "the caller's runtime is not the connection's");
+        assert!(
+            channel.reach.known().is_some(),
+            "the caller's runtime is not the connection's"
+        );
         home.shutdown_timeout(CONNECT);
         assert!(channel.reach.known().is_none());
-        let again = async { timeout(CONNECT, channel.transport(Wait::ForIt)).await.expect("at once") };
+        let again = async {
+            timeout(CONNECT, channel.transport(ConnectWait::ForIt))
+                .await
+                .expect("at once")
+        };
         let error = runtime().block_on(again).err().unwrap();
-        assert_eq!((error.code, error.may_have_begun), (Code::Unavailable, false));
+        assert_eq!(
+            (error.code, error.may_have_begun),
+            (Code::Unavailable, false)
+        );
     }
 }

@@ -28,12 +28,15 @@ use tokio::{
 use tonic::Code;
 
 use super::{
-    Step,
-    pulse::{Next, Pulse, Seen},
+    CallEvent,
+    liveness_probe::{LivenessProbe, ProbeObservation, ProbeStep},
 };
 use crate::{
     RpcError, encoding,
-    link::{Closed, FEW, HALF, Haste, Inbox, Outbox, Read, Socket, WINDOW, cost},
+    link::{
+        FEW, FlushMode, HALF, LinkClosed, LinkReader, LinkSocket, LinkWriter, ReadAmount, WINDOW,
+        cost,
+    },
 };
 
 /// How long it may take to hear what a worker has said that hears nothing more.
@@ -43,15 +46,15 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 const STOOD_STILL: Duration = Duration::from_secs(1);
 
 /// A link to a worker. It ends when it is dropped, or the worker does.
-pub(crate) struct Link {
-    shared: Arc<Shared>,
+pub(crate) struct LinkConnection {
+    shared: Arc<LinkState>,
     /// Sees to it that the worker is there.
     watch: AbortHandle,
 }
 
-struct Shared {
-    outbox: Arc<Outbox>,
-    calls: Mutex<Calls>,
+struct LinkState {
+    outbox: Arc<LinkWriter>,
+    calls: Mutex<LinkCalls>,
     next: AtomicU64,
     /// Something was heard since this was last looked at.
     is_heard: AtomicBool,
@@ -60,20 +63,20 @@ struct Shared {
 }
 
 #[derive(Default)]
-struct Calls {
-    open: HashMap<u64, Arc<Slot>>,
-    lost: Option<Lost>,
+struct LinkCalls {
+    open: HashMap<u64, Arc<CallSlot>>,
+    lost: Option<LinkLost>,
 }
 
 /// That there is no link any more.
-struct Lost {
+struct LinkLost {
     reason: String,
-    how: How,
+    how: LinkEnd,
 }
 
 /// How a link ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum How {
+pub(super) enum LinkEnd {
     /// The worker has said that it does: it has answered all that it took.
     InGoodOrder,
     /// The same, for other callers to have room: calls that it refuses were not taken, and may be sent again.
@@ -84,7 +87,7 @@ pub(super) enum How {
     Cut,
 }
 
-impl How {
+impl LinkEnd {
     /// Whether all that was taken has been answered.
     fn is_in_good_order(self) -> bool {
         matches!(self, Self::InGoodOrder | Self::ForOthers)
@@ -93,15 +96,15 @@ impl How {
 
 /// Where the answers of one call arrive.
 #[derive(Default)]
-struct Slot {
-    steps: Mutex<Steps>,
+struct CallSlot {
+    steps: Mutex<CallEvents>,
     reader: AtomicWaker,
 }
 
 /// What has arrived and was not taken.
 #[derive(Default)]
-struct Steps {
-    queue: VecDeque<Step>,
+struct CallEvents {
+    queue: VecDeque<CallEvent>,
     /// What it counts.
     cost: u32,
 }
@@ -109,19 +112,19 @@ struct Steps {
 /// One call over a link. When it is dropped before its end, it is cancelled.
 pub(crate) struct LinkCall {
     id: u64,
-    slot: Arc<Slot>,
-    link: Arc<Shared>,
+    slot: Arc<CallSlot>,
+    link: Arc<LinkState>,
     /// Items that were taken since credit was given.
     taken: u32,
     is_over: bool,
 }
 
-impl Link {
+impl LinkConnection {
     /// Over a connection on which both sides have greeted each other.
-    pub(crate) fn new(socket: Socket) -> io::Result<Self> {
+    pub(crate) fn new(socket: LinkSocket) -> io::Result<Self> {
         let socket = Arc::new(socket);
-        let outbox = Outbox::new(Arc::clone(&socket));
-        let shared = Arc::new(Shared {
+        let outbox = LinkWriter::new(Arc::clone(&socket));
+        let shared = Arc::new(LinkState {
             outbox: Arc::clone(&outbox),
             calls: Mutex::default(),
             next: AtomicU64::new(1),
@@ -137,7 +140,7 @@ impl Link {
     }
 
     /// How it has ended. `None` while calls can still be made.
-    pub(super) fn lost(&self) -> Option<How> {
+    pub(super) fn lost(&self) -> Option<LinkEnd> {
         self.shared.calls().lost.as_ref().map(|lost| lost.how)
     }
 
@@ -146,15 +149,18 @@ impl Link {
         let shared = &self.shared;
         let arguments = std::mem::take(&mut call.arguments);
         let id = shared.next.fetch_add(1, Ordering::Relaxed);
-        let request = v1::Request { id, what: Some(request::What::Call(call)) };
+        let request = v1::Request {
+            id,
+            what: Some(request::What::Call(call)),
+        };
         if request.encoded_len() > MAX_HEAD {
             let message = format!("what travels with the call has more than {MAX_HEAD} bytes");
             return Err(RpcError::refused(Code::InvalidArgument, message));
         }
-        let slot = Arc::new(Slot::default());
+        let slot = Arc::new(CallSlot::default());
         let open = {
             let mut calls = shared.calls();
-            if let Some(Lost { reason, .. }) = &calls.lost {
+            if let Some(LinkLost { reason, .. }) = &calls.lost {
                 return Err(RpcError::refused(Code::Unavailable, reason.clone()));
             }
             calls.open.insert(id, Arc::clone(&slot));
@@ -163,42 +169,67 @@ impl Link {
         if open == 1 {
             shared.called.notify_one();
         }
-        if shared.outbox.push(id, &request, arguments, haste(open)).is_err() {
+        if shared
+            .outbox
+            .push(id, &request, arguments, haste(open))
+            .is_err()
+        {
             shared.calls().open.remove(&id);
             return Err(RpcError::refused(Code::Unavailable, "the link is closed"));
         }
-        Ok(LinkCall { id, slot, link: Arc::clone(shared), taken: 0, is_over: false })
+        Ok(LinkCall {
+            id,
+            slot,
+            link: Arc::clone(shared),
+            taken: 0,
+            is_over: false,
+        })
     }
 }
 
 /// Many are sent together.
-fn haste(open: usize) -> Haste {
-    if open <= FEW { Haste::Now } else { Haste::Soon }
+fn haste(open: usize) -> FlushMode {
+    if open <= FEW {
+        FlushMode::Now
+    } else {
+        FlushMode::Soon
+    }
 }
 
-impl Drop for Link {
+impl Drop for LinkConnection {
     fn drop(&mut self) {
         self.watch.abort();
         self.shared.outbox.close(None::<&v1::Request>);
     }
 }
 
-impl Shared {
-    fn calls(&self) -> MutexGuard<'_, Calls> {
+impl LinkState {
+    fn calls(&self) -> MutexGuard<'_, LinkCalls> {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Says something that is no call.
-    fn say(&self, id: u64, what: request::What, haste: Haste) -> Result<(), Closed> {
-        self.outbox.push(id, &v1::Request { id, what: Some(what) }, Bytes::new(), haste)
+    fn say(&self, id: u64, what: request::What, haste: FlushMode) -> Result<(), LinkClosed> {
+        self.outbox.push(
+            id,
+            &v1::Request {
+                id,
+                what: Some(what),
+            },
+            Bytes::new(),
+            haste,
+        )
     }
 
     /// Nothing will be heard any more.
-    fn lose(&self, reason: &str, how: How) {
+    fn lose(&self, reason: &str, how: LinkEnd) {
         // Before nothing more is taken: whoever finds that shall find out why, and may have to come again.
         let open = {
             let mut calls = self.calls();
-            calls.lost.get_or_insert_with(|| Lost { reason: reason.to_owned(), how });
+            calls.lost.get_or_insert_with(|| LinkLost {
+                reason: reason.to_owned(),
+                how,
+            });
             std::mem::take(&mut calls.open)
         };
         let unsent = self.outbox.abandon();
@@ -209,14 +240,14 @@ impl Shared {
             } else {
                 RpcError::lost(reason)
             };
-            slot.put(Step::Refused(error));
+            slot.put(CallEvent::Refused(error));
         }
     }
 }
 
-impl Slot {
+impl CallSlot {
     /// Returns whether there is room for it: a worker sends no more than it was given credit for.
-    fn put(&self, step: Step) -> bool {
+    fn put(&self, step: CallEvent) -> bool {
         let mut steps = self.steps();
         steps.cost += weight(&step);
         let has_room = steps.cost <= WINDOW + BESIDE;
@@ -226,14 +257,14 @@ impl Slot {
         has_room
     }
 
-    fn take(&self) -> Option<Step> {
+    fn take(&self) -> Option<CallEvent> {
         let mut steps = self.steps();
         let step = steps.queue.pop_front()?;
         steps.cost -= weight(&step);
         Some(step)
     }
 
-    fn steps(&self) -> MutexGuard<'_, Steps> {
+    fn steps(&self) -> MutexGuard<'_, CallEvents> {
         self.steps.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -241,27 +272,34 @@ impl Slot {
 /// What counts beside items: that a call was taken, and that it is over, or lost.
 const BESIDE: u32 = 3;
 
-fn weight(step: &Step) -> u32 {
+fn weight(step: &CallEvent) -> u32 {
     match step {
-        Step::Item(item) => cost(item.len()),
+        CallEvent::Item(item) => cost(item.len()),
         _ => 1,
     }
 }
 
 impl LinkCall {
-    pub(crate) fn poll_step(&mut self, cx: &mut Context<'_>) -> Poll<Step> {
+    pub(crate) fn poll_step(&mut self, cx: &mut Context<'_>) -> Poll<CallEvent> {
         self.slot.reader.register(cx.waker());
-        let Some(step) = self.slot.take() else { return Poll::Pending };
+        let Some(step) = self.slot.take() else {
+            return Poll::Pending;
+        };
         match &step {
-            Step::Taken => {}
-            Step::Item(item) => {
+            CallEvent::Taken => {}
+            CallEvent::Item(item) => {
                 self.taken += cost(item.len());
                 if self.taken >= HALF {
                     let credit = std::mem::take(&mut self.taken);
-                    let _ = self.link.say(self.id, request::What::Credit(credit), Haste::Soon);
+                    let _ = self
+                        .link
+                        .say(self.id, request::What::Credit(credit), FlushMode::Soon);
                 }
             }
-            Step::Result(_) | Step::End | Step::Exception(_) | Step::Refused(_) => self.is_over = true,
+            CallEvent::Result(_)
+            | CallEvent::End
+            | CallEvent::Exception(_)
+            | CallEvent::Refused(_) => self.is_over = true,
         }
         Poll::Ready(step)
     }
@@ -272,14 +310,18 @@ impl Drop for LinkCall {
         // Answers end the entry too; who is first does not matter.
         let was_open = self.link.calls().open.remove(&self.id).is_some();
         if was_open && !self.is_over && !self.link.outbox.withdraw(self.id) {
-            let _ = self.link.say(self.id, request::What::Cancel(v1::Cancel {}), Haste::Soon);
+            let _ = self.link.say(
+                self.id,
+                request::What::Cancel(v1::Cancel {}),
+                FlushMode::Soon,
+            );
         }
     }
 }
 
-async fn read(socket: Arc<Socket>, readable: AsyncFd<File>, link: Arc<Shared>) {
-    let ending = Ending(link);
-    let (link, mut inbox, mut leaves) = (&ending.0, Inbox::new(), None);
+async fn read(socket: Arc<LinkSocket>, readable: AsyncFd<File>, link: Arc<LinkState>) {
+    let ending = EndNotifier(link);
+    let (link, mut inbox, mut leaves) = (&ending.0, LinkReader::new(), None);
     let reason = loop {
         let mut ready = match readable.readable().await {
             Ok(ready) => ready,
@@ -291,32 +333,35 @@ async fn read(socket: Arc<Socket>, readable: AsyncFd<File>, link: Arc<Shared>) {
         });
         link.is_heard.store(true, Ordering::Relaxed);
         if let Some(how) = leaves {
-            let reason =
-                if how == How::ForOthers { "the worker has too many callers" } else { "the worker is stopping" };
+            let reason = if how == LinkEnd::ForOthers {
+                "the worker has too many callers"
+            } else {
+                "the worker is stopping"
+            };
             return link.lose(reason, how);
         }
         match read {
-            Ok(Read::Some) => {}
-            Ok(Read::All) => ready.clear_ready(),
-            Ok(Read::Last) => break "it has hung up".to_owned(),
+            Ok(ReadAmount::Some) => {}
+            Ok(ReadAmount::All) => ready.clear_ready(),
+            Ok(ReadAmount::Last) => break "it has hung up".to_owned(),
             Err(error) => break error.to_string(),
         }
     };
-    link.lose(&format!("the worker is gone ({reason})"), How::Broken);
+    link.lose(&format!("the worker is gone ({reason})"), LinkEnd::Broken);
 }
 
-async fn write(link: Arc<Shared>) {
+async fn write(link: Arc<LinkState>) {
     // Whether a worker is still there is found out by others.
     if let Err(error) = Arc::clone(&link.outbox).write(Duration::MAX).await {
         // Whoever reads sees the end, too, and what was said before it: that the worker has left in good order, perhaps.
         sleep(LAST_WORDS).await;
-        link.lose(&format!("the worker is gone ({error})"), How::Broken);
+        link.lose(&format!("the worker is gone ({error})"), LinkEnd::Broken);
     }
 }
 
 /// Looks after a worker, as long as somebody waits for it to say something: one that is silent is asked whether it is there.
-async fn watch(link: Arc<Shared>, socket: Arc<Socket>) {
-    let mut pulse = Pulse::new(socket.is_far);
+async fn watch(link: Arc<LinkState>, socket: Arc<LinkSocket>) {
+    let mut pulse = LivenessProbe::new(socket.is_far);
     loop {
         let looked = Instant::now();
         sleep(pulse.pause()).await;
@@ -327,61 +372,93 @@ async fn watch(link: Arc<Shared>, socket: Arc<Socket>) {
         if !is_heard && link.calls().open.is_empty() {
             // No call waits for the worker. A call that came since has left its permit.
             link.called.notified().await;
-            pulse = Pulse::new(socket.is_far);
+            pulse = LivenessProbe::new(socket.is_far);
             continue;
         }
         let has_moved = link.outbox.has_moved() || stood_still;
         // Only where it counts: it is asked of the system.
-        let acknowledged = if is_heard { None } else { socket.acknowledged() };
-        match pulse.look(Seen { now: Instant::now(), is_heard, has_moved, acknowledged }) {
-            Next::Wait => {}
-            Next::Ask => {
-                let _ = link.say(0, request::What::Ping(v1::Ping {}), Haste::Now);
+        let acknowledged = if is_heard {
+            None
+        } else {
+            socket.acknowledged()
+        };
+        match pulse.look(ProbeObservation {
+            now: Instant::now(),
+            is_heard,
+            has_moved,
+            acknowledged,
+        }) {
+            ProbeStep::Wait => {}
+            ProbeStep::Ask => {
+                let _ = link.say(0, request::What::Ping(v1::Ping {}), FlushMode::Now);
                 // That it was asked is no sign of life.
                 link.outbox.has_moved();
             }
-            Next::Cut => return link.lose("the worker's machine does not answer", How::Cut),
-            Next::Still => return link.lose("the worker does not answer", How::Cut),
+            ProbeStep::Cut => {
+                return link.lose("the worker's machine does not answer", LinkEnd::Cut);
+            }
+            ProbeStep::Still => return link.lose("the worker does not answer", LinkEnd::Cut),
         }
     }
 }
 
 /// Tells all calls that nothing more is heard, also when the runtime ends that has read for them.
-struct Ending(Arc<Shared>);
+struct EndNotifier(Arc<LinkState>);
 
-impl Drop for Ending {
+impl Drop for EndNotifier {
     fn drop(&mut self) {
-        self.0.lose("the link is gone", How::Broken);
+        self.0.lose("the link is gone", LinkEnd::Broken);
     }
 }
 
 /// Passes on what a frame is about. Returns how the link ends, if that is what it says.
-fn deliver(frame: Frame, link: &Shared) -> io::Result<Option<How>> {
+fn deliver(frame: Frame, link: &LinkState) -> io::Result<Option<LinkEnd>> {
     let Frame { head, body } = frame;
     let v1::Answer { id, what } = v1::Answer::decode(head)?;
     let step = match what {
-        Some(answer::What::Ack(_)) => Step::Taken,
-        Some(answer::What::Item(_)) => Step::Item(body),
-        Some(answer::What::Result(_)) => Step::Result(body),
-        Some(answer::What::End(_)) => Step::End,
-        Some(answer::What::Exception(exception)) => Step::Exception(v1::Exception { value: body, ..exception }),
-        Some(answer::What::Refusal(v1::Refusal { code, message, encodings })) => {
+        Some(answer::What::Ack(_)) => CallEvent::Taken,
+        Some(answer::What::Item(_)) => CallEvent::Item(body),
+        Some(answer::What::Result(_)) => CallEvent::Result(body),
+        Some(answer::What::End(_)) => CallEvent::End,
+        Some(answer::What::Exception(exception)) => CallEvent::Exception(v1::Exception {
+            value: body,
+            ..exception
+        }),
+        Some(answer::What::Refusal(v1::Refusal {
+            code,
+            message,
+            encodings,
+        })) => {
             let reads = encoding::of_numbers(&encodings);
-            Step::Refused(RpcError { reads, ..RpcError::refused(Code::from_i32(code), message) })
+            CallEvent::Refused(RpcError {
+                reads,
+                ..RpcError::refused(Code::from_i32(code), message)
+            })
         }
         Some(answer::What::Leave(v1::Leave { crowded })) => {
-            return Ok(Some(if crowded { How::ForOthers } else { How::InGoodOrder }));
+            return Ok(Some(if crowded {
+                LinkEnd::ForOthers
+            } else {
+                LinkEnd::InGoodOrder
+            }));
         }
         // Or of a later version, which has promised not to need an answer.
         Some(answer::What::Pong(_)) | None => return Ok(None),
     };
     let slot = {
         let mut calls = link.calls();
-        if step.is_last() { calls.open.remove(&id) } else { calls.open.get(&id).cloned() }
+        if step.is_last() {
+            calls.open.remove(&id)
+        } else {
+            calls.open.get(&id).cloned()
+        }
     };
     // A call that was cancelled meanwhile is not there.
     if slot.is_some_and(|slot| !slot.put(step)) {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "more was sent than there is room for"));
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "more was sent than there is room for",
+        ));
     }
     Ok(None)
 }

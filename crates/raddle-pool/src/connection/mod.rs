@@ -4,13 +4,13 @@
 //! bounded in the calls that it carries at a time.
 
 mod address;
+mod call_request;
 mod channel;
+mod connect_state;
 mod control;
 mod link;
-mod outgoing;
-mod pulse;
-mod reach;
-mod replies;
+mod liveness_probe;
+mod reply_stream;
 mod target;
 mod transport;
 
@@ -21,14 +21,14 @@ use bytes::Bytes;
 use self::channel::Channel;
 pub use self::{
     address::Address,
-    control::{Control, ping},
-    outgoing::Outgoing,
-    replies::Replies,
+    call_request::CallRequest,
+    control::{ControlConnection, ping},
+    reply_stream::ReplyStream,
 };
 pub(crate) use self::{
-    channel::Way,
-    reach::Wait,
-    replies::{OnLoss, Step},
+    channel::ChannelState,
+    connect_state::ConnectWait,
+    reply_stream::{CallEvent, OnLoss},
 };
 use crate::{
     RpcError,
@@ -55,13 +55,19 @@ impl ConnectionFactory {
     /// For a worker that serves at this address.
     pub fn new(address: &str, limit: usize) -> Self {
         let channel = Arc::new(Channel::new(address, None, limit));
-        Self(Connection { channel, encoding: Encoding::default() })
+        Self(Connection {
+            channel,
+            encoding: Encoding::default(),
+        })
     }
 
     /// In the best of these encodings, which the worker is said to read.
     #[must_use]
     pub fn encodings(self, reads: &Encodings) -> Self {
-        Self(Connection { encoding: encoding::best(reads), ..self.0 })
+        Self(Connection {
+            encoding: encoding::best(reads),
+            ..self.0
+        })
     }
 
     /// Over TLS, if there are credentials. There is none at a Unix socket: with credentials, nobody is called there.
@@ -86,12 +92,12 @@ impl ConnectionFactory {
     }
 
     /// What is known of the way there.
-    pub(crate) fn way(&self) -> Way {
+    pub(crate) fn way(&self) -> ChannelState {
         self.0.channel.way()
     }
 
     /// Finds out whether the worker can be reached, without handing it anything.
-    pub(crate) async fn reach(&self, wait: Wait) -> Result<(), RpcError> {
+    pub(crate) async fn reach(&self, wait: ConnectWait) -> Result<(), RpcError> {
         self.0.channel.reach(wait).await
     }
 
@@ -103,18 +109,23 @@ impl ConnectionFactory {
 
 impl Connection {
     /// Hands a call to the worker. Returns when it has been taken.
-    pub async fn dispatch(&self, call: Outgoing, timeout: Option<Duration>) -> Result<Replies, RpcError> {
-        self.dispatch_in_turn(call, timeout, Wait::ForIt, || {}).await
+    pub async fn dispatch(
+        &self,
+        call: CallRequest,
+        timeout: Option<Duration>,
+    ) -> Result<ReplyStream, RpcError> {
+        self.dispatch_in_turn(call, timeout, ConnectWait::ForIt, || {})
+            .await
     }
 
     /// The same, and says when it is the call's turn: how long it waits for that is not up to the worker. `wait` is for one that is not reached.
     pub(crate) async fn dispatch_in_turn(
         &self,
-        call: Outgoing,
+        call: CallRequest,
         timeout: Option<Duration>,
-        wait: Wait,
+        wait: ConnectWait,
         is_sent: impl FnOnce() + Send,
-    ) -> Result<Replies, RpcError> {
+    ) -> Result<ReplyStream, RpcError> {
         let handing_over = async {
             let channel = &self.channel;
             let encoding = channel.encoding().unwrap_or(self.encoding);
@@ -125,8 +136,11 @@ impl Connection {
                 taken => return taken,
             };
             // It was not taken if the worker says that it is to be written otherwise.
-            let instead = encoding::instead_of(encoding, &refused.reads).filter(|_| !refused.may_have_begun);
-            let Some(instead) = instead else { return Err(refused) };
+            let instead =
+                encoding::instead_of(encoding, &refused.reads).filter(|_| !refused.may_have_begun);
+            let Some(instead) = instead else {
+                return Err(refused);
+            };
             channel.is_to_be_called_in(instead);
             let turn = channel.turn(call.depth()).await?;
             channel.dispatch(&call, instead, turn, wait).await

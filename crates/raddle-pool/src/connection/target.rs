@@ -14,7 +14,7 @@ use super::Address;
 use crate::{
     RpcError,
     credentials::WorkerCredentials,
-    stream::{ALIVE, CONNECTION_WINDOW, GRPC, MAX_MESSAGE, STREAM_WINDOW, Stream},
+    stream::{ALIVE, CONNECTION_WINDOW, GRPC, MAX_MESSAGE, PoolStream, STREAM_WINDOW},
 };
 
 /// How long it may take to connect. A worker that listens accepts at once.
@@ -26,21 +26,31 @@ const UNACKNOWLEDGED: Duration = Duration::from_secs(10);
 
 /// Where a worker serves, and as whom it is spoken to. Whoever has the same can have the same connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Target {
+pub(super) struct ConnectTarget {
     address: Address,
     credentials: Option<WorkerCredentials>,
 }
 
-impl Target {
-    pub(super) fn new(address: &str, credentials: Option<&WorkerCredentials>) -> Result<Self, RpcError> {
-        let address: Address =
-            address.parse().map_err(|error| RpcError::refused(Code::Internal, format!("{error}")))?;
-        Ok(Self { address: address.reached_here(), credentials: credentials.cloned() })
+impl ConnectTarget {
+    pub(super) fn new(
+        address: &str,
+        credentials: Option<&WorkerCredentials>,
+    ) -> Result<Self, RpcError> {
+        let address: Address = address
+            .parse()
+            .map_err(|error| RpcError::refused(Code::Internal, format!("{error}")))?;
+        Ok(Self {
+            address: address.reached_here(),
+            credentials: credentials.cloned(),
+        })
     }
 
     /// The same place, spoken to as somebody else.
     pub(super) fn with_credentials(self, credentials: Option<WorkerCredentials>) -> Self {
-        Self { credentials, ..self }
+        Self {
+            credentials,
+            ..self
+        }
     }
 
     /// Whether it serves at a port, and not at a Unix socket.
@@ -49,9 +59,11 @@ impl Target {
     }
 
     /// A connection in one of these protocols.
-    pub(super) async fn connect(&self, protocols: &[&[u8]]) -> io::Result<Stream> {
-        let connecting = Stream::connect(&self.address, self.credentials.as_ref(), protocols);
-        tokio::time::timeout(CONNECT, connecting).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+    pub(super) async fn connect(&self, protocols: &[&[u8]]) -> io::Result<PoolStream> {
+        let connecting = PoolStream::connect(&self.address, self.credentials.as_ref(), protocols);
+        tokio::time::timeout(CONNECT, connecting)
+            .await
+            .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
     }
 
     /// A client that connects when it is first used, and again after it was lost. The kernel ends its connection when the worker's machine does not
@@ -74,6 +86,8 @@ impl Target {
             .http2_keep_alive_interval(ALIVE)
             .keep_alive_timeout(ALIVE)
             .connect_with_connector_lazy(connect);
-        WorkerClient::new(channel).max_decoding_message_size(MAX_MESSAGE).max_encoding_message_size(MAX_MESSAGE)
+        WorkerClient::new(channel)
+            .max_decoding_message_size(MAX_MESSAGE)
+            .max_encoding_message_size(MAX_MESSAGE)
     }
 }

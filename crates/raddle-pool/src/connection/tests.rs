@@ -12,7 +12,7 @@ use std::{
 use bytes::Bytes;
 use futures_core::Stream;
 use futures_util::{StreamExt, stream};
-use raddle_core::routine::Packed;
+use raddle_core::routine::EncodedArgs;
 use raddle_wire::{
     ENCODINGS,
     v1::{self, reply::What, worker_server},
@@ -28,7 +28,7 @@ use tonic::{
 };
 
 use super::*;
-use crate::Uid;
+use crate::WorkerUid;
 
 /// A worker that reads this and nothing else.
 struct Reader {
@@ -55,18 +55,31 @@ type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 impl worker_server::Worker for Reader {
     type DispatchStream = Answers<v1::Reply>;
 
-    async fn dispatch(&self, request: Request<v1::Call>) -> Result<Response<Self::DispatchStream>, Status> {
+    async fn dispatch(
+        &self,
+        request: Request<v1::Call>,
+    ) -> Result<Response<Self::DispatchStream>, Status> {
         let call = request.into_inner();
         let encoding = encoding::of_number(call.encoding).unwrap();
         self.called.lock().unwrap().push(encoding);
-        let ack = Ok(v1::Reply { what: Some(What::Ack(v1::Ack {})) });
-        let result = |value| Ok(v1::Reply { what: Some(What::Result(value)) });
+        let ack = Ok(v1::Reply {
+            what: Some(What::Ack(v1::Ack {})),
+        });
+        let result = |value| {
+            Ok(v1::Reply {
+                what: Some(What::Result(value)),
+            })
+        };
         let mut refusal = Status::failed_precondition("it does not read that");
         if !matches!(self.manner, Manner::Curt) {
-            refusal.metadata_mut().insert(ENCODINGS, self.reads.name().parse().unwrap());
+            refusal
+                .metadata_mut()
+                .insert(ENCODINGS, self.reads.name().parse().unwrap());
         }
         match (encoding == self.reads, self.manner) {
-            (true, _) => Ok(Response::new(stream::iter([ack, result(call.arguments)]).boxed())),
+            (true, _) => Ok(Response::new(
+                stream::iter([ack, result(call.arguments)]).boxed(),
+            )),
             (false, Manner::Late) => Ok(Response::new(stream::iter([ack, Err(refusal)]).boxed())),
             (false, _) => Err(refusal),
         }
@@ -93,30 +106,45 @@ struct Met {
 
 /// Starts one. It ends with the runtime of the test.
 fn meet(reads: Encoding, manner: Manner, said: &Encodings) -> Met {
-    let address = format!("unix-abstract:raddle-reader-{}", Uid::new());
-    let listener = UnixListener::bind(address.parse::<Address>().unwrap().socket_path().unwrap()).unwrap();
+    let address = format!("unix-abstract:raddle-reader-{}", WorkerUid::new());
+    let listener =
+        UnixListener::bind(address.parse::<Address>().unwrap().socket_path().unwrap()).unwrap();
     let called = Arc::<Mutex<Vec<Encoding>>>::default();
-    let service = worker_server::WorkerServer::new(Reader { reads, manner, called: Arc::clone(&called) });
+    let service = worker_server::WorkerServer::new(Reader {
+        reads,
+        manner,
+        called: Arc::clone(&called),
+    });
     let incoming = stream::unfold(listener, |listener| async {
         let accepted = listener.accept().await.map(|(stream, _)| stream);
         Some((accepted, listener))
     });
-    tokio::spawn(Server::builder().add_service(service).serve_with_incoming(incoming.boxed()));
-    Met { called, factory: ConnectionFactory::new(&address, LIMIT).encodings(said) }
+    tokio::spawn(
+        Server::builder()
+            .add_service(service)
+            .serve_with_incoming(incoming.boxed()),
+    );
+    Met {
+        called,
+        factory: ConnectionFactory::new(&address, LIMIT).encodings(said),
+    }
 }
 
 impl Met {
     async fn call(&self, argument: f64) -> Result<(Encoding, Bytes), RpcError> {
-        let arguments = Packed::new(1).argument("n", &argument);
+        let arguments = EncodedArgs::new(1).argument("n", &argument);
         let rewrite = arguments.rewrite();
-        let call = v1::Call { arguments: arguments.finish().unwrap().into(), ..v1::Call::default() };
-        let call = Outgoing::new(call, rewrite, Default::default(), None).unwrap();
+        let call = v1::Call {
+            arguments: arguments.finish().unwrap().into(),
+            ..v1::Call::default()
+        };
+        let call = CallRequest::new(call, rewrite, Default::default(), None).unwrap();
         let mut replies = self.factory.connect().dispatch(call, None).await?;
         loop {
             match replies.next().await {
-                Step::Taken => {}
-                Step::Item(value) => return Ok((replies.encoding(), value)),
-                Step::Refused(error) => return Err(error),
+                CallEvent::Taken => {}
+                CallEvent::Item(value) => return Ok((replies.encoding(), value)),
+                CallEvent::Refused(error) => return Err(error),
                 other => panic!("{other:?}"),
             }
         }
@@ -134,7 +162,10 @@ use Encoding::{Json, MessagePack};
 async fn a_worker_of_which_nothing_is_known_says_what_it_reads_and_is_asked_once() {
     let worker = meet(Json, Manner::Helpful, &[].into());
     for called in [vec![MessagePack, Json], vec![Json], vec![Json]] {
-        assert_eq!(worker.call(1.5).await, Ok((Json, Bytes::from_static(b"[1.5]"))));
+        assert_eq!(
+            worker.call(1.5).await,
+            Ok((Json, Bytes::from_static(b"[1.5]")))
+        );
         assert_eq!(worker.called(), called);
     }
 }
@@ -142,10 +173,16 @@ async fn a_worker_of_which_nothing_is_known_says_what_it_reads_and_is_asked_once
 #[tokio::test]
 async fn a_worker_is_called_in_what_is_said_of_it() {
     let worker = meet(Json, Manner::Curt, &[Json].into());
-    assert_eq!(worker.call(1.5).await, Ok((Json, Bytes::from_static(b"[1.5]"))));
+    assert_eq!(
+        worker.call(1.5).await,
+        Ok((Json, Bytes::from_static(b"[1.5]")))
+    );
     let compact = meet(MessagePack, Manner::Curt, &[Json, MessagePack].into());
     assert_eq!(compact.call(1.5).await.unwrap().0, MessagePack);
-    assert_eq!((worker.called(), compact.called()), (vec![Json], vec![MessagePack]));
+    assert_eq!(
+        (worker.called(), compact.called()),
+        (vec![Json], vec![MessagePack])
+    );
     // What is said may be wrong.
     let mistaken = meet(MessagePack, Manner::Helpful, &[Json].into());
     assert_eq!(mistaken.call(1.5).await.unwrap().0, MessagePack);
@@ -156,7 +193,10 @@ async fn a_worker_is_called_in_what_is_said_of_it() {
 async fn who_does_not_say_what_it_reads_is_not_asked_again() {
     let worker = meet(Json, Manner::Curt, &[].into());
     let error = worker.call(1.5).await.unwrap_err();
-    assert_eq!((error.code, error.may_have_begun), (Code::FailedPrecondition, false));
+    assert_eq!(
+        (error.code, error.may_have_begun),
+        (Code::FailedPrecondition, false)
+    );
     assert_eq!(worker.called(), [MessagePack]);
 }
 
@@ -172,19 +212,40 @@ async fn a_call_that_was_taken_is_not_made_again() {
 async fn what_cannot_be_written_for_a_worker_is_the_callers_to_know() {
     let worker = meet(Json, Manner::Helpful, &[Json].into());
     let error = worker.call(f64::NAN).await.unwrap_err();
-    assert_eq!((error.code, error.may_have_begun), (Code::InvalidArgument, false));
+    assert_eq!(
+        (error.code, error.may_have_begun),
+        (Code::InvalidArgument, false)
+    );
     assert!(error.message.contains("NaN"), "{error}");
     assert_eq!(worker.called(), [], "it has not heard of it");
 }
 
 /// Has the system drop all that comes for a socket, as if its machine were gone.
 fn cut_off(socket: &impl AsRawFd) {
-    let mut drop_all = libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: 0 };
-    let program = libc::sock_fprog { len: 1, filter: &raw mut drop_all };
-    let (place, size) = ((&raw const program).cast(), size_of_val(&program) as libc::socklen_t);
+    let mut drop_all = libc::sock_filter {
+        code: (libc::BPF_RET | libc::BPF_K) as u16,
+        jt: 0,
+        jf: 0,
+        k: 0,
+    };
+    let program = libc::sock_fprog {
+        len: 1,
+        filter: &raw mut drop_all,
+    };
+    let (place, size) = (
+        (&raw const program).cast(),
+        size_of_val(&program) as libc::socklen_t,
+    );
     // SAFETY: the system reads a program of one step, which is there, from a descriptor that is open.
-    let outcome =
-        unsafe { libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, place, size) };
+    let outcome = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_ATTACH_FILTER,
+            place,
+            size,
+        )
+    };
     assert_eq!(outcome, 0, "{}", std::io::Error::last_os_error());
 }
 
@@ -193,29 +254,51 @@ async fn a_machine_that_is_gone_is_noticed_though_its_worker_has_no_links() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let (called, sockets) = (Arc::default(), Arc::<Mutex<Vec<OwnedFd>>>::default());
-    let service =
-        worker_server::WorkerServer::new(Reader { reads: Json, manner: Manner::Helpful, called: Arc::clone(&called) });
+    let service = worker_server::WorkerServer::new(Reader {
+        reads: Json,
+        manner: Manner::Helpful,
+        called: Arc::clone(&called),
+    });
     let accepted = Arc::clone(&sockets);
     let incoming = stream::unfold((listener, accepted), |(listener, accepted)| async {
         let stream = listener.accept().await.map(|(stream, _)| stream);
-        accepted
-            .lock()
-            .unwrap()
-            .extend(stream.as_ref().ok().map(|stream| stream.as_fd().try_clone_to_owned().unwrap()));
+        accepted.lock().unwrap().extend(
+            stream
+                .as_ref()
+                .ok()
+                .map(|stream| stream.as_fd().try_clone_to_owned().unwrap()),
+        );
         Some((stream, (listener, accepted)))
     });
-    tokio::spawn(Server::builder().add_service(service).serve_with_incoming(incoming.boxed()));
-    let worker = Met { called, factory: ConnectionFactory::new(&address, LIMIT).encodings(&[Json].into()) };
+    tokio::spawn(
+        Server::builder()
+            .add_service(service)
+            .serve_with_incoming(incoming.boxed()),
+    );
+    let worker = Met {
+        called,
+        factory: ConnectionFactory::new(&address, LIMIT).encodings(&[Json].into()),
+    };
     assert_eq!(worker.call(1.5).await.unwrap().0, Json);
     let asks = worker.called().len();
     sockets.lock().unwrap().iter().for_each(cut_off);
     let began = Instant::now();
     let error = worker.call(2.5).await.unwrap_err();
     // HTTP/2 itself would take 20 s.
-    assert!(began.elapsed() < Duration::from_secs(18), "{:?}", began.elapsed());
-    assert!(error.may_have_begun && asks == 1 && worker.called().is_empty(), "{error:?}");
+    assert!(
+        began.elapsed() < Duration::from_secs(18),
+        "{:?}",
+        began.elapsed()
+    );
+    assert!(
+        error.may_have_begun && asks == 1 && worker.called().is_empty(),
+        "{error:?}"
+    );
     // Another connection is another matter.
-    assert_eq!(worker.call(3.5).await, Ok((Json, Bytes::from_static(b"[3.5]"))));
+    assert_eq!(
+        worker.call(3.5).await,
+        Ok((Json, Bytes::from_static(b"[3.5]")))
+    );
 }
 
 /// A connection that is not read for a while, once so much of it was.
@@ -226,7 +309,11 @@ struct Stalling {
 }
 
 impl AsyncRead for Stalling {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         if self.left == 0 {
             ready!(self.pause.as_mut().poll(cx));
         }
@@ -242,7 +329,11 @@ impl AsyncRead for Stalling {
 }
 
 impl AsyncWrite for Stalling {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, from: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        from: &[u8],
+    ) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(cx, from)
     }
 
@@ -266,25 +357,50 @@ async fn a_worker_that_reads_nothing_for_a_while_keeps_its_connection() {
     const LARGE: usize = 32 << 20;
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    let reader = Reader { reads: MessagePack, manner: Manner::Curt, called: Arc::default() };
+    let reader = Reader {
+        reads: MessagePack,
+        manner: Manner::Curt,
+        called: Arc::default(),
+    };
     let service = worker_server::WorkerServer::new(reader).max_decoding_message_size(2 * LARGE);
     let incoming = stream::unfold(listener, |listener| async {
         let stream = listener.accept().await.map(|(stream, _)| stream);
-        let stalling = |stream| Stalling { stream, left: 4096, pause: Box::pin(sleep(Duration::ZERO)) };
+        let stalling = |stream| Stalling {
+            stream,
+            left: 4096,
+            pause: Box::pin(sleep(Duration::ZERO)),
+        };
         Some((stream.map(stalling), listener))
     });
     // HTTP/2 has room for all of it, so that it is TCP that has not.
     let room = 2 * LARGE as u32;
-    let mut server = Server::builder().initial_stream_window_size(room).initial_connection_window_size(room);
-    tokio::spawn(server.add_service(service).serve_with_incoming(incoming.boxed()));
-    let arguments = Packed::new(1).argument("text", &"x".repeat(LARGE));
+    let mut server = Server::builder()
+        .initial_stream_window_size(room)
+        .initial_connection_window_size(room);
+    tokio::spawn(
+        server
+            .add_service(service)
+            .serve_with_incoming(incoming.boxed()),
+    );
+    let arguments = EncodedArgs::new(1).argument("text", &"x".repeat(LARGE));
     let rewrite = arguments.rewrite();
-    let call = v1::Call { arguments: arguments.finish().unwrap().into(), ..v1::Call::default() };
-    let call = Outgoing::new(call, rewrite, Default::default(), None).unwrap();
+    let call = v1::Call {
+        arguments: arguments.finish().unwrap().into(),
+        ..v1::Call::default()
+    };
+    let call = CallRequest::new(call, rewrite, Default::default(), None).unwrap();
     let factory = ConnectionFactory::new(&address, LIMIT).encodings(&[MessagePack].into());
     let began = Instant::now();
-    let mut replies = factory.connect().dispatch(call, Some(Duration::from_secs(60))).await.unwrap();
-    assert!(began.elapsed() > Duration::from_secs(3), "it was not read: {:?}", began.elapsed());
-    assert_eq!(replies.next().await, Step::Taken);
-    assert!(matches!(replies.next().await, Step::Item(value) if value.len() > LARGE));
+    let mut replies = factory
+        .connect()
+        .dispatch(call, Some(Duration::from_secs(60)))
+        .await
+        .unwrap();
+    assert!(
+        began.elapsed() > Duration::from_secs(3),
+        "it was not read: {:?}",
+        began.elapsed()
+    );
+    assert_eq!(replies.next().await, CallEvent::Taken);
+    assert!(matches!(replies.next().await, CallEvent::Item(value) if value.len() > LARGE));
 }

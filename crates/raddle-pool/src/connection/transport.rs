@@ -17,9 +17,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tonic::{Status, Streaming, transport};
 
 use super::{
-    link::{How, Link, LinkCall},
-    replies::{Step, refusal},
-    target::Target,
+    link::{LinkCall, LinkConnection, LinkEnd},
+    reply_stream::{CallEvent, refusal},
+    target::ConnectTarget,
 };
 use crate::{
     RpcError,
@@ -28,26 +28,26 @@ use crate::{
 
 /// An open way to a worker. What it needs runs on the runtime that has opened it.
 pub(super) enum Transport {
-    Link(Link),
-    Grpc(Grpc),
+    Link(LinkConnection),
+    Grpc(GrpcTransport),
 }
 
 /// To a worker that has no links.
-pub(super) struct Grpc {
+pub(super) struct GrpcTransport {
     pub(super) client: WorkerClient<transport::Channel>,
     /// How it broke, once a call has found that. The next one connects anew, and so finds out whether the worker can be reached.
-    pub(super) lost: Arc<OnceLock<How>>,
+    pub(super) lost: Arc<OnceLock<LinkEnd>>,
 }
 
 /// Where the answers of one call come from. When it is dropped before the end, the call is cancelled.
-pub(super) enum Answers {
+pub(super) enum CallReplies {
     Link(LinkCall),
-    Grpc(Box<Streaming<v1::Reply>>, Arc<OnceLock<How>>),
+    Grpc(Box<Streaming<v1::Reply>>, Arc<OnceLock<LinkEnd>>),
 }
 
 impl Transport {
     /// Connects, and finds out which of the two the worker speaks. Nothing is sent but a greeting.
-    pub(super) async fn open(target: &Target) -> io::Result<Self> {
+    pub(super) async fn open(target: &ConnectTarget) -> io::Result<Self> {
         let mut stream = target.connect(&[LINK, GRPC]).await?;
         if stream.is_grpc() {
             return Ok(Self::grpc(target));
@@ -59,15 +59,18 @@ impl Transport {
         if greeting != GREETING {
             return Ok(Self::grpc(target));
         }
-        Link::new(stream.into_socket()?).map(Self::Link)
+        LinkConnection::new(stream.into_socket()?).map(Self::Link)
     }
 
-    fn grpc(target: &Target) -> Self {
-        Self::Grpc(Grpc { client: target.client(), lost: Arc::default() })
+    fn grpc(target: &ConnectTarget) -> Self {
+        Self::Grpc(GrpcTransport {
+            client: target.client(),
+            lost: Arc::default(),
+        })
     }
 
     /// How it has ended. `None` while calls can still be sent.
-    pub(super) fn lost(&self) -> Option<How> {
+    pub(super) fn lost(&self) -> Option<LinkEnd> {
         match self {
             Self::Link(link) => link.lost(),
             Self::Grpc(grpc) => grpc.lost.get().copied(),
@@ -75,20 +78,23 @@ impl Transport {
     }
 
     /// Sends a call.
-    pub(super) async fn send(&self, call: v1::Call) -> Result<Answers, RpcError> {
+    pub(super) async fn send(&self, call: v1::Call) -> Result<CallReplies, RpcError> {
         match self {
-            Self::Link(link) => link.call(call).map(Answers::Link),
+            Self::Link(link) => link.call(call).map(CallReplies::Link),
             Self::Grpc(grpc) => {
                 let answers = grpc.client.clone().dispatch(call).await;
                 let answers = answers.map_err(|status| refuse(&status, &grpc.lost))?;
-                Ok(Answers::Grpc(Box::new(answers.into_inner()), Arc::clone(&grpc.lost)))
+                Ok(CallReplies::Grpc(
+                    Box::new(answers.into_inner()),
+                    Arc::clone(&grpc.lost),
+                ))
             }
         }
     }
 }
 
-impl Answers {
-    pub(super) fn poll_step(&mut self, cx: &mut Context<'_>) -> Poll<Step> {
+impl CallReplies {
+    pub(super) fn poll_step(&mut self, cx: &mut Context<'_>) -> Poll<CallEvent> {
         match self {
             Self::Link(call) => call.poll_step(cx),
             Self::Grpc(replies, lost) => poll_grpc(replies, lost, cx),
@@ -96,18 +102,22 @@ impl Answers {
     }
 }
 
-fn poll_grpc(replies: &mut Streaming<v1::Reply>, lost: &OnceLock<How>, cx: &mut Context<'_>) -> Poll<Step> {
+fn poll_grpc(
+    replies: &mut Streaming<v1::Reply>,
+    lost: &OnceLock<LinkEnd>,
+    cx: &mut Context<'_>,
+) -> Poll<CallEvent> {
     loop {
         let step = match ready!(Pin::new(&mut *replies).poll_next(cx)) {
             Some(Ok(v1::Reply { what: Some(what) })) => match what {
-                reply::What::Ack(_) => Step::Taken,
-                reply::What::Result(result) => Step::Item(result),
-                reply::What::Exception(exception) => Step::Exception(exception),
+                reply::What::Ack(_) => CallEvent::Taken,
+                reply::What::Result(result) => CallEvent::Item(result),
+                reply::What::Exception(exception) => CallEvent::Exception(exception),
             },
             // Of a later version.
             Some(Ok(v1::Reply { what: None })) => continue,
-            Some(Err(status)) => Step::Refused(refuse(&status, lost)),
-            None => Step::End,
+            Some(Err(status)) => CallEvent::Refused(refuse(&status, lost)),
+            None => CallEvent::End,
         };
         return Poll::Ready(step);
     }
@@ -115,12 +125,16 @@ fn poll_grpc(replies: &mut Streaming<v1::Reply>, lost: &OnceLock<How>, cx: &mut 
 
 /// The error of a call that ended with a status. A status with a source was made on this side, by a connection that broke. One that timed out was ended by the
 /// kernel, because the worker's machine acknowledges nothing.
-fn refuse(status: &Status, lost: &OnceLock<How>) -> RpcError {
+fn refuse(status: &Status, lost: &OnceLock<LinkEnd>) -> RpcError {
     if let Some(source) = status.source() {
         let causes = std::iter::successors(Some(source), |error| (*error).source());
         let mut broken = causes.filter_map(|error| error.downcast_ref::<io::Error>());
         let is_silent = broken.any(|error| error.kind() == io::ErrorKind::TimedOut);
-        let _ = lost.set(if is_silent { How::Cut } else { How::Broken });
+        let _ = lost.set(if is_silent {
+            LinkEnd::Cut
+        } else {
+            LinkEnd::Broken
+        });
     }
     refusal(status)
 }

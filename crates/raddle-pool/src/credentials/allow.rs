@@ -35,26 +35,26 @@ use super::{
 /// Who may do what.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct Allow {
+pub struct AllowRules {
     rules: Vec<Rule>,
 }
 
 /// What somebody may do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    who: Who,
-    what: Vec<What>,
+    who: RuleSubject,
+    what: Vec<RuleAction>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Who {
+enum RuleSubject {
     Anyone,
     Verified,
     Named(NamePattern),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum What {
+enum RuleAction {
     Call(Pattern),
     Stop,
     Info,
@@ -85,7 +85,9 @@ const ROUTE: &str = "@route";
 #[non_exhaustive]
 pub enum AllowError {
     /// There are none. It could only mean that nobody may do anything, which nobody means.
-    #[error("there are no rules: write some, as 'spiffe://prod/* = math.*', or leave them out altogether")]
+    #[error(
+        "there are no rules: write some, as 'spiffe://prod/* = math.*', or leave them out altogether"
+    )]
     Empty,
     /// One says nothing.
     #[error("the rule '{0}' is not of the form WHO = WHAT, as 'spiffe://prod/* = math.*'")]
@@ -112,20 +114,26 @@ pub enum AllowError {
     },
 }
 
-impl Allow {
+impl AllowRules {
     /// These rules and no others.
     pub fn new(rules: impl IntoIterator<Item = Rule>) -> Result<Self, AllowError> {
         let rules: Vec<_> = rules.into_iter().collect();
-        if rules.is_empty() { Err(AllowError::Empty) } else { Ok(Self { rules }) }
+        if rules.is_empty() {
+            Err(AllowError::Empty)
+        } else {
+            Ok(Self { rules })
+        }
     }
 
     /// Whether a caller may do this. Without an identity he has shown no certificate that could be verified.
     pub fn permits(&self, caller: Option<&Identity>, action: Action<'_>) -> bool {
-        self.rules.iter().any(|rule| rule.is_about(action) && rule.is_for(caller))
+        self.rules
+            .iter()
+            .any(|rule| rule.is_about(action) && rule.is_for(caller))
     }
 }
 
-impl IntoIterator for Allow {
+impl IntoIterator for AllowRules {
     type Item = Rule;
     type IntoIter = std::vec::IntoIter<Rule>;
 
@@ -136,38 +144,54 @@ impl IntoIterator for Allow {
 
 /// Whoever has a verified certificate may do everything. Whoever is let in without one, which takes one-way TLS, may call, and ask
 /// what the worker is.
-impl Default for Allow {
+impl Default for AllowRules {
     fn default() -> Self {
-        let all = || What::Call(Pattern::routine("*").expect("a star is a pattern"));
-        let verified = Rule { who: Who::Verified, what: vec![all(), What::Stop, What::Info, What::Route] };
-        Self { rules: vec![verified, Rule { who: Who::Anyone, what: vec![all(), What::Info] }] }
+        let all = || RuleAction::Call(Pattern::routine("*").expect("a star is a pattern"));
+        let verified = Rule {
+            who: RuleSubject::Verified,
+            what: vec![all(), RuleAction::Stop, RuleAction::Info, RuleAction::Route],
+        };
+        Self {
+            rules: vec![
+                verified,
+                Rule {
+                    who: RuleSubject::Anyone,
+                    what: vec![all(), RuleAction::Info],
+                },
+            ],
+        }
     }
 }
 
 impl Rule {
     fn is_for(&self, caller: Option<&Identity>) -> bool {
         match &self.who {
-            Who::Anyone => true,
-            Who::Verified => caller.is_some(),
-            Who::Named(pattern) => caller.is_some_and(|caller| pattern.matches(caller)),
+            RuleSubject::Anyone => true,
+            RuleSubject::Verified => caller.is_some(),
+            RuleSubject::Named(pattern) => caller.is_some_and(|caller| pattern.matches(caller)),
         }
     }
 
     fn is_about(&self, action: Action<'_>) -> bool {
         self.what.iter().any(|what| match (what, action) {
-            (What::Call(pattern), Action::Call(routine)) => pattern.matches(routine),
-            (What::Stop, Action::Stop) | (What::Info, Action::Info) | (What::Route, Action::Route) => true,
+            (RuleAction::Call(pattern), Action::Call(routine)) => pattern.matches(routine),
+            (RuleAction::Stop, Action::Stop)
+            | (RuleAction::Info, Action::Info)
+            | (RuleAction::Route, Action::Route) => true,
             _ => false,
         })
     }
 }
 
-impl FromStr for Allow {
+impl FromStr for AllowRules {
     type Err = AllowError;
 
     /// One rule a line. Empty lines, and those that begin with `#`, say nothing.
     fn from_str(text: &str) -> Result<Self, AllowError> {
-        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+        let lines = text
+            .lines()
+            .map(str::trim)
+            .filter(|line| !line.is_empty() && !line.starts_with('#'));
         Self::new(lines.map(str::parse).collect::<Result<Vec<_>, _>>()?)
     }
 }
@@ -181,25 +205,35 @@ impl FromStr for Rule {
             let (rule, name) = (text.to_owned(), name.to_owned());
             move |reason| AllowError::Name { rule, name, reason }
         };
-        let unknown = |word: &str| AllowError::Word { rule: text.to_owned(), word: word.to_owned() };
+        let unknown = |word: &str| AllowError::Word {
+            rule: text.to_owned(),
+            word: word.to_owned(),
+        };
         // A URI may have an equals sign in it; a routine may not.
-        let (who, what) = text.rsplit_once('=').ok_or_else(|| AllowError::Form(text.to_owned()))?;
+        let (who, what) = text
+            .rsplit_once('=')
+            .ok_or_else(|| AllowError::Form(text.to_owned()))?;
         let who = match who.trim() {
             "" => return Err(AllowError::Form(text.to_owned())),
-            ANYONE => Who::Anyone,
-            VERIFIED => Who::Verified,
+            ANYONE => RuleSubject::Anyone,
+            VERIFIED => RuleSubject::Verified,
             word if word.starts_with('@') => return Err(unknown(word)),
-            name => Who::Named(NamePattern::new(name).map_err(wrong(name))?),
+            name => RuleSubject::Named(NamePattern::new(name).map_err(wrong(name))?),
         };
         let read = |word: &str| match word {
             "" => Err(AllowError::Form(text.to_owned())),
-            STOP => Ok(What::Stop),
-            INFO => Ok(What::Info),
-            ROUTE => Ok(What::Route),
+            STOP => Ok(RuleAction::Stop),
+            INFO => Ok(RuleAction::Info),
+            ROUTE => Ok(RuleAction::Route),
             word if word.starts_with('@') => Err(unknown(word)),
-            routine => Pattern::routine(routine).map(What::Call).map_err(wrong(routine)),
+            routine => Pattern::routine(routine)
+                .map(RuleAction::Call)
+                .map_err(wrong(routine)),
         };
-        let what = what.split(',').map(|word| read(word.trim())).collect::<Result<Vec<_>, _>>()?;
+        let what = what
+            .split(',')
+            .map(|word| read(word.trim()))
+            .collect::<Result<Vec<_>, _>>()?;
         Ok(Self { who, what })
     }
 }
@@ -207,24 +241,24 @@ impl FromStr for Rule {
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.who {
-            Who::Anyone => f.write_str(ANYONE)?,
-            Who::Verified => f.write_str(VERIFIED)?,
-            Who::Named(pattern) => pattern.fmt(f)?,
+            RuleSubject::Anyone => f.write_str(ANYONE)?,
+            RuleSubject::Verified => f.write_str(VERIFIED)?,
+            RuleSubject::Named(pattern) => pattern.fmt(f)?,
         }
         for (at, what) in self.what.iter().enumerate() {
             f.write_str(if at == 0 { " = " } else { ", " })?;
             match what {
-                What::Call(pattern) => pattern.fmt(f)?,
-                What::Stop => f.write_str(STOP)?,
-                What::Info => f.write_str(INFO)?,
-                What::Route => f.write_str(ROUTE)?,
+                RuleAction::Call(pattern) => pattern.fmt(f)?,
+                RuleAction::Stop => f.write_str(STOP)?,
+                RuleAction::Info => f.write_str(INFO)?,
+                RuleAction::Route => f.write_str(ROUTE)?,
             }
         }
         Ok(())
     }
 }
 
-impl fmt::Display for Allow {
+impl fmt::Display for AllowRules {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (at, rule) in self.rules.iter().enumerate() {
             write!(f, "{}{rule}", if at == 0 { "" } else { "\n" })?;
@@ -233,7 +267,7 @@ impl fmt::Display for Allow {
     }
 }
 
-impl TryFrom<String> for Allow {
+impl TryFrom<String> for AllowRules {
     type Error = AllowError;
 
     fn try_from(text: String) -> Result<Self, AllowError> {
@@ -241,8 +275,8 @@ impl TryFrom<String> for Allow {
     }
 }
 
-impl From<Allow> for String {
-    fn from(allow: Allow) -> Self {
+impl From<AllowRules> for String {
+    fn from(allow: AllowRules) -> Self {
         allow.to_string()
     }
 }

@@ -14,18 +14,29 @@ use rustls::{
     sign::SingleCertAndKey,
 };
 
-use super::{peer, provider, refusal::of_chain, reload::Current, signatures::signatures};
+use super::{
+    handshake_error::of_chain, peer, provider, reload::CurrentCredentials, signatures::signatures,
+};
 
 /// Whom a caller talks to.
 #[derive(Debug)]
-struct Workers(Arc<Current>);
+struct ServerPolicy(Arc<CurrentCredentials>);
 
 /// For one connection: what is shown is the certificate of now.
-pub(super) fn config(current: &Arc<Current>, protocols: &[&[u8]]) -> ClientConfig {
-    let config = ClientConfig::builder_with_provider(provider()).with_protocol_versions(&[&rustls::version::TLS13]);
-    let config = config.expect("the provider has what TLS 1.3 needs").dangerous();
-    let config = config.with_custom_certificate_verifier(Arc::new(Workers(Arc::clone(current))));
-    let mut config = match current.get().own.clone().filter(|_| current.recipe().mutual) {
+pub(super) fn config(current: &Arc<CurrentCredentials>, protocols: &[&[u8]]) -> ClientConfig {
+    let config = ClientConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&rustls::version::TLS13]);
+    let config = config
+        .expect("the provider has what TLS 1.3 needs")
+        .dangerous();
+    let config =
+        config.with_custom_certificate_verifier(Arc::new(ServerPolicy(Arc::clone(current))));
+    let mut config = match current
+        .get()
+        .own
+        .clone()
+        .filter(|_| current.recipe().mutual)
+    {
         Some(own) => config.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(own))),
         None => config.with_no_client_auth(),
     };
@@ -35,7 +46,7 @@ pub(super) fn config(current: &Arc<Current>, protocols: &[&[u8]]) -> ClientConfi
     config
 }
 
-impl ServerCertVerifier for Workers {
+impl ServerCertVerifier for ServerPolicy {
     fn verify_server_cert(
         &self,
         certificate: &CertificateDer<'_>,
@@ -47,9 +58,13 @@ impl ServerCertVerifier for Workers {
         let parsed = ParsedCertificate::try_from(certificate)?;
         let algorithms = provider().signature_verification_algorithms.all;
         let set = self.0.get();
-        verify_server_cert_signed_by_trust_anchor(&parsed, &set.roots, between, now, algorithms).map_err(of_chain)?;
+        verify_server_cert_signed_by_trust_anchor(&parsed, &set.roots, between, now, algorithms)
+            .map_err(of_chain)?;
         // Whoever has our own key is no stranger: a pool need not know by which of its addresses its own workers are called.
-        let is_ours = set.own.as_ref().is_some_and(|own| own.cert.first() == Some(certificate));
+        let is_ours = set
+            .own
+            .as_ref()
+            .is_some_and(|own| own.cert.first() == Some(certificate));
         if !is_ours {
             peer::check(certificate, host, &self.0.recipe().expected)?;
         }

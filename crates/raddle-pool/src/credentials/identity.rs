@@ -11,13 +11,13 @@ use webpki::EndEntityCert;
 /// The names that a CA has vouched for. There may be none.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Identity {
-    names: Vec<Name>,
+    names: Vec<CertificateName>,
 }
 
 /// One of them.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Name {
+pub enum CertificateName {
     /// A host, in small letters.
     Dns(String),
     /// A URI, as SPIFFE ids are.
@@ -39,27 +39,38 @@ impl Identity {
     pub fn of(certificate: &CertificateDer<'_>) -> Result<Self, IdentityError> {
         let certificate = EndEntityCert::try_from(certificate).map_err(|_| IdentityError)?;
         // Whoever has a name with a star in it may serve under many, and is none of them.
-        let hosts = certificate.valid_dns_names().filter(|name| !name.contains('*'));
-        let hosts = hosts.map(|name| Name::Dns(name.trim_end_matches('.').to_ascii_lowercase()));
+        let hosts = certificate
+            .valid_dns_names()
+            .filter(|name| !name.contains('*'));
+        let hosts =
+            hosts.map(|name| CertificateName::Dns(name.trim_end_matches('.').to_ascii_lowercase()));
         // They end up in logs, and are compared byte by byte.
-        let uris = certificate.valid_uri_names().filter(|name| name.bytes().all(|byte| byte.is_ascii_graphic()));
-        let uris = uris.filter(|name| !name.contains('*')).map(|name| Name::Uri(name.to_owned()));
-        Ok(Self { names: hosts.chain(uris).collect() })
+        let uris = certificate
+            .valid_uri_names()
+            .filter(|name| name.bytes().all(|byte| byte.is_ascii_graphic()));
+        let uris = uris
+            .filter(|name| !name.contains('*'))
+            .map(|name| CertificateName::Uri(name.to_owned()));
+        Ok(Self {
+            names: hosts.chain(uris).collect(),
+        })
     }
 
     /// Its names.
-    pub fn names(&self) -> &[Name] {
+    pub fn names(&self) -> &[CertificateName] {
         &self.names
     }
 }
 
-impl FromIterator<Name> for Identity {
-    fn from_iter<T: IntoIterator<Item = Name>>(names: T) -> Self {
-        Self { names: names.into_iter().collect() }
+impl FromIterator<CertificateName> for Identity {
+    fn from_iter<T: IntoIterator<Item = CertificateName>>(names: T) -> Self {
+        Self {
+            names: names.into_iter().collect(),
+        }
     }
 }
 
-impl fmt::Display for Name {
+impl fmt::Display for CertificateName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Dns(name) | Self::Uri(name) => f.write_str(name),

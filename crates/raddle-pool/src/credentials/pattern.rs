@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use super::identity::{Identity, Name};
+use super::identity::{CertificateName, Identity};
 
 /// A name that may have stars in it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -41,7 +41,9 @@ pub enum PatternError {
     #[error("there is no name")]
     Empty,
     /// It cannot be the name of anything.
-    #[error("a name has at most {LONGEST} characters, no blanks, and no others than those of ASCII")]
+    #[error(
+        "a name has at most {LONGEST} characters, no blanks, and no others than those of ASCII"
+    )]
     Characters,
     /// A star stands where it would take in strangers.
     #[error("in a URI a * stands behind the slash that ends the host, as in spiffe://prod/*")]
@@ -50,7 +52,9 @@ pub enum PatternError {
     #[error("a URI has a scheme and a host, as in spiffe://prod/web")]
     NoHost,
     /// Letters that no host name has.
-    #[error("a host name has letters, digits, dots and hyphens, and * for one label or a part of one")]
+    #[error(
+        "a host name has letters, digits, dots and hyphens, and * for one label or a part of one"
+    )]
     HostName,
     /// An address, which no certificate of a caller is asked for.
     #[error(
@@ -75,7 +79,9 @@ impl Pattern {
             return Err(PatternError::NoHost);
         }
         let last = text.len() - 1;
-        Ok(Self::new(text.to_owned(), |at| if at == last { None } else { Some(b'/') }))
+        Ok(Self::new(text.to_owned(), |at| {
+            if at == last { None } else { Some(b'/') }
+        }))
     }
 
     /// Of host names, which are the same in capitals.
@@ -102,7 +108,13 @@ impl Pattern {
     }
 
     fn new(text: String, stops_at: impl Fn(usize) -> Option<u8>) -> Self {
-        let token = |(at, byte)| if byte == b'*' { Token::Star(stops_at(at)) } else { Token::Byte(byte) };
+        let token = |(at, byte)| {
+            if byte == b'*' {
+                Token::Star(stops_at(at))
+            } else {
+                Token::Byte(byte)
+            }
+        };
         let tokens = text.bytes().enumerate().map(token).collect();
         Self { text, tokens }
     }
@@ -153,13 +165,18 @@ impl Pattern {
 impl NamePattern {
     /// Reads one. What has `://` in it is a URI.
     pub(super) fn new(text: &str) -> Result<Self, PatternError> {
-        if text.contains("://") { Pattern::uri(text).map(Self::Uri) } else { Pattern::host(text).map(Self::Host) }
+        if text.contains("://") {
+            Pattern::uri(text).map(Self::Uri)
+        } else {
+            Pattern::host(text).map(Self::Host)
+        }
     }
 
     /// Whether one of the names of this identity is meant.
     pub(super) fn matches(&self, identity: &Identity) -> bool {
         identity.names().iter().any(|name| match (self, name) {
-            (Self::Uri(pattern), Name::Uri(name)) | (Self::Host(pattern), Name::Dns(name)) => pattern.matches(name),
+            (Self::Uri(pattern), CertificateName::Uri(name))
+            | (Self::Host(pattern), CertificateName::Dns(name)) => pattern.matches(name),
             _ => false,
         })
     }
@@ -168,8 +185,16 @@ impl NamePattern {
 /// Whether this is an IP address, or would be one with numbers for its stars. No host is called so.
 fn is_address(text: &str) -> bool {
     let has_number = text.bytes().any(|byte| byte.is_ascii_digit());
-    let is_ipv4 = has_number && text.bytes().all(|byte| byte.is_ascii_digit() || b".*".contains(&byte));
-    is_ipv4 || text.trim_start_matches('[').trim_end_matches(']').parse::<std::net::IpAddr>().is_ok()
+    let is_ipv4 = has_number
+        && text
+            .bytes()
+            .all(|byte| byte.is_ascii_digit() || b".*".contains(&byte));
+    is_ipv4
+        || text
+            .trim_start_matches('[')
+            .trim_end_matches(']')
+            .parse::<std::net::IpAddr>()
+            .is_ok()
 }
 
 fn check(text: &str) -> Result<(), PatternError> {
@@ -177,7 +202,11 @@ fn check(text: &str) -> Result<(), PatternError> {
         return Err(PatternError::Empty);
     }
     let is_sound = text.len() <= LONGEST && text.bytes().all(|byte| byte.is_ascii_graphic());
-    if is_sound { Ok(()) } else { Err(PatternError::Characters) }
+    if is_sound {
+        Ok(())
+    } else {
+        Err(PatternError::Characters)
+    }
 }
 
 impl fmt::Display for NamePattern {
@@ -205,17 +234,31 @@ mod tests {
         let uri = |pattern: &str, name: &str| Pattern::uri(pattern).unwrap().matches(name);
         assert!(uri("spiffe://prod/*", "spiffe://prod/ns/a/sa/b"));
         assert!(!uri("spiffe://prod/*", "spiffe://prod.evil/a"));
-        assert!(uri("spiffe://prod/ns/*/sa/web", "spiffe://prod/ns/a/sa/web"));
-        assert!(!uri("spiffe://prod/ns/*/sa/web", "spiffe://prod/ns/a/sa/x/sa/web"));
-        assert!(uri("spiffe://prod/web-*", "spiffe://prod/web-1") && !uri("spiffe://prod/web-*", "spiffe://prod/db"));
-        assert!(uri("spiffe://prod/a*b*", "spiffe://prod/axbc/d") && !uri("spiffe://prod/a*b*", "spiffe://prod/a/b"));
+        assert!(uri(
+            "spiffe://prod/ns/*/sa/web",
+            "spiffe://prod/ns/a/sa/web"
+        ));
+        assert!(!uri(
+            "spiffe://prod/ns/*/sa/web",
+            "spiffe://prod/ns/a/sa/x/sa/web"
+        ));
+        assert!(
+            uri("spiffe://prod/web-*", "spiffe://prod/web-1")
+                && !uri("spiffe://prod/web-*", "spiffe://prod/db")
+        );
+        assert!(
+            uri("spiffe://prod/a*b*", "spiffe://prod/axbc/d")
+                && !uri("spiffe://prod/a*b*", "spiffe://prod/a/b")
+        );
         let host = |pattern: &str, name: &str| Pattern::host(pattern).unwrap().matches(name);
         assert!(host("*.Internal", "web.internal") && !host("*.internal", "a.web.internal"));
         assert!(!host("web*", "web.evil.example") && host("web*", "web1"));
         assert!(host("w-*.internal", "w-1.internal") && !host("w-*.internal", "w-1.x.internal"));
         let routine = |pattern: &str, name: &str| Pattern::routine(pattern).unwrap().matches(name);
         assert!(
-            routine("math.*", "math.add") && !routine("math.*", "maths.add") && routine("*::add", "app::math::add")
+            routine("math.*", "math.add")
+                && !routine("math.*", "maths.add")
+                && routine("*::add", "app::math::add")
         );
     }
 
@@ -246,12 +289,14 @@ mod tests {
     fn means(tokens: &[Token], name: &[u8]) -> bool {
         match tokens.split_first() {
             None => name.is_empty(),
-            Some((Token::Byte(byte), rest)) => {
-                name.split_first().is_some_and(|(b, name)| b == byte && means(rest, name))
-            }
+            Some((Token::Byte(byte), rest)) => name
+                .split_first()
+                .is_some_and(|(b, name)| b == byte && means(rest, name)),
             Some((Token::Star(stop), rest)) => {
                 means(rest, name)
-                    || name.split_first().is_some_and(|(b, name)| Some(*b) != *stop && means(tokens, name))
+                    || name
+                        .split_first()
+                        .is_some_and(|(b, name)| Some(*b) != *stop && means(tokens, name))
             }
         }
     }

@@ -11,10 +11,10 @@ use super::{identity::Identity, pattern::NamePattern};
 /// A name that a worker's certificate may have: `worker.internal`, `*.internal`, `10.0.0.7`, `spiffe://prod/render` or `spiffe://prod/*`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct PeerName(Kind);
+pub struct PeerName(PeerNameKind);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Kind {
+enum PeerNameKind {
     Host(ServerName<'static>),
     Named(NamePattern),
 }
@@ -30,7 +30,7 @@ pub struct PeerNameError {
 /// A worker has shown the certificate of somebody else.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("it is that of {shown}, and not of {expected}")]
-pub struct WrongName {
+pub struct PeerNameMismatch {
     /// Who was to be reached.
     pub expected: String,
     /// Who was.
@@ -44,46 +44,62 @@ pub(super) fn check(
     expected: &[PeerName],
 ) -> Result<(), rustls::Error> {
     let bad = || rustls::Error::InvalidCertificate(rustls::CertificateError::BadEncoding);
-    let (shown, certificate) = (Identity::of(certificate), EndEntityCert::try_from(certificate));
+    let (shown, certificate) = (
+        Identity::of(certificate),
+        EndEntityCert::try_from(certificate),
+    );
     let (shown, certificate) = (shown.map_err(|_| bad())?, certificate.map_err(|_| bad())?);
     let is_of = |host: &ServerName<'_>| certificate.verify_is_valid_for_subject_name(host).is_ok();
     let is_meant = if expected.is_empty() {
         is_of(host)
     } else {
         expected.iter().any(|PeerName(kind)| match kind {
-            Kind::Host(host) => is_of(host),
-            Kind::Named(pattern) => pattern.matches(&shown),
+            PeerNameKind::Host(host) => is_of(host),
+            PeerNameKind::Named(pattern) => pattern.matches(&shown),
         })
     };
     if is_meant {
         return Ok(());
     }
     let names: Vec<_> = expected.iter().map(ToString::to_string).collect();
-    let expected = if names.is_empty() { host.to_str().into_owned() } else { names.join(" or ") };
-    let wrong = rustls::OtherError(std::sync::Arc::new(WrongName { expected, shown: shown.to_string() }));
-    Err(rustls::Error::InvalidCertificate(rustls::CertificateError::Other(wrong)))
+    let expected = if names.is_empty() {
+        host.to_str().into_owned()
+    } else {
+        names.join(" or ")
+    };
+    let wrong = rustls::OtherError(std::sync::Arc::new(PeerNameMismatch {
+        expected,
+        shown: shown.to_string(),
+    }));
+    Err(rustls::Error::InvalidCertificate(
+        rustls::CertificateError::Other(wrong),
+    ))
 }
 
 impl FromStr for PeerName {
     type Err = PeerNameError;
 
     fn from_str(name: &str) -> Result<Self, PeerNameError> {
-        let wrong = |reason: String| PeerNameError { name: name.to_owned(), reason };
+        let wrong = |reason: String| PeerNameError {
+            name: name.to_owned(),
+            reason,
+        };
         if name.contains("://") || name.contains('*') {
             let pattern = NamePattern::new(name).map_err(|error| wrong(error.to_string()))?;
-            return Ok(Self(Kind::Named(pattern)));
+            return Ok(Self(PeerNameKind::Named(pattern)));
         }
         let host = ServerName::try_from(name.to_owned());
-        let host = host.map_err(|_| wrong("give a host name, an address or a URI, without a port".into()))?;
-        Ok(Self(Kind::Host(host)))
+        let host = host
+            .map_err(|_| wrong("give a host name, an address or a URI, without a port".into()))?;
+        Ok(Self(PeerNameKind::Host(host)))
     }
 }
 
 impl fmt::Display for PeerName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Kind::Host(host) => f.write_str(&host.to_str()),
-            Kind::Named(pattern) => pattern.fmt(f),
+            PeerNameKind::Host(host) => f.write_str(&host.to_str()),
+            PeerNameKind::Named(pattern) => pattern.fmt(f),
         }
     }
 }

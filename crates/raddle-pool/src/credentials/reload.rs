@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{CredentialsError, Recipe, set::Set};
+use super::{CredentialSource, CredentialsError, credential_set::CredentialSet};
 
 /// How long nobody looks after somebody has.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -23,40 +23,49 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The set that counts now.
 #[derive(Debug)]
-pub(super) struct Current {
-    recipe: Recipe,
-    set: RwLock<Arc<Set>>,
-    look: Mutex<Look>,
+pub(super) struct CurrentCredentials {
+    recipe: CredentialSource,
+    set: RwLock<Arc<CredentialSet>>,
+    look: Mutex<ReloadCheck>,
 }
 
 #[derive(Debug)]
-struct Look {
+struct ReloadCheck {
     last: Instant,
     /// What was said the last time, so that it is not said every second.
     complaint: Option<String>,
 }
 
-impl Current {
-    pub(super) fn new(recipe: Recipe) -> Result<Self, CredentialsError> {
-        let set = Set::read(&recipe)?;
-        let look = Mutex::new(Look { last: Instant::now(), complaint: None });
-        Ok(Self { recipe, set: RwLock::new(Arc::new(set)), look })
+impl CurrentCredentials {
+    pub(super) fn new(recipe: CredentialSource) -> Result<Self, CredentialsError> {
+        let set = CredentialSet::read(&recipe)?;
+        let look = Mutex::new(ReloadCheck {
+            last: Instant::now(),
+            complaint: None,
+        });
+        Ok(Self {
+            recipe,
+            set: RwLock::new(Arc::new(set)),
+            look,
+        })
     }
 
-    pub(super) fn recipe(&self) -> &Recipe {
+    pub(super) fn recipe(&self) -> &CredentialSource {
         &self.recipe
     }
 
     /// The set for a handshake.
-    pub(super) fn get(self: &Arc<Self>) -> Arc<Set> {
+    pub(super) fn get(self: &Arc<Self>) -> Arc<CredentialSet> {
         if self.is_to_be_looked_at() {
             let (this, (say, hear)) = (Arc::clone(self), mpsc::sync_channel(1));
             // Ends when it has looked, which may take as long as the file system does.
-            let looking = thread::Builder::new().name("credentials".into()).spawn(move || {
-                // What is wrong was said, and the set before goes on.
-                let _ = this.reload();
-                let _ = say.send(());
-            });
+            let looking = thread::Builder::new()
+                .name("credentials".into())
+                .spawn(move || {
+                    // What is wrong was said, and the set before goes on.
+                    let _ = this.reload();
+                    let _ = say.send(());
+                });
             if looking.is_ok() {
                 let _ = hear.recv_timeout(PATIENCE);
             }
@@ -67,8 +76,11 @@ impl Current {
     /// Whether somebody has to look, and nobody does. It is left to who is told so.
     fn is_to_be_looked_at(&self) -> bool {
         // Whoever finds that somebody looks already does not wait for him.
-        let Ok(mut look) = self.look.try_lock() else { return false };
-        let is_due = self.recipe.sources().any(|source| source.path().is_some()) && look.last.elapsed() >= PAUSE;
+        let Ok(mut look) = self.look.try_lock() else {
+            return false;
+        };
+        let is_due = self.recipe.sources().any(|source| source.path().is_some())
+            && look.last.elapsed() >= PAUSE;
         if is_due {
             look.last = Instant::now();
         }
@@ -79,7 +91,7 @@ impl Current {
     pub(super) fn reload(&self) -> Result<bool, CredentialsError> {
         let mut look = self.look.lock().unwrap_or_else(PoisonError::into_inner);
         look.last = Instant::now();
-        let set = match Set::read(&self.recipe) {
+        let set = match CredentialSet::read(&self.recipe) {
             Ok(set) => set,
             Err(error) => {
                 let complaint = error.to_string();
@@ -101,20 +113,20 @@ impl Current {
     }
 
     /// The set that was last read.
-    pub(super) fn held(&self) -> Arc<Set> {
+    pub(super) fn held(&self) -> Arc<CredentialSet> {
         Arc::clone(&self.set.read().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
 /// Tells whoever runs this what peers will tell him later.
-pub(super) fn warn_of(set: &Set) {
+pub(super) fn warn_of(set: &CredentialSet) {
     if let Some(reason) = set.is_refused(rustls::pki_types::UnixTime::now()) {
         tracing::warn!(reason, "peers will refuse our certificate: issue another");
     }
 }
 
 #[cfg(test)]
-impl Current {
+impl CurrentCredentials {
     /// As if nobody had looked for long.
     pub(super) fn is_due(&self) {
         let mut look = self.look.lock().unwrap();

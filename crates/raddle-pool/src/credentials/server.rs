@@ -12,25 +12,28 @@ use rustls::{
     sign::CertifiedKey,
 };
 
-use super::{provider, refusal::of_chain, reload::Current, signatures::signatures};
+use super::{
+    handshake_error::of_chain, provider, reload::CurrentCredentials, signatures::signatures,
+};
 
 /// What a worker shows.
 #[derive(Debug)]
-struct Shown(Arc<Current>);
+struct ServerIdentity(Arc<CurrentCredentials>);
 
 /// Whom a worker lets in.
 #[derive(Debug)]
-struct Callers(Arc<Current>);
+struct ClientPolicy(Arc<CurrentCredentials>);
 
-pub(super) fn config(current: &Arc<Current>, protocols: &[&[u8]]) -> ServerConfig {
-    let config = ServerConfig::builder_with_provider(provider()).with_protocol_versions(&[&rustls::version::TLS13]);
+pub(super) fn config(current: &Arc<CurrentCredentials>, protocols: &[&[u8]]) -> ServerConfig {
+    let config = ServerConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&rustls::version::TLS13]);
     let config = config.expect("the provider has what TLS 1.3 needs");
     let config = if current.recipe().mutual {
-        config.with_client_cert_verifier(Arc::new(Callers(Arc::clone(current))))
+        config.with_client_cert_verifier(Arc::new(ClientPolicy(Arc::clone(current))))
     } else {
         config.with_no_client_auth()
     };
-    let mut config = config.with_cert_resolver(Arc::new(Shown(Arc::clone(current))));
+    let mut config = config.with_cert_resolver(Arc::new(ServerIdentity(Arc::clone(current))));
     config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
     // A session that is taken up again skips the certificates: one that has expired since, or a CA that is trusted no longer, would go unnoticed.
     config.session_storage = Arc::new(NoServerSessionStorage {});
@@ -38,13 +41,13 @@ pub(super) fn config(current: &Arc<Current>, protocols: &[&[u8]]) -> ServerConfi
     config
 }
 
-impl ResolvesServerCert for Shown {
+impl ResolvesServerCert for ServerIdentity {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         self.0.get().own.clone()
     }
 }
 
-impl ClientCertVerifier for Callers {
+impl ClientCertVerifier for ClientPolicy {
     /// None: whoever calls has one certificate, and the CAs of now may be others than those of a moment ago.
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         &[]
@@ -56,7 +59,11 @@ impl ClientCertVerifier for Callers {
         between: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        self.0.get().callers.verify_client_cert(certificate, between, now).map_err(of_chain)
+        self.0
+            .get()
+            .callers
+            .verify_client_cert(certificate, between, now)
+            .map_err(of_chain)
     }
 
     signatures!();

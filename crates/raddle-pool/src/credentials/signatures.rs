@@ -24,7 +24,9 @@ macro_rules! signatures {
         }
 
         fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
-            $crate::credentials::provider().signature_verification_algorithms.supported_schemes()
+            $crate::credentials::provider()
+                .signature_verification_algorithms
+                .supported_schemes()
         }
     };
 }

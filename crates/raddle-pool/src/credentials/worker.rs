@@ -5,8 +5,8 @@ use std::{fmt, path::PathBuf, sync::Arc};
 use rustls::{ClientConfig, ServerConfig, pki_types::ServerName};
 
 use super::{
-    CredentialsError, Pem, Recipe, client,
-    reload::{self, Current},
+    CredentialSource, CredentialsError, PemSource, client,
+    reload::{self, CurrentCredentials},
     server,
 };
 
@@ -18,7 +18,7 @@ use super::{
 /// | mutual TLS, the default | true | yes | yes |
 /// | one-way TLS | false | yes | no |
 #[derive(Clone)]
-pub struct WorkerCredentials(Arc<Current>);
+pub struct WorkerCredentials(Arc<CurrentCredentials>);
 
 impl WorkerCredentials {
     /// For mutual TLS, from PEM files. They are read again when they have changed.
@@ -27,7 +27,9 @@ impl WorkerCredentials {
         certificate: impl Into<PathBuf>,
         key: impl Into<PathBuf>,
     ) -> Result<Self, CredentialsError> {
-        Recipe::new(Pem::file(ca)).identity(Pem::file(certificate), Pem::file(key)).load()
+        CredentialSource::new(PemSource::file(ca))
+            .identity(PemSource::file(certificate), PemSource::file(key))
+            .load()
     }
 
     /// For mutual TLS, from PEM.
@@ -36,20 +38,24 @@ impl WorkerCredentials {
         certificate: impl AsRef<[u8]>,
         key: impl AsRef<[u8]>,
     ) -> Result<Self, CredentialsError> {
-        Recipe::new(Pem::bytes(ca)).identity(Pem::bytes(certificate), Pem::bytes(key)).load()
+        CredentialSource::new(PemSource::bytes(ca))
+            .identity(PemSource::bytes(certificate), PemSource::bytes(key))
+            .load()
     }
 
-    pub(super) fn load(recipe: Recipe) -> Result<Self, CredentialsError> {
+    pub(super) fn load(recipe: CredentialSource) -> Result<Self, CredentialsError> {
         if recipe.mutual && recipe.identity.is_none() {
-            return Err(CredentialsError::NoIdentity("for mutual TLS, on both sides"));
+            return Err(CredentialsError::NoIdentity(
+                "for mutual TLS, on both sides",
+            ));
         }
-        let current = Current::new(recipe)?;
+        let current = CurrentCredentials::new(recipe)?;
         reload::warn_of(&current.held());
         Ok(Self(Arc::new(current)))
     }
 
     /// What they were made from, for a process that is to have the same.
-    pub fn recipe(&self) -> &Recipe {
+    pub fn recipe(&self) -> &CredentialSource {
         self.0.recipe()
     }
 
@@ -64,7 +70,10 @@ impl WorkerCredentials {
     }
 
     /// For a worker that speaks one of these protocols, the first that the caller speaks as well.
-    pub fn server_config(&self, protocols: &[&[u8]]) -> Result<Arc<ServerConfig>, CredentialsError> {
+    pub fn server_config(
+        &self,
+        protocols: &[&[u8]],
+    ) -> Result<Arc<ServerConfig>, CredentialsError> {
         if self.recipe().identity.is_none() {
             return Err(CredentialsError::NoIdentity("to serve"));
         }
@@ -78,7 +87,10 @@ impl WorkerCredentials {
 
     /// The name under which rustls is to connect to this host: that of an address, without its port.
     pub fn server_name(host: &str) -> Result<ServerName<'static>, CredentialsError> {
-        let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+        let bare = host
+            .strip_prefix('[')
+            .and_then(|host| host.strip_suffix(']'))
+            .unwrap_or(host);
         ServerName::try_from(bare.to_owned()).map_err(|_| CredentialsError::NoHost(host.to_owned()))
     }
 
@@ -100,7 +112,9 @@ impl Eq for WorkerCredentials {}
 
 impl fmt::Debug for WorkerCredentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("WorkerCredentials").field(self.recipe()).finish()
+        f.debug_tuple("WorkerCredentials")
+            .field(self.recipe())
+            .finish()
     }
 }
 

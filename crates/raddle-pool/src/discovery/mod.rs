@@ -33,7 +33,7 @@ use crate::WorkerMetadata;
 
 /// What is heard of a worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum DiscoveryEvent {
     /// It is there.
     Added(WorkerMetadata),
     /// Something else is said of it.
@@ -43,13 +43,13 @@ pub enum Event {
 }
 
 /// Which workers somebody wants to hear of.
-pub type Filter = Arc<dyn Fn(&WorkerMetadata) -> bool + Send + Sync>;
+pub type WorkerFilter = Arc<dyn Fn(&WorkerMetadata) -> bool + Send + Sync>;
 
 /// Lets others hear of workers.
 #[async_trait]
 pub trait Publisher: Send + Sync + 'static {
     /// Says something of a worker. One that was published is there until it is dropped, or its publisher has ended.
-    async fn publish(&self, event: Event) -> Result<(), DiscoveryError>;
+    async fn publish(&self, event: DiscoveryEvent) -> Result<(), DiscoveryError>;
 
     /// Takes back what was said of a worker, as well as that can be done without waiting: whoever published it is being dropped.
     fn withdraw(&self, _worker: &WorkerMetadata) {}
@@ -58,8 +58,9 @@ pub trait Publisher: Send + Sync + 'static {
 /// Makes subscriptions.
 #[async_trait]
 pub trait Discovery: Send + Sync + 'static {
-    /// Begins to listen. What is there already is heard of first, as [`Event::Added`], and without waiting.
-    async fn subscribe(&self, filter: Option<Filter>) -> Result<Subscription, DiscoveryError>;
+    /// Begins to listen. What is there already is heard of first, as [`DiscoveryEvent::Added`], and without waiting.
+    async fn subscribe(&self, filter: Option<WorkerFilter>)
+    -> Result<Subscription, DiscoveryError>;
 
     /// Somebody could not reach this worker. Whoever can finds out whether it is still there, and tells if it is not. Does not wait.
     fn doubt(&self, _worker: &WorkerMetadata) {}
@@ -84,7 +85,10 @@ impl DiscoveryError {
     /// Makes one of the error of something that was tried.
     pub(crate) fn of<E: Into<io::Error>>(what: impl Into<String>) -> impl FnOnce(E) -> Self {
         let what = what.into();
-        move |source| Self { what, source: source.into() }
+        move |source| Self {
+            what,
+            source: source.into(),
+        }
     }
 
     /// The same, of something that was tried at a path.
@@ -96,7 +100,10 @@ impl DiscoveryError {
 /// One that several pools share.
 #[async_trait]
 impl<D: Discovery + ?Sized> Discovery for Arc<D> {
-    async fn subscribe(&self, filter: Option<Filter>) -> Result<Subscription, DiscoveryError> {
+    async fn subscribe(
+        &self,
+        filter: Option<WorkerFilter>,
+    ) -> Result<Subscription, DiscoveryError> {
         (**self).subscribe(filter).await
     }
 

@@ -12,33 +12,38 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use super::{Event, Filter};
-use crate::{Uid, WorkerMetadata};
+use super::{DiscoveryEvent, WorkerFilter};
+use crate::{WorkerMetadata, WorkerUid};
 
 /// The workers that a subscriber knows.
-type Known = BTreeMap<Uid, WorkerMetadata>;
+type KnownWorkers = BTreeMap<WorkerUid, WorkerMetadata>;
 
 /// The events of a discovery.
-pub struct Subscription(BoxStream<'static, Event>);
+pub struct Subscription(BoxStream<'static, DiscoveryEvent>);
 
 impl Subscription {
     /// A subscription that yields these events.
-    pub fn new(events: impl Stream<Item = Event> + Send + 'static) -> Self {
+    pub fn new(events: impl Stream<Item = DiscoveryEvent> + Send + 'static) -> Self {
         Self(Box::pin(events.fuse()))
     }
 
     /// A subscription that yields what changes from each snapshot of the workers to the next, beginning with none. The events of the first snapshot are
     /// ready at once.
     pub fn from_snapshots(
-        filter: Option<Filter>,
+        filter: Option<WorkerFilter>,
         first: Vec<WorkerMetadata>,
         later: impl Stream<Item = Vec<WorkerMetadata>> + Send + 'static,
     ) -> Self {
-        let mut known = Known::new();
+        let mut known = KnownWorkers::new();
         let snapshots = stream::once(ready(first)).chain(later);
         Self::new(snapshots.flat_map(move |workers| {
-            let wanted = |worker: &WorkerMetadata| filter.as_ref().is_none_or(|filter| filter(worker));
-            let now = workers.into_iter().filter(wanted).map(|worker| (worker.uid, worker)).collect();
+            let wanted =
+                |worker: &WorkerMetadata| filter.as_ref().is_none_or(|filter| filter(worker));
+            let now = workers
+                .into_iter()
+                .filter(wanted)
+                .map(|worker| (worker.uid, worker))
+                .collect();
             let events = changes(&known, &now);
             known = now;
             stream::iter(events)
@@ -46,7 +51,7 @@ impl Subscription {
     }
 
     /// The next event. `None` when there will be no more. Can be dropped while it waits without losing any.
-    pub async fn next(&mut self) -> Option<Event> {
+    pub async fn next(&mut self) -> Option<DiscoveryEvent> {
         self.0.next().await
     }
 }
@@ -64,11 +69,14 @@ pub async fn wait_for_doubt(doubts: &mut watch::Receiver<()>, least: Duration, m
 }
 
 /// The events that lead from the workers in `known` to those in `now`. Ends come first: a name or an address may be used again.
-fn changes(known: &Known, now: &Known) -> Vec<Event> {
-    let gone = known.iter().filter(|(uid, _)| !now.contains_key(uid)).map(|(_, worker)| Event::Dropped(worker.clone()));
+fn changes(known: &KnownWorkers, now: &KnownWorkers) -> Vec<DiscoveryEvent> {
+    let gone = known
+        .iter()
+        .filter(|(uid, _)| !now.contains_key(uid))
+        .map(|(_, worker)| DiscoveryEvent::Dropped(worker.clone()));
     let there = now.iter().filter_map(|(uid, worker)| match known.get(uid) {
-        None => Some(Event::Added(worker.clone())),
-        Some(before) if before != worker => Some(Event::Updated(worker.clone())),
+        None => Some(DiscoveryEvent::Added(worker.clone())),
+        Some(before) if before != worker => Some(DiscoveryEvent::Updated(worker.clone())),
         Some(_) => None,
     });
     gone.chain(there).collect()
@@ -80,20 +88,39 @@ mod tests {
 
     use super::*;
 
-    fn workers(pids: &[(u8, u32)]) -> Known {
+    fn workers(pids: &[(u8, u32)]) -> KnownWorkers {
         let worker = |(uid, pid): &(u8, u32)| {
-            let uid: Uid = format!("00000000-0000-0000-0000-0000000000{uid:02x}").parse().unwrap();
-            (uid, WorkerMetadata { uid, pid: *pid, ..WorkerMetadata::at("h:1") })
+            let uid: WorkerUid = format!("00000000-0000-0000-0000-0000000000{uid:02x}")
+                .parse()
+                .unwrap();
+            (
+                uid,
+                WorkerMetadata {
+                    uid,
+                    pid: *pid,
+                    ..WorkerMetadata::at("h:1")
+                },
+            )
         };
         pids.iter().map(worker).collect()
     }
 
     #[test]
     fn ends_come_first_and_what_is_the_same_is_not_told() {
-        let (before, after) = (workers(&[(1, 1), (2, 1), (3, 1)]), workers(&[(0, 1), (1, 1), (2, 2)]));
+        let (before, after) = (
+            workers(&[(1, 1), (2, 1), (3, 1)]),
+            workers(&[(0, 1), (1, 1), (2, 2)]),
+        );
         let [zero, two] = [0, 2].map(|place| after.values().nth(place).unwrap().clone());
         let three = before.values().nth(2).unwrap().clone();
-        assert_eq!(changes(&before, &after), [Event::Dropped(three), Event::Added(zero), Event::Updated(two)]);
+        assert_eq!(
+            changes(&before, &after),
+            [
+                DiscoveryEvent::Dropped(three),
+                DiscoveryEvent::Added(zero),
+                DiscoveryEvent::Updated(two)
+            ]
+        );
     }
 
     proptest! {
@@ -106,9 +133,9 @@ mod tests {
             let mut known = before.clone();
             for event in changes(&before, &after) {
                 match event {
-                    Event::Added(worker) => prop_assert!(known.insert(worker.uid, worker).is_none()),
-                    Event::Updated(worker) => prop_assert!(known.insert(worker.uid, worker).is_some()),
-                    Event::Dropped(worker) => prop_assert_eq!(known.remove(&worker.uid), Some(worker)),
+                    DiscoveryEvent::Added(worker) => prop_assert!(known.insert(worker.uid, worker).is_none()),
+                    DiscoveryEvent::Updated(worker) => prop_assert!(known.insert(worker.uid, worker).is_some()),
+                    DiscoveryEvent::Dropped(worker) => prop_assert_eq!(known.remove(&worker.uid), Some(worker)),
                 }
             }
             prop_assert_eq!(known, after);

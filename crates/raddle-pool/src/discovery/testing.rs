@@ -4,8 +4,8 @@ use std::{future::Future, time::Duration};
 
 use futures_util::FutureExt;
 
-use super::{Event, Subscription};
-use crate::{Uid, WorkerMetadata};
+use super::{DiscoveryEvent, Subscription};
+use crate::{WorkerMetadata, WorkerUid};
 
 /// What is told is told at once; this is for machines that are busy.
 const SOON: Duration = Duration::from_secs(60);
@@ -14,20 +14,27 @@ pub(super) async fn soon<F: Future>(future: F) -> F::Output {
     tokio::time::timeout(SOON, future).await.expect("in time")
 }
 
-pub(super) async fn next(subscription: &mut Subscription) -> Event {
+pub(super) async fn next(subscription: &mut Subscription) -> DiscoveryEvent {
     soon(subscription.next()).await.expect("there is more")
 }
 
 /// What can be had without waiting.
-pub(super) fn ready(subscription: &mut Subscription) -> Vec<Event> {
+pub(super) fn ready(subscription: &mut Subscription) -> Vec<DiscoveryEvent> {
     std::iter::from_fn(|| subscription.next().now_or_never().flatten()).collect()
 }
 
 /// A worker that serves there.
 pub(super) fn at(address: &str) -> WorkerMetadata {
-    WorkerMetadata { uid: Uid::new(), pid: 7, ..WorkerMetadata::at(address) }
+    WorkerMetadata {
+        uid: WorkerUid::new(),
+        pid: 7,
+        ..WorkerMetadata::at(address)
+    }
 }
 
 pub(super) fn tagged(worker: &WorkerMetadata, tag: &str) -> WorkerMetadata {
-    WorkerMetadata { tags: [tag.to_owned()].into(), ..worker.clone() }
+    WorkerMetadata {
+        tags: [tag.to_owned()].into(),
+        ..worker.clone()
+    }
 }

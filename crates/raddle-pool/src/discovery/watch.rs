@@ -23,26 +23,33 @@ use crate::WorkerMetadata;
 const SETTLE: Duration = Duration::from_millis(10);
 
 /// Notices changes in directories, by `inotify`.
-pub(super) struct Watch {
+pub(super) struct DirectoryWatch {
     directories: Vec<PathBuf>,
     /// `None` where the kernel has no more of them: then there are only the looks at intervals.
     inotify: Option<AsyncFd<OwnedFd>>,
 }
 
-impl Watch {
+impl DirectoryWatch {
     /// Begins to watch. What changes after this is noticed.
     pub(super) fn new(directories: impl Into<Vec<PathBuf>>) -> Self {
         let inotify = inotify().inspect_err(|error| {
             tracing::warn!(%error, "cannot watch directories for workers: they are only looked at now and then");
         });
-        let watch = Self { directories: directories.into(), inotify: inotify.ok() };
+        let watch = Self {
+            directories: directories.into(),
+            inotify: inotify.ok(),
+        };
         watch.renew();
         watch
     }
 
     /// A snapshot after each change, and after `every` without one: the kernel does not report what other machines do to a shared disk. `look` runs on a thread
     /// that may block; it returns `None` if the workers that are known stay.
-    pub(super) fn snapshots<L>(self, every: Duration, look: L) -> impl Stream<Item = Vec<WorkerMetadata>> + Send
+    pub(super) fn snapshots<L>(
+        self,
+        every: Duration,
+        look: L,
+    ) -> impl Stream<Item = Vec<WorkerMetadata>> + Send
     where
         L: FnMut() -> Option<Vec<WorkerMetadata>> + Send + 'static,
     {
@@ -67,15 +74,23 @@ impl Watch {
             | WatchFlags::DELETE_SELF
             | WatchFlags::MOVE_SELF
             | WatchFlags::ONLYDIR;
-        for (inotify, directory) in self.inotify.iter().flat_map(|it| self.directories.iter().map(move |at| (it, at))) {
+        for (inotify, directory) in self
+            .inotify
+            .iter()
+            .flat_map(|it| self.directories.iter().map(move |at| (it, at)))
+        {
             // One that is not there is seen by a look at an interval.
             let _ = inotify::add_watch(inotify.get_ref(), directory, flags);
         }
     }
 
     async fn changed(&self) {
-        let Some(inotify) = &self.inotify else { return pending().await };
-        let Ok(mut readable) = inotify.readable().await else { return pending().await };
+        let Some(inotify) = &self.inotify else {
+            return pending().await;
+        };
+        let Ok(mut readable) = inotify.readable().await else {
+            return pending().await;
+        };
         let mut events = [0; 4096];
         while rustix::io::read(inotify.get_ref(), &mut events).is_ok() {}
         readable.clear_ready();

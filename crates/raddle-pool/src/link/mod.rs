@@ -4,14 +4,14 @@
 //! What it saves is threads that wake each other. Whoever has something to say says it, on the thread that it is on, unless there is much to
 //! say: then it is gathered, and somebody else says all of it at once.
 
-mod inbox;
-mod outbox;
+mod reader;
 mod socket;
+mod writer;
 
 pub(crate) use self::{
-    inbox::{Inbox, Read},
-    outbox::{Closed, Haste, Outbox},
-    socket::{Acknowledged, Socket},
+    reader::{LinkReader, ReadAmount},
+    socket::{Acknowledged, LinkSocket},
+    writer::{FlushMode, LinkClosed, LinkWriter},
 };
 
 /// So much may be on its way before the client has taken any of it. A small item counts as one.

@@ -17,7 +17,7 @@ use rustls::Connection;
 use tokio::io::{Interest, unix::AsyncFd};
 
 /// One end of a connection. It never blocks.
-pub(crate) struct Socket {
+pub(crate) struct LinkSocket {
     /// Its descriptor, of whatever kind of socket: to read and write, a file is as good.
     file: File,
     /// The other end may be on another machine, which can go without a word.
@@ -37,10 +37,14 @@ pub(crate) struct Acknowledged {
     pub(crate) heard: Duration,
 }
 
-impl Socket {
+impl LinkSocket {
     /// One that was told not to block.
     pub(crate) fn new(socket: OwnedFd, is_far: bool, tls: Option<Connection>) -> Self {
-        Self { file: socket.into(), is_far, tls: tls.map(Mutex::new) }
+        Self {
+            file: socket.into(),
+            is_far,
+            tls: tls.map(Mutex::new),
+        }
     }
 
     /// Whether what arrives may be read past this.
@@ -57,7 +61,15 @@ impl Socket {
         let mut size = size_of::<libc::tcp_info>() as libc::socklen_t;
         let (descriptor, place) = (self.file.as_raw_fd(), info.as_mut_ptr().cast());
         // SAFETY: the system writes no more than `size` bytes, all of which are there, and the descriptor is open for as long as it is borrowed.
-        let outcome = unsafe { libc::getsockopt(descriptor, libc::IPPROTO_TCP, libc::TCP_INFO, place, &raw mut size) };
+        let outcome = unsafe {
+            libc::getsockopt(
+                descriptor,
+                libc::IPPROTO_TCP,
+                libc::TCP_INFO,
+                place,
+                &raw mut size,
+            )
+        };
         // SAFETY: all bytes of it are set, to zero if by nobody else, and it is made of numbers.
         let info = unsafe { info.assume_init() };
         (outcome == 0).then(|| Acknowledged {
@@ -81,7 +93,8 @@ impl Socket {
     fn wait_for(&self, interest: Interest) -> io::Result<AsyncFd<File>> {
         let again = self.file.try_clone()?;
         // SAFETY: it has one descriptor from its beginning to its end, and is kept for as long as it is waited for.
-        unsafe { AsyncFd::register_with_interest(again, interest) }.map_err(|error| error.into_parts().1)
+        unsafe { AsyncFd::register_with_interest(again, interest) }
+            .map_err(|error| error.into_parts().1)
     }
 
     /// Ends the connection, whoever else has this end.
@@ -97,7 +110,9 @@ impl Socket {
     }
 
     pub(crate) fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        let Some(tls) = &self.tls else { return (&self.file).read(buffer) };
+        let Some(tls) = &self.tls else {
+            return (&self.file).read(buffer);
+        };
         let mut tls = lock(tls);
         loop {
             match tls.reader().read(buffer) {
@@ -113,7 +128,9 @@ impl Socket {
     }
 
     pub(crate) fn write(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
-        let Some(tls) = &self.tls else { return (&self.file).write_vectored(slices) };
+        let Some(tls) = &self.tls else {
+            return (&self.file).write_vectored(slices);
+        };
         let mut tls = lock(tls);
         loop {
             let taken = tls.writer().write_vectored(slices)?;
@@ -129,7 +146,9 @@ impl Socket {
 
     /// Sends what was taken and not sent.
     pub(crate) fn flush(&self) -> io::Result<()> {
-        self.tls.as_ref().map_or(Ok(()), |tls| flush(&mut lock(tls), &self.file))
+        self.tls
+            .as_ref()
+            .map_or(Ok(()), |tls| flush(&mut lock(tls), &self.file))
     }
 }
 
@@ -144,7 +163,7 @@ fn lock(tls: &Mutex<Connection>) -> MutexGuard<'_, Connection> {
     tls.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl AsFd for Socket {
+impl AsFd for LinkSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }

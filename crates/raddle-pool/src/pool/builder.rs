@@ -13,11 +13,11 @@ use std::{
 
 use super::{
     PoolError, WorkerPool,
-    keeper::{Keeper, Plan, Wants},
+    supervisor::{PoolPlan, PoolSupervisor, WorkerDemand},
 };
 use crate::{
-    Uid, WorkerMetadata, WorkerProxy,
-    balancer::{Context, IntoBalancer, MakeBalancer},
+    WorkerMetadata, WorkerProxy, WorkerUid,
+    balancer::{BalancerContext, IntoBalancer, MakeBalancer},
     connection,
     credentials::WorkerCredentials,
     discovery::{Discovery, LocalDiscovery, Publisher},
@@ -112,7 +112,7 @@ impl PoolBuilder {
         self
     }
 
-    /// How long a worker may take to serve.
+    /// How long a worker may take to start.
     pub fn start_timeout(mut self, timeout: Duration) -> Self {
         self.start_timeout = Some(timeout);
         self
@@ -125,29 +125,44 @@ impl PoolBuilder {
             (None, None) => thread::available_parallelism().map_or(1, usize::from),
             (None, Some(_)) => 0,
             (Some(0), None) => {
-                return Err(PoolError::Invalid("a pool without workers or a discovery calls nobody".into()));
+                return Err(PoolError::Invalid(
+                    "a pool without workers or a discovery calls nobody".into(),
+                ));
             }
             (Some(size), _) => size,
         };
         let quorum = self.quorum.unwrap_or(size);
         if quorum > size {
-            return Err(PoolError::Invalid(format!("{quorum} workers of {size} can never serve")));
+            return Err(PoolError::Invalid(format!(
+                "{quorum} workers of {size} can never serve"
+            )));
         }
         // Others may have a pool of the same name.
-        let id = Uid::new().to_string();
+        let id = WorkerUid::new().to_string();
         let proxy = match self.discovery {
             Some(discovery) => WorkerProxy::of_discovery(discovery).tags(self.tags.clone()),
             None => WorkerProxy::of_workers(Vec::<WorkerMetadata>::new()).route_by_members(&id),
         };
         let limit = self.limit.unwrap_or(connection::LIMIT);
-        let proxy = proxy.limit(limit).made_balancer(self.balancer).known_by(self.credentials.clone());
+        let proxy = proxy
+            .limit(limit)
+            .made_balancer(self.balancer)
+            .known_by(self.credentials.clone());
         if size == 0 {
-            return Ok(WorkerPool { name, proxy: proxy.start().await?, keeper: None });
+            return Ok(WorkerPool {
+                name,
+                proxy: proxy.start().await?,
+                keeper: None,
+            });
         }
-        let local: [Arc<dyn Publisher>; 2] =
-            [Arc::new(LocalDiscovery::new(&name)?), Arc::new(LocalDiscovery::of_members(&id)?)];
-        let factory = self.factory.unwrap_or_else(|| of_this_program(self.credentials.clone()));
-        let plan = Plan {
+        let local: [Arc<dyn Publisher>; 2] = [
+            Arc::new(LocalDiscovery::new(&name)?),
+            Arc::new(LocalDiscovery::of_members(&id)?),
+        ];
+        let factory = self
+            .factory
+            .unwrap_or_else(|| of_this_program(self.credentials.clone()));
+        let plan = PoolPlan {
             size,
             quorum,
             tags: self.tags,
@@ -159,10 +174,18 @@ impl PoolBuilder {
             limit,
             is_called_here: true,
         };
-        let context = Context::default();
-        let keeper = Keeper::new(plan, context.clone());
-        let proxy = proxy.context(context).source(Arc::new(Wants(Arc::clone(&keeper)))).start().await?;
-        let pool = WorkerPool { name, proxy, keeper: Some(Arc::clone(&keeper)) };
+        let context = BalancerContext::default();
+        let keeper = PoolSupervisor::new(plan, context.clone());
+        let proxy = proxy
+            .context(context)
+            .source(Arc::new(WorkerDemand(Arc::clone(&keeper))))
+            .start()
+            .await?;
+        let pool = WorkerPool {
+            name,
+            proxy,
+            keeper: Some(Arc::clone(&keeper)),
+        };
         if !self.lazy {
             keeper.begin();
             keeper.started().await?;
@@ -182,11 +205,18 @@ fn of_this_program(credentials: Option<WorkerCredentials>) -> Arc<dyn WorkerFact
 /// A name that no other pool has.
 fn own_name() -> String {
     static COUNT: AtomicU32 = AtomicU32::new(1);
-    format!("pool-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
+    format!(
+        "pool-{}-{}",
+        std::process::id(),
+        COUNT.fetch_add(1, Ordering::Relaxed)
+    )
 }
 
 impl fmt::Debug for PoolBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PoolBuilder").field("name", &self.name).field("size", &self.size).finish_non_exhaustive()
+        f.debug_struct("PoolBuilder")
+            .field("name", &self.name)
+            .field("size", &self.size)
+            .finish_non_exhaustive()
     }
 }

@@ -1,10 +1,10 @@
 //! A pool: workers of one's own, workers of others, or both, and the calls that are made on them.
 
 mod builder;
-mod keeper;
-mod keeping;
-mod life;
+mod lifecycle;
+mod pool_membership;
 pub mod standalone;
+mod supervisor;
 #[cfg(test)]
 mod tests;
 
@@ -13,8 +13,8 @@ use std::{future::Future, sync::Arc};
 use tokio::task::JoinHandle;
 
 pub use self::builder::PoolBuilder;
-use self::keeper::Keeper;
-use crate::{On, WorkerMetadata, WorkerProxy, discovery::DiscoveryError, worker::Patience};
+use self::supervisor::PoolSupervisor;
+use crate::{CallTarget, WorkerMetadata, WorkerProxy, discovery::DiscoveryError, worker::StopMode};
 
 /// Workers to call routines on. When it is dropped, the workers that it has started are gone.
 ///
@@ -28,7 +28,7 @@ use crate::{On, WorkerMetadata, WorkerProxy, discovery::DiscoveryError, worker::
 pub struct WorkerPool {
     name: String,
     proxy: WorkerProxy,
-    keeper: Option<Arc<Keeper>>,
+    keeper: Option<Arc<PoolSupervisor>>,
 }
 
 /// Why there is no pool.
@@ -70,7 +70,12 @@ impl WorkerPool {
 
     /// The workers that calls can go to now.
     pub fn workers(&self) -> Vec<WorkerMetadata> {
-        self.proxy.context().workers().iter().map(|entry| (*entry.metadata).clone()).collect()
+        self.proxy
+            .context()
+            .workers()
+            .iter()
+            .map(|entry| (*entry.metadata).clone())
+            .collect()
     }
 
     /// Runs a future in which routines are called on this pool.
@@ -88,18 +93,18 @@ impl WorkerPool {
 
     /// Stops it: calls in flight are cancelled. Returns when its workers are gone.
     pub async fn stop(self) {
-        self.stop_with(Patience::None).await;
+        self.stop_with(StopMode::None).await;
     }
 
     /// Stops it. Calls in flight may take as long as is said.
-    pub async fn stop_with(mut self, patience: Patience) {
+    pub async fn stop_with(mut self, patience: StopMode) {
         if let Some(keeper) = self.keeper.take() {
             keeper.stop(patience).await;
         }
     }
 }
 
-impl On for WorkerPool {
+impl CallTarget for WorkerPool {
     fn proxy(&self) -> &WorkerProxy {
         &self.proxy
     }

@@ -12,13 +12,13 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use super::keeper::{Keeper, Plan, Wants};
+use super::supervisor::{PoolPlan, PoolSupervisor, WorkerDemand};
 use crate::{
-    Uid, WorkerMetadata,
-    balancer::Context,
+    WorkerMetadata, WorkerUid,
+    balancer::BalancerContext,
     membership::PoolKey,
-    proxy::{Source, Wanted},
-    worker::{Patience, Worker, WorkerError},
+    proxy::{DemandOutcome, WorkerSource},
+    worker::{StopMode, Worker, WorkerError},
 };
 
 /// A worker that serves at once, ends when it is told, and may ignore that it is to stop.
@@ -35,13 +35,13 @@ struct Puppet {
 struct Theatre {
     made: Mutex<Vec<Arc<Puppet>>>,
     /// How each was told to stop, in order.
-    stops: Mutex<Vec<Patience>>,
+    stops: Mutex<Vec<StopMode>>,
     is_deaf: bool,
 }
 
 #[async_trait]
 impl Worker for Puppet {
-    fn uid(&self) -> Uid {
+    fn uid(&self) -> WorkerUid {
         self.metadata.uid
     }
 
@@ -61,9 +61,9 @@ impl Worker for Puppet {
         Ok(())
     }
 
-    async fn stop(&self, patience: Patience) -> Result<(), WorkerError> {
+    async fn stop(&self, patience: StopMode) -> Result<(), WorkerError> {
         self.theatre.stops.lock().unwrap().push(patience);
-        if self.theatre.is_deaf || patience != Patience::None {
+        if self.theatre.is_deaf || patience != StopMode::None {
             std::future::pending::<()>().await;
         }
         Ok(())
@@ -77,7 +77,7 @@ impl Worker for Puppet {
 
 impl Theatre {
     fn make(self: &Arc<Self>) -> Arc<dyn Worker> {
-        let uid = Uid::new();
+        let uid = WorkerUid::new();
         let metadata = WorkerMetadata {
             uid,
             address: format!("unix-abstract:{uid}"),
@@ -89,7 +89,13 @@ impl Theatre {
             encodings: [].into(),
         };
         let (tags, extra, ended) = (BTreeSet::new(), BTreeMap::new(), watch::Sender::new(false));
-        let puppet = Arc::new(Puppet { metadata, tags, extra, ended, theatre: Arc::clone(self) });
+        let puppet = Arc::new(Puppet {
+            metadata,
+            tags,
+            extra,
+            ended,
+            theatre: Arc::clone(self),
+        });
         self.made.lock().unwrap().push(Arc::clone(&puppet));
         puppet
     }
@@ -99,11 +105,15 @@ impl Theatre {
     }
 
     /// Ends the last, and says how long it took until another served.
-    async fn cut(&self, keeper: &Keeper) -> Duration {
+    async fn cut(&self, keeper: &PoolSupervisor) -> Duration {
         let last = self.last();
         let cut = Instant::now();
         last.ended.send_replace(true);
-        while !keeper.serving().iter().any(|worker| worker.uid != last.metadata.uid) {
+        while !keeper
+            .serving()
+            .iter()
+            .any(|worker| worker.uid != last.metadata.uid)
+        {
             sleep(Duration::from_millis(1)).await;
         }
         cut.elapsed()
@@ -111,10 +121,13 @@ impl Theatre {
 }
 
 /// A keeper of one worker, and whoever made it.
-async fn kept(is_deaf: bool) -> (Arc<Keeper>, Context, Arc<Theatre>) {
-    let theatre = Arc::new(Theatre { is_deaf, ..Theatre::default() });
+async fn kept(is_deaf: bool) -> (Arc<PoolSupervisor>, BalancerContext, Arc<Theatre>) {
+    let theatre = Arc::new(Theatre {
+        is_deaf,
+        ..Theatre::default()
+    });
     let maker = Arc::clone(&theatre);
-    let plan = Plan {
+    let plan = PoolPlan {
         size: 1,
         quorum: 1,
         tags: BTreeSet::new(),
@@ -126,8 +139,8 @@ async fn kept(is_deaf: bool) -> (Arc<Keeper>, Context, Arc<Theatre>) {
         credentials: None,
         is_called_here: true,
     };
-    let context = Context::default();
-    let keeper = Keeper::new(plan, context.clone());
+    let context = BalancerContext::default();
+    let keeper = PoolSupervisor::new(plan, context.clone());
     keeper.begin();
     keeper.started().await.unwrap();
     (keeper, context, theatre)
@@ -150,7 +163,7 @@ async fn who_is_killed_is_replaced_at_once_and_a_crash_loop_is_held_back() {
     sleep(secs(11)).await;
     assert!(!keeper.standing().2, "it stays");
     assert!(theatre.cut(&keeper).await < secs(1) / 10);
-    keeper.stop(Patience::None).await;
+    keeper.stop(StopMode::None).await;
     assert_eq!(keeper.serving(), []);
 }
 
@@ -162,7 +175,7 @@ async fn one_that_is_no_use_is_cancelled_and_replaced() {
     while keeper.serving().iter().all(|worker| worker.uid == first) {
         sleep(Duration::from_millis(1)).await;
     }
-    assert_eq!(*theatre.stops.lock().unwrap(), [Patience::None]);
+    assert_eq!(*theatre.stops.lock().unwrap(), [StopMode::None]);
     assert_eq!((keeper.standing().1, context.workers().len()), (1, 1));
 }
 
@@ -170,26 +183,36 @@ async fn one_that_is_no_use_is_cancelled_and_replaced() {
 async fn patience_ends_when_it_was_to_or_is_told_to() {
     let (keeper, _, theatre) = kept(false).await;
     let began = Instant::now();
-    keeper.stop(Patience::For(secs(5))).await;
+    keeper.stop(StopMode::For(secs(5))).await;
     assert!((secs(5)..secs(6)).contains(&began.elapsed()));
-    assert_eq!(*theatre.stops.lock().unwrap(), [Patience::For(secs(5)), Patience::None]);
+    assert_eq!(
+        *theatre.stops.lock().unwrap(),
+        [StopMode::For(secs(5)), StopMode::None]
+    );
 
     let (keeper, _, theatre) = kept(false).await;
-    let mut stopping = Box::pin(keeper.stop(Patience::Endless));
+    let mut stopping = Box::pin(keeper.stop(StopMode::Endless));
     assert!(timeout(secs(3600), &mut stopping).await.is_err());
     // Whoever is told again and again is not told more.
     keeper.hurry();
     keeper.hurry();
     stopping.await;
-    assert_eq!(*theatre.stops.lock().unwrap(), [Patience::Endless, Patience::None]);
+    assert_eq!(
+        *theatre.stops.lock().unwrap(),
+        [StopMode::Endless, StopMode::None]
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn one_that_does_not_stop_is_let_go_of() {
     let (keeper, context, _) = kept(true).await;
     let began = Instant::now();
-    keeper.stop(Patience::None).await;
-    assert!((secs(10)..secs(60)).contains(&began.elapsed()), "{:?}", began.elapsed());
+    keeper.stop(StopMode::None).await;
+    assert!(
+        (secs(10)..secs(60)).contains(&began.elapsed()),
+        "{:?}",
+        began.elapsed()
+    );
     assert!(keeper.serving().is_empty() && context.workers().is_empty());
 }
 
@@ -198,8 +221,8 @@ struct Slow(BTreeSet<String>, BTreeMap<String, String>);
 
 #[async_trait]
 impl Worker for Slow {
-    fn uid(&self) -> Uid {
-        Uid::of_address("unix-abstract:slow")
+    fn uid(&self) -> WorkerUid {
+        WorkerUid::of_address("unix-abstract:slow")
     }
 
     fn metadata(&self) -> Option<WorkerMetadata> {
@@ -219,16 +242,20 @@ impl Worker for Slow {
         Ok(())
     }
 
-    async fn stop(&self, _: Patience) -> Result<(), WorkerError> {
+    async fn stop(&self, _: StopMode) -> Result<(), WorkerError> {
         Ok(())
     }
 }
 
 #[test]
 fn a_wait_for_the_first_worker_is_explained_once() {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .start_paused(true)
+        .build()
+        .unwrap();
     let waiting = async {
-        let plan = Plan {
+        let plan = PoolPlan {
             size: 1,
             quorum: 1,
             tags: BTreeSet::new(),
@@ -240,14 +267,21 @@ fn a_wait_for_the_first_worker_is_explained_once() {
             credentials: None,
             is_called_here: true,
         };
-        let keeper = Keeper::new(plan, Context::default());
-        let (wants, brief) = (Wants(Arc::clone(&keeper)), Duration::from_secs(1));
+        let keeper = PoolSupervisor::new(plan, BalancerContext::default());
+        let (wants, brief) = (WorkerDemand(Arc::clone(&keeper)), Duration::from_secs(1));
         // Two calls, and who waits for the pool to start.
-        let calls = tokio::join!(wants.wanted(0, brief), wants.wanted(0, brief), keeper.started());
-        assert!(calls.2.is_ok() && [calls.0, calls.1] == [Wanted::Came; 2]);
-        keeper.stop(Patience::None).await;
+        let calls = tokio::join!(
+            wants.wanted(0, brief),
+            wants.wanted(0, brief),
+            keeper.started()
+        );
+        assert!(calls.2.is_ok() && [calls.0, calls.1] == [DemandOutcome::Came; 2]);
+        keeper.stop(StopMode::None).await;
     };
     let log = crate::testing::logged(|| runtime.block_on(waiting));
     assert_eq!(log.matches("WARN").count(), 1, "{log}");
-    assert!(log.contains("a pool waits for workers: 0 of 1 serve; they are being started"), "{log}");
+    assert!(
+        log.contains("a pool waits for workers: 0 of 1 serve; they are being started"),
+        "{log}"
+    );
 }

@@ -5,35 +5,40 @@ use std::sync::Weak;
 use futures_util::FutureExt;
 use tokio::time::{Instant, sleep_until};
 
-use super::{Inner, returns::Returns};
+use super::{ProxyInner, endpoint_set::EndpointSet};
 use crate::{
-    balancer::Context,
-    discovery::{Event, Subscription},
+    balancer::BalancerContext,
+    discovery::{DiscoveryEvent, Subscription},
 };
 
 /// Follows a discovery.
-pub(super) struct Follower {
+pub(super) struct DiscoveryFollower {
     subscription: Subscription,
     /// There will be no more to hear.
     is_over: bool,
-    returns: Returns,
-    context: Context,
+    returns: EndpointSet,
+    context: BalancerContext,
 }
 
-impl Follower {
-    pub(super) fn new(subscription: Subscription, context: Context) -> Self {
-        Self { subscription, is_over: false, returns: Returns::default(), context }
+impl DiscoveryFollower {
+    pub(super) fn new(subscription: Subscription, context: BalancerContext) -> Self {
+        Self {
+            subscription,
+            is_over: false,
+            returns: EndpointSet::default(),
+            context,
+        }
     }
 
     /// Hears what is there already, without waiting.
-    pub(super) fn catch_up(&mut self, proxy: &Inner) {
+    pub(super) fn catch_up(&mut self, proxy: &ProxyInner) {
         while let Some(Some(event)) = self.subscription.next().now_or_never() {
             self.hear(proxy, event);
         }
     }
 
     /// Hears all that follows. Does not keep the proxy alive, and is ended with it.
-    pub(super) async fn run(mut self, proxy: Weak<Inner>) {
+    pub(super) async fn run(mut self, proxy: Weak<ProxyInner>) {
         let mut changes = self.context.changes();
         loop {
             match proxy.upgrade() {
@@ -56,14 +61,18 @@ impl Follower {
         }
     }
 
-    fn hear(&mut self, proxy: &Inner, event: Event) {
+    fn hear(&mut self, proxy: &ProxyInner, event: DiscoveryEvent) {
         match event {
             // What is protected is not for those who cannot prove who they are, and the other way round.
-            Event::Added(worker) | Event::Updated(worker) if proxy.is_for_us(&worker) => {
+            DiscoveryEvent::Added(worker) | DiscoveryEvent::Updated(worker)
+                if proxy.is_for_us(&worker) =>
+            {
                 self.returns.hear(worker.clone(), Instant::now());
                 proxy.put_worker(worker);
             }
-            Event::Added(worker) | Event::Updated(worker) | Event::Dropped(worker) => {
+            DiscoveryEvent::Added(worker)
+            | DiscoveryEvent::Updated(worker)
+            | DiscoveryEvent::Dropped(worker) => {
                 self.returns.forget(worker.uid);
                 proxy.context.forget_worker(worker.uid);
             }
@@ -71,9 +80,12 @@ impl Follower {
     }
 
     /// Puts those back whose time has come.
-    fn bring_back(&mut self, proxy: &Inner) {
+    fn bring_back(&mut self, proxy: &ProxyInner) {
         let (now, called) = (Instant::now(), self.context.workers());
-        self.returns.look(&called.iter().map(|entry| entry.metadata.uid).collect(), now);
+        self.returns.look(
+            &called.iter().map(|entry| entry.metadata.uid).collect(),
+            now,
+        );
         for worker in self.returns.back(now) {
             tracing::debug!(worker = %worker.uid, address = worker.address, "is said to be there, and is tried again");
             proxy.put_worker(worker);

@@ -16,10 +16,10 @@ pub(super) struct ResourcePool<K, V> {
     runtime: Handle,
     /// So many are kept. If there are more, the one that was last used longest ago is let go of.
     most: usize,
-    kept: Mutex<HashMap<K, Kept<V>>>,
+    kept: Mutex<HashMap<K, CachedResource<V>>>,
 }
 
-struct Kept<V> {
+struct CachedResource<V> {
     value: Arc<V>,
     last_used: Instant,
 }
@@ -30,7 +30,12 @@ where
     V: Send + Sync + 'static,
 {
     pub(super) fn new(ttl: Duration, most: usize, runtime: Handle) -> Arc<Self> {
-        Arc::new(Self { ttl, runtime, most, kept: Mutex::default() })
+        Arc::new(Self {
+            ttl,
+            runtime,
+            most,
+            kept: Mutex::default(),
+        })
     }
 
     /// What is kept under this key, or was made now.
@@ -44,10 +49,21 @@ where
             // Ends when nothing is kept any more, at the latest with the runtime that it belongs to.
             self.runtime.spawn(Arc::clone(self).let_go());
         }
-        let oldest = kept.iter().min_by_key(|(_, known)| known.last_used).map(|(key, _)| key.clone());
-        let oldest = oldest.filter(|_| kept.len() >= self.most).and_then(|oldest| kept.remove(&oldest));
+        let oldest = kept
+            .iter()
+            .min_by_key(|(_, known)| known.last_used)
+            .map(|(key, _)| key.clone());
+        let oldest = oldest
+            .filter(|_| kept.len() >= self.most)
+            .and_then(|oldest| kept.remove(&oldest));
         let value = Arc::new(make());
-        kept.insert(key.clone(), Kept { value: Arc::clone(&value), last_used: Instant::now() });
+        kept.insert(
+            key.clone(),
+            CachedResource {
+                value: Arc::clone(&value),
+                last_used: Instant::now(),
+            },
+        );
         drop(kept);
         // Outside of the lock: what is dropped may take its time. Whoever uses it goes on to.
         drop(oldest);
@@ -59,21 +75,27 @@ where
         loop {
             let (old, next) = {
                 let (mut kept, now) = (self.lock(), Instant::now());
-                let in_use = kept.values_mut().filter(|known| Arc::strong_count(&known.value) > 1);
+                let in_use = kept
+                    .values_mut()
+                    .filter(|known| Arc::strong_count(&known.value) > 1);
                 in_use.for_each(|known| known.last_used = now);
-                let old: Vec<_> = kept.extract_if(|_, known| now - known.last_used >= self.ttl).collect();
+                let old: Vec<_> = kept
+                    .extract_if(|_, known| now - known.last_used >= self.ttl)
+                    .collect();
                 (old, kept.values().map(|known| known.last_used).min())
             };
             // Outside of the lock, as above.
             drop(old);
             let Some(next) = next else { return };
             // As far away as there is, if it is to be kept for longer than that.
-            let due = next.checked_add(self.ttl).unwrap_or_else(|| next + Duration::from_secs(1 << 30));
+            let due = next
+                .checked_add(self.ttl)
+                .unwrap_or_else(|| next + Duration::from_secs(1 << 30));
             tokio::time::sleep_until(due).await;
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<K, Kept<V>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<K, CachedResource<V>>> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -9,15 +9,15 @@ use bytes::Bytes;
 use raddle_wire::{Message, v1};
 use tokio::{runtime::Handle, sync::OnceCell};
 
-use super::{Members, WorkerProxy, resource::ResourcePool};
+use super::{PoolMembers, WorkerProxy, resource::ResourcePool};
 use crate::{
     CallError, NoWorkersAvailable, WorkerMetadata,
-    balancer::{Entry, balancer_by_name},
+    balancer::{Endpoint, balancer_by_name},
     connection::{self, Address},
     credentials::WorkerCredentials,
     encoding,
     membership::PoolKey,
-    scope::To,
+    scope::CallDestination,
 };
 
 /// So many workers are named. Enough for any routine, and little enough for every call.
@@ -32,27 +32,54 @@ const KEPT: usize = 64;
 /// How calls are made, wherever they go.
 fn manner(balancer: Option<&str>, limit: usize) -> v1::Route {
     // Nothing means the default.
-    let limit = if limit == connection::LIMIT { 0 } else { u32::try_from(limit).unwrap_or(u32::MAX) };
-    v1::Route { balancer: balancer.unwrap_or_default().to_owned(), limit, ..v1::Route::default() }
+    let limit = if limit == connection::LIMIT {
+        0
+    } else {
+        u32::try_from(limit).unwrap_or(u32::MAX)
+    };
+    v1::Route {
+        balancer: balancer.unwrap_or_default().to_owned(),
+        limit,
+        ..v1::Route::default()
+    }
 }
 
 /// To the workers of a pool of this user on this machine that have these tags.
-pub(super) fn by_name(pool: &str, tags: Vec<String>, balancer: Option<&str>, limit: usize) -> Bytes {
-    v1::Route { pool: pool.to_owned(), tags, ..manner(balancer, limit) }.encode_to_vec().into()
+pub(super) fn by_name(
+    pool: &str,
+    tags: Vec<String>,
+    balancer: Option<&str>,
+    limit: usize,
+) -> Bytes {
+    v1::Route {
+        pool: pool.to_owned(),
+        tags,
+        ..manner(balancer, limit)
+    }
+    .encode_to_vec()
+    .into()
 }
 
 /// To the workers that the pool of this id has started.
 pub(super) fn to_members(id: &str, balancer: Option<&str>, limit: usize) -> Bytes {
-    v1::Route { members: id.to_owned(), ..manner(balancer, limit) }.encode_to_vec().into()
+    v1::Route {
+        members: id.to_owned(),
+        ..manner(balancer, limit)
+    }
+    .encode_to_vec()
+    .into()
 }
 
 /// To these workers, as many as there is room for: our own first, then those that have taken a call before, for of the others nobody knows whether they
 /// are there.
-pub(super) fn to(workers: &[Entry], balancer: Option<&str>, limit: usize) -> Bytes {
+pub(super) fn to(workers: &[Endpoint], balancer: Option<&str>, limit: usize) -> Bytes {
     let mut order: Vec<_> = workers.iter().collect();
     order.sort_by_cached_key(|worker| (!worker.is_own(), !worker.is_met()));
     let (mut route, mut length) = (manner(balancer, limit), 0);
-    for (worker, place) in order.iter().filter_map(|worker| Some((worker, worker.place_for_others()?))) {
+    for (worker, place) in order
+        .iter()
+        .filter_map(|worker| Some((worker, worker.place_for_others()?)))
+    {
         let named = v1::WorkerMetadata {
             uid: worker.metadata.uid.to_string(),
             address: place.to_owned(),
@@ -72,16 +99,16 @@ pub(super) fn to(workers: &[Entry], balancer: Option<&str>, limit: usize) -> Byt
 }
 
 /// The proxies by which the routines of a worker call others. Made when they are first needed, and kept while they are.
-pub(crate) struct Proxies {
-    kept: Arc<ResourcePool<Key, OnceCell<WorkerProxy>>>,
+pub(crate) struct NestedProxies {
+    kept: Arc<ResourcePool<RouteKey, OnceCell<WorkerProxy>>>,
     /// Where they run, whatever runtime a routine calls from.
     runtime: Handle,
-    own: Own,
+    own: NestedIdentity,
 }
 
 /// As whom routines call others.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Own {
+pub(crate) struct NestedIdentity {
     pub(crate) credentials: Option<WorkerCredentials>,
     /// That of the pool that has started the worker.
     pub(crate) pool_key: Option<PoolKey>,
@@ -89,7 +116,7 @@ pub(crate) struct Own {
 
 /// Where calls go, as it is sent.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Key {
+struct RouteKey {
     route: Bytes,
     /// By a caller of this machine.
     is_from_here: bool,
@@ -97,29 +124,44 @@ struct Key {
     is_of_pool: bool,
 }
 
-impl Proxies {
+impl NestedProxies {
     /// Each is kept for so long when no routine needs it.
-    pub(crate) fn new(ttl: Duration, own: Own, runtime: &Handle) -> Arc<Self> {
-        Arc::new(Self { kept: ResourcePool::new(ttl, KEPT, runtime.clone()), runtime: runtime.clone(), own })
+    pub(crate) fn new(ttl: Duration, own: NestedIdentity, runtime: &Handle) -> Arc<Self> {
+        Arc::new(Self {
+            kept: ResourcePool::new(ttl, KEPT, runtime.clone()),
+            runtime: runtime.clone(),
+            own,
+        })
     }
 }
 
 /// Where the calls of a routine go, as its caller says.
 #[derive(Clone)]
-pub(crate) struct Given {
-    key: Key,
-    proxies: Arc<Proxies>,
+pub(crate) struct CallerRoute {
+    key: RouteKey,
+    proxies: Arc<NestedProxies>,
 }
 
-impl Given {
+impl CallerRoute {
     /// The proxy by which a routine calls others in the pool that it was called in.
     pub(crate) async fn proxy(&self) -> Result<WorkerProxy, CallError> {
-        let (Key { route, is_from_here, is_of_pool }, proxies) = (&self.key, &*self.proxies);
+        let (
+            RouteKey {
+                route,
+                is_from_here,
+                is_of_pool,
+            },
+            proxies,
+        ) = (&self.key, &*self.proxies);
         if route.is_empty() || route.len() > LONGEST {
             return Err(CallError::NoPool);
         }
         // A copy: what has come with it is not to be kept for as long.
-        let key = Key { route: Bytes::copy_from_slice(route), is_from_here: *is_from_here, is_of_pool: *is_of_pool };
+        let key = RouteKey {
+            route: Bytes::copy_from_slice(route),
+            is_from_here: *is_from_here,
+            is_of_pool: *is_of_pool,
+        };
         let cell = proxies.kept.get(&key, OnceCell::new);
         let made = cell.get_or_try_init(|| async {
             let starting = proxies.runtime.spawn(start(key, proxies.own.clone()));
@@ -129,13 +171,13 @@ impl Given {
     }
 }
 
-impl fmt::Debug for Given {
+impl fmt::Debug for CallerRoute {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.key.fmt(f)
     }
 }
 
-async fn start(key: Key, own: Own) -> Result<WorkerProxy, CallError> {
+async fn start(key: RouteKey, own: NestedIdentity) -> Result<WorkerProxy, CallError> {
     let mut route = v1::Route::decode(key.route.clone()).map_err(|_| CallError::NoPool)?;
     let is_by_name = !route.members.is_empty() || !route.pool.is_empty();
     // A pool of the caller's machine, which is not this one.
@@ -143,25 +185,47 @@ async fn start(key: Key, own: Own) -> Result<WorkerProxy, CallError> {
         return Err(CallError::NoPool);
     }
     let is_of_pool = key.is_of_pool;
-    let members = |which| own.pool_key.clone().filter(|_| is_of_pool).map(|key| Members { key, which });
+    let members = |which| {
+        own.pool_key
+            .clone()
+            .filter(|_| is_of_pool)
+            .map(|key| PoolMembers { key, which })
+    };
     let proxy = if !route.members.is_empty() {
-        WorkerProxy::of_members(&route.members).members(members(None)).route_as_given(key.route)
+        WorkerProxy::of_members(&route.members)
+            .members(members(None))
+            .route_as_given(key.route)
     } else if !route.pool.is_empty() {
-        WorkerProxy::of_pool(&route.pool).tags(route.tags.clone()).route_as_given(key.route)
+        WorkerProxy::of_pool(&route.pool)
+            .tags(route.tags.clone())
+            .route_as_given(key.route)
     } else {
-        let started: BTreeSet<_> =
-            route.workers.iter().take(route.own as usize).filter_map(|worker| worker.uid.parse().ok()).collect();
+        let started: BTreeSet<_> = route
+            .workers
+            .iter()
+            .take(route.own as usize)
+            .filter_map(|worker| worker.uid.parse().ok())
+            .collect();
         let workers = believable(std::mem::take(&mut route.workers), key.is_from_here);
         if workers.is_empty() {
             return Err(CallError::NoPool);
         }
         // What is not believed here is not passed on.
-        route.own = workers.iter().filter(|worker| started.contains(&worker.uid)).count() as u32;
+        route.own = workers
+            .iter()
+            .filter(|worker| started.contains(&worker.uid))
+            .count() as u32;
         route.workers = workers.iter().cloned().map(Into::into).collect();
         let passed_on = route.encode_to_vec().into();
-        WorkerProxy::of_workers(workers).members(members(Some(started))).route_as_given(passed_on)
+        WorkerProxy::of_workers(workers)
+            .members(members(Some(started)))
+            .route_as_given(passed_on)
     };
-    let limit = if route.limit == 0 { connection::LIMIT } else { route.limit as usize };
+    let limit = if route.limit == 0 {
+        connection::LIMIT
+    } else {
+        route.limit as usize
+    };
     let proxy = proxy.limit(limit).known_by(own.credentials);
     let proxy = match balancer_by_name(&route.balancer) {
         Some(balancer) => proxy.balancer(balancer),
@@ -174,16 +238,27 @@ async fn start(key: Key, own: Own) -> Result<WorkerProxy, CallError> {
             proxy
         }
     };
-    proxy.start().await.map_err(|error| NoWorkersAvailable(Some(error.to_string())).into())
+    proxy
+        .start()
+        .await
+        .map_err(|error| NoWorkersAvailable(Some(error.to_string())).into())
 }
 
 /// Those that can be workers. They were named by whoever has called: on another machine, what is at the loopback or at a Unix socket is somebody else.
 fn believable(workers: Vec<v1::WorkerMetadata>, is_from_here: bool) -> Vec<WorkerMetadata> {
-    let read = workers.into_iter().take(WORKERS).filter_map(|worker| WorkerMetadata::try_from(worker).ok());
+    let read = workers
+        .into_iter()
+        .take(WORKERS)
+        .filter_map(|worker| WorkerMetadata::try_from(worker).ok());
     let is_there = |worker: &WorkerMetadata| {
-        is_from_here || worker.address.parse().is_ok_and(|address: Address| address.is_the_same_everywhere())
+        is_from_here
+            || worker
+                .address
+                .parse()
+                .is_ok_and(|address: Address| address.is_the_same_everywhere())
     };
-    read.filter(|worker| worker.check().is_ok() && is_there(worker)).collect()
+    read.filter(|worker| worker.check().is_ok() && is_there(worker))
+        .collect()
 }
 
 /// What a caller may say of that.
@@ -201,26 +276,36 @@ pub(crate) enum Routing {
 
 impl Routing {
     /// Where the calls of a routine go that was called with this.
-    pub(crate) fn of(self, route: Bytes, proxies: &Arc<Proxies>) -> To {
+    pub(crate) fn of(self, route: Bytes, proxies: &Arc<NestedProxies>) -> CallDestination {
         if route.is_empty() || self == Self::Nowhere {
-            return To::Nowhere;
+            return CallDestination::Nowhere;
         }
-        let (is_from_here, is_of_pool) = (matches!(self, Self::Anywhere | Self::OfPool), self == Self::OfPool);
-        let key = Key { route, is_from_here, is_of_pool };
-        To::Route(Given { key, proxies: Arc::clone(proxies) })
+        let (is_from_here, is_of_pool) = (
+            matches!(self, Self::Anywhere | Self::OfPool),
+            self == Self::OfPool,
+        );
+        let key = RouteKey {
+            route,
+            is_from_here,
+            is_of_pool,
+        };
+        CallDestination::Route(CallerRoute {
+            key,
+            proxies: Arc::clone(proxies),
+        })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Uid, balancer::Context, connection::ConnectionFactory};
+    use crate::{WorkerUid, balancer::BalancerContext, connection::ConnectionFactory};
 
     fn worker(address: String, tags: usize) -> WorkerMetadata {
         let (extra, encodings, version) = ([].into(), [].into(), String::new());
         let tags = (0..tags).map(|n| format!("{n:064}")).collect();
         WorkerMetadata {
-            uid: Uid::of_address(&address),
+            uid: WorkerUid::of_address(&address),
             address,
             pid: 0,
             version,
@@ -233,10 +318,14 @@ mod tests {
 
     #[test]
     fn a_route_is_short_whatever_is_said_of_workers_and_however_many_there_are() {
-        let context = Context::default();
+        let context = BalancerContext::default();
         let put = |worker: WorkerMetadata, is_own| {
             let factory = ConnectionFactory::new(&worker.address, 1);
-            if is_own { context.put_own_worker(worker, factory) } else { context.put_worker(worker, factory) }
+            if is_own {
+                context.put_own_worker(worker, factory)
+            } else {
+                context.put_worker(worker, factory)
+            }
         };
         (0..200).for_each(|n| put(worker(format!("10.0.0.{n}:7000"), 64), false));
         put(worker("10.0.1.1:7000".into(), 64), true);
@@ -250,9 +339,19 @@ mod tests {
         let first = route();
         assert!(first.len() < SHORT);
         assert_eq!((route(), made.get()), (first.clone(), 1), "it is made once");
-        let v1::Route { workers, own, balancer, limit, .. } = v1::Route::decode(first).unwrap();
+        let v1::Route {
+            workers,
+            own,
+            balancer,
+            limit,
+            ..
+        } = v1::Route::decode(first).unwrap();
         assert_eq!((own, balancer.as_str(), limit), (1, "sticky", 7));
-        assert_eq!((workers.len(), workers[0].address.as_str()), (WORKERS, "10.0.1.1:7000"), "its own is among them");
+        assert_eq!(
+            (workers.len(), workers[0].address.as_str()),
+            (WORKERS, "10.0.1.1:7000"),
+            "its own is among them"
+        );
         assert!(workers.iter().all(|worker| worker.tags.is_empty()));
         let long = "x".repeat(500);
         (0..200).for_each(|n| put(worker(format!("{n}{long}:7000"), 0), false));
@@ -262,10 +361,21 @@ mod tests {
 
     #[test]
     fn what_is_only_there_on_one_machine_is_not_looked_for_on_another() {
-        let all =
-            ["unix:/run/docker.sock", "unix-abstract:x", "127.0.0.1:1", "localhost:1", "10.0.0.1:1", "not a place"];
-        let all: Vec<v1::WorkerMetadata> = all.map(|address| worker(address.into(), 0).into()).into();
-        let places = |is_from_here| believable(all.clone(), is_from_here).into_iter().map(|worker| worker.address);
+        let all = [
+            "unix:/run/docker.sock",
+            "unix-abstract:x",
+            "127.0.0.1:1",
+            "localhost:1",
+            "10.0.0.1:1",
+            "not a place",
+        ];
+        let all: Vec<v1::WorkerMetadata> =
+            all.map(|address| worker(address.into(), 0).into()).into();
+        let places = |is_from_here| {
+            believable(all.clone(), is_from_here)
+                .into_iter()
+                .map(|worker| worker.address)
+        };
         assert_eq!(places(false).collect::<Vec<_>>(), ["10.0.0.1:1"]);
         assert_eq!(places(true).len(), 5);
     }
@@ -273,10 +383,29 @@ mod tests {
     #[tokio::test]
     async fn whoever_may_not_say_where_calls_go_says_nothing() {
         let route = by_name("pool", vec![], None, connection::LIMIT);
-        let proxies = Proxies::new(Duration::ZERO, Own::default(), &Handle::current());
+        let proxies = NestedProxies::new(
+            Duration::ZERO,
+            NestedIdentity::default(),
+            &Handle::current(),
+        );
         let of = |routing: Routing, route| routing.of(route, &proxies);
-        assert!(matches!(of(Routing::Nowhere, route.clone()), To::Nowhere));
-        assert!(matches!(of(Routing::Anywhere, Bytes::new()), To::Nowhere));
-        assert!(matches!(of(Routing::Beyond, route), To::Route(Given { key: Key { is_from_here: false, .. }, .. })));
+        assert!(matches!(
+            of(Routing::Nowhere, route.clone()),
+            CallDestination::Nowhere
+        ));
+        assert!(matches!(
+            of(Routing::Anywhere, Bytes::new()),
+            CallDestination::Nowhere
+        ));
+        assert!(matches!(
+            of(Routing::Beyond, route),
+            CallDestination::Route(CallerRoute {
+                key: RouteKey {
+                    is_from_here: false,
+                    ..
+                },
+                ..
+            })
+        ));
     }
 }

@@ -5,7 +5,7 @@ use std::panic;
 /// What a worker has to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Load<'a> {
+pub struct WorkerLoad<'a> {
     /// Calls in flight.
     pub in_flight: usize,
     /// The routine that is called.
@@ -16,13 +16,17 @@ pub struct Load<'a> {
 #[derive(Clone, Copy, Debug)]
 pub struct Backpressure(
     /// Whether the call is taken.
-    pub fn(Load<'_>) -> bool,
+    pub fn(WorkerLoad<'_>) -> bool,
 );
 
 impl Backpressure {
     /// Whether all that this program has registered take it.
-    pub(super) fn allows(load: Load<'_>) -> bool {
-        let takes = || inventory::iter::<Self>.into_iter().all(|Self(takes)| takes(load));
+    pub(super) fn allows(load: WorkerLoad<'_>) -> bool {
+        let takes = || {
+            inventory::iter::<Self>
+                .into_iter()
+                .all(|Self(takes)| takes(load))
+        };
         // One that panics has nothing against it.
         panic::catch_unwind(takes).unwrap_or(true)
     }

@@ -1,7 +1,7 @@
 //! `async fn`s that block: how they are found, and why other calls do not wait for them.
 //!
 //! The runtime of routines polls on about as many threads as there are cores, and a poll that blocks keeps its thread. `Executor::watch_for_blocking` counts
-//! periods of [`PERIOD`]. A poll that lasts for a whole period blocks: the log names its routine, and a thread of the [`Reserve`] polls other calls
+//! periods of [`PERIOD`]. A poll that lasts for a whole period blocks: the log names its routine, and a thread of the [`ReserveThreads`] polls other calls
 //! instead. From then on polls of that routine run in [`block_in_place`], which hands the queue of the thread to another thread first, until none
 //! has blocked for [`FORGIVEN`].
 
@@ -24,14 +24,14 @@ pub(super) const PERIOD: Duration = Duration::from_millis(40);
 const FORGIVEN: u64 = 250;
 
 /// Finds polls that block.
-pub(super) struct Blocking {
+pub(super) struct BlockingDetector {
     /// How many periods have passed.
     ticks: Arc<AtomicU64>,
-    routines: HashMap<&'static str, Arc<Record>>,
+    routines: HashMap<&'static str, Arc<PollRecord>>,
 }
 
 /// What is known of a routine.
-struct Record {
+struct PollRecord {
     ticks: Arc<AtomicU64>,
     /// When a poll of it was last found to block. 0 if that is too long ago to count.
     blocked: AtomicU64,
@@ -40,7 +40,7 @@ struct Record {
 /// One call, as far as its polls are concerned. It costs no look at a clock.
 #[derive(Clone)]
 pub(super) struct PollWatch {
-    routine: Arc<Record>,
+    routine: Arc<PollRecord>,
     /// When the poll began that is under way, and whether it has given the queue of its thread away ([`GIVEN_AWAY`]). 0 between polls.
     since: Arc<AtomicU64>,
 }
@@ -48,16 +48,27 @@ pub(super) struct PollWatch {
 /// Set in [`PollWatch::since`]: other calls do not wait for this poll.
 const GIVEN_AWAY: u64 = 1 << 63;
 
-impl Blocking {
+impl BlockingDetector {
     pub(super) fn new(routines: &Routines) -> Self {
         let ticks = Arc::new(AtomicU64::new(1));
-        let record = || Arc::new(Record { ticks: Arc::clone(&ticks), blocked: AtomicU64::new(0) });
-        Self { routines: routines.names().map(|name| (name, record())).collect(), ticks }
+        let record = || {
+            Arc::new(PollRecord {
+                ticks: Arc::clone(&ticks),
+                blocked: AtomicU64::new(0),
+            })
+        };
+        Self {
+            routines: routines.names().map(|name| (name, record())).collect(),
+            ticks,
+        }
     }
 
     /// For a new call of a routine, which is one of those that this was made with.
     pub(super) fn watch(&self, routine: &'static str) -> PollWatch {
-        PollWatch { routine: Arc::clone(&self.routines[routine]), since: Arc::default() }
+        PollWatch {
+            routine: Arc::clone(&self.routines[routine]),
+            since: Arc::default(),
+        }
     }
 
     /// A period is over.
@@ -77,15 +88,25 @@ impl PollWatch {
     pub(super) fn around<T>(&self, poll: impl FnOnce() -> T) -> T {
         let now = self.routine.ticks.load(Ordering::Relaxed);
         let gives_away = self.routine.blocked.load(Ordering::Relaxed) != 0;
-        self.since.store(if gives_away { now | GIVEN_AWAY } else { now }, Ordering::Relaxed);
-        let polled = if gives_away { block_in_place(poll) } else { poll() };
+        self.since.store(
+            if gives_away { now | GIVEN_AWAY } else { now },
+            Ordering::Relaxed,
+        );
+        let polled = if gives_away {
+            block_in_place(poll)
+        } else {
+            poll()
+        };
         self.since.store(0, Ordering::Relaxed);
         polled
     }
 
     /// Whether the poll that is under way has lasted for a whole period, and so blocks. If so, whether it keeps a thread from other calls.
     pub(super) fn look(&self) -> Option<bool> {
-        let (since, now) = (self.since.load(Ordering::Relaxed), self.routine.ticks.load(Ordering::Relaxed));
+        let (since, now) = (
+            self.since.load(Ordering::Relaxed),
+            self.routine.ticks.load(Ordering::Relaxed),
+        );
         if since == 0 || now.wrapping_sub(since & !GIVEN_AWAY) < 2 {
             return None;
         }
@@ -96,9 +117,9 @@ impl PollWatch {
 
 /// Threads of the runtime of routines that poll nothing until others are blocked.
 #[derive(Default)]
-pub(super) struct Reserve(Mutex<Vec<Sender<()>>>);
+pub(super) struct ReserveThreads(Mutex<Vec<Sender<()>>>);
 
-impl Reserve {
+impl ReserveThreads {
     /// So many threads of this runtime, on which nothing runs so far.
     pub(super) fn new(runtime: &Handle, threads: usize) -> Self {
         let hold_back = |_| {

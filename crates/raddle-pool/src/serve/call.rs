@@ -12,7 +12,7 @@ use bytes::Bytes;
 use futures_util::{FutureExt, StreamExt};
 use raddle_core::{
     Trace,
-    routine::{Answer, Encoding, Given, Items, Routine, Run},
+    routine::{Encoding, Routine, RoutineFn, RoutineInput, RoutineOutput, RoutineStream},
 };
 use raddle_wire::v1::{self, exception::Kind};
 use tokio::time::{Instant, timeout_at};
@@ -20,36 +20,47 @@ use tokio::time::{Instant, timeout_at};
 use super::{
     blocking::PollWatch,
     panics,
-    sink::{Sink, exception},
+    reply_sink::{ReplySink, exception},
 };
 use crate::{
-    context::Value,
-    scope::{Scope, To},
+    context::ContextValue,
+    scope::{CallDestination, Scope},
 };
 
 /// A call that was taken.
-pub(super) struct Taken {
+pub(super) struct AcceptedCall {
     routine: Routine,
     encoding: Encoding,
     arguments: Bytes,
     scope: Scope,
-    sink: Sink,
+    sink: ReplySink,
     poll: PollWatch,
 }
 
-impl Taken {
+impl AcceptedCall {
     pub(super) fn new(
         routine: Routine,
         encoding: Encoding,
         call: v1::Call,
-        to: To,
-        sink: Sink,
+        to: CallDestination,
+        sink: ReplySink,
         poll: PollWatch,
     ) -> Self {
-        let v1::Call { arguments, timeout_ms, context, traceparent, tracestate, depth, .. } = call;
-        let received = |(name, bytes)| (name, Value::received(encoding, bytes));
+        let v1::Call {
+            arguments,
+            timeout_ms,
+            context,
+            traceparent,
+            tracestate,
+            depth,
+            ..
+        } = call;
+        let received = |(name, bytes)| (name, ContextValue::received(encoding, bytes));
         let timeout = (timeout_ms > 0).then(|| Duration::from_millis(timeout_ms));
-        let trace = traceparent.parse().ok().map(|parent| Trace { parent, state: tracestate.parse().ok() });
+        let trace = traceparent.parse().ok().map(|parent| Trace {
+            parent,
+            state: tracestate.parse().ok(),
+        });
         let scope = Scope {
             to,
             values: Arc::new(context.into_iter().map(received).collect()),
@@ -58,20 +69,38 @@ impl Taken {
             deadline: timeout.and_then(|timeout| Instant::now().checked_add(timeout)),
             depth: depth.saturating_add(1),
         };
-        Self { routine, encoding, arguments, scope, sink, poll }
+        Self {
+            routine,
+            encoding,
+            arguments,
+            scope,
+            sink,
+            poll,
+        }
     }
 
     /// Whether it is to be run on a thread that it may block.
     pub(super) fn is_plain(&self) -> bool {
-        matches!(self.routine.run, Run::Plain(_))
+        matches!(self.routine.run, RoutineFn::Plain(_))
     }
 
     /// Runs a routine that is a plain function, on this thread.
     pub(super) fn run_plain(self) {
-        let Self { routine, encoding, arguments, scope, sink, .. } = self;
-        let Run::Plain(function) = routine.run else { return };
+        let Self {
+            routine,
+            encoding,
+            arguments,
+            scope,
+            sink,
+            ..
+        } = self;
+        let RoutineFn::Plain(function) = routine.run else {
+            return;
+        };
         sink.send_ack();
-        let call = AssertUnwindSafe(|| scope.around_plain(|| function(Given::Call(encoding, &arguments))));
+        let call = AssertUnwindSafe(|| {
+            scope.around_plain(|| function(RoutineInput::Call(encoding, &arguments)))
+        });
         match catch_unwind(call) {
             Ok(outcome) => sink.outcome(outcome),
             Err(thrown) => sink.exception(panics::caught(&*thrown)),
@@ -80,7 +109,14 @@ impl Taken {
 
     /// Runs any other routine.
     pub(super) async fn run(self) {
-        let Self { routine, encoding, arguments, scope, sink, poll } = self;
+        let Self {
+            routine,
+            encoding,
+            arguments,
+            scope,
+            sink,
+            poll,
+        } = self;
         let deadline = scope.deadline;
         let running = scope.around(perform(routine, encoding, arguments, &sink));
         let mut running = pin!(AssertUnwindSafe(running).catch_unwind());
@@ -100,10 +136,10 @@ impl Taken {
     }
 }
 
-async fn perform(routine: Routine, encoding: Encoding, arguments: Bytes, sink: &Sink) {
+async fn perform(routine: Routine, encoding: Encoding, arguments: Bytes, sink: &ReplySink) {
     match routine.run {
-        Run::Plain(_) => unreachable!("a plain function has a thread of its own"),
-        Run::Async(function) => match function(Given::Call(encoding, &arguments)) {
+        RoutineFn::Plain(_) => unreachable!("a plain function has a thread of its own"),
+        RoutineFn::Async(function) => match function(RoutineInput::Call(encoding, &arguments)) {
             Ok(running) => {
                 drop(arguments);
                 sink.ack().await;
@@ -111,7 +147,7 @@ async fn perform(routine: Routine, encoding: Encoding, arguments: Bytes, sink: &
             }
             Err(failure) => sink.failure(failure),
         },
-        Run::Stream(function) => match function(Given::Call(encoding, &arguments)) {
+        RoutineFn::Stream(function) => match function(RoutineInput::Call(encoding, &arguments)) {
             Ok(items) => {
                 drop(arguments);
                 pour(items, sink).await;
@@ -121,12 +157,12 @@ async fn perform(routine: Routine, encoding: Encoding, arguments: Bytes, sink: &
     }
 }
 
-async fn pour(mut items: Items, sink: &Sink) {
+async fn pour(mut items: RoutineStream, sink: &ReplySink) {
     sink.ack().await;
     while let Some(item) = items.next().await {
         match item {
-            Ok(Answer::Bytes(item)) => sink.item(item).await,
-            Ok(Answer::Json(_)) => {}
+            Ok(RoutineOutput::Bytes(item)) => sink.item(item).await,
+            Ok(RoutineOutput::Json(_)) => {}
             Err(failure) => return sink.failure(failure),
         }
     }

@@ -27,14 +27,14 @@ use tokio::{
 use tonic::Code;
 
 use super::{
-    executor::{Executor, Number},
-    gate::{Caller, Origin},
-    guests::{Clock, Guest, Guests},
-    sink::Sink,
+    authorizer::{AuthorizedPeer, PeerOrigin},
+    connection_limiter::{ArrivalClock, ConnectionLimiter, ConnectionPermit},
+    executor::{CallId, Executor},
+    reply_sink::ReplySink,
 };
 use crate::{
     RpcError,
-    link::{FEW, Haste, Inbox, Outbox, Read, Socket},
+    link::{FEW, FlushMode, LinkReader, LinkSocket, LinkWriter, ReadAmount},
 };
 
 /// How long a client may take to hang up when it has been told everything.
@@ -47,47 +47,47 @@ const CALLS: usize = 65_536;
 const IN_A_ROW: u32 = 2;
 
 /// The links of a worker that are open.
-pub(super) struct Links {
-    pub(super) guests: Arc<Guests>,
-    open: Mutex<Open>,
+pub(super) struct LinkServer {
+    pub(super) guests: Arc<ConnectionLimiter>,
+    open: Mutex<OpenLinks>,
 }
 
 #[derive(Default)]
-struct Open {
-    links: Vec<Weak<Link>>,
+struct OpenLinks {
+    links: Vec<Weak<LinkSession>>,
     /// Those who send what is left to be sent.
     writers: JoinSet<()>,
     is_over: bool,
 }
 
 /// One of them.
-pub(super) struct Link {
+pub(super) struct LinkSession {
     number: u64,
-    socket: Arc<Socket>,
-    outbox: Arc<Outbox>,
+    socket: Arc<LinkSocket>,
+    outbox: Arc<LinkWriter>,
     executor: Arc<Executor>,
-    caller: Caller,
+    caller: AuthorizedPeer,
     /// Calls that were taken and not ended.
     in_flight: Arc<AtomicUsize>,
-    clock: Clock,
+    clock: ArrivalClock,
     /// When it was last heard.
     heard: AtomicU64,
-    reader: Mutex<Reader>,
+    reader: Mutex<LinkSessionReader>,
     /// Nobody wants answers any more.
     ended: Notify,
 }
 
 /// Why nothing more is taken of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Why {
+enum LinkCloseReason {
     /// The worker ends.
     Stops,
     /// Others need the room.
     Crowded,
 }
 
-struct Reader {
-    inbox: Inbox,
+struct LinkSessionReader {
+    inbox: LinkReader,
     /// The task that reads, and the runtime that it is on.
     task: Option<(runtime::Id, AbortHandle)>,
     /// It was told that nothing more is taken, and what it says is passed over.
@@ -95,17 +95,30 @@ struct Reader {
     is_over: bool,
 }
 
-impl Links {
-    pub(super) fn new(guests: Arc<Guests>) -> Arc<Self> {
-        Arc::new(Self { guests, open: Mutex::default() })
+impl LinkServer {
+    pub(super) fn new(guests: Arc<ConnectionLimiter>) -> Arc<Self> {
+        Arc::new(Self {
+            guests,
+            open: Mutex::default(),
+        })
     }
 
     /// Begins to serve a client. To be called where the writer can run: not on a thread that routines can block.
-    pub(super) fn begin(&self, socket: Socket, caller: Caller, executor: &Arc<Executor>) {
+    pub(super) fn begin(
+        &self,
+        socket: LinkSocket,
+        caller: AuthorizedPeer,
+        executor: &Arc<Executor>,
+    ) {
         let socket = Arc::new(socket);
-        let (outbox, clock) = (Outbox::new(Arc::clone(&socket)), self.guests.clock());
-        let reader = Reader { inbox: Inbox::new(), task: None, is_leaving: false, is_over: false };
-        let link = Arc::new(Link {
+        let (outbox, clock) = (LinkWriter::new(Arc::clone(&socket)), self.guests.clock());
+        let reader = LinkSessionReader {
+            inbox: LinkReader::new(),
+            task: None,
+            is_leaving: false,
+            is_over: false,
+        };
+        let link = Arc::new(LinkSession {
             number: executor.new_link(),
             socket,
             outbox: Arc::clone(&outbox),
@@ -120,10 +133,10 @@ impl Links {
         let mut open = self.lock();
         // Nothing of it was read, so that nothing was taken.
         if open.is_over {
-            return link.leave(Why::Stops);
+            return link.leave(LinkCloseReason::Stops);
         }
         if !self.guests.admit(&link) {
-            return link.leave(Why::Crowded);
+            return link.leave(LinkCloseReason::Crowded);
         }
         open.links.retain(|link| link.strong_count() > 0);
         open.links.push(Arc::downgrade(&link));
@@ -149,25 +162,34 @@ impl Links {
     /// Ends all links in good order. Returns when everything was sent, or when it has taken too long.
     pub(super) async fn leave(&self, patience: Duration) {
         self.lock().is_over = true;
-        self.all().iter().for_each(|link| link.leave(Why::Stops));
+        self.all()
+            .iter()
+            .for_each(|link| link.leave(LinkCloseReason::Stops));
         let mut writers = std::mem::take(&mut self.lock().writers);
-        let _ = timeout(patience, async { while writers.join_next().await.is_some() {} }).await;
+        let _ = timeout(patience, async {
+            while writers.join_next().await.is_some() {}
+        })
+        .await;
     }
 
-    fn all(&self) -> Vec<Arc<Link>> {
+    fn all(&self) -> Vec<Arc<LinkSession>> {
         self.lock().links.iter().filter_map(Weak::upgrade).collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Open> {
+    fn lock(&self) -> MutexGuard<'_, OpenLinks> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Link {
+impl LinkSession {
     /// Has it read by these threads from now on.
     fn read_on(self: &Arc<Self>, threads: &Handle) {
         let mut reader = self.lock();
-        if reader.task.as_ref().is_some_and(|(runtime, _)| *runtime == threads.id()) {
+        if reader
+            .task
+            .as_ref()
+            .is_some_and(|(runtime, _)| *runtime == threads.id())
+        {
             return;
         }
         // Ends with the link, or when another takes over.
@@ -178,16 +200,18 @@ impl Link {
     }
 
     async fn read(self: Arc<Self>) {
-        let Ok(readable) = self.socket.readable() else { return self.end() };
+        let Ok(readable) = self.socket.readable() else {
+            return self.end();
+        };
         let mut in_a_row = 0;
         while let Ok(mut ready) = readable.readable().await {
             match self.read_once() {
-                Ok(Read::Some) => in_a_row += 1,
-                Ok(Read::All) => {
+                Ok(ReadAmount::Some) => in_a_row += 1,
+                Ok(ReadAmount::All) => {
                     ready.clear_ready();
                     in_a_row = 0;
                 }
-                Ok(Read::Last) => break,
+                Ok(ReadAmount::Last) => break,
                 Err(error) => {
                     self.hang_up_for(&error);
                     break;
@@ -207,13 +231,15 @@ impl Link {
         self.end();
     }
 
-    fn read_once(&self) -> io::Result<Read> {
+    fn read_once(&self) -> io::Result<ReadAmount> {
         let mut reader = self.lock();
         if reader.is_over {
-            return Ok(Read::Last);
+            return Ok(ReadAmount::Last);
         }
         self.heard.store(self.clock.now(), Ordering::Relaxed);
-        let Reader { inbox, is_leaving, .. } = &mut *reader;
+        let LinkSessionReader {
+            inbox, is_leaving, ..
+        } = &mut *reader;
         let mut frames = 0;
         inbox.read(&self.socket, |frame| {
             if *is_leaving {
@@ -221,20 +247,32 @@ impl Link {
             }
             frames += 1;
             // What comes with many others is answered with them.
-            let haste = if frames <= FEW { Haste::Now } else { Haste::Soon };
+            let haste = if frames <= FEW {
+                FlushMode::Now
+            } else {
+                FlushMode::Soon
+            };
             self.hear(frame, haste)
         })
     }
 
-    fn hear(&self, frame: Frame, haste: Haste) -> io::Result<()> {
+    fn hear(&self, frame: Frame, haste: FlushMode) -> io::Result<()> {
         let Frame { head, body } = frame;
         let v1::Request { id, what } = v1::Request::decode(head)?;
-        let number = Number { link: self.number, id };
+        let number = CallId {
+            link: self.number,
+            id,
+        };
         match what {
             Some(What::Call(call)) => {
-                let sink = Sink::of_link(id, &self.outbox, &self.in_flight);
-                let call = v1::Call { arguments: body, ..call };
-                let begun = self.has_room().and_then(|()| self.executor.begin(number, call, &self.caller, &sink));
+                let sink = ReplySink::of_link(id, &self.outbox, &self.in_flight);
+                let call = v1::Call {
+                    arguments: body,
+                    ..call
+                };
+                let begun = self
+                    .has_room()
+                    .and_then(|()| self.executor.begin(number, call, &self.caller, &sink));
                 if let Err(error) = begun {
                     sink.refuse(&error, haste);
                 }
@@ -269,15 +307,28 @@ impl Link {
     }
 
     /// Says something that is not of a call.
-    fn say(&self, what: answer::What, haste: Haste) {
+    fn say(&self, what: answer::What, haste: FlushMode) {
         // A client that is gone does not want to know.
-        let _ = self.outbox.push(0, &v1::Answer { id: 0, what: Some(what) }, Bytes::new(), haste);
+        let _ = self.outbox.push(
+            0,
+            &v1::Answer {
+                id: 0,
+                what: Some(what),
+            },
+            Bytes::new(),
+            haste,
+        );
     }
 
     /// Says that nothing more will come. All that was taken has been answered.
-    fn leave(&self, why: Why) {
-        let leave = v1::Leave { crowded: why == Why::Crowded };
-        self.outbox.close(Some(&v1::Answer { id: 0, what: Some(answer::What::Leave(leave)) }));
+    fn leave(&self, why: LinkCloseReason) {
+        let leave = v1::Leave {
+            crowded: why == LinkCloseReason::Crowded,
+        };
+        self.outbox.close(Some(&v1::Answer {
+            id: 0,
+            what: Some(answer::What::Leave(leave)),
+        }));
     }
 
     /// Nobody wants answers any more.
@@ -290,13 +341,13 @@ impl Link {
         self.ended.notify_one();
     }
 
-    fn lock(&self) -> MutexGuard<'_, Reader> {
+    fn lock(&self) -> MutexGuard<'_, LinkSessionReader> {
         self.reader.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Guest for Link {
-    fn from(&self) -> Origin {
+impl ConnectionPermit for LinkSession {
+    fn from(&self) -> PeerOrigin {
         self.caller.from
     }
 
@@ -307,11 +358,13 @@ impl Guest for Link {
     fn make_room(&self) -> bool {
         let mut reader = self.lock();
         // Nothing is read meanwhile, so that nothing is taken.
-        if self.in_flight.load(Ordering::Relaxed) > 0 || std::mem::replace(&mut reader.is_leaving, true) {
+        if self.in_flight.load(Ordering::Relaxed) > 0
+            || std::mem::replace(&mut reader.is_leaving, true)
+        {
             return false;
         }
         drop(reader);
-        self.leave(Why::Crowded);
+        self.leave(LinkCloseReason::Crowded);
         true
     }
 

@@ -4,7 +4,7 @@ use std::{io, path::Path};
 
 use tokio::net::{TcpListener, UnixListener};
 
-use crate::{connection::Address, stream::Stream};
+use crate::{connection::Address, stream::PoolStream};
 
 /// A socket that listens.
 pub(super) enum Listener {
@@ -40,7 +40,10 @@ impl ListenError {
 
 impl Listener {
     /// Listens there. Returns what the address has become, where the port was any.
-    pub(super) async fn bind(address: &Address, may_be_exposed: bool) -> Result<(Self, Address), ListenError> {
+    pub(super) async fn bind(
+        address: &Address,
+        may_be_exposed: bool,
+    ) -> Result<(Self, Address), ListenError> {
         let failed = |error| ListenError::of(address, error);
         if let Some(path) = address.socket_path() {
             let bound = match UnixListener::bind(&path) {
@@ -53,7 +56,10 @@ impl Listener {
             return Ok((Self::Unix(bound.map_err(failed)?), address.clone()));
         }
         // Before anything listens there.
-        let (host, port) = (address.host().unwrap_or_default(), address.port().unwrap_or_default());
+        let (host, port) = (
+            address.host().unwrap_or_default(),
+            address.port().unwrap_or_default(),
+        );
         let places = raddle_dns::lookup_host(host, port).await.map_err(failed)?;
         if !may_be_exposed && !places.iter().all(|place| place.ip().is_loopback()) {
             return Err(ListenError::Exposed(address.to_string()));
@@ -64,10 +70,10 @@ impl Listener {
     }
 
     /// The next client. A socket without a file can be found by every user of the machine, so it is looked at who it is.
-    pub(super) async fn accept(&self) -> io::Result<Stream> {
+    pub(super) async fn accept(&self) -> io::Result<PoolStream> {
         let accepted = match self {
-            Self::Unix(listener) => Stream::Unix(listener.accept().await?.0),
-            Self::Tcp(listener) => Stream::Tcp(listener.accept().await?.0),
+            Self::Unix(listener) => PoolStream::Unix(listener.accept().await?.0),
+            Self::Tcp(listener) => PoolStream::Tcp(listener.accept().await?.0),
         };
         accepted.checked()
     }

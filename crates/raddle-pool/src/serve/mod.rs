@@ -4,30 +4,30 @@
 //! ever runs there. On the *runtime of routines*, which has other threads, are the routines, and the links that bring them: a call runs on the thread
 //! that has read it. `blocking.rs` sees to it that a routine that blocks its thread hardly delays others.
 
-mod announced;
+mod acceptor;
+mod authorizer;
 mod backpressure;
 mod blocking;
 mod call;
 mod config;
-mod door;
+mod connection_limiter;
 mod executor;
-mod gate;
-mod guests;
+mod grpc_connection;
 mod link;
 mod listener;
+mod message_limits;
 mod panics;
 mod process;
+mod reply_sink;
 mod service;
-mod sink;
 mod stop;
-mod visit;
 
 pub use self::{
-    backpressure::{Backpressure, Load},
+    backpressure::{Backpressure, WorkerLoad},
     process::main_if_asked,
 };
 pub(crate) use self::{
-    config::{ARGUMENT, ASKED, Report, STOP, Settings},
+    config::{ARGUMENT, ASKED, STOP, StartReport, WorkerSettings},
     listener::ListenError,
     panics::words,
     process::has_entered,
@@ -35,5 +35,8 @@ pub(crate) use self::{
 
 /// A name that came from elsewhere, in a message.
 fn shown(name: &str) -> String {
-    name.chars().take(128).flat_map(char::escape_default).collect()
+    name.chars()
+        .take(128)
+        .flat_map(char::escape_default)
+        .collect()
 }

@@ -25,23 +25,23 @@ use tonic_health::server::HealthReporter;
 use tower::util::MapRequestLayer;
 
 use super::{
-    announced::Announced,
-    blocking::Reserve,
-    config::{ARGUMENT, ASKED, Report, STOP, Seconds, Settings},
-    door::Door,
-    executor::{Executor, Setup, reserve_threads, routine_runtime},
-    gate::Gate,
-    guests::Guests,
-    link::Links,
+    acceptor::Acceptor,
+    authorizer::Authorizer,
+    blocking::ReserveThreads,
+    config::{ARGUMENT, ASKED, EncodedSeconds, STOP, StartReport, WorkerSettings},
+    connection_limiter::ConnectionLimiter,
+    executor::{Executor, ExecutorSetup, reserve_threads, routine_runtime},
+    link::LinkServer,
     listener::Listener,
+    message_limits::LimitedBody,
     panics,
-    service::Service,
+    service::WorkerService,
 };
 use crate::{
     Encoding, WorkerMetadata,
     connection::Address,
-    credentials::Recipe,
-    proxy::{Own, Proxies},
+    credentials::CredentialSource,
+    proxy::{NestedIdentity, NestedProxies},
     stream::{CONNECTION_WINDOW, GRPC, LINK, MAX_MESSAGE, STREAM_WINDOW},
 };
 
@@ -66,7 +66,10 @@ static HAS_ENTERED: AtomicBool = AtomicBool::new(false);
 /// called first thing in `main`, while there is one thread; `#[raddle::main]` does.
 pub fn main_if_asked(version: &str) {
     HAS_ENTERED.store(true, Ordering::Relaxed);
-    if std::env::args_os().nth(1).is_some_and(|argument| argument == ARGUMENT) {
+    if std::env::args_os()
+        .nth(1)
+        .is_some_and(|argument| argument == ARGUMENT)
+    {
         let code = match run(version) {
             Ok(()) => 0,
             Err(error) => {
@@ -88,15 +91,24 @@ fn run(version: &str) -> io::Result<()> {
     let leash = take_leash()?;
     let mut line = String::new();
     BufReader::new(&leash).take(LONGEST).read_line(&mut line)?;
-    let settings: Settings = serde_json::from_str(&line).map_err(|error| {
-        io::Error::other(format!("only a pool can start a worker, and this is no pool's word: {error}"))
+    let settings: WorkerSettings = serde_json::from_str(&line).map_err(|error| {
+        io::Error::other(format!(
+            "only a pool can start a worker, and this is no pool's word: {error}"
+        ))
     })?;
     title::init();
     settings.show("starting");
-    settings.process.log.clone().unwrap_or_else(|| Log::of_environment(LEVEL)).start();
+    settings
+        .process
+        .log
+        .clone()
+        .unwrap_or_else(|| Log::of_environment(LEVEL))
+        .start();
     panics::watch();
     raddle_process::check_descriptors()?;
-    let control = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let control = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
     let routines = routine_runtime()?;
     let served = control.block_on(serve(&settings, version, &leash, routines.handle()));
     // A thread that is blocked is not waited for.
@@ -112,48 +124,74 @@ fn take_leash() -> io::Result<File> {
 }
 
 /// Where the pool hears from its worker. More than one thread has something to say.
-struct Pool(Mutex<File>);
+struct PoolChannel(Mutex<File>);
 
-impl Pool {
-    fn tell(&self, report: &Report) -> io::Result<()> {
+impl PoolChannel {
+    fn tell(&self, report: &StartReport) -> io::Result<()> {
         let mut line = serde_json::to_vec(report)?;
         line.push(b'\n');
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).write_all(&line)
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .write_all(&line)
     }
 }
 
-async fn serve(settings: &Settings, version: &str, leash: &File, threads: &Handle) -> io::Result<()> {
+async fn serve(
+    settings: &WorkerSettings,
+    version: &str,
+    leash: &File,
+    threads: &Handle,
+) -> io::Result<()> {
     let process = &settings.process;
-    let pool = Arc::new(Pool(Mutex::new(leash.try_clone()?)));
+    let pool = Arc::new(PoolChannel(Mutex::new(leash.try_clone()?)));
     let bound = async {
-        let address: Address =
-            process.address.as_deref().unwrap_or_default().parse().map_err(|error| format!("{error}"))?;
+        let address: Address = process
+            .address
+            .as_deref()
+            .unwrap_or_default()
+            .parse()
+            .map_err(|error| format!("{error}"))?;
         let routines = Routines::of_this_program().map_err(|clash| clash.to_string())?;
-        let credentials = settings.credentials.clone().map(Recipe::load).transpose();
+        let credentials = settings
+            .credentials
+            .clone()
+            .map(CredentialSource::load)
+            .transpose();
         let credentials = credentials.map_err(|error| error.to_string())?;
-        let tls = credentials.as_ref().map(|own| own.server_config(&[LINK, GRPC])).transpose();
-        let tls = tls.map_err(|error| error.to_string())?.map(TlsAcceptor::from);
+        let tls = credentials
+            .as_ref()
+            .map(|own| own.server_config(&[LINK, GRPC]))
+            .transpose();
+        let tls = tls
+            .map_err(|error| error.to_string())?
+            .map(TlsAcceptor::from);
         let may_be_exposed = tls.is_some() || process.insecure;
-        let (listener, address) = Listener::bind(&address, may_be_exposed).await.map_err(|error| error.to_string())?;
+        let (listener, address) = Listener::bind(&address, may_be_exposed)
+            .await
+            .map_err(|error| error.to_string())?;
         Ok((routines, listener, address, tls, credentials))
     };
     let (routines, listener, address, tls, credentials) = match bound.await {
         Ok(bound) => bound,
         Err(error) => {
-            pool.tell(&Report::Failed(error))?;
+            pool.tell(&StartReport::Failed(error))?;
             return Ok(());
         }
     };
-    let gate = Arc::new(Gate::new(process.allow.clone()));
-    let executor = Executor::new(Setup {
+    let gate = Arc::new(Authorizer::new(process.allow.clone()));
+    let executor = Executor::new(ExecutorSetup {
         routines,
         threads: threads.clone(),
-        reserve: Reserve::new(threads, reserve_threads()),
+        reserve: ReserveThreads::new(threads, reserve_threads()),
         control: Handle::current(),
         // Routines that call others do it as this worker.
-        proxies: Proxies::new(
+        proxies: NestedProxies::new(
             process.proxy_pool_ttl,
-            Own { credentials, pool_key: settings.pool_key.clone() },
+            NestedIdentity {
+                credentials,
+                pool_key: settings.pool_key.clone(),
+            },
             threads,
         ),
         member: settings.pool_key.clone().map(|key| (key, process.uid)),
@@ -171,14 +209,17 @@ async fn serve(settings: &Settings, version: &str, leash: &File, threads: &Handl
         secure: tls.is_some() && address.host().is_some(),
         encodings: Encoding::ALL.into(),
     };
-    let signals = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let signals = (
+        signal(SignalKind::terminate())?,
+        signal(SignalKind::interrupt())?,
+    );
     // These end with the process.
-    let links = Links::new(Guests::within_limits(Arc::clone(&gate)));
+    let links = LinkServer::new(ConnectionLimiter::within_limits(Arc::clone(&gate)));
     tokio::spawn(Arc::clone(&gate).tell_of_the_rest());
     tokio::spawn(Arc::clone(&executor).watch_for_blocking(Arc::clone(&links)));
     tokio::spawn(obey(signals, Arc::clone(&executor)));
     let (leash, told, counted) = (leash.try_clone()?, Arc::clone(&pool), Arc::clone(&executor));
-    let answer = move || told.tell(&Report::Done(counted.tally()));
+    let answer = move || told.tell(&StartReport::Done(counted.tally()));
     let (stopping, control) = (Arc::clone(&executor), Handle::current());
     // The pool may stop its worker whatever the worker's rules say, and may become impatient.
     let stop = move |timeout| {
@@ -186,18 +227,30 @@ async fn serve(settings: &Settings, version: &str, leash: &File, threads: &Handl
         // Ends with the process.
         drop(control.spawn(async move { executor.stop(timeout).await }));
     };
-    thread::Builder::new().name("leash".into()).spawn(move || end_with_the_pool(leash, answer, stop))?;
+    thread::Builder::new()
+        .name("leash".into())
+        .spawn(move || end_with_the_pool(leash, answer, stop))?;
     let (health, health_service) = tonic_health::server::health_reporter();
-    health.set_serving::<WorkerServer<Service>>().await;
+    health.set_serving::<WorkerServer<WorkerService>>().await;
     tokio::spawn(say_so(Arc::clone(&executor), settings.clone(), health));
-    let clients = Door { links: Arc::clone(&links), executor: Arc::clone(&executor), tls }.open(listener);
+    let clients = Acceptor {
+        links: Arc::clone(&links),
+        executor: Arc::clone(&executor),
+        tls,
+    }
+    .open(listener);
     let announced = move |request: Request<Body>| {
         let gate = Arc::clone(&gate);
-        request.map(|body| Body::new(Announced::new(body, gate)))
+        request.map(|body| Body::new(LimitedBody::new(body, gate)))
     };
-    let service = Service { executor: Arc::clone(&executor), metadata: metadata.clone(), began: Instant::now() };
-    let service =
-        WorkerServer::new(service).max_decoding_message_size(MAX_MESSAGE).max_encoding_message_size(MAX_MESSAGE);
+    let service = WorkerService {
+        executor: Arc::clone(&executor),
+        metadata: metadata.clone(),
+        began: Instant::now(),
+    };
+    let service = WorkerServer::new(service)
+        .max_decoding_message_size(MAX_MESSAGE)
+        .max_encoding_message_size(MAX_MESSAGE);
     let server = Server::builder()
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
@@ -219,7 +272,7 @@ async fn serve(settings: &Settings, version: &str, leash: &File, threads: &Handl
     };
     // Before anybody knows where to look.
     settings.show("listening");
-    pool.tell(&Report::Serving(Box::new(metadata)))?;
+    pool.tell(&StartReport::Serving(Box::new(metadata)))?;
     let ending = async {
         executor.over().await;
         tokio::time::sleep(FAREWELL).await;
@@ -229,7 +282,7 @@ async fn serve(settings: &Settings, version: &str, leash: &File, threads: &Handl
         () = ending => Ok(()),
     };
     // For those who keep count. Nobody else can say it any more.
-    let _ = pool.tell(&Report::Done(executor.tally()));
+    let _ = pool.tell(&StartReport::Done(executor.tally()));
     if let Address::Unix(path) = &address {
         let _ = std::fs::remove_file(path);
     }
@@ -237,10 +290,12 @@ async fn serve(settings: &Settings, version: &str, leash: &File, threads: &Handl
 }
 
 /// Shows whoever looks that the worker takes no more calls.
-async fn say_so(executor: Arc<Executor>, settings: Settings, health: HealthReporter) {
+async fn say_so(executor: Arc<Executor>, settings: WorkerSettings, health: HealthReporter) {
     executor.stopping().await;
     settings.show("stopping");
-    health.set_not_serving::<WorkerServer<Service>>().await;
+    health
+        .set_not_serving::<WorkerServer<WorkerService>>()
+        .await;
 }
 
 /// SIGTERM cancels what is in flight; SIGINT waits for it, unless it comes again.
@@ -262,7 +317,7 @@ fn end_with_the_pool(mut leash: File, answer: impl Fn() -> io::Result<()>, stop:
     loop {
         match leash.read(&mut word) {
             Ok(1) if word == [STOP] => {
-                let mut seconds = Seconds::default();
+                let mut seconds = EncodedSeconds::default();
                 // What is torn is the end of it, which is seen at the next look.
                 if leash.read_exact(&mut seconds).is_ok() {
                     stop(f64::from_be_bytes(seconds));

@@ -20,49 +20,61 @@ use tokio::{
 use tonic::{Request, Response, Status};
 
 use super::{
-    executor::{Doing, Executor, Number},
-    sink::Sink,
-    visit::{Visitor, Waits},
+    executor::{ActivityReport, CallId, Executor},
+    grpc_connection::{GrpcPeer, WaitGuard},
+    reply_sink::ReplySink,
 };
 use crate::{RpcError, WorkerMetadata, credentials::Action, encoding, link::cost};
 
 /// Serves one worker.
-pub(super) struct Service {
+pub(super) struct WorkerService {
     pub(super) executor: Arc<Executor>,
     pub(super) metadata: WorkerMetadata,
     pub(super) began: Instant,
 }
 
-impl Service {
+impl WorkerService {
     /// Whether whoever has sent this may do this.
-    fn check<T>(&self, request: &Request<T>, action: Action<'_>) -> Result<Arc<Visitor>, Status> {
+    fn check<T>(&self, request: &Request<T>, action: Action<'_>) -> Result<Arc<GrpcPeer>, Status> {
         let visitor = visitor(request)?;
-        self.executor.setup.gate.check(&visitor.caller, action).map_err(|error| status(&error))?;
+        self.executor
+            .setup
+            .gate
+            .check(&visitor.caller, action)
+            .map_err(|error| status(&error))?;
         Ok(visitor)
     }
 }
 
 /// Who has sent this. A connection that nothing is known of could be anybody's.
-fn visitor<T>(request: &Request<T>) -> Result<Arc<Visitor>, Status> {
-    let known = request.extensions().get::<Arc<Visitor>>().cloned();
+fn visitor<T>(request: &Request<T>) -> Result<Arc<GrpcPeer>, Status> {
+    let known = request.extensions().get::<Arc<GrpcPeer>>().cloned();
     known.ok_or_else(|| Status::permission_denied("nobody knows who has sent this"))
 }
 
-type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+type GrpcReplies<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 #[tonic::async_trait]
-impl Worker for Service {
-    type DispatchStream = Answers<v1::Reply>;
+impl Worker for WorkerService {
+    type DispatchStream = GrpcReplies<v1::Reply>;
 
-    async fn dispatch(&self, request: Request<v1::Call>) -> Result<Response<Self::DispatchStream>, Status> {
+    async fn dispatch(
+        &self,
+        request: Request<v1::Call>,
+    ) -> Result<Response<Self::DispatchStream>, Status> {
         let visitor = visitor(&request)?;
         let (send, answers) = mpsc::unbounded_channel();
-        let number = Number { link: self.executor.new_link(), id: 0 };
-        let sink = Sink::of_grpc(send);
-        let begun = self.executor.begin(number, request.into_inner(), &visitor.caller, &sink);
+        let number = CallId {
+            link: self.executor.new_link(),
+            id: 0,
+        };
+        let sink = ReplySink::of_grpc(send);
+        let begun = self
+            .executor
+            .begin(number, request.into_inner(), &visitor.caller, &sink);
         begun.map_err(|error| status(&error))?;
         let executor = Arc::clone(&self.executor);
-        Ok(Response::new(Box::pin(Dispatched {
+        Ok(Response::new(Box::pin(DispatchStream {
             executor,
             number,
             sink,
@@ -72,7 +84,10 @@ impl Worker for Service {
         })))
     }
 
-    async fn stop(&self, request: Request<v1::StopRequest>) -> Result<Response<v1::StopReply>, Status> {
+    async fn stop(
+        &self,
+        request: Request<v1::StopRequest>,
+    ) -> Result<Response<v1::StopReply>, Status> {
         let _waits = self.check(&request, Action::Stop)?.waits();
         let timeout = request.into_inner().timeout;
         if timeout.is_nan() {
@@ -81,12 +96,23 @@ impl Worker for Service {
         let executor = Arc::clone(&self.executor);
         // A client that goes away has said it all the same.
         let stopping = tokio::spawn(async move { executor.stop(timeout).await });
-        stopping.await.map(Response::new).map_err(|error| Status::internal(error.to_string()))
+        stopping
+            .await
+            .map(Response::new)
+            .map_err(|error| Status::internal(error.to_string()))
     }
 
-    async fn info(&self, request: Request<v1::InfoRequest>) -> Result<Response<v1::InfoReply>, Status> {
+    async fn info(
+        &self,
+        request: Request<v1::InfoRequest>,
+    ) -> Result<Response<v1::InfoReply>, Status> {
         self.check(&request, Action::Info)?;
-        let Doing { in_flight, taken, is_stopping, .. } = self.executor.doing();
+        let ActivityReport {
+            in_flight,
+            taken,
+            is_stopping,
+            ..
+        } = self.executor.doing();
         Ok(Response::new(v1::InfoReply {
             protocol: PROTOCOL,
             worker: Some(self.metadata.clone().into()),
@@ -94,46 +120,62 @@ impl Worker for Service {
             taken,
             uptime: self.began.elapsed().as_secs_f64(),
             stopping: is_stopping,
-            routines: self.executor.setup.routines.names().map(ToOwned::to_owned).collect(),
+            routines: self
+                .executor
+                .setup
+                .routines
+                .names()
+                .map(ToOwned::to_owned)
+                .collect(),
             refused: self.executor.setup.gate.refused().into_iter().collect(),
             encodings: encoding::numbers(&self.metadata.encodings),
         }))
     }
 
-    async fn idle(&self, request: Request<v1::IdleRequest>) -> Result<Response<v1::IdleReply>, Status> {
+    async fn idle(
+        &self,
+        request: Request<v1::IdleRequest>,
+    ) -> Result<Response<v1::IdleReply>, Status> {
         let _waits = self.check(&request, Action::Info)?.waits();
         self.executor.idle().await;
         let idle: Duration = self.executor.doing().idle;
-        Ok(Response::new(v1::IdleReply { idle: idle.as_secs_f64() }))
+        Ok(Response::new(v1::IdleReply {
+            idle: idle.as_secs_f64(),
+        }))
     }
 }
 
 fn status(error: &RpcError) -> Status {
     let mut status = Status::new(error.code, error.message.clone());
-    if let (false, Ok(names)) = (error.reads.is_empty(), encoding::names(&error.reads).parse()) {
+    if let (false, Ok(names)) = (
+        error.reads.is_empty(),
+        encoding::names(&error.reads).parse(),
+    ) {
         status.metadata_mut().insert(ENCODINGS, names);
     }
     status
 }
 
 /// The answers of one call, as `Dispatch` gives them. What bounds them is how fast they are taken.
-struct Dispatched {
+struct DispatchStream {
     executor: Arc<Executor>,
-    number: Number,
-    sink: Sink,
+    number: CallId,
+    sink: ReplySink,
     answers: UnboundedReceiver<(answer::What, Bytes)>,
-    _waits: Waits,
+    _waits: WaitGuard,
     is_over: bool,
 }
 
-impl Stream for Dispatched {
+impl Stream for DispatchStream {
     type Item = Result<v1::Reply, Status>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         if self.is_over {
             return Poll::Ready(None);
         }
-        let Some((answer, body)) = ready!(self.answers.poll_recv(cx)) else { return Poll::Ready(None) };
+        let Some((answer, body)) = ready!(self.answers.poll_recv(cx)) else {
+            return Poll::Ready(None);
+        };
         self.is_over = !matches!(answer, answer::What::Ack(_) | answer::What::Item(_));
         let what = match answer {
             answer::What::Ack(ack) => {
@@ -152,18 +194,23 @@ impl Stream for Dispatched {
                 reply::What::Result(body)
             }
             answer::What::Result(_) => reply::What::Result(body),
-            answer::What::Exception(exception) => reply::What::Exception(v1::Exception { value: body, ..exception }),
+            answer::What::Exception(exception) => reply::What::Exception(v1::Exception {
+                value: body,
+                ..exception
+            }),
             // Its encoding was looked at before.
             answer::What::Refusal(v1::Refusal { code, message, .. }) => {
                 return Poll::Ready(Some(Err(Status::new(code.into(), message))));
             }
-            answer::What::End(_) | answer::What::Pong(_) | answer::What::Leave(_) => return Poll::Ready(None),
+            answer::What::End(_) | answer::What::Pong(_) | answer::What::Leave(_) => {
+                return Poll::Ready(None);
+            }
         };
         Poll::Ready(Some(Ok(v1::Reply { what: Some(what) })))
     }
 }
 
-impl Drop for Dispatched {
+impl Drop for DispatchStream {
     fn drop(&mut self) {
         if !self.is_over {
             self.executor.cancel(self.number);

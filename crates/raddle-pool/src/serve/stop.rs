@@ -11,7 +11,7 @@ const CANCELLED: Duration = Duration::from_millis(500);
 
 /// How far a worker's end has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Phase {
+pub(super) enum StopPhase {
     #[default]
     Serving,
     Stopping,
@@ -22,7 +22,7 @@ impl Executor {
     /// Ends the worker. `timeout` is in seconds: 0 cancels what is in flight, more waits so long before that, less waits for as long as it takes.
     pub(super) async fn stop(&self, timeout: f64) -> v1::StopReply {
         let in_flight = self.stop_taking();
-        self.reach(Phase::Stopping);
+        self.reach(StopPhase::Stopping);
         if timeout < 0.0 {
             self.idle().await;
         } else if timeout > 0.0 {
@@ -33,25 +33,29 @@ impl Executor {
         if cancelled > 0 {
             let _ = tokio::time::timeout(CANCELLED, self.idle()).await;
         }
-        self.reach(Phase::Over);
-        v1::StopReply { ended: in_flight.saturating_sub(cancelled) as u64, cancelled: cancelled as u64 }
+        self.reach(StopPhase::Over);
+        v1::StopReply {
+            ended: in_flight.saturating_sub(cancelled) as u64,
+            cancelled: cancelled as u64,
+        }
     }
 
     /// Waits until the worker is to end.
     pub(super) async fn over(&self) {
-        self.reached(Phase::Over).await;
+        self.reached(StopPhase::Over).await;
     }
 
     /// Waits until the worker takes no more calls.
     pub(super) async fn stopping(&self) {
-        self.reached(Phase::Stopping).await;
+        self.reached(StopPhase::Stopping).await;
     }
 
-    fn reach(&self, phase: Phase) {
-        self.phase.send_modify(|reached| *reached = phase.max(*reached));
+    fn reach(&self, phase: StopPhase) {
+        self.phase
+            .send_modify(|reached| *reached = phase.max(*reached));
     }
 
-    async fn reached(&self, phase: Phase) {
+    async fn reached(&self, phase: StopPhase) {
         let mut reached = self.phase.subscribe();
         // Who tells it is part of this.
         let _ = reached.wait_for(|reached| *reached >= phase).await;

@@ -11,10 +11,10 @@ use async_trait::async_trait;
 use raddle_process::log::Log;
 use tokio::sync::Notify;
 
-use super::{Patience, ProcessSettings, Tally, Worker, WorkerError, WorkerProcess};
+use super::{CallCounts, ProcessSettings, StopMode, Worker, WorkerError, WorkerProcess};
 use crate::{
-    Uid, WorkerMetadata,
-    credentials::{Allow, WorkerCredentials},
+    WorkerMetadata, WorkerUid,
+    credentials::{AllowRules, WorkerCredentials},
     membership::PoolKey,
 };
 
@@ -35,7 +35,11 @@ pub struct LocalWorker {
 impl LocalWorker {
     /// One with these tags.
     pub fn new(tags: &BTreeSet<String>) -> Self {
-        ProcessSettings { tags: tags.clone(), ..ProcessSettings::default() }.into()
+        ProcessSettings {
+            tags: tags.clone(),
+            ..ProcessSettings::default()
+        }
+        .into()
     }
 
     /// Another program than this one.
@@ -81,7 +85,7 @@ impl LocalWorker {
     }
 
     /// Who may call what, stop it, and ask what it is. If nothing is said, everybody who is let in.
-    pub fn allow(mut self, allow: Allow) -> Self {
+    pub fn allow(mut self, allow: AllowRules) -> Self {
         self.settings.allow = Some(allow);
         self
     }
@@ -115,7 +119,10 @@ impl LocalWorker {
         let before = self.process().ok_or(WorkerError::NotRunning)?;
         before.kill();
         before.ended().await;
-        let settings = ProcessSettings { address: Some(before.metadata().address.clone()), ..self.settings.clone() };
+        let settings = ProcessSettings {
+            address: Some(before.metadata().address.clone()),
+            ..self.settings.clone()
+        };
         let start = WorkerProcess::start(&settings, timeout);
         let process = match self.pool_key.get().cloned() {
             Some(key) => key.starting(start).await?,
@@ -134,18 +141,25 @@ impl LocalWorker {
 /// One whose process is to be so.
 impl From<ProcessSettings> for LocalWorker {
     fn from(settings: ProcessSettings) -> Self {
-        Self { settings, process: Mutex::default(), pool_key: OnceLock::new(), restarted: Notify::new() }
+        Self {
+            settings,
+            process: Mutex::default(),
+            pool_key: OnceLock::new(),
+            restarted: Notify::new(),
+        }
     }
 }
 
 #[async_trait]
 impl Worker for LocalWorker {
-    fn uid(&self) -> Uid {
+    fn uid(&self) -> WorkerUid {
         self.settings.uid
     }
 
     fn metadata(&self) -> Option<WorkerMetadata> {
-        self.lock().as_ref().map(|process| process.metadata().clone())
+        self.lock()
+            .as_ref()
+            .map(|process| process.metadata().clone())
     }
 
     fn tags(&self) -> &BTreeSet<String> {
@@ -168,7 +182,7 @@ impl Worker for LocalWorker {
         Ok(())
     }
 
-    async fn stop(&self, patience: Patience) -> Result<(), WorkerError> {
+    async fn stop(&self, patience: StopMode) -> Result<(), WorkerError> {
         let process = self.process().ok_or(WorkerError::NotRunning)?;
         process.stop(patience);
         let gone = process.ended();
@@ -192,7 +206,7 @@ impl Worker for LocalWorker {
         }
     }
 
-    async fn tally(&self) -> Option<Tally> {
+    async fn tally(&self) -> Option<CallCounts> {
         match self.process() {
             Some(process) => Some(process.tally().await),
             None => None,

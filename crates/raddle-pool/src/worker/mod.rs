@@ -1,9 +1,9 @@
 //! Workers: what a pool keeps, and what it starts.
 
-mod leash;
+mod call_counts;
 mod local;
+mod parent_link;
 mod process;
-mod tally;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,17 +14,17 @@ use std::{
 use async_trait::async_trait;
 
 pub use self::{
+    call_counts::{CallCounts, REASONS},
     local::LocalWorker,
     process::{ProcessSettings, WorkerProcess},
-    tally::{REASONS, Tally},
 };
-use crate::{RpcError, Uid, WorkerMetadata};
+use crate::{RpcError, WorkerMetadata, WorkerUid};
 
 /// Something that serves calls at an address. Whoever has this trait and serves `raddle.v1.Worker` can be in a pool.
 #[async_trait]
 pub trait Worker: Send + Sync + 'static {
     /// Which worker it is, from its making on.
-    fn uid(&self) -> Uid;
+    fn uid(&self) -> WorkerUid;
 
     /// What is known of it. `None` before it was started.
     fn metadata(&self) -> Option<WorkerMetadata>;
@@ -44,7 +44,7 @@ pub trait Worker: Send + Sync + 'static {
     async fn start(&self, timeout: Option<Duration>) -> Result<(), WorkerError>;
 
     /// Stops it. Returns when it is gone.
-    async fn stop(&self, patience: Patience) -> Result<(), WorkerError>;
+    async fn stop(&self, patience: StopMode) -> Result<(), WorkerError>;
 
     /// Waits until something else is to be said of it than at its start, such as that it is another process now, and says it. Called again after.
     async fn changed(&self) -> WorkerMetadata {
@@ -52,7 +52,7 @@ pub trait Worker: Send + Sync + 'static {
     }
 
     /// What it has done, and is doing, for those who keep count. Also of one that has ended. `None` if it does not say.
-    async fn tally(&self) -> Option<Tally> {
+    async fn tally(&self) -> Option<CallCounts> {
         None
     }
 
@@ -80,7 +80,7 @@ where
 
 /// What becomes of the calls in flight when a worker is stopped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Patience {
+pub enum StopMode {
     /// They are cancelled.
     #[default]
     None,
@@ -120,7 +120,7 @@ pub enum WorkerError {
     Rpc(#[from] RpcError),
 }
 
-impl Patience {
+impl StopMode {
     /// As it is sent.
     pub(crate) fn seconds(self) -> f64 {
         match self {

@@ -22,16 +22,16 @@ use tokio::{
     },
 };
 
-use super::{Patience, Tally, WorkerError, leash::Leash};
+use super::{CallCounts, StopMode, WorkerError, parent_link::ParentLink};
 use crate::{
-    Uid, WorkerMetadata,
+    WorkerMetadata, WorkerUid,
     connection::Address,
-    credentials::{Allow, WorkerCredentials},
+    credentials::{AllowRules, WorkerCredentials},
     membership::PoolKey,
-    serve::{self, ARGUMENT, Report, Settings},
+    serve::{self, ARGUMENT, StartReport, WorkerSettings},
 };
 
-/// How long a worker may take to serve, unless something else is said.
+/// How long a worker may take to start, unless something else is said.
 const START: Duration = Duration::from_secs(30);
 /// How long its end may be seen after its last words, or the other way round.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -47,7 +47,7 @@ pub struct ProcessSettings {
     #[serde(skip)]
     pub program: Option<PathBuf>,
     /// Which worker it is.
-    pub uid: Uid,
+    pub uid: WorkerUid,
     /// What its title shows.
     pub name: String,
     /// Where it serves; port 0 is any. A socket of its own, which only this user reaches, if nothing is said.
@@ -64,7 +64,7 @@ pub struct ProcessSettings {
     #[serde(skip)]
     pub credentials: Option<WorkerCredentials>,
     /// Who may do what. If nothing is said, everybody who is let in.
-    pub allow: Option<Allow>,
+    pub allow: Option<AllowRules>,
     /// It may be reached from other machines by anybody. Without this, and without credentials, it serves on this machine only.
     pub insecure: bool,
     /// How long it keeps what it needs to call others, when it does not.
@@ -80,17 +80,17 @@ pub struct WorkerProcess {
     /// How it ended, when it has.
     ended: watch::Receiver<Option<String>>,
     /// What it has done, as it was last heard.
-    done: watch::Receiver<Tally>,
+    done: watch::Receiver<CallCounts>,
     /// It ends when this is dropped.
-    orders: UnboundedSender<Order>,
+    orders: UnboundedSender<ProcessCommand>,
 }
 
 /// What is wanted of a process.
-enum Order {
+enum ProcessCommand {
     /// That it says what it has done.
     Tally,
     /// That it stops.
-    Stop(Patience),
+    Stop(StopMode),
     /// That it ends at once.
     Kill,
 }
@@ -99,7 +99,7 @@ impl Default for ProcessSettings {
     fn default() -> Self {
         Self {
             program: None,
-            uid: Uid::new(),
+            uid: WorkerUid::new(),
             name: "pool-worker".into(),
             address: None,
             tags: BTreeSet::new(),
@@ -117,14 +117,20 @@ impl Default for ProcessSettings {
 
 impl WorkerProcess {
     /// Starts one. Returns when it serves.
-    pub async fn start(settings: &ProcessSettings, timeout: Option<Duration>) -> Result<Self, WorkerError> {
+    pub async fn start(
+        settings: &ProcessSettings,
+        timeout: Option<Duration>,
+    ) -> Result<Self, WorkerError> {
         if settings.program.is_none() && !serve::has_entered() {
             return Err(WorkerError::NoEntry);
         }
         let timeout = timeout.unwrap_or(START);
-        let (mut leash, theirs) = Leash::new().map_err(WorkerError::Spawn)?;
+        let (mut leash, theirs) = ParentLink::new().map_err(WorkerError::Spawn)?;
         // This program, whatever has become of its file since.
-        let program = settings.program.clone().unwrap_or_else(|| "/proc/self/exe".into());
+        let program = settings
+            .program
+            .clone()
+            .unwrap_or_else(|| "/proc/self/exe".into());
         let mut child = Command::new(program)
             .arg0(own_name())
             .arg(ARGUMENT)
@@ -144,11 +150,25 @@ impl WorkerProcess {
             heard => heard?,
         };
         let (say, ended) = watch::channel(None);
-        let (count, done) = watch::channel(Tally::default());
+        let (count, done) = watch::channel(CallCounts::default());
         let (orders, ordered) = unbounded_channel();
         // Ends with the process, which ends when `orders` is dropped.
-        tokio::spawn(look_after(child, Held { leash, ordered, count }, metadata.address.clone(), say));
-        Ok(Self { metadata, ended, done, orders })
+        tokio::spawn(look_after(
+            child,
+            HeldWorker {
+                leash,
+                ordered,
+                count,
+            },
+            metadata.address.clone(),
+            say,
+        ));
+        Ok(Self {
+            metadata,
+            ended,
+            done,
+            orders,
+        })
     }
 
     /// Its number.
@@ -167,10 +187,10 @@ impl WorkerProcess {
     }
 
     /// What it has done, and is doing. It is asked, and has a second to answer; else it is what was last heard.
-    pub async fn tally(&self) -> Tally {
+    pub async fn tally(&self) -> CallCounts {
         let mut done = self.done.clone();
         done.mark_unchanged();
-        let _ = self.orders.send(Order::Tally);
+        let _ = self.orders.send(ProcessCommand::Tally);
         if self.is_alive() {
             // Who has ended has said its last word.
             let _ = tokio::time::timeout(ANSWER, done.changed()).await;
@@ -189,25 +209,25 @@ impl WorkerProcess {
     }
 
     /// Tells it to stop, with what patience there is for calls in flight. It may be told again, with less.
-    pub(super) fn stop(&self, patience: Patience) {
+    pub(super) fn stop(&self, patience: StopMode) {
         // Who has ended needs no word.
-        let _ = self.orders.send(Order::Stop(patience));
+        let _ = self.orders.send(ProcessCommand::Stop(patience));
     }
 
     /// Ends it at once.
     pub fn kill(&self) {
-        let _ = self.orders.send(Order::Kill);
+        let _ = self.orders.send(ProcessCommand::Kill);
     }
 }
 
 /// A worker that is held, and what is heard from it.
-struct Held {
-    leash: Leash,
-    ordered: UnboundedReceiver<Order>,
-    count: watch::Sender<Tally>,
+struct HeldWorker {
+    leash: ParentLink,
+    ordered: UnboundedReceiver<ProcessCommand>,
+    count: watch::Sender<CallCounts>,
 }
 
-impl Held {
+impl HeldWorker {
     /// Passes orders on until it is to end.
     async fn obey(&mut self) {
         let mut is_heard = true;
@@ -218,9 +238,9 @@ impl Held {
                     None => is_heard = false,
                 },
                 order = self.ordered.recv() => match order {
-                    Some(Order::Tally) => self.leash.ask(),
-                    Some(Order::Stop(patience)) => self.leash.stop(patience),
-                    Some(Order::Kill) | None => return,
+                    Some(ProcessCommand::Tally) => self.leash.ask(),
+                    Some(ProcessCommand::Stop(patience)) => self.leash.stop(patience),
+                    Some(ProcessCommand::Kill) | None => return,
                 },
             }
         }
@@ -233,8 +253,8 @@ impl Held {
         }
     }
 
-    fn note(&self, report: Report) {
-        if let Report::Done(tally) = report {
+    fn note(&self, report: StartReport) {
+        if let StartReport::Done(tally) = report {
             self.count.send_replace(tally);
         }
     }
@@ -242,11 +262,18 @@ impl Held {
 
 /// Holds the leash until the process has ended, or nobody wants it any more. Nothing is left of it then: what it has started is killed with it,
 /// as long as it has stayed in its group, and so is a socket that has a file.
-async fn look_after(mut child: Child, mut held: Held, address: String, say: watch::Sender<Option<String>>) {
+async fn look_after(
+    mut child: Child,
+    mut held: HeldWorker,
+    address: String,
+    say: watch::Sender<Option<String>>,
+) {
     let pid = child.id().and_then(|pid| Pid::from_raw(pid as i32));
     let opened = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
-    // SAFETY: the descriptor is owned by the value that is registered, and nothing can replace it there.
-    let pidfd = opened.and_then(|pidfd| unsafe { AsyncFd::register_with_interest(pidfd, Interest::READABLE) }.ok());
+    let pidfd = opened.and_then(|pidfd| {
+        // SAFETY: the descriptor is owned by the value that is registered, and nothing can replace it there.
+        unsafe { AsyncFd::register_with_interest(pidfd, Interest::READABLE) }.ok()
+    });
     if let Some(pidfd) = pidfd {
         tokio::select! {
             _ = pidfd.readable() => {}
@@ -268,25 +295,40 @@ async fn look_after(mut child: Child, mut held: Held, address: String, say: watc
 }
 
 /// Tells the process what it is to be, and hears what it serves as.
-async fn hear(settings: &ProcessSettings, leash: &mut Leash) -> Result<WorkerMetadata, WorkerError> {
+async fn hear(
+    settings: &ProcessSettings,
+    leash: &mut ParentLink,
+) -> Result<WorkerMetadata, WorkerError> {
     let hung_up = || WorkerError::Ended("it hung up".into());
-    let address = settings.address.clone().unwrap_or_else(|| own_address(settings));
-    let told = Settings {
+    let address = settings
+        .address
+        .clone()
+        .unwrap_or_else(|| own_address(settings));
+    let told = WorkerSettings {
         tid: next_tid(),
-        process: ProcessSettings { address: Some(address), ..settings.clone() },
-        credentials: settings.credentials.as_ref().map(|credentials| credentials.recipe().clone()),
+        process: ProcessSettings {
+            address: Some(address),
+            ..settings.clone()
+        },
+        credentials: settings
+            .credentials
+            .as_ref()
+            .map(|credentials| credentials.recipe().clone()),
         pool_key: PoolKey::of_starting_pool(),
     };
     leash.tell(&told).await.map_err(|_| hung_up())?;
     match leash.hear().await {
-        Some(Report::Serving(metadata)) => Ok(*metadata),
-        Some(Report::Failed(reason)) => Err(WorkerError::Unable(reason)),
-        Some(Report::Done(_)) | None => Err(hung_up()),
+        Some(StartReport::Serving(metadata)) => Ok(*metadata),
+        Some(StartReport::Failed(reason)) => Err(WorkerError::Unable(reason)),
+        Some(StartReport::Done(_)) | None => Err(hung_up()),
     }
 }
 
 fn described(status: std::io::Result<std::process::ExitStatus>) -> String {
-    status.map_or_else(|error| format!("its end was not seen: {error}"), |status| status.to_string())
+    status.map_or_else(
+        |error| format!("its end was not seen: {error}"),
+        |status| status.to_string(),
+    )
 }
 
 /// Where a worker serves if nothing is said of it: out of the way of all others.
@@ -300,13 +342,21 @@ fn own_address(settings: &ProcessSettings) -> String {
 
 /// What `ps` shows until the worker has its title.
 fn own_name() -> OsString {
-    std::env::args_os().next().unwrap_or_else(|| "raddle".into())
+    std::env::args_os()
+        .next()
+        .unwrap_or_else(|| "raddle".into())
 }
 
 /// An id for a worker, for its title. Unique in this process, and by the clock among others.
 fn next_tid() -> Tid {
     static CLOCK: Mutex<Option<TidClock>> = Mutex::new(None);
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let mut clock = CLOCK.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    clock.get_or_insert_with(|| TidClock::resume(0)).next(now.as_nanos() as u64)
+    let now = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default();
+    let mut clock = CLOCK
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    clock
+        .get_or_insert_with(|| TidClock::resume(0))
+        .next(now.as_nanos() as u64)
 }

@@ -1,4 +1,4 @@
-//! What is sent arrives, and what nobody sends is refused.
+//! Frames round-trip, and invalid frames are refused.
 
 use proptest::{collection::vec, prelude::*};
 
@@ -11,7 +11,9 @@ fn head(id: u64) -> v1::Request {
 
 fn decode(decoder: &mut Decoder, bytes: &[u8]) -> Result<Vec<(u64, Bytes)>, FrameError> {
     let mut frames = Vec::new();
-    decoder.take(bytes, |frame| frames.push((v1::Request::decode(frame.head).unwrap().id, frame.body)))?;
+    decoder.take(bytes, |frame| {
+        frames.push((v1::Request::decode(frame.head).unwrap().id, frame.body))
+    })?;
     Ok(frames)
 }
 
@@ -27,22 +29,26 @@ fn interleaved() -> Vec<u8> {
     bytes
 }
 
-/// How a stream is cut; see [`probe`].
+/// Piece sizes of a stream; see [`probe`].
 fn cuts() -> impl Strategy<Value = Vec<u8>> {
     vec(any::<u8>(), 1..20)
 }
 
-/// Numbers about the bounds, and any.
+/// Header fields around the limits, and arbitrary ones.
 fn header() -> impl Strategy<Value = [u32; 3]> {
     let number = |bound: usize| prop_oneof![4 => 0..20_u32, 2 => Just(bound as u32), 1 => Just(bound as u32 + 1), 1 => any::<u32>()];
-    [number(MAX_HEAD).boxed(), number(PIECE).boxed(), number(MAX_BODY).boxed()]
+    [
+        number(MAX_HEAD).boxed(),
+        number(PIECE).boxed(),
+        number(MAX_BODY).boxed(),
+    ]
 }
 
 #[derive(Clone, Debug)]
 struct Sent {
     id: u64,
     size: usize,
-    /// In pieces of this size, if it is not sent at once.
+    /// Size of the pieces, if the message is not sent in one frame.
     piece: Option<usize>,
 }
 
@@ -55,7 +61,7 @@ impl Sent {
 fn message() -> impl Strategy<Value = Sent> {
     let size = prop_oneof![6 => 0..100_usize, 2 => 0..70_000_usize, 1 => (PIECE - 2)..(PIECE + 1)];
     let piece = prop::option::of(prop_oneof![1..50_usize, 1000..PIECE]);
-    // An id of 0 is of no call, and such a head has no bytes.
+    // A head with the id 0 encodes to no bytes, and no call has that id.
     (1..1000_u64, size, piece).prop_map(|(id, size, piece)| Sent {
         id,
         size,
@@ -63,49 +69,62 @@ fn message() -> impl Strategy<Value = Sent> {
     })
 }
 
-/// As an outbox sends it: what is small goes between the pieces of what is large, and only one that is large is under way.
-fn sent(messages: &[Sent]) -> Vec<u8> {
+/// Encodes messages in the order of an outbox: small messages go between the pieces of a large one,
+/// and only one large message is in progress.
+fn encode_stream(messages: &[Sent]) -> Vec<u8> {
     let (mut bytes, mut small, mut large) = (Vec::new(), Vec::new(), Vec::new());
     for message in messages {
-        if message.piece.is_some() { large.push(message) } else { small.push(message) }
+        if message.piece.is_some() {
+            large.push(message)
+        } else {
+            small.push(message)
+        }
     }
     let mut small = small.into_iter();
     for message in large {
         let (body, piece) = (message.body(), message.piece.unwrap_or(1));
         for (at, part) in body.chunks(piece).enumerate() {
             if at == 0 {
-                put_beginning(&mut bytes, &head(message.id).encode_to_vec(), part.len(), body.len());
+                put_beginning(
+                    &mut bytes,
+                    &head(message.id).encode_to_vec(),
+                    part.len(),
+                    body.len(),
+                );
             } else {
                 put_beginning(&mut bytes, &[], part.len(), body.len());
             }
             bytes.extend_from_slice(part);
-            small.next().into_iter().for_each(|message| put(&mut bytes, &head(message.id), &message.body()));
+            small
+                .next()
+                .into_iter()
+                .for_each(|message| put(&mut bytes, &head(message.id), &message.body()));
         }
     }
     small.for_each(|message| put(&mut bytes, &head(message.id), &message.body()));
     bytes
 }
 
-/// What may become of bytes on their way.
+/// Corruptions of a byte stream.
 #[derive(Clone, Copy, Debug)]
-enum Change {
+enum Corruption {
     Flip(u8),
     Drop(u8),
     Double(u8),
     End,
 }
 
-fn change() -> impl Strategy<Value = Change> {
+fn corruption() -> impl Strategy<Value = Corruption> {
     prop_oneof![
-        any::<u8>().prop_map(Change::Flip),
-        any::<u8>().prop_map(Change::Drop),
-        any::<u8>().prop_map(Change::Double),
-        Just(Change::End),
+        any::<u8>().prop_map(Corruption::Flip),
+        any::<u8>().prop_map(Corruption::Drop),
+        any::<u8>().prop_map(Corruption::Double),
+        Just(Corruption::End),
     ]
 }
 
-impl Change {
-    fn make(self, bytes: &mut Vec<u8>, place: prop::sample::Index) {
+impl Corruption {
+    fn apply(self, bytes: &mut Vec<u8>, place: prop::sample::Index) {
         if bytes.is_empty() {
             return;
         }
@@ -125,7 +144,7 @@ impl Change {
 
 proptest! {
     #[test]
-    fn frames_come_out_as_they_went_in_however_they_are_cut(cuts in vec(1_usize..40, 1..100)) {
+    fn decodes_interleaved_frames_split_anywhere(cuts in vec(1_usize..40, 1..100)) {
         let (bytes, mut decoder, mut frames) = (interleaved(), Decoder::default(), Vec::new());
         let (mut at, mut cuts) = (0, cuts.into_iter().cycle());
         while at < bytes.len() {
@@ -138,16 +157,16 @@ proptest! {
         prop_assert_eq!(frames, expected);
     }
 
-    /// What arrives may be anything, in pieces of any size: probe says what must hold.
+    /// Arbitrary bytes, in pieces of any size: `probe` asserts the invariants.
     #[test]
-    fn nonsense_is_refused_or_waits_and_breaks_nothing(bytes in vec(any::<u8>(), 0..4096), cuts in cuts()) {
+    fn arbitrary_bytes_keep_the_invariants(bytes in vec(any::<u8>(), 0..4096), cuts in cuts()) {
         let (whole, cut) = (probe(&bytes, &[]), probe(&bytes, &cuts));
         prop_assert_eq!(whole, cut);
     }
 
-    /// Headers that say almost what one of ours would: these get further than noise does.
+    /// Headers that are almost valid, which get further than random bytes.
     #[test]
-    fn headers_of_anybody_break_nothing(headers in vec(header(), 0..40), fill in any::<u8>(), cuts in cuts()) {
+    fn arbitrary_headers_keep_the_invariants(headers in vec(header(), 0..40), fill in any::<u8>(), cuts in cuts()) {
         let mut bytes = Vec::new();
         for [head, piece, whole] in headers {
             [head, piece, whole].iter().for_each(|number| bytes.extend_from_slice(&number.to_le_bytes()));
@@ -159,25 +178,25 @@ proptest! {
     }
 
     #[test]
-    fn what_was_sent_is_what_arrives(messages in vec(message(), 0..12), cuts in cuts()) {
-        let (frames, outcome) = probe(&sent(&messages), &cuts);
+    fn messages_round_trip(messages in vec(message(), 0..12), cuts in cuts()) {
+        let (frames, outcome) = probe(&encode_stream(&messages), &cuts);
         prop_assert_eq!(outcome, Ok(()));
         let mut arrived: Vec<_> = frames.into_iter().map(|frame| (frame.head.to_vec(), frame.body.to_vec())).collect();
         let mut expected: Vec<_> = messages.iter().map(|message| (head(message.id).encode_to_vec(), message.body())).collect();
-        // A large one ends after those that were sent between its pieces.
+        // A large message completes after those that were sent between its pieces.
         [&mut arrived, &mut expected].into_iter().for_each(|all| all.sort());
         prop_assert_eq!(arrived, expected);
     }
 
     #[test]
-    fn what_was_sent_and_changed_on_the_way_breaks_nothing(
+    fn corrupted_messages_keep_the_invariants(
         messages in vec(message(), 1..6),
-        changes in vec((any::<prop::sample::Index>(), change()), 1..8),
+        corruptions in vec((any::<prop::sample::Index>(), corruption()), 1..8),
         cuts in cuts(),
     ) {
-        let mut bytes = sent(&messages);
-        for (place, change) in changes {
-            change.make(&mut bytes, place);
+        let mut bytes = encode_stream(&messages);
+        for (place, corruption) in corruptions {
+            corruption.apply(&mut bytes, place);
         }
         let (whole, cut) = (probe(&bytes, &[]), probe(&bytes, &cuts));
         prop_assert_eq!(whole, cut);
@@ -185,7 +204,7 @@ proptest! {
 }
 
 #[test]
-fn a_body_can_be_put_where_it_belongs() {
+fn reads_a_body_directly_into_its_buffer() {
     let (mut decoder, mut frames) = (Decoder::default(), Vec::new());
     let mut bytes = Vec::new();
     put_beginning(&mut bytes, &head(1).encode_to_vec(), 3, 5);
@@ -208,75 +227,88 @@ fn a_body_can_be_put_where_it_belongs() {
 }
 
 #[test]
-fn what_nobody_sends_is_refused() {
-    let header = |head: u32, piece: u32, whole: u32| [head, piece, whole].map(u32::to_le_bytes).concat();
+fn refuses_invalid_frames() {
+    let header =
+        |head: u32, piece: u32, whole: u32| [head, piece, whole].map(u32::to_le_bytes).concat();
     let begun = [header(1, 0, 5), vec![8]].concat();
     for (bytes, error) in [
         (header(u32::MAX, 0, 0), FrameError::TooLarge),
         (header(1, 0, u32::MAX), FrameError::TooLarge),
-        (header(1, PIECE as u32 + 1, PIECE as u32 + 1), FrameError::TooLarge),
+        (
+            header(1, PIECE as u32 + 1, PIECE as u32 + 1),
+            FrameError::TooLarge,
+        ),
         (header(1, 2, 1), FrameError::Unfit),
         (header(0, 1, 1), FrameError::Unfit),
         ([begun.clone(), header(0, 0, 5)].concat(), FrameError::Unfit),
         ([begun.clone(), header(0, 1, 6)].concat(), FrameError::Unfit),
         ([begun.clone(), begun.clone()].concat(), FrameError::Unfit),
     ] {
-        assert_eq!(Decoder::default().take(&bytes, |_| {}), Err(error), "{bytes:?}");
+        assert_eq!(
+            Decoder::default().take(&bytes, |_| {}),
+            Err(error),
+            "{bytes:?}"
+        );
     }
 }
 
-/// Whoever announces the largest body there is, and sends nothing of it, costs no more than a small one.
+/// A peer that announces the largest body and sends nothing costs no more memory than a small body.
 #[test]
-fn what_is_announced_takes_no_memory_before_it_comes() {
+fn announced_bodies_take_no_memory() {
     let mut bytes = Vec::new();
     put_beginning(&mut bytes, &head(1).encode_to_vec(), PIECE, MAX_BODY);
     let mut decoder = Decoder::default();
     assert_eq!(decode(&mut decoder, &bytes), Ok(vec![]));
     let (body, _) = decoder.room().unwrap();
-    assert!(body.capacity() <= AHEAD, "{}", body.capacity());
+    assert!(body.capacity() <= MAX_PREALLOCATION, "{}", body.capacity());
 }
 
 #[test]
-fn what_a_large_head_took_is_given_back() {
+fn frees_the_memory_of_a_large_head() {
     let (mut decoder, mut bytes) = (Decoder::default(), vec![]);
     put_header(&mut bytes, MAX_HEAD, 0, 0);
     bytes.resize(bytes.len() + MAX_HEAD, 0);
     let mut frames = 0;
-    bytes.chunks(4096).for_each(|piece| decoder.take(piece, |_| frames += 1).unwrap());
+    bytes
+        .chunks(4096)
+        .for_each(|piece| decoder.take(piece, |_| frames += 1).unwrap());
     assert_eq!((frames, decoder.held()), (1, 0));
-    assert!(decoder.buffer.capacity() <= KEPT);
+    assert!(decoder.buffer.capacity() <= MAX_IDLE_CAPACITY);
 }
 
-/// As the fuzzer does it, without one: many small inputs, most of which are almost frames. The same each time, so that what is found is found again.
+/// A deterministic substitute for the fuzzer: many small inputs, most of which are almost frames.
 #[test]
-fn two_hundred_thousand_inputs_of_anybody_break_nothing() {
-    let mut dice = 0x5eed_u64;
-    let mut roll = |sides: u64| {
-        dice ^= dice << 13;
-        dice ^= dice >> 7;
-        dice ^= dice << 17;
-        dice % sides
+fn many_almost_valid_inputs_keep_the_invariants() {
+    let mut state = 0x5eed_u64;
+    let mut random = |sides: u64| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state % sides
     };
     let (mut whole, mut refused) = (0, 0);
     for _ in 0..200_000 {
         let mut bytes = Vec::new();
-        for _ in 0..=roll(4) {
-            if roll(4) > 0 {
-                let piece = roll(12) as u32;
-                let more = [0, 0, roll(12) as u32, MAX_BODY as u32 + 1][roll(4) as usize];
-                [roll(6) as u32, piece, piece + more]
+        for _ in 0..=random(4) {
+            if random(4) > 0 {
+                let piece = random(12) as u32;
+                let more = [0, 0, random(12) as u32, MAX_BODY as u32 + 1][random(4) as usize];
+                [random(6) as u32, piece, piece + more]
                     .iter()
                     .for_each(|part| bytes.extend_from_slice(&part.to_le_bytes()));
             }
-            let noise = roll(18);
-            bytes.extend((0..noise).map(|_| roll(256) as u8));
+            let noise = random(18);
+            bytes.extend((0..noise).map(|_| random(256) as u8));
         }
-        let cuts: Vec<u8> = (0..=roll(4)).map(|_| roll(16) as u8).collect();
+        let cuts: Vec<u8> = (0..=random(4)).map(|_| random(16) as u8).collect();
         let (cut, at_once) = (probe(&bytes, &cuts), probe(&bytes, &[]));
         assert_eq!(cut, at_once, "{bytes:?} by {cuts:?}");
         whole += cut.0.len();
         refused += usize::from(cut.1.is_err());
     }
-    // Neither all noise nor all sense.
-    assert!(whole > 10_000 && refused > 10_000, "{whole} frames, {refused} refused");
+    // A mixture of valid and invalid input.
+    assert!(
+        whole > 10_000 && refused > 10_000,
+        "{whole} frames, {refused} refused"
+    );
 }

@@ -2,7 +2,7 @@
 
 use std::{fmt::Display, marker::PhantomData};
 
-use raddle_core::routine::{Answer, Failure, Form};
+use raddle_core::routine::{OutputForm, RoutineFailure, RoutineOutput};
 use serde::Serialize;
 
 /// The two types of a `Result`, also where an alias hides one.
@@ -10,7 +10,7 @@ use serde::Serialize;
     message = "`{Self}` is called `Result`, and is none",
     label = "a routine that can fail returns a `Result`"
 )]
-pub trait Returns {
+pub trait RoutineReturn {
     /// Where all went well.
     type Value;
     /// Where not.
@@ -23,58 +23,61 @@ pub trait Returns {
     label = "this is the error of a routine",
     note = "implement `Display` for it"
 )]
-pub trait Tells {
+pub trait RoutineError {
     /// The failure that it is, if it was written down so.
-    fn failure(&self, written: Option<Answer>) -> Failure;
+    fn failure(&self, written: Option<RoutineOutput>) -> RoutineFailure;
 }
 
-/// An error that may be of a type that can be written down. It is asked with `value`, which is its own method if it is, and else that of [`Unwritten`].
+/// An error that may be of a type that can be written down. It is asked with `value`, which is its own method if it is, and else that of [`OpaqueError`].
 #[derive(Debug)]
-pub struct Written<'a, E>(pub &'a E);
+pub struct SerializableError<'a, E>(pub &'a E);
 
 /// An error of another type, of which only its words are told.
-pub trait Unwritten {
+pub trait OpaqueError {
     /// Nothing.
-    fn value(&self, _: Form) -> Option<Answer> {
+    fn value(&self, _: OutputForm) -> Option<RoutineOutput> {
         None
     }
 }
 
-/// Tells whether a type is a `Result`, in the same way: with a constant of its own, or of [`NoResult`].
+/// Tells whether a type is a `Result`, in the same way: with a constant of its own, or of [`NotResult`].
 #[derive(Debug)]
-pub struct Probe<T>(PhantomData<T>);
+pub struct ResultProbe<T>(PhantomData<T>);
 
 /// All other types.
-pub trait NoResult {
+pub trait NotResult {
     /// It is not.
     const IS_RESULT: bool = false;
 }
 
-impl<T, E> Returns for Result<T, E> {
+impl<T, E> RoutineReturn for Result<T, E> {
     type Value = T;
     type Error = E;
 }
 
 #[diagnostic::do_not_recommend]
-impl<E: Display> Tells for E {
-    fn failure(&self, value: Option<Answer>) -> Failure {
+impl<E: Display> RoutineError for E {
+    fn failure(&self, value: Option<RoutineOutput>) -> RoutineFailure {
         // With its causes, where the error's type can tell them.
-        Failure::Failed { message: format!("{self:#}"), value }
+        RoutineFailure::Failed {
+            message: format!("{self:#}"),
+            value,
+        }
     }
 }
 
-impl<E: Serialize + 'static> Written<'_, E> {
+impl<E: Serialize + 'static> SerializableError<'_, E> {
     /// The error itself, if it can be written down after all.
-    pub fn value(&self, form: Form) -> Option<Answer> {
+    pub fn value(&self, form: OutputForm) -> Option<RoutineOutput> {
         form.value(self.0).ok()
     }
 }
 
-impl<E> Unwritten for Written<'_, E> {}
+impl<E> OpaqueError for SerializableError<'_, E> {}
 
-impl<T, E> Probe<Result<T, E>> {
+impl<T, E> ResultProbe<Result<T, E>> {
     /// It is.
     pub const IS_RESULT: bool = true;
 }
 
-impl<T> NoResult for Probe<T> {}
+impl<T> NotResult for ResultProbe<T> {}

@@ -6,17 +6,22 @@ mod failing;
 use std::{future::Future, process};
 
 pub use inventory;
-pub use raddle_core::routine::{Arguments, Packed, Rewriting, Routine, Run};
+pub use raddle_core::routine::{Arguments, EncodedArgs, Routine, RoutineFn, TranscodedArgs};
 #[cfg(feature = "queue")]
-pub use raddle_fabric::handler::Entry;
+pub use raddle_fabric::handler::HandlerEntry;
 
 pub use self::{
-    crossing::Crosses,
-    failing::{NoResult, Probe, Returns, Tells, Unwritten, Written},
+    crossing::RoutineValue,
+    failing::{
+        NotResult, OpaqueError, ResultProbe, RoutineError, RoutineReturn, SerializableError,
+    },
 };
 
 /// The beginning of a program of this version, with routines: the last thing that its runners see.
-#[cfg_attr(not(feature = "pool"), expect(unused_variables, reason = "only workers of pools say their version"))]
+#[cfg_attr(
+    not(feature = "pool"),
+    expect(unused_variables, reason = "only workers of pools say their version")
+)]
 pub fn enter(version: Option<&'static str>) {
     #[cfg(feature = "queue")]
     raddle_exec::runner_main_if_asked(Some(raddle_fabric::routine::call));
@@ -28,7 +33,10 @@ pub fn enter(version: Option<&'static str>) {
     #[cfg(feature = "pool")]
     raddle_pool::serve::main_if_asked(version.unwrap_or_default());
     #[cfg(feature = "worker")]
-    if std::env::args_os().nth(1).is_some_and(|argument| is_ours(&argument)) {
+    if std::env::args_os()
+        .nth(1)
+        .is_some_and(|argument| is_ours(&argument))
+    {
         process::exit(raddle_cli::run().into());
     }
 }
@@ -37,13 +45,20 @@ pub fn enter(version: Option<&'static str>) {
 #[cfg(feature = "worker")]
 fn is_ours(argument: &std::ffi::OsStr) -> bool {
     let is_pool = cfg!(feature = "pool") && argument == "pool";
-    is_pool || ["worker", "spawner", "up"].iter().any(|own| argument == *own) || raddle_cli::is_internal(argument)
+    is_pool
+        || ["worker", "spawner", "up"]
+            .iter()
+            .any(|own| argument == *own)
+        || raddle_cli::is_internal(argument)
 }
 
 /// Runs the body of `main`.
 pub fn block_on<F: Future>(body: F) -> F::Output {
-    let built = raddle_process::check_descriptors()
-        .and_then(|()| tokio::runtime::Builder::new_multi_thread().enable_all().build());
+    let built = raddle_process::check_descriptors().and_then(|()| {
+        tokio::runtime::Builder::new_multi_thread()
+            .enable_all()
+            .build()
+    });
     match built {
         Ok(runtime) => runtime.block_on(body),
         Err(error) => {

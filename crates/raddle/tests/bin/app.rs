@@ -6,7 +6,9 @@ use std::{
 };
 
 use raddle::broker::connect;
-use raddle::{Stream, core::CapSet, core::Job, core::reply::Fault, handler::Context};
+use raddle::{
+    Stream, core::AttemptInput, core::CapSet, core::reply::ReportedError, handler::HandlerContext,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -25,7 +27,10 @@ async fn add(a: u64, b: u64) -> u64 {
 #[raddle::routine]
 fn mirror(point: Point) -> Point {
     println!("mirroring {point:?}");
-    Point { x: point.y, y: point.x }
+    Point {
+        x: point.y,
+        y: point.x,
+    }
 }
 
 #[raddle::routine(name = "sorry")]
@@ -96,7 +101,7 @@ impl Point {
 
 #[raddle::routine]
 async fn explode() {
-    raddle::log(raddle::core::reply::Level::Warn, "about to explode");
+    raddle::log(raddle::core::reply::LogLevel::Warn, "about to explode");
     panic!("bang");
 }
 
@@ -146,13 +151,19 @@ impl raddle::Handler for Doubler {
         "cpu,maths".parse().expect("these are tags")
     }
 
-    async fn handle(&self, job: Job, context: Context) -> Result<Value, Fault> {
+    async fn handle(
+        &self,
+        job: AttemptInput,
+        context: HandlerContext,
+    ) -> Result<Value, ReportedError> {
         context.progress(50.0, "halfway");
         if job.spec.kwargs.contains_key("relay") {
             context.chain(relay::task(1).spec().clone())?;
         }
         let number = job.spec.args.first().and_then(Value::as_i64);
-        number.map(|number| json!(number * 2)).ok_or_else(|| "give me a number".into())
+        number
+            .map(|number| json!(number * 2))
+            .ok_or_else(|| "give me a number".into())
     }
 }
 
@@ -179,11 +190,17 @@ async fn results(
         let mut tasks = broker.tasks(raddle::broker::TaskFilter::default()).await?;
         tasks.reverse();
         if tasks.len() == count && tasks.iter().all(|task| task.state.is_terminal()) {
-            let chain = tasks.windows(2).all(|pair| pair[1].parent == Some(pair[0].tid));
+            let chain = tasks
+                .windows(2)
+                .all(|pair| pair[1].parent == Some(pair[0].tid));
             assert!(chain, "each was submitted by the one before");
             return Ok(tasks
                 .into_iter()
-                .map(|task| task.report.and_then(|report| report.value).unwrap_or_default())
+                .map(|task| {
+                    task.report
+                        .and_then(|report| report.value)
+                        .unwrap_or_default()
+                })
                 .collect());
         }
         if std::time::Instant::now() > deadline || tasks.len() > count {
@@ -198,25 +215,70 @@ async fn call() -> Result<(), Box<dyn std::error::Error>> {
     match std::env::args().nth(2).unwrap_or_default().as_str() {
         "add" => println!("{}", add::task(1, 2).submit(&broker).await?.result().await?),
         "mirror" => {
-            let Point { x, y } = mirror::task(Point { x: 1, y: 2 }).submit(&broker).await?.result().await?;
+            let Point { x, y } = mirror::task(Point { x: 1, y: 2 })
+                .submit(&broker)
+                .await?
+                .result()
+                .await?;
             println!("{x} {y}");
         }
-        "sorry" => apologize::task("you".into()).submit(&broker).await?.result().await?,
-        "read" => println!("{}", read::task("/nowhere".into()).submit(&broker).await?.result().await?),
+        "sorry" => {
+            apologize::task("you".into())
+                .submit(&broker)
+                .await?
+                .result()
+                .await?
+        }
+        "read" => println!(
+            "{}",
+            read::task("/nowhere".into())
+                .submit(&broker)
+                .await?
+                .result()
+                .await?
+        ),
         "divide" => {
             let handle = divide::task(1, 0).submit(&broker).await?;
             let said = handle.result().await.map_err(|error| error.to_string());
-            let record = broker.task(handle.tid()).await?.and_then(|task| task.report).ok_or("there is no report")?;
+            let record = broker
+                .task(handle.tid())
+                .await?
+                .and_then(|task| task.report)
+                .ok_or("there is no report")?;
             println!("{said:?} {}", serde_json::to_string(&record)?);
         }
-        "countdown" => println!("{:?}", countdown::task(3).submit(&broker).await?.result().await?),
+        "countdown" => println!(
+            "{:?}",
+            countdown::task(3).submit(&broker).await?.result().await?
+        ),
         "methods" => {
-            let point = Point::scale_task(Point { x: 1, y: 2 }, 3).submit(&broker).await?.result().await?;
-            let is_origin = point.is_origin_task().submit(&broker).await?.result().await?;
+            let point = Point::scale_task(Point { x: 1, y: 2 }, 3)
+                .submit(&broker)
+                .await?
+                .result()
+                .await?;
+            let is_origin = point
+                .is_origin_task()
+                .submit(&broker)
+                .await?
+                .result()
+                .await?;
             println!("{} {} {is_origin}", point.x, point.y);
             let origin = Point::origin_task().submit(&broker).await?.result().await?;
-            println!("{}", origin.is_origin_task().submit(&broker).await?.result().await?);
-            println!("{:?} {:?}", point.scale_task(1).spec().target, Point::origin_task().spec().target);
+            println!(
+                "{}",
+                origin
+                    .is_origin_task()
+                    .submit(&broker)
+                    .await?
+                    .result()
+                    .await?
+            );
+            println!(
+                "{:?} {:?}",
+                point.scale_task(1).spec().target,
+                Point::origin_task().spec().target
+            );
         }
         "here" => {
             println!(
@@ -229,7 +291,12 @@ async fn call() -> Result<(), Box<dyn std::error::Error>> {
         "explode" => explode::task().submit(&broker).await?.result().await?,
         "sleep" => {
             let brief = std::time::Duration::from_millis(300);
-            sleep::task().timeout(brief).submit(&broker).await?.result().await?;
+            sleep::task()
+                .timeout(brief)
+                .submit(&broker)
+                .await?
+                .result()
+                .await?;
         }
         "pids" => {
             for _ in 0..3 {
@@ -240,16 +307,27 @@ async fn call() -> Result<(), Box<dyn std::error::Error>> {
             let when = || raddle::Schedule::every("sums", std::time::Duration::from_millis(100));
             let put = add::task(1, 2).schedule(&broker, when()).await?;
             let again = add::task(1, 2).schedule(&broker, when()).await?;
-            println!("{} {}", put.entry().fired, matches!(again, raddle::fabric::schedule::Put::Unchanged(_)));
+            println!(
+                "{} {}",
+                put.entry().fired,
+                matches!(again, raddle::fabric::schedule::PutOutcome::Unchanged(_))
+            );
             let tid = loop {
                 match broker.schedule("sums").await?.and_then(|view| view.task) {
                     Some(tid) => break tid,
                     None => tokio::time::sleep(std::time::Duration::from_millis(20)).await,
                 }
             };
-            println!("{}", raddle::Handle::<u64>::new(broker.clone(), tid).result().await?);
+            println!(
+                "{}",
+                raddle::TaskHandle::<u64>::new(broker.clone(), tid)
+                    .result()
+                    .await?
+            );
             raddle::fabric::schedule::remove(&*broker, "sums").await?;
-            let wrong = add::task(1, 2).schedule(&broker, raddle::Schedule::cron("sums", "soon")).await;
+            let wrong = add::task(1, 2)
+                .schedule(&broker, raddle::Schedule::cron("sums", "soon"))
+                .await;
             println!("{}", wrong.err().ok_or("it was put")?);
         }
         "relay" => {
@@ -257,15 +335,24 @@ async fn call() -> Result<(), Box<dyn std::error::Error>> {
             println!("{:?}", results(&broker, 4).await?);
         }
         "regret" => {
-            let error = regret::task().submit(&broker).await?.result().await.err().ok_or("it went well")?;
+            let error = regret::task()
+                .submit(&broker)
+                .await?
+                .result()
+                .await
+                .err()
+                .ok_or("it went well")?;
             println!("{error} {}", results(&broker, 1).await?.len());
         }
         "misname" => misname::task().submit(&broker).await?.result().await?,
         "handler relay" => {
-            let mut spec = raddle::core::Spec::new(raddle::core::Target::Handler("Doubler".into()));
+            let mut spec =
+                raddle::core::TaskSpec::new(raddle::core::Target::Handler("Doubler".into()));
             spec.args.push(json!(21));
             spec.kwargs.insert("relay".into(), json!(true));
-            broker.submit(vec![raddle::broker::Submit::new(spec)]).await?;
+            broker
+                .submit(vec![raddle::broker::NewTask::new(spec)])
+                .await?;
             println!("{:?}", results(&broker, 3).await?);
         }
         "outside" => println!("{}", relay::task(0).chain().err().ok_or("it was chained")?),

@@ -19,7 +19,10 @@ use raddle::WorkerPool;
 #[raddle::main]
 async fn main() -> raddle::Result<()> {
     let mut arguments = std::env::args().skip(1);
-    let (what, which) = (arguments.next().unwrap_or_default(), arguments.next().unwrap_or_default());
+    let (what, which) = (
+        arguments.next().unwrap_or_default(),
+        arguments.next().unwrap_or_default(),
+    );
     match what.as_str() {
         "squat" => {
             let _listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(which)?)?;
@@ -33,7 +36,10 @@ async fn main() -> raddle::Result<()> {
             Ok(())
         }
         _ => {
-            let pool = WorkerPool::builder().size(which.parse().unwrap_or(1)).start().await?;
+            let pool = WorkerPool::builder()
+                .size(which.parse().unwrap_or(1))
+                .start()
+                .await?;
             for worker in pool.workers() {
                 println!("{}", worker.pid);
             }

@@ -12,7 +12,7 @@ use std::{
 
 use raddle::{
     CallError, WorkerPool,
-    pool::worker::{LocalWorker, Patience},
+    pool::worker::{LocalWorker, StopMode},
 };
 
 use self::watches::watches;
@@ -52,16 +52,24 @@ async fn relay() -> Result<i64, String> {
 }
 
 fn seconds() -> i64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("it was set to no such time");
+    let since = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .expect("it was set to no such time");
     since.as_secs() as i64
 }
 
 /// The connections to a worker, by their numbers.
 fn connections(address: &str) -> Vec<String> {
-    let name = address.strip_prefix("unix-abstract:").expect("it serves at a name");
+    let name = address
+        .strip_prefix("unix-abstract:")
+        .expect("it serves at a name");
     let sockets = std::fs::read_to_string("/proc/net/unix").expect("it can be read");
-    let of_it = sockets.lines().filter(|line| line.ends_with(&format!(" @{name}")));
-    of_it.filter_map(|line| line.split_whitespace().nth(6).map(ToOwned::to_owned)).collect()
+    let of_it = sockets
+        .lines()
+        .filter(|line| line.ends_with(&format!(" @{name}")));
+    of_it
+        .filter_map(|line| line.split_whitespace().nth(6).map(ToOwned::to_owned))
+        .collect()
 }
 
 /// What comes of it, and how long that takes.
@@ -73,7 +81,10 @@ async fn timed<F: Future>(future: F) -> (F::Output, Duration) {
 async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let began = Instant::now();
     while !is_so() {
-        assert!(began.elapsed() < Duration::from_secs(10), "not in time: {what}");
+        assert!(
+            began.elapsed() < Duration::from_secs(10),
+            "not in time: {what}"
+        );
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
@@ -93,9 +104,16 @@ async fn jump(pool: &WorkerPool, began: (Instant, i64), to: i64) {
 
     // It has really jumped, here and there.
     let expected = began.1 + began.0.elapsed().as_secs() as i64 + to;
-    let shown = date().timeout(ample).on(pool).await.expect("a call after the jump has its time");
+    let shown = date()
+        .timeout(ample)
+        .on(pool)
+        .await
+        .expect("a call after the jump has its time");
     for shown in [seconds(), shown] {
-        assert!((shown - expected).abs() < 30, "the clock shows {shown}, and should {expected}");
+        assert!(
+            (shown - expected).abs() < 30,
+            "the clock shows {shown}, and should {expected}"
+        );
     }
 
     tokio::time::sleep(TTL / 4).await;
@@ -104,12 +122,26 @@ async fn jump(pool: &WorkerPool, began: (Instant, i64), to: i64) {
     }
     let (late, took) = late.await.expect("it does not panic");
     assert_eq!(late, Err(CallError::TimedOut));
-    assert!((brief..brief * 4).contains(&took), "its second took {took:?}");
+    assert!(
+        (brief..brief * 4).contains(&took),
+        "its second took {took:?}"
+    );
     assert_eq!(early.await.expect("it does not panic"), Ok(pid));
-    let spent = spent.await.expect("it does not panic").expect("it has a result").expect("there is an end to its time");
-    assert!((brief..brief * 4).contains(&spent), "of its time a second was used, and not {spent:?}");
+    let spent = spent
+        .await
+        .expect("it does not panic")
+        .expect("it has a result")
+        .expect("there is an end to its time");
+    assert!(
+        (brief..brief * 4).contains(&spent),
+        "of its time a second was used, and not {spent:?}"
+    );
     until("what nobody needs is let go of", || watches(pid).is_empty()).await;
-    assert!(kept.1.elapsed() < TTL * 4, "it was kept for {:?}", kept.1.elapsed());
+    assert!(
+        kept.1.elapsed() < TTL * 4,
+        "it was kept for {:?}",
+        kept.1.elapsed()
+    );
     println!("{to}: well");
 }
 
@@ -129,14 +161,30 @@ async fn main() -> raddle::Result<()> {
     assert_eq!(long, Ok(worker.pid));
     assert!((LONG..LONG * 2).contains(&took), "{took:?}");
     let after = connections(&worker.address);
-    assert!(before.len() >= 2 && before.iter().all(|number| after.contains(number)), "{before:?}, then {after:?}");
+    assert!(
+        before.len() >= 2 && before.iter().all(|number| after.contains(number)),
+        "{before:?}, then {after:?}"
+    );
 
     // Workers that end are replaced, whatever time it is.
     wall::move_to(-HOUR);
-    std::process::Command::new("kill").args(["-9", &worker.pid.to_string()]).status()?;
-    until("its end is noticed", || pool.workers().iter().all(|other| other.pid != worker.pid)).await;
-    let (replaced, took) = timed(rest(Duration::ZERO).timeout(Duration::from_secs(20)).on(&pool)).await;
-    assert!(replaced.is_ok_and(|pid| pid != worker.pid) && took < Duration::from_secs(10), "after {took:?}");
+    std::process::Command::new("kill")
+        .args(["-9", &worker.pid.to_string()])
+        .status()?;
+    until("its end is noticed", || {
+        pool.workers().iter().all(|other| other.pid != worker.pid)
+    })
+    .await;
+    let (replaced, took) = timed(
+        rest(Duration::ZERO)
+            .timeout(Duration::from_secs(20))
+            .on(&pool),
+    )
+    .await;
+    assert!(
+        replaced.is_ok_and(|pid| pid != worker.pid) && took < Duration::from_secs(10),
+        "after {took:?}"
+    );
 
     // And a stop has its patience.
     let last = tokio::spawn(rest(Duration::from_secs(1)).on(&pool));
@@ -146,10 +194,16 @@ async fn main() -> raddle::Result<()> {
             tokio::time::sleep(Duration::from_millis(200)).await;
             wall::move_to(10 * HOUR);
         };
-        tokio::join!(pool.stop_with(Patience::For(Duration::from_secs(20))), moving);
+        tokio::join!(
+            pool.stop_with(StopMode::For(Duration::from_secs(20))),
+            moving
+        );
     })
     .await;
-    assert!(last.await.expect("it does not panic").is_ok() && took < Duration::from_secs(10), "after {took:?}");
+    assert!(
+        last.await.expect("it does not panic").is_ok() && took < Duration::from_secs(10),
+        "after {took:?}"
+    );
     println!("all is well");
     Ok(())
 }

@@ -80,16 +80,22 @@ async fn builder(settings: &Settings) -> raddle::Result<PoolBuilder> {
         (None, name) => builder.discovery(LanDiscovery::new(name.as_deref().unwrap_or("default"))?),
     };
     Ok(match &settings.credentials {
-        Some([ca, certificate, key]) => {
-            builder.credentials(WorkerCredentials::from_files(ca, certificate, key).map_err(raddle::Error::from)?)
-        }
+        Some([ca, certificate, key]) => builder.credentials(
+            WorkerCredentials::from_files(ca, certificate, key).map_err(raddle::Error::from)?,
+        ),
         None => builder,
     })
 }
 
 async fn load(settings: Settings) -> raddle::Result<()> {
     let pool = Arc::new(builder(&settings).await?.start().await?);
-    let Settings { callers, rest, timeout, linger: millis, .. } = settings;
+    let Settings {
+        callers,
+        rest,
+        timeout,
+        linger: millis,
+        ..
+    } = settings;
     for _ in 0..callers {
         let pool = Arc::clone(&pool);
         // They end with the process.
@@ -103,7 +109,14 @@ async fn load(settings: Settings) -> raddle::Result<()> {
                 let may_have_begun = outcome.as_ref().is_err_and(|error| error.may_have_begun());
                 let error = outcome.as_ref().err().map(ToString::to_string);
                 let (host, process) = outcome.ok().unzip();
-                say(&Called { began, ended: now(), host, process, error, may_have_begun });
+                say(&Called {
+                    began,
+                    ended: now(),
+                    host,
+                    process,
+                    error,
+                    may_have_begun,
+                });
                 tokio::time::sleep(Duration::from_millis(rest)).await;
             }
         });

@@ -7,7 +7,7 @@ use std::{
 };
 
 use raddle::{
-    group::{Manager, Process, Work},
+    group::{GroupWorker, Manager, Process},
     prelude::*,
 };
 
@@ -45,10 +45,25 @@ async fn endless() -> Result<(), String> {
 async fn tick() {}
 
 fn builder() -> raddle::group::Builder {
-    let work = |slug: &str| Work::routine(slug, slug).source(format!("{slug}s")).execution_timeout(PATIENCE);
-    let process = |slug: &str| Process::new(slug).worker(work(slug)).shutdown_timeout(Duration::from_secs(10));
-    let processes = [process("ship").replicas(2), process("linger"), process("endless").after("ship")];
-    processes.into_iter().fold(Manager::builder().name("shop"), raddle::group::Builder::process)
+    let work = |slug: &str| {
+        GroupWorker::routine(slug, slug)
+            .source(format!("{slug}s"))
+            .execution_timeout(PATIENCE)
+    };
+    let process = |slug: &str| {
+        Process::new(slug)
+            .worker(work(slug))
+            .shutdown_timeout(Duration::from_secs(10))
+    };
+    let processes = [
+        process("ship").replicas(2),
+        process("linger"),
+        process("endless").after("ship"),
+    ];
+    processes.into_iter().fold(
+        Manager::builder().name("shop"),
+        raddle::group::Builder::process,
+    )
 }
 
 async fn broker() -> Outcome<Arc<dyn Broker>> {
@@ -56,7 +71,10 @@ async fn broker() -> Outcome<Arc<dyn Broker>> {
 }
 
 async fn write(queue: &str, message: &str) -> Outcome {
-    broker().await?.put(queue.parse()?, vec![message.into()]).await?;
+    broker()
+        .await?
+        .put(queue.parse()?, vec![message.into()])
+        .await?;
     Ok(())
 }
 
@@ -78,12 +96,18 @@ async fn exists(name: &str) -> Outcome {
 /// The processes of a manager.
 async fn pids(manager: Tid) -> Outcome<Vec<u32>> {
     let workers = broker().await?.workers().await?;
-    Ok(workers.iter().filter(|entry| entry.info.parent == Some(manager)).map(|entry| entry.info.pid).collect())
+    Ok(workers
+        .iter()
+        .filter(|entry| entry.info.parent == Some(manager))
+        .map(|entry| entry.info.pid)
+        .collect())
 }
 
 async fn gone(pids: &[u32]) -> Outcome {
     // One that has ended and was not waited for is there, and says nothing.
-    let is_there = |pid: &u32| std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| !line.is_empty());
+    let is_there = |pid: &u32| {
+        std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| !line.is_empty())
+    };
     until("all are gone", async || Ok(!pids.iter().any(is_there))).await
 }
 
@@ -106,12 +130,19 @@ async fn run() -> Outcome {
     let keeping = tokio::spawn(manager.run(shutdown.clone()));
     assert!(up.await, "it is up");
     for number in 1..=3 {
-        write("ships", &format!(r#"{{"item": "loom", "count": {number}}}"#)).await?;
+        write(
+            "ships",
+            &format!(r#"{{"item": "loom", "count": {number}}}"#),
+        )
+        .await?;
     }
     let broker = broker().await?;
     let mut done = Vec::new();
     until("all are shipped", async || {
-        let completed = TaskFilter { states: vec![State::Completed], ..TaskFilter::default() };
+        let completed = TaskFilter {
+            states: vec![TaskState::Completed],
+            ..TaskFilter::default()
+        };
         let tasks = broker.tasks(completed).await?;
         done = tasks
             .iter()
@@ -129,12 +160,18 @@ async fn run() -> Outcome {
     shutdown.request();
     until("it takes nothing new", async || {
         let workers = broker.workers().await?;
-        Ok(workers.iter().any(|entry| entry.info.serves("endless") && entry.status.as_str() == "draining"))
+        Ok(workers
+            .iter()
+            .any(|entry| entry.info.serves("endless") && entry.status.as_str() == "draining"))
     })
     .await?;
     shutdown.request();
     let ended = keeping.await??;
-    println!("{} processes, cleaned up: {}", ended.started, std::fs::read_to_string("cleaned")?);
+    println!(
+        "{} processes, cleaned up: {}",
+        ended.started,
+        std::fs::read_to_string("cleaned")?
+    );
     Ok(())
 }
 
@@ -147,7 +184,11 @@ async fn signalled() -> Outcome {
     write("lingers", "[1000]").await?;
     exists("begun").await?;
     std::fs::write("ready", "")?;
-    println!("{} processes, ended: {}", keeping.await??.started, Path::new("ended").exists());
+    println!(
+        "{} processes, ended: {}",
+        keeping.await??.started,
+        Path::new("ended").exists()
+    );
     println!("{} are left", broker().await?.workers().await?.len());
     Ok(())
 }
@@ -163,14 +204,20 @@ async fn dropped() -> Outcome {
     exists("begun").await?;
     keeping.abort();
     gone(&pids).await?;
-    println!("{} processes are gone, ended: {}", pids.len(), Path::new("ended").exists());
+    println!(
+        "{} processes are gone, ended: {}",
+        pids.len(),
+        Path::new("ended").exists()
+    );
     Ok(())
 }
 
 /// The runtime of whoever keeps them ends, and this program goes on: they are killed.
 async fn without_runtime() -> Outcome {
     let of_thread = || -> Outcome<Vec<u32>> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
         runtime.block_on(async {
             let manager = builder().register().await?;
             let (tid, up) = (manager.tid(), is_up(&manager));
@@ -182,7 +229,9 @@ async fn without_runtime() -> Outcome {
         })
     };
     let thread = std::thread::spawn(move || of_thread().map_err(|error| error.to_string()));
-    let pids = tokio::task::spawn_blocking(|| thread.join()).await?.expect("it does not panic")?;
+    let pids = tokio::task::spawn_blocking(|| thread.join())
+        .await?
+        .expect("it does not panic")?;
     gone(&pids).await?;
     println!("{} processes are gone", pids.len());
     Ok(())
@@ -190,21 +239,33 @@ async fn without_runtime() -> Outcome {
 
 /// A worker has an event every so often, and nobody else sees to that.
 async fn every() -> Outcome {
-    let work = Work::routine("tick", "tick").every(Duration::from_millis(50));
-    let manager = Manager::builder().name("clock").process(Process::new("clock").worker(work)).register().await?;
+    let work = GroupWorker::routine("tick", "tick").every(Duration::from_millis(50));
+    let manager = Manager::builder()
+        .name("clock")
+        .process(Process::new("clock").worker(work))
+        .register()
+        .await?;
     let shutdown = Shutdown::new();
     let keeping = tokio::spawn(manager.run(shutdown.clone()));
     let broker = broker().await?;
     let mut ticks = Vec::new();
     until("it has ticked", async || {
-        let completed = TaskFilter { states: vec![State::Completed], ..TaskFilter::default() };
+        let completed = TaskFilter {
+            states: vec![TaskState::Completed],
+            ..TaskFilter::default()
+        };
         ticks = broker.tasks(completed).await?;
         Ok(ticks.len() >= 3)
     })
     .await?;
     shutdown.request();
     keeping.await??;
-    let is_due = |task: &TaskView| task.spec.metadata.get("schedule").is_some_and(|of| of == "tick");
+    let is_due = |task: &TaskView| {
+        task.spec
+            .metadata
+            .get("schedule")
+            .is_some_and(|of| of == "tick")
+    };
     println!("ticked, by its trigger: {}", ticks.iter().all(is_due));
     Ok(())
 }

@@ -9,8 +9,10 @@ use raddle::{
     WorkerPool,
     pool::{
         WorkerMetadata,
-        credentials::{PeerName, Pem, Recipe, WorkerCredentials},
-        discovery::{Discovery, Event, Filter, LanDiscovery, Publisher, Subscription},
+        credentials::{CredentialSource, PeerName, PemSource, WorkerCredentials},
+        discovery::{
+            Discovery, DiscoveryEvent, LanDiscovery, Publisher, Subscription, WorkerFilter,
+        },
         worker::LocalWorker,
     },
 };
@@ -47,7 +49,13 @@ struct Pool {
 /// The host that it runs in, and its process.
 #[raddle::routine]
 async fn whereabouts() -> (String, u32) {
-    (std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned(), std::process::id())
+    (
+        std::fs::read_to_string("/proc/sys/kernel/hostname")
+            .unwrap_or_default()
+            .trim()
+            .to_owned(),
+        std::process::id(),
+    )
 }
 
 /// Those of a worker that it calls in its turn, so many times.
@@ -76,10 +84,9 @@ async fn main() -> raddle::Result<()> {
         lan = lan.advertise(address)?;
     }
     if settings.watch == Some(true) {
-        let filter = settings
-            .tag
-            .clone()
-            .map(|tag| Arc::new(move |worker: &WorkerMetadata| worker.tags.contains(&tag)) as Filter);
+        let filter = settings.tag.clone().map(|tag| {
+            Arc::new(move |worker: &WorkerMetadata| worker.tags.contains(&tag)) as WorkerFilter
+        });
         match lan.subscribe(filter).await {
             // Ends with the program.
             Ok(subscription) => drop(tokio::spawn(watch(subscription))),
@@ -102,7 +109,9 @@ async fn main() -> raddle::Result<()> {
     while let Some(line) = words.recv().await {
         let (word, rest) = line.split_once(' ').unwrap_or((&line, ""));
         let answer = match word {
-            "added" | "updated" | "dropped" => publish(&lan, word, serde_json::from_str(rest)?).await,
+            "added" | "updated" | "dropped" => {
+                publish(&lan, word, serde_json::from_str(rest)?).await
+            }
             "doubt" => {
                 lan.doubt(&serde_json::from_str(rest)?);
                 json!("ok")
@@ -124,22 +133,35 @@ async fn main() -> raddle::Result<()> {
 
 /// Makes a call, or several: `call`, `call others 3`.
 async fn call(pool: Option<&WorkerPool>, rest: &str) -> Value {
-    let Some(pool) = pool else { return json!("no pool") };
+    let Some(pool) = pool else {
+        return json!("no pool");
+    };
     let timeout = Duration::from_secs(10);
     let outcome = match rest.strip_prefix("others ") {
-        Some(times) => others(times.parse().unwrap_or(1)).timeout(timeout).on(pool).await.map(|hosts| json!(hosts)),
-        None => whereabouts().timeout(timeout).on(pool).await.map(|(host, pid)| json!([host, pid])),
+        Some(times) => others(times.parse().unwrap_or(1))
+            .timeout(timeout)
+            .on(pool)
+            .await
+            .map(|hosts| json!(hosts)),
+        None => whereabouts()
+            .timeout(timeout)
+            .on(pool)
+            .await
+            .map(|(host, pid)| json!([host, pid])),
     };
     outcome.unwrap_or_else(|error| json!({"error": error.to_string()}))
 }
 
 async fn publish(lan: &LanDiscovery, word: &str, worker: WorkerMetadata) -> Value {
     let event = match word {
-        "added" => Event::Added(worker),
-        "updated" => Event::Updated(worker),
-        _ => Event::Dropped(worker),
+        "added" => DiscoveryEvent::Added(worker),
+        "updated" => DiscoveryEvent::Updated(worker),
+        _ => DiscoveryEvent::Dropped(worker),
     };
-    lan.publish(event).await.map_or_else(|error| json!({"error": error.to_string()}), |()| json!("ok"))
+    lan.publish(event).await.map_or_else(
+        |error| json!({"error": error.to_string()}),
+        |()| json!("ok"),
+    )
 }
 
 async fn start(wanted: Pool, lan: &LanDiscovery) -> raddle::Result<WorkerPool> {
@@ -170,7 +192,8 @@ async fn start(wanted: Pool, lan: &LanDiscovery) -> raddle::Result<WorkerPool> {
 
 fn load([ca, certificate, key]: [PathBuf; 3]) -> raddle::Result<WorkerCredentials> {
     let expected: PeerName = "spiffe://test/worker".parse()?;
-    let recipe = Recipe::new(Pem::file(ca)).identity(Pem::file(certificate), Pem::file(key));
+    let recipe = CredentialSource::new(PemSource::file(ca))
+        .identity(PemSource::file(certificate), PemSource::file(key));
     Ok(recipe.expecting([expected]).load()?)
 }
 
@@ -183,9 +206,9 @@ async fn watch(mut subscription: Subscription) {
     }
     while let Some(event) = subscription.next().await {
         let (event, worker) = match event {
-            Event::Added(worker) => ("added", worker),
-            Event::Updated(worker) => ("updated", worker),
-            Event::Dropped(worker) => ("dropped", worker),
+            DiscoveryEvent::Added(worker) => ("added", worker),
+            DiscoveryEvent::Updated(worker) => ("updated", worker),
+            DiscoveryEvent::Dropped(worker) => ("dropped", worker),
         };
         say(&json!(Heard { event, worker }));
     }

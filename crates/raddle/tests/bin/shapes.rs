@@ -6,10 +6,10 @@ use std::{
     task::{Context, Poll},
 };
 
-use raddle::{CallError, Stream, WorkerPool, context::Key};
+use raddle::{CallError, Stream, WorkerPool, context::ContextKey};
 use serde::{Deserialize, Serialize};
 
-static TENANT: Key<String> = Key::new("tenant");
+static TENANT: ContextKey<String> = ContextKey::new("tenant");
 
 #[raddle::routine]
 async fn add(a: u64, b: u64) -> u64 {
@@ -175,17 +175,30 @@ async fn call(what: &str, pool: &WorkerPool) -> raddle::Result<()> {
         "errors" => {
             println!("{:?}", divide(7, 2).await);
             let refused = CallError::Failed(Refusal::Zero { number: 7 });
-            println!("{} {}", divide(7, 0).await == Err(refused.clone()), divide_by_zero(7).await == Err(refused));
+            println!(
+                "{} {}",
+                divide(7, 0).await == Err(refused.clone()),
+                divide_by_zero(7).await == Err(refused)
+            );
         }
         "panic" => explode().await?,
         "causes" => {
             read("/nowhere".into()).await?;
         }
         "nested" => println!("{}", add_three(1, 2, 3).await?),
-        "context" => println!("{:?}", TENANT.scope("acme".into(), async { tenant().await }).await?),
+        "context" => println!(
+            "{:?}",
+            TENANT
+                .scope("acme".into(), async { tenant().await })
+                .await?
+        ),
         "methods" => {
             let point = Point { x: 3.0, y: 4.0 }.scale(2.0).await?;
-            println!("{point:?} {} {:?}", point.length().await?, Point::origin().await?);
+            println!(
+                "{point:?} {} {:?}",
+                point.length().await?,
+                Point::origin().await?
+            );
             println!("{:?}", point.steps(1).next().await);
         }
         other => return Err(raddle::Error::msg(format!("there is no '{other}'"))),

@@ -18,7 +18,10 @@ unsafe extern "C" {
 
 /// In milliseconds since the machine was started.
 pub(crate) fn now() -> u64 {
-    let mut time = Time { seconds: 0, nanos: 0 };
+    let mut time = Time {
+        seconds: 0,
+        nanos: 0,
+    };
     // SAFETY: it is written to, and is there for as long as that takes.
     unsafe { clock_gettime(MONOTONIC, &raw mut time) };
     time.seconds as u64 * 1_000 + time.nanos as u64 / 1_000_000

@@ -26,7 +26,8 @@ const SYS_CLOCK_GETTIME: c_long = 228;
 #[cfg(not(target_arch = "x86_64"))]
 const SYS_CLOCK_GETTIME: c_long = 113;
 
-static FILE: LazyLock<Option<PathBuf>> = LazyLock::new(|| std::env::var_os("RADDLE_TEST_CLOCK").map(PathBuf::from));
+static FILE: LazyLock<Option<PathBuf>> =
+    LazyLock::new(|| std::env::var_os("RADDLE_TEST_CLOCK").map(PathBuf::from));
 
 unsafe extern "C" {
     fn syscall(number: c_long, ...) -> c_long;
@@ -48,7 +49,9 @@ unsafe extern "C" fn clock_gettime(clock: c_int, time: *mut Time) -> c_int {
 }
 
 fn moved_by() -> i64 {
-    FILE.as_ref().and_then(|file| fs::read_to_string(file).ok()?.parse().ok()).unwrap_or(0)
+    FILE.as_ref()
+        .and_then(|file| fs::read_to_string(file).ok()?.parse().ok())
+        .unwrap_or(0)
 }
 
 /// Moves the clock to so many seconds from the system's, in one step for all who look at the file.

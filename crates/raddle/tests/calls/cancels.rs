@@ -15,13 +15,18 @@ async fn idle(pool: &WorkerPool) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(10), is_idle).await.expect("nothing is left in flight");
+    tokio::time::timeout(Duration::from_secs(10), is_idle)
+        .await
+        .expect("nothing is left in flight");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_task_that_is_aborted_ends_its_call_there_and_makes_room_for_another() {
     within(120, async {
-        let (pool, folder) = (pool(1).limit(1).start().await.unwrap(), tempfile::tempdir().unwrap());
+        let (pool, folder) = (
+            pool(1).limit(1).start().await.unwrap(),
+            tempfile::tempdir().unwrap(),
+        );
         let pid = pool.workers()[0].pid;
         for n in 0..10 {
             let marker = folder.path().join(format!("{n}"));
@@ -46,10 +51,17 @@ async fn a_task_that_is_aborted_ends_its_call_there_and_makes_room_for_another()
             assert!(!waiting.is_finished() && !marker.exists());
             waiting.abort();
             call.abort_handle().abort();
-            assert!(waiting.await.unwrap_err().is_cancelled() && call.await.unwrap_err().is_cancelled());
+            assert!(
+                waiting.await.unwrap_err().is_cancelled() && call.await.unwrap_err().is_cancelled()
+            );
             until("the destructor runs", async || marker.exists()).await;
             let next = routines::pid().on(&pool);
-            assert_eq!(tokio::time::timeout(Duration::from_secs(10), next).await.expect("there is room"), Ok(pid));
+            assert_eq!(
+                tokio::time::timeout(Duration::from_secs(10), next)
+                    .await
+                    .expect("there is room"),
+                Ok(pid)
+            );
         }
         idle(&pool).await;
     })
@@ -98,10 +110,19 @@ async fn a_routine_that_panics_while_it_is_dropped_does_its_worker_no_harm() {
 #[tokio::test(flavor = "multi_thread")]
 async fn that_the_time_is_over_is_said_even_if_the_routine_panics_then() {
     within(120, async {
-        let at_port = |tags: &_| raddle::pool::worker::LocalWorker::new(tags).program(CALLEE).address_of("127.0.0.1:0");
-        let (pool, folder) = (pool(1).worker(at_port).start().await.unwrap(), tempfile::tempdir().unwrap());
+        let at_port = |tags: &_| {
+            raddle::pool::worker::LocalWorker::new(tags)
+                .program(CALLEE)
+                .address_of("127.0.0.1:0")
+        };
+        let (pool, folder) = (
+            pool(1).worker(at_port).start().await.unwrap(),
+            tempfile::tempdir().unwrap(),
+        );
         let (started, marker) = (folder.path().join("started"), folder.path().join("marker"));
-        let arguments = raddle::core::routine::Packed::new(2).argument("started", &started).argument("path", &marker);
+        let arguments = raddle::core::routine::EncodedArgs::new(2)
+            .argument("started", &started)
+            .argument("path", &marker);
         let call = v1::Call {
             protocol: 1,
             routine: "hold_badly".into(),
@@ -109,15 +130,25 @@ async fn that_the_time_is_over_is_said_even_if_the_routine_panics_then() {
             timeout_ms: 200,
             ..v1::Call::default()
         };
-        let mut replies = crate::plain::client(&pool).await.dispatch(call).await.unwrap().into_inner();
+        let mut replies = crate::plain::client(&pool)
+            .await
+            .dispatch(call)
+            .await
+            .unwrap()
+            .into_inner();
         let mut last = None;
         let all = async {
             while let Some(reply) = replies.message().await.unwrap() {
                 last = reply.what;
             }
         };
-        tokio::time::timeout(Duration::from_secs(5), all).await.expect("the worker says how it ended");
-        assert!(matches!(&last, Some(What::Exception(thrown)) if thrown.kind() == Kind::TimedOut), "{last:?}");
+        tokio::time::timeout(Duration::from_secs(5), all)
+            .await
+            .expect("the worker says how it ended");
+        assert!(
+            matches!(&last, Some(What::Exception(thrown)) if thrown.kind() == Kind::TimedOut),
+            "{last:?}"
+        );
         until("the destructors run", async || marker.exists()).await;
         idle(&pool).await;
     })

@@ -6,9 +6,14 @@ use crate::within;
 async fn jumps_of_the_clock_do_no_harm() {
     let folder = tempfile::tempdir().unwrap();
     let mut program = tokio::process::Command::new(env!("CARGO_BIN_EXE_raddle-test-clock"));
-    program.env("RADDLE_TEST_CLOCK", folder.path().join("clock")).kill_on_drop(true);
+    program
+        .env("RADDLE_TEST_CLOCK", folder.path().join("clock"))
+        .kill_on_drop(true);
     let output = within(120, program.output()).await.unwrap();
-    let (said, words) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let (said, words) = (
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
     assert!(output.status.success(), "{said}{words}");
     assert!(said.ends_with("all is well\n"), "{said}{words}");
 }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use raddle::{
     CallError,
-    pool::worker::{LocalWorker, Patience},
+    pool::worker::{LocalWorker, StopMode},
 };
 
 use crate::{CALLEE, is_alive, pool, routines, signal, started, until, within};
@@ -23,10 +23,10 @@ pub(crate) fn cpu_of(pid: u32) -> Duration {
 async fn a_stop_cancels_or_waits_as_it_is_told() {
     within(120, async {
         for (patience, millis, is_cancelled) in [
-            (Patience::None, 60_000, true),
-            (Patience::For(Duration::from_millis(200)), 60_000, true),
-            (Patience::For(Duration::from_secs(20)), 500, false),
-            (Patience::Endless, 500, false),
+            (StopMode::None, 60_000, true),
+            (StopMode::For(Duration::from_millis(200)), 60_000, true),
+            (StopMode::For(Duration::from_secs(20)), 500, false),
+            (StopMode::Endless, 500, false),
         ] {
             let pool = started(1).await;
             let pid = pool.workers()[0].pid;
@@ -35,7 +35,15 @@ async fn a_stop_cancels_or_waits_as_it_is_told() {
             pool.stop_with(patience).await;
             assert!(!is_alive(pid), "{patience:?}");
             let outcome = call.await.unwrap();
-            assert_eq!(outcome, if is_cancelled { Err(CallError::Cancelled) } else { Ok(pid) }, "{patience:?}");
+            assert_eq!(
+                outcome,
+                if is_cancelled {
+                    Err(CallError::Cancelled)
+                } else {
+                    Ok(pid)
+                },
+                "{patience:?}"
+            );
         }
     })
     .await;
@@ -47,11 +55,18 @@ async fn draining_costs_no_processor_and_nobody_new_is_taken() {
         let pool = started(1).await;
         let worker = pool.workers()[0].clone();
         let title = || std::fs::read_to_string(format!("/proc/{}/cmdline", worker.pid)).unwrap();
-        assert!(title().starts_with("raddle-") && title().contains(":pool-worker:listening"), "{}", title());
-        let proxy = raddle::WorkerProxy::of_workers([worker.clone()]).start().await.unwrap();
+        assert!(
+            title().starts_with("raddle-") && title().contains(":pool-worker:listening"),
+            "{}",
+            title()
+        );
+        let proxy = raddle::WorkerProxy::of_workers([worker.clone()])
+            .start()
+            .await
+            .unwrap();
         let call = tokio::spawn(routines::rest(1500).on(&pool));
         tokio::time::sleep(Duration::from_millis(200)).await;
-        let stopping = tokio::spawn(pool.stop_with(Patience::Endless));
+        let stopping = tokio::spawn(pool.stop_with(StopMode::Endless));
         tokio::time::sleep(Duration::from_millis(200)).await;
         let error = routines::add(1, 2).on(&proxy).await.unwrap_err();
         assert!(error.to_string().contains("is stopping"), "{error}");
@@ -75,7 +90,12 @@ async fn sigterm_cancels_and_sigint_waits() {
         tokio::time::sleep(Duration::from_millis(200)).await;
         signal(pid, libc::SIGTERM);
         assert_eq!(call.await.unwrap(), Err(CallError::Cancelled));
-        until("another is there", async || pool.workers().first().is_some_and(|worker| worker.pid != pid)).await;
+        until("another is there", async || {
+            pool.workers()
+                .first()
+                .is_some_and(|worker| worker.pid != pid)
+        })
+        .await;
         let pid = pool.workers()[0].pid;
         let call = tokio::spawn(routines::rest(600).on(&pool));
         tokio::time::sleep(Duration::from_millis(200)).await;
@@ -90,12 +110,28 @@ async fn sigterm_cancels_and_sigint_waits() {
 async fn a_pool_that_is_dropped_leaves_no_process_and_no_entry() {
     within(120, async {
         let pool = started(3).await;
-        let (name, pids): (_, Vec<_>) =
-            (pool.name().to_owned(), pool.workers().iter().map(|worker| worker.pid).collect());
-        assert_eq!(raddle::pool::discovery::LocalDiscovery::new(&name).unwrap().snapshot().len(), 3);
+        let (name, pids): (_, Vec<_>) = (
+            pool.name().to_owned(),
+            pool.workers().iter().map(|worker| worker.pid).collect(),
+        );
+        assert_eq!(
+            raddle::pool::discovery::LocalDiscovery::new(&name)
+                .unwrap()
+                .snapshot()
+                .len(),
+            3
+        );
         drop(pool);
-        until("all are gone", async || !pids.iter().any(|pid| is_alive(*pid))).await;
-        assert_eq!(raddle::pool::discovery::LocalDiscovery::new(&name).unwrap().snapshot(), []);
+        until("all are gone", async || {
+            !pids.iter().any(|pid| is_alive(*pid))
+        })
+        .await;
+        assert_eq!(
+            raddle::pool::discovery::LocalDiscovery::new(&name)
+                .unwrap()
+                .snapshot(),
+            []
+        );
     })
     .await;
 }
@@ -104,19 +140,47 @@ async fn a_pool_that_is_dropped_leaves_no_process_and_no_entry() {
 async fn a_start_that_fails_names_each_cause_and_leaves_nobody() {
     within(120, async {
         let began = Instant::now();
-        let error = pool(2).worker(|tags: &_| LocalWorker::new(tags).program("/bin/false")).start().await.unwrap_err();
+        let error = pool(2)
+            .worker(|tags: &_| LocalWorker::new(tags).program("/bin/false"))
+            .start()
+            .await
+            .unwrap_err();
         let message = error.to_string();
-        assert!(message.starts_with("2 of 2 workers could not be started"), "{message}");
+        assert!(
+            message.starts_with("2 of 2 workers could not be started"),
+            "{message}"
+        );
         assert_eq!(message.matches("exit status: 1").count(), 2, "{message}");
-        let absent = pool(1).worker(|tags: &_| LocalWorker::new(tags).program("/no/such")).start().await.unwrap_err();
+        let absent = pool(1)
+            .worker(|tags: &_| LocalWorker::new(tags).program("/no/such"))
+            .start()
+            .await
+            .unwrap_err();
         assert!(absent.to_string().contains("No such file"), "{absent}");
-        let exposed = |tags: &_| LocalWorker::new(tags).program(CALLEE).address_of("0.0.0.0:0");
-        let error = pool(1).worker(exposed).start().await.unwrap_err().to_string();
+        let exposed = |tags: &_| {
+            LocalWorker::new(tags)
+                .program(CALLEE)
+                .address_of("0.0.0.0:0")
+        };
+        let error = pool(1)
+            .worker(exposed)
+            .start()
+            .await
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("give credentials for TLS"), "{error}");
         let slow = |tags: &_| LocalWorker::new(tags).program("/bin/cat");
-        let error =
-            pool(1).worker(slow).start_timeout(Duration::from_millis(200)).start().await.unwrap_err().to_string();
-        assert!(error.contains("did not serve") || error.contains("ended before"), "{error}");
+        let error = pool(1)
+            .worker(slow)
+            .start_timeout(Duration::from_millis(200))
+            .start()
+            .await
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("did not serve") || error.contains("ended before"),
+            "{error}"
+        );
         assert!(began.elapsed() < Duration::from_secs(20));
     })
     .await;
@@ -124,7 +188,12 @@ async fn a_start_that_fails_names_each_cause_and_leaves_nobody() {
 
 #[tokio::test]
 async fn a_program_without_the_entry_is_told_so() {
-    let error = raddle::WorkerPool::builder().size(1).start().await.unwrap_err().to_string();
+    let error = raddle::WorkerPool::builder()
+        .size(1)
+        .start()
+        .await
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("needs #[raddle::main]"), "{error}");
 }
 
@@ -134,7 +203,11 @@ async fn an_idle_pool_ends_at_once() {
         let pool = started(2).await;
         let began = Instant::now();
         pool.stop().await;
-        assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+        assert!(
+            began.elapsed() < Duration::from_secs(1),
+            "{:?}",
+            began.elapsed()
+        );
     })
     .await;
 }
@@ -150,7 +223,10 @@ async fn what_routines_have_started_ends_with_their_worker() {
         let pool = started(1).await;
         let child = routines::breed().on(&pool).await.unwrap();
         signal(pool.workers()[0].pid, libc::SIGKILL);
-        until("it is gone with a worker that was killed", async || !is_alive(child)).await;
+        until("it is gone with a worker that was killed", async || {
+            !is_alive(child)
+        })
+        .await;
     })
     .await;
 }
@@ -161,7 +237,7 @@ async fn what_was_answered_before_the_end_is_sent() {
         let pool = started(1).await;
         let call = tokio::spawn(routines::fill(64 << 20).on(&pool));
         tokio::time::sleep(Duration::from_millis(100)).await;
-        pool.stop_with(Patience::Endless).await;
+        pool.stop_with(StopMode::Endless).await;
         assert_eq!(call.await.unwrap().map(|text| text.len()), Ok(64 << 20));
     })
     .await;
@@ -174,8 +250,10 @@ async fn who_goes_away_after_a_stop_has_said_it_all_the_same() {
         let worker = pool.workers()[0].clone();
         let call = tokio::spawn(routines::rest(500).on(&pool));
         tokio::time::sleep(Duration::from_millis(100)).await;
-        let mut control = raddle::pool::connection::Control::new(&worker.address).unwrap();
-        let _ = tokio::time::timeout(Duration::from_millis(100), control.stop(Patience::Endless)).await;
+        let mut control =
+            raddle::pool::connection::ControlConnection::new(&worker.address).unwrap();
+        let _ =
+            tokio::time::timeout(Duration::from_millis(100), control.stop(StopMode::Endless)).await;
         drop(control);
         assert_eq!(call.await.unwrap(), Ok(worker.pid));
         until("it is gone", async || !is_alive(worker.pid)).await;
@@ -196,7 +274,10 @@ async fn calls_that_meet_a_stop_go_to_another() {
             for _ in 0..2 {
                 tokio::time::sleep(Duration::from_millis(20)).await;
                 let address = pool.workers()[0].address.clone();
-                let _ = raddle::pool::connection::Control::new(&address).unwrap().stop(Patience::Endless).await;
+                let _ = raddle::pool::connection::ControlConnection::new(&address)
+                    .unwrap()
+                    .stop(StopMode::Endless)
+                    .await;
             }
         };
         tokio::join!(busy, stopping);

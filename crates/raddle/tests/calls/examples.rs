@@ -16,7 +16,13 @@ const PRINTED: [(&str, &str); 5] = [
 
 fn program(example: &str) -> PathBuf {
     // Cargo builds examples with the tests, beside them.
-    std::env::current_exe().unwrap().ancestors().nth(2).unwrap().join("examples").join(example)
+    std::env::current_exe()
+        .unwrap()
+        .ancestors()
+        .nth(2)
+        .unwrap()
+        .join("examples")
+        .join(example)
 }
 
 /// What an example says, if it comes to a good end.
@@ -26,7 +32,10 @@ fn said_by(example: &str) -> String {
 }
 
 fn said_in(folder: &Path, example: &str, args: &[&str]) -> String {
-    let output = Command::new(program(example)).args(args).current_dir(folder).output();
+    let output = Command::new(program(example))
+        .args(args)
+        .current_dir(folder)
+        .output();
     let output = output.expect("`cargo test --examples` has built it");
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     let words = String::from_utf8_lossy(&output.stderr);
@@ -44,21 +53,34 @@ fn a_worker_that_looks_after_itself_is_there_again() {
 
 #[test]
 fn a_worker_that_is_made_by_hand_joins_a_pool() {
-    assert_eq!(said_by("by_hand"), "9 bytes\ntwo\nwords\n-42\n'many' is no number\n");
+    assert_eq!(
+        said_by("by_hand"),
+        "9 bytes\ntwo\nwords\n-42\n'many' is no number\n"
+    );
 }
 
 /// A program without its comments, and without what is only layout.
 fn code(text: &str) -> String {
-    let lines = text.lines().map(|line| if line.trim_start().starts_with("//") { "" } else { line });
+    let lines = text.lines().map(|line| {
+        if line.trim_start().starts_with("//") {
+            ""
+        } else {
+            line
+        }
+    });
     let lines = lines.map(|line| line.split_once("  // ").map_or(line, |(code, _)| code));
-    lines.flat_map(str::chars).filter(|letter| !letter.is_whitespace()).collect()
+    lines
+        .flat_map(str::chars)
+        .filter(|letter| !letter.is_whitespace())
+        .collect()
 }
 
 #[test]
 fn every_program_that_is_printed_as_a_whole_is_an_example() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let read =
-        |path: PathBuf| std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let read = |path: PathBuf| {
+        std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    };
     let mut documents = vec!["README.md".to_owned()];
     for entry in std::fs::read_dir(root.join("docs")).unwrap() {
         let name = entry.unwrap().file_name().into_string().unwrap();
@@ -67,12 +89,21 @@ fn every_program_that_is_printed_as_a_whole_is_an_example() {
     let mut found = Vec::new();
     for document in &documents {
         let text = read(root.join(document));
-        let blocks = text.split("```rust").skip(1).filter_map(|block| block.split_once('\n')?.1.split_once("```"));
+        let blocks = text
+            .split("```rust")
+            .skip(1)
+            .filter_map(|block| block.split_once('\n')?.1.split_once("```"));
         for (block, _) in blocks.filter(|(block, _)| block.contains("fn main()")) {
             let is_it = |example: &&str| {
-                code(&read(root.join("crates/raddle/examples").join(format!("{example}.rs")))) == code(block)
+                code(&read(
+                    root.join("crates/raddle/examples")
+                        .join(format!("{example}.rs")),
+                )) == code(block)
             };
-            let examples = PRINTED.iter().filter(|(of, _)| of == document).map(|(_, example)| *example);
+            let examples = PRINTED
+                .iter()
+                .filter(|(of, _)| of == document)
+                .map(|(_, example)| *example);
             let example = examples.into_iter().find(|example| is_it(example));
             found.push((
                 document.as_str(),
@@ -89,7 +120,11 @@ fn every_program_that_is_printed_as_a_whole_is_an_example() {
 /// `machines` is run on two machines, by what README.md shows of it.
 #[test]
 fn programs_that_are_printed_run() {
-    let sums = |said: String| said.lines().map(|line| line.split(' ').next().unwrap().to_owned()).collect::<Vec<_>>();
+    let sums = |said: String| {
+        said.lines()
+            .map(|line| line.split(' ').next().unwrap().to_owned())
+            .collect::<Vec<_>>()
+    };
     assert_eq!(sums(said_by("call")), ["55", "5050", "500500"]);
     assert_eq!(said_by("countdown"), "3\n2\n1\n");
     for (example, results) in [("sum", &["55", "5050", "500500"][..]), ("add", &["3"])] {

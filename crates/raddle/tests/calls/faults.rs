@@ -7,7 +7,7 @@ use std::{
 };
 
 use futures_util::future::join_all;
-use raddle::{Call, CallError, WorkerPool, core::routine::Packed, pool::connection::ping};
+use raddle::{Call, CallError, WorkerPool, core::routine::EncodedArgs, pool::connection::ping};
 
 use crate::{CALLEE, is_alive, pool, routines, signal, started, until, within};
 
@@ -40,22 +40,34 @@ async fn a_worker_killed_in_flight_is_said_to_be_lost_and_is_replaced() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_that_stands_still_is_given_up_after_10_s_near_or_far_and_one_that_takes_its_time_is_not() {
+async fn a_worker_that_stands_still_is_given_up_after_10_s_near_or_far_and_one_that_takes_its_time_is_not()
+ {
     use raddle::pool::worker::LocalWorker;
     within(120, async {
-        let at_port = |tags: &_| LocalWorker::new(tags).program(CALLEE).address_of("127.0.0.1:0");
+        let at_port = |tags: &_| {
+            LocalWorker::new(tags)
+                .program(CALLEE)
+                .address_of("127.0.0.1:0")
+        };
         let far = pool(1).worker(at_port).start().await.unwrap();
         let (near, slow) = (started(1).await, started(1).await);
         let freeze = async |pool: &WorkerPool| {
             let call = tokio::spawn(routines::rest(60_000).on(pool));
             let address = pool.workers()[0].address.clone();
-            until("it runs", async || ping(&address).await.is_ok_and(|info| info.in_flight == 1)).await;
+            until("it runs", async || {
+                ping(&address).await.is_ok_and(|info| info.in_flight == 1)
+            })
+            .await;
             let began = Instant::now();
             signal(pool.workers()[0].pid, libc::SIGSTOP);
             assert!(lost(call.await.unwrap()), "it may have begun");
             began.elapsed()
         };
-        let (near, far, patient) = tokio::join!(freeze(&near), freeze(&far), routines::rest(25_000).on(&slow));
+        let (near, far, patient) = tokio::join!(
+            freeze(&near),
+            freeze(&far),
+            routines::rest(25_000).on(&slow)
+        );
         for took in [near, far] {
             // A call that is not given up takes a minute.
             assert!((8..40).contains(&took.as_secs()), "{took:?}");
@@ -69,7 +81,9 @@ async fn a_worker_that_stands_still_is_given_up_after_10_s_near_or_far_and_one_t
 async fn a_routine_that_ends_its_process_is_lost_and_nobody_hangs() {
     within(120, async {
         let pool = started(2).await;
-        let others: Vec<_> = (0..10).map(|_| tokio::spawn(routines::rest(50).on(&pool))).collect();
+        let others: Vec<_> = (0..10)
+            .map(|_| tokio::spawn(routines::rest(50).on(&pool)))
+            .collect();
         assert!(lost(routines::exit(0).on(&pool).await));
         assert!(lost(routines::abort().on(&pool).await));
         for other in others {
@@ -86,16 +100,28 @@ async fn a_routine_that_ends_its_process_is_lost_and_nobody_hangs() {
 
 #[test]
 fn workers_are_gone_when_their_program_is_killed() {
-    let mut parent = Command::new(CALLEE).args(["hold", "3"]).stdout(Stdio::piped()).spawn().unwrap();
-    let lines = BufReader::new(parent.stdout.take().unwrap()).lines().map_while(Result::ok);
-    let workers: Vec<u32> = lines.take_while(|line| line != "ready").map(|line| line.parse().unwrap()).collect();
+    let mut parent = Command::new(CALLEE)
+        .args(["hold", "3"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(parent.stdout.take().unwrap())
+        .lines()
+        .map_while(Result::ok);
+    let workers: Vec<u32> = lines
+        .take_while(|line| line != "ready")
+        .map(|line| line.parse().unwrap())
+        .collect();
     assert_eq!(workers.len(), 3);
     assert!(workers.iter().all(|pid| is_alive(*pid)));
     parent.kill().unwrap();
     parent.wait().unwrap();
     let began = Instant::now();
     while workers.iter().any(|pid| is_alive(*pid)) {
-        assert!(began.elapsed() < Duration::from_secs(1), "they are still there");
+        assert!(
+            began.elapsed() < Duration::from_secs(1),
+            "they are still there"
+        );
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -105,7 +131,9 @@ async fn health_stop_and_plain_functions_do_not_wait_for_async_functions_that_bl
     within(120, async {
         let pool = started(1).await;
         // More than there are threads.
-        let blocked: Vec<_> = (0..12).map(|_| tokio::spawn(routines::block(3600).on(&pool))).collect();
+        let blocked: Vec<_> = (0..12)
+            .map(|_| tokio::spawn(routines::block(3600).on(&pool)))
+            .collect();
         tokio::time::sleep(Duration::from_millis(200)).await;
         for _ in 0..10 {
             assert_eq!(routines::pid().on(&pool).await, Ok(pool.workers()[0].pid));
@@ -116,7 +144,10 @@ async fn health_stop_and_plain_functions_do_not_wait_for_async_functions_that_bl
         let pid = pool.workers()[0].pid;
         let began = Instant::now();
         pool.stop().await;
-        assert!(began.elapsed() < Duration::from_secs(3), "a stop waits for no blocked thread");
+        assert!(
+            began.elapsed() < Duration::from_secs(3),
+            "a stop waits for no blocked thread"
+        );
         assert!(!is_alive(pid));
         for call in blocked {
             assert_eq!(call.await.unwrap(), Err(CallError::Cancelled));
@@ -132,11 +163,16 @@ async fn async_functions_that_block_hardly_delay_other_async_functions() {
         let pool = started(1).await;
         let address = pool.workers()[0].address.clone();
         // Some are polled for the first time while others block, and some go on then.
-        let resting: Vec<_> = (0..4).map(|_| tokio::spawn(routines::rest(500).on(&pool))).collect();
+        let resting: Vec<_> = (0..4)
+            .map(|_| tokio::spawn(routines::rest(500).on(&pool)))
+            .collect();
         let blocked = (0..40).map(|_| tokio::spawn(routines::block(3600).on(&pool)));
         let later = (0..40).map(|_| tokio::spawn(routines::rest_and_block(200, 3600).on(&pool)));
         let blocked: Vec<_> = blocked.chain(later).collect();
-        until("all are there", async || ping(&address).await.unwrap().in_flight >= 80).await;
+        until("all are there", async || {
+            ping(&address).await.unwrap().in_flight >= 80
+        })
+        .await;
         let (began, mut longest) = (Instant::now(), Duration::ZERO);
         while began.elapsed() < Duration::from_secs(2) {
             let called = Instant::now();
@@ -158,16 +194,28 @@ async fn async_functions_that_block_hardly_delay_other_async_functions() {
 async fn calls_that_cannot_be_understood_are_named_and_do_the_worker_no_harm() {
     within(120, async {
         let pool = started(1).await;
-        let unknown: Call<u64> = Call::new("no-such", Packed::new(0));
+        let unknown: Call<u64> = Call::new("no-such", EncodedArgs::new(0));
         let error = unknown.on(&pool).await.unwrap_err();
-        assert!(matches!(&error, CallError::UnknownRoutine(message) if message.contains("'no-such'")), "{error:?}");
+        assert!(
+            matches!(&error, CallError::UnknownRoutine(message) if message.contains("'no-such'")),
+            "{error:?}"
+        );
         assert!(!error.may_have_begun());
-        let unfit: Call<u64> = Call::new("add", Packed::new(2).argument("a", &1).argument("b", &"two"));
+        let unfit: Call<u64> = Call::new(
+            "add",
+            EncodedArgs::new(2).argument("a", &1).argument("b", &"two"),
+        );
         let error = unfit.on(&pool).await.unwrap_err();
-        assert!(matches!(&error, CallError::Arguments(message) if message.contains("'b'")), "{error:?}");
-        let few: Call<u64> = Call::new("add", Packed::new(1).argument("a", &1));
+        assert!(
+            matches!(&error, CallError::Arguments(message) if message.contains("'b'")),
+            "{error:?}"
+        );
+        let few: Call<u64> = Call::new("add", EncodedArgs::new(1).argument("a", &1));
         assert!(matches!(few.on(&pool).await, Err(CallError::Arguments(_))));
-        let other: Call<String> = Call::new("add", Packed::new(2).argument("a", &1).argument("b", &2));
+        let other: Call<String> = Call::new(
+            "add",
+            EncodedArgs::new(2).argument("a", &1).argument("b", &2),
+        );
         assert!(matches!(other.on(&pool).await, Err(CallError::Result(_))));
         assert_eq!(routines::add(1, 2).on(&pool).await, Ok(3));
         assert_eq!(pool.workers().len(), 1, "the worker is well");
@@ -199,7 +247,10 @@ async fn a_thousand_calls_that_are_cancelled_leave_nothing() {
         let began = Instant::now();
         let all = join_all((0..100).map(|_| routines::rest(300).on(&pool))).await;
         assert!(all.iter().all(Result::is_ok));
-        assert!(began.elapsed() < Duration::from_millis(2500), "they had to wait for each other");
+        assert!(
+            began.elapsed() < Duration::from_millis(2500),
+            "they had to wait for each other"
+        );
     })
     .await;
 }
@@ -243,7 +294,11 @@ async fn a_worker_that_is_full_says_so_and_others_take_over() {
         let error = routines::add(1, 2).on(&pool).await.unwrap_err();
         assert!(matches!(&error, CallError::NoWorkers(_)), "{error:?}");
         assert!(error.to_string().contains("does not want more"), "{error}");
-        assert_ne!(first.await.unwrap().unwrap(), second.await.unwrap().unwrap(), "each had its own");
+        assert_ne!(
+            first.await.unwrap().unwrap(),
+            second.await.unwrap().unwrap(),
+            "each had its own"
+        );
         assert_eq!(routines::add(1, 2).on(&pool).await, Ok(3));
     })
     .await;
@@ -276,9 +331,17 @@ async fn large_calls_are_lost_and_cancelled_like_small_ones() {
     within(120, async {
         let (pool, folder) = (started(1).await, tempfile::tempdir().unwrap());
         // Too large for a link.
-        let long = |n: u64| folder.path().join(format!("{n}/{}", "x/../".repeat(20_000)));
+        let long = |n: u64| {
+            folder
+                .path()
+                .join(format!("{n}/{}", "x/../".repeat(20_000)))
+        };
         for n in 0..100 {
-            let _ = tokio::time::timeout(Duration::from_micros(n * 100), routines::hold(long(n)).on(&pool)).await;
+            let _ = tokio::time::timeout(
+                Duration::from_micros(n * 100),
+                routines::hold(long(n)).on(&pool),
+            )
+            .await;
         }
         let address = pool.workers()[0].address.clone();
         let began = Instant::now();
@@ -301,7 +364,10 @@ async fn a_worker_that_ends_again_and_again_is_replaced_more_and_more_slowly() {
         let pool = started(1).await;
         let (began, mut deaths) = (Instant::now(), 0);
         while began.elapsed() < Duration::from_secs(4) {
-            let _ = routines::exit(1).timeout(Duration::from_secs(4)).on(&pool).await;
+            let _ = routines::exit(1)
+                .timeout(Duration::from_secs(4))
+                .on(&pool)
+                .await;
             deaths += 1;
         }
         // Pauses of 0.5, 1 and 2 seconds, and what was lost on the way.

@@ -29,10 +29,30 @@ async fn workers_that_are_written_down_are_called() {
         let written = || FileDiscovery::new(home.path().join("workers")).unwrap();
         let files = || std::fs::read_dir(home.path().join("workers")).map_or(0, Iterator::count);
         // Nobody is there yet.
-        let durable = WorkerPool::builder().discovery(written()).start().await.unwrap();
-        assert!(routines::add(1, 2).on(&durable).await.unwrap_err().to_string().contains("no worker"));
-        let at_a_port = |tags: &_| LocalWorker::new(tags).program(CALLEE).address_of("127.0.0.1:0");
-        let owner = pool(2).worker(at_a_port).publisher(written()).start().await.unwrap();
+        let durable = WorkerPool::builder()
+            .discovery(written())
+            .start()
+            .await
+            .unwrap();
+        assert!(
+            routines::add(1, 2)
+                .on(&durable)
+                .await
+                .unwrap_err()
+                .to_string()
+                .contains("no worker")
+        );
+        let at_a_port = |tags: &_| {
+            LocalWorker::new(tags)
+                .program(CALLEE)
+                .address_of("127.0.0.1:0")
+        };
+        let owner = pool(2)
+            .worker(at_a_port)
+            .publisher(written())
+            .start()
+            .await
+            .unwrap();
         until("they are found", async || pids(&durable) == pids(&owner)).await;
         assert_eq!(routines::add(1, 2).on(&durable).await, Ok(3));
         assert_eq!(routines::nested(2).on(&durable).await, Ok(2));
@@ -41,7 +61,10 @@ async fn workers_that_are_written_down_are_called() {
         signal(killed, libc::SIGKILL);
         let is_replaced = async || !pids(&durable).contains(&killed) && pids(&durable).len() == 2;
         until("another is found", is_replaced).await;
-        assert_eq!((routines::add(1, 2).on(&durable).await, files()), (Ok(3), 2));
+        assert_eq!(
+            (routines::add(1, 2).on(&durable).await, files()),
+            (Ok(3), 2)
+        );
         drop(owner);
         until("they are missed", async || durable.workers().is_empty()).await;
         assert_eq!(files(), 0);
@@ -56,20 +79,35 @@ async fn who_was_no_use_is_called_again_when_it_is_of_use() {
         let home = tempfile::tempdir().unwrap();
         let list = home.path().join("workers.json");
         // A server that speaks the same language and knows nothing of workers. It is gone with its runtime, and all its connections with it.
-        let impostor = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let impostor = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
         let incoming = {
             let _entered = impostor.enter();
             TcpIncoming::bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap()
         };
         let address = incoming.local_addr().unwrap().to_string();
         let (_, health) = tonic_health::server::health_reporter();
-        impostor.spawn(tonic::transport::Server::builder().add_service(health).serve_with_incoming(incoming));
+        impostor.spawn(
+            tonic::transport::Server::builder()
+                .add_service(health)
+                .serve_with_incoming(incoming),
+        );
         std::fs::write(&list, format!(r#"{{"address": "{address}"}}"#)).unwrap();
         let written = FileDiscovery::new(&list).unwrap();
-        let durable = WorkerPool::builder().discovery(written).start().await.unwrap();
+        let durable = WorkerPool::builder()
+            .discovery(written)
+            .start()
+            .await
+            .unwrap();
         assert_eq!(durable.workers().len(), 1);
         let refused = routines::add(1, 2).on(&durable).await;
-        assert!(matches!(refused, Err(CallError::NoWorkers(_))), "{refused:?}");
+        assert!(
+            matches!(refused, Err(CallError::NoWorkers(_))),
+            "{refused:?}"
+        );
         assert!(durable.workers().is_empty(), "it is no use");
         impostor.shutdown_background();
         let at = move |tags: &_| LocalWorker::new(tags).program(CALLEE).address_of(&address);
@@ -87,12 +125,22 @@ async fn a_worker_that_is_gone_and_still_written_down_costs_no_call() {
     within(120, async {
         let home = tempfile::tempdir().unwrap();
         let list = home.path().join("workers.json");
-        let at_a_port = |tags: &_| LocalWorker::new(tags).program(CALLEE).address_of("127.0.0.1:0");
-        let [stays, goes] = [pool(1).worker(at_a_port), pool(1).worker(at_a_port)].map(|pool| pool.start());
+        let at_a_port = |tags: &_| {
+            LocalWorker::new(tags)
+                .program(CALLEE)
+                .address_of("127.0.0.1:0")
+        };
+        let [stays, goes] =
+            [pool(1).worker(at_a_port), pool(1).worker(at_a_port)].map(|pool| pool.start());
         let (stays, goes) = (stays.await.unwrap(), goes.await.unwrap());
-        let addresses = [&stays, &goes].map(|pool| format!(r#"{{"address": "{}"}}"#, pool.workers()[0].address));
+        let addresses = [&stays, &goes]
+            .map(|pool| format!(r#"{{"address": "{}"}}"#, pool.workers()[0].address));
         std::fs::write(&list, format!("[{}]", addresses.join(","))).unwrap();
-        let durable = WorkerPool::builder().discovery(FileDiscovery::new(&list).unwrap()).start().await.unwrap();
+        let durable = WorkerPool::builder()
+            .discovery(FileDiscovery::new(&list).unwrap())
+            .start()
+            .await
+            .unwrap();
         assert_eq!(durable.workers().len(), 2);
         let gone = goes.workers()[0].pid;
         goes.stop().await;
@@ -122,10 +170,20 @@ impl NameServer {
         let common = "no-daemon\nno-resolv\nno-hosts\nbind-interfaces\nlisten-address=127.0.0.1\nlocal=/test/\n";
         let hosts = "host-record=host.test,127.0.0.1\n";
         let conf = home.join("dnsmasq.conf");
-        std::fs::write(&conf, format!("port={port}\n{common}{hosts}{user}{services}")).unwrap();
+        std::fs::write(
+            &conf,
+            format!("port={port}\n{common}{hosts}{user}{services}"),
+        )
+        .unwrap();
         let mut command = Command::new("dnsmasq");
-        command.arg(format!("--conf-file={}", conf.display())).arg("--pid-file");
-        Self(command.spawn().expect("dnsmasq is installed: `cargo xtask test` does it"))
+        command
+            .arg(format!("--conf-file={}", conf.display()))
+            .arg("--pid-file");
+        Self(
+            command
+                .spawn()
+                .expect("dnsmasq is installed: `cargo xtask test` does it"),
+        )
     }
 }
 
@@ -143,25 +201,53 @@ fn is_root() -> bool {
 
 /// A port that nobody uses, for packets and for streams.
 fn free_port() -> u16 {
-    let mut ports = std::iter::repeat_with(|| UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port());
-    ports.find(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok()).unwrap()
+    let mut ports = std::iter::repeat_with(|| {
+        UdpSocket::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap()
+            .port()
+    });
+    ports
+        .find(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok())
+        .unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn workers_that_a_name_stands_for_are_called() {
     within(120, async {
         let (home, port) = (tempfile::tempdir().unwrap(), free_port());
-        let at_a_port = |tags: &_| LocalWorker::new(tags).program(CALLEE).address_of("127.0.0.1:0");
+        let at_a_port = |tags: &_| {
+            LocalWorker::new(tags)
+                .program(CALLEE)
+                .address_of("127.0.0.1:0")
+        };
         let owner = pool(2).worker(at_a_port).start().await.unwrap();
-        let addresses: Vec<_> = owner.workers().into_iter().map(|worker| worker.address).collect();
+        let addresses: Vec<_> = owner
+            .workers()
+            .into_iter()
+            .map(|worker| worker.address)
+            .collect();
         // Nobody answers yet, which is no reason not to begin.
-        let name = DnsDiscovery::new("_raddle._tcp.w.test").unwrap().tags(["by-name"]);
-        let name = name.name_servers([SocketAddr::from(([127, 0, 0, 1], port))]).every(Duration::from_millis(50));
-        let durable = WorkerPool::builder().discovery(name).tags(["by-name"]).start().await.unwrap();
+        let name = DnsDiscovery::new("_raddle._tcp.w.test")
+            .unwrap()
+            .tags(["by-name"]);
+        let name = name
+            .name_servers([SocketAddr::from(([127, 0, 0, 1], port))])
+            .every(Duration::from_millis(50));
+        let durable = WorkerPool::builder()
+            .discovery(name)
+            .tags(["by-name"])
+            .start()
+            .await
+            .unwrap();
         assert_eq!(durable.workers(), []);
         let server = NameServer::start(port, home.path(), &addresses);
         until("they are found", async || durable.workers().len() == 2).await;
-        let called = [routines::pid().on(&durable).await.unwrap(), routines::pid().on(&durable).await.unwrap()];
+        let called = [
+            routines::pid().on(&durable).await.unwrap(),
+            routines::pid().on(&durable).await.unwrap(),
+        ];
         assert_eq!(BTreeSet::from(called), pids(&owner));
         drop(server);
         // They are called also while nobody knows their name.
@@ -181,11 +267,22 @@ async fn a_pool_does_not_start_if_its_workers_cannot_be_published() {
         // Workers are published to a directory, and this is a file.
         let list = home.path().join("workers.json");
         std::fs::write(&list, "[]").unwrap();
-        let at_a_port = |tags: &_| LocalWorker::new(tags).program(CALLEE).address_of("127.0.0.1:0");
-        let builder = || pool(2).worker(at_a_port).publisher(FileDiscovery::new(&list).unwrap());
+        let at_a_port = |tags: &_| {
+            LocalWorker::new(tags)
+                .program(CALLEE)
+                .address_of("127.0.0.1:0")
+        };
+        let builder = || {
+            pool(2)
+                .worker(at_a_port)
+                .publisher(FileDiscovery::new(&list).unwrap())
+        };
         let error = builder().start().await.unwrap_err().to_string();
         let said = "2 of 2 workers could not be started: cannot publish a worker (";
-        assert!(error.starts_with(said) && error.contains("workers.json"), "{error}");
+        assert!(
+            error.starts_with(said) && error.contains("workers.json"),
+            "{error}"
+        );
         assert_eq!(crate::children(), Vec::<u32>::new(), "none is left");
         // It can be called all the same, if the pool is not asked whether it has started.
         let lazy = builder().lazy().start().await.unwrap();

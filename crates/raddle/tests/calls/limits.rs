@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use raddle::{Call, CallError, core::routine::Packed};
+use raddle::{Call, CallError, core::routine::EncodedArgs};
 
 use crate::{
     routines::{self, Point},
@@ -18,9 +18,13 @@ async fn large_arguments_that_do_not_fit_harm_no_other_call() {
         // What does not fit is part of the message.
         let text = "x".repeat(2 << 20);
         let points = BTreeMap::from([("a", text.clone())]);
-        let unfit: Call<Vec<Point>> = Call::new("flip", Packed::new(1).argument("points", &points));
+        let unfit: Call<Vec<Point>> =
+            Call::new("flip", EncodedArgs::new(1).argument("points", &points));
         let error = unfit.on(&pool).await.unwrap_err();
-        assert!(matches!(&error, CallError::Arguments(message) if message.contains("'points'")), "{error:.200}");
+        assert!(
+            matches!(&error, CallError::Arguments(message) if message.contains("'points'")),
+            "{error:.200}"
+        );
         assert_eq!(other.await.unwrap(), Ok(pool.workers()[0].pid));
     })
     .await;

@@ -39,7 +39,9 @@ const CALLEE: &str = env!("CARGO_BIN_EXE_raddle-test-callee");
 
 /// A pool of workers that have the routines of the tests.
 fn pool(size: usize) -> PoolBuilder {
-    WorkerPool::builder().size(size).worker(|tags: &_| LocalWorker::new(tags).program(CALLEE))
+    WorkerPool::builder()
+        .size(size)
+        .worker(|tags: &_| LocalWorker::new(tags).program(CALLEE))
 }
 
 async fn started(size: usize) -> WorkerPool {
@@ -48,18 +50,27 @@ async fn started(size: usize) -> WorkerPool {
 
 /// Whether a process is there, and not just waiting to be reaped.
 fn is_alive(pid: u32) -> bool {
-    let stat = std::fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("stat")).unwrap_or_default();
-    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
+    let stat = std::fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("stat"))
+        .unwrap_or_default();
+    stat.rsplit_once(") ")
+        .is_some_and(|(_, rest)| !rest.starts_with('Z'))
 }
 
 fn signal(pid: u32, signal: i32) {
-    // SAFETY: plain integers. The process is one that this test has started.
-    assert_eq!(unsafe { libc::kill(pid as i32, signal) }, 0, "{}", std::io::Error::last_os_error());
+    // SAFETY: plain integers. The test has started this process.
+    let sent = unsafe { libc::kill(pid as i32, signal) };
+    assert_eq!(sent, 0, "{}", std::io::Error::last_os_error());
 }
 
 /// The processes that this one has started and not waited for.
 fn children() -> Vec<u32> {
-    let threads = std::fs::read_dir("/proc/self/task").unwrap().map(|thread| thread.unwrap().path());
-    let all: String = threads.filter_map(|thread| std::fs::read_to_string(thread.join("children")).ok()).collect();
-    all.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
+    let threads = std::fs::read_dir("/proc/self/task")
+        .unwrap()
+        .map(|thread| thread.unwrap().path());
+    let all: String = threads
+        .filter_map(|thread| std::fs::read_to_string(thread.join("children")).ok())
+        .collect();
+    all.split_whitespace()
+        .map(|pid| pid.parse().unwrap())
+        .collect()
 }

@@ -22,7 +22,10 @@ async fn by_default_there_are_as_many_workers_as_cores() {
     within(120, async {
         let workers = |tags: &_| LocalWorker::new(tags).program(CALLEE);
         let pool = WorkerPool::builder().worker(workers).start().await.unwrap();
-        assert_eq!(pool.workers().len(), std::thread::available_parallelism().unwrap().get());
+        assert_eq!(
+            pool.workers().len(),
+            std::thread::available_parallelism().unwrap().get()
+        );
     })
     .await;
 }
@@ -32,14 +35,28 @@ async fn a_durable_pool_has_the_workers_of_others_and_a_hybrid_one_both() {
     within(120, async {
         let owner = pool(2).tags(["gpu"]).start().await.unwrap();
         let discovery = || LocalDiscovery::new(owner.name()).unwrap();
-        let durable = WorkerPool::builder().discovery(discovery()).start().await.unwrap();
-        let pids = |pool: &WorkerPool| pool.workers().iter().map(|worker| worker.pid).collect::<BTreeSet<_>>();
+        let durable = WorkerPool::builder()
+            .discovery(discovery())
+            .start()
+            .await
+            .unwrap();
+        let pids = |pool: &WorkerPool| {
+            pool.workers()
+                .iter()
+                .map(|worker| worker.pid)
+                .collect::<BTreeSet<_>>()
+        };
         assert_eq!(pids(&durable), pids(&owner));
         assert!(pids(&owner).contains(&routines::pid().on(&durable).await.unwrap()));
         assert_eq!(routines::nested(2).on(&durable).await, Ok(2));
         let hybrid = pool(1).discovery(discovery()).start().await.unwrap();
         assert_eq!(pids(&hybrid).len(), 3);
-        let others = WorkerPool::builder().discovery(discovery()).tags(["tpu"]).start().await.unwrap();
+        let others = WorkerPool::builder()
+            .discovery(discovery())
+            .tags(["tpu"])
+            .start()
+            .await
+            .unwrap();
         assert_eq!(others.workers(), []);
         // Who stops takes nobody else's workers along.
         hybrid.stop().await;
@@ -55,11 +72,19 @@ async fn a_proxy_finds_workers_by_name_by_discovery_or_is_given_them() {
     within(120, async {
         let owner = started(2).await;
         let by_name = WorkerProxy::of_pool(owner.name()).start().await.unwrap();
-        let by_discovery = WorkerProxy::of_discovery(LocalDiscovery::new(owner.name()).unwrap()).start().await.unwrap();
-        let given = WorkerProxy::of_workers(owner.workers()).start().await.unwrap();
+        let by_discovery = WorkerProxy::of_discovery(LocalDiscovery::new(owner.name()).unwrap())
+            .start()
+            .await
+            .unwrap();
+        let given = WorkerProxy::of_workers(owner.workers())
+            .start()
+            .await
+            .unwrap();
         for proxy in [by_name, by_discovery, given] {
             assert_eq!(routines::add(1, 2).on(&proxy).await, Ok(3));
-            let [one, other] = proxy.scope(async { [routines::pid().await, routines::pid().await] }).await;
+            let [one, other] = proxy
+                .scope(async { [routines::pid().await, routines::pid().await] })
+                .await;
             assert_ne!(one.unwrap(), other.unwrap(), "each in its turn");
         }
     })
@@ -104,7 +129,10 @@ async fn balancers_choose_by_key_by_load_and_by_latency() {
         let least = pool(2).balancer(LeastLoaded).start().await.unwrap();
         let busy = tokio::spawn(routines::rest(2000).on(&least));
         tokio::time::sleep(Duration::from_millis(200)).await;
-        let idle = [routines::pid().on(&least).await, routines::pid().on(&least).await];
+        let idle = [
+            routines::pid().on(&least).await,
+            routines::pid().on(&least).await,
+        ];
         assert_eq!(idle[0], idle[1], "who has nothing to do is asked");
         assert_ne!(idle[0], busy.await.unwrap());
         let two = pool(2).balancer(PowerOfTwo).start().await.unwrap();
@@ -121,7 +149,11 @@ async fn workers_serve_at_ports_and_paths_too() {
         let folder = tempfile::tempdir().unwrap();
         let path = format!("unix:{}/w.sock", folder.path().display());
         for address in ["127.0.0.1:0".to_owned(), path] {
-            let worker = move |tags: &_| LocalWorker::new(tags).program(CALLEE).address_of(address.clone());
+            let worker = move |tags: &_| {
+                LocalWorker::new(tags)
+                    .program(CALLEE)
+                    .address_of(address.clone())
+            };
             let pool = pool(1).worker(worker).start().await.unwrap();
             assert_eq!(routines::add(1, 2).on(&pool).await, Ok(3));
             pool.stop().await;
@@ -136,11 +168,20 @@ async fn a_path_is_served_again_after_a_kill_and_left_behind_by_nobody() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("w.sock");
         let address = format!("unix:{}", path.display());
-        let worker = move |tags: &_| LocalWorker::new(tags).program(CALLEE).address_of(address.clone());
+        let worker = move |tags: &_| {
+            LocalWorker::new(tags)
+                .program(CALLEE)
+                .address_of(address.clone())
+        };
         let pool = pool(1).worker(worker).start().await.unwrap();
         let before = routines::pid().on(&pool).await.unwrap();
         crate::signal(before, libc::SIGKILL);
-        until("it is missed", async || pool.workers().first().is_none_or(|worker| worker.pid != before)).await;
+        until("it is missed", async || {
+            pool.workers()
+                .first()
+                .is_none_or(|worker| worker.pid != before)
+        })
+        .await;
         assert_ne!(routines::pid().on(&pool).await.unwrap(), before);
         pool.stop().await;
         assert!(!path.exists());
@@ -153,8 +194,16 @@ async fn a_pool_that_is_dropped_takes_back_only_its_own() {
     within(120, async {
         let owner = started(1).await;
         let discovery = || LocalDiscovery::new(owner.name()).unwrap();
-        let hybrid = pool(1).name(owner.name()).discovery(discovery()).start().await.unwrap();
-        until("both are known", async || hybrid.workers().len() == 2 && discovery().snapshot().len() == 2).await;
+        let hybrid = pool(1)
+            .name(owner.name())
+            .discovery(discovery())
+            .start()
+            .await
+            .unwrap();
+        until("both are known", async || {
+            hybrid.workers().len() == 2 && discovery().snapshot().len() == 2
+        })
+        .await;
         drop(hybrid);
         until("one is gone", async || discovery().snapshot().len() == 1).await;
         assert_eq!(discovery().snapshot()[0].pid, owner.workers()[0].pid);

@@ -28,7 +28,11 @@ async fn calls_of_routines_are_balanced_as_those_of_the_pool_and_by_their_keys()
         let sticky = pool(3).balancer(Sticky).start().await.unwrap();
         for key in 0..5 {
             let direct = routines::pid().key(key).on(&sticky).await.unwrap();
-            assert_eq!(below(&sticky, [key; 6].into_iter()).await, BTreeSet::from([direct]), "{key}");
+            assert_eq!(
+                below(&sticky, [key; 6].into_iter()).await,
+                BTreeSet::from([direct]),
+                "{key}"
+            );
         }
         // Of a user's own making.
         let first = pool(3).balancer(First).start().await.unwrap();
@@ -38,9 +42,17 @@ async fn calls_of_routines_are_balanced_as_those_of_the_pool_and_by_their_keys()
         assert_eq!(below(&turns, [1; 8].into_iter()).await.len(), 2);
         // Also where workers are named, and not found by the pool's id.
         let discovery = LocalDiscovery::new(sticky.name()).unwrap();
-        let durable = WorkerPool::builder().discovery(discovery).balancer(Sticky).start().await.unwrap();
+        let durable = WorkerPool::builder()
+            .discovery(discovery)
+            .balancer(Sticky)
+            .start()
+            .await
+            .unwrap();
         let direct = routines::pid().key(7).on(&durable).await.unwrap();
-        assert_eq!(below(&durable, [7; 6].into_iter()).await, BTreeSet::from([direct]));
+        assert_eq!(
+            below(&durable, [7; 6].into_iter()).await,
+            BTreeSet::from([direct])
+        );
     })
     .await;
 }
@@ -53,7 +65,12 @@ async fn calls_of_routines_are_limited_as_those_of_the_pool_and_do_not_wait_for_
         // Deeper than there are places in a row.
         assert_eq!(routines::nested(12).on(&pool).await, Ok(12));
         let all = (0..20).map(|_| routines::nested(3).on(&pool));
-        assert!(futures_util::future::join_all(all).await.into_iter().all(|depth| depth == Ok(3)));
+        assert!(
+            futures_util::future::join_all(all)
+                .await
+                .into_iter()
+                .all(|depth| depth == Ok(3))
+        );
     })
     .await;
 }
@@ -62,15 +79,29 @@ async fn calls_of_routines_are_limited_as_those_of_the_pool_and_do_not_wait_for_
 async fn calls_of_routines_stay_in_their_pool_whatever_others_are_called() {
     within(60, async {
         let name = format!("twins-{}", std::process::id());
-        let (one, other) = (pool(1).name(&name).start().await.unwrap(), pool(1).name(&name).start().await.unwrap());
+        let (one, other) = (
+            pool(1).name(&name).start().await.unwrap(),
+            pool(1).name(&name).start().await.unwrap(),
+        );
         for pool in [&one, &other] {
-            assert_eq!(below(pool, 0..6).await, BTreeSet::from([pool.workers()[0].pid]));
+            assert_eq!(
+                below(pool, 0..6).await,
+                BTreeSet::from([pool.workers()[0].pid])
+            );
         }
         // Those who look for the name find both, as they say.
         let both = WorkerProxy::of_pool(&name).start().await.unwrap();
         assert_eq!(both.context().workers().len(), 2);
-        assert!(LocalDiscovery::namespaces().unwrap().contains(&name), "it is listed by its name");
-        assert!(LocalDiscovery::namespaces().unwrap().iter().all(|name| name.parse::<raddle::pool::Uid>().is_err()));
+        assert!(
+            LocalDiscovery::namespaces().unwrap().contains(&name),
+            "it is listed by its name"
+        );
+        assert!(
+            LocalDiscovery::namespaces()
+                .unwrap()
+                .iter()
+                .all(|name| name.parse::<raddle::pool::WorkerUid>().is_err())
+        );
     })
     .await;
 }
@@ -79,7 +110,12 @@ async fn calls_of_routines_stay_in_their_pool_whatever_others_are_called() {
 async fn tasks_that_are_spawned_in_a_scope_call_there_or_say_how() {
     within(60, async {
         let pool = started(1).await;
-        assert_eq!(pool.spawn(async { routines::add(1, 2).await }).await.unwrap(), Ok(3));
+        assert_eq!(
+            pool.spawn(async { routines::add(1, 2).await })
+                .await
+                .unwrap(),
+            Ok(3)
+        );
         let inside = pool.scope(async {
             let in_scope = raddle::spawn(async { routines::add(1, 2).await });
             let outside = tokio::spawn(async { routines::add(1, 2).await });
@@ -87,8 +123,13 @@ async fn tasks_that_are_spawned_in_a_scope_call_there_or_say_how() {
         });
         assert_eq!(inside.await, (Ok(3), Err(CallError::NoPool)));
         assert_eq!(routines::add_in_task(true).on(&pool).await, Ok(3));
-        let Err(CallError::Failed(error)) = routines::add_in_task(false).on(&pool).await else { panic!("no scope") };
-        assert!(error.contains("`pool.spawn(…)`") && error.contains("`raddle::spawn(…)`"), "{error}");
+        let Err(CallError::Failed(error)) = routines::add_in_task(false).on(&pool).await else {
+            panic!("no scope")
+        };
+        assert!(
+            error.contains("`pool.spawn(…)`") && error.contains("`raddle::spawn(…)`"),
+            "{error}"
+        );
     })
     .await;
 }
@@ -99,13 +140,18 @@ async fn rules_of_a_worker_at_a_port_are_not_for_the_pool_that_has_started_it() 
     within(60, async {
         let rules = "spiffe://test/other = add";
         let ruled = move |tags: &_| {
-            let worker = LocalWorker::new(tags).program(CALLEE).address_of("127.0.0.1:0");
+            let worker = LocalWorker::new(tags)
+                .program(CALLEE)
+                .address_of("127.0.0.1:0");
             worker.allow(rules.parse().unwrap())
         };
         let pool = pool(2).worker(ruled).start().await.unwrap();
         assert_eq!(routines::add(1, 2).on(&pool).await, Ok(3));
         assert_eq!(routines::nested(4).on(&pool).await, Ok(4));
-        let stranger = WorkerProxy::of_workers(pool.workers()).start().await.unwrap();
+        let stranger = WorkerProxy::of_workers(pool.workers())
+            .start()
+            .await
+            .unwrap();
         let denied = routines::add(1, 2).on(&stranger).await;
         assert!(matches!(denied, Err(CallError::Denied(_))), "{denied:?}");
     })

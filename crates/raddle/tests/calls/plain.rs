@@ -8,8 +8,8 @@ use std::{
 use raddle::{
     CallError,
     pool::{
-        balancer::{Balancer, Context, RoundRobin},
-        connection::{Outgoing, Replies},
+        balancer::{Balancer, BalancerContext, RoundRobin},
+        connection::{CallRequest, ReplyStream},
     },
 };
 use raddle_wire::{
@@ -27,10 +27,18 @@ pub(crate) async fn client(pool: &raddle::WorkerPool) -> WorkerClient<Channel> {
 }
 
 fn call(routine: &str, arguments: &'static [u8]) -> v1::Call {
-    v1::Call { protocol: 1, routine: routine.into(), arguments: arguments.into(), ..v1::Call::default() }
+    v1::Call {
+        protocol: 1,
+        routine: routine.into(),
+        arguments: arguments.into(),
+        ..v1::Call::default()
+    }
 }
 
-async fn replies(client: &mut WorkerClient<Channel>, call: v1::Call) -> Result<Vec<What>, tonic::Status> {
+async fn replies(
+    client: &mut WorkerClient<Channel>,
+    call: v1::Call,
+) -> Result<Vec<What>, tonic::Status> {
     let mut stream = client.dispatch(call).await?.into_inner();
     let mut replies = Vec::new();
     while let Some(v1::Reply { what: Some(what) }) = stream.message().await? {
@@ -42,29 +50,65 @@ async fn replies(client: &mut WorkerClient<Channel>, call: v1::Call) -> Result<V
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_is_an_ack_results_and_at_most_one_exception() {
     within(120, async {
-        let at_port = |tags: &_| raddle::pool::worker::LocalWorker::new(tags).program(CALLEE).address_of("127.0.0.1:0");
+        let at_port = |tags: &_| {
+            raddle::pool::worker::LocalWorker::new(tags)
+                .program(CALLEE)
+                .address_of("127.0.0.1:0")
+        };
         let pool = pool(1).worker(at_port).start().await.unwrap();
         let mut client = client(&pool).await;
         // An array of two numbers; and of one.
-        let sum = replies(&mut client, call("add", b"\x92\x01\x02")).await.unwrap();
-        assert_eq!(sum, [What::Ack(v1::Ack {}), What::Result(b"\x03".as_slice().into())]);
-        let items = replies(&mut client, call("count", b"\x91\x03")).await.unwrap();
-        let expected: Vec<_> = [b"\x00", b"\x01", b"\x02"].map(|n| What::Result(n.as_slice().into())).into();
+        let sum = replies(&mut client, call("add", b"\x92\x01\x02"))
+            .await
+            .unwrap();
+        assert_eq!(
+            sum,
+            [
+                What::Ack(v1::Ack {}),
+                What::Result(b"\x03".as_slice().into())
+            ]
+        );
+        let items = replies(&mut client, call("count", b"\x91\x03"))
+            .await
+            .unwrap();
+        let expected: Vec<_> = [b"\x00", b"\x01", b"\x02"]
+            .map(|n| What::Result(n.as_slice().into()))
+            .into();
         assert_eq!(items, [vec![What::Ack(v1::Ack {})], expected].concat());
         // More than a window of them.
-        assert_eq!(replies(&mut client, call("count", b"\x91\xcd\x10\x00")).await.unwrap().len(), 4097);
+        assert_eq!(
+            replies(&mut client, call("count", b"\x91\xcd\x10\x00"))
+                .await
+                .unwrap()
+                .len(),
+            4097
+        );
         // Large ones too: five times a mebibyte, for each of which there must be room again.
         let large = replies(
             &mut client,
-            call("texts", b"\x91\x95\xce\0\x10\0\0\xce\0\x10\0\0\xce\0\x10\0\0\xce\0\x10\0\0\xce\0\x10\0\0"),
+            call(
+                "texts",
+                b"\x91\x95\xce\0\x10\0\0\xce\0\x10\0\0\xce\0\x10\0\0\xce\0\x10\0\0\xce\0\x10\0\0",
+            ),
         );
         assert_eq!(large.await.unwrap().len(), 6);
-        let bang = replies(&mut client, call("explode", b"\x91\xa1x")).await.unwrap();
+        let bang = replies(&mut client, call("explode", b"\x91\xa1x"))
+            .await
+            .unwrap();
         let panicked = |thrown: &v1::Exception| thrown.kind() == Kind::Panicked;
-        assert!(matches!(&bang[..], [What::Ack(_), What::Exception(thrown)] if panicked(thrown)), "{bang:?}");
+        assert!(
+            matches!(&bang[..], [What::Ack(_), What::Exception(thrown)] if panicked(thrown)),
+            "{bang:?}"
+        );
         for (wrong, code) in [
             (call("no-such", b"\x90"), Code::NotFound),
-            (v1::Call { protocol: 99, ..call("add", b"\x92\x01\x02") }, Code::FailedPrecondition),
+            (
+                v1::Call {
+                    protocol: 99,
+                    ..call("add", b"\x92\x01\x02")
+                },
+                Code::FailedPrecondition,
+            ),
             (call("add", b"\x91\x01"), Code::InvalidArgument),
             (call("add", b"nonsense"), Code::InvalidArgument),
         ] {
@@ -73,7 +117,10 @@ async fn a_call_is_an_ack_results_and_at_most_one_exception() {
         // What was refused last may be just about to be forgotten.
         client.idle(v1::IdleRequest {}).await.unwrap();
         let info = client.info(v1::InfoRequest {}).await.unwrap().into_inner();
-        assert!(info.routines.contains(&"add".to_owned()) && info.in_flight == 0 && info.taken >= 4, "{info:?}");
+        assert!(
+            info.routines.contains(&"add".to_owned()) && info.in_flight == 0 && info.taken >= 4,
+            "{info:?}"
+        );
         client.stop(v1::StopRequest { timeout: 0.0 }).await.unwrap();
     })
     .await;
@@ -83,13 +130,27 @@ async fn a_call_is_an_ack_results_and_at_most_one_exception() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_that_dies_in_the_first_poll_has_sent_an_ack() {
     within(120, async {
-        let at_port = |tags: &_| raddle::pool::worker::LocalWorker::new(tags).program(CALLEE).address_of("127.0.0.1:0");
+        let at_port = |tags: &_| {
+            raddle::pool::worker::LocalWorker::new(tags)
+                .program(CALLEE)
+                .address_of("127.0.0.1:0")
+        };
         // An `async fn`, and a plain one.
         for death in (0..3).flat_map(|_| [call("exit", b"\x91\x00"), call("abort", b"\x90")]) {
             let pool = pool(1).worker(at_port).start().await.unwrap();
-            let mut replies = client(&pool).await.dispatch(death).await.unwrap().into_inner();
+            let mut replies = client(&pool)
+                .await
+                .dispatch(death)
+                .await
+                .unwrap()
+                .into_inner();
             let first = replies.message().await.unwrap();
-            assert_eq!(first, Some(v1::Reply { what: Some(What::Ack(v1::Ack {})) }));
+            assert_eq!(
+                first,
+                Some(v1::Reply {
+                    what: Some(What::Ack(v1::Ack {}))
+                })
+            );
             replies.message().await.unwrap_err();
         }
         // Over a link, by a balancer that would ask another worker if this one had refused.
@@ -112,10 +173,10 @@ struct Outcomes(Arc<Mutex<Vec<bool>>>);
 impl Balancer for Outcomes {
     async fn dispatch(
         &self,
-        call: Outgoing,
-        context: &Context,
+        call: CallRequest,
+        context: &BalancerContext,
         timeout: Option<Duration>,
-    ) -> Result<Replies, CallError> {
+    ) -> Result<ReplyStream, CallError> {
         let outcome = RoundRobin.dispatch(call, context, timeout).await;
         self.0.lock().unwrap().push(outcome.is_ok());
         outcome
@@ -123,40 +184,77 @@ impl Balancer for Outcomes {
 }
 
 fn json(routine: &str, arguments: &'static str) -> v1::Call {
-    v1::Call { encoding: v1::Encoding::Json.into(), ..call(routine, arguments.as_bytes()) }
+    v1::Call {
+        encoding: v1::Encoding::Json.into(),
+        ..call(routine, arguments.as_bytes())
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_calls_in_json_is_answered_in_json() {
     within(120, async {
-        let at_port = |tags: &_| raddle::pool::worker::LocalWorker::new(tags).program(CALLEE).address_of("127.0.0.1:0");
+        let at_port = |tags: &_| {
+            raddle::pool::worker::LocalWorker::new(tags)
+                .program(CALLEE)
+                .address_of("127.0.0.1:0")
+        };
         let pool = pool(1).worker(at_port).start().await.unwrap();
         let mut client = client(&pool).await;
         for (call, result) in [
-            (json("add", "[18446744073709551614, 1]"), "18446744073709551615"),
-            (json("flip", r#"[{"a": {"x": 0.1, "y": -2}}]"#), r#"[{"x":-2.0,"y":0.1}]"#),
+            (
+                json("add", "[18446744073709551614, 1]"),
+                "18446744073709551615",
+            ),
+            (
+                json("flip", r#"[{"a": {"x": 0.1, "y": -2}}]"#),
+                r#"[{"x":-2.0,"y":0.1}]"#,
+            ),
             (json("echo", "[\"ä\\u0000\"]"), "\"ä\\u0000\""),
             (json("find", r#"["it"]"#), "1"),
         ] {
             let replies = replies(&mut client, call).await.unwrap();
-            assert_eq!(replies.last(), Some(&What::Result(result.as_bytes().into())));
+            assert_eq!(
+                replies.last(),
+                Some(&What::Result(result.as_bytes().into()))
+            );
         }
         let items = replies(&mut client, json("count", "[3]")).await.unwrap();
-        assert_eq!(items[1..], ["0", "1", "2"].map(|n| What::Result(n.as_bytes().into())));
-        let missing = replies(&mut client, json("find", r#"["that"]"#)).await.unwrap();
-        let Some(What::Exception(thrown)) = missing.last() else { panic!("{missing:?}") };
-        assert_eq!((thrown.kind(), thrown.message.as_str()), (Kind::Failed, "that is missing"));
+        assert_eq!(
+            items[1..],
+            ["0", "1", "2"].map(|n| What::Result(n.as_bytes().into()))
+        );
+        let missing = replies(&mut client, json("find", r#"["that"]"#))
+            .await
+            .unwrap();
+        let Some(What::Exception(thrown)) = missing.last() else {
+            panic!("{missing:?}")
+        };
+        assert_eq!(
+            (thrown.kind(), thrown.message.as_str()),
+            (Kind::Failed, "that is missing")
+        );
         assert_eq!(thrown.value.as_ref(), br#"{"Missing":{"missing":"that"}}"#);
         // What has come with it is read, and passed on to others.
         let context = [("tenant".to_owned(), br#""acme""#.as_slice().into())];
         for routine in ["surroundings", "surroundings_below"] {
-            let call = v1::Call { context: context.clone().into(), route: route(&pool).into(), ..json(routine, "[]") };
+            let call = v1::Call {
+                context: context.clone().into(),
+                route: route(&pool).into(),
+                ..json(routine, "[]")
+            };
             let replies = replies(&mut client, call).await.unwrap();
-            assert_eq!(replies.last(), Some(&What::Result(br#"["acme",null,false]"#.as_slice().into())), "{routine}");
+            assert_eq!(
+                replies.last(),
+                Some(&What::Result(br#"["acme",null,false]"#.as_slice().into())),
+                "{routine}"
+            );
         }
         for (wrong, said) in [
             (json("add", "[1]"), "it takes 2 and was given 1"),
-            (json("add", r#"[1, "two"]"#), "'b': invalid type: string \"two\", expected u64"),
+            (
+                json("add", r#"[1, "two"]"#),
+                "'b': invalid type: string \"two\", expected u64",
+            ),
             (json("add", r#"{"a": 1, "b": 2}"#), "they are not an array"),
             (json("add", "[1, 2"), "they are not an array: EOF"),
             (json("add", "[NaN, 2]"), "expected value"),
@@ -165,12 +263,21 @@ async fn who_calls_in_json_is_answered_in_json() {
             assert_eq!(status.code(), Code::InvalidArgument);
             assert!(status.message().contains(said), "{}", status.message());
         }
-        let later = v1::Call { encoding: 77, ..json("add", "[1, 2]") };
+        let later = v1::Call {
+            encoding: 77,
+            ..json("add", "[1, 2]")
+        };
         let status = replies(&mut client, later).await.unwrap_err();
         assert_eq!(status.code(), Code::FailedPrecondition);
-        assert_eq!(status.metadata().get("raddle-encodings").unwrap(), "messagepack,json");
+        assert_eq!(
+            status.metadata().get("raddle-encodings").unwrap(),
+            "messagepack,json"
+        );
         let info = client.info(v1::InfoRequest {}).await.unwrap().into_inner();
-        assert_eq!(info.encodings().collect::<Vec<_>>(), [v1::Encoding::MessagePack, v1::Encoding::Json]);
+        assert_eq!(
+            info.encodings().collect::<Vec<_>>(),
+            [v1::Encoding::MessagePack, v1::Encoding::Json]
+        );
         assert_eq!(info.worker.unwrap().encodings, info.encodings);
     })
     .await;
@@ -179,5 +286,9 @@ async fn who_calls_in_json_is_answered_in_json() {
 /// To the workers of a pool.
 fn route(pool: &raddle::WorkerPool) -> Vec<u8> {
     let workers = pool.workers().into_iter().map(Into::into).collect();
-    v1::Route { workers, ..v1::Route::default() }.encode_to_vec()
+    v1::Route {
+        workers,
+        ..v1::Route::default()
+    }
+    .encode_to_vec()
 }

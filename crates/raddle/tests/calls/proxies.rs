@@ -12,10 +12,16 @@ const TTL: Duration = Duration::from_secs(1);
 async fn a_proxy_that_no_routine_needs_is_let_go_of_and_made_again() {
     within(120, async {
         let brief = |tags: &_| LocalWorker::new(tags).program(CALLEE).proxy_pool_ttl(TTL);
-        let (brief, usual) = (pool(1).worker(brief).start().await.unwrap(), pool(1).start().await.unwrap());
+        let (brief, usual) = (
+            pool(1).worker(brief).start().await.unwrap(),
+            pool(1).start().await.unwrap(),
+        );
         let (pid, other) = (brief.workers()[0].pid, usual.workers()[0].pid);
         assert_eq!(routines::add(1, 2).on(&brief).await, Ok(3));
-        assert!(watches(pid).is_empty(), "nothing is made for who calls nobody");
+        assert!(
+            watches(pid).is_empty(),
+            "nothing is made for who calls nobody"
+        );
         assert_eq!(routines::nested(1).on(&usual).await, Ok(1));
         for _ in 0..2 {
             // For as long as it is needed it is the same.
@@ -31,10 +37,18 @@ async fn a_proxy_that_no_routine_needs_is_let_go_of_and_made_again() {
                 needed = Instant::now();
             }
             until("it is let go of", async || watches(pid).is_empty()).await;
-            assert!(needed.elapsed() > TTL.mul_f64(0.9), "{:?}", needed.elapsed());
+            assert!(
+                needed.elapsed() > TTL.mul_f64(0.9),
+                "{:?}",
+                needed.elapsed()
+            );
             assert!(needed.elapsed() < TTL * 3, "{:?}", needed.elapsed());
         }
-        assert_eq!(watches(other).len(), 1, "where nothing is said it is kept for longer");
+        assert_eq!(
+            watches(other).len(),
+            1,
+            "where nothing is said it is kept for longer"
+        );
     })
     .await;
 }
@@ -42,7 +56,11 @@ async fn a_proxy_that_no_routine_needs_is_let_go_of_and_made_again() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_that_takes_longer_than_its_proxy_is_kept_goes_on() {
     within(120, async {
-        let brief = |tags: &_| LocalWorker::new(tags).program(CALLEE).proxy_pool_ttl(Duration::from_millis(200));
+        let brief = |tags: &_| {
+            LocalWorker::new(tags)
+                .program(CALLEE)
+                .proxy_pool_ttl(Duration::from_millis(200))
+        };
         let pool = pool(1).worker(brief).start().await.unwrap();
         let pid = pool.workers()[0].pid;
         let call = tokio::spawn(routines::rest_below(1500).on(&pool));

@@ -12,15 +12,15 @@ use std::{
 
 use raddle::{
     CallError, Stream,
-    context::Key,
+    context::ContextKey,
     pool::{
         balancer::{self, Balancer},
-        connection::{Outgoing, Replies},
+        connection::{CallRequest, ReplyStream},
     },
 };
 use serde::{Deserialize, Serialize};
 
-pub(crate) static TENANT: Key<String> = Key::new("tenant");
+pub(crate) static TENANT: ContextKey<String> = ContextKey::new("tenant");
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Trouble {
@@ -63,12 +63,19 @@ pub(crate) fn pid() -> u32 {
 
 #[raddle::routine(name = "flip")]
 pub(crate) async fn flip(points: BTreeMap<String, Point>) -> Vec<Point> {
-    points.into_values().map(|Point { x, y }| Point { x: y, y: x }).collect()
+    points
+        .into_values()
+        .map(|Point { x, y }| Point { x: y, y: x })
+        .collect()
 }
 
 #[raddle::routine(name = "find")]
 pub(crate) async fn find(what: String) -> Result<u32, Trouble> {
-    if what == "it" { Ok(1) } else { Err(Trouble::Missing { missing: what }) }
+    if what == "it" {
+        Ok(1)
+    } else {
+        Err(Trouble::Missing { missing: what })
+    }
 }
 
 #[raddle::routine(name = "explode")]
@@ -168,7 +175,9 @@ pub(crate) async fn nested(depth: u32) -> Result<u32, String> {
     if depth == 0 {
         return Ok(0);
     }
-    let below = Box::pin(nested(depth - 1)).await.map_err(|error| error.to_string())?;
+    let below = Box::pin(nested(depth - 1))
+        .await
+        .map_err(|error| error.to_string())?;
     Ok(below + 1)
 }
 
@@ -182,8 +191,15 @@ pub(crate) async fn pid_below(key: u64) -> Result<u32, String> {
 #[raddle::routine(name = "crowd_below")]
 pub(crate) async fn crowd_below(calls: usize) -> Result<usize, String> {
     let mut most = 0;
-    for call in (0..calls).map(|_| raddle::spawn(crowd())).collect::<Vec<_>>() {
-        most = most.max(call.await.expect("it does not panic").map_err(|error| error.to_string())?);
+    for call in (0..calls)
+        .map(|_| raddle::spawn(crowd()))
+        .collect::<Vec<_>>()
+    {
+        most = most.max(
+            call.await
+                .expect("it does not panic")
+                .map_err(|error| error.to_string())?,
+        );
     }
     Ok(most)
 }
@@ -202,8 +218,14 @@ pub(crate) async fn crowd() -> usize {
 #[raddle::routine(name = "add_in_task")]
 pub(crate) async fn add_in_task(is_in_scope: bool) -> Result<u64, String> {
     let call = async { add(1, 2).await };
-    let task = if is_in_scope { raddle::spawn(call) } else { tokio::spawn(call) };
-    task.await.expect("it does not panic").map_err(|error| error.to_string())
+    let task = if is_in_scope {
+        raddle::spawn(call)
+    } else {
+        tokio::spawn(call)
+    };
+    task.await
+        .expect("it does not panic")
+        .map_err(|error| error.to_string())
 }
 
 /// Calls the first worker that there is, always.
@@ -214,12 +236,15 @@ pub(crate) struct First;
 impl Balancer for First {
     async fn dispatch(
         &self,
-        call: Outgoing,
-        context: &balancer::Context,
+        call: CallRequest,
+        context: &balancer::BalancerContext,
         timeout: Option<Duration>,
-    ) -> Result<Replies, CallError> {
+    ) -> Result<ReplyStream, CallError> {
         balancer::attempt(call, context, timeout, |candidates| {
-            candidates.iter().min_by_key(|(_, worker)| worker.metadata.uid).map(|(place, _)| place)
+            candidates
+                .iter()
+                .min_by_key(|(_, worker)| worker.metadata.uid)
+                .map(|(place, _)| place)
         })
         .await
     }
@@ -250,7 +275,11 @@ raddle::backpressure!(|load| match load.routine {
 /// Leaves a process behind.
 #[raddle::routine(name = "breed")]
 pub(crate) fn breed() -> u32 {
-    std::process::Command::new("sh").args(["-c", "exec sleep 1000"]).spawn().expect("a shell is there").id()
+    std::process::Command::new("sh")
+        .args(["-c", "exec sleep 1000"])
+        .spawn()
+        .expect("a shell is there")
+        .id()
 }
 
 /// The same text.

@@ -11,13 +11,13 @@ use futures_util::future::join_all;
 use raddle::{
     CallError, WorkerPool, WorkerProxy,
     pool::{
-        On, WorkerMetadata,
-        connection::Control,
+        CallTarget, WorkerMetadata,
+        connection::ControlConnection,
         credentials::{
-            PeerName, Pem, Recipe, WorkerCredentials,
-            issue::{Authority, Issued, Validity},
+            CredentialSource, PeerName, PemSource, WorkerCredentials,
+            issue::{Authority, IssuedCertificate, Validity},
         },
-        worker::{LocalWorker, Patience},
+        worker::{LocalWorker, StopMode},
     },
 };
 
@@ -30,34 +30,71 @@ struct Trust(Authority);
 
 impl Trust {
     fn new() -> Self {
-        Self(Authority::new("test", Validity::days(SystemTime::now(), 1)).unwrap().0)
+        Self(
+            Authority::new("test", Validity::days(SystemTime::now(), 1))
+                .unwrap()
+                .0,
+        )
     }
 
-    fn issue(&self, name: &str) -> Issued {
-        self.0.issue(&[name.parse().unwrap()], Validity::days(SystemTime::now(), 1)).unwrap()
+    fn issue(&self, name: &str) -> IssuedCertificate {
+        self.0
+            .issue(
+                &[name.parse().unwrap()],
+                Validity::days(SystemTime::now(), 1),
+            )
+            .unwrap()
     }
 
-    fn recipe(&self, own: &Issued) -> Recipe {
-        Recipe::new(Pem::bytes(self.0.certificate())).identity(Pem::bytes(&own.certificate), Pem::bytes(&own.key))
+    fn recipe(&self, own: &IssuedCertificate) -> CredentialSource {
+        CredentialSource::new(PemSource::bytes(self.0.certificate())).identity(
+            PemSource::bytes(&own.certificate),
+            PemSource::bytes(&own.key),
+        )
     }
 
     /// Of somebody with this name, who calls workers by the name that those of the tests have.
     fn caller(&self, name: &str) -> WorkerCredentials {
         let expected: PeerName = "spiffe://test/worker".parse().unwrap();
-        self.recipe(&self.issue(name)).expecting([expected]).load().unwrap()
+        self.recipe(&self.issue(name))
+            .expecting([expected])
+            .load()
+            .unwrap()
     }
 
     /// A pool whose workers have a name that is no host, and what is said of them.
-    async fn pool(&self, with: impl Fn(LocalWorker) -> LocalWorker + Send + Sync + 'static) -> WorkerPool {
+    async fn pool(
+        &self,
+        with: impl Fn(LocalWorker) -> LocalWorker + Send + Sync + 'static,
+    ) -> WorkerPool {
         let own = self.caller("spiffe://test/worker");
         let worker = own.clone();
-        let factory = move |tags: &_| with(LocalWorker::new(tags).program(CALLEE).credentials(worker.clone()));
-        WorkerPool::builder().size(1).worker(factory).credentials(own).start().await.unwrap()
+        let factory = move |tags: &_| {
+            with(
+                LocalWorker::new(tags)
+                    .program(CALLEE)
+                    .credentials(worker.clone()),
+            )
+        };
+        WorkerPool::builder()
+            .size(1)
+            .worker(factory)
+            .credentials(own)
+            .start()
+            .await
+            .unwrap()
     }
 }
 
-async fn called_by(credentials: &WorkerCredentials, worker: &WorkerMetadata) -> Result<u64, CallError> {
-    let proxy = WorkerProxy::of_workers([worker.clone()]).credentials(credentials.clone()).start().await.unwrap();
+async fn called_by(
+    credentials: &WorkerCredentials,
+    worker: &WorkerMetadata,
+) -> Result<u64, CallError> {
+    let proxy = WorkerProxy::of_workers([worker.clone()])
+        .credentials(credentials.clone())
+        .start()
+        .await
+        .unwrap();
     routines::add(1, 2).on(&proxy).await
 }
 
@@ -66,23 +103,36 @@ async fn calls_streams_and_calls_of_routines_go_over_tls() {
     within(120, async {
         let pool = Trust::new().pool(|worker| worker).await;
         let worker = &pool.workers()[0];
-        assert!(worker.secure && worker.address.starts_with("127.0.0.1:"), "{worker:?}");
+        assert!(
+            worker.secure && worker.address.starts_with("127.0.0.1:"),
+            "{worker:?}"
+        );
         assert_eq!(routines::add(1, 2).on(&pool).await, Ok(3));
         assert_eq!(routines::nested(3).on(&pool).await, Ok(3));
         let many = join_all((0..500).map(|n| routines::add(n, 1).on(&pool))).await;
-        assert!(many.into_iter().zip(1..).all(|(sum, expected)| sum == Ok(expected)));
+        assert!(
+            many.into_iter()
+                .zip(1..)
+                .all(|(sum, expected)| sum == Ok(expected))
+        );
         for size in [0, 1, 100 << 10, 20 << 20] {
-            assert_eq!(routines::fill(size).on(&pool).await.map(|text| text.len()), Ok(size));
+            assert_eq!(
+                routines::fill(size).on(&pool).await.map(|text| text.len()),
+                Ok(size)
+            );
         }
         let large = "x".repeat(20 << 20);
         let error = routines::find(large.clone()).on(&pool).await.unwrap_err();
-        assert_eq!(error, CallError::Failed(routines::Trouble::Missing { missing: large }));
+        assert_eq!(
+            error,
+            CallError::Failed(routines::Trouble::Missing { missing: large })
+        );
         let mut items = routines::count(10_000).on(&pool);
         for n in 0..10_000 {
             assert_eq!(items.next().await, Some(Ok(n)));
         }
         assert_eq!(items.next().await, None);
-        pool.stop_with(Patience::Endless).await;
+        pool.stop_with(StopMode::Endless).await;
     })
     .await;
 }
@@ -92,7 +142,10 @@ async fn what_is_protected_and_what_is_not_do_not_mix() {
     within(120, async {
         let trust = Trust::new();
         let (secure, plain) = (trust.pool(|worker| worker).await, crate::started(1).await);
-        for (worker, credentials) in [(&secure, None), (&plain, Some(trust.caller("spiffe://test/web")))] {
+        for (worker, credentials) in [
+            (&secure, None),
+            (&plain, Some(trust.caller("spiffe://test/web"))),
+        ] {
             let proxy = WorkerProxy::of_workers(worker.workers());
             let proxy = match credentials {
                 Some(credentials) => proxy.credentials(credentials),
@@ -100,13 +153,25 @@ async fn what_is_protected_and_what_is_not_do_not_mix() {
             };
             let proxy = proxy.start().await.unwrap();
             let outcome = routines::add(1, 2).on(&proxy).await;
-            assert!(matches!(outcome, Err(CallError::NoWorkers(_))), "{outcome:?}");
+            assert!(
+                matches!(outcome, Err(CallError::NoWorkers(_))),
+                "{outcome:?}"
+            );
         }
         // Whoever says that it is not protected does not get in either.
-        let lie = WorkerMetadata { secure: false, ..secure.workers()[0].clone() };
+        let lie = WorkerMetadata {
+            secure: false,
+            ..secure.workers()[0].clone()
+        };
         let proxy = WorkerProxy::of_workers([lie]).start().await.unwrap();
         let outcome = routines::add(1, 2).on(&proxy).await;
-        assert!(matches!(outcome, Err(CallError::NoWorkers(_) | CallError::Lost { .. })), "{outcome:?}");
+        assert!(
+            matches!(
+                outcome,
+                Err(CallError::NoWorkers(_) | CallError::Lost { .. })
+            ),
+            "{outcome:?}"
+        );
         assert_eq!(routines::add(1, 2).on(&secure).await, Ok(3));
     })
     .await;
@@ -120,19 +185,30 @@ async fn nobody_is_called_in_plain_at_a_socket_that_is_said_to_be_protected() {
         let path = folder.path().join("worker.sock");
         let listener = tokio::net::UnixListener::bind(&path).unwrap();
         let connected = tokio::spawn(async move { listener.accept().await.map(drop) });
-        let (pool, own) = (trust.pool(|worker| worker).await, trust.caller("spiffe://test/web"));
-        let lie = WorkerMetadata { address: format!("unix:{}", path.display()), ..pool.workers()[0].clone() };
+        let (pool, own) = (
+            trust.pool(|worker| worker).await,
+            trust.caller("spiffe://test/web"),
+        );
+        let lie = WorkerMetadata {
+            address: format!("unix:{}", path.display()),
+            ..pool.workers()[0].clone()
+        };
         let outcome = called_by(&own, &lie).await;
-        assert!(matches!(outcome, Err(CallError::NoWorkers(_))), "{outcome:?}");
+        assert!(
+            matches!(outcome, Err(CallError::NoWorkers(_))),
+            "{outcome:?}"
+        );
         let error = asked(&lie, &own).await.unwrap_err().to_string();
         assert!(!connected.is_finished(), "nobody has come: {error}");
         connected.abort();
         // A worker of a pool with credentials can serve at such a socket, and is stopped there.
         let socket = format!("unix:{}", folder.path().join("own.sock").display());
-        let own = trust.pool(move |worker| worker.address_of(socket.clone())).await;
+        let own = trust
+            .pool(move |worker| worker.address_of(socket.clone()))
+            .await;
         assert!(!own.workers()[0].secure);
         assert_eq!(routines::add(1, 2).on(&own).await, Ok(3));
-        own.stop_with(Patience::Endless).await;
+        own.stop_with(StopMode::Endless).await;
     })
     .await;
 }
@@ -146,43 +222,90 @@ async fn who_cannot_prove_who_it_is_is_refused_counted_and_told_why() {
         let foreign = stranger.issue("spiffe://test/web");
         let (now, day) = (SystemTime::now(), Duration::from_secs(24 * 60 * 60));
         let name = "spiffe://test/web".parse().unwrap();
-        let expired = trust.0.issue(&[name], Validity { from: now - day / 24, until: now - day / 48 }).unwrap();
+        let expired = trust
+            .0
+            .issue(
+                &[name],
+                Validity {
+                    from: now - day / 24,
+                    until: now - day / 48,
+                },
+            )
+            .unwrap();
         let expected: PeerName = "spiffe://test/worker".parse().unwrap();
         let cases = [
-            ("wrong CA", trust.recipe(&foreign).expecting([expected.clone()]), "unknown_issuer"),
-            ("expired", trust.recipe(&expired).expecting([expected.clone()]), "expired"),
+            (
+                "wrong CA",
+                trust.recipe(&foreign).expecting([expected.clone()]),
+                "unknown_issuer",
+            ),
+            (
+                "expired",
+                trust.recipe(&expired).expecting([expected.clone()]),
+                "expired",
+            ),
             (
                 "no certificate",
-                Recipe::new(Pem::bytes(trust.0.certificate())).mutual(false).expecting([expected.clone()]),
+                CredentialSource::new(PemSource::bytes(trust.0.certificate()))
+                    .mutual(false)
+                    .expecting([expected.clone()]),
                 "no_certificate",
             ),
         ];
         for (case, recipe, reason) in cases {
             let outcome = called_by(&recipe.load().unwrap(), &worker).await;
-            assert!(matches!(outcome, Err(CallError::NoWorkers(_) | CallError::Lost { .. })), "{case}: {outcome:?}");
+            assert!(
+                matches!(
+                    outcome,
+                    Err(CallError::NoWorkers(_) | CallError::Lost { .. })
+                ),
+                "{case}: {outcome:?}"
+            );
             let own = trust.caller("spiffe://test/ops");
             until_counted(&worker, &own, reason).await;
         }
         // The other way round: a worker whose certificate is of another CA, of another time or another name.
         let others = [
-            ("wrong CA", stranger.caller("spiffe://test/worker"), trust.caller("spiffe://test/web")),
-            ("wrong name", trust.caller("spiffe://test/other"), trust.caller("spiffe://test/web")),
+            (
+                "wrong CA",
+                stranger.caller("spiffe://test/worker"),
+                trust.caller("spiffe://test/web"),
+            ),
+            (
+                "wrong name",
+                trust.caller("spiffe://test/other"),
+                trust.caller("spiffe://test/web"),
+            ),
         ];
         for (case, serves, calls) in others {
-            let other = LocalWorker::new(&Default::default()).program(CALLEE).credentials(serves);
+            let other = LocalWorker::new(&Default::default())
+                .program(CALLEE)
+                .credentials(serves);
             let fake = WorkerPool::builder().size(1).credentials(calls).quorum(1);
             let settings = std::sync::Mutex::new(Some(other));
             let fake = fake.worker(move |_: &_| settings.lock().unwrap().take().expect("once"));
             let error = fake.start().await.unwrap_err().to_string();
-            assert!(error.contains("there is no trust between worker and caller"), "{case}: {error}");
+            assert!(
+                error.contains("there is no trust between worker and caller"),
+                "{case}: {error}"
+            );
         }
-        assert_eq!(routines::add(1, 2).on(&pool).await, Ok(3), "whoever is honest is served");
+        assert_eq!(
+            routines::add(1, 2).on(&pool).await,
+            Ok(3),
+            "whoever is honest is served"
+        );
     })
     .await;
 }
 
-async fn asked(worker: &WorkerMetadata, own: &WorkerCredentials) -> Result<v1::InfoReply, raddle::pool::RpcError> {
-    Control::with_credentials(&worker.address, Some(own))?.info().await
+async fn asked(
+    worker: &WorkerMetadata,
+    own: &WorkerCredentials,
+) -> Result<v1::InfoReply, raddle::pool::RpcError> {
+    ControlConnection::with_credentials(&worker.address, Some(own))?
+        .info()
+        .await
 }
 
 async fn until_counted(worker: &WorkerMetadata, own: &WorkerCredentials, reason: &str) {
@@ -192,7 +315,10 @@ async fn until_counted(worker: &WorkerMetadata, own: &WorkerCredentials, reason:
         if refused.get(reason).is_some_and(|count| *count > 0) {
             return;
         }
-        assert!(began.elapsed() < Duration::from_secs(5), "{reason}: {refused:?}");
+        assert!(
+            began.elapsed() < Duration::from_secs(5),
+            "{reason}: {refused:?}"
+        );
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
@@ -218,13 +344,14 @@ async fn rules_say_who_may_call_what_and_who_may_stop_a_worker() {
         assert!(matches!(&denied, CallError::Denied(_)), "{denied:?}");
         assert_eq!(denied.to_string(), "spiffe://test/web may not call 'fill'");
         assert!(!denied.may_have_begun());
-        let stopped = Control::with_credentials(&worker.address, Some(&web)).unwrap().stop(Patience::None).await;
+        let stopped =
+            ControlConnection::with_credentials(&worker.address, Some(&web)).unwrap().stop(StopMode::None).await;
         assert!(stopped.unwrap_err().to_string().contains("may not stop this worker"));
         assert!(asked(&worker, &web).await.is_err());
         let ops = trust.caller("spiffe://test/ops");
         assert_eq!(called_by(&ops, &worker).await.unwrap_err().to_string(), "spiffe://test/ops may not call 'add'");
         assert_eq!(asked(&worker, &ops).await.unwrap().refused["not_allowed"], 4);
-        Control::with_credentials(&worker.address, Some(&ops)).unwrap().stop(Patience::None).await.unwrap();
+        ControlConnection::with_credentials(&worker.address, Some(&ops)).unwrap().stop(StopMode::None).await.unwrap();
         until("it is gone", async || !crate::is_alive(worker.pid)).await;
     })
     .await;
@@ -236,7 +363,9 @@ async fn a_pool_with_one_way_tls_or_rules_calls_its_workers_and_they_each_other(
     within(60, async {
         let trust = Trust::new();
         let name: PeerName = "spiffe://test/worker".parse().unwrap();
-        let recipe = trust.recipe(&trust.issue("spiffe://test/worker")).expecting([name]);
+        let recipe = trust
+            .recipe(&trust.issue("spiffe://test/worker"))
+            .expecting([name]);
         let one_way = recipe.clone().mutual(false).load().unwrap();
         for (own, rules) in [
             (one_way.clone(), None),
@@ -245,18 +374,30 @@ async fn a_pool_with_one_way_tls_or_rules_calls_its_workers_and_they_each_other(
         ] {
             let worker = own.clone();
             let factory = move |tags: &_| {
-                let worker = LocalWorker::new(tags).program(CALLEE).credentials(worker.clone());
+                let worker = LocalWorker::new(tags)
+                    .program(CALLEE)
+                    .credentials(worker.clone());
                 match rules {
                     Some(rules) => worker.allow(rules.parse().unwrap()),
                     None => worker,
                 }
             };
-            let pool = WorkerPool::builder().size(2).worker(factory).credentials(own.clone()).start().await.unwrap();
+            let pool = WorkerPool::builder()
+                .size(2)
+                .worker(factory)
+                .credentials(own.clone())
+                .start()
+                .await
+                .unwrap();
             assert_eq!(routines::add(1, 2).on(&pool).await, Ok(3), "{rules:?}");
             assert_eq!(routines::nested(4).on(&pool).await, Ok(4), "{rules:?}");
             // Others with the same certificate, or without one, are asked as ever.
             let other = called_by(&own, &pool.workers()[0]).await;
-            assert_eq!(matches!(other, Err(CallError::Denied(_))), rules.is_some(), "{other:?}");
+            assert_eq!(
+                matches!(other, Err(CallError::Denied(_))),
+                rules.is_some(),
+                "{other:?}"
+            );
             pool.stop().await;
         }
     })
@@ -288,24 +429,40 @@ async fn honest_callers_are_served_while_a_thousand_say_nothing_and_others_talk_
     within(120, async {
         let pool = Trust::new().pool(|worker| worker).await;
         let address = pool.workers()[0].address.clone();
-        let silent: Vec<TcpStream> = (0..1000).filter_map(|_| TcpStream::connect(&address).ok()).collect();
+        let silent: Vec<TcpStream> = (0..1000)
+            .filter_map(|_| TcpStream::connect(&address).ok())
+            .collect();
         assert!(silent.len() > 900, "{}", silent.len());
-        for nonsense in
-            [&b"GET / HTTP/1.1\r\n\r\n"[..], b"raddle\0\x01garbage", b"\x16\x03\x01\xff\xff\xff", &[0; 4096]]
-        {
+        for nonsense in [
+            &b"GET / HTTP/1.1\r\n\r\n"[..],
+            b"raddle\0\x01garbage",
+            b"\x16\x03\x01\xff\xff\xff",
+            &[0; 4096],
+        ] {
             let mut stream = TcpStream::connect(&address).unwrap();
             stream.write_all(nonsense).unwrap();
             // One says too little, and has as long as everybody has.
-            stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+            stream
+                .set_read_timeout(Some(Duration::from_secs(30)))
+                .unwrap();
             let mut answer = Vec::new();
             // It is told what is wrong, if anything, and hung up on.
-            let end = stream.read_to_end(&mut answer).map_err(|error| error.kind());
-            assert!(matches!(end, Ok(_) | Err(std::io::ErrorKind::ConnectionReset)), "{nonsense:?}: {end:?}");
+            let end = stream
+                .read_to_end(&mut answer)
+                .map_err(|error| error.kind());
+            assert!(
+                matches!(end, Ok(_) | Err(std::io::ErrorKind::ConnectionReset)),
+                "{nonsense:?}: {end:?}"
+            );
             assert!(answer.len() < 64, "{answer:?}");
         }
         let began = Instant::now();
         assert_eq!(routines::add(1, 2).on(&pool).await, Ok(3));
-        assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+        assert!(
+            began.elapsed() < Duration::from_secs(2),
+            "{:?}",
+            began.elapsed()
+        );
         drop(silent);
     })
     .await;
@@ -316,23 +473,42 @@ async fn certificates_are_renewed_without_an_end_to_calls() {
     within(120, async {
         let (trust, folder) = (Trust::new(), tempfile::tempdir().unwrap());
         let path = |name: &str| folder.path().join(name);
-        let put = |own: &Issued| {
-            for (name, text) in [("ca", trust.0.certificate()), ("cert", &own.certificate), ("key", &own.key)] {
+        let put = |own: &IssuedCertificate| {
+            for (name, text) in [
+                ("ca", trust.0.certificate()),
+                ("cert", &own.certificate),
+                ("key", &own.key),
+            ] {
                 let temporary = path("new");
                 std::fs::write(&temporary, text).unwrap();
                 std::fs::rename(temporary, path(name)).unwrap();
             }
         };
         put(&trust.issue("spiffe://test/first"));
-        let recipe = Recipe::new(Pem::file(path("ca"))).identity(Pem::file(path("cert")), Pem::file(path("key")));
+        let recipe = CredentialSource::new(PemSource::file(path("ca")))
+            .identity(PemSource::file(path("cert")), PemSource::file(path("key")));
         let own = recipe.load().unwrap();
-        let factory = move |tags: &_| LocalWorker::new(tags).program(CALLEE).credentials(own.clone());
+        let factory = move |tags: &_| {
+            LocalWorker::new(tags)
+                .program(CALLEE)
+                .credentials(own.clone())
+        };
         let named = |name: &str| {
             let expected: PeerName = name.parse().unwrap();
-            trust.recipe(&trust.issue("spiffe://test/web")).expecting([expected]).load().unwrap()
+            trust
+                .recipe(&trust.issue("spiffe://test/web"))
+                .expecting([expected])
+                .load()
+                .unwrap()
         };
         let first = named("spiffe://test/first");
-        let pool = WorkerPool::builder().size(1).worker(factory).credentials(first.clone()).start().await.unwrap();
+        let pool = WorkerPool::builder()
+            .size(1)
+            .worker(factory)
+            .credentials(first.clone())
+            .start()
+            .await
+            .unwrap();
         let worker = pool.workers()[0].clone();
         let running = tokio::spawn(routines::rest(4000).on(&pool));
         assert_eq!(called_by(&first, &worker).await, Ok(3));
@@ -340,11 +516,22 @@ async fn certificates_are_renewed_without_an_end_to_calls() {
         let second = named("spiffe://test/second");
         let began = Instant::now();
         while called_by(&second, &worker).await != Ok(3) {
-            assert!(began.elapsed() < Duration::from_secs(10), "the new one is not shown");
+            assert!(
+                began.elapsed() < Duration::from_secs(10),
+                "the new one is not shown"
+            );
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
-        assert_eq!(running.await.unwrap(), Ok(worker.pid), "what was running goes on");
-        assert_eq!(routines::add(1, 2).on(&pool).await, Ok(3), "and the connection that was there");
+        assert_eq!(
+            running.await.unwrap(),
+            Ok(worker.pid),
+            "what was running goes on"
+        );
+        assert_eq!(
+            routines::add(1, 2).on(&pool).await,
+            Ok(3),
+            "and the connection that was there"
+        );
     })
     .await;
 }
@@ -356,9 +543,19 @@ async fn a_pool_calls_its_own_workers_whatever_their_certificate_is_for() {
         let trust = Trust::new();
         let own = trust.recipe(&trust.issue("10.0.0.7")).load().unwrap();
         let worker = own.clone();
-        let factory =
-            move |tags: &_| LocalWorker::new(tags).program(CALLEE).address_of("0.0.0.0:0").credentials(worker.clone());
-        let pool = WorkerPool::builder().size(1).worker(factory).credentials(own).start().await.unwrap();
+        let factory = move |tags: &_| {
+            LocalWorker::new(tags)
+                .program(CALLEE)
+                .address_of("0.0.0.0:0")
+                .credentials(worker.clone())
+        };
+        let pool = WorkerPool::builder()
+            .size(1)
+            .worker(factory)
+            .credentials(own)
+            .start()
+            .await
+            .unwrap();
         assert_eq!(routines::add(1, 2).on(&pool).await, Ok(3));
         assert_eq!(routines::nested(2).on(&pool).await, Ok(2));
         // To others it is what it is for.
@@ -368,8 +565,11 @@ async fn a_pool_calls_its_own_workers_whatever_their_certificate_is_for() {
             ..pool.workers()[0].clone()
         };
         let outcome = called_by(&other, &here).await;
-        assert!(matches!(outcome, Err(CallError::NoWorkers(_))), "{outcome:?}");
-        pool.stop_with(Patience::Endless).await;
+        assert!(
+            matches!(outcome, Err(CallError::NoWorkers(_))),
+            "{outcome:?}"
+        );
+        pool.stop_with(StopMode::Endless).await;
     })
     .await;
 }
@@ -398,7 +598,7 @@ async fn a_caller_does_not_pass_for_a_worker() {
             "{outcome:?}"
         );
         assert_eq!(serves.process().unwrap().tally().await.taken, 0, "it has heard of no call");
-        raddle::pool::worker::Worker::stop(&serves, Patience::None).await.unwrap();
+        raddle::pool::worker::Worker::stop(&serves, StopMode::None).await.unwrap();
     })
     .await;
 }
@@ -409,18 +609,37 @@ async fn a_pool_that_has_patience_has_it_whatever_the_rules_of_its_workers_are()
     within(120, async {
         let trust = Trust::new();
         let name: PeerName = "spiffe://test/worker".parse().unwrap();
-        let one_way =
-            trust.recipe(&trust.issue("spiffe://test/worker")).mutual(false).expecting([name]).load().unwrap();
+        let one_way = trust
+            .recipe(&trust.issue("spiffe://test/worker"))
+            .mutual(false)
+            .expecting([name])
+            .load()
+            .unwrap();
         let worker = one_way.clone();
-        let factory = move |tags: &_| LocalWorker::new(tags).program(CALLEE).credentials(worker.clone());
-        let one_way = WorkerPool::builder().size(1).worker(factory).credentials(one_way).start().await.unwrap();
-        let ruled = trust.pool(|worker| worker.allow("spiffe://test/worker = *".parse().unwrap())).await;
+        let factory = move |tags: &_| {
+            LocalWorker::new(tags)
+                .program(CALLEE)
+                .credentials(worker.clone())
+        };
+        let one_way = WorkerPool::builder()
+            .size(1)
+            .worker(factory)
+            .credentials(one_way)
+            .start()
+            .await
+            .unwrap();
+        let ruled = trust
+            .pool(|worker| worker.allow("spiffe://test/worker = *".parse().unwrap()))
+            .await;
         for pool in [one_way, ruled] {
             let pid = pool.workers()[0].pid;
             let running = tokio::spawn(routines::rest(2000).on(&pool));
-            until("it is running", async || pool.proxy().context().workers()[0].in_flight() == 1).await;
+            until("it is running", async || {
+                pool.proxy().context().workers()[0].in_flight() == 1
+            })
+            .await;
             tokio::time::sleep(Duration::from_millis(200)).await;
-            pool.stop_with(Patience::For(Duration::from_secs(30))).await;
+            pool.stop_with(StopMode::For(Duration::from_secs(30))).await;
             assert_eq!(running.await.unwrap(), Ok(pid), "it was waited for");
             assert!(!crate::is_alive(pid));
         }
@@ -431,12 +650,27 @@ async fn a_pool_that_has_patience_has_it_whatever_the_rules_of_its_workers_are()
 #[tokio::test(flavor = "multi_thread")]
 async fn a_port_that_others_reach_needs_tls_or_a_word() {
     within(120, async {
-        let open = |tags: &_| LocalWorker::new(tags).program(CALLEE).address_of("0.0.0.0:0");
-        let error = WorkerPool::builder().size(1).worker(open).start().await.unwrap_err().to_string();
+        let open = |tags: &_| {
+            LocalWorker::new(tags)
+                .program(CALLEE)
+                .address_of("0.0.0.0:0")
+        };
+        let error = WorkerPool::builder()
+            .size(1)
+            .worker(open)
+            .start()
+            .await
+            .unwrap_err()
+            .to_string();
         let help = ["give credentials for TLS", "or say that it may be insecure"];
         assert!(help.iter().all(|part| error.contains(part)), "{error}");
         let insecure = move |tags: &_| open(tags).insecure();
-        let pool = WorkerPool::builder().size(1).worker(insecure).start().await.unwrap();
+        let pool = WorkerPool::builder()
+            .size(1)
+            .worker(insecure)
+            .start()
+            .await
+            .unwrap();
         assert!(!pool.workers()[0].secure);
         let trust = Arc::new(Trust::new());
         let pool = trust.pool(|worker| worker.address_of("0.0.0.0:0")).await;
@@ -447,10 +681,15 @@ async fn a_port_that_others_reach_needs_tls_or_a_word() {
 }
 
 /// A pool with these credentials of a worker with those, and why it does not start.
-async fn refused_at_start(pool: Option<&WorkerCredentials>, worker: Option<&WorkerCredentials>) -> String {
+async fn refused_at_start(
+    pool: Option<&WorkerCredentials>,
+    worker: Option<&WorkerCredentials>,
+) -> String {
     let own = worker.cloned();
     let factory = move |tags: &_| {
-        let worker = LocalWorker::new(tags).program(CALLEE).address_of("127.0.0.1:0");
+        let worker = LocalWorker::new(tags)
+            .program(CALLEE)
+            .address_of("127.0.0.1:0");
         match &own {
             Some(own) => worker.credentials(own.clone()),
             None => worker,
@@ -474,13 +713,24 @@ async fn a_pool_does_not_start_if_tls_cannot_work_with_its_workers() {
         let good = of_host(&trust, "127.0.0.1");
         for (pool, worker, said) in [
             // A name that no address of the worker has, and a CA that the pool does not trust.
-            (Some(of_host(&trust, "elsewhere.test")), Some(of_host(&trust, "elsewhere.test")), "TLS does not work"),
-            (Some(good.clone()), Some(of_host(&other, "127.0.0.1")), "TLS does not work"),
+            (
+                Some(of_host(&trust, "elsewhere.test")),
+                Some(of_host(&trust, "elsewhere.test")),
+                "TLS does not work",
+            ),
+            (
+                Some(good.clone()),
+                Some(of_host(&other, "127.0.0.1")),
+                "TLS does not work",
+            ),
             (None, Some(good.clone()), "the pool has no credentials"),
             (Some(good.clone()), None, "the worker serves without TLS"),
         ] {
             let error = refused_at_start(pool.as_ref(), worker.as_ref()).await;
-            assert!(error.starts_with("2 of 2 workers could not be started: ") && error.contains(said), "{error}");
+            assert!(
+                error.starts_with("2 of 2 workers could not be started: ") && error.contains(said),
+                "{error}"
+            );
         }
     })
     .await;

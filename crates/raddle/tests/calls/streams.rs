@@ -29,7 +29,10 @@ async fn small_items_do_not_overtake_large_ones() {
         let lengths: Vec<usize> = [1 << 20, 3, 100 << 10, 0, 5 << 20, 1].repeat(10);
         let mut items = routines::texts(lengths.clone()).on(&pool);
         for length in lengths {
-            assert_eq!(items.next().await.map(|item| item.map(|text| text.len())), Some(Ok(length)));
+            assert_eq!(
+                items.next().await.map(|item| item.map(|text| text.len())),
+                Some(Ok(length))
+            );
         }
         assert_eq!(items.next().await, None);
     })
@@ -46,7 +49,10 @@ async fn a_stream_that_nobody_reads_waits_and_others_go_on() {
         tokio::time::sleep(Duration::from_millis(300)).await;
         let before = cpu();
         tokio::time::sleep(Duration::from_millis(500)).await;
-        assert!(cpu() - before < Duration::from_millis(100), "it does not go on without being asked");
+        assert!(
+            cpu() - before < Duration::from_millis(100),
+            "it does not go on without being asked"
+        );
         assert_eq!(routines::add(1, 2).on(&pool).await, Ok(3));
         assert_eq!(items.next().await, Some(Ok(1)));
     })

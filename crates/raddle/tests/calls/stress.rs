@@ -9,7 +9,7 @@ use std::{
 
 use raddle::{
     CallError, WorkerPool,
-    pool::{connection::Control, worker::Patience},
+    pool::{connection::ControlConnection, worker::StopMode},
 };
 
 use crate::{routines, signal, started, within};
@@ -26,12 +26,17 @@ struct Dice(u64);
 
 impl Dice {
     fn below(&mut self, end: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) as usize % end
     }
 
     fn text(&mut self) -> String {
-        char::from(b'a' + self.below(26) as u8).to_string().repeat(SIZES[self.below(SIZES.len())])
+        char::from(b'a' + self.below(26) as u8)
+            .to_string()
+            .repeat(SIZES[self.below(SIZES.len())])
     }
 }
 
@@ -62,11 +67,20 @@ async fn once(pool: &WorkerPool, dice: &mut Dice, folder: &Path, number: usize) 
             }
         }
         3 => {
-            let lengths: Vec<usize> = (0..dice.below(20)).map(|_| SIZES[dice.below(SIZES.len())]).collect();
-            let (mut items, mut expected) = (routines::texts(lengths.clone()).on(pool), lengths.into_iter());
+            let lengths: Vec<usize> = (0..dice.below(20))
+                .map(|_| SIZES[dice.below(SIZES.len())])
+                .collect();
+            let (mut items, mut expected) = (
+                routines::texts(lengths.clone()).on(pool),
+                lengths.into_iter(),
+            );
             let is_whole = loop {
-                let Some(item) = items.next().await else { break true };
-                let Some(text) = excused(item) else { break false };
+                let Some(item) = items.next().await else {
+                    break true;
+                };
+                let Some(text) = excused(item) else {
+                    break false;
+                };
                 assert_eq!(Some(text.len()), expected.next());
             };
             assert!(!is_whole || expected.next().is_none(), "items are missing");
@@ -74,7 +88,9 @@ async fn once(pool: &WorkerPool, dice: &mut Dice, folder: &Path, number: usize) 
         4 => {
             let (to, mut items) = (dice.below(2000) as u64, routines::count(2000).on(pool));
             for n in 0..to {
-                let Some(item) = items.next().await.and_then(excused) else { break };
+                let Some(item) = items.next().await.and_then(excused) else {
+                    break;
+                };
                 assert_eq!(item, n);
             }
         }
@@ -83,8 +99,14 @@ async fn once(pool: &WorkerPool, dice: &mut Dice, folder: &Path, number: usize) 
             let text = dice.text();
             let held = folder.join(format!("held-{number}"));
             let _ = match dice.below(2) {
-                0 => tokio::time::timeout(wait, async { drop(routines::echo(text).on(pool).await) }).await,
-                _ => tokio::time::timeout(wait, async { drop(routines::hold(held).on(pool).await) }).await,
+                0 => {
+                    tokio::time::timeout(wait, async { drop(routines::echo(text).on(pool).await) })
+                        .await
+                }
+                _ => {
+                    tokio::time::timeout(wait, async { drop(routines::hold(held).on(pool).await) })
+                        .await
+                }
             };
         }
     }
@@ -92,20 +114,31 @@ async fn once(pool: &WorkerPool, dice: &mut Dice, folder: &Path, number: usize) 
 }
 
 async fn trouble(pool: &WorkerPool, dice: &mut Dice) {
-    let Some(worker) = pool.workers().first().cloned() else { return };
+    let Some(worker) = pool.workers().first().cloned() else {
+        return;
+    };
     match dice.below(4) {
         0 => signal(worker.pid, libc::SIGKILL),
         1 => signal(worker.pid, libc::SIGTERM),
         2 => signal(worker.pid, libc::SIGINT),
         _ => {
-            let mut control = Control::new(&worker.address).unwrap();
-            let _ = tokio::time::timeout(LONGEST, control.stop(Patience::For(Duration::from_millis(50)))).await;
+            let mut control = ControlConnection::new(&worker.address).unwrap();
+            let _ = tokio::time::timeout(
+                LONGEST,
+                control.stop(StopMode::For(Duration::from_millis(50))),
+            )
+            .await;
         }
     }
 }
 
 /// Returns the traces of calls that are said not to have begun, and how many calls were made.
-async fn keep_calling(pool: Arc<WorkerPool>, folder: PathBuf, caller: usize, began: Instant) -> (Vec<PathBuf>, usize) {
+async fn keep_calling(
+    pool: Arc<WorkerPool>,
+    folder: PathBuf,
+    caller: usize,
+    began: Instant,
+) -> (Vec<PathBuf>, usize) {
     let (mut dice, mut untouched, mut number) = (Dice(caller as u64), Vec::new(), caller);
     while began.elapsed() < TIME {
         let ended = tokio::time::timeout(LONGEST, once(&pool, &mut dice, &folder, number)).await;
@@ -118,10 +151,21 @@ async fn keep_calling(pool: Arc<WorkerPool>, folder: PathBuf, caller: usize, beg
 #[tokio::test(flavor = "multi_thread")]
 async fn whatever_happens_calls_end_and_none_runs_twice() {
     within(120, async {
-        let (pool, folder, began) = (started(3).await, tempfile::tempdir().unwrap(), Instant::now());
+        let (pool, folder, began) = (
+            started(3).await,
+            tempfile::tempdir().unwrap(),
+            Instant::now(),
+        );
         let pool = Arc::new(pool);
         let callers: Vec<_> = (0..40)
-            .map(|caller| tokio::spawn(keep_calling(Arc::clone(&pool), folder.path().to_owned(), caller, began)))
+            .map(|caller| {
+                tokio::spawn(keep_calling(
+                    Arc::clone(&pool),
+                    folder.path().to_owned(),
+                    caller,
+                    began,
+                ))
+            })
             .collect();
         let mut dice = Dice(99);
         while began.elapsed() < TIME {
@@ -133,15 +177,29 @@ async fn whatever_happens_calls_end_and_none_runs_twice() {
             ends.push(caller.await.expect("all is as it should be"));
         }
         let made: usize = ends.iter().map(|(_, made)| made).sum();
-        println!("{made} calls, {} not begun", ends.iter().map(|(untouched, _)| untouched.len()).sum::<usize>());
+        println!(
+            "{made} calls, {} not begun",
+            ends.iter()
+                .map(|(untouched, _)| untouched.len())
+                .sum::<usize>()
+        );
         for worker in pool.workers() {
             let began = Instant::now();
-            while raddle::pool::connection::ping(&worker.address).await.is_ok_and(|info| info.in_flight > 0) {
+            while raddle::pool::connection::ping(&worker.address)
+                .await
+                .is_ok_and(|info| info.in_flight > 0)
+            {
                 assert!(began.elapsed() < Duration::from_secs(10), "some are left");
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         }
-        assert!(!ends.iter().flat_map(|(untouched, _)| untouched).any(|path| path.exists()), "it had begun");
+        assert!(
+            !ends
+                .iter()
+                .flat_map(|(untouched, _)| untouched)
+                .any(|path| path.exists()),
+            "it had begun"
+        );
         Arc::into_inner(pool).expect("all have ended").stop().await;
     })
     .await;
@@ -160,7 +218,10 @@ async fn calls_under_a_storm_of_kills_answer_or_fail_soon() {
                 let called = Instant::now();
                 let outcome = routines::add(1, 2).on(&pool).await;
                 if called.elapsed() > longest.0 {
-                    longest = (called.elapsed(), outcome.as_ref().err().map(ToString::to_string));
+                    longest = (
+                        called.elapsed(),
+                        outcome.as_ref().err().map(ToString::to_string),
+                    );
                 }
                 excused(outcome);
                 tokio::time::sleep(Duration::from_millis(1)).await;
@@ -170,15 +231,20 @@ async fn calls_under_a_storm_of_kills_answer_or_fail_soon() {
         let callers = (0..10).map(|_| call(Arc::clone(&pool)));
         let storm = async {
             while began.elapsed() < STORM {
-                // SAFETY: plain integers. One that is gone is no error.
-                pool.workers().iter().for_each(|worker| _ = unsafe { libc::kill(worker.pid as i32, libc::SIGKILL) });
+                for worker in pool.workers() {
+                    // SAFETY: plain integers. A worker that is gone is no error.
+                    unsafe { libc::kill(worker.pid as i32, libc::SIGKILL) };
+                }
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
         let (longest, ()) = tokio::join!(futures_util::future::join_all(callers), storm);
         let (longest, why) = longest.into_iter().max().expect("there are callers");
         println!("the longest call took {longest:?}: {why:?}");
-        assert!(longest < Duration::from_millis(3500), "{longest:?}: {why:?}");
+        assert!(
+            longest < Duration::from_millis(3500),
+            "{longest:?}: {why:?}"
+        );
     })
     .await;
 }

@@ -6,8 +6,15 @@ pub(crate) fn watches(pid: u32) -> Vec<u32> {
     let mut watches: Vec<u32> = descriptors
         .filter_map(|descriptor| {
             let path = descriptor.ok()?.path();
-            let is_watch = std::fs::read_link(&path).ok()?.to_str()?.contains("inotify");
-            path.file_name()?.to_str()?.parse().ok().filter(|_| is_watch)
+            let is_watch = std::fs::read_link(&path)
+                .ok()?
+                .to_str()?
+                .contains("inotify");
+            path.file_name()?
+                .to_str()?
+                .parse()
+                .ok()
+                .filter(|_| is_watch)
         })
         .collect();
     watches.sort_unstable();

@@ -13,12 +13,21 @@ fn says(deed: &str) -> (String, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_raddle-test-groups"));
     let url = format!("sqlite:{}", folder.path().join("work.db").display());
-    let output = command.arg(deed).env("QUEUE_URL", url).current_dir(folder.path()).output().unwrap();
+    let output = command
+        .arg(deed)
+        .env("QUEUE_URL", url)
+        .current_dir(folder.path())
+        .output()
+        .unwrap();
     assert!(output.status.success(), "{output:?}");
     // The kernel lets go of the folder of a process after the files that were waited for.
     let began = Instant::now();
     while !left(folder.path()).is_empty() {
-        assert!(began.elapsed() < Duration::from_secs(10), "{:?}", left(folder.path()));
+        assert!(
+            began.elapsed() < Duration::from_secs(10),
+            "{:?}",
+            left(folder.path())
+        );
         std::thread::sleep(Duration::from_millis(10));
     }
     (String::from_utf8(output.stdout).unwrap(), folder)
@@ -27,12 +36,17 @@ fn says(deed: &str) -> (String, tempfile::TempDir) {
 /// Processes that work in a folder.
 fn left(folder: &Path) -> Vec<String> {
     let folder = folder.canonicalize().unwrap();
-    let works_there = |process: &Path| std::fs::read_link(process.join("cwd")).is_ok_and(|cwd| cwd == folder);
-    let processes = std::fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path());
+    let works_there =
+        |process: &Path| std::fs::read_link(process.join("cwd")).is_ok_and(|cwd| cwd == folder);
+    let processes = std::fs::read_dir("/proc")
+        .unwrap()
+        .flatten()
+        .map(|entry| entry.path());
     let there = processes.filter(|process| works_there(process));
     there
         .map(|process| {
-            String::from_utf8_lossy(&std::fs::read(process.join("cmdline")).unwrap_or_default()).into_owned()
+            String::from_utf8_lossy(&std::fs::read(process.join("cmdline")).unwrap_or_default())
+                .into_owned()
         })
         .collect()
 }
@@ -40,7 +54,10 @@ fn left(folder: &Path) -> Vec<String> {
 #[test]
 fn events_are_run_by_functions_and_one_that_is_cancelled_cleans_up() {
     let (said, _folder) = says("run");
-    assert_eq!(said, "\"1 × loom\", \"2 × loom\", \"3 × loom\"\n4 processes, cleaned up: asked\n");
+    assert_eq!(
+        said,
+        "\"1 × loom\", \"2 × loom\", \"3 × loom\"\n4 processes, cleaned up: asked\n"
+    );
 }
 
 /// A program keeps the groups of a file whose routines are its own. One that runs past its `execution_timeout` is cancelled, and cleans up.
@@ -52,7 +69,12 @@ fn a_program_keeps_the_groups_of_a_file() {
     std::fs::write(folder.path().join("raddle.toml"), file).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_raddle-test-groups"));
     let url = format!("sqlite:{}", folder.path().join("work.db").display());
-    let mut manager = command.arg("up").env("QUEUE_URL", url).current_dir(folder.path()).spawn().unwrap();
+    let mut manager = command
+        .arg("up")
+        .env("QUEUE_URL", url)
+        .current_dir(folder.path())
+        .spawn()
+        .unwrap();
     let until = |is_so: &dyn Fn() -> bool| {
         let began = Instant::now();
         while !is_so() && began.elapsed() < Duration::from_secs(60) {
@@ -60,13 +82,18 @@ fn a_program_keeps_the_groups_of_a_file() {
         }
         is_so()
     };
-    let has_cleaned_up =
-        until(&|| std::fs::read_to_string(folder.path().join("cleaned")).is_ok_and(|how| how == "asked"));
+    let has_cleaned_up = until(&|| {
+        std::fs::read_to_string(folder.path().join("cleaned")).is_ok_and(|how| how == "asked")
+    });
     // SAFETY: a child that was not waited for; the signal has no memory effects here.
     unsafe { libc::kill(manager.id() as i32, libc::SIGTERM) };
     let status = manager.wait().unwrap();
     assert!(has_cleaned_up && status.success(), "{status}");
-    assert!(until(&|| left(folder.path()).is_empty()), "{:?}", left(folder.path()));
+    assert!(
+        until(&|| left(folder.path()).is_empty()),
+        "{:?}",
+        left(folder.path())
+    );
 }
 
 #[test]
@@ -82,18 +109,28 @@ fn a_manager_in_a_program_stops_on_sigterm_and_sigint() {
         let folder = tempfile::tempdir().unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_raddle-test-groups"));
         let url = format!("sqlite:{}", folder.path().join("work.db").display());
-        command.arg("signalled").env("QUEUE_URL", url).current_dir(folder.path()).stdout(std::process::Stdio::piped());
+        command
+            .arg("signalled")
+            .env("QUEUE_URL", url)
+            .current_dir(folder.path())
+            .stdout(std::process::Stdio::piped());
         let manager = command.spawn().unwrap();
         let began = Instant::now();
         while !folder.path().join("ready").exists() {
-            assert!(began.elapsed() < Duration::from_secs(60), "it is not ready in time");
+            assert!(
+                began.elapsed() < Duration::from_secs(60),
+                "it is not ready in time"
+            );
             std::thread::sleep(Duration::from_millis(10));
         }
         // SAFETY: a child that was not waited for; the signal has no memory effects here.
         unsafe { libc::kill(manager.id() as i32, signal) };
         let output = manager.wait_with_output().unwrap();
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert_eq!((said.as_str(), output.status.code()), ("4 processes, ended: true\n0 are left\n", Some(0)));
+        assert_eq!(
+            (said.as_str(), output.status.code()),
+            ("4 processes, ended: true\n0 are left\n", Some(0))
+        );
     }
 }
 

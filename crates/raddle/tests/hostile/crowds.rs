@@ -90,7 +90,9 @@ async fn links_that_say_nothing_make_room_for_those_that_do() {
         let mut idle = Vec::new();
         for _ in 0..MANY {
             let address = site.address().to_owned();
-            let link = tokio::task::spawn_blocking(move || Raw::link(&address)).await.unwrap();
+            let link = tokio::task::spawn_blocking(move || Raw::link(&address))
+                .await
+                .unwrap();
             idle.push(link.expect("whoever comes is greeted"));
         }
         until("most have to go", async || left(&idle) <= 128).await;
@@ -108,7 +110,11 @@ async fn clients_of_grpc_that_say_nothing_make_room_for_those_that_do() {
         let site = Site::narrow(1024).await;
         let honest = Honest::begin(&site).await;
         // Settings, of which there are none.
-        let crowd = crowd(site.address(), b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await;
+        let crowd = crowd(
+            site.address(),
+            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0",
+        )
+        .await;
         until("most have to go", async || left(&crowd) <= 128).await;
         site.tells(&["crowded"], 500).await;
         tokio::time::sleep(Duration::from_millis(500)).await;

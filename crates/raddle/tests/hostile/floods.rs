@@ -30,7 +30,10 @@ struct Flood {
 
 impl Flood {
     fn begin(address: &str, words: &[u8]) -> Self {
-        let (is_over, sent) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let (is_over, sent) = (
+            Arc::new(AtomicBool::new(false)),
+            Arc::new(AtomicU64::new(0)),
+        );
         let batch = words.repeat((64 * 1024 / words.len()).max(1));
         let mut threads = Vec::new();
         for _ in 0..LINKS {
@@ -48,7 +51,11 @@ impl Flood {
                 while matches!(reader.read(&mut heard), Ok(1..)) {}
             }));
         }
-        Self { is_over, sent, threads }
+        Self {
+            is_over,
+            sent,
+            threads,
+        }
     }
 }
 
@@ -67,7 +74,10 @@ async fn keeps_nobody_waiting(words: Vec<u8>, counted: Option<&str>) {
         let honest = Honest::begin(&site).await;
         let flood = Flood::begin(site.address(), &words);
         tokio::time::sleep(Duration::from_secs(8)).await;
-        assert!(flood.sent.load(Ordering::Relaxed) > LINKS as u64, "the flood is heard");
+        assert!(
+            flood.sent.load(Ordering::Relaxed) > LINKS as u64,
+            "the flood is heard"
+        );
         honest.was_served().await;
         tokio::task::spawn_blocking(|| drop(flood)).await.unwrap();
         if let Some(reason) = counted {
@@ -104,7 +114,11 @@ async fn who_does_not_read_is_not_heard_and_then_hung_up_on() {
         let before = site.memory("VmRSS");
         // Answers that are small, answers that are not, and a stream of them.
         let unknown = call(1, &"x".repeat(128), &[]).repeat(500);
-        let echo = call(1, "echo", &[&[0x91, 0xdb, 0, 3, 0, 0][..], &vec![b'x'; 3 << 16]].concat());
+        let echo = call(
+            1,
+            "echo",
+            &[&[0x91, 0xdb, 0, 3, 0, 0][..], &vec![b'x'; 3 << 16]].concat(),
+        );
         let deaf: Vec<_> = [ping().repeat(1000), unknown, echo]
             .into_iter()
             .map(|words| {
@@ -127,7 +141,10 @@ async fn who_does_not_read_is_not_heard_and_then_hung_up_on() {
             deaf.iter().all(thread::JoinHandle::is_finished)
         })
         .await;
-        let sent: Vec<usize> = deaf.into_iter().map(|deaf| deaf.join().unwrap() >> 20).collect();
+        let sent: Vec<usize> = deaf
+            .into_iter()
+            .map(|deaf| deaf.join().unwrap() >> 20)
+            .collect();
         println!("{sent:?} MiB were sent, and the worker took {most} MiB ({before} before)");
         assert!(most < before + 150, "{most} MiB of {before}");
         site.tells(&["unread"], 3).await;

@@ -41,12 +41,19 @@ async fn who_sends_what_is_no_frame_is_hung_up_on() {
             header(0, 1, 1),
             header(1, 2, 1),
             // A head that is none, with something that is nobody's business.
-            [header(4 + SECRET.len() as u32, 0, 0), vec![0xff; 4], SECRET.into()].concat(),
+            [
+                header(4 + SECRET.len() as u32, 0, 0),
+                vec![0xff; 4],
+                SECRET.into(),
+            ]
+            .concat(),
         ];
         for (count, bytes) in (1..).zip(&nonsense) {
             let mut raw = Raw::link(site.address()).unwrap();
             raw.send(bytes).unwrap();
-            let said = tokio::task::spawn_blocking(|| raw.hangs_up()).await.unwrap();
+            let said = tokio::task::spawn_blocking(|| raw.hangs_up())
+                .await
+                .unwrap();
             assert!(said.is_empty(), "{said:?}");
             site.tells(&["malformed"], count).await;
         }
@@ -64,9 +71,11 @@ async fn a_call_that_is_none_is_refused_and_others_of_the_link_go_on() {
         let mut raw = Raw::link(site.address()).unwrap();
         let answered = tokio::task::spawn_blocking(move || {
             let mut answers = Vec::new();
-            for (id, routine, arguments) in
-                [(1, "add", SECRET.as_bytes()), (2, "no\u{1b}[2Jsuch\n", b"\x90"), (3, "add", b"\x92\x01\x02")]
-            {
+            for (id, routine, arguments) in [
+                (1, "add", SECRET.as_bytes()),
+                (2, "no\u{1b}[2Jsuch\n", b"\x90"),
+                (3, "add", b"\x92\x01\x02"),
+            ] {
                 raw.send(&call(id, routine, arguments)).unwrap();
                 answers.push(raw.answer());
             }
@@ -74,10 +83,19 @@ async fn a_call_that_is_none_is_refused_and_others_of_the_link_go_on() {
             answers
         });
         let answers = answered.await.unwrap();
-        assert!(matches!(&answers[0], answer::What::Refusal(_)), "{answers:?}");
-        assert!(matches!(&answers[1], answer::What::Refusal(_)), "{answers:?}");
+        assert!(
+            matches!(&answers[0], answer::What::Refusal(_)),
+            "{answers:?}"
+        );
+        assert!(
+            matches!(&answers[1], answer::What::Refusal(_)),
+            "{answers:?}"
+        );
         assert!(matches!(&answers[2], answer::What::Ack(_)), "{answers:?}");
-        assert!(matches!(&answers[3], answer::What::Result(_)), "{answers:?}");
+        assert!(
+            matches!(&answers[3], answer::What::Result(_)),
+            "{answers:?}"
+        );
         site.tells(&["unknown_routine"], 1).await;
         honest.was_served().await;
         site.ends().await;
@@ -94,19 +112,42 @@ async fn random_bytes_come_to_nothing() {
             for round in 0..60 {
                 let mut raw = Raw::connect(site.address());
                 // As they come, after a greeting, and in frames as they are to be.
-                let (size, greeting) = (dice.bytes(2), if round % 3 == 0 { &[][..] } else { &GREETING });
+                let (size, greeting) = (
+                    dice.bytes(2),
+                    if round % 3 == 0 { &[][..] } else { &GREETING },
+                );
                 let mut bytes = dice.bytes(1 + usize::from(size[0]) * 64);
                 // Whoever begins as a link does has to go on like one.
                 bytes[0] = bytes[0].saturating_add(u8::from(bytes[0] == GREETING[0]));
-                let head = if round % 3 == 2 { header(bytes.len() as u32, 0, 0) } else { Vec::new() };
+                let head = if round % 3 == 2 {
+                    header(bytes.len() as u32, 0, 0)
+                } else {
+                    Vec::new()
+                };
                 // It may be hung up on in the middle.
                 let _ = raw.send(&[greeting, &head, &bytes].concat());
                 let _ = raw.0.shutdown(std::net::Shutdown::Write);
-                tokio::task::spawn_blocking(|| raw.hangs_up()).await.unwrap();
+                tokio::task::spawn_blocking(|| raw.hangs_up())
+                    .await
+                    .unwrap();
             }
-            let reasons = ["protocol", "malformed", "not_tls", "hung_up", "other", "version"];
-            crate::until("all are counted", async || site.refused(&reasons).await >= 50).await;
-            assert!(site.log().contains("somebody was refused"), "{}", site.log());
+            let reasons = [
+                "protocol",
+                "malformed",
+                "not_tls",
+                "hung_up",
+                "other",
+                "version",
+            ];
+            crate::until("all are counted", async || {
+                site.refused(&reasons).await >= 50
+            })
+            .await;
+            assert!(
+                site.log().contains("somebody was refused"),
+                "{}",
+                site.log()
+            );
             honest.was_served().await;
             site.ends().await;
         }
@@ -133,7 +174,10 @@ async fn who_gives_endless_credit_is_hung_up_on() {
         });
         assert!(said.await.unwrap() < 64 << 20);
         site.tells(&["malformed"], 1).await;
-        crate::until("the stream is ended", async || folder.path().join("dropped").exists()).await;
+        crate::until("the stream is ended", async || {
+            folder.path().join("dropped").exists()
+        })
+        .await;
         honest.was_served().await;
         site.ends().await;
     })

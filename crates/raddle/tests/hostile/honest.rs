@@ -35,8 +35,17 @@ impl Honest {
             alone.push(call(&proxy).await);
         }
         let is_over = Arc::new(AtomicBool::new(false));
-        let calling = tokio::spawn(keep_calling(proxy, worker, credentials, Arc::clone(&is_over)));
-        Self { is_over, calling, before: median(&mut alone) }
+        let calling = tokio::spawn(keep_calling(
+            proxy,
+            worker,
+            credentials,
+            Arc::clone(&is_over),
+        ));
+        Self {
+            is_over,
+            calling,
+            before: median(&mut alone),
+        }
     }
 
     /// All calls have been answered, and half of them in good time.
@@ -44,9 +53,17 @@ impl Honest {
         self.is_over.store(true, Ordering::Relaxed);
         let mut times = self.calling.await.expect("every call was answered");
         let (count, median) = (times.len(), median(&mut times));
-        println!("{count} calls, median {median:?} (alone {:?}), longest {:?}", self.before, times.last());
+        println!(
+            "{count} calls, median {median:?} (alone {:?}), longest {:?}",
+            self.before,
+            times.last()
+        );
         // As it would be without anybody else, give or take what they have to share the machine with.
-        assert!(median < (200 * self.before).max(Duration::from_millis(500)), "{median:?} of {:?}", self.before);
+        assert!(
+            median < (200 * self.before).max(Duration::from_millis(500)),
+            "{median:?} of {:?}",
+            self.before
+        );
     }
 }
 
@@ -60,7 +77,11 @@ async fn keep_calling(
     // At least one that comes anew, and after all that was done.
     while !is_over.load(Ordering::Relaxed) || times.len() < OFTEN || times.len() % OFTEN != 1 {
         let new = times.len() % OFTEN == 0;
-        let time = if new { call(&newcomer(&worker, credentials.as_ref()).await).await } else { call(&warm).await };
+        let time = if new {
+            call(&newcomer(&worker, credentials.as_ref()).await).await
+        } else {
+            call(&warm).await
+        };
         times.push(time);
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
@@ -73,7 +94,11 @@ async fn newcomer(worker: &WorkerMetadata, credentials: Option<&WorkerCredential
     proxy(worker, credentials, NEXT.fetch_add(1, Ordering::Relaxed)).await
 }
 
-async fn proxy(worker: &WorkerMetadata, credentials: Option<&WorkerCredentials>, limit: usize) -> WorkerProxy {
+async fn proxy(
+    worker: &WorkerMetadata,
+    credentials: Option<&WorkerCredentials>,
+    limit: usize,
+) -> WorkerProxy {
     let proxy = WorkerProxy::of_workers([worker.clone()]).limit(limit);
     let proxy = match credentials {
         Some(credentials) => proxy.credentials(credentials.clone()),
@@ -84,7 +109,12 @@ async fn proxy(worker: &WorkerMetadata, credentials: Option<&WorkerCredentials>,
 
 async fn call(proxy: &WorkerProxy) -> Duration {
     let began = Instant::now();
-    assert_eq!(routines::add(1, 2).on(proxy).timeout(LONGEST).await, Ok(3), "after {:?}", began.elapsed());
+    assert_eq!(
+        routines::add(1, 2).on(proxy).timeout(LONGEST).await,
+        Ok(3),
+        "after {:?}",
+        began.elapsed()
+    );
     began.elapsed()
 }
 

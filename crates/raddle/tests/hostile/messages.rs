@@ -10,7 +10,13 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
 
 /// A field of a header that is not kept, and not in any table.
 fn field(name: &str, value: &str) -> Vec<u8> {
-    [&[0, name.len() as u8][..], name.as_bytes(), &[value.len() as u8], value.as_bytes()].concat()
+    [
+        &[0, name.len() as u8][..],
+        name.as_bytes(),
+        &[value.len() as u8],
+        value.as_bytes(),
+    ]
+    .concat()
 }
 
 /// A call by gRPC, of which the message is announced to have so many bytes, and one has come.
@@ -23,7 +29,10 @@ fn announcing(stream: u32, bytes: u32) -> Vec<u8> {
         ("content-type", "application/grpc"),
         ("te", "trailers"),
     ];
-    let headers: Vec<u8> = fields.iter().flat_map(|(name, value)| field(name, value)).collect();
+    let headers: Vec<u8> = fields
+        .iter()
+        .flat_map(|(name, value)| field(name, value))
+        .collect();
     let data = [&[0][..], &bytes.to_be_bytes(), &[7]].concat();
     [frame(1, 4, stream, &headers), frame(0, 0, stream, &data)].concat()
 }
@@ -37,7 +46,9 @@ async fn what_is_announced_takes_no_memory_before_it_comes() {
         let honest = Honest::begin(&site).await;
         let (before, calls) = (site.memory("VmSize"), 2000);
         let mut raw = Raw::connect(site.address());
-        let words: Vec<u8> = (0..calls).flat_map(|call| announcing(2 * call + 1, 200 << 20)).collect();
+        let words: Vec<u8> = (0..calls)
+            .flat_map(|call| announcing(2 * call + 1, 200 << 20))
+            .collect();
         raw.send(BEGINNING).unwrap();
         raw.send(&words).unwrap();
         let mut most = before;
@@ -50,7 +61,10 @@ async fn what_is_announced_takes_no_memory_before_it_comes() {
         assert!(most < before + 4096, "{most} MiB of {before}");
         honest.was_served().await;
         drop(raw);
-        until("nothing is left", async || site.number("raddle_pool_calls_in_flight").await == 0).await;
+        until("nothing is left", async || {
+            site.number("raddle_pool_calls_in_flight").await == 0
+        })
+        .await;
         site.ends().await;
     })
     .await;

@@ -18,8 +18,12 @@ pub(crate) struct Raw(pub(crate) TcpStream);
 impl Raw {
     pub(crate) fn connect(address: &str) -> Self {
         let stream = TcpStream::connect(address).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-        stream.set_write_timeout(Some(Duration::from_secs(60))).unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(60)))
+            .unwrap();
+        stream
+            .set_write_timeout(Some(Duration::from_secs(60)))
+            .unwrap();
         Self(stream)
     }
 
@@ -41,7 +45,12 @@ impl Raw {
     pub(crate) fn hangs_up(mut self) -> Vec<u8> {
         let mut said = Vec::new();
         match self.0.read_to_end(&mut said) {
-            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
+                ) =>
+            {
                 panic!("it does not hang up")
             }
             // In good order, or because something was left unread.
@@ -54,7 +63,11 @@ impl Raw {
         let (mut decoder, mut byte, mut heard) = (Decoder::default(), [0], None);
         while heard.is_none() {
             self.0.read_exact(&mut byte).unwrap();
-            decoder.take(&byte, |frame| heard = v1::Answer::decode(frame.head).unwrap().what).unwrap();
+            decoder
+                .take(&byte, |frame| {
+                    heard = v1::Answer::decode(frame.head).unwrap().what
+                })
+                .unwrap();
         }
         heard.unwrap()
     }
@@ -63,13 +76,24 @@ impl Raw {
 /// A request, as it is sent.
 pub(crate) fn request(id: u64, what: What, body: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
-    frame::put(&mut bytes, &v1::Request { id, what: Some(what) }, body);
+    frame::put(
+        &mut bytes,
+        &v1::Request {
+            id,
+            what: Some(what),
+        },
+        body,
+    );
     bytes
 }
 
 /// A call of this routine with these arguments, as it is sent.
 pub(crate) fn call(id: u64, routine: &str, arguments: &[u8]) -> Vec<u8> {
-    let call = v1::Call { protocol: PROTOCOL, routine: routine.into(), ..v1::Call::default() };
+    let call = v1::Call {
+        protocol: PROTOCOL,
+        routine: routine.into(),
+        ..v1::Call::default()
+    };
     request(id, What::Call(call), arguments)
 }
 

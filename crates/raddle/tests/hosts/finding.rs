@@ -16,7 +16,14 @@ fn hosts_join_and_leave_without_a_call_that_fails() {
     one.serve(&LAN);
     let names = [one.name().to_owned(), two.name().to_owned()];
     let [first, second] = [names[0].as_str(), names[1].as_str()];
-    let load = Load::start(&caller, &Settings { lan: Some("default".into()), linger: 20, ..Settings::default() });
+    let load = Load::start(
+        &caller,
+        &Settings {
+            lan: Some("default".into()),
+            linger: 20,
+            ..Settings::default()
+        },
+    );
     // Who comes to a network is heard of when it has made sure that nobody else has its name.
     load.settle(&[first]);
     let began = now();
@@ -28,12 +35,20 @@ fn hosts_join_and_leave_without_a_call_that_fails() {
     load.settle(&[second]);
     one.serve(&["--workers", "2", "--discovery", "lan", "--name", "others"]);
     crate::pause(1_500);
-    assert_eq!(load.ran(left, first), 0, "what has another name is not called");
+    assert_eq!(
+        load.ran(left, first),
+        0,
+        "what has another name is not called"
+    );
     one.serve(&LAN);
     let back = now();
     until("who is back is called", 30, || load.ran(back, first) > 0);
     let calls = load.stop();
-    assert!(failed_after(&calls, began).is_empty(), "{:#?}", failed_after(&calls, began));
+    assert!(
+        failed_after(&calls, began).is_empty(),
+        "{:#?}",
+        failed_after(&calls, began)
+    );
 }
 
 #[test]
@@ -46,7 +61,13 @@ fn a_host_that_is_cut_off_is_found_again() {
     one.serve(&LAN);
     two.serve(&LAN);
     let (first, second) = (one.name(), two.name());
-    let load = Load::start(&caller, &Settings { lan: Some("default".into()), ..Settings::default() });
+    let load = Load::start(
+        &caller,
+        &Settings {
+            lan: Some("default".into()),
+            ..Settings::default()
+        },
+    );
     load.settle(&[first, second]);
     one.host.cable().pull();
     // Long enough to be forgotten.

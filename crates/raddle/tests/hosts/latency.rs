@@ -10,21 +10,36 @@ use crate::{Load, Machine, Settings, load::failed, pause};
 fn called_from_afar(delay: u64) {
     let lan = Lan::new();
     let [mut near, mut far, caller] = [(); 3].map(|()| Machine::new(&lan));
-    let workers = [near.serve(&["--workers", "1"]), far.serve(&["--workers", "1"])].concat();
+    let workers = [
+        near.serve(&["--workers", "1"]),
+        far.serve(&["--workers", "1"]),
+    ]
+    .concat();
     let cable = far.host.cable();
     cable.delay_to_host(Duration::from_millis(delay));
     cable.delay_from_host(Duration::from_millis(delay));
     // A routine that takes longer than it takes to doubt that its worker is there.
-    let settings = Settings { workers: Some(workers), callers: 4, linger: 400, ..Settings::default() };
+    let settings = Settings {
+        workers: Some(workers),
+        callers: 4,
+        linger: 400,
+        ..Settings::default()
+    };
     let load = Load::start(&caller, &settings);
     load.settle(&[near.name(), far.name()]);
     pause(6_000);
     let calls = load.stop();
     assert!(failed(&calls).is_empty(), "{:#?}", failed(&calls));
-    let from_far: Vec<_> = calls.iter().filter(|call| call.host.as_deref() == Some(far.name())).collect();
+    let from_far: Vec<_> = calls
+        .iter()
+        .filter(|call| call.host.as_deref() == Some(far.name()))
+        .collect();
     // There and back, and what the routine takes.
     let least = 2 * delay + 399;
-    assert!(from_far.len() > 5 && from_far.iter().all(|call| call.ended - call.began >= least), "{from_far:#?}");
+    assert!(
+        from_far.len() > 5 && from_far.iter().all(|call| call.ended - call.began >= least),
+        "{from_far:#?}"
+    );
 }
 
 #[test]

@@ -53,7 +53,15 @@ pub(crate) struct Load {
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { workers: None, lan: None, callers: 8, rest: 10, timeout: None, linger: 0, credentials: None }
+        Self {
+            workers: None,
+            lan: None,
+            callers: 8,
+            rest: 10,
+            timeout: None,
+            linger: 0,
+            credentials: None,
+        }
     }
 }
 
@@ -61,20 +69,35 @@ impl Load {
     /// Begins to call, from this machine.
     pub(crate) fn start(machine: &Machine, settings: &Settings) -> Self {
         let mut command = machine.command();
-        command.arg("load").arg(serde_json::to_string(settings).unwrap());
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let (leash, said) = (child.stdin.take(), BufReader::new(child.stdout.take().unwrap()));
+        command
+            .arg("load")
+            .arg(serde_json::to_string(settings).unwrap());
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (leash, said) = (
+            child.stdin.take(),
+            BufReader::new(child.stdout.take().unwrap()),
+        );
         let calls = Arc::new(Mutex::new(Vec::new()));
         let heard = Arc::clone(&calls);
         // Ends with the process.
         let reader = thread::spawn(move || {
             for line in said.lines() {
                 let Ok(line) = line else { return };
-                let called = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"));
+                let called =
+                    serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"));
                 heard.lock().unwrap().push(called);
             }
         });
-        Self { child, leash, calls, reader: Some(reader) }
+        Self {
+            child,
+            leash,
+            calls,
+            reader: Some(reader),
+        }
     }
 
     /// What has become of the calls so far that have ended.
@@ -85,7 +108,10 @@ impl Load {
     /// How many calls that began after this ran there.
     pub(crate) fn ran(&self, after: u64, host: &str) -> usize {
         let calls = self.calls.lock().unwrap();
-        calls.iter().filter(|call| call.began >= after && call.host.as_deref() == Some(host)).count()
+        calls
+            .iter()
+            .filter(|call| call.began >= after && call.host.as_deref() == Some(host))
+            .count()
     }
 
     /// Waits until calls run at all of these, and at no others.
@@ -96,7 +122,12 @@ impl Load {
             let ran = hosts.iter().all(|host| self.ran(since, host) > 0);
             let calls = self.calls.lock().unwrap();
             let mut others = calls.iter().filter(|call| call.began >= since);
-            let other = others.rfind(|call| !call.host.as_deref().is_some_and(|host| hosts.contains(&host)));
+            let other = others.rfind(|call| {
+                !call
+                    .host
+                    .as_deref()
+                    .is_some_and(|host| hosts.contains(&host))
+            });
             if let Some(other) = other {
                 since = other.began + 1;
             }
@@ -115,7 +146,10 @@ impl Load {
         let _ = self.child.wait();
         if let Some(reader) = self.reader.take() {
             let read = reader.join();
-            assert!(read.is_ok() || thread::panicking(), "it has said something else");
+            assert!(
+                read.is_ok() || thread::panicking(),
+                "it has said something else"
+            );
         }
     }
 }
@@ -133,5 +167,8 @@ pub(crate) fn failed(calls: &[Called]) -> Vec<&Called> {
 
 /// Those that failed, and began after this.
 pub(crate) fn failed_after(calls: &[Called], after: u64) -> Vec<&Called> {
-    calls.iter().filter(|call| call.error.is_some() && call.began > after).collect()
+    calls
+        .iter()
+        .filter(|call| call.error.is_some() && call.began > after)
+        .collect()
 }

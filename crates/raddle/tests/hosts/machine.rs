@@ -26,8 +26,15 @@ pub(crate) struct Machine {
 impl Machine {
     pub(crate) fn new(lan: &Lan) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        std::fs::DirBuilder::new().mode(0o700).create(folder.path().join("raddle")).unwrap();
-        Self { host: lan.host(), folder, serving: Vec::new() }
+        std::fs::DirBuilder::new()
+            .mode(0o700)
+            .create(folder.path().join("raddle"))
+            .unwrap();
+        Self {
+            host: lan.host(),
+            folder,
+            serving: Vec::new(),
+        }
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -42,7 +49,9 @@ impl Machine {
     /// A program of the tests, to be run there.
     pub(crate) fn command(&self) -> Command {
         let mut command = self.host.command(FAR);
-        command.env("XDG_RUNTIME_DIR", self.path()).current_dir(self.path());
+        command
+            .env("XDG_RUNTIME_DIR", self.path())
+            .current_dir(self.path());
         command
     }
 
@@ -50,7 +59,11 @@ impl Machine {
     pub(crate) fn serve(&mut self, args: &[&str]) -> Vec<WorkerMetadata> {
         let bind = format!("{}:0", self.host.ipv4());
         let mut command = self.command();
-        command.args(["pool", "serve", "--json"]).args(args).stdin(Stdio::null()).stdout(Stdio::piped());
+        command
+            .args(["pool", "serve", "--json"])
+            .args(args)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped());
         if !args.contains(&"--bind") {
             command.args(["--bind", &bind]);
         }
@@ -60,7 +73,8 @@ impl Machine {
         let mut child = command.spawn().unwrap();
         let line = first_line(&mut child);
         self.serving.push(child);
-        let said: Value = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: '{line}'"));
+        let said: Value =
+            serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: '{line}'"));
         let worker = |worker: &Value| WorkerMetadata {
             uid: worker["uid"].as_str().unwrap().parse().unwrap(),
             address: worker["address"].as_str().unwrap().to_owned(),
@@ -71,7 +85,12 @@ impl Machine {
             secure: worker["secure"].as_bool().unwrap(),
             encodings: [].into(),
         };
-        said["workers"].as_array().unwrap().iter().map(worker).collect()
+        said["workers"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(worker)
+            .collect()
     }
 
     /// Has the first of those that serve here leave in good order. Returns when it has.
@@ -85,7 +104,11 @@ impl Machine {
 
     /// Cuts its power.
     pub(crate) fn cut_power(self) {
-        let Self { host, mut serving, folder: _folder } = self;
+        let Self {
+            host,
+            mut serving,
+            folder: _folder,
+        } = self;
         host.cut_power();
         serving.iter_mut().for_each(|child| drop(child.wait()));
     }
@@ -101,5 +124,6 @@ pub(crate) fn first_line(child: &mut Child) -> String {
         let _ = BufReader::new(said).read_line(&mut line);
         let _ = say.send(line);
     });
-    hear.recv_timeout(Duration::from_secs(60)).expect("it serves in time")
+    hear.recv_timeout(Duration::from_secs(60))
+        .expect("it serves in time")
 }

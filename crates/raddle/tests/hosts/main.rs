@@ -33,7 +33,10 @@ fn pause(millis: u64) {
 fn until(what: &str, seconds: u64, mut is_so: impl FnMut() -> bool) -> Duration {
     let began = Instant::now();
     while !is_so() {
-        assert!(began.elapsed() < Duration::from_secs(seconds), "not within {seconds} s: {what}");
+        assert!(
+            began.elapsed() < Duration::from_secs(seconds),
+            "not within {seconds} s: {what}"
+        );
         pause(10);
     }
     began.elapsed()

@@ -6,7 +6,7 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-use raddle::pool::Uid;
+use raddle::pool::WorkerUid;
 use raddle_hosts::{Host, Lan};
 
 use crate::{machine::first_line, until};
@@ -26,20 +26,38 @@ struct Typed {
 
 /// All that is typed.
 fn typed() -> Vec<Typed> {
-    let section = README.split_once(SECTION).expect("README.md has that section").1;
-    let section = section.split_once("\n## ").map_or(section, |(section, _)| section);
+    let section = README
+        .split_once(SECTION)
+        .expect("README.md has that section")
+        .1;
+    let section = section
+        .split_once("\n## ")
+        .map_or(section, |(section, _)| section);
     let mut all: Vec<Typed> = Vec::new();
-    let blocks = section.split("```console\n").skip(1).map(|block| block.split_once("```").unwrap().0);
+    let blocks = section
+        .split("```console\n")
+        .skip(1)
+        .map(|block| block.split_once("```").unwrap().0);
     for line in blocks.flat_map(str::lines) {
-        let prompt = NAMES.iter().position(|name| line.starts_with(&format!("{name}$ ")));
+        let prompt = NAMES
+            .iter()
+            .position(|name| line.starts_with(&format!("{name}$ ")));
         match (prompt, all.last_mut()) {
             (Some(machine), _) => {
                 let text = line.split_once("$ ").unwrap().1.to_owned();
-                all.push(Typed { machine, text, shown: Vec::new() });
+                all.push(Typed {
+                    machine,
+                    text,
+                    shown: Vec::new(),
+                });
             }
             // It goes on in the next line.
             (None, Some(typed)) if typed.text.ends_with('\\') && typed.shown.is_empty() => {
-                typed.text = format!("{} {}", typed.text.trim_end_matches('\\').trim(), line.trim());
+                typed.text = format!(
+                    "{} {}",
+                    typed.text.trim_end_matches('\\').trim(),
+                    line.trim()
+                );
             }
             (None, Some(typed)) => typed.shown.push(line.to_owned()),
             (None, None) => panic!("nobody has typed anything before '{line}'"),
@@ -59,12 +77,19 @@ impl Machine {
     fn new(lan: &Lan) -> Self {
         let folder = tempfile::tempdir().unwrap();
         for name in ["run", "run/raddle", "bin"] {
-            std::fs::DirBuilder::new().mode(0o700).create(folder.path().join(name)).unwrap();
+            std::fs::DirBuilder::new()
+                .mode(0o700)
+                .create(folder.path().join(name))
+                .unwrap();
         }
         for (name, program) in [("raddle", "raddle"), ("machines", "examples/machines")] {
             symlink(built(program), folder.path().join("bin").join(name)).unwrap();
         }
-        Self { host: lan.host(), folder, serving: None }
+        Self {
+            host: lan.host(),
+            folder,
+            serving: None,
+        }
     }
 
     fn path(&self) -> &Path {
@@ -73,9 +98,19 @@ impl Machine {
 
     fn shell(&self, text: &str) -> Command {
         let mut command = self.host.command("sh");
-        let path = format!("{}:{}", self.path().join("bin").display(), std::env::var("PATH").unwrap());
-        command.args(["-c", &format!("exec 2>&1; {text}")]).env("PATH", path).current_dir(self.path());
-        command.env("XDG_RUNTIME_DIR", self.path().join("run")).stdin(Stdio::null()).stdout(Stdio::piped());
+        let path = format!(
+            "{}:{}",
+            self.path().join("bin").display(),
+            std::env::var("PATH").unwrap()
+        );
+        command
+            .args(["-c", &format!("exec 2>&1; {text}")])
+            .env("PATH", path)
+            .current_dir(self.path());
+        command
+            .env("XDG_RUNTIME_DIR", self.path().join("run"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped());
         command
     }
 
@@ -107,19 +142,31 @@ impl Machine {
 
 /// Cargo builds programs and examples with the tests, beside them.
 fn built(program: &str) -> PathBuf {
-    let program = std::env::current_exe().unwrap().ancestors().nth(2).unwrap().join(program);
-    assert!(program.exists(), "{} is not there: `cargo test --workspace` builds it", program.display());
+    let program = std::env::current_exe()
+        .unwrap()
+        .ancestors()
+        .nth(2)
+        .unwrap()
+        .join(program);
+    assert!(
+        program.exists(),
+        "{} is not there: `cargo test --workspace` builds it",
+        program.display()
+    );
     program
 }
 
 /// Whether a word is of the same kind as the one that README.md has in its place: what is another each time, in the same place.
 fn is_alike(written: &str, shown: &str) -> bool {
     let kinds: [fn(&str) -> bool; 5] = [
-        |word| word.parse::<Uid>().is_ok(),
+        |word| word.parse::<WorkerUid>().is_ok(),
         // A date, a time, how long something takes.
         |word| word.len() == 10 && word.split('-').map(str::len).eq([4, 2, 2]),
         |word| word.trim_end_matches(';').ends_with('Z') && word.matches(':').count() == 2,
-        |word| word.strip_suffix('s').is_some_and(|number| number.parse::<u32>().is_ok()),
+        |word| {
+            word.strip_suffix('s')
+                .is_some_and(|number| number.parse::<u32>().is_ok())
+        },
         |word| NAMES.contains(&word),
     ];
     // A port, at the same address.
@@ -127,7 +174,8 @@ fn is_alike(written: &str, shown: &str) -> bool {
         let (host, port) = word.trim_end_matches(',').rsplit_once(':')?;
         Some((host.to_owned(), port.parse().ok()?))
     };
-    let same_place = matches!((port(written), port(shown)), (Some((one, _)), Some((other, _))) if one == other);
+    let same_place =
+        matches!((port(written), port(shown)), (Some((one, _)), Some((other, _))) if one == other);
     written == shown || same_place || kinds.iter().any(|is| is(written) && is(shown))
 }
 
@@ -144,7 +192,9 @@ fn what_the_readme_shows_on_two_machines_is_what_happens() {
     let mut machines = [Machine::new(&lan), Machine::new(&lan)];
     let addresses = [&machines[0], &machines[1]].map(|machine| machine.host.ipv4().to_string());
     let names = [&machines[0], &machines[1]].map(|machine| machine.host.name().to_owned());
-    let exchange = |text: &str, from: [&str; 2], to: [&str; 2]| text.replace(from[0], to[0]).replace(from[1], to[1]);
+    let exchange = |text: &str, from: [&str; 2], to: [&str; 2]| {
+        text.replace(from[0], to[0]).replace(from[1], to[1])
+    };
     let there = |text: &str| exchange(text, ADDRESSES, [&addresses[0], &addresses[1]]);
     let back = |text: &str| {
         let text = exchange(text, [&names[0], &names[1]], NAMES);
@@ -153,14 +203,26 @@ fn what_the_readme_shows_on_two_machines_is_what_happens() {
     let typed = typed();
     assert!(typed.len() >= 5, "the section has its commands");
     let (mut called, mut transcript, mut is_true) = (Vec::new(), String::new(), true);
-    for Typed { machine, text, shown } in &typed {
+    for Typed {
+        machine,
+        text,
+        shown,
+    } in &typed
+    {
         let run = there(text);
         let serves = run.contains("pool serve");
         let machine = &mut machines[*machine];
-        let real = if serves { machine.serve(&run) } else { machine.run(&run) };
+        let real = if serves {
+            machine.serve(&run)
+        } else {
+            machine.run(&run)
+        };
         let real: Vec<String> = real.iter().map(|line| back(line)).collect();
         if run.starts_with("machines") && !serves {
-            called = real.iter().filter_map(|line| line.rsplit_once(' ').map(|(_, host)| host.to_owned())).collect();
+            called = real
+                .iter()
+                .filter_map(|line| line.rsplit_once(' ').map(|(_, host)| host.to_owned()))
+                .collect();
         }
         // Numbers of processes are others each time.
         let is_table = run.contains("pool workers");
@@ -174,7 +236,10 @@ fn what_the_readme_shows_on_two_machines_is_what_happens() {
         transcript.push_str(&format!("$ {text}\n{}\n", real.join("\n")));
         // What README.md has people bring to the machines.
         if run.contains("cert issue") {
-            let of = run.split_whitespace().find(|word| addresses.iter().any(|address| address == word)).unwrap();
+            let of = run
+                .split_whitespace()
+                .find(|word| addresses.iter().any(|address| address == word))
+                .unwrap();
             let to = addresses.iter().position(|address| address == of).unwrap();
             let certs = machines[0].path().join("certs");
             for (from, name) in [

@@ -16,12 +16,24 @@ fn all_workers_are_replaced_under_load_and_no_call_fails() {
     let caller = Machine::new(&lan);
     let serve = |machine: &mut Machine| {
         let workers = machine.serve(&["--workers", "2", "--discovery", "lan"]);
-        workers.into_iter().map(|worker| worker.pid).collect::<BTreeSet<u32>>()
+        workers
+            .into_iter()
+            .map(|worker| worker.pid)
+            .collect::<BTreeSet<u32>>()
     };
     let old: BTreeSet<u32> = machines.iter_mut().flat_map(serve).collect();
-    let settings = Settings { lan: Some("default".into()), callers: 24, rest: 0, linger: 15, ..Settings::default() };
+    let settings = Settings {
+        lan: Some("default".into()),
+        callers: 24,
+        rest: 0,
+        linger: 15,
+        ..Settings::default()
+    };
     let load = Load::start(&caller, &settings);
-    let names: Vec<_> = machines.iter().map(|machine| machine.name().to_owned()).collect();
+    let names: Vec<_> = machines
+        .iter()
+        .map(|machine| machine.name().to_owned())
+        .collect();
     load.settle(&names.iter().map(String::as_str).collect::<Vec<_>>());
     let (began, mut new) = (now(), BTreeSet::new());
     for machine in &mut machines {
@@ -29,12 +41,19 @@ fn all_workers_are_replaced_under_load_and_no_call_fails() {
         new.extend(serve(machine));
         // As who watches over it would have it: the next when this one is called.
         let since = now();
-        until("who is new is called", 30, || load.ran(since, machine.name()) > 0);
+        until("who is new is called", 30, || {
+            load.ran(since, machine.name()) > 0
+        });
     }
     pause(500);
     let calls = load.stop();
     let failed = failed_after(&calls, began);
-    assert!(failed.is_empty(), "{} of {}: {failed:#?}", failed.len(), calls.len());
+    assert!(
+        failed.is_empty(),
+        "{} of {}: {failed:#?}",
+        failed.len(),
+        calls.len()
+    );
     // A few hundred a second on the slowest of machines.
     assert!(calls.len() > 100, "{}", calls.len());
     let ran: BTreeSet<u32> = calls.iter().filter_map(|call| call.process).collect();

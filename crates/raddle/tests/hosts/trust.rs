@@ -5,7 +5,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use raddle::pool::credentials::issue::{Authority, Issued, Validity};
+use raddle::pool::credentials::issue::{Authority, IssuedCertificate, Validity};
 use raddle_hosts::Lan;
 
 use crate::{Load, Machine, Settings, load::failed, pause};
@@ -14,23 +14,43 @@ struct Trust(Authority);
 
 impl Trust {
     fn new() -> Self {
-        Self(Authority::new("test", Validity::days(SystemTime::now(), 1)).unwrap().0)
+        Self(
+            Authority::new("test", Validity::days(SystemTime::now(), 1))
+                .unwrap()
+                .0,
+        )
     }
 
     /// Files for a machine, valid until then, with what trusts `others`.
     fn files(&self, folder: &Path, name: &str, until: SystemTime, others: &Self) -> [PathBuf; 3] {
-        let validity = Validity { from: SystemTime::now() - Duration::from_secs(7_200), until };
-        let Issued { certificate, key, .. } = self.0.issue(&[name.parse().unwrap()], validity).unwrap();
+        let validity = Validity {
+            from: SystemTime::now() - Duration::from_secs(7_200),
+            until,
+        };
+        let IssuedCertificate {
+            certificate, key, ..
+        } = self.0.issue(&[name.parse().unwrap()], validity).unwrap();
         let files = ["ca.pem", "own.pem", "own.key"].map(|file| folder.join(file));
-        for (file, text) in files.iter().zip([others.0.certificate(), &certificate, &key]) {
+        for (file, text) in files
+            .iter()
+            .zip([others.0.certificate(), &certificate, &key])
+        {
             std::fs::write(file, text).unwrap();
         }
         files
     }
 }
 
-const CREDENTIALS: [&str; 8] =
-    ["--workers", "1", "--credentials-ca", "ca.pem", "--credentials-cert", "own.pem", "--credentials-key", "own.key"];
+const CREDENTIALS: [&str; 8] = [
+    "--workers",
+    "1",
+    "--credentials-ca",
+    "ca.pem",
+    "--credentials-cert",
+    "own.pem",
+    "--credentials-key",
+    "own.key",
+];
 
 #[test]
 fn only_hosts_that_prove_who_they_are_are_called() {
@@ -52,21 +72,49 @@ fn only_hosts_that_prove_who_they_are_are_called() {
         by.files(machine.path(), name.unwrap_or(&own), until, &trust);
         workers.extend(machine.serve(&CREDENTIALS));
     }
-    let settings = Settings { workers: Some(workers), ..Settings::default() };
+    let settings = Settings {
+        workers: Some(workers),
+        ..Settings::default()
+    };
     let credentials = Some(trust.files(caller.path(), "web.internal", now + hour, &trust));
-    let load = Load::start(&caller, &Settings { credentials, ..settings.clone() });
+    let load = Load::start(
+        &caller,
+        &Settings {
+            credentials,
+            ..settings.clone()
+        },
+    );
     load.settle(&[machines[0].name()]);
     pause(1_500);
     let calls = load.stop();
     assert!(failed(&calls).is_empty(), "{:#?}", failed(&calls));
-    assert!(calls.iter().all(|call| call.host.as_deref() == Some(machines[0].name())));
+    assert!(
+        calls
+            .iter()
+            .all(|call| call.host.as_deref() == Some(machines[0].name()))
+    );
     // The other way round.
     for (by, until) in [(&trust, now - hour), (&stranger, now + hour)] {
         let credentials = Some(by.files(caller.path(), "web.internal", until, &trust));
-        let load = Load::start(&caller, &Settings { credentials, timeout: Some(5_000), ..settings.clone() });
+        let load = Load::start(
+            &caller,
+            &Settings {
+                credentials,
+                timeout: Some(5_000),
+                ..settings.clone()
+            },
+        );
         pause(1_500);
         let calls = load.stop();
-        assert!(!calls.is_empty() && failed(&calls).len() == calls.len(), "{calls:#?}");
-        assert!(calls.iter().all(|call| !call.may_have_begun && call.ended - call.began < 2_000), "{calls:#?}");
+        assert!(
+            !calls.is_empty() && failed(&calls).len() == calls.len(),
+            "{calls:#?}"
+        );
+        assert!(
+            calls
+                .iter()
+                .all(|call| !call.may_have_begun && call.ended - call.began < 2_000),
+            "{calls:#?}"
+        );
     }
 }

@@ -45,8 +45,23 @@ fn avahi(host: &Host, folder: &Path) -> Child {
     fs::write(folder.join("bus.conf"), bus(folder)).unwrap();
     fs::write(folder.join("avahi.conf"), AVAHI).unwrap();
     let mut command = host.command("unshare");
-    command.args(["--mount", "--propagation", "private", "sh", "-c", DAEMON, "sh"]).arg(folder);
-    command.env("DBUS_SYSTEM_BUS_ADDRESS", address(folder)).stderr(Stdio::null()).stdout(Stdio::null()).spawn().unwrap()
+    command
+        .args([
+            "--mount",
+            "--propagation",
+            "private",
+            "sh",
+            "-c",
+            DAEMON,
+            "sh",
+        ])
+        .arg(folder);
+    command
+        .env("DBUS_SYSTEM_BUS_ADDRESS", address(folder))
+        .stderr(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap()
 }
 
 fn address(folder: &Path) -> String {
@@ -56,10 +71,15 @@ fn address(folder: &Path) -> String {
 /// What `avahi-browse` shows of workers: a line for each, at each interface and for each kind of address.
 fn browse(host: &Host, folder: &Path) -> Vec<String> {
     let mut command = host.command("avahi-browse");
-    command.args(["-rpt", "_raddle._tcp"]).env("DBUS_SYSTEM_BUS_ADDRESS", address(folder));
+    command
+        .args(["-rpt", "_raddle._tcp"])
+        .env("DBUS_SYSTEM_BUS_ADDRESS", address(folder));
     let output = command.output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
-    text.lines().filter(|line| line.starts_with('=')).map(str::to_owned).collect()
+    text.lines()
+        .filter(|line| line.starts_with('='))
+        .map(str::to_owned)
+        .collect()
 }
 
 #[test]
@@ -74,25 +94,56 @@ fn avahi_sees_the_workers_that_are_announced() {
     let worker = at("[::]:7000");
     publisher.tell(&word("added", &worker));
     let mut seen = Vec::new();
-    until("it is seen, by either kind of address", Duration::from_secs(30), || {
-        seen = browse(&there, folder.path());
-        seen.len() >= 2
-    });
-    let (uid, old, new) = (worker.uid.to_string(), here.ipv4().to_string(), here.ipv6().to_string());
-    let field = |line: &str, place: usize| line.split(';').nth(place).unwrap_or_default().to_owned();
+    until(
+        "it is seen, by either kind of address",
+        Duration::from_secs(30),
+        || {
+            seen = browse(&there, folder.path());
+            seen.len() >= 2
+        },
+    );
+    let (uid, old, new) = (
+        worker.uid.to_string(),
+        here.ipv4().to_string(),
+        here.ipv6().to_string(),
+    );
+    let field =
+        |line: &str, place: usize| line.split(';').nth(place).unwrap_or_default().to_owned();
     for line in &seen {
-        assert_eq!([field(line, 1), field(line, 4), field(line, 5)], ["eth0", "_raddle._tcp", "local"], "{line}");
-        assert_eq!([field(line, 6), field(line, 8)], [format!("{uid}.local"), "7000".to_owned()], "{line}");
+        assert_eq!(
+            [field(line, 1), field(line, 4), field(line, 5)],
+            ["eth0", "_raddle._tcp", "local"],
+            "{line}"
+        );
+        assert_eq!(
+            [field(line, 6), field(line, 8)],
+            [format!("{uid}.local"), "7000".to_owned()],
+            "{line}"
+        );
         assert!([&old, &new].contains(&&field(line, 7)), "{line}");
-        for text in
-            ["txtvers=1", "ns=math", "version=1.2.3", "pid=4711", "secure=0", "ttl=15", "tag0=gpu", "extra0=zone=b"]
-        {
+        for text in [
+            "txtvers=1",
+            "ns=math",
+            "version=1.2.3",
+            "pid=4711",
+            "secure=0",
+            "ttl=15",
+            "tag0=gpu",
+            "extra0=zone=b",
+        ] {
             assert!(line.contains(&format!("\"{text}\"")), "{text}: {line}");
         }
     }
-    assert!([old, new].iter().all(|address| seen.iter().any(|line| field(line, 7) == *address)), "{seen:?}");
+    assert!(
+        [old, new]
+            .iter()
+            .all(|address| seen.iter().any(|line| field(line, 7) == *address)),
+        "{seen:?}"
+    );
     publisher.tell(&word("dropped", &worker));
-    until("it is gone", Duration::from_secs(10), || browse(&there, folder.path()).is_empty());
+    until("it is gone", Duration::from_secs(10), || {
+        browse(&there, folder.path()).is_empty()
+    });
     there.kill();
     daemon.wait().unwrap();
 }

@@ -16,8 +16,14 @@ fn who_dies_without_a_word_is_missed_and_sooner_if_somebody_cannot_reach_it() {
     }
     let lan = Lan::new();
     let (here, there, third) = (lan.host(), lan.host(), lan.host());
-    let (mut watcher, mut idle) = (Program::watch(&there, "math"), Program::watch(&third, "math"));
-    let (mut publisher, mut alive) = (Program::publisher(&here, "math"), Program::publisher(&here, "math"));
+    let (mut watcher, mut idle) = (
+        Program::watch(&there, "math"),
+        Program::watch(&third, "math"),
+    );
+    let (mut publisher, mut alive) = (
+        Program::publisher(&here, "math"),
+        Program::publisher(&here, "math"),
+    );
     let (worker, other) = (at("0.0.0.0:7000"), at("0.0.0.0:7001"));
     publisher.tell(&word("added", &worker));
     let seen = seen_at(&worker, format!("{}:7000", here.ipv4()));
@@ -36,7 +42,10 @@ fn who_dies_without_a_word_is_missed_and_sooner_if_somebody_cannot_reach_it() {
     assert!(took < Duration::from_secs(5), "{took:?}");
     idle.expect("dropped", &seen, SILENCE);
     let took = killed.elapsed();
-    assert!(took > Duration::from_secs(10), "it had time to be heard again: {took:?}");
+    assert!(
+        took > Duration::from_secs(10),
+        "it had time to be heard again: {took:?}"
+    );
     assert_eq!(watcher.hears(Duration::ZERO), None, "the other is there");
 }
 

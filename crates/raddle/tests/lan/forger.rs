@@ -2,7 +2,7 @@
 
 use std::process::Stdio;
 
-use raddle::pool::Uid;
+use raddle::pool::WorkerUid;
 use raddle_hosts::Host;
 use serde_json::{Value, json};
 
@@ -40,7 +40,7 @@ for line in sys.stdin:
 /// A worker that is not there.
 #[derive(Clone, Debug)]
 pub(crate) struct Fake {
-    pub(crate) uid: Uid,
+    pub(crate) uid: WorkerUid,
     pub(crate) address: String,
     pub(crate) port: u16,
     pub(crate) texts: Vec<String>,
@@ -50,14 +50,28 @@ pub(crate) struct Fake {
 impl Fake {
     /// One that everybody would believe in.
     pub(crate) fn new(namespace: &str, address: impl ToString, port: u16) -> Self {
-        let texts =
-            ["txtvers=1", &format!("ns={namespace}"), "version=1", "pid=1", "secure=0"].map(str::to_owned).to_vec();
-        Self { uid: Uid::new(), address: address.to_string(), port, texts, ttl: 120 }
+        let texts = [
+            "txtvers=1",
+            &format!("ns={namespace}"),
+            "version=1",
+            "pid=1",
+            "secure=0",
+        ]
+        .map(str::to_owned)
+        .to_vec();
+        Self {
+            uid: WorkerUid::new(),
+            address: address.to_string(),
+            port,
+            texts,
+            ttl: 120,
+        }
     }
 
     /// The same, with another text in the place of one.
     pub(crate) fn with(mut self, key: &str, text: &str) -> Self {
-        self.texts.retain(|text| !text.starts_with(&format!("{key}=")));
+        self.texts
+            .retain(|text| !text.starts_with(&format!("{key}=")));
         self.texts.push(text.to_owned());
         self
     }
@@ -73,7 +87,11 @@ impl Fake {
 /// Says this on the network of a host.
 pub(crate) fn forge(host: &Host, said: impl IntoIterator<Item = Value>) {
     let mut forger = host.command("python3");
-    let mut forger = forger.args(["-c", FORGE, &host.ipv4().to_string()]).stdin(Stdio::piped()).spawn().unwrap();
+    let mut forger = forger
+        .args(["-c", FORGE, &host.ipv4().to_string()])
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
     let mut input = forger.stdin.take().unwrap();
     for said in said {
         std::io::Write::write_all(&mut input, format!("{said}\n").as_bytes()).unwrap();

@@ -9,7 +9,7 @@ use std::{
 };
 
 use raddle::pool::{
-    Uid,
+    WorkerUid,
     credentials::issue::{Authority, Validity},
 };
 use raddle_hosts::{Host, Lan};
@@ -36,23 +36,37 @@ while True:
 
 fn listener(host: &Host) -> Child {
     let mut command = host.command("python3");
-    command.args(["-c", LISTENER]).stdout(Stdio::piped()).spawn().unwrap()
+    command
+        .args(["-c", LISTENER])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap()
 }
 
 /// What a listener has heard, when it is ended.
 fn heard(mut listener: Child) -> Vec<String> {
     listener.kill().unwrap();
     let mut said = String::new();
-    listener.stdout.take().unwrap().read_to_string(&mut said).unwrap();
+    listener
+        .stdout
+        .take()
+        .unwrap()
+        .read_to_string(&mut said)
+        .unwrap();
     listener.wait().unwrap();
-    said.lines().filter(|line| *line != "ready").map(str::to_owned).collect()
+    said.lines()
+        .filter(|line| *line != "ready")
+        .map(str::to_owned)
+        .collect()
 }
 
 /// A CA, and the files of somebody with the name that workers have.
 pub(crate) fn credentials(folder: &Path) -> Value {
     let day = || Validity::days(SystemTime::now(), 1);
     let (authority, _) = Authority::new("test", day()).unwrap();
-    let own = authority.issue(&["spiffe://test/worker".parse().unwrap()], day()).unwrap();
+    let own = authority
+        .issue(&["spiffe://test/worker".parse().unwrap()], day())
+        .unwrap();
     let [ca, certificate, key] = ["ca.pem", "own.pem", "own.key"].map(|name| folder.join(name));
     fs::write(&ca, authority.certificate()).unwrap();
     fs::write(&certificate, &own.certificate).unwrap();
@@ -72,7 +86,9 @@ fn a_fake_worker_is_never_spoken_to_in_plain_by_a_pool_with_credentials() {
     let honest = json!({"size": 1, "bind": "0.0.0.0:0", "publish": true, "credentials": own});
     let _serving = Program::pool(&there, "math", honest);
     let mut pool = Program::pool(&here, "math", json!({"discover": true, "credentials": own}));
-    until("the honest one is found", SOON, || pool.workers().len() == 1);
+    until("the honest one is found", SOON, || {
+        pool.workers().len() == 1
+    });
     let worker = pool.workers().remove(0);
     assert!(worker.secure);
 
@@ -80,16 +96,21 @@ fn a_fake_worker_is_never_spoken_to_in_plain_by_a_pool_with_credentials() {
     let plain = Fake::new("math", evil.ipv4(), 7666);
     let secure = Fake::new("math", evil.ipv4(), 7666).with("secure", "secure=1");
     forge(&evil, [plain.said(), secure.said()]);
-    until("who says that it can prove who it is is tried", SOON, || {
-        pool.workers().iter().any(|one| one.uid == secure.uid)
-    });
+    until(
+        "who says that it can prove who it is is tried",
+        SOON,
+        || pool.workers().iter().any(|one| one.uid == secure.uid),
+    );
     assert!(pool.workers().iter().all(|one| one.uid != plain.uid));
     for _ in 0..6 {
         let answer = pool.ask("call");
         assert_eq!(answer[0], there.name(), "{answer}");
     }
     // One that says of the honest one that it is plain, and elsewhere: it is not called there.
-    let stolen = Fake { uid: worker.uid, ..Fake::new("math", evil.ipv4(), 7666) };
+    let stolen = Fake {
+        uid: worker.uid,
+        ..Fake::new("math", evil.ipv4(), 7666)
+    };
     forge(&evil, [stolen.said()]);
     std::thread::sleep(QUIET);
     for _ in 0..6 {
@@ -98,9 +119,16 @@ fn a_fake_worker_is_never_spoken_to_in_plain_by_a_pool_with_credentials() {
     let heard = heard(listener);
     assert!(!heard.is_empty(), "the one that was tried");
     // A greeting of TLS, and nothing else.
-    assert!(heard.iter().all(|bytes| bytes.starts_with("16") || bytes == "nothing" || bytes.is_empty()), "{heard:?}");
+    assert!(
+        heard
+            .iter()
+            .all(|bytes| bytes.starts_with("16") || bytes == "nothing" || bytes.is_empty()),
+        "{heard:?}"
+    );
     // What was made up is corrected by the next sign of life.
-    until("the honest one is believed again", 2 * SOON, || pool.workers().contains(&worker));
+    until("the honest one is believed again", 2 * SOON, || {
+        pool.workers().contains(&worker)
+    });
 }
 
 #[test]
@@ -115,14 +143,24 @@ fn what_is_said_of_its_own_workers_means_nothing_to_a_pool() {
     let own = pool.workers();
     let before = pool.ask("call");
     assert_eq!(before[0], here.name());
-    let stolen = Fake { uid: own[0].uid, ..Fake::new("math", evil.ipv4(), 7666) };
-    let goodbye = Fake { ttl: 0, ..stolen.clone() };
+    let stolen = Fake {
+        uid: own[0].uid,
+        ..Fake::new("math", evil.ipv4(), 7666)
+    };
+    let goodbye = Fake {
+        ttl: 0,
+        ..stolen.clone()
+    };
     let secure = stolen.clone().with("secure", "secure=1");
     for said in [stolen, secure, goodbye] {
         forge(&evil, [said.said()]);
         std::thread::sleep(Duration::from_millis(500));
         assert_eq!(pool.workers(), own);
-        assert_eq!(pool.ask("call"), before, "the same process, which nobody has ended");
+        assert_eq!(
+            pool.ask("call"),
+            before,
+            "the same process, which nobody has ended"
+        );
     }
 }
 
@@ -135,10 +173,20 @@ fn what_cannot_be_a_worker_is_not_believed_and_does_no_harm() {
     let (here, there, evil) = (lan.host(), lan.host(), lan.host());
     let mut watcher = Program::watch(&here, "math");
     let good = || Fake::new("math", evil.ipv4(), 7666);
-    let mut bad: Vec<_> =
-        ["127.0.0.1", "0.0.0.0", "224.0.0.251", "255.255.255.255", "::1", "fe80::1", "::ffff:127.0.0.1"]
-            .map(|address| Fake { address: address.into(), ..good() })
-            .to_vec();
+    let mut bad: Vec<_> = [
+        "127.0.0.1",
+        "0.0.0.0",
+        "224.0.0.251",
+        "255.255.255.255",
+        "::1",
+        "fe80::1",
+        "::ffff:127.0.0.1",
+    ]
+    .map(|address| Fake {
+        address: address.into(),
+        ..good()
+    })
+    .to_vec();
     bad.push(Fake { port: 0, ..good() });
     for (key, text) in [
         ("address", "address=unix:/run/docker.sock"),
@@ -159,21 +207,32 @@ fn what_cannot_be_a_worker_is_not_believed_and_does_no_harm() {
     ] {
         bad.push(good().with(key, text));
     }
-    bad.push(Fake { texts: vec![], ..good() });
+    bad.push(Fake {
+        texts: vec![],
+        ..good()
+    });
     let mut long = good();
-    long.texts.extend((0..64).map(|n| format!("tag{n}={}", "x".repeat(100))));
+    long.texts
+        .extend((0..64).map(|n| format!("tag{n}={}", "x".repeat(100))));
     bad.push(long);
     let mut said: Vec<_> = bad.iter().map(Fake::said).collect();
     let mut misnamed = good().said();
     misnamed["name"] = json!("not a uid._raddle._tcp.local");
     said.push(misnamed);
     let mut shouting = good().said();
-    shouting["name"] = json!(format!("{}._raddle._tcp.local", Uid::new().to_string().to_uppercase()));
+    shouting["name"] = json!(format!(
+        "{}._raddle._tcp.local",
+        WorkerUid::new().to_string().to_uppercase()
+    ));
     said.push(shouting);
     // No message at all: torn ones, and one that points to itself.
-    for raw in
-        ["", "00", "0000840000000001000000", "000084000000000100000000c00c000c0001000000780002c00c", &"ff".repeat(1000)]
-    {
+    for raw in [
+        "",
+        "00",
+        "0000840000000001000000",
+        "000084000000000100000000c00c000c0001000000780002c00c",
+        &"ff".repeat(1000),
+    ] {
         said.push(json!({ "raw": raw }));
     }
     forge(&evil, said);
@@ -183,14 +242,34 @@ fn what_cannot_be_a_worker_is_not_believed_and_does_no_harm() {
     let fake = good();
     forge(&evil, [fake.said()]);
     let (event, worker) = watcher.hears(SOON).unwrap();
-    assert_eq!((event.as_str(), worker.uid, worker.address), ("added", fake.uid, format!("{}:7666", evil.ipv4())));
+    assert_eq!(
+        (event.as_str(), worker.uid, worker.address),
+        ("added", fake.uid, format!("{}:7666", evil.ipv4()))
+    );
     let mut publisher = Program::publisher(&there, "math");
     let worker = at("0.0.0.0:7000");
     publisher.tell(&word("added", &worker));
-    watcher.expect("added", &seen_at(&worker, format!("{}:7000", there.ipv4())), SOON);
+    watcher.expect(
+        "added",
+        &seen_at(&worker, format!("{}:7000", there.ipv4())),
+        SOON,
+    );
     // One that becomes unbelievable is gone.
-    forge(&evil, [Fake { uid: fake.uid, ..good() }.with("txtvers", "txtvers=2").said()]);
-    assert_eq!(watcher.hears(SOON).map(|(event, worker)| (event, worker.uid)), Some(("dropped".into(), fake.uid)));
+    forge(
+        &evil,
+        [Fake {
+            uid: fake.uid,
+            ..good()
+        }
+        .with("txtvers", "txtvers=2")
+        .said()],
+    );
+    assert_eq!(
+        watcher
+            .hears(SOON)
+            .map(|(event, worker)| (event, worker.uid)),
+        Some(("dropped".into(), fake.uid))
+    );
 }
 
 #[test]
@@ -205,8 +284,18 @@ fn a_flood_of_workers_takes_no_more_room_than_there_is() {
     let mut publisher = Program::publisher(&there, "math");
     let honest = at("0.0.0.0:7000");
     publisher.tell(&word("added", &honest));
-    watcher.expect("added", &seen_at(&honest, format!("{}:7000", there.ipv4())), SOON);
-    let flood = (0..20_000).map(|_| Fake { ttl: 4_000_000, ..Fake::new("math", evil.ipv4(), 7666) }.said());
+    watcher.expect(
+        "added",
+        &seen_at(&honest, format!("{}:7000", there.ipv4())),
+        SOON,
+    );
+    let flood = (0..20_000).map(|_| {
+        Fake {
+            ttl: 4_000_000,
+            ..Fake::new("math", evil.ipv4(), 7666)
+        }
+        .said()
+    });
     forge(&evil, flood);
     let (mut there_are, until) = (1_isize, Instant::now() + 6 * SOON);
     while let Some((event, worker)) = watcher.hears(QUIET) {
@@ -215,12 +304,18 @@ fn a_flood_of_workers_takes_no_more_room_than_there_is() {
             "dropped" => -1,
             _ => 0,
         };
-        assert!(event != "dropped" || worker.uid != honest.uid, "the honest one is there");
+        assert!(
+            event != "dropped" || worker.uid != honest.uid,
+            "the honest one is there"
+        );
         assert!(there_are <= MANY as isize && Instant::now() < until);
     }
     assert!(there_are > 1, "some are believed");
     let status = fs::read_to_string(format!("/proc/{}/status", watcher.pid())).unwrap();
-    let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    let resident = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))
+        .unwrap();
     let resident: u32 = resident.trim().trim_end_matches(" kB").parse().unwrap();
     println!("{resident} kB");
     assert!(resident < 150_000, "{resident} kB");
@@ -238,22 +333,36 @@ fn a_flood_of_other_records_is_forgotten() {
     let mut publisher = Program::publisher(&there, "math");
     let honest = at("0.0.0.0:7000");
     publisher.tell(&word("added", &honest));
-    watcher.expect("added", &seen_at(&honest, format!("{}:7000", there.ipv4())), SOON);
+    watcher.expect(
+        "added",
+        &seen_at(&honest, format!("{}:7000", there.ipv4())),
+        SOON,
+    );
     // Each message has 40 addresses of hosts that nobody has asked for, and that nobody has heard of before: as many as are kept, and not
     // faster than they are read.
     let message = |n: u32| {
         let record = |place: u32| {
             let name = format!("{:08x}", n * 40 + place);
             let label: String = name.bytes().map(|byte| format!("{byte:02x}")).collect();
-            format!("08{label}056c6f63616c0000018001003d09000004{:08x}", 0x0a00_0000 + place)
+            format!(
+                "08{label}056c6f63616c0000018001003d09000004{:08x}",
+                0x0a00_0000 + place
+            )
         };
         let records: String = (0..40).map(record).collect();
         json!({ "raw": format!("000084000000002800000000{records}"), "pause": 0.001 })
     };
     let resident = || {
         let status = fs::read_to_string(format!("/proc/{}/status", watcher.pid())).unwrap();
-        let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-        resident.trim().trim_end_matches(" kB").parse::<u32>().unwrap()
+        let resident = status
+            .lines()
+            .find_map(|line| line.strip_prefix("VmRSS:"))
+            .unwrap();
+        resident
+            .trim()
+            .trim_end_matches(" kB")
+            .parse::<u32>()
+            .unwrap()
     };
     let before = resident();
     let flood = |which: u32| {
@@ -266,9 +375,16 @@ fn a_flood_of_other_records_is_forgotten() {
     // Memory rises until records are dropped, and falls then, so peaks are compared. Records that are kept would take 2.4 times as much.
     let peak = |floods: &[u32]| floods.iter().copied().max().unwrap();
     assert!(peak(&taken[..5]) > 4_000, "they are heard: {taken:?} kB");
-    assert!(peak(&taken[8..]) < 2 * peak(&taken[..5]), "{taken:?} kB more than {before}");
+    assert!(
+        peak(&taken[8..]) < 2 * peak(&taken[..5]),
+        "{taken:?} kB more than {before}"
+    );
     // Who was there is there all the while, and who comes is heard of.
     let other = at("0.0.0.0:7001");
     publisher.tell(&word("added", &other));
-    watcher.expect("added", &seen_at(&other, format!("{}:7001", there.ipv4())), 2 * SOON);
+    watcher.expect(
+        "added",
+        &seen_at(&other, format!("{}:7001", there.ipv4())),
+        2 * SOON,
+    );
 }

@@ -13,7 +13,7 @@ mod records;
 
 use std::time::{Duration, Instant};
 
-use raddle::pool::{Uid, WorkerMetadata};
+use raddle::pool::{WorkerMetadata, WorkerUid};
 
 /// What takes no longer than that happens at once, on a machine that has much else to do.
 const SOON: Duration = Duration::from_secs(20);
@@ -23,7 +23,7 @@ const QUIET: Duration = Duration::from_secs(2);
 /// A worker that is said to serve there.
 fn at(address: &str) -> WorkerMetadata {
     WorkerMetadata {
-        uid: Uid::new(),
+        uid: WorkerUid::new(),
         address: address.into(),
         pid: 4711,
         version: "1.2.3".into(),
@@ -36,7 +36,10 @@ fn at(address: &str) -> WorkerMetadata {
 
 /// The same, as others hear of it.
 fn seen_at(worker: &WorkerMetadata, address: impl ToString) -> WorkerMetadata {
-    WorkerMetadata { address: address.to_string(), ..worker.clone() }
+    WorkerMetadata {
+        address: address.to_string(),
+        ..worker.clone()
+    }
 }
 
 /// A word to a program about a worker.

@@ -12,7 +12,12 @@ use crate::{SOON, cuts::SILENCE, hostile::credentials, program::Program, until};
 
 /// The hosts that answer so many calls.
 fn hosts(pool: &mut Program, calls: usize) -> BTreeSet<String> {
-    let name = |answer: &Value| answer[0].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned();
+    let name = |answer: &Value| {
+        answer[0]
+            .as_str()
+            .unwrap_or_else(|| panic!("{answer}"))
+            .to_owned()
+    };
     (0..calls).map(|_| name(&pool.ask("call"))).collect()
 }
 
@@ -24,12 +29,21 @@ fn a_pool_calls_the_workers_of_other_hosts() {
     let (lan, folder) = (Lan::new(), tempfile::tempdir().unwrap());
     let (here, there) = (lan.host(), lan.host());
     for credentials in [Value::Null, credentials(folder.path())] {
-        let serving = json!({"size": 2, "bind": "0.0.0.0:0", "publish": true, "credentials": credentials});
+        let serving =
+            json!({"size": 2, "bind": "0.0.0.0:0", "publish": true, "credentials": credentials});
         let mut serving = Program::pool(&there, "math", serving);
-        let mut pool = Program::pool(&here, "math", json!({"discover": true, "credentials": credentials}));
+        let mut pool = Program::pool(
+            &here,
+            "math",
+            json!({"discover": true, "credentials": credentials}),
+        );
         assert_eq!(pool.workers().len(), 2, "they are known from the start");
         let address = format!("{}:", there.ipv4());
-        assert!(pool.workers().iter().all(|worker| worker.address.starts_with(&address)));
+        assert!(
+            pool.workers()
+                .iter()
+                .all(|worker| worker.address.starts_with(&address))
+        );
         assert_eq!(hosts(&mut pool, 4), [there.name().to_owned()].into());
         assert_eq!(
             hosts(&mut serving, 4),
@@ -37,11 +51,20 @@ fn a_pool_calls_the_workers_of_other_hosts() {
             "where it serves everywhere, it is called here"
         );
         // What they call are those of the same pool.
-        assert_eq!(pool.ask("call others 3"), json!([there.name(), there.name(), there.name()]));
+        assert_eq!(
+            pool.ask("call others 3"),
+            json!([there.name(), there.name(), there.name()])
+        );
         serving.tell("stop");
         until("they are missed", SOON, || pool.workers().is_empty());
         let answer = pool.ask("call");
-        assert!(answer["error"].as_str().unwrap().starts_with("no workers available"), "{answer}");
+        assert!(
+            answer["error"]
+                .as_str()
+                .unwrap()
+                .starts_with("no workers available"),
+            "{answer}"
+        );
     }
 }
 
@@ -61,9 +84,15 @@ fn hybrid_pools_share_their_workers() {
         assert_eq!(hosts(pool, 4), names);
     }
     // Its own are called here, and those of others there.
-    let addresses: BTreeSet<_> =
-        one.workers().iter().map(|worker| worker.address.split(':').next().unwrap().to_owned()).collect();
-    assert_eq!(addresses, ["0.0.0.0".to_owned(), there.ipv4().to_string()].into());
+    let addresses: BTreeSet<_> = one
+        .workers()
+        .iter()
+        .map(|worker| worker.address.split(':').next().unwrap().to_owned())
+        .collect();
+    assert_eq!(
+        addresses,
+        ["0.0.0.0".to_owned(), there.ipv4().to_string()].into()
+    );
     // A worker calls those of the pool it was called in, from wherever it is.
     for _ in 0..2 {
         let called: BTreeSet<String> = serde_json::from_value(one.ask("call others 4")).unwrap();
@@ -101,8 +130,14 @@ fn a_host_that_dies_without_a_word_is_forgotten_when_it_cannot_be_called() {
     let missed = Instant::now();
     assert_eq!(idle.workers().len(), 2, "nobody else has missed it yet");
     assert_eq!(hosts(&mut pool, 4), [there.name().to_owned()].into());
-    until("others miss it, too", 2 * SILENCE, || idle.workers().len() == 1);
+    until("others miss it, too", 2 * SILENCE, || {
+        idle.workers().len() == 1
+    });
     // What is silent is given up by both within half a second; whoever could not reach it knew before.
-    assert!(missed.elapsed() > Duration::from_secs(2), "{:?} sooner than by its silence", missed.elapsed());
+    assert!(
+        missed.elapsed() > Duration::from_secs(2),
+        "{:?} sooner than by its silence",
+        missed.elapsed()
+    );
     drop(doomed);
 }

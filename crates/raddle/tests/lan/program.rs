@@ -27,19 +27,29 @@ pub(crate) struct Program {
 impl Program {
     pub(crate) fn start(host: &Host, settings: Value) -> Self {
         let mut command = host.command(PROGRAM);
-        let mut child = command.arg(settings.to_string()).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut child = command
+            .arg(settings.to_string())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
         let (send, lines) = channel();
         let output = BufReader::new(child.stdout.take().unwrap());
         // Ends with the program.
         thread::spawn(move || {
             for line in output.lines().map_while(Result::ok) {
-                let value = serde_json::from_str(&line).unwrap_or_else(|_| panic!("no JSON: {line}"));
+                let value =
+                    serde_json::from_str(&line).unwrap_or_else(|_| panic!("no JSON: {line}"));
                 if send.send(value).is_err() {
                     return;
                 }
             }
         });
-        let mut program = Self { child, lines, heard: VecDeque::new() };
+        let mut program = Self {
+            child,
+            lines,
+            heard: VecDeque::new(),
+        };
         program.wait_for(|value| (value == "ready").then_some(()));
         program
     }
@@ -77,7 +87,10 @@ impl Program {
     /// What it answers that is an error.
     pub(crate) fn refused(&mut self, word: &str) -> String {
         let answer = self.ask(word);
-        answer["error"].as_str().unwrap_or_else(|| panic!("{word}: {answer}")).to_owned()
+        answer["error"]
+            .as_str()
+            .unwrap_or_else(|| panic!("{word}: {answer}"))
+            .to_owned()
     }
 
     /// What is heard next of workers, if it is within this time.
@@ -86,17 +99,42 @@ impl Program {
             Some(value) => value,
             None => self.lines.recv_timeout(within).ok()?,
         };
-        let worker = serde_json::from_value(value["worker"].clone()).unwrap_or_else(|_| panic!("{value}"));
+        let worker =
+            serde_json::from_value(value["worker"].clone()).unwrap_or_else(|_| panic!("{value}"));
         Some((value["event"].as_str().unwrap().to_owned(), worker))
     }
 
     /// Expects to hear this within this time. Returns how long it took.
     #[track_caller]
-    pub(crate) fn expect(&mut self, event: &str, worker: &WorkerMetadata, within: Duration) -> Duration {
+    pub(crate) fn expect(
+        &mut self,
+        event: &str,
+        worker: &WorkerMetadata,
+        within: Duration,
+    ) -> Duration {
         let began = Instant::now();
         let heard = self.hears(within);
-        assert_eq!(heard, Some((event.to_owned(), worker.clone())), "within {within:?}");
+        assert_eq!(
+            heard,
+            Some((event.to_owned(), worker.clone())),
+            "within {within:?}"
+        );
         began.elapsed()
+    }
+
+    /// Expects that a worker is dropped. Its addresses expire one by one, so updates may come first.
+    #[track_caller]
+    pub(crate) fn expect_dropped(&mut self, worker: &WorkerMetadata, within: Duration) {
+        let deadline = Instant::now() + within;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let (event, seen) = self.hears(left).expect("an event in time");
+            assert_eq!(seen.uid, worker.uid, "{event}");
+            if event == "dropped" {
+                return;
+            }
+            assert_eq!(event, "updated");
+        }
     }
 
     /// The workers of its pool.
@@ -119,7 +157,10 @@ impl Program {
     fn wait_for<T>(&mut self, wanted: impl Fn(&Value) -> Option<T>) -> T {
         let until = Instant::now() + ANSWER;
         loop {
-            let value = self.lines.recv_timeout(until.saturating_duration_since(Instant::now())).expect("an answer");
+            let value = self
+                .lines
+                .recv_timeout(until.saturating_duration_since(Instant::now()))
+                .expect("an answer");
             match wanted(&value) {
                 Some(answer) => return answer,
                 None => self.heard.push_back(value),

@@ -2,8 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use raddle::{CallError, WorkerPool, pool::worker::Patience};
-use tonic_health::pb::{HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient};
+use raddle::{CallError, WorkerPool, pool::worker::StopMode};
+use tonic_health::pb::{
+    HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
+};
 
 use crate::{
     block, durable, entries,
@@ -22,20 +24,28 @@ async fn started(python: &Python) -> (Worker, WorkerPool) {
 async fn a_stop_cancels_waits_for_a_while_or_for_as_long_as_it_takes() {
     within(120, async {
         let python = Python::new().await;
-        let brief = Patience::For(Duration::from_millis(300));
+        let brief = StopMode::For(Duration::from_millis(300));
         for (patience, seconds, outcome, (ended, cancelled)) in [
-            (Patience::None, 600.0, Err(CallError::Cancelled), (0, 1)),
+            (StopMode::None, 600.0, Err(CallError::Cancelled), (0, 1)),
             (brief, 600.0, Err(CallError::Cancelled), (0, 1)),
-            (Patience::For(Duration::from_secs(60)), 0.5, Ok(0.5), (1, 0)),
-            (Patience::Endless, 0.5, Ok(0.5), (1, 0)),
+            (StopMode::For(Duration::from_secs(60)), 0.5, Ok(0.5), (1, 0)),
+            (StopMode::Endless, 0.5, Ok(0.5), (1, 0)),
         ] {
             let (worker, pool) = started(&python).await;
             let call = tokio::spawn(sleep(seconds).on(&pool));
             worker.has_in_flight(1).await;
             let reply = worker.control().stop(patience).await.unwrap();
-            assert_eq!((reply.ended, reply.cancelled), (ended, cancelled), "{patience:?}");
+            assert_eq!(
+                (reply.ended, reply.cancelled),
+                (ended, cancelled),
+                "{patience:?}"
+            );
             assert_eq!(call.await.unwrap(), outcome, "{patience:?}");
-            assert_eq!(entries(&python.workers()), [""; 0], "nobody is sent there any more");
+            assert_eq!(
+                entries(&python.workers()),
+                [""; 0],
+                "nobody is sent there any more"
+            );
             assert!(worker.ended().await.success());
             until("the pool knows it", async || pool.workers().is_empty()).await;
         }
@@ -50,14 +60,21 @@ async fn signals_stop_it_too() {
         for (signals, seconds, outcome) in [
             (&[libc::SIGTERM][..], 600.0, Err(CallError::Cancelled)),
             (&[libc::SIGINT], 0.5, Ok(0.5)),
-            (&[libc::SIGINT, libc::SIGINT], 600.0, Err(CallError::Cancelled)),
+            (
+                &[libc::SIGINT, libc::SIGINT],
+                600.0,
+                Err(CallError::Cancelled),
+            ),
         ] {
             let (worker, pool) = started(&python).await;
             let call = tokio::spawn(sleep(seconds).on(&pool));
             worker.has_in_flight(1).await;
             for signal in signals {
                 worker.signal(*signal);
-                until("it is noticed", async || entries(&python.workers()).is_empty()).await;
+                until("it is noticed", async || {
+                    entries(&python.workers()).is_empty()
+                })
+                .await;
             }
             assert_eq!(call.await.unwrap(), outcome, "{signals:?}");
             assert!(worker.ended().await.success());
@@ -77,7 +94,11 @@ async fn a_thread_that_is_blocked_holds_up_no_end() {
         worker.signal(libc::SIGTERM);
         assert_eq!(call.await.unwrap(), Err(CallError::Cancelled));
         assert!(worker.ended().await.success());
-        assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+        assert!(
+            began.elapsed() < Duration::from_secs(5),
+            "{:?}",
+            began.elapsed()
+        );
     })
     .await;
 }
@@ -92,12 +113,28 @@ async fn a_worker_that_is_killed_is_lost() {
         let began = Instant::now();
         worker.signal(libc::SIGKILL);
         let error = call.await.unwrap().unwrap_err();
-        assert!(matches!(error, CallError::Lost { may_have_begun: true, .. }), "{error:?}");
-        assert!(began.elapsed() < Duration::from_secs(2), "at once, and not after {:?}", began.elapsed());
+        assert!(
+            matches!(
+                error,
+                CallError::Lost {
+                    may_have_begun: true,
+                    ..
+                }
+            ),
+            "{error:?}"
+        );
+        assert!(
+            began.elapsed() < Duration::from_secs(2),
+            "at once, and not after {:?}",
+            began.elapsed()
+        );
         assert!(!worker.ended().await.success());
         // What it has written down is still there, and leads nowhere.
         let error = sleep(0.0).on(&pool).await.unwrap_err();
-        assert!(matches!(&error, CallError::NoWorkers(_)) && !error.may_have_begun(), "{error:?}");
+        assert!(
+            matches!(&error, CallError::NoWorkers(_)) && !error.may_have_begun(),
+            "{error:?}"
+        );
         // Another one takes over.
         let other = python.worker(&[]).await;
         until("the pool knows both", async || pool.workers().len() == 2).await;
@@ -114,18 +151,28 @@ async fn it_says_whether_it_is_well() {
     within(120, async {
         let python = Python::new().await;
         let (worker, pool) = started(&python).await;
-        let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{}", worker.address)).unwrap();
+        let endpoint =
+            tonic::transport::Endpoint::from_shared(format!("http://{}", worker.address)).unwrap();
         let mut health = HealthClient::new(endpoint.connect().await.unwrap());
-        let request = || HealthCheckRequest { service: "raddle.v1.Worker".into() };
+        let request = || HealthCheckRequest {
+            service: "raddle.v1.Worker".into(),
+        };
         let status = health.check(request()).await.unwrap().into_inner().status();
         assert_eq!(status, ServingStatus::Serving);
         let call = tokio::spawn(sleep(3.0).on(&pool));
         worker.has_in_flight(1).await;
         worker.signal(libc::SIGINT);
-        until("it is noticed", async || entries(&python.workers()).is_empty()).await;
+        until("it is noticed", async || {
+            entries(&python.workers()).is_empty()
+        })
+        .await;
         let began = Instant::now();
-        while health.check(request()).await.unwrap().into_inner().status() == ServingStatus::Serving {
-            assert!(began.elapsed() < Duration::from_secs(1), "it takes no more calls");
+        while health.check(request()).await.unwrap().into_inner().status() == ServingStatus::Serving
+        {
+            assert!(
+                began.elapsed() < Duration::from_secs(1),
+                "it takes no more calls"
+            );
         }
         assert_eq!(call.await.unwrap(), Ok(3.0));
         assert!(worker.ended().await.success());

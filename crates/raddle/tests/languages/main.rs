@@ -56,11 +56,19 @@ async fn tenant() -> Option<String>;
 /// A pool of the workers that have said there that they serve.
 async fn durable(folder: &Path) -> WorkerPool {
     let discovery = FileDiscovery::new(folder).unwrap();
-    WorkerPool::builder().discovery(discovery).start().await.unwrap()
+    WorkerPool::builder()
+        .discovery(discovery)
+        .start()
+        .await
+        .unwrap()
 }
 
 /// The files in a folder.
 fn entries(folder: &Path) -> Vec<String> {
-    let entries = folder.read_dir().into_iter().flatten().map(|entry| entry.unwrap().file_name());
+    let entries = folder
+        .read_dir()
+        .into_iter()
+        .flatten()
+        .map(|entry| entry.unwrap().file_name());
     entries.map(|name| name.into_string().unwrap()).collect()
 }

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use raddle::pool::connection::Control;
+use raddle::pool::connection::ControlConnection;
 use tempfile::TempDir;
 use tokio::{
     io::{AsyncBufReadExt, BufReader},
@@ -32,16 +32,27 @@ pub(crate) struct Worker {
 impl Python {
     /// Makes Python of the `.proto`, as the example says.
     pub(crate) async fn new() -> Self {
-        let python = Self { folder: tempfile::tempdir().unwrap() };
+        let python = Self {
+            folder: tempfile::tempdir().unwrap(),
+        };
         let stubs = python.stubs();
         std::fs::create_dir(&stubs).unwrap();
         let mut compile = python.command(["-m", "grpc_tools.protoc"]);
-        compile.arg("-I").arg(workspace().join("crates/raddle-wire/proto"));
+        compile
+            .arg("-I")
+            .arg(workspace().join("crates/raddle-wire/proto"));
         for out in ["--python_out", "--grpc_python_out"] {
             compile.arg(format!("{out}={}", stubs.display()));
         }
-        let compiled = timeout(PATIENCE, compile.arg("raddle/v1/worker.proto").output()).await.unwrap().unwrap();
-        assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+        let compiled = timeout(PATIENCE, compile.arg("raddle/v1/worker.proto").output())
+            .await
+            .unwrap()
+            .unwrap();
+        assert!(
+            compiled.status.success(),
+            "{}",
+            String::from_utf8_lossy(&compiled.stderr)
+        );
         python
     }
 
@@ -62,35 +73,60 @@ impl Python {
     fn command<const N: usize>(&self, arguments: [&str; N]) -> Command {
         let mut command = Command::new("python3");
         let path = [packages(), self.stubs()].map(PathBuf::into_os_string);
-        command.args(arguments).env("PYTHONPATH", path.join(&OsString::from(":")));
-        command.env("PYTHONDONTWRITEBYTECODE", "1").stdin(Stdio::null()).kill_on_drop(true);
+        command
+            .args(arguments)
+            .env("PYTHONPATH", path.join(&OsString::from(":")));
+        command
+            .env("PYTHONDONTWRITEBYTECODE", "1")
+            .stdin(Stdio::null())
+            .kill_on_drop(true);
         command
     }
 
     /// Starts the worker of the example. Returns when it serves.
     pub(crate) async fn worker(&self, options: &[&str]) -> Worker {
         let mut command = self.command([]);
-        command.arg(example("worker.py")).arg(self.workers()).args(options).stdout(Stdio::piped());
+        command
+            .arg(example("worker.py"))
+            .arg(self.workers())
+            .args(options)
+            .stdout(Stdio::piped());
         let mut process = command.spawn().unwrap();
         let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
-        let line = timeout(PATIENCE, lines.next_line()).await.expect("it serves in time").unwrap();
+        let line = timeout(PATIENCE, lines.next_line())
+            .await
+            .expect("it serves in time")
+            .unwrap();
         let line = line.expect("it serves");
-        let address = line.strip_prefix("serving at ").unwrap_or_else(|| panic!("{line}")).to_owned();
+        let address = line
+            .strip_prefix("serving at ")
+            .unwrap_or_else(|| panic!("{line}"))
+            .to_owned();
         Worker { process, address }
     }
 
     /// What the worker of the example says if it is not to be started like that.
     pub(crate) async fn refuses(&self, options: &[&str]) -> Output {
         let mut command = self.command([]);
-        let starting = command.arg(example("worker.py")).arg(self.workers()).args(options).output();
-        timeout(PATIENCE, starting).await.expect("it ends in time").unwrap()
+        let starting = command
+            .arg(example("worker.py"))
+            .arg(self.workers())
+            .args(options)
+            .output();
+        timeout(PATIENCE, starting)
+            .await
+            .expect("it ends in time")
+            .unwrap()
     }
 
     /// Calls by the client of the example.
     pub(crate) async fn call(&self, arguments: &[&str]) -> Output {
         let mut command = self.command([]);
         let calling = command.arg(example("client.py")).args(arguments).output();
-        timeout(PATIENCE, calling).await.expect("it ends in time").unwrap()
+        timeout(PATIENCE, calling)
+            .await
+            .expect("it ends in time")
+            .unwrap()
     }
 }
 
@@ -100,13 +136,14 @@ impl Worker {
     }
 
     pub(crate) fn signal(&self, signal: i32) {
-        // SAFETY: plain integers. The process is one that this test has started, and has not waited for.
-        assert_eq!(unsafe { libc::kill(self.pid() as i32, signal) }, 0, "{}", std::io::Error::last_os_error());
+        // SAFETY: plain integers. The test has started this process, and has not waited for it.
+        let sent = unsafe { libc::kill(self.pid() as i32, signal) };
+        assert_eq!(sent, 0, "{}", std::io::Error::last_os_error());
     }
 
     /// Words to it that are no calls.
-    pub(crate) fn control(&self) -> Control {
-        Control::new(&self.address).unwrap()
+    pub(crate) fn control(&self) -> ControlConnection {
+        ControlConnection::new(&self.address).unwrap()
     }
 
     /// How many calls it has in flight.
@@ -121,12 +158,17 @@ impl Worker {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };
-        timeout(Duration::from_secs(10), waiting).await.expect("so many in time");
+        timeout(Duration::from_secs(10), waiting)
+            .await
+            .expect("so many in time");
     }
 
     /// Waits for its end.
     pub(crate) async fn ended(mut self) -> ExitStatus {
-        timeout(PATIENCE, self.process.wait()).await.expect("it ends in time").unwrap()
+        timeout(PATIENCE, self.process.wait())
+            .await
+            .expect("it ends in time")
+            .unwrap()
     }
 }
 
@@ -143,6 +185,10 @@ fn packages() -> PathBuf {
     let folder = workspace().join("target/servers/python-worker");
     let there = std::fs::read(folder.join("installed.txt")).unwrap_or_default();
     let wanted = std::fs::read(example("requirements.txt")).unwrap();
-    assert!(there.ends_with(&wanted), "`cargo xtask test` installs what is missing at {}", folder.display());
+    assert!(
+        there.ends_with(&wanted),
+        "`cargo xtask test` installs what is missing at {}",
+        folder.display()
+    );
     folder
 }

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use raddle::{
     Call, CallError, WorkerProxy,
-    core::routine::Packed,
+    core::routine::EncodedArgs,
     pool::{Encoding, WorkerMetadata},
 };
 use serde_json::json;
@@ -62,23 +62,53 @@ async fn calls_that_do_not_fit_are_named_and_the_worker_stays() {
         let python = Python::new().await;
         let _worker = python.worker(&[]).await;
         let pool = durable(&python.workers()).await;
-        let calls: [(&str, Packed, &str); 3] = [
-            ("py.embed", Packed::new(0), "missing a required argument: 'text'"),
-            ("py.embed", Packed::new(2).argument("a", &"a").argument("b", &"b"), "too many positional arguments"),
-            ("py.echo", Packed::new(1).argument("value", &f64::NAN), "NaN"),
+        let calls: [(&str, EncodedArgs, &str); 3] = [
+            (
+                "py.embed",
+                EncodedArgs::new(0),
+                "missing a required argument: 'text'",
+            ),
+            (
+                "py.embed",
+                EncodedArgs::new(2).argument("a", &"a").argument("b", &"b"),
+                "too many positional arguments",
+            ),
+            (
+                "py.echo",
+                EncodedArgs::new(1).argument("value", &f64::NAN),
+                "NaN",
+            ),
         ];
         for (routine, arguments, said) in calls {
-            let error = Call::<Vec<f32>>::new(routine, arguments).on(&pool).await.unwrap_err();
-            assert!(matches!(&error, CallError::Arguments(message) if message.contains(said)), "{error:?}");
+            let error = Call::<Vec<f32>>::new(routine, arguments)
+                .on(&pool)
+                .await
+                .unwrap_err();
+            assert!(
+                matches!(&error, CallError::Arguments(message) if message.contains(said)),
+                "{error:?}"
+            );
             assert!(!error.may_have_begun());
         }
         // By its type it is known that it cannot be a key.
         let keys = BTreeMap::from([((1, 2), 3)]);
-        let error = Call::<()>::new("py.echo", Packed::new(1).argument("value", &keys)).on(&pool).await.unwrap_err();
-        assert!(matches!(&error, CallError::Arguments(message) if message.contains("key")), "{error:?}");
-        let error = Call::<u8>::new("py.nothing", Packed::new(0)).on(&pool).await.unwrap_err();
+        let error = Call::<()>::new("py.echo", EncodedArgs::new(1).argument("value", &keys))
+            .on(&pool)
+            .await
+            .unwrap_err();
+        assert!(
+            matches!(&error, CallError::Arguments(message) if message.contains("key")),
+            "{error:?}"
+        );
+        let error = Call::<u8>::new("py.nothing", EncodedArgs::new(0))
+            .on(&pool)
+            .await
+            .unwrap_err();
         assert!(matches!(&error, CallError::UnknownRoutine(_)), "{error:?}");
-        let error = Call::<u8>::new("py.echo", Packed::new(1).argument("value", &"text")).on(&pool).await.unwrap_err();
+        let error = Call::<u8>::new("py.echo", EncodedArgs::new(1).argument("value", &"text"))
+            .on(&pool)
+            .await
+            .unwrap_err();
         assert!(matches!(&error, CallError::Result(_)), "{error:?}");
         assert_eq!(find("it".into()).on(&pool).await, Ok(1));
         assert_eq!(pool.workers().len(), 1);
@@ -92,12 +122,19 @@ async fn a_worker_of_which_nothing_was_said_tells_what_it_reads() {
         let python = Python::new().await;
         let worker = python.worker(&[]).await;
         let known = durable(&python.workers()).await.workers().remove(0);
-        let unknown = WorkerMetadata { encodings: [].into(), ..known };
+        let unknown = WorkerMetadata {
+            encodings: [].into(),
+            ..known
+        };
         let proxy = WorkerProxy::of_workers([unknown]).start().await.unwrap();
         for _ in 0..2 {
             assert_eq!(find("it".into()).on(&proxy).await, Ok(1));
         }
-        assert_eq!(worker.control().info().await.unwrap().taken, 2, "what it does not read it does not take");
+        assert_eq!(
+            worker.control().info().await.unwrap().taken,
+            2,
+            "what it does not read it does not take"
+        );
     })
     .await;
 }
@@ -122,7 +159,10 @@ async fn who_goes_away_cancels_what_was_called() {
         worker.has_in_flight(0).await;
         // Its time is over there, too.
         let brief = Duration::from_millis(300);
-        assert_eq!(sleep(600.0).timeout(brief).on(&pool).await, Err(CallError::TimedOut));
+        assert_eq!(
+            sleep(600.0).timeout(brief).on(&pool).await,
+            Err(CallError::TimedOut)
+        );
         worker.has_in_flight(0).await;
     })
     .await;
@@ -134,10 +174,17 @@ async fn many_calls_at_a_time_are_all_answered() {
         let python = Python::new().await;
         let (_one, _other) = tokio::join!(python.worker(&[]), python.worker(&[]));
         let pool = durable(&python.workers()).await;
-        assert_eq!((pool.workers().len(), entries(&python.workers()).len()), (2, 2));
+        assert_eq!(
+            (pool.workers().len(), entries(&python.workers()).len()),
+            (2, 2)
+        );
         let calls = (0..300).map(|n| echo(json!(n)).on(&pool));
         let all = futures_util::future::join_all(calls).await;
-        assert!(all.into_iter().enumerate().all(|(n, outcome)| outcome == Ok(json!(n))));
+        assert!(
+            all.into_iter()
+                .enumerate()
+                .all(|(n, outcome)| outcome == Ok(json!(n)))
+        );
         // Larger than what gRPC takes if nobody says otherwise.
         let large = json!("x".repeat(20 << 20));
         assert_eq!(echo(large.clone()).on(&pool).await, Ok(large));

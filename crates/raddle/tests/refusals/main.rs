@@ -13,9 +13,16 @@ const CASES: &str = "tests/refusals/cases";
 
 /// Where libraries are that were built for this test, and for the compiler itself: macros are among those.
 fn folders() -> [PathBuf; 2] {
-    let ours =
-        env::current_exe().expect("the build is where it was").parent().expect("the build is where it was").to_owned();
-    let profile = ours.parent().expect("the build is where it was").file_name().expect("the build is where it was");
+    let ours = env::current_exe()
+        .expect("the build is where it was")
+        .parent()
+        .expect("the build is where it was")
+        .to_owned();
+    let profile = ours
+        .parent()
+        .expect("the build is where it was")
+        .file_name()
+        .expect("the build is where it was");
     // Each target has such a mark, and the folder of all of them.
     let target = ours
         .ancestors()
@@ -27,17 +34,26 @@ fn folders() -> [PathBuf; 2] {
 
 /// The library of this name that was built last before this test was: the one that it was built with. Others may have come since.
 fn library(folder: &Path, name: &str) -> PathBuf {
-    let built = |path: &Path| path.metadata().and_then(|found| found.modified()).expect("the build is where it was");
+    let built = |path: &Path| {
+        path.metadata()
+            .and_then(|found| found.modified())
+            .expect("the build is where it was")
+    };
     let own = built(&env::current_exe().expect("the build is where it was"));
     let begins = format!("lib{name}-");
     let found = fs::read_dir(folder)
         .expect("the build is where it was")
         .map(|entry| entry.expect("the build is where it was").path());
     let libraries = found.filter(|path| {
-        let file = path.file_name().expect("the build is where it was").to_string_lossy();
+        let file = path
+            .file_name()
+            .expect("the build is where it was")
+            .to_string_lossy();
         file.starts_with(&begins) && file.ends_with(".rlib") && built(path) <= own
     });
-    libraries.max_by_key(|path| built(path)).expect("it was built for this test")
+    libraries
+        .max_by_key(|path| built(path))
+        .expect("it was built for this test")
 }
 
 /// What the compiler says to a case.
@@ -47,22 +63,47 @@ fn refusal(case: &Path) -> String {
     let compiler = env::var("RUSTC").unwrap_or_else(|_| "rustc".into());
     let mut command = Command::new(compiler);
     // Types with long names are written whole, and not to a file.
-    command.args(["--edition", "2024", "--emit", "metadata", "--color", "never", "--verbose"]);
+    command.args([
+        "--edition",
+        "2024",
+        "--emit",
+        "metadata",
+        "--color",
+        "never",
+        "--verbose",
+    ]);
     command.arg("--out-dir").arg(out.path());
     for folder in [&ours, &host] {
-        command.arg("-L").arg(format!("dependency={}", folder.display()));
+        command
+            .arg("-L")
+            .arg(format!("dependency={}", folder.display()));
     }
     for name in ["raddle", "futures_util", "tokio"] {
-        command.arg("--extern").arg(format!("{name}={}", library(&ours, name).display()));
+        command
+            .arg("--extern")
+            .arg(format!("{name}={}", library(&ours, name).display()));
     }
-    let output = command.arg(case).output().expect("the build is where it was");
+    let output = command
+        .arg(case)
+        .output()
+        .expect("the build is where it was");
     assert!(!output.status.success(), "{} compiles", case.display());
     // How many errors there were, and where to read more, is nothing of ours.
     let said = String::from_utf8(output.stderr).expect("the build is where it was");
-    let ends = ["error: aborting due to", "error: could not compile", "For more information", "Some errors have"];
+    let ends = [
+        "error: aborting due to",
+        "error: could not compile",
+        "For more information",
+        "Some errors have",
+    ];
     // How much of a type's name is written depends on what else there is of that name.
-    let said = said.replace("std::option::", "").replace("std::result::", "");
-    said.lines().filter(|line| !ends.iter().any(|end| line.starts_with(end))).map(|line| format!("{line}\n")).collect()
+    let said = said
+        .replace("std::option::", "")
+        .replace("std::result::", "");
+    said.lines()
+        .filter(|line| !ends.iter().any(|end| line.starts_with(end)))
+        .map(|line| format!("{line}\n"))
+        .collect()
 }
 
 #[test]
@@ -70,7 +111,9 @@ fn what_cannot_be_a_routine_is_refused_where_it_stands() {
     let cases = fs::read_dir(CASES)
         .expect("the build is where it was")
         .map(|entry| entry.expect("the build is where it was").path());
-    let cases: Vec<PathBuf> = cases.filter(|path| path.extension().is_some_and(|ext| ext == "rs")).collect();
+    let cases: Vec<PathBuf> = cases
+        .filter(|path| path.extension().is_some_and(|ext| ext == "rs"))
+        .collect();
     assert!(!cases.is_empty());
     for case in cases {
         let (said, file) = (refusal(&case), case.with_extension("stderr"));
@@ -78,6 +121,10 @@ fn what_cannot_be_a_routine_is_refused_where_it_stands() {
             fs::write(&file, format!("{}\n", said.trim())).expect("the build is where it was");
         }
         let expected = fs::read_to_string(&file).expect("the build is where it was");
-        assert!(said.trim() == expected.trim(), "{}: the compiler says\n{said}\nand not\n{expected}", case.display());
+        assert!(
+            said.trim() == expected.trim(),
+            "{}: the compiler says\n{said}\nand not\n{expected}",
+            case.display()
+        );
     }
 }

@@ -22,12 +22,19 @@ impl World {
 
     fn with(command: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let worker = app(folder.path()).args(command).stdout(Stdio::null()).spawn().unwrap();
+        let worker = app(folder.path())
+            .args(command)
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
         Self { folder, worker }
     }
 
     fn call(&self, name: &str) -> Output {
-        app(self.folder.path()).args(["call", name]).output().unwrap()
+        app(self.folder.path())
+            .args(["call", name])
+            .output()
+            .unwrap()
     }
 
     fn says(&self, name: &str) -> String {
@@ -53,7 +60,12 @@ impl Drop for World {
 
 fn app(folder: &Path) -> Command {
     let mut command = Command::new(APP);
-    command.env("QUEUE_URL", format!("sqlite:{}", folder.join("work.db").display())).current_dir(folder);
+    command
+        .env(
+            "QUEUE_URL",
+            format!("sqlite:{}", folder.join("work.db").display()),
+        )
+        .current_dir(folder);
     command
 }
 
@@ -71,7 +83,10 @@ fn a_routine_is_scheduled_as_it_is_called() {
     let said = world.says("schedule");
     let said: Vec<_> = said.lines().collect();
     assert_eq!(said[..2], ["0 true", "3"]);
-    assert!(said[2].contains("at 'cron': cron 'soon': has 1 fields"), "{said:?}");
+    assert!(
+        said[2].contains("at 'cron': cron 'soon': has 1 fields"),
+        "{said:?}"
+    );
 }
 
 #[test]
@@ -81,14 +96,20 @@ fn a_stream_and_methods_are_tasks_as_well() {
     let said = world.says("methods");
     let said: Vec<_> = said.lines().collect();
     assert_eq!(said[..2], ["3 6 false", "true"]);
-    assert_eq!(said[2], r#"Routine("raddle_test_app::Point::scale") Routine("origin")"#);
+    assert_eq!(
+        said[2],
+        r#"Routine("raddle_test_app::Point::scale") Routine("origin")"#
+    );
 }
 
 #[test]
 fn a_routine_can_be_run_without_a_worker() {
     let folder = tempfile::tempdir().unwrap();
     let output = app(folder.path()).args(["call", "here"]).output().unwrap();
-    assert_eq!(String::from_utf8(output.stdout).unwrap().trim(), "3 Point { x: 0, y: 0 } true");
+    assert_eq!(
+        String::from_utf8(output.stdout).unwrap().trim(),
+        "3 Point { x: 0, y: 0 } true"
+    );
 }
 
 #[test]
@@ -102,7 +123,10 @@ fn each_call_runs_in_a_process_of_its_own() {
 
 /// In a sandbox the first process is the shim, and numbers begin with it.
 fn is_inside(pids: &str) -> bool {
-    pids.lines().count() == 3 && pids.lines().all(|pid| pid.parse::<u32>().is_ok_and(|pid| pid < 10))
+    pids.lines().count() == 3
+        && pids
+            .lines()
+            .all(|pid| pid.parse::<u32>().is_ok_and(|pid| pid < 10))
 }
 
 #[test]
@@ -117,32 +141,50 @@ fn routines_run_in_a_sandbox() {
 #[test]
 fn a_routine_says_what_follows_it() {
     let world = World::new(&[]);
-    assert_eq!(world.says("relay"), "3\n[Number(3), Number(2), Number(1), Number(0)]");
+    assert_eq!(
+        world.says("relay"),
+        "3\n[Number(3), Number(2), Number(1), Number(0)]"
+    );
 }
 
 #[test]
 fn a_handler_in_rust_says_what_follows_it() {
     let world = World::new(&["--caps", "cpu,maths"]);
-    assert_eq!(world.says("handler relay"), "[Number(42), Number(1), Number(0)]");
+    assert_eq!(
+        world.says("handler relay"),
+        "[Number(42), Number(1), Number(0)]"
+    );
 }
 
 #[test]
 fn one_shot_workers_chain_as_well() {
     let world = World::with(&["spawner", "run", "--warm-pool", "1", "--quiet"]);
-    assert_eq!(world.says("relay"), "3\n[Number(3), Number(2), Number(1), Number(0)]");
+    assert_eq!(
+        world.says("relay"),
+        "3\n[Number(3), Number(2), Number(1), Number(0)]"
+    );
 }
 
 #[test]
 fn a_routine_that_fails_is_followed_by_nothing() {
     let world = World::new(&[]);
     let said = world.says("regret");
-    assert!(said.contains("on second thoughts") && said.ends_with(" 1"), "{said}");
+    assert!(
+        said.contains("on second thoughts") && said.ends_with(" 1"),
+        "{said}"
+    );
 }
 
 #[test]
 fn what_cannot_be_chained_is_named() {
     let world = World::new(&[]);
-    assert!(world.fails("misname").contains("the task cannot be chained, at 'queue'"), "{}", world.fails("misname"));
+    assert!(
+        world
+            .fails("misname")
+            .contains("the task cannot be chained, at 'queue'"),
+        "{}",
+        world.fails("misname")
+    );
     let outside = "only a task can chain others, and this process runs none: submit it instead";
     assert_eq!(world.says("outside"), outside);
 }
@@ -152,12 +194,23 @@ fn what_cannot_be_chained_is_named() {
 fn a_routine_in_a_sandbox_chains_nothing() {
     let world = World::new(&["--min-isolation", "sandbox"]);
     let said = world.fails("relay");
-    assert!(said.contains("what runs in a sandbox can chain nothing"), "{said}");
+    assert!(
+        said.contains("what runs in a sandbox can chain nothing"),
+        "{said}"
+    );
 }
 
 #[test]
 fn a_spawner_of_the_program_keeps_them_in_a_sandbox() {
-    let world = World::with(&["spawner", "run", "--warm-pool", "1", "--min-isolation", "sandbox", "--quiet"]);
+    let world = World::with(&[
+        "spawner",
+        "run",
+        "--warm-pool",
+        "1",
+        "--min-isolation",
+        "sandbox",
+        "--quiet",
+    ]);
     assert!(is_inside(&world.says("pids")), "{}", world.says("pids"));
 }
 
@@ -176,12 +229,20 @@ fn a_spawner_of_the_program_keeps_workers_of_the_program() {
 fn what_goes_wrong_is_told() {
     let world = World::new(&[]);
     assert!(world.fails("sorry").contains("failed: sorry, you"));
-    assert!(world.fails("read").contains("No such file"), "an error that cannot be written down is told");
+    assert!(
+        world.fails("read").contains("No such file"),
+        "an error that cannot be written down is told"
+    );
     let said = world.says("divide");
-    assert!(said.contains("1 cannot be divided by 0") && said.contains(r#"{"by":0,"number":1}"#), "{said}");
+    assert!(
+        said.contains("1 cannot be divided by 0") && said.contains(r#"{"by":0,"number":1}"#),
+        "{said}"
+    );
     let panicked = world.fails("explode");
     assert!(
-        panicked.contains("panicked at") && panicked.contains("app.rs:") && panicked.contains("bang"),
+        panicked.contains("panicked at")
+            && panicked.contains("app.rs:")
+            && panicked.contains("bang"),
         "{panicked}"
     );
     assert!(world.fails("sleep").contains("ran past its timeout"));
@@ -190,8 +251,16 @@ fn what_goes_wrong_is_told() {
 
 #[test]
 fn two_routines_of_one_name_do_not_start() {
-    let output = Command::new(env!("CARGO_BIN_EXE_raddle-test-clash")).output().unwrap();
-    assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(125), &b""[..]));
+    let output = Command::new(env!("CARGO_BIN_EXE_raddle-test-clash"))
+        .output()
+        .unwrap();
+    assert_eq!(
+        (output.status.code(), output.stdout.as_slice()),
+        (Some(125), &b""[..])
+    );
     let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.contains("two routines are called 'twice'") && said.contains("clash.rs:3"), "{said}");
+    assert!(
+        said.contains("two routines are called 'twice'") && said.contains("clash.rs:3"),
+        "{said}"
+    );
 }

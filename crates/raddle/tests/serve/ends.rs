@@ -15,12 +15,22 @@ async fn an_interrupt_waits_for_what_is_in_flight_and_takes_no_more() {
     within(120, async {
         let served = Served::start(&["--workers", "2"]).await;
         let pool = served.pool().start().await.unwrap();
-        let running: Vec<_> = (0..4).map(|_| tokio::spawn(routines::rest(2500).on(&pool))).collect();
+        let running: Vec<_> = (0..4)
+            .map(|_| tokio::spawn(routines::rest(2500).on(&pool)))
+            .collect();
         tokio::time::sleep(Duration::from_millis(500)).await;
         served.interrupt();
-        until("nobody is told of them any more", async || served.workers().is_empty()).await;
+        until("nobody is told of them any more", async || {
+            served.workers().is_empty()
+        })
+        .await;
         // They are told to stop after that.
-        let is_refused = async || matches!(routines::add(1, 2).on(&pool).await, Err(CallError::NoWorkers(_)));
+        let is_refused = async || {
+            matches!(
+                routines::add(1, 2).on(&pool).await,
+                Err(CallError::NoWorkers(_))
+            )
+        };
         until("no more is taken", is_refused).await;
         assert!(!served.is_over(), "it waits");
         for call in running {
@@ -50,7 +60,11 @@ async fn a_second_interrupt_and_a_termination_cancel() {
             }
             assert_eq!(running.await.unwrap(), Err(CallError::Cancelled));
             served.ends(0).await;
-            assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+            assert!(
+                began.elapsed() < Duration::from_secs(5),
+                "{:?}",
+                began.elapsed()
+            );
         }
     })
     .await;
@@ -77,8 +91,14 @@ async fn who_is_killed_leaves_no_worker_behind() {
         let workers: Vec<u32> = served.workers().iter().map(|worker| worker.pid).collect();
         assert_eq!(workers.len(), 2);
         signal(served.pid(), libc::SIGKILL);
-        until("they are gone", async || workers.iter().all(|pid| !is_alive(*pid))).await;
-        until("nobody is told of them", async || served.workers().is_empty()).await;
+        until("they are gone", async || {
+            workers.iter().all(|pid| !is_alive(*pid))
+        })
+        .await;
+        until("nobody is told of them", async || {
+            served.workers().is_empty()
+        })
+        .await;
     })
     .await;
 }
@@ -92,7 +112,10 @@ async fn a_signal_before_all_serve_is_the_end_as_well() {
         tokio::time::sleep(Duration::from_millis(120)).await;
         signal(child.id(), libc::SIGTERM);
         until("it has ended", async || child.try_wait().unwrap().is_some()).await;
-        let found = raddle::pool::discovery::LocalDiscovery::in_folder(world.path().join("raddle/pools"), "default");
+        let found = raddle::pool::discovery::LocalDiscovery::in_folder(
+            world.path().join("raddle/pools"),
+            "default",
+        );
         assert!(found.unwrap().snapshot().is_empty());
     })
     .await;

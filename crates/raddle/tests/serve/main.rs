@@ -29,18 +29,28 @@ const CALLEE: &str = env!("CARGO_BIN_EXE_raddle-test-callee");
 async fn a_durable_pool_calls_what_another_program_serves() {
     within(120, async {
         let served = Served::start(&["--workers", "2", "--tags", "gpu,big"]).await;
-        assert_eq!((&served.said["pool"], served.workers().len()), (&"default".into(), 2));
+        assert_eq!(
+            (&served.said["pool"], served.workers().len()),
+            (&"default".into(), 2)
+        );
         assert_eq!(served.said["pid"], served.pid());
         let pool = served.pool().tags(["gpu"]).start().await.unwrap();
         assert_eq!(routines::add(1, 2).on(&pool).await, Ok(3));
-        let mut pids = [routines::pid().on(&pool).await.unwrap(), routines::pid().on(&pool).await.unwrap()];
+        let mut pids = [
+            routines::pid().on(&pool).await.unwrap(),
+            routines::pid().on(&pool).await.unwrap(),
+        ];
         pids.sort_unstable();
         let mut known: Vec<u32> = served.workers().iter().map(|worker| worker.pid).collect();
         known.sort_unstable();
         assert_eq!(pids[..], known[..]);
         let other = served.pool().tags(["tpu"]).start().await.unwrap();
         assert!(other.workers().is_empty());
-        assert_eq!(served.title(), "raddle-", "as all that may be looked for in an emergency");
+        assert_eq!(
+            served.title(),
+            "raddle-",
+            "as all that may be looked for in an emergency"
+        );
         served.interrupt().ends(0).await;
     })
     .await;
@@ -53,7 +63,13 @@ async fn a_worker_that_is_killed_is_replaced_and_found_again() {
         let pool = served.pool().start().await.unwrap();
         let before = routines::pid().on(&pool).await.unwrap();
         served::signal(before, libc::SIGKILL);
-        until("another one answers", async || routines::pid().on(&pool).await.is_ok_and(|pid| pid != before)).await;
+        until("another one answers", async || {
+            routines::pid()
+                .on(&pool)
+                .await
+                .is_ok_and(|pid| pid != before)
+        })
+        .await;
         served.terminate().ends(0).await;
     })
     .await;

@@ -12,25 +12,41 @@ use crate::{
 fn ports(number: u16) -> u16 {
     let first = 20_000 + (std::process::id() % 500) as u16 * 20;
     let is_free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
-    (first..first + 1000).find(|first| (*first..first + number).all(is_free)).unwrap()
+    (first..first + 1000)
+        .find(|first| (*first..first + number).all(is_free))
+        .unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn several_workers_have_ports_in_a_row_and_keep_them() {
     within(120, async {
         let first = ports(3);
-        let served = Served::start(&["--workers", "3", "--bind", &format!("127.0.0.1:{first}")]).await;
+        let served =
+            Served::start(&["--workers", "3", "--bind", &format!("127.0.0.1:{first}")]).await;
         let addresses = || {
-            let mut addresses: Vec<_> = served.workers().into_iter().map(|worker| worker.address).collect();
+            let mut addresses: Vec<_> = served
+                .workers()
+                .into_iter()
+                .map(|worker| worker.address)
+                .collect();
             addresses.sort();
             addresses
         };
-        let expected: Vec<_> = (first..first + 3).map(|port| format!("127.0.0.1:{port}")).collect();
+        let expected: Vec<_> = (first..first + 3)
+            .map(|port| format!("127.0.0.1:{port}"))
+            .collect();
         assert_eq!(addresses(), expected);
-        let second = served.workers().into_iter().find(|worker| worker.address == expected[1]).unwrap();
+        let second = served
+            .workers()
+            .into_iter()
+            .find(|worker| worker.address == expected[1])
+            .unwrap();
         signal(second.pid, libc::SIGKILL);
         until("another has its port", async || {
-            served.workers().iter().any(|worker| worker.address == expected[1] && worker.uid != second.uid)
+            served
+                .workers()
+                .iter()
+                .any(|worker| worker.address == expected[1] && worker.uid != second.uid)
         })
         .await;
         assert_eq!(addresses(), expected);
@@ -46,10 +62,27 @@ async fn several_workers_have_ports_in_a_row_and_keep_them() {
 async fn what_serves_everywhere_is_found_where_it_is_said() {
     within(120, async {
         let served = Served::start(&["--workers", "2", "--bind", "0.0.0.0:0", "--insecure"]).await;
-        assert!(served.workers().iter().all(|worker| worker.address.starts_with("127.0.0.1:")));
-        let advertise = ["--workers", "1", "--bind", "0.0.0.0:0", "--insecure", "--advertise", "localhost"];
+        assert!(
+            served
+                .workers()
+                .iter()
+                .all(|worker| worker.address.starts_with("127.0.0.1:"))
+        );
+        let advertise = [
+            "--workers",
+            "1",
+            "--bind",
+            "0.0.0.0:0",
+            "--insecure",
+            "--advertise",
+            "localhost",
+        ];
         let served = Served::start(&advertise).await;
-        assert!(served.workers()[0].address.starts_with("localhost:"), "{:?}", served.workers());
+        assert!(
+            served.workers()[0].address.starts_with("localhost:"),
+            "{:?}",
+            served.workers()
+        );
         let pool = served.pool().start().await.unwrap();
         assert_eq!(routines::add(1, 2).on(&pool).await, Ok(3));
     })
@@ -60,32 +93,65 @@ async fn what_serves_everywhere_is_found_where_it_is_said() {
 fn what_cannot_be_done_is_said_and_nothing_is_left() {
     let world = World::new();
     let open = world.refuses(&["--bind", "0.0.0.0:0"], 2);
-    assert!(open.contains("'0.0.0.0:0' is reached from other machines") && open.contains("--insecure"), "{open}");
+    assert!(
+        open.contains("'0.0.0.0:0' is reached from other machines") && open.contains("--insecure"),
+        "{open}"
+    );
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let said = world.refuses(&["--workers", "1", "--bind", &address], 125);
-    assert!(said.contains(&format!("{address} is taken")) && said.contains("1 of 1 workers"), "{said}");
-    let said = world.refuses(&["--workers", "1", "--bind", "203.0.113.9:7070", "--insecure"], 125);
-    assert!(said.contains("this machine has no address 203.0.113.9:7070"), "{said}");
+    assert!(
+        said.contains(&format!("{address} is taken")) && said.contains("1 of 1 workers"),
+        "{said}"
+    );
+    let said = world.refuses(
+        &["--workers", "1", "--bind", "203.0.113.9:7070", "--insecure"],
+        125,
+    );
+    assert!(
+        said.contains("this machine has no address 203.0.113.9:7070"),
+        "{said}"
+    );
     let said = world.refuses(&["--workers", "1", "--program", "/bin/true"], 125);
-    assert!(said.contains("is /bin/true a program with #[raddle::main]?"), "{said}");
+    assert!(
+        said.contains("is /bin/true a program with #[raddle::main]?"),
+        "{said}"
+    );
     std::fs::write(world.path().join("a-file"), "").unwrap();
     let said = world.refuses(&["--metrics-addr", &address], 2);
     assert!(said.contains("cannot listen on"), "{said}");
     for (args, why) in [
         (&["--bind", "nowhere"][..], "is no address"),
-        (&["--bind", "127.0.0.1:65535", "--workers", "2"], "not so many ports"),
+        (
+            &["--bind", "127.0.0.1:65535", "--workers", "2"],
+            "not so many ports",
+        ),
         (&["--advertise", "0.0.0.0"], "nobody is found at"),
         (&["--name", "two words"], "is no name for a pool"),
         (&["--discovery", "rumour"], "workers are found by"),
         (&["--discovery", "file"], "say where they are written down"),
-        (&["--discovery", "file:a-file"], "a-file is a file: name a folder"),
-        (&["--discovery", "file:nowhere/workers"], "there is no folder nowhere to make nowhere/workers in"),
-        (&["--discovery", "lan"], "have them serve at a port of the network, as with --bind 0.0.0.0:0"),
-        (&["--discovery", "lan", "--bind", "127.0.0.1:0"], "would serve at 127.0.0.1:0"),
+        (
+            &["--discovery", "file:a-file"],
+            "a-file is a file: name a folder",
+        ),
+        (
+            &["--discovery", "file:nowhere/workers"],
+            "there is no folder nowhere to make nowhere/workers in",
+        ),
+        (
+            &["--discovery", "lan"],
+            "have them serve at a port of the network, as with --bind 0.0.0.0:0",
+        ),
+        (
+            &["--discovery", "lan", "--bind", "127.0.0.1:0"],
+            "would serve at 127.0.0.1:0",
+        ),
         (&["--bind", "7070"], "use host:port, as 127.0.0.1:7070"),
         (&["--allow-file", "none"], "the rules in none: No such file"),
-        (&["--allow", "10.0.0.7 = *"], "and not by an address: give that, as web.internal"),
+        (
+            &["--allow", "10.0.0.7 = *"],
+            "and not by an address: give that, as web.internal",
+        ),
         (&["--allow", "nonsense"], "is not of the form WHO = WHAT"),
         (&["--credentials-cert", "none.pem"], "--credentials-ca"),
         (&["--credentials-ca", "none.pem"], "for mutual TLS"),

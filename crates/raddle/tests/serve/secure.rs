@@ -6,7 +6,7 @@ use raddle::{
     CallError,
     pool::credentials::{
         WorkerCredentials,
-        issue::{Authority, Issued, Validity},
+        issue::{Authority, IssuedCertificate, Validity},
     },
 };
 
@@ -20,13 +20,22 @@ pub(crate) struct Trust(Authority);
 
 impl Trust {
     pub(crate) fn new() -> Self {
-        Self(Authority::new("test", Validity::days(SystemTime::now(), 1)).unwrap().0)
+        Self(
+            Authority::new("test", Validity::days(SystemTime::now(), 1))
+                .unwrap()
+                .0,
+        )
     }
 
     /// Files for somebody with these names.
     pub(crate) fn files(&self, folder: &Path, who: &str, names: &[&str]) {
         let names: Vec<_> = names.iter().map(|name| name.parse().unwrap()).collect();
-        let Issued { certificate, key, .. } = self.0.issue(&names, Validity::days(SystemTime::now(), 1)).unwrap();
+        let IssuedCertificate {
+            certificate, key, ..
+        } = self
+            .0
+            .issue(&names, Validity::days(SystemTime::now(), 1))
+            .unwrap();
         std::fs::write(folder.join("ca.pem"), self.0.certificate()).unwrap();
         std::fs::write(folder.join(format!("{who}.pem")), certificate).unwrap();
         std::fs::write(folder.join(format!("{who}.key")), key).unwrap();
@@ -35,12 +44,22 @@ impl Trust {
 
 fn own(folder: &Path, who: &str) -> WorkerCredentials {
     let file = |name: String| folder.join(name);
-    WorkerCredentials::from_files(file("ca.pem".into()), file(format!("{who}.pem")), file(format!("{who}.key")))
-        .unwrap()
+    WorkerCredentials::from_files(
+        file("ca.pem".into()),
+        file(format!("{who}.pem")),
+        file(format!("{who}.key")),
+    )
+    .unwrap()
 }
 
-pub(crate) const CREDENTIALS: [&str; 6] =
-    ["--credentials-ca", "ca.pem", "--credentials-cert", "worker.pem", "--credentials-key", "worker.key"];
+pub(crate) const CREDENTIALS: [&str; 6] = [
+    "--credentials-ca",
+    "ca.pem",
+    "--credentials-cert",
+    "worker.pem",
+    "--credentials-key",
+    "worker.key",
+];
 
 #[tokio::test(flavor = "multi_thread")]
 async fn callers_prove_who_they_are_and_do_what_they_may() {
@@ -49,18 +68,41 @@ async fn callers_prove_who_they_are_and_do_what_they_may() {
         let trust = Trust::new();
         trust.files(world.path(), "worker", &["127.0.0.1"]);
         trust.files(world.path(), "web", &["spiffe://test/web"]);
-        std::fs::write(world.path().join("rules"), "# callers\nspiffe://test/web = add\n").unwrap();
-        let rules = ["--json", "--workers", "1", "--allow-file", "rules", "--allow", "spiffe://test/ops = @stop"];
+        std::fs::write(
+            world.path().join("rules"),
+            "# callers\nspiffe://test/web = add\n",
+        )
+        .unwrap();
+        let rules = [
+            "--json",
+            "--workers",
+            "1",
+            "--allow-file",
+            "rules",
+            "--allow",
+            "spiffe://test/ops = @stop",
+        ];
         let command = world.command(&[&rules[..], &CREDENTIALS].concat());
         let served = Served::started(world, command).await;
         let worker = served.workers().remove(0);
-        assert!(worker.secure && worker.address.starts_with("127.0.0.1:"), "{worker:?}");
-        let pool = served.pool().credentials(own(served.path(), "web")).start().await.unwrap();
+        assert!(
+            worker.secure && worker.address.starts_with("127.0.0.1:"),
+            "{worker:?}"
+        );
+        let pool = served
+            .pool()
+            .credentials(own(served.path(), "web"))
+            .start()
+            .await
+            .unwrap();
         assert_eq!(routines::add(1, 2).on(&pool).await, Ok(3));
         let denied = routines::pid().on(&pool).await;
         assert!(matches!(denied, Err(CallError::Denied(_))), "{denied:?}");
         let plain = served.pool().start().await.unwrap();
-        assert!(plain.workers().is_empty(), "without credentials nobody is there");
+        assert!(
+            plain.workers().is_empty(),
+            "without credentials nobody is there"
+        );
         // It is told to end by who holds it, whatever the rules say.
         served.interrupt().ends(0).await;
     })
@@ -74,10 +116,23 @@ async fn beyond_this_machine_it_is_reached_with_credentials_and_by_the_name_in_t
         let trust = Trust::new();
         trust.files(world.path(), "worker", &["localhost"]);
         trust.files(world.path(), "web", &["web.internal"]);
-        let open = ["--json", "--workers", "2", "--bind", "0.0.0.0:0", "--advertise", "localhost"];
+        let open = [
+            "--json",
+            "--workers",
+            "2",
+            "--bind",
+            "0.0.0.0:0",
+            "--advertise",
+            "localhost",
+        ];
         let command = world.command(&[&open[..], &CREDENTIALS].concat());
         let served = Served::started(world, command).await;
-        let pool = served.pool().credentials(own(served.path(), "web")).start().await.unwrap();
+        let pool = served
+            .pool()
+            .credentials(own(served.path(), "web"))
+            .start()
+            .await
+            .unwrap();
         for _ in 0..4 {
             assert_eq!(routines::add(1, 2).on(&pool).await, Ok(3));
         }

@@ -33,7 +33,10 @@ pub(crate) struct World(pub(crate) tempfile::TempDir);
 impl World {
     pub(crate) fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        std::fs::DirBuilder::new().mode(0o700).create(folder.path().join("raddle")).unwrap();
+        std::fs::DirBuilder::new()
+            .mode(0o700)
+            .create(folder.path().join("raddle"))
+            .unwrap();
         Self(folder)
     }
 
@@ -43,7 +46,11 @@ impl World {
 
     pub(crate) fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(CALLEE);
-        command.args(["pool", "serve"]).args(args).env("XDG_RUNTIME_DIR", self.path()).env_remove("NOTIFY_SOCKET");
+        command
+            .args(["pool", "serve"])
+            .args(args)
+            .env("XDG_RUNTIME_DIR", self.path())
+            .env_remove("NOTIFY_SOCKET");
         command.current_dir(self.path()).stdin(Stdio::null());
         command
     }
@@ -74,10 +81,20 @@ impl Served {
             BufReader::new(output).read_line(&mut line).unwrap();
             line
         });
-        let line = tokio::time::timeout(Duration::from_secs(30), line).await.expect("it serves in time").unwrap();
-        let said: Value = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: '{line}'"));
+        let line = tokio::time::timeout(Duration::from_secs(30), line)
+            .await
+            .expect("it serves in time")
+            .unwrap();
+        let said: Value =
+            serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: '{line}'"));
         let pool = said["pool"].as_str().unwrap().to_owned();
-        Self { pid: child.id(), child: Mutex::new(child), folder: world.0, said, pool }
+        Self {
+            pid: child.id(),
+            child: Mutex::new(child),
+            folder: world.0,
+            said,
+            pool,
+        }
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -109,7 +126,10 @@ impl Served {
     /// How its own title begins, as far as all do.
     pub(crate) fn title(&self) -> String {
         let cmdline = std::fs::read(format!("/proc/{}/cmdline", self.pid())).unwrap();
-        String::from_utf8_lossy(&cmdline).chars().take_while(|c| !c.is_ascii_digit()).collect()
+        String::from_utf8_lossy(&cmdline)
+            .chars()
+            .take_while(|c| !c.is_ascii_digit())
+            .collect()
     }
 
     pub(crate) fn interrupt(&self) -> &Self {
@@ -127,7 +147,12 @@ impl Served {
     }
 
     fn exit_code(&self) -> Option<i32> {
-        self.child.lock().unwrap().try_wait().unwrap().map(|status| status.code().unwrap_or(-1))
+        self.child
+            .lock()
+            .unwrap()
+            .try_wait()
+            .unwrap()
+            .map(|status| status.code().unwrap_or(-1))
     }
 
     /// It ends with this code, and leaves nothing.
@@ -135,7 +160,10 @@ impl Served {
         let workers: Vec<u32> = self.workers().iter().map(|worker| worker.pid).collect();
         until("it has ended", async || self.is_over()).await;
         assert_eq!(self.exit_code(), Some(code));
-        assert!(workers.iter().all(|pid| !is_alive(*pid)), "its workers are gone when it is");
+        assert!(
+            workers.iter().all(|pid| !is_alive(*pid)),
+            "its workers are gone when it is"
+        );
         assert!(self.workers().is_empty());
     }
 }
@@ -159,7 +187,8 @@ impl Drop for Served {
 /// Whether a process is there, and not just waiting to be reaped.
 pub(crate) fn is_alive(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
+    stat.rsplit_once(") ")
+        .is_some_and(|(_, rest)| !rest.starts_with('Z'))
 }
 
 pub(crate) fn signal(pid: u32, signal: i32) {
@@ -169,12 +198,26 @@ pub(crate) fn signal(pid: u32, signal: i32) {
 
 /// What a page says: its status, and its text.
 pub(crate) fn page(metrics: &str, path: &str) -> (u16, String) {
-    let address = metrics.strip_prefix("http://").unwrap().split('/').next().unwrap();
+    let address = metrics
+        .strip_prefix("http://")
+        .unwrap()
+        .split('/')
+        .next()
+        .unwrap();
     let mut stream = std::net::TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-    std::io::Write::write_all(&mut stream, format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes()).unwrap();
+    stream
+        .set_read_timeout(Some(Duration::from_secs(10)))
+        .unwrap();
+    std::io::Write::write_all(
+        &mut stream,
+        format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes(),
+    )
+    .unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     let (head, text) = answer.split_once("\r\n\r\n").unwrap();
-    (head.split(' ').nth(1).unwrap().parse().unwrap(), text.to_owned())
+    (
+        head.split(' ').nth(1).unwrap().parse().unwrap(),
+        text.to_owned(),
+    )
 }

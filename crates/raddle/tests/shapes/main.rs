@@ -5,13 +5,20 @@
 use std::process::{Command, Output};
 
 fn call(name: &str) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_raddle-test-shapes")).arg(name).output().unwrap()
+    Command::new(env!("CARGO_BIN_EXE_raddle-test-shapes"))
+        .arg(name)
+        .output()
+        .unwrap()
 }
 
 fn says(name: &str) -> Vec<String> {
     let output = call(name);
     assert!(output.status.success(), "{output:?}");
-    String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
+    String::from_utf8(output.stdout)
+        .unwrap()
+        .lines()
+        .map(str::to_owned)
+        .collect()
 }
 
 fn fails(name: &str) -> String {
@@ -38,9 +45,17 @@ fn errors_come_back_as_they_were() {
 #[test]
 fn a_main_that_fails_says_why_in_all_words() {
     let said = fails("causes");
-    assert!(said.contains("Error: /nowhere is unreadable\n  because: No such file or directory"), "{said}");
+    assert!(
+        said.contains("Error: /nowhere is unreadable\n  because: No such file or directory"),
+        "{said}"
+    );
     let said = fails("panic");
-    assert!(said.contains("the routine panicked at") && said.contains("shapes.rs:") && said.contains("bang"), "{said}");
+    assert!(
+        said.contains("the routine panicked at")
+            && said.contains("shapes.rs:")
+            && said.contains("bang"),
+        "{said}"
+    );
 }
 
 #[test]

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 /// Bounds a whole test.
 pub(crate) async fn within<F: Future>(seconds: u64, future: F) -> F::Output {
-    tokio::time::timeout(Duration::from_secs(seconds), future).await.expect("it takes no longer")
+    tokio::time::timeout(Duration::from_secs(seconds), future)
+        .await
+        .expect("it takes no longer")
 }
 
 /// Waits until something is so.
@@ -14,5 +16,7 @@ pub(crate) async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(60), waiting).await.unwrap_or_else(|_| panic!("not in time: {what}"));
+    tokio::time::timeout(Duration::from_secs(60), waiting)
+        .await
+        .unwrap_or_else(|_| panic!("not in time: {what}"));
 }

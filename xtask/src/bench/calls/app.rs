@@ -125,12 +125,17 @@ async fn sequential(
             nest.push(began.elapsed());
         }
     }
-    let rate = |times: &[Duration]| times.len() as f64 / times.iter().sum::<Duration>().as_secs_f64();
+    let rate =
+        |times: &[Duration]| times.len() as f64 / times.iter().sum::<Duration>().as_secs_f64();
     figures.insert("floor, one after the other, /s", rate(&bare));
     figures.insert("calls, one after the other, /s", rate(&ours));
     figures.insert("nested calls, /s", rate(&nest));
-    [&mut bare, &mut ours].into_iter().for_each(|times| times.sort_unstable());
-    let at = |times: &[Duration], share: f64| times[((times.len() - 1) as f64 * share) as usize].as_secs_f64() * 1e6;
+    [&mut bare, &mut ours]
+        .into_iter()
+        .for_each(|times| times.sort_unstable());
+    let at = |times: &[Duration], share: f64| {
+        times[((times.len() - 1) as f64 * share) as usize].as_secs_f64() * 1e6
+    };
     figures.insert("floor p50, us", at(&bare, 0.5));
     figures.insert("floor p99, us", at(&bare, 0.99));
     figures.insert("calls p50, us", at(&ours, 0.5));
@@ -152,8 +157,14 @@ async fn concurrent(
         }
         raddle::Result::Ok(())
     });
-    join_all(bare).await.into_iter().collect::<raddle::Result<()>>()?;
-    figures.insert("floor, 100 at a time, /s", (each * WIDE) as f64 / began.elapsed().as_secs_f64());
+    join_all(bare)
+        .await
+        .into_iter()
+        .collect::<raddle::Result<()>>()?;
+    figures.insert(
+        "floor, 100 at a time, /s",
+        (each * WIDE) as f64 / began.elapsed().as_secs_f64(),
+    );
     let began = Instant::now();
     let ours = (0..WIDE).map(|_| async {
         for _ in 0..each {
@@ -161,23 +172,40 @@ async fn concurrent(
         }
         raddle::Result::Ok(())
     });
-    join_all(ours).await.into_iter().collect::<raddle::Result<()>>()?;
-    figures.insert("calls, 100 at a time, /s", (each * WIDE) as f64 / began.elapsed().as_secs_f64());
+    join_all(ours)
+        .await
+        .into_iter()
+        .collect::<raddle::Result<()>>()?;
+    figures.insert(
+        "calls, 100 at a time, /s",
+        (each * WIDE) as f64 / began.elapsed().as_secs_f64(),
+    );
     Ok(())
 }
 
-async fn bulk(pool: &WorkerPool, floor: &floor::Floor, calls: usize, figures: &mut Figures) -> raddle::Result<()> {
+async fn bulk(
+    pool: &WorkerPool,
+    floor: &floor::Floor,
+    calls: usize,
+    figures: &mut Figures,
+) -> raddle::Result<()> {
     let bytes = Bytes::from(vec![7; BULK]);
     let began = Instant::now();
     for _ in 0..calls {
         assert_eq!(floor.echo(bytes.clone()).await?.len(), BULK);
     }
-    figures.insert("floor, 1 MiB echo, /s", calls as f64 / began.elapsed().as_secs_f64());
+    figures.insert(
+        "floor, 1 MiB echo, /s",
+        calls as f64 / began.elapsed().as_secs_f64(),
+    );
     let began = Instant::now();
     for _ in 0..calls {
         assert_eq!(echo(bytes.clone()).on(pool).await?.len(), BULK);
     }
-    figures.insert("calls, 1 MiB echo, /s", calls as f64 / began.elapsed().as_secs_f64());
+    figures.insert(
+        "calls, 1 MiB echo, /s",
+        calls as f64 / began.elapsed().as_secs_f64(),
+    );
     Ok(())
 }
 
@@ -190,7 +218,10 @@ async fn items(pool: &WorkerPool, to: usize, figures: &mut Figures) -> raddle::R
         seen += 1;
     }
     assert_eq!(seen, to as u64, "all of them came");
-    figures.insert("items of a stream, /s", to as f64 / began.elapsed().as_secs_f64());
+    figures.insert(
+        "items of a stream, /s",
+        to as f64 / began.elapsed().as_secs_f64(),
+    );
     Ok(())
 }
 
@@ -200,6 +231,14 @@ fn millis(took: Duration) -> f64 {
 
 fn pss_mb(pid: u32) -> raddle::Result<f64> {
     let rollup = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
-    let line = rollup.lines().find(|line| line.starts_with("Pss:")).unwrap_or_default();
-    Ok(line.split_whitespace().nth(1).and_then(|kib| kib.parse::<f64>().ok()).unwrap_or(f64::NAN) / 1024.0)
+    let line = rollup
+        .lines()
+        .find(|line| line.starts_with("Pss:"))
+        .unwrap_or_default();
+    Ok(line
+        .split_whitespace()
+        .nth(1)
+        .and_then(|kib| kib.parse::<f64>().ok())
+        .unwrap_or(f64::NAN)
+        / 1024.0)
 }

@@ -35,7 +35,11 @@ impl Floor {
     pub(crate) async fn start() -> raddle::Result<Self> {
         let folder = tempfile::tempdir()?;
         let socket = folder.path().join("floor.sock");
-        let server = Command::new(std::env::current_exe()?).arg("floor").arg(&socket).kill_on_drop(true).spawn()?;
+        let server = Command::new(std::env::current_exe()?)
+            .arg("floor")
+            .arg(&socket)
+            .kill_on_drop(true)
+            .spawn()?;
         for _ in 0..500 {
             if UnixStream::connect(&socket).await.is_ok() {
                 break;
@@ -46,15 +50,23 @@ impl Floor {
             let socket = socket.clone();
             async move { UnixStream::connect(socket).await.map(TokioIo::new) }
         });
-        let channel = Endpoint::from_static("http://floor").connect_with_connector(connect).await?;
-        Ok(Self { channel, server, _folder: folder })
+        let channel = Endpoint::from_static("http://floor")
+            .connect_with_connector(connect)
+            .await?;
+        Ok(Self {
+            channel,
+            server,
+            _folder: folder,
+        })
     }
 
     pub(crate) async fn echo(&self, bytes: Bytes) -> raddle::Result<Bytes> {
         let mut grpc = tonic::client::Grpc::new(self.channel.clone());
         grpc.ready().await?;
         let path = http::uri::PathAndQuery::from_static("/floor.Echo/Echo");
-        let answer: Response<Bytes> = grpc.unary(Request::new(bytes), path, ProstCodec::default()).await?;
+        let answer: Response<Bytes> = grpc
+            .unary(Request::new(bytes), path, ProstCodec::default())
+            .await?;
         Ok(answer.into_inner())
     }
 
@@ -69,7 +81,10 @@ pub(crate) async fn serve(socket: &str) -> raddle::Result<()> {
         let client: io::Result<UnixStream> = listener.accept().await.map(|(client, _)| client);
         Some((client, listener))
     });
-    Ok(Server::builder().add_service(Echo).serve_with_incoming(incoming).await?)
+    Ok(Server::builder()
+        .add_service(Echo)
+        .serve_with_incoming(incoming)
+        .await?)
 }
 
 #[derive(Clone)]

@@ -7,7 +7,7 @@ use raddle::{
     pool::{
         PoolBuilder,
         credentials::{
-            Pem, Recipe, WorkerCredentials,
+            CredentialSource, PemSource, WorkerCredentials,
             issue::{Authority, Validity},
         },
         worker::LocalWorker,
@@ -21,7 +21,10 @@ pub(crate) async fn compare(calls: usize, figures: &mut Figures) -> raddle::Resu
     let plain = |tags: &_| LocalWorker::new(tags).address_of("127.0.0.1:0");
     let plain = WorkerPool::builder().size(1).worker(plain).start().await?;
     let secure = protected(WorkerPool::builder().size(1))?.start().await?;
-    assert!(secure.workers()[0].secure && !plain.workers()[0].secure, "one is protected and the other is not");
+    assert!(
+        secure.workers()[0].secure && !plain.workers()[0].secure,
+        "one is protected and the other is not"
+    );
     let (mut in_plain, mut protected) = (Duration::ZERO, Duration::ZERO);
     let each = (calls / 20).max(1);
     // The first round is for what is made on first use.
@@ -38,7 +41,10 @@ pub(crate) async fn compare(calls: usize, figures: &mut Figures) -> raddle::Resu
     }
     let rate = |sum: Duration| (20 * each) as f64 / sum.as_secs_f64();
     figures.insert("calls over TCP, one after the other, /s", rate(in_plain));
-    figures.insert("calls over mutual TLS, one after the other, /s", rate(protected));
+    figures.insert(
+        "calls over mutual TLS, one after the other, /s",
+        rate(protected),
+    );
     plain.stop().await;
     secure.stop().await;
     Ok(())
@@ -49,9 +55,14 @@ fn protected(pool: PoolBuilder) -> raddle::Result<PoolBuilder> {
     let day = Validity::days(SystemTime::now(), 1);
     let (authority, _) = Authority::new("bench", day)?;
     let own = authority.issue(&["127.0.0.1".parse()?], day)?;
-    let recipe = Recipe::new(Pem::bytes(authority.certificate()));
-    let recipe = recipe.identity(Pem::bytes(&own.certificate), Pem::bytes(&own.key));
+    let recipe = CredentialSource::new(PemSource::bytes(authority.certificate()));
+    let recipe = recipe.identity(
+        PemSource::bytes(&own.certificate),
+        PemSource::bytes(&own.key),
+    );
     let own: WorkerCredentials = recipe.load()?;
     let worker = own.clone();
-    Ok(pool.worker(move |tags: &_| LocalWorker::new(tags).credentials(worker.clone())).credentials(own))
+    Ok(pool
+        .worker(move |tags: &_| LocalWorker::new(tags).credentials(worker.clone()))
+        .credentials(own))
 }

@@ -8,7 +8,7 @@ fn nothing() {}
 /// Says when its first instruction ran, in nanoseconds on the machine's clock.
 #[raddle::routine(name = "when")]
 fn when() -> u64 {
-    raddle::exec::FencePage::clock_now()
+    raddle::exec::LeaseDeadlinePage::clock_now()
 }
 
 #[raddle::main]

@@ -27,30 +27,46 @@ struct Image;
 
 impl Image {
     fn build() -> Self {
-        let built = Command::new(BUILD).arg(app()).arg(IMAGE).stdout(Stdio::null()).status();
-        assert!(built.is_ok_and(|status| status.success()), "the image can be built: is there a Docker engine?");
+        let built = Command::new(BUILD)
+            .arg(app())
+            .arg(IMAGE)
+            .stdout(Stdio::null())
+            .status();
+        assert!(
+            built.is_ok_and(|status| status.success()),
+            "the image can be built: is there a Docker engine?"
+        );
         Self
     }
 
     /// From the command to its end, in microseconds: a container is made, started, does nothing, and is removed.
     fn run() -> f64 {
         let began = Instant::now();
-        let ran = Command::new("docker").args(["run", "--rm", "--network", "none", IMAGE]).status();
-        assert!(ran.is_ok_and(|status| status.success()), "a container can be run");
+        let ran = Command::new("docker")
+            .args(["run", "--rm", "--network", "none", IMAGE])
+            .status();
+        assert!(
+            ran.is_ok_and(|status| status.success()),
+            "a container can be run"
+        );
         micros(began.elapsed())
     }
 }
 
 impl Drop for Image {
     fn drop(&mut self) {
-        let _ = Command::new("docker").args(["rmi", IMAGE]).stdout(Stdio::null()).status();
+        let _ = Command::new("docker")
+            .args(["rmi", IMAGE])
+            .stdout(Stdio::null())
+            .status();
     }
 }
 
 pub(crate) fn bench(plan: &Plan) -> Vec<Verdict> {
     let samples = if plan.quick { 10 } else { 50 };
     let _image = Image::build();
-    let (mut process, mut warm, mut launched, mut run) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let (mut process, mut warm, mut launched, mut run) =
+        (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for _ in 0..plan.rounds {
         process.push(hit(samples, &[]));
         warm.push(hit(samples, &CONTAINERS));
@@ -59,9 +75,17 @@ pub(crate) fn bench(plan: &Plan) -> Vec<Verdict> {
     }
     show("submit to user code, warm process, p50", "us", &process);
     show("submit to user code, warm container, p50", "us", &warm);
-    show("submit to user code, no container is warm, p50", "us", &launched);
+    show(
+        "submit to user code, no container is warm, p50",
+        "us",
+        &launched,
+    );
     show("cold docker run of the program, p50", "us", &run);
-    vec![Verdict::at_most("warm container: submit to user code, of a warm process", ratio(&warm, &process), 2.0)]
+    vec![Verdict::at_most(
+        "warm container: submit to user code, of a warm process",
+        ratio(&warm, &process),
+        2.0,
+    )]
 }
 
 /// One task at a time, each of which finds the pool full.

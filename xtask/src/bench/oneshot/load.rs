@@ -19,7 +19,11 @@ const WARM_UP: Duration = Duration::from_secs(3);
 
 /// The share of tasks that found an idle worker, at half of what the pool can do.
 pub(super) fn hits(plan: &Plan, engine: Engine) -> Verdict {
-    let (probe, length) = if plan.quick { (500, Duration::from_secs(3)) } else { (2000, Duration::from_secs(15)) };
+    let (probe, length) = if plan.quick {
+        (500, Duration::from_secs(3))
+    } else {
+        (2000, Duration::from_secs(15))
+    };
     let site = Site::new(engine);
     let spawner = site.spawner(&["--warm-pool", "auto", "--max-workers", "64"]);
     let began = Instant::now();
@@ -28,10 +32,17 @@ pub(super) fn hits(plan: &Plan, engine: Engine) -> Verdict {
     poisson(&site, half, WARM_UP);
     let tids = poisson(&site, half, length);
     let claims = site.claims();
-    let found = tids.iter().filter(|tid| claims.iter().any(|claim| claim.waited_at(**tid))).count();
+    let found = tids
+        .iter()
+        .filter(|tid| claims.iter().any(|claim| claim.waited_at(**tid)))
+        .count();
     drop(spawner);
     let share = found as f64 / tids.len() as f64;
-    println!("{engine:?}: {} tasks at {half:.0}/s, {} found an idle worker", tids.len(), found);
+    println!(
+        "{engine:?}: {} tasks at {half:.0}/s, {} found an idle worker",
+        tids.len(),
+        found
+    );
     let what = match engine {
         Engine::Sqlite => "tasks that found an idle worker on SQLite, auto, half load",
         Engine::Redis => "tasks that found an idle worker on Redis, auto, half load",
@@ -52,17 +63,30 @@ fn poisson(site: &Site, rate: f64, length: Duration) -> Vec<Tid> {
             }
             tokio::time::sleep(at.saturating_sub(began.elapsed())).await;
             let broker = Arc::clone(&site.broker);
-            under_way.push(tokio::spawn(async move { broker.submit(vec![call("nothing")]).await }));
+            under_way.push(tokio::spawn(async move {
+                broker.submit(vec![call("nothing")]).await
+            }));
         }
         let mut tids = Vec::new();
         for submit in under_way {
-            let stored = submit.await.expect("it does not panic").expect("a task can be submitted");
+            let stored = submit
+                .await
+                .expect("it does not panic")
+                .expect("a task can be submitted");
             tids.push(stored[0].tid());
         }
         tids
     });
-    while site.summary().states.iter().any(|(state, count)| !state.is_terminal() && *count > 0) {
-        assert!(began.elapsed() < length + Duration::from_secs(60), "the tasks are finished in time");
+    while site
+        .summary()
+        .states
+        .iter()
+        .any(|(state, count)| !state.is_terminal() && *count > 0)
+    {
+        assert!(
+            began.elapsed() < length + Duration::from_secs(60),
+            "the tasks are finished in time"
+        );
         thread::sleep(Duration::from_millis(5));
     }
     tids

@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use raddle_core::{State, Tid};
+use raddle_core::{TaskState, Tid};
 
 use self::site::{Site, app};
 use crate::{
@@ -49,12 +49,24 @@ fn throughput(plan: &Plan) -> Vec<Verdict> {
         sqlite.push(rate(tasks, sustained(Engine::Sqlite, tasks)));
         redis.push(rate(tasks, sustained(Engine::Redis, tasks)));
     }
-    show("bare posix_spawn + wait of the program, 2 at a time", "/s", &bare);
+    show(
+        "bare posix_spawn + wait of the program, 2 at a time",
+        "/s",
+        &bare,
+    );
     show("one-shot routine tasks, SQLite", "/s", &sqlite);
     show("one-shot routine tasks, Redis", "/s", &redis);
     vec![
-        Verdict::at_least("one-shot tasks on SQLite, of bare spawns", ratio(&sqlite, &bare), 0.5),
-        Verdict::at_least("one-shot tasks on Redis, of bare spawns", ratio(&redis, &bare), 0.5),
+        Verdict::at_least(
+            "one-shot tasks on SQLite, of bare spawns",
+            ratio(&sqlite, &bare),
+            0.5,
+        ),
+        Verdict::at_least(
+            "one-shot tasks on Redis, of bare spawns",
+            ratio(&redis, &bare),
+            0.5,
+        ),
     ]
 }
 
@@ -85,8 +97,16 @@ fn latency(plan: &Plan, engine: Engine) -> Verdict {
         warm.push(site.submit_to_code(samples));
         drop(spawner);
     }
-    show(&format!("submit to user code, resident worker, {engine:?}, p50"), "us", &resident);
-    show(&format!("submit to user code, warm pool, {engine:?}, p50"), "us", &warm);
+    show(
+        &format!("submit to user code, resident worker, {engine:?}, p50"),
+        "us",
+        &resident,
+    );
+    show(
+        &format!("submit to user code, warm pool, {engine:?}, p50"),
+        "us",
+        &warm,
+    );
     let what = match engine {
         Engine::Sqlite => "warm hit on SQLite: submit to user code, of a resident worker",
         Engine::Redis => "warm hit on Redis: submit to user code, of a resident worker",
@@ -100,13 +120,25 @@ fn each_its_own(plan: &Plan, engine: Engine) -> Verdict {
     let site = Site::new(engine);
     let spawner = site.spawner(&POOL);
     let tids = site.run_all(tasks);
-    let workers: HashSet<Tid> = tids.iter().filter_map(|tid| site.task(*tid).worker).collect();
+    let workers: HashSet<Tid> = tids
+        .iter()
+        .filter_map(|tid| site.task(*tid).worker)
+        .collect();
     let left = site.summary();
-    assert!(left.ready.is_empty() && left.delayed == 0 && left.dead == 0, "the queue is empty: {left:?}");
-    assert_eq!(left.states.get(&State::Completed), Some(&(tasks as u64)));
+    assert!(
+        left.ready.is_empty() && left.delayed == 0 && left.dead == 0,
+        "the queue is empty: {left:?}"
+    );
+    assert_eq!(
+        left.states.get(&TaskState::Completed),
+        Some(&(tasks as u64))
+    );
     assert!(spawner.stop(), "the spawner leaves as it should");
     site.assert_nobody_is_left();
-    println!("{engine:?}: {} workers for {tasks} tasks, queue empty, no process left", workers.len());
+    println!(
+        "{engine:?}: {} workers for {tasks} tasks, queue empty, no process left",
+        workers.len()
+    );
     let what = match engine {
         Engine::Sqlite => "workers made and gone on SQLite, of tasks",
         Engine::Redis => "workers made and gone on Redis, of tasks",
@@ -124,10 +156,20 @@ fn survival(plan: &Plan, engine: Engine) -> Verdict {
     first.kill();
     let next = site.spawner(&POOL);
     site.until_completed(tasks);
-    let again = tids.iter().filter(|tid| site.task(**tid).attempt > 1).count();
+    let again = tids
+        .iter()
+        .filter(|tid| site.task(**tid).attempt > 1)
+        .count();
     assert!(next.stop(), "the spawner leaves as it should");
-    println!("{engine:?}: a spawner killed among {tasks} tasks: all completed, {again} with a second attempt");
-    let completed = site.summary().states.get(&State::Completed).copied().unwrap_or_default();
+    println!(
+        "{engine:?}: a spawner killed among {tasks} tasks: all completed, {again} with a second attempt"
+    );
+    let completed = site
+        .summary()
+        .states
+        .get(&TaskState::Completed)
+        .copied()
+        .unwrap_or_default();
     let what = match engine {
         Engine::Sqlite => "tasks completed though their spawner was killed, SQLite",
         Engine::Redis => "tasks completed though their spawner was killed, Redis",
@@ -154,7 +196,10 @@ fn idle(plan: &Plan) -> Vec<Verdict> {
         percents.push(millis / (seconds as f64 * 1e3) * 100.0);
         pss.0.push(pss_mb(spawner.pid()));
         pss.1.extend(site.workers().iter().map(|pid| pss_mb(*pid)));
-        println!("{engine:?}: idle spawner {:.1} MB, {millis:.1} ms of CPU in {seconds} s", pss.0[pss.0.len() - 1]);
+        println!(
+            "{engine:?}: idle spawner {:.1} MB, {millis:.1} ms of CPU in {seconds} s",
+            pss.0[pss.0.len() - 1]
+        );
     }
     println!("idle one-shot workers: {:.1} MB (PSS)", median(&pss.1));
     let most = |values: &[f64]| values.iter().copied().fold(0.0, f64::max);

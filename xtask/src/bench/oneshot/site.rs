@@ -9,8 +9,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use raddle_broker::{Broker, Cursor, Submit, Summary, connect};
-use raddle_core::{EventKind, Spec, State, Target, TaskView, Tid, worker::kind};
+use raddle_broker::{Broker, NewTask, Summary, TaskCursor, connect};
+use raddle_core::{Target, TaskEventKind, TaskSpec, TaskState, TaskView, Tid, worker::kind};
 use serde_json::Value;
 
 use super::{Engine, p50};
@@ -50,8 +50,8 @@ pub(super) fn app() -> PathBuf {
     beside("raddle-bench-app")
 }
 
-pub(super) fn call(routine: &str) -> Submit {
-    Submit::new(Spec::new(Target::Routine(routine.into())))
+pub(super) fn call(routine: &str) -> NewTask {
+    NewTask::new(TaskSpec::new(Target::Routine(routine.into())))
 }
 
 impl Site {
@@ -62,13 +62,23 @@ impl Site {
             Some(server) => server.url(),
             None => format!("sqlite:{}", bed.path().join("work.db").display()),
         };
-        let broker = bed.wait(connect(&url.parse().expect("a URL"))).expect("the engine takes tasks");
-        Self { broker, url, _server: server, bed }
+        let broker = bed
+            .wait(connect(&url.parse().expect("a URL")))
+            .expect("the engine takes tasks");
+        Self {
+            broker,
+            url,
+            _server: server,
+            bed,
+        }
     }
 
     fn command(&self, words: &[&str], flags: &[&str]) -> Command {
         let mut command = Command::new(app());
-        command.args(words).args(flags).args(["--queue-url", &self.url, "--quiet"]);
+        command
+            .args(words)
+            .args(flags)
+            .args(["--queue-url", &self.url, "--quiet"]);
         command.current_dir(self.bed.path()).stdin(Stdio::null());
         command
     }
@@ -83,8 +93,15 @@ impl Site {
 
     /// The processes of the workers that wait or run.
     pub(super) fn workers(&self) -> Vec<u32> {
-        let workers = self.bed.wait(self.broker.workers()).expect("the broker answers");
-        workers.iter().filter(|entry| entry.info.kind == kind::ONE_SHOT).map(|entry| entry.info.pid).collect()
+        let workers = self
+            .bed
+            .wait(self.broker.workers())
+            .expect("the broker answers");
+        workers
+            .iter()
+            .filter(|entry| entry.info.kind == kind::ONE_SHOT)
+            .map(|entry| entry.info.pid)
+            .collect()
     }
 
     pub(super) fn until_warm(&self, workers: usize) {
@@ -100,8 +117,14 @@ impl Site {
         let mut tids = Vec::new();
         self.bed.wait(async {
             while tids.len() < tasks {
-                let batch = (0..GROUP.min(tasks - tids.len())).map(|_| call("nothing")).collect();
-                let stored = self.broker.submit(batch).await.expect("tasks can be submitted");
+                let batch = (0..GROUP.min(tasks - tids.len()))
+                    .map(|_| call("nothing"))
+                    .collect();
+                let stored = self
+                    .broker
+                    .submit(batch)
+                    .await
+                    .expect("tasks can be submitted");
                 tids.extend(stored.into_iter().map(|stored| stored.tid()));
             }
         });
@@ -120,19 +143,30 @@ impl Site {
     pub(super) fn claims(&self) -> Vec<Claimed> {
         let (mut claims, mut after) = (Vec::new(), 0);
         loop {
-            let read = self.broker.events(Some(after), None, EVENTS, Duration::ZERO);
+            let read = self
+                .broker
+                .events(Some(after), None, EVENTS, Duration::ZERO);
             let events = self.bed.wait(read).expect("the broker answers");
-            let Some(last) = events.last() else { return claims };
+            let Some(last) = events.last() else {
+                return claims;
+            };
             after = last.id.as_u64();
-            let spawning = events.iter().filter(|event| event.event == EventKind::Spawning);
-            claims.extend(spawning.filter_map(|event| Some(Claimed { worker: event.worker?, at: event.id })));
+            let spawning = events
+                .iter()
+                .filter(|event| event.event == TaskEventKind::Spawning);
+            claims.extend(spawning.filter_map(|event| {
+                Some(Claimed {
+                    worker: event.worker?,
+                    at: event.id,
+                })
+            }));
         }
     }
 
     /// Waits until so many tasks are completed.
     pub(super) fn until_completed(&self, tasks: usize) {
         let began = Instant::now();
-        while self.summary().states.get(&State::Completed) < Some(&(tasks as u64)) {
+        while self.summary().states.get(&TaskState::Completed) < Some(&(tasks as u64)) {
             assert!(began.elapsed() < DEADLINE, "the tasks are finished in time");
             // Seldom enough that the looks cost nothing: what is waited for takes seconds.
             thread::sleep(Duration::from_millis(10));
@@ -141,9 +175,13 @@ impl Site {
 
     async fn ended(&self, tid: Tid) {
         let began = Instant::now();
-        let mut cursor = Cursor::default();
+        let mut cursor = TaskCursor::default();
         loop {
-            let progress = self.broker.follow(tid, cursor, DEADLINE).await.expect("the broker answers");
+            let progress = self
+                .broker
+                .follow(tid, cursor, DEADLINE)
+                .await
+                .expect("the broker answers");
             if progress.done.is_some() {
                 return;
             }
@@ -166,11 +204,20 @@ impl Site {
             before();
             let asked_at = clock();
             let tid = self.bed.wait(async {
-                let stored = self.broker.submit(vec![call("when")]).await.expect("a task can be submitted");
+                let stored = self
+                    .broker
+                    .submit(vec![call("when")])
+                    .await
+                    .expect("a task can be submitted");
                 self.ended(stored[0].tid()).await;
                 stored[0].tid()
             });
-            let began_at = self.task(tid).report.and_then(|report| report.value).as_ref().and_then(Value::as_u64);
+            let began_at = self
+                .task(tid)
+                .report
+                .and_then(|report| report.value)
+                .as_ref()
+                .and_then(Value::as_u64);
             let began_at = began_at.expect("the function says when it ran");
             if n >= 5 {
                 times.push(Duration::from_nanos(began_at.saturating_sub(asked_at)));
@@ -180,11 +227,16 @@ impl Site {
     }
 
     pub(super) fn task(&self, tid: Tid) -> TaskView {
-        self.bed.wait(self.broker.task(tid)).expect("the broker answers").expect("the task is kept")
+        self.bed
+            .wait(self.broker.task(tid))
+            .expect("the broker answers")
+            .expect("the task is kept")
     }
 
     pub(super) fn summary(&self) -> Summary {
-        self.bed.wait(self.broker.summary()).expect("the broker answers")
+        self.bed
+            .wait(self.broker.summary())
+            .expect("the broker answers")
     }
 
     /// No process that works in this folder is left.
@@ -201,7 +253,10 @@ impl Site {
 
 /// The machine's clock, which the functions read too.
 fn clock() -> u64 {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
     // SAFETY: a valid place for the result.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64

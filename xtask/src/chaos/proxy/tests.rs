@@ -15,13 +15,19 @@ struct Bed {
 fn bed() -> Bed {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::start(folder.path().to_owned(), || Command::new("redis-server")).unwrap();
-    Bed { proxy: Proxy::start(server.address()).unwrap(), server, _folder: folder }
+    Bed {
+        proxy: Proxy::start(server.address()).unwrap(),
+        server,
+        _folder: folder,
+    }
 }
 
 /// A connection that stays.
 fn client(proxy: &Proxy) -> TcpStream {
     let stream = TcpStream::connect(proxy.address()).unwrap();
-    stream.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+    stream
+        .set_read_timeout(Some(Duration::from_millis(500)))
+        .unwrap();
     stream
 }
 
@@ -41,7 +47,14 @@ fn without_trouble_everything_passes() {
     assert_eq!(say(&mut stream, "SET a 1\r\n").unwrap(), "+OK\r\n");
     assert_eq!(say(&mut stream, "GET a\r\n").unwrap(), "$1\r\n1\r\n");
     let long = "x".repeat(3_000_000);
-    assert_eq!(say(&mut stream, &format!("*3\r\n$3\r\nSET\r\n$1\r\nb\r\n$3000000\r\n{long}\r\n")).unwrap(), "+OK\r\n");
+    assert_eq!(
+        say(
+            &mut stream,
+            &format!("*3\r\n$3\r\nSET\r\n$1\r\nb\r\n$3000000\r\n{long}\r\n")
+        )
+        .unwrap(),
+        "+OK\r\n"
+    );
     assert_eq!(say(&mut stream, "STRLEN b\r\n").unwrap(), ":3000000\r\n");
     assert_eq!(bed.proxy.hits(), 0);
 }
@@ -50,7 +63,8 @@ fn without_trouble_everything_passes() {
 fn replies_are_late() {
     let bed = bed();
     let mut stream = client(&bed.proxy);
-    bed.proxy.set(Some(Trouble::Latency(Duration::from_millis(150))));
+    bed.proxy
+        .set(Some(Trouble::Latency(Duration::from_millis(150))));
     let begun = Instant::now();
     assert_eq!(say(&mut stream, "PING\r\n").unwrap(), "+PONG\r\n");
     assert!(begun.elapsed() >= Duration::from_millis(150));
@@ -67,7 +81,10 @@ fn connections_are_reset_and_can_be_made_again() {
     assert!(say(&mut stream, "PING\r\n").is_err());
     assert!(ask(bed.proxy.address(), "PING\r\n").is_err());
     bed.proxy.set(None);
-    assert_eq!(say(&mut client(&bed.proxy), "PING\r\n").unwrap(), "+PONG\r\n");
+    assert_eq!(
+        say(&mut client(&bed.proxy), "PING\r\n").unwrap(),
+        "+PONG\r\n"
+    );
     assert!(bed.proxy.hits() >= 1);
 }
 
@@ -80,12 +97,21 @@ fn half_open_connections_are_never_answered() {
     let mut new = client(&bed.proxy);
     for stream in [&mut old, &mut new] {
         let error = say(stream, "SET a 1\r\n").unwrap_err();
-        assert!(matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut), "{error}");
+        assert!(
+            matches!(
+                error.kind(),
+                io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
+            ),
+            "{error}"
+        );
     }
     bed.proxy.set(None);
     // Neither is served late: they are reset, and not ended in good order.
     for stream in [&mut old, &mut new] {
-        assert_eq!(stream.read(&mut [0; 10]).unwrap_err().kind(), io::ErrorKind::ConnectionReset);
+        assert_eq!(
+            stream.read(&mut [0; 10]).unwrap_err().kind(),
+            io::ErrorKind::ConnectionReset
+        );
     }
     assert_eq!(ask(bed.server.address(), "EXISTS a\r\n").unwrap(), ":0\r\n");
 }
@@ -98,7 +124,10 @@ fn a_request_is_applied_and_its_reply_cut() {
     bed.proxy.set(Some(Trouble::CutReply));
     assert!(say(&mut stream, "INCR a\r\n").is_err());
     bed.proxy.set(None);
-    assert_eq!(say(&mut client(&bed.proxy), "GET a\r\n").unwrap(), "$1\r\n1\r\n");
+    assert_eq!(
+        say(&mut client(&bed.proxy), "GET a\r\n").unwrap(),
+        "$1\r\n1\r\n"
+    );
     assert_eq!(bed.proxy.hits(), 1);
 }
 

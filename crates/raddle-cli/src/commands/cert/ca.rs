@@ -14,8 +14,10 @@ use crate::{
 
 pub(super) fn ca(global: &Global, args: &CaArgs) -> Outcome {
     let validity = Validity::days(SystemTime::now(), args.days);
-    let (_, pair) = Authority::new(&args.name, validity).map_err(|error| Failure::Raddle(error.to_string()))?;
-    let (certificate, key) = write_pair(&args.out, CA, &pair, args.force).map_err(|error| unwritten(&error))?;
+    let (_, pair) =
+        Authority::new(&args.name, validity).map_err(|error| Failure::Raddle(error.to_string()))?;
+    let (certificate, key) =
+        write_pair(&args.out, CA, &pair, args.force).map_err(|error| unwritten(&error))?;
     let until = timestamp(pair.validity.until);
     if global.json {
         output::json(&json!({ "certificate": certificate, "key": key, "not_after": until }))?;
@@ -23,6 +25,9 @@ pub(super) fn ca(global: &Global, args: &CaArgs) -> Outcome {
     }
     paths(&certificate, &key)?;
     let until = format::time(until);
-    note(global, &format!("valid until {until}; whoever has the key can be anybody: leave it where it is"));
+    note(
+        global,
+        &format!("valid until {until}; whoever has the key can be anybody: leave it where it is"),
+    );
     Ok(0)
 }

@@ -2,7 +2,9 @@
 
 use std::{fs, path::Path, time::SystemTime};
 
-use raddle_pool::credentials::issue::{Authority, IssueError, Issued, Validity, write_pair};
+use raddle_pool::credentials::issue::{
+    Authority, IssueError, IssuedCertificate, Validity, write_pair,
+};
 use serde_json::json;
 
 use super::{CA, note, paths, timestamp, unwritten};
@@ -13,9 +15,15 @@ use crate::{
 };
 
 pub(super) fn issue(global: &Global, args: &IssueArgs) -> Outcome {
-    let stem = args.names.first().map(|name| name.file_stem()).unwrap_or_default();
+    let stem = args
+        .names
+        .first()
+        .map(|name| name.file_stem())
+        .unwrap_or_default();
     if stem == CA {
-        return Err(Failure::Usage("the files would be called as those of the CA: put another name first".into()));
+        return Err(Failure::Usage(
+            "the files would be called as those of the CA: put another name first".into(),
+        ));
     }
     let at = |kind: &str| args.ca.join(format!("{CA}-{kind}.pem"));
     let (ca_certificate, ca_key) = (at("cert"), at("key"));
@@ -37,7 +45,8 @@ pub(super) fn issue(global: &Global, args: &IssueArgs) -> Outcome {
         error => Failure::Usage(error.to_string()),
     })?;
     let out = args.out.as_ref().unwrap_or(&args.ca);
-    let (certificate, key) = write_pair(out, &stem, &pair, args.force).map_err(|error| unwritten(&error))?;
+    let (certificate, key) =
+        write_pair(out, &stem, &pair, args.force).map_err(|error| unwritten(&error))?;
     let until = timestamp(pair.validity.until);
     if global.json {
         let names: Vec<_> = args.names.iter().map(ToString::to_string).collect();
@@ -47,15 +56,28 @@ pub(super) fn issue(global: &Global, args: &IssueArgs) -> Outcome {
         return Ok(0);
     }
     paths(&certificate, &key)?;
-    note(global, &format!("valid until {}{}", format::time(until), shortened(&pair, args.days)));
+    note(
+        global,
+        &format!(
+            "valid until {}{}",
+            format::time(until),
+            shortened(&pair, args.days)
+        ),
+    );
     Ok(0)
 }
 
-/// Says so if it is valid for less than was asked for.
-fn shortened(pair: &Issued, days: u32) -> &'static str {
+/// A note, if the certificate is valid for a shorter time than asked for.
+fn shortened(pair: &IssuedCertificate, days: u32) -> &'static str {
     let asked = Validity::days(SystemTime::now(), days).until;
-    let is_short = asked.duration_since(pair.validity.until).is_ok_and(|less| less.as_secs() > 60);
-    if is_short { ", as the CA is: for longer, make another" } else { "" }
+    let is_short = asked
+        .duration_since(pair.validity.until)
+        .is_ok_and(|less| less.as_secs() > 60);
+    if is_short {
+        ", as the CA is: for longer, make another"
+    } else {
+        ""
+    }
 }
 
 fn read(path: &Path) -> Outcome<String> {

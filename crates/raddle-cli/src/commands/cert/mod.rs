@@ -1,4 +1,4 @@
-//! `raddle cert`: certificates for development. What is made and read is the library's affair; here it is asked for and shown.
+//! `raddle cert`: certificates for development. The library makes and reads them.
 
 mod ca;
 mod issue;
@@ -18,7 +18,7 @@ use crate::{
     output,
 };
 
-/// What the files of a CA begin with.
+/// The prefix of the files of a CA.
 const CA: &str = "ca";
 
 pub(super) fn cert(global: &Global, command: &CertCommand) -> Outcome {
@@ -29,14 +29,14 @@ pub(super) fn cert(global: &Global, command: &CertCommand) -> Outcome {
     }
 }
 
-/// Tells the user something that is not data, unless told to be quiet.
+/// Prints a message to stderr, unless `--quiet`.
 fn note(global: &Global, message: &str) {
     if !global.quiet {
-        output::complain(message);
+        output::eprint(message);
     }
 }
 
-/// Two paths, one a line.
+/// Prints two paths, one per line.
 fn paths(certificate: &Path, key: &Path) -> Outcome<()> {
     output::line(certificate.to_string_lossy())?;
     output::line(key.to_string_lossy())
@@ -57,7 +57,7 @@ fn timestamp(at: SystemTime) -> Timestamp {
     seconds(i64::try_from(since.as_secs()).unwrap_or(i64::MAX))
 }
 
-/// As near as there is, for certificates that are valid until the end of days.
+/// The timestamp of these seconds, clamped to the largest one.
 fn seconds(at: i64) -> Timestamp {
     let at = at.clamp(Timestamp::MIN.as_second(), Timestamp::MAX.as_second());
     Timestamp::from_second(at).expect("it is within the bounds")

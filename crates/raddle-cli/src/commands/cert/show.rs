@@ -3,7 +3,7 @@
 use std::{fmt::Write, fs::File, io::Read, path::Path};
 
 use jiff::Timestamp;
-use raddle_pool::credentials::issue::{Description, describe};
+use raddle_pool::credentials::issue::{CertificateDescription, describe};
 use serde_json::{Value, json};
 
 use super::seconds;
@@ -14,18 +14,24 @@ use crate::{
     table::printable,
 };
 
-/// The most that is read. Whatever is larger is no certificate.
+/// The largest file to read. A larger one is no certificate.
 const LARGEST: u64 = 1024 * 1024;
 
 pub(super) fn show(global: &Global, file: &Path) -> Outcome {
-    let wrong = |reason: &dyn std::fmt::Display| Failure::Usage(format!("cannot show {}: {reason}", file.display()));
+    let wrong = |reason: &dyn std::fmt::Display| {
+        Failure::Usage(format!("cannot show {}: {reason}", file.display()))
+    };
     let mut content = Vec::new();
     let read = File::open(file).and_then(|opened| opened.take(LARGEST).read_to_end(&mut content));
     read.map_err(|error| wrong(&error))?;
     let described = describe(&content).map_err(|error| wrong(&error))?;
     let now = Timestamp::now();
     if global.json {
-        let records: Vec<_> = described.certificates.iter().map(|certificate| record(certificate, now)).collect();
+        let records: Vec<_> = described
+            .certificates
+            .iter()
+            .map(|certificate| record(certificate, now))
+            .collect();
         output::json(&records)?;
         return Ok(0);
     }
@@ -33,7 +39,12 @@ pub(super) fn show(global: &Global, file: &Path) -> Outcome {
     let mut text = String::new();
     for (at, certificate) in described.certificates.iter().enumerate() {
         if many > 1 {
-            let _ = writeln!(text, "{}certificate {} of {many}", if at == 0 { "" } else { "\n" }, at + 1);
+            let _ = writeln!(
+                text,
+                "{}certificate {} of {many}",
+                if at == 0 { "" } else { "\n" },
+                at + 1
+            );
         }
         lines(&mut text, certificate, now);
     }
@@ -44,16 +55,35 @@ pub(super) fn show(global: &Global, file: &Path) -> Outcome {
     Ok(0)
 }
 
-fn lines(text: &mut String, certificate: &Description, now: Timestamp) {
-    let Description { subject, issuer, serial, names, not_before, not_after, is_ca, usages, key, sha256, .. } =
-        certificate;
+fn lines(text: &mut String, certificate: &CertificateDescription, now: Timestamp) {
+    let CertificateDescription {
+        subject,
+        issuer,
+        serial,
+        names,
+        not_before,
+        not_after,
+        is_ca,
+        usages,
+        key,
+        sha256,
+        ..
+    } = certificate;
     let usages = match (is_ca, usages.is_empty()) {
         (true, _) => "to issue certificates".to_owned(),
         (false, true) => "anything".to_owned(),
         (false, false) => usages.join(", "),
     };
-    let names = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
-    let until = format!("{} ({})", format::time(seconds(*not_after)), left(*not_before, *not_after, now));
+    let names = if names.is_empty() {
+        "none".to_owned()
+    } else {
+        names.join(", ")
+    };
+    let until = format!(
+        "{} ({})",
+        format::time(seconds(*not_after)),
+        left(*not_before, *not_after, now)
+    );
     for (label, value) in [
         ("names", &names),
         ("usage", &usages),
@@ -65,12 +95,12 @@ fn lines(text: &mut String, certificate: &Description, now: Timestamp) {
         ("key", key),
         ("sha256", sha256),
     ] {
-        // Whoever made the certificate has written it.
+        // The issuer controls this text.
         let _ = writeln!(text, "{label:<12} {}", printable(value));
     }
 }
 
-/// How long it is valid from now on.
+/// How long the certificate is still valid.
 fn left(not_before: i64, not_after: i64, now: Timestamp) -> String {
     if now < seconds(not_before) {
         return "not valid yet".into();
@@ -83,9 +113,20 @@ fn left(not_before: i64, not_after: i64, now: Timestamp) -> String {
     }
 }
 
-fn record(certificate: &Description, now: Timestamp) -> Value {
-    let Description { subject, issuer, serial, names, not_before, not_after, is_ca, usages, key, sha256, .. } =
-        certificate;
+fn record(certificate: &CertificateDescription, now: Timestamp) -> Value {
+    let CertificateDescription {
+        subject,
+        issuer,
+        serial,
+        names,
+        not_before,
+        not_after,
+        is_ca,
+        usages,
+        key,
+        sha256,
+        ..
+    } = certificate;
     let (from, until) = (seconds(*not_before), seconds(*not_after));
     json!({
         "names": names, "ca": is_ca, "usage": usages, "not_before": from, "not_after": until, "valid": from <= now && now <= until,

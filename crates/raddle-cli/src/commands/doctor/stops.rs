@@ -1,14 +1,15 @@
-//! Whether whoever runs groups waits for the end of what they run: compose files and units beside their file, and the units of this machine.
+//! Checks that service managers wait for the end of group processes: compose files and units beside
+//! the file, and the units of this machine.
 
 use std::{
     fs,
     path::{Path, PathBuf},
 };
 
-use raddle_core::{Span, WorkerEntry};
+use raddle_core::{HumanDuration, WorkerEntry};
 use raddle_fabric::group::{
-    self, FileMistake, Process,
-    grace::{self, Runs},
+    self, GroupFileError, Process,
+    service_manager::{self, UpService},
 };
 
 use super::{super::up::found, Finding};
@@ -19,23 +20,36 @@ use crate::{
 };
 
 const AREA: &str = "groups";
-const COMPOSE: [&str; 4] = ["compose.yaml", "compose.yml", "docker-compose.yaml", "docker-compose.yml"];
-/// Where the units of a machine are that somebody has written.
+const COMPOSE: [&str; 4] = [
+    "compose.yaml",
+    "compose.yml",
+    "docker-compose.yaml",
+    "docker-compose.yml",
+];
+/// The directory of a machine's own units.
 const UNITS: &str = "/etc/systemd/system";
 
-/// What there is to say of the groups of a file, or of the one that is found here, and of the units of this machine.
-pub(super) fn findings(context: &Context, file: Option<&Path>, workers: &[WorkerEntry]) -> Outcome<Vec<Finding>> {
+/// The findings for the groups of a file, or of the one found here, and for the units of this
+/// machine.
+pub(super) fn findings(
+    context: &Context,
+    file: Option<&Path>,
+    workers: &[WorkerEntry],
+) -> Outcome<Vec<Finding>> {
     let here = here()?;
     let path = match (file, &context.project.source) {
         (Some(path), _) => Some(here.join(path)),
         (None, Source::File(path)) => Some(path.clone()),
-        // Where the work is kept says nothing of who does it.
+        // The location of the broker does not tell which groups run.
         (None, Source::Asked | Source::Here) => found(&here),
     };
     let mut findings = Vec::new();
     if let Some(path) = path {
         if file.is_some() && !path.is_file() {
-            return Err(Failure::Usage(format!("{}: there is no such file", path.display())));
+            return Err(Failure::Usage(format!(
+                "{}: there is no such file",
+                path.display()
+            )));
         }
         findings = beside(&path, workers);
     }
@@ -43,11 +57,12 @@ pub(super) fn findings(context: &Context, file: Option<&Path>, workers: &[Worker
     Ok(findings)
 }
 
-/// What is in compose files and units beside a file, or in a folder `deploy` there. They are for that file, whatever it is called where they run.
+/// Checks compose files and units beside a file, or in its directory `deploy`. They belong to that
+/// file, under whatever name they run.
 fn beside(path: &Path, workers: &[WorkerEntry]) -> Vec<Finding> {
     let processes = match groups_of(path) {
         Ok(Some(processes)) => processes,
-        // Without any there is nothing to look for.
+        // Without groups there is nothing to check.
         Ok(None) => return Vec::new(),
         Err(finding) => return vec![*finding],
     };
@@ -60,9 +75,18 @@ fn beside(path: &Path, workers: &[WorkerEntry]) -> Vec<Finding> {
         if !is_compose && !name.ends_with(".service") {
             continue;
         }
-        let Ok(text) = fs::read_to_string(&file) else { continue };
-        let runs = if is_compose { grace::compose(&text) } else { grace::unit(&name, &text).into_iter().collect() };
-        findings.extend(runs.iter().map(|run| judged(&file, run, is_compose, &processes)));
+        let Ok(text) = fs::read_to_string(&file) else {
+            continue;
+        };
+        let runs = if is_compose {
+            service_manager::compose(&text)
+        } else {
+            service_manager::unit(&name, &text).into_iter().collect()
+        };
+        findings.extend(
+            runs.iter()
+                .map(|run| judged(&file, run, is_compose, &processes)),
+        );
     }
     findings.sort_by(|a, b| a.detail().cmp(b.detail()));
     findings
@@ -71,7 +95,7 @@ fn beside(path: &Path, workers: &[WorkerEntry]) -> Vec<Finding> {
 /// A routine in the file that no program offers.
 fn unoffered(path: &Path, processes: &[Process], workers: &[WorkerEntry]) -> Option<Finding> {
     let mistake = group::unoffered_routine(processes, workers)?;
-    let mistake = FileMistake::locate(&fs::read_to_string(path).unwrap_or_default(), mistake);
+    let mistake = GroupFileError::locate(&fs::read_to_string(path).unwrap_or_default(), mistake);
     let detail = format!("{}:{mistake}", path.display());
     Some(Finding::wrong(
         AREA,
@@ -81,13 +105,21 @@ fn unoffered(path: &Path, processes: &[Process], workers: &[WorkerEntry]) -> Opt
     ))
 }
 
-/// What is in the units of a machine, each of which says which file it is for.
+/// Checks the units of a machine, each of which names its file.
 fn of_machine(folder: &Path) -> Vec<Finding> {
     let mut findings = Vec::new();
-    for file in files_in(folder).into_iter().filter(|file| name_of(file).ends_with(".service")) {
-        let Ok(text) = fs::read_to_string(&file) else { continue };
+    for file in files_in(folder)
+        .into_iter()
+        .filter(|file| name_of(file).ends_with(".service"))
+    {
+        let Ok(text) = fs::read_to_string(&file) else {
+            continue;
+        };
         let text = text + &drop_ins(&file);
-        let (Some(run), Some(path)) = (grace::unit(&name_of(&file), &text), grace::file_of_unit(&text)) else {
+        let (Some(run), Some(path)) = (
+            service_manager::unit(&name_of(&file), &text),
+            service_manager::file_of_unit(&text),
+        ) else {
             continue;
         };
         match groups_of(&path) {
@@ -99,37 +131,58 @@ fn of_machine(folder: &Path) -> Vec<Finding> {
     findings
 }
 
-/// What else is said of a unit: the last word counts.
+/// The drop-ins of a unit: the last value counts.
 fn drop_ins(unit: &Path) -> String {
     let folder = unit.with_file_name(format!("{}.d", name_of(unit)));
-    let files = files_in(&folder).into_iter().filter(|file| name_of(file).ends_with(".conf"));
-    files.filter_map(|file| fs::read_to_string(file).ok()).map(|text| format!("\n{text}")).collect()
+    let files = files_in(&folder)
+        .into_iter()
+        .filter(|file| name_of(file).ends_with(".conf"));
+    files
+        .filter_map(|file| fs::read_to_string(file).ok())
+        .map(|text| format!("\n{text}"))
+        .collect()
 }
 
-/// The groups of a file; nothing, if it has none or cannot be read.
+/// The groups of a file; `None` if it has none or cannot be read.
 fn groups_of(path: &Path) -> Result<Option<Vec<Process>>, Box<Finding>> {
-    let Ok(text) = fs::read_to_string(path) else { return Ok(None) };
+    let Ok(text) = fs::read_to_string(path) else {
+        return Ok(None);
+    };
     match group::read(&text) {
         Ok(processes) => Ok(Some(processes)),
-        Err(FileMistake { mistake, .. }) if mistake.path == "process" => Ok(None),
+        Err(GroupFileError { mistake, .. }) if mistake.path == "process" => Ok(None),
         Err(mistake) => {
             let detail = format!("{}:{mistake}", path.display());
-            Err(Box::new(Finding::amiss(AREA, FILE, detail, "mend that line: 'raddle up' refuses the file as it is")))
+            Err(Box::new(Finding::warning(
+                AREA,
+                FILE,
+                detail,
+                "mend that line: 'raddle up' refuses the file as it is",
+            )))
         }
     }
 }
 
-/// Whether a service in a compose file, or else in a unit, waits as long as a stop may take.
-fn judged(file: &Path, run: &Runs, is_compose: bool, processes: &[Process]) -> Finding {
-    let needed = Span(grace::stop_grace_period(processes));
+/// Checks whether a service waits as long as a stop may take.
+fn judged(file: &Path, run: &UpService, is_compose: bool, processes: &[Process]) -> Finding {
+    let needed = HumanDuration(service_manager::stop_grace_period(processes));
     let seconds = needed.0.as_secs_f64().ceil();
     let (name, assigned) = match is_compose {
-        true => ("stop_grace_period", format!("stop_grace_period: {seconds}s")),
+        true => (
+            "stop_grace_period",
+            format!("stop_grace_period: {seconds}s"),
+        ),
         false => ("TimeoutStopSec", format!("TimeoutStopSec={seconds}")),
     };
     let ok = run.stops_within.is_none_or(|within| within >= needed.0);
-    let within = run.stops_within.map_or("for ever".to_owned(), |within| Span(within).to_string());
-    let said = if run.is_said { "says" } else { "says nothing, which means" };
+    let within = run.stops_within.map_or("for ever".to_owned(), |within| {
+        HumanDuration(within).to_string()
+    });
+    let said = if run.is_said {
+        "says"
+    } else {
+        "says nothing, which means"
+    };
     let detail = format!(
         "{}: '{}' {said} {within}, and a stop may take {needed}: the longest execution_timeout, shutdown_timeout and 2s",
         file.display(),
@@ -137,19 +190,31 @@ fn judged(file: &Path, run: &Runs, is_compose: bool, processes: &[Process]) -> F
     );
     match ok {
         true => Finding::fine(AREA, name, detail),
-        false => Finding::amiss(AREA, name, detail, format!("write '{assigned}' there: else what runs is killed")),
+        false => Finding::warning(
+            AREA,
+            name,
+            detail,
+            format!("write '{assigned}' there: else what runs is killed"),
+        ),
     }
 }
 
 fn files_in(folder: &Path) -> Vec<PathBuf> {
-    let mut files: Vec<PathBuf> =
-        fs::read_dir(folder).into_iter().flatten().flatten().map(|file| file.path()).collect();
+    let mut files: Vec<PathBuf> = fs::read_dir(folder)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|file| file.path())
+        .collect();
     files.sort();
     files
 }
 
 fn name_of(file: &Path) -> String {
-    file.file_name().unwrap_or_default().to_string_lossy().into_owned()
+    file.file_name()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned()
 }
 
 #[cfg(test)]
@@ -173,14 +238,34 @@ mod tests {
         write("long.toml", &groups("10m"));
         write("short/raddle.toml", &groups("1s"));
         let unit = |exec: &str, rest: &str| format!("[Service]\nExecStart={exec}\n{rest}\n");
-        write("units/a.service", &unit(&format!("/usr/bin/raddle up -f {}", at("long.toml")), ""));
-        write("units/b.service", &unit("/usr/bin/raddle up", &format!("WorkingDirectory={}", at("short"))));
+        write(
+            "units/a.service",
+            &unit(&format!("/usr/bin/raddle up -f {}", at("long.toml")), ""),
+        );
+        write(
+            "units/b.service",
+            &unit(
+                "/usr/bin/raddle up",
+                &format!("WorkingDirectory={}", at("short")),
+            ),
+        );
         write("units/c.service", &unit("/usr/bin/docker compose up", ""));
-        write("units/d.service", &unit("/usr/bin/raddle up -f /nowhere/raddle.toml", ""));
-        let judged = || of_machine(&folder.path().join("units")).iter().map(Finding::verdict).collect::<Vec<_>>();
+        write(
+            "units/d.service",
+            &unit("/usr/bin/raddle up -f /nowhere/raddle.toml", ""),
+        );
+        let judged = || {
+            of_machine(&folder.path().join("units"))
+                .iter()
+                .map(Finding::verdict)
+                .collect::<Vec<_>>()
+        };
         let fix = "write 'TimeoutStopSec=603' there: else what runs is killed".to_owned();
         assert_eq!(judged(), [(false, Some(fix)), (true, None)]);
-        write("units/a.service.d/more.conf", "[Service]\nTimeoutStopSec=15min\n");
+        write(
+            "units/a.service.d/more.conf",
+            "[Service]\nTimeoutStopSec=15min\n",
+        );
         assert_eq!(judged(), [(true, None), (true, None)]);
         assert!(of_machine(&folder.path().join("none")).is_empty());
     }

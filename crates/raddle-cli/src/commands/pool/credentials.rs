@@ -1,6 +1,6 @@
 //! Credentials, as flags name them.
 
-use raddle_pool::credentials::{Pem, Recipe, WorkerCredentials};
+use raddle_pool::credentials::{CredentialSource, PemSource, WorkerCredentials};
 
 use crate::{
     args::CredentialsArgs,
@@ -9,10 +9,17 @@ use crate::{
 
 /// Reads them, if any are named.
 pub(super) fn load(args: &CredentialsArgs) -> Outcome<Option<WorkerCredentials>> {
-    let Some(ca) = &args.credentials_ca else { return Ok(None) };
-    let mut recipe = Recipe::new(Pem::file(ca)).mutual(!args.no_mutual).expecting(args.expect.iter().cloned());
+    let Some(ca) = &args.credentials_ca else {
+        return Ok(None);
+    };
+    let mut recipe = CredentialSource::new(PemSource::file(ca))
+        .mutual(!args.no_mutual)
+        .expecting(args.expect.iter().cloned());
     if let (Some(certificate), Some(key)) = (&args.credentials_cert, &args.credentials_key) {
-        recipe = recipe.identity(Pem::file(certificate), Pem::file(key));
+        recipe = recipe.identity(PemSource::file(certificate), PemSource::file(key));
     }
-    recipe.load().map(Some).map_err(|error| Failure::Usage(error.to_string()))
+    recipe
+        .load()
+        .map(Some)
+        .map_err(|error| Failure::Usage(error.to_string()))
 }

@@ -1,14 +1,14 @@
-//! What Prometheus sees of standalone workers, and whether they are ready.
+//! Metrics and readiness of standalone workers.
 
-use raddle_fabric::metrics::Page;
+use raddle_fabric::metrics::MetricsPage;
 use raddle_pool::{
-    standalone::{Handle, Phase, Standing},
-    worker::{REASONS, Tally},
+    standalone::{ServicePhase, ServiceStatus, StandaloneHandle},
+    worker::{CallCounts, REASONS},
 };
 use raddle_web::{Readiness, Router};
 
 /// The pages of standalone workers.
-pub(super) fn page(workers: &Handle) -> Router {
+pub(super) fn page(workers: &StandaloneHandle) -> Router {
     let (shown, asked) = (workers.clone(), workers.clone());
     let metrics = raddle_web::metrics(move || {
         let workers = shown.clone();
@@ -20,10 +20,18 @@ pub(super) fn page(workers: &Handle) -> Router {
     metrics.merge(raddle_web::health(move || ready(asked.standing())))
 }
 
-fn rendered(now: Standing, tally: &Tally) -> String {
-    let mut page = Page::default();
-    page.gauge("raddle_pool_workers", "Workers that there are to be.", now.wanted as f64);
-    page.gauge("raddle_pool_workers_serving", "Workers that serve.", now.serving as f64);
+fn rendered(now: ServiceStatus, tally: &CallCounts) -> String {
+    let mut page = MetricsPage::default();
+    page.gauge(
+        "raddle_pool_workers",
+        "Workers that there are to be.",
+        now.wanted as f64,
+    );
+    page.gauge(
+        "raddle_pool_workers_serving",
+        "Workers that serve.",
+        now.serving as f64,
+    );
     page.gauge(
         "raddle_pool_braking",
         "Whether workers are held back because those before them have ended too soon.",
@@ -31,20 +39,33 @@ fn rendered(now: Standing, tally: &Tally) -> String {
     );
     let losses = "Workers that have ended without having been told to, or could not be started.";
     page.count("raddle_pool_worker_losses_total", losses, now.losses);
-    page.gauge("raddle_pool_calls_in_flight", "Calls that have been taken and have not ended.", tally.in_flight as f64);
-    page.count("raddle_pool_calls_taken_total", "Calls that were taken.", tally.taken);
+    page.gauge(
+        "raddle_pool_calls_in_flight",
+        "Calls that have been taken and have not ended.",
+        tally.in_flight as f64,
+    );
+    page.count(
+        "raddle_pool_calls_taken_total",
+        "Calls that were taken.",
+        tally.taken,
+    );
     let refused = REASONS.map(|reason| (reason, tally.refused_for(reason)));
-    page.counts("raddle_pool_refused_total", "Callers and calls that were refused, by why.", "reason", refused);
+    page.counts(
+        "raddle_pool_refused_total",
+        "Callers and calls that were refused, by why.",
+        "reason",
+        refused,
+    );
     page.into_text()
 }
 
-/// Whether calls are taken. All have to serve before that is so for the first time; after that, one is enough.
-fn ready(now: Standing) -> Readiness {
+/// Ready when all workers serve for the first time; after that, one is enough.
+fn ready(now: ServiceStatus) -> Readiness {
     let serve = format!("{} of {} workers serve", now.serving, now.wanted);
     match now.phase {
-        Phase::Serving if now.serving > 0 => Readiness::Ready(serve),
-        Phase::Starting | Phase::Serving => Readiness::Unready(serve),
-        Phase::Stopping => Readiness::Unready("no more calls are taken".into()),
+        ServicePhase::Serving if now.serving > 0 => Readiness::Ready(serve),
+        ServicePhase::Starting | ServicePhase::Serving => Readiness::Unready(serve),
+        ServicePhase::Stopping => Readiness::Unready("no more calls are taken".into()),
     }
 }
 
@@ -54,10 +75,17 @@ mod tests {
 
     #[test]
     fn it_is_ready_once_all_have_served_and_while_one_does() {
-        let standing = |phase, serving| Standing { phase, wanted: 2, serving, losses: 0, is_braking: false };
-        let is_ready = |phase, serving| matches!(ready(standing(phase, serving)), Readiness::Ready(_));
-        assert!(!is_ready(Phase::Starting, 1) && is_ready(Phase::Serving, 2));
-        assert!(is_ready(Phase::Serving, 1) && !is_ready(Phase::Serving, 0));
-        assert!(!is_ready(Phase::Stopping, 2));
+        let standing = |phase, serving| ServiceStatus {
+            phase,
+            wanted: 2,
+            serving,
+            losses: 0,
+            is_braking: false,
+        };
+        let is_ready =
+            |phase, serving| matches!(ready(standing(phase, serving)), Readiness::Ready(_));
+        assert!(!is_ready(ServicePhase::Starting, 1) && is_ready(ServicePhase::Serving, 2));
+        assert!(is_ready(ServicePhase::Serving, 1) && !is_ready(ServicePhase::Serving, 0));
+        assert!(!is_ready(ServicePhase::Stopping, 2));
     }
 }

@@ -1,16 +1,16 @@
-//! `raddle pool`: pools and their workers, as far as they can be found and asked, and workers for them. None of it needs a broker, unless
-//! somebody wants to find workers by one.
+//! `raddle pool`: finds, inspects and runs pool workers. It needs no broker, except for discovery
+//! by broker.
 
-mod ask;
 mod credentials;
+mod discovery;
 mod find;
 mod list;
 mod metrics;
 mod ping;
+mod query;
 mod serve;
 mod stop;
 mod tree;
-mod ways;
 mod workers;
 
 use crate::{
@@ -31,9 +31,9 @@ pub(super) async fn pool(global: &Global, command: &PoolCommand) -> Outcome {
     }
 }
 
-/// Tells the user something that is not data, unless told to be quiet.
+/// Prints a message to stderr, unless `--quiet`.
 fn note(global: &Global, message: &str) {
     if !global.quiet {
-        output::complain(message);
+        output::eprint(message);
     }
 }

@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use raddle_pool::{WorkerMetadata, connection::Control, credentials::WorkerCredentials};
+use raddle_pool::{WorkerMetadata, connection::ControlConnection, credentials::WorkerCredentials};
 use serde_json::{Value, json};
 
 use super::{
-    ask::{self, Silence},
     credentials, find,
+    query::{self, QueryFailure},
 };
 use crate::{
     args::{Global, PingArgs},
@@ -15,33 +15,37 @@ use crate::{
     output, table,
 };
 
-/// Somebody to ask, over a connection that is kept: it is round trips that are measured.
-struct Peer {
+/// A worker to ping, over a connection that is kept: only round trips are measured.
+struct PingTarget {
     worker: WorkerMetadata,
-    /// Or why there will be none.
-    control: Result<Control, Silence>,
+    /// The connection, or why there is none.
+    control: Result<ControlConnection, QueryFailure>,
 }
 
-impl Peer {
+impl PingTarget {
     fn new(worker: WorkerMetadata, own: Option<&WorkerCredentials>) -> Self {
-        Self { control: ask::control(&worker, own), worker }
+        Self {
+            control: query::control(&worker, own),
+            worker,
+        }
     }
 
     fn label(&self) -> String {
-        ask::named(&self.worker).map_or_else(|| self.worker.address.clone(), |uid| uid.to_string())
+        query::named(&self.worker)
+            .map_or_else(|| self.worker.address.clone(), |uid| uid.to_string())
     }
 
-    async fn ask(&mut self) -> Result<Duration, Silence> {
+    async fn ask(&mut self) -> Result<Duration, QueryFailure> {
         let began = Instant::now();
         let control = self.control.as_mut().map_err(|error| error.clone())?;
-        ask::once(control, &self.worker).await?;
+        query::once(control, &self.worker).await?;
         Ok(began.elapsed())
     }
 
-    fn record(&self, number: u32, answer: &Result<Duration, Silence>) -> Value {
-        let error = answer.as_ref().err().map(Silence::to_string);
+    fn record(&self, number: u32, answer: &Result<Duration, QueryFailure>) -> Value {
+        let error = answer.as_ref().err().map(QueryFailure::to_string);
         let seconds = answer.as_ref().ok().map(Duration::as_secs_f64);
-        let (uid, address) = (ask::named(&self.worker), &self.worker.address);
+        let (uid, address) = (query::named(&self.worker), &self.worker.address);
         json!({ "uid": uid, "address": address, "seq": number, "seconds": seconds, "error": error })
     }
 }
@@ -55,14 +59,16 @@ pub(super) async fn ping(global: &Global, args: &PingArgs) -> Outcome {
         (None, _) => "all".to_owned(),
     };
     let workers = pools.into_iter().flat_map(|pool| pool.workers);
-    let mut peers: Vec<Peer> = workers.map(|worker| Peer::new(worker, own.as_ref())).collect();
+    let mut peers: Vec<PingTarget> = workers
+        .map(|worker| PingTarget::new(worker, own.as_ref()))
+        .collect();
     let mut records = Vec::new();
     let (mut asked, mut times) = (0, Vec::new());
     for number in 1..=args.count {
         if number > 1 {
             tokio::time::sleep(args.interval.0).await;
         }
-        // One after the other, so that none waits for the answer of another.
+        // One after the other, so that pings do not delay each other.
         for peer in &mut peers {
             let answer = peer.ask().await;
             asked += 1;
@@ -74,9 +80,11 @@ pub(super) async fn ping(global: &Global, args: &PingArgs) -> Outcome {
             }
         }
     }
-    let summary = Summary::of(&mut times);
+    let summary = PingSummary::of(&mut times);
     if global.json {
-        let in_seconds = |time: fn(&Summary) -> Duration| summary.as_ref().map(|summary| time(summary).as_secs_f64());
+        let in_seconds = |time: fn(&PingSummary) -> Duration| {
+            summary.as_ref().map(|summary| time(summary).as_secs_f64())
+        };
         output::json(&json!({
             "target": target,
             "asked": asked,
@@ -87,8 +95,11 @@ pub(super) async fn ping(global: &Global, args: &PingArgs) -> Outcome {
             "pings": records,
         }))?;
     } else {
-        output::line(table::printable(&format!("{target}: {asked} asked, {} answered", times.len())))?;
-        if let Some(Summary { min, median, max }) = summary {
+        output::line(table::printable(&format!(
+            "{target}: {asked} asked, {} answered",
+            times.len()
+        )))?;
+        if let Some(PingSummary { min, median, max }) = summary {
             let [min, median, max] = [min, median, max].map(millis);
             output::line(format!("round trip min/median/max {min}/{median}/{max} ms"))?;
         }
@@ -96,7 +107,7 @@ pub(super) async fn ping(global: &Global, args: &PingArgs) -> Outcome {
     Ok(if times.len() == asked { 0 } else { TASK_FAILED })
 }
 
-fn told(who: &str, number: u32, answer: &Result<Duration, Silence>) -> String {
+fn told(who: &str, number: u32, answer: &Result<Duration, QueryFailure>) -> String {
     match answer {
         Ok(time) => format!("{who}: seq={number} time={} ms", millis(*time)),
         Err(why) => format!("{who}: seq={number} no answer: {why}"),
@@ -107,21 +118,25 @@ fn millis(time: Duration) -> String {
     format!("{:.3}", time.as_secs_f64() * 1e3)
 }
 
-/// What round trips come to.
+/// Statistics of round trips.
 #[derive(Debug, PartialEq, Eq)]
-struct Summary {
+struct PingSummary {
     min: Duration,
     median: Duration,
     max: Duration,
 }
 
-impl Summary {
-    /// Puts the times in order. `None` if there are none.
+impl PingSummary {
+    /// Sorts the times. `None` if there are none.
     fn of(times: &mut [Duration]) -> Option<Self> {
         times.sort_unstable();
         let (min, max) = (*times.first()?, *times.last()?);
         let (below, above) = (times[(times.len() - 1) / 2], times[times.len() / 2]);
-        Some(Self { min, median: (below + above) / 2, max })
+        Some(Self {
+            min,
+            median: (below + above) / 2,
+            max,
+        })
     }
 }
 
@@ -133,7 +148,9 @@ mod tests {
     fn the_median_is_in_the_middle() {
         let of = |times: &[u64]| {
             let mut times: Vec<_> = times.iter().copied().map(Duration::from_millis).collect();
-            Summary::of(&mut times).map(|Summary { min, median, max }| [min, median, max].map(|time| time.as_millis()))
+            PingSummary::of(&mut times).map(|PingSummary { min, median, max }| {
+                [min, median, max].map(|time| time.as_millis())
+            })
         };
         assert_eq!(of(&[]), None);
         assert_eq!(of(&[7]), Some([7, 7, 7]));

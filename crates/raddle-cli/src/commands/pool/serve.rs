@@ -1,4 +1,4 @@
-//! `raddle pool serve`: workers for the pools of others, in the foreground.
+//! `raddle pool serve`: runs pool workers in the foreground.
 
 use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf, pin::pin};
 
@@ -6,25 +6,25 @@ use raddle_core::{Tid, TidClock};
 use raddle_exec::title;
 use raddle_pool::{
     PoolError, WorkerMetadata,
-    credentials::Allow,
-    standalone::{Ended, Handle, Options, Service, Shutdown},
+    credentials::AllowRules,
+    standalone::{Options, ServiceEnd, Shutdown, StandaloneHandle, StandaloneService},
     worker::ProcessSettings,
 };
 use raddle_web::{Server, Serving};
 use serde_json::json;
 
-use super::{credentials, metrics::page, note, ways};
+use super::{credentials, discovery, metrics::page, note};
 use crate::{
     args::{Global, PoolServeArgs},
     commands::LEVEL,
     error::{Failure, Outcome},
     format::count,
-    interrupt::{Interrupts, Word},
+    interrupt::{InterruptSignal, Interrupts},
     logging, metrics, output, systemd,
 };
 
 pub(super) async fn serve(global: &Global, args: &PoolServeArgs) -> Outcome {
-    let service = Service::new(options(global, args).await?).map_err(refused)?;
+    let service = StandaloneService::new(options(global, args).await?).map_err(refused)?;
     let server = match args.metrics_addr {
         Some(address) => Some(metrics::bind(address, args.metrics_public).await?),
         None => None,
@@ -46,11 +46,11 @@ pub(super) async fn serve(global: &Global, args: &PoolServeArgs) -> Outcome {
                     announce(global, args, &handle, url.as_deref())?;
                 }
             }
-            word = interrupts.word() => {
+            word = interrupts.next_kind() => {
                 title.show("stopping");
                 systemd::stopping();
                 let is_second = std::mem::replace(&mut is_stopping, true);
-                if word == Word::Terminate || is_second {
+                if word == InterruptSignal::Terminate || is_second {
                     note(global, "stopping: calls in flight are cancelled");
                     shutdown.cancel();
                 } else {
@@ -60,8 +60,11 @@ pub(super) async fn serve(global: &Global, args: &PoolServeArgs) -> Outcome {
             }
         }
     };
-    if ended.map_err(|error| not_started(args, error))? == Ended::Uptime {
-        note(global, "the workers have served for as long as they were to");
+    if ended.map_err(|error| not_started(args, error))? == ServiceEnd::Uptime {
+        note(
+            global,
+            "the workers have served for as long as they were to",
+        );
     }
     Ok(0)
 }
@@ -86,50 +89,94 @@ async fn options(global: &Global, args: &PoolServeArgs) -> Outcome<Options> {
     };
     options.max_uptime = args.max_uptime.map(|time| time.0);
     options.start_timeout = Some(args.start_timeout.0);
-    options.publishers = ways::publishers(global, args).await?;
+    options.publishers = discovery::publishers(global, args).await?;
     Ok(options)
 }
 
-/// The program whose routines are served, if that is not this one.
+/// The program whose routines are served, if it is another one.
 fn program(args: &PoolServeArgs) -> Outcome<Option<PathBuf>> {
-    let Some(path) = &args.program else { return Ok(None) };
-    // The workers may have another folder to look from.
-    let found = fs::canonicalize(path).and_then(|path| fs::metadata(&path).map(|metadata| (path, metadata)));
+    let Some(path) = &args.program else {
+        return Ok(None);
+    };
+    // Workers may have another working directory.
+    let found = fs::canonicalize(path)
+        .and_then(|path| fs::metadata(&path).map(|metadata| (path, metadata)));
     match found {
-        Ok((path, metadata)) if metadata.is_file() && metadata.permissions().mode() & 0o111 != 0 => Ok(Some(path)),
-        Ok(_) => Err(Failure::Usage(format!("{} is no program: give one with #[raddle::main]", path.display()))),
-        Err(error) => Err(Failure::Usage(format!("there is no program {}: {error}", path.display()))),
+        Ok((path, metadata))
+            if metadata.is_file() && metadata.permissions().mode() & 0o111 != 0 =>
+        {
+            Ok(Some(path))
+        }
+        Ok(_) => Err(Failure::Usage(format!(
+            "{} is no program: give one with #[raddle::main]",
+            path.display()
+        ))),
+        Err(error) => Err(Failure::Usage(format!(
+            "there is no program {}: {error}",
+            path.display()
+        ))),
     }
 }
 
-/// What the rules come to, those of the file first.
-fn allow(args: &PoolServeArgs) -> Outcome<Option<Allow>> {
+/// The rules of the flags and the file, those of the file first.
+fn allow(args: &PoolServeArgs) -> Outcome<Option<AllowRules>> {
     let mut rules = Vec::new();
     if let Some(path) = &args.allow_file {
-        let wrong = |reason: String| Failure::Usage(format!("the rules in {}: {reason}", path.display()));
+        let wrong =
+            |reason: String| Failure::Usage(format!("the rules in {}: {reason}", path.display()));
         let text = fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
-        rules.extend(text.parse::<Allow>().map_err(|error| wrong(error.to_string()))?);
+        rules.extend(
+            text.parse::<AllowRules>()
+                .map_err(|error| wrong(error.to_string()))?,
+        );
     }
     rules.extend(args.allow.iter().cloned());
     if rules.is_empty() {
         return Ok(None);
     }
-    Allow::new(rules).map(Some).map_err(|error| Failure::Usage(error.to_string()))
+    AllowRules::new(rules)
+        .map(Some)
+        .map_err(|error| Failure::Usage(error.to_string()))
 }
 
-/// Says that all of them serve.
-fn announce(global: &Global, args: &PoolServeArgs, handle: &Handle, metrics: Option<&str>) -> Outcome<()> {
+/// Prints that all workers serve.
+fn announce(
+    global: &Global,
+    args: &PoolServeArgs,
+    handle: &StandaloneHandle,
+    metrics: Option<&str>,
+) -> Outcome<()> {
     let workers = handle.workers();
-    let addresses: Vec<&str> = workers.iter().map(|worker| worker.address.as_str()).collect();
-    let serve = if workers.len() == 1 { "serves" } else { "serve" };
-    let line = format!("{}: {} {serve} at {}", args.name, count(workers.len() as u64, "worker"), addresses.join(", "));
+    let addresses: Vec<&str> = workers
+        .iter()
+        .map(|worker| worker.address.as_str())
+        .collect();
+    let serve = if workers.len() == 1 {
+        "serves"
+    } else {
+        "serve"
+    };
+    let line = format!(
+        "{}: {} {serve} at {}",
+        args.name,
+        count(workers.len() as u64, "worker"),
+        addresses.join(", ")
+    );
     if global.json {
         let worker = |worker: &WorkerMetadata| {
-            let WorkerMetadata { uid, pid, address, secure, .. } = worker;
+            let WorkerMetadata {
+                uid,
+                pid,
+                address,
+                secure,
+                ..
+            } = worker;
             json!({ "uid": uid, "pid": pid, "address": address, "secure": secure })
         };
         let workers: Vec<_> = workers.iter().map(worker).collect();
-        output::json(&json!({ "pool": args.name, "pid": std::process::id(), "workers": workers, "metrics": metrics }))?;
+        output::json(
+            &json!({ "pool": args.name, "pid": std::process::id(), "workers": workers, "metrics": metrics }),
+        )?;
     } else {
         if let Some(url) = metrics {
             note(global, &format!("metrics are at {url}"));
@@ -140,12 +187,13 @@ fn announce(global: &Global, args: &PoolServeArgs, handle: &Handle, metrics: Opt
     Ok(())
 }
 
-/// The same, and what else may be the matter with a program that is none of ours.
+/// The error, with a hint for programs without `#[raddle::main]`.
 fn not_started(args: &PoolServeArgs, error: PoolError) -> Failure {
     match (refused(error), &args.program) {
-        (Failure::Raddle(message), Some(program)) => {
-            Failure::Raddle(format!("{message} (is {} a program with #[raddle::main]?)", program.display()))
-        }
+        (Failure::Raddle(message), Some(program)) => Failure::Raddle(format!(
+            "{message} (is {} a program with #[raddle::main]?)",
+            program.display()
+        )),
         (failure, _) => failure,
     }
 }
@@ -157,7 +205,7 @@ fn refused(error: PoolError) -> Failure {
     }
 }
 
-/// What `ps` shows of whoever keeps the workers.
+/// The process title of the supervisor of the workers.
 struct Title {
     tid: Tid,
     name: String,
@@ -165,8 +213,13 @@ struct Title {
 
 impl Title {
     fn new(name: &str) -> Self {
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-        Self { tid: TidClock::resume(0).next(now.as_nanos() as u64), name: name.to_owned() }
+        let now = std::time::SystemTime::now()
+            .duration_since(std::time::UNIX_EPOCH)
+            .unwrap_or_default();
+        Self {
+            tid: TidClock::resume(0).next(now.as_nanos() as u64),
+            name: name.to_owned(),
+        }
     }
 
     fn show(&self, status: &str) {

@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
-use raddle_pool::{WorkerMetadata, credentials::WorkerCredentials, discovery::LocalDiscovery, worker::Patience};
+use raddle_pool::{
+    WorkerMetadata, credentials::WorkerCredentials, discovery::LocalDiscovery, worker::StopMode,
+};
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
 use super::{
-    ask::{self, Silence},
     credentials, find, note,
+    query::{self, QueryFailure},
 };
 use crate::{
     args::{Global, PoolStopArgs},
@@ -16,28 +18,28 @@ use crate::{
     format, output, table,
 };
 
-/// How long a worker may take to end, beyond what its calls may.
+/// How long a worker may take to exit after its calls.
 const BEYOND: Duration = Duration::from_secs(2);
-/// How often it is looked whether a worker has ended.
+/// The pause between two checks whether a worker has exited.
 const AGAIN: Duration = Duration::from_millis(50);
 
-/// What became of a worker.
-enum Stopped {
-    /// It is gone.
-    Gone(Calls),
-    /// It is gone, and it was too late to ask what became of its calls.
+/// The outcome of a stop.
+enum StopOutcome {
+    /// The worker has exited.
+    Gone(CallsOutcome),
+    /// The worker has exited before it could report its calls.
     Lost,
-    /// It has said that it will end, and is still there.
-    Lingers(Calls),
-    /// It has not answered in time.
+    /// The worker is stopping, and has not exited in time.
+    Lingers(CallsOutcome),
+    /// The worker did not answer in time.
     Silent,
-    /// It cannot be told.
+    /// The request could not be sent.
     Unable(String),
 }
 
-/// What became of the calls in flight.
+/// The outcome of the calls in flight.
 #[derive(Clone, Copy)]
-struct Calls {
+struct CallsOutcome {
     ended: u64,
     cancelled: u64,
 }
@@ -49,8 +51,16 @@ pub(super) async fn stop(global: &Global, args: &PoolStopArgs) -> Outcome {
     let mut told = Vec::new();
     for pool in pools {
         for worker in pool.workers {
-            let one = One { worker: worker.clone(), own: own.clone(), local: pool.local.clone() };
-            told.push((worker, pool.local.is_some(), tokio::spawn(one.end(args.timeout))));
+            let one = StopTarget {
+                worker: worker.clone(),
+                own: own.clone(),
+                local: pool.local.clone(),
+            };
+            told.push((
+                worker,
+                pool.local.is_some(),
+                tokio::spawn(one.end(args.timeout)),
+            ));
         }
     }
     if told.is_empty() {
@@ -58,10 +68,13 @@ pub(super) async fn stop(global: &Global, args: &PoolStopArgs) -> Outcome {
     }
     let (mut records, mut code) = (Vec::new(), 0);
     for (worker, is_here, stopped) in told {
-        let stopped = stopped.await.unwrap_or_else(|error| Stopped::Unable(error.to_string()));
+        let stopped = stopped
+            .await
+            .unwrap_or_else(|error| StopOutcome::Unable(error.to_string()));
         code = code.max(stopped.code());
-        // All that is known of one that was named by its address.
-        let who = ask::named(&worker).map_or_else(|| worker.address.clone(), |uid| uid.to_string());
+        // An address is all that is known of a worker that was named by it.
+        let who =
+            query::named(&worker).map_or_else(|| worker.address.clone(), |uid| uid.to_string());
         if let Some(remark) = stopped.remark(&who, is_here.then_some(worker.pid)) {
             note(global, &remark);
         }
@@ -78,52 +91,63 @@ pub(super) async fn stop(global: &Global, args: &PoolStopArgs) -> Outcome {
 }
 
 /// A worker that is to stop.
-struct One {
+struct StopTarget {
     worker: WorkerMetadata,
     own: Option<WorkerCredentials>,
-    /// What knows of its process, if that is on this machine.
+    /// The local discovery that knows its process, if it runs on this machine.
     local: Option<LocalDiscovery>,
 }
 
-impl One {
+impl StopTarget {
     /// Stops it, and waits until it is gone.
-    async fn end(self, patience: Patience) -> Stopped {
-        // What is written of it may be wrong, and must not end another.
-        if let Err(silence) = ask::published(self.worker.clone(), self.own.clone()).await {
+    async fn end(self, patience: StopMode) -> StopOutcome {
+        // A wrong publication must not stop another worker.
+        if let Err(silence) = query::published(self.worker.clone(), self.own.clone()).await {
             return match silence {
-                _ if self.is_gone() => Stopped::Lost,
-                Silence::Late => Stopped::Silent,
-                Silence::Because(why) => Stopped::Unable(why),
+                _ if self.is_gone() => StopOutcome::Lost,
+                QueryFailure::Late => StopOutcome::Silent,
+                QueryFailure::Because(why) => StopOutcome::Unable(why),
             };
         }
-        let stopping = async { Ok(ask::control(&self.worker, self.own.as_ref())?.stop(patience).await?) };
-        let answer: Result<Result<_, Silence>, _> = match patience {
-            Patience::Endless => Ok(stopping.await),
-            Patience::For(time) => timeout(time.saturating_add(BEYOND), stopping).await,
-            Patience::None => timeout(BEYOND, stopping).await,
+        let stopping = async {
+            Ok(query::control(&self.worker, self.own.as_ref())?
+                .stop(patience)
+                .await?)
+        };
+        let answer: Result<Result<_, QueryFailure>, _> = match patience {
+            StopMode::Endless => Ok(stopping.await),
+            StopMode::For(time) => timeout(time.saturating_add(BEYOND), stopping).await,
+            StopMode::None => timeout(BEYOND, stopping).await,
         };
         let is_gone = match &answer {
-            // Who may not stop it need not wait for that.
+            // The request was refused: do not wait for an exit.
             Ok(Err(_)) if self.local.is_none() => false,
             Ok(_) => timeout(BEYOND, self.gone()).await.is_ok(),
             Err(_) => self.is_gone(),
         };
-        let calls = answer.map(|answer| answer.map(|reply| Calls { ended: reply.ended, cancelled: reply.cancelled }));
+        let calls = answer.map(|answer| {
+            answer.map(|reply| CallsOutcome {
+                ended: reply.ended,
+                cancelled: reply.cancelled,
+            })
+        });
         match (calls, is_gone) {
-            (Ok(Ok(calls)), true) => Stopped::Gone(calls),
-            (Ok(Ok(calls)), false) => Stopped::Lingers(calls),
-            (_, true) => Stopped::Lost,
-            (Ok(Err(error)), false) => Stopped::Unable(error.to_string()),
-            (Err(_), false) => Stopped::Silent,
+            (Ok(Ok(calls)), true) => StopOutcome::Gone(calls),
+            (Ok(Ok(calls)), false) => StopOutcome::Lingers(calls),
+            (_, true) => StopOutcome::Lost,
+            (Ok(Err(error)), false) => StopOutcome::Unable(error.to_string()),
+            (Err(_), false) => StopOutcome::Silent,
         }
     }
 
-    /// Waits until it is gone: the process that it was or, of one elsewhere, whoever answered at its address.
+    /// Waits until its process has exited or, for a remote worker, its address no longer answers.
     async fn gone(&self) {
         loop {
             let is_gone = match &self.local {
                 Some(_) => self.is_gone(),
-                None => ask::published(self.worker.clone(), self.own.clone()).await.is_err(),
+                None => query::published(self.worker.clone(), self.own.clone())
+                    .await
+                    .is_err(),
             };
             if is_gone {
                 return;
@@ -132,14 +156,17 @@ impl One {
         }
     }
 
-    /// Whether the process that it was is known to be gone.
+    /// Whether its process is known to have exited.
     fn is_gone(&self) -> bool {
-        let is_it = |other: &WorkerMetadata| other.uid == self.worker.uid && other.pid == self.worker.pid;
-        self.local.as_ref().is_some_and(|discovery| !discovery.snapshot().iter().any(is_it))
+        let is_it =
+            |other: &WorkerMetadata| other.uid == self.worker.uid && other.pid == self.worker.pid;
+        self.local
+            .as_ref()
+            .is_some_and(|discovery| !discovery.snapshot().iter().any(is_it))
     }
 }
 
-impl Stopped {
+impl StopOutcome {
     fn code(&self) -> u8 {
         match self {
             Self::Gone(_) | Self::Lost => 0,
@@ -156,7 +183,7 @@ impl Stopped {
         }
     }
 
-    fn calls(&self) -> Option<Calls> {
+    fn calls(&self) -> Option<CallsOutcome> {
         match self {
             Self::Gone(calls) | Self::Lingers(calls) => Some(*calls),
             Self::Lost | Self::Silent | Self::Unable(_) => None,
@@ -165,28 +192,44 @@ impl Stopped {
 
     fn told(&self) -> String {
         match self.calls() {
-            Some(Calls { ended, cancelled }) => {
-                format!("{}, {} ended, {cancelled} cancelled", self.status(), format::count(ended, "call"))
+            Some(CallsOutcome { ended, cancelled }) => {
+                format!(
+                    "{}, {} ended, {cancelled} cancelled",
+                    self.status(),
+                    format::count(ended, "call")
+                )
             }
             None => self.status().to_owned(),
         }
     }
 
-    /// What there is to say besides, of a process of this machine if it has a number.
+    /// A hint about a local process, if its pid is known.
     fn remark(&self, who: &str, pid: Option<u32>) -> Option<String> {
-        let instead = |before: &str| pid.map(|pid| format!("{before}'kill -9 {pid}' ends it")).unwrap_or_default();
+        let instead = |before: &str| {
+            pid.map(|pid| format!("{before}'kill -9 {pid}' ends it"))
+                .unwrap_or_default()
+        };
         match self {
             Self::Gone(_) => None,
-            Self::Lost => Some(format!("worker {who} ended before it could say what became of its calls")),
+            Self::Lost => Some(format!(
+                "worker {who} ended before it could say what became of its calls"
+            )),
             Self::Lingers(_) => Some(format!("worker {who} has not ended yet{}", instead(": "))),
             Self::Silent => Some(format!("worker {who} does not answer{}", instead(": "))),
-            Self::Unable(why) => Some(format!("worker {who} cannot be told to stop: {why}{}", instead("; "))),
+            Self::Unable(why) => Some(format!(
+                "worker {who} cannot be told to stop: {why}{}",
+                instead("; ")
+            )),
         }
     }
 
     fn record(&self, worker: &WorkerMetadata) -> Value {
         let calls = self.calls();
-        let error = if let Self::Unable(why) = self { Some(why) } else { None };
+        let error = if let Self::Unable(why) = self {
+            Some(why)
+        } else {
+            None
+        };
         json!({
             "uid": worker.uid,
             "pid": worker.pid,

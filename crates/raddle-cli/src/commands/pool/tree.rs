@@ -3,32 +3,46 @@
 use serde_json::{Value, json};
 
 use super::{
-    ask::{self, Asked},
     find,
+    query::{self, QueriedWorker},
 };
 use crate::{format, table};
 
-/// All pools: as lines, and as records. None if they cannot be looked for, for it is tasks that were asked for.
+/// All pools, as lines and as records. Empty if they cannot be listed: the user asked for tasks.
 pub(in crate::commands) async fn trees() -> (String, Vec<Value>) {
     let (mut drawing, mut records) = (String::new(), Vec::new());
     for pool in find::all().unwrap_or_default() {
-        let workers = ask::all(&pool.workers, None).await;
+        let workers = query::all(&pool.workers, None).await;
         drawing.push_str(&draw(&pool.name, &workers));
-        let below: Vec<Value> = workers.iter().map(|asked| asked.record(&pool.name)).collect();
+        let below: Vec<Value> = workers
+            .iter()
+            .map(|asked| asked.record(&pool.name))
+            .collect();
         records.push(json!({ "pool": pool.name, "children": below }));
     }
     (drawing, records)
 }
 
-fn draw(pool: &str, workers: &[Asked]) -> String {
+fn draw(pool: &str, workers: &[QueriedWorker]) -> String {
     let mut text = format!("pool {}\n", table::printable(pool));
     for (place, asked) in workers.iter().enumerate() {
-        let branch = if place + 1 == workers.len() { "└─ " } else { "├─ " };
+        let branch = if place + 1 == workers.len() {
+            "└─ "
+        } else {
+            "├─ "
+        };
         let does = match &asked.answer {
-            Ok(doing) => format!("{}, {} in flight", asked.status(), format::count(doing.in_flight, "call")),
+            Ok(doing) => format!(
+                "{}, {} in flight",
+                asked.status(),
+                format::count(doing.in_flight, "call")
+            ),
             Err(_) => asked.status().to_owned(),
         };
-        text.push_str(&format!("{branch}{} pid {} ({does})\n", asked.worker.uid, asked.worker.pid));
+        text.push_str(&format!(
+            "{branch}{} pid {} ({does})\n",
+            asked.worker.uid, asked.worker.pid
+        ));
     }
     text
 }

@@ -3,8 +3,8 @@
 use serde_json::Value;
 
 use super::{
-    ask::{self, Asked},
     credentials, find, note,
+    query::{self, QueriedWorker},
 };
 use crate::{
     args::{Global, PoolWorkersArgs},
@@ -16,30 +16,55 @@ use crate::{
 pub(super) async fn workers(global: &Global, args: &PoolWorkersArgs) -> Outcome {
     let own = credentials::load(&args.find.credentials)?;
     let pools = find::meant(global, &args.find, args.target.as_deref()).await?;
-    let mut asked: Vec<(&str, Asked)> = Vec::new();
+    let mut asked: Vec<(&str, QueriedWorker)> = Vec::new();
     for pool in &pools {
-        asked.extend(ask::all(&pool.workers, own.as_ref()).await.into_iter().map(|asked| (pool.name.as_str(), asked)));
+        asked.extend(
+            query::all(&pool.workers, own.as_ref())
+                .await
+                .into_iter()
+                .map(|asked| (pool.name.as_str(), asked)),
+        );
     }
     if global.json {
-        let records: Vec<Value> = asked.iter().map(|(pool, asked)| asked.record(pool)).collect();
+        let records: Vec<Value> = asked
+            .iter()
+            .map(|(pool, asked)| asked.record(pool))
+            .collect();
         output::json(&records)?;
         return Ok(0);
     }
     output::raw(render(&asked).as_bytes())?;
-    for (_, Asked { worker, answer }) in &asked {
+    for (_, QueriedWorker { worker, answer }) in &asked {
         if let Err(why) = answer {
-            note(global, &format!("worker {} does not answer: {why}", worker.uid));
+            note(
+                global,
+                &format!("worker {} does not answer: {why}", worker.uid),
+            );
         }
     }
     Ok(0)
 }
 
-fn render(asked: &[(&str, Asked)]) -> String {
-    let mut table = Table::new(&["POOL", "UID", "PID", "STATUS", "IN FLIGHT", "TAKEN", "UPTIME", "TAGS", "ADDRESS"]);
+fn render(asked: &[(&str, QueriedWorker)]) -> String {
+    let mut table = Table::new(&[
+        "POOL",
+        "UID",
+        "PID",
+        "STATUS",
+        "IN FLIGHT",
+        "TAKEN",
+        "UPTIME",
+        "TAGS",
+        "ADDRESS",
+    ]);
     for (pool, asked) in asked {
-        let Asked { worker, answer } = asked;
+        let QueriedWorker { worker, answer } = asked;
         let [in_flight, taken, uptime] = match answer {
-            Ok(doing) => [doing.in_flight.to_string(), doing.taken.to_string(), format::coarse(doing.uptime)],
+            Ok(doing) => [
+                doing.in_flight.to_string(),
+                doing.taken.to_string(),
+                format::coarse(doing.uptime),
+            ],
             Err(_) => ["-", "-", "-"].map(str::to_owned),
         };
         let tags: Vec<&str> = worker.tags.iter().map(String::as_str).collect();

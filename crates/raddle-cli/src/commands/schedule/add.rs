@@ -3,7 +3,7 @@
 use std::{fs, path::Path};
 
 use raddle_core::Schedule;
-use raddle_fabric::schedule::{self, Put};
+use raddle_fabric::schedule::{self, PutOutcome};
 use serde_json::json;
 
 use super::warn_if_nobody_fires;
@@ -18,22 +18,29 @@ pub(super) async fn add(context: &Context, args: &ScheduleAddArgs) -> Outcome {
     let written = match &args.file {
         Some(path) => {
             let read = read(path)?;
-            Schedule { task: spec::overlay(read.task, &args.spec)?, ..read }
+            Schedule {
+                task: spec::overlay(read.task, &args.spec)?,
+                ..read
+            }
         }
         None => of_flags(args)?,
     };
-    written.validate().map_err(|error| Failure::Usage(format!("the schedule cannot be used, {error}")))?;
+    written
+        .validate()
+        .map_err(|error| Failure::Usage(format!("the schedule cannot be used, {error}")))?;
     let name = written.name.clone();
     let broker = context.broker().await?;
     let put = schedule::put(&*broker, written, args.replace).await?;
     let entry = put.entry();
     let what = match &put {
-        Put::Added(_) => "added",
-        Put::Replaced(_) => "replaced",
-        Put::Unchanged(_) => "unchanged",
+        PutOutcome::Added(_) => "added",
+        PutOutcome::Replaced(_) => "replaced",
+        PutOutcome::Unchanged(_) => "unchanged",
     };
     if context.json {
-        output::json(&json!({ "name": name, "put": what, "paused": entry.paused, "next": entry.due() }))?;
+        output::json(
+            &json!({ "name": name, "put": what, "paused": entry.paused, "next": entry.due() }),
+        )?;
         return Ok(0);
     }
     let next = match entry.due() {
@@ -57,7 +64,7 @@ fn of_flags(args: &ScheduleAddArgs) -> Outcome<Schedule> {
         timezone: args.timezone.clone(),
         start: args.start,
         missed: args.missed,
-        // Of a task it would count from its submission, of a schedule it does from the due time.
+        // The lifetime of a task counts from its submission, that of a schedule from the due time.
         lifetime: task.lifetime.take(),
         jitter: args.jitter,
         paused: args.paused,
@@ -68,7 +75,10 @@ fn of_flags(args: &ScheduleAddArgs) -> Outcome<Schedule> {
 fn read(path: &Path) -> Outcome<Schedule> {
     let shown = path.display();
     let text = fs::read_to_string(path).or_usage_at(format_args!("cannot read {shown}"))?;
-    let read = if path.extension().is_some_and(|extension| extension == "toml") {
+    let read = if path
+        .extension()
+        .is_some_and(|extension| extension == "toml")
+    {
         Schedule::from_toml(&text)
     } else {
         Schedule::from_json(&text)

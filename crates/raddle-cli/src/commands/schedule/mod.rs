@@ -4,7 +4,7 @@ mod add;
 
 use jiff::Timestamp;
 use raddle_broker::{Broker, ScheduleView, Submitted};
-use raddle_core::{Schedule, schedule::Entry};
+use raddle_core::{Schedule, schedule::ScheduleEntry};
 use raddle_fabric::{
     Options, Shutdown, Worker,
     schedule::{self, zone},
@@ -27,21 +27,29 @@ pub(super) async fn schedule(context: &Context, command: ScheduleCommand) -> Out
         ScheduleCommand::List => list(context).await,
         ScheduleCommand::Show { name, count } => show(context, &name, count.into()).await,
         ScheduleCommand::Pause(names) => {
-            each(context, &names, "paused", async |broker, name| schedule::pause(broker, name).await).await
+            each(context, &names, "paused", async |broker, name| {
+                schedule::pause(broker, name).await
+            })
+            .await
         }
         ScheduleCommand::Resume(names) => {
-            each(context, &names, "resumed", async |broker, name| schedule::resume(broker, name).await).await
+            each(context, &names, "resumed", async |broker, name| {
+                schedule::resume(broker, name).await
+            })
+            .await
         }
         ScheduleCommand::Remove(names) => {
-            each(context, &names, "removed", async |broker, name| schedule::remove(broker, name).await.map(|()| true))
-                .await
+            each(context, &names, "removed", async |broker, name| {
+                schedule::remove(broker, name).await.map(|()| true)
+            })
+            .await
         }
         ScheduleCommand::RunNow(names) => run_now(context, &names).await,
         ScheduleCommand::Run(args) => run(context, &args).await,
     }
 }
 
-/// Does something to schedules, one after the other, and says of each whether that changed it.
+/// Changes schedules one after the other, and prints whether each has changed.
 async fn each(
     context: &Context,
     names: &ScheduleNames,
@@ -66,24 +74,31 @@ async fn run_now(context: &Context, names: &ScheduleNames) -> Outcome {
         let submitted = schedule::run_now(&*broker, name).await?;
         let (tid, existing) = (submitted.tid(), matches!(submitted, Submitted::Existing(_)));
         if existing {
-            context.note(format!("task {tid} has the key of '{name}' already: nothing new was submitted"));
+            context.note(format!(
+                "task {tid} has the key of '{name}' already: nothing new was submitted"
+            ));
         }
-        context.show(&json!({ "name": name, "tid": tid, "existing": existing }), || format!("{tid}\n"))?;
+        context.show(
+            &json!({ "name": name, "tid": tid, "existing": existing }),
+            || format!("{tid}\n"),
+        )?;
     }
     Ok(0)
 }
 
 async fn list(context: &Context) -> Outcome {
-    let broker = context.onlooker().await?;
+    let broker = context.open_read_only().await?;
     let schedules = broker.schedules(None).await?;
-    context.show(&schedules.iter().map(to_json).collect::<Vec<_>>(), || render(&schedules))?;
+    context.show(&schedules.iter().map(to_json).collect::<Vec<_>>(), || {
+        render(&schedules)
+    })?;
     if !context.json && schedules.iter().any(|view| view.entry.due().is_some()) {
         warn_if_nobody_fires(context, &*broker).await?;
     }
     Ok(0)
 }
 
-/// A schedule as programs are shown it. One that is paused keeps a time that it is not due at.
+/// A schedule as JSON. A paused one keeps a time at which it is not due.
 fn to_json(view: &ScheduleView) -> Value {
     let mut shown = serde_json::to_value(view).expect("a schedule has only string keys");
     shown["next"] = json!(view.entry.due());
@@ -91,7 +106,9 @@ fn to_json(view: &ScheduleView) -> Value {
 }
 
 fn render(schedules: &[ScheduleView]) -> String {
-    let mut table = Table::new(&["NAME", "WHEN", "NEXT", "LAST", "FIRED", "MISSED", "POLICY", "TASK", "NOTE"]);
+    let mut table = Table::new(&[
+        "NAME", "WHEN", "NEXT", "LAST", "FIRED", "MISSED", "POLICY", "TASK", "NOTE",
+    ]);
     for ScheduleView { entry, task, .. } in schedules {
         let schedule = &entry.schedule;
         table.row([
@@ -109,14 +126,22 @@ fn render(schedules: &[ScheduleView]) -> String {
     table.render()
 }
 
-/// What is to be said of it besides.
-fn note(entry: &Entry) -> String {
-    let of = entry.owner.as_deref().map(|owner| format!("of the file of '{owner}'"));
-    let all: Vec<String> = entry.paused.then(|| "paused".to_owned()).into_iter().chain(of).collect();
+/// Remarks about a schedule.
+fn note(entry: &ScheduleEntry) -> String {
+    let of = entry
+        .owner
+        .as_deref()
+        .map(|owner| format!("of the file of '{owner}'"));
+    let all: Vec<String> = entry
+        .paused
+        .then(|| "paused".to_owned())
+        .into_iter()
+        .chain(of)
+        .collect();
     all.join(", ")
 }
 
-/// When it is due, in words.
+/// When a schedule is due, as text.
 fn when(schedule: &Schedule) -> String {
     match (&schedule.every, &schedule.cron) {
         (Some(every), _) => format!("every {every}"),
@@ -130,8 +155,11 @@ fn or_dash(at: Option<Timestamp>) -> String {
 }
 
 async fn show(context: &Context, name: &str, count: usize) -> Outcome {
-    let broker = context.onlooker().await?;
-    let view = broker.schedule(name).await?.ok_or_else(|| schedule::Error::Absent(name.into()))?;
+    let broker = context.open_read_only().await?;
+    let view = broker
+        .schedule(name)
+        .await?
+        .ok_or_else(|| schedule::Error::Absent(name.into()))?;
     let ScheduleView { entry, task, .. } = &view;
     let about = &entry.schedule;
     let upcoming = match zone(about.zone()) {
@@ -154,20 +182,44 @@ async fn show(context: &Context, name: &str, count: usize) -> Outcome {
     let rows = [
         ("name", about.name.clone()),
         ("due", when(about)),
-        ("missed", format!("{}; {} left out until now", about.missed.as_str(), entry.missed)),
-        ("lifetime", about.lifetime.map_or_else(|| "-".into(), |lifetime| lifetime.to_string())),
-        ("jitter", about.jitter.map_or_else(|| "-".into(), |jitter| jitter.to_string())),
+        (
+            "missed",
+            format!(
+                "{}; {} left out until now",
+                about.missed.as_str(),
+                entry.missed
+            ),
+        ),
+        (
+            "lifetime",
+            about
+                .lifetime
+                .map_or_else(|| "-".into(), |lifetime| lifetime.to_string()),
+        ),
+        (
+            "jitter",
+            about
+                .jitter
+                .map_or_else(|| "-".into(), |jitter| jitter.to_string()),
+        ),
         ("paused", if entry.paused { "yes" } else { "no" }.into()),
         ("last", or_dash(entry.last)),
         ("fired", entry.fired.to_string()),
         ("last task", state),
-        ("task", serde_json::to_string(&about.task).expect("a spec has only string keys")),
+        (
+            "task",
+            serde_json::to_string(&about.task).expect("a spec has only string keys"),
+        ),
     ];
     for (key, value) in rows {
         output::line(format!("{:<10} {}", format!("{key}:"), printable(&value)))?;
     }
     for (n, at) in upcoming.into_iter().enumerate() {
-        output::line(format!("{:<10} {}", if n == 0 { "next:" } else { "" }, or_dash(Some(at))))?;
+        output::line(format!(
+            "{:<10} {}",
+            if n == 0 { "next:" } else { "" },
+            or_dash(Some(at))
+        ))?;
     }
     if entry.due().is_some() {
         warn_if_nobody_fires(context, &*broker).await?;
@@ -175,14 +227,19 @@ async fn show(context: &Context, name: &str, count: usize) -> Outcome {
     Ok(0)
 }
 
-/// Is a worker that takes no tasks, and fires schedules.
+/// Runs a worker that takes no tasks and fires schedules.
 async fn run(context: &Context, args: &ScheduleRunArgs) -> Outcome {
     let broker = context.broker_of_worker().await?;
     let mut interrupts = Interrupts::catch()?;
-    let options = Options { name: args.name.clone(), ..Options::scheduler() };
+    let options = Options {
+        name: args.name.clone(),
+        ..Options::scheduler()
+    };
     let worker = Worker::register(broker, options).await?;
     let tid = worker.tid();
-    context.show(&json!({ "tid": tid, "pid": std::process::id() }), || format!("{tid}\n"))?;
+    context.show(&json!({ "tid": tid, "pid": std::process::id() }), || {
+        format!("{tid}\n")
+    })?;
     let shutdown = Shutdown::new();
     let mut working = Box::pin(worker.run(shutdown.clone()));
     loop {
@@ -196,11 +253,18 @@ async fn run(context: &Context, args: &ScheduleRunArgs) -> Outcome {
     }
 }
 
-/// Says so where nobody fires schedules.
+/// Warns if no process fires schedules.
 async fn warn_if_nobody_fires(context: &Context, broker: &dyn Broker) -> Outcome<()> {
-    if !broker.workers().await?.iter().any(|worker| schedule::fires(&worker.info)) {
+    if !broker
+        .workers()
+        .await?
+        .iter()
+        .any(|worker| schedule::fires(&worker.info))
+    {
         let who = "'raddle worker start', 'raddle spawner run' or 'raddle schedule run'";
-        context.note(format!("nobody is there to fire schedules: start one who does with {who}"));
+        context.note(format!(
+            "nobody is there to fire schedules: start one who does with {who}"
+        ));
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! How workers in containers are told to be workers, and how they reach the broker.
+//! Arguments, environment and broker access of workers in containers.
 
 use std::{
     collections::BTreeMap,
@@ -8,12 +8,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use raddle_broker::{Url, agent::Guests};
+use raddle_broker::{BrokerUrl, remote::ContainerClients};
 use raddle_core::spec::Isolation;
 use raddle_fabric::{
     spawner::{
         Config,
-        docker::{Class, Containers, Engine, Model, Mount},
+        docker::{BindMount, ContainerTemplate, DockerEngine, DockerLauncher, WorkerClass},
     },
     worker,
 };
@@ -35,38 +35,43 @@ use crate::{
     project::Project,
 };
 
-/// A socket with a folder of its own, which is all that a container sees of this machine. Its name is the same for every spawner of a class, so
-/// that workers of one that was killed find the next.
-pub(super) struct Hatch {
+/// A socket in a directory of its own, the only part of this machine that a container sees. Its
+/// name is the same for every spawner of a class, so that workers of a killed spawner find the next
+/// one.
+pub(super) struct ContainerSocket {
     folder: PathBuf,
     /// The user whose workers are served.
     uid: u32,
 }
 
-/// Whom workers are run by where the spawner is root: nobody else.
-const NOBODY: u32 = 65532;
+/// The user of the workers, if the spawner is root. No account has this id.
+const UNPRIVILEGED_UID: u32 = 65532;
 const ROOT: u32 = 0;
-/// Where a container sees the socket.
+/// The directory of the socket inside a container.
 const INSIDE: &str = "/run/raddle";
 const SOCKET: &str = "agent.sock";
 const FOLDER_MODE: u32 = 0o700;
 const TAKEN: &str = "something else is there, or it is another user's: move it away";
 
-/// Containers for workers like these on this broker, and where it is served to them, unless they reach it themselves. `base` is where paths in the file
-/// count from.
+/// Makes the launcher, and the socket unless workers reach the broker themselves. Paths in the file
+/// are relative to `base`.
 pub(super) fn containers(
     global: &Global,
     project: &Project,
     config: &Config,
     start: &StartArgs,
     base: &Path,
-) -> Outcome<(Containers, Option<Hatch>)> {
-    let engine = Engine::of_environment().or_usage()?;
-    let class = Class::new(&project.url.to_string(), &config.caps, &config.queues);
+) -> Outcome<(DockerLauncher, Option<ContainerSocket>)> {
+    let engine = DockerEngine::of_environment().or_usage()?;
+    let class = WorkerClass::new(&project.url.to_string(), &config.caps, &config.queues);
     let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());
-    let user = if uid == ROOT { (NOBODY, NOBODY) } else { (uid, gid) };
+    let user = if uid == ROOT {
+        (UNPRIVILEGED_UID, UNPRIVILEGED_UID)
+    } else {
+        (uid, gid)
+    };
     let hatch = match project.url.is_on_network() {
-        false => Some(Hatch::new(&project.url, &class, user.0)),
+        false => Some(ContainerSocket::new(&project.url, &class, user.0)),
         true if config.container.networks.is_empty() => {
             let reason = "at 'spawner.container.networks': the broker is on a network, and containers have none unless \
                           it is named: name one from which the broker can be reached";
@@ -74,66 +79,92 @@ pub(super) fn containers(
         }
         true => None,
     };
-    let mut mounts: Vec<Mount> = Vec::new();
-    mounts.extend(hatch.iter().map(|hatch| Mount { from: hatch.folder.clone(), to: INSIDE.into() }));
-    mounts.extend(start.handlers.iter().map(|folder| Mount { from: folder.clone(), to: folder.clone() }));
+    let mut mounts: Vec<BindMount> = Vec::new();
+    mounts.extend(hatch.iter().map(|hatch| BindMount {
+        from: hatch.folder.clone(),
+        to: INSIDE.into(),
+    }));
+    mounts.extend(start.handlers.iter().map(|folder| BindMount {
+        from: folder.clone(),
+        to: folder.clone(),
+    }));
     let url = match &hatch {
-        Some(_) => Url::Unix(Path::new(INSIDE).join(SOCKET)).to_string(),
-        None => project.url.secret().map_or_else(|| project.url.to_string(), str::to_owned),
+        Some(_) => BrokerUrl::Unix(Path::new(INSIDE).join(SOCKET)).to_string(),
+        None => project
+            .url
+            .secret()
+            .map_or_else(|| project.url.to_string(), str::to_owned),
     };
-    // Then every task is in a sandbox, and only the worker is under the wider filter that making one needs.
+    // Every task then runs in a sandbox, and only the worker has the wider filter that making one
+    // needs.
     let nests = config.min_isolation == Isolation::Sandbox;
     let seccomp = match &config.container.seccomp {
         Some(path) => Some(seccomp::profile(&base.join(path))?),
         None => nests.then(seccomp::nesting_profile),
     };
-    let labels = [("raddle.caps", config.caps.to_string()), ("raddle.queues", config.queues.join(","))];
-    let model = Model {
+    let labels = [
+        ("raddle.caps", config.caps.to_string()),
+        ("raddle.queues", config.queues.join(",")),
+    ];
+    let model = ContainerTemplate {
         image: config.worker_image.clone().unwrap_or_default(),
         class,
         args: one_shot::args(global, start),
-        env: [(QUEUE_URL.to_owned(), url)].into_iter().chain(one_shot::env(start, config, TO_STDOUT)).collect(),
-        labels: labels.into_iter().map(|(key, value)| (key.to_owned(), value)).collect::<BTreeMap<_, _>>(),
+        env: [(QUEUE_URL.to_owned(), url)]
+            .into_iter()
+            .chain(one_shot::env(start, config, TO_STDOUT))
+            .collect(),
+        labels: labels
+            .into_iter()
+            .map(|(key, value)| (key.to_owned(), value))
+            .collect::<BTreeMap<_, _>>(),
         user,
         seccomp,
         allowance: config.container.clone(),
         mounts,
         nests,
     };
-    Ok((Containers::new(engine, model), hatch))
+    Ok((DockerLauncher::new(engine, model), hatch))
 }
 
-impl Hatch {
-    fn new(url: &Url, class: &Class, uid: u32) -> Self {
-        Self { folder: beside(url, &format!("raddle-agent-{}", class.as_str()), SOCKET), uid }
+impl ContainerSocket {
+    fn new(url: &BrokerUrl, class: &WorkerClass, uid: u32) -> Self {
+        Self {
+            folder: beside(url, &format!("raddle-agent-{}", class.as_str()), SOCKET),
+            uid,
+        }
     }
 
     pub(super) fn socket(&self) -> PathBuf {
         self.folder.join(SOCKET)
     }
 
-    /// What those may ask for who come there. In a container, that may be a task.
-    pub(super) fn guests(&self, worker: &worker::Options) -> Guests {
-        Guests::new(worker.caps.clone(), worker.queues.clone()).of_user(self.guest())
+    /// The calls that clients at this socket may make: in a container, a client may be a task.
+    pub(super) fn guests(&self, worker: &worker::Options) -> ContainerClients {
+        ContainerClients::new(worker.caps.clone(), worker.queues.clone()).of_user(self.guest())
     }
 
-    /// The user who is served besides our own.
+    /// The user that is served besides our own.
     fn guest(&self) -> Option<u32> {
         (self.uid != geteuid().as_raw()).then_some(self.uid)
     }
 
-    /// Makes the folder, for that user alone. One that is there must be ours: in a folder that everybody can write to, anybody could have
-    /// made it.
+    /// Creates the directory, for that user alone. An existing one must be ours: in a directory
+    /// that every user can write to, any of them could have made it.
     pub(super) fn open(&self) -> Outcome<()> {
         let wrong = |reason: &dyn std::fmt::Display| {
-            Failure::Raddle(format!("no folder for a socket can be made at {}: {reason}", self.folder.display()))
+            Failure::Raddle(format!(
+                "no folder for a socket can be made at {}: {reason}",
+                self.folder.display()
+            ))
         };
         match fs::DirBuilder::new().mode(FOLDER_MODE).create(&self.folder) {
             Ok(()) => {}
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
             Err(error) => return Err(wrong(&error)),
         }
-        // Once it is open, it is the same that is looked at and changed, whatever is put in its place meanwhile. A link is not followed.
+        // Check and change the opened directory, whatever is put in its place meanwhile.
+        // `O_NOFOLLOW`: no links.
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let folder = match rustix::fs::open(&self.folder, flags, Mode::empty()) {
             Ok(folder) => folder,
@@ -145,7 +176,7 @@ impl Hatch {
             if ![geteuid().as_raw(), self.uid].contains(&owner) {
                 return Ok(false);
             }
-            // The umask has had a say in what it was made with.
+            // The umask affects the mode at creation.
             rustix::fs::fchmod(&folder, Mode::from_raw_mode(FOLDER_MODE))?;
             if let Some(guest) = self.guest() {
                 rustix::fs::fchown(&folder, Some(Uid::from_raw(guest)), None)?;
@@ -159,7 +190,7 @@ impl Hatch {
         }
     }
 
-    /// Removes the folder. With workers of a next spawner in it, it stays.
+    /// Removes the directory, unless the next spawner uses it.
     pub(super) fn close(&self) {
         let _ = fs::remove_dir(&self.folder);
     }
@@ -174,16 +205,26 @@ mod tests {
     #[test]
     fn a_folder_is_made_or_taken_and_nothing_else_is() {
         let world = tempfile::tempdir().expect("a folder");
-        let hatch = |name: &str| Hatch { folder: world.path().join(name), uid: geteuid().as_raw() };
-        let mode = |hatch: &Hatch| fs::metadata(&hatch.folder).expect("it is there").mode() & 0o777;
+        let hatch = |name: &str| ContainerSocket {
+            folder: world.path().join(name),
+            uid: geteuid().as_raw(),
+        };
+        let mode = |hatch: &ContainerSocket| {
+            fs::metadata(&hatch.folder).expect("it is there").mode() & 0o777
+        };
         let new = hatch("new");
         for _ in 0..2 {
             assert!(new.open().is_ok(), "one that is there is taken");
             assert_eq!(mode(&new), FOLDER_MODE);
-            fs::set_permissions(&new.folder, fs::Permissions::from_mode(0o755)).expect("it is ours");
+            fs::set_permissions(&new.folder, fs::Permissions::from_mode(0o755))
+                .expect("it is ours");
         }
-        // Where somebody else has put a link to a folder of ours, that stays as it is.
-        for (name, target) in [("link", "new"), ("dangling", "absent"), ("itself", "itself")] {
+        // A link that another user has put there must not change its target.
+        for (name, target) in [
+            ("link", "new"),
+            ("dangling", "absent"),
+            ("itself", "itself"),
+        ] {
             symlink(target, world.path().join(name)).expect("a link");
             assert!(hatch(name).open().is_err(), "{name}");
         }
@@ -199,12 +240,18 @@ mod tests {
             return;
         }
         let world = tempfile::tempdir().expect("a folder");
-        let hatch = Hatch { folder: world.path().join("theirs"), uid: NOBODY };
+        let hatch = ContainerSocket {
+            folder: world.path().join("theirs"),
+            uid: UNPRIVILEGED_UID,
+        };
         fs::create_dir(&hatch.folder).expect("a folder");
         std::os::unix::fs::chown(&hatch.folder, Some(12345), None).expect("root may");
         assert!(hatch.open().is_err());
         std::os::unix::fs::chown(&hatch.folder, Some(ROOT), None).expect("root may");
         assert!(hatch.open().is_ok());
-        assert_eq!(fs::metadata(&hatch.folder).expect("it is there").uid(), NOBODY);
+        assert_eq!(
+            fs::metadata(&hatch.folder).expect("it is there").uid(),
+            UNPRIVILEGED_UID
+        );
     }
 }

@@ -1,10 +1,12 @@
-//! How workers in pods are told to be workers, and how they reach the broker.
+//! Arguments, environment and broker access of workers in pods.
 
 use std::path::Path;
 
 use raddle_fabric::spawner::{
-    Allowance, Class, Config, Gpus,
-    kubernetes::{Access, Model, Overlay, Pods, Queue, TERMINATION_LOG},
+    Config, ContainerLimits, Gpus, WorkerClass,
+    kubernetes::{
+        ClusterAccess, KubernetesLauncher, PodOverlay, PodTemplate, QueueAccess, TERMINATION_LOG,
+    },
 };
 
 use super::one_shot;
@@ -14,7 +16,7 @@ use crate::{
     project::Project,
 };
 
-/// Pods for workers like these on this broker. `base` is where paths in the file count from.
+/// Makes the launcher. Paths in the file are relative to `base`.
 pub(super) fn pods(
     global: &Global,
     args: &SpawnerArgs,
@@ -22,13 +24,18 @@ pub(super) fn pods(
     config: &Config,
     start: &StartArgs,
     base: &Path,
-) -> Outcome<Pods> {
+) -> Outcome<KubernetesLauncher> {
     refuse_what_a_pod_cannot_have(args, config)?;
     let queue = queue(project, config)?;
-    let overlay = config.kubernetes.template.as_ref().map(|path| template(&base.join(path))).transpose()?;
-    let model = Model {
+    let overlay = config
+        .kubernetes
+        .template
+        .as_ref()
+        .map(|path| template(&base.join(path)))
+        .transpose()?;
+    let model = PodTemplate {
         image: config.worker_image.clone().unwrap_or_default(),
-        class: Class::new(&project.url.to_string(), &config.caps, &config.queues),
+        class: WorkerClass::new(&project.url.to_string(), &config.caps, &config.queues),
         args: one_shot::args(global, start),
         env: one_shot::env(start, config, TERMINATION_LOG),
         queue,
@@ -41,13 +48,19 @@ pub(super) fn pods(
         start_within: config.kubernetes.start_within.0,
         overlay: overlay.unwrap_or_default(),
     };
-    let access = Access::find(&config.kubernetes, base).map_err(Failure::Usage)?;
-    Ok(Pods::new(access, model))
+    let access = ClusterAccess::find(&config.kubernetes, base).map_err(Failure::Usage)?;
+    Ok(KubernetesLauncher::new(access, model))
 }
 
-/// What holds for containers of one machine, and not for pods. To pass over it would be to promise what is not kept.
+/// Refuses settings that only containers of one machine can have: ignoring them would break a
+/// promise.
 fn refuse_what_a_pod_cannot_have(args: &SpawnerArgs, config: &Config) -> Outcome<()> {
-    let Allowance { gpus, networks, seccomp, .. } = &config.container;
+    let ContainerLimits {
+        gpus,
+        networks,
+        seccomp,
+        ..
+    } = &config.container;
     let wrong = if args.serve.is_some() {
         "--serve is not for pods: they do not see this machine's files"
     } else if config.handlers.is_some() {
@@ -65,10 +78,14 @@ fn refuse_what_a_pod_cannot_have(args: &SpawnerArgs, config: &Config) -> Outcome
     Err(Failure::Usage(wrong.into()))
 }
 
-/// How a worker finds the queue. A pod's spec is no place for a password: whoever may look at pods reads it.
-fn queue(project: &Project, config: &Config) -> Outcome<Queue> {
+/// How a worker finds the queue. A pod's spec must not contain a password: every user who may read
+/// pods sees it.
+fn queue(project: &Project, config: &Config) -> Outcome<QueueAccess> {
     if let Some(name) = config.kubernetes.queue_secret.clone() {
-        return Ok(Queue::Secret { name, key: config.kubernetes.queue_secret_key.clone() });
+        return Ok(QueueAccess::Secret {
+            name,
+            key: config.kubernetes.queue_secret_key.clone(),
+        });
     }
     if !project.url.is_on_network() {
         let reason = format!(
@@ -82,11 +99,16 @@ fn queue(project: &Project, config: &Config) -> Outcome<Queue> {
                       Secret ('kubectl create secret generic raddle-queue --from-file=QUEUE_URL=FILE') and give its name";
         return Err(Failure::Usage(reason.into()));
     }
-    Ok(Queue::Open(project.url.secret().map_or_else(|| project.url.to_string(), str::to_owned)))
+    Ok(QueueAccess::Open(
+        project
+            .url
+            .secret()
+            .map_or_else(|| project.url.to_string(), str::to_owned),
+    ))
 }
 
-fn template(path: &Path) -> Outcome<Overlay> {
+fn template(path: &Path) -> Outcome<PodOverlay> {
     let at = format!("at 'spawner.kubernetes.template': {}", path.display());
     let text = one_shot::read_short(path, "a template").or_usage_at(&at)?;
-    Overlay::read(&text).or_usage_at(at)
+    PodOverlay::read(&text).or_usage_at(at)
 }

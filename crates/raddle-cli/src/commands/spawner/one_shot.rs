@@ -1,4 +1,4 @@
-//! What a one-shot worker that is started elsewhere is told.
+//! Arguments and environment of a one-shot worker in a container or pod.
 
 use std::{fs, io, path::Path};
 
@@ -6,14 +6,15 @@ use raddle_fabric::spawner::{Config, WARM_VARIABLE, worker_words};
 
 use crate::args::{Global, StartArgs};
 
-/// That its spawner listens to its standard output.
+/// Says that its spawner reads its standard output.
 #[cfg(feature = "docker")]
 pub(super) const TO_STDOUT: &str = "1";
 const LOG: &str = "RADDLE_LOG";
-/// No file that is passed on to an engine or a cluster is nearly as long.
+/// The largest file to pass to an engine or cluster.
 const LONGEST: u64 = 1 << 20;
 
-/// What the program in the image is told. Nothing in it is secret: everybody on the machine can read it.
+/// The arguments of the program in the image. None is secret: every user of the machine can read
+/// them.
 pub(super) fn args(global: &Global, start: &StartArgs) -> Vec<String> {
     let mut words = worker_words(&start.name, &start.queues).to_vec();
     let mut say = |more: &[&str]| words.extend(more.iter().map(ToString::to_string));
@@ -21,7 +22,7 @@ pub(super) fn args(global: &Global, start: &StartArgs) -> Vec<String> {
     if let Some(folder) = &start.handlers {
         say(&["--handlers", &folder.to_string_lossy()]);
     }
-    // That each has run one task and left is no news.
+    // The spawner reports the end of its workers.
     match global.verbose {
         0 => say(&["--quiet"]),
         times => (0..times).for_each(|_| say(&["--verbose"])),
@@ -29,16 +30,22 @@ pub(super) fn args(global: &Global, start: &StartArgs) -> Vec<String> {
     words
 }
 
-/// Its environment, but for the queue URL. `listener` is where its spawner listens.
+/// Its environment, without the queue URL. `listener` says where its spawner reads.
 pub(super) fn env(start: &StartArgs, config: &Config, listener: &str) -> Vec<(String, String)> {
     let mut env = vec![
         ("WORKER_CONCURRENCY".to_owned(), "1".to_owned()),
         ("WORKER_ONCE".to_owned(), "true".to_owned()),
-        ("WORKER_IDLE_EXIT".to_owned(), config.idle_timeout.0.as_secs_f64().to_string()),
+        (
+            "WORKER_IDLE_EXIT".to_owned(),
+            config.idle_timeout.0.as_secs_f64().to_string(),
+        ),
         (WARM_VARIABLE.to_owned(), listener.to_owned()),
     ];
     if let Some(uptime) = config.max_uptime {
-        env.push(("WORKER_MAX_UPTIME".to_owned(), uptime.0.as_secs_f64().to_string()));
+        env.push((
+            "WORKER_MAX_UPTIME".to_owned(),
+            uptime.0.as_secs_f64().to_string(),
+        ));
     }
     if !config.caps.is_empty() {
         env.push(("WORKER_CAPS".to_owned(), config.caps.to_string()));
@@ -49,15 +56,21 @@ pub(super) fn env(start: &StartArgs, config: &Config, listener: &str) -> Vec<(St
     if let Some(least) = start.min_isolation {
         env.push(("WORKER_MIN_ISOLATION".to_owned(), least.as_str().to_owned()));
     }
-    env.extend(std::env::var(LOG).ok().map(|filter| (LOG.to_owned(), filter)));
+    env.extend(
+        std::env::var(LOG)
+            .ok()
+            .map(|filter| (LOG.to_owned(), filter)),
+    );
     env
 }
 
-/// What a file holds that is to be `what`.
+/// Reads a small file, described as `what` in errors.
 pub(super) fn read_short(path: &Path, what: &str) -> io::Result<String> {
     let found = fs::metadata(path)?;
     if !found.is_file() || found.len() > LONGEST {
-        return Err(io::Error::other(format!("it is not a file, or too long for {what}")));
+        return Err(io::Error::other(format!(
+            "it is not a file, or too long for {what}"
+        )));
     }
     fs::read_to_string(path)
 }

@@ -1,4 +1,5 @@
-//! Seccomp profiles of containers: one that people name, which has to be a filter at all, and one that lets a worker make sandboxes.
+//! Seccomp profiles of containers: the user's, which must deny something, and one that lets a
+//! worker make sandboxes.
 
 use std::path::Path;
 
@@ -7,11 +8,17 @@ use serde_json::{Value, json};
 use super::one_shot::read_short;
 use crate::error::{OrFail, Outcome};
 
-/// What keeps a system call from being made.
-const DENIES: [&str; 5] =
-    ["SCMP_ACT_ERRNO", "SCMP_ACT_KILL", "SCMP_ACT_KILL_PROCESS", "SCMP_ACT_KILL_THREAD", "SCMP_ACT_TRAP"];
+/// The actions that deny a system call.
+const DENIES: [&str; 5] = [
+    "SCMP_ACT_ERRNO",
+    "SCMP_ACT_KILL",
+    "SCMP_ACT_KILL_PROCESS",
+    "SCMP_ACT_KILL_THREAD",
+    "SCMP_ACT_TRAP",
+];
 
-/// What reaches beyond a container, or into other processes, and no sandbox needs: the kernel itself, its keys, its clock, devices, swap and quota.
+/// System calls that reach beyond a container or into other processes, and that no sandbox needs:
+/// the kernel itself, keys, clock, devices, swap and quota.
 const OUT_OF_REACH: &[&str] = &[
     "acct",
     "add_key",
@@ -61,10 +68,11 @@ const OUT_OF_REACH: &[&str] = &[
     "vhangup",
 ];
 
-/// A profile under which a worker can put its task into a sandbox: the engine's own denies namespaces and mounts.
+/// A profile under which a worker can make a sandbox: the engine's default denies namespaces and
+/// mounts.
 pub(super) fn nesting_profile() -> String {
     let denied = json!({ "names": OUT_OF_REACH, "action": "SCMP_ACT_ERRNO" });
-    // Without a list of architectures, calls of any but the machine's own end the process.
+    // Without a list of architectures, system calls of foreign architectures end the process.
     json!({ "defaultAction": "SCMP_ACT_ALLOW", "syscalls": [denied] }).to_string()
 }
 
@@ -77,7 +85,7 @@ pub(super) fn profile(path: &Path) -> Outcome<String> {
     Ok(profile.to_string())
 }
 
-/// Whether it denies anything. That it denies the right things is for whoever wrote it.
+/// Checks that the profile denies anything. Its author decides what.
 fn check(profile: &Value) -> Result<(), String> {
     let action = |of: &Value, key| of.get(key).and_then(Value::as_str).map(str::to_owned);
     let Some(default) = action(profile, "defaultAction") else {
@@ -87,15 +95,29 @@ fn check(profile: &Value) -> Result<(), String> {
         return Ok(());
     }
     if default != "SCMP_ACT_ALLOW" {
-        return Err(format!("its \"defaultAction\" is {default}, which keeps nobody from anything: deny by default"));
+        return Err(format!(
+            "its \"defaultAction\" is {default}, which keeps nobody from anything: deny by default"
+        ));
     }
-    let rules = profile.get("syscalls").and_then(Value::as_array).into_iter().flatten();
+    let rules = profile
+        .get("syscalls")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten();
     let denies = |rule: &Value| {
-        let names = rule.get("names").and_then(Value::as_array).is_some_and(|names| !names.is_empty());
+        let names = rule
+            .get("names")
+            .and_then(Value::as_array)
+            .is_some_and(|names| !names.is_empty());
         let is_for_some = names || rule.get("name").is_some_and(Value::is_string);
-        is_for_some && action(rule, "action").is_some_and(|action| DENIES.contains(&action.as_str()))
+        is_for_some
+            && action(rule, "action").is_some_and(|action| DENIES.contains(&action.as_str()))
     };
-    if rules.into_iter().any(denies) { Ok(()) } else { Err("it allows everything".into()) }
+    if rules.into_iter().any(denies) {
+        Ok(())
+    } else {
+        Err("it allows everything".into())
+    }
 }
 
 #[cfg(test)]

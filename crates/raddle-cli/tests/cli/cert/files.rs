@@ -17,8 +17,12 @@ fn mode(path: &Path) -> u32 {
 }
 
 fn content(folder: &Path) -> Vec<(PathBuf, String)> {
-    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-    let mut content: Vec<_> = entries.map(|path| (path.clone(), fs::read_to_string(path).unwrap())).collect();
+    let entries = fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
+    let mut content: Vec<_> = entries
+        .map(|path| (path.clone(), fs::read_to_string(path).unwrap()))
+        .collect();
     content.sort();
     content
 }
@@ -26,18 +30,43 @@ fn content(folder: &Path) -> Vec<(PathBuf, String)> {
 #[test]
 fn a_set_takes_one_command_each() {
     let world = World::new();
-    let ran = world.raddle(["cert", "ca", "--out", "certs"]).ok().says("valid until").says("whoever has the key");
+    let ran = world
+        .raddle(["cert", "ca", "--out", "certs"])
+        .ok()
+        .says("valid until")
+        .says("whoever has the key");
     assert_eq!(ran.lines(), ["certs/ca-cert.pem", "certs/ca-key.pem"]);
-    let ran = world.raddle(["cert", "issue", "spiffe://prod/web", "127.0.0.1", "--ca", "certs", "--out", "etc"]).ok();
-    assert_eq!(ran.lines(), ["etc/prod-web-cert.pem", "etc/prod-web-key.pem"]);
+    let ran = world
+        .raddle([
+            "cert",
+            "issue",
+            "spiffe://prod/web",
+            "127.0.0.1",
+            "--ca",
+            "certs",
+            "--out",
+            "etc",
+        ])
+        .ok();
+    assert_eq!(
+        ran.lines(),
+        ["etc/prod-web-cert.pem", "etc/prod-web-key.pem"]
+    );
     for folder in ["certs", "etc"] {
         assert_eq!(mode(&world.path().join(folder)), 0o700);
     }
     for key in ["certs/ca-key.pem", "etc/prod-web-key.pem"] {
         assert_eq!(mode(&world.path().join(key)), 0o600);
     }
-    assert_eq!(content(&world.path().join("etc")).len(), 2, "no draft is left");
-    assert!(!world.path().join(".raddle").exists(), "no project is needed");
+    assert_eq!(
+        content(&world.path().join("etc")).len(),
+        2,
+        "no draft is left"
+    );
+    assert!(
+        !world.path().join(".raddle").exists(),
+        "no project is needed"
+    );
 }
 
 #[test]
@@ -45,15 +74,32 @@ fn what_is_there_is_replaced_only_by_force() {
     let world = world_with_ca();
     issue(&world, &["a.internal"]);
     let before = content(&world.path().join("certs"));
-    world.raddle(["cert", "ca", "--out", "certs"]).code(2).says("ca-cert.pem is there already").says("--force");
-    world.raddle(["cert", "issue", "a.internal", "--ca", "certs"]).code(2).says("a.internal-cert.pem is there already");
+    world
+        .raddle(["cert", "ca", "--out", "certs"])
+        .code(2)
+        .says("ca-cert.pem is there already")
+        .says("--force");
+    world
+        .raddle(["cert", "issue", "a.internal", "--ca", "certs"])
+        .code(2)
+        .says("a.internal-cert.pem is there already");
     // Its name would be that of the CA's own files.
-    world.raddle(["cert", "issue", "ca", "--ca", "certs", "--force"]).code(2).says("put another name first");
+    world
+        .raddle(["cert", "issue", "ca", "--ca", "certs", "--force"])
+        .code(2)
+        .says("put another name first");
     assert_eq!(content(&world.path().join("certs")), before);
     let (_, key) = issue(&world, &["a.internal", "--force"]);
     assert_eq!(mode(&key), 0o600);
     let after = content(&world.path().join("certs"));
-    assert_eq!(before.iter().zip(&after).filter(|(before, after)| before != after).count(), 2);
+    assert_eq!(
+        before
+            .iter()
+            .zip(&after)
+            .filter(|(before, after)| before != after)
+            .count(),
+        2
+    );
 }
 
 #[test]
@@ -70,11 +116,20 @@ fn a_ca_has_to_be_one() {
     fs::create_dir(at("leaf")).unwrap();
     fs::copy(&certificate, at("leaf/ca-cert.pem")).unwrap();
     fs::copy(&key, at("leaf/ca-key.pem")).unwrap();
-    world.raddle(["cert", "issue", "b", "--ca", "leaf"]).code(2).says("is not that of a CA");
+    world
+        .raddle(["cert", "issue", "b", "--ca", "leaf"])
+        .code(2)
+        .says("is not that of a CA");
     fs::copy(at("certs/ca-cert.pem"), at("leaf/ca-cert.pem")).unwrap();
-    world.raddle(["cert", "issue", "b", "--ca", "leaf"]).code(2).says("is not that of its certificate");
+    world
+        .raddle(["cert", "issue", "b", "--ca", "leaf"])
+        .code(2)
+        .says("is not that of its certificate");
     fs::write(at("leaf/ca-key.pem"), "no key").unwrap();
-    world.raddle(["cert", "issue", "b", "--ca", "leaf"]).code(2).says("cannot be read");
+    world
+        .raddle(["cert", "issue", "b", "--ca", "leaf"])
+        .code(2)
+        .says("cannot be read");
     assert!(!at("leaf/b-cert.pem").exists());
 }
 
@@ -86,7 +141,10 @@ fn names_are_checked_before_anything_is_written() {
         (&["spiffe://Prod/x"], "trust domain"),
         (&["a b"], "give a host name"),
     ] {
-        world.raddle([&["cert", "issue", "--ca", "certs"], names].concat()).code(2).says(words);
+        world
+            .raddle([&["cert", "issue", "--ca", "certs"], names].concat())
+            .code(2)
+            .says(words);
     }
     assert_eq!(content(&world.path().join("certs")).len(), 2);
 }
@@ -94,20 +152,39 @@ fn names_are_checked_before_anything_is_written() {
 #[test]
 fn a_certificate_ends_with_its_ca() {
     let world = World::new();
-    world.raddle(["cert", "ca", "--out", "certs", "--days", "2"]).ok();
-    let ran = world.raddle(["cert", "issue", "a", "--ca", "certs", "--days", "90"]).ok().says("as the CA is");
+    world
+        .raddle(["cert", "ca", "--out", "certs", "--days", "2"])
+        .ok();
+    let ran = world
+        .raddle(["cert", "issue", "a", "--ca", "certs", "--days", "90"])
+        .ok()
+        .says("as the CA is");
     assert_eq!(ran.lines()[0], "certs/a-cert.pem");
-    let until = |file: &str| world.raddle(["cert", "show", "--json", file]).ok().json()[0]["not_after"].clone();
+    let until = |file: &str| {
+        world.raddle(["cert", "show", "--json", file]).ok().json()[0]["not_after"].clone()
+    };
     assert_eq!(until("certs/a-cert.pem"), until("certs/ca-cert.pem"));
 }
 
 #[test]
 fn what_was_made_is_told_as_json() {
     let world = World::new();
-    let ca = world.raddle(["cert", "ca", "--out", "certs", "--json"]).ok();
+    let ca = world
+        .raddle(["cert", "ca", "--out", "certs", "--json"])
+        .ok();
     assert_eq!(ca.stderr, "");
     snapshot!("json_cert_ca", shape(&world, &ca.json()));
-    let issued = world.raddle(["cert", "issue", "a.internal", "spiffe://prod/a", "--ca", "certs", "--json"]).ok();
+    let issued = world
+        .raddle([
+            "cert",
+            "issue",
+            "a.internal",
+            "spiffe://prod/a",
+            "--ca",
+            "certs",
+            "--json",
+        ])
+        .ok();
     snapshot!("json_cert_issue", shape(&world, &issued.json()));
 }
 
@@ -122,7 +199,9 @@ fn openssl_agrees() {
     world
         .bash("openssl verify -x509_strict -purpose sslclient -CAfile certs/ca-cert.pem certs/a.internal-cert.pem")
         .ok();
-    let ran = world.bash("openssl x509 -noout -ext subjectAltName -in certs/a.internal-cert.pem").ok();
+    let ran = world
+        .bash("openssl x509 -noout -ext subjectAltName -in certs/a.internal-cert.pem")
+        .ok();
     let names = "DNS:a.internal, IP Address:10.0.0.7, URI:spiffe://prod/a";
     assert!(ran.text().contains(names), "{}", ran.text());
 }

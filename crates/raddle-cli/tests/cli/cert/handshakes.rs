@@ -7,7 +7,8 @@ use std::{
 };
 
 use raddle_pool::credentials::{
-    Action, Allow, Identity, Pem, Reason, Recipe, Refusal, WorkerCredentials,
+    Action, AllowRules, CredentialSource, HandshakeError, HandshakeErrorKind, Identity, PemSource,
+    WorkerCredentials,
     issue::{Authority, Validity, write_pair},
 };
 use tokio::{
@@ -39,7 +40,10 @@ struct Met {
 
 /// A connection over loopback, one word each way.
 fn meet(worker: &WorkerCredentials, caller: &WorkerCredentials) -> Met {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     within(&runtime, async {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -56,7 +60,9 @@ fn meet(worker: &WorkerCredentials, caller: &WorkerCredentials) -> Met {
         };
         let caller = async {
             let name = WorkerCredentials::server_name("127.0.0.1").unwrap();
-            let mut stream = connector.connect(name, TcpStream::connect(address).await?).await?;
+            let mut stream = connector
+                .connect(name, TcpStream::connect(address).await?)
+                .await?;
             stream.write_all(b"ping").await?;
             let mut word = [0; 4];
             stream.read_exact(&mut word).await?;
@@ -75,20 +81,25 @@ fn within<T>(runtime: &Runtime, deed: impl Future<Output = T>) -> T {
 impl Met {
     /// Why the worker has refused, if it is what the caller has heard as well.
     #[track_caller]
-    fn refused_by_worker(&self) -> Reason {
-        let Some(Refusal::Ours(reason)) = self.worker.as_ref().err().and_then(Refusal::of) else {
+    fn refused_by_worker(&self) -> HandshakeErrorKind {
+        let Some(HandshakeError::Ours(reason)) =
+            self.worker.as_ref().err().and_then(HandshakeError::of)
+        else {
             panic!("{:?}", self.worker)
         };
-        assert_eq!(self.caller.as_ref().err().and_then(Refusal::of), Some(Refusal::Theirs(reason.clone())));
+        assert_eq!(
+            self.caller.as_ref().err().and_then(HandshakeError::of),
+            Some(HandshakeError::Theirs(reason.clone()))
+        );
         reason
     }
 
     /// Why the caller has.
     #[track_caller]
-    fn refused_by_caller(&self) -> Reason {
+    fn refused_by_caller(&self) -> HandshakeErrorKind {
         assert!(self.worker.is_err());
-        match self.caller.as_ref().err().and_then(Refusal::of) {
-            Some(Refusal::Ours(reason)) => reason,
+        match self.caller.as_ref().err().and_then(HandshakeError::of) {
+            Some(HandshakeError::Ours(reason)) => reason,
             _ => panic!("{:?}", self.caller),
         }
     }
@@ -103,7 +114,7 @@ fn what_was_issued_is_good_for_both_ends() {
     met.caller.unwrap();
     let identity = met.worker.unwrap();
     assert_eq!(identity.as_ref().unwrap().to_string(), "spiffe://prod/web");
-    let rules: Allow = "spiffe://prod/* = math.*".parse().unwrap();
+    let rules: AllowRules = "spiffe://prod/* = math.*".parse().unwrap();
     assert!(rules.permits(identity.as_ref(), Action::Call("math.add")));
     assert!(!rules.permits(identity.as_ref(), Action::Stop));
 }
@@ -112,9 +123,12 @@ fn what_was_issued_is_good_for_both_ends() {
 fn no_certificate_is_no_way_in() {
     let world = world_with_ca();
     let worker = credentials(&world, &issue(&world, &["127.0.0.1"]));
-    let ca = Pem::file(world.path().join("certs/ca-cert.pem"));
-    let stranger = Recipe::new(ca).mutual(false).load().unwrap();
-    assert_eq!(meet(&worker, &stranger).refused_by_worker(), Reason::NoCertificate);
+    let ca = PemSource::file(world.path().join("certs/ca-cert.pem"));
+    let stranger = CredentialSource::new(ca).mutual(false).load().unwrap();
+    assert_eq!(
+        meet(&worker, &stranger).refused_by_worker(),
+        HandshakeErrorKind::NoCertificate
+    );
 }
 
 #[test]
@@ -122,9 +136,15 @@ fn the_certificate_of_another_ca_is_refused() {
     let (world, other) = (world_with_ca(), world_with_ca());
     let worker = credentials(&world, &issue(&world, &["127.0.0.1"]));
     let foreign = credentials(&world, &issue(&other, &["spiffe://prod/web"]));
-    assert_eq!(meet(&worker, &foreign).refused_by_worker(), Reason::UnknownIssuer);
+    assert_eq!(
+        meet(&worker, &foreign).refused_by_worker(),
+        HandshakeErrorKind::UnknownIssuer
+    );
     let caller = credentials(&other, &issue(&other, &["spiffe://prod/caller"]));
-    assert_eq!(meet(&worker, &caller).refused_by_caller(), Reason::UnknownIssuer);
+    assert_eq!(
+        meet(&worker, &caller).refused_by_caller(),
+        HandshakeErrorKind::UnknownIssuer
+    );
 }
 
 #[test]
@@ -136,15 +156,31 @@ fn what_has_expired_is_refused() {
     let ca = Authority::from_pem(&read("ca-cert.pem"), &read("ca-key.pem")).unwrap();
     let until = SystemTime::now() - Duration::from_secs(30 * 60);
     let old = |name: &str, stem: &str| {
-        let validity = Validity { from: until - Duration::from_secs(3600), until };
+        let validity = Validity {
+            from: until - Duration::from_secs(3600),
+            until,
+        };
         let pair = ca.issue(&[name.parse().unwrap()], validity).unwrap();
-        credentials(&world, &write_pair(world.path(), stem, &pair, false).unwrap())
+        credentials(
+            &world,
+            &write_pair(world.path(), stem, &pair, false).unwrap(),
+        )
     };
-    assert_eq!(meet(&worker, &old("spiffe://prod/old", "caller")).refused_by_worker(), Reason::Expired);
+    assert_eq!(
+        meet(&worker, &old("spiffe://prod/old", "caller")).refused_by_worker(),
+        HandshakeErrorKind::Expired
+    );
     let caller = credentials(&world, &issue(&world, &["spiffe://prod/web"]));
-    assert_eq!(meet(&old("127.0.0.1", "worker"), &caller).refused_by_caller(), Reason::Expired);
+    assert_eq!(
+        meet(&old("127.0.0.1", "worker"), &caller).refused_by_caller(),
+        HandshakeErrorKind::Expired
+    );
     let ran = world.raddle(["cert", "show", "caller-cert.pem"]).ok();
-    assert!(ran.text().contains("(expired 30m ago)") || ran.text().contains("(expired 31m ago)"), "{}", ran.text());
+    assert!(
+        ran.text().contains("(expired 30m ago)") || ran.text().contains("(expired 31m ago)"),
+        "{}",
+        ran.text()
+    );
 }
 
 #[test]
@@ -153,9 +189,19 @@ fn a_worker_of_another_name_is_refused() {
     let worker = credentials(&world, &issue(&world, &["worker.internal", "127.0.0.2"]));
     let files = issue(&world, &["spiffe://prod/web"]);
     let caller = credentials(&world, &files);
-    let Reason::WrongName(wrong) = meet(&worker, &caller).refused_by_caller() else { panic!("it is for another name") };
-    assert_eq!((wrong.expected.as_str(), wrong.shown.as_str()), ("127.0.0.1", "worker.internal"));
-    let expecting = caller.recipe().clone().expecting(["worker.internal".parse().unwrap()]).load().unwrap();
+    let HandshakeErrorKind::WrongName(wrong) = meet(&worker, &caller).refused_by_caller() else {
+        panic!("it is for another name")
+    };
+    assert_eq!(
+        (wrong.expected.as_str(), wrong.shown.as_str()),
+        ("127.0.0.1", "worker.internal")
+    );
+    let expecting = caller
+        .recipe()
+        .clone()
+        .expecting(["worker.internal".parse().unwrap()])
+        .load()
+        .unwrap();
     meet(&worker, &expecting).caller.unwrap();
 }
 
@@ -167,8 +213,17 @@ fn what_vouches_for_itself_is_refused() {
     world
         .bash(&format!("{make} -addext basicConstraints=critical,CA:FALSE -keyout own-key.pem -out own-cert.pem"))
         .ok();
-    let own = credentials(&world, &(world.path().join("own-cert.pem"), world.path().join("own-key.pem")));
-    assert_eq!(meet(&worker, &own).refused_by_worker(), Reason::UnknownIssuer);
+    let own = credentials(
+        &world,
+        &(
+            world.path().join("own-cert.pem"),
+            world.path().join("own-key.pem"),
+        ),
+    );
+    assert_eq!(
+        meet(&worker, &own).refused_by_worker(),
+        HandshakeErrorKind::UnknownIssuer
+    );
 }
 
 /// Others speak the same TLS.
@@ -177,7 +232,11 @@ fn openssl_is_a_caller_like_any_other() {
     let world = world_with_ca();
     let worker = credentials(&world, &issue(&world, &["127.0.0.1"]));
     issue(&world, &["spiffe://prod/web"]);
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .unwrap();
     let listener = within(&runtime, TcpListener::bind("127.0.0.1:0")).unwrap();
     let port = listener.local_addr().unwrap().port();
     let acceptor = TlsAcceptor::from(worker.server_config(PROTOCOLS).unwrap());
@@ -187,7 +246,10 @@ fn openssl_is_a_caller_like_any_other() {
         stream.write_all(b"welcome\n").await?;
         stream.shutdown().await?;
         let protocol = stream.get_ref().1.alpn_protocol().map(<[u8]>::to_vec);
-        Ok::<_, io::Error>((Identity::of_peer(stream.get_ref().1.peer_certificates()).unwrap(), protocol))
+        Ok::<_, io::Error>((
+            Identity::of_peer(stream.get_ref().1.peer_certificates()).unwrap(),
+            protocol,
+        ))
     });
     let ran = world.bash(&format!(
         "openssl s_client -connect 127.0.0.1:{port} -alpn h2 -quiet -verify_return_error -verify_ip 127.0.0.1 \
@@ -195,5 +257,8 @@ fn openssl_is_a_caller_like_any_other() {
     ));
     assert_eq!(ran.ok().text(), "welcome\n");
     let (identity, protocol) = within(&runtime, serving).unwrap().unwrap();
-    assert_eq!((identity.unwrap().to_string().as_str(), protocol.as_deref()), ("spiffe://prod/web", Some(&b"h2"[..])));
+    assert_eq!(
+        (identity.unwrap().to_string().as_str(), protocol.as_deref()),
+        ("spiffe://prod/web", Some(&b"h2"[..]))
+    );
 }

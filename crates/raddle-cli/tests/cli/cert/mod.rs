@@ -17,7 +17,9 @@ fn world_with_ca() -> World {
 
 /// Issues a certificate, and returns where it and its key are.
 fn issue(world: &World, args: &[&str]) -> (PathBuf, PathBuf) {
-    let ran = world.raddle([&["cert", "issue", "--ca", "certs"], args].concat()).ok();
+    let ran = world
+        .raddle([&["cert", "issue", "--ca", "certs"], args].concat())
+        .ok();
     let lines = ran.lines();
     (world.path().join(lines[0]), world.path().join(lines[1]))
 }

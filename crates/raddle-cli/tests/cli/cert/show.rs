@@ -10,7 +10,10 @@ fn tame(text: &str) -> String {
     let tame = |line: &str| match line.split_once(' ') {
         Some((label @ ("serial" | "sha256"), _)) => format!("{label:<12} [{label}]"),
         Some(("valid", rest)) => {
-            let left = rest.split_once('(').map(|(_, left)| format!(" ({left}")).unwrap_or_default();
+            let left = rest
+                .split_once('(')
+                .map(|(_, left)| format!(" ({left}"))
+                .unwrap_or_default();
             let label = rest.split_whitespace().next().unwrap();
             format!("{:<12} [time]{left}", format!("valid {label}"))
         }
@@ -22,7 +25,10 @@ fn tame(text: &str) -> String {
 #[test]
 fn certificates_are_shown_for_people() {
     let world = world_with_ca();
-    let (certificate, _) = issue(&world, &["worker.internal", "10.0.0.7", "spiffe://prod/render"]);
+    let (certificate, _) = issue(
+        &world,
+        &["worker.internal", "10.0.0.7", "spiffe://prod/render"],
+    );
     let ca = world.read("certs/ca-cert.pem");
     world.file("both.pem", fs::read_to_string(certificate).unwrap() + &ca);
     let ran = world.raddle(["cert", "show", "both.pem"]).ok();
@@ -33,7 +39,10 @@ fn certificates_are_shown_for_people() {
 fn certificates_are_shown_for_scripts() {
     let world = world_with_ca();
     let (certificate, _) = issue(&world, &["worker.internal", "::1"]);
-    let mut shown = world.raddle(["cert", "show", "--json", certificate.to_str().unwrap()]).ok().json();
+    let mut shown = world
+        .raddle(["cert", "show", "--json", certificate.to_str().unwrap()])
+        .ok()
+        .json();
     for key in ["serial", "sha256", "not_before", "not_after"] {
         let value = shown[0][key].take();
         let sound = value.as_str().is_some_and(|text| match key {
@@ -44,7 +53,10 @@ fn certificates_are_shown_for_scripts() {
         assert!(sound, "{key}: {value}");
         shown[0][key] = format!("[{key}]").into();
     }
-    snapshot!("json_cert_show", serde_json::to_string_pretty(&shown).unwrap());
+    snapshot!(
+        "json_cert_show",
+        serde_json::to_string_pretty(&shown).unwrap()
+    );
 }
 
 #[test]
@@ -57,13 +69,23 @@ fn keys_are_never_shown() {
     world.file("both.pem", &both);
     for args in [&["both.pem"][..], &["--json", "both.pem"]] {
         let ran = world.raddle([&["cert", "show"], args].concat()).ok();
-        assert!(!ran.text().contains(line) && !ran.text().contains("PRIVATE"), "{}", ran.text());
+        assert!(
+            !ran.text().contains(line) && !ran.text().contains("PRIVATE"),
+            "{}",
+            ran.text()
+        );
     }
-    let ran = world.raddle(["cert", "show", key.to_str().unwrap()]).code(2).says("keys are not shown");
+    let ran = world
+        .raddle(["cert", "show", key.to_str().unwrap()])
+        .code(2)
+        .says("keys are not shown");
     assert!(!ran.stderr.contains(line) && ran.stdout.is_empty());
     // Cut in the middle of the key.
     world.file("torn.pem", &both[..both.len() - 60]);
-    let ran = world.raddle(["cert", "show", "-vv", "torn.pem"]).code(2).says("ends in the middle");
+    let ran = world
+        .raddle(["cert", "show", "-vv", "torn.pem"])
+        .code(2)
+        .says("ends in the middle");
     assert!(!ran.stderr.contains(&line[..12]));
 }
 
@@ -71,14 +93,21 @@ fn keys_are_never_shown() {
 fn what_is_no_certificate_is_said_to_be_none() {
     let world = world_with_ca();
     world.file("empty.pem", "");
-    world.file("bad.pem", "-----BEGIN CERTIFICATE-----\nMIGH\n-----END CERTIFICATE-----\n");
+    world.file(
+        "bad.pem",
+        "-----BEGIN CERTIFICATE-----\nMIGH\n-----END CERTIFICATE-----\n",
+    );
     for (file, words) in [
         ("absent.pem", "No such file"),
         ("empty.pem", "there is no certificate"),
         ("bad.pem", "certificate 1 in it is broken"),
         ("certs", "cannot show certs"),
     ] {
-        world.raddle(["cert", "show", file]).code(2).says(file).says(words);
+        world
+            .raddle(["cert", "show", file])
+            .code(2)
+            .says(file)
+            .says(words);
     }
     // Random bytes, from a seed.
     let mut state = 1u32;

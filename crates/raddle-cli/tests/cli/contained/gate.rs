@@ -27,7 +27,10 @@ struct State {
 impl Gate {
     /// At this socket.
     pub(super) fn new(path: &Path) -> Self {
-        let gate = Self { path: path.into(), state: Arc::default() };
+        let gate = Self {
+            path: path.into(),
+            state: Arc::default(),
+        };
         let (listener, others) = (UnixListener::bind(path).unwrap(), gate.clone());
         // They end with the process of the test.
         thread::spawn(move || {
@@ -69,17 +72,24 @@ impl Gate {
             if state.is_shut {
                 return;
             }
-            state.open.extend([client.try_clone().unwrap(), engine.try_clone().unwrap()]);
+            state
+                .open
+                .extend([client.try_clone().unwrap(), engine.try_clone().unwrap()]);
         }
-        let (mut from_engine, mut to_client) = (engine.try_clone().unwrap(), client.try_clone().unwrap());
+        let (mut from_engine, mut to_client) =
+            (engine.try_clone().unwrap(), client.try_clone().unwrap());
         thread::spawn(move || {
             let _ = std::io::copy(&mut from_engine, &mut to_client);
             let _ = to_client.shutdown(Shutdown::Both);
         });
         let mut piece = vec![0; 64 << 10];
         while let Ok(len @ 1..) = client.read(&mut piece) {
-            let line = piece[..len].split(|byte| *byte == b'\r').next().unwrap_or_default();
-            let asks_to_start = line.starts_with(b"POST /") && line.windows(7).any(|word| word == b"/start ");
+            let line = piece[..len]
+                .split(|byte| *byte == b'\r')
+                .next()
+                .unwrap_or_default();
+            let asks_to_start =
+                line.starts_with(b"POST /") && line.windows(7).any(|word| word == b"/start ");
             if asks_to_start && self.state.lock().unwrap().keeps_starts {
                 continue;
             }

@@ -18,19 +18,43 @@ fn replaced(world: &World, manager: &Started, hangs: i64, said: &str) {
         now.len() == 2 && !now.contains(&hangs)
     });
     let log = manager.stderr();
-    assert!(log.contains(said) && log.contains("doing=") && log.contains(&format!("pid={hangs}")), "{log}");
-    assert!(before.iter().filter(|pid| **pid != hangs).all(|pid| pids(world, "a").contains(pid)), "its sibling stays");
+    assert!(
+        log.contains(said) && log.contains("doing=") && log.contains(&format!("pid={hangs}")),
+        "{log}"
+    );
+    assert!(
+        before
+            .iter()
+            .filter(|pid| **pid != hangs)
+            .all(|pid| pids(world, "a").contains(pid)),
+        "its sibling stays"
+    );
     let tid = world.submit(&["--queue", "a", "--", "true"]);
     world.raddle(["wait", &tid]).ok();
 }
 
 /// The process with this in its title, and its parent: a runner, and the worker that it is of.
 fn runner(world: &World, title: &str) -> (i64, i64) {
-    let found = || world.processes().into_iter().find(|(_, line)| line.contains(title));
+    let found = || {
+        world
+            .processes()
+            .into_iter()
+            .find(|(_, line)| line.contains(title))
+    };
     until("it runs", || found().is_some());
     let (runner, _) = found().unwrap();
     let stat = fs::read_to_string(format!("/proc/{runner}/stat")).unwrap();
-    (runner.into(), stat.rsplit(')').next().unwrap().split_whitespace().nth(1).unwrap().parse().unwrap())
+    (
+        runner.into(),
+        stat.rsplit(')')
+            .next()
+            .unwrap()
+            .split_whitespace()
+            .nth(1)
+            .unwrap()
+            .parse()
+            .unwrap(),
+    )
 }
 
 #[test]
@@ -39,8 +63,15 @@ fn a_process_that_somebody_has_stopped_is_replaced() {
     let manager = up(&world, FILE);
     let pid = *pids(&world, "a").first().unwrap();
     signal(pid, libc::SIGSTOP);
-    until("it is noticed", || manager.stderr().contains("a process was stopped"));
-    replaced(&world, &manager, pid, "its process was stopped, and nobody has let it go on");
+    until("it is noticed", || {
+        manager.stderr().contains("a process was stopped")
+    });
+    replaced(
+        &world,
+        &manager,
+        pid,
+        "its process was suspended and not continued",
+    );
     // What was killed once says nothing of a stop later.
     std::thread::sleep(Duration::from_secs(11));
     let said = down(&world, manager);
@@ -50,11 +81,16 @@ fn a_process_that_somebody_has_stopped_is_replaced() {
 #[test]
 fn a_process_that_is_let_go_on_stays() {
     let world = World::new();
-    let manager = up(&world, "[process.a]\nhang_timeout = '30s'\n[[process.a.worker]]\nslug = 'a'\n");
+    let manager = up(
+        &world,
+        "[process.a]\nhang_timeout = '30s'\n[[process.a.worker]]\nslug = 'a'\n",
+    );
     let before = pids(&world, "a");
     let pid = *before.first().unwrap();
     signal(pid, libc::SIGSTOP);
-    until("it is noticed", || manager.stderr().contains("a process was stopped"));
+    until("it is noticed", || {
+        manager.stderr().contains("a process was stopped")
+    });
     signal(pid, libc::SIGCONT);
     let tid = world.submit(&["--queue", "a", "--", "true"]);
     world.raddle(["wait", &tid]).ok();
@@ -70,7 +106,12 @@ fn a_process_whose_loop_is_blocked_is_replaced() {
     // Its first thread alone: the one that renews its lease goes on, so that nobody but its manager could tell.
     // SAFETY: plain integers to ptrace; the thread is let go when this process lets go of it, or when it is killed.
     unsafe {
-        assert_eq!(libc::ptrace(libc::PTRACE_SEIZE, pid as i32, 0, 0), 0, "{}", std::io::Error::last_os_error());
+        assert_eq!(
+            libc::ptrace(libc::PTRACE_SEIZE, pid as i32, 0, 0),
+            0,
+            "{}",
+            std::io::Error::last_os_error()
+        );
         assert_eq!(libc::ptrace(libc::PTRACE_INTERRUPT, pid as i32, 0, 0), 0);
         libc::waitpid(pid as i32, std::ptr::null_mut(), libc::__WALL);
     }
@@ -81,7 +122,12 @@ fn a_process_whose_loop_is_blocked_is_replaced() {
         let asked = unsafe { libc::waitpid(pid as i32, &mut status, libc::__WALL | libc::WNOHANG) };
         asked == pid as i32 && libc::WIFSIGNALED(status)
     });
-    replaced(&world, &manager, pid, "it shows no progress: its loop is blocked");
+    replaced(
+        &world,
+        &manager,
+        pid,
+        "it shows no progress: its loop is blocked",
+    );
     down(&world, manager);
 }
 
@@ -92,9 +138,19 @@ fn a_task_that_takes_too_long_is_ended_and_its_process_stays() {
     let before = pids(&world, "a");
     let began = Instant::now();
     // It says nothing of a timeout itself, and does not heed SIGTERM.
-    let tid = world.submit(&["--queue", "a", "--", "sh", "-c", "trap '' TERM; while :; do sleep 0.05; done"]);
+    let tid = world.submit(&[
+        "--queue",
+        "a",
+        "--",
+        "sh",
+        "-c",
+        "trap '' TERM; while :; do sleep 0.05; done",
+    ]);
     world.until_state(&tid, "timeout");
-    assert!(began.elapsed() >= Duration::from_secs(7), "it had shutdown_timeout to end");
+    assert!(
+        began.elapsed() >= Duration::from_secs(7),
+        "it had shutdown_timeout to end"
+    );
     assert_eq!(pids(&world, "a"), before);
     down(&world, manager);
 }
@@ -118,7 +174,10 @@ fn a_task_that_takes_too_long_has_shutdown_timeout_to_clean_up() {
     assert!(!world.path().join("cleaned").exists());
     world.file("go", "");
     until("it is over", || {
-        let tasks = world.raddle(["task", "list", "--queue", "a", "--json"]).ok().json();
+        let tasks = world
+            .raddle(["task", "list", "--queue", "a", "--json"])
+            .ok()
+            .json();
         tasks[0]["state"] == "timeout"
     });
     assert!(world.path().join("cleaned").exists(), "it had the time to");
@@ -135,8 +194,17 @@ fn a_process_whose_runner_hangs_is_replaced() {
     let runs = format!("raddle-{}:sleep:running", &tid[9..]);
     let (runner, worker) = runner(&world, &runs);
     signal(runner, libc::SIGSTOP);
-    replaced(&world, &manager, worker, "it has a task for longer than that may take");
-    assert!(manager.stderr().contains(&runs), "what it was doing is said: {}", manager.stderr());
+    replaced(
+        &world,
+        &manager,
+        worker,
+        "a task has run past its time limit",
+    );
+    assert!(
+        manager.stderr().contains(&runs),
+        "what it was doing is said: {}",
+        manager.stderr()
+    );
     world.until_state(&tid, "timeout");
     down(&world, manager);
 }
@@ -156,7 +224,10 @@ fn what_hung_is_dead_before_it_is_tried_again() {
     signal(runner(&world, ":a:running").0, libc::SIGSTOP);
     until("it has begun again", || !lines(&world, "second").is_empty());
     let state = lines(&world, "second").concat();
-    assert!(["Z", "gone"].contains(&state.as_str()), "the first attempt was still there: {state}");
+    assert!(
+        ["Z", "gone"].contains(&state.as_str()),
+        "the first attempt was still there: {state}"
+    );
     down(&world, manager);
 }
 
@@ -167,12 +238,25 @@ fn a_process_whose_runner_hangs_before_it_has_begun_is_replaced() {
     let first = world.submit(&["--queue", "a", "--", "sh", "-c", "echo $PPID > runner"]);
     world.raddle(["wait", &first]).ok();
     // It is kept for the next task, which it will not begin.
-    signal(lines(&world, "runner").concat().parse().unwrap(), libc::SIGSTOP);
+    signal(
+        lines(&world, "runner").concat().parse().unwrap(),
+        libc::SIGSTOP,
+    );
     let tid = world.submit(&["--queue", "a", "--", "touch", "ran"]);
-    until("it is over", || ["timeout", "completed"].iter().any(|state| world.task(&tid)["state"] == *state));
+    until("it is over", || {
+        ["timeout", "completed"]
+            .iter()
+            .any(|state| world.task(&tid)["state"] == *state)
+    });
     let task = world.task(&tid);
-    assert_eq!((&task["state"], &task["failures"], &task["losses"]), (&"timeout".into(), &1.into(), &0.into()));
-    assert!(!world.path().join("ran").exists(), "nothing has run again unasked");
+    assert_eq!(
+        (&task["state"], &task["failures"], &task["losses"]),
+        (&"timeout".into(), &1.into(), &0.into())
+    );
+    assert!(
+        !world.path().join("ran").exists(),
+        "nothing has run again unasked"
+    );
     down(&world, manager);
 }
 
@@ -188,7 +272,12 @@ fn a_process_whose_runner_hangs_after_a_pause_is_replaced() {
     world.raddle(["task", "resume", &tid]).ok();
     let (runner, worker) = runner(&world, &title("running"));
     signal(runner, libc::SIGSTOP);
-    replaced(&world, &manager, worker, "it has a task for longer than that may take");
+    replaced(
+        &world,
+        &manager,
+        worker,
+        "a task has run past its time limit",
+    );
     world.until_state(&tid, "timeout");
     down(&world, manager);
 }
@@ -203,30 +292,66 @@ fn what_a_process_hung_on_is_handled_as_its_worker_says() {
         )
     };
     let retry = "on_error = 'retry'\nretry = { attempts = 2, base = '10ms' }";
-    let file = [worker("ack", ""), worker("dead", "on_error = 'dead'"), worker("retry", retry)].concat();
+    let file = [
+        worker("ack", ""),
+        worker("dead", "on_error = 'dead'"),
+        worker("retry", retry),
+    ]
+    .concat();
     let manager = up(&world, &file);
     world.raddle(["queue", "write", "in", "x"]).ok();
     for slug in ["ack", "dead", "retry"] {
         let title = format!(":{slug}:running");
-        let runner = || world.processes().into_iter().find(|(_, line)| line.contains(&title));
-        until("it runs", || lines(&world, "tried").contains(&slug.to_owned()) && runner().is_some());
+        let runner = || {
+            world
+                .processes()
+                .into_iter()
+                .find(|(_, line)| line.contains(&title))
+        };
+        until("it runs", || {
+            lines(&world, "tried").contains(&slug.to_owned()) && runner().is_some()
+        });
         signal(runner().unwrap().0.into(), libc::SIGSTOP);
     }
     let tasks = || {
-        let tasks = world.raddle(["task", "list", "--json"]).ok().json().as_array().unwrap().clone();
-        let all = tasks.into_iter().map(|task| (task["spec"]["queue"].as_str().unwrap().to_owned(), task));
+        let tasks = world
+            .raddle(["task", "list", "--json"])
+            .ok()
+            .json()
+            .as_array()
+            .unwrap()
+            .clone();
+        let all = tasks
+            .into_iter()
+            .map(|task| (task["spec"]["queue"].as_str().unwrap().to_owned(), task));
         all.collect::<std::collections::BTreeMap<_, _>>()
     };
-    until("all are over", || tasks().values().all(|task| task["state"] == "timeout"));
+    until("all are over", || {
+        tasks().values().all(|task| task["state"] == "timeout")
+    });
     let told = |slug: &str| {
         let task = &tasks()[slug];
-        (task["dead"].as_bool().unwrap(), task["failures"].as_u64().unwrap(), task["losses"].as_u64().unwrap())
+        (
+            task["dead"].as_bool().unwrap(),
+            task["failures"].as_u64().unwrap(),
+            task["losses"].as_u64().unwrap(),
+        )
     };
     assert_eq!(told("ack"), (false, 1, 0));
     assert_eq!(told("dead"), (true, 1, 0));
     assert_eq!(told("retry"), (true, 2, 0));
-    assert_eq!(lines(&world, "tried"), ["ack", "dead", "retry", "retry"], "nothing has run again unasked");
+    assert_eq!(
+        lines(&world, "tried"),
+        ["ack", "dead", "retry", "retry"],
+        "nothing has run again unasked"
+    );
     // The second attempt of the last one is ended by its own runner, unless that is late.
-    assert!(manager.stderr().matches("it has a task for longer than that may take").count() >= 3);
+    assert!(
+        manager
+            .stderr()
+            .matches("a task has run past its time limit")
+            .count()
+            >= 3
+    );
     down(&world, manager);
 }

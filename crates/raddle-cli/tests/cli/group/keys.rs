@@ -6,11 +6,21 @@ use super::*;
 fn the_place_of_one_that_has_ended_is_filled_as_restart_says() {
     let world = World::new();
     let file = |slug: &str, restart: &str| {
-        format!("[process.{slug}]\nrestart = '{restart}'\n[[process.{slug}.worker]]\nslug = '{slug}'\n")
+        format!(
+            "[process.{slug}]\nrestart = '{restart}'\n[[process.{slug}.worker]]\nslug = '{slug}'\n"
+        )
     };
-    let manager =
-        up(&world, &[file("never", "never"), file("failed", "on-failure"), file("done", "on-failure")].concat());
-    let [never, failed, done] = ["never", "failed", "done"].map(|slug| *pids(&world, slug).first().unwrap());
+    let manager = up(
+        &world,
+        &[
+            file("never", "never"),
+            file("failed", "on-failure"),
+            file("done", "on-failure"),
+        ]
+        .concat(),
+    );
+    let [never, failed, done] =
+        ["never", "failed", "done"].map(|slug| *pids(&world, slug).first().unwrap());
     signal(never, libc::SIGKILL);
     signal(failed, libc::SIGKILL);
     // It ends as one that was asked to, and nobody has asked but for this.
@@ -19,8 +29,12 @@ fn the_place_of_one_that_has_ended_is_filled_as_restart_says() {
         let now = pids(&world, "failed");
         now.len() == 1 && !now.contains(&failed)
     });
-    until("two are not", || manager.stderr().matches("its place stays empty").count() == 2);
-    until("nobody is there for them", || pids(&world, "never").is_empty() && pids(&world, "done").is_empty());
+    until("two are not", || {
+        manager.stderr().matches("its place stays empty").count() == 2
+    });
+    until("nobody is there for them", || {
+        pids(&world, "never").is_empty() && pids(&world, "done").is_empty()
+    });
     let said = down(&world, manager);
     assert_eq!(said.matches("another takes its place").count(), 1, "{said}");
     assert!(said.contains("started 4 processes and left"), "{said}");
@@ -39,7 +53,9 @@ fn what_a_file_says_of_tasks_reaches_them() {
     );
     let manager = up(&world, &file);
     world.raddle(["queue", "write", "in", "wool"]).ok();
-    until("it has told", || lines(&world, "shop/told") == ["blue 77 wool"]);
+    until("it has told", || {
+        lines(&world, "shop/told") == ["blue 77 wool"]
+    });
     let tid = world.submit(&["--queue", "a", "--requires", "loom", "--", "true"]);
     world.raddle(["wait", &tid]).ok();
     down(&world, manager);
@@ -52,23 +68,53 @@ fn a_trigger_has_times_a_policy_and_a_lifetime() {
                 trigger = { cron = '* * * * * *', timezone = 'Europe/Berlin', missed = 'skip', lifetime = '1s' }\n";
     let manager = up(&world, file);
     until("it has ticked", || lines(&world, "ticks").len() >= 2);
-    assert!(lines(&world, "ticks").iter().all(|due| due.len() == "2026-12-01T02:00:00Z".len()), "on whole seconds");
+    assert!(
+        lines(&world, "ticks")
+            .iter()
+            .all(|due| due.len() == "2026-12-01T02:00:00Z".len()),
+        "on whole seconds"
+    );
     // What nobody takes in time is never run: its only slot is taken.
     let other = world.submit(&["--queue", "tick", "--", "sleep", "5"]);
     until("some have expired", || {
-        let ended = world.raddle(["task", "list", "--status", "cancelled", "--json"]).ok().json();
-        ended.as_array().unwrap().iter().any(|task| task["report"]["exit"]["kind"] == "expired")
+        let ended = world
+            .raddle(["task", "list", "--status", "cancelled", "--json"])
+            .ok()
+            .json();
+        ended
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|task| task["report"]["exit"]["kind"] == "expired")
     });
     world.raddle(["wait", &other]).ok();
     down(&world, manager);
     let trigger = || world.raddle(["schedule", "list", "--json"]).ok().json()[0].clone();
     let before = trigger();
-    assert_eq!((&before["schedule"]["missed"], &before["schedule"]["lifetime"]), (&"skip".into(), &1.into()));
+    assert_eq!(
+        (
+            &before["schedule"]["missed"],
+            &before["schedule"]["lifetime"]
+        ),
+        (&"skip".into(), &1.into())
+    );
     let next: jiff::Timestamp = before["next"].as_str().unwrap().parse().unwrap();
-    until("three are due", || jiff::Timestamp::now() > next + Duration::from_secs(3));
+    until("three are due", || {
+        jiff::Timestamp::now() > next + Duration::from_secs(3)
+    });
     let manager = up(&world, file);
-    until("they are left out", || trigger()["missed"].as_u64() > before["missed"].as_u64());
-    let fired = |trigger: &Value| trigger["last"].as_str().unwrap().parse::<jiff::Timestamp>().unwrap();
-    until("it goes on", || fired(&trigger()) > next + Duration::from_secs(1));
+    until("they are left out", || {
+        trigger()["missed"].as_u64() > before["missed"].as_u64()
+    });
+    let fired = |trigger: &Value| {
+        trigger["last"]
+            .as_str()
+            .unwrap()
+            .parse::<jiff::Timestamp>()
+            .unwrap()
+    };
+    until("it goes on", || {
+        fired(&trigger()) > next + Duration::from_secs(1)
+    });
     down(&world, manager);
 }

@@ -21,7 +21,10 @@ fn busy(world: &World, file: &str) -> (Started, String) {
 #[test]
 fn what_runs_may_end_first() {
     let world = World::new();
-    let (manager, tid) = busy(&world, &file("touch begun; sleep 1; touch ended", "30s", "5s"));
+    let (manager, tid) = busy(
+        &world,
+        &file("touch begun; sleep 1; touch ended", "30s", "5s"),
+    );
     down(&world, manager);
     assert!(world.path().join("ended").exists());
     assert_eq!(world.task(&tid)["state"], "completed");
@@ -35,12 +38,67 @@ fn what_does_not_end_in_time_is_cancelled_and_goes_back() {
     let (manager, tid) = busy(&world, &file(command, "30s", "20s"));
     // It is stopped before its time is over: after that it would have taken too long.
     manager.signal(libc::SIGTERM);
-    until("it drains", || world.processes().iter().any(|(_, line)| line.contains(":group:draining")));
+    until("it drains", || {
+        world
+            .processes()
+            .iter()
+            .any(|(_, line)| line.contains(":group:draining"))
+    });
     manager.stop().ok();
     assert!(world.path().join("cleaned").exists());
     let task = world.task(&tid);
-    assert_eq!((&task["state"], &task["failures"]), (&"created".into(), &0.into()), "{task}");
+    assert_eq!(
+        (&task["state"], &task["failures"]),
+        (&"created".into(), &0.into()),
+        "{task}"
+    );
     assert_eq!(world.processes(), []);
+}
+
+#[test]
+fn a_stalled_process_notices_both_requests_to_stop() {
+    let world = World::new();
+    let command = "trap 'touch cleaned; exit 1' TERM; touch begun; while :; do sleep 0.05; done";
+    let (manager, tid) = busy(&world, &file(command, "600s", "60s"));
+    let (process, _) = world
+        .processes()
+        .into_iter()
+        .find(|(_, line)| line.contains(":a:running"))
+        .expect("the process of the group wears its name");
+    // The signals of both requests are pending when the process goes on.
+    signal(process.into(), libc::SIGSTOP);
+    manager.signal(libc::SIGTERM);
+    until("it drains", || {
+        world
+            .processes()
+            .iter()
+            .any(|(_, line)| line.contains(":group:draining"))
+    });
+    manager.signal(libc::SIGTERM);
+    until("it is stopped faster", || {
+        pending_signals(process).contains(&libc::SIGINT)
+    });
+    signal(process.into(), libc::SIGCONT);
+    manager.finish().ok();
+    assert!(world.path().join("cleaned").exists());
+    assert_eq!(world.task(&tid)["state"], "created");
+    assert_eq!(world.processes(), []);
+}
+
+/// The signals that a process has not handled yet (`SigPnd` and `ShdPnd` of proc(5)).
+fn pending_signals(pid: i32) -> Vec<i32> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let pending = status
+        .lines()
+        .filter_map(|line| {
+            line.strip_prefix("SigPnd:")
+                .or(line.strip_prefix("ShdPnd:"))
+        })
+        .filter_map(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .fold(0, |all, mask| all | mask);
+    (1..=31)
+        .filter(|signal| pending >> (signal - 1) & 1 == 1)
+        .collect()
 }
 
 #[test]
@@ -49,13 +107,29 @@ fn what_ignores_everything_is_killed_with_all_that_it_has_started() {
     let command = "trap '' TERM; (trap '' TERM; setsid sleep 1000) & touch begun; while :; do sleep 0.05; done";
     let (manager, tid) = busy(&world, &file(command, "600s", "1s"));
     manager.signal(libc::SIGTERM);
-    until("it drains", || world.processes().iter().any(|(_, line)| line.contains(":group:draining")));
+    until("it drains", || {
+        world
+            .processes()
+            .iter()
+            .any(|(_, line)| line.contains(":group:draining"))
+    });
     manager.signal(libc::SIGINT);
     let began = Instant::now();
-    let said = manager.finish().code(137).says("1 process had to be killed (SIGKILL)").stderr;
-    assert!(said.lines().any(|line| line.contains("killed (SIGKILL)") && line.contains(&tid)), "{said}");
+    let said = manager
+        .finish()
+        .code(137)
+        .says("1 process had to be killed (SIGKILL)")
+        .stderr;
+    assert!(
+        said.lines()
+            .any(|line| line.contains("killed (SIGKILL)") && line.contains(&tid)),
+        "{said}"
+    );
     // All of it but for what is left for giving it back.
-    assert!(began.elapsed() >= Duration::from_millis(700), "it had its time");
+    assert!(
+        began.elapsed() >= Duration::from_millis(700),
+        "it had its time"
+    );
     assert_eq!(world.processes(), []);
     assert_eq!(world.task(&tid)["state"], "created", "it goes back");
 }
@@ -65,14 +139,25 @@ fn a_third_word_kills_at_once() {
     let world = World::new();
     let command = "trap '' TERM; touch begun; while :; do sleep 0.05; done";
     let (manager, tid) = busy(&world, &file(command, "600s", "600s"));
-    let is = |title: &str| world.processes().iter().any(|(_, line)| line.contains(title));
+    let is = |title: &str| {
+        world
+            .processes()
+            .iter()
+            .any(|(_, line)| line.contains(title))
+    };
     manager.signal(libc::SIGTERM);
     until("it drains", || is(":group:draining"));
     manager.signal(libc::SIGTERM);
     until("it stops", || is(":group:stopping"));
     let said = manager.stop().code(137).stderr;
-    assert!(said.contains("a process did not end when it was stopped, and is killed (SIGKILL)"), "{said}");
-    assert!(said.contains("process=\"a\"") && said.contains(&format!("raddle-{}", &tid[9..])), "{said}");
+    assert!(
+        said.contains("a process did not end when it was stopped, and is killed (SIGKILL)"),
+        "{said}"
+    );
+    assert!(
+        said.contains("process=\"a\"") && said.contains(&format!("raddle-{}", &tid[9..])),
+        "{said}"
+    );
     assert_eq!(world.processes(), []);
     world.raddle(["requeue-orphans"]).ok();
     until("it goes back", || world.task(&tid)["state"] == "created");
@@ -81,13 +166,21 @@ fn a_third_word_kills_at_once() {
 #[test]
 fn processes_whose_manager_is_killed_finish_and_leave() {
     let world = World::new();
-    let (manager, tid) = busy(&world, &file("touch begun; sleep 1; touch ended", "30s", "5s"));
+    let (manager, tid) = busy(
+        &world,
+        &file("touch begun; sleep 1; touch ended", "30s", "5s"),
+    );
     let idle = world.submit(&["--queue", "a", "--", "touch", "late"]);
     manager.signal(libc::SIGKILL);
     manager.finish();
-    until("what ran has ended", || world.task(&tid)["state"] == "completed");
+    until("what ran has ended", || {
+        world.task(&tid)["state"] == "completed"
+    });
     until("nobody is left", || world.processes().is_empty());
-    assert!(world.path().join("ended").exists() && !world.path().join("late").exists(), "nothing new was begun");
+    assert!(
+        world.path().join("ended").exists() && !world.path().join("late").exists(),
+        "nothing new was begun"
+    );
     // The next one goes on.
     let manager = up(&world, &file("true", "30s", "5s"));
     world.raddle(["wait", &idle]).ok();
@@ -100,11 +193,15 @@ fn a_process_that_is_stopped_when_its_manager_is_killed_finishes_and_leaves() {
     let command = "touch begun; while ! test -e go; do sleep 0.02; done; touch ended";
     let (manager, tid) = busy(&world, &file(command, "30s", "5s"));
     signal(*pids(&world, "a").first().unwrap(), libc::SIGSTOP);
-    until("it stands still", || manager.stderr().contains("a process was stopped"));
+    until("it stands still", || {
+        manager.stderr().contains("a process was stopped")
+    });
     manager.signal(libc::SIGKILL);
     manager.finish();
     world.file("go", "");
-    until("what ran has ended", || world.task(&tid)["state"] == "completed");
+    until("what ran has ended", || {
+        world.task(&tid)["state"] == "completed"
+    });
     assert_eq!(world.task(&tid)["attempt"], 1);
     until("nobody is left", || world.processes().is_empty());
 }
@@ -114,10 +211,18 @@ fn a_manager_is_a_task_that_heeds_words() {
     let world = World::new();
     let manager = up(&world, TWO_OF_ONE);
     let tid = manager.stdout().trim().to_owned();
-    assert_eq!(world.raddle(["task", "ping", &tid]).ok().text(), format!("{tid} listening\n"));
+    assert_eq!(
+        world.raddle(["task", "ping", &tid]).ok().text(),
+        format!("{tid} listening\n")
+    );
     until("the registry says what it has started", || {
         let entries = world.workers();
-        let entry = entries.as_array().unwrap().iter().find(|entry| entry["tid"] == tid.as_str()).cloned();
+        let entry = entries
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|entry| entry["tid"] == tid.as_str())
+            .cloned();
         entry.is_some_and(|entry| entry["type"] == "group" && entry["spawned_count"] == 2)
     });
     world.raddle(["task", "stop", &tid]).ok();
@@ -128,7 +233,12 @@ fn a_manager_is_a_task_that_heeds_words() {
 /// What the registry says that all workers are doing, managers among them.
 fn statuses(world: &World) -> Vec<String> {
     let entries = world.workers();
-    entries.as_array().unwrap().iter().map(|entry| entry["status"].as_str().unwrap().to_owned()).collect()
+    entries
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|entry| entry["status"].as_str().unwrap().to_owned())
+        .collect()
 }
 
 #[test]
@@ -137,13 +247,21 @@ fn a_pause_of_a_manager_holds_for_those_who_come_later() {
     let manager = up(&world, TWO_OF_ONE);
     let tid = manager.stdout().trim().to_owned();
     let says = |word: &str, state: &str| {
-        assert_eq!(world.raddle(["task", word, &tid]).ok().text(), format!("{tid} {state}\n"));
+        assert_eq!(
+            world.raddle(["task", word, &tid]).ok().text(),
+            format!("{tid} {state}\n")
+        );
         until("its title says so", || {
-            world.processes().iter().any(|(_, line)| line.contains(&format!("raddle-{}:group:{state}", &tid[9..])))
+            world
+                .processes()
+                .iter()
+                .any(|(_, line)| line.contains(&format!("raddle-{}:group:{state}", &tid[9..])))
         });
     };
     says("pause", "paused");
-    until("all of them are paused", || statuses(&world) == ["paused"; 3]);
+    until("all of them are paused", || {
+        statuses(&world) == ["paused"; 3]
+    });
     let waits = world.submit(&["--queue", "mail", "--", "true"]);
     let killed = *pids(&world, "mail").first().unwrap();
     signal(killed, libc::SIGKILL);
@@ -152,16 +270,30 @@ fn a_pause_of_a_manager_holds_for_those_who_come_later() {
         now.len() == 2 && !now.contains(&killed)
     });
     world.raddle(["group", "scale", "mail", "3"]).ok();
-    until("those that have come are paused too", || statuses(&world) == ["paused"; 4]);
+    until("those that have come are paused too", || {
+        statuses(&world) == ["paused"; 4]
+    });
     assert_eq!(world.task(&waits)["attempt"], 0, "nobody has taken it");
     says("ping", "paused");
     let groups = world.raddle(["group", "list", "--json"]).ok().json();
     assert_eq!(groups[0]["managers"][0]["status"], "paused");
     let (hears, answers) = (format!("T{tid}.ctrl_in"), format!("T{tid}.ctrl_out"));
-    world.raddle(["queue", "write", &hears, r#"{"command":"STATUS","request_id":"mine"}"#]).ok();
+    world
+        .raddle([
+            "queue",
+            "write",
+            &hears,
+            r#"{"command":"STATUS","request_id":"mine"}"#,
+        ])
+        .ok();
     until("it says how it is", || {
-        let said = world.raddle(["queue", "peek", &answers, "--all"]).ok().text().to_owned();
-        said.lines().any(|line| line.contains("\"mine\"") && line.contains("\"paused\""))
+        let said = world
+            .raddle(["queue", "peek", &answers, "--all"])
+            .ok()
+            .text()
+            .to_owned();
+        said.lines()
+            .any(|line| line.contains("\"mine\"") && line.contains("\"paused\""))
     });
     says("resume", "listening");
     world.raddle(["wait", &waits]).ok();

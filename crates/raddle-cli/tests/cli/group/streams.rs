@@ -18,7 +18,12 @@ command = ["sh", "-c", "echo \"stock $(cat)\" >> done"]
 "#;
 
 fn redis(world: &World, command: &str) -> String {
-    world.bash(&format!("redis-cli -s redis.sock {command}")).ok().text().trim().to_owned()
+    world
+        .bash(&format!("redis-cli -s redis.sock {command}"))
+        .ok()
+        .text()
+        .trim()
+        .to_owned()
 }
 
 #[test]
@@ -28,20 +33,30 @@ fn entries_that_are_added_to_a_stream_are_events_once_each() {
     redis(&world, "XADD orders '*' order 1 item loom");
     redis(&world, "XADD orders '*' order 2 item comb");
     redis(&world, "XGROUP CREATE orders raddle:cli 0");
-    redis(&world, "XREADGROUP GROUP raddle:cli gone COUNT 1 STREAMS orders '>'");
+    redis(
+        &world,
+        "XREADGROUP GROUP raddle:cli gone COUNT 1 STREAMS orders '>'",
+    );
     let one = up(&world, FILE);
     redis(&world, r#"XADD orders '*' message "3""#);
     // A queue of the same name is another source.
     world.raddle(["queue", "write", "orders", "4"]).ok();
-    let mut all: Vec<String> = [r#"{"item":"loom","order":"1"}"#, r#"{"item":"comb","order":"2"}"#, "3"]
-        .into_iter()
-        .flat_map(|order| [format!("mail {order}"), format!("stock {order}")])
-        .chain(["mail 4".into()])
-        .collect();
+    let mut all: Vec<String> = [
+        r#"{"item":"loom","order":"1"}"#,
+        r#"{"item":"comb","order":"2"}"#,
+        "3",
+    ]
+    .into_iter()
+    .flat_map(|order| [format!("mail {order}"), format!("stock {order}")])
+    .chain(["mail 4".into()])
+    .collect();
     all.sort();
     until("all are done", || lines(&world, "done").len() >= all.len());
     assert_eq!(lines(&world, "done"), all);
-    assert_eq!(redis(&world, "XPENDING orders raddle:cli").lines().next(), Some("0"));
+    assert_eq!(
+        redis(&world, "XPENDING orders raddle:cli").lines().next(),
+        Some("0")
+    );
 
     // However many managers there are, and if one is killed.
     let other = world.start(["up", "--name", "second"]);
@@ -52,17 +67,31 @@ fn entries_that_are_added_to_a_stream_are_events_once_each() {
     one.signal(libc::SIGKILL);
     one.finish();
     produce.finish().ok();
-    until("all are done", || lines(&world, "done").len() >= all.len() + 400);
+    until("all are done", || {
+        lines(&world, "done").len() >= all.len() + 400
+    });
     let done = lines(&world, "done");
-    assert_eq!((done.len(), done.iter().collect::<BTreeSet<_>>().len()), (all.len() + 400, all.len() + 400));
-    assert_eq!(redis(&world, "XPENDING orders raddle:cli").lines().next(), Some("0"));
+    assert_eq!(
+        (done.len(), done.iter().collect::<BTreeSet<_>>().len()),
+        (all.len() + 400, all.len() + 400)
+    );
+    assert_eq!(
+        redis(&world, "XPENDING orders raddle:cli").lines().next(),
+        Some("0")
+    );
 
     // A stream that is deleted is there again with its next entry.
     redis(&world, "DEL orders");
     redis(&world, "XADD orders '*' message 300");
-    until("it is done", || lines(&world, "done").len() == all.len() + 402);
+    until("it is done", || {
+        lines(&world, "done").len() == all.len() + 402
+    });
     let consumers = redis(&world, "--json XINFO CONSUMERS orders raddle:cli");
-    assert_eq!(consumers.matches("\"name\"").count(), 1, "no consumer is left behind: {consumers}");
+    assert_eq!(
+        consumers.matches("\"name\"").count(),
+        1,
+        "no consumer is left behind: {consumers}"
+    );
     other.stop().ok();
     end(server);
     assert_eq!(world.processes(), []);
@@ -72,9 +101,17 @@ fn entries_that_are_added_to_a_stream_are_events_once_each() {
 fn a_stream_is_refused_where_the_broker_has_none() {
     let world = World::new();
     world.file("raddle.toml", FILE);
-    let refused = world.raddle(["up"]).code(2).says("raddle.toml:6: at 'process.mail.worker[0].sources[0]'");
-    refused.says("streams are Redis's").says("use redis://HOST:PORT, or the name of a queue");
+    let refused = world
+        .raddle(["up"])
+        .code(2)
+        .says("raddle.toml:6: at 'process.mail.worker[0].sources[0]'");
+    refused
+        .says("streams are Redis's")
+        .says("use redis://HOST:PORT, or the name of a queue");
     world.file("raddle.toml", FILE.replace("stream:orders", "stream:"));
-    world.raddle(["up"]).code(2).says("it names no stream: write its key, as in 'stream:orders'");
+    world
+        .raddle(["up"])
+        .code(2)
+        .says("it names no stream: write its key, as in 'stream:orders'");
     assert_eq!(world.processes(), []);
 }

@@ -5,7 +5,11 @@ use crate::metrics::scrape;
 
 /// How many processes there are of the group, under any manager.
 fn live(world: &World) -> usize {
-    world.processes().iter().filter(|(_, line)| line.starts_with("raddle-") && line.contains(":mail:")).count()
+    world
+        .processes()
+        .iter()
+        .filter(|(_, line)| line.starts_with("raddle-") && line.contains(":mail:"))
+        .count()
 }
 
 fn is_up(manager: &Started) -> bool {
@@ -13,7 +17,9 @@ fn is_up(manager: &Started) -> bool {
 }
 
 fn waits(manager: &Started) -> bool {
-    manager.stderr().contains("this one waits, and takes its place when it is gone")
+    manager
+        .stderr()
+        .contains("this one waits, and takes its place when it is gone")
 }
 
 #[test]
@@ -21,17 +27,38 @@ fn a_manager_goes_to_the_background_and_down_stops_it() {
     let world = World::new();
     world.file("raddle.toml", TWO_OF_ONE);
     let tid = world.raddle(["up", "-d"]).ok().text().trim().to_owned();
-    until("its processes are there", || pids(&world, "mail").len() == 2);
-    assert!(world.path().join(format!(".raddle/worker-{tid}.log")).exists());
-    assert_eq!(world.raddle(["task", "ping", &tid]).ok().text(), format!("{tid} listening\n"));
+    until("its processes are there", || {
+        pids(&world, "mail").len() == 2
+    });
+    assert!(
+        world
+            .path()
+            .join(format!(".raddle/worker-{tid}.log"))
+            .exists()
+    );
+    assert_eq!(
+        world.raddle(["task", "ping", &tid]).ok().text(),
+        format!("{tid} listening\n")
+    );
     // A second one in the background would wait unseen.
-    world.raddle(["up", "-d"]).code(2).says(&format!("the manager {tid} of the name 'group' keeps these groups"));
-    world.raddle(["down", "--name", "another"]).ok().says("no manager keeps these groups");
+    world.raddle(["up", "-d"]).code(2).says(&format!(
+        "the manager {tid} of the name 'group' keeps these groups"
+    ));
+    world
+        .raddle(["down", "--name", "another"])
+        .ok()
+        .says("no manager keeps these groups");
     world.raddle(["down"]).ok();
     assert_eq!(world.task(&tid)["state"], "completed");
     until("no process is left", || world.processes().is_empty());
-    world.raddle(["down"]).ok().says("no manager keeps these groups");
-    world.raddle(["down", "-f", "none.toml"]).code(2).says("there is no such file");
+    world
+        .raddle(["down"])
+        .ok()
+        .says("no manager keeps these groups");
+    world
+        .raddle(["down", "-f", "none.toml"])
+        .code(2)
+        .says("there is no such file");
 }
 
 #[test]
@@ -52,7 +79,13 @@ fn takes_over(world: &World) {
     let (other, third) = (world.start(["up"]), world.start(["up"]));
     until("both wait", || waits(&other) && waits(&third));
     until("there are no more than two", || live(world) == 2);
-    assert_eq!(world.list(&["group", "list"])[0]["managers"].as_array().unwrap().len(), 1);
+    assert_eq!(
+        world.list(&["group", "list"])[0]["managers"]
+            .as_array()
+            .unwrap()
+            .len(),
+        1
+    );
     third.stop().ok();
     one.signal(libc::SIGKILL);
     one.finish();
@@ -70,7 +103,12 @@ fn takes_over(world: &World) {
     let all: Vec<Started> = (0..3).map(|_| world.start(["up"])).collect();
     until("one is up, and the others wait", || {
         let up = all.iter().filter(|manager| is_up(manager)).count();
-        (up, all.iter().filter(|manager| !is_up(manager) && waits(manager)).count()) == (1, 2)
+        (
+            up,
+            all.iter()
+                .filter(|manager| !is_up(manager) && waits(manager))
+                .count(),
+        ) == (1, 2)
     });
     assert_eq!(live(world), 2);
     // Those that wait first: they would take its place.
@@ -89,13 +127,24 @@ fn a_manager_of_groups_shows_metrics() {
     let said: Value = serde_json::from_str(&manager.stdout()).unwrap();
     let url = said["metrics"].as_str().unwrap();
     let seen = scrape(url);
-    assert_eq!(seen.get("raddle_group_processes_wanted{process=\"mail\"}"), Some(2.0));
-    assert_eq!(seen.get("raddle_group_processes{process=\"mail\",state=\"ready\"}"), Some(2.0));
+    assert_eq!(
+        seen.get("raddle_group_processes_wanted{process=\"mail\"}"),
+        Some(2.0)
+    );
+    assert_eq!(
+        seen.get("raddle_group_processes{process=\"mail\",state=\"ready\"}"),
+        Some(2.0)
+    );
     assert_eq!(seen.get("raddle_group_launch_total"), Some(2.0));
     world.submit(&["--queue", "later", "--", "true"]);
-    until("what waits is shown", || scrape(url).get("raddle_queue_ready{queue=\"later\"}") == Some(1.0));
+    until("what waits is shown", || {
+        scrape(url).get("raddle_queue_ready{queue=\"later\"}") == Some(1.0)
+    });
     down(&world, manager);
-    world.raddle(["up", "--metrics-addr", "0.0.0.0:0"]).code(2).says("--metrics-public");
+    world
+        .raddle(["up", "--metrics-addr", "0.0.0.0:0"])
+        .code(2)
+        .says("--metrics-public");
 }
 
 #[test]
@@ -114,18 +163,39 @@ fn what_nothing_happens_for_is_said_after_a_while() {
     ] {
         until(line, || manager.stderr().contains(line));
     }
-    world.raddle(["group", "scale", "bad", "2"]).ok().says("die as soon as they are started");
+    world
+        .raddle(["group", "scale", "bad", "2"])
+        .ok()
+        .says("die as soon as they are started");
     world.file("go", "");
     until("it is there", || pids(&world, "mail").len() == 1);
     let said = manager.stderr();
-    assert_eq!(said.matches("'late' is not up: it comes after").count(), 1, "each is said once: {said}");
+    assert_eq!(
+        said.matches("'late' is not up: it comes after").count(),
+        1,
+        "each is said once: {said}"
+    );
     // What runs may end.
-    let task = world.submit(&["--queue", "mail", "--", "sh", "-c", "until test -e over; do sleep 0.05; done"]);
+    let task = world.submit(&[
+        "--queue",
+        "mail",
+        "--",
+        "sh",
+        "-c",
+        "until test -e over; do sleep 0.05; done",
+    ]);
     world.until_state(&task, "running");
-    world.raddle(["group", "off", "mail"]).ok().says("1 process may finish what runs there");
+    world
+        .raddle(["group", "off", "mail"])
+        .ok()
+        .says("1 process may finish what runs there");
     world.file("over", "");
     world.raddle(["wait", &task]).ok();
     manager.stop().ok();
     assert_eq!(world.processes(), []);
-    world.raddle(["group", "on", "mail"]).ok().says("no manager keeps 'mail'").says("'raddle up'");
+    world
+        .raddle(["group", "on", "mail"])
+        .ok()
+        .says("no manager keeps 'mail'")
+        .says("'raddle up'");
 }

@@ -7,7 +7,12 @@ use crate::spawner::serve_redis;
 fn titled(world: &World, process: &str) -> BTreeSet<i32> {
     let title = format!(":{process}:");
     let is_it = |line: &str| line.starts_with("raddle-") && line.contains(&title);
-    world.processes().into_iter().filter(|(_, line)| is_it(line)).map(|(pid, _)| pid).collect()
+    world
+        .processes()
+        .into_iter()
+        .filter(|(_, line)| is_it(line))
+        .map(|(pid, _)| pid)
+        .collect()
 }
 
 fn replaced_again_and_again(bound: &str, why: &str) {
@@ -21,8 +26,14 @@ fn replaced_again_and_again(bound: &str, why: &str) {
         seen.len() >= 3
     });
     let said = manager.stderr();
-    assert!(said.contains(&format!("a process is stopped: {why}")), "{said}");
-    assert!(!said.contains("processes die as soon as"), "that is no crash loop: {said}");
+    assert!(
+        said.contains(&format!("a process is stopped: {why}")),
+        "{said}"
+    );
+    assert!(
+        !said.contains("processes die as soon as"),
+        "that is no crash loop: {said}"
+    );
     let tid = world.submit(&["--queue", "a", "--", "true"]);
     world.raddle(["wait", &tid]).ok();
     down(&world, manager);
@@ -30,25 +41,44 @@ fn replaced_again_and_again(bound: &str, why: &str) {
 
 #[test]
 fn processes_are_recycled_by_age() {
-    replaced_again_and_again("max_age = '1s'", "it is as old as it was to become");
+    replaced_again_and_again("max_age = '1s'", "it has reached its maximum age");
 }
 
 #[test]
 fn processes_are_recycled_by_memory() {
     // No process of this program fits into so little.
-    replaced_again_and_again("max_rss_mb = 8", "it has more in memory than it may");
+    replaced_again_and_again("max_rss_mb = 8", "it has reached its memory limit");
 }
 
 #[test]
 fn a_handler_has_a_message_as_its_arguments() {
     let world = World::new();
     world.file("count.sh", "read task; echo \"{\\\"result\\\": $task}\"");
-    world.file("count.handler.toml", "name = 'count'\nprovides = []\ncommand = ['sh', 'count.sh']\n");
-    world.file("raddle.toml", "[process.a]\n[[process.a.worker]]\nslug = 'a'\nsources = ['in']\nhandler = 'count'\n");
+    world.file(
+        "count.handler.toml",
+        "name = 'count'\nprovides = []\ncommand = ['sh', 'count.sh']\n",
+    );
+    world.file(
+        "raddle.toml",
+        "[process.a]\n[[process.a.worker]]\nslug = 'a'\nsources = ['in']\nhandler = 'count'\n",
+    );
     let manager = world.start(["up", "--handlers", "."]);
     until("it is up", || manager.stderr().contains(" up\n"));
     world.raddle(["queue", "write", "in", "[\"one\", 2]"]).ok();
-    let done = || world.raddle(["task", "list", "--queue", "a", "--status", "completed", "--json"]).ok().json();
+    let done = || {
+        world
+            .raddle([
+                "task",
+                "list",
+                "--queue",
+                "a",
+                "--status",
+                "completed",
+                "--json",
+            ])
+            .ok()
+            .json()
+    };
     until("it is done", || done().as_array().unwrap().len() == 1);
     let told = done()[0]["report"]["value"]["spec"].clone();
     assert_eq!(told["args"], serde_json::json!(["one", 2]));
@@ -63,14 +93,25 @@ fn a_process_gives_up_on_its_server_when_it_was_told_to() {
         format!("[process.{slug}]\n{reconnect}\n[[process.{slug}.worker]]\nslug = '{slug}'\n")
     };
     let brief = "reconnect = { initial = '20ms', max = '100ms', give_up_after = '1s' }";
-    let manager = up(&world, &[patience("brief", brief), patience("ample", "")].concat());
+    let manager = up(
+        &world,
+        &[patience("brief", brief), patience("ample", "")].concat(),
+    );
     // One that is ready wears its title a little later.
-    until("both wear their titles", || titled(&world, "brief").len() == 1 && titled(&world, "ample").len() == 1);
+    until("both wear their titles", || {
+        titled(&world, "brief").len() == 1 && titled(&world, "ample").len() == 1
+    });
     let (before, patient) = (titled(&world, "brief"), titled(&world, "ample"));
     let began = Instant::now();
     end(server);
-    until("it has given up", || manager.stderr().contains("ended by itself"));
-    assert!(began.elapsed() < Duration::from_secs(25), "others wait for 30 s: {:?}", began.elapsed());
+    until("it has given up", || {
+        manager.stderr().contains("ended by itself")
+    });
+    assert!(
+        began.elapsed() < Duration::from_secs(25),
+        "others wait for 30 s: {:?}",
+        began.elapsed()
+    );
     assert!(titled(&world, "brief").is_disjoint(&before));
     assert_eq!(titled(&world, "ample"), patient, "which this one does");
     manager.signal(libc::SIGTERM);
@@ -89,7 +130,11 @@ fn are_back(world: &World, before: &BTreeSet<i32>) {
         now.len() == 2 && now.is_disjoint(before)
     });
     // Tries are 2 s apart at most, and a process is there in a fraction of a second on a machine that has nothing else to do.
-    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    assert!(
+        began.elapsed() < Duration::from_secs(10),
+        "{:?}",
+        began.elapsed()
+    );
     let tid = world.submit(&["--queue", "a", "--", "true"]);
     world.raddle(["wait", &tid]).ok();
 }
@@ -98,13 +143,17 @@ fn are_back(world: &World, before: &BTreeSet<i32>) {
 #[test]
 fn processes_are_back_soon_after_a_server_that_was_down() {
     let (world, server) = on_redis();
-    let url = world.read("raddle.toml").replace("namespace=cli", "namespace=cli&give_up_after=500ms");
+    let url = world
+        .read("raddle.toml")
+        .replace("namespace=cli", "namespace=cli&give_up_after=500ms");
     world.file("raddle.toml", url);
     let manager = up(&world, TWO);
     until("both wear their titles", || titled(&world, "a").len() == 2);
     let before = titled(&world, "a");
     end(server);
-    until("a pause is long", || manager.stderr().contains("the next is started in 16 s"));
+    until("a pause is long", || {
+        manager.stderr().contains("the next is started in 16 s")
+    });
     let server = serve_redis(&world);
     are_back(&world, &before);
     manager.stop().ok();
@@ -119,7 +168,9 @@ fn processes_are_back_soon_after_a_server_that_did_not_answer() {
     let manager = up(&world, TWO);
     until("both wear their titles", || titled(&world, "a").len() == 2);
     server.signal(libc::SIGSTOP);
-    until("the manager has tried in vain", || manager.stderr().contains("the broker is away"));
+    until("the manager has tried in vain", || {
+        manager.stderr().contains("the broker is away")
+    });
     server.signal(libc::SIGCONT);
     // They have waited, too, or others are in their place.
     are_back(&world, &BTreeSet::new());
@@ -131,12 +182,17 @@ fn processes_are_back_soon_after_a_server_that_did_not_answer() {
 #[test]
 fn a_process_that_is_dead_is_noticed_at_once() {
     let world = World::new();
-    let manager = up(&world, "[process.a]\nreplicas = 5\nhang_timeout = '1m'\n[[process.a.worker]]\nslug = 'a'\n");
+    let manager = up(
+        &world,
+        "[process.a]\nreplicas = 5\nhang_timeout = '1m'\n[[process.a.worker]]\nslug = 'a'\n",
+    );
     let mut took = Vec::new();
     for (number, pid) in pids(&world, "a").into_iter().enumerate() {
         let began = Instant::now();
         signal(pid, libc::SIGKILL);
-        until("it is noticed", || manager.stderr().matches("ended by itself").count() > number);
+        until("it is noticed", || {
+            manager.stderr().matches("ended by itself").count() > number
+        });
         took.push(began.elapsed());
     }
     took.sort();
@@ -160,27 +216,51 @@ fn a_process_with_a_task_that_hangs_is_replaced_soon_after_its_limit() {
         until("it wears its title", || titled(&world, "keeper").len() == 1);
         let before = titled(&world, "keeper");
         world.raddle(["queue", "write", "in", "x"]).ok();
-        let runner = || world.processes().into_iter().find(|(_, line)| line.contains(":a:running"));
-        until("it runs", || runner().is_some() && !lines(&world, "begun").is_empty());
+        let runner = || {
+            world
+                .processes()
+                .into_iter()
+                .find(|(_, line)| line.contains(":a:running"))
+        };
+        until("it runs", || {
+            runner().is_some() && !lines(&world, "begun").is_empty()
+        });
         signal(runner().unwrap().0.into(), libc::SIGSTOP);
-        until("another is there", || !titled(&world, "keeper").is_subset(&before));
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs_f64();
+        until("another is there", || {
+            !titled(&world, "keeper").is_subset(&before)
+        });
+        let now = std::time::SystemTime::now()
+            .duration_since(std::time::UNIX_EPOCH)
+            .unwrap()
+            .as_secs_f64();
         let begun: f64 = lines(&world, "begun").concat().parse().unwrap();
         quickest = quickest.min(Duration::from_secs_f64((now - begun).max(0.0)));
-        until("the old one is gone", || titled(&world, "keeper").is_disjoint(&before));
+        until("the old one is gone", || {
+            titled(&world, "keeper").is_disjoint(&before)
+        });
     }
     // That it is a second at most is measured, on a machine that has nothing else to do. Whoever waited for a lease would need more than this.
-    assert!(quickest >= limit && quickest <= limit + Duration::from_secs(4), "{quickest:?}");
+    assert!(
+        quickest >= limit && quickest <= limit + Duration::from_secs(4),
+        "{quickest:?}"
+    );
     down(&world, manager);
 }
 
 #[test]
 fn ten_idle_processes_are_stopped_at_once() {
     let world = World::new();
-    let manager = up(&world, "[process.a]\nreplicas = 10\n[[process.a.worker]]\nslug = 'a'\n");
+    let manager = up(
+        &world,
+        "[process.a]\nreplicas = 10\n[[process.a.worker]]\nslug = 'a'\n",
+    );
     let began = Instant::now();
     manager.stop().ok();
     // A tenth of it on a machine that has nothing else to do. Whoever waited for a look or a timeout would need seconds.
-    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    assert!(
+        began.elapsed() < Duration::from_secs(10),
+        "{:?}",
+        began.elapsed()
+    );
     assert_eq!(world.processes(), []);
 }

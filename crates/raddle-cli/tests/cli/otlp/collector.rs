@@ -55,7 +55,11 @@ impl TraceService for Kept {
         request: Request<ExportTraceServiceRequest>,
     ) -> Result<Response<ExportTraceServiceResponse>, Status> {
         let (metadata, _, request) = request.into_parts();
-        self.0.lock().unwrap().push(Received { is_grpc: true, headers: metadata.into_headers(), request });
+        self.0.lock().unwrap().push(Received {
+            is_grpc: true,
+            headers: metadata.into_headers(),
+            request,
+        });
         Ok(Response::new(ExportTraceServiceResponse::default()))
     }
 }
@@ -67,17 +71,31 @@ impl Collector {
     }
 
     /// With the certificate and key of a server, for clients that have a certificate of this CA.
-    pub(super) fn start_tls(ca: &Path, (certificate, key): &(impl AsRef<Path>, impl AsRef<Path>)) -> Self {
-        let read = |path: &Path| CertificateDer::pem_file_iter(path).unwrap().map(Result::unwrap).collect::<Vec<_>>();
+    pub(super) fn start_tls(
+        ca: &Path,
+        (certificate, key): &(impl AsRef<Path>, impl AsRef<Path>),
+    ) -> Self {
+        let read = |path: &Path| {
+            CertificateDer::pem_file_iter(path)
+                .unwrap()
+                .map(Result::unwrap)
+                .collect::<Vec<_>>()
+        };
         let mut roots = RootCertStore::empty();
         roots.add_parsable_certificates(read(ca));
         let provider = Arc::new(ring::default_provider());
-        let clients = WebPkiClientVerifier::builder_with_provider(roots.into(), Arc::clone(&provider)).build().unwrap();
+        let clients =
+            WebPkiClientVerifier::builder_with_provider(roots.into(), Arc::clone(&provider))
+                .build()
+                .unwrap();
         let mut config = ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .unwrap()
             .with_client_cert_verifier(clients)
-            .with_single_cert(read(certificate.as_ref()), PrivateKeyDer::from_pem_file(key).unwrap())
+            .with_single_cert(
+                read(certificate.as_ref()),
+                PrivateKeyDer::from_pem_file(key).unwrap(),
+            )
             .unwrap();
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         Self::serve(Some(Arc::new(config).into()))
@@ -88,7 +106,10 @@ impl Collector {
         let (kept, (told, address)) = (Kept::default(), mpsc::channel());
         let shared = kept.clone();
         thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .unwrap();
             runtime.block_on(async {
                 let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
                 told.send(listener.local_addr().unwrap()).unwrap();
@@ -98,12 +119,18 @@ impl Collector {
                 }
             })
         });
-        Self { address: address.recv().unwrap(), kept }
+        Self {
+            address: address.recv().unwrap(),
+            kept,
+        }
     }
 
     pub(super) fn spans(&self) -> Vec<Span> {
         let received = self.kept.0.lock().unwrap();
-        let scopes = received.iter().flat_map(|one| &one.request.resource_spans).flat_map(|of| &of.scope_spans);
+        let scopes = received
+            .iter()
+            .flat_map(|one| &one.request.resource_spans)
+            .flat_map(|of| &of.scope_spans);
         scopes.flat_map(|scope| scope.spans.clone()).collect()
     }
 
@@ -118,11 +145,17 @@ async fn converse(stream: TcpStream, tls: Option<TlsAcceptor>, kept: Kept) {
         let kept = kept.clone();
         async move |headers: HeaderMap, body: Bytes| {
             let request = ExportTraceServiceRequest::decode(body).unwrap();
-            kept.0.lock().unwrap().push(Received { is_grpc: false, headers, request });
+            kept.0.lock().unwrap().push(Received {
+                is_grpc: false,
+                headers,
+                request,
+            });
             ExportTraceServiceResponse::default().encode_to_vec()
         }
     };
-    let grpc = Routes::new(TraceServiceServer::new(kept)).prepare().into_axum_router();
+    let grpc = Routes::new(TraceServiceServer::new(kept))
+        .prepare()
+        .into_axum_router();
     let service = TowerToHyperService::new(grpc.route("/v1/traces", post(over_http)));
     let http = auto::Builder::new(TokioExecutor::new());
     // A client that breaks off, or is not trusted, is what some tests are about.

@@ -19,7 +19,14 @@ fn each_attempt_is_a_span_at_the_collector() {
     let world = World::new();
     let collector = Collector::start();
     let url = format!("http://{}", collector.address);
-    let worker = world.start(["worker", "start", "--no-detach", "--json", "--otlp-endpoint", &url]);
+    let worker = world.start([
+        "worker",
+        "start",
+        "--no-detach",
+        "--json",
+        "--otlp-endpoint",
+        &url,
+    ]);
     said(&worker);
     let tid = world.submit(&[
         "--traceparent",
@@ -39,30 +46,57 @@ fn each_attempt_is_a_span_at_the_collector() {
     ]);
     let unrecorded = world.submit(&["--traceparent", &PARENT.replace("-01", "-00"), "--", "true"]);
     let own = world.submit(&["--", "true"]);
-    world.raddle(["wait", "--timeout", "30", &tid, &unrecorded, &own]).ok();
+    world
+        .raddle(["wait", "--timeout", "30", &tid, &unrecorded, &own])
+        .ok();
     worker.stop().ok();
     // The rest is sent at the end: nothing has to be waited for.
     let spans = collector.spans();
-    let of =
-        |tid: &str| spans.iter().filter(|span| attribute(&span.attributes, "raddle.tid") == tid).collect::<Vec<_>>();
+    let of = |tid: &str| {
+        spans
+            .iter()
+            .filter(|span| attribute(&span.attributes, "raddle.tid") == tid)
+            .collect::<Vec<_>>()
+    };
     let attempts = of(&tid);
-    assert_eq!((attempts.len(), of(&unrecorded).len(), of(&own).len()), (2, 0, 1), "{spans:?}");
+    assert_eq!(
+        (attempts.len(), of(&unrecorded).len(), of(&own).len()),
+        (2, 0, 1),
+        "{spans:?}"
+    );
     let written = world.raddle(["logs", &tid]).ok();
     for (n, span) in attempts.iter().enumerate() {
         let (trace, id, _) = parts(written.lines()[n]);
-        assert_eq!((hex(&span.trace_id).as_str(), hex(&span.span_id).as_str()), (trace, id), "as the target was told");
-        assert_eq!((hex(&span.parent_span_id).as_str(), span.name.as_str()), ("00f067aa0ba902b7", "traced"));
+        assert_eq!(
+            (hex(&span.trace_id).as_str(), hex(&span.span_id).as_str()),
+            (trace, id),
+            "as the target was told"
+        );
+        assert_eq!(
+            (hex(&span.parent_span_id).as_str(), span.name.as_str()),
+            ("00f067aa0ba902b7", "traced")
+        );
         let attempt = attribute(&span.attributes, "raddle.attempt");
-        assert_eq!((attempt, attribute(&span.attributes, "raddle.kind")), (&*(n + 1).to_string(), "execute"));
+        assert_eq!(
+            (attempt, attribute(&span.attributes, "raddle.kind")),
+            (&*(n + 1).to_string(), "execute")
+        );
         let took = span.end_time_unix_nano - span.start_time_unix_nano;
         assert!((100_000_000..60_000_000_000).contains(&took), "{span:?}");
     }
-    let ends =
-        attempts.iter().map(|span| (span.status.as_ref().unwrap().code, attribute(&span.attributes, "raddle.status")));
+    let ends = attempts.iter().map(|span| {
+        (
+            span.status.as_ref().unwrap().code,
+            attribute(&span.attributes, "raddle.status"),
+        )
+    });
     assert_eq!(ends.collect::<Vec<_>>(), [(2, "retried"), (1, "completed")]);
     collector.first(|first| {
         let resource = first.request.resource_spans[0].resource.as_ref().unwrap();
-        assert_eq!(attribute(&resource.attributes, "service.name"), "raddle-worker");
+        assert_eq!(
+            attribute(&resource.attributes, "service.name"),
+            "raddle-worker"
+        );
     });
 }
 
@@ -71,11 +105,25 @@ fn each_attempt_is_a_span_at_the_collector() {
 fn the_environment_of_opentelemetry_is_honoured_with_and_without_tls() {
     let world = World::new();
     world.raddle(["cert", "ca", "--out", "certs"]).ok();
-    let issued = world.raddle(["cert", "issue", "--ca", "certs", "127.0.0.1"]).ok();
-    let files = (world.path().join(issued.lines()[0]), world.path().join(issued.lines()[1]));
+    let issued = world
+        .raddle(["cert", "issue", "--ca", "certs", "127.0.0.1"])
+        .ok();
+    let files = (
+        world.path().join(issued.lines()[0]),
+        world.path().join(issued.lines()[1]),
+    );
     let ca = world.path().join("certs/ca-cert.pem");
-    for (protocol, is_tls) in [("grpc", false), ("http/protobuf", false), ("grpc", true), ("http/protobuf", true)] {
-        let collector = if is_tls { Collector::start_tls(&ca, &files) } else { Collector::start() };
+    for (protocol, is_tls) in [
+        ("grpc", false),
+        ("http/protobuf", false),
+        ("grpc", true),
+        ("http/protobuf", true),
+    ] {
+        let collector = if is_tls {
+            Collector::start_tls(&ca, &files)
+        } else {
+            Collector::start()
+        };
         let scheme = if is_tls { "https" } else { "http" };
         let script = format!(
             "export OTEL_EXPORTER_OTLP_ENDPOINT={scheme}://{} OTEL_EXPORTER_OTLP_PROTOCOL={protocol}\n\
@@ -95,7 +143,11 @@ fn the_environment_of_opentelemetry_is_honoured_with_and_without_tls() {
         assert_eq!(hex(&collector.spans()[0].trace_id), TRACE);
         collector.first(|first| {
             assert_eq!(first.is_grpc, protocol == "grpc");
-            assert_eq!(first.headers["authorization"], "Bearer secret", "{protocol}: {:?}", first.headers);
+            assert_eq!(
+                first.headers["authorization"], "Bearer secret",
+                "{protocol}: {:?}",
+                first.headers
+            );
             assert_eq!(first.headers["x-tenant"], "ours");
             let resource = first.request.resource_spans[0].resource.as_ref().unwrap();
             assert_eq!(attribute(&resource.attributes, "service.name"), "mine");
@@ -108,8 +160,13 @@ fn the_environment_of_opentelemetry_is_honoured_with_and_without_tls() {
 fn a_collector_whose_certificate_is_not_trusted_gets_nothing() {
     let world = World::new();
     world.raddle(["cert", "ca", "--out", "certs"]).ok();
-    let issued = world.raddle(["cert", "issue", "--ca", "certs", "127.0.0.1"]).ok();
-    let files = (world.path().join(issued.lines()[0]), world.path().join(issued.lines()[1]));
+    let issued = world
+        .raddle(["cert", "issue", "--ca", "certs", "127.0.0.1"])
+        .ok();
+    let files = (
+        world.path().join(issued.lines()[0]),
+        world.path().join(issued.lines()[1]),
+    );
     let collector = Collector::start_tls(&world.path().join("certs/ca-cert.pem"), &files);
     for protocol in ["grpc", "http/protobuf"] {
         let script = format!(
@@ -121,7 +178,9 @@ fn a_collector_whose_certificate_is_not_trusted_gets_nothing() {
         let url = said(&worker)["metrics"].as_str().unwrap().to_owned();
         let tid = world.submit(&["--", "true"]);
         world.raddle(["wait", "--timeout", "30", &tid]).ok();
-        until("it is counted", || scrape(&url).get("raddle_spans_dropped_total") == Some(1.0));
+        until("it is counted", || {
+            scrape(&url).get("raddle_spans_dropped_total") == Some(1.0)
+        });
         assert!(collector.spans().is_empty(), "{protocol}");
         worker.stop().ok();
     }
@@ -151,7 +210,10 @@ fn a_spawner_sends_the_spans_of_its_workers() {
 #[test]
 fn a_bad_collector_costs_spans_and_nothing_else() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
-    let absent = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let absent = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
     for (address, is_silent) in [(absent, false), (silent.local_addr().unwrap(), true)] {
         let world = World::new();
         let script = format!(
@@ -166,28 +228,50 @@ fn a_bad_collector_costs_spans_and_nothing_else() {
         world.raddle(["wait"].into_iter().chain(tids.lines())).ok();
         assert!(begun.elapsed() < Duration::from_secs(30));
         if !is_silent {
-            until("they are counted", || scrape(&url).get("raddle_spans_dropped_total") == Some(20.0));
-            until("it is said", || worker.stderr().contains("spans cannot be delivered"));
+            until("they are counted", || {
+                scrape(&url).get("raddle_spans_dropped_total") == Some(20.0)
+            });
+            until("it is said", || {
+                worker.stderr().contains("spans cannot be delivered")
+            });
         }
         scrape(&url).passes();
         let begun = Instant::now();
         worker.stop().ok();
-        assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+        assert!(
+            begun.elapsed() < Duration::from_secs(20),
+            "{:?}",
+            begun.elapsed()
+        );
     }
 }
 
 #[test]
 fn settings_that_cannot_be_used_are_refused() {
     let world = World::new();
-    for wrong in ["127.0.0.1:4318", "ftp://127.0.0.1", "https://user:secret@127.0.0.1:4318"] {
-        let ran = world.raddle(["worker", "start", "--otlp-endpoint", wrong]).code(2);
+    for wrong in [
+        "127.0.0.1:4318",
+        "ftp://127.0.0.1",
+        "https://user:secret@127.0.0.1:4318",
+    ] {
+        let ran = world
+            .raddle(["worker", "start", "--otlp-endpoint", wrong])
+            .code(2);
         ran.says("is not a collector's address");
     }
     for (settings, message) in [
-        ("OTEL_EXPORTER_OTLP_PROTOCOL=http/json", "give grpc or http/protobuf"),
-        ("OTEL_EXPORTER_OTLP_CERTIFICATE=none.pem", "cannot read 'none.pem'"),
+        (
+            "OTEL_EXPORTER_OTLP_PROTOCOL=http/json",
+            "give grpc or http/protobuf",
+        ),
+        (
+            "OTEL_EXPORTER_OTLP_CERTIFICATE=none.pem",
+            "cannot read 'none.pem'",
+        ),
     ] {
-        let script = format!("{settings} raddle worker start --no-detach --otlp-endpoint https://127.0.0.1:4318");
+        let script = format!(
+            "{settings} raddle worker start --no-detach --otlp-endpoint https://127.0.0.1:4318"
+        );
         world.bash(&script).code(2).says(message);
     }
 }

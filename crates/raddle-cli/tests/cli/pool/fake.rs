@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use raddle_pool::{
-    Uid, WorkerMetadata,
+    WorkerMetadata, WorkerUid,
     discovery::{LocalDiscovery, Publisher},
 };
 use raddle_wire::v1::{
@@ -58,7 +58,7 @@ impl Fake {
         let _entered = pools.runtime.enter();
         let incoming = TcpIncoming::bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let metadata = WorkerMetadata {
-            uid: Uid::new(),
+            uid: WorkerUid::new(),
             address: incoming.local_addr().unwrap().to_string(),
             pid: std::process::id(),
             version: "7".into(),
@@ -68,7 +68,10 @@ impl Fake {
             encodings: Default::default(),
         };
         let state = Arc::<Mutex<State>>::default();
-        let service = Service { metadata: metadata.clone(), state: Arc::clone(&state) };
+        let service = Service {
+            metadata: metadata.clone(),
+            state: Arc::clone(&state),
+        };
         let server = Server::builder().add_service(WorkerServer::new(service));
         tokio::spawn(server.serve_with_incoming(incoming));
         Self { metadata, state }
@@ -81,7 +84,8 @@ impl Fake {
 
     /// It will seem to have ended when it has been told to stop, or has refused anything.
     pub(super) fn leaves(&self, pools: &Pools, pool: &str) {
-        self.state.lock().unwrap().leaves = Some(LocalDiscovery::in_folder(pools.folder(), pool).unwrap());
+        self.state.lock().unwrap().leaves =
+            Some(LocalDiscovery::in_folder(pools.folder(), pool).unwrap());
     }
 
     /// How it takes an order to stop from now on.
@@ -115,13 +119,23 @@ impl Service {
 impl Worker for Service {
     type DispatchStream = BoxStream<v1::Reply>;
 
-    async fn dispatch(&self, _: Request<v1::Call>) -> Result<Response<Self::DispatchStream>, Status> {
+    async fn dispatch(
+        &self,
+        _: Request<v1::Call>,
+    ) -> Result<Response<Self::DispatchStream>, Status> {
         Err(Status::unimplemented("it takes no calls"))
     }
 
-    async fn stop(&self, request: Request<v1::StopRequest>) -> Result<Response<v1::StopReply>, Status> {
+    async fn stop(
+        &self,
+        request: Request<v1::StopRequest>,
+    ) -> Result<Response<v1::StopReply>, Status> {
         self.check()?;
-        self.state.lock().unwrap().stops.push(request.into_inner().timeout);
+        self.state
+            .lock()
+            .unwrap()
+            .stops
+            .push(request.into_inner().timeout);
         let manner = self.state.lock().unwrap().manner;
         if let Manner::Endless = manner {
             std::future::pending::<()>().await;
@@ -130,14 +144,23 @@ impl Worker for Service {
         if let Manner::Broken = manner {
             return Err(Status::unavailable("the way broke"));
         }
-        Ok(Response::new(v1::StopReply { ended: 2, cancelled: 1 }))
+        Ok(Response::new(v1::StopReply {
+            ended: 2,
+            cancelled: 1,
+        }))
     }
 
     async fn info(&self, _: Request<v1::InfoRequest>) -> Result<Response<v1::InfoReply>, Status> {
         self.check()?;
         let worker = Some(self.metadata.clone().into());
-        let info =
-            v1::InfoReply { worker, in_flight: 3, taken: 9, uptime: 150.0, stopping: true, ..Default::default() };
+        let info = v1::InfoReply {
+            worker,
+            in_flight: 3,
+            taken: 9,
+            uptime: 150.0,
+            stopping: true,
+            ..Default::default()
+        };
         Ok(Response::new(info))
     }
 

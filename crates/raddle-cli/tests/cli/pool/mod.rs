@@ -10,8 +10,8 @@ use std::{cell::RefCell, fs, os::unix::fs::DirBuilderExt, path::PathBuf, thread,
 
 use raddle_pool::{
     WorkerMetadata,
-    discovery::{Event, LocalDiscovery, Publisher},
-    worker::{LocalWorker, Patience, Worker, WorkerProcess},
+    discovery::{DiscoveryEvent, LocalDiscovery, Publisher},
+    worker::{LocalWorker, StopMode, Worker, WorkerProcess},
 };
 use tokio::runtime::Runtime;
 
@@ -29,9 +29,21 @@ struct Pools {
 impl Pools {
     fn new() -> Self {
         let world = World::new();
-        fs::DirBuilder::new().mode(0o700).create(world.path().join("raddle")).unwrap();
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        Self { world, runtime, workers: Vec::new(), published: RefCell::default() }
+        fs::DirBuilder::new()
+            .mode(0o700)
+            .create(world.path().join("raddle"))
+            .unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
+        Self {
+            world,
+            runtime,
+            workers: Vec::new(),
+            published: RefCell::default(),
+        }
     }
 
     fn folder(&self) -> PathBuf {
@@ -41,8 +53,12 @@ impl Pools {
     /// Starts a worker in a pool of this name.
     fn worker(&mut self, pool: &str, tags: &[&str]) -> WorkerMetadata {
         let tags = tags.iter().map(|tag| (*tag).to_owned()).collect();
-        let worker = LocalWorker::new(&tags).program(env!("CARGO_BIN_EXE_raddle")).name(pool);
-        self.runtime.block_on(worker.start(Some(Duration::from_secs(60)))).unwrap();
+        let worker = LocalWorker::new(&tags)
+            .program(env!("CARGO_BIN_EXE_raddle"))
+            .name(pool);
+        self.runtime
+            .block_on(worker.start(Some(Duration::from_secs(60))))
+            .unwrap();
         let metadata = worker.metadata().unwrap();
         let discovery = self.publish(pool, &metadata);
         // As a pool does.
@@ -58,7 +74,9 @@ impl Pools {
     /// Says of a worker that it is in a pool.
     fn publish(&self, pool: &str, worker: &WorkerMetadata) -> LocalDiscovery {
         let discovery = LocalDiscovery::in_folder(self.folder(), pool).unwrap();
-        self.runtime.block_on(discovery.publish(Event::Added(worker.clone()))).unwrap();
+        self.runtime
+            .block_on(discovery.publish(DiscoveryEvent::Added(worker.clone())))
+            .unwrap();
         self.published.borrow_mut().push(discovery.clone());
         discovery
     }
@@ -78,7 +96,7 @@ impl Drop for Pools {
     fn drop(&mut self) {
         for worker in &self.workers {
             // One that does not stop in time is killed.
-            let stopped = self.runtime.block_on(worker.stop(Patience::None));
+            let stopped = self.runtime.block_on(worker.stop(StopMode::None));
             assert!(stopped.is_ok() || thread::panicking(), "{stopped:?}");
         }
     }

@@ -5,6 +5,10 @@ use crate::world::World;
 #[test]
 fn a_program_without_routines_says_so() {
     let world = World::new();
-    let ran = world.raddle(["pool", "serve"]).code(2).says("has no routines").says("myapp pool serve");
+    let ran = world
+        .raddle(["pool", "serve"])
+        .code(2)
+        .says("has no routines")
+        .says("myapp pool serve");
     assert_eq!(ran.text(), "");
 }

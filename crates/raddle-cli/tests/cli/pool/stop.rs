@@ -12,13 +12,23 @@ fn all_workers_of_a_pool_are_stopped_and_no_others() {
     let workers = [pools.worker("render", &[]), pools.worker("render", &[])];
     let other = pools.worker("mail", &[]);
     let ran = pools.world.raddle(["pool", "stop", "render"]).ok();
-    let mut lines = workers.map(|worker| format!("{} stopped, 0 calls ended, 0 cancelled", worker.uid));
+    let mut lines =
+        workers.map(|worker| format!("{} stopped, 0 calls ended, 0 cancelled", worker.uid));
     lines.sort();
     assert_eq!(ran.lines(), lines);
     // It has waited for that.
-    let left = pools.world.raddle(["pool", "workers", "--json"]).ok().json();
-    assert_eq!((left.as_array().unwrap().len(), &left[0]["uid"]), (1, &other.uid.to_string().into()));
-    until("both have ended", || !pools.process(0).is_alive() && !pools.process(1).is_alive());
+    let left = pools
+        .world
+        .raddle(["pool", "workers", "--json"])
+        .ok()
+        .json();
+    assert_eq!(
+        (left.as_array().unwrap().len(), &left[0]["uid"]),
+        (1, &other.uid.to_string().into())
+    );
+    until("both have ended", || {
+        !pools.process(0).is_alive() && !pools.process(1).is_alive()
+    });
     assert!(pools.process(2).is_alive());
 }
 
@@ -27,10 +37,20 @@ fn one_worker_is_stopped_by_its_uid() {
     let mut pools = Pools::new();
     let uid = pools.worker("render", &[]).uid.to_string();
     pools.worker("render", &[]);
-    let told = pools.world.raddle(["pool", "stop", &uid, "--timeout", "-1", "--json"]).ok().json();
+    let told = pools
+        .world
+        .raddle(["pool", "stop", &uid, "--timeout", "-1", "--json"])
+        .ok()
+        .json();
     assert_eq!(told.as_array().unwrap().len(), 1);
-    assert_eq!((&told[0]["uid"], &told[0]["status"]), (&uid.as_str().into(), &"stopped".into()));
-    assert_eq!((&told[0]["ended"], &told[0]["cancelled"]), (&0.into(), &0.into()));
+    assert_eq!(
+        (&told[0]["uid"], &told[0]["status"]),
+        (&uid.as_str().into(), &"stopped".into())
+    );
+    assert_eq!(
+        (&told[0]["ended"], &told[0]["cancelled"]),
+        (&0.into(), &0.into())
+    );
     until("it has ended", || !pools.process(0).is_alive());
     assert!(pools.process(1).is_alive());
 }
@@ -39,18 +59,41 @@ fn one_worker_is_stopped_by_its_uid() {
 fn what_becomes_of_calls_is_passed_on_and_said() {
     let pools = Pools::new();
     let fake = Fake::start(&pools);
-    for (timeout, sent) in [(None, 0.0), (Some("0"), 0.0), (Some("1.5"), 1.5), (Some("2m"), 120.0), (Some("-1"), -1.0)]
-    {
+    for (timeout, sent) in [
+        (None, 0.0),
+        (Some("0"), 0.0),
+        (Some("1.5"), 1.5),
+        (Some("2m"), 120.0),
+        (Some("-1"), -1.0),
+    ] {
         pools.publish("strange", &fake.metadata);
         fake.leaves(&pools, "strange");
-        let flag = timeout.into_iter().flat_map(|timeout| ["--timeout", timeout]);
-        let ran = pools.world.raddle(["pool", "stop", "strange"].into_iter().chain(flag)).ok();
-        assert_eq!(ran.text(), format!("{} stopped, 2 calls ended, 1 cancelled\n", fake.metadata.uid));
+        let flag = timeout
+            .into_iter()
+            .flat_map(|timeout| ["--timeout", timeout]);
+        let ran = pools
+            .world
+            .raddle(["pool", "stop", "strange"].into_iter().chain(flag))
+            .ok();
+        assert_eq!(
+            ran.text(),
+            format!(
+                "{} stopped, 2 calls ended, 1 cancelled\n",
+                fake.metadata.uid
+            )
+        );
         assert_eq!(fake.stops(), [sent], "{timeout:?}");
     }
     pools.publish("strange", &fake.metadata);
-    let told = pools.world.raddle(["pool", "stop", "strange", "--json"]).ok().json();
-    assert_eq!((&told[0]["ended"], &told[0]["cancelled"]), (&2.into(), &1.into()));
+    let told = pools
+        .world
+        .raddle(["pool", "stop", "strange", "--json"])
+        .ok()
+        .json();
+    assert_eq!(
+        (&told[0]["ended"], &told[0]["cancelled"]),
+        (&2.into(), &1.into())
+    );
 }
 
 #[test]
@@ -58,16 +101,38 @@ fn a_worker_that_stays_is_named_with_what_can_be_done() {
     let mut pools = Pools::new();
     let fake = Fake::start(&pools);
     pools.publish("strange", &fake.metadata);
-    let ran = pools.world.raddle(["pool", "stop", "strange"]).code(124).says("has not ended yet");
-    assert_eq!(ran.text(), format!("{} stopping, 2 calls ended, 1 cancelled\n", fake.metadata.uid));
+    let ran = pools
+        .world
+        .raddle(["pool", "stop", "strange"])
+        .code(124)
+        .says("has not ended yet");
+    assert_eq!(
+        ran.text(),
+        format!(
+            "{} stopping, 2 calls ended, 1 cancelled\n",
+            fake.metadata.uid
+        )
+    );
     let stuck = pools.worker("render", &[]);
     let well = pools.worker("render", &[]);
     pools.signal(0, libc::SIGSTOP);
     let ran = pools.world.raddle(["pool", "stop", "render"]).code(124);
     pools.signal(0, libc::SIGCONT);
-    let ran = ran.says(&format!("worker {} does not answer: 'kill -9 {}' ends it", stuck.uid, stuck.pid));
-    assert!(ran.text().contains(&format!("{} no answer\n", stuck.uid)), "{}", ran.text());
-    assert!(ran.text().contains(&format!("{} stopped, 0 calls", well.uid)), "{}", ran.text());
+    let ran = ran.says(&format!(
+        "worker {} does not answer: 'kill -9 {}' ends it",
+        stuck.uid, stuck.pid
+    ));
+    assert!(
+        ran.text().contains(&format!("{} no answer\n", stuck.uid)),
+        "{}",
+        ran.text()
+    );
+    assert!(
+        ran.text()
+            .contains(&format!("{} stopped, 0 calls", well.uid)),
+        "{}",
+        ran.text()
+    );
 }
 
 #[test]
@@ -80,8 +145,13 @@ fn a_worker_that_is_killed_meanwhile_is_gone() {
         pools.world.raddle(["pool", "stop", "strange"])
     };
     fake.takes_it(Manner::Broken);
-    let ran = stop().ok().says("ended before it could say what became of its calls");
-    assert_eq!((ran.text(), fake.stops().len()), (format!("{} stopped\n", fake.metadata.uid).as_str(), 1));
+    let ran = stop()
+        .ok()
+        .says("ended before it could say what became of its calls");
+    assert_eq!(
+        (ran.text(), fake.stops().len()),
+        (format!("{} stopped\n", fake.metadata.uid).as_str(), 1)
+    );
     // Before it was told, too.
     fake.refuse("the way broke");
     stop().ok().says("ended before it could say");
@@ -93,10 +163,20 @@ fn a_worker_that_does_not_do_as_told_is_no_success() {
     let pools = Pools::new();
     let fake = Fake::start(&pools);
     pools.publish("strange", &fake.metadata);
-    let stop = || pools.world.raddle(["pool", "stop", "strange", "--timeout", "0.1", "--json"]);
+    let stop = || {
+        pools
+            .world
+            .raddle(["pool", "stop", "strange", "--timeout", "0.1", "--json"])
+    };
     fake.takes_it(Manner::Endless);
     let ran = stop().code(124).says("does not answer").says("kill -9");
-    assert_eq!((&ran.json()[0]["status"], &ran.json()[0]["ended"]), (&"no answer".into(), &().into()));
+    assert_eq!(
+        (&ran.json()[0]["status"], &ran.json()[0]["ended"]),
+        (&"no answer".into(), &().into())
+    );
     fake.takes_it(Manner::Broken);
-    assert_eq!(stop().code(1).says("cannot be told to stop").json()[0]["error"], "the way broke");
+    assert_eq!(
+        stop().code(1).says("cannot be told to stop").json()[0]["error"],
+        "the way broke"
+    );
 }

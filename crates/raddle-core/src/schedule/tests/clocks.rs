@@ -1,4 +1,4 @@
-//! What becomes of due times when clocks are changed: by example, and against a count minute by minute.
+//! Due times around clock changes: by example, and against a minute-by-minute model.
 
 use std::collections::BTreeSet;
 
@@ -15,28 +15,57 @@ fn berlin(text: &str, after: &str, count: usize) -> Vec<String> {
 }
 
 #[test]
-fn a_time_that_never_comes_is_made_up_for_at_once() {
-    assert_eq!(berlin("30 2 * * *", SPRING, 2), ["03-28 03:00 +02:00", "03-29 02:30 +02:00"]);
-    // Once, however many times never came.
-    assert_eq!(berlin("*/10 2 * * *", SPRING, 2), ["03-28 03:00 +02:00", "03-29 02:00 +02:00"]);
-    // And once if it is due then anyway.
-    assert_eq!(berlin("0 2,3 * * *", SPRING, 3), ["03-28 03:00 +02:00", "03-29 02:00 +02:00", "03-29 03:00 +02:00"]);
+fn fires_skipped_times_right_after_the_change() {
+    assert_eq!(
+        berlin("30 2 * * *", SPRING, 2),
+        ["03-28 03:00 +02:00", "03-29 02:30 +02:00"]
+    );
+    // Once, however many matches were skipped.
+    assert_eq!(
+        berlin("*/10 2 * * *", SPRING, 2),
+        ["03-28 03:00 +02:00", "03-29 02:00 +02:00"]
+    );
+    // Also once if it is due at that time anyway.
+    assert_eq!(
+        berlin("0 2,3 * * *", SPRING, 3),
+        [
+            "03-28 03:00 +02:00",
+            "03-29 02:00 +02:00",
+            "03-29 03:00 +02:00"
+        ]
+    );
 }
 
 #[test]
-fn a_time_that_comes_twice_is_kept_once() {
-    assert_eq!(berlin("30 2 * * *", AUTUMN, 2), ["10-31 02:30 +02:00", "11-01 02:30 +01:00"]);
-    assert_eq!(berlin("*/30 2 * * *", AUTUMN, 3), ["10-31 02:00 +02:00", "10-31 02:30 +02:00", "11-01 02:00 +01:00"]);
-    assert_eq!(berlin("0 3 * * *", AUTUMN, 1), ["10-31 03:00 +01:00"], "three is there once");
+fn fires_repeated_times_once() {
+    assert_eq!(
+        berlin("30 2 * * *", AUTUMN, 2),
+        ["10-31 02:30 +02:00", "11-01 02:30 +01:00"]
+    );
+    assert_eq!(
+        berlin("*/30 2 * * *", AUTUMN, 3),
+        [
+            "10-31 02:00 +02:00",
+            "10-31 02:30 +02:00",
+            "11-01 02:00 +01:00"
+        ]
+    );
+    assert_eq!(
+        berlin("0 3 * * *", AUTUMN, 1),
+        ["10-31 03:00 +01:00"],
+        "three is there once"
+    );
 }
 
 #[test]
-fn what_is_due_in_every_hour_goes_by_the_time_that_passes() {
+fn hourly_expressions_follow_elapsed_time() {
     let gaps = |text: &str, after: &str| {
         let zone = zone("Europe/Berlin");
-        let entry = Entry::new(cron(text, "Europe/Berlin"), &zone, at(after));
+        let entry = ScheduleEntry::new(cron(text, "Europe/Berlin"), &zone, at(after));
         let due = entry.upcoming(&zone, 100);
-        due.windows(2).map(|pair| pair[1].duration_since(pair[0]).as_secs() / 60).collect::<BTreeSet<i64>>()
+        due.windows(2)
+            .map(|pair| pair[1].duration_since(pair[0]).as_secs() / 60)
+            .collect::<BTreeSet<i64>>()
     };
     for after in [SPRING, AUTUMN] {
         assert_eq!(gaps("30 * * * *", after), BTreeSet::from([60]));
@@ -45,40 +74,68 @@ fn what_is_due_in_every_hour_goes_by_the_time_that_passes() {
 }
 
 #[test]
-fn half_an_hour_is_a_change_as_well() {
+fn handles_half_hour_changes() {
     // Lord Howe: from 02:00 to 02:30 on 2027-10-03, and from 02:00 to 01:30 on 2027-04-04.
-    let lord_howe = |text: &str, after: &str, count| shown(text, "Australia/Lord_Howe", after, count);
-    assert_eq!(lord_howe("15 2 * * *", "2027-10-02T10:00:00Z", 2), ["10-03 02:30 +11:00", "10-04 02:15 +11:00"]);
+    let lord_howe =
+        |text: &str, after: &str, count| shown(text, "Australia/Lord_Howe", after, count);
+    assert_eq!(
+        lord_howe("15 2 * * *", "2027-10-02T10:00:00Z", 2),
+        ["10-03 02:30 +11:00", "10-04 02:15 +11:00"]
+    );
     assert_eq!(
         lord_howe("15 * * * *", "2027-10-02T14:00:00Z", 3),
-        ["10-03 01:15 +10:30", "10-03 02:30 +11:00", "10-03 03:15 +11:00"]
+        [
+            "10-03 01:15 +10:30",
+            "10-03 02:30 +11:00",
+            "10-03 03:15 +11:00"
+        ]
     );
-    assert_eq!(lord_howe("45 1 * * *", "2027-04-03T10:00:00Z", 2), ["04-04 01:45 +11:00", "04-05 01:45 +10:30"]);
+    assert_eq!(
+        lord_howe("45 1 * * *", "2027-04-03T10:00:00Z", 2),
+        ["04-04 01:45 +11:00", "04-05 01:45 +10:30"]
+    );
 }
 
 #[test]
-fn a_day_that_never_came_is_made_up_for() {
-    // Samoa went from the end of the 29th to the beginning of the 31st.
+fn fires_after_a_skipped_day() {
+    // Samoa skipped December 30.
     let apia = shown("0 3 * * *", "Pacific/Apia", "2011-12-29T12:00:00Z", 3);
-    assert_eq!(apia, ["12-29 03:00 -10:00", "12-31 00:00 +14:00", "12-31 03:00 +14:00"]);
+    assert_eq!(
+        apia,
+        [
+            "12-29 03:00 -10:00",
+            "12-31 00:00 +14:00",
+            "12-31 03:00 +14:00"
+        ]
+    );
 }
 
-/// What an expression says, as sets.
+/// A cron expression as sets of values.
 #[derive(Clone, Debug)]
-struct Says {
+struct CronSets {
     minutes: Vec<i8>,
     hours: Vec<i8>,
     days: Vec<i8>,
     weekdays: Vec<i8>,
 }
 
-impl Says {
+impl CronSets {
     fn text(&self) -> String {
         let field = |values: &[i8]| match values {
             [] => "*".to_owned(),
-            values => values.iter().map(i8::to_string).collect::<Vec<_>>().join(","),
+            values => values
+                .iter()
+                .map(i8::to_string)
+                .collect::<Vec<_>>()
+                .join(","),
         };
-        format!("{} {} {} * {}", field(&self.minutes), field(&self.hours), field(&self.days), field(&self.weekdays))
+        format!(
+            "{} {} {} * {}",
+            field(&self.minutes),
+            field(&self.hours),
+            field(&self.days),
+            field(&self.weekdays)
+        )
     }
 
     fn has(&self, at: DateTime) -> bool {
@@ -91,11 +148,11 @@ impl Says {
         at.second() == 0 && day && any(&self.hours, at.hour()) && any(&self.minutes, at.minute())
     }
 
-    /// All due times of a span of time, found minute by minute.
-    fn count_out(&self, zone: &TimeZone, from: Timestamp, to: Timestamp) -> Vec<Timestamp> {
+    /// Finds all due times of a period, minute by minute.
+    fn model_due_times(&self, zone: &TimeZone, from: Timestamp, to: Timestamp) -> Vec<Timestamp> {
         let mut found = BTreeSet::new();
         let mut seen: BTreeSet<DateTime> = BTreeSet::new();
-        // What was there before the span counts as seen.
+        // Civil times before the period count as seen.
         let mut at = from - 26.hours();
         let mut before = zone.to_datetime(at);
         while at < to {
@@ -105,15 +162,16 @@ impl Says {
             if self.has(now) && (is_new || hourly) {
                 found.insert(at);
             }
-            // Times that were leapt over.
-            let mut leapt = before + 1.minutes();
-            let is_gap = leapt < now;
-            let whole_hours = is_gap && (now - leapt).total(jiff::Unit::Minute).unwrap() as i64 % 60 == 0;
-            while leapt < now {
-                if self.has(leapt) && !(hourly && whole_hours) {
+            // Civil times that the clock change skipped.
+            let mut skipped = before + 1.minutes();
+            let is_gap = skipped < now;
+            let whole_hours =
+                is_gap && (now - skipped).total(jiff::Unit::Minute).unwrap() as i64 % 60 == 0;
+            while skipped < now {
+                if self.has(skipped) && !(hourly && whole_hours) {
                     found.insert(at);
                 }
-                leapt += 1.minutes();
+                skipped += 1.minutes();
             }
             before = now;
             at += 1.minutes();
@@ -122,16 +180,20 @@ impl Says {
     }
 }
 
-fn says() -> impl Strategy<Value = Says> {
-    let some = |from: i8, to: i8, most: usize| sample::subsequence((from..=to).collect::<Vec<_>>(), 0..=most);
-    // Most of them at the hours at which clocks are changed.
+fn cron_sets() -> impl Strategy<Value = CronSets> {
+    let some = |from: i8, to: i8, most: usize| {
+        sample::subsequence((from..=to).collect::<Vec<_>>(), 0..=most)
+    };
+    // Mostly hours in which clocks change.
     let hours = prop_oneof![3 => some(0, 4, 3), 1 => some(0, 23, 3), 1 => Just(Vec::new())];
-    (some(0, 59, 4), hours, some(1, 31, 12), some(0, 6, 3)).prop_map(|(minutes, hours, days, weekdays)| Says {
-        minutes,
-        hours,
-        days,
-        weekdays,
-    })
+    (some(0, 59, 4), hours, some(1, 31, 12), some(0, 6, 3)).prop_map(
+        |(minutes, hours, days, weekdays)| CronSets {
+            minutes,
+            hours,
+            days,
+            weekdays,
+        },
+    )
 }
 
 const ZONES: [&str; 9] = [
@@ -149,10 +211,10 @@ const ZONES: [&str; 9] = [
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// No due time is lost or doubled, whichever way they are gone through.
+    /// No due time is lost or duplicated, in either direction.
     #[test]
-    fn due_times_are_those_that_are_counted_out(
-        says in says(),
+    fn due_times_match_the_model(
+        cron_sets in cron_sets(),
         name in sample::select(ZONES.to_vec()),
         year in 1_420_000_000i64..2_400_000_000,
         shift in -2000i64..2000,
@@ -162,27 +224,27 @@ proptest! {
         let change = zone.following(near).next().map_or(near, |change| change.timestamp());
         let from = change + (shift - 1500).minutes();
         let to = from + 50.hours();
-        let parsed: Cron = says.text().parse().unwrap();
+        let parsed: Cron = cron_sets.text().parse().unwrap();
         let series = Series::Cron(&parsed, &zone);
-        let expected = says.count_out(&zone, from, to);
+        let expected = cron_sets.model_due_times(&zone, from, to);
         let forward: Vec<_> = std::iter::successors(series.after(from), |at| series.after(*at)).take_while(|at| *at < to).collect();
-        prop_assert_eq!(&forward, &expected, "'{}' in {} from {}", says.text(), name, from);
+        prop_assert_eq!(&forward, &expected, "'{}' in {} from {}", cron_sets.text(), name, from);
         let instant = Duration::from_nanos(1);
         let mut back: Vec<_> = std::iter::successors(series.up_to(to - instant), |at| series.up_to(*at - instant))
             .take_while(|at| *at > from)
             .collect();
         back.reverse();
-        prop_assert_eq!(&back, &expected, "back from {} for '{}' in {}", to, says.text(), name);
+        prop_assert_eq!(&back, &expected, "back from {} for '{}' in {}", to, cron_sets.text(), name);
         if let (Some(first), Some(last)) = (expected.first(), expected.last()) {
             prop_assert_eq!(series.count(*first, *last, u64::MAX), expected.len() as u64);
         }
     }
 
-    /// For years on end, each is after the one before.
+    /// Over decades, each due time is later than the one before.
     #[test]
-    fn due_times_only_ever_increase(says in says(), name in sample::select(ZONES.to_vec()), begin in 0i64..250_000_000_000) {
+    fn due_times_only_ever_increase(cron_sets in cron_sets(), name in sample::select(ZONES.to_vec()), begin in 0i64..250_000_000_000) {
         let zone = zone(name);
-        let parsed: Cron = says.text().parse().unwrap();
+        let parsed: Cron = cron_sets.text().parse().unwrap();
         let series = Series::Cron(&parsed, &zone);
         let mut at = Timestamp::from_second(begin).unwrap();
         for _ in 0..50 {
@@ -195,7 +257,7 @@ proptest! {
     }
 
     #[test]
-    fn no_text_makes_the_reader_panic(text in "\\PC{0,40}|[0-9*/,#L? -]{0,40}") {
+    fn parsing_arbitrary_text_does_not_panic(text in "\\PC{0,40}|[0-9*/,#L? -]{0,40}") {
         let _ = text.parse::<Cron>();
     }
 }

@@ -1,27 +1,46 @@
-//! What becomes of an entry.
+//! Transitions of a schedule entry.
 
 use super::*;
 
 const NOW: &str = "2026-11-30T08:00:00Z";
 
-fn entry() -> Entry {
-    Entry::new(every(60), &TimeZone::UTC, at(NOW))
+fn entry() -> ScheduleEntry {
+    ScheduleEntry::new(every(60), &TimeZone::UTC, at(NOW))
 }
 
 #[test]
-fn what_comes_every_so_often_comes_first_after_that() {
+fn intervals_start_after_one_period() {
     assert_eq!(entry().next, Some(at("2026-11-30T08:01:00Z")));
-    let started =
-        |start: &str| Entry::new(Schedule { start: Some(at(start)), ..every(60) }, &TimeZone::UTC, at(NOW)).next;
-    assert_eq!(started("2026-12-24T00:00:00Z"), Some(at("2026-12-24T00:00:00Z")));
-    assert_eq!(started("2026-11-30T07:59:30Z"), Some(at("2026-11-30T08:00:30Z")), "in step with its start");
+    let started = |start: &str| {
+        ScheduleEntry::new(
+            Schedule {
+                start: Some(at(start)),
+                ..every(60)
+            },
+            &TimeZone::UTC,
+            at(NOW),
+        )
+        .next
+    };
+    assert_eq!(
+        started("2026-12-24T00:00:00Z"),
+        Some(at("2026-12-24T00:00:00Z"))
+    );
+    assert_eq!(
+        started("2026-11-30T07:59:30Z"),
+        Some(at("2026-11-30T08:00:30Z")),
+        "in step with its start"
+    );
     assert_eq!(started(NOW), Some(at("2026-11-30T08:01:00Z")));
 }
 
 #[test]
-fn an_expression_begins_with_its_start() {
-    let entry = Entry::new(
-        Schedule { start: Some(at("2026-12-24T03:00:00Z")), ..cron("0 3 * * *", "UTC") },
+fn cron_starts_at_its_start_time() {
+    let entry = ScheduleEntry::new(
+        Schedule {
+            start: Some(at("2026-12-24T03:00:00Z")),
+            ..cron("0 3 * * *", "UTC")
+        },
         &TimeZone::UTC,
         at(NOW),
     );
@@ -31,53 +50,121 @@ fn an_expression_begins_with_its_start() {
 #[test]
 fn firing_takes_a_due_time_and_stores_the_next() {
     let before = entry();
-    assert_eq!(before.fire(&TimeZone::UTC, at("2026-11-30T08:00:59.9Z"), 10), None);
-    let firing = before.fire(&TimeZone::UTC, at("2026-11-30T08:01:00.1Z"), 10).unwrap();
-    assert_eq!((firing.due.as_slice(), firing.missed), (&[at("2026-11-30T08:01:00Z")][..], 0));
-    let Entry { next, last, fired, missed, .. } = firing.entry;
-    assert_eq!((next, last), (Some(at("2026-11-30T08:02:00Z")), Some(at("2026-11-30T08:01:00Z"))));
+    assert_eq!(
+        before.fire(&TimeZone::UTC, at("2026-11-30T08:00:59.9Z"), 10),
+        None
+    );
+    let firing = before
+        .fire(&TimeZone::UTC, at("2026-11-30T08:01:00.1Z"), 10)
+        .unwrap();
+    assert_eq!(
+        (firing.due.as_slice(), firing.missed),
+        (&[at("2026-11-30T08:01:00Z")][..], 0)
+    );
+    let ScheduleEntry {
+        next,
+        last,
+        fired,
+        missed,
+        ..
+    } = firing.entry;
+    assert_eq!(
+        (next, last),
+        (
+            Some(at("2026-11-30T08:02:00Z")),
+            Some(at("2026-11-30T08:01:00Z"))
+        )
+    );
     assert_eq!((fired, missed), (1, 0));
 }
 
 #[test]
-fn what_is_refused_is_left_out_and_keeps_step() {
-    let before = entry().fire(&TimeZone::UTC, at("2026-11-30T08:01:00.1Z"), 10).unwrap().entry;
-    let firing = before.fire(&TimeZone::UTC, at("2026-11-30T08:04:30Z"), 10).unwrap();
-    assert_eq!((firing.due.len(), firing.missed), (1, 2), "one stands for three");
+fn refused_firings_count_as_missed() {
+    let before = entry()
+        .fire(&TimeZone::UTC, at("2026-11-30T08:01:00.1Z"), 10)
+        .unwrap()
+        .entry;
+    let firing = before
+        .fire(&TimeZone::UTC, at("2026-11-30T08:04:30Z"), 10)
+        .unwrap();
+    assert_eq!(
+        (firing.due.len(), firing.missed),
+        (1, 2),
+        "one stands for three"
+    );
     let refused = before.refused(&firing);
-    assert_eq!(refused, Entry { next: Some(at("2026-11-30T08:05:00Z")), missed: 3, ..before });
+    assert_eq!(
+        refused,
+        ScheduleEntry {
+            next: Some(at("2026-11-30T08:05:00Z")),
+            missed: 3,
+            ..before
+        }
+    );
 }
 
 #[test]
-fn a_pause_leaves_out_what_is_due_meanwhile_and_keeps_step() {
+fn resuming_skips_due_times_of_the_pause() {
     let paused = entry().paused().unwrap();
     assert_eq!((paused.due(), paused.paused()), (None, None));
-    assert_eq!(paused.fire(&TimeZone::UTC, at("2026-11-30T09:00:00Z"), 10), None);
-    let resumed = paused.resumed(&TimeZone::UTC, at("2026-11-30T08:10:30Z")).unwrap();
-    assert_eq!((resumed.due(), resumed.missed), (Some(at("2026-11-30T08:11:00Z")), 0));
+    assert_eq!(
+        paused.fire(&TimeZone::UTC, at("2026-11-30T09:00:00Z"), 10),
+        None
+    );
+    let resumed = paused
+        .resumed(&TimeZone::UTC, at("2026-11-30T08:10:30Z"))
+        .unwrap();
+    assert_eq!(
+        (resumed.due(), resumed.missed),
+        (Some(at("2026-11-30T08:11:00Z")), 0)
+    );
     assert_eq!(resumed.resumed(&TimeZone::UTC, at(NOW)), None);
-    assert_eq!(entry().paused().unwrap().resumed(&TimeZone::UTC, at(NOW)).unwrap(), entry());
+    assert_eq!(
+        entry()
+            .paused()
+            .unwrap()
+            .resumed(&TimeZone::UTC, at(NOW))
+            .unwrap(),
+        entry()
+    );
 }
 
 #[test]
-fn what_is_written_anew_goes_on_where_it_was() {
+fn rewriting_continues_an_unchanged_series() {
     let later = at("2026-11-30T08:00:30Z");
     let before = entry();
-    assert_eq!(before.rewritten(every(60), &TimeZone::UTC, later), None, "it says the same");
+    assert_eq!(
+        before.rewritten(every(60), &TimeZone::UTC, later),
+        None,
+        "it says the same"
+    );
     let mut other = every(60);
     other.task.priority = 9;
-    let rewritten = before.rewritten(other.clone(), &TimeZone::UTC, later).unwrap();
-    assert_eq!((rewritten.next, &rewritten.schedule), (before.next, &other), "in step");
+    let rewritten = before
+        .rewritten(other.clone(), &TimeZone::UTC, later)
+        .unwrap();
+    assert_eq!(
+        (rewritten.next, &rewritten.schedule),
+        (before.next, &other),
+        "in step"
+    );
     let faster = before.rewritten(every(10), &TimeZone::UTC, later).unwrap();
     assert_eq!(faster.next, Some(at("2026-11-30T08:00:40Z")));
-    let paused = before.paused().unwrap().rewritten(every(10), &TimeZone::UTC, later).unwrap();
-    assert!(paused.paused, "whoever has paused it has not been asked");
+    let paused = before
+        .paused()
+        .unwrap()
+        .rewritten(every(10), &TimeZone::UTC, later)
+        .unwrap();
+    assert!(paused.paused, "a pause lasts until a user ends it");
 }
 
 #[test]
-fn an_entry_is_read_as_it_was_written() {
-    let mut entry = entry().fire(&TimeZone::UTC, at("2026-11-30T08:05:00Z"), 10).unwrap().entry;
+fn entries_round_trip() {
+    let mut entry = entry()
+        .fire(&TimeZone::UTC, at("2026-11-30T08:05:00Z"), 10)
+        .unwrap()
+        .entry;
     entry.paused = true;
     let json = serde_json::to_string(&entry).unwrap();
-    assert_eq!(serde_json::from_str::<Entry>(&json).unwrap(), entry);
+    assert_eq!(serde_json::from_str::<ScheduleEntry>(&json).unwrap(), entry);
 }

@@ -1,4 +1,4 @@
-//! Due times that nobody was there for.
+//! Due times that no process was there to fire.
 
 use super::{
     super::plan::{Plan, plan},
@@ -11,48 +11,99 @@ fn seconds(due: &[Timestamp]) -> Vec<i64> {
     due.iter().map(|at| at.as_second()).collect()
 }
 
-fn planned(missed: Missed, due: i64, now: i64) -> (Vec<i64>, Option<i64>, u64) {
-    let schedule = Schedule { missed, ..every(10) };
+fn planned(missed: MissedPolicy, due: i64, now: i64) -> (Vec<i64>, Option<i64>, u64) {
+    let schedule = Schedule {
+        missed,
+        ..every(10)
+    };
     let at = |second| Timestamp::from_second(second).unwrap();
     let Plan { due, next, missed } = plan(&schedule, &TimeZone::UTC, at(due), at(now), MOST);
     (seconds(&due), next.map(|next| next.as_second()), missed)
 }
 
 #[test]
-fn what_is_not_due_waits() {
-    for missed in [Missed::Skip, Missed::One, Missed::All] {
+fn fires_nothing_before_it_is_due() {
+    for missed in [MissedPolicy::Skip, MissedPolicy::One, MissedPolicy::All] {
         assert_eq!(planned(missed, 1000, 999), (vec![], Some(1000), 0));
-        assert_eq!(planned(missed, 1000, 1000), (vec![1000], Some(1010), 0), "on time");
-        assert_eq!(planned(missed, 1000, 1009), (vec![1000], Some(1010), 0), "late, and no other has come");
+        assert_eq!(
+            planned(missed, 1000, 1000),
+            (vec![1000], Some(1010), 0),
+            "on time"
+        );
+        assert_eq!(
+            planned(missed, 1000, 1009),
+            (vec![1000], Some(1010), 0),
+            "late, and no other has come"
+        );
     }
 }
 
 #[test]
-fn each_policy_makes_something_else_of_them() {
-    assert_eq!(planned(Missed::Skip, 1000, 1035), (vec![1030], Some(1040), 3));
-    assert_eq!(planned(Missed::One, 1000, 1035), (vec![1030], Some(1040), 3));
-    assert_eq!(planned(Missed::All, 1000, 1035), (vec![1000, 1010, 1020, 1030], Some(1040), 0));
+fn each_policy_treats_missed_times_differently() {
+    assert_eq!(
+        planned(MissedPolicy::Skip, 1000, 1035),
+        (vec![1030], Some(1040), 3)
+    );
+    assert_eq!(
+        planned(MissedPolicy::One, 1000, 1035),
+        (vec![1030], Some(1040), 3)
+    );
+    assert_eq!(
+        planned(MissedPolicy::All, 1000, 1035),
+        (vec![1000, 1010, 1020, 1030], Some(1040), 0)
+    );
 }
 
 #[test]
-fn skipping_leaves_out_what_is_long_over() {
-    let schedule = |missed| Schedule { missed, ..cron("0 3 * * *", "UTC") };
+fn skip_drops_late_due_times() {
+    let schedule = |missed| Schedule {
+        missed,
+        ..cron("0 3 * * *", "UTC")
+    };
     let (due, next) = (at("2026-11-30T03:00:00Z"), Some(at("2026-12-01T03:00:00Z")));
     let on = |missed, now: &str| plan(&schedule(missed), &TimeZone::UTC, due, at(now), MOST);
-    assert_eq!(on(Missed::Skip, "2026-11-30T03:01:00Z"), Plan { due: vec![due], next, missed: 0 });
-    assert_eq!(on(Missed::Skip, "2026-11-30T03:01:01Z"), Plan { due: vec![], next, missed: 1 });
-    assert_eq!(on(Missed::One, "2026-11-30T23:00:00Z"), Plan { due: vec![due], next, missed: 0 });
+    assert_eq!(
+        on(MissedPolicy::Skip, "2026-11-30T03:01:00Z"),
+        Plan {
+            due: vec![due],
+            next,
+            missed: 0
+        }
+    );
+    assert_eq!(
+        on(MissedPolicy::Skip, "2026-11-30T03:01:01Z"),
+        Plan {
+            due: vec![],
+            next,
+            missed: 1
+        }
+    );
+    assert_eq!(
+        on(MissedPolicy::One, "2026-11-30T23:00:00Z"),
+        Plan {
+            due: vec![due],
+            next,
+            missed: 0
+        }
+    );
 }
 
 #[test]
-fn not_more_than_so_many_are_made_up_for() {
-    let (due, next, missed) = planned(Missed::All, 0, 100_000);
-    assert_eq!((due.len(), due[0], missed), (MOST, (10_001 - CATCH_UP as i64) * 10, 10_001 - CATCH_UP as u64));
+fn catch_up_is_limited() {
+    let (due, next, missed) = planned(MissedPolicy::All, 0, 100_000);
+    assert_eq!(
+        (due.len(), due[0], missed),
+        (
+            MOST,
+            (10_001 - CATCH_UP as i64) * 10,
+            10_001 - CATCH_UP as u64
+        )
+    );
     assert_eq!(next, Some(due[MOST - 1] + 10), "the rest follows at once");
-    // In portions, each once.
+    // In batches, each due time once.
     let (mut all, mut at) = (Vec::new(), 0);
     loop {
-        let (due, next, _) = planned(Missed::All, at, 100_005);
+        let (due, next, _) = planned(MissedPolicy::All, at, 100_005);
         all.extend(due);
         at = next.unwrap();
         if at > 100_005 {
@@ -64,30 +115,51 @@ fn not_more_than_so_many_are_made_up_for() {
 }
 
 #[test]
-fn what_would_expire_at_once_is_not_submitted() {
-    let schedule = Schedule { missed: Missed::All, lifetime: Some(Span::secs(15)), ..every(10) };
+fn skips_due_times_that_have_expired() {
+    let schedule = Schedule {
+        missed: MissedPolicy::All,
+        lifetime: Some(HumanDuration::secs(15)),
+        ..every(10)
+    };
     let at = |second| Timestamp::from_second(second).unwrap();
     let Plan { due, next, missed } = plan(&schedule, &TimeZone::UTC, at(1000), at(1035), MOST);
-    assert_eq!((seconds(&due), next, missed), (vec![1030], Some(at(1040)), 3), "1020 is 15 s old");
+    assert_eq!(
+        (seconds(&due), next, missed),
+        (vec![1030], Some(at(1040)), 3),
+        "1020 is 15 s old"
+    );
     let Plan { due, missed, .. } = plan(&schedule, &TimeZone::UTC, at(1000), at(1034), MOST);
     assert_eq!((seconds(&due), missed), (vec![1020, 1030], 2));
 }
 
 #[test]
-fn a_long_absence_costs_nothing() {
+fn planning_after_a_long_outage_is_fast() {
     let began = std::time::Instant::now();
-    let schedule = Schedule { missed: Missed::All, ..cron("* * * * * *", "Europe/Berlin") };
+    let schedule = Schedule {
+        missed: MissedPolicy::All,
+        ..cron("* * * * * *", "Europe/Berlin")
+    };
     let (due, now) = (at("2026-01-01T00:00:00Z"), at("2036-01-01T00:00:00Z"));
     let plan = plan(&schedule, &zone("Europe/Berlin"), due, now, CATCH_UP);
-    assert_eq!((plan.due.len(), plan.next), (CATCH_UP, Some(at("2036-01-01T00:00:01Z"))));
-    assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+    assert_eq!(
+        (plan.due.len(), plan.next),
+        (CATCH_UP, Some(at("2036-01-01T00:00:01Z")))
+    );
+    assert!(
+        began.elapsed() < Duration::from_secs(2),
+        "{:?}",
+        began.elapsed()
+    );
 }
 
 #[test]
-fn a_due_time_that_the_rules_no_longer_have_is_kept() {
-    // As if it had been stored by the rules of another version.
+fn stored_due_times_survive_changed_zone_rules() {
+    // As if another version of the zone rules had stored it.
     let schedule = cron("0 3 * * *", "UTC");
     let odd = at("2026-11-30T02:30:00Z");
     let plan = plan(&schedule, &TimeZone::UTC, odd, odd, MOST);
-    assert_eq!((plan.due, plan.next), (vec![odd], Some(at("2026-11-30T03:00:00Z"))));
+    assert_eq!(
+        (plan.due, plan.next),
+        (vec![odd], Some(at("2026-11-30T03:00:00Z")))
+    );
 }

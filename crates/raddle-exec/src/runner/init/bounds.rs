@@ -2,28 +2,41 @@
 
 use std::path::Path;
 
-use raddle_core::{Exit, limits::LimitKind};
+use raddle_core::{ExitStatus, limits::LimitKind};
 
 use crate::cgroup::count_events;
 
 /// Where a container sees its own control group, of either version, and the word before the count.
-const MEMORY: [(&str, &str); 2] =
-    [("/sys/fs/cgroup/memory.events", "oom_kill"), ("/sys/fs/cgroup/memory/memory.oom_control", "oom_kill")];
-const PIDS: [(&str, &str); 2] = [("/sys/fs/cgroup/pids.events", "max"), ("/sys/fs/cgroup/pids/pids.events", "max")];
+const MEMORY: [(&str, &str); 2] = [
+    ("/sys/fs/cgroup/memory.events", "oom_kill"),
+    ("/sys/fs/cgroup/memory/memory.oom_control", "oom_kill"),
+];
+const PIDS: [(&str, &str); 2] = [
+    ("/sys/fs/cgroup/pids.events", "max"),
+    ("/sys/fs/cgroup/pids/pids.events", "max"),
+];
 
 /// How often the kernel has killed a process of the control group that is mounted here for memory: in a container, that is its own.
 pub(in super::super) fn memory_kills() -> u64 {
-    MEMORY.iter().map(|(path, word)| count_events(Path::new(path), word)).max().unwrap_or(0)
+    MEMORY
+        .iter()
+        .map(|(path, word)| count_events(Path::new(path), word))
+        .max()
+        .unwrap_or(0)
 }
 
 /// How an attempt ends that has run into one of its bounds.
-pub(in super::super) fn exceeded() -> Option<Exit> {
+pub(in super::super) fn exceeded() -> Option<ExitStatus> {
     if happened(&MEMORY) {
-        return Some(Exit::OutOfMemory);
+        return Some(ExitStatus::OutOfMemory);
     }
-    happened(&PIDS).then_some(Exit::Limit { limit: LimitKind::MaxProcs })
+    happened(&PIDS).then_some(ExitStatus::Limit {
+        limit: LimitKind::MaxProcs,
+    })
 }
 
 fn happened(places: &[(&str, &str)]) -> bool {
-    places.iter().any(|(path, word)| count_events(Path::new(path), word) > 0)
+    places
+        .iter()
+        .any(|(path, word)| count_events(Path::new(path), word) > 0)
 }

@@ -9,8 +9,14 @@ pub(super) fn check() -> io::Result<Option<&'static str>> {
 
 /// What `/proc/self/status` shows to be lacking.
 fn lacking(status: &str) -> Option<&'static str> {
-    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim);
-    let no_capability = |set: &str| field(set).is_some_and(|bits| bits.bytes().all(|digit| digit == b'0'));
+    let field = |name: &str| {
+        status
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+            .map(str::trim)
+    };
+    let no_capability =
+        |set: &str| field(set).is_some_and(|bits| bits.bytes().all(|digit| digit == b'0'));
     let is_root = field("Uid").is_none_or(|ids| ids.split_whitespace().any(|id| id == "0"));
     if field("Seccomp") != Some("2") {
         return Some("a seccomp filter");
@@ -18,7 +24,10 @@ fn lacking(status: &str) -> Option<&'static str> {
     if field("NoNewPrivs") != Some("1") {
         return Some("no-new-privileges");
     }
-    if !["CapEff", "CapPrm", "CapInh", "CapBnd", "CapAmb"].into_iter().all(no_capability) {
+    if !["CapEff", "CapPrm", "CapInh", "CapBnd", "CapAmb"]
+        .into_iter()
+        .all(no_capability)
+    {
         return Some("the loss of all capabilities");
     }
     is_root.then_some("a user that is not root")
@@ -38,10 +47,21 @@ mod tests {
         for (held, lost, name) in [
             ("Seccomp:\t2", "Seccomp:\t0", "seccomp"),
             ("NoNewPrivs:\t1", "NoNewPrivs:\t0", "no-new-privileges"),
-            ("CapBnd:\t0000000000000000", "CapBnd:\t00000000a80425fb", "capabilities"),
-            ("65532\t65532\t65532\t65532", "0\t65532\t65532\t65532", "not root"),
+            (
+                "CapBnd:\t0000000000000000",
+                "CapBnd:\t00000000a80425fb",
+                "capabilities",
+            ),
+            (
+                "65532\t65532\t65532\t65532",
+                "0\t65532\t65532\t65532",
+                "not root",
+            ),
         ] {
-            assert!(lacking(&GOOD.replace(held, lost)).is_some_and(|lacks| lacks.contains(name)), "{name}");
+            assert!(
+                lacking(&GOOD.replace(held, lost)).is_some_and(|lacks| lacks.contains(name)),
+                "{name}"
+            );
         }
         assert!(lacking("").is_some());
     }

@@ -5,11 +5,11 @@ mod guard;
 
 use std::{fs, io, time::Duration};
 
-use raddle_core::Exit;
+use raddle_core::ExitStatus;
 
 pub(super) use self::bounds::{exceeded, memory_kills};
 use super::{
-    child::{self, Plan, Step},
+    child::{self, ChildPlan, ChildStep},
     program::Executable,
 };
 
@@ -20,17 +20,22 @@ const FIRST_TO_GO: &str = "500";
 const LAST_TO_GO: &str = "0";
 
 /// Whether the container is what it was asked to be. The error says how the attempt ends without having begun.
-pub(super) fn check() -> Result<(), Exit> {
+pub(super) fn check() -> Result<(), ExitStatus> {
     let message = match guard::check() {
         Ok(None) => return Ok(()),
-        Ok(Some(lacks)) => format!("the container engine gave no container with {lacks}, and so it runs nothing there"),
+        Ok(Some(lacks)) => format!(
+            "the container engine gave no container with {lacks}, and so it runs nothing there"
+        ),
         Err(error) => format!("what a container is like cannot be seen: {error}"),
     };
-    Err(Exit::SpawnFailed { message })
+    Err(ExitStatus::SpawnFailed { message })
 }
 
 /// Starts the command as the first to go.
-pub(super) fn spawn(plan: &Plan<'_>, executable: &Executable) -> Result<u32, (Step, io::Error)> {
+pub(super) fn spawn(
+    plan: &ChildPlan<'_>,
+    executable: &Executable,
+) -> Result<u32, (ChildStep, io::Error)> {
     // Where it is refused the kernel chooses for itself.
     let adjust = |score| _ = fs::write("/proc/self/oom_score_adj", score);
     adjust(FIRST_TO_GO);

@@ -4,8 +4,8 @@
 use std::io;
 
 use libc::{
-    BPF_ABS, BPF_JEQ, BPF_JGE, BPF_JMP, BPF_JSET, BPF_K, BPF_LD, BPF_RET, BPF_W, SECCOMP_RET_ALLOW, SECCOMP_RET_ERRNO,
-    SECCOMP_RET_KILL_PROCESS, c_long, sock_filter,
+    BPF_ABS, BPF_JEQ, BPF_JGE, BPF_JMP, BPF_JSET, BPF_K, BPF_LD, BPF_RET, BPF_W, SECCOMP_RET_ALLOW,
+    SECCOMP_RET_ERRNO, SECCOMP_RET_KILL_PROCESS, c_long, sock_filter,
 };
 
 use crate::sys;
@@ -141,9 +141,19 @@ const fn argument(n: u32) -> u32 {
 /// Puts this process, and all that it will start, behind the filter. It must have given up its privileges.
 pub(super) fn install(sockets: Sockets) -> io::Result<()> {
     let rules = program(sockets);
-    let program = libc::sock_fprog { len: rules.len() as u16, filter: rules.as_ptr().cast_mut() };
+    let program = libc::sock_fprog {
+        len: rules.len() as u16,
+        filter: rules.as_ptr().cast_mut(),
+    };
     // SAFETY: the program outlives the call, which copies it and changes nothing.
-    let done = unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0u32, &raw const program) };
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_seccomp,
+            libc::SECCOMP_SET_MODE_FILTER,
+            0u32,
+            &raw const program,
+        )
+    };
     sys::check(done as i32).map(drop)
 }
 
@@ -152,25 +162,49 @@ pub(super) fn install(sockets: Sockets) -> io::Result<()> {
 /// A search, because the kernel tries the filter with every number there is when it is installed, to know those that it need not be asked
 /// about. With one test after another that took longer than to start a process.
 fn program(sockets: Sockets) -> Vec<sock_filter> {
-    let mut rules = vec![load(ARCH), jump(BPF_JEQ, ARCHITECTURE, 1, 0), give(SECCOMP_RET_KILL_PROCESS), load(NUMBER)];
-    rules.extend([jump(BPF_JGE, SECOND_SET, 0, 1), give(SECCOMP_RET_KILL_PROCESS)]);
+    let mut rules = vec![
+        load(ARCH),
+        jump(BPF_JEQ, ARCHITECTURE, 1, 0),
+        give(SECCOMP_RET_KILL_PROCESS),
+        load(NUMBER),
+    ];
+    rules.extend([
+        jump(BPF_JGE, SECOND_SET, 0, 1),
+        give(SECCOMP_RET_KILL_PROCESS),
+    ]);
     rules.extend([jump(BPF_JGE, HIGHEST + 1, 0, 1), refuse(libc::ENOSYS)]);
-    let mut calls: Vec<_> = REFUSED.iter().map(|call| (*call as u32, vec![refuse(libc::EPERM)])).collect();
-    let families = if sockets == Sockets::Usual { FAMILIES.map(|family| family as u32).to_vec() } else { Vec::new() };
+    let mut calls: Vec<_> = REFUSED
+        .iter()
+        .map(|call| (*call as u32, vec![refuse(libc::EPERM)]))
+        .collect();
+    let families = if sockets == Sockets::Usual {
+        FAMILIES.map(|family| family as u32).to_vec()
+    } else {
+        Vec::new()
+    };
     calls.extend([
         // Its flags are in memory, where no filter sees them. Whoever is told that there is no such call uses the older one.
         (libc::SYS_clone3 as u32, vec![refuse(libc::ENOSYS)]),
         // Memory that no process has mapped is counted by nobody. Whoever is told that there is no such call uses a file in /tmp.
         (libc::SYS_memfd_create as u32, vec![refuse(libc::ENOSYS)]),
-        (libc::SYS_shmget as u32, if_no_larger(1, LARGEST_SEGMENT, libc::ENOMEM)),
+        (
+            libc::SYS_shmget as u32,
+            if_no_larger(1, LARGEST_SEGMENT, libc::ENOMEM),
+        ),
         // What queues and semaphores take is the kernel's memory.
         (libc::SYS_msgget as u32, vec![refuse(libc::ENOSYS)]),
         (libc::SYS_semget as u32, vec![refuse(libc::ENOSYS)]),
         (libc::SYS_clone as u32, unless_set(NAMESPACES as u32)),
         (libc::SYS_ioctl as u32, unless_one_of(1, &INTO_TERMINALS)),
         (libc::SYS_socket as u32, sockets_of(&families)),
-        (libc::SYS_socketpair as u32, if_one_of(0, &[libc::AF_UNIX as u32], libc::EAFNOSUPPORT)),
-        (libc::SYS_personality as u32, if_one_of(0, &PERSONALITIES, libc::EPERM)),
+        (
+            libc::SYS_socketpair as u32,
+            if_one_of(0, &[libc::AF_UNIX as u32], libc::EAFNOSUPPORT),
+        ),
+        (
+            libc::SYS_personality as u32,
+            if_one_of(0, &PERSONALITIES, libc::EPERM),
+        ),
     ]);
     calls.sort_unstable_by_key(|(number, _)| *number);
     rules.extend(search(&calls));
@@ -181,14 +215,20 @@ fn program(sockets: Sockets) -> Vec<sock_filter> {
 fn search(calls: &[(u32, Vec<sock_filter>)]) -> Vec<sock_filter> {
     if calls.len() <= TRIED_IN_TURN {
         let tried = calls.iter().flat_map(|(number, then)| {
-            [jump(BPF_JEQ, *number, 0, then.len() as u8)].into_iter().chain(then.iter().copied())
+            [jump(BPF_JEQ, *number, 0, then.len() as u8)]
+                .into_iter()
+                .chain(then.iter().copied())
         });
         return tried.chain([give(SECCOMP_RET_ALLOW)]).collect();
     }
     let (lower, upper) = calls.split_at(calls.len() / 2);
     let below = search(lower);
     let beyond = u8::try_from(below.len()).expect("half of the filter is not that long");
-    [jump(BPF_JGE, upper[0].0, beyond, 0)].into_iter().chain(below).chain(search(upper)).collect()
+    [jump(BPF_JGE, upper[0].0, beyond, 0)]
+        .into_iter()
+        .chain(below)
+        .chain(search(upper))
+        .collect()
 }
 
 /// Allows a call whose argument is one of these.
@@ -198,7 +238,12 @@ fn if_one_of(nth: u32, allowed: &[u32], errno: i32) -> Vec<sock_filter> {
 
 /// Allows sockets of these families, and of the protocols that every kernel has: for another it would load a module.
 fn sockets_of(families: &[u32]) -> Vec<sock_filter> {
-    let mut rules = either(2, &PROTOCOLS, refuse(libc::EPROTONOSUPPORT), give(SECCOMP_RET_ALLOW));
+    let mut rules = either(
+        2,
+        &PROTOCOLS,
+        refuse(libc::EPROTONOSUPPORT),
+        give(SECCOMP_RET_ALLOW),
+    );
     // Where it would be allowed, the family is looked at.
     rules.pop();
     rules.extend(if_one_of(0, families, libc::EAFNOSUPPORT));
@@ -211,8 +256,15 @@ fn unless_one_of(nth: u32, refused: &[u32]) -> Vec<sock_filter> {
 }
 
 fn either(nth: u32, these: &[u32], others: sock_filter, then: sock_filter) -> Vec<sock_filter> {
-    let tests = these.iter().zip((1..=these.len() as u8).rev()).map(|(with, beyond)| jump(BPF_JEQ, *with, beyond, 0));
-    [load(argument(nth))].into_iter().chain(tests).chain([others, then]).collect()
+    let tests = these
+        .iter()
+        .zip((1..=these.len() as u8).rev())
+        .map(|(with, beyond)| jump(BPF_JEQ, *with, beyond, 0));
+    [load(argument(nth))]
+        .into_iter()
+        .chain(tests)
+        .chain([others, then])
+        .collect()
 }
 
 /// Allows a call whose argument is not larger.
@@ -230,7 +282,12 @@ fn if_no_larger(nth: u32, largest: u32, errno: i32) -> Vec<sock_filter> {
 
 /// Refuses a call whose first argument has one of these bits.
 fn unless_set(bits: u32) -> Vec<sock_filter> {
-    vec![load(argument(0)), jump(BPF_JSET, bits, 0, 1), refuse(libc::EPERM), give(SECCOMP_RET_ALLOW)]
+    vec![
+        load(argument(0)),
+        jump(BPF_JSET, bits, 0, 1),
+        refuse(libc::EPERM),
+        give(SECCOMP_RET_ALLOW),
+    ]
 }
 
 fn refuse(errno: i32) -> sock_filter {
@@ -238,15 +295,30 @@ fn refuse(errno: i32) -> sock_filter {
 }
 
 fn load(offset: u32) -> sock_filter {
-    sock_filter { code: (BPF_LD | BPF_W | BPF_ABS) as u16, jt: 0, jf: 0, k: offset }
+    sock_filter {
+        code: (BPF_LD | BPF_W | BPF_ABS) as u16,
+        jt: 0,
+        jf: 0,
+        k: offset,
+    }
 }
 
 fn jump(test: u32, with: u32, if_so: u8, if_not: u8) -> sock_filter {
-    sock_filter { code: (BPF_JMP | test | BPF_K) as u16, jt: if_so, jf: if_not, k: with }
+    sock_filter {
+        code: (BPF_JMP | test | BPF_K) as u16,
+        jt: if_so,
+        jf: if_not,
+        k: with,
+    }
 }
 
 fn give(answer: u32) -> sock_filter {
-    sock_filter { code: (BPF_RET | BPF_K) as u16, jt: 0, jf: 0, k: answer }
+    sock_filter {
+        code: (BPF_RET | BPF_K) as u16,
+        jt: 0,
+        jf: 0,
+        k: answer,
+    }
 }
 
 #[cfg(test)]
@@ -266,11 +338,24 @@ mod tests {
     }
 
     /// The same, where the upper halves of arguments are these.
-    fn answer_with(rules: &[sock_filter], arch: u32, number: u32, arguments: [u32; 2], high: u32) -> u32 {
+    fn answer_with(
+        rules: &[sock_filter],
+        arch: u32,
+        number: u32,
+        arguments: [u32; 2],
+        high: u32,
+    ) -> u32 {
         run(rules, arch, number, arguments, 0, high)
     }
 
-    fn run(rules: &[sock_filter], arch: u32, number: u32, arguments: [u32; 2], third: u32, high: u32) -> u32 {
+    fn run(
+        rules: &[sock_filter],
+        arch: u32,
+        number: u32,
+        arguments: [u32; 2],
+        third: u32,
+        high: u32,
+    ) -> u32 {
         let (mut at, mut held) = (0, 0);
         loop {
             let rule = rules[at];
@@ -283,7 +368,10 @@ mod tests {
                     NUMBER => number,
                     ARCH => arch,
                     offset if offset % 8 == 4 => high,
-                    offset => arguments.get(((offset - 16) / 8) as usize).copied().unwrap_or(third),
+                    offset => arguments
+                        .get(((offset - 16) / 8) as usize)
+                        .copied()
+                        .unwrap_or(third),
                 };
                 continue;
             } else if code == BPF_JMP | BPF_JEQ | BPF_K {
@@ -305,16 +393,32 @@ mod tests {
     #[test]
     fn protocols_that_a_kernel_would_have_to_load_are_refused() {
         let rules = program(Sockets::Usual);
-        let protocol = |third| run(&rules, ARCHITECTURE, libc::SYS_socket as u32, [libc::AF_INET as u32, 1], third, 0);
+        let protocol = |third| {
+            run(
+                &rules,
+                ARCHITECTURE,
+                libc::SYS_socket as u32,
+                [libc::AF_INET as u32, 1],
+                third,
+                0,
+            )
+        };
         assert_eq!(PROTOCOLS.map(protocol), [SECCOMP_RET_ALLOW; 5]);
         let refused = SECCOMP_RET_ERRNO | libc::EPROTONOSUPPORT as u32;
-        assert_eq!([132, 136, 262, 33].map(protocol), [refused; 4], "SCTP, UDP-Lite, MPTCP, DCCP");
+        assert_eq!(
+            [132, 136, 262, 33].map(protocol),
+            [refused; 4],
+            "SCTP, UDP-Lite, MPTCP, DCCP"
+        );
     }
 
     #[test]
     fn memory_that_only_the_kernel_holds_is_not_to_be_had() {
         let absent = SECCOMP_RET_ERRNO | libc::ENOSYS as u32;
-        assert_eq!([libc::SYS_msgget, libc::SYS_semget].map(|number| call(number, [0, 1])), [absent; 2]);
+        assert_eq!(
+            [libc::SYS_msgget, libc::SYS_semget].map(|number| call(number, [0, 1])),
+            [absent; 2]
+        );
     }
 
     #[test]
@@ -322,24 +426,55 @@ mod tests {
         for number in REFUSED {
             assert_eq!(call(*number, [0, 0]), EPERM, "{number}");
         }
-        assert_eq!(call(libc::SYS_clone3, [0, 0]), SECCOMP_RET_ERRNO | libc::ENOSYS as u32);
+        assert_eq!(
+            call(libc::SYS_clone3, [0, 0]),
+            SECCOMP_RET_ERRNO | libc::ENOSYS as u32
+        );
     }
 
     #[test]
     fn what_commands_need_is_allowed() {
-        let calls = [libc::SYS_read, libc::SYS_execve, libc::SYS_openat, libc::SYS_mmap, libc::SYS_exit_group];
-        for number in calls.into_iter().chain([libc::SYS_ioctl, libc::SYS_clone, libc::SYS_wait4]) {
-            assert_eq!(call(number, [libc::SIGCHLD as u32, libc::TCGETS as u32]), SECCOMP_RET_ALLOW, "{number}");
+        let calls = [
+            libc::SYS_read,
+            libc::SYS_execve,
+            libc::SYS_openat,
+            libc::SYS_mmap,
+            libc::SYS_exit_group,
+        ];
+        for number in calls
+            .into_iter()
+            .chain([libc::SYS_ioctl, libc::SYS_clone, libc::SYS_wait4])
+        {
+            assert_eq!(
+                call(number, [libc::SIGCHLD as u32, libc::TCGETS as u32]),
+                SECCOMP_RET_ALLOW,
+                "{number}"
+            );
         }
-        assert_eq!(call(libc::SYS_clone, [libc::SYS_socket as u32, 0]), SECCOMP_RET_ALLOW);
+        assert_eq!(
+            call(libc::SYS_clone, [libc::SYS_socket as u32, 0]),
+            SECCOMP_RET_ALLOW
+        );
         // Nothing is looked at that is not named above.
         let named = |number: &c_long| {
-            let with_arguments =
-                [libc::SYS_clone, libc::SYS_clone3, libc::SYS_ioctl, libc::SYS_socket, libc::SYS_memfd_create];
+            let with_arguments = [
+                libc::SYS_clone,
+                libc::SYS_clone3,
+                libc::SYS_ioctl,
+                libc::SYS_socket,
+                libc::SYS_memfd_create,
+            ];
             REFUSED.contains(number) || with_arguments.contains(number)
         };
-        let others = [libc::SYS_socketpair, libc::SYS_personality, libc::SYS_msgget, libc::SYS_semget];
-        for number in (0..=c_long::from(HIGHEST)).filter(|number| !named(number) && !others.contains(number)) {
+        let others = [
+            libc::SYS_socketpair,
+            libc::SYS_personality,
+            libc::SYS_msgget,
+            libc::SYS_semget,
+        ];
+        for number in
+            (0..=c_long::from(HIGHEST)).filter(|number| !named(number) && !others.contains(number))
+        {
             assert_eq!(call(number, [7, 7]), SECCOMP_RET_ALLOW, "{number}");
         }
     }
@@ -354,37 +489,76 @@ mod tests {
 
     #[test]
     fn arguments_are_looked_at() {
-        assert_eq!(call(libc::SYS_clone, [libc::CLONE_NEWUSER as u32 | 17, 0]), EPERM);
+        assert_eq!(
+            call(libc::SYS_clone, [libc::CLONE_NEWUSER as u32 | 17, 0]),
+            EPERM
+        );
         assert_eq!(call(libc::SYS_clone, [libc::CLONE_NEWNET as u32, 0]), EPERM);
         assert_eq!(call(libc::SYS_ioctl, [0, libc::TIOCSTI as u32]), EPERM);
         let segment = |size: u32, high: u32| {
             let number = libc::SYS_shmget as u32;
-            answer_with(&program(Sockets::Usual), ARCHITECTURE, number, [0, size], high)
+            answer_with(
+                &program(Sockets::Usual),
+                ARCHITECTURE,
+                number,
+                [0, size],
+                high,
+            )
         };
         let too_large = SECCOMP_RET_ERRNO | libc::ENOMEM as u32;
-        assert_eq!([segment(56, 0), segment(LARGEST_SEGMENT, 0)], [SECCOMP_RET_ALLOW; 2]);
-        assert_eq!([segment(LARGEST_SEGMENT + 1, 0), segment(u32::MAX, 0), segment(56, 1)], [too_large; 3]);
+        assert_eq!(
+            [segment(56, 0), segment(LARGEST_SEGMENT, 0)],
+            [SECCOMP_RET_ALLOW; 2]
+        );
+        assert_eq!(
+            [
+                segment(LARGEST_SEGMENT + 1, 0),
+                segment(u32::MAX, 0),
+                segment(56, 1)
+            ],
+            [too_large; 3]
+        );
         let family = |family: i32| call(libc::SYS_socket, [family as u32, 0]);
         assert_eq!(FAMILIES.map(family), [SECCOMP_RET_ALLOW; 3]);
-        assert_eq!([libc::AF_VSOCK, libc::AF_PACKET, libc::AF_NETLINK].map(family), [NO_FAMILY; 3]);
+        assert_eq!(
+            [libc::AF_VSOCK, libc::AF_PACKET, libc::AF_NETLINK].map(family),
+            [NO_FAMILY; 3]
+        );
         let pair = |family: i32| call(libc::SYS_socketpair, [family as u32, 0]);
-        assert_eq!([libc::AF_UNIX, libc::AF_INET, libc::AF_TIPC].map(pair), [SECCOMP_RET_ALLOW, NO_FAMILY, NO_FAMILY]);
+        assert_eq!(
+            [libc::AF_UNIX, libc::AF_INET, libc::AF_TIPC].map(pair),
+            [SECCOMP_RET_ALLOW, NO_FAMILY, NO_FAMILY]
+        );
         let personality = |what: u32| call(libc::SYS_personality, [what, 0]);
-        assert_eq!([u32::MAX, 0, 0x0004_0000].map(personality), [SECCOMP_RET_ALLOW, SECCOMP_RET_ALLOW, EPERM]);
+        assert_eq!(
+            [u32::MAX, 0, 0x0004_0000].map(personality),
+            [SECCOMP_RET_ALLOW, SECCOMP_RET_ALLOW, EPERM]
+        );
     }
 
     #[test]
     fn without_a_namespace_no_socket_leads_out() {
         let rules = program(Sockets::None);
-        let made = |number: c_long, family: i32| answer_of(&rules, ARCHITECTURE, number as u32, [family as u32, 0]);
-        assert_eq!(FAMILIES.map(|family| made(libc::SYS_socket, family)), [NO_FAMILY; 3]);
+        let made = |number: c_long, family: i32| {
+            answer_of(&rules, ARCHITECTURE, number as u32, [family as u32, 0])
+        };
+        assert_eq!(
+            FAMILIES.map(|family| made(libc::SYS_socket, family)),
+            [NO_FAMILY; 3]
+        );
         assert_eq!(made(libc::SYS_socketpair, libc::AF_UNIX), SECCOMP_RET_ALLOW);
         assert_eq!(made(libc::SYS_read, 0), SECCOMP_RET_ALLOW);
     }
 
     #[test]
     fn another_set_of_calls_is_the_end() {
-        assert_eq!(answer(0x4000_0003, libc::SYS_read as u32, [0, 0]), SECCOMP_RET_KILL_PROCESS);
-        assert_eq!(answer(ARCHITECTURE, SECOND_SET, [0, 0]), SECCOMP_RET_KILL_PROCESS);
+        assert_eq!(
+            answer(0x4000_0003, libc::SYS_read as u32, [0, 0]),
+            SECCOMP_RET_KILL_PROCESS
+        );
+        assert_eq!(
+            answer(ARCHITECTURE, SECOND_SET, [0, 0]),
+            SECCOMP_RET_KILL_PROCESS
+        );
     }
 }

@@ -27,7 +27,10 @@ pub(super) fn name(pid: u32) -> io::Result<()> {
         fs::write(format!("/proc/{pid}/setgroups"), "deny")?;
     }
     fs::write(format!("/proc/{pid}/uid_map"), format!("{INSIDE} {user} 1"))?;
-    fs::write(format!("/proc/{pid}/gid_map"), format!("{INSIDE} {group} 1"))
+    fs::write(
+        format!("/proc/{pid}/gid_map"),
+        format!("{INSIDE} {group} 1"),
+    )
 }
 
 /// Becomes that user. Root leaves its other groups, too; others cannot.
@@ -61,8 +64,14 @@ pub(super) fn hand_over(fds: impl IntoIterator<Item = impl AsFd>) {
     if sys::is_root() {
         for fd in fds {
             // A device, as the empty input is, is the host's own: its owner may take it away from all others.
-            if fstat(&fd).is_ok_and(|found| FileType::from_raw_mode(found.st_mode) != FileType::CharacterDevice) {
-                let _ = fchown(&fd, Some(Uid::from_raw(NOBODY)), Some(Gid::from_raw(NOBODY)));
+            if fstat(&fd).is_ok_and(|found| {
+                FileType::from_raw_mode(found.st_mode) != FileType::CharacterDevice
+            }) {
+                let _ = fchown(
+                    &fd,
+                    Some(Uid::from_raw(NOBODY)),
+                    Some(Gid::from_raw(NOBODY)),
+                );
             }
         }
     }
@@ -73,12 +82,21 @@ pub(super) fn hand_over(fds: impl IntoIterator<Item = impl AsFd>) {
 pub(super) fn bound_capabilities() {
     let all = (0..u64::BITS).map(|number| CapabilitySet::from_bits_retain(1 << number));
     // Until the kernel has none of that number.
-    all.map(thread::remove_capability_from_bounding_set).take_while(Result::is_ok).for_each(drop);
+    all.map(thread::remove_capability_from_bounding_set)
+        .take_while(Result::is_ok)
+        .for_each(drop);
 }
 
 /// Gives up every capability, and the means to get one.
 pub(super) fn give_up_privileges() -> io::Result<()> {
     let none = CapabilitySet::empty();
     thread::set_no_new_privs(true)?;
-    Ok(thread::set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })?)
+    Ok(thread::set_capabilities(
+        None,
+        CapabilitySets {
+            effective: none,
+            permitted: none,
+            inheritable: none,
+        },
+    )?)
 }

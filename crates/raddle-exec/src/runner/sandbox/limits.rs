@@ -17,7 +17,7 @@ const FILE: u64 = 256 << 20;
 
 /// Files in memory, which no process has in its own.
 #[derive(Debug)]
-pub(in super::super) struct Files {
+pub(in super::super) struct MemoryFiles {
     /// The folders that they are in, looked for when somebody first asks: most tasks are over before.
     folders: OnceCell<Vec<File>>,
     /// There are none where there is no root of its own.
@@ -50,34 +50,51 @@ pub(in super::super) fn rlimits() -> [(Resource, u64); 2] {
     [(Resource::Fsize, FILE), (Resource::Core, 0)]
 }
 
-impl Files {
+impl MemoryFiles {
     pub(super) fn new(are_there: bool) -> Self {
-        Self { folders: OnceCell::new(), are_there }
+        Self {
+            folders: OnceCell::new(),
+            are_there,
+        }
     }
 
     /// How much memory they take, as a process inside sees them.
     pub(in super::super) fn bytes(&self, inside: Option<u32>) -> u64 {
-        let Some(pid) = inside.filter(|_| self.are_there) else { return 0 };
+        let Some(pid) = inside.filter(|_| self.are_there) else {
+            return 0;
+        };
         // A process that ends meanwhile shows nothing; the next that is looked at will.
         if self.folders.get().is_none()
             && let Some(folders) = open(pid)
         {
             let _ = self.folders.set(folders);
         }
-        self.folders.get().map_or(0, |folders| folders.iter().map(used).sum())
+        self.folders
+            .get()
+            .map_or(0, |folders| folders.iter().map(used).sum())
     }
 }
 
 /// The folders as this process sees them. It cannot have put others in their place: its root cannot be written.
 fn open(pid: u32) -> Option<Vec<File>> {
     let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW;
-    let open = |path: &str| File::options().read(true).custom_flags(flags).open(format!("/proc/{pid}/root{path}")).ok();
+    let open = |path: &str| {
+        File::options()
+            .read(true)
+            .custom_flags(flags)
+            .open(format!("/proc/{pid}/root{path}"))
+            .ok()
+    };
     Some(vec![open(SCRATCH)?, open("/tmp")?])
 }
 
 fn used(folder: &File) -> u64 {
-    rustix::fs::fstatfs(folder)
-        .map_or(0, |found| found.f_blocks.saturating_sub(found.f_bfree).saturating_mul(found.f_bsize as u64))
+    rustix::fs::fstatfs(folder).map_or(0, |found| {
+        found
+            .f_blocks
+            .saturating_sub(found.f_bfree)
+            .saturating_mul(found.f_bsize as u64)
+    })
 }
 
 #[cfg(test)]
@@ -86,8 +103,16 @@ mod tests {
 
     #[test]
     fn what_a_task_says_goes_before() {
-        let said = Limits { memory_mb: Some(2000), cpu_percent: Some(50), max_fds: None, max_procs: Some(5) };
-        let all = Limits { max_fds: Some(1024), ..said.clone() };
+        let said = Limits {
+            memory_mb: Some(2000),
+            cpu_percent: Some(50),
+            max_fds: None,
+            max_procs: Some(5),
+        };
+        let all = Limits {
+            max_fds: Some(1024),
+            ..said.clone()
+        };
         assert_eq!(bounded(&said), all);
         assert_eq!(bounded(&Limits::default()).cpu_percent, None);
     }

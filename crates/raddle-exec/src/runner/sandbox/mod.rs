@@ -12,7 +12,7 @@
 //! | landlock | `landlock.rs` | writing anywhere else, should the root have a hole |
 //! | filter | `filter.rs` | system calls that no command needs and that holes were found in |
 //!
-//! A layer that the kernel refuses is an error: half a sandbox is none. Only a task that says so is run with what is left of one ([`Lacks`]).
+//! A layer that the kernel refuses is an error: half a sandbox is none. Only a task that says so is run with what is left of one ([`MissingLayers`]).
 //!
 //! A task that may reach a few places of the network has a *proxy* besides, outside (`proxy/`).
 
@@ -33,20 +33,24 @@ use serde::{Deserialize, Serialize};
 
 pub use ids::NOBODY;
 pub use limits::capped;
-pub(super) use limits::{Files, bounded, rlimits};
+pub(super) use limits::{MemoryFiles, bounded, rlimits};
 pub(super) use root::shows;
 pub(crate) use scratch::sweep_scratch;
-pub(super) use spawn::{Spawned, spawn};
+pub(super) use spawn::{SandboxedChild, spawn};
 
-use super::child::Step;
-use crate::message::Sandbox;
+use super::child::ChildStep;
+use crate::message::SandboxConfig;
 
 /// Where a command begins, and may write.
 pub(super) const SCRATCH: &str = "/scratch";
 
 /// What the environment of a command begins with: nothing of the worker's.
-const ENVIRONMENT: [&std::ffi::CStr; 4] =
-    [c"PATH=/usr/local/bin:/usr/bin:/bin", c"HOME=/scratch", c"TMPDIR=/tmp", c"LANG=C.UTF-8"];
+const ENVIRONMENT: [&std::ffi::CStr; 4] = [
+    c"PATH=/usr/local/bin:/usr/bin:/bin",
+    c"HOME=/scratch",
+    c"TMPDIR=/tmp",
+    c"LANG=C.UTF-8",
+];
 /// Those of them that name a folder.
 const FOLDERS: [&str; 2] = ["HOME", "TMPDIR"];
 
@@ -63,21 +67,21 @@ pub(super) enum Layer {
 
 /// Why there is no sandbox: the layer that was refused, what was tried, and why it could not be done.
 #[derive(Debug)]
-pub(super) struct Refused {
+pub(super) struct SandboxRefused {
     layer: Layer,
     what: String,
     error: io::Error,
 }
 
 /// Why a command did not begin.
-pub(super) enum NotBegun {
-    Refused(Refused),
-    Step(Step, io::Error),
+pub(super) enum StartError {
+    Refused(SandboxRefused),
+    Step(ChildStep, io::Error),
 }
 
 /// The layers that a sandbox does without, because the system refuses them and its task says that it may.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Lacks {
+struct MissingLayers {
     /// And with them the user and the root, which are nothing without.
     namespaces: bool,
     landlock: bool,
@@ -85,13 +89,13 @@ struct Lacks {
 }
 
 /// What the environment of an attempt begins with.
-pub(super) fn environment(sandbox: &Sandbox) -> Vec<CString> {
+pub(super) fn environment(sandbox: &SandboxConfig) -> Vec<CString> {
     let mut variables: Vec<CString> = ENVIRONMENT.map(Into::into).into();
     variables.extend(proxy::environment(&sandbox.network));
     variables
 }
 
-impl Lacks {
+impl MissingLayers {
     /// Does without this layer too. Returns whether that makes a difference: if not, there is nothing left to do without.
     fn add(&mut self, layer: Layer) -> bool {
         let lacking = match layer {
@@ -119,20 +123,30 @@ impl Layer {
 
     /// Names what was tried when something of this layer fails. A shortage is no refusal: a task with `fallback` must not lose a layer because the
     /// system is out of memory, processes or descriptors for a moment.
-    fn refused(self, what: impl Into<String>) -> impl FnOnce(io::Error) -> NotBegun {
+    fn refused(self, what: impl Into<String>) -> impl FnOnce(io::Error) -> StartError {
         let what = what.into();
         move |error| match error.raw_os_error() {
             Some(libc::ENOMEM | libc::EAGAIN | libc::ENOBUFS | libc::EMFILE | libc::ENFILE) => {
-                NotBegun::Step(Step::Clone, error)
+                StartError::Step(ChildStep::Clone, error)
             }
-            _ => NotBegun::Refused(Refused { layer: self, what, error }),
+            _ => StartError::Refused(SandboxRefused {
+                layer: self,
+                what,
+                error,
+            }),
         }
     }
 }
 
-impl fmt::Display for Refused {
+impl fmt::Display for SandboxRefused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "this system refuses the sandbox {} ({}): {}", self.layer.as_str(), self.what, self.error)
+        write!(
+            f,
+            "this system refuses the sandbox {} ({}): {}",
+            self.layer.as_str(),
+            self.what,
+            self.error
+        )
     }
 }
 
@@ -142,14 +156,32 @@ mod tests {
 
     #[test]
     fn a_shortage_is_no_refusal_of_a_layer() {
-        let layers = [Layer::Namespaces, Layer::Ids, Layer::Root, Layer::Privileges, Layer::Landlock, Layer::Filter];
+        let layers = [
+            Layer::Namespaces,
+            Layer::Ids,
+            Layer::Root,
+            Layer::Privileges,
+            Layer::Landlock,
+            Layer::Filter,
+        ];
         for layer in layers {
             let fail = |errno| layer.refused("a step")(io::Error::from_raw_os_error(errno));
-            for errno in [libc::ENOMEM, libc::EAGAIN, libc::ENOBUFS, libc::EMFILE, libc::ENFILE] {
-                assert!(matches!(fail(errno), NotBegun::Step(Step::Clone, _)), "{layer:?} {errno}");
+            for errno in [
+                libc::ENOMEM,
+                libc::EAGAIN,
+                libc::ENOBUFS,
+                libc::EMFILE,
+                libc::ENFILE,
+            ] {
+                assert!(
+                    matches!(fail(errno), StartError::Step(ChildStep::Clone, _)),
+                    "{layer:?} {errno}"
+                );
             }
             for errno in [libc::EPERM, libc::ENOSPC, libc::ENOSYS] {
-                let NotBegun::Refused(refused) = fail(errno) else { panic!("{layer:?} {errno}") };
+                let StartError::Refused(refused) = fail(errno) else {
+                    panic!("{layer:?} {errno}")
+                };
                 assert_eq!(refused.layer, layer);
             }
         }
@@ -157,10 +189,22 @@ mod tests {
 
     #[test]
     fn what_stands_on_a_layer_goes_with_it_and_privileges_always_go() {
-        let mut lacks = Lacks::default();
+        let mut lacks = MissingLayers::default();
         assert!(lacks.add(Layer::Root));
-        assert_eq!(lacks, Lacks { namespaces: true, ..Lacks::default() });
-        assert!(!lacks.add(Layer::Namespaces) && !lacks.add(Layer::Ids) && !lacks.add(Layer::Privileges));
-        assert!(lacks.add(Layer::Landlock) && lacks.add(Layer::Filter) && !lacks.add(Layer::Filter));
+        assert_eq!(
+            lacks,
+            MissingLayers {
+                namespaces: true,
+                ..MissingLayers::default()
+            }
+        );
+        assert!(
+            !lacks.add(Layer::Namespaces)
+                && !lacks.add(Layer::Ids)
+                && !lacks.add(Layer::Privileges)
+        );
+        assert!(
+            lacks.add(Layer::Landlock) && lacks.add(Layer::Filter) && !lacks.add(Layer::Filter)
+        );
     }
 }

@@ -11,7 +11,12 @@ const INTERFACE: &str = "lo";
 
 /// Takes the interface up. The process is in a network namespace of its own, and has its privileges there.
 pub(super) fn set_up() -> io::Result<()> {
-    let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+    let socket = socket_with(
+        AddressFamily::INET,
+        SocketType::DGRAM,
+        SocketFlags::CLOEXEC,
+        None,
+    )?;
     // SAFETY: plain data, for which zeros are a value; it is the structure that this request takes, and outlives the call.
     let done = unsafe {
         let mut request: libc::ifreq = std::mem::zeroed();
@@ -19,7 +24,11 @@ pub(super) fn set_up() -> io::Result<()> {
             *to = from as libc::c_char;
         }
         request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
-        libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS as _, &raw const request)
+        libc::ioctl(
+            socket.as_raw_fd(),
+            libc::SIOCSIFFLAGS as _,
+            &raw const request,
+        )
     };
     sys::check(done).map(drop)
 }

@@ -12,23 +12,25 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use raddle_core::spec::{Mount, Network};
+use raddle_core::spec::{Mount, NetworkPolicy};
 use rustix::{
     fs::{CWD, FileType, Mode, fstat},
     mount::{
-        MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount, mount_bind_recursive,
-        mount_change, move_mount, open_tree, unmount,
+        MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount,
+        mount_bind_recursive, mount_change, move_mount, open_tree, unmount,
     },
     process::{pivot_root, umask},
 };
 
-use super::{super::child::Step, Layer, NotBegun, SCRATCH, ids};
-use crate::{HANDLER, message::Sandbox, sys};
+use super::{super::child::ChildStep, Layer, SCRATCH, StartError, ids};
+use crate::{HANDLER, message::SandboxConfig, sys};
 
 /// Where the new root is put together. What the host has there is not to be seen inside anyway.
 const STAGE: &str = "/tmp";
 /// The system's own folders. Some are links to others.
-const SYSTEM: [&str; 7] = ["/usr", "/bin", "/sbin", "/lib", "/lib64", "/lib32", "/libx32"];
+const SYSTEM: [&str; 7] = [
+    "/usr", "/bin", "/sbin", "/lib", "/lib64", "/lib32", "/libx32",
+];
 /// What programs need to find of `/etc`, and tells nothing of the host.
 const SETTINGS: [&str; 3] = ["/etc/ld.so.cache", "/etc/alternatives", "/etc/ssl/certs"];
 /// What it takes to find hosts by their names, besides.
@@ -55,44 +57,88 @@ const NO_DEVICES: u64 = 0x4;
 
 /// Whether a program at this path is to be seen inside. Asked of the host's files, before there is a root: so nothing that leads elsewhere.
 pub(in super::super) fn shows(path: &[u8]) -> bool {
-    let is_straight = path.split(|b| *b == b'/').skip(1).all(|part| !matches!(part, b"" | b"." | b".."));
+    let is_straight = path
+        .split(|b| *b == b'/')
+        .skip(1)
+        .all(|part| !matches!(part, b"" | b"." | b".."));
     is_straight
-        && SYSTEM.iter().any(|folder| path.strip_prefix(folder.as_bytes()).is_some_and(|rest| rest.starts_with(b"/")))
+        && SYSTEM.iter().any(|folder| {
+            path.strip_prefix(folder.as_bytes())
+                .is_some_and(|rest| rest.starts_with(b"/"))
+        })
 }
 
 /// What may be read, and what may be written besides, where there is no root of its own: as near to one as the host's files come. What
 /// tells of processes is not among it: the worker's environment could be read there.
-pub(super) fn instead<'a>(sandbox: &'a Sandbox, scratch: &'a str) -> (Vec<&'a str>, Vec<&'a str>) {
-    let names = if sandbox.network == Network::Host { &NAMES[..] } else { &[] };
+pub(super) fn instead<'a>(
+    sandbox: &'a SandboxConfig,
+    scratch: &'a str,
+) -> (Vec<&'a str>, Vec<&'a str>) {
+    let names = if sandbox.network == NetworkPolicy::Host {
+        &NAMES[..]
+    } else {
+        &[]
+    };
     let common = ["/etc/passwd", "/etc/group", "/etc/nsswitch.conf"];
-    let readable = SYSTEM.into_iter().chain(SETTINGS).chain(common).chain(names.iter().copied());
+    let readable = SYSTEM
+        .into_iter()
+        .chain(SETTINGS)
+        .chain(common)
+        .chain(names.iter().copied());
     let readable = readable.chain(sandbox.folder.as_deref()).collect();
-    (readable, DEVICES.into_iter().chain(["/dev/random", scratch]).collect())
+    (
+        readable,
+        DEVICES
+            .into_iter()
+            .chain(["/dev/random", scratch])
+            .collect(),
+    )
 }
 
 /// Builds the root, and enters it. The process is in namespaces of its own.
-pub(super) fn enter(sandbox: &Sandbox) -> Result<(), NotBegun> {
+pub(super) fn enter(sandbox: &SandboxConfig) -> Result<(), StartError> {
     if let Some(folder) = &sandbox.folder {
         // What the new root is put together on may hide it: from here on it is where this process stands.
-        std::env::set_current_dir(folder).map_err(|error| NotBegun::Step(Step::Chdir, error))?;
+        std::env::set_current_dir(folder)
+            .map_err(|error| StartError::Step(ChildStep::Chdir, error))?;
     }
     let stage = Path::new(STAGE);
     let at = |path: &str| within(stage, path);
     // What is made here is for another user, whatever the worker keeps to itself.
     umask(Mode::from_raw_mode(0o022));
     let private = MountPropagationFlags::REC | MountPropagationFlags::PRIVATE;
-    step("keep mounts to itself", mount_change("/", private).map_err(Into::into))?;
+    step(
+        "keep mounts to itself",
+        mount_change("/", private).map_err(Into::into),
+    )?;
     // Opened before the new root is put together, which may hide them.
-    let mounts = sandbox.mounts.iter().map(open_mount).collect::<Result<Vec<_>, _>>()?;
+    let mounts = sandbox
+        .mounts
+        .iter()
+        .map(open_mount)
+        .collect::<Result<Vec<_>, _>>()?;
     let flags = MountFlags::NOSUID | MountFlags::NODEV;
-    let in_memory =
-        |at: &Path, options: &str| Ok(mount("tmpfs", at, "tmpfs", flags, CString::new(options)?.as_c_str())?);
+    let in_memory = |at: &Path, options: &str| {
+        Ok(mount(
+            "tmpfs",
+            at,
+            "tmpfs",
+            flags,
+            CString::new(options)?.as_c_str(),
+        )?)
+    };
     step("a folder in memory", in_memory(stage, OF_ROOT))?;
     step("folders", folders(stage))?;
     step("the system's folders", system(stage))?;
-    step("/etc", settings(stage, sandbox.network == Network::Host))?;
+    step(
+        "/etc",
+        settings(stage, sandbox.network == NetworkPolicy::Host),
+    )?;
     if sandbox.folder.is_some() {
-        step(HANDLER, fs::create_dir(at(HANDLER)).and_then(|()| show(".", &at(HANDLER))))?;
+        step(
+            HANDLER,
+            fs::create_dir(at(HANDLER)).and_then(|()| show(".", &at(HANDLER))),
+        )?;
     }
     for (mount, tree) in &mounts {
         step(&mount.path, make_mount_point(tree, &at(&mount.path)))?;
@@ -103,7 +149,11 @@ pub(super) fn enter(sandbox: &Sandbox) -> Result<(), NotBegun> {
     // All of it at once, before anything is there that can be written.
     step(
         "a root that cannot be written",
-        set_attributes(stage, libc::AT_RECURSIVE as u32, READ_ONLY | NO_SUID | NO_DEVICES),
+        set_attributes(
+            stage,
+            libc::AT_RECURSIVE as u32,
+            READ_ONLY | NO_SUID | NO_DEVICES,
+        ),
     )?;
     for path in DEVICES {
         step(path, show(path, &at(path)))?;
@@ -111,17 +161,33 @@ pub(super) fn enter(sandbox: &Sandbox) -> Result<(), NotBegun> {
     for (mount, tree) in mounts.iter().filter(|(mount, _)| mount.writable) {
         let at = at(&mount.path);
         step(&mount.path, attach(tree, &at))?;
-        step(&mount.path, set_attributes(&at, libc::AT_RECURSIVE as u32, NO_SUID | NO_DEVICES))?;
+        step(
+            &mount.path,
+            set_attributes(&at, libc::AT_RECURSIVE as u32, NO_SUID | NO_DEVICES),
+        )?;
     }
     let owner = ids::INSIDE;
-    for (path, options) in [(SCRATCH, format!("{OF_SCRATCH},uid={owner},gid={owner}")), ("/tmp", OF_TMP.to_owned())] {
+    for (path, options) in [
+        (SCRATCH, format!("{OF_SCRATCH},uid={owner},gid={owner}")),
+        ("/tmp", OF_TMP.to_owned()),
+    ] {
         step(path, in_memory(&at(path), &options))?;
     }
     let flags = flags | MountFlags::NOEXEC;
-    let processes = mount("proc", at("/proc"), "proc", flags, c"subset=pid,hidepid=invisible");
+    let processes = mount(
+        "proc",
+        at("/proc"),
+        "proc",
+        flags,
+        c"subset=pid,hidepid=invisible",
+    );
     step("/proc", processes.map_err(Into::into))?;
     step("change the root", change_root(stage))?;
-    let begin = if sandbox.folder.is_some() { HANDLER } else { SCRATCH };
+    let begin = if sandbox.folder.is_some() {
+        HANDLER
+    } else {
+        SCRATCH
+    };
     step(begin, std::env::set_current_dir(begin))
 }
 
@@ -129,7 +195,7 @@ fn within(stage: &Path, path: &str) -> PathBuf {
     stage.join(path.trim_start_matches('/'))
 }
 
-fn step(what: &str, outcome: io::Result<()>) -> Result<(), NotBegun> {
+fn step(what: &str, outcome: io::Result<()>) -> Result<(), StartError> {
     outcome.map_err(Layer::Root.refused(what))
 }
 
@@ -139,8 +205,10 @@ fn show(path: &str, at: &Path) -> io::Result<()> {
 }
 
 /// Files of the host, with what is mounted below them, as a tree that can be attached elsewhere.
-fn open_mount(mount: &Mount) -> Result<(&Mount, OwnedFd), NotBegun> {
-    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
+fn open_mount(mount: &Mount) -> Result<(&Mount, OwnedFd), StartError> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_RECURSIVE;
     let tree = open_tree(CWD, &*mount.host, flags).map_err(|error| {
         let what = format!("{} of its host", mount.host);
         Layer::Root.refused(what)(error.into())
@@ -158,7 +226,13 @@ fn make_mount_point(tree: &OwnedFd, at: &Path) -> io::Result<()> {
 }
 
 fn attach(tree: &OwnedFd, at: &Path) -> io::Result<()> {
-    Ok(move_mount(tree, "", CWD, at, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?)
+    Ok(move_mount(
+        tree,
+        "",
+        CWD,
+        at,
+        MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH,
+    )?)
 }
 
 /// What is mounted on later, and links.
@@ -166,8 +240,12 @@ fn folders(stage: &Path) -> io::Result<()> {
     for path in [SCRATCH, "/tmp", "/proc", "/dev", "/etc"] {
         fs::create_dir(within(stage, path))?;
     }
-    DEVICES.iter().try_for_each(|path| fs::write(within(stage, path), ""))?;
-    LINKS.iter().try_for_each(|(target, link)| symlink(target, stage.join(link)))
+    DEVICES
+        .iter()
+        .try_for_each(|path| fs::write(within(stage, path), ""))?;
+    LINKS
+        .iter()
+        .try_for_each(|(target, link)| symlink(target, stage.join(link)))
 }
 
 fn system(stage: &Path) -> io::Result<()> {
@@ -186,7 +264,10 @@ fn system(stage: &Path) -> io::Result<()> {
 }
 
 fn settings(stage: &Path, has_names: bool) -> io::Result<()> {
-    for path in SETTINGS.into_iter().chain(NAMES.into_iter().filter(|_| has_names)) {
+    for path in SETTINGS
+        .into_iter()
+        .chain(NAMES.into_iter().filter(|_| has_names))
+    {
         let at = within(stage, path);
         match fs::metadata(path) {
             Ok(found) if found.is_dir() => fs::create_dir_all(&at)?,
@@ -199,11 +280,19 @@ fn settings(stage: &Path, has_names: bool) -> io::Result<()> {
     let hosts = (!has_names).then(|| ("hosts", "127.0.0.1 localhost\n::1 localhost\n".to_owned()));
     let sources = if has_names { "files dns" } else { "files" };
     let own = [
-        ("passwd", format!("sandbox:x:{user}:{user}::{SCRATCH}:/bin/sh\n")),
+        (
+            "passwd",
+            format!("sandbox:x:{user}:{user}::{SCRATCH}:/bin/sh\n"),
+        ),
         ("group", format!("sandbox:x:{user}:\n")),
-        ("nsswitch.conf", format!("passwd: files\ngroup: files\nhosts: {sources}\n")),
+        (
+            "nsswitch.conf",
+            format!("passwd: files\ngroup: files\nhosts: {sources}\n"),
+        ),
     ];
-    own.into_iter().chain(hosts).try_for_each(|(name, text)| fs::write(stage.join("etc").join(name), text))
+    own.into_iter()
+        .chain(hosts)
+        .try_for_each(|(name, text)| fs::write(stage.join("etc").join(name), text))
 }
 
 /// Makes `stage` the root, and lets go of the one before.
@@ -225,7 +314,12 @@ fn set_attributes(at: &Path, flags: u32, set: u64) -> io::Result<()> {
         propagation: u64,
         user_namespace: u64,
     }
-    let attributes = Attributes { set, clear: 0, propagation: 0, user_namespace: 0 };
+    let attributes = Attributes {
+        set,
+        clear: 0,
+        propagation: 0,
+        user_namespace: 0,
+    };
     let at = CString::new(at.as_os_str().as_bytes())?;
     // SAFETY: a C string and a structure that outlive the call.
     let done = unsafe {

@@ -16,13 +16,13 @@ const TRIES: u32 = 100;
 
 /// A folder for one attempt. Dropping it removes it.
 #[derive(Debug)]
-pub(in super::super) struct Scratch {
+pub(in super::super) struct ScratchDir {
     path: PathBuf,
     /// Held by the runner as long as it lives: what nobody holds was left by one that was killed.
     _lock: File,
 }
 
-impl Scratch {
+impl ScratchDir {
     /// Makes one among temporary files, where those are removed that nobody holds any more.
     pub(super) fn new() -> io::Result<Self> {
         Self::among(&std::env::temp_dir())
@@ -51,7 +51,7 @@ impl Scratch {
     }
 }
 
-impl Drop for Scratch {
+impl Drop for ScratchDir {
     fn drop(&mut self) {
         remove(&self.path);
     }
@@ -96,7 +96,10 @@ fn open_up(folder: &Path) {
 }
 
 fn open(path: &Path) -> io::Result<File> {
-    File::options().read(true).custom_flags(libc::O_DIRECTORY | libc::O_NOFOLLOW).open(path)
+    File::options()
+        .read(true)
+        .custom_flags(libc::O_DIRECTORY | libc::O_NOFOLLOW)
+        .open(path)
 }
 
 #[cfg(test)]
@@ -110,12 +113,16 @@ mod tests {
     #[test]
     fn it_is_gone_with_its_attempt_whatever_is_in_it() {
         let folder = tempfile::tempdir().unwrap();
-        let first = Scratch::among(folder.path()).unwrap();
-        let second = Scratch::among(folder.path()).unwrap();
+        let first = ScratchDir::among(folder.path()).unwrap();
+        let second = ScratchDir::among(folder.path()).unwrap();
         assert_ne!(first.path(), second.path());
         fs::create_dir_all(first.path().join("a/b")).unwrap();
         fs::write(first.path().join("a/b/c"), "").unwrap();
-        fs::set_permissions(first.path().join("a/b"), std::os::unix::fs::PermissionsExt::from_mode(0o000)).unwrap();
+        fs::set_permissions(
+            first.path().join("a/b"),
+            std::os::unix::fs::PermissionsExt::from_mode(0o000),
+        )
+        .unwrap();
         drop(first);
         assert_eq!(left(folder.path()), 1);
         drop(second);
@@ -130,7 +137,7 @@ mod tests {
         let stranger = folder.path().join("raddle-other");
         fs::create_dir(&stranger).unwrap();
         std::os::unix::fs::symlink(&stranger, folder.path().join("raddle-scratch-2-0")).unwrap();
-        let held = Scratch::among(folder.path()).unwrap();
+        let held = ScratchDir::among(folder.path()).unwrap();
         assert!(!orphan.exists() && stranger.exists() && held.path().exists());
         assert_eq!(left(folder.path()), 3);
     }

@@ -7,20 +7,20 @@ use std::{
     time::Duration,
 };
 
-use raddle_core::{frame, spec::Network};
+use raddle_core::{frame, spec::NetworkPolicy};
 use rustix::process::{self, DumpableBehavior, Signal, WaitOptions};
 use serde::{Deserialize, Serialize};
 
 use super::{
     super::{
-        child::{self, Plan, Step},
+        child::{self, ChildPlan, ChildStep},
         program::Executable,
     },
-    Lacks, Layer, NotBegun, Refused, SCRATCH,
+    Layer, MissingLayers, SCRATCH, SandboxRefused, StartError,
     filter::{self, Sockets},
     ids, landlock, network, proxy, root,
 };
-use crate::{message::Sandbox, sys};
+use crate::{message::SandboxConfig, sys};
 
 /// Everything of its own, but for the network, which a task may share with the host.
 const NAMESPACES: libc::c_int = libc::CLONE_NEWUSER
@@ -38,9 +38,9 @@ pub(super) const LONGEST: usize = 4096;
 const SHIM: libc::c_int = 125;
 
 /// What a shim is to make.
-pub(super) struct Design<'a> {
-    pub(super) sandbox: &'a Sandbox,
-    pub(super) lacks: Lacks,
+pub(super) struct ShimConfig<'a> {
+    pub(super) sandbox: &'a SandboxConfig,
+    pub(super) lacks: MissingLayers,
     pub(super) is_root: bool,
     /// The way to the proxy, if there is one.
     pub(super) door: Option<BorrowedFd<'a>>,
@@ -49,7 +49,7 @@ pub(super) struct Design<'a> {
 }
 
 /// The shim's ends of its ways.
-pub(super) struct Ends {
+pub(super) struct ShimEnds {
     /// What it says to the runner.
     pub(super) says: OwnedFd,
     /// What it hears from it: its user has a name; or the end of file, when the runner is gone.
@@ -57,31 +57,39 @@ pub(super) struct Ends {
 }
 
 /// How the command ended, as the shim saw it. A shim that was killed has seen nothing.
-pub(in super::super) struct Witness(pub(super) OwnedFd);
+pub(in super::super) struct ShimExit(pub(super) OwnedFd);
 
 /// What the shim says first, once: that the command has begun, at which step of its start it failed, or which layer was refused. Errors are numbers of the
 /// system.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Word {
+pub(super) enum ShimReport {
     Begun,
-    Step(Step, i32),
+    Step(ChildStep, i32),
     Refused(Layer, i32, String),
 }
 
-impl Design<'_> {
+impl ShimConfig<'_> {
     /// The namespaces that it is to be in.
     pub(super) fn namespaces(&self) -> libc::c_int {
-        let network = if self.has_network() { libc::CLONE_NEWNET } else { 0 };
-        if self.lacks.namespaces { 0 } else { NAMESPACES | network }
+        let network = if self.has_network() {
+            libc::CLONE_NEWNET
+        } else {
+            0
+        };
+        if self.lacks.namespaces {
+            0
+        } else {
+            NAMESPACES | network
+        }
     }
 
     /// Whether it is to have a network of its own.
     fn has_network(&self) -> bool {
-        !self.lacks.namespaces && self.sandbox.network != Network::Host
+        !self.lacks.namespaces && self.sandbox.network != NetworkPolicy::Host
     }
 }
 
-impl Witness {
+impl ShimExit {
     /// The command's wait status.
     pub(in super::super) fn status(&self) -> Option<libc::c_int> {
         let mut buf = Vec::new();
@@ -91,31 +99,48 @@ impl Witness {
 }
 
 /// The shim's part.
-pub(super) fn live(plan: &Plan<'_>, executable: &Executable, ends: &Ends, design: &Design<'_>) -> ! {
+pub(super) fn live(
+    plan: &ChildPlan<'_>,
+    executable: &Executable,
+    ends: &ShimEnds,
+    design: &ShimConfig<'_>,
+) -> ! {
     let say = |bytes: &[u8]| _ = sys::write_some(ends.says.as_fd(), bytes);
-    let fail = |word: Word| -> ! {
+    let fail = |word: ShimReport| -> ! {
         say(&frame::encode(&word));
         leave()
     };
     let number = |error: io::Error| error.raw_os_error().unwrap_or(0);
     match build(plan, executable, ends, design) {
         Ok(()) => {}
-        Err(NotBegun::Refused(Refused { layer, what, error })) => fail(Word::Refused(layer, number(error), what)),
-        Err(NotBegun::Step(step, error)) => fail(Word::Step(step, number(error))),
+        Err(StartError::Refused(SandboxRefused { layer, what, error })) => {
+            fail(ShimReport::Refused(layer, number(error), what))
+        }
+        Err(StartError::Step(step, error)) => fail(ShimReport::Step(step, number(error))),
     }
     // The shim has seen to the rest: the group, the control group, and the folder.
-    let plan = Plan { leads: false, cgroup: None, cwd: None, ..*plan };
+    let plan = ChildPlan {
+        leads: false,
+        cgroup: None,
+        cwd: None,
+        ..*plan
+    };
     let command = match child::spawn(&plan, executable) {
         Ok(command) => command,
-        Err((step, error)) => fail(Word::Step(step, number(error))),
+        Err((step, error)) => fail(ShimReport::Step(step, number(error))),
     };
-    say(&frame::encode(&Word::Begun));
+    say(&frame::encode(&ShimReport::Begun));
     say(&wait_for(command).to_le_bytes());
     leave()
 }
 
 /// Makes all layers, each of which takes away what it takes to make those before it.
-fn build(plan: &Plan<'_>, executable: &Executable, ends: &Ends, design: &Design<'_>) -> Result<(), NotBegun> {
+fn build(
+    plan: &ChildPlan<'_>,
+    executable: &Executable,
+    ends: &ShimEnds,
+    design: &ShimConfig<'_>,
+) -> Result<(), StartError> {
     let setup = Layer::Privileges;
     // The group that the command will be in.
     let _ = process::setpgid(None, None);
@@ -131,8 +156,18 @@ fn build(plan: &Plan<'_>, executable: &Executable, ends: &Ends, design: &Design<
         Some(ends.leash.as_raw_fd()),
         executable.opened().map(|fd| fd.as_raw_fd()),
     ];
-    let own = own.into_iter().flatten().chain(design.door.map(|door| door.as_raw_fd()));
-    close_all_but(&mut plan.outputs.iter().map(AsRawFd::as_raw_fd).chain(own).collect::<Vec<_>>());
+    let own = own
+        .into_iter()
+        .flatten()
+        .chain(design.door.map(|door| door.as_raw_fd()));
+    close_all_but(
+        &mut plan
+            .outputs
+            .iter()
+            .map(AsRawFd::as_raw_fd)
+            .chain(own)
+            .collect::<Vec<_>>(),
+    );
     let mut go = Vec::new();
     if !matches!(sys::read_some(ends.leash.as_fd(), &mut go), Ok(1)) {
         leave();
@@ -147,7 +182,11 @@ fn build(plan: &Plan<'_>, executable: &Executable, ends: &Ends, design: &Design<
     }
     // Whoever changes its user loses what it had asked for.
     end_with_the_runner();
-    let mut leash = [libc::pollfd { fd: ends.leash.as_raw_fd(), events: 0, revents: 0 }];
+    let mut leash = [libc::pollfd {
+        fd: ends.leash.as_raw_fd(),
+        events: 0,
+        revents: 0,
+    }];
     if sys::poll(&mut leash, Some(Duration::ZERO)).is_err() || leash[0].revents != 0 {
         leave();
     }
@@ -155,7 +194,8 @@ fn build(plan: &Plan<'_>, executable: &Executable, ends: &Ends, design: &Design<
         None => enter(design)?,
         Some(scratch) => {
             let folder = design.sandbox.folder.as_ref().map_or(scratch, Path::new);
-            std::env::set_current_dir(folder).map_err(|error| NotBegun::Step(Step::Chdir, error))?;
+            std::env::set_current_dir(folder)
+                .map_err(|error| StartError::Step(ChildStep::Chdir, error))?;
         }
     }
     ids::give_up_privileges().map_err(setup.refused("capabilities"))?;
@@ -163,31 +203,43 @@ fn build(plan: &Plan<'_>, executable: &Executable, ends: &Ends, design: &Design<
         restrict(design, executable).map_err(Layer::Landlock.refused("its rules"))?;
     }
     if !design.lacks.filter {
-        let is_bare = design.lacks.namespaces && design.sandbox.network != Network::Host;
-        let sockets = if is_bare { Sockets::None } else { Sockets::Usual };
+        let is_bare = design.lacks.namespaces && design.sandbox.network != NetworkPolicy::Host;
+        let sockets = if is_bare {
+            Sockets::None
+        } else {
+            Sockets::Usual
+        };
         filter::install(sockets).map_err(Layer::Filter.refused("seccomp"))?;
     }
     Ok(())
 }
 
 /// Makes what namespaces have in them.
-fn enter(design: &Design<'_>) -> Result<(), NotBegun> {
+fn enter(design: &ShimConfig<'_>) -> Result<(), StartError> {
     root::enter(design.sandbox)?;
     if design.has_network() {
         network::set_up().map_err(Layer::Namespaces.refused("its network"))?;
     }
     if let Some(door) = design.door {
-        proxy::open(door).map_err(|error| NotBegun::Step(Step::Setup, error))?;
+        proxy::open(door).map_err(|error| StartError::Step(ChildStep::Setup, error))?;
     }
     let _ = rustix::system::sethostname(b"sandbox");
     Ok(())
 }
 
-fn restrict(design: &Design<'_>, executable: &Executable) -> io::Result<()> {
+fn restrict(design: &ShimConfig<'_>, executable: &Executable) -> io::Result<()> {
     match design.scratch {
         None => {
-            let mounts = design.sandbox.mounts.iter().filter(|mount| mount.writable).map(|mount| &*mount.path);
-            let writable: Vec<&str> = [SCRATCH, "/tmp", "/dev"].into_iter().chain(mounts).collect();
+            let mounts = design
+                .sandbox
+                .mounts
+                .iter()
+                .filter(|mount| mount.writable)
+                .map(|mount| &*mount.path);
+            let writable: Vec<&str> = [SCRATCH, "/tmp", "/dev"]
+                .into_iter()
+                .chain(mounts)
+                .collect();
             landlock::restrict(&["/"], &writable, executable.opened())
         }
         Some(scratch) => {

@@ -8,124 +8,174 @@ use std::{
     time::Duration,
 };
 
-use raddle_core::{frame::Decoder, spec::Network};
+use raddle_core::{frame::Decoder, spec::NetworkPolicy};
 use rustix::process::Signal;
 
 use super::{
     super::{
-        child::{Plan, Resource, Step},
+        child::{ChildPlan, ChildStep, Resource},
         program::Executable,
     },
-    FOLDERS, Files, Lacks, Layer, NotBegun, Refused, ids,
-    proxy::Proxy,
-    scratch::Scratch,
-    shim::{self, Design, Ends, GO, Witness, Word},
+    FOLDERS, Layer, MemoryFiles, MissingLayers, SandboxRefused, StartError, ids,
+    proxy::EgressProxy,
+    scratch::ScratchDir,
+    shim::{self, GO, ShimConfig, ShimEnds, ShimExit, ShimReport},
 };
-use crate::{message::Sandbox, sys};
+use crate::{message::SandboxConfig, sys};
 
 /// No system takes so long.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A command that has begun.
-pub(in super::super) struct Spawned {
+pub(in super::super) struct SandboxedChild {
     /// The shim, whose group the command is in.
     pub(in super::super) pid: u32,
-    pub(in super::super) witness: Witness,
+    pub(in super::super) witness: ShimExit,
     /// The process of the proxy, if there is one.
     pub(in super::super) proxy: Option<u32>,
     /// What it does without.
-    pub(in super::super) lacks: Vec<Refused>,
+    pub(in super::super) lacks: Vec<SandboxRefused>,
     /// What it keeps in files in memory.
-    pub(in super::super) files: Files,
+    pub(in super::super) files: MemoryFiles,
     /// Where it writes, if that is on the host. Removed with this.
-    _scratch: Option<Scratch>,
+    _scratch: Option<ScratchDir>,
 }
 
 /// Starts a command in a sandbox.
 pub(in super::super) fn spawn(
-    plan: &Plan<'_>,
+    plan: &ChildPlan<'_>,
     executable: &Executable,
-    sandbox: &Sandbox,
-) -> Result<Spawned, NotBegun> {
-    let (mut lacks, mut refusals) = (Lacks::default(), Vec::new());
+    sandbox: &SandboxConfig,
+) -> Result<SandboxedChild, StartError> {
+    let (mut lacks, mut refusals) = (MissingLayers::default(), Vec::new());
     loop {
         match spawn_without(lacks, plan, executable, sandbox) {
-            Err(NotBegun::Refused(refused)) if sandbox.fallback && lacks.add(refused.layer) => refusals.push(refused),
+            Err(StartError::Refused(refused)) if sandbox.fallback && lacks.add(refused.layer) => {
+                refusals.push(refused)
+            }
             Err(not_begun) => return Err(not_begun),
-            Ok(spawned) => return Ok(Spawned { lacks: refusals, ..spawned }),
+            Ok(spawned) => {
+                return Ok(SandboxedChild {
+                    lacks: refusals,
+                    ..spawned
+                });
+            }
         }
     }
 }
 
 fn spawn_without(
-    lacks: Lacks,
-    plan: &Plan<'_>,
+    lacks: MissingLayers,
+    plan: &ChildPlan<'_>,
     executable: &Executable,
-    sandbox: &Sandbox,
-) -> Result<Spawned, NotBegun> {
-    let starved = |error| NotBegun::Step(Step::Clone, error);
-    let scratch =
-        lacks.namespaces.then(Scratch::new).transpose().map_err(|error| NotBegun::Step(Step::Setup, error))?;
+    sandbox: &SandboxConfig,
+) -> Result<SandboxedChild, StartError> {
+    let starved = |error| StartError::Step(ChildStep::Clone, error);
+    let scratch = lacks
+        .namespaces
+        .then(ScratchDir::new)
+        .transpose()
+        .map_err(|error| StartError::Step(ChildStep::Setup, error))?;
     // Without a network of its own there is nobody to listen for, and no way to say what is reached: then it is nothing.
-    let proxied = matches!(sandbox.network, Network::Only(_)) && !lacks.namespaces;
-    let proxy = proxied.then(|| Proxy::fork(&sandbox.network)).transpose().map_err(starved)?;
+    let proxied = matches!(sandbox.network, NetworkPolicy::Only(_)) && !lacks.namespaces;
+    let proxy = proxied
+        .then(|| EgressProxy::fork(&sandbox.network))
+        .transpose()
+        .map_err(starved)?;
     let moved = scratch.as_ref().map(|scratch| moved(plan.envp, scratch));
     // Without a user of its own all processes of the worker's user would count.
     let counted = |limit: &&(Resource, u64)| !lacks.namespaces || limit.0 != Resource::Nproc;
     let rlimits: Vec<_> = plan.rlimits.iter().filter(counted).copied().collect();
     let envp = moved.as_ref().map_or(plan.envp, |(pointers, _)| pointers);
-    let plan = Plan { envp, rlimits: &rlimits, ..*plan };
-    let design = Design {
+    let plan = ChildPlan {
+        envp,
+        rlimits: &rlimits,
+        ..*plan
+    };
+    let design = ShimConfig {
         sandbox,
         lacks,
         // Asked before: in a user namespace nobody is root.
         is_root: sys::is_root(),
-        door: proxy.as_ref().map(Proxy::door),
-        scratch: scratch.as_ref().map(Scratch::path),
+        door: proxy.as_ref().map(EgressProxy::door),
+        scratch: scratch.as_ref().map(ScratchDir::path),
     };
     match start(&plan, executable, &design) {
         Ok((pid, witness)) => {
-            let files = Files::new(!lacks.namespaces);
+            let files = MemoryFiles::new(!lacks.namespaces);
             let proxy = proxy.map(|proxy| proxy.pid);
-            Ok(Spawned { pid, witness, proxy, lacks: Vec::new(), files, _scratch: scratch })
+            Ok(SandboxedChild {
+                pid,
+                witness,
+                proxy,
+                lacks: Vec::new(),
+                files,
+                _scratch: scratch,
+            })
         }
         Err(not_begun) => {
-            proxy.into_iter().for_each(Proxy::discard);
+            proxy.into_iter().for_each(EgressProxy::discard);
             Err(not_begun)
         }
     }
 }
 
 /// The environment of a command whose folder is on the host.
-fn moved(envp: &[*const c_char], scratch: &Scratch) -> (Vec<*const c_char>, Vec<CString>) {
+fn moved(envp: &[*const c_char], scratch: &ScratchDir) -> (Vec<*const c_char>, Vec<CString>) {
     use std::os::unix::ffi::OsStrExt;
-    let named = |name: &&str| [name.as_bytes(), b"=", scratch.path().as_os_str().as_bytes()].concat();
-    let own: Vec<CString> = FOLDERS.iter().filter_map(|name| CString::new(named(name)).ok()).collect();
+    let named =
+        |name: &&str| [name.as_bytes(), b"=", scratch.path().as_os_str().as_bytes()].concat();
+    let own: Vec<CString> = FOLDERS
+        .iter()
+        .filter_map(|name| CString::new(named(name)).ok())
+        .collect();
     let usual = super::ENVIRONMENT;
     let replaced = |variable: &*const c_char| {
-        // SAFETY: the plan's variables are C strings that outlive it, and a null pointer at the end.
-        let text = if variable.is_null() { c"" } else { unsafe { CStr::from_ptr(*variable) } };
-        let name = |text: &CStr| text.to_bytes().split(|b| *b == b'=').next().map(<[u8]>::to_vec);
+        let text = if variable.is_null() {
+            c""
+        } else {
+            // SAFETY: the plan's variables are C strings that outlive it, and a null pointer at the end.
+            unsafe { CStr::from_ptr(*variable) }
+        };
+        let name = |text: &CStr| {
+            text.to_bytes()
+                .split(|b| *b == b'=')
+                .next()
+                .map(<[u8]>::to_vec)
+        };
         // What the task has set itself is not ours to change.
-        let own = own.iter().find(|own| usual.contains(&text) && name(own) == name(text));
+        let own = own
+            .iter()
+            .find(|own| usual.contains(&text) && name(own) == name(text));
         own.map_or(*variable, |own| own.as_ptr())
     };
     (envp.iter().map(replaced).collect(), own)
 }
 
 /// Forks the shim, and listens to it.
-fn start(plan: &Plan<'_>, executable: &Executable, design: &Design<'_>) -> Result<(u32, Witness), NotBegun> {
-    let starved = |error| NotBegun::Step(Step::Clone, error);
+fn start(
+    plan: &ChildPlan<'_>,
+    executable: &Executable,
+    design: &ShimConfig<'_>,
+) -> Result<(u32, ShimExit), StartError> {
+    let starved = |error| StartError::Step(ChildStep::Clone, error);
     let (ours, theirs) = sys::seqpacket_pair().map_err(starved)?;
     let (leash, held) = io::pipe().map_err(starved)?;
     ids::hand_over(plan.outputs.iter().chain([&plan.stdin]));
-    let ends = Ends { says: theirs, leash: leash.into() };
+    let ends = ShimEnds {
+        says: theirs,
+        leash: leash.into(),
+    };
     let flags = design.namespaces() | libc::SIGCHLD;
     // SAFETY: a runner has one thread.
     match unsafe { sys::fork(flags, || shim::live(plan, executable, &ends, design)) } {
         Ok(pid) => {
             drop(ends);
-            let named = if design.lacks.namespaces { Ok(()) } else { ids::name(pid) };
+            let named = if design.lacks.namespaces {
+                Ok(())
+            } else {
+                ids::name(pid)
+            };
             let named = named.map_err(Layer::Ids.refused("its names"));
             let begun = named.and_then(|()| {
                 let _ = sys::write_some(held.as_fd(), &[GO]);
@@ -134,7 +184,7 @@ fn start(plan: &Plan<'_>, executable: &Executable, design: &Design<'_>) -> Resul
             match begun {
                 Ok(()) => {
                     sys::set_nonblocking(ours.as_fd()).map_err(starved)?;
-                    Ok((pid, Witness(ours)))
+                    Ok((pid, ShimExit(ours)))
                 }
                 Err(not_begun) => {
                     sys::kill(pid, Signal::KILL);
@@ -143,31 +193,53 @@ fn start(plan: &Plan<'_>, executable: &Executable, design: &Design<'_>) -> Resul
                 }
             }
         }
-        Err(error) if is_refusal(&error) && !design.lacks.namespaces => Err(Layer::Namespaces.refused("clone")(error)),
+        Err(error) if is_refusal(&error) && !design.lacks.namespaces => {
+            Err(Layer::Namespaces.refused("clone")(error))
+        }
         Err(error) => Err(starved(error)),
     }
 }
 
 /// Whether the system does not give namespaces at all, and not just now.
 fn is_refusal(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EPERM | libc::ENOSPC | libc::EINVAL | libc::ENOSYS | libc::EUSERS))
+    matches!(
+        error.raw_os_error(),
+        Some(libc::EPERM | libc::ENOSPC | libc::EINVAL | libc::ENOSYS | libc::EUSERS)
+    )
 }
 
 /// What the shim says first.
-fn listen(socket: &OwnedFd) -> Result<(), NotBegun> {
-    let mut fds = [libc::pollfd { fd: socket.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
+fn listen(socket: &OwnedFd) -> Result<(), StartError> {
+    let mut fds = [libc::pollfd {
+        fd: socket.as_raw_fd(),
+        events: libc::POLLIN,
+        revents: 0,
+    }];
     let mut said = Decoder::new(shim::LONGEST);
     sys::poll(&mut fds, Some(PATIENCE))
-        .and_then(|()| if fds[0].revents == 0 { Err(io::ErrorKind::TimedOut.into()) } else { Ok(()) })
+        .and_then(|()| {
+            if fds[0].revents == 0 {
+                Err(io::ErrorKind::TimedOut.into())
+            } else {
+                Ok(())
+            }
+        })
         .and_then(|()| sys::read_some(socket.as_fd(), said.buffer()))
-        .map_err(|error| NotBegun::Step(Step::Setup, error))?;
+        .map_err(|error| StartError::Step(ChildStep::Setup, error))?;
     let error = io::Error::from_raw_os_error;
     match said.next() {
-        Ok(Some(Word::Begun)) => Ok(()),
-        Ok(Some(Word::Refused(layer, errno, what))) => {
-            Err(NotBegun::Refused(Refused { layer, what, error: error(errno) }))
+        Ok(Some(ShimReport::Begun)) => Ok(()),
+        Ok(Some(ShimReport::Refused(layer, errno, what))) => {
+            Err(StartError::Refused(SandboxRefused {
+                layer,
+                what,
+                error: error(errno),
+            }))
         }
-        Ok(Some(Word::Step(step, errno))) => Err(NotBegun::Step(step, error(errno))),
-        Ok(None) | Err(_) => Err(NotBegun::Step(Step::Setup, io::Error::other("the shim ended before it had begun"))),
+        Ok(Some(ShimReport::Step(step, errno))) => Err(StartError::Step(step, error(errno))),
+        Ok(None) | Err(_) => Err(StartError::Step(
+            ChildStep::Setup,
+            io::Error::other("the shim ended before it had begun"),
+        )),
     }
 }

@@ -48,13 +48,21 @@ async fn setuid_programs_give_nothing() {
             let mut head = [0; 4096];
             let mut file = std::fs::File::open(path).ok()?;
             let n = file.read(&mut head).ok()?;
-            head[..n].windows(3).any(|part| part == b"ld-").then_some(())
+            head[..n]
+                .windows(3)
+                .any(|part| part == b"ld-")
+                .then_some(())
         };
-        std::fs::metadata(path).is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o4000 != 0)
+        std::fs::metadata(path)
+            .is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o4000 != 0)
             && dynamic().is_some()
     };
-    let programs: Vec<_> =
-        std::fs::read_dir("/usr/bin").unwrap().flatten().map(|entry| entry.path()).filter(is_setuid).collect();
+    let programs: Vec<_> = std::fs::read_dir("/usr/bin")
+        .unwrap()
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(is_setuid)
+        .collect();
     assert!(!programs.is_empty(), "every system has one");
     for mut rig in rigs().await {
         for program in &programs {
@@ -64,11 +72,15 @@ async fn setuid_programs_give_nothing() {
             );
             let said = stdout(&sh(&mut rig, &tries).await);
             let said: Vec<&str> = said.split_whitespace().collect();
-            assert_eq!(said, ["AT_EUID:", "1000", "AT_SECURE:", "0"], "{}", program.display());
+            assert_eq!(
+                said,
+                ["AT_EUID:", "1000", "AT_SECURE:", "0"],
+                "{}",
+                program.display()
+            );
         }
         // Nor can it make one, or be somebody else.
-        let own =
-            "cp /usr/bin/id .; chmod 4755 id; ./id -u; chown 0 id 2>/dev/null && echo given; ls -n id | cut -d' ' -f3";
+        let own = "cp /usr/bin/id .; chmod 4755 id; ./id -u; chown 0 id 2>/dev/null && echo given; ls -n id | cut -d' ' -f3";
         assert_eq!(stdout(&sh(&mut rig, own).await), "1000\n1000\n");
         let others = "import os\nfor to in (0, 65534):\n  try: os.setuid(to); print('is', to)\n  except OSError: pass\nprint('end')";
         let request = boxed(rig.command(&["python3", "-c", others]));
@@ -81,7 +93,10 @@ async fn setuid_programs_give_nothing() {
 async fn no_descriptor_and_no_link_leads_out() {
     for mut rig in rigs().await {
         // Its three, and the one that lists them.
-        assert_eq!(stdout(&sh(&mut rig, "ls /proc/self/fd | wc -l").await), "4\n");
+        assert_eq!(
+            stdout(&sh(&mut rig, "ls /proc/self/fd | wc -l").await),
+            "4\n"
+        );
         let links = "for at in /proc/self/root /proc/self/cwd/.. /proc/1/root /proc/1/cwd /proc/thread-self/root /proc/self/task/*/root; do \
                      ls -d $at/root $at/home $at/var 2>/dev/null; done; true";
         assert_eq!(stdout(&sh(&mut rig, links).await), "");
@@ -92,9 +107,15 @@ async fn no_descriptor_and_no_link_leads_out() {
                       [ $at = /proc/self/mem ] || { [ -e $at ] && (: > $at) 2>/dev/null && echo $at; }; done; true";
         assert_eq!(stdout(&sh(&mut rig, kernel).await), "");
         // The handles of files do without names.
-        let by_handle = format!("{CALL}print(call({}, -100, 0, 0))", libc::SYS_open_by_handle_at);
+        let by_handle = format!(
+            "{CALL}print(call({}, -100, 0, 0))",
+            libc::SYS_open_by_handle_at
+        );
         let request = boxed(rig.command(&["python3", "-c", &by_handle]));
-        assert_eq!(stdout(&rig.run(&request).await), "Operation not permitted\n");
+        assert_eq!(
+            stdout(&rig.run(&request).await),
+            "Operation not permitted\n"
+        );
         rig.finish().await;
     }
 }
@@ -109,7 +130,8 @@ async fn a_personality_is_told_and_not_changed() {
         );
         let request = boxed(rig.command(&["python3", "-c", &tries]));
         let no_family = "Address family not supported by protocol";
-        let said = format!("['done', 'done', 'Operation not permitted'] ['{no_family}', '{no_family}']\n");
+        let said =
+            format!("['done', 'done', 'Operation not permitted'] ['{no_family}', '{no_family}']\n");
         assert_eq!(stdout(&rig.run(&request).await), said);
         rig.finish().await;
     }
@@ -119,10 +141,15 @@ async fn a_personality_is_told_and_not_changed() {
 #[tokio::test]
 async fn system_calls_that_are_newer_than_the_filter_are_absent() {
     for mut rig in rigs().await {
-        let tries = format!("{CALL}print([call(number, -100, 0, 0, 0, 0) for number in (467, 600, 0x3fffffff)])");
+        let tries = format!(
+            "{CALL}print([call(number, -100, 0, 0, 0, 0) for number in (467, 600, 0x3fffffff)])"
+        );
         let request = boxed(rig.command(&["python3", "-c", &tries]));
         let absent = "'Function not implemented'";
-        assert_eq!(stdout(&rig.run(&request).await), format!("[{absent}, {absent}, {absent}]\n"));
+        assert_eq!(
+            stdout(&rig.run(&request).await),
+            format!("[{absent}, {absent}, {absent}]\n")
+        );
         rig.finish().await;
     }
 }
@@ -138,7 +165,8 @@ async fn the_hosts_devices_stay_the_hosts() {
     };
     let before = owners();
     for mut rig in rigs().await {
-        let request = boxed(rig.command(&["sh", "-c", "touch -c -d @1 /dev/null /dev/stdin; true"]));
+        let request =
+            boxed(rig.command(&["sh", "-c", "touch -c -d @1 /dev/null /dev/stdin; true"]));
         rig.run(&request).await;
         rig.finish().await;
         assert_eq!(owners(), before);
@@ -152,7 +180,10 @@ async fn a_search_does_not_look_at_the_hosts_files() {
         let mut said = Vec::new();
         for name in ["shadow", "no-such-file"] {
             let mut request = boxed(rig.command(&[name]));
-            request.env.push(("PATH".into(), "/usr/../etc:/usr/./../etc:/usr//../etc".into()));
+            request.env.push((
+                "PATH".into(),
+                "/usr/../etc:/usr/./../etc:/usr//../etc".into(),
+            ));
             said.push(format!("{:?}", rig.run(&request).await.done.exit).replace(name, ""));
         }
         rig.finish().await;

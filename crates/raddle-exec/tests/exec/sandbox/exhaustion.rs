@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use raddle_core::{Exit, Limits, limits::LimitKind};
-use raddle_exec::Request;
+use raddle_core::{ExitStatus, Limits, limits::LimitKind};
+use raddle_exec::ExecRequest;
 
 use super::{boxed, rigs, sh, stdout};
 use crate::support::code;
@@ -27,12 +27,18 @@ async fn disk_is_bounded() {
         assert!((200..=256).contains(&filled), "{filled} MiB");
         let counts = "i=0; while : > /tmp/$i 2>/dev/null; do i=$((i+1)); done; echo $i";
         let made: u32 =
-            stdout(&sh(&mut rig, &format!("sh -c '{counts}' 2>/dev/null || true")).await).trim().parse().unwrap_or(0);
+            stdout(&sh(&mut rig, &format!("sh -c '{counts}' 2>/dev/null || true")).await)
+                .trim()
+                .parse()
+                .unwrap_or(0);
         assert!(made < 20_000, "{made} files");
         let request = boxed(rig.command(&["python3", "-c", FILL]));
         let ran = rig.run(&request).await;
         assert_eq!(ran.done.exit, code(1));
-        assert!(String::from_utf8_lossy(&ran.stderr).contains("File too large"), "{ran:?}");
+        assert!(
+            String::from_utf8_lossy(&ran.stderr).contains("File too large"),
+            "{ran:?}"
+        );
         rig.finish().await;
     }
 }
@@ -43,15 +49,34 @@ async fn memory_is_bounded_and_files_in_memory_count() {
         let eats = "x = []\nwhile True: x.append(bytearray(1 << 20))";
         let request = boxed(rig.command(&["python3", "-c", eats]));
         let ran = rig.run(&request).await;
-        assert!(matches!(ran.done.exit, Exit::OutOfMemory | Exit::Code { code: 1 }), "{:?}", ran.done.exit);
-        assert!(ran.done.usage.peak_rss_bytes < 3 << 30, "{:?}", ran.done.usage);
-        let limits = Limits { memory_mb: Some(100), ..Limits::default() };
+        assert!(
+            matches!(
+                ran.done.exit,
+                ExitStatus::OutOfMemory | ExitStatus::Code { code: 1 }
+            ),
+            "{:?}",
+            ran.done.exit
+        );
+        assert!(
+            ran.done.usage.peak_rss_bytes < 3 << 30,
+            "{:?}",
+            ran.done.usage
+        );
+        let limits = Limits {
+            memory_mb: Some(100),
+            ..Limits::default()
+        };
         let keeps = "dd if=/dev/zero of=/scratch/much bs=1M count=150 2>/dev/null; sleep 60";
-        let request = Request { limits, timeout: Some(Duration::from_secs(30)), ..boxed(rig.sh(keeps)) };
-        assert_eq!(rig.run(&request).await.done.exit, Exit::OutOfMemory);
+        let request = ExecRequest {
+            limits,
+            timeout: Some(Duration::from_secs(30)),
+            ..boxed(rig.sh(keeps))
+        };
+        assert_eq!(rig.run(&request).await.done.exit, ExitStatus::OutOfMemory);
         let request = boxed(rig.command(&["python3", "-c", UNMAPPED]));
         let no_memory = "Cannot allocate memory\n";
-        let said = format!("Function not implemented\na segment\na segment\n{no_memory}{no_memory}");
+        let said =
+            format!("Function not implemented\na segment\na segment\n{no_memory}{no_memory}");
         assert_eq!(stdout(&rig.run(&request).await), said);
         rig.finish().await;
     }
@@ -62,14 +87,33 @@ async fn processes_are_bounded() {
     let bomb = "i=0; while [ $i -lt 400 ]; do sleep 60 & i=$((i+1)); done; wait";
     for mut rig in rigs().await {
         let exit = sh(&mut rig, bomb).await.done.exit;
-        assert!(matches!(exit, Exit::Limit { limit: LimitKind::MaxProcs } | Exit::Code { code: 2 }), "{exit:?}");
-        let limits = Limits { max_procs: Some(20), ..Limits::default() };
-        let request =
-            Request { limits, ..boxed(rig.sh("i=0; while [ $i -lt 60 ]; do sleep 60 & i=$((i+1)); done; wait")) };
+        assert!(
+            matches!(
+                exit,
+                ExitStatus::Limit {
+                    limit: LimitKind::MaxProcs
+                } | ExitStatus::Code { code: 2 }
+            ),
+            "{exit:?}"
+        );
+        let limits = Limits {
+            max_procs: Some(20),
+            ..Limits::default()
+        };
+        let request = ExecRequest {
+            limits,
+            ..boxed(rig.sh("i=0; while [ $i -lt 60 ]; do sleep 60 & i=$((i+1)); done; wait"))
+        };
         assert!(!rig.run(&request).await.done.exit.is_success());
         // What the sandbox itself is made of does not count.
-        let limits = Limits { max_procs: Some(1), ..Limits::default() };
-        let request = Request { limits, ..boxed(rig.command(&["sleep", "0.2"])) };
+        let limits = Limits {
+            max_procs: Some(1),
+            ..Limits::default()
+        };
+        let request = ExecRequest {
+            limits,
+            ..boxed(rig.command(&["sleep", "0.2"]))
+        };
         assert_eq!(rig.run(&request).await.done.exit, code(0));
         rig.finish().await;
     }
@@ -77,11 +121,13 @@ async fn processes_are_bounded() {
 
 #[tokio::test]
 async fn open_files_are_bounded() {
-    let opens =
-        "import os\nn = 0\ntry:\n  while True: os.dup(0); n += 1\nexcept OSError as e: print(n < 1024, e.strerror)";
+    let opens = "import os\nn = 0\ntry:\n  while True: os.dup(0); n += 1\nexcept OSError as e: print(n < 1024, e.strerror)";
     for mut rig in rigs().await {
         let request = boxed(rig.command(&["python3", "-c", opens]));
-        assert_eq!(stdout(&rig.run(&request).await), "True Too many open files\n");
+        assert_eq!(
+            stdout(&rig.run(&request).await),
+            "True Too many open files\n"
+        );
         assert_eq!(stdout(&sh(&mut rig, "ulimit -c").await), "0\n");
         rig.finish().await;
     }

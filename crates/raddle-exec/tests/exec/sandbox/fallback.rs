@@ -2,20 +2,32 @@
 
 use std::{fs, net::TcpListener, os::unix::fs::PermissionsExt, process::Command};
 
-use raddle_core::Exit;
-use raddle_exec::{Request, Sandbox};
+use raddle_core::ExitStatus;
+use raddle_exec::{ExecRequest, SandboxConfig};
 
 use super::{boxed, rigs_under, stdout};
 use crate::support::{code, until};
 
-pub(super) fn lenient(request: Request) -> Request {
-    Request { sandbox: Some(Sandbox { fallback: true, ..Sandbox::default() }), ..request }
+pub(super) fn lenient(request: ExecRequest) -> ExecRequest {
+    ExecRequest {
+        sandbox: Some(SandboxConfig {
+            fallback: true,
+            ..SandboxConfig::default()
+        }),
+        ..request
+    }
 }
 
 /// Folders of sandboxes without a root, as they are found among temporary files.
 fn scratches() -> Vec<String> {
-    let names = fs::read_dir(std::env::temp_dir()).unwrap().flatten().map(|entry| entry.file_name());
-    names.filter_map(|name| name.into_string().ok()).filter(|name| name.starts_with("raddle-scratch-")).collect()
+    let names = fs::read_dir(std::env::temp_dir())
+        .unwrap()
+        .flatten()
+        .map(|entry| entry.file_name());
+    names
+        .filter_map(|name| name.into_string().ok())
+        .filter(|name| name.starts_with("raddle-scratch-"))
+        .collect()
 }
 
 #[tokio::test]
@@ -29,12 +41,20 @@ async fn what_the_system_refuses_is_named_and_done_without_if_the_task_says_so()
         for mut rig in rigs_under(&format!("refusing {refused}")).await {
             let request = boxed(rig.sh("echo ran"));
             let ran = rig.run(&request).await;
-            let Exit::SpawnFailed { message } = ran.done.exit else { panic!("{refused}: {:?}", ran.done.exit) };
-            assert!(message.starts_with(&format!("this system refuses the sandbox {layer}")), "{message}");
+            let ExitStatus::SpawnFailed { message } = ran.done.exit else {
+                panic!("{refused}: {:?}", ran.done.exit)
+            };
+            assert!(
+                message.starts_with(&format!("this system refuses the sandbox {layer}")),
+                "{message}"
+            );
             assert_eq!(ran.stdout, b"");
             let ran = rig.run(&lenient(request)).await;
             let said = String::from_utf8(ran.stderr.clone()).unwrap();
-            assert!(said.contains(layer) && said.contains("isolation_fallback"), "{refused}: {said}");
+            assert!(
+                said.contains(layer) && said.contains("isolation_fallback"),
+                "{refused}: {said}"
+            );
             assert_eq!(stdout(&ran), "ran\n");
             rig.finish().await;
         }
@@ -44,9 +64,21 @@ async fn what_the_system_refuses_is_named_and_done_without_if_the_task_says_so()
 #[tokio::test]
 async fn several_layers_can_be_lacking() {
     for mut rig in rigs_under("refusing namespaces,landlock,filter").await {
-        let ran = rig.run(&lenient(rig.sh("grep NoNewPrivs /proc/self/status; env | grep -c CARGO"))).await;
-        assert_eq!(String::from_utf8_lossy(&ran.stderr).matches("isolation_fallback").count(), 3);
-        assert_eq!((ran.stdout, ran.done.exit), (b"NoNewPrivs:\t1\n0\n".to_vec(), code(1)));
+        let ran = rig
+            .run(&lenient(rig.sh(
+                "grep NoNewPrivs /proc/self/status; env | grep -c CARGO",
+            )))
+            .await;
+        assert_eq!(
+            String::from_utf8_lossy(&ran.stderr)
+                .matches("isolation_fallback")
+                .count(),
+            3
+        );
+        assert_eq!(
+            (ran.stdout, ran.done.exit),
+            (b"NoNewPrivs:\t1\n0\n".to_vec(), code(1))
+        );
         rig.finish().await;
     }
 }
@@ -55,7 +87,10 @@ async fn several_layers_can_be_lacking() {
 async fn nothing_is_said_where_nothing_is_lacking() {
     for mut rig in rigs_under("").await {
         let ran = rig.run(&lenient(rig.sh("pwd"))).await;
-        assert_eq!((stdout(&ran).as_str(), ran.stderr), ("/scratch\n", Vec::new()));
+        assert_eq!(
+            (stdout(&ran).as_str(), ran.stderr),
+            ("/scratch\n", Vec::new())
+        );
         rig.finish().await;
     }
 }
@@ -87,16 +122,29 @@ async fn without_namespaces_files_and_network_are_kept_from_it_all_the_same() {
         port = address.port(),
     );
     for mut rig in rigs_under("refusing namespaces").await {
-        let ran = rig.run(&lenient(rig.command(&["python3", "-c", &script]))).await;
+        let ran = rig
+            .run(&lenient(rig.command(&["python3", "-c", &script])))
+            .await;
         assert_eq!(stdout(&ran), "True True ['more', 'own']\n");
         // What it starts ends with it, and what it wrote is gone.
-        let ran = rig.run(&lenient(rig.sh("setsid sleep 300 & pwd; mkdir -p a/b; chmod 0 a"))).await;
+        let ran = rig
+            .run(&lenient(
+                rig.sh("setsid sleep 300 & pwd; mkdir -p a/b; chmod 0 a"),
+            ))
+            .await;
         let scratch = stdout(&ran).trim().to_owned();
-        assert!(scratch.contains("raddle-scratch-") && !fs::exists(&scratch).unwrap(), "{scratch}");
+        assert!(
+            scratch.contains("raddle-scratch-") && !fs::exists(&scratch).unwrap(),
+            "{scratch}"
+        );
         rig.finish().await;
     }
     let own = std::process::id().to_string();
-    assert!(!scratches().iter().any(|name| name.contains(&own)), "{:?}", scratches());
+    assert!(
+        !scratches().iter().any(|name| name.contains(&own)),
+        "{:?}",
+        scratches()
+    );
 }
 
 /// Tries to get at one thing each, and says what it got.
@@ -129,11 +177,25 @@ async fn each_layer_keeps_something_away_that_is_had_without() {
         ("namespaces", "process "),
         ("namespaces,landlock", "file write process "),
         ("namespaces,filter", "network process keys "),
-        ("namespaces,landlock,filter", "file write network process keys "),
+        (
+            "namespaces,landlock,filter",
+            "file write network process keys ",
+        ),
     ] {
-        let words = if refused.is_empty() { String::new() } else { format!("refusing {refused}") };
+        let words = if refused.is_empty() {
+            String::new()
+        } else {
+            format!("refusing {refused}")
+        };
         for mut rig in rigs_under(&words).await {
-            let argv = ["/usr/bin/python3", "-c", TRIES, secret.to_str().unwrap(), &port, &own];
+            let argv = [
+                "/usr/bin/python3",
+                "-c",
+                TRIES,
+                secret.to_str().unwrap(),
+                &port,
+                &own,
+            ];
             let ran = rig.run(&lenient(rig.command(&argv))).await;
             assert_eq!(stdout(&ran).replace('\n', " "), had, "without {refused}");
             rig.finish().await;
@@ -150,14 +212,23 @@ async fn a_killed_runner_leaves_its_folder_to_the_worker() {
         rig.start(&request).await;
         rig.started().await;
         let scratch = loop {
-            let raddle_exec::Notice::Output { stream: raddle_exec::Stream::Stdout, bytes } = rig.next().await.unwrap()
+            let raddle_exec::RunnerEvent::Output {
+                stream: raddle_exec::OutputChannel::Stdout,
+                bytes,
+            } = rig.next().await.unwrap()
             else {
                 continue;
             };
             break String::from_utf8(bytes).unwrap().trim().to_owned();
         };
         assert!(fs::exists(format!("{scratch}/file")).unwrap());
-        assert!(Command::new("kill").args(["-9", &rig.runner.pid().to_string()]).status().unwrap().success());
+        assert!(
+            Command::new("kill")
+                .args(["-9", &rig.runner.pid().to_string()])
+                .status()
+                .unwrap()
+                .success()
+        );
         // What lacks may have been said after what it wrote.
         while rig.next().await.is_ok() {}
         until("the command is gone", || rig.left().is_empty()).await;

@@ -2,8 +2,8 @@
 
 use std::{fs, os::unix::fs::PermissionsExt, time::Duration};
 
-use raddle_core::Exit;
-use raddle_exec::{Order, Request, Sandbox};
+use raddle_core::ExitStatus;
+use raddle_exec::{ExecRequest, RunnerCommand, SandboxConfig};
 
 use super::{boxed, rigs};
 use crate::support::code;
@@ -12,18 +12,43 @@ use crate::support::code;
 async fn a_function_prints_and_answers_as_it_would_outside() {
     for mut rig in rigs().await {
         let ran = rig.run(&boxed(rig.function("echo", "x"))).await;
-        assert_eq!((ran.reply.as_str(), &ran.done.exit), ("answered x", &code(0)));
-        assert_eq!((ran.stdout.as_slice(), ran.stderr.as_slice()), (&b"printed x"[..], &b"complained\n"[..]));
-        assert_eq!(rig.run(&boxed(rig.function("threads", ""))).await.reply, "42");
-        assert_eq!(rig.run(&boxed(rig.function("flood", "0123456789"))).await.reply, "0123456789".repeat(1 << 20));
-        assert_eq!(rig.run(&boxed(rig.function("unheard of", ""))).await.done.exit, code(3));
-        assert_eq!(rig.run(&boxed(rig.function("abort", ""))).await.done.exit, Exit::Signal { signal: libc::SIGABRT });
+        assert_eq!(
+            (ran.reply.as_str(), &ran.done.exit),
+            ("answered x", &code(0))
+        );
+        assert_eq!(
+            (ran.stdout.as_slice(), ran.stderr.as_slice()),
+            (&b"printed x"[..], &b"complained\n"[..])
+        );
+        assert_eq!(
+            rig.run(&boxed(rig.function("threads", ""))).await.reply,
+            "42"
+        );
+        assert_eq!(
+            rig.run(&boxed(rig.function("flood", "0123456789")))
+                .await
+                .reply,
+            "0123456789".repeat(1 << 20)
+        );
+        assert_eq!(
+            rig.run(&boxed(rig.function("unheard of", "")))
+                .await
+                .done
+                .exit,
+            code(3)
+        );
+        assert_eq!(
+            rig.run(&boxed(rig.function("abort", ""))).await.done.exit,
+            ExitStatus::Signal {
+                signal: libc::SIGABRT
+            }
+        );
         let mut sleep = boxed(rig.function("sleep", ""));
         rig.start_until_output(&sleep).await;
-        rig.runner.send(Order::Stop).await.unwrap();
-        assert_eq!(rig.end().await.done.exit, Exit::Cancelled);
+        rig.runner.send(RunnerCommand::Stop).await.unwrap();
+        assert_eq!(rig.end().await.done.exit, ExitStatus::Cancelled);
         sleep.timeout = Some(Duration::from_millis(50));
-        assert_eq!(rig.run(&sleep).await.done.exit, Exit::Timeout);
+        assert_eq!(rig.run(&sleep).await.done.exit, ExitStatus::Timeout);
         rig.finish().await;
     }
 }
@@ -34,11 +59,20 @@ async fn a_function_has_nothing_of_the_worker() {
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let secret = folder.path().join("secret");
     fs::write(&secret, "the secret").unwrap();
-    assert!(std::env::var_os("CARGO").is_some(), "the runner has inherited it");
+    assert!(
+        std::env::var_os("CARGO").is_some(),
+        "the runner has inherited it"
+    );
     for mut rig in rigs().await {
         let pry = rig.function("pry", secret.to_str().unwrap());
-        assert!(rig.run(&pry).await.reply.starts_with("a file "), "outside it is there");
-        assert_eq!(rig.run(&boxed(pry)).await.reply, "no file 1000 /scratch false");
+        assert!(
+            rig.run(&pry).await.reply.starts_with("a file "),
+            "outside it is there"
+        );
+        assert_eq!(
+            rig.run(&boxed(pry)).await.reply,
+            "no file 1000 /scratch false"
+        );
         rig.finish().await;
     }
 }
@@ -51,18 +85,36 @@ async fn a_handler_finds_its_folder_and_cannot_write_there() {
     fs::write(&program, "#!/bin/sh\npwd; ls; touch new 2>/dev/null && echo written; touch /scratch/new && echo own\n")
         .unwrap();
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
-    let show =
-        |path: &std::path::Path| Some(Sandbox { folder: Some(path.to_str().unwrap().into()), ..Sandbox::default() });
+    let show = |path: &std::path::Path| {
+        Some(SandboxConfig {
+            folder: Some(path.to_str().unwrap().into()),
+            ..SandboxConfig::default()
+        })
+    };
     for mut rig in rigs().await {
-        for argv in [&["/handler/program.sh"][..], &["sh", "program.sh"], &["./program.sh"]] {
-            let request = Request { sandbox: show(folder.path()), ..rig.command(argv) };
+        for argv in [
+            &["/handler/program.sh"][..],
+            &["sh", "program.sh"],
+            &["./program.sh"],
+        ] {
+            let request = ExecRequest {
+                sandbox: show(folder.path()),
+                ..rig.command(argv)
+            };
             let ran = rig.run(&request).await;
-            assert_eq!((ran.done.exit, ran.stdout), (code(0), b"/handler\nprogram.sh\nown\n".to_vec()), "{argv:?}");
+            assert_eq!(
+                (ran.done.exit, ran.stdout),
+                (code(0), b"/handler\nprogram.sh\nown\n".to_vec()),
+                "{argv:?}"
+            );
         }
-        let request = Request { sandbox: show(&folder.path().join("absent")), ..rig.command(&["true"]) };
+        let request = ExecRequest {
+            sandbox: show(&folder.path().join("absent")),
+            ..rig.command(&["true"])
+        };
         let exit = rig.run(&request).await.done.exit;
         assert!(
-            matches!(&exit, Exit::SpawnFailed { message } if message.contains("cannot enter the folder")),
+            matches!(&exit, ExitStatus::SpawnFailed { message } if message.contains("cannot enter the folder")),
             "{exit:?}"
         );
         rig.finish().await;

@@ -7,7 +7,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use raddle_exec::{Request, Sandbox};
+use raddle_exec::{ExecRequest, SandboxConfig};
 
 use super::{boxed, rigs};
 use crate::support::{alive, mark, options, state, until};
@@ -21,23 +21,38 @@ fn mounts() -> BTreeSet<String> {
     let all = fs::read_to_string("/proc/self/mountinfo").unwrap();
     let is_ours = |line: &&str| {
         let at = line.split(' ').nth(4).unwrap_or_default();
-        ["/tmp", "/scratch", "/handler"].iter().any(|folder| at.starts_with(folder))
+        ["/tmp", "/scratch", "/handler"]
+            .iter()
+            .any(|folder| at.starts_with(folder))
     };
     all.lines().filter(is_ours).map(str::to_owned).collect()
 }
 
 fn kill_9(pid: u32) {
-    assert!(Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap().success());
+    assert!(
+        Command::new("kill")
+            .args(["-9", &pid.to_string()])
+            .status()
+            .unwrap()
+            .success()
+    );
 }
 
 /// The processes below one.
 pub(super) fn below(pid: u32) -> Vec<u32> {
-    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    let children =
+        fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
     // What a runner has for its functions belongs to no attempt.
-    let is_cradle =
-        |pid: &u32| fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "raddle-cradle\n");
-    let children = children.split_whitespace().filter_map(|child| child.parse().ok()).filter(|pid| !is_cradle(pid));
-    children.flat_map(|child| [vec![child], below(child)].concat()).collect()
+    let is_cradle = |pid: &u32| {
+        fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "raddle-cradle\n")
+    };
+    let children = children
+        .split_whitespace()
+        .filter_map(|child| child.parse().ok())
+        .filter(|pid| !is_cradle(pid));
+    children
+        .flat_map(|child| [vec![child], below(child)].concat())
+        .collect()
 }
 
 #[tokio::test]
@@ -64,7 +79,13 @@ async fn a_killed_runner_leaves_nothing_of_a_sandbox() {
 async fn a_killed_runner_leaves_no_proxy() {
     for mut rig in rigs().await {
         let network = "example.org:443".parse().unwrap();
-        let request = Request { sandbox: Some(Sandbox { network, ..Sandbox::default() }), ..rig.sh(BUSY) };
+        let request = ExecRequest {
+            sandbox: Some(SandboxConfig {
+                network,
+                ..SandboxConfig::default()
+            }),
+            ..rig.sh(BUSY)
+        };
         rig.start_until_output(&request).await;
         let family = below(rig.runner.pid());
         kill_9(rig.runner.pid());
@@ -89,8 +110,13 @@ async fn a_killed_worker_leaves_nothing_of_a_sandbox() {
             .spawn()
             .unwrap();
         let mut line = String::new();
-        BufReader::new(worker.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let pids: Vec<u32> = line.split_whitespace().map(|pid| pid.parse().unwrap()).collect();
+        BufReader::new(worker.stdout.take().unwrap())
+            .read_line(&mut line)
+            .unwrap();
+        let pids: Vec<u32> = line
+            .split_whitespace()
+            .map(|pid| pid.parse().unwrap())
+            .collect();
         until("the family is there", || below(pids[0]).len() >= 5).await;
         let family = below(pids[0]);
         if both {

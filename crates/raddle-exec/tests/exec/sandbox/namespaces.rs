@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, fs};
 
-use raddle_exec::{Notice, Order, Request, Sandbox};
+use raddle_exec::{ExecRequest, RunnerCommand, RunnerEvent, SandboxConfig};
 
 use super::{boxed, rigs, status, stdout};
 use crate::support::Rig;
@@ -19,23 +19,35 @@ const COUNT: &str = "import socket\n\
     print([line.split()[2] for line in open('/proc/self/net/dev') if line.strip().startswith('lo:')][0])\n";
 
 fn host() -> String {
-    fs::read_link("/proc/self/ns/net").unwrap().to_str().unwrap().to_owned()
+    fs::read_link("/proc/self/ns/net")
+        .unwrap()
+        .to_str()
+        .unwrap()
+        .to_owned()
 }
 
 /// Starts a command that goes on, and returns its shim and the network that it says it is in.
 async fn start(rig: &mut Rig, network: &str) -> (u32, String) {
-    let sandbox = Sandbox { network: network.parse().unwrap(), ..Sandbox::default() };
-    let request = Request { sandbox: Some(sandbox), ..rig.sh("readlink /proc/self/ns/net; exec sleep 300") };
+    let sandbox = SandboxConfig {
+        network: network.parse().unwrap(),
+        ..SandboxConfig::default()
+    };
+    let request = ExecRequest {
+        sandbox: Some(sandbox),
+        ..rig.sh("readlink /proc/self/ns/net; exec sleep 300")
+    };
     rig.start(&request).await;
     let pid = rig.started().await;
     match rig.next().await.unwrap() {
-        Notice::Output { bytes, .. } => (pid, String::from_utf8(bytes).unwrap().trim().to_owned()),
+        RunnerEvent::Output { bytes, .. } => {
+            (pid, String::from_utf8(bytes).unwrap().trim().to_owned())
+        }
         other => panic!("no output but {other:?}"),
     }
 }
 
 async fn kill(rig: &mut Rig) {
-    rig.runner.send(Order::Kill).await.unwrap();
+    rig.runner.send(RunnerCommand::Kill).await.unwrap();
     rig.end().await;
 }
 
@@ -106,7 +118,10 @@ async fn nothing_of_an_attempt_is_there_for_the_next_of_the_same_runner() {
             for script in [left, FINDS] {
                 let request = boxed(rig.command(&["python3", "-c", script]));
                 let said = stdout(&rig.run(&request).await);
-                assert!(script != FINDS || said == "0 0 False\n", "after {left}: {said}");
+                assert!(
+                    script != FINDS || said == "0 0 False\n",
+                    "after {left}: {said}"
+                );
             }
         }
         rig.finish().await;
@@ -121,7 +136,11 @@ async fn a_shim_has_one_thread_and_no_descriptor_of_a_network() {
             let (shim, _) = start(&mut rig, network).await;
             assert_eq!(status(shim, "Threads"), "1", "{network}");
             // Only root sees what it has open.
-            for open in fs::read_dir(format!("/proc/{shim}/fd")).into_iter().flatten().flatten() {
+            for open in fs::read_dir(format!("/proc/{shim}/fd"))
+                .into_iter()
+                .flatten()
+                .flatten()
+            {
                 let leads = fs::read_link(open.path()).unwrap_or_default();
                 assert!(!leads.to_string_lossy().starts_with("net:"), "{leads:?}");
             }

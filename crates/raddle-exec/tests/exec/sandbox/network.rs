@@ -10,8 +10,8 @@ use std::{
     thread,
 };
 
-use raddle_core::Exit;
-use raddle_exec::{Order, Request, Sandbox};
+use raddle_core::ExitStatus;
+use raddle_exec::{ExecRequest, RunnerCommand, SandboxConfig};
 
 use super::{boxed, hygiene::below, rigs, stdout};
 use crate::support::{Rig, code};
@@ -37,7 +37,10 @@ impl Place {
     /// It is there until the test ends.
     fn open() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let (address, count) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
+        let (address, count) = (
+            listener.local_addr().unwrap(),
+            Arc::new(AtomicUsize::new(0)),
+        );
         let counted = Arc::clone(&count);
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
@@ -55,14 +58,26 @@ impl Place {
 
 fn answer(mut stream: std::net::TcpStream) {
     let mut part = [0; 4096];
-    let Ok(n) = stream.read(&mut part) else { return };
+    let Ok(n) = stream.read(&mut part) else {
+        return;
+    };
     let said = String::from_utf8_lossy(&part[..n]).replace("\r\n", "|");
-    let _ = write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{said}", said.len());
+    let _ = write!(
+        stream,
+        "HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{said}",
+        said.len()
+    );
 }
 
-fn within(request: Request, network: &str) -> Request {
+fn within(request: ExecRequest, network: &str) -> ExecRequest {
     let network = network.parse().unwrap();
-    Request { sandbox: Some(Sandbox { network, ..Sandbox::default() }), ..request }
+    ExecRequest {
+        sandbox: Some(SandboxConfig {
+            network,
+            ..SandboxConfig::default()
+        }),
+        ..request
+    }
 }
 
 async fn python(rig: &mut Rig, network: &str, script: &str) -> String {
@@ -121,9 +136,15 @@ async fn listed_places_are_reached_and_no_others() {
         let before = listed.count();
         let said = python(&mut rig, &here.to_string(), &script).await;
         let (through, rest) = said.split_once("through\n").unwrap();
-        assert!(through.starts_with("HTTP/1.1 200 Connection established"), "{said}");
+        assert!(
+            through.starts_with("HTTP/1.1 200 Connection established"),
+            "{said}"
+        );
         let mut lines = rest.lines();
-        assert_eq!(lines.next().unwrap(), format!("GET /a HTTP/1.1|Host: {here}|Connection: close|Accept: y||"));
+        assert_eq!(
+            lines.next().unwrap(),
+            format!("GET /a HTTP/1.1|Host: {here}|Connection: close|Accept: y||")
+        );
         let lines: Vec<&str> = lines.collect();
         assert_eq!(lines[..10], ["HTTP/1.1 403 Forbidden"; 10]);
         assert_eq!(lines[10..], ["HTTP/1.1 400 Bad Request"; 3]);
@@ -141,12 +162,20 @@ async fn a_name_does_not_lead_to_the_host() {
     let script = format!("{SAY}print(say('CONNECT localhost:{port} HTTP/1.1\\r\\n\\r\\nx'))");
     for mut rig in rigs().await {
         let said = python(&mut rig, &format!("localhost:{port}"), &script).await;
-        assert!(said.starts_with("HTTP/1.1 403") && said.contains("leads into the network of the host"), "{said}");
+        assert!(
+            said.starts_with("HTTP/1.1 403") && said.contains("leads into the network of the host"),
+            "{said}"
+        );
         assert_eq!(place.count(), 0);
         rig.finish().await;
     }
     let mut rig = Rig::new().await;
-    let said = python(&mut rig, &format!("localhost:{port},127.0.0.1:{port}"), &script).await;
+    let said = python(
+        &mut rig,
+        &format!("localhost:{port},127.0.0.1:{port}"),
+        &script,
+    )
+    .await;
     assert!(said.starts_with("HTTP/1.1 200"), "{said}");
     rig.finish().await;
 }
@@ -159,7 +188,10 @@ async fn programs_find_the_proxy_by_themselves() {
         place.address
     );
     let mut rig = Rig::new().await;
-    assert_eq!(python(&mut rig, &place.address.to_string(), &fetch).await, "GET /x HTTP/1.1\n");
+    assert_eq!(
+        python(&mut rig, &place.address.to_string(), &fetch).await,
+        "GET /x HTTP/1.1\n"
+    );
     rig.finish().await;
 }
 
@@ -174,7 +206,10 @@ async fn many_connections_at_once_are_served_one_after_another() {
         place.address
     );
     let mut rig = Rig::new().await;
-    assert_eq!(python(&mut rig, &place.address.to_string(), &script).await, "100 {'HTTP/1.1 200'}\n");
+    assert_eq!(
+        python(&mut rig, &place.address.to_string(), &script).await,
+        "100 {'HTTP/1.1 200'}\n"
+    );
     rig.finish().await;
 }
 
@@ -182,13 +217,20 @@ async fn many_connections_at_once_are_served_one_after_another() {
 async fn an_attempt_with_a_proxy_ends_as_any_other() {
     let mut rig = Rig::new().await;
     let network = "example.org:443";
-    let request = within(rig.sh("trap 'echo asked; exit 0' TERM; echo ready; while :; do sleep 0.05; done"), network);
+    let request = within(
+        rig.sh("trap 'echo asked; exit 0' TERM; echo ready; while :; do sleep 0.05; done"),
+        network,
+    );
     rig.start_until_output(&request).await;
-    rig.runner.send(Order::Stop).await.unwrap();
-    assert_eq!(rig.end().await.done.exit, Exit::Cancelled);
+    rig.runner.send(RunnerCommand::Stop).await.unwrap();
+    assert_eq!(rig.end().await.done.exit, ExitStatus::Cancelled);
     let request = within(rig.sh("exit 7"), network);
     assert_eq!(rig.run(&request).await.done.exit, code(7));
-    assert_eq!(below(rig.runner.pid()), Vec::<u32>::new(), "no proxy is left");
+    assert_eq!(
+        below(rig.runner.pid()),
+        Vec::<u32>::new(),
+        "no proxy is left"
+    );
     let request = boxed(rig.command(&["sh", "-c", "env | grep -ci proxy"]));
     assert_eq!(rig.run(&request).await.stdout, b"0\n");
     rig.finish().await;

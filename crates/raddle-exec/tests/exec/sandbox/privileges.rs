@@ -1,6 +1,6 @@
 //! Capabilities: no process of an attempt has one in any set, and none that it could get.
 
-use raddle_exec::{Request, Sandbox};
+use raddle_exec::{ExecRequest, SandboxConfig};
 
 use super::{fallback::lenient, hygiene::below, rigs, rigs_under, status};
 use crate::support::{Rig, until};
@@ -26,25 +26,38 @@ fn left(runner: u32) -> [String; 5] {
 }
 
 async fn kill(mut rig: Rig) {
-    rig.runner.send(raddle_exec::Order::Kill).await.unwrap();
+    rig.runner
+        .send(raddle_exec::RunnerCommand::Kill)
+        .await
+        .unwrap();
     rig.end().await;
     rig.finish().await;
 }
 
 #[tokio::test]
 async fn neither_shim_nor_command_has_any() {
-    for (refused, is_whole) in
-        [("", true), ("refusing namespaces", false), ("refusing namespaces,landlock,filter", false)]
-    {
+    for (refused, is_whole) in [
+        ("", true),
+        ("refusing namespaces", false),
+        ("refusing namespaces,landlock,filter", false),
+    ] {
         for mut rig in rigs_under(refused).await {
             let request = lenient(rig.sh("echo ready; sleep 300 & wait"));
             rig.start(&request).await;
             let shim = rig.started().await;
             // In a user namespace of its own everybody may bound them.
-            let left = if is_whole { [NONE; 5].map(str::to_owned) } else { left(rig.runner.pid()) };
+            let left = if is_whole {
+                [NONE; 5].map(str::to_owned)
+            } else {
+                left(rig.runner.pid())
+            };
             until("the command has begun", || below(shim).len() == 2).await;
             for pid in [vec![shim], below(shim)].concat() {
-                assert_eq!((sets(pid), status(pid, "NoNewPrivs").as_str()), (left.clone(), "1"), "{refused}: {pid}");
+                assert_eq!(
+                    (sets(pid), status(pid, "NoNewPrivs").as_str()),
+                    (left.clone(), "1"),
+                    "{refused}: {pid}"
+                );
             }
             kill(rig).await;
         }
@@ -55,16 +68,29 @@ async fn neither_shim_nor_command_has_any() {
 async fn a_proxy_has_none() {
     for mut rig in rigs().await {
         let network = "example.org:443".parse().unwrap();
-        let request =
-            Request { sandbox: Some(Sandbox { network, ..Sandbox::default() }), ..rig.sh("echo ready; sleep 300") };
+        let request = ExecRequest {
+            sandbox: Some(SandboxConfig {
+                network,
+                ..SandboxConfig::default()
+            }),
+            ..rig.sh("echo ready; sleep 300")
+        };
         let shim = rig.start_until_output(&request).await;
         let runner = rig.runner.pid();
         let inside = below(shim);
-        let others: Vec<u32> = below(runner).into_iter().filter(|pid| *pid != shim && !inside.contains(pid)).collect();
-        let [proxy] = others[..] else { panic!("{others:?}") };
+        let others: Vec<u32> = below(runner)
+            .into_iter()
+            .filter(|pid| *pid != shim && !inside.contains(pid))
+            .collect();
+        let [proxy] = others[..] else {
+            panic!("{others:?}")
+        };
         // It is another process, which may come to that later.
         until("it listens", || status(proxy, "Seccomp") == "2").await;
-        assert_eq!((sets(proxy), status(proxy, "NoNewPrivs").as_str()), (left(runner), "1"));
+        assert_eq!(
+            (sets(proxy), status(proxy, "NoNewPrivs").as_str()),
+            (left(runner), "1")
+        );
         kill(rig).await;
     }
 }

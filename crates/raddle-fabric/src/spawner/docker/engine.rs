@@ -6,23 +6,25 @@ use bollard::{
     API_DEFAULT_VERSION, Docker,
     errors::Error,
     models::ContainerInspectResponse,
-    query_parameters::{EventsOptionsBuilder, InspectContainerOptions, RemoveContainerOptionsBuilder},
+    query_parameters::{
+        EventsOptionsBuilder, InspectContainerOptions, RemoveContainerOptionsBuilder,
+    },
 };
 use futures_util::StreamExt;
 use tokio::time::timeout;
 
-use super::super::launcher::{Gone, LaunchError, Obstacle, one_line};
+use super::super::launcher::{ExitKind, LaunchError, LaunchFailure, one_line};
 
 /// An engine of this machine. Each call has a connection of its own, so one that is restarted need not be found anew.
 #[derive(Clone, Debug)]
-pub struct Engine {
+pub struct DockerEngine {
     socket: PathBuf,
 }
 
 /// What an engine says of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Standing {
+pub struct EngineInfo {
     /// Its version.
     pub version: String,
     /// Whether containers are under a seccomp filter unless told otherwise.
@@ -32,16 +34,16 @@ pub struct Standing {
 /// What is known of an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Image {
+pub struct ImageInfo {
     /// The folders that containers of it have on the engine's disk, unless they are given others.
     pub volumes: Vec<String>,
 }
 
 /// What has become of a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub(crate) enum ContainerExit {
     Runs,
-    Gone(Gone),
+    Gone(ExitKind),
 }
 
 const SOCKET: &str = "/var/run/docker.sock";
@@ -52,7 +54,7 @@ const PATIENCE: u64 = 30;
 const TOLD_WITHIN: Duration = Duration::from_secs(2);
 const SIGKILL: i32 = 9;
 
-impl Engine {
+impl DockerEngine {
     /// The engine that `DOCKER_HOST` names, or the usual one.
     pub fn of_environment() -> Result<Self, LaunchError> {
         match env::var(HOST).ok().filter(|host| !host.is_empty()) {
@@ -61,8 +63,10 @@ impl Engine {
                 Some(path) => Ok(Self::at(path)),
                 // Folders of this machine are shared with its containers.
                 None => Err(LaunchError::new(
-                    Obstacle::Unreachable,
-                    format!("{HOST} does not name an engine of this machine: give unix://PATH, or unset it"),
+                    LaunchFailure::Unreachable,
+                    format!(
+                        "{HOST} does not name an engine of this machine: give unix://PATH, or unset it"
+                    ),
                 )),
             },
         }
@@ -70,55 +74,83 @@ impl Engine {
 
     /// The engine that listens there.
     pub fn at(socket: impl Into<PathBuf>) -> Self {
-        Self { socket: socket.into() }
+        Self {
+            socket: socket.into(),
+        }
     }
 
     /// Asks it how it is.
-    pub async fn standing(&self) -> Result<Standing, LaunchError> {
+    pub async fn standing(&self) -> Result<EngineInfo, LaunchError> {
         let ask = async {
             let info = self.client()?.info().await?;
             let filters = info.security_options.unwrap_or_default();
-            let filters =
-                filters.iter().any(|option| option.starts_with("name=seccomp") && !option.contains("unconfined"));
-            Ok(Standing { version: info.server_version.unwrap_or_default(), filters })
+            let filters = filters
+                .iter()
+                .any(|option| option.starts_with("name=seccomp") && !option.contains("unconfined"));
+            Ok(EngineInfo {
+                version: info.server_version.unwrap_or_default(),
+                filters,
+            })
         };
         ask.await.map_err(|error| self.fault(&error, ""))
     }
 
     pub(crate) fn client(&self) -> Result<Docker, Error> {
-        Docker::connect_with_unix(&self.socket.to_string_lossy(), PATIENCE, API_DEFAULT_VERSION)
+        Docker::connect_with_unix(
+            &self.socket.to_string_lossy(),
+            PATIENCE,
+            API_DEFAULT_VERSION,
+        )
     }
 
     /// Removes a container, whatever it does. One that is not there is no error.
     pub(crate) async fn remove(&self, container: &str) -> Result<(), Error> {
-        let options = RemoveContainerOptionsBuilder::default().force(true).v(true).build();
-        match self.client()?.remove_container(container, Some(options)).await {
+        let options = RemoveContainerOptionsBuilder::default()
+            .force(true)
+            .v(true)
+            .build();
+        match self
+            .client()?
+            .remove_container(container, Some(options))
+            .await
+        {
             Err(error) if is_absent(&error) || is_in_the_way(&error) => Ok(()),
             other => other,
         }
     }
 
     /// What is known of an image that tasks are to be run in.
-    pub async fn image(&self, name: &str) -> Result<Image, LaunchError> {
+    pub async fn image(&self, name: &str) -> Result<ImageInfo, LaunchError> {
         match async { self.client()?.inspect_image(name).await }.await {
             Ok(found) => {
-                let volumes = found.config.and_then(|config| config.volumes).unwrap_or_default();
-                Ok(Image { volumes: volumes.into_iter().collect() })
+                let volumes = found
+                    .config
+                    .and_then(|config| config.volumes)
+                    .unwrap_or_default();
+                Ok(ImageInfo {
+                    volumes: volumes.into_iter().collect(),
+                })
             }
             Err(error) if is_absent(&error) => {
                 let reason = format!(
                     "there is no image '{name}' here, which this worker runs tasks in: 'docker pull {name}' gets it, if a registry has it"
                 );
-                Err(LaunchError::new(Obstacle::Image, reason))
+                Err(LaunchError::new(LaunchFailure::Image, reason))
             }
             Err(error) => Err(self.fault(&error, name)),
         }
     }
 
     /// What has become of a container that says nothing any more, and was not there before `since`.
-    pub(crate) async fn fate(&self, container: &str, since: &str) -> Result<Fate, Error> {
-        let filters = HashMap::from([("container", vec![container]), ("event", vec!["die", "oom"])]);
-        let options = EventsOptionsBuilder::default().since(since).filters(&filters).build();
+    pub(crate) async fn fate(&self, container: &str, since: &str) -> Result<ContainerExit, Error> {
+        let filters = HashMap::from([
+            ("container", vec![container]),
+            ("event", vec!["die", "oom"]),
+        ]);
+        let options = EventsOptionsBuilder::default()
+            .since(since)
+            .filters(&filters)
+            .build();
         let mut events = std::pin::pin!(self.client()?.events(Some(options)));
         let mut starved = false;
         // It is told what it has missed, and then what happens.
@@ -126,32 +158,42 @@ impl Engine {
             while let Some(event) = events.next().await.transpose()? {
                 match event.action.as_deref() {
                     Some("oom") => starved = true,
-                    Some("die") => return Ok(event.actor.and_then(|actor| actor.attributes?.remove("exitCode"))),
+                    Some("die") => {
+                        return Ok(event
+                            .actor
+                            .and_then(|actor| actor.attributes?.remove("exitCode")));
+                    }
                     _ => {}
                 }
             }
             Ok::<_, Error>(None)
         });
         match told.await {
-            Ok(Ok(Some(code))) => Ok(Fate::Gone(ended(code.parse().ok(), starved))),
+            Ok(Ok(Some(code))) => Ok(ContainerExit::Gone(ended(code.parse().ok(), starved))),
             Ok(Err(error)) => Err(error),
             // It goes on, or the engine was restarted since.
             Ok(Ok(None)) | Err(_) => self.found(container).await,
         }
     }
 
-    async fn found(&self, container: &str) -> Result<Fate, Error> {
-        let found = self.client()?.inspect_container(container, None::<InspectContainerOptions>).await;
+    async fn found(&self, container: &str) -> Result<ContainerExit, Error> {
+        let found = self
+            .client()?
+            .inspect_container(container, None::<InspectContainerOptions>)
+            .await;
         let state = match found {
-            Err(error) if is_absent(&error) => return Ok(Fate::Gone(Gone::Untold)),
+            Err(error) if is_absent(&error) => return Ok(ContainerExit::Gone(ExitKind::Untold)),
             Err(error) => return Err(error),
             Ok(ContainerInspectResponse { state, .. }) => state.unwrap_or_default(),
         };
         if state.running.unwrap_or(false) {
-            return Ok(Fate::Runs);
+            return Ok(ContainerExit::Runs);
         }
         self.remove(container).await?;
-        Ok(Fate::Gone(ended(state.exit_code, state.oom_killed.unwrap_or(false))))
+        Ok(ContainerExit::Gone(ended(
+            state.exit_code,
+            state.oom_killed.unwrap_or(false),
+        )))
     }
 
     /// What a failure means for a launch from this image.
@@ -159,24 +201,37 @@ impl Engine {
         let socket = self.socket.display();
         match error {
             Error::SocketNotFoundError(_) => LaunchError::new(
-                Obstacle::Unreachable,
-                format!("there is no Docker engine at {socket}: start it, or name another with {HOST}=unix://PATH"),
+                LaunchFailure::Unreachable,
+                format!(
+                    "there is no Docker engine at {socket}: start it, or name another with {HOST}=unix://PATH"
+                ),
             ),
             Error::RequestTimeoutError => LaunchError::new(
-                Obstacle::Unreachable,
+                LaunchFailure::Unreachable,
                 format!("the Docker engine at {socket} has not answered for {PATIENCE} s"),
             ),
-            Error::DockerResponseServerError { status_code, message } => refusal(*status_code, message, image),
+            Error::DockerResponseServerError {
+                status_code,
+                message,
+            } => refusal(*status_code, message, image),
             other => match io_kind(other) {
                 Some(io::ErrorKind::PermissionDenied) => LaunchError::new(
-                    Obstacle::Denied,
-                    format!("this user may not use the Docker engine at {socket}: put it into the group 'docker'"),
+                    LaunchFailure::Denied,
+                    format!(
+                        "this user may not use the Docker engine at {socket}: put it into the group 'docker'"
+                    ),
                 ),
                 Some(_) => LaunchError::new(
-                    Obstacle::Unreachable,
-                    format!("the Docker engine at {socket} cannot be reached ({}): start it", root_of(other)),
+                    LaunchFailure::Unreachable,
+                    format!(
+                        "the Docker engine at {socket} cannot be reached ({}): start it",
+                        root_of(other)
+                    ),
                 ),
-                None => LaunchError::new(Obstacle::Refused, format!("the Docker engine at {socket}: {other}")),
+                None => LaunchError::new(
+                    LaunchFailure::Refused,
+                    format!("the Docker engine at {socket}: {other}"),
+                ),
             },
         }
     }
@@ -189,46 +244,69 @@ fn refusal(status: u16, message: &str, image: &str) -> LaunchError {
     let message = one_line(message);
     let message = message.trim_end_matches(": unknown");
     if has(&["no space left on device", "disk quota exceeded"]) {
-        let reason =
-            format!("the Docker engine has no room on its disk ({message}): 'docker system df' shows what takes it");
-        return LaunchError::new(Obstacle::DiskFull, reason);
+        let reason = format!(
+            "the Docker engine has no room on its disk ({message}): 'docker system df' shows what takes it"
+        );
+        return LaunchError::new(LaunchFailure::DiskFull, reason);
     }
     if has(&["no such image"]) {
         let reason = format!(
             "there is no image '{image}' here: 'docker pull {image}' gets it, if a registry has it; 'cargo xtask image' builds one of this program"
         );
-        return LaunchError::new(Obstacle::Image, reason);
+        return LaunchError::new(LaunchFailure::Image, reason);
     }
-    if has(&["executable file not found", "no such file or directory", "exec format error", "no command specified"])
-        || (said.contains("exec") && said.contains("permission denied"))
+    if has(&[
+        "executable file not found",
+        "no such file or directory",
+        "exec format error",
+        "no command specified",
+    ]) || (said.contains("exec") && said.contains("permission denied"))
     {
-        let reason = format!("the image '{image}' does not hold this program as its entrypoint ({message})");
-        return LaunchError::new(Obstacle::Image, reason);
+        let reason =
+            format!("the image '{image}' does not hold this program as its entrypoint ({message})");
+        return LaunchError::new(LaunchFailure::Image, reason);
     }
     if status == 404 && said.contains("network") {
-        let reason = format!("{message}: 'docker network create' makes one, spawner.container.networks names it");
-        return LaunchError::new(Obstacle::Refused, reason);
+        let reason = format!(
+            "{message}: 'docker network create' makes one, spawner.container.networks names it"
+        );
+        return LaunchError::new(LaunchFailure::Refused, reason);
     }
-    LaunchError::new(Obstacle::Refused, format!("the Docker engine refuses: {message}"))
+    LaunchError::new(
+        LaunchFailure::Refused,
+        format!("the Docker engine refuses: {message}"),
+    )
 }
 
-fn ended(code: Option<i64>, starved: bool) -> Gone {
+fn ended(code: Option<i64>, starved: bool) -> ExitKind {
     match code {
-        None => Gone::Untold,
-        Some(code) => match Gone::of_exit_code(code as i32) {
-            Gone::Signal(SIGKILL) if starved => Gone::OutOfMemory,
+        None => ExitKind::Untold,
+        Some(code) => match ExitKind::of_exit_code(code as i32) {
+            ExitKind::Signal(SIGKILL) if starved => ExitKind::OutOfMemory,
             gone => gone,
         },
     }
 }
 
 pub(crate) fn is_absent(error: &Error) -> bool {
-    matches!(error, Error::DockerResponseServerError { status_code: 404, .. })
+    matches!(
+        error,
+        Error::DockerResponseServerError {
+            status_code: 404,
+            ..
+        }
+    )
 }
 
 /// Whether a container is in a state in which that cannot be done, or is being removed already.
 pub(crate) fn is_in_the_way(error: &Error) -> bool {
-    matches!(error, Error::DockerResponseServerError { status_code: 409, .. })
+    matches!(
+        error,
+        Error::DockerResponseServerError {
+            status_code: 409,
+            ..
+        }
+    )
 }
 
 fn io_kind(error: &Error) -> Option<io::ErrorKind> {
@@ -243,8 +321,11 @@ fn io_kind(error: &Error) -> Option<io::ErrorKind> {
         cause = error.source();
     }
     // A connection that ends in the middle of an answer has no cause that the system knows of.
-    matches!(error, Error::HyperResponseError { .. } | Error::HyperLegacyError { .. })
-        .then_some(io::ErrorKind::ConnectionReset)
+    matches!(
+        error,
+        Error::HyperResponseError { .. } | Error::HyperLegacyError { .. }
+    )
+    .then_some(io::ErrorKind::ConnectionReset)
 }
 
 /// The innermost cause, which is what can be mended.
@@ -263,28 +344,46 @@ mod tests {
     #[test]
     fn what_an_engine_refuses_is_told_apart() {
         let seen = |status, message: &str| refusal(status, message, "some/image:1").obstacle;
-        assert_eq!(seen(404, "No such image: some/image:1"), Obstacle::Image);
+        assert_eq!(
+            seen(404, "No such image: some/image:1"),
+            LaunchFailure::Image
+        );
         let runc = "OCI runtime create failed: container_linux.go:380: starting container process caused: exec: \"/raddle\": stat \
                     /raddle: no such file or directory: unknown";
-        assert_eq!(seen(400, runc), Obstacle::Image);
-        assert_eq!(seen(400, "No command specified"), Obstacle::Image);
-        assert_eq!(seen(500, "mkdir /var/lib/docker/x: no space left on device"), Obstacle::DiskFull);
-        assert_eq!(seen(409, "Conflict. The container name \"/x\" is already in use"), Obstacle::Refused);
+        assert_eq!(seen(400, runc), LaunchFailure::Image);
+        assert_eq!(seen(400, "No command specified"), LaunchFailure::Image);
+        assert_eq!(
+            seen(500, "mkdir /var/lib/docker/x: no space left on device"),
+            LaunchFailure::DiskFull
+        );
+        assert_eq!(
+            seen(409, "Conflict. The container name \"/x\" is already in use"),
+            LaunchFailure::Refused
+        );
         let network = refusal(404, "network inner not found", "x");
-        assert!(network.to_string().contains("docker network create"), "{network}");
+        assert!(
+            network.to_string().contains("docker network create"),
+            "{network}"
+        );
         let image = refusal(404, "No such image: some/image:1", "some/image:1").to_string();
-        assert!(image.contains("'some/image:1'") && image.contains("cargo xtask image"), "{image}");
+        assert!(
+            image.contains("'some/image:1'") && image.contains("cargo xtask image"),
+            "{image}"
+        );
         let hostile = refusal(500, &format!("a\nb\x1b[2J{}", "x".repeat(9999)), "x").to_string();
-        assert!(hostile.len() < 500 && !hostile.contains(['\n', '\x1b']), "{hostile}");
+        assert!(
+            hostile.len() < 500 && !hostile.contains(['\n', '\x1b']),
+            "{hostile}"
+        );
     }
 
     #[test]
     fn exit_codes_are_told_apart() {
-        assert_eq!(ended(Some(0), false), Gone::Code(0));
-        assert_eq!(ended(Some(125), true), Gone::Code(125));
-        assert_eq!(ended(Some(137), false), Gone::Signal(9));
-        assert_eq!(ended(Some(137), true), Gone::OutOfMemory);
-        assert_eq!(ended(Some(255), false), Gone::Code(255));
-        assert_eq!(ended(None, false), Gone::Untold);
+        assert_eq!(ended(Some(0), false), ExitKind::Code(0));
+        assert_eq!(ended(Some(125), true), ExitKind::Code(125));
+        assert_eq!(ended(Some(137), false), ExitKind::Signal(9));
+        assert_eq!(ended(Some(137), true), ExitKind::OutOfMemory);
+        assert_eq!(ended(Some(255), false), ExitKind::Code(255));
+        assert_eq!(ended(None, false), ExitKind::Untold);
     }
 }

@@ -11,15 +11,15 @@
 //! A container is removed by the engine when it ends, whoever is there to see it. So nothing is left of a spawner that was killed, and how a
 //! container ended is asked of the engine's events and not of the container.
 
-mod containers;
+mod container_output;
 mod engine;
 mod hardened;
-mod heard;
+mod launcher;
 mod watch;
 
-pub use containers::{Containers, Model};
-pub use engine::{Engine, Image, Standing};
-pub(crate) use engine::{Fate, is_absent, is_in_the_way};
-pub use hardened::{Mount, hardened};
+pub(crate) use engine::{ContainerExit, is_absent, is_in_the_way};
+pub use engine::{DockerEngine, EngineInfo, ImageInfo};
+pub use hardened::{BindMount, hardened};
+pub use launcher::{ContainerTemplate, DockerLauncher};
 
-pub use super::Class;
+pub use super::WorkerClass;

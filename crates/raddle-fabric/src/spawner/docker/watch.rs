@@ -12,8 +12,8 @@ use bollard::{
     errors::Error,
     models::NetworkConnectRequest,
     query_parameters::{
-        AttachContainerOptionsBuilder, CreateContainerOptionsBuilder, KillContainerOptionsBuilder, LogsOptionsBuilder,
-        StartContainerOptions,
+        AttachContainerOptionsBuilder, CreateContainerOptionsBuilder, KillContainerOptionsBuilder,
+        LogsOptionsBuilder, StartContainerOptions,
     },
 };
 use futures_util::{Stream, StreamExt};
@@ -24,18 +24,18 @@ use tokio::{
 };
 
 use super::{
-    containers::Yard,
-    engine::{Fate, is_absent, is_in_the_way},
-    heard::{Heard, Line},
+    container_output::{ContainerOutput, OutputLine},
+    engine::{ContainerExit, is_absent, is_in_the_way},
+    launcher::DockerState,
 };
 use crate::spawner::{
-    launcher::{Id, LaunchError, News, Obstacle, Tell},
-    said::Said,
+    launcher::{BroadcastCommand, LaunchError, LaunchFailure, LaunchId, WorkerEvent},
+    readiness::ReadinessParser,
 };
 
 /// Where a container comes from.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Origin {
+pub(super) enum ContainerOrigin {
     /// It is to be made, for this spawner.
     New(Tid),
     /// Another has left it, and it runs.
@@ -43,7 +43,7 @@ pub(super) enum Origin {
 }
 
 /// What a container says.
-type Words = Pin<Box<dyn Stream<Item = Result<LogOutput, Error>> + Send>>;
+type ContainerWords = Pin<Box<dyn Stream<Item = Result<LogOutput, Error>> + Send>>;
 
 /// How long a worker may take to say who it is. What is no worker, and does not end either, is not kept.
 const READY_WITHIN: Duration = Duration::from_secs(60);
@@ -52,27 +52,33 @@ const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// Looks after a container until it is gone, and tells of it.
-pub(super) async fn look_after(yard: Arc<Yard>, id: Id, origin: Origin, mut orders: mpsc::UnboundedReceiver<Tell>) {
+pub(super) async fn look_after(
+    yard: Arc<DockerState>,
+    id: LaunchId,
+    origin: ContainerOrigin,
+    mut orders: mpsc::UnboundedReceiver<BroadcastCommand>,
+) {
     let since = moment_before();
     let begun = match origin {
-        Origin::New(spawner) => begin(&yard, &id, spawner).await,
+        ContainerOrigin::New(spawner) => begin(&yard, &id, spawner).await,
         // All that it has said, from the beginning.
-        Origin::Left => Ok(said_before(&yard, &id)),
+        ContainerOrigin::Left => Ok(said_before(&yard, &id)),
     };
     let news = match begun {
-        Err(error) => News::Failed(error),
+        Err(error) => WorkerEvent::Failed(error),
         Ok(words) => {
-            let mut watch = Watch {
+            let mut watch = ContainerWatch {
                 yard: &yard,
                 id: &id,
                 since,
                 stops: false,
                 is_ready: false,
-                said: Said::default(),
-                out: Line::default(),
-                err: Heard::default(),
+                said: ReadinessParser::default(),
+                out: OutputLine::default(),
+                err: ContainerOutput::default(),
             };
-            let by = matches!(origin, Origin::New(_)).then(|| Instant::now() + READY_WITHIN);
+            let by =
+                matches!(origin, ContainerOrigin::New(_)).then(|| Instant::now() + READY_WITHIN);
             watch.until_gone(words, by, &mut orders).await
         }
     };
@@ -80,22 +86,48 @@ pub(super) async fn look_after(yard: Arc<Yard>, id: Id, origin: Origin, mut orde
 }
 
 /// Makes a container and starts it. Nothing is left of one that cannot be started.
-async fn begin(yard: &Yard, id: &Id, spawner: Tid) -> Result<Words, LaunchError> {
+async fn begin(
+    yard: &DockerState,
+    id: &LaunchId,
+    spawner: Tid,
+) -> Result<ContainerWords, LaunchError> {
     let _turn = yard.turns.acquire().await.expect("never closed");
     yard.checked.get_or_try_init(|| check(yard)).await?;
     let fault = |error: Error| yard.engine.fault(&error, &yard.model.image);
     let engine = yard.engine.client().map_err(fault)?;
-    let options = CreateContainerOptionsBuilder::default().name(id.as_str()).build();
-    engine.create_container(Some(options), yard.model.body(id.as_str(), spawner)).await.map_err(fault)?;
+    let options = CreateContainerOptionsBuilder::default()
+        .name(id.as_str())
+        .build();
+    engine
+        .create_container(Some(options), yard.model.body(id.as_str(), spawner))
+        .await
+        .map_err(fault)?;
     let start = async {
         // Before it is started: what it says first, and last, may be said within a moment.
-        let options = AttachContainerOptionsBuilder::default().stream(true).stdout(true).stderr(true).build();
-        let words = engine.attach_container(id.as_str(), Some(options)).await?.output;
+        let options = AttachContainerOptionsBuilder::default()
+            .stream(true)
+            .stdout(true)
+            .stderr(true)
+            .build();
+        let words = engine
+            .attach_container(id.as_str(), Some(options))
+            .await?
+            .output;
         for network in yard.model.allowance.networks.iter().skip(1) {
             let container = id.as_str().to_owned();
-            engine.connect_network(network, NetworkConnectRequest { container, endpoint_config: None }).await?;
+            engine
+                .connect_network(
+                    network,
+                    NetworkConnectRequest {
+                        container,
+                        endpoint_config: None,
+                    },
+                )
+                .await?;
         }
-        engine.start_container(id.as_str(), None::<StartContainerOptions>).await?;
+        engine
+            .start_container(id.as_str(), None::<StartContainerOptions>)
+            .await?;
         Ok(words)
     };
     match start.await {
@@ -110,18 +142,22 @@ async fn begin(yard: &Yard, id: &Id, spawner: Tid) -> Result<Words, LaunchError>
 }
 
 /// Whether workers can be entrusted to the engine.
-async fn check(yard: &Yard) -> Result<(), LaunchError> {
+async fn check(yard: &DockerState) -> Result<(), LaunchError> {
     let standing = yard.engine.standing().await?;
     if standing.filters || yard.model.seccomp.is_some() {
         return Ok(());
     }
     let reason = "the Docker engine runs containers without a seccomp filter: start it with one, or name a profile in \
                   spawner.container.seccomp";
-    Err(LaunchError::new(Obstacle::Refused, reason))
+    Err(LaunchError::new(LaunchFailure::Refused, reason))
 }
 
-fn said_before(yard: &Yard, id: &Id) -> Words {
-    let options = LogsOptionsBuilder::default().follow(true).stdout(true).stderr(true).build();
+fn said_before(yard: &DockerState, id: &LaunchId) -> ContainerWords {
+    let options = LogsOptionsBuilder::default()
+        .follow(true)
+        .stdout(true)
+        .stderr(true)
+        .build();
     match yard.engine.client() {
         Ok(engine) => Box::pin(engine.logs(id.as_str(), Some(options))),
         Err(error) => Box::pin(futures_util::stream::iter([Err(error)])),
@@ -134,9 +170,9 @@ fn moment_before() -> String {
     second_ago.to_string()
 }
 
-struct Watch<'a> {
-    yard: &'a Yard,
-    id: &'a Id,
+struct ContainerWatch<'a> {
+    yard: &'a DockerState,
+    id: &'a LaunchId,
     /// It was not there before.
     since: String,
     /// It is to stop, once it hears that: process 1 of a container feels no signal that it has not asked for, and a worker asks for it
@@ -144,48 +180,48 @@ struct Watch<'a> {
     stops: bool,
     /// It has said who it is.
     is_ready: bool,
-    said: Said,
-    out: Line,
-    err: Heard,
+    said: ReadinessParser,
+    out: OutputLine,
+    err: ContainerOutput,
 }
 
-impl Watch<'_> {
+impl ContainerWatch<'_> {
     async fn until_gone(
         &mut self,
-        mut words: Words,
+        mut words: ContainerWords,
         ready_by: Option<Instant>,
-        orders: &mut mpsc::UnboundedReceiver<Tell>,
-    ) -> News {
+        orders: &mut mpsc::UnboundedReceiver<BroadcastCommand>,
+    ) -> WorkerEvent {
         let mut late = std::pin::pin!(sleep_until(ready_by.unwrap_or_else(Instant::now)));
         loop {
             tokio::select! {
                 // What it says comes last: one that does not stop to speak is told to stop all the same.
                 biased;
                 Some(order) = orders.recv() => match order {
-                    Tell::Stop | Tell::GiveBack if !self.is_ready => self.stops = true,
-                    order => self.obey(order).await,
+                    BroadcastCommand::Stop | BroadcastCommand::GiveBack if !self.is_ready => self.stops = true,
+                    order => self.apply_command(order).await,
                 },
                 () = &mut late, if ready_by.is_some() && !self.is_ready => {
-                    self.obey(Tell::Kill).await;
+                    self.apply_command(BroadcastCommand::Kill).await;
                     let (image, secs) = (&self.yard.model.image, READY_WITHIN.as_secs());
                     let reason = format!("a container of the image '{image}' was no worker within {secs} s: is its entrypoint this program?");
-                    return News::Failed(LaunchError::new(Obstacle::Image, reason));
+                    return WorkerEvent::Failed(LaunchError::new(LaunchFailure::Image, reason));
                 }
                 word = words.next() => match word {
                     Some(Ok(word)) => {
                         self.hear(&word);
                         if self.stops && self.is_ready {
                             self.stops = false;
-                            self.obey(Tell::Stop).await;
+                            self.apply_command(BroadcastCommand::Stop).await;
                         }
                     }
                     // It is over, or the engine is.
                     Some(Err(_)) | None => {
                         self.err.rest(self.id.as_str(), pass_on);
                         match self.fate().await {
-                            Fate::Gone(gone) => return News::Gone(gone),
-                            Fate::Runs => {
-                                self.said = Said::default();
+                            ContainerExit::Gone(gone) => return WorkerEvent::Gone(gone),
+                            ContainerExit::Runs => {
+                                self.said = ReadinessParser::default();
                                 words = said_before(self.yard, self.id);
                                 // One that cannot be followed is looked at once in a while.
                                 sleep(FIRST_PAUSE).await;
@@ -200,7 +236,14 @@ impl Watch<'_> {
     fn hear(&mut self, word: &LogOutput) {
         match word {
             LogOutput::StdOut { message } => {
-                let Self { yard, id, said, out, is_ready, .. } = self;
+                let Self {
+                    yard,
+                    id,
+                    said,
+                    out,
+                    is_ready,
+                    ..
+                } = self;
                 out.take(message, |line| {
                     if let Some(news) = said.line(id, &String::from_utf8_lossy(line)) {
                         *is_ready = true;
@@ -216,7 +259,7 @@ impl Watch<'_> {
     }
 
     /// What has become of it. An engine that does not answer is waited for: it may be restarted.
-    async fn fate(&self) -> Fate {
+    async fn fate(&self) -> ContainerExit {
         let mut failures = 0;
         loop {
             match self.yard.engine.fate(self.id.as_str(), &self.since).await {
@@ -227,29 +270,38 @@ impl Watch<'_> {
                         let error = self.yard.engine.fault(&error, &self.yard.model.image);
                         tracing::warn!(container = %self.id, %error, "what has become of a container cannot be told yet");
                     }
-                    sleep(ExponentialBackoff::new(FIRST_PAUSE, LONGEST_PAUSE).pause(failures)).await;
+                    sleep(ExponentialBackoff::new(FIRST_PAUSE, LONGEST_PAUSE).pause(failures))
+                        .await;
                 }
             }
         }
     }
 
-    async fn obey(&self, order: Tell) {
+    async fn apply_command(&self, order: BroadcastCommand) {
         let done = match order {
             // One that is to give back what it runs is told so by the broker.
-            Tell::Stop | Tell::GiveBack => self.signal("SIGTERM").await,
-            Tell::Kill => self.yard.engine.remove(self.id.as_str()).await,
+            BroadcastCommand::Stop | BroadcastCommand::GiveBack => self.signal("SIGTERM").await,
+            BroadcastCommand::Kill => self.yard.engine.remove(self.id.as_str()).await,
         };
         match done {
             Ok(()) => {}
             // It has ended meanwhile.
             Err(error) if is_absent(&error) || is_in_the_way(&error) => {}
-            Err(error) => tracing::warn!(container = %self.id, %error, "a container could not be told to end"),
+            Err(error) => {
+                tracing::warn!(container = %self.id, %error, "a container could not be told to end")
+            }
         }
     }
 
     async fn signal(&self, signal: &str) -> Result<(), Error> {
-        let options = KillContainerOptionsBuilder::default().signal(signal).build();
-        self.yard.engine.client()?.kill_container(self.id.as_str(), Some(options)).await
+        let options = KillContainerOptionsBuilder::default()
+            .signal(signal)
+            .build();
+        self.yard
+            .engine
+            .client()?
+            .kill_container(self.id.as_str(), Some(options))
+            .await
     }
 }
 

@@ -13,19 +13,19 @@ use rustls::{
     pki_types::{CertificateDer, ServerName, pem::PemObject},
 };
 
-use super::super::Cluster;
+use super::super::ClusterConfig;
 
 /// Where the API server is, and whom it takes us for.
 #[derive(Clone)]
-pub struct Access {
-    pub(super) server: Server,
+pub struct ClusterAccess {
+    pub(super) server: ApiServer,
     /// Read anew for every call: a cluster gives out tokens for an hour, and writes the next in time.
     token: Option<PathBuf>,
     pub(super) namespace: String,
 }
 
 #[derive(Clone)]
-pub(super) struct Server {
+pub(super) struct ApiServer {
     pub(super) authority: Authority,
     pub(super) port: u16,
     /// Whom to trust, and the name that it must have, unless it is spoken to in plain.
@@ -40,32 +40,54 @@ const DEFAULT_NAMESPACE: &str = "default";
 /// No token is nearly as long.
 const LONGEST_TOKEN: usize = 64 << 10;
 
-impl Access {
+impl ClusterAccess {
     /// As the configuration says, or as a pod of the cluster. Paths in it count from `base`. The error is the key, and what is wrong.
-    pub fn find(cluster: &Cluster, base: &Path) -> Result<Self, String> {
+    pub fn find(cluster: &ClusterConfig, base: &Path) -> Result<Self, String> {
         let account = Path::new(ACCOUNT);
         let given = |path: &Option<PathBuf>| path.as_ref().map(|path| base.join(path));
         let (url, ca, token) = match &cluster.server {
-            Some(url) => (url.clone(), given(&cluster.ca_file), given(&cluster.token_file)),
+            Some(url) => (
+                url.clone(),
+                given(&cluster.ca_file),
+                given(&cluster.token_file),
+            ),
             None => (
                 in_cluster()?,
                 Some(given(&cluster.ca_file).unwrap_or_else(|| account.join("ca.crt"))),
                 Some(given(&cluster.token_file).unwrap_or_else(|| account.join("token"))),
             ),
         };
-        let own = || fs::read_to_string(account.join("namespace")).ok().filter(|_| cluster.server.is_none());
+        let own = || {
+            fs::read_to_string(account.join("namespace"))
+                .ok()
+                .filter(|_| cluster.server.is_none())
+        };
         let own = || own().map(|name| name.trim().to_owned());
-        let namespace = cluster.namespace.clone().or_else(own).unwrap_or_else(|| DEFAULT_NAMESPACE.into());
-        Ok(Self { server: Server::parse(&url, ca.as_deref(), token.is_some())?, token, namespace })
+        let namespace = cluster
+            .namespace
+            .clone()
+            .or_else(own)
+            .unwrap_or_else(|| DEFAULT_NAMESPACE.into());
+        Ok(Self {
+            server: ApiServer::parse(&url, ca.as_deref(), token.is_some())?,
+            token,
+            namespace,
+        })
     }
 
     /// What the API server knows us by, if we are to say it.
     pub(super) fn token(&self) -> io::Result<Option<String>> {
-        let Some(path) = &self.token else { return Ok(None) };
-        let wrong = |reason: &str| io::Error::other(format!("the token in {}: {reason}", path.display()));
+        let Some(path) = &self.token else {
+            return Ok(None);
+        };
+        let wrong =
+            |reason: &str| io::Error::other(format!("the token in {}: {reason}", path.display()));
         let token = fs::read_to_string(path).map_err(|error| wrong(&error.to_string()))?;
         let token = token.trim();
-        if token.is_empty() || token.len() > LONGEST_TOKEN || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+        if token.is_empty()
+            || token.len() > LONGEST_TOKEN
+            || !token.bytes().all(|byte| byte.is_ascii_graphic())
+        {
             return Err(wrong("there is none"));
         }
         Ok(Some(token.to_owned()))
@@ -85,16 +107,22 @@ fn in_cluster() -> Result<String, String> {
     }
 }
 
-impl Server {
+impl ApiServer {
     fn parse(url: &str, ca: Option<&Path>, has_token: bool) -> Result<Self, String> {
         let wrong = |reason: &str| format!("at 'spawner.kubernetes.server': {reason}");
         let no_url = || wrong("it is no URL: give https://HOST:PORT");
         let uri: Uri = url.parse().map_err(|_| no_url())?;
         let (scheme, authority) = uri.scheme_str().zip(uri.authority()).ok_or_else(no_url)?;
-        if authority.as_str().contains('@') || uri.path_and_query().is_some_and(|path| path != "/") {
-            return Err(wrong("give https://HOST:PORT and nothing else; what we are known by is in token_file"));
+        if authority.as_str().contains('@') || uri.path_and_query().is_some_and(|path| path != "/")
+        {
+            return Err(wrong(
+                "give https://HOST:PORT and nothing else; what we are known by is in token_file",
+            ));
         }
-        let (host, port) = (authority.host().trim_matches(['[', ']']), authority.port_u16());
+        let (host, port) = (
+            authority.host().trim_matches(['[', ']']),
+            authority.port_u16(),
+        );
         if port.is_none() && authority.as_str() != authority.host() {
             return Err(wrong("it names no host and port"));
         }
@@ -102,33 +130,55 @@ impl Server {
             "https" => Some(trust(host, ca)?),
             "http" if has_token => return Err(wrong("a token is not sent in plain: use https")),
             "http" if is_loopback(host) => None,
-            "http" => return Err(wrong("http is for a server on this machine, as 'kubectl proxy' is: use https")),
+            "http" => {
+                return Err(wrong(
+                    "http is for a server on this machine, as 'kubectl proxy' is: use https",
+                ));
+            }
             _ => return Err(wrong("it is no URL: give https://HOST:PORT")),
         };
         let port = port.unwrap_or(if tls.is_some() { 443 } else { 80 });
-        Ok(Self { authority: authority.clone(), port, tls })
+        Ok(Self {
+            authority: authority.clone(),
+            port,
+            tls,
+        })
     }
 }
 
 fn is_loopback(host: &str) -> bool {
-    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+    host == "localhost"
+        || host
+            .parse::<IpAddr>()
+            .is_ok_and(|address| address.is_loopback())
 }
 
 /// Trust in a server that the certificate in this file vouches for, and nobody else.
-fn trust(host: &str, ca: Option<&Path>) -> Result<(Arc<ClientConfig>, ServerName<'static>), String> {
-    let wrong = |reason: &dyn std::fmt::Display| format!("at 'spawner.kubernetes.ca_file': {reason}");
+fn trust(
+    host: &str,
+    ca: Option<&Path>,
+) -> Result<(Arc<ClientConfig>, ServerName<'static>), String> {
+    let wrong =
+        |reason: &dyn std::fmt::Display| format!("at 'spawner.kubernetes.ca_file': {reason}");
     let path = ca.ok_or_else(|| wrong(&"it is needed to know the server by"))?;
-    let wrong_file = |reason: &dyn std::fmt::Display| wrong(&format_args!("{}: {reason}", path.display()));
+    let wrong_file =
+        |reason: &dyn std::fmt::Display| wrong(&format_args!("{}: {reason}", path.display()));
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_file_iter(path).map_err(|error| wrong_file(&error))? {
-        roots.add(certificate.map_err(|error| wrong_file(&error))?).map_err(|error| wrong_file(&error))?;
+        roots
+            .add(certificate.map_err(|error| wrong_file(&error))?)
+            .map_err(|error| wrong_file(&error))?;
     }
     if roots.is_empty() {
         return Err(wrong_file(&"there is no certificate in it"));
     }
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-    let config = config.map_err(|error| wrong(&error))?.with_root_certificates(roots).with_no_client_auth();
+    let config =
+        ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let config = config
+        .map_err(|error| wrong(&error))?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
     let name = ServerName::try_from(host.to_owned());
     let name = name.map_err(|_| "at 'spawner.kubernetes.server': it names no host".to_owned())?;
     Ok((Arc::new(config), name))
@@ -140,9 +190,18 @@ mod tests {
 
     #[test]
     fn a_server_is_spoken_to_in_plain_on_this_machine_alone() {
-        let parse = |url| Server::parse(url, None, false).map(|server| (server.authority.to_string(), server.port));
-        assert_eq!(parse("http://127.0.0.1:8001").unwrap(), ("127.0.0.1:8001".into(), 8001));
-        assert_eq!(parse("http://[::1]:8001/").unwrap(), ("[::1]:8001".into(), 8001));
+        let parse = |url| {
+            ApiServer::parse(url, None, false)
+                .map(|server| (server.authority.to_string(), server.port))
+        };
+        assert_eq!(
+            parse("http://127.0.0.1:8001").unwrap(),
+            ("127.0.0.1:8001".into(), 8001)
+        );
+        assert_eq!(
+            parse("http://[::1]:8001/").unwrap(),
+            ("[::1]:8001".into(), 8001)
+        );
         assert_eq!(parse("http://localhost").unwrap(), ("localhost".into(), 80));
         for (url, words) in [
             ("http://10.0.0.1:6443", "use https"),
@@ -155,23 +214,39 @@ mod tests {
             ("localhost:8001", "https://HOST:PORT"),
         ] {
             let error = parse(url).unwrap_err();
-            assert!(error.contains(words) && !error.contains("secret"), "{url}: {error}");
+            assert!(
+                error.contains(words) && !error.contains("secret"),
+                "{url}: {error}"
+            );
         }
-        assert!(Server::parse("http://localhost", None, true).is_err_and(|error| error.contains("in plain")));
+        assert!(
+            ApiServer::parse("http://localhost", None, true)
+                .is_err_and(|error| error.contains("in plain"))
+        );
     }
 
     #[test]
     fn a_token_is_read_anew() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("token");
-        let cluster = Cluster { server: Some("http://localhost".into()), ..Cluster::default() };
-        let access = Access { token: Some(path.clone()), ..Access::find(&cluster, folder.path()).unwrap() };
+        let cluster = ClusterConfig {
+            server: Some("http://localhost".into()),
+            ..ClusterConfig::default()
+        };
+        let access = ClusterAccess {
+            token: Some(path.clone()),
+            ..ClusterAccess::find(&cluster, folder.path()).unwrap()
+        };
         assert!(access.token().is_err());
         fs::write(&path, "one\n").unwrap();
         assert_eq!(access.token().unwrap().as_deref(), Some("one"));
         fs::write(&path, "two").unwrap();
         assert_eq!(access.token().unwrap().as_deref(), Some("two"));
         fs::write(&path, "a\r\nX: y").unwrap();
-        assert!(access.token().is_err_and(|error| !error.to_string().contains("X:")));
+        assert!(
+            access
+                .token()
+                .is_err_and(|error| !error.to_string().contains("X:"))
+        );
     }
 }

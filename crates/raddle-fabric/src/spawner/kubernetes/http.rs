@@ -20,22 +20,22 @@ use tokio_rustls::TlsConnector;
 
 use super::{
     super::launcher::one_line,
-    access::Access,
-    fault::{Fault, Status},
+    access::ClusterAccess,
+    error::{ApiError, ApiStatus},
 };
 
 /// An answer that has begun.
-pub(super) struct Answer {
+pub(super) struct HttpResponse {
     pub(super) body: Incoming,
     status: u16,
     retry_after: Option<Duration>,
     /// Ends the connection with the answer.
-    _connection: Connection,
+    _connection: HttpConnection,
 }
 
-struct Connection(AbortHandle);
+struct HttpConnection(AbortHandle);
 
-impl Drop for Connection {
+impl Drop for HttpConnection {
     fn drop(&mut self) {
         self.0.abort();
     }
@@ -49,70 +49,139 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const LONGEST: usize = 128 << 20;
 const AGENT: &str = concat!("raddle/", env!("CARGO_PKG_VERSION"));
 
-trait Wire: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Wire for T {}
+trait HttpStream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> HttpStream for T {}
 
 /// Asks, and reads the whole answer.
-pub(super) async fn ask(access: &Access, method: Method, path: &str, body: Option<&Value>) -> Result<Bytes, Fault> {
+pub(super) async fn ask(
+    access: &ClusterAccess,
+    method: Method,
+    path: &str,
+    body: Option<&Value>,
+) -> Result<Bytes, ApiError> {
     let talk = async {
         let answer = open(access, method, path, body).await?;
-        let Answer { body, _connection, .. } = answer;
-        Ok(Limited::new(body, LONGEST).collect().await.map_err(|error| unreachable(access, &error))?.to_bytes())
+        let HttpResponse {
+            body, _connection, ..
+        } = answer;
+        Ok(Limited::new(body, LONGEST)
+            .collect()
+            .await
+            .map_err(|error| unreachable(access, &error))?
+            .to_bytes())
     };
     timeout(PATIENCE, talk).await.map_err(|_| silent(access))?
 }
 
 /// Asks, and returns when the answer begins, if it is that of a success.
-pub(super) async fn open(access: &Access, method: Method, path: &str, body: Option<&Value>) -> Result<Answer, Fault> {
-    let answer = timeout(PATIENCE, send(access, method, path, body)).await.map_err(|_| silent(access))??;
+pub(super) async fn open(
+    access: &ClusterAccess,
+    method: Method,
+    path: &str,
+    body: Option<&Value>,
+) -> Result<HttpResponse, ApiError> {
+    let answer = timeout(PATIENCE, send(access, method, path, body))
+        .await
+        .map_err(|_| silent(access))??;
     if (200..300).contains(&answer.status) {
         return Ok(answer);
     }
-    let Answer { body, status, retry_after, _connection } = answer;
+    let HttpResponse {
+        body,
+        status,
+        retry_after,
+        _connection,
+    } = answer;
     let said = timeout(PATIENCE, Limited::new(body, LONGEST).collect()).await;
-    let said = said.ok().and_then(Result::ok).map(|body| body.to_bytes()).unwrap_or_default();
+    let said = said
+        .ok()
+        .and_then(Result::ok)
+        .map(|body| body.to_bytes())
+        .unwrap_or_default();
     // A proxy in between answers in its own words.
-    let said: Status = serde_json::from_slice(&said)
-        .unwrap_or_else(|_| Status { message: String::from_utf8_lossy(&said).into_owned(), ..Status::default() });
-    Err(Fault::refused(Status { code: status, ..said }, retry_after))
+    let said: ApiStatus = serde_json::from_slice(&said).unwrap_or_else(|_| ApiStatus {
+        message: String::from_utf8_lossy(&said).into_owned(),
+        ..ApiStatus::default()
+    });
+    Err(ApiError::refused(
+        ApiStatus {
+            code: status,
+            ..said
+        },
+        retry_after,
+    ))
 }
 
-async fn send(access: &Access, method: Method, path: &str, body: Option<&Value>) -> Result<Answer, Fault> {
+async fn send(
+    access: &ClusterAccess,
+    method: Method,
+    path: &str,
+    body: Option<&Value>,
+) -> Result<HttpResponse, ApiError> {
     let request = request(access, method, path, body)?;
-    let wire = connect(access).await.map_err(|error| unreachable(access, &error))?;
-    let (mut sender, connection) =
-        http1::handshake(TokioIo::new(wire)).await.map_err(|error| unreachable(access, &error))?;
+    let wire = connect(access)
+        .await
+        .map_err(|error| unreachable(access, &error))?;
+    let (mut sender, connection) = http1::handshake(TokioIo::new(wire))
+        .await
+        .map_err(|error| unreachable(access, &error))?;
     // It ends with the answer that it carries, or is ended with it.
-    let connection = Connection(tokio::spawn(async { drop(connection.await) }).abort_handle());
-    let response = sender.send_request(request).await.map_err(|error| unreachable(access, &error))?;
+    let connection = HttpConnection(tokio::spawn(async { drop(connection.await) }).abort_handle());
+    let response = sender
+        .send_request(request)
+        .await
+        .map_err(|error| unreachable(access, &error))?;
     let retry_after = retry_after(&response);
     let status = response.status().as_u16();
-    Ok(Answer { body: response.into_body(), status, retry_after, _connection: connection })
+    Ok(HttpResponse {
+        body: response.into_body(),
+        status,
+        retry_after,
+        _connection: connection,
+    })
 }
 
-fn request(access: &Access, method: Method, path: &str, body: Option<&Value>) -> Result<Request<Full<Bytes>>, Fault> {
+fn request(
+    access: &ClusterAccess,
+    method: Method,
+    path: &str,
+    body: Option<&Value>,
+) -> Result<Request<Full<Bytes>>, ApiError> {
     let mut request = Request::builder()
         .method(method)
         .uri(path)
         .header(HOST, access.server.authority.as_str())
         .header(USER_AGENT, AGENT)
         .header(ACCEPT, "application/json");
-    if let Some(token) = access.token().map_err(|error| Fault::Unknown(error.to_string()))? {
+    if let Some(token) = access
+        .token()
+        .map_err(|error| ApiError::Unknown(error.to_string()))?
+    {
         request = request.header(AUTHORIZATION, format!("Bearer {token}"));
     }
     if body.is_some() {
         request = request.header(CONTENT_TYPE, "application/json");
     }
     let body = body.map(Value::to_string).unwrap_or_default();
-    request.body(Full::new(body.into())).map_err(|error| Fault::Unknown(error.to_string()))
+    request
+        .body(Full::new(body.into()))
+        .map_err(|error| ApiError::Unknown(error.to_string()))
 }
 
-async fn connect(access: &Access) -> io::Result<Box<dyn Wire>> {
+async fn connect(access: &ClusterAccess) -> io::Result<Box<dyn HttpStream>> {
     let server = &access.server;
-    let stream = timeout(CONNECT_WITHIN, raddle_dns::connect(server.authority.host(), server.port)).await??;
+    let stream = timeout(
+        CONNECT_WITHIN,
+        raddle_dns::connect(server.authority.host(), server.port),
+    )
+    .await??;
     stream.set_nodelay(true)?;
     Ok(match &server.tls {
-        Some((config, name)) => Box::new(TlsConnector::from(config.clone()).connect(name.clone(), stream).await?),
+        Some((config, name)) => Box::new(
+            TlsConnector::from(config.clone())
+                .connect(name.clone(), stream)
+                .await?,
+        ),
         None => Box::new(stream),
     })
 }
@@ -123,12 +192,18 @@ fn retry_after(response: &Response<Incoming>) -> Option<Duration> {
     text.trim().parse().ok().map(Duration::from_secs)
 }
 
-pub(super) fn unreachable(access: &Access, error: &dyn std::fmt::Display) -> Fault {
-    Fault::Unreachable { server: access.server.authority.to_string(), reason: one_line(&error.to_string()) }
+pub(super) fn unreachable(access: &ClusterAccess, error: &dyn std::fmt::Display) -> ApiError {
+    ApiError::Unreachable {
+        server: access.server.authority.to_string(),
+        reason: one_line(&error.to_string()),
+    }
 }
 
-fn silent(access: &Access) -> Fault {
-    unreachable(access, &format_args!("it has not answered for {} s", PATIENCE.as_secs()))
+fn silent(access: &ClusterAccess) -> ApiError {
+    unreachable(
+        access,
+        &format_args!("it has not answered for {} s", PATIENCE.as_secs()),
+    )
 }
 
 #[cfg(test)]
@@ -149,7 +224,7 @@ mod tests {
     };
     use tokio_rustls::TlsAcceptor;
 
-    use super::{super::super::Cluster, *};
+    use super::{super::super::ClusterConfig, *};
 
     /// A certificate for 127.0.0.1, and that of who vouches for it.
     fn certify(folder: &Path) {
@@ -161,26 +236,45 @@ mod tests {
             openssl ecparam -name prime256v1 -genkey -noout -out other.key
             openssl req -x509 -new -key other.key -days 2 -subj /CN=another -out other.crt";
         let mut shell = Command::new("sh");
-        shell.args(["-ec", script]).current_dir(folder).stdout(Stdio::null()).stderr(Stdio::null());
+        shell
+            .args(["-ec", script])
+            .current_dir(folder)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
         assert!(shell.status().unwrap().success());
     }
 
     /// Answers one request after the other with what it was asked.
     async fn echo(listener: TcpListener, folder: &Path) {
-        let chain = CertificateDer::pem_file_iter(folder.join("server.crt")).unwrap().map(Result::unwrap).collect();
+        let chain = CertificateDer::pem_file_iter(folder.join("server.crt"))
+            .unwrap()
+            .map(Result::unwrap)
+            .collect();
         let key = PrivateKeyDer::from_pem_file(folder.join("server.key")).unwrap();
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
-        let acceptor = TlsAcceptor::from(Arc::new(config.with_no_client_auth().with_single_cert(chain, key).unwrap()));
+        let config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap();
+        let acceptor = TlsAcceptor::from(Arc::new(
+            config
+                .with_no_client_auth()
+                .with_single_cert(chain, key)
+                .unwrap(),
+        ));
         loop {
             let (stream, _) = listener.accept().await.unwrap();
-            let Ok(mut stream) = acceptor.accept(stream).await else { continue };
+            let Ok(mut stream) = acceptor.accept(stream).await else {
+                continue;
+            };
             let mut asked = Vec::new();
             while !asked.ends_with(b"\r\n\r\n") {
                 asked.push(stream.read_u8().await.unwrap());
             }
             let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", asked.len());
-            stream.write_all(&[head.as_bytes(), &asked].concat()).await.unwrap();
+            stream
+                .write_all(&[head.as_bytes(), &asked].concat())
+                .await
+                .unwrap();
             stream.shutdown().await.unwrap();
         }
     }
@@ -192,13 +286,13 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let access = |ca: &str| {
-            let cluster = Cluster {
+            let cluster = ClusterConfig {
                 server: Some(format!("https://127.0.0.1:{port}")),
                 ca_file: Some(ca.into()),
                 token_file: Some("token".into()),
-                ..Cluster::default()
+                ..ClusterConfig::default()
             };
-            Access::find(&cluster, folder.path()).unwrap()
+            ClusterAccess::find(&cluster, folder.path()).unwrap()
         };
         let ours = access("ca.crt");
         let talk = async {
@@ -207,13 +301,25 @@ mod tests {
                 let asked = ask(&ours, Method::GET, "/api", None).await.unwrap();
                 let asked = String::from_utf8_lossy(&asked).to_lowercase();
                 assert!(asked.starts_with("get /api http/1.1\r\n"), "{asked}");
-                assert!(asked.contains(&format!("authorization: bearer {token}\r\n")), "{asked}");
-                assert!(asked.contains(&format!("host: 127.0.0.1:{port}\r\n")), "{asked}");
+                assert!(
+                    asked.contains(&format!("authorization: bearer {token}\r\n")),
+                    "{asked}"
+                );
+                assert!(
+                    asked.contains(&format!("host: 127.0.0.1:{port}\r\n")),
+                    "{asked}"
+                );
             }
             let stranger = ask(&access("other.crt"), Method::GET, "/api", None).await;
-            assert!(matches!(stranger, Err(Fault::Unreachable { .. })), "{stranger:?}");
+            assert!(
+                matches!(stranger, Err(ApiError::Unreachable { .. })),
+                "{stranger:?}"
+            );
             std::fs::remove_file(folder.path().join("token")).unwrap();
-            assert!(matches!(ask(&ours, Method::GET, "/api", None).await, Err(Fault::Unknown(_))));
+            assert!(matches!(
+                ask(&ours, Method::GET, "/api", None).await,
+                Err(ApiError::Unknown(_))
+            ));
         };
         tokio::select! {
             () = talk => {}

@@ -16,15 +16,15 @@
 mod access;
 mod api;
 mod create;
-mod fault;
+mod error;
 mod http;
+mod launcher;
 mod overlay;
 mod pod;
-mod pods;
 mod template;
 mod watch;
 
-pub use access::Access;
-pub use overlay::Overlay;
-pub use pods::Pods;
-pub use template::{Model, Queue, TERMINATION_LOG};
+pub use access::ClusterAccess;
+pub use launcher::KubernetesLauncher;
+pub use overlay::PodOverlay;
+pub use template::{PodTemplate, QueueAccess, TERMINATION_LOG};

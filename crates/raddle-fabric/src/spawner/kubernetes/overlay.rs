@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 /// A part of a pod.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Overlay(Value);
+pub struct PodOverlay(Value);
 
 /// What a pod is known by, and what its worker is known by: neither may be another.
 const OURS: [&str; 7] = [
@@ -19,7 +19,7 @@ const OURS: [&str; 7] = [
 /// How much of a pod there can be.
 const LONGEST: usize = 256 << 10;
 
-impl Overlay {
+impl PodOverlay {
     /// Reads a file.
     pub fn read(text: &str) -> Result<Self, String> {
         if text.len() > LONGEST {
@@ -31,20 +31,36 @@ impl Overlay {
         }
         for (key, must) in [("apiVersion", "v1"), ("kind", "Pod")] {
             if part.get(key).is_some_and(|value| value != must) {
-                return Err(format!("at '{key}': it is laid over a Pod of v1, and is another thing"));
+                return Err(format!(
+                    "at '{key}': it is laid over a Pod of v1, and is another thing"
+                ));
             }
         }
-        if !part.is_object() || ["metadata", "spec"].iter().any(|key| part.get(key).is_some_and(|it| !it.is_object())) {
-            return Err("it is not a part of a pod: there is no mapping of metadata and spec".into());
+        if !part.is_object()
+            || ["metadata", "spec"]
+                .iter()
+                .any(|key| part.get(key).is_some_and(|it| !it.is_object()))
+        {
+            return Err(
+                "it is not a part of a pod: there is no mapping of metadata and spec".into(),
+            );
         }
         if let Some(path) = OURS.iter().find(|path| part.pointer(path).is_some()) {
             let path = path.trim_start_matches('/').replace('/', ".");
-            return Err(format!("at '{path}': it is not for a template to say, for workers are found by what we say"));
+            return Err(format!(
+                "at '{path}': it is not for a template to say, for workers are found by what we say"
+            ));
         }
         for list in ["containers", "initContainers", "volumes"] {
             let items = part.pointer(&format!("/spec/{list}"));
-            if items.is_some_and(|items| !items.as_array().is_some_and(|items| items.iter().all(has_name))) {
-                return Err(format!("at 'spec.{list}': it is not a list of things with names; ours is 'worker'"));
+            if items.is_some_and(|items| {
+                !items
+                    .as_array()
+                    .is_some_and(|items| items.iter().all(has_name))
+            }) {
+                return Err(format!(
+                    "at 'spec.{list}': it is not a list of things with names; ours is 'worker'"
+                ));
             }
         }
         Ok(Self(part))
@@ -143,15 +159,25 @@ spec:
   - {name: sidecar, image: proxy}
 ";
         let mut pod = pod();
-        Overlay::read(overlay).unwrap().over(&mut pod);
+        PodOverlay::read(overlay).unwrap().over(&mut pod);
         let worker = &pod["spec"]["containers"][0];
         assert_eq!(pod["metadata"]["labels"], json!({ "a": "1", "team": "ml" }));
         assert_eq!(pod["spec"]["nodeSelector"]["gpu"], "true");
-        assert_eq!(pod["spec"]["volumes"][0], json!({ "name": "tmp", "emptyDir": { "sizeLimit": "1Gi" } }));
+        assert_eq!(
+            pod["spec"]["volumes"][0],
+            json!({ "name": "tmp", "emptyDir": { "sizeLimit": "1Gi" } })
+        );
         assert_eq!(pod["spec"]["volumes"][1]["name"], "cache");
-        assert_eq!(worker["args"], json!(["other"]), "a list of texts is replaced");
+        assert_eq!(
+            worker["args"],
+            json!(["other"]),
+            "a list of texts is replaced"
+        );
         let secret = json!({ "name": "QUEUE_URL", "valueFrom": { "secretKeyRef": { "name": "q", "key": "u" } } });
-        assert_eq!(worker["env"], json!([secret, { "name": "MORE", "value": "1" }]));
+        assert_eq!(
+            worker["env"],
+            json!([secret, { "name": "MORE", "value": "1" }])
+        );
         assert_eq!(worker["volumeMounts"].as_array().unwrap().len(), 2);
         assert_eq!(pod["spec"]["containers"][1]["image"], "proxy");
     }
@@ -159,10 +185,14 @@ spec:
     #[test]
     fn json_will_do_and_nothing_is_nothing() {
         let mut laid = pod();
-        Overlay::read(r#"{"kind": "Pod", "apiVersion": "v1", "spec": {"priority": 7}}"#).unwrap().over(&mut laid);
+        PodOverlay::read(r#"{"kind": "Pod", "apiVersion": "v1", "spec": {"priority": 7}}"#)
+            .unwrap()
+            .over(&mut laid);
         assert_eq!(laid["spec"]["priority"], 7);
         let mut laid = pod();
-        Overlay::read("# all is as it should be\n").unwrap().over(&mut laid);
+        PodOverlay::read("# all is as it should be\n")
+            .unwrap()
+            .over(&mut laid);
         assert_eq!(laid, pod());
     }
 
@@ -179,7 +209,7 @@ spec:
             ("spec: {containers: [{image: x}]}", "at 'spec.containers'"),
             ("spec: {containers: worker}", "at 'spec.containers'"),
         ] {
-            let error = Overlay::read(text).unwrap_err();
+            let error = PodOverlay::read(text).unwrap_err();
             assert!(error.contains(words), "{text}: {error}");
         }
     }
@@ -187,7 +217,7 @@ spec:
     proptest::proptest! {
         #[test]
         fn no_text_makes_the_reader_panic(text: String) {
-            if let Ok(overlay) = Overlay::read(&text) {
+            if let Ok(overlay) = PodOverlay::read(&text) {
                 overlay.over(&mut pod());
             }
         }

@@ -7,40 +7,40 @@ use serde_json::{Value, json};
 
 use super::{
     super::{
-        Allowance, Class, Gpus, SPAWNER_VARIABLE,
+        ContainerLimits, Gpus, SPAWNER_VARIABLE, WorkerClass,
         class::{CLASS, SPAWNER},
     },
-    overlay::Overlay,
+    overlay::PodOverlay,
 };
 
 /// What pods are made from. Nothing in it is secret: whoever may look at pods sees it all.
 #[derive(Clone, Debug)]
-pub struct Model {
+pub struct PodTemplate {
     /// The image, whose entrypoint is this program.
     pub image: String,
     /// What they have in common.
-    pub class: Class,
+    pub class: WorkerClass,
     /// The arguments of the program.
     pub args: Vec<String>,
     /// Its environment, without the queue URL.
     pub env: Vec<(String, String)>,
     /// Where the queue is.
-    pub queue: Queue,
+    pub queue: QueueAccess,
     /// What people find noted on a pod: what a label has no room for.
     pub annotations: Vec<(String, String)>,
     /// What a pod may use.
-    pub allowance: Allowance,
+    pub allowance: ContainerLimits,
     /// How long a worker that is told to stop may take to finish its task.
     pub grace: Duration,
     /// How long a pod may take to run.
     pub start_within: Duration,
     /// What the user lays over it.
-    pub overlay: Overlay,
+    pub overlay: PodOverlay,
 }
 
 /// How a worker finds the queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Queue {
+pub enum QueueAccess {
     /// By a URL that everybody may see.
     Open(String),
     /// By a URL that is in a Secret, under a key.
@@ -60,7 +60,7 @@ pub const TERMINATION_LOG: &str = "/dev/termination-log";
 const NOBODY: u32 = 65532;
 const TMP: &str = "/tmp";
 
-impl Model {
+impl PodTemplate {
     /// A pod of this name, for this spawner.
     pub(super) fn pod(&self, name: &str, spawner: Tid) -> Value {
         let mut pod = self.ours(spawner);
@@ -75,8 +75,11 @@ impl Model {
     }
 
     fn ours(&self, spawner: Tid) -> Value {
-        let annotations = self.annotations.iter().map(|(key, value)| (key.clone(), Value::from(value.as_str())));
-        let Allowance { tmp_mb, .. } = self.allowance;
+        let annotations = self
+            .annotations
+            .iter()
+            .map(|(key, value)| (key.clone(), Value::from(value.as_str())));
+        let ContainerLimits { tmp_mb, .. } = self.allowance;
         json!({
             "apiVersion": "v1",
             "kind": "Pod",
@@ -126,19 +129,30 @@ impl Model {
 
     fn env(&self, spawner: Tid) -> Vec<Value> {
         let queue = match &self.queue {
-            Queue::Open(url) => json!({ "name": "QUEUE_URL", "value": url }),
-            Queue::Secret { name, key } => {
+            QueueAccess::Open(url) => json!({ "name": "QUEUE_URL", "value": url }),
+            QueueAccess::Secret { name, key } => {
                 json!({ "name": "QUEUE_URL", "valueFrom": { "secretKeyRef": { "name": name, "key": key } } })
             }
         };
-        let others = self.env.iter().map(|(name, value)| json!({ "name": name, "value": value }));
+        let others = self
+            .env
+            .iter()
+            .map(|(name, value)| json!({ "name": name, "value": value }));
         let spawner = json!({ "name": SPAWNER_VARIABLE, "value": spawner.to_string() });
-        std::iter::once(queue).chain(others).chain([spawner]).collect()
+        std::iter::once(queue)
+            .chain(others)
+            .chain([spawner])
+            .collect()
     }
 
     /// What it asks for is what it may use: a pod is promised all of it, and the last to be put out.
     fn limits(&self) -> Value {
-        let Allowance { memory_mb, cpus, gpus, .. } = &self.allowance;
+        let ContainerLimits {
+            memory_mb,
+            cpus,
+            gpus,
+            ..
+        } = &self.allowance;
         let mut limits = json!({ "cpu": format!("{}m", (cpus * 1000.0).ceil()), "memory": format!("{memory_mb}Mi") });
         if let Some(Gpus::Count(count)) = gpus {
             limits["nvidia.com/gpu"] = count.to_string().into();
@@ -151,18 +165,25 @@ impl Model {
 pub(super) mod tests {
     use super::*;
 
-    pub(in super::super) fn model() -> Model {
-        Model {
+    pub(in super::super) fn model() -> PodTemplate {
+        PodTemplate {
             image: "raddle".into(),
-            class: Class::new("redis://broker", &"cpu".parse().unwrap(), &["default".into()]),
+            class: WorkerClass::new(
+                "redis://broker",
+                &"cpu".parse().unwrap(),
+                &["default".into()],
+            ),
             args: vec!["worker".into(), "start".into()],
             env: vec![("WORKER_CAPS".into(), "cpu,docker".into())],
-            queue: Queue::Secret { name: "raddle-queue".into(), key: "QUEUE_URL".into() },
+            queue: QueueAccess::Secret {
+                name: "raddle-queue".into(),
+                key: "QUEUE_URL".into(),
+            },
             annotations: vec![("raddle.caps".into(), "cpu,docker".into())],
-            allowance: Allowance::default(),
+            allowance: ContainerLimits::default(),
             grace: Duration::from_secs(60),
             start_within: Duration::from_secs(60),
-            overlay: Overlay::default(),
+            overlay: PodOverlay::default(),
         }
     }
 
@@ -176,11 +197,17 @@ pub(super) mod tests {
         let (spec, worker) = (&pod["spec"], &pod["spec"]["containers"][0]);
         assert_eq!(spec["restartPolicy"], "Never");
         assert_eq!(
-            (&spec["automountServiceAccountToken"], &spec["enableServiceLinks"]),
+            (
+                &spec["automountServiceAccountToken"],
+                &spec["enableServiceLinks"]
+            ),
             (&json!(false), &json!(false))
         );
         assert_eq!(spec["securityContext"]["runAsNonRoot"], true);
-        assert_eq!(spec["securityContext"]["seccompProfile"], json!({ "type": "RuntimeDefault" }));
+        assert_eq!(
+            spec["securityContext"]["seccompProfile"],
+            json!({ "type": "RuntimeDefault" })
+        );
         let expected = json!({
             "allowPrivilegeEscalation": false,
             "privileged": false,
@@ -188,43 +215,81 @@ pub(super) mod tests {
             "capabilities": { "drop": ["ALL"] },
         });
         assert_eq!(worker["securityContext"], expected);
-        assert_eq!(worker["resources"]["limits"], json!({ "cpu": "1000m", "memory": "1024Mi" }));
-        assert_eq!(spec["volumes"][0]["emptyDir"], json!({ "medium": "Memory", "sizeLimit": "64Mi" }));
+        assert_eq!(
+            worker["resources"]["limits"],
+            json!({ "cpu": "1000m", "memory": "1024Mi" })
+        );
+        assert_eq!(
+            spec["volumes"][0]["emptyDir"],
+            json!({ "medium": "Memory", "sizeLimit": "64Mi" })
+        );
         assert_eq!(spec["hostNetwork"], Value::Null);
     }
 
     #[test]
     fn the_queue_is_in_the_environment_and_nowhere_else() {
-        let open = Model { queue: Queue::Open("redis://hidden".into()), ..model() };
+        let open = PodTemplate {
+            queue: QueueAccess::Open("redis://hidden".into()),
+            ..model()
+        };
         let mut pod = open.pod("raddle-x-1", spawner());
-        assert_eq!(pod["spec"]["containers"][0]["env"][0], json!({ "name": "QUEUE_URL", "value": "redis://hidden" }));
+        assert_eq!(
+            pod["spec"]["containers"][0]["env"][0],
+            json!({ "name": "QUEUE_URL", "value": "redis://hidden" })
+        );
         pod["spec"]["containers"][0]["env"] = Value::Null;
         assert!(!pod.to_string().contains("hidden"));
         let reference = json!({ "secretKeyRef": { "name": "raddle-queue", "key": "QUEUE_URL" } });
-        assert_eq!(model().pod("x", spawner())["spec"]["containers"][0]["env"][0]["valueFrom"], reference);
+        assert_eq!(
+            model().pod("x", spawner())["spec"]["containers"][0]["env"][0]["valueFrom"],
+            reference
+        );
     }
 
     #[test]
     fn labels_are_what_the_api_takes_for_labels_and_no_overlay_changes_them() {
-        let overlay =
-            "metadata: {labels: {raddle.class: other, team: ml}}\nspec: {containers: [{name: worker, image: mine}]}";
-        let pod = Model { overlay: Overlay::read(overlay).unwrap(), ..model() }.pod("raddle-x-1", spawner());
+        let overlay = "metadata: {labels: {raddle.class: other, team: ml}}\nspec: {containers: [{name: worker, image: mine}]}";
+        let pod = PodTemplate {
+            overlay: PodOverlay::read(overlay).unwrap(),
+            ..model()
+        }
+        .pod("raddle-x-1", spawner());
         let labels = pod["metadata"]["labels"].as_object().unwrap();
         assert_eq!(labels[CLASS], model().class.as_str());
-        assert_eq!((labels[SPAWNER].as_str(), labels["team"].as_str()), (Some("1794800817069096960"), Some("ml")));
+        assert_eq!(
+            (labels[SPAWNER].as_str(), labels["team"].as_str()),
+            (Some("1794800817069096960"), Some("ml"))
+        );
         let fits = |text: &str| {
-            text.len() <= 63 && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
+            text.len() <= 63
+                && text
+                    .bytes()
+                    .all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
         };
         assert!(labels.values().all(|value| fits(value.as_str().unwrap())));
         assert_eq!(pod["spec"]["containers"][0]["image"], "mine");
-        assert!(pod["spec"].get("ownerReferences").is_none() && pod["metadata"].get("ownerReferences").is_none());
+        assert!(
+            pod["spec"].get("ownerReferences").is_none()
+                && pod["metadata"].get("ownerReferences").is_none()
+        );
     }
 
     #[test]
     fn what_is_asked_for_is_there() {
-        let allowance = Allowance { gpus: Some(Gpus::Count(2)), cpus: 0.5, ..Allowance::default() };
-        let pod = Model { allowance, ..model() }.pod("x", spawner());
+        let allowance = ContainerLimits {
+            gpus: Some(Gpus::Count(2)),
+            cpus: 0.5,
+            ..ContainerLimits::default()
+        };
+        let pod = PodTemplate {
+            allowance,
+            ..model()
+        }
+        .pod("x", spawner());
         let limits = &pod["spec"]["containers"][0]["resources"]["limits"];
-        assert_eq!((&limits["nvidia.com/gpu"], &limits["cpu"]), (&json!("2"), &json!("500m")));
+        assert_eq!(
+            (&limits["nvidia.com/gpu"], &limits["cpu"]),
+            (&json!("2"), &json!("500m"))
+        );
     }
 }

@@ -14,21 +14,38 @@ use super::{
     fake::{self, Does, pool},
 };
 use crate::{
-    Uid, WorkerMetadata,
-    balancer::{Candidates, Context, LeastLoaded, PowerOfTwo, RoundRobin, Sticky, hash_key, power_of_two, round_robin},
+    WorkerMetadata, WorkerUid,
+    balancer::{
+        BalancerContext, Candidates, LeastLoaded, PowerOfTwo, RoundRobin, Sticky, hash_key,
+        power_of_two, round_robin,
+    },
     connection::ConnectionFactory,
 };
 
 fn metadata(address: &str) -> WorkerMetadata {
     let (tags, extra, encodings) = (Default::default(), Default::default(), Default::default());
     let (address, version) = (address.into(), "1".into());
-    WorkerMetadata { uid: Uid::new(), address, pid: 1, version, tags, extra, secure: false, encodings }
+    WorkerMetadata {
+        uid: WorkerUid::new(),
+        address,
+        pid: 1,
+        version,
+        tags,
+        extra,
+        secure: false,
+        encodings,
+    }
 }
 
 /// Workers that nobody speaks to.
-fn silent(workers: usize) -> Context {
-    let context = Context::default();
-    (0..workers).for_each(|n| context.put_worker(metadata(&format!("h:{}", n + 1)), ConnectionFactory::new("h:1", 1)));
+fn silent(workers: usize) -> BalancerContext {
+    let context = BalancerContext::default();
+    (0..workers).for_each(|n| {
+        context.put_worker(
+            metadata(&format!("h:{}", n + 1)),
+            ConnectionFactory::new("h:1", 1),
+        )
+    });
     context
 }
 
@@ -51,7 +68,7 @@ async fn round_robin_goes_round() {
 fn dice(seed: u64) -> impl Fn(usize) -> usize {
     let last = std::cell::Cell::new(seed);
     move |end| {
-        last.set(raddle_core::chance::mix(last.get()));
+        last.set(raddle_core::jitter::mix(last.get()));
         (last.get() % end as u64) as usize
     }
 }
@@ -96,17 +113,30 @@ async fn least_loaded_asks_who_has_the_fewest() {
     fakes.iter().for_each(|fake| fake.let_end(false));
     let mut open = Vec::new();
     for _ in 0..6 {
-        open.push(dispatch(&LeastLoaded, &context, fake::call(None)).await.unwrap());
+        open.push(
+            dispatch(&LeastLoaded, &context, fake::call(None))
+                .await
+                .unwrap(),
+        );
     }
     assert_eq!(fakes.each_ref().map(|fake| fake.asked()), [2; 3]);
     // One has nothing to do any more, and takes calls until it has as many as the others. Among equals they went round.
     drop((open.remove(4), open.remove(1)));
     for _ in 0..2 {
-        open.push(dispatch(&LeastLoaded, &context, fake::call(None)).await.unwrap());
+        open.push(
+            dispatch(&LeastLoaded, &context, fake::call(None))
+                .await
+                .unwrap(),
+        );
     }
     assert_eq!(fakes.each_ref().map(|fake| fake.asked()), [0, 2, 0]);
     drop(open);
-    assert!(context.workers().iter().all(|worker| worker.in_flight() == 0));
+    assert!(
+        context
+            .workers()
+            .iter()
+            .all(|worker| worker.in_flight() == 0)
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -115,24 +145,40 @@ async fn power_of_two_avoids_the_slow_and_the_busy() {
     let workers = context.workers();
     let dice = dice(1);
     let chosen = || {
-        let candidates =
-            Candidates { workers: &workers, asked: &[], unmet: &[], ejected_too: false, now: Instant::now() };
+        let candidates = Candidates {
+            workers: &workers,
+            asked: &[],
+            unmet: &[],
+            ejected_too: false,
+            now: Instant::now(),
+        };
         let mut counts = [0; 3];
         (0..300).for_each(|_| counts[power_of_two::choose(&candidates, &dice).unwrap()] += 1);
         counts
     };
     let even = chosen();
-    assert!(even.iter().all(|count| *count > 60), "nothing is known: {even:?}");
+    assert!(
+        even.iter().all(|count| *count > 60),
+        "nothing is known: {even:?}"
+    );
     for (worker, millis) in workers.iter().zip([10, 10, 100]) {
         let mut under_way = worker.standing.ask(Instant::now(), None);
         under_way.hear(None);
         tokio::time::advance(Duration::from_millis(millis)).await;
     }
     let slow = chosen();
-    assert!(slow[2] == 0 && slow[0] > 100 && slow[1] > 60, "one is slow: {slow:?}");
-    let busy: Vec<_> = (0..20).map(|_| workers[0].standing.ask(Instant::now(), None)).collect();
+    assert!(
+        slow[2] == 0 && slow[0] > 100 && slow[1] > 60,
+        "one is slow: {slow:?}"
+    );
+    let busy: Vec<_> = (0..20)
+        .map(|_| workers[0].standing.ask(Instant::now(), None))
+        .collect();
     let both = chosen();
-    assert!(both[0] == 0 && both[1] > 150 && both[2] > 60, "and one has much to do: {both:?}");
+    assert!(
+        both[0] == 0 && both[1] > 150 && both[2] > 60,
+        "and one has much to do: {both:?}"
+    );
     drop(busy);
     tokio::time::advance(Duration::from_secs(200)).await;
     assert!(chosen()[2] > 60, "it is tried again");
@@ -147,7 +193,10 @@ async fn power_of_two_spreads_calls() {
     }
     let asked = fakes.each_ref().map(|fake| fake.asked());
     assert_eq!(asked.iter().sum::<usize>(), 80);
-    assert!(asked.iter().filter(|asked| **asked > 0).count() >= 3, "{asked:?}");
+    assert!(
+        asked.iter().filter(|asked| **asked > 0).count() >= 3,
+        "{asked:?}"
+    );
 }
 
 #[tokio::test]
@@ -185,26 +234,46 @@ async fn sticky_asks_the_same_for_the_same_key() {
 fn sticky_gives_every_worker_its_part() {
     let context = silent(8);
     let workers = context.workers();
-    let candidates = Candidates { workers: &workers, asked: &[], unmet: &[], ejected_too: false, now: Instant::now() };
+    let candidates = Candidates {
+        workers: &workers,
+        asked: &[],
+        unmet: &[],
+        ejected_too: false,
+        now: Instant::now(),
+    };
     let mut counts = [0; 8];
-    (0..8_000_u64).for_each(|key| counts[super::super::sticky::choose(&candidates, key).unwrap()] += 1);
-    assert!(counts.iter().all(|count| (850..1150).contains(count)), "{counts:?}");
+    (0..8_000_u64)
+        .for_each(|key| counts[super::super::sticky::choose(&candidates, key).unwrap()] += 1);
+    assert!(
+        counts.iter().all(|count| (850..1150).contains(count)),
+        "{counts:?}"
+    );
 }
 
 #[test]
 fn what_was_thought_of_a_worker_stays_while_it_is_the_same() {
-    let context = Context::default();
-    let put =
-        |metadata: &WorkerMetadata| context.put_worker(metadata.clone(), ConnectionFactory::new(&metadata.address, 1));
+    let context = BalancerContext::default();
+    let put = |metadata: &WorkerMetadata| {
+        context.put_worker(
+            metadata.clone(),
+            ConnectionFactory::new(&metadata.address, 1),
+        )
+    };
     let mut worker = metadata("h:1");
     put(&worker);
     let under_way = context.workers()[0].standing.ask(Instant::now(), None);
     worker.tags.insert("gpu".into());
     put(&worker);
-    assert_eq!((context.workers().len(), context.workers()[0].in_flight()), (1, 1));
+    assert_eq!(
+        (context.workers().len(), context.workers()[0].in_flight()),
+        (1, 1)
+    );
     worker.pid += 1;
     put(&worker);
-    assert_eq!((context.workers().len(), context.workers()[0].in_flight()), (1, 0));
+    assert_eq!(
+        (context.workers().len(), context.workers()[0].in_flight()),
+        (1, 0)
+    );
     drop(under_way);
     assert_eq!(context.workers()[0].in_flight(), 0);
     assert!(context.remove_worker(worker.uid) && !context.remove_worker(worker.uid));
@@ -214,13 +283,19 @@ fn what_was_thought_of_a_worker_stays_while_it_is_the_same() {
 async fn a_call_that_is_kept_is_not_over() {
     let (context, fakes) = pool([Does::Take; 2]);
     fakes.iter().for_each(|fake| fake.let_end(false));
-    let first = dispatch(&LeastLoaded, &context, fake::call(None)).await.unwrap();
+    let first = dispatch(&LeastLoaded, &context, fake::call(None))
+        .await
+        .unwrap();
     let busy = fakes.iter().position(|fake| fake.asked() > 0).unwrap();
     fakes[1 - busy].let_end(true);
     for _ in 0..5 {
         call(&LeastLoaded, &context, None).await.unwrap();
     }
-    assert_eq!((fakes[busy].asked(), fakes[1 - busy].asked()), (0, 5), "it has one, the other none");
+    assert_eq!(
+        (fakes[busy].asked(), fakes[1 - busy].asked()),
+        (0, 5),
+        "it has one, the other none"
+    );
     fakes[busy].let_end(true);
     end(first).await;
 }

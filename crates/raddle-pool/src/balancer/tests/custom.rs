@@ -13,26 +13,34 @@ use super::{
     fake::{Does, pool},
 };
 use crate::{
-    CallError, NoWorkersAvailable, Uid, WorkerMetadata,
-    balancer::{Balancer, Context, attempt},
-    connection::{Outgoing, Replies},
+    CallError, NoWorkersAvailable, WorkerMetadata, WorkerUid,
+    balancer::{Balancer, BalancerContext, attempt},
+    connection::{CallRequest, ReplyStream},
 };
 
 /// Dispatches calls to the worker with the fewest of them in flight.
 #[derive(Default)]
 struct LeastLoaded {
-    in_flight: Mutex<HashMap<Uid, usize>>,
+    in_flight: Mutex<HashMap<WorkerUid, usize>>,
 }
 
 impl LeastLoaded {
     fn change(&self, worker: &WorkerMetadata, by: isize) {
-        let mut in_flight = self.in_flight.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut in_flight = self
+            .in_flight
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         let count = in_flight.entry(worker.uid).or_default();
         *count = count.saturating_add_signed(by);
     }
 
     fn of(&self, worker: &WorkerMetadata) -> usize {
-        self.in_flight.lock().unwrap_or_else(PoisonError::into_inner).get(&worker.uid).copied().unwrap_or(0)
+        self.in_flight
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(&worker.uid)
+            .copied()
+            .unwrap_or(0)
     }
 }
 
@@ -40,12 +48,14 @@ impl LeastLoaded {
 impl Balancer for LeastLoaded {
     async fn dispatch(
         &self,
-        call: Outgoing,
-        context: &Context,
+        call: CallRequest,
+        context: &BalancerContext,
         timeout: Option<Duration>,
-    ) -> Result<Replies, CallError> {
+    ) -> Result<ReplyStream, CallError> {
         let workers = context.workers();
-        let fewest = workers.iter().min_by_key(|worker| self.of(&worker.metadata));
+        let fewest = workers
+            .iter()
+            .min_by_key(|worker| self.of(&worker.metadata));
         let worker = fewest.ok_or_else(|| NoWorkersAvailable(Some("there are none".into())))?;
         self.change(&worker.metadata, 1);
         let replies = worker.factory.connect().dispatch(call, timeout).await;
@@ -61,11 +71,14 @@ struct Last;
 impl Balancer for Last {
     async fn dispatch(
         &self,
-        call: Outgoing,
-        context: &Context,
+        call: CallRequest,
+        context: &BalancerContext,
         timeout: Option<Duration>,
-    ) -> Result<Replies, CallError> {
-        attempt(call, context, timeout, |candidates| candidates.iter().map(|(place, _)| place).last()).await
+    ) -> Result<ReplyStream, CallError> {
+        attempt(call, context, timeout, |candidates| {
+            candidates.iter().map(|(place, _)| place).last()
+        })
+        .await
     }
 }
 
@@ -76,11 +89,14 @@ struct Nonsense;
 impl Balancer for Nonsense {
     async fn dispatch(
         &self,
-        call: Outgoing,
-        context: &Context,
+        call: CallRequest,
+        context: &BalancerContext,
         timeout: Option<Duration>,
-    ) -> Result<Replies, CallError> {
-        attempt(call, context, timeout, |candidates| Some(candidates.places() + 7)).await
+    ) -> Result<ReplyStream, CallError> {
+        attempt(call, context, timeout, |candidates| {
+            Some(candidates.places() + 7)
+        })
+        .await
     }
 }
 
@@ -92,13 +108,20 @@ async fn the_sketch_works() {
         call(&balancer, &context, None).await.unwrap();
     }
     assert_eq!(fakes[0].asked() + fakes[1].asked(), 4);
-    let nobody = call(&balancer, &Context::default(), None).await;
-    assert_eq!(nobody, Err(NoWorkersAvailable(Some("there are none".into())).into()));
+    let nobody = call(&balancer, &BalancerContext::default(), None).await;
+    assert_eq!(
+        nobody,
+        Err(NoWorkersAvailable(Some("there are none".into())).into())
+    );
 }
 
 #[tokio::test]
 async fn a_balancer_need_only_name_an_order() {
-    let (context, fakes) = pool([Does::Take, Does::Take, Does::Refuse(tonic::Code::Unavailable)]);
+    let (context, fakes) = pool([
+        Does::Take,
+        Does::Take,
+        Does::Refuse(tonic::Code::Unavailable),
+    ]);
     call(&Last, &context, None).await.unwrap();
     assert_eq!(fakes.each_ref().map(|fake| fake.asked()), [0, 1, 1]);
 }
@@ -106,7 +129,10 @@ async fn a_balancer_need_only_name_an_order() {
 #[tokio::test]
 async fn a_balancer_that_names_nobody_calls_nobody() {
     let (context, fakes) = pool([Does::Take]);
-    assert_eq!(call(&Nonsense, &context, None).await, Err(NoWorkersAvailable(None).into()));
+    assert_eq!(
+        call(&Nonsense, &context, None).await,
+        Err(NoWorkersAvailable(None).into())
+    );
     assert_eq!(fakes[0].asked(), 0);
 }
 
@@ -117,10 +143,12 @@ async fn a_factory_makes_a_balancer_when_its_proxy_starts() {
         atomic::{AtomicUsize, Ordering},
     };
 
-    use crate::{On, WorkerProxy};
+    use crate::{CallTarget, WorkerProxy};
 
     let (_, fakes) = pool([Does::Take, Does::Take]);
-    let (made, workers) = (Arc::new(AtomicUsize::new(0)), || fakes.each_ref().map(|fake| fake.metadata.clone()));
+    let (made, workers) = (Arc::new(AtomicUsize::new(0)), || {
+        fakes.each_ref().map(|fake| fake.metadata.clone())
+    });
     let make = || {
         let made = Arc::clone(&made);
         move || {
@@ -141,7 +169,14 @@ async fn a_factory_makes_a_balancer_when_its_proxy_starts() {
     for builder in [by_value, by_reference, by_factory, by_async_factory] {
         let proxy = builder.start().await.unwrap();
         for _ in 0..2 {
-            super::end(proxy.proxy().dispatch(super::fake::call(None), None).await.unwrap()).await;
+            super::end(
+                proxy
+                    .proxy()
+                    .dispatch(super::fake::call(None), None)
+                    .await
+                    .unwrap(),
+            )
+            .await;
         }
     }
     assert_eq!(made.load(Ordering::Relaxed), 2);

@@ -12,7 +12,7 @@ use std::{
 use bytes::Bytes;
 use futures_core::Stream;
 use futures_util::{StreamExt, stream};
-use raddle_core::routine::Packed;
+use raddle_core::routine::EncodedArgs;
 use raddle_wire::v1::{self, reply::What, worker_server};
 use tokio::{net::UnixListener, sync::watch, task::JoinHandle};
 use tonic::{
@@ -21,9 +21,9 @@ use tonic::{
 };
 
 use crate::{
-    Uid, WorkerMetadata,
-    balancer::Context,
-    connection::{Address, ConnectionFactory, LIMIT, Outgoing},
+    WorkerMetadata, WorkerUid,
+    balancer::BalancerContext,
+    connection::{Address, CallRequest, ConnectionFactory, LIMIT},
 };
 
 /// What a worker does with calls.
@@ -54,19 +54,26 @@ struct Told {
 
 impl Fake {
     pub(super) fn start(does: Does) -> Self {
-        let uid = Uid::new();
+        let uid = WorkerUid::new();
         let address = format!("unix-abstract:raddle-fake-{uid}");
         let path = address.parse::<Address>().unwrap().socket_path().unwrap();
         let listener = UnixListener::bind(path).unwrap();
-        let told =
-            Arc::new(Told { does: Mutex::new(does), asked: AtomicUsize::new(0), may_end: watch::Sender::new(true) });
+        let told = Arc::new(Told {
+            does: Mutex::new(does),
+            asked: AtomicUsize::new(0),
+            may_end: watch::Sender::new(true),
+        });
         let service = worker_server::WorkerServer::new(Serving(Arc::clone(&told)));
         let incoming = stream::unfold(listener, |listener| async {
             let accepted = listener.accept().await.map(|(stream, _)| stream);
             Some((accepted, listener))
         });
         // Ends with the runtime of the test, or when the worker is killed.
-        let server = tokio::spawn(Server::builder().add_service(service).serve_with_incoming(incoming.boxed()));
+        let server = tokio::spawn(
+            Server::builder()
+                .add_service(service)
+                .serve_with_incoming(incoming.boxed()),
+        );
         let metadata = WorkerMetadata {
             uid,
             address,
@@ -77,7 +84,11 @@ impl Fake {
             secure: false,
             encodings: Default::default(),
         };
-        Self { metadata, told, server }
+        Self {
+            metadata,
+            told,
+            server,
+        }
     }
 
     pub(super) fn now_does(&self, does: Does) {
@@ -98,21 +109,27 @@ impl Fake {
         let _ = (&mut self.server).await;
     }
 
-    pub(super) fn join(&self, context: &Context) {
-        context.put_worker(self.metadata.clone(), ConnectionFactory::new(&self.metadata.address, LIMIT));
+    pub(super) fn join(&self, context: &BalancerContext) {
+        context.put_worker(
+            self.metadata.clone(),
+            ConnectionFactory::new(&self.metadata.address, LIMIT),
+        );
     }
 }
 
 /// A context of such workers.
-pub(super) fn pool<const N: usize>(does: [Does; N]) -> (Context, [Fake; N]) {
-    let (context, fakes) = (Context::default(), does.map(Fake::start));
+pub(super) fn pool<const N: usize>(does: [Does; N]) -> (BalancerContext, [Fake; N]) {
+    let (context, fakes) = (BalancerContext::default(), does.map(Fake::start));
     fakes.iter().for_each(|fake| fake.join(&context));
     (context, fakes)
 }
 
-pub(super) fn call(key: Option<u64>) -> Outgoing {
-    let call = v1::Call { routine: "r".into(), ..v1::Call::default() };
-    Outgoing::new(call, Packed::new(0).rewrite(), Default::default(), key).unwrap()
+pub(super) fn call(key: Option<u64>) -> CallRequest {
+    let call = v1::Call {
+        routine: "r".into(),
+        ..v1::Call::default()
+    };
+    CallRequest::new(call, EncodedArgs::new(0).rewrite(), Default::default(), key).unwrap()
 }
 
 struct Serving(Arc<Told>);
@@ -123,7 +140,10 @@ type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 impl worker_server::Worker for Serving {
     type DispatchStream = Answers<v1::Reply>;
 
-    async fn dispatch(&self, _: Request<v1::Call>) -> Result<Response<Self::DispatchStream>, Status> {
+    async fn dispatch(
+        &self,
+        _: Request<v1::Call>,
+    ) -> Result<Response<Self::DispatchStream>, Status> {
         self.0.asked.fetch_add(1, Ordering::Relaxed);
         let does = *self.0.does.lock().unwrap();
         match does {
@@ -134,15 +154,23 @@ impl worker_server::Worker for Serving {
             }
             Does::Hang => std::future::pending().await,
             Does::Break => {
-                let ack = Ok(v1::Reply { what: Some(What::Ack(v1::Ack {})) });
-                Ok(Response::new(stream::iter([ack, Err(Status::unavailable("as told"))]).boxed()))
+                let ack = Ok(v1::Reply {
+                    what: Some(What::Ack(v1::Ack {})),
+                });
+                Ok(Response::new(
+                    stream::iter([ack, Err(Status::unavailable("as told"))]).boxed(),
+                ))
             }
             Does::Take => {
                 let mut may_end = self.0.may_end.subscribe();
-                let ack = stream::iter([Ok(v1::Reply { what: Some(What::Ack(v1::Ack {})) })]);
+                let ack = stream::iter([Ok(v1::Reply {
+                    what: Some(What::Ack(v1::Ack {})),
+                })]);
                 let end = stream::once(async move {
                     let _ = may_end.wait_for(|may| *may).await;
-                    Ok(v1::Reply { what: Some(What::Result(Bytes::from_static(b"\xc0"))) })
+                    Ok(v1::Reply {
+                        what: Some(What::Result(Bytes::from_static(b"\xc0"))),
+                    })
                 });
                 Ok(Response::new(ack.chain(end).boxed()))
             }

@@ -3,20 +3,22 @@
 mod choice;
 mod custom;
 mod fake;
+mod permits;
 mod rules;
-mod turns;
 
 use std::{future::Future, time::Duration};
 
-use super::{Balancer, Context};
+use super::{Balancer, BalancerContext};
 use crate::{
     CallError,
-    connection::{Outgoing, Replies, Step},
+    connection::{CallEvent, CallRequest, ReplyStream},
 };
 
 /// Everything here is done at once, or never.
 async fn soon<F: Future>(future: F) -> F::Output {
-    tokio::time::timeout(Duration::from_secs(20), future).await.expect("in time")
+    tokio::time::timeout(Duration::from_secs(20), future)
+        .await
+        .expect("in time")
 }
 
 /// Stops the clock of a test while sockets go on: what takes long on a busy machine takes no time. The clock stays where it is until
@@ -30,7 +32,9 @@ impl StoppedClock {
         tokio::time::pause();
         let (send, receive) = std::sync::mpsc::channel();
         tokio::task::spawn_blocking(move || receive.recv());
-        Self { _until_dropped: send }
+        Self {
+            _until_dropped: send,
+        }
     }
 
     async fn advance(&self, time: Duration) {
@@ -38,17 +42,25 @@ impl StoppedClock {
     }
 }
 
-async fn dispatch(balancer: &impl Balancer, context: &Context, call: Outgoing) -> Result<Replies, CallError> {
+async fn dispatch(
+    balancer: &impl Balancer,
+    context: &BalancerContext,
+    call: CallRequest,
+) -> Result<ReplyStream, CallError> {
     soon(balancer.dispatch(call, context, None)).await
 }
 
 /// Waits for the end of a call.
-async fn end(mut replies: Replies) {
+async fn end(mut replies: ReplyStream) {
     soon(async { while !replies.next().await.is_last() {} }).await;
 }
 
 /// A call, from the beginning to the end.
-async fn call(balancer: &impl Balancer, context: &Context, key: Option<u64>) -> Result<(), CallError> {
+async fn call(
+    balancer: &impl Balancer,
+    context: &BalancerContext,
+    key: Option<u64>,
+) -> Result<(), CallError> {
     let replies = dispatch(balancer, context, fake::call(key)).await?;
     end(replies).await;
     Ok(())
@@ -57,8 +69,13 @@ async fn call(balancer: &impl Balancer, context: &Context, key: Option<u64>) -> 
 #[tokio::test]
 async fn a_fake_answers_as_a_worker_does() {
     let (context, _fakes) = fake::pool([fake::Does::Take]);
-    let mut replies = dispatch(&super::RoundRobin, &context, fake::call(None)).await.unwrap();
-    assert_eq!(soon(replies.next()).await, Step::Taken);
-    assert_eq!(soon(replies.next()).await, Step::Item(bytes::Bytes::from_static(b"\xc0")));
-    assert_eq!(soon(replies.next()).await, Step::End);
+    let mut replies = dispatch(&super::RoundRobin, &context, fake::call(None))
+        .await
+        .unwrap();
+    assert_eq!(soon(replies.next()).await, CallEvent::Taken);
+    assert_eq!(
+        soon(replies.next()).await,
+        CallEvent::Item(bytes::Bytes::from_static(b"\xc0"))
+    );
+    assert_eq!(soon(replies.next()).await, CallEvent::End);
 }

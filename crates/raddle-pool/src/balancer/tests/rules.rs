@@ -18,26 +18,38 @@ use super::{
 };
 use crate::{
     CallError, NoWorkersAvailable,
-    balancer::{Balancer, Context, LeastLoaded, PowerOfTwo, RoundRobin, Sticky},
-    connection::Step,
+    balancer::{Balancer, BalancerContext, LeastLoaded, PowerOfTwo, RoundRobin, Sticky},
+    connection::CallEvent,
 };
 
 fn all() -> [Arc<dyn Balancer>; 4] {
-    [Arc::new(RoundRobin), Arc::new(LeastLoaded), Arc::new(PowerOfTwo::new()), Arc::new(Sticky)]
+    [
+        Arc::new(RoundRobin),
+        Arc::new(LeastLoaded),
+        Arc::new(PowerOfTwo::new()),
+        Arc::new(Sticky),
+    ]
 }
 
 #[tokio::test]
 async fn without_workers_there_is_nobody_to_call() {
     for balancer in all() {
         let nobody = CallError::from(NoWorkersAvailable(None));
-        assert_eq!(call(&balancer, &Context::default(), Some(1)).await, Err(nobody));
+        assert_eq!(
+            call(&balancer, &BalancerContext::default(), Some(1)).await,
+            Err(nobody)
+        );
     }
 }
 
 #[tokio::test]
 async fn what_passes_keeps_the_worker_and_the_next_is_asked() {
     for balancer in all() {
-        for code in [Code::Unavailable, Code::DeadlineExceeded, Code::ResourceExhausted] {
+        for code in [
+            Code::Unavailable,
+            Code::DeadlineExceeded,
+            Code::ResourceExhausted,
+        ] {
             let (context, fakes) = pool([Does::Refuse(code), Does::Refuse(code), Does::Take]);
             for _ in 0..9 {
                 call(&balancer, &context, None).await.unwrap();
@@ -70,7 +82,12 @@ async fn a_worker_that_is_no_use_is_removed_and_the_next_is_asked() {
             }
             assert_eq!(fakes[1].asked(), 40);
             // Sooner or later each was asked, and none twice; nobody else is removed.
-            assert!(context.workers().iter().any(|worker| worker.metadata.uid == fakes[1].metadata.uid));
+            assert!(
+                context
+                    .workers()
+                    .iter()
+                    .any(|worker| worker.metadata.uid == fakes[1].metadata.uid)
+            );
             assert!(fakes[0].asked() <= 1 && fakes[2].asked() <= 1);
         }
     }
@@ -79,12 +96,24 @@ async fn a_worker_that_is_no_use_is_removed_and_the_next_is_asked() {
 #[tokio::test]
 async fn all_are_asked_once_before_it_is_given_up() {
     for balancer in all() {
-        let (context, fakes) =
-            pool([Code::Unavailable, Code::Unauthenticated, Code::NotFound, Code::Unavailable].map(Does::Refuse));
-        let Err(CallError::NoWorkers(NoWorkersAvailable(Some(last)))) = call(&balancer, &context, Some(3)).await else {
+        let (context, fakes) = pool(
+            [
+                Code::Unavailable,
+                Code::Unauthenticated,
+                Code::NotFound,
+                Code::Unavailable,
+            ]
+            .map(Does::Refuse),
+        );
+        let Err(CallError::NoWorkers(NoWorkersAvailable(Some(last)))) =
+            call(&balancer, &context, Some(3)).await
+        else {
             panic!("somebody has taken it")
         };
-        assert!(last.starts_with("worker ") && last.ends_with(": as told"), "{last}");
+        assert!(
+            last.starts_with("worker ") && last.ends_with(": as told"),
+            "{last}"
+        );
         assert_eq!(fakes.each_ref().map(|fake| fake.asked()), [1; 4]);
         assert_eq!(context.workers().len(), 3);
     }
@@ -95,23 +124,46 @@ async fn workers_that_are_not_suited_stay_and_if_all_are_so_that_is_said() {
     for balancer in all() {
         let (context, fakes) = pool([Code::NotFound, Code::NotFound].map(Does::Refuse));
         for _ in 0..5 {
-            assert_eq!(call(&balancer, &context, None).await, Err(CallError::UnknownRoutine("as told".into())));
+            assert_eq!(
+                call(&balancer, &context, None).await,
+                Err(CallError::UnknownRoutine("as told".into()))
+            );
         }
-        fakes.iter().for_each(|fake| fake.now_does(Does::Refuse(Code::FailedPrecondition)));
-        assert_eq!(call(&balancer, &context, None).await, Err(CallError::Version("as told".into())));
-        fakes.iter().for_each(|fake| fake.now_does(Does::Refuse(Code::PermissionDenied)));
-        assert_eq!(call(&balancer, &context, None).await, Err(CallError::Denied("as told".into())));
+        fakes
+            .iter()
+            .for_each(|fake| fake.now_does(Does::Refuse(Code::FailedPrecondition)));
+        assert_eq!(
+            call(&balancer, &context, None).await,
+            Err(CallError::Version("as told".into()))
+        );
+        fakes
+            .iter()
+            .for_each(|fake| fake.now_does(Does::Refuse(Code::PermissionDenied)));
+        assert_eq!(
+            call(&balancer, &context, None).await,
+            Err(CallError::Denied("as told".into()))
+        );
         fakes[1].now_does(Does::Take);
         assert_eq!(call(&balancer, &context, None).await, Ok(()));
-        assert!(context.workers().len() == 2 && context.workers().iter().all(|worker| worker.in_flight() == 0));
+        assert!(
+            context.workers().len() == 2
+                && context
+                    .workers()
+                    .iter()
+                    .all(|worker| worker.in_flight() == 0)
+        );
     }
 }
 
 #[tokio::test]
 async fn an_error_of_the_call_is_returned_at_once() {
     for balancer in all() {
-        let (context, fakes) = pool([Code::InvalidArgument, Code::InvalidArgument].map(Does::Refuse));
-        assert_eq!(call(&balancer, &context, None).await, Err(CallError::Arguments("as told".into())));
+        let (context, fakes) =
+            pool([Code::InvalidArgument, Code::InvalidArgument].map(Does::Refuse));
+        assert_eq!(
+            call(&balancer, &context, None).await,
+            Err(CallError::Arguments("as told".into()))
+        );
         assert_eq!(fakes.iter().map(|fake| fake.asked()).sum::<usize>(), 1);
         assert_eq!(context.workers().len(), 2);
     }
@@ -123,7 +175,9 @@ async fn the_time_is_that_of_all_attempts_together() {
     let (context, fakes) = pool([Does::RefuseAfter(pause, Code::Unavailable), Does::Hang]);
     let began = Instant::now();
     assert_eq!(
-        soon(RoundRobin.dispatch(fake::call(None), &context, Some(timeout))).await.unwrap_err(),
+        soon(RoundRobin.dispatch(fake::call(None), &context, Some(timeout)))
+            .await
+            .unwrap_err(),
         CallError::TimedOut
     );
     assert!(began.elapsed() < pause + timeout, "{:?}", began.elapsed());
@@ -138,17 +192,29 @@ async fn a_worker_that_keeps_refusing_is_left_alone_and_comes_back() {
         for _ in 0..30 {
             call(&balancer, &context, None).await.unwrap();
         }
-        assert_eq!((fakes[0].asked(), fakes[1].asked()), (3, 30), "three were enough");
+        assert_eq!(
+            (fakes[0].asked(), fakes[1].asked()),
+            (3, 30),
+            "three were enough"
+        );
         // It is still better than nobody.
         fakes[1].now_does(Does::Refuse(Code::Unavailable));
         let refused = call(&balancer, &context, None).await;
-        assert!(matches!(refused, Err(CallError::NoWorkers(_))), "{refused:?}");
+        assert!(
+            matches!(refused, Err(CallError::NoWorkers(_))),
+            "{refused:?}"
+        );
         assert_eq!((fakes[0].asked(), fakes[1].asked()), (1, 1));
         // And when it is well again, that is noticed.
         fakes[0].now_does(Does::Take);
         call(&balancer, &context, None).await.unwrap();
         assert_eq!(fakes[0].asked(), 1);
-        assert!(context.workers().iter().all(|worker| worker.in_flight() == 0));
+        assert!(
+            context
+                .workers()
+                .iter()
+                .all(|worker| worker.in_flight() == 0)
+        );
     }
 }
 
@@ -216,13 +282,19 @@ async fn a_worker_that_is_gone_is_no_use_but_does_no_harm() {
 #[tokio::test]
 async fn one_balancer_serves_many_pools() {
     let balancer: Arc<RoundRobin> = Arc::default();
-    let ((one, of_one), (other, of_other)) = (pool([Does::Take, Does::Take]), pool([Does::Take, Does::Take]));
+    let ((one, of_one), (other, of_other)) = (
+        pool([Does::Take, Does::Take]),
+        pool([Does::Take, Does::Take]),
+    );
     for _ in 0..2 {
         call(&balancer, &one, None).await.unwrap();
         call(&balancer, &other, None).await.unwrap();
     }
     // Had they one position in common, each pool would have been left with one of its workers.
-    assert_eq!([&of_one, &of_other].map(|fakes| fakes.each_ref().map(|fake| fake.asked())), [[1, 1], [1, 1]]);
+    assert_eq!(
+        [&of_one, &of_other].map(|fakes| fakes.each_ref().map(|fake| fake.asked())),
+        [[1, 1], [1, 1]]
+    );
 }
 
 #[tokio::test]
@@ -230,8 +302,12 @@ async fn a_call_counts_until_it_is_over_or_dropped() {
     let (context, fakes) = pool([Does::Take]);
     let in_flight = || context.workers()[0].in_flight();
     fakes[0].let_end(false);
-    let first = dispatch(&RoundRobin, &context, fake::call(None)).await.unwrap();
-    let second = dispatch(&RoundRobin, &context, fake::call(None)).await.unwrap();
+    let first = dispatch(&RoundRobin, &context, fake::call(None))
+        .await
+        .unwrap();
+    let second = dispatch(&RoundRobin, &context, fake::call(None))
+        .await
+        .unwrap();
     assert_eq!(in_flight(), 2);
     drop(first);
     assert_eq!(in_flight(), 1);
@@ -241,7 +317,8 @@ async fn a_call_counts_until_it_is_over_or_dropped() {
     assert_eq!(in_flight(), 0, "over, though somebody keeps it");
     drop(second);
     fakes[0].now_does(Does::Hang);
-    let cancelled = tokio::time::timeout(Duration::from_millis(50), call(&RoundRobin, &context, None)).await;
+    let cancelled =
+        tokio::time::timeout(Duration::from_millis(50), call(&RoundRobin, &context, None)).await;
     assert!(cancelled.is_err() && in_flight() == 0);
 }
 
@@ -251,11 +328,23 @@ async fn a_worker_that_is_lost_with_a_call_is_a_reason_to_find_out_whether_it_is
     let doubts = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&doubts);
     context.doubt_by(move |_| _ = counted.fetch_add(1, Ordering::Relaxed));
-    let mut replies = RoundRobin.dispatch(fake::call(None), &context, None).await.unwrap();
-    assert_eq!((replies.next().await, doubts.load(Ordering::Relaxed)), (Step::Taken, 0));
-    assert!(matches!(replies.next().await, Step::Refused(error) if error.may_have_begun));
+    let mut replies = RoundRobin
+        .dispatch(fake::call(None), &context, None)
+        .await
+        .unwrap();
+    assert_eq!(
+        (replies.next().await, doubts.load(Ordering::Relaxed)),
+        (CallEvent::Taken, 0)
+    );
+    assert!(matches!(replies.next().await, CallEvent::Refused(error) if error.may_have_begun));
     assert_eq!(doubts.load(Ordering::Relaxed), 1);
     fakes[0].now_does(Does::Take);
-    call(&(Arc::new(RoundRobin) as Arc<dyn Balancer>), &context, None).await.unwrap();
-    assert_eq!(doubts.load(Ordering::Relaxed), 1, "one that ends well is none");
+    call(&(Arc::new(RoundRobin) as Arc<dyn Balancer>), &context, None)
+        .await
+        .unwrap();
+    assert_eq!(
+        doubts.load(Ordering::Relaxed),
+        1,
+        "one that ends well is none"
+    );
 }

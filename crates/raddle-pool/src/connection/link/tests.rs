@@ -7,25 +7,41 @@ use raddle_wire::frame;
 use super::*;
 
 /// A link, and the end of its worker.
-fn pair() -> (Link, UnixStream) {
+fn pair() -> (LinkConnection, UnixStream) {
     let (ours, theirs) = UnixStream::pair().unwrap();
     ours.set_nonblocking(true).unwrap();
-    (Link::new(Socket::new(ours.into(), false, None)).unwrap(), theirs)
+    (
+        LinkConnection::new(LinkSocket::new(ours.into(), false, None)).unwrap(),
+        theirs,
+    )
 }
 
 fn call() -> v1::Call {
-    v1::Call { routine: "any".into(), arguments: Bytes::from_static(b"arguments"), ..v1::Call::default() }
+    v1::Call {
+        routine: "any".into(),
+        arguments: Bytes::from_static(b"arguments"),
+        ..v1::Call::default()
+    }
 }
 
 fn answer(id: u64, what: answer::What, body: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
-    frame::put(&mut bytes, &v1::Answer { id, what: Some(what) }, body);
+    frame::put(
+        &mut bytes,
+        &v1::Answer {
+            id,
+            what: Some(what),
+        },
+        body,
+    );
     bytes
 }
 
-async fn step(call: &mut LinkCall) -> Step {
+async fn step(call: &mut LinkCall) -> CallEvent {
     let step = poll_fn(|cx| call.poll_step(cx));
-    tokio::time::timeout(Duration::from_secs(10), step).await.expect("it is told")
+    tokio::time::timeout(Duration::from_secs(10), step)
+        .await
+        .expect("it is told")
 }
 
 #[tokio::test]
@@ -39,10 +55,16 @@ async fn what_was_answered_is_heard_although_nothing_more_can_be_said() {
     // All of it before the link can look.
     drop(worker);
     let mut late = link.call(call()).unwrap();
-    assert_eq!(step(&mut answered).await, Step::Result(Bytes::from_static(b"result")));
+    assert_eq!(
+        step(&mut answered).await,
+        CallEvent::Result(Bytes::from_static(b"result"))
+    );
     for call in [&mut unheard, &mut late] {
         let step = step(call).await;
-        assert!(matches!(&step, Step::Refused(error) if !error.may_have_begun), "{step:?}");
+        assert!(
+            matches!(&step, CallEvent::Refused(error) if !error.may_have_begun),
+            "{step:?}"
+        );
     }
     assert!(link.lost().is_some());
 }
@@ -51,13 +73,20 @@ async fn what_was_answered_is_heard_although_nothing_more_can_be_said() {
 async fn large_arguments_of_a_call_that_is_dropped_are_let_go_of() {
     let (link, worker) = pair();
     let body = Bytes::from(vec![7; 1 << 20]);
-    let large = || v1::Call { arguments: body.clone(), ..call() };
+    let large = || v1::Call {
+        arguments: body.clone(),
+        ..call()
+    };
     let _first = link.call(large()).unwrap();
     for _ in 0..100 {
         drop(link.call(large()).unwrap());
     }
     tokio::task::yield_now().await;
-    assert!(link.shared.outbox.waiting() < 4 << 20, "{}", link.shared.outbox.waiting());
+    assert!(
+        link.shared.outbox.waiting() < 4 << 20,
+        "{}",
+        link.shared.outbox.waiting()
+    );
     drop(worker);
 }
 
@@ -68,10 +97,10 @@ async fn a_worker_that_sends_more_than_it_may_is_given_up() {
     let item = || answer(1, answer::What::Item(v1::Item {}), b"item");
     let as_many_as_it_may: Vec<u8> = (0..WINDOW).flat_map(|_| item()).collect();
     worker.write_all(&as_many_as_it_may).unwrap();
-    assert!(matches!(step(&mut call).await, Step::Item(_)));
+    assert!(matches!(step(&mut call).await, CallEvent::Item(_)));
     assert!(link.lost().is_none());
     let too_many: Vec<u8> = (0..WINDOW).flat_map(|_| item()).collect();
     worker.write_all(&too_many).unwrap();
-    assert!(matches!(step(&mut other).await, Step::Refused(error) if error.may_have_begun));
+    assert!(matches!(step(&mut other).await, CallEvent::Refused(error) if error.may_have_begun));
     assert!(link.lost().is_some());
 }

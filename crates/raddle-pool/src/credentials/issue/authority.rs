@@ -6,8 +6,8 @@ use std::{
 };
 
 use rcgen::{
-    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose, SanType,
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
+    Issuer, KeyPair, KeyUsagePurpose, SanType,
 };
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
 use x509_parser::prelude::{FromDer, X509Certificate};
@@ -24,7 +24,7 @@ pub struct Authority {
 
 /// A certificate and its key, as PEM. The key is not shown.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Issued {
+pub struct IssuedCertificate {
     /// For everybody.
     pub certificate: String,
     /// For its owner alone.
@@ -67,15 +67,26 @@ const LONGEST_COMMON_NAME: usize = 64;
 
 impl Authority {
     /// A new one.
-    pub fn new(name: &str, validity: Validity) -> Result<(Self, Issued), IssueError> {
+    pub fn new(name: &str, validity: Validity) -> Result<(Self, IssuedCertificate), IssueError> {
         let key = KeyPair::generate().map_err(failed)?;
         let mut params = params(name, validity);
         // It issues for workers, and for no other CA.
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         let certificate = pem(CERTIFICATE, params.self_signed(&key).map_err(failed)?.der());
-        let issued = Issued { certificate: certificate.clone(), key: pem(KEY, key.serialized_der()), validity };
-        Ok((Self { certificate, issuer: Issuer::new(params, key), validity }, issued))
+        let issued = IssuedCertificate {
+            certificate: certificate.clone(),
+            key: pem(KEY, key.serialized_der()),
+            validity,
+        };
+        Ok((
+            Self {
+                certificate,
+                issuer: Issuer::new(params, key),
+                validity,
+            },
+            issued,
+        ))
     }
 
     /// One that was made before.
@@ -88,15 +99,23 @@ impl Authority {
         if !parsed.is_ca() {
             return Err(IssueError::NoAuthority);
         }
-        if parsed.public_key().subject_public_key.data.as_ref() != rcgen::PublicKeyData::der_bytes(&key) {
+        if parsed.public_key().subject_public_key.data.as_ref()
+            != rcgen::PublicKeyData::der_bytes(&key)
+        {
             return Err(IssueError::BadKey);
         }
-        let at = |time: i64| u64::try_from(time).map(|secs| SystemTime::UNIX_EPOCH + Duration::from_secs(secs));
+        let at = |time: i64| {
+            u64::try_from(time).map(|secs| SystemTime::UNIX_EPOCH + Duration::from_secs(secs))
+        };
         let valid = parsed.validity();
         let from = at(valid.not_before.timestamp()).map_err(|_| bad(()))?;
         let until = at(valid.not_after.timestamp()).map_err(|_| bad(()))?;
         let issuer = Issuer::from_ca_cert_der(&der, key).map_err(|_| bad(()))?;
-        Ok(Self { certificate: certificate.to_owned(), issuer, validity: Validity { from, until } })
+        Ok(Self {
+            certificate: certificate.to_owned(),
+            issuer,
+            validity: Validity { from, until },
+        })
     }
 
     /// Its certificate, as PEM.
@@ -105,12 +124,27 @@ impl Authority {
     }
 
     /// A certificate for these names, to serve and to call with. It ends with the CA at the latest.
-    pub fn issue(&self, names: &[SubjectName], validity: Validity) -> Result<Issued, IssueError> {
-        self.sign(names, validity, vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth])
+    pub fn issue(
+        &self,
+        names: &[SubjectName],
+        validity: Validity,
+    ) -> Result<IssuedCertificate, IssueError> {
+        self.sign(
+            names,
+            validity,
+            vec![
+                ExtendedKeyUsagePurpose::ServerAuth,
+                ExtendedKeyUsagePurpose::ClientAuth,
+            ],
+        )
     }
 
     /// The same, to call with and not to serve: nobody who has it passes for a worker.
-    pub fn issue_for_caller(&self, names: &[SubjectName], validity: Validity) -> Result<Issued, IssueError> {
+    pub fn issue_for_caller(
+        &self,
+        names: &[SubjectName],
+        validity: Validity,
+    ) -> Result<IssuedCertificate, IssueError> {
         self.sign(names, validity, vec![ExtendedKeyUsagePurpose::ClientAuth])
     }
 
@@ -119,7 +153,7 @@ impl Authority {
         names: &[SubjectName],
         validity: Validity,
         usages: Vec<ExtendedKeyUsagePurpose>,
-    ) -> Result<Issued, IssueError> {
+    ) -> Result<IssuedCertificate, IssueError> {
         let first = names.first().ok_or(IssueError::NoName)?;
         if names.iter().filter(|name| name.is_spiffe()).count() > 1 {
             return Err(IssueError::ManySpiffeIds);
@@ -129,7 +163,14 @@ impl Authority {
             return Err(IssueError::Expired);
         }
         let first = first.to_string();
-        let mut params = params(if first.len() <= LONGEST_COMMON_NAME { &first } else { "raddle worker" }, validity);
+        let mut params = params(
+            if first.len() <= LONGEST_COMMON_NAME {
+                &first
+            } else {
+                "raddle worker"
+            },
+            validity,
+        );
         params.is_ca = IsCa::ExplicitNoCa;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = usages;
@@ -137,14 +178,20 @@ impl Authority {
         params.subject_alt_names = names.iter().map(alternative).collect::<Result<_, _>>()?;
         let key = KeyPair::generate().map_err(failed)?;
         let certificate = params.signed_by(&key, &self.issuer).map_err(failed)?;
-        Ok(Issued { certificate: pem(CERTIFICATE, certificate.der()), key: pem(KEY, key.serialized_der()), validity })
+        Ok(IssuedCertificate {
+            certificate: pem(CERTIFICATE, certificate.der()),
+            key: pem(KEY, key.serialized_der()),
+            validity,
+        })
     }
 }
 
 fn params(common_name: &str, validity: Validity) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
-    params.distinguished_name.push(DnType::CommonName, common_name);
+    params
+        .distinguished_name
+        .push(DnType::CommonName, common_name);
     (params.not_before, params.not_after) = validity.bounds();
     params
 }
@@ -161,14 +208,18 @@ fn failed(error: rcgen::Error) -> IssueError {
     IssueError::Failed(error.to_string())
 }
 
-impl fmt::Debug for Issued {
+impl fmt::Debug for IssuedCertificate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Issued").field("validity", &self.validity).finish_non_exhaustive()
+        f.debug_struct("Issued")
+            .field("validity", &self.validity)
+            .finish_non_exhaustive()
     }
 }
 
 impl fmt::Debug for Authority {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Authority").field("validity", &self.validity).finish_non_exhaustive()
+        f.debug_struct("Authority")
+            .field("validity", &self.validity)
+            .finish_non_exhaustive()
     }
 }

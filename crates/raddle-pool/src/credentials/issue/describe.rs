@@ -15,9 +15,9 @@ use x509_parser::{
 
 /// What is in a PEM file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Described {
+pub struct PemContents {
     /// Its certificates, in order.
-    pub certificates: Vec<Description>,
+    pub certificates: Vec<CertificateDescription>,
     /// How many private keys there are beside them.
     pub keys: usize,
 }
@@ -25,7 +25,7 @@ pub struct Described {
 /// What is in a certificate. Texts are as they stand there, whoever wrote them: what shows them has to make them harmless.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Description {
+pub struct CertificateDescription {
     /// Whom it is for, as it was called by hand.
     pub subject: String,
     /// Who has issued it.
@@ -67,7 +67,7 @@ pub enum DescribeError {
 }
 
 /// What is in a PEM file.
-pub fn describe(pem: &[u8]) -> Result<Described, DescribeError> {
+pub fn describe(pem: &[u8]) -> Result<PemContents, DescribeError> {
     let (mut certificates, mut keys) = (Vec::new(), 0);
     for section in <(SectionKind, Vec<u8>)>::pem_slice_iter(pem) {
         match section.map_err(|_| DescribeError::Pem)? {
@@ -75,36 +75,47 @@ pub fn describe(pem: &[u8]) -> Result<Described, DescribeError> {
                 let broken = DescribeError::Certificate(certificates.len() + 1);
                 certificates.push(of(&der.into()).ok_or(broken)?);
             }
-            (SectionKind::PrivateKey | SectionKind::RsaPrivateKey | SectionKind::EcPrivateKey, _) => keys += 1,
+            (
+                SectionKind::PrivateKey | SectionKind::RsaPrivateKey | SectionKind::EcPrivateKey,
+                _,
+            ) => keys += 1,
             _ => {}
         }
     }
     match (certificates.is_empty(), keys) {
         (true, 0) => Err(DescribeError::Empty),
         (true, _) => Err(DescribeError::OnlyKey),
-        (false, keys) => Ok(Described { certificates, keys }),
+        (false, keys) => Ok(PemContents { certificates, keys }),
     }
 }
 
-fn of(der: &CertificateDer<'_>) -> Option<Description> {
+fn of(der: &CertificateDer<'_>) -> Option<CertificateDescription> {
     let (rest, parsed) = X509Certificate::from_der(der).ok()?;
     if !rest.is_empty() {
         return None;
     }
     let names = parsed.subject_alternative_name().ok()?;
-    let names = names.iter().flat_map(|names| &names.value.general_names).map(name).collect();
+    let names = names
+        .iter()
+        .flat_map(|names| &names.value.general_names)
+        .map(name)
+        .collect();
     let uses = parsed.extended_key_usage().ok()?;
     let usages = uses.map(|uses| {
         let uses = uses.value;
-        let is_other = uses.code_signing || uses.email_protection || uses.time_stamping || uses.ocsp_signing;
+        let is_other =
+            uses.code_signing || uses.email_protection || uses.time_stamping || uses.ocsp_signing;
         let all = [
             ("server", uses.any || uses.server_auth),
             ("client", uses.any || uses.client_auth),
             ("other", uses.any || is_other || !uses.other.is_empty()),
         ];
-        all.into_iter().filter(|(_, has)| *has).map(|(use_, _)| use_).collect()
+        all.into_iter()
+            .filter(|(_, has)| *has)
+            .map(|(use_, _)| use_)
+            .collect()
     });
-    Some(Description {
+    Some(CertificateDescription {
         subject: parsed.subject().to_string(),
         issuer: parsed.issuer().to_string(),
         serial: hex(parsed.raw_serial()),
@@ -120,19 +131,26 @@ fn of(der: &CertificateDer<'_>) -> Option<Description> {
 
 fn name(name: &GeneralName<'_>) -> String {
     match name {
-        GeneralName::DNSName(name) | GeneralName::URI(name) | GeneralName::RFC822Name(name) => (*name).to_owned(),
-        GeneralName::IPAddress(octets) => match (<[u8; 4]>::try_from(*octets), <[u8; 16]>::try_from(*octets)) {
-            (Ok(octets), _) => IpAddr::from(octets).to_string(),
-            (_, Ok(octets)) => IpAddr::from(octets).to_string(),
-            _ => "an address of a strange length".into(),
-        },
+        GeneralName::DNSName(name) | GeneralName::URI(name) | GeneralName::RFC822Name(name) => {
+            (*name).to_owned()
+        }
+        GeneralName::IPAddress(octets) => {
+            match (<[u8; 4]>::try_from(*octets), <[u8; 16]>::try_from(*octets)) {
+                (Ok(octets), _) => IpAddr::from(octets).to_string(),
+                (_, Ok(octets)) => IpAddr::from(octets).to_string(),
+                _ => "an address of a strange length".into(),
+            }
+        }
         _ => "a name of another kind".into(),
     }
 }
 
 fn key(certificate: &X509Certificate<'_>) -> String {
     let key = certificate.public_key();
-    match (key.algorithm.algorithm.to_id_string().as_str(), key.parsed()) {
+    match (
+        key.algorithm.algorithm.to_id_string().as_str(),
+        key.parsed(),
+    ) {
         ("1.3.101.112", _) => "Ed25519".into(),
         (_, Ok(PublicKey::RSA(rsa))) => format!("RSA, {} bits", rsa.key_size()),
         (_, Ok(PublicKey::EC(point))) => format!("ECDSA, {} bits", point.key_size()),

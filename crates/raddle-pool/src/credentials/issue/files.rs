@@ -9,7 +9,7 @@ use std::{
 
 use uuid::Uuid;
 
-use super::Issued;
+use super::IssuedCertificate;
 
 /// Why files were not written.
 #[derive(Debug, thiserror::Error)]
@@ -31,23 +31,46 @@ pub enum FilesError {
 
 /// Writes a certificate to `STEM-cert.pem` in a folder, which is made for its owner alone if there is none, and the key to `STEM-key.pem`. What is there
 /// stays, unless it is to be replaced. Returns where they are, the certificate first.
-pub fn write_pair(folder: &Path, stem: &str, pair: &Issued, replace: bool) -> Result<(PathBuf, PathBuf), FilesError> {
+pub fn write_pair(
+    folder: &Path,
+    stem: &str,
+    pair: &IssuedCertificate,
+    replace: bool,
+) -> Result<(PathBuf, PathBuf), FilesError> {
     let failed = |path: &Path| {
         let path = path.to_owned();
         move |reason| FilesError::Unwritable { path, reason }
     };
-    DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(failed(folder))?;
-    let (certificate, key) = (folder.join(format!("{stem}-cert.pem")), folder.join(format!("{stem}-key.pem")));
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(folder)
+        .map_err(failed(folder))?;
+    let (certificate, key) = (
+        folder.join(format!("{stem}-cert.pem")),
+        folder.join(format!("{stem}-key.pem")),
+    );
     // Both, before anything is changed.
-    if !replace && let Some(there) = [&certificate, &key].into_iter().find(|path| path.symlink_metadata().is_ok()) {
+    if !replace
+        && let Some(there) = [&certificate, &key]
+            .into_iter()
+            .find(|path| path.symlink_metadata().is_ok())
+    {
         return Err(FilesError::Exists(there.clone()));
     }
     // Both are written before either has its name: what has no room, or may not be written, leaves what was there.
-    let drafts = [(&certificate, &pair.certificate, 0o644), (&key, &pair.key, 0o600)];
-    let drafts = drafts.map(|(path, content, mode)| Draft::write(path, content.as_bytes(), mode).map_err(failed(path)));
+    let drafts = [
+        (&certificate, &pair.certificate, 0o644),
+        (&key, &pair.key, 0o600),
+    ];
+    let drafts = drafts.map(|(path, content, mode)| {
+        Draft::write(path, content.as_bytes(), mode).map_err(failed(path))
+    });
     let [certificate_draft, key_draft] = drafts;
     let (certificate_draft, key_draft) = (certificate_draft?, key_draft?);
-    certificate_draft.place(&certificate, replace).map_err(failed(&certificate))?;
+    certificate_draft
+        .place(&certificate, replace)
+        .map_err(failed(&certificate))?;
     key_draft.place(&key, replace).map_err(|reason| {
         if !replace {
             // Alone it would be in the way of the next try.
@@ -89,7 +112,11 @@ impl Drop for Draft {
 }
 
 fn put(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(path)?;
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(mode)
+        .open(path)?;
     file.write_all(content)?;
     file.sync_all()
 }
@@ -101,9 +128,13 @@ mod tests {
     use super::*;
     use crate::credentials::issue::Validity;
 
-    fn pair(text: &str) -> Issued {
+    fn pair(text: &str) -> IssuedCertificate {
         let validity = Validity::days(SystemTime::now(), 1);
-        Issued { certificate: format!("certificate {text}"), key: format!("key {text}"), validity }
+        IssuedCertificate {
+            certificate: format!("certificate {text}"),
+            key: format!("key {text}"),
+            validity,
+        }
     }
 
     #[test]
@@ -118,11 +149,17 @@ mod tests {
         );
         assert_eq!(fs::read_to_string(&key).unwrap(), "key 1");
         fs::remove_file(&certificate).unwrap();
-        assert!(matches!(write_pair(&folder, "x", &pair("2"), false), Err(FilesError::Exists(path)) if path == key));
+        assert!(
+            matches!(write_pair(&folder, "x", &pair("2"), false), Err(FilesError::Exists(path)) if path == key)
+        );
         write_pair(&folder, "x", &pair("2"), true).unwrap();
         assert_eq!(fs::read_to_string(&key).unwrap(), "key 2");
         assert_eq!(mode(&key), 0o600);
-        assert_eq!(fs::read_dir(&folder).unwrap().count(), 2, "no draft is left");
+        assert_eq!(
+            fs::read_dir(&folder).unwrap().count(),
+            2,
+            "no draft is left"
+        );
     }
 
     #[test]
@@ -130,13 +167,26 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         // A folder where the certificate is to be.
         fs::create_dir(home.path().join("x-cert.pem")).unwrap();
-        assert!(matches!(write_pair(home.path(), "x", &pair("1"), true), Err(FilesError::Unwritable { .. })));
-        let left: Vec<_> = fs::read_dir(home.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert!(matches!(
+            write_pair(home.path(), "x", &pair("1"), true),
+            Err(FilesError::Unwritable { .. })
+        ));
+        let left: Vec<_> = fs::read_dir(home.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name())
+            .collect();
         assert_eq!(left, ["x-cert.pem"]);
         // A key that is in use stays with the certificate that it is of.
         fs::write(home.path().join("x-key.pem"), "key 0").unwrap();
         assert!(write_pair(home.path(), "x", &pair("1"), true).is_err());
-        assert_eq!(fs::read_to_string(home.path().join("x-key.pem")).unwrap(), "key 0");
-        assert_eq!(fs::read_dir(home.path()).unwrap().count(), 2, "no draft is left");
+        assert_eq!(
+            fs::read_to_string(home.path().join("x-key.pem")).unwrap(),
+            "key 0"
+        );
+        assert_eq!(
+            fs::read_dir(home.path()).unwrap().count(),
+            2,
+            "no draft is left"
+        );
     }
 }

@@ -13,8 +13,8 @@ mod validity;
 #[cfg(test)]
 pub(in crate::credentials) use self::pem::pem;
 pub use self::{
-    authority::{Authority, IssueError, Issued},
-    describe::{DescribeError, Described, Description, describe},
+    authority::{Authority, IssueError, IssuedCertificate},
+    describe::{CertificateDescription, DescribeError, PemContents, describe},
     files::{FilesError, write_pair},
     name::{SubjectName, SubjectNameError},
     validity::Validity,

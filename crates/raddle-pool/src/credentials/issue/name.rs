@@ -36,12 +36,25 @@ impl SubjectName {
     /// What a file may be called that is about it.
     pub fn file_stem(&self) -> String {
         let text = self.to_string();
-        let bare = text.split_once("://").map_or(&*text, |(_, rest)| rest).replacen("*.", "any.", 1);
-        let tame = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '-' };
+        let bare = text
+            .split_once("://")
+            .map_or(&*text, |(_, rest)| rest)
+            .replacen("*.", "any.", 1);
+        let tame = |c: char| {
+            if c.is_ascii_alphanumeric() || "._-".contains(c) {
+                c
+            } else {
+                '-'
+            }
+        };
         let stem: String = bare.chars().map(tame).take(100).collect();
         // No file is to be hidden, or to be taken for a flag.
         let stem = stem.trim_matches(['.', '-']);
-        if stem.is_empty() { "certificate".into() } else { stem.into() }
+        if stem.is_empty() {
+            "certificate".into()
+        } else {
+            stem.into()
+        }
     }
 }
 
@@ -49,53 +62,82 @@ impl FromStr for SubjectName {
     type Err = SubjectNameError;
 
     fn from_str(name: &str) -> Result<Self, SubjectNameError> {
-        let wrong = |reason| SubjectNameError { name: name.to_owned(), reason };
+        let wrong = |reason| SubjectNameError {
+            name: name.to_owned(),
+            reason,
+        };
         if name.contains("://") {
-            return check_uri(name).map(|()| Self::Uri(name.to_owned())).map_err(wrong);
+            return check_uri(name)
+                .map(|()| Self::Uri(name.to_owned()))
+                .map_err(wrong);
         }
-        let bare = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
+        let bare = name
+            .strip_prefix('[')
+            .and_then(|name| name.strip_suffix(']'))
+            .unwrap_or(name);
         if let Ok(address) = bare.parse() {
             return Ok(Self::Ip(address));
         }
         let domain = name.strip_prefix("*.");
         if domain.is_some_and(|domain| !domain.contains('.')) {
-            return Err(wrong("nobody accepts it for a whole top-level domain: put one more name behind the star"));
+            return Err(wrong(
+                "nobody accepts it for a whole top-level domain: put one more name behind the star",
+            ));
         }
         match DnsName::try_from(domain.unwrap_or(name)) {
             Ok(_) if !name.ends_with('.') => Ok(Self::Dns(name.to_ascii_lowercase())),
-            _ => Err(wrong("give a host name, an address without a port, or a URI such as spiffe://prod/web")),
+            _ => Err(wrong(
+                "give a host name, an address without a port, or a URI such as spiffe://prod/web",
+            )),
         }
     }
 }
 
 fn check_uri(uri: &str) -> Result<(), &'static str> {
     if uri.len() > LONGEST_URI || !uri.bytes().all(|byte| byte.is_ascii_graphic()) {
-        return Err("a URI has at most 2048 characters, no blanks, and no others than those of ASCII");
+        return Err(
+            "a URI has at most 2048 characters, no blanks, and no others than those of ASCII",
+        );
     }
-    let (scheme, rest) = uri.split_once("://").ok_or("a URI has a scheme, as in spiffe://prod/web")?;
+    let (scheme, rest) = uri
+        .split_once("://")
+        .ok_or("a URI has a scheme, as in spiffe://prod/web")?;
     let is_scheme = scheme.starts_with(|c: char| c.is_ascii_alphabetic())
-        && scheme.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte));
+        && scheme
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte));
     if !is_scheme || rest.is_empty() || rest.starts_with('/') {
         return Err("a URI has a scheme and a host, as in spiffe://prod/web");
     }
     if uri.contains('*') {
         return Err("a certificate is for one URI: stars are for those who compare");
     }
-    if scheme.eq_ignore_ascii_case("spiffe") { check_spiffe(uri) } else { Ok(()) }
+    if scheme.eq_ignore_ascii_case("spiffe") {
+        check_spiffe(uri)
+    } else {
+        Ok(())
+    }
 }
 
 /// By the standard, and not more lenient: others that read the certificate are not.
 fn check_spiffe(uri: &str) -> Result<(), &'static str> {
-    let rest = uri.strip_prefix("spiffe://").ok_or("the scheme of a SPIFFE id is in small letters")?;
-    let (domain, path) = rest.split_once('/').map_or((rest, None), |(domain, path)| (domain, Some(path)));
-    let is_of_domain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b".-_".contains(&byte);
+    let rest = uri
+        .strip_prefix("spiffe://")
+        .ok_or("the scheme of a SPIFFE id is in small letters")?;
+    let (domain, path) = rest
+        .split_once('/')
+        .map_or((rest, None), |(domain, path)| (domain, Some(path)));
+    let is_of_domain =
+        |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b".-_".contains(&byte);
     if domain.is_empty() || domain.len() > 255 || !domain.bytes().all(is_of_domain) {
         return Err("the trust domain of a SPIFFE id has small letters, digits, and . - _");
     }
     let is_of_path = |byte: u8| byte.is_ascii_alphanumeric() || b".-_".contains(&byte);
     let is_part = |part: &str| !matches!(part, "" | "." | "..") && part.bytes().all(is_of_path);
     if path.is_some_and(|path| !path.split('/').all(is_part)) {
-        return Err("the path of a SPIFFE id has parts of letters, digits, and . - _, and no slash at its end");
+        return Err(
+            "the path of a SPIFFE id has parts of letters, digits, and . - _, and no slash at its end",
+        );
     }
     Ok(())
 }
@@ -121,8 +163,14 @@ mod tests {
 
     #[test]
     fn names_are_told_apart() {
-        assert_eq!(read("Worker.Internal"), SubjectName::Dns("worker.internal".into()));
-        assert_eq!(read("*.pool.internal"), SubjectName::Dns("*.pool.internal".into()));
+        assert_eq!(
+            read("Worker.Internal"),
+            SubjectName::Dns("worker.internal".into())
+        );
+        assert_eq!(
+            read("*.pool.internal"),
+            SubjectName::Dns("*.pool.internal".into())
+        );
         assert_eq!(read("127.0.0.1"), SubjectName::Ip([127, 0, 0, 1].into()));
         assert_eq!(read("[::1]"), read("::1"));
         assert!(read("spiffe://prod/ns/a/sa/web").is_spiffe() && read("spiffe://prod").is_spiffe());
@@ -151,7 +199,10 @@ mod tests {
             ("spiffe://prod/\u{e9}", "ASCII"),
         ] {
             let error = name.parse::<SubjectName>().unwrap_err().to_string();
-            assert!(error.contains(words) && error.contains(&format!("'{name}'")), "{name}: {error}");
+            assert!(
+                error.contains(words) && error.contains(&format!("'{name}'")),
+                "{name}: {error}"
+            );
         }
     }
 

@@ -20,12 +20,18 @@ const SKEW: Duration = Duration::from_secs(60 * 60);
 impl Validity {
     /// From a little before `now`, for machines whose clocks are behind, for this many days.
     pub fn days(now: SystemTime, days: u32) -> Self {
-        Self { from: now.checked_sub(SKEW).unwrap_or(now), until: now.checked_add(DAY * days).unwrap_or(now) }
+        Self {
+            from: now.checked_sub(SKEW).unwrap_or(now),
+            until: now.checked_add(DAY * days).unwrap_or(now),
+        }
     }
 
     /// Not longer than `other`.
     pub(super) fn within(self, other: Self) -> Self {
-        Self { from: self.from.max(other.from), until: self.until.min(other.until) }
+        Self {
+            from: self.from.max(other.from),
+            until: self.until.min(other.until),
+        }
     }
 
     /// As certificates have it: in whole seconds.

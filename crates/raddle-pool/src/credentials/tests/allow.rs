@@ -2,17 +2,17 @@
 
 use proptest::prelude::*;
 
-use super::super::{Action, Allow, AllowError, Identity, Name, Rule};
+use super::super::{Action, AllowError, AllowRules, CertificateName, Identity, Rule};
 
 fn uri(name: &str) -> Identity {
-    [Name::Uri(name.into())].into_iter().collect()
+    [CertificateName::Uri(name.into())].into_iter().collect()
 }
 
 fn host(name: &str) -> Identity {
-    [Name::Dns(name.into())].into_iter().collect()
+    [CertificateName::Dns(name.into())].into_iter().collect()
 }
 
-fn allow(text: &str) -> Allow {
+fn allow(text: &str) -> AllowRules {
     text.parse().unwrap()
 }
 
@@ -26,16 +26,31 @@ fn rules_say_who_may_do_what_and_nothing_else_is_allowed() {
     ";
     let rules = allow(rules);
     let may = |who: &Identity, action| rules.permits(Some(who), action);
-    let (web, batch, ops) = (uri("spiffe://prod/web"), host("a.batch.internal"), uri("spiffe://prod/ops/a/b"));
+    let (web, batch, ops) = (
+        uri("spiffe://prod/web"),
+        host("a.batch.internal"),
+        uri("spiffe://prod/ops/a/b"),
+    );
     assert!(may(&web, Action::Call("math.add")) && may(&web, Action::Call("image::resize")));
-    assert!(!may(&web, Action::Call("image::crop")) && !may(&web, Action::Stop) && !may(&web, Action::Info));
-    assert!(may(&batch, Action::Call("anything")) && !may(&batch, Action::Stop) && !may(&batch, Action::Info));
+    assert!(
+        !may(&web, Action::Call("image::crop"))
+            && !may(&web, Action::Stop)
+            && !may(&web, Action::Info)
+    );
+    assert!(
+        may(&batch, Action::Call("anything"))
+            && !may(&batch, Action::Stop)
+            && !may(&batch, Action::Info)
+    );
     assert!(may(&ops, Action::Route) && !may(&web, Action::Route) && !may(&batch, Action::Route));
-    assert!(may(&ops, Action::Stop) && may(&ops, Action::Info) && !may(&ops, Action::Call("math.add")));
+    assert!(
+        may(&ops, Action::Stop) && may(&ops, Action::Info) && !may(&ops, Action::Call("math.add"))
+    );
     assert!(!may(&uri("spiffe://dev/web"), Action::Call("math.add")));
     // What is a host to the rule is no URI, and the other way round.
     assert!(
-        !may(&uri("a.batch.internal"), Action::Call("x")) && !may(&host("spiffe://prod/web"), Action::Call("math.add"))
+        !may(&uri("a.batch.internal"), Action::Call("x"))
+            && !may(&host("spiffe://prod/web"), Action::Call("math.add"))
     );
     assert!(!rules.permits(None, Action::Call("math.add")));
 }
@@ -43,18 +58,35 @@ fn rules_say_who_may_do_what_and_nothing_else_is_allowed() {
 #[test]
 fn one_of_several_names_is_enough() {
     let rules = allow("spiffe://prod/web = math.*");
-    let both: Identity = [Name::Dns("web".into()), Name::Uri("spiffe://prod/web".into())].into_iter().collect();
+    let both: Identity = [
+        CertificateName::Dns("web".into()),
+        CertificateName::Uri("spiffe://prod/web".into()),
+    ]
+    .into_iter()
+    .collect();
     assert!(rules.permits(Some(&both), Action::Call("math.add")));
 }
 
 #[test]
 fn by_default_a_verified_certificate_is_what_it_takes() {
-    let (rules, somebody) = (Allow::default(), Identity::from_iter([]));
-    for action in [Action::Call("math.add"), Action::Stop, Action::Info, Action::Route] {
+    let (rules, somebody) = (AllowRules::default(), Identity::from_iter([]));
+    for action in [
+        Action::Call("math.add"),
+        Action::Stop,
+        Action::Info,
+        Action::Route,
+    ] {
         assert!(rules.permits(Some(&somebody), action));
-        assert_eq!(rules.permits(None, action), !matches!(action, Action::Stop | Action::Route), "{action}");
+        assert_eq!(
+            rules.permits(None, action),
+            !matches!(action, Action::Stop | Action::Route),
+            "{action}"
+        );
     }
-    assert_eq!(rules.to_string(), "* = *, @stop, @info, @route\n@anyone = *, @info");
+    assert_eq!(
+        rules.to_string(),
+        "* = *, @stop, @info, @route\n@anyone = *, @info"
+    );
 }
 
 #[test]
@@ -85,7 +117,7 @@ fn what_is_no_rule_is_refused_with_what_to_write() {
         ("[::1] = *", "not by an address"),
         ("a.internal = math add", "no blanks"),
     ] {
-        let error = text.parse::<Allow>().unwrap_err().to_string();
+        let error = text.parse::<AllowRules>().unwrap_err().to_string();
         assert!(error.contains(words), "{text}: {error}");
     }
     // Hosts may have numbers in their names.
@@ -93,7 +125,7 @@ fn what_is_no_rule_is_refused_with_what_to_write() {
     // The last one: a URI may have others.
     let rule = allow("https://host/a?b=c = math.add");
     assert!(rule.permits(Some(&uri("https://host/a?b=c")), Action::Call("math.add")));
-    assert_eq!(Allow::new([]), Err(AllowError::Empty));
+    assert_eq!(AllowRules::new([]), Err(AllowError::Empty));
 }
 
 fn who() -> impl Strategy<Value = String> {
@@ -106,7 +138,11 @@ fn who() -> impl Strategy<Value = String> {
 }
 
 fn what() -> impl Strategy<Value = String> {
-    let word = prop_oneof![Just("@stop".to_owned()), Just("@info".to_owned()), "[a-c.*]{1,4}"];
+    let word = prop_oneof![
+        Just("@stop".to_owned()),
+        Just("@info".to_owned()),
+        "[a-c.*]{1,4}"
+    ];
     prop::collection::vec(word, 1..4).prop_map(|words| words.join(" , "))
 }
 
@@ -116,8 +152,8 @@ fn rule() -> impl Strategy<Value = Rule> {
 
 fn caller() -> impl Strategy<Value = Option<Identity>> {
     let name = prop_oneof![
-        "spiffe://[a-c]{1,2}(/[a-c]{1,2}){0,3}".prop_map(Name::Uri),
-        "[a-c]{1,2}(\\.[a-c]{1,2}){0,3}".prop_map(Name::Dns),
+        "spiffe://[a-c]{1,2}(/[a-c]{1,2}){0,3}".prop_map(CertificateName::Uri),
+        "[a-c]{1,2}(\\.[a-c]{1,2}){0,3}".prop_map(CertificateName::Dns),
     ];
     prop::option::of(prop::collection::vec(name, 0..3).prop_map(Identity::from_iter))
 }
@@ -125,21 +161,21 @@ fn caller() -> impl Strategy<Value = Option<Identity>> {
 proptest! {
     #[test]
     fn rules_are_read_as_they_are_shown(rules in prop::collection::vec(rule(), 1..5)) {
-        let rules = Allow::new(rules).unwrap();
+        let rules = AllowRules::new(rules).unwrap();
         prop_assert_eq!(&allow(&rules.to_string()), &rules);
         let written = serde_json::to_string(&rules).unwrap();
-        prop_assert_eq!(serde_json::from_str::<Allow>(&written).unwrap(), rules);
+        prop_assert_eq!(serde_json::from_str::<AllowRules>(&written).unwrap(), rules);
     }
 
     #[test]
     fn a_rule_more_takes_no_right_away_and_adds_its_own(
         rules in prop::collection::vec(rule(), 1..4), more in rule(), caller in caller(), routine in "[a-c.]{1,4}",
     ) {
-        let fewer = Allow::new(rules.clone()).unwrap();
-        let all = Allow::new(rules.into_iter().chain([more.clone()])).unwrap();
-        let alone = Allow::new([more]).unwrap();
+        let fewer = AllowRules::new(rules.clone()).unwrap();
+        let all = AllowRules::new(rules.into_iter().chain([more.clone()])).unwrap();
+        let alone = AllowRules::new([more]).unwrap();
         for action in [Action::Call(&routine), Action::Stop, Action::Info] {
-            let may = |rules: &Allow| rules.permits(caller.as_ref(), action);
+            let may = |rules: &AllowRules| rules.permits(caller.as_ref(), action);
             prop_assert_eq!(may(&all), may(&fewer) || may(&alone));
         }
     }
@@ -147,7 +183,7 @@ proptest! {
     #[test]
     fn who_shows_nothing_may_what_anyone_may(rules in prop::collection::vec(rule(), 1..4), routine in "[a-c.]{1,4}") {
         let for_anyone = rules.iter().any(|rule| rule.to_string().starts_with("@anyone"));
-        let rules = Allow::new(rules).unwrap();
+        let rules = AllowRules::new(rules).unwrap();
         for action in [Action::Call(&routine), Action::Stop, Action::Info] {
             prop_assert!(for_anyone || !rules.permits(None, action));
         }
@@ -161,6 +197,6 @@ proptest! {
 
     #[test]
     fn no_text_does_harm(text in "\\PC{0,60}", lines in "[a-z@*=,/: \n#.]{0,80}") {
-        let _ = (text.parse::<Allow>(), lines.parse::<Allow>());
+        let _ = (text.parse::<AllowRules>(), lines.parse::<AllowRules>());
     }
 }

@@ -15,8 +15,8 @@ use std::{
 use rustls::{ClientConnection, Connection, ServerConnection, pki_types::ServerName};
 
 use super::{
-    Identity, Pem, Recipe, Refusal, WorkerCredentials,
-    issue::{Authority, Issued, Validity, pem, write_pair},
+    CredentialSource, HandshakeError, Identity, PemSource, WorkerCredentials,
+    issue::{Authority, IssuedCertificate, Validity, pem, write_pair},
 };
 
 pub(super) const PROTOCOLS: &[&[u8]] = &[b"raddle/1", b"h2"];
@@ -29,23 +29,36 @@ pub(super) fn a_day() -> Validity {
 pub(super) fn yesterday() -> Validity {
     let now = SystemTime::now();
     let ago = |hours: u64| now - Duration::from_secs(hours * 3600);
-    Validity { from: ago(48), until: ago(24) }
+    Validity {
+        from: ago(48),
+        until: ago(24),
+    }
 }
 
 pub(super) fn authority() -> Authority {
     let now = SystemTime::now();
     // From before yesterday, so that it could have issued what has expired since.
-    let validity = Validity { from: now - Duration::from_secs(96 * 3600), ..Validity::days(now, 30) };
+    let validity = Validity {
+        from: now - Duration::from_secs(96 * 3600),
+        ..Validity::days(now, 30)
+    };
     Authority::new("test CA", validity).unwrap().0
 }
 
-pub(super) fn issue(authority: &Authority, names: &[&str], validity: Validity) -> Issued {
+pub(super) fn issue(
+    authority: &Authority,
+    names: &[&str],
+    validity: Validity,
+) -> IssuedCertificate {
     let names: Vec<_> = names.iter().map(|name| name.parse().unwrap()).collect();
     authority.issue(&names, validity).unwrap()
 }
 
-pub(super) fn recipe(ca: &Authority, own: &Issued) -> Recipe {
-    Recipe::new(Pem::bytes(ca.certificate())).identity(Pem::bytes(&own.certificate), Pem::bytes(&own.key))
+pub(super) fn recipe(ca: &Authority, own: &IssuedCertificate) -> CredentialSource {
+    CredentialSource::new(PemSource::bytes(ca.certificate())).identity(
+        PemSource::bytes(&own.certificate),
+        PemSource::bytes(&own.key),
+    )
 }
 
 /// Credentials of a new certificate.
@@ -54,7 +67,7 @@ pub(super) fn credentials(ca: &Authority, names: &[&str]) -> WorkerCredentials {
 }
 
 /// Files of a CA and of a certificate, and where they are.
-pub(super) fn files(folder: &Path, ca: &Authority, own: &Issued) -> [PathBuf; 3] {
+pub(super) fn files(folder: &Path, ca: &Authority, own: &IssuedCertificate) -> [PathBuf; 3] {
     let authority = folder.join("ca.pem");
     std::fs::write(&authority, ca.certificate()).unwrap();
     let (certificate, key) = write_pair(folder, "own", own, true).unwrap();
@@ -69,8 +82,8 @@ pub(super) struct Met {
 /// Why two did not meet: as the worker has it, and as the caller does.
 #[derive(Debug)]
 pub(super) struct Parted {
-    pub(super) worker: Option<Refusal>,
-    pub(super) caller: Option<Refusal>,
+    pub(super) worker: Option<HandshakeError>,
+    pub(super) caller: Option<HandshakeError>,
 }
 
 impl Met {
@@ -85,7 +98,11 @@ pub(super) fn meet(worker: &WorkerCredentials, caller: &WorkerCredentials) -> Re
     meet_at(worker, caller, HOST)
 }
 
-pub(super) fn meet_at(worker: &WorkerCredentials, caller: &WorkerCredentials, host: &str) -> Result<Met, Parted> {
+pub(super) fn meet_at(
+    worker: &WorkerCredentials,
+    caller: &WorkerCredentials,
+    host: &str,
+) -> Result<Met, Parted> {
     let host: ServerName<'static> = WorkerCredentials::server_name(host).unwrap();
     let client = ClientConnection::new(caller.client_config(PROTOCOLS), host).unwrap();
     let server = ServerConnection::new(worker.server_config(PROTOCOLS).unwrap()).unwrap();
@@ -105,12 +122,15 @@ pub(super) fn shake(client: ClientConnection, server: ServerConnection) -> Resul
             assert!(!client.is_handshaking() && !server.is_handshaking());
             Ok(Met { client, server })
         }
-        _ => Err(Parted { worker: at_worker, caller: at_caller }),
+        _ => Err(Parted {
+            worker: at_worker,
+            caller: at_caller,
+        }),
     }
 }
 
 /// What one side has to say to the other, and what that thinks of it.
-fn pass(from: &mut Connection, to: &mut Connection, refusal: &mut Option<Refusal>) {
+fn pass(from: &mut Connection, to: &mut Connection, refusal: &mut Option<HandshakeError>) {
     let mut said = Vec::new();
     while from.wants_write() {
         from.write_tls(&mut said).unwrap();
@@ -118,17 +138,23 @@ fn pass(from: &mut Connection, to: &mut Connection, refusal: &mut Option<Refusal
     let mut said = &said[..];
     while !said.is_empty() && refusal.is_none() {
         to.read_tls(&mut said).unwrap();
-        *refusal = to.process_new_packets().err().map(|error| Refusal::of_tls(&error));
+        *refusal = to
+            .process_new_packets()
+            .err()
+            .map(|error| HandshakeError::of_tls(&error));
     }
 }
 
 /// Those of a caller who trusts this CA and has nothing to show.
 pub(super) fn stranger(ca: &Authority) -> WorkerCredentials {
-    Recipe::new(Pem::bytes(ca.certificate())).mutual(false).load().unwrap()
+    CredentialSource::new(PemSource::bytes(ca.certificate()))
+        .mutual(false)
+        .load()
+        .unwrap()
 }
 
 /// A certificate that vouches for itself.
-pub(super) fn self_signed(names: &[&str], is_ca: bool) -> Issued {
+pub(super) fn self_signed(names: &[&str], is_ca: bool) -> IssuedCertificate {
     let key = rcgen::KeyPair::generate().unwrap();
     let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
     let mut params = rcgen::CertificateParams::new(names).unwrap();
@@ -138,9 +164,13 @@ pub(super) fn self_signed(names: &[&str], is_ca: bool) -> Issued {
     issued(&params.self_signed(&key).unwrap(), &key)
 }
 
-pub(super) fn issued(certificate: &rcgen::Certificate, key: &rcgen::KeyPair) -> Issued {
+pub(super) fn issued(certificate: &rcgen::Certificate, key: &rcgen::KeyPair) -> IssuedCertificate {
     let certificate = pem("CERTIFICATE", certificate.der());
-    Issued { certificate, key: pem("PRIVATE KEY", key.serialized_der()), validity: a_day() }
+    IssuedCertificate {
+        certificate,
+        key: pem("PRIVATE KEY", key.serialized_der()),
+        validity: a_day(),
+    }
 }
 
 /// The same configuration for many connections, as a worker has it.

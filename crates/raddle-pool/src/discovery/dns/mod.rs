@@ -5,7 +5,7 @@
 //!
 //! An answer is as trustworthy as the network it came over. A worker that an attacker has made up has to prove itself to callers with credentials as any other.
 
-mod places;
+mod lookup;
 mod state;
 mod subscription;
 #[cfg(test)]
@@ -23,11 +23,11 @@ use async_trait::async_trait;
 use tokio::sync::watch;
 
 use self::{
-    places::{Prefer, Service},
-    state::Bounds,
+    lookup::{AddressPreference, DnsService},
+    state::TtlBounds,
     subscription::subscribe,
 };
-use super::{Discovery, DiscoveryError, Filter, Subscription};
+use super::{Discovery, DiscoveryError, Subscription, WorkerFilter};
 use crate::WorkerMetadata;
 
 /// Nobody is asked more often, whatever is said.
@@ -49,12 +49,12 @@ pub struct DnsDiscovery(Arc<Settings>);
 struct Settings {
     /// As it was given.
     name: String,
-    service: Service,
+    service: DnsService,
     /// Instead of those of the system.
     servers: Option<Vec<SocketAddr>>,
     /// Which addresses are preferred.
-    prefer: Prefer,
-    bounds: Bounds,
+    prefer: AddressPreference,
+    bounds: TtlBounds,
     tags: BTreeSet<String>,
     extra: BTreeMap<String, String>,
     secure: bool,
@@ -68,14 +68,20 @@ impl DnsDiscovery {
     pub fn new(name: &str) -> Result<Self, DiscoveryError> {
         let service = name.parse().map_err(|error| {
             let source = io::Error::new(io::ErrorKind::InvalidInput, error);
-            DiscoveryError { what: format!("'{name}' is no name of workers"), source }
+            DiscoveryError {
+                what: format!("'{name}' is no name of workers"),
+                source,
+            }
         })?;
         Ok(Self(Arc::new(Settings {
             name: name.to_owned(),
             service,
             servers: None,
-            prefer: Prefer::V4,
-            bounds: Bounds { least: LEAST, most: MOST },
+            prefer: AddressPreference::V4,
+            bounds: TtlBounds {
+                least: LEAST,
+                most: MOST,
+            },
             tags: BTreeSet::new(),
             extra: BTreeMap::new(),
             secure: false,
@@ -95,14 +101,14 @@ impl DnsDiscovery {
     }
 
     /// The workers serve over TLS. Their certificates will hardly name their addresses: see
-    /// [`Recipe::expecting`](crate::credentials::Recipe::expecting).
+    /// [`CredentialSource::expecting`](crate::credentials::Recipe::expecting).
     pub fn secure(self) -> Self {
         self.with(|settings| settings.secure = true)
     }
 
     /// Addresses of IPv6 count where a name has both. Otherwise it is those of IPv4: a host that has both is one worker, and not two.
     pub fn prefer_ipv6(self) -> Self {
-        self.with(|settings| settings.prefer = Prefer::V6)
+        self.with(|settings| settings.prefer = AddressPreference::V6)
     }
 
     /// Asks every so often, whatever the answers say of how long they hold.
@@ -113,7 +119,12 @@ impl DnsDiscovery {
     /// Asks as often as the answers say, within these bounds: 1 s and 60 s, if nothing is said.
     pub fn between(self, least: Duration, most: Duration) -> Self {
         let least = least.max(SHORTEST);
-        self.with(|settings| settings.bounds = Bounds { least, most: most.max(least) })
+        self.with(|settings| {
+            settings.bounds = TtlBounds {
+                least,
+                most: most.max(least),
+            }
+        })
     }
 
     /// Asks these servers, and not those of `/etc/resolv.conf`. Names are not looked for below others then.
@@ -142,13 +153,21 @@ impl Settings {
     /// What is known of the worker at an address.
     fn worker(&self, place: SocketAddr) -> WorkerMetadata {
         let (tags, extra) = (self.tags.clone(), self.extra.clone());
-        WorkerMetadata { tags, extra, secure: self.secure, ..WorkerMetadata::at(place.to_string()) }
+        WorkerMetadata {
+            tags,
+            extra,
+            secure: self.secure,
+            ..WorkerMetadata::at(place.to_string())
+        }
     }
 }
 
 #[async_trait]
 impl Discovery for DnsDiscovery {
-    async fn subscribe(&self, filter: Option<Filter>) -> Result<Subscription, DiscoveryError> {
+    async fn subscribe(
+        &self,
+        filter: Option<WorkerFilter>,
+    ) -> Result<Subscription, DiscoveryError> {
         Ok(subscribe(Arc::clone(&self.0), filter).await)
     }
 

@@ -22,9 +22,9 @@ use tokio::task::spawn_blocking;
 
 use self::reader::Reader;
 use super::{
-    Discovery, DiscoveryError, Event, Filter, Publisher, Subscription,
+    Discovery, DiscoveryError, DiscoveryEvent, Publisher, Subscription, WorkerFilter,
     entry::{self, ENDING},
-    watch::Watch,
+    watch::DirectoryWatch,
 };
 use crate::{WorkerMetadata, connection::Address};
 
@@ -57,8 +57,12 @@ impl FileDiscovery {
     pub fn new(path: impl AsRef<Path>) -> Result<Self, DiscoveryError> {
         let path = path.as_ref();
         // The folder that this process is in may change.
-        let absolute = std::path::absolute(path).map_err(DiscoveryError::at("no place for workers", path))?;
-        Ok(Self { path: absolute, every: EVERY })
+        let absolute =
+            std::path::absolute(path).map_err(DiscoveryError::at("no place for workers", path))?;
+        Ok(Self {
+            path: absolute,
+            every: EVERY,
+        })
     }
 
     /// How often to look where the kernel says nothing. Every second, if nothing is said.
@@ -76,14 +80,16 @@ impl FileDiscovery {
 /// Only of a folder, which is made if it is not there: a list belongs to whoever wrote it.
 #[async_trait]
 impl Publisher for FileDiscovery {
-    async fn publish(&self, event: Event) -> Result<(), DiscoveryError> {
+    async fn publish(&self, event: DiscoveryEvent) -> Result<(), DiscoveryError> {
         let this = self.clone();
         // It may be a disk on another machine.
         let writing = spawn_blocking(move || match event {
-            Event::Added(worker) | Event::Updated(worker) => this.put(&worker),
-            Event::Dropped(worker) => entry::remove(&this.entry_of(&worker)),
+            DiscoveryEvent::Added(worker) | DiscoveryEvent::Updated(worker) => this.put(&worker),
+            DiscoveryEvent::Dropped(worker) => entry::remove(&this.entry_of(&worker)),
         });
-        let written = writing.await.unwrap_or_else(|error| Err(io::Error::other(error)));
+        let written = writing
+            .await
+            .unwrap_or_else(|error| Err(io::Error::other(error)));
         written.map_err(DiscoveryError::at("cannot publish a worker", &self.path))
     }
 
@@ -96,12 +102,26 @@ impl Publisher for FileDiscovery {
 
 #[async_trait]
 impl Discovery for FileDiscovery {
-    async fn subscribe(&self, filter: Option<Filter>) -> Result<Subscription, DiscoveryError> {
-        let watch = Watch::new([self.path.as_path(), self.path.parent().unwrap_or(&self.path)].map(Path::to_owned));
+    async fn subscribe(
+        &self,
+        filter: Option<WorkerFilter>,
+    ) -> Result<Subscription, DiscoveryError> {
+        let watch = DirectoryWatch::new(
+            [
+                self.path.as_path(),
+                self.path.parent().unwrap_or(&self.path),
+            ]
+            .map(Path::to_owned),
+        );
         let mut reader = Reader::new(self.path.clone());
         let first = spawn_blocking(move || reader.look().map(|workers| (workers, reader)));
-        let first = first.await.unwrap_or_else(|error| Err(io::Error::other(error)));
-        let (first, mut reader) = first.map_err(DiscoveryError::at("cannot read who the workers are", &self.path))?;
+        let first = first
+            .await
+            .unwrap_or_else(|error| Err(io::Error::other(error)));
+        let (first, mut reader) = first.map_err(DiscoveryError::at(
+            "cannot read who the workers are",
+            &self.path,
+        ))?;
         let later = watch.snapshots(self.every, move || reader.look_again());
         Ok(Subscription::from_snapshots(filter, first, later))
     }
@@ -118,7 +138,9 @@ impl FileDiscovery {
 
     /// Writes the entry of a worker, in place of any that there is, and of those that were left by workers that were killed where this one serves now.
     fn put(&self, worker: &WorkerMetadata) -> io::Result<()> {
-        worker.check().map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
+        worker
+            .check()
+            .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
         match fs::create_dir(&self.path) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
             _ if !self.path.is_dir() => {
@@ -128,13 +150,28 @@ impl FileDiscovery {
             _ => {}
         }
         // Others are to read it.
-        entry::write(&self.path, &format!("{}{ENDING}", worker.uid), worker, 0o644, false)?;
-        if !worker.address.parse::<Address>().is_ok_and(|address| address.is_the_same_everywhere()) {
+        entry::write(
+            &self.path,
+            &format!("{}{ENDING}", worker.uid),
+            worker,
+            0o644,
+            false,
+        )?;
+        if !worker
+            .address
+            .parse::<Address>()
+            .is_ok_and(|address| address.is_the_same_everywhere())
+        {
             return Ok(());
         }
-        for path in entry::list(&self.path)?.into_iter().filter(|path| *path != self.entry_of(worker)) {
+        for path in entry::list(&self.path)?
+            .into_iter()
+            .filter(|path| *path != self.entry_of(worker))
+        {
             let there = entry::open(&path).and_then(entry::read);
-            if there.is_ok_and(|there| matches!(there.as_slice(), [other] if other.address == worker.address)) {
+            if there.is_ok_and(
+                |there| matches!(there.as_slice(), [other] if other.address == worker.address),
+            ) {
                 tracing::info!(entry = %path.display(), worker = %worker.uid, "replaced: another worker serves there now");
                 entry::remove(&path)?;
             }

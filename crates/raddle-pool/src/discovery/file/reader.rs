@@ -24,7 +24,12 @@ pub(super) struct Reader {
 
 impl Reader {
     pub(super) fn new(path: PathBuf) -> Self {
-        Self { path, files: BTreeMap::new(), complaints: BTreeMap::new(), is_open_to_all: false }
+        Self {
+            path,
+            files: BTreeMap::new(),
+            complaints: BTreeMap::new(),
+            is_open_to_all: false,
+        }
     }
 
     /// The workers that are written down now. One that is written down twice is what the first file says, in the order of names. What cannot be
@@ -50,13 +55,18 @@ impl Reader {
         }
         let mut known = BTreeSet::new();
         let all = self.files.values().flatten();
-        Ok(all.filter(|worker| known.insert(worker.uid)).cloned().collect())
+        Ok(all
+            .filter(|worker| known.insert(worker.uid))
+            .cloned()
+            .collect())
     }
 
     /// The same for a subscriber: `None` if the workers that are known stay, because it cannot be told which there are.
     pub(super) fn look_again(&mut self) -> Option<Vec<WorkerMetadata>> {
         let path = self.path.clone();
-        self.look().inspect_err(|error| self.complain(&path, error.to_string())).ok()
+        self.look()
+            .inspect_err(|error| self.complain(&path, error.to_string()))
+            .ok()
     }
 
     /// The files that there are to read.
@@ -65,11 +75,16 @@ impl Reader {
             Err(error) if is_absence(&error) => return Ok(BTreeSet::new()),
             found => found?,
         };
-        let was_open_to_all = std::mem::replace(&mut self.is_open_to_all, found.mode() & 0o002 != 0);
+        let was_open_to_all =
+            std::mem::replace(&mut self.is_open_to_all, found.mode() & 0o002 != 0);
         if self.is_open_to_all && !was_open_to_all {
             tracing::warn!(path = %self.path.display(), "everybody may write down workers there");
         }
-        if found.is_dir() { entry::list(&self.path) } else { Ok(BTreeSet::from([self.path.clone()])) }
+        if found.is_dir() {
+            entry::list(&self.path)
+        } else {
+            Ok(BTreeSet::from([self.path.clone()]))
+        }
     }
 
     fn complain(&mut self, path: &Path, reason: String) {

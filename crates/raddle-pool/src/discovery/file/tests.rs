@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::{
-    Uid,
+    WorkerUid,
     discovery::testing::{at, next, ready, soon, tagged},
 };
 
@@ -22,7 +22,9 @@ const NEVER: Duration = Duration::from_secs(3600);
 
 fn place(name: &str) -> (TempDir, FileDiscovery) {
     let folder = tempfile::tempdir().unwrap();
-    let discovery = FileDiscovery::new(folder.path().join(name)).unwrap().every(NEVER);
+    let discovery = FileDiscovery::new(folder.path().join(name))
+        .unwrap()
+        .every(NEVER);
     (folder, discovery)
 }
 
@@ -30,7 +32,7 @@ async fn subscribe(discovery: &FileDiscovery) -> Subscription {
     soon(discovery.subscribe(None)).await.unwrap()
 }
 
-async fn publish(discovery: &FileDiscovery, event: Event) {
+async fn publish(discovery: &FileDiscovery, event: DiscoveryEvent) {
     soon(discovery.publish(event)).await.unwrap();
 }
 
@@ -46,7 +48,9 @@ fn replace(path: &Path, text: &str) {
 }
 
 fn names(folder: &Path) -> Vec<String> {
-    let found = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let found = fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let mut names: Vec<_> = found.collect();
     names.sort();
     names
@@ -59,17 +63,29 @@ async fn what_stands_in_a_file_is_told_and_so_is_each_change() {
     let [one, two] = ["h:1", "h:2"].map(at);
     fs::write(path, list(&[&one, &two])).unwrap();
     let mut subscription = subscribe(&discovery).await;
-    assert_eq!(ready(&mut subscription), [Event::Added(one.clone()), Event::Added(two.clone())]);
+    assert_eq!(
+        ready(&mut subscription),
+        [
+            DiscoveryEvent::Added(one.clone()),
+            DiscoveryEvent::Added(two.clone())
+        ]
+    );
     // In one step, and in several.
     let changed = tagged(&one, "gpu");
     replace(path, &list(&[&changed, &two]));
-    assert_eq!(next(&mut subscription).await, Event::Updated(changed.clone()));
+    assert_eq!(
+        next(&mut subscription).await,
+        DiscoveryEvent::Updated(changed.clone())
+    );
     fs::write(path, list(&[&changed])).unwrap();
-    assert_eq!(next(&mut subscription).await, Event::Dropped(two));
+    assert_eq!(next(&mut subscription).await, DiscoveryEvent::Dropped(two));
     fs::remove_file(path).unwrap();
-    assert_eq!(next(&mut subscription).await, Event::Dropped(changed));
+    assert_eq!(
+        next(&mut subscription).await,
+        DiscoveryEvent::Dropped(changed)
+    );
     fs::write(path, serde_json::to_string(&one).unwrap()).unwrap();
-    assert_eq!(next(&mut subscription).await, Event::Added(one));
+    assert_eq!(next(&mut subscription).await, DiscoveryEvent::Added(one));
 }
 
 #[tokio::test]
@@ -80,29 +96,56 @@ async fn what_is_in_a_folder_is_told_and_so_is_each_change() {
     assert!(!discovery.path().exists(), "who listens makes nothing");
     let worker = at("h:1");
     let changed = tagged(&worker, "gpu");
-    publish(&discovery, Event::Added(worker.clone())).await;
-    assert_eq!(next(&mut subscription).await, Event::Added(worker.clone()));
+    publish(&discovery, DiscoveryEvent::Added(worker.clone())).await;
+    assert_eq!(
+        next(&mut subscription).await,
+        DiscoveryEvent::Added(worker.clone())
+    );
     assert_eq!(names(discovery.path()), [format!("{}.json", worker.uid)]);
-    let mode = fs::metadata(discovery.path().join(format!("{}.json", worker.uid))).unwrap().permissions().mode();
+    let mode = fs::metadata(discovery.path().join(format!("{}.json", worker.uid)))
+        .unwrap()
+        .permissions()
+        .mode();
     assert_eq!(mode & 0o444, 0o444, "others are to read it");
-    publish(&discovery, Event::Updated(changed.clone())).await;
-    assert_eq!(next(&mut subscription).await, Event::Updated(changed.clone()));
-    assert_eq!(ready(&mut subscribe(&discovery).await), [Event::Added(changed.clone())]);
-    publish(&discovery, Event::Dropped(worker.clone())).await;
-    assert_eq!(next(&mut subscription).await, Event::Dropped(changed));
-    publish(&discovery, Event::Dropped(worker.clone())).await;
-    publish(&discovery, Event::Added(worker.clone())).await;
-    assert_eq!(next(&mut subscription).await, Event::Added(worker.clone()));
+    publish(&discovery, DiscoveryEvent::Updated(changed.clone())).await;
+    assert_eq!(
+        next(&mut subscription).await,
+        DiscoveryEvent::Updated(changed.clone())
+    );
+    assert_eq!(
+        ready(&mut subscribe(&discovery).await),
+        [DiscoveryEvent::Added(changed.clone())]
+    );
+    publish(&discovery, DiscoveryEvent::Dropped(worker.clone())).await;
+    assert_eq!(
+        next(&mut subscription).await,
+        DiscoveryEvent::Dropped(changed)
+    );
+    publish(&discovery, DiscoveryEvent::Dropped(worker.clone())).await;
+    publish(&discovery, DiscoveryEvent::Added(worker.clone())).await;
+    assert_eq!(
+        next(&mut subscription).await,
+        DiscoveryEvent::Added(worker.clone())
+    );
     discovery.withdraw(&worker);
-    assert_eq!(next(&mut subscription).await, Event::Dropped(worker.clone()));
+    assert_eq!(
+        next(&mut subscription).await,
+        DiscoveryEvent::Dropped(worker.clone())
+    );
     assert_eq!(names(discovery.path()), [""; 0]);
     // The folder itself may go and come, too.
-    publish(&discovery, Event::Added(worker.clone())).await;
-    assert_eq!(next(&mut subscription).await, Event::Added(worker.clone()));
+    publish(&discovery, DiscoveryEvent::Added(worker.clone())).await;
+    assert_eq!(
+        next(&mut subscription).await,
+        DiscoveryEvent::Added(worker.clone())
+    );
     fs::remove_dir_all(discovery.path()).unwrap();
-    assert_eq!(next(&mut subscription).await, Event::Dropped(worker.clone()));
-    publish(&discovery, Event::Added(worker.clone())).await;
-    assert_eq!(next(&mut subscription).await, Event::Added(worker));
+    assert_eq!(
+        next(&mut subscription).await,
+        DiscoveryEvent::Dropped(worker.clone())
+    );
+    publish(&discovery, DiscoveryEvent::Added(worker.clone())).await;
+    assert_eq!(next(&mut subscription).await, DiscoveryEvent::Added(worker));
 }
 
 /// As a program in another language would.
@@ -113,12 +156,26 @@ async fn one_file_that_anybody_writes_is_a_worker() {
     let mut subscription = subscribe(&discovery).await;
     let path = discovery.path().join("python-7070.json");
     // The number may be that of a process that there is not: here, or anywhere.
-    replace(&path, r#"{"address": "10.0.0.7:7070", "pid": 4194304, "tags": ["python"], "started_by": "hand"}"#);
-    let Event::Added(worker) = next(&mut subscription).await else { panic!("it is new") };
-    assert_eq!((worker.address.as_str(), worker.uid), ("10.0.0.7:7070", Uid::of_address("10.0.0.7:7070")));
-    assert_eq!((worker.pid, worker.secure, worker.tags.contains("python")), (4_194_304, false, true));
+    replace(
+        &path,
+        r#"{"address": "10.0.0.7:7070", "pid": 4194304, "tags": ["python"], "started_by": "hand"}"#,
+    );
+    let DiscoveryEvent::Added(worker) = next(&mut subscription).await else {
+        panic!("it is new")
+    };
+    assert_eq!(
+        (worker.address.as_str(), worker.uid),
+        ("10.0.0.7:7070", WorkerUid::of_address("10.0.0.7:7070"))
+    );
+    assert_eq!(
+        (worker.pid, worker.secure, worker.tags.contains("python")),
+        (4_194_304, false, true)
+    );
     fs::remove_file(path).unwrap();
-    assert_eq!(next(&mut subscription).await, Event::Dropped(worker));
+    assert_eq!(
+        next(&mut subscription).await,
+        DiscoveryEvent::Dropped(worker)
+    );
 }
 
 #[tokio::test]
@@ -129,10 +186,14 @@ async fn what_comes_later_is_heard_of_and_so_is_the_folder_it_is_in() {
     let worker = at("h:1");
     for step in ["later", "later/still"] {
         fs::create_dir(folder.path().join(step)).unwrap();
-        assert!(tokio::time::timeout(Duration::from_millis(50), subscription.next()).await.is_err());
+        assert!(
+            tokio::time::timeout(Duration::from_millis(50), subscription.next())
+                .await
+                .is_err()
+        );
     }
     fs::write(discovery.path(), list(&[&worker])).unwrap();
-    assert_eq!(next(&mut subscription).await, Event::Added(worker));
+    assert_eq!(next(&mut subscription).await, DiscoveryEvent::Added(worker));
 }
 
 /// As Kubernetes writes what is in a `ConfigMap`: each version in a folder of its own, and one link that is exchanged.
@@ -150,17 +211,29 @@ async fn what_is_behind_links_is_followed_when_they_are_exchanged() {
     };
     version("..one", &one);
     symlink("..data/workers.json", map.join("workers.json")).unwrap();
-    let of_file = FileDiscovery::new(map.join("workers.json")).unwrap().every(NEVER);
+    let of_file = FileDiscovery::new(map.join("workers.json"))
+        .unwrap()
+        .every(NEVER);
     let of_folder = FileDiscovery::new(&map).unwrap().every(NEVER);
     let mut subscriptions = [subscribe(&of_file).await, subscribe(&of_folder).await];
     for subscription in &mut subscriptions {
-        assert_eq!(ready(subscription), [Event::Added(one.clone())]);
+        assert_eq!(ready(subscription), [DiscoveryEvent::Added(one.clone())]);
     }
-    for (name, before, after) in [("..two", &one, &two), ("..three", &two, &one), ("..four", &one, &two)] {
+    for (name, before, after) in [
+        ("..two", &one, &two),
+        ("..three", &two, &one),
+        ("..four", &one, &two),
+    ] {
         version(name, after);
         for subscription in &mut subscriptions {
-            assert_eq!(next(subscription).await, Event::Dropped(before.clone()));
-            assert_eq!(next(subscription).await, Event::Added(after.clone()));
+            assert_eq!(
+                next(subscription).await,
+                DiscoveryEvent::Dropped(before.clone())
+            );
+            assert_eq!(
+                next(subscription).await,
+                DiscoveryEvent::Added(after.clone())
+            );
         }
     }
 }
@@ -174,11 +247,14 @@ async fn what_the_kernel_does_not_tell_is_seen_all_the_same() {
     fs::write(&elsewhere, list(&[&one])).unwrap();
     symlink(&elsewhere, discovery.path().join("link.json")).unwrap();
     let mut subscription = subscribe(&discovery.clone().every(Duration::ZERO)).await;
-    assert_eq!(ready(&mut subscription), [Event::Added(one.clone())]);
+    assert_eq!(
+        ready(&mut subscription),
+        [DiscoveryEvent::Added(one.clone())]
+    );
     // Nothing happens in the folder. Of the same length, and within a tick of the clock.
     fs::write(&elsewhere, list(&[&two])).unwrap();
-    assert_eq!(next(&mut subscription).await, Event::Dropped(one));
-    assert_eq!(next(&mut subscription).await, Event::Added(two));
+    assert_eq!(next(&mut subscription).await, DiscoveryEvent::Dropped(one));
+    assert_eq!(next(&mut subscription).await, DiscoveryEvent::Added(two));
 }
 
 #[tokio::test]
@@ -195,25 +271,46 @@ async fn what_is_torn_or_wrong_counts_for_what_it_was() {
     fs::write(path, list(&[&one])).unwrap();
     let mut subscription = subscribe(&discovery).await;
     for subscription in [&mut late, &mut subscription] {
-        assert_eq!(next(subscription).await, Event::Added(one.clone()));
+        assert_eq!(next(subscription).await, DiscoveryEvent::Added(one.clone()));
     }
     let huge = " ".repeat(entry::LONGEST + 1);
     let half = list(&[&one, &two]);
-    for bad in ["", &half[..half.len() / 2], "[{\"address\": \"h:2\"}, {\"address\": 3}]", &huge, "\0"] {
+    for bad in [
+        "",
+        &half[..half.len() / 2],
+        "[{\"address\": \"h:2\"}, {\"address\": 3}]",
+        &huge,
+        "\0",
+    ] {
         fs::write(path, bad).unwrap();
-        assert!(tokio::time::timeout(Duration::from_millis(50), subscription.next()).await.is_err(), "{bad:.9}");
+        assert!(
+            tokio::time::timeout(Duration::from_millis(50), subscription.next())
+                .await
+                .is_err(),
+            "{bad:.9}"
+        );
     }
     fs::remove_file(path).unwrap();
     let mode = rustix::fs::Mode::from_raw_mode(0o600);
     // Before that is there, it is gone.
-    assert_eq!(next(&mut subscription).await, Event::Dropped(one.clone()));
+    assert_eq!(
+        next(&mut subscription).await,
+        DiscoveryEvent::Dropped(one.clone())
+    );
     rustix::fs::mknodat(rustix::fs::CWD, path, rustix::fs::FileType::Fifo, mode, 0).unwrap();
-    assert!(tokio::time::timeout(Duration::from_millis(50), subscription.next()).await.is_err());
+    assert!(
+        tokio::time::timeout(Duration::from_millis(50), subscription.next())
+            .await
+            .is_err()
+    );
     replace(path, &list(&[&two]));
-    assert_eq!(next(&mut subscription).await, Event::Added(two.clone()));
+    assert_eq!(
+        next(&mut subscription).await,
+        DiscoveryEvent::Added(two.clone())
+    );
     // Who was not listening meanwhile is told what there is to know.
-    assert_eq!(next(&mut late).await, Event::Dropped(one));
-    assert_eq!(next(&mut late).await, Event::Added(two));
+    assert_eq!(next(&mut late).await, DiscoveryEvent::Dropped(one));
+    assert_eq!(next(&mut late).await, DiscoveryEvent::Added(two));
 }
 
 #[tokio::test]
@@ -221,7 +318,7 @@ async fn a_bad_entry_costs_nobody_else_his() {
     let (_folder, discovery) = place("workers");
     let folder = discovery.path();
     let [good, torn] = ["h:1", "h:2"].map(at);
-    publish(&discovery, Event::Added(good.clone())).await;
+    publish(&discovery, DiscoveryEvent::Added(good.clone())).await;
     let text = serde_json::to_vec(&torn).unwrap();
     fs::write(folder.join("torn.json"), &text[..text.len() / 2]).unwrap();
     fs::write(folder.join("wrong.json"), "{\"address\": 7}").unwrap();
@@ -232,16 +329,30 @@ async fn a_bad_entry_costs_nobody_else_his() {
     symlink("nowhere", folder.join("dangling.json")).unwrap();
     symlink("loop.json", folder.join("loop.json")).unwrap();
     let mode = rustix::fs::Mode::from_raw_mode(0o600);
-    rustix::fs::mknodat(rustix::fs::CWD, folder.join("pipe.json"), rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        folder.join("pipe.json"),
+        rustix::fs::FileType::Fifo,
+        mode,
+        0,
+    )
+    .unwrap();
     let mut subscription = subscribe(&discovery).await;
-    assert_eq!(ready(&mut subscription), [Event::Added(good)]);
+    assert_eq!(ready(&mut subscription), [DiscoveryEvent::Added(good)]);
     // What is torn may yet become whole, and torn again.
     fs::write(folder.join("torn.json"), &text).unwrap();
-    assert_eq!(next(&mut subscription).await, Event::Added(torn.clone()));
+    assert_eq!(
+        next(&mut subscription).await,
+        DiscoveryEvent::Added(torn.clone())
+    );
     fs::write(folder.join("torn.json"), &text[..text.len() / 2]).unwrap();
-    assert!(tokio::time::timeout(Duration::from_millis(50), subscription.next()).await.is_err());
+    assert!(
+        tokio::time::timeout(Duration::from_millis(50), subscription.next())
+            .await
+            .is_err()
+    );
     fs::remove_file(folder.join("torn.json")).unwrap();
-    assert_eq!(next(&mut subscription).await, Event::Dropped(torn));
+    assert_eq!(next(&mut subscription).await, DiscoveryEvent::Dropped(torn));
 }
 
 #[tokio::test]
@@ -253,24 +364,30 @@ async fn one_that_is_written_down_twice_is_what_the_first_file_says() {
     fs::write(discovery.path().join("a.json"), list(&[&worker])).unwrap();
     fs::write(discovery.path().join("b.json"), list(&[&other])).unwrap();
     let mut subscription = subscribe(&discovery).await;
-    assert_eq!(ready(&mut subscription), [Event::Added(worker)]);
+    assert_eq!(ready(&mut subscription), [DiscoveryEvent::Added(worker)]);
     fs::remove_file(discovery.path().join("a.json")).unwrap();
-    assert_eq!(next(&mut subscription).await, Event::Updated(other));
+    assert_eq!(
+        next(&mut subscription).await,
+        DiscoveryEvent::Updated(other)
+    );
 }
 
 #[tokio::test]
 async fn who_serves_where_another_was_killed_takes_its_place() {
     let (_folder, discovery) = place("workers");
     let [before, after] = ["10.0.0.1:7070", "10.0.0.1:7070"].map(at);
-    let (elsewhere, local) = (at("10.0.0.2:7070"), ["127.0.0.1:7070", "127.0.0.1:7070"].map(at));
+    let (elsewhere, local) = (
+        at("10.0.0.2:7070"),
+        ["127.0.0.1:7070", "127.0.0.1:7070"].map(at),
+    );
     for worker in [&before, &elsewhere, &local[0]] {
-        publish(&discovery, Event::Added(worker.clone())).await;
+        publish(&discovery, DiscoveryEvent::Added(worker.clone())).await;
     }
     let mut subscription = subscribe(&discovery).await;
     assert_eq!(ready(&mut subscription).len(), 3);
-    publish(&discovery, Event::Added(after.clone())).await;
+    publish(&discovery, DiscoveryEvent::Added(after.clone())).await;
     // On another machine that has the same folder, it would be another place.
-    publish(&discovery, Event::Added(local[1].clone())).await;
+    publish(&discovery, DiscoveryEvent::Added(local[1].clone())).await;
     let file = |worker: &WorkerMetadata| format!("{}.json", worker.uid);
     let mut left = [&elsewhere, &local[0], &after, &local[1]].map(file);
     left.sort();
@@ -281,21 +398,41 @@ async fn who_serves_where_another_was_killed_takes_its_place() {
 async fn what_cannot_be_published_is_said() {
     let (_folder, discovery) = place("workers.json");
     fs::write(discovery.path(), "[]").unwrap();
-    let error = discovery.publish(Event::Added(at("h:1"))).await.unwrap_err().to_string();
-    assert!(error.contains("cannot publish a worker (") && error.contains("name a folder"), "{error}");
-    publish(&discovery, Event::Dropped(at("h:1"))).await;
+    let error = discovery
+        .publish(DiscoveryEvent::Added(at("h:1")))
+        .await
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("cannot publish a worker (") && error.contains("name a folder"),
+        "{error}"
+    );
+    publish(&discovery, DiscoveryEvent::Dropped(at("h:1"))).await;
     let (folder, discovery) = place("no/such/folder");
-    let error = discovery.publish(Event::Added(at("h:1"))).await.unwrap_err();
+    let error = discovery
+        .publish(DiscoveryEvent::Added(at("h:1")))
+        .await
+        .unwrap_err();
     assert_eq!(error.source.kind(), io::ErrorKind::NotFound);
-    publish(&discovery, Event::Dropped(at("h:1"))).await;
+    publish(&discovery, DiscoveryEvent::Dropped(at("h:1"))).await;
     let (_other, discovery) = place("workers");
-    let error = discovery.publish(Event::Added(at("nowhere"))).await.unwrap_err();
+    let error = discovery
+        .publish(DiscoveryEvent::Added(at("nowhere")))
+        .await
+        .unwrap_err();
     assert_eq!(error.source.kind(), io::ErrorKind::InvalidInput);
     assert!(!discovery.path().exists() && names(folder.path()).is_empty());
     assert!(FileDiscovery::new("").is_err());
     let long = FileDiscovery::new(format!("/{}", "x".repeat(300))).unwrap();
-    let Err(error) = long.subscribe(None).await else { panic!("nobody can read that") };
-    assert!(error.to_string().starts_with("cannot read who the workers are (/xxx"), "{error}");
+    let Err(error) = long.subscribe(None).await else {
+        panic!("nobody can read that")
+    };
+    assert!(
+        error
+            .to_string()
+            .starts_with("cannot read who the workers are (/xxx"),
+        "{error}"
+    );
 }
 
 /// Whoever reads while others write and remove sees whole entries alone.
@@ -304,8 +441,11 @@ async fn nobody_sees_a_part_of_an_entry() {
     let (_folder, discovery) = place("workers");
     let mut worker = at("10.0.0.1:7070");
     worker.extra = (0..20).map(|n| (n.to_string(), "x".repeat(1000))).collect();
-    publish(&discovery, Event::Added(worker.clone())).await;
-    let (stop, path) = (Arc::new(AtomicBool::new(false)), discovery.path().join(format!("{}.json", worker.uid)));
+    publish(&discovery, DiscoveryEvent::Added(worker.clone())).await;
+    let (stop, path) = (
+        Arc::new(AtomicBool::new(false)),
+        discovery.path().join(format!("{}.json", worker.uid)),
+    );
     let (done, reader) = (Arc::clone(&stop), path.clone());
     let reading = tokio::task::spawn_blocking(move || {
         let mut read = 0;
@@ -316,7 +456,14 @@ async fn nobody_sees_a_part_of_an_entry() {
         read
     });
     for version in 0..200 {
-        publish(&discovery, Event::Updated(WorkerMetadata { version: version.to_string(), ..worker.clone() })).await;
+        publish(
+            &discovery,
+            DiscoveryEvent::Updated(WorkerMetadata {
+                version: version.to_string(),
+                ..worker.clone()
+            }),
+        )
+        .await;
     }
     stop.store(true, Ordering::Relaxed);
     assert!(soon(reading).await.unwrap() > 0);
@@ -328,13 +475,17 @@ async fn a_hundred_at_once_are_all_heard_of() {
     let (_folder, discovery) = place("workers");
     let mut subscription = subscribe(&discovery).await;
     let workers: Vec<_> = (0..100).map(|n| at(&format!("h:{n}"))).collect();
-    let publishing = workers.iter().map(|worker| discovery.publish(Event::Added(worker.clone())));
+    let publishing = workers
+        .iter()
+        .map(|worker| discovery.publish(DiscoveryEvent::Added(worker.clone())));
     for outcome in soon(futures_util::future::join_all(publishing)).await {
         outcome.unwrap();
     }
     let mut heard = Vec::new();
     while heard.len() < workers.len() {
-        let Event::Added(worker) = next(&mut subscription).await else { panic!("none was dropped or updated") };
+        let DiscoveryEvent::Added(worker) = next(&mut subscription).await else {
+            panic!("none was dropped or updated")
+        };
         heard.push(worker);
     }
     heard.sort_by_key(|worker| worker.uid);
@@ -344,16 +495,25 @@ async fn a_hundred_at_once_are_all_heard_of() {
 #[tokio::test]
 async fn who_stops_waiting_loses_nothing() {
     let (_folder, discovery) = place("workers");
-    let filter: Filter = Arc::new(|worker| !worker.tags.contains("other"));
+    let filter: WorkerFilter = Arc::new(|worker| !worker.tags.contains("other"));
     let mut subscription = soon(discovery.subscribe(Some(filter))).await.unwrap();
-    publish(&discovery, Event::Added(tagged(&at("h:9"), "other"))).await;
+    publish(
+        &discovery,
+        DiscoveryEvent::Added(tagged(&at("h:9"), "other")),
+    )
+    .await;
     let worker = at("h:1");
-    for event in [Event::Added(worker.clone()), Event::Dropped(worker)] {
+    for event in [
+        DiscoveryEvent::Added(worker.clone()),
+        DiscoveryEvent::Dropped(worker),
+    ] {
         publish(&discovery, event.clone()).await;
         // Each wait is too short for anything.
         let heard = soon(async {
             loop {
-                if let Ok(heard) = tokio::time::timeout(Duration::from_micros(50), subscription.next()).await {
+                if let Ok(heard) =
+                    tokio::time::timeout(Duration::from_micros(50), subscription.next()).await
+                {
                     break heard.unwrap();
                 }
             }
@@ -367,7 +527,9 @@ fn no_more_workers_are_kept_than_count() {
     let folder = tempfile::tempdir().unwrap();
     let path = |file: usize| folder.path().join(format!("{file}.json"));
     for file in 0..3 {
-        let entries: Vec<_> = (0..2000).map(|n| format!("{{\"address\": \"10.0.{file}.1:{}\"}}", n + 1)).collect();
+        let entries: Vec<_> = (0..2000)
+            .map(|n| format!("{{\"address\": \"10.0.{file}.1:{}\"}}", n + 1))
+            .collect();
         fs::write(path(file), format!("[{}]", entries.join(","))).unwrap();
     }
     let mut reader = Reader::new(folder.path().to_owned());
@@ -384,14 +546,20 @@ fn what_is_wrong_is_said_once() {
     let mut reader = reader::Reader::new(path.clone());
     let mut look = || crate::testing::logged(|| drop(reader.look_again()));
     let said = look();
-    assert!(said.contains("WARN") && said.contains("workers.json") && said.contains("half-written"), "{said}");
+    assert!(
+        said.contains("WARN") && said.contains("workers.json") && said.contains("half-written"),
+        "{said}"
+    );
     assert_eq!(look(), "", "it is as it was");
     fs::write(&path, "{}").unwrap();
     assert!(look().contains("missing field `address`"));
     fs::write(&path, "[]").unwrap();
     assert_eq!(look(), "");
     fs::write(&path, "{}").unwrap();
-    assert!(look().contains("missing field `address`"), "it was well meanwhile");
+    assert!(
+        look().contains("missing field `address`"),
+        "it was well meanwhile"
+    );
     fs::write(&path, "[]").unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();
     assert!(look().contains("everybody may write down workers there"));

@@ -19,13 +19,13 @@ use tokio::sync::watch;
 use tracing::{debug, warn};
 
 use super::{
-    interfaces::Choice,
-    listen::Listener,
-    place::Place,
-    record::{self, Beat, SERVICE},
-    seen::Seen,
+    advertised_location::AdvertisedLocation,
+    interfaces::InterfaceFilter,
+    listen::MdnsListener,
+    record::{self, LivenessRecord, SERVICE},
+    service_cache::ServiceCache,
 };
-use crate::{Uid, WorkerMetadata};
+use crate::{WorkerMetadata, WorkerUid};
 
 /// How often a worker gives a sign of life. One that was cut off is back so soon after it is not.
 const BEAT: Duration = Duration::from_secs(4);
@@ -41,47 +41,53 @@ const ANSWER: Duration = Duration::from_secs(3);
 const FAREWELL: Duration = Duration::from_millis(200);
 
 /// Speaks mDNS. When it is dropped, all that it has published is taken back.
-pub(super) struct Hub(Arc<Shared>);
+pub(super) struct MdnsHub(Arc<HubState>);
 
 /// What the thread knows as well.
-pub(super) struct Shared {
+pub(super) struct HubState {
     pub(super) namespace: String,
-    choice: Choice,
-    state: Mutex<State>,
+    choice: InterfaceFilter,
+    state: Mutex<MdnsState>,
     /// Tells that something was heard.
     news: watch::Sender<()>,
     has_ended: AtomicBool,
 }
 
-pub(super) struct State {
+pub(super) struct MdnsState {
     /// Replaced when it has heard too much.
     pub(super) daemon: ServiceDaemon,
-    pub(super) seen: Seen,
-    published: BTreeMap<Uid, Published>,
+    pub(super) seen: ServiceCache,
+    published: BTreeMap<WorkerUid, PublishedService>,
     /// None until the first subscription.
-    listening: Option<Listening>,
+    listening: Option<BrowseState>,
     thread: Option<Thread>,
 }
 
 /// The question who is there.
-struct Listening {
+struct BrowseState {
     since: Instant,
     answers: Receiver<ServiceEvent>,
 }
 
-struct Published {
+struct PublishedService {
     worker: WorkerMetadata,
-    place: Place,
+    place: AdvertisedLocation,
     beat: u64,
     due: Instant,
 }
 
-impl Hub {
+impl MdnsHub {
     /// Begins to speak at the chosen interfaces, and nowhere else.
-    pub(super) fn new(namespace: &str, choice: Choice) -> io::Result<Self> {
+    pub(super) fn new(namespace: &str, choice: InterfaceFilter) -> io::Result<Self> {
         let daemon = speak(&choice)?;
-        let state = State { daemon, seen: Seen::default(), published: BTreeMap::new(), listening: None, thread: None };
-        let shared = Arc::new(Shared {
+        let state = MdnsState {
+            daemon,
+            seen: ServiceCache::default(),
+            published: BTreeMap::new(),
+            listening: None,
+            thread: None,
+        };
+        let shared = Arc::new(HubState {
             namespace: namespace.to_owned(),
             choice,
             state: Mutex::new(state),
@@ -90,17 +96,30 @@ impl Hub {
         });
         let kept = Arc::clone(&shared);
         // Ends with the hub.
-        let thread = thread::Builder::new().name("lan-discovery".into()).spawn(move || kept.keep())?;
+        let thread = thread::Builder::new()
+            .name("lan-discovery".into())
+            .spawn(move || kept.keep())?;
         shared.state().thread = Some(thread.thread().clone());
         Ok(Self(shared))
     }
 
     /// Says that a worker is there, or something else of one.
-    pub(super) fn publish(&self, worker: WorkerMetadata, place: Place) -> Result<(), String> {
+    pub(super) fn publish(
+        &self,
+        worker: WorkerMetadata,
+        place: AdvertisedLocation,
+    ) -> Result<(), String> {
         // Each is another, also than those of a process before this one.
-        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let since = SystemTime::now()
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap_or_default();
         let (uid, beat) = (worker.uid, since.as_millis() as u64);
-        let mut published = Published { worker, place, beat, due: Instant::now() };
+        let mut published = PublishedService {
+            worker,
+            place,
+            beat,
+            due: Instant::now(),
+        };
         // If it does not fit, it is not tried again and again.
         published.texts(&self.0.namespace)?;
         let mut state = self.0.state();
@@ -110,14 +129,18 @@ impl Hub {
     }
 
     /// Takes back what was said of a worker. Returns what tells that it was.
-    pub(super) fn take_back(&self, uid: Uid) -> Option<Receiver<mdns_sd::UnregisterStatus>> {
+    pub(super) fn take_back(&self, uid: WorkerUid) -> Option<Receiver<mdns_sd::UnregisterStatus>> {
         let mut state = self.0.state();
         state.published.remove(&uid)?;
-        state.daemon.unregister(&record::name(uid)).inspect_err(|error| not_sent(uid, error)).ok()
+        state
+            .daemon
+            .unregister(&record::name(uid))
+            .inspect_err(|error| not_sent(uid, error))
+            .ok()
     }
 
     /// Asks a worker whether it is there, if that was not done just now. If it does not answer, it is gone.
-    pub(super) fn doubt(&self, uid: Uid) {
+    pub(super) fn doubt(&self, uid: WorkerUid) {
         let mut state = self.0.state();
         if state.seen.doubt(uid, Instant::now()) {
             debug!(worker = %uid, "is asked whether it is there");
@@ -133,8 +156,11 @@ impl Hub {
         if let Some(listening) = &state.listening {
             return Ok(listening.since);
         }
-        let (since, answers) = (Instant::now(), state.daemon.browse(SERVICE).map_err(io::Error::other)?);
-        state.listening = Some(Listening { since, answers });
+        let (since, answers) = (
+            Instant::now(),
+            state.daemon.browse(SERVICE).map_err(io::Error::other)?,
+        );
+        state.listening = Some(BrowseState { since, answers });
         state.thread.iter().for_each(Thread::unpark);
         Ok(since)
     }
@@ -150,14 +176,17 @@ impl Hub {
     }
 }
 
-impl Shared {
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+impl HubState {
+    pub(super) fn state(&self) -> MutexGuard<'_, MdnsState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The answers to the question who is there, if it is asked.
     pub(super) fn answers(&self) -> Option<Receiver<ServiceEvent>> {
-        self.state().listening.as_ref().map(|listening| listening.answers.clone())
+        self.state()
+            .listening
+            .as_ref()
+            .map(|listening| listening.answers.clone())
     }
 
     /// Something was heard.
@@ -167,7 +196,7 @@ impl Shared {
 
     /// The thread: gives signs of life, hears those of others, and misses them.
     fn keep(&self) {
-        let mut listener = Listener::default();
+        let mut listener = MdnsListener::default();
         while !self.has_ended.load(Ordering::Acquire) {
             listener.hear(self, Instant::now() + LOOK);
             let now = Instant::now();
@@ -185,17 +214,24 @@ impl Shared {
     /// Gives signs of life of those whose time it is.
     fn beat(&self, now: Instant) {
         let mut state = self.state();
-        let State { daemon, published, .. } = &mut *state;
-        for published in published.values_mut().filter(|published| published.due <= now) {
+        let MdnsState {
+            daemon, published, ..
+        } = &mut *state;
+        for published in published
+            .values_mut()
+            .filter(|published| published.due <= now)
+        {
             published.beat += 1;
             self.announce(daemon, published);
         }
     }
 
     /// Says that a worker is there. If it cannot be said now, it is soon.
-    fn announce(&self, daemon: &ServiceDaemon, published: &mut Published) {
+    fn announce(&self, daemon: &ServiceDaemon, published: &mut PublishedService) {
         let uid = published.worker.uid;
-        let announced = published.service(&self.namespace, &self.choice).and_then(|service| daemon.register(service));
+        let announced = published
+            .service(&self.namespace, &self.choice)
+            .and_then(|service| daemon.register(service));
         published.due = Instant::now() + if announced.is_ok() { BEAT } else { LOOK };
         if let Err(error) = announced {
             not_sent(uid, &error);
@@ -215,7 +251,12 @@ impl Shared {
             let _ = old.shutdown();
         }
         state.seen.confirm(now + TTL);
-        let State { daemon, published, listening, .. } = &mut *state;
+        let MdnsState {
+            daemon,
+            published,
+            listening,
+            ..
+        } = &mut *state;
         if let Some(listening) = listening {
             match daemon.browse(SERVICE) {
                 Ok(answers) => listening.answers = answers,
@@ -223,47 +264,62 @@ impl Shared {
                 Err(error) => debug!(%error, "cannot ask who is on the network"),
             }
         }
-        published.values_mut().for_each(|published| self.announce(daemon, published));
+        published
+            .values_mut()
+            .for_each(|published| self.announce(daemon, published));
     }
 }
 
 /// Begins to speak mDNS at these interfaces. It begins with all of them, but without a word: what is said is said after they were chosen.
-fn speak(choice: &Choice) -> io::Result<ServiceDaemon> {
+fn speak(choice: &InterfaceFilter) -> io::Result<ServiceDaemon> {
     let begin = || {
         let daemon = ServiceDaemon::new()?;
         daemon.disable_interface(IfKind::All)?;
         let choice = choice.clone();
-        daemon.enable_interface(IfKind::Predicate(IfPredicate::new(move |one| choice.takes(&one.name, one.ip()))))?;
+        daemon.enable_interface(IfKind::Predicate(IfPredicate::new(move |one| {
+            choice.takes(&one.name, one.ip())
+        })))?;
         daemon.set_ip_check_interval(INTERFACES)?;
         Ok(daemon)
     };
     begin().map_err(|error: mdns_sd::Error| io::Error::other(error))
 }
 
-fn not_sent(uid: Uid, error: &mdns_sd::Error) {
+fn not_sent(uid: WorkerUid, error: &mdns_sd::Error) {
     debug!(worker = %uid, %error, "something could not be said of a worker on the network");
 }
 
-impl Published {
+impl PublishedService {
     fn texts(&self, namespace: &str) -> Result<Vec<(String, String)>, String> {
-        record::write(&self.worker, namespace, self.place.beyond(), &Beat { count: self.beat, ttl: TTL })
+        record::write(
+            &self.worker,
+            namespace,
+            self.place.beyond(),
+            &LivenessRecord {
+                count: self.beat,
+                ttl: TTL,
+            },
+        )
     }
 
     /// The same as a service, with a host of its own. Nobody else can have its name, so that nobody is asked who does.
-    fn service(&self, namespace: &str, choice: &Choice) -> mdns_sd::Result<ServiceInfo> {
+    fn service(&self, namespace: &str, choice: &InterfaceFilter) -> mdns_sd::Result<ServiceInfo> {
         let texts = self.texts(namespace).map_err(mdns_sd::Error::Msg)?;
         let name = self.worker.uid.to_string();
         let host = format!("{name}.local.");
-        let mut service = ServiceInfo::new(SERVICE, &name, &host, (), self.place.port, &texts[..])?.enable_addr_auto();
+        let mut service = ServiceInfo::new(SERVICE, &name, &host, (), self.place.port, &texts[..])?
+            .enable_addr_auto();
         service.set_requires_probe(false);
         let (choice, place) = (choice.clone(), self.place);
         let is_said = move |name: &str, ip| choice.takes(name, ip) && place.has(ip);
-        service.set_interfaces(vec![IfKind::Predicate(IfPredicate::new(move |one| is_said(&one.name, one.ip())))]);
+        service.set_interfaces(vec![IfKind::Predicate(IfPredicate::new(move |one| {
+            is_said(&one.name, one.ip())
+        }))]);
         Ok(service)
     }
 }
 
-impl Drop for Hub {
+impl Drop for MdnsHub {
     fn drop(&mut self) {
         self.0.has_ended.store(true, Ordering::Release);
         let state = self.0.state();

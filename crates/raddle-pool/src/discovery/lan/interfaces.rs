@@ -4,7 +4,7 @@ use std::{io, net::IpAddr};
 
 /// Which interfaces are used.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Choice(Option<Vec<String>>);
+pub(super) struct InterfaceFilter(Option<Vec<String>>);
 
 /// An address of an interface. One that has several is listed as often.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,7 +13,7 @@ pub(super) struct Interface {
     pub(super) ip: IpAddr,
 }
 
-impl Choice {
+impl InterfaceFilter {
     /// These, by their names or addresses.
     pub(super) fn of(wanted: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Self(Some(wanted.into_iter().map(Into::into).collect()))
@@ -34,11 +34,16 @@ impl Choice {
         if let Some(missing) = self.0.iter().flatten().find(|wanted| !is_there(wanted)) {
             let mut names: Vec<_> = all.iter().map(|one| one.name.as_str()).collect();
             names.dedup();
-            let message =
-                format!("there is no interface '{missing}', by name or by address; there are {}", names.join(", "));
+            let message = format!(
+                "there is no interface '{missing}', by name or by address; there are {}",
+                names.join(", ")
+            );
             return Err(io::Error::new(io::ErrorKind::NotFound, message));
         }
-        Ok(all.iter().filter(|one| self.takes(&one.name, one.ip)).collect())
+        Ok(all
+            .iter()
+            .filter(|one| self.takes(&one.name, one.ip))
+            .collect())
     }
 }
 
@@ -48,13 +53,25 @@ fn is_meant(wanted: &str, name: &str, ip: IpAddr) -> bool {
 
 /// All that there are, up or not, but for those that lead to one other machine alone: there is nobody to be found.
 pub(super) fn all() -> io::Result<Vec<Interface>> {
-    let all = if_addrs::get_if_addrs()?.into_iter().filter(|one| !one.is_p2p());
-    Ok(all.map(|one| Interface { ip: one.ip(), name: one.name }).collect())
+    let all = if_addrs::get_if_addrs()?
+        .into_iter()
+        .filter(|one| !one.is_p2p());
+    Ok(all
+        .map(|one| Interface {
+            ip: one.ip(),
+            name: one.name,
+        })
+        .collect())
 }
 
 /// The names of the loopback, where only this machine is heard.
 pub(super) fn loopbacks() -> Vec<String> {
-    all().unwrap_or_default().into_iter().filter(|one| one.ip.is_loopback()).map(|one| one.name).collect()
+    all()
+        .unwrap_or_default()
+        .into_iter()
+        .filter(|one| one.ip.is_loopback())
+        .map(|one| one.name)
+        .collect()
 }
 
 #[cfg(test)]
@@ -63,7 +80,10 @@ mod tests {
 
     #[test]
     fn interfaces_are_chosen_by_name_or_address() {
-        let one = |name: &str, ip: &str| Interface { name: name.into(), ip: ip.parse().unwrap() };
+        let one = |name: &str, ip: &str| Interface {
+            name: name.into(),
+            ip: ip.parse().unwrap(),
+        };
         let all = [
             one("lo", "127.0.0.1"),
             one("eth0", "10.0.0.1"),
@@ -71,19 +91,30 @@ mod tests {
             one("eth1", "10.1.0.1"),
             one("lo", "::1"),
         ];
-        let chosen = |choice: Choice| {
+        let chosen = |choice: InterfaceFilter| {
             let places = choice.among(&all).map_err(|error| error.to_string())?;
-            Ok::<_, String>(places.iter().map(|one| one.ip.to_string()).collect::<Vec<_>>().join(" "))
+            Ok::<_, String>(
+                places
+                    .iter()
+                    .map(|one| one.ip.to_string())
+                    .collect::<Vec<_>>()
+                    .join(" "),
+            )
         };
-        let of = |wanted: &[&str]| chosen(Choice::of(wanted.iter().copied()));
-        assert_eq!(chosen(Choice::default()).unwrap(), "10.0.0.1 fd00::1 10.1.0.1");
+        let of = |wanted: &[&str]| chosen(InterfaceFilter::of(wanted.iter().copied()));
+        assert_eq!(
+            chosen(InterfaceFilter::default()).unwrap(),
+            "10.0.0.1 fd00::1 10.1.0.1"
+        );
         assert_eq!(of(&["eth0"]).unwrap(), "10.0.0.1 fd00::1");
         assert_eq!(of(&["10.1.0.1", "fd00::1"]).unwrap(), "fd00::1 10.1.0.1");
         assert_eq!(of(&["lo"]).unwrap(), "127.0.0.1 ::1");
         assert_eq!(of(&[]).unwrap(), "");
         let error = of(&["eth0", "eht1"]).unwrap_err();
         assert!(
-            error.starts_with("there is no interface 'eht1', by name or by address; there are lo, eth0, eth1"),
+            error.starts_with(
+                "there is no interface 'eht1', by name or by address; there are lo, eth0, eth1"
+            ),
             "{error}"
         );
     }

@@ -7,12 +7,12 @@
 //! `mdns-sd` sends and receives. What it does not do is done here: a worker that dies without a word is missed after seconds and not after minutes,
 //! since it gives signs of life; a flood of records takes no more memory than there is room for.
 
+mod advertised_location;
 mod hub;
 mod interfaces;
 mod listen;
-mod place;
 mod record;
-mod seen;
+mod service_cache;
 
 use std::{
     fmt, io,
@@ -24,11 +24,13 @@ use async_trait::async_trait;
 use futures_util::stream;
 
 use self::{
-    hub::Hub,
-    interfaces::Choice,
-    place::{Literal, Place},
+    advertised_location::{AdvertisedHost, AdvertisedLocation},
+    hub::MdnsHub,
+    interfaces::InterfaceFilter,
 };
-use super::{Discovery, DiscoveryError, Event, Filter, Publisher, Subscription, namespace};
+use super::{
+    Discovery, DiscoveryError, DiscoveryEvent, Publisher, Subscription, WorkerFilter, namespace,
+};
 use crate::WorkerMetadata;
 
 /// How long those who are there have to say so when somebody begins to listen, at least.
@@ -57,10 +59,10 @@ const GOODBYE: Duration = Duration::from_millis(500);
 #[derive(Clone)]
 pub struct LanDiscovery {
     namespace: Arc<str>,
-    choice: Choice,
-    literal: Option<Literal>,
+    choice: InterfaceFilter,
+    literal: Option<AdvertisedHost>,
     /// Made when it is first needed.
-    hub: Arc<Mutex<Option<Arc<Hub>>>>,
+    hub: Arc<Mutex<Option<Arc<MdnsHub>>>>,
 }
 
 impl LanDiscovery {
@@ -68,19 +70,32 @@ impl LanDiscovery {
     /// underscores, and does not begin with a dot.
     pub fn new(namespace: &str) -> Result<Self, DiscoveryError> {
         namespace::check(namespace)?;
-        Ok(Self { namespace: namespace.into(), choice: Choice::default(), literal: None, hub: Arc::default() })
+        Ok(Self {
+            namespace: namespace.into(),
+            choice: InterfaceFilter::default(),
+            literal: None,
+            hub: Arc::default(),
+        })
     }
 
     /// Uses these interfaces alone, by their names or addresses: `eth0`, `10.0.0.1`. The loopback is used if it is named.
     pub fn interfaces(self, wanted: impl IntoIterator<Item = impl Into<String>>) -> Self {
-        Self { choice: Choice::of(wanted), hub: Arc::default(), ..self }
+        Self {
+            choice: InterfaceFilter::of(wanted),
+            hub: Arc::default(),
+            ..self
+        }
     }
 
     /// Says of the workers that are published that they are there: an IP address, with or without a port. If nothing is said, they are where they
     /// serve; one that serves everywhere (`0.0.0.0`, `[::]`) is at the addresses of the interfaces that are used, whatever becomes of those.
     pub fn advertise(self, address: &str) -> Result<Self, DiscoveryError> {
-        let literal = Literal::read(address).map_err(invalid("cannot advertise workers"))?;
-        Ok(Self { literal: Some(literal), hub: Arc::default(), ..self })
+        let literal = AdvertisedHost::read(address).map_err(invalid("cannot advertise workers"))?;
+        Ok(Self {
+            literal: Some(literal),
+            hub: Arc::default(),
+            ..self
+        })
     }
 
     /// The name that its workers are published under.
@@ -88,7 +103,7 @@ impl LanDiscovery {
         &self.namespace
     }
 
-    fn hub(&self) -> Result<Arc<Hub>, DiscoveryError> {
+    fn hub(&self) -> Result<Arc<MdnsHub>, DiscoveryError> {
         let mut hub = self.hub.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(hub) = &*hub {
             return Ok(Arc::clone(hub));
@@ -96,33 +111,43 @@ impl LanDiscovery {
         let failed = || DiscoveryError::of::<io::Error>("cannot speak to the network");
         let all = interfaces::all().map_err(failed())?;
         self.choice.among(&all).map_err(failed())?;
-        let made = Arc::new(Hub::new(&self.namespace, self.choice.clone()).map_err(failed())?);
+        let made = Arc::new(MdnsHub::new(&self.namespace, self.choice.clone()).map_err(failed())?);
         Ok(Arc::clone(hub.insert(made)))
     }
 
-    fn made(&self) -> Option<Arc<Hub>> {
-        self.hub.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    fn made(&self) -> Option<Arc<MdnsHub>> {
+        self.hub
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     /// Where a worker is to be said to be.
-    fn place(&self, worker: &WorkerMetadata) -> Result<Place, io::Error> {
+    fn place(&self, worker: &WorkerMetadata) -> Result<AdvertisedLocation, io::Error> {
         let all = interfaces::all()?;
-        let here: Vec<_> = self.choice.among(&all)?.into_iter().map(|one| one.ip).collect();
-        Place::of(&worker.address, self.literal, &here)
+        let here: Vec<_> = self
+            .choice
+            .among(&all)?
+            .into_iter()
+            .map(|one| one.ip)
+            .collect();
+        AdvertisedLocation::of(&worker.address, self.literal, &here)
             .map_err(|nowhere| io::Error::new(io::ErrorKind::InvalidInput, nowhere))
     }
 }
 
 #[async_trait]
 impl Publisher for LanDiscovery {
-    async fn publish(&self, event: Event) -> Result<(), DiscoveryError> {
+    async fn publish(&self, event: DiscoveryEvent) -> Result<(), DiscoveryError> {
         match event {
-            Event::Added(worker) | Event::Updated(worker) => {
+            DiscoveryEvent::Added(worker) | DiscoveryEvent::Updated(worker) => {
                 let what = format!("worker {} cannot be published on the network", worker.uid);
-                let place = self.place(&worker).map_err(DiscoveryError::of(what.clone()))?;
+                let place = self
+                    .place(&worker)
+                    .map_err(DiscoveryError::of(what.clone()))?;
                 self.hub()?.publish(worker, place).map_err(invalid(what))
             }
-            Event::Dropped(worker) => {
+            DiscoveryEvent::Dropped(worker) => {
                 let told = self.made().and_then(|hub| hub.take_back(worker.uid));
                 if let Some(told) = told {
                     // It is not waited for that it was heard.
@@ -143,13 +168,21 @@ impl Publisher for LanDiscovery {
 #[async_trait]
 impl Discovery for LanDiscovery {
     /// The first time, it takes a third of a second until those who are there have answered; if nobody is, one and a half.
-    async fn subscribe(&self, filter: Option<Filter>) -> Result<Subscription, DiscoveryError> {
+    async fn subscribe(
+        &self,
+        filter: Option<WorkerFilter>,
+    ) -> Result<Subscription, DiscoveryError> {
         let hub = self.hub()?;
         let mut news = hub.news();
-        let since = hub.listen().map_err(DiscoveryError::of("cannot ask who is on the network"))?;
+        let since = hub
+            .listen()
+            .map_err(DiscoveryError::of("cannot ask who is on the network"))?;
         tokio::time::sleep_until((since + SETTLE).into()).await;
-        let settled =
-            async { while tokio::time::timeout(QUIET, news.changed()).await.is_ok() || hub.workers().is_empty() {} };
+        let settled = async {
+            while tokio::time::timeout(QUIET, news.changed()).await.is_ok()
+                || hub.workers().is_empty()
+            {}
+        };
         // Whoever comes later is heard of as well.
         let _ = tokio::time::timeout_at((since + SETTLED).into(), settled).await;
         let first = hub.workers();
@@ -175,11 +208,16 @@ fn invalid<E: Into<Box<dyn std::error::Error + Send + Sync>>>(
     what: impl Into<String>,
 ) -> impl FnOnce(E) -> DiscoveryError {
     let what = what.into();
-    move |error| DiscoveryError { what, source: io::Error::new(io::ErrorKind::InvalidInput, error) }
+    move |error| DiscoveryError {
+        what,
+        source: io::Error::new(io::ErrorKind::InvalidInput, error),
+    }
 }
 
 impl fmt::Debug for LanDiscovery {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LanDiscovery").field("namespace", &self.namespace).finish_non_exhaustive()
+        f.debug_struct("LanDiscovery")
+            .field("namespace", &self.namespace)
+            .finish_non_exhaustive()
     }
 }

@@ -33,16 +33,26 @@ impl Directory {
     fn of_user_for(what: &str) -> Self {
         let user = rustix::process::geteuid().as_raw();
         // The environment may be that of another user.
-        let from_env = env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute());
-        let known = from_env.into_iter().chain([format!("/run/user/{user}").into()]);
+        let from_env = env::var_os("XDG_RUNTIME_DIR")
+            .map(PathBuf::from)
+            .filter(|path| path.is_absolute());
+        let known = from_env
+            .into_iter()
+            .chain([format!("/run/user/{user}").into()]);
         let root = known.into_iter().find(|path| check_owner(path).is_ok());
         let root = root.unwrap_or_else(|| format!("/tmp/raddle-{user}").into());
-        Self { path: root.join("raddle").join(what), root }
+        Self {
+            path: root.join("raddle").join(what),
+            root,
+        }
     }
 
     /// Another one.
     pub(super) fn at(path: PathBuf) -> Self {
-        Self { root: path.clone(), path }
+        Self {
+            root: path.clone(),
+            path,
+        }
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -71,7 +81,11 @@ impl Directory {
 
     /// The directories that have to belong to this user, the outermost first.
     fn own(&self) -> Vec<&Path> {
-        let mut own: Vec<_> = self.path.ancestors().take_while(|path| path.starts_with(&self.root)).collect();
+        let mut own: Vec<_> = self
+            .path
+            .ancestors()
+            .take_while(|path| path.starts_with(&self.root))
+            .collect();
         own.reverse();
         own
     }
@@ -95,6 +109,9 @@ fn check_owner(path: &Path) -> io::Result<()> {
 /// Whether a path still leads to this file.
 pub(super) fn is_still_at(file: &File, path: &Path) -> bool {
     let place = |found: fs::Metadata| (found.dev(), found.ino());
-    let (file, there) = (file.metadata().map(place), fs::symlink_metadata(path).map(place));
+    let (file, there) = (
+        file.metadata().map(place),
+        fs::symlink_metadata(path).map(place),
+    );
     matches!((file, there), (Ok(file), Ok(there)) if file == there)
 }

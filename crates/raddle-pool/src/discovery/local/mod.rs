@@ -23,12 +23,12 @@ use async_trait::async_trait;
 
 use self::directory::Directory;
 use super::{
-    Discovery, DiscoveryError, Event, Filter, Publisher, Subscription,
+    Discovery, DiscoveryError, DiscoveryEvent, Publisher, Subscription, WorkerFilter,
     entry::{self, ENDING},
     namespace,
-    watch::Watch,
+    watch::DirectoryWatch,
 };
-use crate::{Uid, WorkerMetadata};
+use crate::{WorkerMetadata, WorkerUid};
 
 /// How long it takes at most until something is noticed that the kernel has not reported.
 const EVERY: Duration = Duration::from_secs(1);
@@ -44,7 +44,7 @@ pub struct LocalDiscovery {
     directory: Directory,
     namespace: String,
     /// The locked files of the workers that were published here.
-    published: Arc<Mutex<BTreeMap<Uid, File>>>,
+    published: Arc<Mutex<BTreeMap<WorkerUid, File>>>,
 }
 
 impl LocalDiscovery {
@@ -66,7 +66,11 @@ impl LocalDiscovery {
 
     fn in_directory(directory: Directory, name: &str) -> Result<Self, DiscoveryError> {
         namespace::check(name)?;
-        Ok(Self { directory, namespace: name.to_owned(), published: Arc::default() })
+        Ok(Self {
+            directory,
+            namespace: name.to_owned(),
+            published: Arc::default(),
+        })
     }
 
     /// The name that its workers are published under.
@@ -96,12 +100,14 @@ impl LocalDiscovery {
         own.filter_map(|path| read(&path).transpose()).collect()
     }
 
-    fn entry_of(&self, uid: Uid) -> String {
+    fn entry_of(&self, uid: WorkerUid) -> String {
         format!("{}.{uid}{ENDING}", self.namespace)
     }
 
-    fn published(&self) -> MutexGuard<'_, BTreeMap<Uid, File>> {
-        self.published.lock().unwrap_or_else(PoisonError::into_inner)
+    fn published(&self) -> MutexGuard<'_, BTreeMap<WorkerUid, File>> {
+        self.published
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -109,22 +115,28 @@ impl LocalDiscovery {
 
 #[async_trait]
 impl Publisher for LocalDiscovery {
-    async fn publish(&self, event: Event) -> Result<(), DiscoveryError> {
+    async fn publish(&self, event: DiscoveryEvent) -> Result<(), DiscoveryError> {
         match event {
-            Event::Added(worker) | Event::Updated(worker) => {
+            DiscoveryEvent::Added(worker) | DiscoveryEvent::Updated(worker) => {
                 let path = self.directory.path();
                 let mut published = self.published();
                 let written = self.directory.make().and_then(|()| {
                     // Pools have names of their own, so that no other process may ever look for those of a program that was killed.
                     if published.is_empty() {
-                        self.directory.list()?.iter().for_each(|path| drop(read(path)));
+                        self.directory
+                            .list()?
+                            .iter()
+                            .for_each(|path| drop(read(path)));
                         entry::remove_old_drafts(path);
                     }
                     entry::write(path, &self.entry_of(worker.uid), &worker, 0o600, true)
                 });
-                published.insert(worker.uid, written.map_err(DiscoveryError::at("cannot publish a worker", path))?);
+                published.insert(
+                    worker.uid,
+                    written.map_err(DiscoveryError::at("cannot publish a worker", path))?,
+                );
             }
-            Event::Dropped(worker) => self.withdraw(&worker),
+            DiscoveryEvent::Dropped(worker) => self.withdraw(&worker),
         }
         Ok(())
     }
@@ -137,30 +149,45 @@ impl Publisher for LocalDiscovery {
 
 #[async_trait]
 impl Discovery for LocalDiscovery {
-    async fn subscribe(&self, filter: Option<Filter>) -> Result<Subscription, DiscoveryError> {
+    async fn subscribe(
+        &self,
+        filter: Option<WorkerFilter>,
+    ) -> Result<Subscription, DiscoveryError> {
         let path = self.directory.path();
-        self.directory.make().map_err(DiscoveryError::at("cannot watch for workers", path))?;
-        let (watch, this) = (Watch::new([path.to_owned()]), self.clone());
+        self.directory
+            .make()
+            .map_err(DiscoveryError::at("cannot watch for workers", path))?;
+        let (watch, this) = (DirectoryWatch::new([path.to_owned()]), self.clone());
         let first = self.snapshot();
         let later = watch.snapshots(EVERY, move || {
             let _ = this.directory.make();
-            this.look().inspect_err(|error| tracing::debug!(%error, "the known workers stay")).ok()
+            this.look()
+                .inspect_err(|error| tracing::debug!(%error, "the known workers stay"))
+                .ok()
         });
         Ok(Subscription::from_snapshots(filter, first, later))
     }
 }
 
 fn namespaces_of(directory: &Directory) -> Result<Vec<String>, DiscoveryError> {
-    let files = directory.list().map_err(DiscoveryError::at("cannot look for pools", directory.path()))?;
-    let held = files.iter().filter(|path| matches!(read(path), Ok(Some(_))));
-    let names: BTreeSet<_> = held.filter_map(|path| namespace_of(path)).map(str::to_owned).collect();
+    let files = directory.list().map_err(DiscoveryError::at(
+        "cannot look for pools",
+        directory.path(),
+    ))?;
+    let held = files
+        .iter()
+        .filter(|path| matches!(read(path), Ok(Some(_))));
+    let names: BTreeSet<_> = held
+        .filter_map(|path| namespace_of(path))
+        .map(str::to_owned)
+        .collect();
     Ok(names.into_iter().collect())
 }
 
 /// The namespace that a file is of, by its name.
 fn namespace_of(path: &Path) -> Option<&str> {
     let (namespace, uid) = path.file_stem()?.to_str()?.rsplit_once('.')?;
-    uid.parse::<Uid>().ok().map(|_| namespace)
+    uid.parse::<WorkerUid>().ok().map(|_| namespace)
 }
 
 /// The worker of an entry that its publisher holds, or `None`. Removes an entry that is not held. Other files are left alone: the directory may be a user's own.
@@ -175,7 +202,8 @@ fn read(path: &Path) -> io::Result<Option<WorkerMetadata>> {
         };
         if file.try_lock_shared().is_err() {
             let read = entry::read(file);
-            let read = read.inspect_err(|error| tracing::debug!(entry = %path.display(), %error, "skipped"));
+            let read = read
+                .inspect_err(|error| tracing::debug!(entry = %path.display(), %error, "skipped"));
             return Ok(read.ok().and_then(|workers| workers.into_iter().next()));
         }
         if directory::is_still_at(&file, path) {

@@ -2,9 +2,9 @@
 
 use std::{fmt, sync::Arc, thread, time::Duration};
 
-use super::place::{self, Advertise};
+use super::advertise::{self, Advertise};
 use crate::{
-    PoolError, Uid,
+    PoolError, WorkerUid,
     connection::Address,
     discovery::Publisher,
     serve::ListenError,
@@ -56,10 +56,13 @@ impl Options {
             return invalid("no workers serve nobody".into());
         }
         if let Some(bind) = &self.bind {
-            if !self.process.insecure && self.process.credentials.is_none() && place::is_exposed(bind) {
+            if !self.process.insecure
+                && self.process.credentials.is_none()
+                && advertise::is_exposed(bind)
+            {
                 return invalid(ListenError::Exposed(bind.to_string()).to_string());
             }
-            if let Err(reason) = place::at(bind, self.workers - 1) {
+            if let Err(reason) = advertise::at(bind, self.workers - 1) {
                 return invalid(reason);
             }
         }
@@ -72,17 +75,28 @@ impl Options {
     /// The worker of a place.
     pub(super) fn worker(&self, place: usize) -> Arc<dyn Worker> {
         // What it says of the last holds for all before it.
-        let address =
-            self.bind.as_ref().and_then(|bind| place::at(bind, place).ok()).map(|address| address.to_string());
-        let (uid, name) = (Uid::new(), self.name.clone());
-        Arc::new(LocalWorker::from(ProcessSettings { uid, name, address, ..self.process.clone() }))
+        let address = self
+            .bind
+            .as_ref()
+            .and_then(|bind| advertise::at(bind, place).ok())
+            .map(|address| address.to_string());
+        let (uid, name) = (WorkerUid::new(), self.name.clone());
+        Arc::new(LocalWorker::from(ProcessSettings {
+            uid,
+            name,
+            address,
+            ..self.process.clone()
+        }))
     }
 }
 
 impl fmt::Debug for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = f.debug_struct("Options");
-        shown.field("name", &self.name).field("workers", &self.workers).field("bind", &self.bind);
+        shown
+            .field("name", &self.name)
+            .field("workers", &self.workers)
+            .field("bind", &self.bind);
         shown.finish_non_exhaustive()
     }
 }

@@ -19,10 +19,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use raddle_core::spec::{Network, network::Place};
+use raddle_core::spec::{NetworkPolicy, network::NetworkEndpoint};
 use rustix::process::{self, DumpableBehavior, Pid, Signal};
 
-use self::request::Wanted;
+use self::request::ProxyRequest;
 use super::{
     filter::{self, Sockets},
     ids, landlock, shim,
@@ -39,32 +39,47 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const MOST: usize = 64;
 
 /// A proxy that waits for what it is to listen at.
-pub(super) struct Proxy {
+pub(super) struct EgressProxy {
     pub(super) pid: u32,
     /// The shim's end of the way to it.
     door: OwnedFd,
 }
 
 /// The variables that lead programs to it.
-pub(super) fn environment(network: &Network) -> Vec<CString> {
+pub(super) fn environment(network: &NetworkPolicy) -> Vec<CString> {
     if network.places().is_empty() {
         return Vec::new();
     }
     // What a program serves to itself is not for the proxy. An address that is listed means the host's.
-    let listed: Vec<_> =
-        network.places().iter().filter_map(Place::address).map(|address| address.to_string()).collect();
-    let own = ["localhost", "127.0.0.1", "::1"].into_iter().filter(|own| !listed.iter().any(|listed| listed == own));
+    let listed: Vec<_> = network
+        .places()
+        .iter()
+        .filter_map(NetworkEndpoint::address)
+        .map(|address| address.to_string())
+        .collect();
+    let own = ["localhost", "127.0.0.1", "::1"]
+        .into_iter()
+        .filter(|own| !listed.iter().any(|listed| listed == own));
     let own = own.collect::<Vec<_>>().join(",");
     let at = format!("http://{}:{PORT}", Ipv4Addr::LOCALHOST);
-    let pairs = [("HTTP_PROXY", &at), ("HTTPS_PROXY", &at), ("NO_PROXY", &own)];
-    let both =
-        pairs.iter().flat_map(|(name, value)| [format!("{name}={value}"), format!("{}={value}", name.to_lowercase())]);
-    both.filter_map(|variable| CString::new(variable).ok()).collect()
+    let pairs = [
+        ("HTTP_PROXY", &at),
+        ("HTTPS_PROXY", &at),
+        ("NO_PROXY", &own),
+    ];
+    let both = pairs.iter().flat_map(|(name, value)| {
+        [
+            format!("{name}={value}"),
+            format!("{}={value}", name.to_lowercase()),
+        ]
+    });
+    both.filter_map(|variable| CString::new(variable).ok())
+        .collect()
 }
 
-impl Proxy {
+impl EgressProxy {
     /// Forks one. The runner has one thread, so the child is a whole process.
-    pub(super) fn fork(network: &Network) -> io::Result<Self> {
+    pub(super) fn fork(network: &NetworkPolicy) -> io::Result<Self> {
         let (door, theirs) = sys::seqpacket_pair()?;
         let parent = process::getpid();
         let child = || {
@@ -95,7 +110,7 @@ pub(super) fn open(door: BorrowedFd<'_>) -> io::Result<()> {
 }
 
 /// The proxy's part. It reads what nobody trusts, and so has no more than it needs.
-fn live(parent: Pid, door: &OwnedFd, network: &Network) {
+fn live(parent: Pid, door: &OwnedFd, network: &NetworkPolicy) {
     let _ = process::setpgid(None, None);
     shim::end_with_the_runner();
     let _ = process::set_dumpable_behavior(DumpableBehavior::NotDumpable);
@@ -127,7 +142,7 @@ fn live(parent: Pid, door: &OwnedFd, network: &Network) {
     }
 }
 
-fn serve(listener: &TcpListener, network: &Arc<Network>) {
+fn serve(listener: &TcpListener, network: &Arc<NetworkPolicy>) {
     let open = Arc::new(AtomicUsize::new(0));
     for client in listener.incoming() {
         let Ok(client) = client else {
@@ -155,7 +170,7 @@ fn serve(listener: &TcpListener, network: &Arc<Network>) {
 }
 
 /// One connection, from what is asked for to its end.
-fn attend(mut client: TcpStream, network: &Network) -> io::Result<()> {
+fn attend(mut client: TcpStream, network: &NetworkPolicy) -> io::Result<()> {
     let read = read_head(&mut client)?;
     let answer = |mut client: TcpStream, status: &str, why: &str| {
         let (length, why) = (why.len() + 9, format!("raddle: {why}\n"));
@@ -166,24 +181,34 @@ fn attend(mut client: TcpStream, network: &Network) -> io::Result<()> {
     };
     let (wanted, rest) = match read {
         Ok(read) => read,
-        Err(why) => return answer(client, "400 Bad Request", &format!("the request is not understood: {why}")),
+        Err(why) => {
+            return answer(
+                client,
+                "400 Bad Request",
+                &format!("the request is not understood: {why}"),
+            );
+        }
     };
-    let (Wanted::Tunnel(place) | Wanted::Forward(place, _)) = &wanted;
+    let (ProxyRequest::Tunnel(place) | ProxyRequest::Forward(place, _)) = &wanted;
     let mut there = match reach(place, network) {
         Ok(there) => there,
-        Err(Unreached::Forbidden(why)) => return answer(client, "403 Forbidden", &why),
-        Err(Unreached::Failed(error)) => return answer(client, "502 Bad Gateway", &format!("{place}: {error}")),
+        Err(ConnectError::Forbidden(why)) => return answer(client, "403 Forbidden", &why),
+        Err(ConnectError::Failed(error)) => {
+            return answer(client, "502 Bad Gateway", &format!("{place}: {error}"));
+        }
     };
     match wanted {
-        Wanted::Tunnel(_) => client.write_all(b"HTTP/1.1 200 Connection established\r\n\r\n")?,
-        Wanted::Forward(_, head) => there.write_all(&head)?,
+        ProxyRequest::Tunnel(_) => {
+            client.write_all(b"HTTP/1.1 200 Connection established\r\n\r\n")?
+        }
+        ProxyRequest::Forward(_, head) => there.write_all(&head)?,
     }
     there.write_all(&rest)?;
     join(client, there)
 }
 
 /// What a program asks for first, and what it has sent beyond that; or why it is not understood.
-fn read_head(client: &mut TcpStream) -> io::Result<Result<(Wanted, Vec<u8>), String>> {
+fn read_head(client: &mut TcpStream) -> io::Result<Result<(ProxyRequest, Vec<u8>), String>> {
     let until = Instant::now() + PATIENCE;
     let mut received = Vec::new();
     let mut part = [0; 2048];
@@ -210,24 +235,29 @@ fn read_head(client: &mut TcpStream) -> io::Result<Result<(Wanted, Vec<u8>), Str
 }
 
 /// Why there is no connection.
-enum Unreached {
+enum ConnectError {
     Forbidden(String),
     Failed(io::Error),
 }
 
-fn reach(place: &Place, network: &Network) -> Result<TcpStream, Unreached> {
+fn reach(place: &NetworkEndpoint, network: &NetworkPolicy) -> Result<TcpStream, ConnectError> {
     if !network.lists(place) {
-        return Err(Unreached::Forbidden(format!("{place} is not in the network of this task")));
+        return Err(ConnectError::Forbidden(format!(
+            "{place} is not in the network of this task"
+        )));
     }
-    let found = raddle_dns::lookup_host_blocking(&place.host(), place.port()).map_err(Unreached::Failed)?;
+    let found = raddle_dns::lookup_host_blocking(&place.host(), place.port())
+        .map_err(ConnectError::Failed)?;
     let is_meant = |address: &SocketAddr| {
-        Place::new(&address.ip().to_string(), address.port()).is_ok_and(|own| network.lists(&own))
+        NetworkEndpoint::new(&address.ip().to_string(), address.port())
+            .is_ok_and(|own| network.lists(&own))
     };
-    let (admitted, others): (Vec<SocketAddr>, Vec<_>) =
-        found.into_iter().partition(|address| network.admits(*address) && (is_meant(address) || !is_own(*address)));
+    let (admitted, others): (Vec<SocketAddr>, Vec<_>) = found
+        .into_iter()
+        .partition(|address| network.admits(*address) && (is_meant(address) || !is_own(*address)));
     if admitted.is_empty() && !others.is_empty() {
         let why = "leads into the network of the host: list the address itself, if that is meant";
-        return Err(Unreached::Forbidden(format!("{place} {why}")));
+        return Err(ConnectError::Forbidden(format!("{place} {why}")));
     }
     let mut last = io::Error::new(io::ErrorKind::NotFound, "it has no address");
     for address in admitted {
@@ -236,12 +266,16 @@ fn reach(place: &Place, network: &Network) -> Result<TcpStream, Unreached> {
             Err(error) => last = error,
         }
     }
-    Err(Unreached::Failed(last))
+    Err(ConnectError::Failed(last))
 }
 
 /// Whether an address is one of this host's own: what goes there passes by whatever guards the host from outside. Nothing is sent to find out.
 fn is_own(address: SocketAddr) -> bool {
-    let any: IpAddr = if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let any: IpAddr = if address.is_ipv4() {
+        Ipv4Addr::UNSPECIFIED.into()
+    } else {
+        Ipv6Addr::UNSPECIFIED.into()
+    };
     let from = UdpSocket::bind((any, 0)).and_then(|socket| {
         socket.connect(address)?;
         socket.local_addr()
@@ -272,11 +306,14 @@ mod tests {
 
     #[test]
     fn programs_are_led_to_it_and_not_when_they_mean_themselves() {
-        assert_eq!(environment(&Network::None), Vec::<CString>::new());
-        assert_eq!(environment(&Network::Host), Vec::<CString>::new());
+        assert_eq!(environment(&NetworkPolicy::None), Vec::<CString>::new());
+        assert_eq!(environment(&NetworkPolicy::Host), Vec::<CString>::new());
         let of = |network: &str| environment(&network.parse().unwrap());
         let named = of("example.org:443");
-        for variable in [c"HTTPS_PROXY=http://127.0.0.1:3128", c"no_proxy=localhost,127.0.0.1,::1"] {
+        for variable in [
+            c"HTTPS_PROXY=http://127.0.0.1:3128",
+            c"no_proxy=localhost,127.0.0.1,::1",
+        ] {
             assert!(named.contains(&variable.into()), "{named:?}");
         }
         assert!(of("127.0.0.1:80").contains(&c"NO_PROXY=localhost,::1".into()));

@@ -27,22 +27,32 @@ impl Liar {
     /// For each question: the packets that are sent back, from another socket if that is said.
     fn start(mut answer: impl FnMut(&Message) -> Vec<(bool, Vec<u8>)> + Send + 'static) -> Self {
         let [socket, other] = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").unwrap());
-        socket.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+        socket
+            .set_read_timeout(Some(Duration::from_millis(20)))
+            .unwrap();
         let place = socket.local_addr().unwrap();
         let done = Arc::new(AtomicBool::new(false));
         let is_done = Arc::clone(&done);
         let thread = std::thread::spawn(move || {
             let mut packet = [0; 4096];
             while !is_done.load(Ordering::Relaxed) {
-                let Ok((length, from)) = socket.recv_from(&mut packet) else { continue };
-                let Ok(question) = Message::from_vec(&packet[..length]) else { continue };
+                let Ok((length, from)) = socket.recv_from(&mut packet) else {
+                    continue;
+                };
+                let Ok(question) = Message::from_vec(&packet[..length]) else {
+                    continue;
+                };
                 for (from_elsewhere, reply) in answer(&question) {
                     let socket = if from_elsewhere { &other } else { &socket };
                     let _ = socket.send_to(&reply, from);
                 }
             }
         });
-        Self { place, done, thread: Some(thread) }
+        Self {
+            place,
+            done,
+            thread: Some(thread),
+        }
     }
 
     /// One packet for each question.
@@ -70,7 +80,11 @@ fn reply(question: &Message, code: ResponseCode, records: &[RData]) -> Message {
     reply.edns = None;
     (reply.metadata.message_type, reply.metadata.response_code) = (MessageType::Response, code);
     let name = question.queries[0].name();
-    reply.add_answers(records.iter().map(|data| Record::from_rdata(name.clone(), 1, data.clone())));
+    reply.add_answers(
+        records
+            .iter()
+            .map(|data| Record::from_rdata(name.clone(), 1, data.clone())),
+    );
     reply
 }
 
@@ -84,7 +98,11 @@ fn v4(address: impl Into<Ipv4Addr>) -> RData {
 
 /// The answer of a server that has one host, `10.0.0.LAST`.
 fn honest(question: &Message, last: u8) -> Vec<u8> {
-    let records: &[RData] = if kind(question) == RecordType::A { &[v4([10, 0, 0, last])] } else { &[] };
+    let records: &[RData] = if kind(question) == RecordType::A {
+        &[v4([10, 0, 0, last])]
+    } else {
+        &[]
+    };
     bytes(&reply(question, ResponseCode::NoError, records))
 }
 
@@ -101,7 +119,10 @@ async fn answers_that_do_not_fit_the_question_are_not_believed() {
         let mut other_name = question.clone();
         other_name.queries[0].set_name("v.test.".parse().unwrap());
         forged.push(other_name);
-        let mut packets: Vec<_> = forged.iter().map(|question| (false, honest(question, 66))).collect();
+        let mut packets: Vec<_> = forged
+            .iter()
+            .map(|question| (false, honest(question, 66)))
+            .collect();
         // The right answer, from another socket.
         packets.push((true, honest(question, 66)));
         packets.push((false, honest(question, 1)));
@@ -150,7 +171,11 @@ async fn an_empty_answer_is_not_believed_at_once() {
         if down.load(Ordering::Relaxed) {
             said += 1;
             let is_over = said > 4;
-            return if is_over { honest(question, 2) } else { bytes(&reply(question, ResponseCode::NXDomain, &[])) };
+            return if is_over {
+                honest(question, 2)
+            } else {
+                bytes(&reply(question, ResponseCode::NXDomain, &[]))
+            };
         }
         honest(question, 1)
     });
@@ -158,7 +183,11 @@ async fn an_empty_answer_is_not_believed_at_once() {
     assert_eq!(ready(&mut subscription), ["+10.0.0.1:1"]);
     is_down.store(true, Ordering::Relaxed);
     assert_eq!(next(&mut subscription).await, "-10.0.0.1:1");
-    assert_eq!(ready(&mut subscription), ["+10.0.0.2:1"], "at the same time: the pool was never empty");
+    assert_eq!(
+        ready(&mut subscription),
+        ["+10.0.0.2:1"],
+        "at the same time: the pool was never empty"
+    );
 }
 
 #[tokio::test]
@@ -171,7 +200,10 @@ async fn an_alias_of_itself_and_addresses_of_no_host_are_no_workers() {
         };
         bytes(&reply(question, ResponseCode::NoError, &records))
     });
-    for discovery in [discovery("w.test:1", liar.place), discovery("w.test:1", liar.place).prefer_ipv6()] {
+    for discovery in [
+        discovery("w.test:1", liar.place),
+        discovery("w.test:1", liar.place).prefer_ipv6(),
+    ] {
         let mut subscription = subscribe(&discovery).await;
         assert_eq!(ready(&mut subscription), [""; 0]);
         nothing(&mut subscription).await;

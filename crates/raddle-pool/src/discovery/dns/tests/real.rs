@@ -62,13 +62,18 @@ async fn what_holds_for_long_is_asked_for_again_when_somebody_wants_to_know() {
 #[tokio::test]
 async fn an_answer_holds_for_as_long_as_it_says() {
     let server = Server::start("local-ttl=2\nhost-record=w.test,10.0.0.1");
-    let discovery = discovery("w.test:7070", server.place()).between(OFTEN, Duration::from_secs(60));
+    let discovery =
+        discovery("w.test:7070", server.place()).between(OFTEN, Duration::from_secs(60));
     let mut subscription = subscribe(&discovery).await;
     assert_eq!(ready(&mut subscription), ["+10.0.0.1:7070"]);
     let asked = std::time::Instant::now();
     server.reload("10.0.0.2 w.test\n");
     assert_eq!(next(&mut subscription).await, "+10.0.0.2:7070");
-    assert!(asked.elapsed() > Duration::from_millis(1500), "{:?}", asked.elapsed());
+    assert!(
+        asked.elapsed() > Duration::from_millis(1500),
+        "{:?}",
+        asked.elapsed()
+    );
 }
 
 #[tokio::test]
@@ -78,18 +83,33 @@ async fn a_service_says_where_each_of_its_workers_serves() {
             "host-record=a.test,10.0.0.1\nhost-record=b.test,10.0.0.2,fd00::2\nhost-record=c.test,fd00::3\n{services}"
         )
     };
-    let service = |target: &str, port: u16| format!("srv-host=_raddle._tcp.w.test,{target},{port}\n");
-    let all = [service("a.test", 1), service("a.test", 2), service("b.test", 1), service("c.test", 1)].concat();
+    let service =
+        |target: &str, port: u16| format!("srv-host=_raddle._tcp.w.test,{target},{port}\n");
+    let all = [
+        service("a.test", 1),
+        service("a.test", 2),
+        service("b.test", 1),
+        service("c.test", 1),
+    ]
+    .concat();
     let mut server = Server::start(&records(&all));
     let of_service = discovery("_raddle._tcp.w.test.", server.place());
     let mut subscription = subscribe(&of_service).await;
     let told = sorted(ready(&mut subscription));
     // Who has addresses of both kinds is one worker.
-    assert_eq!(told, ["+10.0.0.1:1", "+10.0.0.1:2", "+10.0.0.2:1", "+[fd00::3]:1"]);
+    assert_eq!(
+        told,
+        ["+10.0.0.1:1", "+10.0.0.1:2", "+10.0.0.2:1", "+[fd00::3]:1"]
+    );
     let mut sixth = subscribe(&of_service.clone().prefer_ipv6()).await;
     let told = sorted(ready(&mut sixth));
-    assert_eq!(told, ["+10.0.0.1:1", "+10.0.0.1:2", "+[fd00::2]:1", "+[fd00::3]:1"]);
-    server.change(&records(&[service("a.test", 2), service("d.test", 1)].concat()));
+    assert_eq!(
+        told,
+        ["+10.0.0.1:1", "+10.0.0.1:2", "+[fd00::2]:1", "+[fd00::3]:1"]
+    );
+    server.change(&records(
+        &[service("a.test", 2), service("d.test", 1)].concat(),
+    ));
     let mut gone = Vec::new();
     while gone.len() < 3 {
         gone.push(next(&mut subscription).await);
@@ -113,7 +133,11 @@ async fn an_alias_stands_for_what_it_stands_for() {
 async fn an_answer_that_is_too_large_for_a_packet_comes_over_tcp() {
     let hosts: String = (1..=200).map(|n| format!("10.0.1.{n} w.test\n")).collect();
     let services: String = (1..=100)
-        .map(|n| format!("srv-host=_raddle._tcp.w.test,h{n}.test,{n}\nhost-record=h{n}.test,10.0.2.{n}\n"))
+        .map(|n| {
+            format!(
+                "srv-host=_raddle._tcp.w.test,h{n}.test,{n}\nhost-record=h{n}.test,10.0.2.{n}\n"
+            )
+        })
         .collect();
     let server = Server::start(&services);
     server.reload(&hosts);
@@ -123,7 +147,10 @@ async fn an_answer_that_is_too_large_for_a_packet_comes_over_tcp() {
         while heard.len() < count {
             heard.push(next(&mut subscription).await);
         }
-        assert!(heard.len() == count && heard.iter().all(|event| event.starts_with('+')), "{heard:?}");
+        assert!(
+            heard.len() == count && heard.iter().all(|event| event.starts_with('+')),
+            "{heard:?}"
+        );
     }
 }
 

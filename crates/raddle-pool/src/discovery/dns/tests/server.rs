@@ -20,7 +20,11 @@ pub(super) struct Server {
 impl Server {
     /// One that answers with this, in the words of its configuration.
     pub(super) fn start(records: &str) -> Self {
-        let mut server = Self { home: tempfile::tempdir().unwrap(), port: free_port(), process: None };
+        let mut server = Self {
+            home: tempfile::tempdir().unwrap(),
+            port: free_port(),
+            process: None,
+        };
         server.change(records);
         server
     }
@@ -32,20 +36,45 @@ impl Server {
     /// Answers with this from now on. It is gone for a moment.
     pub(super) fn change(&mut self, records: &str) {
         self.stop();
-        let common =
-            "no-resolv\nno-hosts\nno-daemon\nbind-interfaces\nlisten-address=127.0.0.1\nno-negcache\nlocal=/test/\n";
-        let hosts = format!("addn-hosts={}\nport={}\n", self.hosts().display(), self.port);
+        let common = "no-resolv\nno-hosts\nno-daemon\nbind-interfaces\nlisten-address=127.0.0.1\nno-negcache\nlocal=/test/\n";
+        let hosts = format!(
+            "addn-hosts={}\nport={}\n",
+            self.hosts().display(),
+            self.port
+        );
         // As whoever it is that runs this.
-        let user = if rustix::process::geteuid().is_root() { "user=root\n" } else { "" };
+        let user = if rustix::process::geteuid().is_root() {
+            "user=root\n"
+        } else {
+            ""
+        };
         let conf = self.home.path().join("conf");
-        fs::write(&conf, [common, &hosts, user, records, "\nhost-record=ready.test,127.0.0.9\n"].concat()).unwrap();
+        fs::write(
+            &conf,
+            [
+                common,
+                &hosts,
+                user,
+                records,
+                "\nhost-record=ready.test,127.0.0.9\n",
+            ]
+            .concat(),
+        )
+        .unwrap();
         if !self.hosts().exists() {
             fs::write(self.hosts(), "").unwrap();
         }
         let log = fs::File::create(self.home.path().join("log")).unwrap();
         let mut command = Command::new("dnsmasq");
-        command.arg(format!("--conf-file={}", conf.display())).arg("--pid-file").stderr(log);
-        self.process = Some(command.spawn().expect("dnsmasq is installed: `cargo xtask test` does it"));
+        command
+            .arg(format!("--conf-file={}", conf.display()))
+            .arg("--pid-file")
+            .stderr(log);
+        self.process = Some(
+            command
+                .spawn()
+                .expect("dnsmasq is installed: `cargo xtask test` does it"),
+        );
         self.wait_until_it_answers();
     }
 
@@ -72,7 +101,9 @@ impl Server {
         let query = b"\0\x01\x01\0\0\x01\0\0\0\0\0\0\x05ready\x04test\0\0\x01\0\x01";
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         socket.connect(self.place()).unwrap();
-        socket.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+        socket
+            .set_read_timeout(Some(Duration::from_millis(50)))
+            .unwrap();
         let deadline = Instant::now() + Duration::from_secs(20);
         // Until it listens, the system says that nobody does.
         while socket.send(query).is_err() || socket.recv(&mut [0; 512]).is_err() {

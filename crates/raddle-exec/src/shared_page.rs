@@ -1,0 +1,116 @@
+//! A page of memory that processes share: numbers, each read and written as one.
+
+use std::{
+    fs::File,
+    io,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    ptr::NonNull,
+    sync::atomic::AtomicU64,
+};
+
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, memfd_create};
+
+const SIZE: usize = 4096;
+/// How many numbers there are in it.
+pub(crate) const CELLS: usize = SIZE / size_of::<AtomicU64>();
+
+/// A page shared with whoever has its descriptor. All its numbers are 0 at first.
+#[derive(Debug)]
+pub(crate) struct SharedPage {
+    fd: OwnedFd,
+    page: NonNull<AtomicU64>,
+}
+
+// SAFETY: the page is only ever accessed through the atomics in it, and unmapped when its sole owner is dropped.
+unsafe impl Send for SharedPage {}
+// SAFETY: as above.
+unsafe impl Sync for SharedPage {}
+
+impl SharedPage {
+    /// A new one.
+    pub(crate) fn new() -> io::Result<Self> {
+        let fd = memfd_create(
+            c"raddle-page",
+            MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING,
+        )?;
+        File::from(fd.try_clone()?).set_len(SIZE as u64)?;
+        // A page that could be cut short would turn a read into SIGBUS.
+        fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        Self::map(fd, libc::PROT_READ | libc::PROT_WRITE)
+    }
+
+    /// A view of the page behind `fd`. Only one that `is_writable` may be written to.
+    pub(crate) fn from_fd(fd: OwnedFd, is_writable: bool) -> io::Result<Self> {
+        let seals = fcntl_get_seals(&fd)?;
+        if !seals.contains(SealFlags::SHRINK)
+            || File::from(fd.try_clone()?).metadata()?.len() != SIZE as u64
+        {
+            return Err(io::Error::other("not a page that is shared"));
+        }
+        Self::map(
+            fd,
+            libc::PROT_READ | if is_writable { libc::PROT_WRITE } else { 0 },
+        )
+    }
+
+    fn map(fd: OwnedFd, protection: libc::c_int) -> io::Result<Self> {
+        // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing of ours.
+        let page = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                SIZE,
+                protection,
+                libc::MAP_SHARED,
+                fd.as_raw_fd(),
+                0,
+            )
+        };
+        if page == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let page =
+            NonNull::new(page.cast()).ok_or_else(|| io::Error::other("mapped at address zero"))?;
+        Ok(Self { fd, page })
+    }
+
+    /// One of its numbers.
+    pub(crate) fn cell(&self, index: usize) -> &AtomicU64 {
+        assert!(index < CELLS, "a page has {CELLS} numbers");
+        // SAFETY: the mapping is page-aligned, holds so many numbers, and lives as long as `self`.
+        unsafe { self.page.add(index).as_ref() }
+    }
+}
+
+impl AsFd for SharedPage {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Drop for SharedPage {
+    fn drop(&mut self) {
+        // SAFETY: this is the mapping made in `map`, and nothing can refer to it any more.
+        unsafe { libc::munmap(self.page.as_ptr().cast(), SIZE) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering;
+
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_seen_through_the_other_mapping() {
+        let page = SharedPage::new().unwrap();
+        let view = SharedPage::from_fd(page.fd.try_clone().unwrap(), false).unwrap();
+        assert_eq!(view.cell(CELLS - 1).load(Ordering::Acquire), 0);
+        page.cell(CELLS - 1).store(42, Ordering::Release);
+        assert_eq!(view.cell(CELLS - 1).load(Ordering::Acquire), 42);
+    }
+
+    #[test]
+    fn another_file_is_no_page() {
+        assert!(SharedPage::from_fd(File::open("/dev/null").unwrap().into(), true).is_err());
+    }
+}

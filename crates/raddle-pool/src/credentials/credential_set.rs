@@ -1,0 +1,163 @@
+//! What is in the files: the CAs that are trusted, and our own certificate with its key. Read whole, and refused whole.
+
+use std::{fmt, sync::Arc};
+
+use rustls::{
+    RootCertStore,
+    pki_types::{CertificateDer, PrivateKeyDer, UnixTime, pem, pem::PemObject},
+    server::{WebPkiClientVerifier, danger::ClientCertVerifier},
+    sign::CertifiedKey,
+};
+use webpki::EndEntityCert;
+
+use super::{
+    CredentialPart, CredentialSource, CredentialsError, PemSource, credential_source::OwnIdentity,
+    provider,
+};
+
+/// What is in the files.
+pub(super) struct CredentialSet {
+    pub(super) roots: Arc<RootCertStore>,
+    /// Decides about certificates of callers.
+    pub(super) callers: Arc<dyn ClientCertVerifier>,
+    pub(super) own: Option<Arc<CertifiedKey>>,
+    /// All certificates. Two sets that have the same are the same: a key belongs to one of them.
+    pub(super) certificates: Vec<CertificateDer<'static>>,
+}
+
+/// How a part begins that needs a passphrase: in its first line, or in a line of its own as OpenSSL did long ago.
+const ENCRYPTED: [&[u8]; 2] = [
+    b"-----BEGIN ENCRYPTED PRIVATE KEY-----",
+    b"Proc-Type: 4,ENCRYPTED",
+];
+
+impl CredentialSet {
+    pub(super) fn read(recipe: &CredentialSource) -> Result<Self, CredentialsError> {
+        let mut all = certificates(&recipe.ca, CredentialPart::Ca)?;
+        let mut roots = RootCertStore::empty();
+        for (at, authority) in all.iter().enumerate() {
+            let bad = |_| CredentialsError::BadCertificate {
+                place: recipe.ca.place(CredentialPart::Ca),
+                number: at + 1,
+            };
+            roots.add(authority.clone()).map_err(bad)?;
+        }
+        let roots = Arc::new(roots);
+        let own = recipe.identity.as_ref().map(certified).transpose()?;
+        all.extend(own.iter().flat_map(|own| &own.cert).cloned());
+        let callers =
+            WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), provider()).build();
+        let callers = callers
+            .map_err(|_| CredentialsError::NoCertificate(recipe.ca.place(CredentialPart::Ca)))?;
+        Ok(Self {
+            roots,
+            callers,
+            own,
+            certificates: all,
+        })
+    }
+
+    /// Why peers who trust the same CA will refuse our certificate now, if they will.
+    pub(super) fn is_refused(&self, now: UnixTime) -> Option<&'static str> {
+        let (leaf, between) = self.own.as_ref()?.cert.split_first()?;
+        let algorithms = provider().signature_verification_algorithms.all;
+        let leaf = EndEntityCert::try_from(leaf).ok()?;
+        let usage = webpki::KeyUsage::server_auth();
+        let checked = leaf.verify_for_usage(
+            algorithms,
+            &self.roots.roots,
+            between,
+            now,
+            usage,
+            None,
+            None,
+        );
+        match checked.err()? {
+            webpki::Error::CertExpired { .. } => Some("it has expired"),
+            webpki::Error::CertNotValidYet { .. } => Some("it is not valid yet"),
+            webpki::Error::CaUsedAsEndEntity => Some("it is that of a CA"),
+            // Whoever has others issue for workers and for callers has another CA here, and is right.
+            _ => None,
+        }
+    }
+}
+
+fn certificates(
+    source: &PemSource,
+    part: CredentialPart,
+) -> Result<Vec<CertificateDer<'static>>, CredentialsError> {
+    let bytes = source.read(part)?;
+    let broken = |error| CredentialsError::Broken {
+        place: source.place(part),
+        reason: reason(&error),
+    };
+    let found = CertificateDer::pem_slice_iter(&bytes)
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(broken)?;
+    if found.is_empty() {
+        Err(CredentialsError::NoCertificate(source.place(part)))
+    } else {
+        Ok(found)
+    }
+}
+
+fn certified(own: &OwnIdentity) -> Result<Arc<CertifiedKey>, CredentialsError> {
+    let chain = certificates(&own.certificate, CredentialPart::Certificate)?;
+    for (at, certificate) in chain.iter().enumerate() {
+        let place = || own.certificate.place(CredentialPart::Certificate);
+        let bad = |_| CredentialsError::BadCertificate {
+            place: place(),
+            number: at + 1,
+        };
+        EndEntityCert::try_from(certificate).map_err(bad)?;
+    }
+    let place = || own.key.place(CredentialPart::Key);
+    let bytes = own.key.read(CredentialPart::Key)?;
+    let key = PrivateKeyDer::from_pem_slice(&bytes).map_err(|error| match error {
+        _ if ENCRYPTED.iter().any(|mark| contains(&bytes, mark)) => {
+            CredentialsError::EncryptedKey(place())
+        }
+        pem::Error::NoItemsFound => CredentialsError::NoKey(place()),
+        error => CredentialsError::Broken {
+            place: place(),
+            reason: reason(&error),
+        },
+    })?;
+    if contains(&bytes, ENCRYPTED[1]) {
+        return Err(CredentialsError::EncryptedKey(place()));
+    }
+    // What rustls says of a key it cannot use is not passed on.
+    let key = provider()
+        .key_provider
+        .load_private_key(key)
+        .map_err(|_| CredentialsError::UnsupportedKey(place()))?;
+    let certified = CertifiedKey::new(chain, key);
+    let mismatch = |_| CredentialsError::Mismatch {
+        certificate: own.certificate.place(CredentialPart::Certificate),
+        key: place(),
+    };
+    certified.keys_match().map_err(mismatch)?;
+    Ok(Arc::new(certified))
+}
+
+fn contains(text: &[u8], part: &[u8]) -> bool {
+    text.windows(part.len()).any(|window| window == part)
+}
+
+/// What is wrong with PEM. The library's own words have lines of the file in them.
+fn reason(error: &pem::Error) -> &'static str {
+    match error {
+        pem::Error::MissingSectionEnd { .. } => "it ends in the middle",
+        pem::Error::IllegalSectionStart { .. } => {
+            "a line that begins with -----BEGIN does not go on as it should"
+        }
+        pem::Error::Base64Decode(_) => "what is between its first and last line is no Base64",
+        _ => "it is no PEM",
+    }
+}
+
+impl fmt::Debug for CredentialSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Set").finish_non_exhaustive()
+    }
+}
