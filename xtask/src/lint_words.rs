@@ -26,7 +26,18 @@ const BANNED: &[(&str, &str)] = &[
     ("is told", "receives"),
     ("folder", "directory"),
     ("folders", "directories"),
+    ("a directory of its own", "its own directory"),
+    ("heart", "lease renewer, or heartbeat"),
+    ("pulse", "heartbeat"),
     ("pacemaker", "lease renewer"),
+    ("bell", "notifier"),
+    ("tether", "liveness lock"),
+    ("ward", "child"),
+    ("wards", "children"),
+    ("guest", "client"),
+    ("guests", "clients"),
+    ("door", "acceptor, or entry point"),
+    ("gate", "authorizer, or check"),
     ("cradle", "fork server"),
     ("nursery", "fork server"),
     ("leash", "parent link"),
@@ -35,6 +46,19 @@ const BANNED: &[(&str, &str)] = &[
     ("heir", "successor"),
     ("forsake", "abandon"),
     ("bequeath", "hand over"),
+];
+
+/// Bare verbs and prepositions that say nothing as the name of a function.
+const BARE_NAMES: &[&str] = &[
+    "of", "look", "hear", "tell", "ask", "leave", "at", "here", "own", "settle",
+];
+
+/// Words that begin no sentence: the subject of a sentence is a named component.
+const BANNED_STARTS: &[(&str, &str)] = &[
+    ("Who ", "name the component"),
+    ("What ", "name the component, or describe the item"),
+    ("Else ", "Otherwise"),
+    ("Else,", "Otherwise"),
 ];
 
 /// Type names that may occur once per module instead of once per crate.
@@ -74,6 +98,8 @@ pub(crate) fn check() -> bool {
             continue;
         };
         findings.extend(banned_words(path, &text));
+        findings.extend(banned_starts(path, &text));
+        findings.extend(bare_names(path, &text));
         if let Some(package) = package_of_source(path) {
             for name in defined_types(&text) {
                 let key = (package.to_owned(), name.to_owned());
@@ -101,6 +127,57 @@ fn banned_words(path: &str, text: &str) -> Vec<String> {
             if has_word(&line, word) && !is_quoted_user(&line, word) {
                 findings.push(format!("{path}:{}: {word} (use: {instead})", index + 1));
             }
+        }
+    }
+    findings
+}
+
+/// Every comment or paragraph with a sentence that begins with a pronoun for a component. Questions
+/// may begin so.
+fn banned_starts(path: &str, text: &str) -> Vec<String> {
+    let mut findings = Vec::new();
+    let is_prose = path.ends_with(".md");
+    for (index, line) in text.lines().enumerate() {
+        let line = line.trim_start();
+        let comment = ["//! ", "/// ", "// ", "-- ", "# "]
+            .iter()
+            .find_map(|start| line.strip_prefix(start));
+        let Some(prose) = comment.or(is_prose.then_some(line)) else {
+            continue;
+        };
+        if prose.contains('?') {
+            continue;
+        }
+        for (start, instead) in BANNED_STARTS {
+            let is_later = [". ", ": "]
+                .iter()
+                .any(|end| prose.contains(&format!("{end}{start}")));
+            if prose.starts_with(start) || is_later {
+                let start = start.trim_end();
+                findings.push(format!("{path}:{}: {start} … (use: {instead})", index + 1));
+            }
+        }
+    }
+    findings
+}
+
+/// Every function with a name that says nothing, or a name that is half a sentence.
+fn bare_names(path: &str, text: &str) -> Vec<String> {
+    if !path.ends_with(".rs") {
+        return Vec::new();
+    }
+    let mut findings = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        let Some((_, rest)) = line.split_once("fn ") else {
+            continue;
+        };
+        let end = rest.find(|character: char| !character.is_alphanumeric() && character != '_');
+        let name = &rest[..end.unwrap_or(0)];
+        if BARE_NAMES.contains(&name) || name.starts_with("what_") || name.starts_with("who_") {
+            findings.push(format!(
+                "{path}:{}: fn {name} (use: verb and object; for a test, its behaviour)",
+                index + 1
+            ));
         }
     }
     findings
@@ -160,6 +237,25 @@ mod tests {
             banned_words("a.md", text),
             ["a.md:2: nobody (use: name the component)"]
         );
+    }
+
+    #[test]
+    fn finds_pronouns_that_begin_a_sentence() {
+        let text =
+            "/// What it holds.\nlet a = 1; // none\n// One. Who waits?\n// One. Else, two.\n";
+        assert_eq!(
+            banned_starts("a.rs", text),
+            [
+                "a.rs:1: What … (use: name the component, or describe the item)",
+                "a.rs:4: Else, … (use: Otherwise)"
+            ]
+        );
+    }
+
+    #[test]
+    fn finds_names_that_say_nothing() {
+        let text = "pub(super) fn of(a: A) {}\nfn what_is_left() {}\nfn claim() {}\n";
+        assert_eq!(bare_names("a.rs", text).len(), 2);
     }
 
     #[test]

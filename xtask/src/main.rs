@@ -52,7 +52,7 @@ pub(crate) const RELEASE: &str = "release";
 
 fn main() -> ExitCode {
     let chore = Chore::parse();
-    // Cargo says where this package is; the workspace is one folder up.
+    // Cargo says where this package is; the workspace is one directory up.
     if let Some(xtask) = env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from)
         && let Some(root) = xtask.parent()
         && let Err(error) = env::set_current_dir(root)

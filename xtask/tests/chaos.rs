@@ -14,18 +14,18 @@ const PROGRAM: &str = env!("CARGO_BIN_EXE_raddle-chaos");
 
 /// Runs a task of this class as its first or a later attempt. Returns its exit code, its output, and what it wrote into the side file.
 fn run(class: &str, attempt: &str) -> (Option<i32>, String, Vec<String>) {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let mut command = Command::new(PROGRAM);
     command
         .args(["task", class])
         .env("RADDLE_TID", "1794785197224973287")
         .env("RADDLE_ATTEMPT", attempt);
     let output = command
-        .env("RADDLE_CHAOS", folder.path())
+        .env("RADDLE_CHAOS", directory.path())
         .stderr(Stdio::inherit())
         .output()
         .unwrap();
-    let lines = fs::read_to_string(folder.path().join("attempts.log")).unwrap();
+    let lines = fs::read_to_string(directory.path().join("attempts.log")).unwrap();
     let lines = lines
         .lines()
         .map(|line| {

@@ -112,7 +112,7 @@ pub enum Error {
     /// The place cannot be written to.
     #[error("cannot write {path}: {reason}")]
     ReadOnly {
-        /// The file or folder.
+        /// The file or directory.
         path: PathBuf,
         /// What the system said.
         reason: String,

@@ -73,17 +73,17 @@ async fn large_output_is_gone_with_the_broker() {
         .await
         .expect("there is room");
     let file = format!("{}.1.out", attempt_id.tid);
-    let mut folders = std::fs::read_dir(std::env::temp_dir())
-        .expect("there is such a folder")
+    let mut directories = std::fs::read_dir(std::env::temp_dir())
+        .expect("there is such a directory")
         .flatten();
-    let folder = folders
+    let directory = directories
         .find(|entry| entry.path().join(&file).exists())
         .expect("it is there")
         .path();
     drop(broker);
     let deadline = Instant::now() + Duration::from_secs(20);
-    while folder.exists() {
-        assert!(Instant::now() < deadline, "{} is left", folder.display());
+    while directory.exists() {
+        assert!(Instant::now() < deadline, "{} is left", directory.display());
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }

@@ -8,11 +8,11 @@ use raddle_broker::{
     sqlite::Sqlite,
 };
 
-/// A database in a folder of its own.
+/// A database in a directory of its own.
 struct OnDisk {
     path: PathBuf,
     broker: Handle,
-    _folder: tempfile::TempDir,
+    _directory: tempfile::TempDir,
 }
 
 #[async_trait]
@@ -31,8 +31,8 @@ impl Fixture for OnDisk {
 }
 
 async fn make() -> OnDisk {
-    let folder = tempfile::tempdir().expect("there is room for a temporary folder");
-    let path = folder.path().join("broker.db");
+    let directory = tempfile::tempdir().expect("there is room for a temporary directory");
+    let path = directory.path().join("broker.db");
     let broker = Arc::new(
         Sqlite::open(&path)
             .await
@@ -41,7 +41,7 @@ async fn make() -> OnDisk {
     OnDisk {
         path,
         broker,
-        _folder: folder,
+        _directory: directory,
     }
 }
 

@@ -99,7 +99,7 @@ fn check_owner(path: &Path, found: &Metadata) -> Outcome<()> {
     }
     Err(Failure::Usage(format!(
         "{} belongs to user {owner}, and what is found there would be done as you (user {me}): if you trust it, name the database with \
-         --queue-url sqlite:PATH; if not, have a raddle.toml of your own in your folder",
+         --queue-url sqlite:PATH; if not, have a raddle.toml of your own in your directory",
         path.display()
     )))
 }

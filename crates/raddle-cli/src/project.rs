@@ -16,7 +16,7 @@ use crate::{
 
 /// The file that makes a directory and those below it a project.
 pub(crate) const FILE: &str = "raddle.toml";
-const FOLDER: &str = ".raddle";
+const DIRECTORY: &str = ".raddle";
 const DATABASE: &str = "raddle.db";
 
 /// A project: its broker, and how it was found.
@@ -58,8 +58,8 @@ impl Project {
                 source: Source::Asked,
             });
         }
-        for folder in here.ancestors() {
-            let path = folder.join(FILE);
+        for directory in here.ancestors() {
+            let path = directory.join(FILE);
             if let Some(project) = Self::of_file(path)? {
                 return Ok(project);
             }
@@ -77,15 +77,15 @@ impl Project {
         let Some(text) = file_trust::read(&path)? else {
             return Ok(None);
         };
-        let folder = path.parent().unwrap_or(Path::new("/"));
+        let directory = path.parent().unwrap_or(Path::new("/"));
         let file: Result<File, _> =
             toml::from_str(&text).map_err(|e| e.message().trim_end().to_owned());
         let url = match file.or_usage_at(path.display())?.queue_url {
-            Some(url) => parse(&url, folder).or_usage_at(path.display())?,
-            None => embedded(folder),
+            Some(url) => parse(&url, directory).or_usage_at(path.display())?,
+            None => embedded(directory),
         };
-        if url == embedded(folder) {
-            check_embedded(folder)?;
+        if url == embedded(directory) {
+            check_embedded(directory)?;
         }
         Ok(Some(Self {
             url,
@@ -106,26 +106,26 @@ impl Project {
         let here = self.raddle_dir()?.parent()?;
         here.ancestors()
             .skip(1)
-            .find(|above| above.join(FOLDER).join(DATABASE).is_file())
+            .find(|above| above.join(DIRECTORY).join(DATABASE).is_file())
     }
 
     /// The `.raddle/` directory, if the project has one.
     pub(crate) fn raddle_dir(&self) -> Option<&Path> {
         self.database()?
             .parent()
-            .filter(|folder| folder.ends_with(FOLDER))
+            .filter(|directory| directory.ends_with(DIRECTORY))
     }
 }
 
-fn embedded(folder: &Path) -> BrokerUrl {
-    BrokerUrl::Sqlite(folder.join(FOLDER).join(DATABASE))
+fn embedded(directory: &Path) -> BrokerUrl {
+    BrokerUrl::Sqlite(directory.join(DIRECTORY).join(DATABASE))
 }
 
 /// Refuses a database that another user has put there.
-fn check_embedded(folder: &Path) -> Outcome<()> {
-    let folder = folder.join(FOLDER);
-    if let Some(DirectoryAccess::Open) = file_trust::check(&folder)? {
-        file_trust::check(&folder.join(DATABASE))?;
+fn check_embedded(directory: &Path) -> Outcome<()> {
+    let directory = directory.join(DIRECTORY);
+    if let Some(DirectoryAccess::Open) = file_trust::check(&directory)? {
+        file_trust::check(&directory.join(DATABASE))?;
     }
     Ok(())
 }
@@ -134,7 +134,7 @@ fn check_embedded(folder: &Path) -> Outcome<()> {
 pub(crate) fn here() -> Outcome<PathBuf> {
     env::current_dir().map_err(|e| {
         Failure::Usage(format!(
-            "cannot tell the current folder ({e}): change to one that exists"
+            "cannot tell the current directory ({e}): change to one that exists"
         ))
     })
 }

@@ -79,7 +79,7 @@ pub(crate) fn overlay(mut spec: TaskSpec, flags: &SpecArgs) -> Outcome<TaskSpec>
     set_option(&mut spec.limits.max_fds, &flags.max_fds);
     set_option(&mut spec.limits.max_procs, &flags.max_procs);
     spec.env.extend(flags.env.iter().cloned());
-    let folder = flags.cwd.clone().or(spec.cwd.map(PathBuf::from));
+    let directory = flags.cwd.clone().or(spec.cwd.map(PathBuf::from));
     set(&mut spec.isolation, &flags.isolation);
     spec.isolation_fallback |= flags.isolation_fallback;
     set(&mut spec.network, &flags.network);
@@ -95,9 +95,9 @@ pub(crate) fn overlay(mut spec: TaskSpec, flags: &SpecArgs) -> Outcome<TaskSpec>
     // one.
     let has_own =
         !matches!(spec.target, Target::Command(_)) || spec.isolation != Isolation::Process;
-    let needs_folder = !has_own || folder.is_some();
-    spec.cwd = needs_folder
-        .then(|| working_directory(folder))
+    let needs_directory = !has_own || directory.is_some();
+    spec.cwd = needs_directory
+        .then(|| working_directory(directory))
         .transpose()?;
     if flags.stdin {
         spec.stdin = Some(read_text(io::stdin().lock(), "standard input")?);
@@ -277,13 +277,16 @@ fn make_out(directory: &Path) -> Outcome<()> {
 /// worker's.
 fn working_directory(asked: Option<PathBuf>) -> Outcome<String> {
     let here = here()?;
-    let folder = asked.map_or_else(|| here.clone(), |folder| here.join(folder));
-    folder.into_os_string().into_string().map_err(|folder| {
-        Failure::Usage(format!(
-            "the folder {} has a name that is not text: give another with --cwd",
-            folder.display()
-        ))
-    })
+    let directory = asked.map_or_else(|| here.clone(), |directory| here.join(directory));
+    directory
+        .into_os_string()
+        .into_string()
+        .map_err(|directory| {
+            Failure::Usage(format!(
+                "the directory {} has a name that is not text: give another with --cwd",
+                directory.display()
+            ))
+        })
 }
 
 /// Whether standard input is a pipe or a file. A terminal or a device, such as `/dev/null`, is not.

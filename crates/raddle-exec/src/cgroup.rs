@@ -1,7 +1,7 @@
 //! A small writer of cgroup v2 files: a group per attempt where the system has delegated a part of the hierarchy to us.
 //!
 //! Where it has not, as on hosts with the v1 hierarchy, nothing here does anything, and limits are sampled instead. Everything takes
-//! the root of the hierarchy as a parameter, so that it can be tried on a plain folder.
+//! the root of the hierarchy as a parameter, so that it can be tried on a plain directory.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -292,7 +292,7 @@ pub(crate) fn survey(own: &Path, worker: u32) -> Result<Controllers, CgroupUnava
     }
 }
 
-/// The folder of the v2 group that this process is in.
+/// The directory of the v2 group that this process is in.
 pub(crate) fn own_group() -> Option<PathBuf> {
     let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
     let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
@@ -446,7 +446,7 @@ mod tests {
         for left in ["raddle-5-1", "raddle-5-2", LEAF, "somebody-else"] {
             fs::create_dir(root.path().join(left)).unwrap();
         }
-        // What is in a folder stands for processes in a group.
+        // What is in a directory stands for processes in a group.
         let fresh = held(&root.path().join("raddle-6-1")).unwrap();
         delegation.sweep();
         let mut there: Vec<_> = fs::read_dir(root.path())

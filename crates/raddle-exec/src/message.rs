@@ -29,7 +29,7 @@ pub struct ExecRequest {
     pub program: ExecTarget,
     /// Set on top of the environment that the runner inherited from its worker.
     pub env: Vec<(String, String)>,
-    /// The folder to run in; the worker's own when absent.
+    /// The directory to run in; the worker's own when absent.
     pub cwd: Option<String>,
     /// Written to a command's standard input, which is then closed, or handed to a function; the runner holds it in memory. Without it the input is
     /// empty.
@@ -78,13 +78,13 @@ pub struct SandboxConfig {
     pub network: NetworkPolicy,
     /// Whether it may lack what the system refuses. Else the attempt fails there.
     pub fallback: bool,
-    /// A folder of the host that is seen inside as [`HANDLER`], cannot be written, and is begun in.
-    pub folder: Option<String>,
+    /// A directory of the host that is seen inside as [`HANDLER`], cannot be written, and is begun in.
+    pub directory: Option<String>,
     /// What else is seen of the host's files.
     pub mounts: Vec<Mount>,
 }
 
-/// Where a sandbox shows the one folder of the host that it may show.
+/// Where a sandbox shows the one directory of the host that it may show.
 pub const HANDLER: &str = "/handler";
 
 /// What an attempt runs.
@@ -241,7 +241,7 @@ mod tests {
             sandbox: Some(SandboxConfig {
                 network: "example.org:443".parse().unwrap(),
                 fallback: true,
-                folder: Some("/handlers".into()),
+                directory: Some("/handlers".into()),
                 mounts: vec!["/a:/b:rw".parse().unwrap()],
             }),
             ..ExecRequest::command(

@@ -88,7 +88,7 @@ pub fn children() -> Vec<u32> {
 }
 
 /// Kills and reaps the children of this process that are neither its runners nor in `keep`, with all their descendants. Returns how
-/// many it reaped. Folders that the runner's attempt has left on the disk are removed too, and control groups.
+/// many it reaped. Directories that the runner's attempt has left on the disk are removed too, and control groups.
 ///
 /// To be called after a runner has ended unexpectedly: its command dies with it, and what the command had started in turn
 /// is adopted by this process (see [`become_subreaper`]). Every child that this process has started in another way must be in `keep`:

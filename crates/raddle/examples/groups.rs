@@ -18,8 +18,8 @@ async fn ship(item: String, count: u32) -> String {
 
 #[raddle::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let folder = tempfile::tempdir()?;
-    let url = format!("sqlite:{}", folder.path().join("orders.db").display());
+    let directory = tempfile::tempdir()?;
+    let url = format!("sqlite:{}", directory.path().join("orders.db").display());
     let ship = GroupWorker::routine("ship", "ship")
         .source("orders")
         .execution_timeout(Duration::from_secs(5));

@@ -1,4 +1,4 @@
-//! Where benchmarks run: a fresh folder on a real disk, the release binary, and a broker in it.
+//! Where benchmarks run: a fresh directory on a real disk, the release binary, and a broker in it.
 
 use std::{
     fs,
@@ -13,28 +13,28 @@ use raddle_broker::{Broker, BrokerUrl, connect};
 use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
 
-/// A fresh project folder.
+/// A fresh project directory.
 pub(crate) struct Bed {
-    folder: TempDir,
+    directory: TempDir,
     runtime: Runtime,
 }
 
 impl Bed {
-    /// Below the build folder: `/tmp` may be in memory, where a sync costs nothing.
+    /// Below the build directory: `/tmp` may be in memory, where a sync costs nothing.
     pub(crate) fn new() -> Self {
-        let folder = TempDir::new_in(base()).expect("the build folder can be written");
+        let directory = TempDir::new_in(base()).expect("the build directory can be written");
         let runtime = Builder::new_current_thread()
             .enable_all()
             .build()
             .expect("a runtime can be made");
-        Self { folder, runtime }
+        Self { directory, runtime }
     }
 
     pub(crate) fn path(&self) -> &Path {
-        self.folder.path()
+        self.directory.path()
     }
 
-    /// The broker that commands in this folder use.
+    /// The broker that commands in this directory use.
     pub(crate) fn broker(&self) -> Arc<dyn Broker> {
         let path = self.path().join(".raddle").join("raddle.db");
         self.wait(connect(&BrokerUrl::Sqlite(path)))
@@ -45,7 +45,7 @@ impl Bed {
         self.runtime.block_on(future)
     }
 
-    /// `raddle` with these arguments in this folder.
+    /// `raddle` with these arguments in this directory.
     pub(crate) fn raddle(&self, args: &[&str]) -> Command {
         let mut command = Command::new(binary());
         command
@@ -133,8 +133,8 @@ impl Drop for Worker {
 /// one whenever it makes another: that takes a quarter of a millisecond for each file, a minute long, and has nothing to do with what is measured.
 fn base() -> PathBuf {
     let base = beside("bench");
-    fs::create_dir_all(&base).expect("the build folder can be written");
-    // Where that is no attribute of a folder, it is no trouble either.
+    fs::create_dir_all(&base).expect("the build directory can be written");
+    // Where that is no attribute of a directory, it is no trouble either.
     let _ = Command::new("chattr")
         .arg("+T")
         .arg(&base)

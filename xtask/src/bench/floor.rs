@@ -60,8 +60,9 @@ pub(crate) struct Inserts {
 
 impl Inserts {
     /// Every commit is synced to disk, as a durable submit has to be.
-    pub(crate) fn new(folder: &Path, payload: &str) -> Self {
-        let connection = Connection::open(folder.join("floor.db")).expect("a database can be made");
+    pub(crate) fn new(directory: &Path, payload: &str) -> Self {
+        let connection =
+            Connection::open(directory.join("floor.db")).expect("a database can be made");
         connection
             .execute_batch(
                 "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA wal_autocheckpoint = 4000;

@@ -144,7 +144,7 @@ fn idle_group(replicas: usize) -> String {
 
 /// The manager of the groups in this text.
 pub(crate) fn up(bed: &Bed, file: &str) -> Worker {
-    fs::write(bed.path().join("raddle.toml"), file).expect("the folder can be written");
+    fs::write(bed.path().join("raddle.toml"), file).expect("the directory can be written");
     Worker::start(bed.raddle(&["up"]).stderr(Stdio::null()))
 }
 

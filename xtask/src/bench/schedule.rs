@@ -194,7 +194,7 @@ fn lateness(bed: &Bed, broker: Arc<dyn Broker>, url: &[&str], due: usize) -> f64
 
 /// Ten managers have the same group with a trigger. Of the first so many due times, how many were not run, or run more than once.
 fn not_once(bed: &Bed, broker: Arc<dyn Broker>, url: &[&str], due: usize) -> usize {
-    fs::write(bed.path().join("raddle.toml"), GROUP).expect("the folder can be written");
+    fs::write(bed.path().join("raddle.toml"), GROUP).expect("the directory can be written");
     // Of one name, all but one would wait.
     let up = |number: usize| {
         let name = format!("group-{number}");

@@ -14,7 +14,7 @@ use raddle_core::Tid;
 
 use crate::plan::Class;
 
-/// The name of the side file in the campaign's folder.
+/// The name of the side file in the campaign's directory.
 pub(crate) const SIDE_FILE: &str = "attempts.log";
 
 /// One line.
@@ -171,8 +171,8 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join(SIDE_FILE);
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join(SIDE_FILE);
         assert_eq!(read(&path), Ok(Vec::new()));
         let mut file = File::options()
             .append(true)

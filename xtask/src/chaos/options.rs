@@ -22,7 +22,7 @@ checks that none was lost, none ended twice, and nobody is left.
   --managers M     how many primes (1), which spawn what is asked of them, managers with a registry among it
   --groups G       how many managers of the same groups (2): one with two replicas that reads messages, one with
                    a trigger. Primes, what they spawn, managers of groups and their processes are all broken
-  --keep           keep the folder with the database, the side files and the logs
+  --keep           keep the directory with the database, the side files and the logs
   --raddle FILE    break this binary instead of the one that is built
   --release        build and break what is shipped, not the development build
 ";

@@ -57,15 +57,15 @@ pub(crate) fn below(pid: u32, program: &Path) -> Vec<u32> {
     found
 }
 
-/// The processes of the campaign in this folder whose title has this in it, with their parents.
-pub(crate) fn titled(folder: &Path, part: &str) -> Vec<(u32, u32)> {
+/// The processes of the campaign in this directory whose title has this in it, with their parents.
+pub(crate) fn titled(directory: &Path, part: &str) -> Vec<(u32, u32)> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     let is_so = |pid: &u32| {
         let title = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         title.starts_with(b"raddle-")
             && String::from_utf8_lossy(&title).contains(part)
-            && belongs(*pid, folder)
+            && belongs(*pid, directory)
     };
     pids.filter(is_so)
         .filter_map(|pid| Some((pid, stat(pid)?.ppid)))
@@ -111,16 +111,16 @@ fn stat(pid: u32) -> Option<Stat> {
     })
 }
 
-/// The processes of the campaign in this folder, but for this one.
+/// The processes of the campaign in this directory, but for this one.
 ///
-/// A process belongs to it if its program is one of those in the folder, if the campaign's marker is in its environment, or if it
-/// stands in the folder. No single one would do: a title overwrites the environment, and a command may be any program.
-pub(crate) fn of_campaign(folder: &Path) -> Vec<Survivor> {
+/// A process belongs to it if its program is one of those in the directory, if the campaign's marker is in its environment, or if it
+/// stands in the directory. No single one would do: a title overwrites the environment, and a command may be any program.
+pub(crate) fn of_campaign(directory: &Path) -> Vec<Survivor> {
     let own = std::process::id();
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     let mut found = Vec::new();
-    for pid in pids.filter(|pid| *pid != own && belongs(*pid, folder)) {
+    for pid in pids.filter(|pid| *pid != own && belongs(*pid, directory)) {
         // One that is dead and not waited for is somebody's to reap, and holds nothing.
         if let Some(stat) = stat(pid).filter(|stat| !matches!(stat.state, 'Z' | 'X')) {
             let what = format!(
@@ -133,11 +133,11 @@ pub(crate) fn of_campaign(folder: &Path) -> Vec<Survivor> {
     found
 }
 
-fn belongs(pid: u32, folder: &Path) -> bool {
+fn belongs(pid: u32, directory: &Path) -> bool {
     let link = |name: &str| fs::read_link(format!("/proc/{pid}/{name}"));
-    let is_inside = |name: &str| link(name).is_ok_and(|path| path.starts_with(folder));
+    let is_inside = |name: &str| link(name).is_ok_and(|path| path.starts_with(directory));
     let is_marked = || {
-        let marker = [MARKER.as_bytes(), b"=", folder.as_os_str().as_bytes()].concat();
+        let marker = [MARKER.as_bytes(), b"=", directory.as_os_str().as_bytes()].concat();
         fs::read(format!("/proc/{pid}/environ"))
             .is_ok_and(|all| all.split(|byte| *byte == 0).any(|one| one == marker))
     };
@@ -145,10 +145,10 @@ fn belongs(pid: u32, folder: &Path) -> bool {
 }
 
 /// Kills every process of the campaign, and what they start meanwhile. Returns how many there were at first.
-pub(crate) fn kill_campaign(folder: &Path) -> usize {
+pub(crate) fn kill_campaign(directory: &Path) -> usize {
     let mut first = None;
     for _ in 0..100 {
-        let left = of_campaign(folder);
+        let left = of_campaign(directory);
         first.get_or_insert(left.len());
         if left.is_empty() {
             break;
@@ -188,19 +188,19 @@ mod tests {
 
     use super::*;
 
-    fn sleeper(folder: &Path, marked: bool) -> std::process::Child {
+    fn sleeper(directory: &Path, marked: bool) -> std::process::Child {
         let mut command = Command::new("sleep");
         command.arg("60").stdin(Stdio::null());
         if marked {
-            command.env(MARKER, folder)
+            command.env(MARKER, directory)
         } else {
-            command.current_dir(folder)
+            command.current_dir(directory)
         };
         command.spawn().unwrap()
     }
 
     #[test]
-    fn processes_are_found_by_marker_and_by_folder_and_no_others() {
+    fn processes_are_found_by_marker_and_by_directory_and_no_others() {
         let (ours, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let mut children = [
             sleeper(ours.path(), true),

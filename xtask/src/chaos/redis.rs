@@ -43,11 +43,11 @@ pub(crate) struct Redis {
 impl Redis {
     /// Starts both, and points the site to the proxy.
     pub(crate) fn start(site: &mut Site, loses_writes: bool) -> Result<Self, String> {
-        let folder = |name: &str| {
-            let folder = site.file(name);
-            fs::create_dir(&folder)
-                .map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
-            Ok::<_, String>(folder)
+        let directory = |name: &str| {
+            let directory = site.file(name);
+            fs::create_dir(&directory)
+                .map_err(|error| format!("cannot make {}: {error}", directory.display()))?;
+            Ok::<_, String>(directory)
         };
         let (leash, parent, marker) = (
             site.chaos.clone(),
@@ -62,9 +62,9 @@ impl Redis {
                 .env(MARKER, &marker);
             command
         };
-        let server = Server::start(folder("redis")?, make.clone())?;
+        let server = Server::start(directory("redis")?, make.clone())?;
         let replica = match loses_writes {
-            true => Some(Server::start(folder("replica")?, make)?),
+            true => Some(Server::start(directory("replica")?, make)?),
             false => None,
         };
         let proxy = Proxy::start(server.address())

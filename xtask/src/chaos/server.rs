@@ -16,21 +16,21 @@ const ANSWER: Duration = Duration::from_secs(2);
 /// The server. When it is dropped, it is killed.
 pub(crate) struct Server {
     make: Box<dyn Fn() -> Command>,
-    folder: PathBuf,
+    directory: PathBuf,
     address: SocketAddr,
     child: Option<Child>,
 }
 
 impl Server {
-    /// Starts a server that keeps its data in this folder. `make` gives the bare command, `redis-server`.
+    /// Starts a server that keeps its data in this directory. `make` gives the bare command, `redis-server`.
     pub(crate) fn start(
-        folder: PathBuf,
+        directory: PathBuf,
         make: impl Fn() -> Command + 'static,
     ) -> Result<Self, String> {
         let address = free_port().map_err(|error| format!("no free port: {error}"))?;
         let mut server = Self {
             make: Box::new(make),
-            folder,
+            directory,
             address,
             child: None,
         };
@@ -62,7 +62,7 @@ impl Server {
         let log = File::options()
             .append(true)
             .create(true)
-            .open(self.folder.join("redis.log"))?;
+            .open(self.directory.join("redis.log"))?;
         let mut command = (self.make)();
         // Every write is synced before it is answered, so that a kill takes nothing that was answered.
         command.args([
@@ -90,7 +90,7 @@ impl Server {
         ]);
         command
             .args(["--maxmemory-policy", "noeviction", "--dir"])
-            .arg(&self.folder);
+            .arg(&self.directory);
         self.child = Some(command.stdout(log.try_clone()?).stderr(log).spawn()?);
         Ok(())
     }
@@ -108,13 +108,13 @@ impl Server {
 
     /// Forgets everything. The server must not run.
     pub(crate) fn clear(&self) {
-        let _ = std::fs::remove_dir_all(self.folder.join("appendonlydir"));
+        let _ = std::fs::remove_dir_all(self.directory.join("appendonlydir"));
     }
 
     /// The file that it appends to: that with the highest number.
     fn log(&self) -> Option<PathBuf> {
         let files = self
-            .folder
+            .directory
             .join("appendonlydir")
             .read_dir()
             .ok()?
@@ -135,7 +135,7 @@ impl Server {
             let has_ended = |child: &mut Child| child.try_wait().ok().flatten();
             if let Some(status) = self.child.as_mut().and_then(has_ended) {
                 let log =
-                    std::fs::read_to_string(self.folder.join("redis.log")).unwrap_or_default();
+                    std::fs::read_to_string(self.directory.join("redis.log")).unwrap_or_default();
                 let last = log.lines().last().unwrap_or_default();
                 return Err(format!("redis-server ended: {status}; {last}"));
             }
@@ -176,9 +176,9 @@ mod tests {
 
     #[test]
     fn what_was_answered_survives_a_kill() {
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         let mut server =
-            Server::start(folder.path().to_owned(), || Command::new("redis-server")).unwrap();
+            Server::start(directory.path().to_owned(), || Command::new("redis-server")).unwrap();
         let first = server.pid().unwrap();
         for n in 0..50 {
             assert_eq!(
@@ -199,8 +199,8 @@ mod tests {
 
     #[test]
     fn a_server_that_cannot_start_says_why() {
-        let folder = tempfile::tempdir().unwrap();
-        let error = Server::start(folder.path().to_owned(), || Command::new("false"))
+        let directory = tempfile::tempdir().unwrap();
+        let error = Server::start(directory.path().to_owned(), || Command::new("false"))
             .err()
             .unwrap();
         assert!(error.contains("redis-server ended"), "{error}");

@@ -1,4 +1,4 @@
-//! Where a campaign takes place: a fresh folder, the programs in it, and the address of the broker.
+//! Where a campaign takes place: a fresh directory, the programs in it, and the address of the broker.
 
 use std::{
     env, fs, io,
@@ -24,9 +24,9 @@ const FOREIGN: [&str; 9] = [
     "WORKER_MAX_UPTIME",
 ];
 
-/// The folder. When it is dropped, every process of the campaign is killed, and the folder is removed unless it is to be kept.
+/// The directory. When it is dropped, every process of the campaign is killed, and the directory is removed unless it is to be kept.
 pub(crate) struct Site {
-    folder: Option<TempDir>,
+    directory: Option<TempDir>,
     path: PathBuf,
     pub(crate) raddle: PathBuf,
     pub(crate) chaos: PathBuf,
@@ -36,22 +36,22 @@ pub(crate) struct Site {
 }
 
 impl Site {
-    /// Below the build folder: `/tmp` may be in memory, where a sync costs nothing.
+    /// Below the build directory: `/tmp` may be in memory, where a sync costs nothing.
     ///
-    /// The programs are linked into the folder, so that whoever runs them belongs to this campaign and to no other.
+    /// The programs are linked into the directory, so that whoever runs them belongs to this campaign and to no other.
     pub(crate) fn new(options: &Options) -> io::Result<Self> {
         let this = env::current_exe()?;
         let base = this.with_file_name("chaos");
         fs::create_dir_all(&base)?;
-        let folder = TempDir::new_in(base)?;
-        let path = folder.path().canonicalize()?;
+        let directory = TempDir::new_in(base)?;
+        let path = directory.path().canonicalize()?;
         let raddle = options
             .raddle
             .clone()
             .unwrap_or_else(|| this.with_file_name("raddle"));
         let url = format!("sqlite:{}", path.join("raddle.db").display());
         let site = Self {
-            folder: Some(folder),
+            directory: Some(directory),
             raddle: path.join("bin/raddle"),
             chaos: path.join("bin/chaos"),
             path,
@@ -79,7 +79,7 @@ impl Site {
         command
     }
 
-    /// A program in this folder, in a process group of its own, that dies when this process does.
+    /// A program in this directory, in a process group of its own, that dies when this process does.
     pub(crate) fn leashed(&self, program: &Path) -> Command {
         let mut command = Command::new(&self.chaos);
         command
@@ -101,8 +101,8 @@ impl Site {
 impl Drop for Site {
     fn drop(&mut self) {
         procs::kill_campaign(&self.path);
-        if let Some(folder) = self.folder.take().filter(|_| self.keep) {
-            println!("kept: {}", folder.keep().display());
+        if let Some(directory) = self.directory.take().filter(|_| self.keep) {
+            println!("kept: {}", directory.keep().display());
         }
     }
 }

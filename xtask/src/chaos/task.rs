@@ -17,7 +17,7 @@ use crate::{
     plan::Class,
 };
 
-/// Names the campaign's folder to everything that it starts, and tells the campaign's processes from all others.
+/// Names the campaign's directory to everything that it starts, and tells the campaign's processes from all others.
 pub(crate) const MARKER: &str = "RADDLE_CHAOS";
 /// What the names of tasks begin with that were chained: then follow who chained them, and in which attempt.
 pub(crate) const CHAINED: &str = "follows-";
@@ -115,16 +115,16 @@ impl Task {
 
     /// Chains a task whose name says who did, and in which attempt.
     fn chain(&self) -> Result<(), String> {
-        let folder = PathBuf::from(variable(MARKER)?).join("bin");
+        let directory = PathBuf::from(variable(MARKER)?).join("bin");
         let name = format!("{CHAINED}{}-{}", self.tid, self.attempt);
         let retry = "--retry 60 --backoff constant --retry-base 0.05".split(' ');
-        let mut raddle = Command::new(folder.join("raddle"));
+        let mut raddle = Command::new(directory.join("raddle"));
         raddle
             .args(["submit", "--chain", "--quiet", "--name", &name])
             .args(retry)
             .arg("--");
         raddle
-            .arg(folder.join("chaos"))
+            .arg(directory.join("chaos"))
             .args(["task", Class::Follows.name()])
             .stdin(Stdio::null());
         let status = raddle.status().map_err(|e| e.to_string())?;

@@ -83,7 +83,7 @@ impl Options {
 }
 
 impl BrokerServer {
-    /// Takes the socket at `path`, in a folder that exists. One that a dead server has left behind is replaced.
+    /// Takes the socket at `path`, in a directory that exists. One that a dead server has left behind is replaced.
     pub async fn bind(path: &Path, broker: Arc<dyn Broker>) -> Result<Self> {
         Self::bind_with(path, broker, Options::default()).await
     }

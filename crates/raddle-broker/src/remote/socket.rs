@@ -1,6 +1,6 @@
 //! The socket file, and who may be at the other end of a connection.
 //!
-//! The file has mode 0600 from its first moment, and belongs to whoever serves, or to a guest who is served. It is made, replaced and removed under a lock on its folder,
+//! The file has mode 0600 from its first moment, and belongs to whoever serves, or to a guest who is served. It is made, replaced and removed under a lock on its directory,
 //! so that of two servers that start at once one sees the other. A name that is something else than a dead socket is left alone; a
 //! link is something else, wherever it points.
 
@@ -29,7 +29,7 @@ use crate::{Error, Result};
 const MAX_PATH: usize = 107;
 /// How many connections may wait to be accepted. The kernel has a bound of its own, which is lower on old ones.
 const BACKLOG: i32 = 4096;
-/// Binding takes less than a millisecond: whoever holds the folder for longer is not a server that starts.
+/// Binding takes less than a millisecond: whoever holds the directory for longer is not a server that starts.
 const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 const LOCK_PAUSE: Duration = Duration::from_millis(5);
 
@@ -48,7 +48,7 @@ pub(super) async fn bind(path: &Path, guest: Option<u32>) -> Result<(UnixListene
         reason,
     };
     let address = address(path).map_err(&refuse)?;
-    let lock = lock_folder(path).await?;
+    let lock = lock_directory(path).await?;
     clear_the_way(path, &address)?;
     let make = || -> io::Result<(UnixListener, BoundSocket)> {
         let socket = rustix::net::socket_with(
@@ -88,8 +88,8 @@ pub(super) async fn bind(path: &Path, guest: Option<u32>) -> Result<(UnixListene
 impl Drop for BoundSocket {
     fn drop(&mut self) {
         // Without the lock when it cannot be had at once: then another server starts here, which replaces the file or fails on it.
-        let _lock = open_folder(&self.path).ok().filter(|folder| {
-            rustix::fs::flock(folder, FlockOperation::NonBlockingLockExclusive).is_ok()
+        let _lock = open_directory(&self.path).ok().filter(|directory| {
+            rustix::fs::flock(directory, FlockOperation::NonBlockingLockExclusive).is_ok()
         });
         if self
             .path
@@ -115,45 +115,45 @@ pub(super) fn address(path: &Path) -> Result<SocketAddrUnix, String> {
     SocketAddrUnix::new(path).map_err(|error| error.to_string())
 }
 
-fn open_folder(path: &Path) -> rustix::io::Result<rustix::fd::OwnedFd> {
-    let folder = match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
+fn open_directory(path: &Path) -> rustix::io::Result<rustix::fd::OwnedFd> {
+    let directory = match path.parent() {
+        Some(directory) if !directory.as_os_str().is_empty() => directory,
         _ => Path::new("."),
     };
     rustix::fs::open(
-        folder,
+        directory,
         OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
         Mode::empty(),
     )
 }
 
-async fn lock_folder(path: &Path) -> Result<rustix::fd::OwnedFd> {
+async fn lock_directory(path: &Path) -> Result<rustix::fd::OwnedFd> {
     let refuse = |reason: String| Error::Socket {
         path: path.into(),
         reason,
     };
-    let folder = open_folder(path).map_err(|error| match error {
-        rustix::io::Errno::NOENT => refuse("its folder does not exist: make it first".into()),
+    let directory = open_directory(path).map_err(|error| match error {
+        rustix::io::Errno::NOENT => refuse("its directory does not exist: make it first".into()),
         error => refuse(format!(
-            "its folder cannot be opened: {}",
+            "its directory cannot be opened: {}",
             io::Error::from(error)
         )),
     })?;
     let deadline = Instant::now() + LOCK_PATIENCE;
     loop {
-        match rustix::fs::flock(&folder, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => return Ok(folder),
+        match rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(directory),
             Err(rustix::io::Errno::WOULDBLOCK) if Instant::now() < deadline => {
                 tokio::time::sleep(LOCK_PAUSE).await
             }
             Err(rustix::io::Errno::WOULDBLOCK) => {
                 return Err(refuse(
-                    "another process keeps its folder locked: is it stopped?".into(),
+                    "another process keeps its directory locked: is it stopped?".into(),
                 ));
             }
             Err(error) => {
                 return Err(refuse(format!(
-                    "its folder cannot be locked: {}",
+                    "its directory cannot be locked: {}",
                     io::Error::from(error)
                 )));
             }
@@ -287,7 +287,7 @@ pub(super) fn may_ask(client: u32) -> bool {
     client == geteuid().as_raw() || client == Uid::ROOT.as_raw()
 }
 
-/// Whether tasks may be entrusted to a server: in a folder that others can write to, anybody could have put a socket there.
+/// Whether tasks may be entrusted to a server: in a directory that others can write to, anybody could have put a socket there.
 pub(super) fn check_server(path: &Path, server: u32) -> Result<()> {
     let me = geteuid();
     if server == me.as_raw() || server == Uid::ROOT.as_raw() || me.is_root() {

@@ -1,4 +1,4 @@
-//! Files and folders for their owner alone, whatever the umask says: specs hold what people put into environments, and output what they did
+//! Files and directories for their owner alone, whatever the umask says: specs hold what people put into environments, and output what they did
 //! not think of.
 
 use std::{
@@ -14,7 +14,7 @@ use std::{
 use rustix::process::{Gid, Uid, geteuid};
 
 const FILE: u32 = 0o600;
-const FOLDER: u32 = 0o700;
+const DIRECTORY: u32 = 0o700;
 const MODE_BITS: u32 = 0o7777;
 
 /// How files are made. A umask can take from this, which [`keep`] makes good.
@@ -24,10 +24,10 @@ pub(super) fn options() -> OpenOptions {
     options
 }
 
-/// Makes a folder.
-pub(super) fn make_folder(path: &Path) -> io::Result<()> {
-    DirBuilder::new().mode(FOLDER).create(path)?;
-    fs::set_permissions(path, Permissions::from_mode(FOLDER))
+/// Makes a directory.
+pub(super) fn make_directory(path: &Path) -> io::Result<()> {
+    DirBuilder::new().mode(DIRECTORY).create(path)?;
+    fs::set_permissions(path, Permissions::from_mode(DIRECTORY))
 }
 
 /// Makes a file that was made just now what it is to be. `found` is what is known of it.

@@ -339,7 +339,7 @@ impl HandleState {
         }
     }
 
-    fn output_folder(&self) -> PathBuf {
+    fn output_directory(&self) -> PathBuf {
         self.output.clone()
     }
 }

@@ -46,7 +46,7 @@ const BESIDE: [&str; 3] = ["", LOG, INDEX];
 const INDEX: &str = "-shm";
 
 /// The directory of a project. The engine keeps it out of version control where it makes it: output and environments of tasks are in it.
-const PROJECT_FOLDER: &str = ".raddle";
+const PROJECT_DIRECTORY: &str = ".raddle";
 const IGNORE_FILE: &str = ".gitignore";
 const IGNORE_ALL: &[u8] = b"*\n";
 
@@ -92,7 +92,7 @@ fn open_file(path: PathBuf) -> Result<(HandleState, Connection)> {
         let connection = checked(&path)?;
         (HandleState::new(DatabaseLocation::File(path))?, connection)
     } else {
-        let above = make_folder(&path)?;
+        let above = make_directory(&path)?;
         let shared = HandleState::new(DatabaseLocation::File(path))?;
         make(&shared, above.as_deref())?;
         let connection = checked(&shared.path)?;
@@ -140,8 +140,9 @@ fn raw_file(path: &Path) -> rusqlite::Result<Connection> {
 
 /// Whether a database is on a read-only file system, as far as that can be asked.
 pub(super) fn is_read_only(path: &Path) -> bool {
-    let folder = or_here(path.parent().unwrap_or(Path::new("")));
-    rustix::fs::statvfs(&folder).is_ok_and(|disk| disk.f_flag.contains(StatVfsMountFlags::RDONLY))
+    let directory = or_here(path.parent().unwrap_or(Path::new("")));
+    rustix::fs::statvfs(&directory)
+        .is_ok_and(|disk| disk.f_flag.contains(StatVfsMountFlags::RDONLY))
 }
 
 /// The URI of a file that nothing changes: SQLite takes no locks and needs no files beside it.
@@ -178,7 +179,7 @@ fn is_there(path: &Path) -> Result<bool> {
 
 fn kind(kind: fs::FileType) -> &'static str {
     match kind {
-        kind if kind.is_dir() => "a folder",
+        kind if kind.is_dir() => "a directory",
         kind if kind.is_symlink() => "a link",
         kind if kind.is_fifo() => "a FIFO",
         kind if kind.is_socket() => "a socket",
@@ -215,7 +216,7 @@ fn make(shared: &HandleState, above: Option<&Path>) -> Result<()> {
         made?;
     }
     // Each who finds the directory without its name synced does that: the others may have been killed before.
-    above.map_or(Ok(()), sync_folder)
+    above.map_or(Ok(()), sync_directory)
 }
 
 /// Writes the tables under the name `draft`, and gives that the name of the database.
@@ -239,7 +240,7 @@ fn write(path: &Path, draft: &Path) -> Result<()> {
     tables().map_err(|e| explain(path, &e))?;
     file.sync_all().map_err(io)?;
     fs::rename(draft, path).map_err(io)?;
-    sync_folder(path.parent().unwrap_or(Path::new("")))
+    sync_directory(path.parent().unwrap_or(Path::new("")))
 }
 
 fn make_tables(connection: &Connection) -> rusqlite::Result<()> {
@@ -260,11 +261,13 @@ fn remove(draft: &Path) {
 }
 
 /// Makes the names in a directory last.
-fn sync_folder(folder: &Path) -> Result<()> {
-    let folder = or_here(folder);
-    match File::open(&folder).and_then(|opened| opened.sync_all()) {
+fn sync_directory(directory: &Path) -> Result<()> {
+    let directory = or_here(directory);
+    match File::open(&directory).and_then(|opened| opened.sync_all()) {
         // Some file systems have no sync of directories.
-        Err(error) if error.kind() != io::ErrorKind::InvalidInput => Err(unusable(&folder, &error)),
+        Err(error) if error.kind() != io::ErrorKind::InvalidInput => {
+            Err(unusable(&directory, &error))
+        }
         _ => Ok(()),
     }
 }
@@ -413,40 +416,40 @@ fn unreleased(format: u32) -> String {
     format!("of format {format}, which was never released")
 }
 
-/// Makes the folder that the database stands in. If it did not exist, returns the one above, which has to be synced for the name to
+/// Makes the directory that the database stands in. If it did not exist, returns the one above, which has to be synced for the name to
 /// last.
-fn make_folder(path: &Path) -> Result<Option<PathBuf>> {
-    let folder = or_here(path.parent().unwrap_or(Path::new("")));
-    match file_mode::make_folder(&folder) {
+fn make_directory(path: &Path) -> Result<Option<PathBuf>> {
+    let directory = or_here(path.parent().unwrap_or(Path::new("")));
+    match file_mode::make_directory(&directory) {
         Ok(()) => {
-            if folder.ends_with(PROJECT_FOLDER) {
+            if directory.ends_with(PROJECT_DIRECTORY) {
                 // A broker works without it: a failure is ignored.
-                let _ = write_gitignore(&folder);
+                let _ = write_gitignore(&directory);
             }
             Ok(Some(
-                folder.parent().map(Path::to_owned).unwrap_or_default(),
+                directory.parent().map(Path::to_owned).unwrap_or_default(),
             ))
         }
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(None),
-        Err(error) => Err(unusable(&folder, &error)),
+        Err(error) => Err(unusable(&directory, &error)),
     }
 }
 
-fn write_gitignore(folder: &Path) -> io::Result<()> {
+fn write_gitignore(directory: &Path) -> io::Result<()> {
     let mut file = file_mode::options()
         .write(true)
         .create_new(true)
-        .open(folder.join(IGNORE_FILE))?;
+        .open(directory.join(IGNORE_FILE))?;
     file_mode::keep(&file, &file.metadata()?)?;
     file.write_all(IGNORE_ALL)
 }
 
-/// The current folder has no name in a relative path.
-fn or_here(folder: &Path) -> PathBuf {
-    if folder.as_os_str().is_empty() {
+/// The current directory has no name in a relative path.
+fn or_here(directory: &Path) -> PathBuf {
+    if directory.as_os_str().is_empty() {
         PathBuf::from(".")
     } else {
-        folder.to_owned()
+        directory.to_owned()
     }
 }
 
@@ -463,7 +466,7 @@ pub(super) fn unusable(path: &Path, error: &io::Error) -> Error {
         }
         io::ErrorKind::NotFound => Error::ReadOnly {
             path: path.into(),
-            reason: "the folder it would stand in does not exist".into(),
+            reason: "the directory it would stand in does not exist".into(),
         },
         io::ErrorKind::ReadOnlyFilesystem => read_only(path),
         _ if is_want(error) => Error::io(path, error),
@@ -480,7 +483,7 @@ pub(super) fn unusable(path: &Path, error: &io::Error) -> Error {
 
 /// Nothing can be written to the file system of `path`.
 pub(super) fn read_only(path: &Path) -> Error {
-    let reason = "its file system is read-only: mount that for writing, or copy the folder to where it can be written and work there";
+    let reason = "its file system is read-only: mount that for writing, or copy the directory to where it can be written and work there";
     Error::ReadOnly {
         path: path.into(),
         reason: reason.into(),
@@ -556,9 +559,9 @@ mod tests {
 
     #[test]
     fn an_immutable_file_may_have_any_name() {
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         for name in ["a?b#c%20d.db", "mit Leerzeichen & 'so'.db", "file:x"] {
-            let path = folder.path().join(name);
+            let path = directory.path().join(name);
             Connection::open(&path)
                 .unwrap()
                 .execute_batch("CREATE TABLE t (x)")

@@ -35,8 +35,8 @@ impl Output for Sqlite {
         offset: u64,
         max: u32,
     ) -> Result<Vec<u8>> {
-        let folder = self.shared.output_folder();
-        self.read(move |db| read(db, &folder, tid, attempt, stream, offset, max))
+        let directory = self.shared.output_directory();
+        self.read(move |db| read(db, &directory, tid, attempt, stream, offset, max))
             .await
     }
 
@@ -93,7 +93,7 @@ impl Sqlite {
         let turn =
             tokio::time::timeout(LOCK_PATIENCE, Arc::clone(&shared.outlet).lock_owned()).await;
         let mut outlet = turn.map_err(|_| Error::Locked {
-            path: shared.output_folder(),
+            path: shared.output_directory(),
             secs: LOCK_PATIENCE.as_secs(),
             holder: " by output that is being written".into(),
         })?;
@@ -194,8 +194,8 @@ fn write(
     whereto: WritePosition,
     bytes: &[u8],
 ) -> Result<WrittenOutput> {
-    let folder = shared.output_folder();
-    let path = file_of(&folder, attempt_id.tid, attempt_id.attempt, stream);
+    let directory = shared.output_directory();
+    let path = file_of(&directory, attempt_id.tid, attempt_id.attempt, stream);
     let open = || {
         file_mode::options()
             .write(true)
@@ -206,7 +206,7 @@ fn write(
     let write = || -> io::Result<WrittenOutput> {
         let file = match open() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                make_folder(shared, &folder)?;
+                make_directory(shared, &directory)?;
                 open()?
             }
             opened => opened?,
@@ -236,9 +236,9 @@ fn write(
     write().map_err(|error| Error::io(&path, &error))
 }
 
-fn make_folder(shared: &HandleState, folder: &Path) -> io::Result<()> {
-    match file_mode::make_folder(folder) {
-        Ok(()) => file_mode::give(File::open(folder)?, &shared.path),
+fn make_directory(shared: &HandleState, directory: &Path) -> io::Result<()> {
+    match file_mode::make_directory(directory) {
+        Ok(()) => file_mode::give(File::open(directory)?, &shared.path),
         // Another slot has made it.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         Err(error) => Err(error),
@@ -246,32 +246,32 @@ fn make_folder(shared: &HandleState, folder: &Path) -> io::Result<()> {
 }
 
 /// Removes the files of a task's attempts.
-pub(super) fn remove(folder: &Path, tid: Tid, attempts: u32) {
+pub(super) fn remove(directory: &Path, tid: Tid, attempts: u32) {
     for attempt in 1..=attempts {
         for stream in OutputStream::BOTH {
-            let _ = fs::remove_file(file_of(folder, tid, attempt, stream));
+            let _ = fs::remove_file(file_of(directory, tid, attempt, stream));
         }
     }
 }
 
-fn file_of(folder: &Path, tid: Tid, attempt: u32, stream: OutputStream) -> PathBuf {
+fn file_of(directory: &Path, tid: Tid, attempt: u32, stream: OutputStream) -> PathBuf {
     let suffix = match stream {
         OutputStream::Stdout => "out",
         OutputStream::Stderr => "err",
     };
-    folder.join(format!("{tid}.{attempt}.{suffix}"))
+    directory.join(format!("{tid}.{attempt}.{suffix}"))
 }
 
 fn read(
     db: &Connection,
-    folder: &Path,
+    directory: &Path,
     tid: Tid,
     attempt: u32,
     stream: OutputStream,
     offset: u64,
     max: u32,
 ) -> Result<Vec<u8>, TxError> {
-    let path = file_of(folder, tid, attempt, stream);
+    let path = file_of(directory, tid, attempt, stream);
     match File::open(&path) {
         Ok(file) => {
             // No more than there is, whatever a client of an agent asks for.
@@ -338,8 +338,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_late_write_of_a_purged_task_leaves_no_file_behind() {
-        let folder = tempfile::tempdir().unwrap();
-        let broker = Sqlite::open(&folder.path().join("broker.db"))
+        let directory = tempfile::tempdir().unwrap();
+        let broker = Sqlite::open(&directory.path().join("broker.db"))
             .await
             .unwrap();
         let tid: Tid = "1794800817069096960".parse().unwrap();
@@ -362,7 +362,9 @@ mod tests {
         };
         assert!(!broker.in_turn(work).await.unwrap());
         assert_eq!(
-            fs::read_dir(broker.shared.output_folder()).unwrap().count(),
+            fs::read_dir(broker.shared.output_directory())
+                .unwrap()
+                .count(),
             0
         );
     }

@@ -47,9 +47,9 @@ impl Sqlite {
     pub(super) async fn purge_expired(&self) -> Result<u64> {
         let began = Instant::now();
         loop {
-            let folder = self.shared.output_folder();
+            let directory = self.shared.output_directory();
             let (purged, is_over) = self
-                .write(Durability::Process, move |tx| purge(tx, &folder))
+                .write(Durability::Process, move |tx| purge(tx, &directory))
                 .await?;
             if purged > 0 || is_over || began.elapsed() >= LOOKS_FOR {
                 return Ok(purged);
@@ -63,16 +63,16 @@ impl Sqlite {
     pub(super) async fn delete_records(&self, tids: Vec<Tid>) -> Result<u64> {
         let mut deleted = 0;
         for tids in tids.chunks(AT_ONCE) {
-            let (tids, folder) = (tids.to_vec(), self.shared.output_folder());
+            let (tids, directory) = (tids.to_vec(), self.shared.output_directory());
             deleted += self
-                .write(Durability::Process, move |tx| delete(tx, &folder, &tids))
+                .write(Durability::Process, move |tx| delete(tx, &directory, &tids))
                 .await?;
         }
         Ok(deleted)
     }
 }
 
-fn delete(tx: &mut Tx<'_>, folder: &Path, tids: &[Tid]) -> Result<u64, TxError> {
+fn delete(tx: &mut Tx<'_>, directory: &Path, tids: &[Tid]) -> Result<u64, TxError> {
     let mut deleted = 0;
     for tid in tids {
         let attempts: Option<u32> = tx
@@ -81,7 +81,7 @@ fn delete(tx: &mut Tx<'_>, folder: &Path, tids: &[Tid]) -> Result<u64, TxError> 
             .query_row([tid.as_i64()], |row| row.get(0))
             .optional()?;
         if let Some(attempts) = attempts {
-            remove(tx, folder, *tid, attempts)?;
+            remove(tx, directory, *tid, attempts)?;
             deleted += 1;
         }
     }
@@ -101,7 +101,7 @@ const NOTE_EXPIRY: &str = "INSERT INTO meta (key, value) VALUES (?1, ?3), (?2, ?
     ON CONFLICT DO UPDATE SET value = excluded.value WHERE excluded.value < value";
 
 /// Removes those that have expired among the next records. Also returns whether the round is over.
-fn purge(tx: &mut Tx<'_>, folder: &Path) -> Result<(u64, bool), TxError> {
+fn purge(tx: &mut Tx<'_>, directory: &Path) -> Result<(u64, bool), TxError> {
     let db = tx.db();
     let from = remembered(db, SWEPT_RECORDS)?.unwrap_or(0);
     let (mut purged, mut to) = (0, 0);
@@ -112,7 +112,7 @@ fn purge(tx: &mut Tx<'_>, folder: &Path) -> Result<(u64, bool), TxError> {
             last,
         } = look(tx, from)?;
         for (tid, attempts) in expired {
-            remove(tx, folder, tid, attempts)?;
+            remove(tx, directory, tid, attempts)?;
             purged += 1;
         }
         to = last;
@@ -165,8 +165,8 @@ fn look(tx: &Tx<'_>, from: i64) -> rusqlite::Result<PurgeScan> {
 }
 
 /// Removes a task with its records. Its files go first: without a record, nothing would tell whose they are.
-fn remove(tx: &Tx<'_>, folder: &Path, tid: Tid, attempts: u32) -> rusqlite::Result<()> {
-    output::remove(folder, tid, attempts);
+fn remove(tx: &Tx<'_>, directory: &Path, tid: Tid, attempts: u32) -> rusqlite::Result<()> {
+    output::remove(directory, tid, attempts);
     forget_spec(tx.db(), tid)?;
     for sql in [
         "DELETE FROM done WHERE tid = ?1",

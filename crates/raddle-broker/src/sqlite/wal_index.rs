@@ -119,22 +119,30 @@ mod tests {
     /// The WAL of an open connection grows into another region of the index. Without its blocks, the first store to that is a SIGBUS.
     #[test]
     fn an_index_that_grows_on_a_full_disk_is_an_error() {
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         if !Command::new("sh")
             .args(["-c", MOUNT])
-            .arg(folder.path())
+            .arg(directory.path())
             .status()
             .is_ok_and(|status| status.success())
         {
             raddle_hosts::skip("only root can mount a small disk: run the tests as root");
             return;
         }
-        let (path, ballast) = (folder.path().join("x.db"), folder.path().join("ballast"));
+        let (path, ballast) = (
+            directory.path().join("x.db"),
+            directory.path().join("ballast"),
+        );
         let connection = Connection::open(&path).unwrap();
         allocate_when_mapped(&connection);
         let setup = "PRAGMA page_size = 512; PRAGMA journal_mode = WAL; PRAGMA wal_autocheckpoint = 0; PRAGMA synchronous = OFF; CREATE TABLE t (x)";
         connection.execute_batch(setup).unwrap();
-        let frames = || fs::metadata(folder.path().join("x.db-wal")).unwrap().len() / FRAME;
+        let frames = || {
+            fs::metadata(directory.path().join("x.db-wal"))
+                .unwrap()
+                .len()
+                / FRAME
+        };
         while frames() < FIRST_REGION - 40 {
             connection
                 .execute("INSERT INTO t VALUES (zeroblob(5000))", [])
@@ -166,7 +174,7 @@ mod tests {
         drop(connection);
         assert!(
             Command::new("umount")
-                .arg(folder.path())
+                .arg(directory.path())
                 .status()
                 .unwrap()
                 .success()

@@ -403,8 +403,8 @@ mod tests {
 
     #[tokio::test]
     async fn nothing_is_written_behind_a_sync_that_failed() {
-        let folder = tempfile::tempdir().unwrap();
-        let broker = Sqlite::open(&folder.path().join("broker.db"))
+        let directory = tempfile::tempdir().unwrap();
+        let broker = Sqlite::open(&directory.path().join("broker.db"))
             .await
             .unwrap();
         // A worker with a task, and one that would reclaim it.
@@ -486,8 +486,8 @@ mod tests {
     /// All of it is there before the lock is free, so that without a bound it would be one transaction.
     #[tokio::test]
     async fn a_long_group_lets_other_processes_in() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("broker.db");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("broker.db");
         let (busy, other, gate) = tokio::join!(
             Sqlite::open(&path),
             Sqlite::open(&path),

@@ -195,8 +195,8 @@ struct Lossy {
 }
 
 impl Lossy {
-    fn before(server: PathBuf, folder: &Path) -> Self {
-        let path = folder.join("lossy.sock");
+    fn before(server: PathBuf, directory: &Path) -> Self {
+        let path = directory.join("lossy.sock");
         let listener = UnixListener::bind(&path).unwrap();
         let deaf = Arc::new(AtomicBool::new(false));
         let is_deaf = Arc::clone(&deaf);
@@ -239,7 +239,7 @@ fn pass(mut from: UnixStream, mut to: UnixStream, lose: &AtomicBool) {
 async fn a_claim_whose_answer_is_lost_is_found_by_its_owner() {
     for engine in Engine::ALL {
         let served = Served::start(engine);
-        let lossy = Lossy::before(served.path(), served.folder());
+        let lossy = Lossy::before(served.path(), served.directory());
         let (broker, other) = (remote(&lossy.path).await, remote(served.path()).await);
         let owner = broker.register(info(), TTL).await.unwrap();
         let kept = submit(&*other).await;
@@ -295,7 +295,7 @@ async fn a_claim_whose_answer_is_lost_is_found_by_its_owner() {
 async fn a_submit_whose_answer_is_lost_is_not_said_to_have_failed() {
     for engine in Engine::ALL {
         let served = Served::start(engine);
-        let lossy = Lossy::before(served.path(), served.folder());
+        let lossy = Lossy::before(served.path(), served.directory());
         let (broker, other) = (remote(&lossy.path).await, remote(served.path()).await);
         let finished = submit(&*other).await;
         let owner = other.register(info(), TTL).await.unwrap();
@@ -373,7 +373,7 @@ async fn a_submit_whose_answer_is_lost_is_not_said_to_have_failed() {
 async fn an_end_whose_answer_is_lost_is_not_refused_when_it_is_sent_again() {
     for engine in Engine::ALL {
         let served = Served::start(engine);
-        let lossy = Lossy::before(served.path(), served.folder());
+        let lossy = Lossy::before(served.path(), served.directory());
         let broker = remote(&lossy.path).await;
         submit(&*broker).await;
         let owner = broker.register(info(), TTL).await.unwrap();
@@ -457,7 +457,7 @@ async fn futures_poll_once<F: std::future::Future + Unpin>(future: &mut F) -> bo
 #[tokio::test]
 async fn an_agent_can_be_served_by_another() {
     let served = Served::start(Engine::Sqlite);
-    let path = served.folder().join("second.sock");
+    let path = served.directory().join("second.sock");
     let inner: Arc<dyn Broker> = remote(served.path()).await;
     let agent = raddle_broker::remote::BrokerServer::bind(&path, inner)
         .await

@@ -89,7 +89,7 @@ async fn what_was_chained_with_an_agent_is_not_chained_again_without() {
             served.stop();
             served
         };
-        let _folder = tokio::task::spawn_blocking(stop).await.unwrap();
+        let _directory = tokio::task::spawn_blocking(stop).await.unwrap();
         // As if it had not been answered.
         assert_eq!(remote.chain(chain(0, 2)).await.unwrap(), 2, "{engine:?}");
         assert_eq!(remote.chain(chain(2, 1)).await.unwrap(), 3, "{engine:?}");

@@ -268,7 +268,7 @@ async fn a_claim_that_cannot_be_delivered_goes_back() {
 
 #[tokio::test]
 async fn what_is_no_agent_is_told_apart() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let cases: [(&str, &[u8], &str); 4] = [
         (
             "other",
@@ -284,7 +284,7 @@ async fn what_is_no_agent_is_told_apart() {
         ("half", b"raddle\n\x0c\x13\x00", "has closed the connection"),
     ];
     for (name, says, expected) in cases {
-        let path = folder.path().join(name);
+        let path = directory.path().join(name);
         let listener = UnixListener::bind(&path).unwrap();
         let says = says.to_vec();
         let server = std::thread::spawn(move || {
@@ -299,7 +299,7 @@ async fn what_is_no_agent_is_told_apart() {
         let is_gone = matches!(error, Error::AgentGone { .. });
         assert_eq!(error.is_retryable(), is_gone);
     }
-    let error = Remote::connect(&folder.path().join("absent"))
+    let error = Remote::connect(&directory.path().join("absent"))
         .await
         .err()
         .unwrap();

@@ -22,7 +22,7 @@ fn opened(database: &Path) -> usize {
 #[tokio::test]
 async fn a_thousand_short_clients_cost_no_database_connections() {
     let served = Served::start(Engine::Sqlite);
-    let database = served.folder().join("broker.db");
+    let database = served.directory().join("broker.db");
     let before = opened(&database);
     let mut clients = JoinSet::new();
     for n in 0..1000 {
@@ -57,7 +57,7 @@ async fn a_thousand_short_clients_cost_no_database_connections() {
 #[tokio::test]
 async fn many_hearts_share_one_database_connection() {
     let served = Served::start(Engine::Sqlite);
-    let database = served.folder().join("broker.db");
+    let database = served.directory().join("broker.db");
     let before = opened(&database);
     let broker = remote(served.path()).await;
     let mut hearts = Vec::new();

@@ -56,8 +56,8 @@ async fn what_a_killed_client_held_comes_back_with_its_lease() {
 
 #[tokio::test]
 async fn a_killed_server_is_replaced_and_its_clients_go_on() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("agent.sock");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("agent.sock");
     let mut server = Other::start("serve", &path);
     assert_eq!(server.hear().unwrap(), "serving");
     let broker = remote(&path).await;
@@ -96,8 +96,8 @@ async fn clients_of_other_users_are_refused() {
         return;
     }
     let served = Served::start(Engine::Memory);
-    fs::set_permissions(served.folder(), fs::Permissions::from_mode(0o755)).unwrap();
-    let program = served.folder().join("other");
+    fs::set_permissions(served.directory(), fs::Permissions::from_mode(0o755)).unwrap();
+    let program = served.directory().join("other");
     fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
     let nobody = [
@@ -122,7 +122,7 @@ async fn clients_of_other_users_are_refused() {
     );
 
     // The other way round: who is asked to trust a server of somebody else does not, unless it is root.
-    let theirs = served.folder().join("theirs");
+    let theirs = served.directory().join("theirs");
     fs::create_dir(&theirs).unwrap();
     fs::set_permissions(&theirs, fs::Permissions::from_mode(0o777)).unwrap();
     let path = theirs.join("agent.sock");

@@ -33,14 +33,14 @@ async fn refused(path: &Path) -> String {
 }
 
 fn place() -> (tempfile::TempDir, PathBuf) {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("agent.sock");
-    (folder, path)
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("agent.sock");
+    (directory, path)
 }
 
 #[tokio::test]
 async fn the_socket_is_its_owners_and_goes_with_the_server() {
-    let (folder, path) = place();
+    let (directory, path) = place();
     let agent = bind(&path).await.unwrap();
     let found = fs::symlink_metadata(&path).unwrap();
     assert!(found.file_type().is_socket());
@@ -52,7 +52,7 @@ async fn the_socket_is_its_owners_and_goes_with_the_server() {
     );
     drop(agent);
     assert_eq!(
-        fs::read_dir(folder.path()).unwrap().count(),
+        fs::read_dir(directory.path()).unwrap().count(),
         0,
         "nothing is left"
     );
@@ -60,7 +60,7 @@ async fn the_socket_is_its_owners_and_goes_with_the_server() {
 
 #[tokio::test]
 async fn a_socket_that_nobody_listens_on_is_replaced() {
-    let (_folder, path) = place();
+    let (_directory, path) = place();
     drop(UnixListener::bind(&path).unwrap());
     assert!(path.exists());
     let error = Remote::connect(&path).await.err().unwrap();
@@ -75,7 +75,7 @@ async fn a_socket_that_nobody_listens_on_is_replaced() {
 
 #[tokio::test]
 async fn a_server_that_was_replaced_leaves_the_file_of_the_other() {
-    let (_folder, path) = place();
+    let (_directory, path) = place();
     let first = bind(&path).await.unwrap();
     fs::remove_file(&path).unwrap();
     let second = bind(&path).await.unwrap();
@@ -87,41 +87,41 @@ async fn a_server_that_was_replaced_leaves_the_file_of_the_other() {
 
 #[tokio::test]
 async fn what_is_not_a_dead_socket_is_left_alone() {
-    let (folder, path) = place();
+    let (directory, path) = place();
     fs::write(&path, "precious").unwrap();
     assert!(refused(&path).await.contains("not a socket"));
     assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
 
     for target in ["agent.sock", "absent", "dead.sock"] {
-        let link = folder.path().join(format!("link-to-{target}"));
-        symlink(folder.path().join(target), &link).unwrap();
+        let link = directory.path().join(format!("link-to-{target}"));
+        symlink(directory.path().join(target), &link).unwrap();
         assert!(refused(&link).await.contains("not a socket"));
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
     }
     assert!(
-        !folder.path().join("absent").exists(),
+        !directory.path().join("absent").exists(),
         "a link is not followed"
     );
-    let dead = folder.path().join("dead.sock");
+    let dead = directory.path().join("dead.sock");
     drop(UnixListener::bind(&dead).unwrap());
-    let link = folder.path().join("link-to-dead.sock");
+    let link = directory.path().join("link-to-dead.sock");
     assert!(refused(&link).await.contains("not a socket"));
     assert!(dead.exists());
     assert!(
-        refused(&folder.path().join("no/such/folder.sock"))
+        refused(&directory.path().join("no/such/directory.sock"))
             .await
             .contains("make it first")
     );
-    assert!(refused(folder.path()).await.contains("not a socket"));
+    assert!(refused(directory.path()).await.contains("not a socket"));
 }
 
 #[tokio::test]
 async fn a_path_that_is_too_long_is_named_as_such() {
-    let (folder, _) = place();
-    let room = 107 - folder.path().as_os_str().len() - 1;
-    let longest = folder.path().join("x".repeat(room));
+    let (directory, _) = place();
+    let room = 107 - directory.path().as_os_str().len() - 1;
+    let longest = directory.path().join("x".repeat(room));
     drop(bind(&longest).await.unwrap());
-    let longer = folder.path().join("x".repeat(room + 1));
+    let longer = directory.path().join("x".repeat(room + 1));
     assert!(
         refused(&longer)
             .await
@@ -134,12 +134,12 @@ async fn a_path_that_is_too_long_is_named_as_such() {
     );
 }
 
-/// What the folder's lock is for: between seeing that nobody listens and taking the name, another must not have taken it.
+/// What the directory's lock is for: between seeing that nobody listens and taking the name, another must not have taken it.
 #[tokio::test]
 async fn a_server_waits_for_another_that_is_taking_the_name() {
-    let (folder, path) = place();
+    let (directory, path) = place();
     drop(UnixListener::bind(&path).unwrap());
-    let lock = fs::File::open(folder.path()).unwrap();
+    let lock = fs::File::open(directory.path()).unwrap();
     lock.lock().unwrap();
     let mut binding = std::pin::pin!(bind(&path));
     assert!(
@@ -164,18 +164,18 @@ async fn a_server_waits_for_another_that_is_taking_the_name() {
 }
 
 #[tokio::test]
-async fn a_folder_that_stays_locked_is_said_so() {
-    let (folder, path) = place();
-    let lock = fs::File::open(folder.path()).unwrap();
+async fn a_directory_that_stays_locked_is_said_so() {
+    let (directory, path) = place();
+    let lock = fs::File::open(directory.path()).unwrap();
     lock.lock().unwrap();
-    assert!(refused(&path).await.contains("keeps its folder locked"));
+    assert!(refused(&path).await.contains("keeps its directory locked"));
 }
 
 #[test]
 fn of_many_servers_that_start_at_once_one_serves() {
     const SERVERS: usize = 8;
     for round in 0..10 {
-        let (_folder, path) = place();
+        let (_directory, path) = place();
         if round % 2 == 0 {
             drop(UnixListener::bind(&path).unwrap());
         }

@@ -31,7 +31,7 @@ impl Engine {
 
 /// An agent with a thread and a runtime of its own, as in a worker: a client that blocks its own thread does not hold it up.
 pub(crate) struct Served {
-    folder: tempfile::TempDir,
+    directory: tempfile::TempDir,
     /// Started with the first agent that needs it.
     server: Option<Arc<Server>>,
     stop: Option<oneshot::Sender<()>>,
@@ -45,7 +45,7 @@ impl Served {
 
     pub(crate) fn start_with(engine: Engine, options: Options) -> Self {
         let mut served = Self {
-            folder: tempfile::tempdir().unwrap(),
+            directory: tempfile::tempdir().unwrap(),
             server: None,
             stop: None,
             thread: None,
@@ -56,9 +56,9 @@ impl Served {
 
     /// Serves a namespace of its own on a server that others use as well.
     pub(crate) fn before(server: Arc<Server>) -> Self {
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         let mut served = Self {
-            folder,
+            directory,
             server: Some(server),
             stop: None,
             thread: None,
@@ -67,7 +67,7 @@ impl Served {
         served
     }
 
-    /// Serves the same folder again.
+    /// Serves the same directory again.
     pub(crate) fn resume(&mut self, engine: Engine) {
         self.resume_with(engine, Options::default());
     }
@@ -94,9 +94,9 @@ impl Served {
     pub(crate) fn url(&mut self, engine: Engine) -> BrokerUrl {
         match engine {
             Engine::Memory => BrokerUrl::Memory,
-            Engine::Sqlite => BrokerUrl::Sqlite(self.folder.path().join("broker.db")),
+            Engine::Sqlite => BrokerUrl::Sqlite(self.directory.path().join("broker.db")),
             Engine::Redis => {
-                let namespace = self.folder.path().file_name().unwrap().to_str().unwrap();
+                let namespace = self.directory.path().file_name().unwrap().to_str().unwrap();
                 self.server
                     .get_or_insert_with(|| Arc::new(Server::start()))
                     .url(namespace)
@@ -118,12 +118,12 @@ impl Served {
         }
     }
 
-    pub(crate) fn folder(&self) -> &Path {
-        self.folder.path()
+    pub(crate) fn directory(&self) -> &Path {
+        self.directory.path()
     }
 
     fn socket(&self) -> PathBuf {
-        self.folder.path().join("agent.sock")
+        self.directory.path().join("agent.sock")
     }
 
     pub(crate) fn path(&self) -> PathBuf {

@@ -37,8 +37,8 @@ async fn namespaces_and_databases_are_kept_apart() {
 
 #[tokio::test]
 async fn a_socket_file_will_do() {
-    let folder = tempfile::tempdir().unwrap();
-    let socket = folder.path().join("redis.sock");
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("redis.sock");
     let path = socket.to_str().unwrap();
     let _server = Server::with(&["--unixsocket", path, "--appendonly", "yes"]);
     let broker = open(&format!("redis+unix:{path}?namespace=x"))

@@ -172,7 +172,7 @@ async fn a_server_that_cannot_write_to_its_disk_is_said_so() {
     let broker = open(&server.url("x")).await.unwrap();
     broker.submit(vec![task("kept")]).await.unwrap();
     // In the way of its file.
-    std::fs::create_dir(server.folder().join("dump.rdb")).unwrap();
+    std::fs::create_dir(server.directory().join("dump.rdb")).unwrap();
     server.ask(&["CONFIG", "SET", "save", "3600 1"]);
     server.ask(&["BGSAVE"]);
     until("it could not save", || {

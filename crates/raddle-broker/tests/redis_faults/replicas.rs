@@ -19,15 +19,15 @@ struct Watched {
     master: Server,
     replica: Server,
     sentinel: Server,
-    _folder: tempfile::TempDir,
+    _directory: tempfile::TempDir,
 }
 
 impl Watched {
     fn start() -> Self {
         let master = Server::start();
         let replica = master.replica();
-        let folder = tempfile::tempdir().unwrap();
-        let config = folder.path().join("sentinel.conf");
+        let directory = tempfile::tempdir().unwrap();
+        let config = directory.path().join("sentinel.conf");
         let lines = [
             format!("sentinel monitor main 127.0.0.1 {} 1", master.port),
             "sentinel down-after-milliseconds main 300".into(),
@@ -44,7 +44,7 @@ impl Watched {
             master,
             replica,
             sentinel,
-            _folder: folder,
+            _directory: directory,
         }
     }
 

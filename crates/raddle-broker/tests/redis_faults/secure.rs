@@ -8,12 +8,12 @@ use super::{redis_server::Server, support::*};
 
 /// A certificate for this machine that vouches for itself: authority, server and client in one.
 struct Identity {
-    folder: tempfile::TempDir,
+    directory: tempfile::TempDir,
 }
 
 impl Identity {
     fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         let made = Command::new("openssl")
             .args([
                 "req",
@@ -33,9 +33,9 @@ impl Identity {
                 "subjectAltName=IP:127.0.0.1",
             ])
             .args(["-addext", "basicConstraints=critical,CA:FALSE", "-keyout"])
-            .arg(folder.path().join("key.pem"))
+            .arg(directory.path().join("key.pem"))
             .arg("-out")
-            .arg(folder.path().join("cert.pem"))
+            .arg(directory.path().join("cert.pem"))
             .output()
             .expect("openssl is installed");
         assert!(
@@ -43,15 +43,15 @@ impl Identity {
             "{}",
             String::from_utf8_lossy(&made.stderr)
         );
-        Self { folder }
+        Self { directory }
     }
 
     fn file(&self, name: &str) -> String {
-        self.folder
+        self.directory
             .path()
             .join(name)
             .to_str()
-            .expect("temporary folders have plain names")
+            .expect("temporary directories have plain names")
             .to_owned()
     }
 
@@ -95,7 +95,7 @@ fn start(settings: &[(&'static str, String)]) -> Server {
 }
 
 fn start_sentinel(
-    folder: &Path,
+    directory: &Path,
     settings: &[(&'static str, String)],
     monitor: &[String],
 ) -> Server {
@@ -104,7 +104,7 @@ fn start_sentinel(
         .map(|(name, value)| format!("{name} {value}"))
         .collect();
     lines.extend_from_slice(monitor);
-    let config = folder.join("sentinel.conf");
+    let config = directory.join("sentinel.conf");
     fs::write(&config, lines.join("\n")).unwrap();
     Server::sentinel(&config)
 }
@@ -154,7 +154,7 @@ async fn reaches_sentinel_and_master_by_password_and_certificate() {
         format!("sentinel monitor main 127.0.0.1 {master_port} 1"),
         "sentinel auth-pass main of-master".into(),
     ];
-    let _sentinel = start_sentinel(identity.folder.path(), &settings, &monitor);
+    let _sentinel = start_sentinel(identity.directory.path(), &settings, &monitor);
 
     let url = |master: &str, sentinel: &str, files: &str| {
         format!(

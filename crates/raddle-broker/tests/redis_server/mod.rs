@@ -1,4 +1,4 @@
-//! A Redis server for one test: on a port and in a folder of its own, gone with the test.
+//! A Redis server for one test: on a port and in a directory of its own, gone with the test.
 
 pub(crate) mod cluster;
 
@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) struct Server {
     pub(crate) port: u16,
     process: Mutex<Option<Child>>,
-    folder: tempfile::TempDir,
+    directory: tempfile::TempDir,
     program: String,
     extra: Vec<String>,
 }
@@ -37,8 +37,8 @@ impl Server {
     /// Starts a server of another make.
     pub(crate) fn of(program: &str, extra: &[&str]) -> Self {
         // In memory, where that can be: a server that waits for a disk answers nobody, and what others write to it is not what is tried.
-        let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
-        let folder = folder.expect("there is room for a temporary folder");
+        let directory = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
+        let directory = directory.expect("there is room for a temporary directory");
         let (program, extra) = (
             program.to_owned(),
             extra.iter().map(ToString::to_string).collect(),
@@ -46,7 +46,7 @@ impl Server {
         let mut server = Self {
             port: 0,
             process: Mutex::default(),
-            folder,
+            directory,
             program,
             extra,
         };
@@ -95,14 +95,16 @@ impl Server {
     /// Starts a sentinel with this configuration.
     pub(crate) fn sentinel(config: &std::path::Path) -> Self {
         Self::with(&[
-            config.to_str().expect("temporary folders have plain names"),
+            config
+                .to_str()
+                .expect("temporary directories have plain names"),
             "--sentinel",
         ])
     }
 
     /// Where it keeps its files.
-    pub(crate) fn folder(&self) -> &std::path::Path {
-        self.folder.path()
+    pub(crate) fn directory(&self) -> &std::path::Path {
+        self.directory.path()
     }
 
     /// The URL of a namespace on it.
@@ -136,7 +138,7 @@ impl Server {
     }
 
     fn log(&self) -> std::path::PathBuf {
-        self.folder
+        self.directory
             .path()
             .join("appendonlydir/appendonly.aof.1.incr.aof")
     }
@@ -148,8 +150,8 @@ impl Server {
 
     /// Whether it could be started.
     fn launch(&self) -> bool {
-        let log =
-            File::create(self.folder.path().join("server.log")).expect("there is room for a log");
+        let log = File::create(self.directory.path().join("server.log"))
+            .expect("there is room for a log");
         // It dies with its test, even if that is killed.
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", &self.program]);
@@ -166,7 +168,7 @@ impl Server {
             "127.0.0.1",
             "--dir",
         ]);
-        command.arg(self.folder.path()).args(extra);
+        command.arg(self.directory.path()).args(extra);
         if file.is_empty() {
             command.args(["--save", ""]);
         }

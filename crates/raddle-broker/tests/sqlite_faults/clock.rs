@@ -36,7 +36,7 @@ fn lease(database: &Path, owner: Tid) -> i64 {
 /// Whatever the wall clock says, the lease ends so long after the machine's start.
 #[tokio::test]
 async fn a_lease_ends_on_the_machines_clock() {
-    let (_folder, path) = place();
+    let (_directory, path) = place();
     let broker = open(&path).await;
     let before = machine();
     let owner = worker(&broker, Duration::from_secs(60)).await;
@@ -52,7 +52,7 @@ async fn a_lease_ends_on_the_machines_clock() {
 /// The database was written when the clock was a year ahead. Nobody is taken for dead, and ids go on from there.
 #[tokio::test]
 async fn a_clock_that_was_set_back_expires_nothing() {
-    let (_folder, path) = place();
+    let (_directory, path) = place();
     let broker = open(&path).await;
     let owner = worker(&broker, TTL).await;
     let first = submit(&broker, vec![spec("first")]).await.unwrap()[0];
@@ -89,7 +89,7 @@ async fn a_clock_that_was_set_back_expires_nothing() {
 /// The machine's clock begins anew with each start, so what another boot promised is void.
 #[tokio::test]
 async fn a_lease_ends_with_the_boot_of_its_machine() {
-    let (_folder, path) = place();
+    let (_directory, path) = place();
     let broker = open(&path).await;
     let owner = worker(&broker, TTL).await;
     let tid = submit(&broker, vec![spec("task")]).await.unwrap()[0];
@@ -106,7 +106,7 @@ async fn a_lease_ends_with_the_boot_of_its_machine() {
 /// A clock that stood years back for a moment has left a task there. Nobody looks for others at every ten seconds in between.
 #[tokio::test]
 async fn a_short_id_is_found_at_once_however_old_the_first_task_is() {
-    let (_folder, path) = place();
+    let (_directory, path) = place();
     let broker = open(&path).await;
     let tids = submit(&broker, vec![spec("a"), spec("b")]).await.unwrap();
     let old = Tid::from_u64(1_000_000_000_000_000_000 + tids[0].short().as_u64()).unwrap();

@@ -25,17 +25,17 @@ impl SmallDisk {
     }
 
     fn mount_by(script: &str) -> Option<Self> {
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         let mut mount = Command::new("sh");
         mount
             .args(["-c", script])
-            .arg(folder.path())
+            .arg(directory.path())
             .stderr(std::process::Stdio::null());
         let mounted = mount.status().is_ok_and(|status| status.success());
         if !mounted {
             raddle_hosts::skip("only root can mount a small disk: run the tests as root");
         }
-        mounted.then_some(Self(folder))
+        mounted.then_some(Self(directory))
     }
 
     fn path(&self) -> &Path {

@@ -50,7 +50,7 @@ async fn database(path: &Path) {
 
 #[tokio::test]
 async fn a_text_file_is_foreign() {
-    let (_folder, path) = place();
+    let (_directory, path) = place();
     fs::write(&path, "dear diary, ".repeat(1000)).unwrap();
     let error = refusal(&path).await;
     assert!(
@@ -62,7 +62,7 @@ async fn a_text_file_is_foreign() {
 
 #[tokio::test]
 async fn a_short_file_is_foreign() {
-    let (_folder, path) = place();
+    let (_directory, path) = place();
     fs::write(&path, "x").unwrap();
     let error = refusal(&path).await;
     assert!(matches!(error, Error::Foreign { .. }), "{error:?}");
@@ -70,7 +70,7 @@ async fn a_short_file_is_foreign() {
 
 #[tokio::test]
 async fn another_programs_database_is_foreign() {
-    let (_folder, path) = place();
+    let (_directory, path) = place();
     let other = rusqlite::Connection::open(&path).unwrap();
     other
         .execute_batch("CREATE TABLE diary (day TEXT); INSERT INTO diary VALUES ('monday');")
@@ -82,24 +82,24 @@ async fn another_programs_database_is_foreign() {
 }
 
 #[tokio::test]
-async fn a_folder_is_foreign() {
-    let (folder, _) = place();
-    let inside = folder.path().join("precious");
+async fn a_directory_is_foreign() {
+    let (directory, _) = place();
+    let inside = directory.path().join("precious");
     fs::write(&inside, "x").unwrap();
-    let error = Sqlite::open(folder.path())
+    let error = Sqlite::open(directory.path())
         .await
         .err()
-        .expect("a folder is refused");
+        .expect("a directory is refused");
     assert!(
-        matches!(&error, Error::Foreign { path, .. } if path == folder.path()),
+        matches!(&error, Error::Foreign { path, .. } if path == directory.path()),
         "{error:?}"
     );
-    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
 }
 
 /// What opening a database says whose format is replaced by this one.
 async fn refusal_of_format(format: u32) -> Error {
-    let (_folder, path) = place();
+    let (_directory, path) = place();
     database(&path).await;
     let sqlite = rusqlite::Connection::open(&path).unwrap();
     sqlite.pragma_update(None, "user_version", format).unwrap();
@@ -123,7 +123,7 @@ async fn refuses_formats_that_it_does_not_know() {
 
 #[tokio::test]
 async fn damaged_pages_are_corrupt() {
-    let (_folder, path) = place();
+    let (_directory, path) = place();
     database(&path).await;
     let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
     // All but the header on the first page.
@@ -136,7 +136,7 @@ async fn damaged_pages_are_corrupt() {
 
 #[tokio::test]
 async fn a_truncated_file_is_corrupt() {
-    let (_folder, path) = place();
+    let (_directory, path) = place();
     database(&path).await;
     let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
     file.set_len(file.metadata().unwrap().len() / 2 / 4096 * 4096)
@@ -147,7 +147,7 @@ async fn a_truncated_file_is_corrupt() {
 
 #[tokio::test]
 async fn a_destroyed_header_is_foreign() {
-    let (_folder, path) = place();
+    let (_directory, path) = place();
     database(&path).await;
     let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
     file.write_all_at(&[0; 16], 0).unwrap();
@@ -158,7 +158,7 @@ async fn a_destroyed_header_is_foreign() {
 /// `mktemp` and the like make the file first.
 #[tokio::test]
 async fn an_empty_file_becomes_a_database() {
-    let (_folder, path) = place();
+    let (_directory, path) = place();
     fs::write(&path, "").unwrap();
     let broker = open(&path).await;
     submit(&broker, vec![spec("task")]).await.unwrap();
@@ -166,20 +166,20 @@ async fn an_empty_file_becomes_a_database() {
 }
 
 #[tokio::test]
-async fn a_folder_that_is_not_there_is_named() {
-    let (folder, _) = place();
-    let path = folder.path().join("no/such/broker.db");
+async fn a_directory_that_is_not_there_is_named() {
+    let (directory, _) = place();
+    let path = directory.path().join("no/such/broker.db");
     let error = Sqlite::open(&path).await.err().expect("it is not made");
     assert!(matches!(error, Error::ReadOnly { .. }), "{error:?}");
     assert!(error.to_string().contains("no/such"), "{error}");
-    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
 }
 
 #[tokio::test]
 async fn odd_names_are_names() {
-    let (folder, _) = place();
+    let (directory, _) = place();
     for name in ["a?b#c%20d.db", "mit Leerzeichen & 'so'.db", "file:x"] {
-        let path = folder.path().join(name);
+        let path = directory.path().join(name);
         submit(&open(&path).await, vec![spec("task")])
             .await
             .unwrap();
@@ -196,7 +196,7 @@ async fn odd_names_are_names() {
 /// in the log. SQLite makes that good by itself, if it is let.
 #[tokio::test]
 async fn a_checkpoint_cut_short_is_no_damage() {
-    let (folder, path) = place();
+    let (directory, path) = place();
     let broker = open(&path).await;
     let tids = submit(
         &broker,
@@ -204,7 +204,7 @@ async fn a_checkpoint_cut_short_is_no_damage() {
     )
     .await
     .unwrap();
-    let copy = folder.path().join("copy.db");
+    let copy = directory.path().join("copy.db");
     fs::copy(&path, &copy).unwrap();
     fs::copy(with_suffix(&path, "-wal"), with_suffix(&copy, "-wal")).unwrap();
     let sqlite = rusqlite::Connection::open(&path).unwrap();
@@ -236,7 +236,7 @@ async fn a_checkpoint_cut_short_is_no_damage() {
 /// A process that is killed while it makes the database leaves a draft, and the next begins anew.
 #[tokio::test]
 async fn a_draft_left_behind_is_no_obstacle() {
-    let (_folder, path) = place();
+    let (_directory, path) = place();
     let left = ["-new", "-new-wal", "-new-shm"].map(|suffix| with_suffix(&path, suffix));
     left.iter()
         .for_each(|left| fs::write(left, "SQLite format 3\0 and no more").unwrap());
@@ -249,12 +249,12 @@ async fn a_draft_left_behind_is_no_obstacle() {
 /// Its log would be laid over an empty one, which is not what it was written to.
 #[tokio::test]
 async fn a_deleted_database_does_not_meet_its_old_log() {
-    let (folder, path) = place();
+    let (directory, path) = place();
     database(&path).await;
     submit(&open(&path).await, vec![spec("after the checkpoint")])
         .await
         .unwrap();
-    let away = folder.path().join("away.db");
+    let away = directory.path().join("away.db");
     fs::rename(&path, &away).unwrap();
     // The page says who has had the lock.
     let left = || ["-wal", "-shm", "-new"].map(|suffix| fs::read(with_suffix(&path, suffix)).ok());
@@ -286,8 +286,8 @@ async fn a_deleted_database_does_not_meet_its_old_log() {
 /// Putting the new file in the place of the link would leave the one it was meant for unmade.
 #[tokio::test]
 async fn a_link_to_nothing_is_refused() {
-    let (folder, path) = place();
-    std::os::unix::fs::symlink(folder.path().join("elsewhere.db"), &path).unwrap();
+    let (directory, path) = place();
+    std::os::unix::fs::symlink(directory.path().join("elsewhere.db"), &path).unwrap();
     let error = Sqlite::open(&path).await.err().expect("it is refused");
     assert!(
         error
@@ -295,13 +295,13 @@ async fn a_link_to_nothing_is_refused() {
             .contains("a link to a file that is not there"),
         "{error}"
     );
-    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
 }
 
 /// All of them have a length of zero, as an empty file has, and none of them is one.
 #[tokio::test]
 async fn what_is_no_file_is_refused_and_stays() {
-    let (folder, path) = place();
+    let (directory, path) = place();
     let fifo = Command::new("mkfifo").arg(&path).status().unwrap();
     assert!(fifo.success());
     let kept = |path: &Path| fs::symlink_metadata(path).unwrap().file_type();
@@ -312,7 +312,7 @@ async fn what_is_no_file_is_refused_and_stays() {
     );
     assert!(kept(&path).is_fifo());
 
-    let socket = folder.path().join("socket.db");
+    let socket = directory.path().join("socket.db");
     let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
     let error = Sqlite::open(&socket)
         .await
@@ -324,7 +324,7 @@ async fn what_is_no_file_is_refused_and_stays() {
     );
     assert!(kept(&socket).is_socket());
 
-    let link = folder.path().join("link.db");
+    let link = directory.path().join("link.db");
     std::os::unix::fs::symlink(&path, &link).unwrap();
     let error = Sqlite::open(&link)
         .await
@@ -333,7 +333,7 @@ async fn what_is_no_file_is_refused_and_stays() {
     assert!(matches!(error, Error::Foreign { .. }), "{error:?}");
     assert!(kept(&link).is_symlink() && kept(&path).is_fifo());
     assert_eq!(
-        fs::read_dir(folder.path()).unwrap().count(),
+        fs::read_dir(directory.path()).unwrap().count(),
         3,
         "nothing was made beside them"
     );
@@ -343,13 +343,13 @@ async fn what_is_no_file_is_refused_and_stays() {
 #[tokio::test]
 async fn a_link_leads_to_the_database() {
     for content in [None, Some("")] {
-        let (folder, path) = place();
+        let (directory, path) = place();
         match content {
             None => drop(open(&path).await),
             Some(content) => fs::write(&path, content).unwrap(),
         }
-        fs::create_dir(folder.path().join("elsewhere")).unwrap();
-        let link = folder.path().join("elsewhere/link.db");
+        fs::create_dir(directory.path().join("elsewhere")).unwrap();
+        let link = directory.path().join("elsewhere/link.db");
         std::os::unix::fs::symlink("../broker.db", &link).unwrap();
         let by_link = open(&link).await;
         submit(&by_link, vec![spec("task")]).await.unwrap();
@@ -361,7 +361,7 @@ async fn a_link_leads_to_the_database() {
 
 #[tokio::test]
 async fn a_database_without_tables_is_refused() {
-    let (_folder, path) = place();
+    let (_directory, path) = place();
     let sqlite = rusqlite::Connection::open(&path).unwrap();
     sqlite
         .pragma_update(None, "application_id", 0x5244_444c)
@@ -377,7 +377,7 @@ async fn a_database_without_tables_is_refused() {
 /// Somebody who reads for long must not hold up those who leave.
 #[tokio::test]
 async fn leaving_does_not_wait_for_readers() {
-    let (_folder, path) = place();
+    let (_directory, path) = place();
     let broker = open(&path).await;
     let large = TaskSpec {
         stdin: Some("x".repeat(2_000_000)),

@@ -89,7 +89,7 @@ async fn at_work(path: &Path) -> (Sqlite, Beating, AttemptId) {
 /// Somebody sits on the database for two leases: stopped in the middle of a transaction, with every lock there is.
 #[tokio::test]
 async fn who_holds_the_database_costs_nobody_his_lease() {
-    let (_folder, path) = place();
+    let (_directory, path) = place();
     let (broker, beating, attempt_id) = at_work(&path).await;
     let mut other = Other::start("hold", &path);
     assert_eq!(other.hear().unwrap(), ["held"]);
@@ -135,7 +135,7 @@ fn worker_that_dies(database: &Path) -> fs::File {
 /// The lease would hold for two minutes.
 #[tokio::test]
 async fn a_killed_worker_is_missed_before_its_lease_ends() {
-    let (_folder, path) = place();
+    let (_directory, path) = place();
     let broker = open(&path).await;
     let tid = submit(&broker, vec![spec("task")]).await.unwrap()[0];
     let mut other = Other::start("tied", &path);
@@ -174,7 +174,7 @@ async fn a_killed_worker_is_missed_before_its_lease_ends() {
 /// It holds on to life, and does nothing: as long as it is stopped it is worth no more than a dead one.
 #[tokio::test]
 async fn a_stopped_worker_is_missed_when_its_lease_ends() {
-    let (_folder, path) = place();
+    let (_directory, path) = place();
     let broker = open(&path).await;
     let owner = worker(&broker, LEASE).await;
     broker.acquire_liveness_lock(owner);
@@ -200,7 +200,7 @@ async fn a_stopped_worker_is_missed_when_its_lease_ends() {
 async fn a_worker_that_stood_still_is_as_any_other_afterwards() {
     // Longer than that of other tests: a disk that is slow for a moment must not end it.
     const LEASE: Duration = Duration::from_secs(3);
-    let (_folder, path) = place();
+    let (_directory, path) = place();
     let broker = open(&path).await;
     let owner = worker(&broker, LEASE).await;
     submit(&broker, vec![spec("task")]).await.unwrap();
@@ -228,7 +228,7 @@ async fn a_worker_that_stood_still_is_as_any_other_afterwards() {
 
 #[tokio::test]
 async fn a_worker_outlives_the_page() {
-    let (_folder, path) = place();
+    let (_directory, path) = place();
     let (broker, beating, attempt_id) = at_work(&path).await;
     let began = Instant::now();
     while began.elapsed() < LEASE * 3 {
@@ -258,7 +258,7 @@ async fn a_worker_outlives_the_page() {
 /// Nobody enters it into the new one, and there is an end to the time for that.
 #[tokio::test]
 async fn a_dead_worker_does_not_outlive_the_page_for_long() {
-    let (_folder, path) = place();
+    let (_directory, path) = place();
     let broker = open(&path).await;
     submit(&broker, vec![spec("task")]).await.unwrap();
     let owner = worker(&broker, LEASE).await;
@@ -296,7 +296,7 @@ async fn a_dead_worker_does_not_outlive_the_page_for_long() {
 /// More than a page holds; those that leave make room for others.
 #[tokio::test]
 async fn there_is_room_for_many_workers() {
-    let (_folder, path) = place();
+    let (_directory, path) = place();
     let (broker, other) = (open(&path).await, open(&path).await);
     for round in 0..3 {
         let mut owners = Vec::new();
@@ -327,7 +327,7 @@ async fn there_is_room_for_many_workers() {
 /// A registration that is undone leaves a slot behind, and the next look takes that away.
 #[tokio::test]
 async fn slots_that_are_nobodys_are_taken_away() {
-    let (_folder, path) = place();
+    let (_directory, path) = place();
     let broker = open(&path).await;
     let _file = worker_that_dies(&path);
     broker.reclaim().await.unwrap();

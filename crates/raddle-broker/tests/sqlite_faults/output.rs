@@ -25,7 +25,7 @@ async fn begun(broker: &Sqlite) -> AttemptId {
 /// A submitter that is stopped in the middle of a commit holds the lock for as long as it likes.
 #[tokio::test]
 async fn output_is_kept_while_somebody_holds_the_write_lock() {
-    let (_folder, path) = place();
+    let (_directory, path) = place();
     let broker = open(&path).await;
     let attempt_id = begun(&broker).await;
     let mut other = Other::start("hold", &path);
@@ -87,7 +87,7 @@ fn clear(pipe: &Path) -> fs::File {
 /// What was given up before its turn must not be written behind, or over, what has come since.
 #[tokio::test]
 async fn output_is_written_in_turn_or_not_at_all() {
-    let (_folder, path) = place();
+    let (_directory, path) = place();
     let broker = open(&path).await;
     let attempt_id = begun(&broker).await;
     let pipe = obstruct(&path, attempt_id);
@@ -128,7 +128,7 @@ async fn output_is_written_in_turn_or_not_at_all() {
 /// A worker gives a piece up after a while, and has another soon: each would take a thread, until there are no more for anything else.
 #[tokio::test]
 async fn output_that_waits_for_its_turn_takes_no_thread() {
-    let (_folder, path) = place();
+    let (_directory, path) = place();
     let broker = open(&path).await;
     let attempt_id = begun(&broker).await;
     let pipe = obstruct(&path, attempt_id);

@@ -16,9 +16,9 @@ use crate::{
 
 #[tokio::test]
 async fn two_processes_make_one_database() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     for round in 0..20 {
-        let path = folder.path().join(format!("round-{round}/broker.db"));
+        let path = directory.path().join(format!("round-{round}/broker.db"));
         let mut others = [Other::start("open", &path), Other::start("open", &path)];
         others
             .iter_mut()
@@ -49,9 +49,9 @@ async fn two_processes_make_one_database() {
 /// From before it has begun to after it is done.
 #[tokio::test]
 async fn a_process_killed_while_it_makes_a_database_leaves_no_obstacle() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     for round in 0..20u64 {
-        let path = folder.path().join(format!("round-{round}/broker.db"));
+        let path = directory.path().join(format!("round-{round}/broker.db"));
         let mut other = Other::start("open", &path);
         other.hear().unwrap();
         other.go();
@@ -65,9 +65,9 @@ async fn a_process_killed_while_it_makes_a_database_leaves_no_obstacle() {
 
 #[tokio::test]
 async fn handles_of_one_process_make_one_database() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     for round in 0..20 {
-        let path = folder.path().join(format!("round-{round}/broker.db"));
+        let path = directory.path().join(format!("round-{round}/broker.db"));
         let mut opening = tokio::task::JoinSet::new();
         for _ in 0..4 {
             let path = path.clone();
@@ -90,7 +90,7 @@ async fn handles_of_one_process_make_one_database() {
 /// All or none of each group, and all of each that was accepted.
 #[tokio::test]
 async fn a_killed_submitter_leaves_whole_groups() {
-    let (_folder, path) = place();
+    let (_directory, path) = place();
     let mut accepted: BTreeSet<Tid> = BTreeSet::new();
     for round in 0..15u64 {
         let mut other = Other::start("submit", &path);
@@ -126,7 +126,7 @@ async fn a_killed_submitter_leaves_whole_groups() {
 /// Taken back after the lease, once, however many look.
 #[tokio::test]
 async fn a_killed_worker_loses_its_task_once() {
-    let (_folder, path) = place();
+    let (_directory, path) = place();
     let (broker, second) = (open(&path).await, open(&path).await);
     let tid = submit(&broker, vec![spec("task")]).await.unwrap()[0];
     let mut other = Other::start("claim", &path);
@@ -200,7 +200,7 @@ async fn a_killed_worker_loses_its_task_once() {
 /// Best of a few rounds: a busy machine may be slow once, a lost wake-up is slow every time.
 #[tokio::test]
 async fn a_submission_wakes_a_claim_in_another_process() {
-    let (_folder, path) = place();
+    let (_directory, path) = place();
     let broker = open(&path).await;
     let mut other = Other::start("wait", &path);
     let mut took = Vec::new();
@@ -222,7 +222,7 @@ async fn a_submission_wakes_a_claim_in_another_process() {
 /// A process that is stopped while others work does not hold them up, unless it holds the lock; a killed one never does.
 #[tokio::test]
 async fn a_killed_writer_leaves_no_lock() {
-    let (_folder, path) = place();
+    let (_directory, path) = place();
     let broker = open(&path).await;
     for round in 0..10u64 {
         let mut other = Other::start("submit", &path);

@@ -47,7 +47,7 @@ async fn events_of(broker: &Sqlite, tids: &HashSet<Tid>) -> usize {
 /// However many tasks are kept that are older, and by however many processes.
 #[tokio::test]
 async fn events_go_with_their_tasks() {
-    let (_folder, path) = place();
+    let (_directory, path) = place();
     let broker = open(&path).await;
     let owner = worker(&broker, TTL).await;
     let kept = run(&broker, owner, spec("kept"), 2500).await;
@@ -91,7 +91,7 @@ fn alter(path: &Path, sql: &str) {
 /// Looking at all that is kept would hold up everybody else, once a minute and for each worker.
 #[tokio::test]
 async fn nobody_looks_before_the_next_record_expires() {
-    let (_folder, path) = place();
+    let (_directory, path) = place();
     let broker = open(&path).await;
     let owner = worker(&broker, TTL).await;
     run(&broker, owner, spec("kept"), 3).await;
@@ -133,7 +133,7 @@ async fn nobody_looks_before_the_next_record_expires() {
 /// Each record is looked at once, and what ends behind the round is not forgotten.
 #[tokio::test]
 async fn what_expires_together_goes_in_one_round() {
-    let (_folder, path) = place();
+    let (_directory, path) = place();
     let broker = open(&path).await;
     let owner = worker(&broker, TTL).await;
     let later = TaskSpec {
@@ -184,7 +184,7 @@ fn keep(path: &Path, records: u32) {
 /// Whoever is told that nothing has gone comes back a minute later.
 #[tokio::test]
 async fn what_has_expired_behind_many_that_are_kept_goes_at_once() {
-    let (_folder, path) = place();
+    let (_directory, path) = place();
     let broker = open(&path).await;
     let owner = worker(&broker, TTL).await;
     keep(&path, 120_000);
@@ -200,7 +200,7 @@ async fn what_has_expired_behind_many_that_are_kept_goes_at_once() {
 /// Live output is in a file.
 #[tokio::test]
 async fn files_go_with_their_records() {
-    let (_folder, path) = place();
+    let (_directory, path) = place();
     let broker = open(&path).await;
     let owner = worker(&broker, TTL).await;
     let brief = TaskSpec {
@@ -214,9 +214,9 @@ async fn files_go_with_their_records() {
         .await
         .unwrap();
     broker.finish(vec![success(attempt_id)]).await.unwrap();
-    let folder = Path::new(&format!("{}-out", path.display())).to_owned();
-    assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
+    let directory = Path::new(&format!("{}-out", path.display())).to_owned();
+    assert_eq!(fs::read_dir(&directory).unwrap().count(), 1);
     assert_eq!(broker.purge().await.unwrap(), 1);
-    assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
+    assert_eq!(fs::read_dir(&directory).unwrap().count(), 0);
     assert!(broker.task(tid).await.unwrap().is_none());
 }

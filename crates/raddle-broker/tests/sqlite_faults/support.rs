@@ -10,11 +10,11 @@ use raddle_core::{ExitStatus, TaskSpec, Tid};
 
 pub(crate) use crate::common::{SOON, TTL, request, until};
 
-/// A folder of its own for each test, and the place of a database in it.
+/// A directory of its own for each test, and the place of a database in it.
 pub(crate) fn place() -> (tempfile::TempDir, PathBuf) {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("broker.db");
-    (folder, path)
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("broker.db");
+    (directory, path)
 }
 
 pub(crate) async fn open(path: &Path) -> Sqlite {

@@ -11,7 +11,7 @@ use super::{LogArgs, absolute};
 /// Keep the groups of a raddle.toml up.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  raddle up                              the groups of raddle.toml, here or in a parent folder
+  raddle up                              the groups of raddle.toml, here or in a parent directory
   raddle up -f deploy/raddle.toml
   raddle up -d                           in the background; then: raddle down
   raddle up --metrics-addr 127.0.0.1:9464

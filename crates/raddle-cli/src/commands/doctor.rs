@@ -49,7 +49,7 @@ fn project(context: &Context) -> Finding {
     let by = match &context.project.source {
         Source::Asked => "as --queue-url or QUEUE_URL asks".to_owned(),
         Source::File(path) => format!("as {} asks", path.display()),
-        Source::Here => "the current folder, as nothing else was asked for".to_owned(),
+        Source::Here => "the current directory, as nothing else was asked for".to_owned(),
     };
     Finding::fine(
         "project",
@@ -60,9 +60,9 @@ fn project(context: &Context) -> Finding {
 
 /// The finding for a database that does not exist: wrong only if it could not be created.
 fn absent(context: &Context, path: &Path) -> Finding {
-    let folder = path.parent().unwrap_or(path);
+    let directory = path.parent().unwrap_or(path);
     // The directory of a database is created with it, its parents are not.
-    let can_be_created = [Some(folder), folder.parent()]
+    let can_be_created = [Some(directory), directory.parent()]
         .into_iter()
         .flatten()
         .any(Path::is_dir);

@@ -65,7 +65,7 @@ fn text(task: &TaskView, runs: &[Tid], lost: &[String]) -> String {
                 .filter(|_| !task.state.is_terminal())
                 .map(|pid| pid.to_string()),
         ),
-        ("folder", task.spec.cwd.clone()),
+        ("directory", task.spec.cwd.clone()),
         (
             "created",
             Some(format!(

@@ -69,7 +69,7 @@ pub(super) async fn run(global: &Global, args: &SpawnerArgs) -> Outcome {
         #[cfg(feature = "docker")]
         LauncherKind::Docker => {
             if args.serve.is_some() {
-                let reason = "--serve is not for containers: they see the folder of the socket, which is one of its own";
+                let reason = "--serve is not for containers: they see the directory of the socket, which is one of its own";
                 return Err(Failure::Usage(reason.into()));
             }
             let (containers, hatch) =
@@ -153,7 +153,7 @@ fn configure(args: &SpawnerArgs) -> Outcome<(Config, PathBuf)> {
         config = Config::from_toml(&text).or_usage_at(path.display())?;
         let path = std::path::absolute(path).or_usage_at(path.display())?;
         base = path.parent().unwrap_or(Path::new("/")).into();
-        config.handlers = config.handlers.map(|folder| base.join(folder));
+        config.handlers = config.handlers.map(|directory| base.join(directory));
     }
     let cores = thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
     args.replace_in(&mut config);
@@ -331,8 +331,8 @@ fn socket(url: &BrokerUrl, args: &SpawnerArgs) -> Option<PathBuf> {
         return args.serve.clone();
     }
     let path = beside(url, &format!("{SOCKET}{}.sock", std::process::id()), "");
-    if let Some(folder) = path.parent() {
-        sweep(folder);
+    if let Some(directory) = path.parent() {
+        sweep(directory);
     }
     Some(path)
 }
@@ -340,18 +340,18 @@ fn socket(url: &BrokerUrl, args: &SpawnerArgs) -> Option<PathBuf> {
 /// A path beside the database, or in the temporary directory where there is none or where a socket
 /// `inside` would have too long a path.
 fn beside(url: &BrokerUrl, name: &str, inside: &str) -> PathBuf {
-    let folder = match url {
+    let directory = match url {
         BrokerUrl::Sqlite(path) => path.parent(),
         _ => None,
     };
-    let path = folder.map(|folder| folder.join(name));
+    let path = directory.map(|directory| directory.join(name));
     path.filter(|path| path.join(inside).as_os_str().len() <= LONGEST_SOCKET)
         .unwrap_or_else(|| std::env::temp_dir().join(name))
 }
 
 /// Removes the sockets of spawners that were killed.
-fn sweep(folder: &Path) {
-    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+fn sweep(directory: &Path) {
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let pid = name.to_str().and_then(|name| {
             name.strip_prefix(SOCKET)?

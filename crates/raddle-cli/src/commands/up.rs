@@ -102,7 +102,7 @@ fn open(global: &Global, file: Option<&Path>) -> Outcome<(PathBuf, Vec<Process>,
         Some(path) => here.join(path),
         None => found(&here).ok_or_else(|| {
             Failure::Usage(format!(
-                "there is no {FILE} here or in a parent folder: write one, or name it with -f"
+                "there is no {FILE} here or in a parent directory: write one, or name it with -f"
             ))
         })?,
     };
@@ -119,7 +119,7 @@ fn open(global: &Global, file: Option<&Path>) -> Outcome<(PathBuf, Vec<Process>,
 
 pub(super) fn found(here: &Path) -> Option<PathBuf> {
     here.ancestors()
-        .map(|folder| folder.join(FILE))
+        .map(|directory| directory.join(FILE))
         .find(|path| path.is_file())
 }
 
@@ -349,8 +349,8 @@ fn missing(processes: &[Process], snapshot: &GroupSnapshot) -> Vec<String> {
 fn words(global: &Global, args: &UpArgs) -> Vec<std::ffi::OsString> {
     let mut words: Vec<std::ffi::OsString> =
         vec!["--log-format".into(), args.log.log_format.as_str().into()];
-    if let Some(folder) = &args.handlers {
-        words.extend(["--handlers".into(), folder.into()]);
+    if let Some(directory) = &args.handlers {
+        words.extend(["--handlers".into(), directory.into()]);
     }
     (0..global.verbose).for_each(|_| words.push("--verbose".into()));
     words

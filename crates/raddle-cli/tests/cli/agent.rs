@@ -281,7 +281,7 @@ fn a_socket_that_cannot_be_served_at_is_refused_before_anything_starts() {
         .code(2)
         .says("not a socket");
     world
-        .raddle(["worker", "start", "--no-detach", "--serve", "no/folder"])
+        .raddle(["worker", "start", "--no-detach", "--serve", "no/directory"])
         .code(2)
         .says("make it first");
     let long = "x".repeat(120);

@@ -366,7 +366,7 @@ fn a_run_without_a_worker_is_followed() {
     );
 }
 
-/// By the socket that its worker serves, from any folder.
+/// By the socket that its worker serves, from any directory.
 #[test]
 fn a_task_chains_through_an_agent() {
     let world = World::new();

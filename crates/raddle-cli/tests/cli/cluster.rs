@@ -26,7 +26,7 @@ pub(crate) struct Cluster {
 }
 
 struct Site {
-    folder: PathBuf,
+    directory: PathBuf,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -83,8 +83,8 @@ fn terminated(code: i32, reason: &str, message: &str) -> Value {
 
 impl Cluster {
     pub(crate) fn new(world: &World) -> Self {
-        let folder = world.path().join("cluster");
-        fs::create_dir(&folder).unwrap();
+        let directory = world.path().join("cluster");
+        fs::create_dir(&directory).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let state = Mutex::new(State {
@@ -92,7 +92,7 @@ impl Cluster {
             ..State::default()
         });
         let site = Arc::new(Site {
-            folder,
+            directory,
             state,
             changed: Condvar::new(),
         });
@@ -502,10 +502,10 @@ impl Site {
     fn run(self: &Arc<Self>, state: &mut State, name: &str) -> u32 {
         let container = &state.pods[name].object["spec"]["containers"][0];
         // What a node mounts into the container is a file here.
-        let log = self.folder.join(name);
+        let log = self.directory.join(name);
         File::create(&log).unwrap();
         let inside = container["terminationMessagePath"].as_str().unwrap();
-        let output = File::create(self.folder.join(format!("{name}.out"))).unwrap();
+        let output = File::create(self.directory.join(format!("{name}.out"))).unwrap();
         let mut command = Command::new("unshare");
         if !rustix::process::geteuid().is_root() {
             command.args(["--user", "--map-root-user"]);
@@ -528,8 +528,8 @@ impl Site {
             )
             .env_clear()
             .env("PATH", std::env::var("PATH").unwrap())
-            .env(MARK, self.folder.parent().unwrap())
-            .current_dir(self.folder.parent().unwrap())
+            .env(MARK, self.directory.parent().unwrap())
+            .current_dir(self.directory.parent().unwrap())
             .stdin(Stdio::null())
             .stdout(output.try_clone().unwrap())
             .stderr(output);

@@ -21,11 +21,11 @@ use crate::{
     world::{Started, World, skip, until},
 };
 
-/// What images of tests are called, and in which folder they were built: another checkout on this machine has its own.
+/// What images of tests are called, and in which directory they were built: another checkout on this machine has its own.
 fn repository() -> String {
-    let mut folder = DefaultHasher::new();
-    env!("CARGO_TARGET_TMPDIR").hash(&mut folder);
-    format!("raddle-test-{:08x}", folder.finish() as u32)
+    let mut directory = DefaultHasher::new();
+    env!("CARGO_TARGET_TMPDIR").hash(&mut directory);
+    format!("raddle-test-{:08x}", directory.finish() as u32)
 }
 
 /// What tasks run there.
@@ -385,7 +385,7 @@ fn uid() -> u32 {
 #[test]
 fn twenty_containers_of_a_killed_spawner_are_taken_over_and_no_task_is_lost() {
     let Some(yard) = Yard::new() else { return };
-    // The one folder of this world that containers see, and a word for them in it.
+    // The one directory of this world that containers see, and a word for them in it.
     let seen = yard.world.path().join("seen");
     std::fs::create_dir(&seen).unwrap();
     let flags = [

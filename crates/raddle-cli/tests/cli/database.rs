@@ -1,4 +1,4 @@
-//! Files and folders that are not as they should be.
+//! Files and directories that are not as they should be.
 
 use std::{fs, path::Path};
 
@@ -119,7 +119,7 @@ fn a_damaged_database_is_left_alone() {
 }
 
 #[test]
-fn a_folder_that_cannot_be_written_is_named() {
+fn a_directory_that_cannot_be_written_is_named() {
     let world = World::new();
     world.file("file", "");
     world
@@ -130,7 +130,7 @@ fn a_folder_that_cannot_be_written_is_named() {
         .raddle([
             "run",
             "--queue-url",
-            "sqlite:absent/folder/x.db",
+            "sqlite:absent/directory/x.db",
             "--",
             "true",
         ])
@@ -159,16 +159,16 @@ fn a_broker_that_does_not_exist_is_named() {
     ];
     for command in commands {
         let ran = world
-            .raddle([&["--queue-url", "sqlite:absent/folder/x.db"], command].concat())
+            .raddle([&["--queue-url", "sqlite:absent/directory/x.db"], command].concat())
             .code(2);
         let ran = ran
             .says("no broker at sqlite:")
-            .says("absent/folder/x.db")
+            .says("absent/directory/x.db")
             .says("Check --queue-url");
         assert!(ran.stdout.is_empty(), "{ran:?}");
     }
     let doctor = world
-        .raddle(["--queue-url", "sqlite:absent/folder/x.db", "doctor"])
+        .raddle(["--queue-url", "sqlite:absent/directory/x.db", "doctor"])
         .code(1);
     assert!(
         doctor.text().contains("WRONG broker, database: "),
@@ -479,30 +479,30 @@ fn as_others(world: &World, script: &str) -> Option<Ran> {
     is_root("act for several users").then(|| world.bash(&format!("{AS_OTHERS}{script}")))
 }
 
-/// In a folder that everybody can write to, what is found there may be anybody's.
+/// In a directory that everybody can write to, what is found there may be anybody's.
 #[test]
-fn what_a_stranger_has_left_in_a_folder_is_not_acted_on() {
+fn what_a_stranger_has_left_in_a_directory_is_not_acted_on() {
     let world = World::new();
     let script = r#"
-        mkdir file folder link; chmod 1777 file folder link; mkdir file/below
+        mkdir file directory link; chmod 1777 file directory link; mkdir file/below
         (cd file; as 4711 sh -c "echo \"queue_url = 'sqlite:theirs.db'\" >raddle.toml"; as 4711 "$program" submit -- touch "$PWD/harm" >/dev/null)
-        (cd folder; as 4711 "$program" submit -- touch "$PWD/harm" >/dev/null)
+        (cd directory; as 4711 "$program" submit -- touch "$PWD/harm" >/dev/null)
         (cd link; as 4711 ln -s ../mine.toml raddle.toml); echo >mine.toml
-        for place in file file/below folder link; do
+        for place in file file/below directory link; do
             for command in 'worker start' 'run -- true' 'submit -- true' status; do
                 code=0; (cd $place; "$program" $command >/dev/null 2>../words$code) || code=$?
                 echo "$place $command: $code"
             done
         done
         # Who is meant can be said: by name, by sudo, or by a file of one's own that is nearer.
-        "$program" --queue-url "sqlite:$PWD/folder/.raddle/raddle.db" status --json | jq .tasks.created
-        (cd folder; SUDO_UID=4711 "$program" status --json | jq .tasks.created)
+        "$program" --queue-url "sqlite:$PWD/directory/.raddle/raddle.db" status --json | jq .tasks.created
+        (cd directory; SUDO_UID=4711 "$program" status --json | jq .tasks.created)
         (cd file/below; echo >raddle.toml; "$program" run -- echo mine)
-        ls file/harm folder/harm 2>/dev/null || echo no harm"#;
+        ls file/harm directory/harm 2>/dev/null || echo no harm"#;
     let Some(ran) = as_others(&world, script) else {
         return;
     };
-    let refused = ["file", "file/below", "folder", "link"].map(|place| {
+    let refused = ["file", "file/below", "directory", "link"].map(|place| {
         ["worker start", "run -- true", "submit -- true", "status"]
             .map(|command| format!("{place} {command}: 2\n"))
             .concat()
@@ -549,7 +549,7 @@ fn what_is_written_is_for_its_owner_alone_whatever_the_umask() {
         for mask in 0000 0022 0777; do
             mkdir a$mask b$mask; chown 4711 a$mask b$mask
             (cd a$mask; as 4711 bash -c "try $mask")
-            # A folder and an empty file that were there before.
+            # A directory and an empty file that were there before.
             (cd b$mask; as 4711 bash -c "touch x.db; echo \"queue_url = 'sqlite:x.db'\" >raddle.toml; try $mask")
         done"#;
     let Some(ran) = as_others(&world, script) else {
@@ -594,10 +594,10 @@ fn a_new_project_directory_is_ignored_by_git() {
             .raddle(["--queue-url", url, "submit", "--", "true"])
             .ok();
     }
-    for folder in [".raddle", "mine", "made"] {
+    for directory in [".raddle", "mine", "made"] {
         assert!(
-            !world.path().join(folder).join(".gitignore").exists(),
-            "{folder}"
+            !world.path().join(directory).join(".gitignore").exists(),
+            "{directory}"
         );
     }
 }

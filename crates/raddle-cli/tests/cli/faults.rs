@@ -516,7 +516,7 @@ fn a_run_short_of_descriptors_says_so_and_leaves_nothing_behind() {
     assert!(refused > 0, "some of these are too few");
 }
 
-/// The folder for output is somebody else's, or no folder.
+/// The directory for output is somebody else's, or no directory.
 #[test]
 fn a_task_whose_output_cannot_be_kept_ends_all_the_same() {
     let world = World::new();

@@ -788,7 +788,7 @@ fn what_is_wrong_with_a_file_is_said_with_its_line() {
     world
         .raddle(["up"])
         .code(2)
-        .says("there is no raddle.toml here or in a parent folder");
+        .says("there is no raddle.toml here or in a parent directory");
     world.file(
         "raddle.toml",
         "[process.a]\nreplica = 2\n[[process.a.worker]]\nslug = 'a'\n",

@@ -87,7 +87,7 @@ fn the_version_and_completions_are_data() {
     );
     assert!(
         !world.path().join(".raddle").exists(),
-        "nothing was asked for that needs a folder"
+        "nothing was asked for that needs a directory"
     );
 }
 

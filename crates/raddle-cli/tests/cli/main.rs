@@ -1,4 +1,4 @@
-//! The command line as people and scripts use it: real processes in folders of their own.
+//! The command line as people and scripts use it: real processes in directories of their own.
 
 #![expect(
     clippy::unwrap_used,

@@ -6,14 +6,14 @@ use serde_json::{Value, json};
 
 use crate::{cluster::Cluster, kubectl::is_kept, world::World};
 
-/// What `kubectl kustomize` makes of a folder of this repository, one document each, as JSON.
-fn kustomized(folder: &str) -> Vec<Value> {
-    let folder = format!(
-        "{}/../../deploy/kubernetes{folder}",
+/// What `kubectl kustomize` makes of a directory of this repository, one document each, as JSON.
+fn kustomized(directory: &str) -> Vec<Value> {
+    let directory = format!(
+        "{}/../../deploy/kubernetes{directory}",
         env!("CARGO_MANIFEST_DIR")
     );
     let made = Command::new("kubectl")
-        .args(["kustomize", &folder])
+        .args(["kustomize", &directory])
         .output()
         .unwrap();
     assert!(
@@ -64,11 +64,11 @@ fn of_kind<'a>(objects: &'a [Value], kind: &str) -> Vec<&'a Value> {
 
 #[test]
 fn the_manifests_are_what_a_cluster_takes() {
-    for (folder, name) in [
+    for (directory, name) in [
         ("", "warm-spawner-cpu"),
         ("/overlays/gpu", "warm-spawner-gpu"),
     ] {
-        let objects = kustomized(folder);
+        let objects = kustomized(directory);
         let kinds: BTreeSet<&str> = objects
             .iter()
             .map(|object| object["kind"].as_str().unwrap())

@@ -511,14 +511,14 @@ fn the_alert_for_absent_workers_fires_beside_a_manager() {
 
 #[test]
 fn the_rules_are_what_prometheus_takes_for_rules() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/prometheus");
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/prometheus");
     for args in [
         ["check", "rules", "alerts.yml"],
         ["test", "rules", "alerts.test.yml"],
     ] {
         let ran = Command::new("promtool")
             .args(args)
-            .current_dir(&folder)
+            .current_dir(&directory)
             .output()
             .unwrap();
         assert!(ran.status.success(), "{args:?}: {ran:?}");

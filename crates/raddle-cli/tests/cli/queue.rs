@@ -267,7 +267,7 @@ fn stats_of_a_queue_count_its_tasks() {
 fn a_reader_and_a_watcher_wait() {
     let world = World::new();
     let reading = world.start(["queue", "read", "q", "--wait", "60"]);
-    until("the folder is made", || {
+    until("the directory is made", || {
         world.path().join(".raddle/raddle.db").exists()
     });
     let watching = world.start(["queue", "watch", "q", "--limit", "2", "--json"]);

@@ -10,8 +10,8 @@ use crate::world::{Started, World, until};
 
 const README: &str = include_str!("../../../../README.md");
 const SECTION: &str = "## One minute";
-/// The folder there.
-const FOLDER: &str = "/tmp/tour";
+/// The directory there.
+const DIRECTORY: &str = "/tmp/tour";
 /// What only looks, and can be typed again until it sees what README.md shows.
 const LOOKS: [&str; 4] = [
     "ps ",
@@ -172,7 +172,7 @@ fn what_the_readme_shows_in_one_minute_is_what_happens() {
     }
     let (world, typed) = (World::new(), typed());
     assert!(typed.len() >= 10, "the section has its commands");
-    let folder = world.path().canonicalize().unwrap();
+    let directory = world.path().canonicalize().unwrap();
     let mut shell = Shell {
         started: world.start_bash_apart(SHELL),
         typed: 0,
@@ -183,7 +183,7 @@ fn what_the_readme_shows_in_one_minute_is_what_happens() {
             let real = shell.run(&here(&ids, text));
             let real: Vec<String> = real
                 .iter()
-                .map(|line| line.replace(folder.to_str().unwrap(), FOLDER))
+                .map(|line| line.replace(directory.to_str().unwrap(), DIRECTORY))
                 .collect();
             let mut learnt = ids.clone();
             shown

@@ -261,7 +261,7 @@ fn the_environment_demands_it_too_and_a_spawner_passes_it_on() {
 }
 
 #[test]
-fn a_handler_runs_in_a_sandbox_with_its_folder() {
+fn a_handler_runs_in_a_sandbox_with_its_directory() {
     let world = World::new();
     fs::set_permissions(world.path(), fs::Permissions::from_mode(0o755)).unwrap();
     fs::create_dir(world.path().join("handlers")).unwrap();

@@ -469,15 +469,19 @@ fn honours_the_variables_of_workers_and_caps_how_many_there_are() {
 #[test]
 fn the_file_names_handlers_and_plugins() {
     let world = World::new();
-    let folder = world.path().join("there");
-    fs::create_dir_all(folder.join("handlers")).unwrap();
+    let directory = world.path().join("there");
+    fs::create_dir_all(directory.join("handlers")).unwrap();
     for name in ["Upper", "Lower"] {
         let text =
             format!("name = '{name}'\nprovides = ['cpu']\ncommand = ['echo', '{{\"ok\":true}}']\n");
-        fs::write(folder.join(format!("handlers/{name}.handler.toml")), text).unwrap();
+        fs::write(
+            directory.join(format!("handlers/{name}.handler.toml")),
+            text,
+        )
+        .unwrap();
     }
     let text = "[spawner]\ncaps = ['cpu']\nwarm_pool = 1\nmax_workers = 2\nhandlers = 'handlers'\nplugins = ['Upper']\n";
-    fs::write(folder.join("spawner.toml"), text).unwrap();
+    fs::write(directory.join("spawner.toml"), text).unwrap();
     let spawner = world.start(["spawner", "run", "--config", "there/spawner.toml"]);
     until("one is warm", || workers(&world).len() == 1);
     let caps = world.one_shots()[0]["capabilities"].to_string();
@@ -486,7 +490,11 @@ fn the_file_names_handlers_and_plugins() {
         "{caps}"
     );
     spawner.stop().ok();
-    fs::write(folder.join("spawner.toml"), text.replace("Upper", "Other")).unwrap();
+    fs::write(
+        directory.join("spawner.toml"),
+        text.replace("Upper", "Other"),
+    )
+    .unwrap();
     world
         .raddle(["spawner", "run", "--config", "there/spawner.toml"])
         .code(2)
@@ -854,17 +862,17 @@ fn what_it_is_told_is_checked() {
 #[test]
 fn file_flags_and_environment_say_what_to_keep() {
     let world = World::new();
-    let folder = world.path().join("there");
-    fs::create_dir(&folder).unwrap();
+    let directory = world.path().join("there");
+    fs::create_dir(&directory).unwrap();
     let text = "[spawner]\nqueue_url = 'sqlite:work.db'\ncaps = ['cpu']\nwarm_pool = 1\nmax_workers = 2\nworker_image = 'x'\n";
-    fs::write(folder.join("spawner.toml"), text).unwrap();
+    fs::write(directory.join("spawner.toml"), text).unwrap();
     let spawner = world.start_bash(
         "WARM_POOL=2 WORKER_CAPS=gpu,cpu exec raddle spawner run --config there/spawner.toml",
     );
     let at =
         |args: &[&str]| world.raddle([&["--queue-url", "sqlite:there/work.db"], args].concat());
     until("two are warm", || {
-        folder.join("work.db").exists()
+        directory.join("work.db").exists()
             && at(&["worker", "list", "--json"])
                 .ok()
                 .json()

@@ -1,4 +1,4 @@
-//! A folder of its own for each test, the program in it, and the certainty that nothing is left running.
+//! A directory of its own for each test, the program in it, and the certainty that nothing is left running.
 
 use std::{
     ffi::OsStr,
@@ -16,10 +16,10 @@ use serde_json::Value;
 /// No command of these tests takes longer unless something is wrong, also on a busy machine.
 const DEADLINE: Duration = Duration::from_secs(150);
 const LOOK: Duration = Duration::from_millis(5);
-/// Marks every process of a world, whatever folder it goes to.
+/// Marks every process of a world, whatever directory it goes to.
 pub(crate) const MARK: &str = "WORLD";
 
-/// A folder with the program in it.
+/// A directory with the program in it.
 pub(crate) struct World {
     dir: tempfile::TempDir,
 }

@@ -62,7 +62,7 @@ pub(crate) enum ChildStep {
     Clone,
     /// Its process group, descriptors, cgroup or limits.
     Setup,
-    /// Its folder.
+    /// Its directory.
     Chdir,
     /// The program.
     Exec,

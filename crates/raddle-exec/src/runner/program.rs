@@ -76,8 +76,8 @@ impl Executable {
             argv[0].clone()
         } else {
             search(name, env, cwd, sandboxed).map_err(|exit| match cwd {
-                // A shell would have failed to enter the folder before it looked for the program.
-                Some(cwd) => unusable_folder(cwd).unwrap_or(exit),
+                // A shell would have failed to enter the directory before it looked for the program.
+                Some(cwd) => unusable_directory(cwd).unwrap_or(exit),
                 None => exit,
             })?
         };
@@ -131,11 +131,11 @@ impl PreparedAttempt {
         let cwd = start
             .cwd
             .as_deref()
-            .map(|cwd| c_string(cwd, || "the folder's name".into()))
+            .map(|cwd| c_string(cwd, || "the directory's name".into()))
             .transpose()?;
         if start.sandbox.is_some() && start.cwd.is_some() {
             return Err(failed(
-                "a sandbox has a folder of its own, and sees no other: leave out cwd",
+                "a sandbox has a directory of its own, and sees no other: leave out cwd",
             ));
         }
         let env = match &start.sandbox {
@@ -160,7 +160,7 @@ impl PreparedAttempt {
                 Some(Executable::function(name)?)
             }
             // Looked at here, because what a function does in its own process cannot be told from what it does wrong.
-            ExecTarget::Function(_) => match start.cwd.as_deref().and_then(unusable_folder) {
+            ExecTarget::Function(_) => match start.cwd.as_deref().and_then(unusable_directory) {
                 Some(exit) => return Err(exit),
                 None => None,
             },
@@ -205,9 +205,9 @@ impl PreparedAttempt {
                 let of_handler = start
                     .sandbox
                     .as_ref()
-                    .and_then(|sandbox| sandbox.folder.as_deref());
-                let folder = start.cwd.as_deref().or(of_handler).unwrap_or_default();
-                failed(format!("cannot enter the folder '{folder}': {error}"))
+                    .and_then(|sandbox| sandbox.directory.as_deref());
+                let directory = start.cwd.as_deref().or(of_handler).unwrap_or_default();
+                failed(format!("cannot enter the directory '{directory}': {error}"))
             }
             ChildStep::Exec if error.raw_os_error() == Some(libc::ENOMEM) => failed(format!(
                 "its memory_mb leaves no room for a process: {error}"
@@ -219,7 +219,7 @@ impl PreparedAttempt {
                 let path = self
                     .executable
                     .as_ref()
-                    .map(|executable| in_folder(start.cwd.as_deref(), &executable.path));
+                    .map(|executable| in_directory(start.cwd.as_deref(), &executable.path));
                 if start.sandbox.is_none() && path.is_some_and(|path| path.exists()) {
                     ExitStatus::NotExecutable {
                         message: format!("cannot execute {name}: its interpreter is missing"),
@@ -307,18 +307,22 @@ fn search(
         .find_map(|entry| entry.to_bytes().strip_prefix(b"PATH="));
     let mut refused = None;
     if !name.is_empty() {
-        for folder in path
+        for directory in path
             .unwrap_or(DEFAULT_PATH.as_bytes())
             .split(|b| *b == b':')
         {
-            // An empty entry means the current folder. Relative ones count from the folder that the command will run in.
-            let folder = if folder.is_empty() { b"." } else { folder };
-            let candidate = CString::new([folder, b"/", name.as_bytes()].concat());
+            // An empty entry means the current directory. Relative ones count from the directory that the command will run in.
+            let directory = if directory.is_empty() {
+                b"."
+            } else {
+                directory
+            };
+            let candidate = CString::new([directory, b"/", name.as_bytes()].concat());
             let Ok(candidate) = candidate else { continue };
             if sandboxed && !sandbox::shows(candidate.to_bytes()) {
                 continue;
             }
-            match usable(&in_folder(cwd, &candidate)) {
+            match usable(&in_directory(cwd, &candidate)) {
                 Some(true) => return Ok(candidate),
                 Some(false) => refused = Some(candidate),
                 None => {}
@@ -338,23 +342,23 @@ fn search(
     })
 }
 
-/// Whether a file can be executed; `None` if there is none (a folder of that name is none).
+/// Whether a file can be executed; `None` if there is none (a directory of that name is none).
 fn usable(path: &Path) -> Option<bool> {
     let found = fs::metadata(path).ok()?;
     (!found.is_dir()).then(|| accessat(CWD, path, Access::EXEC_OK, AtFlags::EACCESS).is_ok())
 }
 
-fn in_folder(cwd: Option<&str>, path: &CStr) -> PathBuf {
+fn in_directory(cwd: Option<&str>, path: &CStr) -> PathBuf {
     Path::new(cwd.unwrap_or("")).join(OsStr::from_bytes(path.to_bytes()))
 }
 
-fn unusable_folder(cwd: &str) -> Option<ExitStatus> {
+fn unusable_directory(cwd: &str) -> Option<ExitStatus> {
     let why = match fs::metadata(cwd) {
         Ok(found) if found.is_dir() => return None,
         Ok(_) => io::Error::from_raw_os_error(libc::ENOTDIR),
         Err(error) => error,
     };
-    Some(failed(format!("cannot enter the folder '{cwd}': {why}")))
+    Some(failed(format!("cannot enter the directory '{cwd}': {why}")))
 }
 
 #[cfg(test)]
@@ -386,11 +390,11 @@ mod tests {
 
     #[test]
     fn the_search_follows_the_path_of_the_task() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().to_str().unwrap();
-        let tool = folder.path().join("tool");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().to_str().unwrap();
+        let tool = directory.path().join("tool");
         fs::write(&tool, "").unwrap();
-        fs::create_dir(folder.path().join("sub")).unwrap();
+        fs::create_dir(directory.path().join("sub")).unwrap();
         let found = |name: &str| {
             prepare(&start(&[name], &[("PATH", path)]))
                 .map(|found| found.executable.unwrap().path.into_string().unwrap())
@@ -447,8 +451,8 @@ mod tests {
         assert!(message(&start(&["true", "a\0b"], &[])).contains("argument 1"));
         assert!(message(&start(&["true"], &[("K", "\0")])).contains("'K'"));
         assert!(message(&start(&["true"], &[("K=", "")])).contains("'K='"));
-        let mut absent_folder = start(&["no-such-program"], &[]);
-        absent_folder.cwd = Some("/no/such/folder".into());
-        assert!(message(&absent_folder).contains("/no/such/folder"));
+        let mut absent_directory = start(&["no-such-program"], &[]);
+        absent_directory.cwd = Some("/no/such/directory".into());
+        assert!(message(&absent_directory).contains("/no/such/directory"));
     }
 }

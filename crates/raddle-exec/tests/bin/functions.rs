@@ -19,7 +19,7 @@ pub(crate) fn call(name: &str, input: Vec<u8>, mut reply: File) -> i32 {
                 .flatten()
                 .flatten()
                 .collect();
-            let here = std::env::current_dir().expect("there is a folder");
+            let here = std::env::current_dir().expect("there is a directory");
             let tid = std::env::var("TASK").unwrap_or_default();
             answer(&format!("{} {tid} {}", here.display(), open.len()));
             0

@@ -55,9 +55,9 @@ async fn the_account_of_an_attempt_is_complete() {
 #[tokio::test]
 async fn programs_that_cannot_be_run_are_told_apart() {
     let mut rig = Rig::new().await;
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let file = |name: &str, content: &str, mode: u32| {
-        let path = folder.path().join(name);
+        let path = directory.path().join(name);
         fs::write(&path, content).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
         path.to_str().unwrap().to_owned()
@@ -86,7 +86,7 @@ async fn programs_that_cannot_be_run_are_told_apart() {
         &*no_format,
         &*no_interpreter,
         "/",
-        folder.path().to_str().unwrap(),
+        directory.path().to_str().unwrap(),
     ] {
         let done = rig.run(&rig.command(&[refused])).await.done;
         assert!(
@@ -109,7 +109,7 @@ async fn programs_that_cannot_be_run_are_told_apart() {
     let mut in_path = rig.command(&["plain"]);
     in_path
         .env
-        .push(("PATH".into(), folder.path().to_str().unwrap().into()));
+        .push(("PATH".into(), directory.path().to_str().unwrap().into()));
     assert!(matches!(
         rig.run(&in_path).await.done.exit,
         ExitStatus::NotExecutable { .. }
@@ -125,11 +125,11 @@ async fn what_cannot_be_set_up_is_named() {
     let mut rig = Rig::new().await;
     let mut cases = Vec::new();
     let mut absent = rig.sh("true");
-    absent.cwd = Some("/no/such/folder".into());
-    cases.push((absent, "/no/such/folder"));
-    let mut no_folder = rig.command(&["/bin/true"]);
-    no_folder.cwd = Some("/dev/null".into());
-    cases.push((no_folder, "/dev/null"));
+    absent.cwd = Some("/no/such/directory".into());
+    cases.push((absent, "/no/such/directory"));
+    let mut no_directory = rig.command(&["/bin/true"]);
+    no_directory.cwd = Some("/dev/null".into());
+    cases.push((no_directory, "/dev/null"));
     cases.push((rig.command(&[]), "empty"));
     cases.push((rig.command(&["true", "a\0b"]), "argument 1"));
     let mut key = rig.sh("true");
@@ -157,7 +157,7 @@ async fn a_command_starts_with_a_clean_slate() {
     let stdout = String::from_utf8(rig.run(&request).await.stdout).unwrap();
     let lines: Vec<_> = stdout.lines().collect();
     assert_eq!(lines[..2], ["/usr", "two"]);
-    // 3 is the folder that ls reads.
+    // 3 is the directory that ls reads.
     assert!(
         lines[2].starts_with("0 1 2 3 SigBlk:\t0000000000000000"),
         "{stdout}"

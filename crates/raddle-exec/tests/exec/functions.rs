@@ -39,17 +39,17 @@ async fn each_call_has_a_process_of_its_own() {
 }
 
 #[tokio::test]
-async fn a_function_finds_its_folder_and_its_environment_and_nothing_of_the_runner() {
+async fn a_function_finds_its_directory_and_its_environment_and_nothing_of_the_runner() {
     let mut rig = Rig::new().await;
     let mut request = rig.function("look", "");
     request.cwd = Some("/usr".into());
     request.env.push(("TASK".into(), "t1".into()));
     // Its standard descriptors, the answer's, and the one that lists them.
     assert_eq!(rig.run(&request).await.reply, "/usr t1 5");
-    request.cwd = Some("/no/such/folder".into());
+    request.cwd = Some("/no/such/directory".into());
     let done = rig.run(&request).await.done;
     assert!(
-        matches!(&done.exit, ExitStatus::SpawnFailed { message } if message.contains("/no/such/folder")),
+        matches!(&done.exit, ExitStatus::SpawnFailed { message } if message.contains("/no/such/directory")),
         "{done:?}"
     );
 }

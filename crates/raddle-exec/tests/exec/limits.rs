@@ -71,8 +71,8 @@ async fn a_fork_bomb_is_killed() {
 
 #[tokio::test]
 async fn a_fork_bomb_is_killed_without_privileges_too() {
-    let folder = tempfile::tempdir().unwrap();
-    let program = folder.path().join("unprivileged");
+    let directory = tempfile::tempdir().unwrap();
+    let program = directory.path().join("unprivileged");
     let runner = options().program.to_str().unwrap().to_owned();
     let script = format!(
         "#!/bin/sh\nexec setpriv --reuid=65534 --clear-groups --inh-caps=-all '{runner}' \"$@\"\n"

@@ -52,8 +52,8 @@ async fn rigs_under(words: &str) -> Vec<Rig> {
 }
 
 async fn rig_of(prefix: &str, words: &str) -> Rig {
-    let folder = tempfile::tempdir().unwrap();
-    let program = folder.path().join("other");
+    let directory = tempfile::tempdir().unwrap();
+    let program = directory.path().join("other");
     let runner = options().program.to_str().unwrap().to_owned();
     fs::write(
         &program,
@@ -61,7 +61,7 @@ async fn rig_of(prefix: &str, words: &str) -> Rig {
     )
     .unwrap();
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
-    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let mut rig = Rig::with(&RunnerOptions {
         program,
         ..options()
@@ -209,9 +209,9 @@ async fn nothing_of_the_worker_is_in_its_environment() {
 
 #[tokio::test]
 async fn the_hosts_files_are_not_there() {
-    let folder = tempfile::tempdir().unwrap();
-    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
-    let secret = folder.path().join("secret");
+    let directory = tempfile::tempdir().unwrap();
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let secret = directory.path().join("secret");
     fs::write(&secret, "the secret").unwrap();
     for mut rig in rigs().await {
         let outcome = sh(&mut rig, &format!("cat {}", secret.display())).await;
@@ -241,7 +241,7 @@ async fn the_hosts_files_are_not_there() {
 }
 
 #[tokio::test]
-async fn only_its_own_folders_can_be_written() {
+async fn only_its_own_directories_can_be_written() {
     for mut rig in rigs().await {
         let tries = "for at in / /usr /usr/bin /etc /bin /lib /dev /proc; do touch $at/new 2>/dev/null && echo $at; done; \
                      rm -f /usr/bin/env 2>/dev/null; ls /usr/bin/env";

@@ -62,15 +62,15 @@ async fn a_stop_takes_no_time_from_what_cleans_up_after_a_timeout() {
     let script =
         "trap 'echo told; while ! test -e go; do sleep 0.02; done; echo cleaned; exit 7' TERM
                   while :; do sleep 0.02; done";
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let mut request = rig.sh(script);
-    request.cwd = Some(folder.path().to_string_lossy().into_owned());
+    request.cwd = Some(directory.path().to_string_lossy().into_owned());
     request.timeout = Some(Duration::from_millis(100));
     request.overtime = Duration::from_secs(60);
     rig.start_until_output(&request).await;
     rig.runner.send(RunnerCommand::Stop).await.unwrap();
     rig.runner.send(RunnerCommand::Stop).await.unwrap();
-    std::fs::write(folder.path().join("go"), "").unwrap();
+    std::fs::write(directory.path().join("go"), "").unwrap();
     let outcome = rig.end().await;
     assert_eq!(
         (outcome.done.exit, outcome.done.killed),

@@ -28,7 +28,7 @@ const USER: &str = "65532:65532";
 const PROGRAM: &str = "/.raddle";
 /// Where a container sees the libraries of this program, so that it runs in an image with another C library, or with none.
 const LIBRARIES: &str = "/.raddle-lib";
-const FOLDER: &str = "/tmp";
+const DIRECTORY: &str = "/tmp";
 
 /// As in a sandbox, where the task does not say.
 const MEMORY_MB: u64 = 1024;
@@ -47,7 +47,7 @@ pub(super) fn name(tid: Tid, attempt: u32) -> String {
     format!("raddle-{tid}-{attempt}")
 }
 
-/// A container for this attempt, whose process 1 is `program` with its `libraries`. `volumes` are the folders that its image would have on the
+/// A container for this attempt, whose process 1 is `program` with its `libraries`. `volumes` are the directories that its image would have on the
 /// engine's disk.
 pub(super) fn body(
     charge: &ContainerParams,
@@ -70,7 +70,10 @@ pub(super) fn body(
         // It ends with whoever is attached: that is what the leash is.
         stdin_once: Some(true),
         // What else the image has in its environment is the image's own. That of the task is not for everybody to read.
-        env: Some(vec![format!("HOME={FOLDER}"), format!("TMPDIR={FOLDER}")]),
+        env: Some(vec![
+            format!("HOME={DIRECTORY}"),
+            format!("TMPDIR={DIRECTORY}"),
+        ]),
         entrypoint: Some(entrypoint(libraries)),
         cmd: Some(Vec::new()),
         healthcheck: Some(HealthConfig {
@@ -78,7 +81,7 @@ pub(super) fn body(
             ..HealthConfig::default()
         }),
         image: Some(charge.image.clone()),
-        working_dir: Some(FOLDER.into()),
+        working_dir: Some(DIRECTORY.into()),
         labels: Some(labels.map(|(key, value)| (key.to_owned(), value)).into()),
         host_config: Some(host(charge, program, libraries, volumes)),
         ..ContainerCreateBody::default()
@@ -144,7 +147,7 @@ fn host(
     let mut host = hardened(&allowance, &mounts, None);
     // Programs that it makes there can be run.
     let tmp = format!("rw,exec,nosuid,nodev,size={TMP_MB}m,nr_inodes={TMP_FILES},mode=1777");
-    host.tmpfs = Some(HashMap::from([(FOLDER.into(), tmp)]));
+    host.tmpfs = Some(HashMap::from([(DIRECTORY.into(), tmp)]));
     host.mounts
         .get_or_insert_default()
         .extend(volumes.iter().map(|path| in_memory(path)));
@@ -156,7 +159,7 @@ fn host(
     host
 }
 
-/// A folder that an image wants on the disk, where it would be bounded by nothing.
+/// A directory that an image wants on the disk, where it would be bounded by nothing.
 fn in_memory(path: &str) -> EngineMount {
     EngineMount {
         target: Some(path.to_owned()),

@@ -151,14 +151,14 @@ pub fn file_of_unit(text: &str) -> Option<PathBuf> {
         .position(|word| ["-f", "--file"].contains(word))
         .and_then(|at| words.get(at + 1).copied());
     let joined = || words.iter().find_map(|word| word.strip_prefix("--file="));
-    let folder = value(text, "WorkingDirectory")
-        .filter(|folder| folder.starts_with('/'))
+    let directory = value(text, "WorkingDirectory")
+        .filter(|directory| directory.starts_with('/'))
         .map(PathBuf::from);
     let path = Path::new(after.or_else(joined).unwrap_or("raddle.toml"));
     if path.is_absolute() {
         Some(path.to_owned())
     } else {
-        Some(folder?.join(path))
+        Some(directory?.join(path))
     }
 }
 

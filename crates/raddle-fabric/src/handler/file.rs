@@ -19,15 +19,15 @@ struct HandlerFile {
     command: Vec<String>,
 }
 
-/// The handlers in a folder, in the order of their files' names.
-pub(super) fn in_folder(folder: &Path) -> Result<Vec<Plugin>, PluginLoadError> {
-    let unreadable = |source: io::Error| PluginLoadError::Folder {
-        path: folder.into(),
+/// The handlers in a directory, in the order of their files' names.
+pub(super) fn in_directory(directory: &Path) -> Result<Vec<Plugin>, PluginLoadError> {
+    let unreadable = |source: io::Error| PluginLoadError::Directory {
+        path: directory.into(),
         source,
     };
-    let folder = std::path::absolute(folder).map_err(unreadable)?;
+    let directory = std::path::absolute(directory).map_err(unreadable)?;
     let mut paths = Vec::new();
-    for entry in fs::read_dir(&folder).map_err(unreadable)? {
+    for entry in fs::read_dir(&directory).map_err(unreadable)? {
         let path = entry.map_err(unreadable)?.path();
         if path
             .file_name()
@@ -37,10 +37,10 @@ pub(super) fn in_folder(folder: &Path) -> Result<Vec<Plugin>, PluginLoadError> {
         }
     }
     paths.sort();
-    paths.iter().map(|path| read(path, &folder)).collect()
+    paths.iter().map(|path| read(path, &directory)).collect()
 }
 
-fn read(path: &Path, folder: &Path) -> Result<Plugin, PluginLoadError> {
+fn read(path: &Path, directory: &Path) -> Result<Plugin, PluginLoadError> {
     let wrong = |reason: String| PluginLoadError::File {
         path: path.into(),
         reason,
@@ -55,9 +55,9 @@ fn read(path: &Path, folder: &Path) -> Result<Plugin, PluginLoadError> {
         .map_err(|error| wrong(format!("provides: {error}")))?;
     match command.first_mut() {
         Some(program) if !program.is_empty() => {
-            // A path counts from the folder of the file that names it, wherever the worker was started.
+            // A path counts from the directory of the file that names it, wherever the worker was started.
             if program.contains('/') {
-                *program = folder.join(&*program).to_string_lossy().into_owned();
+                *program = directory.join(&*program).to_string_lossy().into_owned();
             }
         }
         _ => return Err(wrong("command is empty: name a program to run".into())),
@@ -66,7 +66,7 @@ fn read(path: &Path, folder: &Path) -> Result<Plugin, PluginLoadError> {
         offer: HandlerOffer { name, provides },
         way: HandlerKind::Command {
             argv: command,
-            folder: folder.into(),
+            directory: directory.into(),
         },
     })
 }

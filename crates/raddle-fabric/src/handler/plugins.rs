@@ -32,8 +32,8 @@ pub enum HandlerKind {
     Command {
         /// The program and its arguments.
         argv: Vec<String>,
-        /// The folder it is run in when the task names none: where its file is.
-        folder: PathBuf,
+        /// The directory it is run in when the task names none: where its file is.
+        directory: PathBuf,
     },
 }
 
@@ -41,10 +41,10 @@ pub enum HandlerKind {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PluginLoadError {
-    /// The folder cannot be read.
-    #[error("the handlers' folder {path} cannot be read: {source}")]
-    Folder {
-        /// The folder.
+    /// The directory cannot be read.
+    #[error("the handlers' directory {path} cannot be read: {source}")]
+    Directory {
+        /// The directory.
         path: PathBuf,
         /// What the system said.
         source: io::Error,
@@ -89,9 +89,9 @@ pub struct Plugins {
 }
 
 impl Plugins {
-    /// Those of this program, then those in the folder; with `allowed`, only these.
+    /// Those of this program, then those in the directory; with `allowed`, only these.
     pub fn load(
-        folder: Option<&Path>,
+        directory: Option<&Path>,
         allowed: Option<&[String]>,
     ) -> Result<Self, PluginLoadError> {
         let own = of_this_program().map(|handler| Plugin {
@@ -101,7 +101,10 @@ impl Plugins {
             },
             way: HandlerKind::Function,
         });
-        let external = folder.map(file::in_folder).transpose()?.unwrap_or_default();
+        let external = directory
+            .map(file::in_directory)
+            .transpose()?
+            .unwrap_or_default();
         Self::new(own.chain(external), allowed)
     }
 
@@ -177,13 +180,13 @@ mod tests {
     use super::*;
 
     fn load(files: &[(&str, &str)], allowed: Option<&[&str]>) -> Result<Plugins, String> {
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         files
             .iter()
-            .for_each(|(name, text)| fs::write(folder.path().join(name), text).unwrap());
+            .for_each(|(name, text)| fs::write(directory.path().join(name), text).unwrap());
         let allowed =
             allowed.map(|names| names.iter().map(ToString::to_string).collect::<Vec<_>>());
-        Plugins::load(Some(folder.path()), allowed.as_deref()).map_err(|error| error.to_string())
+        Plugins::load(Some(directory.path()), allowed.as_deref()).map_err(|error| error.to_string())
     }
 
     const A: (&str, &str) = (
@@ -202,13 +205,13 @@ mod tests {
             ["@handler:B", "@handler:any"],
             "the other may run nothing here"
         );
-        let HandlerKind::Command { argv, folder } = &plugins.ways[0] else {
+        let HandlerKind::Command { argv, directory } = &plugins.ways[0] else {
             panic!("{plugins:?}")
         };
         assert_eq!(
             argv,
             &[
-                folder.join("./a.py").to_string_lossy().into_owned(),
+                directory.join("./a.py").to_string_lossy().into_owned(),
                 "x".to_owned()
             ]
         );

@@ -6,7 +6,7 @@ use jiff::tz::TimeZone;
 use raddle_core::schedule::known_zone;
 
 /// Where Linux has them.
-const FOLDER: &str = "/usr/share/zoneinfo";
+const DIRECTORY: &str = "/usr/share/zoneinfo";
 /// The largest has some kilobytes.
 const LARGEST: u64 = 1 << 20;
 
@@ -27,7 +27,7 @@ pub fn zone(name: &str) -> Option<TimeZone> {
 
 fn of_machine(name: &str) -> Option<TimeZone> {
     let mut bytes = Vec::new();
-    File::open(Path::new(FOLDER).join(name))
+    File::open(Path::new(DIRECTORY).join(name))
         .ok()?
         .take(LARGEST)
         .read_to_end(&mut bytes)

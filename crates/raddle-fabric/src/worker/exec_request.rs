@@ -103,11 +103,12 @@ pub(super) fn of(
                 request.program = ExecTarget::Function(crate::handler::function_name(name));
                 OutputChannel::Reply
             }
-            Ok((_, HandlerKind::Command { argv, folder })) => {
-                let (mut argv, folder) = (argv.clone(), folder.to_string_lossy().into_owned());
+            Ok((_, HandlerKind::Command { argv, directory })) => {
+                let (mut argv, directory) =
+                    (argv.clone(), directory.to_string_lossy().into_owned());
                 match &mut request.sandbox {
-                    Some(sandbox) => move_in(&mut argv, folder, sandbox),
-                    None => drop(request.cwd.get_or_insert(folder)),
+                    Some(sandbox) => move_in(&mut argv, directory, sandbox),
+                    None => drop(request.cwd.get_or_insert(directory)),
                 }
                 request.program = ExecTarget::Command(argv);
                 OutputChannel::Stdout
@@ -176,16 +177,16 @@ fn contained(
     Ok((request, None))
 }
 
-/// Has a sandbox show the folder of a handler, and its program called by its name there.
-fn move_in(argv: &mut [String], folder: String, sandbox: &mut SandboxConfig) {
+/// Has a sandbox show the directory of a handler, and its program called by its name there.
+fn move_in(argv: &mut [String], directory: String, sandbox: &mut SandboxConfig) {
     if let Some(program) = argv.first_mut()
         && let Some(name) = program
-            .strip_prefix(&folder)
+            .strip_prefix(&directory)
             .and_then(|rest| rest.strip_prefix('/'))
     {
         *program = format!("{HANDLER}/{name}");
     }
-    sandbox.folder = Some(folder);
+    sandbox.directory = Some(directory);
 }
 
 /// The end of a request that its manager does not do.

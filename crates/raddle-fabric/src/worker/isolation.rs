@@ -30,7 +30,7 @@ pub(super) enum IsolationSite {
     Open,
     /// A sandbox, as the task asks for.
     Asked(SandboxConfig),
-    /// A sandbox, because its worker asks for it. The task knows nothing of that: what it says of folders is about its host.
+    /// A sandbox, because its worker asks for it. The task knows nothing of that: what it says of directories is about its host.
     Raised(SandboxConfig),
     /// A container.
     Contained {
@@ -60,7 +60,7 @@ pub(super) fn of(
             let mut sandbox = SandboxConfig {
                 network: spec.network.clone(),
                 fallback: spec.isolation_fallback,
-                folder: None,
+                directory: None,
                 mounts: spec.mounts.clone(),
             };
             if least == Isolation::Sandbox {
@@ -115,9 +115,9 @@ fn contained(spec: &TaskSpec, least: Isolation) -> Result<IsolationSite, ExitSta
             "only commands run in containers: give a routine or handler the isolation 'sandbox'",
         );
     }
-    // Whoever asks for less does not know that it has another root here, and sends the folder that it is in.
+    // Whoever asks for less does not know that it has another root here, and sends the directory that it is in.
     if spec.isolation > Isolation::Process && spec.cwd.is_some() {
-        return refused("a container has a folder of its own, and sees no other: leave out cwd");
+        return refused("a container has a directory of its own, and sees no other: leave out cwd");
     }
     if !spec.mounts.is_empty() {
         return refused(NO_MOUNTS);

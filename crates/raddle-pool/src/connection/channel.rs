@@ -306,11 +306,11 @@ mod tests {
 
     /// As a worker that stands still: the system connects, and nobody says anything.
     fn silent() -> (tempfile::TempDir, UnixListener, Arc<Channel>) {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("socket");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("socket");
         let listener = UnixListener::bind(&path).unwrap();
         (
-            folder,
+            directory,
             listener,
             Arc::new(Channel::new(&format!("unix:{}", path.display()), None, 100)),
         )
@@ -318,7 +318,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn who_waits_for_a_worker_that_does_not_greet_waits_no_longer_than_the_first() {
-        let (_folder, _listener, channel) = silent();
+        let (_directory, _listener, channel) = silent();
         let began = Instant::now();
         for link in join_all((0..20).map(|_| channel.transport(ConnectWait::ForIt))).await {
             assert!(
@@ -336,7 +336,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn who_has_others_to_ask_waits_once_and_not_for_long() {
-        let (_folder, _listener, channel) = silent();
+        let (_directory, _listener, channel) = silent();
         let began = Instant::now();
         for _ in 0..20 {
             let link = channel.transport(ConnectWait::Briefly).await;
@@ -353,7 +353,7 @@ mod tests {
 
     #[tokio::test]
     async fn no_second_link_is_opened_where_somebody_was_faster() {
-        let (_folder, listener, channel) = silent();
+        let (_directory, listener, channel) = silent();
         let (ours, _theirs) = std::os::unix::net::UnixStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
         let first = Arc::new(Transport::Link(
@@ -374,7 +374,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_worker_that_is_back_is_reached_without_a_call() {
-        let (_folder, listener, channel) = silent();
+        let (_directory, listener, channel) = silent();
         assert!(channel.transport(ConnectWait::Briefly).await.is_err());
         listener.set_nonblocking(true).unwrap();
         let listener = tokio::net::UnixListener::from_std(listener).unwrap();
@@ -404,7 +404,7 @@ mod tests {
                 .unwrap()
         };
         let (home, other) = (runtime(), runtime());
-        let (_folder, listener, channel) = home.block_on(async { silent() });
+        let (_directory, listener, channel) = home.block_on(async { silent() });
         let answering = std::thread::spawn(move || {
             use std::io::{Read, Write};
             let (mut stream, _) = listener.accept().unwrap();

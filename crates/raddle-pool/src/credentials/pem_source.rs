@@ -38,7 +38,7 @@ impl PemSource {
         Self::Text(String::from_utf8_lossy(pem.as_ref()).into_owned())
     }
 
-    /// With a path that means the same in every folder.
+    /// With a path that means the same in every directory.
     pub(super) fn absolute(self) -> Self {
         match self {
             Self::File(path) => Self::File(std::path::absolute(&path).unwrap_or(path)),

@@ -3,7 +3,7 @@
 //! Files are read again when a handshake needs them, at most once a second, and not watched: a certificate is of no use but in a handshake, so that
 //! this is when it has to be the right one. Nothing is kept for it, no task and no
 //! descriptor, which matters where a hundred credentials are held; it works where inotify says nothing, as with network file systems; and
-//! it is not fooled by how Kubernetes changes a secret, which is a symbolic link two folders up. A file system may hang: so a thread looks, and the handshake
+//! it is not fooled by how Kubernetes changes a secret, which is a symbolic link two directories up. A file system may hang: so a thread looks, and the handshake
 //! waits for it no longer than a disk takes.
 //! A handshake within that second may still get the set before. Connections that are up are not touched: what was agreed in their
 //! handshake holds until they end.

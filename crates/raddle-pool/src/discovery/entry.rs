@@ -61,7 +61,7 @@ pub(super) fn read(file: File) -> io::Result<Vec<WorkerMetadata>> {
     if !file.metadata()?.is_file() {
         return Err(io::Error::new(
             io::ErrorKind::InvalidInput,
-            "neither a file nor a folder",
+            "neither a file nor a directory",
         ));
     }
     let mut text = Vec::new();

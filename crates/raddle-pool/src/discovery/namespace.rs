@@ -4,7 +4,7 @@ use std::io;
 
 use super::DiscoveryError;
 
-/// Whether workers can be published under this name. It may become the name of a folder, and a part of a record.
+/// Whether workers can be published under this name. It may become the name of a directory, and a part of a record.
 pub fn check(namespace: &str) -> Result<(), DiscoveryError> {
     let is_name = |c: char| c.is_ascii_alphanumeric() || ['.', '_', '-'].contains(&c);
     if (1..=64).contains(&namespace.len())

@@ -23,13 +23,13 @@ async fn idle(pool: &WorkerPool) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_task_that_is_aborted_ends_its_call_there_and_makes_room_for_another() {
     within(120, async {
-        let (pool, folder) = (
+        let (pool, directory) = (
             pool(1).limit(1).start().await.unwrap(),
             tempfile::tempdir().unwrap(),
         );
         let pid = pool.workers()[0].pid;
         for n in 0..10 {
-            let marker = folder.path().join(format!("{n}"));
+            let marker = directory.path().join(format!("{n}"));
             let call = if n % 2 == 0 {
                 tokio::spawn(routines::hold(marker.clone()).on(&pool))
             } else {
@@ -71,20 +71,20 @@ async fn a_task_that_is_aborted_ends_its_call_there_and_makes_room_for_another()
 #[tokio::test(flavor = "multi_thread")]
 async fn a_routine_that_panics_while_it_is_dropped_does_its_worker_no_harm() {
     within(120, async {
-        let (pool, folder) = (pool(1).limit(2).start().await.unwrap(), tempfile::tempdir().unwrap());
+        let (pool, directory) = (pool(1).limit(2).start().await.unwrap(), tempfile::tempdir().unwrap());
         let pid = pool.workers()[0].pid;
         // More often than there are places for calls, or threads.
         for n in 0..20 {
-            let marker = folder.path().join(format!("{n}"));
-            let started = folder.path().join(format!("{n}-started"));
+            let marker = directory.path().join(format!("{n}"));
+            let started = directory.path().join(format!("{n}-started"));
             let call = tokio::spawn(routines::hold_badly(started.clone(), marker.clone()).on(&pool));
             until("it runs", async || started.exists()).await;
             call.abort();
             until("what is beside the one that panics is dropped too", async || marker.exists()).await;
         }
         for n in 20..24 {
-            let marker = folder.path().join(format!("{n}"));
-            let started = folder.path().join(format!("{n}-started"));
+            let marker = directory.path().join(format!("{n}"));
+            let started = directory.path().join(format!("{n}-started"));
             let call = routines::hold_badly(started, marker.clone()).timeout(Duration::from_millis(100));
             assert_eq!(call.on(&pool).await, Err(CallError::TimedOut));
             until("it is dropped", async || marker.exists()).await;
@@ -97,8 +97,8 @@ async fn a_routine_that_panics_while_it_is_dropped_does_its_worker_no_harm() {
             matches!(&error, Err(CallError::Panicked { message, .. }) if message == "exploded for fun"),
             "{error:?}"
         );
-        let call = tokio::spawn(routines::hold_badly(folder.path().join("a"), folder.path().join("b")).on(&pool));
-        until("it runs", async || folder.path().join("a").exists()).await;
+        let call = tokio::spawn(routines::hold_badly(directory.path().join("a"), directory.path().join("b")).on(&pool));
+        until("it runs", async || directory.path().join("a").exists()).await;
         pool.stop().await;
         assert_eq!(call.await.unwrap(), Err(CallError::Cancelled));
         assert!(!crate::is_alive(pid));
@@ -115,11 +115,14 @@ async fn that_the_time_is_over_is_said_even_if_the_routine_panics_then() {
                 .program(CALLEE)
                 .address_of("127.0.0.1:0")
         };
-        let (pool, folder) = (
+        let (pool, directory) = (
             pool(1).worker(at_port).start().await.unwrap(),
             tempfile::tempdir().unwrap(),
         );
-        let (started, marker) = (folder.path().join("started"), folder.path().join("marker"));
+        let (started, marker) = (
+            directory.path().join("started"),
+            directory.path().join("marker"),
+        );
         let arguments = raddle::core::routine::EncodedArgs::new(2)
             .argument("started", &started)
             .argument("path", &marker);

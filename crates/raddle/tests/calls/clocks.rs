@@ -4,10 +4,10 @@ use crate::within;
 
 #[tokio::test]
 async fn jumps_of_the_clock_do_no_harm() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let mut program = tokio::process::Command::new(env!("CARGO_BIN_EXE_raddle-test-clock"));
     program
-        .env("RADDLE_TEST_CLOCK", folder.path().join("clock"))
+        .env("RADDLE_TEST_CLOCK", directory.path().join("clock"))
         .kill_on_drop(true);
     let output = within(120, program.output()).await.unwrap();
     let (said, words) = (

@@ -27,14 +27,14 @@ fn program(example: &str) -> PathBuf {
 
 /// What an example says, if it comes to a good end.
 fn said_by(example: &str) -> String {
-    let folder = tempfile::tempdir().unwrap();
-    said_in(folder.path(), example, &[])
+    let directory = tempfile::tempdir().unwrap();
+    said_in(directory.path(), example, &[])
 }
 
-fn said_in(folder: &Path, example: &str, args: &[&str]) -> String {
+fn said_in(directory: &Path, example: &str, args: &[&str]) -> String {
     let output = Command::new(program(example))
         .args(args)
-        .current_dir(folder)
+        .current_dir(directory)
         .output();
     let output = output.expect("`cargo test --examples` has built it");
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -128,9 +128,9 @@ fn programs_that_are_printed_run() {
     assert_eq!(sums(said_by("call")), ["55", "5050", "500500"]);
     assert_eq!(said_by("countdown"), "3\n2\n1\n");
     for (example, results) in [("sum", &["55", "5050", "500500"][..]), ("add", &["3"])] {
-        let folder = tempfile::tempdir().unwrap();
-        said_in(folder.path(), example, &["worker", "start"]);
-        assert_eq!(sums(said_in(folder.path(), example, &[])), results);
-        said_in(folder.path(), example, &["worker", "stop", "--all"]);
+        let directory = tempfile::tempdir().unwrap();
+        said_in(directory.path(), example, &["worker", "start"]);
+        assert_eq!(sums(said_in(directory.path(), example, &[])), results);
+        said_in(directory.path(), example, &["worker", "stop", "--all"]);
     }
 }

@@ -226,10 +226,10 @@ async fn calls_that_cannot_be_understood_are_named_and_do_the_worker_no_harm() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_thousand_calls_that_are_cancelled_leave_nothing() {
     within(120, async {
-        let (pool, folder) = (started(1).await, tempfile::tempdir().unwrap());
+        let (pool, directory) = (started(1).await, tempfile::tempdir().unwrap());
         for n in 0..1000_u64 {
             let wait = Duration::from_micros(n % 7 * 100);
-            let marker = folder.path().join("marker");
+            let marker = directory.path().join("marker");
             if n % 2 == 0 {
                 let _ = tokio::time::timeout(wait, routines::hold(marker).on(&pool)).await;
             } else {
@@ -258,8 +258,8 @@ async fn a_thousand_calls_that_are_cancelled_leave_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_that_is_dropped_ends_there_and_its_destructors_run() {
     within(120, async {
-        let (pool, folder) = (started(1).await, tempfile::tempdir().unwrap());
-        let marker = folder.path().join("marker");
+        let (pool, directory) = (started(1).await, tempfile::tempdir().unwrap());
+        let marker = directory.path().join("marker");
         let call = tokio::spawn(routines::hold(marker.clone()).on(&pool));
         tokio::time::sleep(Duration::from_millis(100)).await;
         assert!(!marker.exists());
@@ -329,10 +329,10 @@ async fn a_call_that_the_worker_does_not_want_is_nobodys_fault() {
 #[tokio::test(flavor = "multi_thread")]
 async fn large_calls_are_lost_and_cancelled_like_small_ones() {
     within(120, async {
-        let (pool, folder) = (started(1).await, tempfile::tempdir().unwrap());
+        let (pool, directory) = (started(1).await, tempfile::tempdir().unwrap());
         // Too large for a link.
         let long = |n: u64| {
-            folder
+            directory
                 .path()
                 .join(format!("{n}/{}", "x/../".repeat(20_000)))
         };

@@ -146,8 +146,8 @@ async fn balancers_choose_by_key_by_load_and_by_latency() {
 #[tokio::test(flavor = "multi_thread")]
 async fn workers_serve_at_ports_and_paths_too() {
     within(120, async {
-        let folder = tempfile::tempdir().unwrap();
-        let path = format!("unix:{}/w.sock", folder.path().display());
+        let directory = tempfile::tempdir().unwrap();
+        let path = format!("unix:{}/w.sock", directory.path().display());
         for address in ["127.0.0.1:0".to_owned(), path] {
             let worker = move |tags: &_| {
                 LocalWorker::new(tags)
@@ -165,8 +165,8 @@ async fn workers_serve_at_ports_and_paths_too() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_path_is_served_again_after_a_kill_and_left_behind_by_nobody() {
     within(120, async {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("w.sock");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("w.sock");
         let address = format!("unix:{}", path.display());
         let worker = move |tags: &_| {
             LocalWorker::new(tags)

@@ -181,8 +181,8 @@ async fn what_is_protected_and_what_is_not_do_not_mix() {
 #[tokio::test(flavor = "multi_thread")]
 async fn nobody_is_called_in_plain_at_a_socket_that_is_said_to_be_protected() {
     within(120, async {
-        let (trust, folder) = (Trust::new(), tempfile::tempdir().unwrap());
-        let path = folder.path().join("worker.sock");
+        let (trust, directory) = (Trust::new(), tempfile::tempdir().unwrap());
+        let path = directory.path().join("worker.sock");
         let listener = tokio::net::UnixListener::bind(&path).unwrap();
         let connected = tokio::spawn(async move { listener.accept().await.map(drop) });
         let (pool, own) = (
@@ -202,7 +202,7 @@ async fn nobody_is_called_in_plain_at_a_socket_that_is_said_to_be_protected() {
         assert!(!connected.is_finished(), "nobody has come: {error}");
         connected.abort();
         // A worker of a pool with credentials can serve at such a socket, and is stopped there.
-        let socket = format!("unix:{}", folder.path().join("own.sock").display());
+        let socket = format!("unix:{}", directory.path().join("own.sock").display());
         let own = trust
             .pool(move |worker| worker.address_of(socket.clone()))
             .await;
@@ -471,8 +471,8 @@ async fn honest_callers_are_served_while_a_thousand_say_nothing_and_others_talk_
 #[tokio::test(flavor = "multi_thread")]
 async fn certificates_are_renewed_without_an_end_to_calls() {
     within(120, async {
-        let (trust, folder) = (Trust::new(), tempfile::tempdir().unwrap());
-        let path = |name: &str| folder.path().join(name);
+        let (trust, directory) = (Trust::new(), tempfile::tempdir().unwrap());
+        let path = |name: &str| directory.path().join(name);
         let put = |own: &IssuedCertificate| {
             for (name, text) in [
                 ("ca", trust.0.certificate()),

@@ -42,8 +42,8 @@ async fn small_items_do_not_overtake_large_ones() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_that_nobody_reads_waits_and_others_go_on() {
     within(120, async {
-        let (pool, folder) = (started(1).await, tempfile::tempdir().unwrap());
-        let mut items = routines::endless(folder.path().join("marker")).on(&pool);
+        let (pool, directory) = (started(1).await, tempfile::tempdir().unwrap());
+        let mut items = routines::endless(directory.path().join("marker")).on(&pool);
         assert_eq!(items.next().await, Some(Ok(0)));
         let cpu = || crate::ends::cpu_of(pool.workers()[0].pid);
         tokio::time::sleep(Duration::from_millis(300)).await;
@@ -62,8 +62,8 @@ async fn a_stream_that_nobody_reads_waits_and_others_go_on() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_that_is_dropped_ends_there_too() {
     within(120, async {
-        let (pool, folder) = (started(1).await, tempfile::tempdir().unwrap());
-        let marker = folder.path().join("marker");
+        let (pool, directory) = (started(1).await, tempfile::tempdir().unwrap());
+        let marker = directory.path().join("marker");
         let mut items = routines::endless(marker.clone()).on(&pool);
         for n in 0..1000 {
             assert_eq!(items.next().await, Some(Ok(n)));

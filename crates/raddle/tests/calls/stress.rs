@@ -49,7 +49,7 @@ fn excused<T>(outcome: Result<T, CallError>) -> Option<T> {
     }
 }
 
-async fn once(pool: &WorkerPool, dice: &mut Dice, folder: &Path, number: usize) -> Vec<PathBuf> {
+async fn once(pool: &WorkerPool, dice: &mut Dice, directory: &Path, number: usize) -> Vec<PathBuf> {
     let mut untouched = Vec::new();
     match dice.below(6) {
         0 => drop(excused(routines::add(1, 2).on(pool).await).map(|sum| assert_eq!(sum, 3))),
@@ -60,7 +60,7 @@ async fn once(pool: &WorkerPool, dice: &mut Dice, folder: &Path, number: usize) 
             }
         }
         2 => {
-            let path = folder.join(number.to_string());
+            let path = directory.join(number.to_string());
             match routines::note(path.clone()).on(pool).await {
                 Err(error) if !error.may_have_begun() => untouched.push(path),
                 outcome => assert_ne!(excused(outcome), Some(false), "it ran twice"),
@@ -97,7 +97,7 @@ async fn once(pool: &WorkerPool, dice: &mut Dice, folder: &Path, number: usize) 
         _ => {
             let wait = Duration::from_micros(dice.below(3000) as u64);
             let text = dice.text();
-            let held = folder.join(format!("held-{number}"));
+            let held = directory.join(format!("held-{number}"));
             let _ = match dice.below(2) {
                 0 => {
                     tokio::time::timeout(wait, async { drop(routines::echo(text).on(pool).await) })
@@ -135,13 +135,13 @@ async fn trouble(pool: &WorkerPool, dice: &mut Dice) {
 /// Returns the traces of calls that are said not to have begun, and how many calls were made.
 async fn keep_calling(
     pool: Arc<WorkerPool>,
-    folder: PathBuf,
+    directory: PathBuf,
     caller: usize,
     began: Instant,
 ) -> (Vec<PathBuf>, usize) {
     let (mut dice, mut untouched, mut number) = (Dice(caller as u64), Vec::new(), caller);
     while began.elapsed() < TIME {
-        let ended = tokio::time::timeout(LONGEST, once(&pool, &mut dice, &folder, number)).await;
+        let ended = tokio::time::timeout(LONGEST, once(&pool, &mut dice, &directory, number)).await;
         untouched.extend(ended.expect("nobody hangs"));
         number += 1000;
     }
@@ -151,7 +151,7 @@ async fn keep_calling(
 #[tokio::test(flavor = "multi_thread")]
 async fn whatever_happens_calls_end_and_none_runs_twice() {
     within(120, async {
-        let (pool, folder, began) = (
+        let (pool, directory, began) = (
             started(3).await,
             tempfile::tempdir().unwrap(),
             Instant::now(),
@@ -161,7 +161,7 @@ async fn whatever_happens_calls_end_and_none_runs_twice() {
             .map(|caller| {
                 tokio::spawn(keep_calling(
                     Arc::clone(&pool),
-                    folder.path().to_owned(),
+                    directory.path().to_owned(),
                     caller,
                     began,
                 ))

@@ -1,6 +1,6 @@
-//! What a worker keeps to call others, as it is seen from outside: a proxy watches the folder in which workers are published.
+//! What a worker keeps to call others, as it is seen from outside: a proxy watches the directory in which workers are published.
 
-/// The descriptors by which a process watches folders.
+/// The descriptors by which a process watches directories.
 pub(crate) fn watches(pid: u32) -> Vec<u32> {
     let descriptors = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("it is alive");
     let mut watches: Vec<u32> = descriptors

@@ -10,34 +10,34 @@ use std::{
 
 /// What the program says that keeps processes, with this deed.
 fn says(deed: &str) -> (String, tempfile::TempDir) {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_raddle-test-groups"));
-    let url = format!("sqlite:{}", folder.path().join("work.db").display());
+    let url = format!("sqlite:{}", directory.path().join("work.db").display());
     let output = command
         .arg(deed)
         .env("QUEUE_URL", url)
-        .current_dir(folder.path())
+        .current_dir(directory.path())
         .output()
         .unwrap();
     assert!(output.status.success(), "{output:?}");
-    // The kernel lets go of the folder of a process after the files that were waited for.
+    // The kernel lets go of the directory of a process after the files that were waited for.
     let began = Instant::now();
-    while !left(folder.path()).is_empty() {
+    while !left(directory.path()).is_empty() {
         assert!(
             began.elapsed() < Duration::from_secs(10),
             "{:?}",
-            left(folder.path())
+            left(directory.path())
         );
         std::thread::sleep(Duration::from_millis(10));
     }
-    (String::from_utf8(output.stdout).unwrap(), folder)
+    (String::from_utf8(output.stdout).unwrap(), directory)
 }
 
-/// Processes that work in a folder.
-fn left(folder: &Path) -> Vec<String> {
-    let folder = folder.canonicalize().unwrap();
+/// Processes that work in a directory.
+fn left(directory: &Path) -> Vec<String> {
+    let directory = directory.canonicalize().unwrap();
     let works_there =
-        |process: &Path| std::fs::read_link(process.join("cwd")).is_ok_and(|cwd| cwd == folder);
+        |process: &Path| std::fs::read_link(process.join("cwd")).is_ok_and(|cwd| cwd == directory);
     let processes = std::fs::read_dir("/proc")
         .unwrap()
         .flatten()
@@ -53,7 +53,7 @@ fn left(folder: &Path) -> Vec<String> {
 
 #[test]
 fn events_are_run_by_functions_and_one_that_is_cancelled_cleans_up() {
-    let (said, _folder) = says("run");
+    let (said, _directory) = says("run");
     assert_eq!(
         said,
         "\"1 × loom\", \"2 × loom\", \"3 × loom\"\n4 processes, cleaned up: asked\n"
@@ -63,16 +63,16 @@ fn events_are_run_by_functions_and_one_that_is_cancelled_cleans_up() {
 /// A program keeps the groups of a file whose routines are its own. One that runs past its `execution_timeout` is cancelled, and cleans up.
 #[test]
 fn a_program_keeps_the_groups_of_a_file() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let file = "[process.a]\nshutdown_timeout = '20s'\n[[process.a.worker]]\nslug = 'a'\nroutine = 'endless'\n\
                 execution_timeout = '500ms'\ntrigger = { every = '200ms' }\n";
-    std::fs::write(folder.path().join("raddle.toml"), file).unwrap();
+    std::fs::write(directory.path().join("raddle.toml"), file).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_raddle-test-groups"));
-    let url = format!("sqlite:{}", folder.path().join("work.db").display());
+    let url = format!("sqlite:{}", directory.path().join("work.db").display());
     let mut manager = command
         .arg("up")
         .env("QUEUE_URL", url)
-        .current_dir(folder.path())
+        .current_dir(directory.path())
         .spawn()
         .unwrap();
     let until = |is_so: &dyn Fn() -> bool| {
@@ -83,22 +83,22 @@ fn a_program_keeps_the_groups_of_a_file() {
         is_so()
     };
     let has_cleaned_up = until(&|| {
-        std::fs::read_to_string(folder.path().join("cleaned")).is_ok_and(|how| how == "asked")
+        std::fs::read_to_string(directory.path().join("cleaned")).is_ok_and(|how| how == "asked")
     });
     // SAFETY: a child that was not waited for; the signal has no memory effects here.
     unsafe { libc::kill(manager.id() as i32, libc::SIGTERM) };
     let status = manager.wait().unwrap();
     assert!(has_cleaned_up && status.success(), "{status}");
     assert!(
-        until(&|| left(folder.path()).is_empty()),
+        until(&|| left(directory.path()).is_empty()),
         "{:?}",
-        left(folder.path())
+        left(directory.path())
     );
 }
 
 #[test]
 fn a_worker_is_due_every_so_often() {
-    let (said, _folder) = says("every");
+    let (said, _directory) = says("every");
     assert_eq!(said, "ticked, by its trigger: true\n");
 }
 
@@ -106,17 +106,17 @@ fn a_worker_is_due_every_so_often() {
 #[test]
 fn a_manager_in_a_program_stops_on_sigterm_and_sigint() {
     for signal in [libc::SIGTERM, libc::SIGINT] {
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_raddle-test-groups"));
-        let url = format!("sqlite:{}", folder.path().join("work.db").display());
+        let url = format!("sqlite:{}", directory.path().join("work.db").display());
         command
             .arg("signalled")
             .env("QUEUE_URL", url)
-            .current_dir(folder.path())
+            .current_dir(directory.path())
             .stdout(std::process::Stdio::piped());
         let manager = command.spawn().unwrap();
         let began = Instant::now();
-        while !folder.path().join("ready").exists() {
+        while !directory.path().join("ready").exists() {
             assert!(
                 began.elapsed() < Duration::from_secs(60),
                 "it is not ready in time"
@@ -136,12 +136,12 @@ fn a_manager_in_a_program_stops_on_sigterm_and_sigint() {
 
 #[test]
 fn processes_of_a_manager_that_is_dropped_finish_and_leave() {
-    let (said, _folder) = says("dropped");
+    let (said, _directory) = says("dropped");
     assert_eq!(said, "4 processes are gone, ended: true\n");
 }
 
 #[test]
 fn processes_of_a_manager_whose_runtime_is_gone_are_killed() {
-    let (said, _folder) = says("without-runtime");
+    let (said, _directory) = says("without-runtime");
     assert_eq!(said, "4 processes are gone\n");
 }

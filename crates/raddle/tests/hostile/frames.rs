@@ -161,8 +161,13 @@ async fn who_gives_endless_credit_is_hung_up_on() {
         let site = Site::plain().await;
         let honest = Honest::begin(&site).await;
         let mut raw = Raw::link(site.address()).unwrap();
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("dropped").to_str().unwrap().to_owned();
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory
+            .path()
+            .join("dropped")
+            .to_str()
+            .unwrap()
+            .to_owned();
         let arguments = [&[0x91, 0xd9, path.len() as u8][..], path.as_bytes()].concat();
         let said = tokio::task::spawn_blocking(move || {
             raw.send(&call(1, "endless", &arguments)).unwrap();
@@ -175,7 +180,7 @@ async fn who_gives_endless_credit_is_hung_up_on() {
         assert!(said.await.unwrap() < 64 << 20);
         site.tells(&["malformed"], 1).await;
         crate::until("the stream is ended", async || {
-            folder.path().join("dropped").exists()
+            directory.path().join("dropped").exists()
         })
         .await;
         honest.was_served().await;

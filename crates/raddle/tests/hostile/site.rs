@@ -67,7 +67,7 @@ impl Trust {
         self.shows(&self.issue(name)).load().unwrap()
     }
 
-    fn files(&self, folder: &Path, name: &str) {
+    fn files(&self, directory: &Path, name: &str) {
         let IssuedCertificate {
             certificate, key, ..
         } = self.issue(name);
@@ -78,7 +78,7 @@ impl Trust {
         ];
         files
             .iter()
-            .for_each(|(file, text)| std::fs::write(folder.join(file), text).unwrap());
+            .for_each(|(file, text)| std::fs::write(directory.join(file), text).unwrap());
     }
 }
 

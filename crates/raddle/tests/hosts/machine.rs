@@ -19,20 +19,20 @@ use crate::{FAR, until};
 /// A host, and what serves there. When it is dropped, nothing of it is left, and nobody is told.
 pub(crate) struct Machine {
     pub(crate) host: Host,
-    folder: tempfile::TempDir,
+    directory: tempfile::TempDir,
     serving: Vec<Child>,
 }
 
 impl Machine {
     pub(crate) fn new(lan: &Lan) -> Self {
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         std::fs::DirBuilder::new()
             .mode(0o700)
-            .create(folder.path().join("raddle"))
+            .create(directory.path().join("raddle"))
             .unwrap();
         Self {
             host: lan.host(),
-            folder,
+            directory,
             serving: Vec::new(),
         }
     }
@@ -43,7 +43,7 @@ impl Machine {
 
     /// Where its files are.
     pub(crate) fn path(&self) -> &Path {
-        self.folder.path()
+        self.directory.path()
     }
 
     /// A program of the tests, to be run there.
@@ -107,7 +107,7 @@ impl Machine {
         let Self {
             host,
             mut serving,
-            folder: _folder,
+            directory: _directory,
         } = self;
         host.cut_power();
         serving.iter_mut().for_each(|child| drop(child.wait()));

@@ -69,31 +69,31 @@ fn typed() -> Vec<Typed> {
 /// A machine, with the programs that README.md speaks of.
 struct Machine {
     host: Host,
-    folder: tempfile::TempDir,
+    directory: tempfile::TempDir,
     serving: Option<Child>,
 }
 
 impl Machine {
     fn new(lan: &Lan) -> Self {
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         for name in ["run", "run/raddle", "bin"] {
             std::fs::DirBuilder::new()
                 .mode(0o700)
-                .create(folder.path().join(name))
+                .create(directory.path().join(name))
                 .unwrap();
         }
         for (name, program) in [("raddle", "raddle"), ("machines", "examples/machines")] {
-            symlink(built(program), folder.path().join("bin").join(name)).unwrap();
+            symlink(built(program), directory.path().join("bin").join(name)).unwrap();
         }
         Self {
             host: lan.host(),
-            folder,
+            directory,
             serving: None,
         }
     }
 
     fn path(&self) -> &Path {
-        self.folder.path()
+        self.directory.path()
     }
 
     fn shell(&self, text: &str) -> Command {

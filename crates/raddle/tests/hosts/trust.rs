@@ -22,7 +22,13 @@ impl Trust {
     }
 
     /// Files for a machine, valid until then, with what trusts `others`.
-    fn files(&self, folder: &Path, name: &str, until: SystemTime, others: &Self) -> [PathBuf; 3] {
+    fn files(
+        &self,
+        directory: &Path,
+        name: &str,
+        until: SystemTime,
+        others: &Self,
+    ) -> [PathBuf; 3] {
         let validity = Validity {
             from: SystemTime::now() - Duration::from_secs(7_200),
             until,
@@ -30,7 +36,7 @@ impl Trust {
         let IssuedCertificate {
             certificate, key, ..
         } = self.0.issue(&[name.parse().unwrap()], validity).unwrap();
-        let files = ["ca.pem", "own.pem", "own.key"].map(|file| folder.join(file));
+        let files = ["ca.pem", "own.pem", "own.key"].map(|file| directory.join(file));
         for (file, text) in files
             .iter()
             .zip([others.0.certificate(), &certificate, &key])

@@ -11,7 +11,7 @@ use raddle_hosts::{Host, Lan};
 
 use crate::{at, program::Program, until, word};
 
-/// A daemon and the bus that it is spoken to by, with nothing of the machine's: the folder that it wants to have is one that nobody else sees.
+/// A daemon and the bus that it is spoken to by, with nothing of the machine's: the directory that it wants to have is one that nobody else sees.
 const DAEMON: &str = r#"
 mount -t tmpfs none /run
 mkdir /run/avahi-daemon
@@ -31,19 +31,19 @@ disable-publishing=yes
 enable-wide-area=no
 ";
 
-fn bus(folder: &Path) -> String {
+fn bus(directory: &Path) -> String {
     format!(
         r#"<busconfig><type>system</type><listen>unix:path={}/bus</listen><auth>EXTERNAL</auth>
         <policy context="default"><allow user="*"/><allow own="*"/><allow send_destination="*"/><allow receive_sender="*"/></policy>
         </busconfig>"#,
-        folder.display()
+        directory.display()
     )
 }
 
 /// Begins to listen in a host. Ends with the host.
-fn avahi(host: &Host, folder: &Path) -> Child {
-    fs::write(folder.join("bus.conf"), bus(folder)).unwrap();
-    fs::write(folder.join("avahi.conf"), AVAHI).unwrap();
+fn avahi(host: &Host, directory: &Path) -> Child {
+    fs::write(directory.join("bus.conf"), bus(directory)).unwrap();
+    fs::write(directory.join("avahi.conf"), AVAHI).unwrap();
     let mut command = host.command("unshare");
     command
         .args([
@@ -55,25 +55,25 @@ fn avahi(host: &Host, folder: &Path) -> Child {
             DAEMON,
             "sh",
         ])
-        .arg(folder);
+        .arg(directory);
     command
-        .env("DBUS_SYSTEM_BUS_ADDRESS", address(folder))
+        .env("DBUS_SYSTEM_BUS_ADDRESS", address(directory))
         .stderr(Stdio::null())
         .stdout(Stdio::null())
         .spawn()
         .unwrap()
 }
 
-fn address(folder: &Path) -> String {
-    format!("unix:path={}/bus", folder.display())
+fn address(directory: &Path) -> String {
+    format!("unix:path={}/bus", directory.display())
 }
 
 /// What `avahi-browse` shows of workers: a line for each, at each interface and for each kind of address.
-fn browse(host: &Host, folder: &Path) -> Vec<String> {
+fn browse(host: &Host, directory: &Path) -> Vec<String> {
     let mut command = host.command("avahi-browse");
     command
         .args(["-rpt", "_raddle._tcp"])
-        .env("DBUS_SYSTEM_BUS_ADDRESS", address(folder));
+        .env("DBUS_SYSTEM_BUS_ADDRESS", address(directory));
     let output = command.output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     text.lines()
@@ -87,9 +87,9 @@ fn avahi_sees_the_workers_that_are_announced() {
     if !raddle_hosts::can_be_made() {
         return;
     }
-    let (lan, folder) = (Lan::new(), tempfile::tempdir().unwrap());
+    let (lan, directory) = (Lan::new(), tempfile::tempdir().unwrap());
     let (here, there) = (lan.host(), lan.host());
-    let mut daemon = avahi(&there, folder.path());
+    let mut daemon = avahi(&there, directory.path());
     let mut publisher = Program::publisher(&here, "math");
     let worker = at("[::]:7000");
     publisher.tell(&word("added", &worker));
@@ -98,7 +98,7 @@ fn avahi_sees_the_workers_that_are_announced() {
         "it is seen, by either kind of address",
         Duration::from_secs(30),
         || {
-            seen = browse(&there, folder.path());
+            seen = browse(&there, directory.path());
             seen.len() >= 2
         },
     );
@@ -142,7 +142,7 @@ fn avahi_sees_the_workers_that_are_announced() {
     );
     publisher.tell(&word("dropped", &worker));
     until("it is gone", Duration::from_secs(10), || {
-        browse(&there, folder.path()).is_empty()
+        browse(&there, directory.path()).is_empty()
     });
     there.kill();
     daemon.wait().unwrap();

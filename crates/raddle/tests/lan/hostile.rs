@@ -61,13 +61,13 @@ fn heard(mut listener: Child) -> Vec<String> {
 }
 
 /// A CA, and the files of somebody with the name that workers have.
-pub(crate) fn credentials(folder: &Path) -> Value {
+pub(crate) fn credentials(directory: &Path) -> Value {
     let day = || Validity::days(SystemTime::now(), 1);
     let (authority, _) = Authority::new("test", day()).unwrap();
     let own = authority
         .issue(&["spiffe://test/worker".parse().unwrap()], day())
         .unwrap();
-    let [ca, certificate, key] = ["ca.pem", "own.pem", "own.key"].map(|name| folder.join(name));
+    let [ca, certificate, key] = ["ca.pem", "own.pem", "own.key"].map(|name| directory.join(name));
     fs::write(&ca, authority.certificate()).unwrap();
     fs::write(&certificate, &own.certificate).unwrap();
     fs::write(&key, own.key.as_bytes()).unwrap();
@@ -79,9 +79,9 @@ fn a_fake_worker_is_never_spoken_to_in_plain_by_a_pool_with_credentials() {
     if !raddle_hosts::can_be_made() {
         return;
     }
-    let (lan, folder) = (Lan::new(), tempfile::tempdir().unwrap());
+    let (lan, directory) = (Lan::new(), tempfile::tempdir().unwrap());
     let (here, there, evil) = (lan.host(), lan.host(), lan.host());
-    let own = credentials(folder.path());
+    let own = credentials(directory.path());
     let listener = listener(&evil);
     let honest = json!({"size": 1, "bind": "0.0.0.0:0", "publish": true, "credentials": own});
     let _serving = Program::pool(&there, "math", honest);

@@ -26,9 +26,9 @@ fn a_pool_calls_the_workers_of_other_hosts() {
     if !raddle_hosts::can_be_made() {
         return;
     }
-    let (lan, folder) = (Lan::new(), tempfile::tempdir().unwrap());
+    let (lan, directory) = (Lan::new(), tempfile::tempdir().unwrap());
     let (here, there) = (lan.host(), lan.host());
-    for credentials in [Value::Null, credentials(folder.path())] {
+    for credentials in [Value::Null, credentials(directory.path())] {
         let serving =
             json!({"size": 2, "bind": "0.0.0.0:0", "publish": true, "credentials": credentials});
         let mut serving = Program::pool(&there, "math", serving);

@@ -54,8 +54,8 @@ async fn infinity() -> f64;
 async fn tenant() -> Option<String>;
 
 /// A pool of the workers that have said there that they serve.
-async fn durable(folder: &Path) -> WorkerPool {
-    let discovery = FileDiscovery::new(folder).unwrap();
+async fn durable(directory: &Path) -> WorkerPool {
+    let discovery = FileDiscovery::new(directory).unwrap();
     WorkerPool::builder()
         .discovery(discovery)
         .start()
@@ -63,9 +63,9 @@ async fn durable(folder: &Path) -> WorkerPool {
         .unwrap()
 }
 
-/// The files in a folder.
-fn entries(folder: &Path) -> Vec<String> {
-    let entries = folder
+/// The files in a directory.
+fn entries(directory: &Path) -> Vec<String> {
+    let entries = directory
         .read_dir()
         .into_iter()
         .flatten()

@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A place for workers and callers in Python, with all that is made for them.
 pub(crate) struct Python {
-    folder: TempDir,
+    directory: TempDir,
 }
 
 /// A worker in Python. It is killed when this is dropped.
@@ -33,7 +33,7 @@ impl Python {
     /// Makes Python of the `.proto`, as the example says.
     pub(crate) async fn new() -> Self {
         let python = Self {
-            folder: tempfile::tempdir().unwrap(),
+            directory: tempfile::tempdir().unwrap(),
         };
         let stubs = python.stubs();
         std::fs::create_dir(&stubs).unwrap();
@@ -58,16 +58,16 @@ impl Python {
 
     /// Where workers say that they serve.
     pub(crate) fn workers(&self) -> PathBuf {
-        self.folder.path().join("workers")
+        self.directory.path().join("workers")
     }
 
     /// A file that nothing else is in.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
+        self.directory.path().join(name)
     }
 
     fn stubs(&self) -> PathBuf {
-        self.folder.path().join("stubs")
+        self.directory.path().join("stubs")
     }
 
     fn command<const N: usize>(&self, arguments: [&str; N]) -> Command {
@@ -182,13 +182,13 @@ fn example(file: &str) -> PathBuf {
 
 /// What `cargo xtask test` has installed.
 fn packages() -> PathBuf {
-    let folder = workspace().join("target/servers/python-worker");
-    let there = std::fs::read(folder.join("installed.txt")).unwrap_or_default();
+    let directory = workspace().join("target/servers/python-worker");
+    let there = std::fs::read(directory.join("installed.txt")).unwrap_or_default();
     let wanted = std::fs::read(example("requirements.txt")).unwrap();
     assert!(
         there.ends_with(&wanted),
         "`cargo xtask test` installs what is missing at {}",
-        folder.display()
+        directory.display()
     );
-    folder
+    directory
 }

@@ -12,7 +12,7 @@ use std::{
 const CASES: &str = "tests/refusals/cases";
 
 /// Where libraries are that were built for this test, and for the compiler itself: macros are among those.
-fn folders() -> [PathBuf; 2] {
+fn directories() -> [PathBuf; 2] {
     let ours = env::current_exe()
         .expect("the build is where it was")
         .parent()
@@ -23,17 +23,17 @@ fn folders() -> [PathBuf; 2] {
         .expect("the build is where it was")
         .file_name()
         .expect("the build is where it was");
-    // Each target has such a mark, and the folder of all of them.
+    // Each target has such a mark, and the directory of all of them.
     let target = ours
         .ancestors()
-        .filter(|folder| folder.join("CACHEDIR.TAG").exists())
+        .filter(|directory| directory.join("CACHEDIR.TAG").exists())
         .last()
         .expect("the build is where it was");
     [ours.clone(), target.join(profile).join("deps")]
 }
 
 /// The library of this name that was built last before this test was: the one that it was built with. Others may have come since.
-fn library(folder: &Path, name: &str) -> PathBuf {
+fn library(directory: &Path, name: &str) -> PathBuf {
     let built = |path: &Path| {
         path.metadata()
             .and_then(|found| found.modified())
@@ -41,7 +41,7 @@ fn library(folder: &Path, name: &str) -> PathBuf {
     };
     let own = built(&env::current_exe().expect("the build is where it was"));
     let begins = format!("lib{name}-");
-    let found = fs::read_dir(folder)
+    let found = fs::read_dir(directory)
         .expect("the build is where it was")
         .map(|entry| entry.expect("the build is where it was").path());
     let libraries = found.filter(|path| {
@@ -58,7 +58,7 @@ fn library(folder: &Path, name: &str) -> PathBuf {
 
 /// What the compiler says to a case.
 fn refusal(case: &Path) -> String {
-    let [ours, host] = folders();
+    let [ours, host] = directories();
     let out = tempfile::tempdir().expect("the build is where it was");
     let compiler = env::var("RUSTC").unwrap_or_else(|_| "rustc".into());
     let mut command = Command::new(compiler);
@@ -73,10 +73,10 @@ fn refusal(case: &Path) -> String {
         "--verbose",
     ]);
     command.arg("--out-dir").arg(out.path());
-    for folder in [&ours, &host] {
+    for directory in [&ours, &host] {
         command
             .arg("-L")
-            .arg(format!("dependency={}", folder.display()));
+            .arg(format!("dependency={}", directory.display()));
     }
     for name in ["raddle", "futures_util", "tokio"] {
         command

@@ -11,7 +11,7 @@ const APP: &str = env!("CARGO_BIN_EXE_raddle-test-app");
 
 /// A database and a worker on it, which ends with the test.
 struct World {
-    folder: tempfile::TempDir,
+    directory: tempfile::TempDir,
     worker: Child,
 }
 
@@ -21,17 +21,17 @@ impl World {
     }
 
     fn with(command: &[&str]) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let worker = app(folder.path())
+        let directory = tempfile::tempdir().unwrap();
+        let worker = app(directory.path())
             .args(command)
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
-        Self { folder, worker }
+        Self { directory, worker }
     }
 
     fn call(&self, name: &str) -> Output {
-        app(self.folder.path())
+        app(self.directory.path())
             .args(["call", name])
             .output()
             .unwrap()
@@ -58,14 +58,14 @@ impl Drop for World {
     }
 }
 
-fn app(folder: &Path) -> Command {
+fn app(directory: &Path) -> Command {
     let mut command = Command::new(APP);
     command
         .env(
             "QUEUE_URL",
-            format!("sqlite:{}", folder.join("work.db").display()),
+            format!("sqlite:{}", directory.join("work.db").display()),
         )
-        .current_dir(folder);
+        .current_dir(directory);
     command
 }
 
@@ -104,8 +104,11 @@ fn a_stream_and_methods_are_tasks_as_well() {
 
 #[test]
 fn a_routine_can_be_run_without_a_worker() {
-    let folder = tempfile::tempdir().unwrap();
-    let output = app(folder.path()).args(["call", "here"]).output().unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let output = app(directory.path())
+        .args(["call", "here"])
+        .output()
+        .unwrap();
     assert_eq!(
         String::from_utf8(output.stdout).unwrap().trim(),
         "3 Point { x: 0, y: 0 } true"

@@ -16,7 +16,7 @@ struct Ran {
     err: String,
 }
 
-/// Runs `callee pool …` in the folder of a program that serves, as a user who finds nothing on this machine.
+/// Runs `callee pool …` in the directory of a program that serves, as a user who finds nothing on this machine.
 fn pool(served: &Served, args: &[&str]) -> Ran {
     let mut command = Command::new(CALLEE);
     command
@@ -95,7 +95,7 @@ async fn who_has_credentials_asks_and_stops_workers_wherever_they_are() {
         );
         let files = ["--discovery", "file:workers"];
 
-        // By a folder, and by an address: who it is, and what it does.
+        // By a directory, and by an address: who it is, and what it does.
         let found = pool(&served, &[&["workers"], &files[..], &by(&ops)].concat());
         let rows: Vec<&str> = found.ok().lines().skip(1).collect();
         assert!(

@@ -132,11 +132,11 @@ fn what_cannot_be_done_is_said_and_nothing_is_left() {
         (&["--discovery", "file"], "say where they are written down"),
         (
             &["--discovery", "file:a-file"],
-            "a-file is a file: name a folder",
+            "a-file is a file: name a directory",
         ),
         (
             &["--discovery", "file:nowhere/workers"],
-            "there is no folder nowhere to make nowhere/workers in",
+            "there is no directory nowhere to make nowhere/workers in",
         ),
         (
             &["--discovery", "lan"],

@@ -105,10 +105,10 @@ async fn are_found(url: &str) {
 #[tokio::test(flavor = "multi_thread")]
 async fn workers_are_found_in_a_database() {
     within(120, async {
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         are_found(&format!(
             "sqlite:{}",
-            folder.path().join("raddle.db").display()
+            directory.path().join("raddle.db").display()
         ))
         .await;
     })
@@ -169,8 +169,8 @@ async fn a_server_that_is_gone_for_a_while_takes_nobody_along() {
 #[tokio::test(flavor = "multi_thread")]
 async fn who_looks_at_workers_sees_them_for_what_they_are() {
     within(120, async {
-        let folder = tempfile::tempdir().unwrap();
-        let url = format!("sqlite:{}", folder.path().join("raddle.db").display());
+        let directory = tempfile::tempdir().unwrap();
+        let url = format!("sqlite:{}", directory.path().join("raddle.db").display());
         let served = serve(
             &url,
             &["--name", "math", "--workers", "1", "--bind", "127.0.0.1:0"],
@@ -182,7 +182,7 @@ async fn who_looks_at_workers_sees_them_for_what_they_are() {
             let ran = command
                 .args(args)
                 .env("QUEUE_URL", &url)
-                .current_dir(folder.path())
+                .current_dir(directory.path())
                 .output()
                 .unwrap();
             let [out, err] =

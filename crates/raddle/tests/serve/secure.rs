@@ -28,7 +28,7 @@ impl Trust {
     }
 
     /// Files for somebody with these names.
-    pub(crate) fn files(&self, folder: &Path, who: &str, names: &[&str]) {
+    pub(crate) fn files(&self, directory: &Path, who: &str, names: &[&str]) {
         let names: Vec<_> = names.iter().map(|name| name.parse().unwrap()).collect();
         let IssuedCertificate {
             certificate, key, ..
@@ -36,14 +36,14 @@ impl Trust {
             .0
             .issue(&names, Validity::days(SystemTime::now(), 1))
             .unwrap();
-        std::fs::write(folder.join("ca.pem"), self.0.certificate()).unwrap();
-        std::fs::write(folder.join(format!("{who}.pem")), certificate).unwrap();
-        std::fs::write(folder.join(format!("{who}.key")), key).unwrap();
+        std::fs::write(directory.join("ca.pem"), self.0.certificate()).unwrap();
+        std::fs::write(directory.join(format!("{who}.pem")), certificate).unwrap();
+        std::fs::write(directory.join(format!("{who}.key")), key).unwrap();
     }
 }
 
-fn own(folder: &Path, who: &str) -> WorkerCredentials {
-    let file = |name: String| folder.join(name);
+fn own(directory: &Path, who: &str) -> WorkerCredentials {
+    let file = |name: String| directory.join(name);
     WorkerCredentials::from_files(
         file("ca.pem".into()),
         file(format!("{who}.pem")),

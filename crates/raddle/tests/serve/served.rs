@@ -21,23 +21,23 @@ use crate::{CALLEE, until};
 pub(crate) struct Served {
     child: Mutex<Child>,
     pid: u32,
-    folder: tempfile::TempDir,
+    directory: tempfile::TempDir,
     /// What it has said.
     pub(crate) said: Value,
     pool: String,
 }
 
-/// A program that is to serve, with a folder of its own for pools.
+/// A program that is to serve, with a directory of its own for pools.
 pub(crate) struct World(pub(crate) tempfile::TempDir);
 
 impl World {
     pub(crate) fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         std::fs::DirBuilder::new()
             .mode(0o700)
-            .create(folder.path().join("raddle"))
+            .create(directory.path().join("raddle"))
             .unwrap();
-        Self(folder)
+        Self(directory)
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -91,14 +91,14 @@ impl Served {
         Self {
             pid: child.id(),
             child: Mutex::new(child),
-            folder: world.0,
+            directory: world.0,
             said,
             pool,
         }
     }
 
     pub(crate) fn path(&self) -> &Path {
-        self.folder.path()
+        self.directory.path()
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -110,7 +110,7 @@ impl Served {
     }
 
     pub(crate) fn discovery(&self) -> LocalDiscovery {
-        LocalDiscovery::in_folder(self.pools(), &self.pool).unwrap()
+        LocalDiscovery::in_directory(self.pools(), &self.pool).unwrap()
     }
 
     /// A pool that has its workers and no others.

@@ -28,13 +28,13 @@ use tonic_prost::ProstCodec;
 pub(crate) struct Floor {
     channel: Channel,
     server: Child,
-    _folder: tempfile::TempDir,
+    _directory: tempfile::TempDir,
 }
 
 impl Floor {
     pub(crate) async fn start() -> raddle::Result<Self> {
-        let folder = tempfile::tempdir()?;
-        let socket = folder.path().join("floor.sock");
+        let directory = tempfile::tempdir()?;
+        let socket = directory.path().join("floor.sock");
         let server = Command::new(std::env::current_exe()?)
             .arg("floor")
             .arg(&socket)
@@ -56,7 +56,7 @@ impl Floor {
         Ok(Self {
             channel,
             server,
-            _folder: folder,
+            _directory: directory,
         })
     }
 

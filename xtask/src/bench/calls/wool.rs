@@ -13,10 +13,10 @@ use crate::{Plan, stats::Verdict};
 const SCRIPT: &str = include_str!("wool.py");
 
 pub(super) fn bench(plan: &Plan, one: f64, many: f64, items: f64) -> Vec<Verdict> {
-    let folder = tempfile::tempdir().expect("a folder");
-    let python = install(folder.path());
+    let directory = tempfile::tempdir().expect("a directory");
+    let python = install(directory.path());
     // Wool finds a routine by the module that it is in.
-    let script = folder.path().join("wool_bench.py");
+    let script = directory.path().join("wool_bench.py");
     fs::write(&script, SCRIPT).expect("a file");
     let calls = if plan.quick { "100" } else { "500" };
     let output = Command::new(python)
@@ -48,7 +48,7 @@ pub(super) fn bench(plan: &Plan, one: f64, many: f64, items: f64) -> Vec<Verdict
 }
 
 /// Makes an environment with Wool in it. Returns its Python.
-fn install(folder: &Path) -> PathBuf {
+fn install(directory: &Path) -> PathBuf {
     let run = |program: &Path, args: &[&str]| {
         let status = Command::new(program)
             .args(args)
@@ -60,7 +60,7 @@ fn install(folder: &Path) -> PathBuf {
             program.display()
         );
     };
-    let venv = folder.join("venv");
+    let venv = directory.join("venv");
     run(
         Path::new("python3"),
         &["-m", "venv", &venv.to_string_lossy()],

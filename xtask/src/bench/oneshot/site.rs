@@ -239,10 +239,14 @@ impl Site {
             .expect("the broker answers")
     }
 
-    /// No process that works in this folder is left.
+    /// No process that works in this directory is left.
     pub(super) fn assert_nobody_is_left(&self) {
         assert_eq!(self.workers(), [0; 0]);
-        let here = self.bed.path().canonicalize().expect("the folder is there");
+        let here = self
+            .bed
+            .path()
+            .canonicalize()
+            .expect("the directory is there");
         for process in fs::read_dir("/proc").expect("there is /proc").flatten() {
             let is_here = fs::read_link(process.path().join("cwd")).is_ok_and(|cwd| cwd == here);
             let is_app = fs::read_link(process.path().join("exe")).is_ok_and(|exe| exe == app());

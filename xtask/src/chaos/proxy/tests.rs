@@ -9,16 +9,17 @@ struct Bed {
     // Dropped in this order: the proxy before what is behind it.
     proxy: Proxy,
     server: Server,
-    _folder: tempfile::TempDir,
+    _directory: tempfile::TempDir,
 }
 
 fn bed() -> Bed {
-    let folder = tempfile::tempdir().unwrap();
-    let server = Server::start(folder.path().to_owned(), || Command::new("redis-server")).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let server =
+        Server::start(directory.path().to_owned(), || Command::new("redis-server")).unwrap();
     Bed {
         proxy: Proxy::start(server.address()).unwrap(),
         server,
-        _folder: folder,
+        _directory: directory,
     }
 }
 

@@ -29,8 +29,8 @@ pub(super) fn issue(global: &Global, args: &IssueArgs) -> Outcome {
     let (ca_certificate, ca_key) = (at("cert"), at("key"));
     let authority = Authority::from_pem(&read(&ca_certificate)?, &read(&ca_key)?);
     let refused = |error: IssueError| {
-        let folder = args.ca.display();
-        Failure::Usage(format!("the CA in {folder}: {error}"))
+        let directory = args.ca.display();
+        Failure::Usage(format!("the CA in {directory}: {error}"))
     };
     let authority = authority.map_err(refused)?;
     let validity = Validity::days(SystemTime::now(), args.days);
@@ -82,8 +82,8 @@ fn shortened(pair: &IssuedCertificate, days: u32) -> &'static str {
 
 fn read(path: &Path) -> Outcome<String> {
     fs::read_to_string(path).map_err(|error| {
-        let folder = path.parent().unwrap_or(Path::new(".")).display();
-        let make = format!("make a CA with 'raddle cert ca --out {folder}'");
+        let directory = path.parent().unwrap_or(Path::new(".")).display();
+        let make = format!("make a CA with 'raddle cert ca --out {directory}'");
         Failure::Usage(format!("cannot read {}: {error}; {make}", path.display()))
     })
 }

@@ -45,7 +45,7 @@ fn paths(certificate: &Path, key: &Path) -> Outcome<()> {
 fn unwritten(error: &FilesError) -> Failure {
     match error {
         FilesError::Exists(path) => Failure::Usage(format!(
-            "{} is there already: name another folder, or replace it with --force",
+            "{} is there already: name another directory, or replace it with --force",
             path.display()
         )),
         error => Failure::Raddle(error.to_string()),

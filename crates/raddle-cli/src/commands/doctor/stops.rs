@@ -66,10 +66,11 @@ fn beside(path: &Path, workers: &[WorkerEntry]) -> Vec<Finding> {
         Ok(None) => return Vec::new(),
         Err(finding) => return vec![*finding],
     };
-    let folder = path.parent().unwrap_or(Path::new("/"));
-    let folders = ["", "deploy", "deploy/compose", "deploy/systemd"].map(|name| folder.join(name));
+    let directory = path.parent().unwrap_or(Path::new("/"));
+    let directories =
+        ["", "deploy", "deploy/compose", "deploy/systemd"].map(|name| directory.join(name));
     let mut findings: Vec<Finding> = unoffered(path, &processes, workers).into_iter().collect();
-    for file in folders.iter().flat_map(|folder| files_in(folder)) {
+    for file in directories.iter().flat_map(|directory| files_in(directory)) {
         let name = name_of(&file);
         let is_compose = COMPOSE.contains(&&*name);
         if !is_compose && !name.ends_with(".service") {
@@ -106,9 +107,9 @@ fn unoffered(path: &Path, processes: &[Process], workers: &[WorkerEntry]) -> Opt
 }
 
 /// Checks the units of a machine, each of which names its file.
-fn of_machine(folder: &Path) -> Vec<Finding> {
+fn of_machine(directory: &Path) -> Vec<Finding> {
     let mut findings = Vec::new();
-    for file in files_in(folder)
+    for file in files_in(directory)
         .into_iter()
         .filter(|file| name_of(file).ends_with(".service"))
     {
@@ -133,8 +134,8 @@ fn of_machine(folder: &Path) -> Vec<Finding> {
 
 /// The drop-ins of a unit: the last value counts.
 fn drop_ins(unit: &Path) -> String {
-    let folder = unit.with_file_name(format!("{}.d", name_of(unit)));
-    let files = files_in(&folder)
+    let directory = unit.with_file_name(format!("{}.d", name_of(unit)));
+    let files = files_in(&directory)
         .into_iter()
         .filter(|file| name_of(file).ends_with(".conf"));
     files
@@ -199,8 +200,8 @@ fn judged(file: &Path, run: &UpService, is_compose: bool, processes: &[Process])
     }
 }
 
-fn files_in(folder: &Path) -> Vec<PathBuf> {
-    let mut files: Vec<PathBuf> = fs::read_dir(folder)
+fn files_in(directory: &Path) -> Vec<PathBuf> {
+    let mut files: Vec<PathBuf> = fs::read_dir(directory)
         .into_iter()
         .flatten()
         .flatten()
@@ -223,9 +224,9 @@ mod tests {
 
     #[test]
     fn each_unit_of_a_machine_is_compared_with_its_own_file() {
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &str| {
-            let path = folder.path().join(name);
+            let path = directory.path().join(name);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         };
@@ -234,7 +235,7 @@ mod tests {
                 "[process.a]\nshutdown_timeout = '1s'\n[[process.a.worker]]\nslug = 'a'\nexecution_timeout = '{time}'\n"
             )
         };
-        let at = |name: &str| folder.path().join(name).display().to_string();
+        let at = |name: &str| directory.path().join(name).display().to_string();
         write("long.toml", &groups("10m"));
         write("short/raddle.toml", &groups("1s"));
         let unit = |exec: &str, rest: &str| format!("[Service]\nExecStart={exec}\n{rest}\n");
@@ -255,7 +256,7 @@ mod tests {
             &unit("/usr/bin/raddle up -f /nowhere/raddle.toml", ""),
         );
         let judged = || {
-            of_machine(&folder.path().join("units"))
+            of_machine(&directory.path().join("units"))
                 .iter()
                 .map(Finding::verdict)
                 .collect::<Vec<_>>()
@@ -267,6 +268,6 @@ mod tests {
             "[Service]\nTimeoutStopSec=15min\n",
         );
         assert_eq!(judged(), [(true, None), (true, None)]);
-        assert!(of_machine(&folder.path().join("none")).is_empty());
+        assert!(of_machine(&directory.path().join("none")).is_empty());
     }
 }

@@ -37,7 +37,7 @@ pub(super) async fn publishers(
             }
             DiscoveryArgs::File(path) => {
                 check_place(args, "file:PATH")?;
-                check_folder(path)?;
+                check_directory(path)?;
                 all.push(Arc::new(FileDiscovery::new(path).map_err(wrong)?));
             }
             DiscoveryArgs::Dns(_) => note(global, &entered_by_others(args)),
@@ -135,19 +135,19 @@ fn check_reached(args: &PoolServeArgs) -> Outcome<()> {
 }
 
 /// Refuses a path that is no directory.
-fn check_folder(path: &Path) -> Outcome<()> {
+fn check_directory(path: &Path) -> Outcome<()> {
     let parent = path
         .parent()
         .filter(|parent| !parent.as_os_str().is_empty())
         .unwrap_or(Path::new("."));
     let wrong = if path.exists() && !path.is_dir() {
         format!(
-            "{} is a file: name a folder to publish workers in",
+            "{} is a file: name a directory to publish workers in",
             path.display()
         )
     } else if !parent.is_dir() {
         format!(
-            "there is no folder {} to make {} in",
+            "there is no directory {} to make {} in",
             parent.display(),
             path.display()
         )

@@ -39,7 +39,7 @@ use crate::{
 /// name is the same for every spawner of a class, so that workers of a killed spawner find the next
 /// one.
 pub(super) struct ContainerSocket {
-    folder: PathBuf,
+    directory: PathBuf,
     /// The user whose workers are served.
     uid: u32,
 }
@@ -50,7 +50,7 @@ const ROOT: u32 = 0;
 /// The directory of the socket inside a container.
 const INSIDE: &str = "/run/raddle";
 const SOCKET: &str = "agent.sock";
-const FOLDER_MODE: u32 = 0o700;
+const DIRECTORY_MODE: u32 = 0o700;
 const TAKEN: &str = "something else is there, or it is another user's: move it away";
 
 /// Makes the launcher, and the socket unless workers reach the broker themselves. Paths in the file
@@ -81,12 +81,12 @@ pub(super) fn containers(
     };
     let mut mounts: Vec<BindMount> = Vec::new();
     mounts.extend(hatch.iter().map(|hatch| BindMount {
-        from: hatch.folder.clone(),
+        from: hatch.directory.clone(),
         to: INSIDE.into(),
     }));
-    mounts.extend(start.handlers.iter().map(|folder| BindMount {
-        from: folder.clone(),
-        to: folder.clone(),
+    mounts.extend(start.handlers.iter().map(|directory| BindMount {
+        from: directory.clone(),
+        to: directory.clone(),
     }));
     let url = match &hatch {
         Some(_) => BrokerUrl::Unix(Path::new(INSIDE).join(SOCKET)).to_string(),
@@ -130,13 +130,13 @@ pub(super) fn containers(
 impl ContainerSocket {
     fn new(url: &BrokerUrl, class: &WorkerClass, uid: u32) -> Self {
         Self {
-            folder: beside(url, &format!("raddle-agent-{}", class.as_str()), SOCKET),
+            directory: beside(url, &format!("raddle-agent-{}", class.as_str()), SOCKET),
             uid,
         }
     }
 
     pub(super) fn socket(&self) -> PathBuf {
-        self.folder.join(SOCKET)
+        self.directory.join(SOCKET)
     }
 
     /// The calls that clients at this socket may make: in a container, a client may be a task.
@@ -154,11 +154,14 @@ impl ContainerSocket {
     pub(super) fn open(&self) -> Outcome<()> {
         let wrong = |reason: &dyn std::fmt::Display| {
             Failure::Raddle(format!(
-                "no folder for a socket can be made at {}: {reason}",
-                self.folder.display()
+                "no directory for a socket can be made at {}: {reason}",
+                self.directory.display()
             ))
         };
-        match fs::DirBuilder::new().mode(FOLDER_MODE).create(&self.folder) {
+        match fs::DirBuilder::new()
+            .mode(DIRECTORY_MODE)
+            .create(&self.directory)
+        {
             Ok(()) => {}
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
             Err(error) => return Err(wrong(&error)),
@@ -166,20 +169,20 @@ impl ContainerSocket {
         // Check and change the opened directory, whatever is put in its place meanwhile.
         // `O_NOFOLLOW`: no links.
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let folder = match rustix::fs::open(&self.folder, flags, Mode::empty()) {
-            Ok(folder) => folder,
+        let directory = match rustix::fs::open(&self.directory, flags, Mode::empty()) {
+            Ok(directory) => directory,
             Err(Errno::NOTDIR | Errno::LOOP) => return Err(wrong(&TAKEN)),
             Err(error) => return Err(wrong(&io::Error::from(error))),
         };
         let change = || -> rustix::io::Result<bool> {
-            let owner = rustix::fs::fstat(&folder)?.st_uid;
+            let owner = rustix::fs::fstat(&directory)?.st_uid;
             if ![geteuid().as_raw(), self.uid].contains(&owner) {
                 return Ok(false);
             }
             // The umask affects the mode at creation.
-            rustix::fs::fchmod(&folder, Mode::from_raw_mode(FOLDER_MODE))?;
+            rustix::fs::fchmod(&directory, Mode::from_raw_mode(DIRECTORY_MODE))?;
             if let Some(guest) = self.guest() {
-                rustix::fs::fchown(&folder, Some(Uid::from_raw(guest)), None)?;
+                rustix::fs::fchown(&directory, Some(Uid::from_raw(guest)), None)?;
             }
             Ok(true)
         };
@@ -192,7 +195,7 @@ impl ContainerSocket {
 
     /// Removes the directory, unless the next spawner uses it.
     pub(super) fn close(&self) {
-        let _ = fs::remove_dir(&self.folder);
+        let _ = fs::remove_dir(&self.directory);
     }
 }
 
@@ -203,20 +206,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_is_made_or_taken_and_nothing_else_is() {
-        let world = tempfile::tempdir().expect("a folder");
+    fn a_directory_is_made_or_taken_and_nothing_else_is() {
+        let world = tempfile::tempdir().expect("a directory");
         let hatch = |name: &str| ContainerSocket {
-            folder: world.path().join(name),
+            directory: world.path().join(name),
             uid: geteuid().as_raw(),
         };
         let mode = |hatch: &ContainerSocket| {
-            fs::metadata(&hatch.folder).expect("it is there").mode() & 0o777
+            fs::metadata(&hatch.directory).expect("it is there").mode() & 0o777
         };
         let new = hatch("new");
         for _ in 0..2 {
             assert!(new.open().is_ok(), "one that is there is taken");
-            assert_eq!(mode(&new), FOLDER_MODE);
-            fs::set_permissions(&new.folder, fs::Permissions::from_mode(0o755))
+            assert_eq!(mode(&new), DIRECTORY_MODE);
+            fs::set_permissions(&new.directory, fs::Permissions::from_mode(0o755))
                 .expect("it is ours");
         }
         // A link that another user has put there must not change its target.
@@ -235,22 +238,22 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_of_another_user_is_left_alone() {
+    fn a_directory_of_another_user_is_left_alone() {
         if !geteuid().is_root() {
             return;
         }
-        let world = tempfile::tempdir().expect("a folder");
+        let world = tempfile::tempdir().expect("a directory");
         let hatch = ContainerSocket {
-            folder: world.path().join("theirs"),
+            directory: world.path().join("theirs"),
             uid: UNPRIVILEGED_UID,
         };
-        fs::create_dir(&hatch.folder).expect("a folder");
-        std::os::unix::fs::chown(&hatch.folder, Some(12345), None).expect("root may");
+        fs::create_dir(&hatch.directory).expect("a directory");
+        std::os::unix::fs::chown(&hatch.directory, Some(12345), None).expect("root may");
         assert!(hatch.open().is_err());
-        std::os::unix::fs::chown(&hatch.folder, Some(ROOT), None).expect("root may");
+        std::os::unix::fs::chown(&hatch.directory, Some(ROOT), None).expect("root may");
         assert!(hatch.open().is_ok());
         assert_eq!(
-            fs::metadata(&hatch.folder).expect("it is there").uid(),
+            fs::metadata(&hatch.directory).expect("it is there").uid(),
             UNPRIVILEGED_UID
         );
     }

@@ -64,7 +64,7 @@ fn refuse_what_a_pod_cannot_have(args: &SpawnerArgs, config: &Config) -> Outcome
     let wrong = if args.serve.is_some() {
         "--serve is not for pods: they do not see this machine's files"
     } else if config.handlers.is_some() {
-        "--handlers is not for pods: they do not see this machine's files; put the handlers into the image, and name their folder in \
+        "--handlers is not for pods: they do not see this machine's files; put the handlers into the image, and name their directory in \
          a template"
     } else if !networks.is_empty() {
         "at 'spawner.container.networks': pods are all in the network of their cluster: a NetworkPolicy says what they reach"

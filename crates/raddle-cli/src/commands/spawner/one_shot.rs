@@ -19,8 +19,8 @@ pub(super) fn args(global: &Global, start: &StartArgs) -> Vec<String> {
     let mut words = worker_words(&start.name, &start.queues).to_vec();
     let mut say = |more: &[&str]| words.extend(more.iter().map(ToString::to_string));
     say(&["--log-format", start.log.log_format.as_str()]);
-    if let Some(folder) = &start.handlers {
-        say(&["--handlers", &folder.to_string_lossy()]);
+    if let Some(directory) = &start.handlers {
+        say(&["--handlers", &directory.to_string_lossy()]);
     }
     // The spawner reports the end of its workers.
     match global.verbose {

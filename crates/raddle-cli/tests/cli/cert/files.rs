@@ -16,8 +16,8 @@ fn mode(path: &Path) -> u32 {
     fs::metadata(path).unwrap().permissions().mode() & 0o777
 }
 
-fn content(folder: &Path) -> Vec<(PathBuf, String)> {
-    let entries = fs::read_dir(folder)
+fn content(directory: &Path) -> Vec<(PathBuf, String)> {
+    let entries = fs::read_dir(directory)
         .unwrap()
         .map(|entry| entry.unwrap().path());
     let mut content: Vec<_> = entries
@@ -52,8 +52,8 @@ fn a_set_takes_one_command_each() {
         ran.lines(),
         ["etc/prod-web-cert.pem", "etc/prod-web-key.pem"]
     );
-    for folder in ["certs", "etc"] {
-        assert_eq!(mode(&world.path().join(folder)), 0o700);
+    for directory in ["certs", "etc"] {
+        assert_eq!(mode(&world.path().join(directory)), 0o700);
     }
     for key in ["certs/ca-key.pem", "etc/prod-web-key.pem"] {
         assert_eq!(mode(&world.path().join(key)), 0o600);

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use crate::world::World;
 
-/// A world with a CA in the folder `certs`.
+/// A world with a CA in the directory `certs`.
 fn world_with_ca() -> World {
     let world = World::new();
     world.raddle(["cert", "ca", "--out", "certs"]).ok();

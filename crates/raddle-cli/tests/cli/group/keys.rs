@@ -43,13 +43,13 @@ fn the_place_of_one_that_has_ended_is_filled_as_restart_says() {
 #[test]
 fn what_a_file_says_of_tasks_reaches_them() {
     let world = World::new();
-    let folder = world.path().join("shop");
-    fs::create_dir(&folder).unwrap();
+    let directory = world.path().join("shop");
+    fs::create_dir(&directory).unwrap();
     let file = format!(
         "[process.a]\ncaps = ['loom']\n[[process.a.worker]]\nslug = 'a'\nsources = ['in']\ncwd = '{}'\n\
          env = {{ SHADE = 'blue' }}\nlimits = {{ max_fds = 77 }}\n\
          command = ['sh', '-c', 'echo \"$SHADE $(ulimit -n) $(cat)\" > told']\n",
-        folder.display()
+        directory.display()
     );
     let manager = up(&world, &file);
     world.raddle(["queue", "write", "in", "wool"]).ok();

@@ -85,7 +85,7 @@ impl Fake {
     /// It will seem to have ended when it has been told to stop, or has refused anything.
     pub(super) fn leaves(&self, pools: &Pools, pool: &str) {
         self.state.lock().unwrap().leaves =
-            Some(LocalDiscovery::in_folder(pools.folder(), pool).unwrap());
+            Some(LocalDiscovery::in_directory(pools.directory(), pool).unwrap());
     }
 
     /// How it takes an order to stop from now on.

@@ -210,7 +210,9 @@ fn who_answers_must_be_who_was_published() {
 fn what_is_no_pool_is_passed_over() {
     let mut pools = Pools::new();
     let worker = pools.worker("render", &[]);
-    let entry = pools.folder().join(format!("render.{}.json", worker.uid));
+    let entry = pools
+        .directory()
+        .join(format!("render.{}.json", worker.uid));
     let text = fs::read(entry).unwrap();
     let mut held = Vec::new();
     for (strange, text) in [
@@ -219,7 +221,7 @@ fn what_is_no_pool_is_passed_over() {
         ("torn", &text[..text.len() / 2]),
     ] {
         let path = pools
-            .folder()
+            .directory()
             .join(format!("{strange}.{}.json", WorkerUid::new()));
         fs::write(&path, text).unwrap();
         let file = fs::File::open(path).unwrap();

@@ -46,7 +46,7 @@ impl Pools {
         }
     }
 
-    fn folder(&self) -> PathBuf {
+    fn directory(&self) -> PathBuf {
         self.world.path().join("raddle/pools")
     }
 
@@ -73,7 +73,7 @@ impl Pools {
 
     /// Says of a worker that it is in a pool.
     fn publish(&self, pool: &str, worker: &WorkerMetadata) -> LocalDiscovery {
-        let discovery = LocalDiscovery::in_folder(self.folder(), pool).unwrap();
+        let discovery = LocalDiscovery::in_directory(self.directory(), pool).unwrap();
         self.runtime
             .block_on(discovery.publish(DiscoveryEvent::Added(worker.clone())))
             .unwrap();

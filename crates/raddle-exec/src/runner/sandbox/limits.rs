@@ -12,14 +12,14 @@ const MEMORY_MB: u64 = 1024;
 const PROCS: u64 = 256;
 /// Open files of each process.
 const FDS: u64 = 1024;
-/// The largest file, in bytes: as large as `/scratch`, and for those too that are in no folder.
+/// The largest file, in bytes: as large as `/scratch`, and for those too that are in no directory.
 const FILE: u64 = 256 << 20;
 
 /// Files in memory, which no process has in its own.
 #[derive(Debug)]
 pub(in super::super) struct MemoryFiles {
-    /// The folders that they are in, looked for when somebody first asks: most tasks are over before.
-    folders: OnceCell<Vec<File>>,
+    /// The directories that they are in, looked for when somebody first asks: most tasks are over before.
+    directories: OnceCell<Vec<File>>,
     /// There are none where there is no root of its own.
     are_there: bool,
 }
@@ -53,7 +53,7 @@ pub(in super::super) fn rlimits() -> [(Resource, u64); 2] {
 impl MemoryFiles {
     pub(super) fn new(are_there: bool) -> Self {
         Self {
-            folders: OnceCell::new(),
+            directories: OnceCell::new(),
             are_there,
         }
     }
@@ -64,18 +64,18 @@ impl MemoryFiles {
             return 0;
         };
         // A process that ends meanwhile shows nothing; the next that is looked at will.
-        if self.folders.get().is_none()
-            && let Some(folders) = open(pid)
+        if self.directories.get().is_none()
+            && let Some(directories) = open(pid)
         {
-            let _ = self.folders.set(folders);
+            let _ = self.directories.set(directories);
         }
-        self.folders
+        self.directories
             .get()
-            .map_or(0, |folders| folders.iter().map(used).sum())
+            .map_or(0, |directories| directories.iter().map(used).sum())
     }
 }
 
-/// The folders as this process sees them. It cannot have put others in their place: its root cannot be written.
+/// The directories as this process sees them. It cannot have put others in their place: its root cannot be written.
 fn open(pid: u32) -> Option<Vec<File>> {
     let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW;
     let open = |path: &str| {
@@ -88,8 +88,8 @@ fn open(pid: u32) -> Option<Vec<File>> {
     Some(vec![open(SCRATCH)?, open("/tmp")?])
 }
 
-fn used(folder: &File) -> u64 {
-    rustix::fs::fstatfs(folder).map_or(0, |found| {
+fn used(directory: &File) -> u64 {
+    rustix::fs::fstatfs(directory).map_or(0, |found| {
         found
             .f_blocks
             .saturating_sub(found.f_bfree)

@@ -8,7 +8,7 @@
 //! | --- | --- | --- |
 //! | namespaces | `shim.rs`, `network.rs` | other processes, the network, the host's name, shared memory of others |
 //! | ids | `ids.rs` | the worker's user, and every other |
-//! | root | `root.rs` | every file but the system's, which cannot be written, and two folders in memory |
+//! | root | `root.rs` | every file but the system's, which cannot be written, and two directories in memory |
 //! | landlock | `landlock.rs` | writing anywhere else, should the root have a hole |
 //! | filter | `filter.rs` | system calls that no command needs and that holes were found in |
 //!
@@ -51,8 +51,8 @@ const ENVIRONMENT: [&std::ffi::CStr; 4] = [
     c"TMPDIR=/tmp",
     c"LANG=C.UTF-8",
 ];
-/// Those of them that name a folder.
-const FOLDERS: [&str; 2] = ["HOME", "TMPDIR"];
+/// Those of them that name a directory.
+const DIRECTORYS: [&str; 2] = ["HOME", "TMPDIR"];
 
 /// What a sandbox is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

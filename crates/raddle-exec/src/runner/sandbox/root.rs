@@ -1,4 +1,4 @@
-//! What a command in a sandbox sees of the file system: the system's own folders, which cannot be written; `/scratch` and `/tmp`, in memory and
+//! What a command in a sandbox sees of the file system: the system's own directories, which cannot be written; `/scratch` and `/tmp`, in memory and
 //! gone with it; a few devices; its own processes; and what its task mounts.
 
 use std::{
@@ -27,7 +27,7 @@ use crate::{HANDLER, message::SandboxConfig, sys};
 
 /// Where the new root is put together. What the host has there is not to be seen inside anyway.
 const STAGE: &str = "/tmp";
-/// The system's own folders. Some are links to others.
+/// The system's own directories. Some are links to others.
 const SYSTEM: [&str; 7] = [
     "/usr", "/bin", "/sbin", "/lib", "/lib64", "/lib32", "/libx32",
 ];
@@ -46,7 +46,7 @@ const LINKS: [(&str, &str); 6] = [
     ("/tmp", "dev/shm"),
 ];
 
-/// The folders themselves are small. What the command writes may be larger, and is bounded: it is memory.
+/// The directories themselves are small. What the command writes may be larger, and is bounded: it is memory.
 const OF_ROOT: &str = "size=1m,nr_inodes=512,mode=0755";
 const OF_SCRATCH: &str = "size=256m,nr_inodes=65536,mode=0700";
 const OF_TMP: &str = "size=64m,nr_inodes=16384,mode=1777";
@@ -62,8 +62,8 @@ pub(in super::super) fn shows(path: &[u8]) -> bool {
         .skip(1)
         .all(|part| !matches!(part, b"" | b"." | b".."));
     is_straight
-        && SYSTEM.iter().any(|folder| {
-            path.strip_prefix(folder.as_bytes())
+        && SYSTEM.iter().any(|directory| {
+            path.strip_prefix(directory.as_bytes())
                 .is_some_and(|rest| rest.starts_with(b"/"))
         })
 }
@@ -85,7 +85,7 @@ pub(super) fn instead<'a>(
         .chain(SETTINGS)
         .chain(common)
         .chain(names.iter().copied());
-    let readable = readable.chain(sandbox.folder.as_deref()).collect();
+    let readable = readable.chain(sandbox.directory.as_deref()).collect();
     (
         readable,
         DEVICES
@@ -97,9 +97,9 @@ pub(super) fn instead<'a>(
 
 /// Builds the root, and enters it. The process is in namespaces of its own.
 pub(super) fn enter(sandbox: &SandboxConfig) -> Result<(), StartError> {
-    if let Some(folder) = &sandbox.folder {
+    if let Some(directory) = &sandbox.directory {
         // What the new root is put together on may hide it: from here on it is where this process stands.
-        std::env::set_current_dir(folder)
+        std::env::set_current_dir(directory)
             .map_err(|error| StartError::Step(ChildStep::Chdir, error))?;
     }
     let stage = Path::new(STAGE);
@@ -127,14 +127,14 @@ pub(super) fn enter(sandbox: &SandboxConfig) -> Result<(), StartError> {
             CString::new(options)?.as_c_str(),
         )?)
     };
-    step("a folder in memory", in_memory(stage, OF_ROOT))?;
-    step("folders", folders(stage))?;
-    step("the system's folders", system(stage))?;
+    step("a directory in memory", in_memory(stage, OF_ROOT))?;
+    step("directories", directories(stage))?;
+    step("the system's directories", system(stage))?;
     step(
         "/etc",
         settings(stage, sandbox.network == NetworkPolicy::Host),
     )?;
-    if sandbox.folder.is_some() {
+    if sandbox.directory.is_some() {
         step(
             HANDLER,
             fs::create_dir(at(HANDLER)).and_then(|()| show(".", &at(HANDLER))),
@@ -183,7 +183,7 @@ pub(super) fn enter(sandbox: &SandboxConfig) -> Result<(), StartError> {
     );
     step("/proc", processes.map_err(Into::into))?;
     step("change the root", change_root(stage))?;
-    let begin = if sandbox.folder.is_some() {
+    let begin = if sandbox.directory.is_some() {
         HANDLER
     } else {
         SCRATCH
@@ -199,7 +199,7 @@ fn step(what: &str, outcome: io::Result<()>) -> Result<(), StartError> {
     outcome.map_err(Layer::Root.refused(what))
 }
 
-/// Makes a folder or file of the host seen inside.
+/// Makes a directory or file of the host seen inside.
 fn show(path: &str, at: &Path) -> io::Result<()> {
     Ok(mount_bind_recursive(path, at)?)
 }
@@ -236,7 +236,7 @@ fn attach(tree: &OwnedFd, at: &Path) -> io::Result<()> {
 }
 
 /// What is mounted on later, and links.
-fn folders(stage: &Path) -> io::Result<()> {
+fn directories(stage: &Path) -> io::Result<()> {
     for path in [SCRATCH, "/tmp", "/proc", "/dev", "/etc"] {
         fs::create_dir(within(stage, path))?;
     }

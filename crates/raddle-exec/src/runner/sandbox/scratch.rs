@@ -1,4 +1,4 @@
-//! A folder to write in, for a sandbox that has no root of its own. Unlike the usual one it is on the host's disk, and so it has to be removed.
+//! A directory to write in, for a sandbox that has no root of its own. Unlike the usual one it is on the host's disk, and so it has to be removed.
 
 use std::{
     fs::{self, DirBuilder, File},
@@ -14,7 +14,7 @@ const PREFIX: &str = "raddle-scratch-";
 /// Names that are tried before somebody is taken to be in the way.
 const TRIES: u32 = 100;
 
-/// A folder for one attempt. Dropping it removes it.
+/// A directory for one attempt. Dropping it removes it.
 #[derive(Debug)]
 pub(in super::super) struct ScratchDir {
     path: PathBuf,
@@ -28,10 +28,10 @@ impl ScratchDir {
         Self::among(&std::env::temp_dir())
     }
 
-    fn among(folder: &Path) -> io::Result<Self> {
-        sweep(folder);
+    fn among(directory: &Path) -> io::Result<Self> {
+        sweep(directory);
         for number in 0..TRIES {
-            let path = folder.join(format!("{PREFIX}{}-{number}", std::process::id()));
+            let path = directory.join(format!("{PREFIX}{}-{number}", std::process::id()));
             match DirBuilder::new().mode(0o700).create(&path) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
                 made => made?,
@@ -63,8 +63,8 @@ pub(crate) fn sweep_scratch() {
 }
 
 /// Removes what runners have left that were killed.
-fn sweep(folder: &Path) {
-    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+fn sweep(directory: &Path) {
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
         let is_ours = |found: fs::Metadata| found.is_dir() && ids::is_ours(found.uid());
         if entry.file_name().to_string_lossy().starts_with(PREFIX)
             && entry.metadata().is_ok_and(is_ours)
@@ -75,7 +75,7 @@ fn sweep(folder: &Path) {
     }
 }
 
-/// Removes a folder, also what its owner has made unreadable.
+/// Removes a directory, also what its owner has made unreadable.
 fn remove(path: &Path) {
     // Root needs no permission, and must not be led to give one.
     if fs::remove_dir_all(path).is_err() && !sys::is_root() {
@@ -84,11 +84,11 @@ fn remove(path: &Path) {
     }
 }
 
-/// Gives its folders back to their owner. Links are not followed.
-fn open_up(folder: &Path) {
+/// Gives its directories back to their owner. Links are not followed.
+fn open_up(directory: &Path) {
     use std::os::unix::fs::PermissionsExt;
-    let _ = fs::set_permissions(folder, fs::Permissions::from_mode(0o700));
-    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+    let _ = fs::set_permissions(directory, fs::Permissions::from_mode(0o700));
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
             open_up(&entry.path());
         }
@@ -106,15 +106,15 @@ fn open(path: &Path) -> io::Result<File> {
 mod tests {
     use super::*;
 
-    fn left(folder: &Path) -> usize {
-        fs::read_dir(folder).unwrap().count()
+    fn left(directory: &Path) -> usize {
+        fs::read_dir(directory).unwrap().count()
     }
 
     #[test]
     fn it_is_gone_with_its_attempt_whatever_is_in_it() {
-        let folder = tempfile::tempdir().unwrap();
-        let first = ScratchDir::among(folder.path()).unwrap();
-        let second = ScratchDir::among(folder.path()).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let first = ScratchDir::among(directory.path()).unwrap();
+        let second = ScratchDir::among(directory.path()).unwrap();
         assert_ne!(first.path(), second.path());
         fs::create_dir_all(first.path().join("a/b")).unwrap();
         fs::write(first.path().join("a/b/c"), "").unwrap();
@@ -124,21 +124,21 @@ mod tests {
         )
         .unwrap();
         drop(first);
-        assert_eq!(left(folder.path()), 1);
+        assert_eq!(left(directory.path()), 1);
         drop(second);
-        assert_eq!(left(folder.path()), 0);
+        assert_eq!(left(directory.path()), 0);
     }
 
     #[test]
     fn what_a_killed_runner_has_left_is_removed_by_the_next() {
-        let folder = tempfile::tempdir().unwrap();
-        let orphan = folder.path().join("raddle-scratch-1-0");
+        let directory = tempfile::tempdir().unwrap();
+        let orphan = directory.path().join("raddle-scratch-1-0");
         fs::create_dir_all(orphan.join("a")).unwrap();
-        let stranger = folder.path().join("raddle-other");
+        let stranger = directory.path().join("raddle-other");
         fs::create_dir(&stranger).unwrap();
-        std::os::unix::fs::symlink(&stranger, folder.path().join("raddle-scratch-2-0")).unwrap();
-        let held = ScratchDir::among(folder.path()).unwrap();
+        std::os::unix::fs::symlink(&stranger, directory.path().join("raddle-scratch-2-0")).unwrap();
+        let held = ScratchDir::among(directory.path()).unwrap();
         assert!(!orphan.exists() && stranger.exists() && held.path().exists());
-        assert_eq!(left(folder.path()), 3);
+        assert_eq!(left(directory.path()), 3);
     }
 }

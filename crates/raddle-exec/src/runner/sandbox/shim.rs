@@ -44,7 +44,7 @@ pub(super) struct ShimConfig<'a> {
     pub(super) is_root: bool,
     /// The way to the proxy, if there is one.
     pub(super) door: Option<BorrowedFd<'a>>,
-    /// The folder to write in, where there is no root of its own.
+    /// The directory to write in, where there is no root of its own.
     pub(super) scratch: Option<&'a Path>,
 }
 
@@ -118,7 +118,7 @@ pub(super) fn live(
         }
         Err(StartError::Step(step, error)) => fail(ShimReport::Step(step, number(error))),
     }
-    // The shim has seen to the rest: the group, the control group, and the folder.
+    // The shim has seen to the rest: the group, the control group, and the directory.
     let plan = ChildPlan {
         leads: false,
         cgroup: None,
@@ -193,8 +193,8 @@ fn build(
     match design.scratch {
         None => enter(design)?,
         Some(scratch) => {
-            let folder = design.sandbox.folder.as_ref().map_or(scratch, Path::new);
-            std::env::set_current_dir(folder)
+            let directory = design.sandbox.directory.as_ref().map_or(scratch, Path::new);
+            std::env::set_current_dir(directory)
                 .map_err(|error| StartError::Step(ChildStep::Chdir, error))?;
         }
     }

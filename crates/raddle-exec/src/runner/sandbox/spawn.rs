@@ -16,7 +16,7 @@ use super::{
         child::{ChildPlan, ChildStep, Resource},
         program::Executable,
     },
-    FOLDERS, Layer, MemoryFiles, MissingLayers, SandboxRefused, StartError, ids,
+    DIRECTORYS, Layer, MemoryFiles, MissingLayers, SandboxRefused, StartError, ids,
     proxy::EgressProxy,
     scratch::ScratchDir,
     shim::{self, GO, ShimConfig, ShimEnds, ShimExit, ShimReport},
@@ -120,12 +120,12 @@ fn spawn_without(
     }
 }
 
-/// The environment of a command whose folder is on the host.
+/// The environment of a command whose directory is on the host.
 fn moved(envp: &[*const c_char], scratch: &ScratchDir) -> (Vec<*const c_char>, Vec<CString>) {
     use std::os::unix::ffi::OsStrExt;
     let named =
         |name: &&str| [name.as_bytes(), b"=", scratch.path().as_os_str().as_bytes()].concat();
-    let own: Vec<CString> = FOLDERS
+    let own: Vec<CString> = DIRECTORYS
         .iter()
         .filter_map(|name| CString::new(named(name)).ok())
         .collect();

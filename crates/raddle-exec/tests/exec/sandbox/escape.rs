@@ -15,9 +15,9 @@ use super::{CALL, boxed, rigs, sh, stdout};
 /// A broker is reached by a socket, by its path or by a name that has none.
 #[tokio::test]
 async fn the_workers_sockets_are_not_reached() {
-    let folder = tempfile::tempdir().unwrap();
-    std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).unwrap();
-    let path = folder.path().join("broker.sock");
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(directory.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    let path = directory.path().join("broker.sock");
     let by_path = UnixListener::bind(&path).unwrap();
     std::fs::set_permissions(&path, PermissionsExt::from_mode(0o777)).unwrap();
     let name = format!("raddle-test-{}", std::process::id());

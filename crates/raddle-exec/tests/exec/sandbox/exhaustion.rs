@@ -8,7 +8,7 @@ use raddle_exec::ExecRequest;
 use super::{boxed, rigs, sh, stdout};
 use crate::support::code;
 
-/// Asks for memory that stays when nobody has it mapped: files that are in no folder, and segments.
+/// Asks for memory that stays when nobody has it mapped: files that are in no directory, and segments.
 const UNMAPPED: &str = "import ctypes, os, sys\n\
     libc = ctypes.CDLL(None, use_errno=True)\n\
     try: os.memfd_create('x'); print('a file')\n\

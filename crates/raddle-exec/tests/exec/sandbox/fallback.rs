@@ -18,7 +18,7 @@ pub(super) fn lenient(request: ExecRequest) -> ExecRequest {
     }
 }
 
-/// Folders of sandboxes without a root, as they are found among temporary files.
+/// Directories of sandboxes without a root, as they are found among temporary files.
 fn scratches() -> Vec<String> {
     let names = fs::read_dir(std::env::temp_dir())
         .unwrap()
@@ -98,9 +98,9 @@ async fn nothing_is_said_where_nothing_is_lacking() {
 /// What is left of a sandbox without namespaces still keeps most things apart.
 #[tokio::test]
 async fn without_namespaces_files_and_network_are_kept_from_it_all_the_same() {
-    let folder = tempfile::tempdir().unwrap();
-    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
-    let secret = folder.path().join("secret");
+    let directory = tempfile::tempdir().unwrap();
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    let secret = directory.path().join("secret");
     fs::write(&secret, "the secret").unwrap();
     let port = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = port.local_addr().unwrap();
@@ -109,7 +109,7 @@ async fn without_namespaces_files_and_network_are_kept_from_it_all_the_same() {
          for at in ['{secret}', '/proc/%d/environ' % os.getppid(), '/etc/shadow']:\n  \
            try: open(at).read(); print('read', at)\n  \
            except OSError: pass\n\
-         for at in ['{folder}/new', '/tmp/raddle-new', '/usr/new']:\n  \
+         for at in ['{directory}/new', '/tmp/raddle-new', '/usr/new']:\n  \
            try: open(at, 'w'); print('wrote', at)\n  \
            except OSError: pass\n\
          try: socket.create_connection(('{host}', {port})); print('connected')\n\
@@ -117,7 +117,7 @@ async fn without_namespaces_files_and_network_are_kept_from_it_all_the_same() {
          open('own', 'w').write('x'); open(os.environ['TMPDIR'] + '/more', 'w').write('x')\n\
          print(os.getuid() != 0, os.getcwd() == os.environ['HOME'], sorted(os.listdir('.')))",
         secret = secret.display(),
-        folder = folder.path().display(),
+        directory = directory.path().display(),
         host = address.ip(),
         port = address.port(),
     );
@@ -163,9 +163,9 @@ const TRIES: &str = "import ctypes, os, socket, sys\n\
 /// What keeps each thing from a command is the layer that it is said to be: without it, it is had.
 #[tokio::test]
 async fn each_layer_keeps_something_away_that_is_had_without() {
-    let folder = tempfile::tempdir().unwrap();
-    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
-    let secret = folder.path().join("secret");
+    let directory = tempfile::tempdir().unwrap();
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    let secret = directory.path().join("secret");
     fs::write(&secret, "the secret").unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port().to_string();
@@ -200,13 +200,13 @@ async fn each_layer_keeps_something_away_that_is_had_without() {
             assert_eq!(stdout(&ran).replace('\n', " "), had, "without {refused}");
             rig.finish().await;
         }
-        let _ = fs::remove_file(folder.path().join("secret.new"));
+        let _ = fs::remove_file(directory.path().join("secret.new"));
     }
 }
 
 /// Only what a killed runner cannot remove is left to the worker.
 #[tokio::test]
-async fn a_killed_runner_leaves_its_folder_to_the_worker() {
+async fn a_killed_runner_leaves_its_directory_to_the_worker() {
     for mut rig in rigs_under("refusing namespaces").await {
         let request = lenient(rig.sh("echo x > file; pwd; exec sleep 300"));
         rig.start(&request).await;
@@ -236,6 +236,6 @@ async fn a_killed_runner_leaves_its_folder_to_the_worker() {
         // Nobody is an orphan here, whose parent is not this process.
         raddle_exec::reap_orphans(&raddle_exec::children());
         // Whoever else sweeps at this moment may have come first, and not be done.
-        until("the folder is gone", || !fs::exists(&scratch).unwrap()).await;
+        until("the directory is gone", || !fs::exists(&scratch).unwrap()).await;
     }
 }

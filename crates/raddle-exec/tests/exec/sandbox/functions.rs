@@ -1,4 +1,4 @@
-//! Functions of the runner's own program, and handlers with a folder, in a sandbox.
+//! Functions of the runner's own program, and handlers with a directory, in a sandbox.
 
 use std::{fs, os::unix::fs::PermissionsExt, time::Duration};
 
@@ -55,9 +55,9 @@ async fn a_function_prints_and_answers_as_it_would_outside() {
 
 #[tokio::test]
 async fn a_function_has_nothing_of_the_worker() {
-    let folder = tempfile::tempdir().unwrap();
-    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
-    let secret = folder.path().join("secret");
+    let directory = tempfile::tempdir().unwrap();
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let secret = directory.path().join("secret");
     fs::write(&secret, "the secret").unwrap();
     assert!(
         std::env::var_os("CARGO").is_some(),
@@ -78,16 +78,16 @@ async fn a_function_has_nothing_of_the_worker() {
 }
 
 #[tokio::test]
-async fn a_handler_finds_its_folder_and_cannot_write_there() {
-    let folder = tempfile::tempdir().unwrap();
-    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
-    let program = folder.path().join("program.sh");
+async fn a_handler_finds_its_directory_and_cannot_write_there() {
+    let directory = tempfile::tempdir().unwrap();
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let program = directory.path().join("program.sh");
     fs::write(&program, "#!/bin/sh\npwd; ls; touch new 2>/dev/null && echo written; touch /scratch/new && echo own\n")
         .unwrap();
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
     let show = |path: &std::path::Path| {
         Some(SandboxConfig {
-            folder: Some(path.to_str().unwrap().into()),
+            directory: Some(path.to_str().unwrap().into()),
             ..SandboxConfig::default()
         })
     };
@@ -98,7 +98,7 @@ async fn a_handler_finds_its_folder_and_cannot_write_there() {
             &["./program.sh"],
         ] {
             let request = ExecRequest {
-                sandbox: show(folder.path()),
+                sandbox: show(directory.path()),
                 ..rig.command(argv)
             };
             let ran = rig.run(&request).await;
@@ -109,15 +109,15 @@ async fn a_handler_finds_its_folder_and_cannot_write_there() {
             );
         }
         let request = ExecRequest {
-            sandbox: show(&folder.path().join("absent")),
+            sandbox: show(&directory.path().join("absent")),
             ..rig.command(&["true"])
         };
         let exit = rig.run(&request).await.done.exit;
         assert!(
-            matches!(&exit, ExitStatus::SpawnFailed { message } if message.contains("cannot enter the folder")),
+            matches!(&exit, ExitStatus::SpawnFailed { message } if message.contains("cannot enter the directory")),
             "{exit:?}"
         );
         rig.finish().await;
     }
-    assert!(!folder.path().join("new").exists());
+    assert!(!directory.path().join("new").exists());
 }

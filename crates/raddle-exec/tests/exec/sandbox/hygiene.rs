@@ -23,7 +23,7 @@ fn mounts() -> BTreeSet<String> {
         let at = line.split(' ').nth(4).unwrap_or_default();
         ["/tmp", "/scratch", "/handler"]
             .iter()
-            .any(|folder| at.starts_with(folder))
+            .any(|directory| at.starts_with(directory))
     };
     all.lines().filter(is_ours).map(str::to_owned).collect()
 }

@@ -35,7 +35,7 @@ pub struct EngineInfo {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ImageInfo {
-    /// The folders that containers of it have on the engine's disk, unless they are given others.
+    /// The directories that containers of it have on the engine's disk, unless they are given others.
     pub volumes: Vec<String>,
 }
 
@@ -61,7 +61,7 @@ impl DockerEngine {
             None => Ok(Self::at(SOCKET)),
             Some(host) => match host.strip_prefix("unix://") {
                 Some(path) => Ok(Self::at(path)),
-                // Folders of this machine are shared with its containers.
+                // Directories of this machine are shared with its containers.
                 None => Err(LaunchError::new(
                     LaunchFailure::Unreachable,
                     format!(

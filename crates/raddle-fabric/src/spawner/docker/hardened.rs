@@ -11,7 +11,7 @@ use bollard::models::{
 
 use super::super::{ContainerLimits, Gpus};
 
-/// A folder of this machine that a container sees.
+/// A directory of this machine that a container sees.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BindMount {
     /// Where it is here.
@@ -26,7 +26,7 @@ const MIB: i64 = 1 << 20;
 /// All there are, as the engine counts GPUs.
 const ALL_GPUS: i64 = -1;
 
-/// The settings of a container that may use so much, and sees these folders without being able to change them. `seccomp` is a profile to be
+/// The settings of a container that may use so much, and sees these directories without being able to change them. `seccomp` is a profile to be
 /// used instead of the engine's own.
 pub fn hardened(
     allowance: &ContainerLimits,

@@ -41,7 +41,7 @@ pub struct ContainerTemplate {
     pub allowance: ContainerLimits,
     /// A seccomp profile, instead of the engine's own.
     pub seccomp: Option<String>,
-    /// The folders that it sees.
+    /// The directories that it sees.
     pub mounts: Vec<BindMount>,
     /// Whether the worker puts its task into a sandbox, inside the container.
     pub nests: bool,
@@ -67,7 +67,7 @@ pub(super) struct DockerState {
 }
 
 /// Where a worker is when it starts, and what it may write to.
-const FOLDER: &str = "/tmp";
+const DIRECTORY: &str = "/tmp";
 /// How long, in seconds, a container may be there before it is started.
 const STARTED_WITHIN: i64 = 60;
 
@@ -97,7 +97,7 @@ impl ContainerTemplate {
             env: Some(env.map(|(key, value)| format!("{key}={value}")).collect()),
             cmd: Some(self.args.clone()),
             image: Some(self.image.clone()),
-            working_dir: Some(FOLDER.into()),
+            working_dir: Some(DIRECTORY.into()),
             labels: Some(labels),
             host_config: Some(host),
             ..ContainerCreateBody::default()

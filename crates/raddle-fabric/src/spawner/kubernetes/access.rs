@@ -227,15 +227,15 @@ mod tests {
 
     #[test]
     fn a_token_is_read_anew() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("token");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("token");
         let cluster = ClusterConfig {
             server: Some("http://localhost".into()),
             ..ClusterConfig::default()
         };
         let access = ClusterAccess {
             token: Some(path.clone()),
-            ..ClusterAccess::find(&cluster, folder.path()).unwrap()
+            ..ClusterAccess::find(&cluster, directory.path()).unwrap()
         };
         assert!(access.token().is_err());
         fs::write(&path, "one\n").unwrap();

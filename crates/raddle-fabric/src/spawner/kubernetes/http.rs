@@ -227,7 +227,7 @@ mod tests {
     use super::{super::super::ClusterConfig, *};
 
     /// A certificate for 127.0.0.1, and that of who vouches for it.
-    fn certify(folder: &Path) {
+    fn certify(directory: &Path) {
         let script = "openssl ecparam -name prime256v1 -genkey -noout -out ca.key
             openssl req -x509 -new -key ca.key -days 2 -subj /CN=somebody -out ca.crt
             openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyout server.key -subj /CN=server -out server.csr
@@ -238,19 +238,19 @@ mod tests {
         let mut shell = Command::new("sh");
         shell
             .args(["-ec", script])
-            .current_dir(folder)
+            .current_dir(directory)
             .stdout(Stdio::null())
             .stderr(Stdio::null());
         assert!(shell.status().unwrap().success());
     }
 
     /// Answers one request after the other with what it was asked.
-    async fn echo(listener: TcpListener, folder: &Path) {
-        let chain = CertificateDer::pem_file_iter(folder.join("server.crt"))
+    async fn echo(listener: TcpListener, directory: &Path) {
+        let chain = CertificateDer::pem_file_iter(directory.join("server.crt"))
             .unwrap()
             .map(Result::unwrap)
             .collect();
-        let key = PrivateKeyDer::from_pem_file(folder.join("server.key")).unwrap();
+        let key = PrivateKeyDer::from_pem_file(directory.join("server.key")).unwrap();
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let config = ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
@@ -281,8 +281,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_server_is_known_by_its_certificate_and_we_by_a_token_that_may_change() {
-        let folder = tempfile::tempdir().unwrap();
-        certify(folder.path());
+        let directory = tempfile::tempdir().unwrap();
+        certify(directory.path());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let access = |ca: &str| {
@@ -292,12 +292,12 @@ mod tests {
                 token_file: Some("token".into()),
                 ..ClusterConfig::default()
             };
-            ClusterAccess::find(&cluster, folder.path()).unwrap()
+            ClusterAccess::find(&cluster, directory.path()).unwrap()
         };
         let ours = access("ca.crt");
         let talk = async {
             for token in ["one", "two"] {
-                std::fs::write(folder.path().join("token"), token).unwrap();
+                std::fs::write(directory.path().join("token"), token).unwrap();
                 let asked = ask(&ours, Method::GET, "/api", None).await.unwrap();
                 let asked = String::from_utf8_lossy(&asked).to_lowercase();
                 assert!(asked.starts_with("get /api http/1.1\r\n"), "{asked}");
@@ -315,7 +315,7 @@ mod tests {
                 matches!(stranger, Err(ApiError::Unreachable { .. })),
                 "{stranger:?}"
             );
-            std::fs::remove_file(folder.path().join("token")).unwrap();
+            std::fs::remove_file(directory.path().join("token")).unwrap();
             assert!(matches!(
                 ask(&ours, Method::GET, "/api", None).await,
                 Err(ApiError::Unknown(_))
@@ -323,7 +323,7 @@ mod tests {
         };
         tokio::select! {
             () = talk => {}
-            () = echo(listener, folder.path()) => {}
+            () = echo(listener, directory.path()) => {}
         }
     }
 }

@@ -29,10 +29,10 @@ pub enum FilesError {
     },
 }
 
-/// Writes a certificate to `STEM-cert.pem` in a folder, which is made for its owner alone if there is none, and the key to `STEM-key.pem`. What is there
+/// Writes a certificate to `STEM-cert.pem` in a directory, which is made for its owner alone if there is none, and the key to `STEM-key.pem`. What is there
 /// stays, unless it is to be replaced. Returns where they are, the certificate first.
 pub fn write_pair(
-    folder: &Path,
+    directory: &Path,
     stem: &str,
     pair: &IssuedCertificate,
     replace: bool,
@@ -44,11 +44,11 @@ pub fn write_pair(
     DirBuilder::new()
         .recursive(true)
         .mode(0o700)
-        .create(folder)
-        .map_err(failed(folder))?;
+        .create(directory)
+        .map_err(failed(directory))?;
     let (certificate, key) = (
-        folder.join(format!("{stem}-cert.pem")),
-        folder.join(format!("{stem}-key.pem")),
+        directory.join(format!("{stem}-cert.pem")),
+        directory.join(format!("{stem}-key.pem")),
     );
     // Both, before anything is changed.
     if !replace
@@ -86,8 +86,8 @@ struct Draft(PathBuf);
 
 impl Draft {
     fn write(path: &Path, content: &[u8], mode: u32) -> io::Result<Self> {
-        let folder = path.parent().unwrap_or(Path::new("."));
-        let draft = Self(folder.join(format!(".{}.tmp", Uuid::now_v7())));
+        let directory = path.parent().unwrap_or(Path::new("."));
+        let draft = Self(directory.join(format!(".{}.tmp", Uuid::now_v7())));
         put(&draft.0, content, mode)?;
         Ok(draft)
     }
@@ -140,23 +140,23 @@ mod tests {
     #[test]
     fn keys_are_for_their_owner_and_are_not_replaced_by_mistake() {
         let home = tempfile::tempdir().unwrap();
-        let folder = home.path().join("a/b");
-        let (certificate, key) = write_pair(&folder, "x", &pair("1"), false).unwrap();
+        let directory = home.path().join("a/b");
+        let (certificate, key) = write_pair(&directory, "x", &pair("1"), false).unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
-        assert_eq!((mode(&folder), mode(&key)), (0o700, 0o600));
+        assert_eq!((mode(&directory), mode(&key)), (0o700, 0o600));
         assert!(
-            matches!(write_pair(&folder, "x", &pair("2"), false), Err(FilesError::Exists(path)) if path == certificate)
+            matches!(write_pair(&directory, "x", &pair("2"), false), Err(FilesError::Exists(path)) if path == certificate)
         );
         assert_eq!(fs::read_to_string(&key).unwrap(), "key 1");
         fs::remove_file(&certificate).unwrap();
         assert!(
-            matches!(write_pair(&folder, "x", &pair("2"), false), Err(FilesError::Exists(path)) if path == key)
+            matches!(write_pair(&directory, "x", &pair("2"), false), Err(FilesError::Exists(path)) if path == key)
         );
-        write_pair(&folder, "x", &pair("2"), true).unwrap();
+        write_pair(&directory, "x", &pair("2"), true).unwrap();
         assert_eq!(fs::read_to_string(&key).unwrap(), "key 2");
         assert_eq!(mode(&key), 0o600);
         assert_eq!(
-            fs::read_dir(&folder).unwrap().count(),
+            fs::read_dir(&directory).unwrap().count(),
             2,
             "no draft is left"
         );
@@ -165,7 +165,7 @@ mod tests {
     #[test]
     fn what_fails_leaves_nothing() {
         let home = tempfile::tempdir().unwrap();
-        // A folder where the certificate is to be.
+        // A directory where the certificate is to be.
         fs::create_dir(home.path().join("x-cert.pem")).unwrap();
         assert!(matches!(
             write_pair(home.path(), "x", &pair("1"), true),

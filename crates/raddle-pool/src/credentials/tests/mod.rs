@@ -67,10 +67,10 @@ pub(super) fn credentials(ca: &Authority, names: &[&str]) -> WorkerCredentials {
 }
 
 /// Files of a CA and of a certificate, and where they are.
-pub(super) fn files(folder: &Path, ca: &Authority, own: &IssuedCertificate) -> [PathBuf; 3] {
-    let authority = folder.join("ca.pem");
+pub(super) fn files(directory: &Path, ca: &Authority, own: &IssuedCertificate) -> [PathBuf; 3] {
+    let authority = directory.join("ca.pem");
     std::fs::write(&authority, ca.certificate()).unwrap();
-    let (certificate, key) = write_pair(folder, "own", own, true).unwrap();
+    let (certificate, key) = write_pair(directory, "own", own, true).unwrap();
     [authority, certificate, key]
 }
 

@@ -131,7 +131,7 @@ fn what_is_torn_or_bad_changes_nothing_until_it_is_whole() {
     );
 }
 
-/// As Kubernetes changes a secret: the files are links into a folder that is a link, and that alone is replaced.
+/// As Kubernetes changes a secret: the files are links into a directory that is a link, and that alone is replaced.
 #[test]
 fn a_link_that_is_replaced_is_seen() {
     use std::os::unix::fs::symlink;

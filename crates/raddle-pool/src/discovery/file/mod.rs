@@ -1,4 +1,4 @@
-//! Workers that are written down: in a file that lists them, or in a folder that has a file for each.
+//! Workers that are written down: in a file that lists them, or in a directory that has a file for each.
 //!
 //! Whoever can write a file can publish a worker, in whatever language and on whatever machine that shares the disk. So nothing is known of it but
 //! what is written there: no process is watched, for the number in an entry may be that of a process elsewhere. **What is written stays until it is
@@ -34,7 +34,7 @@ const EVERY: Duration = Duration::from_secs(1);
 /// The shortest interval that can be asked for.
 const MOST_OFTEN: Duration = Duration::from_millis(100);
 
-/// Workers that are written down: in a file that lists them, or in a folder that has a file `*.json` for each.
+/// Workers that are written down: in a file that lists them, or in a directory that has a file `*.json` for each.
 ///
 /// Which of the two it is is seen from what is there, and may change. It may also come later: until then there are no workers. An entry is an object:
 ///
@@ -56,7 +56,7 @@ impl FileDiscovery {
     /// One of the workers that are written down there.
     pub fn new(path: impl AsRef<Path>) -> Result<Self, DiscoveryError> {
         let path = path.as_ref();
-        // The folder that this process is in may change.
+        // The directory that this process is in may change.
         let absolute =
             std::path::absolute(path).map_err(DiscoveryError::at("no place for workers", path))?;
         Ok(Self {
@@ -77,7 +77,7 @@ impl FileDiscovery {
     }
 }
 
-/// Only of a folder, which is made if it is not there: a list belongs to whoever wrote it.
+/// Only of a directory, which is made if it is not there: a list belongs to whoever wrote it.
 #[async_trait]
 impl Publisher for FileDiscovery {
     async fn publish(&self, event: DiscoveryEvent) -> Result<(), DiscoveryError> {
@@ -95,7 +95,7 @@ impl Publisher for FileDiscovery {
 
     fn withdraw(&self, worker: &WorkerMetadata) {
         if let Err(error) = entry::remove(&self.entry_of(worker)) {
-            tracing::warn!(folder = %self.path.display(), worker = %worker.uid, %error, "the entry of a worker stays behind");
+            tracing::warn!(directory = %self.path.display(), worker = %worker.uid, %error, "the entry of a worker stays behind");
         }
     }
 }
@@ -144,7 +144,7 @@ impl FileDiscovery {
         match fs::create_dir(&self.path) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
             _ if !self.path.is_dir() => {
-                let message = "it is a file: name a folder to publish workers in";
+                let message = "it is a file: name a directory to publish workers in";
                 return Err(io::Error::new(io::ErrorKind::NotADirectory, message));
             }
             _ => {}

@@ -21,11 +21,11 @@ use crate::{
 const NEVER: Duration = Duration::from_secs(3600);
 
 fn place(name: &str) -> (TempDir, FileDiscovery) {
-    let folder = tempfile::tempdir().unwrap();
-    let discovery = FileDiscovery::new(folder.path().join(name))
+    let directory = tempfile::tempdir().unwrap();
+    let discovery = FileDiscovery::new(directory.path().join(name))
         .unwrap()
         .every(NEVER);
-    (folder, discovery)
+    (directory, discovery)
 }
 
 async fn subscribe(discovery: &FileDiscovery) -> Subscription {
@@ -47,8 +47,8 @@ fn replace(path: &Path, text: &str) {
     fs::rename(draft, path).unwrap();
 }
 
-fn names(folder: &Path) -> Vec<String> {
-    let found = fs::read_dir(folder)
+fn names(directory: &Path) -> Vec<String> {
+    let found = fs::read_dir(directory)
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let mut names: Vec<_> = found.collect();
@@ -58,7 +58,7 @@ fn names(folder: &Path) -> Vec<String> {
 
 #[tokio::test]
 async fn what_stands_in_a_file_is_told_and_so_is_each_change() {
-    let (_folder, discovery) = place("workers.json");
+    let (_directory, discovery) = place("workers.json");
     let path = discovery.path();
     let [one, two] = ["h:1", "h:2"].map(at);
     fs::write(path, list(&[&one, &two])).unwrap();
@@ -89,8 +89,8 @@ async fn what_stands_in_a_file_is_told_and_so_is_each_change() {
 }
 
 #[tokio::test]
-async fn what_is_in_a_folder_is_told_and_so_is_each_change() {
-    let (_folder, discovery) = place("workers");
+async fn what_is_in_a_directory_is_told_and_so_is_each_change() {
+    let (_directory, discovery) = place("workers");
     let mut subscription = subscribe(&discovery).await;
     assert_eq!(ready(&mut subscription), []);
     assert!(!discovery.path().exists(), "who listens makes nothing");
@@ -133,7 +133,7 @@ async fn what_is_in_a_folder_is_told_and_so_is_each_change() {
         DiscoveryEvent::Dropped(worker.clone())
     );
     assert_eq!(names(discovery.path()), [""; 0]);
-    // The folder itself may go and come, too.
+    // The directory itself may go and come, too.
     publish(&discovery, DiscoveryEvent::Added(worker.clone())).await;
     assert_eq!(
         next(&mut subscription).await,
@@ -151,7 +151,7 @@ async fn what_is_in_a_folder_is_told_and_so_is_each_change() {
 /// As a program in another language would.
 #[tokio::test]
 async fn one_file_that_anybody_writes_is_a_worker() {
-    let (_folder, discovery) = place("workers");
+    let (_directory, discovery) = place("workers");
     fs::create_dir(discovery.path()).unwrap();
     let mut subscription = subscribe(&discovery).await;
     let path = discovery.path().join("python-7070.json");
@@ -179,13 +179,13 @@ async fn one_file_that_anybody_writes_is_a_worker() {
 }
 
 #[tokio::test]
-async fn what_comes_later_is_heard_of_and_so_is_the_folder_it_is_in() {
-    let (folder, discovery) = place("later/still/workers.json");
+async fn what_comes_later_is_heard_of_and_so_is_the_directory_it_is_in() {
+    let (directory, discovery) = place("later/still/workers.json");
     let discovery = discovery.every(EVERY);
     let mut subscription = subscribe(&discovery).await;
     let worker = at("h:1");
     for step in ["later", "later/still"] {
-        fs::create_dir(folder.path().join(step)).unwrap();
+        fs::create_dir(directory.path().join(step)).unwrap();
         assert!(
             tokio::time::timeout(Duration::from_millis(50), subscription.next())
                 .await
@@ -196,11 +196,11 @@ async fn what_comes_later_is_heard_of_and_so_is_the_folder_it_is_in() {
     assert_eq!(next(&mut subscription).await, DiscoveryEvent::Added(worker));
 }
 
-/// As Kubernetes writes what is in a `ConfigMap`: each version in a folder of its own, and one link that is exchanged.
+/// As Kubernetes writes what is in a `ConfigMap`: each version in a directory of its own, and one link that is exchanged.
 #[tokio::test]
 async fn what_is_behind_links_is_followed_when_they_are_exchanged() {
-    let folder = tempfile::tempdir().unwrap();
-    let map = folder.path().join("map");
+    let directory = tempfile::tempdir().unwrap();
+    let map = directory.path().join("map");
     fs::create_dir(&map).unwrap();
     let [one, two] = ["h:1", "h:2"].map(at);
     let version = |name: &str, worker: &WorkerMetadata| {
@@ -214,8 +214,8 @@ async fn what_is_behind_links_is_followed_when_they_are_exchanged() {
     let of_file = FileDiscovery::new(map.join("workers.json"))
         .unwrap()
         .every(NEVER);
-    let of_folder = FileDiscovery::new(&map).unwrap().every(NEVER);
-    let mut subscriptions = [subscribe(&of_file).await, subscribe(&of_folder).await];
+    let of_directory = FileDiscovery::new(&map).unwrap().every(NEVER);
+    let mut subscriptions = [subscribe(&of_file).await, subscribe(&of_directory).await];
     for subscription in &mut subscriptions {
         assert_eq!(ready(subscription), [DiscoveryEvent::Added(one.clone())]);
     }
@@ -240,9 +240,9 @@ async fn what_is_behind_links_is_followed_when_they_are_exchanged() {
 
 #[tokio::test]
 async fn what_the_kernel_does_not_tell_is_seen_all_the_same() {
-    let (folder, discovery) = place("workers");
+    let (directory, discovery) = place("workers");
     fs::create_dir(discovery.path()).unwrap();
-    let elsewhere = folder.path().join("elsewhere.json");
+    let elsewhere = directory.path().join("elsewhere.json");
     let [one, two] = ["h:1", "h:2"].map(at);
     fs::write(&elsewhere, list(&[&one])).unwrap();
     symlink(&elsewhere, discovery.path().join("link.json")).unwrap();
@@ -251,7 +251,7 @@ async fn what_the_kernel_does_not_tell_is_seen_all_the_same() {
         ready(&mut subscription),
         [DiscoveryEvent::Added(one.clone())]
     );
-    // Nothing happens in the folder. Of the same length, and within a tick of the clock.
+    // Nothing happens in the directory. Of the same length, and within a tick of the clock.
     fs::write(&elsewhere, list(&[&two])).unwrap();
     assert_eq!(next(&mut subscription).await, DiscoveryEvent::Dropped(one));
     assert_eq!(next(&mut subscription).await, DiscoveryEvent::Added(two));
@@ -259,7 +259,7 @@ async fn what_the_kernel_does_not_tell_is_seen_all_the_same() {
 
 #[tokio::test]
 async fn what_is_torn_or_wrong_counts_for_what_it_was() {
-    let (_folder, discovery) = place("workers.json");
+    let (_directory, discovery) = place("workers.json");
     let path = discovery.path();
     let [one, two] = ["h:1", "h:2"].map(at);
     let mut late = {
@@ -315,23 +315,23 @@ async fn what_is_torn_or_wrong_counts_for_what_it_was() {
 
 #[tokio::test]
 async fn a_bad_entry_costs_nobody_else_his() {
-    let (_folder, discovery) = place("workers");
-    let folder = discovery.path();
+    let (_directory, discovery) = place("workers");
+    let directory = discovery.path();
     let [good, torn] = ["h:1", "h:2"].map(at);
     publish(&discovery, DiscoveryEvent::Added(good.clone())).await;
     let text = serde_json::to_vec(&torn).unwrap();
-    fs::write(folder.join("torn.json"), &text[..text.len() / 2]).unwrap();
-    fs::write(folder.join("wrong.json"), "{\"address\": 7}").unwrap();
-    fs::write(folder.join("huge.json"), vec![b' '; entry::LONGEST + 1]).unwrap();
-    fs::write(folder.join(".draft.json"), &text).unwrap();
-    fs::write(folder.join("README"), &text).unwrap();
-    fs::create_dir(folder.join("folder.json")).unwrap();
-    symlink("nowhere", folder.join("dangling.json")).unwrap();
-    symlink("loop.json", folder.join("loop.json")).unwrap();
+    fs::write(directory.join("torn.json"), &text[..text.len() / 2]).unwrap();
+    fs::write(directory.join("wrong.json"), "{\"address\": 7}").unwrap();
+    fs::write(directory.join("huge.json"), vec![b' '; entry::LONGEST + 1]).unwrap();
+    fs::write(directory.join(".draft.json"), &text).unwrap();
+    fs::write(directory.join("README"), &text).unwrap();
+    fs::create_dir(directory.join("directory.json")).unwrap();
+    symlink("nowhere", directory.join("dangling.json")).unwrap();
+    symlink("loop.json", directory.join("loop.json")).unwrap();
     let mode = rustix::fs::Mode::from_raw_mode(0o600);
     rustix::fs::mknodat(
         rustix::fs::CWD,
-        folder.join("pipe.json"),
+        directory.join("pipe.json"),
         rustix::fs::FileType::Fifo,
         mode,
         0,
@@ -340,24 +340,24 @@ async fn a_bad_entry_costs_nobody_else_his() {
     let mut subscription = subscribe(&discovery).await;
     assert_eq!(ready(&mut subscription), [DiscoveryEvent::Added(good)]);
     // What is torn may yet become whole, and torn again.
-    fs::write(folder.join("torn.json"), &text).unwrap();
+    fs::write(directory.join("torn.json"), &text).unwrap();
     assert_eq!(
         next(&mut subscription).await,
         DiscoveryEvent::Added(torn.clone())
     );
-    fs::write(folder.join("torn.json"), &text[..text.len() / 2]).unwrap();
+    fs::write(directory.join("torn.json"), &text[..text.len() / 2]).unwrap();
     assert!(
         tokio::time::timeout(Duration::from_millis(50), subscription.next())
             .await
             .is_err()
     );
-    fs::remove_file(folder.join("torn.json")).unwrap();
+    fs::remove_file(directory.join("torn.json")).unwrap();
     assert_eq!(next(&mut subscription).await, DiscoveryEvent::Dropped(torn));
 }
 
 #[tokio::test]
 async fn one_that_is_written_down_twice_is_what_the_first_file_says() {
-    let (_folder, discovery) = place("workers");
+    let (_directory, discovery) = place("workers");
     let worker = at("h:1");
     let other = tagged(&worker, "other");
     fs::create_dir(discovery.path()).unwrap();
@@ -374,7 +374,7 @@ async fn one_that_is_written_down_twice_is_what_the_first_file_says() {
 
 #[tokio::test]
 async fn who_serves_where_another_was_killed_takes_its_place() {
-    let (_folder, discovery) = place("workers");
+    let (_directory, discovery) = place("workers");
     let [before, after] = ["10.0.0.1:7070", "10.0.0.1:7070"].map(at);
     let (elsewhere, local) = (
         at("10.0.0.2:7070"),
@@ -386,7 +386,7 @@ async fn who_serves_where_another_was_killed_takes_its_place() {
     let mut subscription = subscribe(&discovery).await;
     assert_eq!(ready(&mut subscription).len(), 3);
     publish(&discovery, DiscoveryEvent::Added(after.clone())).await;
-    // On another machine that has the same folder, it would be another place.
+    // On another machine that has the same directory, it would be another place.
     publish(&discovery, DiscoveryEvent::Added(local[1].clone())).await;
     let file = |worker: &WorkerMetadata| format!("{}.json", worker.uid);
     let mut left = [&elsewhere, &local[0], &after, &local[1]].map(file);
@@ -396,7 +396,7 @@ async fn who_serves_where_another_was_killed_takes_its_place() {
 
 #[tokio::test]
 async fn what_cannot_be_published_is_said() {
-    let (_folder, discovery) = place("workers.json");
+    let (_directory, discovery) = place("workers.json");
     fs::write(discovery.path(), "[]").unwrap();
     let error = discovery
         .publish(DiscoveryEvent::Added(at("h:1")))
@@ -404,11 +404,11 @@ async fn what_cannot_be_published_is_said() {
         .unwrap_err()
         .to_string();
     assert!(
-        error.contains("cannot publish a worker (") && error.contains("name a folder"),
+        error.contains("cannot publish a worker (") && error.contains("name a directory"),
         "{error}"
     );
     publish(&discovery, DiscoveryEvent::Dropped(at("h:1"))).await;
-    let (folder, discovery) = place("no/such/folder");
+    let (directory, discovery) = place("no/such/directory");
     let error = discovery
         .publish(DiscoveryEvent::Added(at("h:1")))
         .await
@@ -421,7 +421,7 @@ async fn what_cannot_be_published_is_said() {
         .await
         .unwrap_err();
     assert_eq!(error.source.kind(), io::ErrorKind::InvalidInput);
-    assert!(!discovery.path().exists() && names(folder.path()).is_empty());
+    assert!(!discovery.path().exists() && names(directory.path()).is_empty());
     assert!(FileDiscovery::new("").is_err());
     let long = FileDiscovery::new(format!("/{}", "x".repeat(300))).unwrap();
     let Err(error) = long.subscribe(None).await else {
@@ -438,7 +438,7 @@ async fn what_cannot_be_published_is_said() {
 /// Whoever reads while others write and remove sees whole entries alone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_sees_a_part_of_an_entry() {
-    let (_folder, discovery) = place("workers");
+    let (_directory, discovery) = place("workers");
     let mut worker = at("10.0.0.1:7070");
     worker.extra = (0..20).map(|n| (n.to_string(), "x".repeat(1000))).collect();
     publish(&discovery, DiscoveryEvent::Added(worker.clone())).await;
@@ -472,7 +472,7 @@ async fn nobody_sees_a_part_of_an_entry() {
 
 #[tokio::test]
 async fn a_hundred_at_once_are_all_heard_of() {
-    let (_folder, discovery) = place("workers");
+    let (_directory, discovery) = place("workers");
     let mut subscription = subscribe(&discovery).await;
     let workers: Vec<_> = (0..100).map(|n| at(&format!("h:{n}"))).collect();
     let publishing = workers
@@ -494,7 +494,7 @@ async fn a_hundred_at_once_are_all_heard_of() {
 
 #[tokio::test]
 async fn who_stops_waiting_loses_nothing() {
-    let (_folder, discovery) = place("workers");
+    let (_directory, discovery) = place("workers");
     let filter: WorkerFilter = Arc::new(|worker| !worker.tags.contains("other"));
     let mut subscription = soon(discovery.subscribe(Some(filter))).await.unwrap();
     publish(
@@ -524,15 +524,15 @@ async fn who_stops_waiting_loses_nothing() {
 
 #[test]
 fn no_more_workers_are_kept_than_count() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = |file: usize| folder.path().join(format!("{file}.json"));
+    let directory = tempfile::tempdir().unwrap();
+    let path = |file: usize| directory.path().join(format!("{file}.json"));
     for file in 0..3 {
         let entries: Vec<_> = (0..2000)
             .map(|n| format!("{{\"address\": \"10.0.{file}.1:{}\"}}", n + 1))
             .collect();
         fs::write(path(file), format!("[{}]", entries.join(","))).unwrap();
     }
-    let mut reader = Reader::new(folder.path().to_owned());
+    let mut reader = Reader::new(directory.path().to_owned());
     assert_eq!(reader.look().unwrap().len(), entry::MOST);
     fs::remove_file(path(0)).unwrap();
     assert_eq!(reader.look().unwrap().len(), 4000, "there is room for all");
@@ -540,8 +540,8 @@ fn no_more_workers_are_kept_than_count() {
 
 #[test]
 fn what_is_wrong_is_said_once() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("workers.json");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("workers.json");
     fs::write(&path, "[").unwrap();
     let mut reader = reader::Reader::new(path.clone());
     let mut look = || crate::testing::logged(|| drop(reader.look_again()));

@@ -48,23 +48,26 @@ pub struct LocalDiscovery {
 }
 
 impl LocalDiscovery {
-    /// One for workers that are published under this name, in the user's own runtime folder. A name has up to 64 letters, digits, dots, dashes
+    /// One for workers that are published under this name, in the user's own runtime directory. A name has up to 64 letters, digits, dots, dashes
     /// and underscores, and does not begin with a dot.
     pub fn new(namespace: &str) -> Result<Self, DiscoveryError> {
-        Self::in_directory(Directory::of_user(), namespace)
+        Self::open(Directory::of_user(), namespace)
     }
 
     /// One for the workers that a pool has started, by the id that it has and no other: pools of one name do not mix there, and are listed nowhere.
     pub(crate) fn of_members(id: &str) -> Result<Self, DiscoveryError> {
-        Self::in_directory(Directory::of_members(), id)
+        Self::open(Directory::of_members(), id)
     }
 
-    /// The same, in another folder. It is made if it is not there; if it is, it must belong to this user alone.
-    pub fn in_folder(pools: impl Into<PathBuf>, namespace: &str) -> Result<Self, DiscoveryError> {
-        Self::in_directory(Directory::at(pools.into()), namespace)
+    /// The same, in another directory. It is made if it is not there; if it is, it must belong to this user alone.
+    pub fn in_directory(
+        pools: impl Into<PathBuf>,
+        namespace: &str,
+    ) -> Result<Self, DiscoveryError> {
+        Self::open(Directory::at(pools.into()), namespace)
     }
 
-    fn in_directory(directory: Directory, name: &str) -> Result<Self, DiscoveryError> {
+    fn open(directory: Directory, name: &str) -> Result<Self, DiscoveryError> {
         namespace::check(name)?;
         Ok(Self {
             directory,
@@ -83,7 +86,7 @@ impl LocalDiscovery {
         namespaces_of(&Directory::of_user())
     }
 
-    /// The same, in another folder.
+    /// The same, in another directory.
     pub fn namespaces_in(pools: impl Into<PathBuf>) -> Result<Vec<String>, DiscoveryError> {
         namespaces_of(&Directory::at(pools.into()))
     }

@@ -17,14 +17,14 @@ fn own() -> WorkerMetadata {
 }
 
 fn pools() -> (TempDir, LocalDiscovery) {
-    let folder = tempfile::tempdir().unwrap();
-    let discovery = LocalDiscovery::in_folder(folder.path().join("pools"), "test").unwrap();
-    (folder, discovery)
+    let directory = tempfile::tempdir().unwrap();
+    let discovery = LocalDiscovery::in_directory(directory.path().join("pools"), "test").unwrap();
+    (directory, discovery)
 }
 
 /// The same, as another process would have it.
 fn again(discovery: &LocalDiscovery) -> LocalDiscovery {
-    LocalDiscovery::in_folder(discovery.directory.path(), discovery.namespace()).unwrap()
+    LocalDiscovery::in_directory(discovery.directory.path(), discovery.namespace()).unwrap()
 }
 
 async fn publish(discovery: &LocalDiscovery, event: DiscoveryEvent) {
@@ -133,7 +133,7 @@ async fn what_a_publisher_leaves_behind_is_dropped_at_once_and_removed() {
 async fn the_entries_of_dead_publishers_are_removed_in_all_namespaces() {
     let (_pools, discovery) = pools();
     let [other, third] = ["other", "a.third"]
-        .map(|name| LocalDiscovery::in_folder(discovery.directory.path(), name).unwrap());
+        .map(|name| LocalDiscovery::in_directory(discovery.directory.path(), name).unwrap());
     let killed = [again(&discovery), again(&other)];
     for publisher in &killed {
         publish(publisher, DiscoveryEvent::Added(own())).await;
@@ -181,17 +181,17 @@ async fn what_is_no_entry_is_skipped() {
 }
 
 #[tokio::test]
-async fn folders_that_others_can_write_to_are_refused() {
-    let folder = tempfile::tempdir().unwrap();
-    let open = folder.path().join("open");
+async fn directories_that_others_can_write_to_are_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let open = directory.path().join("open");
     std::fs::create_dir(&open).unwrap();
     std::fs::set_permissions(&open, std::fs::Permissions::from_mode(0o777)).unwrap();
-    let real = folder.path().join("real");
+    let real = directory.path().join("real");
     std::fs::create_dir(&real).unwrap();
-    let link = folder.path().join("link");
+    let link = directory.path().join("link");
     symlink(&real, &link).unwrap();
     for path in [open, link] {
-        let discovery = LocalDiscovery::in_folder(&path, "test").unwrap();
+        let discovery = LocalDiscovery::in_directory(&path, "test").unwrap();
         let error = discovery
             .publish(DiscoveryEvent::Added(own()))
             .await
@@ -210,7 +210,7 @@ async fn folders_that_others_can_write_to_are_refused() {
         assert!(LocalDiscovery::namespaces_in(&path).is_err());
         assert_eq!(discovery.snapshot(), []);
     }
-    let discovery = LocalDiscovery::in_folder(folder.path().join("new"), "test").unwrap();
+    let discovery = LocalDiscovery::in_directory(directory.path().join("new"), "test").unwrap();
     publish(&discovery, DiscoveryEvent::Added(own())).await;
     assert_eq!(
         discovery
@@ -297,7 +297,7 @@ async fn who_stops_waiting_loses_nothing() {
 }
 
 #[tokio::test]
-async fn a_folder_that_somebody_removes_is_made_again() {
+async fn a_directory_that_somebody_removes_is_made_again() {
     let (_pools, discovery) = pools();
     let (first, second) = (own(), own());
     let mut subscription = subscribe(&discovery).await;
@@ -317,22 +317,22 @@ async fn a_folder_that_somebody_removes_is_made_again() {
 
 #[test]
 fn names_are_checked() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let long = "x".repeat(65);
     for wrong in ["", ".", "..", ".x", "a/b", "../x", "a b", "ä", "a\0", &long] {
-        let error = LocalDiscovery::in_folder(folder.path(), wrong).unwrap_err();
+        let error = LocalDiscovery::in_directory(directory.path(), wrong).unwrap_err();
         assert_eq!(error.source.kind(), io::ErrorKind::InvalidInput, "{wrong}");
     }
     for right in ["a", "A.b_c-9", &long[1..]] {
         assert_eq!(
-            LocalDiscovery::in_folder(folder.path(), right)
+            LocalDiscovery::in_directory(directory.path(), right)
                 .unwrap()
                 .namespace(),
             right
         );
     }
     assert_eq!(
-        LocalDiscovery::namespaces_in(folder.path().join("none")).unwrap(),
+        LocalDiscovery::namespaces_in(directory.path().join("none")).unwrap(),
         [""; 0]
     );
 }
@@ -348,7 +348,7 @@ async fn what_cannot_be_published_is_said() {
         .unwrap_err();
     assert_eq!(error.source.kind(), io::ErrorKind::InvalidInput);
     assert_eq!(left(&discovery), [""; 0]);
-    let nowhere = LocalDiscovery::in_folder("/nowhere/at/all", "test").unwrap();
+    let nowhere = LocalDiscovery::in_directory("/nowhere/at/all", "test").unwrap();
     assert_eq!(
         nowhere
             .publish(DiscoveryEvent::Added(own()))
