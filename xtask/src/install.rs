@@ -294,7 +294,7 @@ mod tests {
             collect(&one.unwrap().path().join("tests"), &mut sources);
         }
         // It is for tests alone.
-        collect(&crates.join("raddle-hosts/src"), &mut sources);
+        collect(&crates.join("raddle-testnet/src"), &mut sources);
         let text: String = sources
             .iter()
             .map(|path| fs::read_to_string(path).unwrap())

@@ -266,10 +266,10 @@ mod tests {
 
     #[test]
     fn knows_the_package_of_a_file() {
-        let package = package_of_source("crates/raddle-core/src/spec/mod.rs");
-        assert_eq!(package, Some("raddle-core"));
+        let package = package_of_source("crates/raddle-model/src/spec/mod.rs");
+        assert_eq!(package, Some("raddle-model"));
         assert_eq!(
-            package_of_source("crates/raddle-core/src/spec/tests.rs"),
+            package_of_source("crates/raddle-model/src/spec/tests.rs"),
             None
         );
     }

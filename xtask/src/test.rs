@@ -22,7 +22,7 @@ const FETCH_WITHIN: &str = "60s";
 /// Install what the tests need, then check and test everything.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// Run only the tests that this nextest expression selects: 'package(raddle-core)'
+    /// Run only the tests that this nextest expression selects: 'package(raddle-model)'
     #[arg(long, value_name = "EXPR")]
     filter: Option<String>,
     /// Leave out the documentation, its examples and the chaos campaigns

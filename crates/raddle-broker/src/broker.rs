@@ -10,7 +10,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use raddle_core::{
+use raddle_model::{
     ControlMessage, QueueName, TaskEvent, TaskView, Tid, WorkerEntry,
     tid::ShortTid,
     worker::{Heartbeat, WorkerInfo},
@@ -76,7 +76,7 @@ trait Tasks {
 
     /// Ends attempts: result, state, event and removal in one step each, and what they have chained with it. Returns when they are durable.
     ///
-    /// Whether the task is over or waits for another attempt is decided by [`raddle_core::settle()`].
+    /// Whether the task is over or waits for another attempt is decided by [`raddle_model::settle()`].
     async fn finish(&self, batch: Vec<Completion>) -> Result<Vec<CompletionOutcome>> as Finish;
 
     /// Gives tasks back to their queue as if they had not been claimed; only the attempt's number is spent.
@@ -271,7 +271,11 @@ pub trait Queries: Tasks + Registry + Log + Schedules {
     }
 
     /// Notes how far a running attempt has come. It is forgotten with the attempt.
-    async fn progress(&self, attempt_id: AttemptId, progress: raddle_core::Progress) -> Result<()> {
+    async fn progress(
+        &self,
+        attempt_id: AttemptId,
+        progress: raddle_model::Progress,
+    ) -> Result<()> {
         self.note(vec![AttemptUpdate {
             attempt_id,
             news: AttemptUpdateKind::Progress(progress),

@@ -86,7 +86,7 @@ impl FromStr for ChainAccount {
 
 #[cfg(test)]
 mod tests {
-    use raddle_core::Tid;
+    use raddle_model::Tid;
 
     use super::*;
 

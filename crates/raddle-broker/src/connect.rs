@@ -3,7 +3,7 @@
 use std::{fmt, path::PathBuf, str::FromStr, sync::Arc};
 
 use async_trait::async_trait;
-use raddle_core::QueueName;
+use raddle_model::QueueName;
 
 #[cfg(feature = "redis")]
 use crate::redis;

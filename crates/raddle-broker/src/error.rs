@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use raddle_core::{QueueName, TaskState, Tid, control::ParseControlError, spec::InvalidSpec};
+use raddle_model::{QueueName, TaskState, Tid, control::ParseControlError, spec::InvalidSpec};
 use serde::{Deserialize, Serialize};
 
 use crate::{

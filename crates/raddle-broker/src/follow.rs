@@ -1,6 +1,6 @@
 //! Following tasks: what one look at the log and at what attempts wrote comes to, and whether another is to follow. Nothing here waits.
 
-use raddle_core::{TaskEvent, TaskState, Tid};
+use raddle_model::{TaskEvent, TaskState, Tid};
 
 use crate::{Output, OutputChunk, OutputStream, Result, TaskCursor, TaskUpdate};
 

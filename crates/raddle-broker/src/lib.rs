@@ -23,7 +23,7 @@ mod wait;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 
-use raddle_core::bytes;
+use raddle_model::bytes;
 
 pub use broker::{
     Broker, Call, CallHandler, LeaseRenewer, Leases, Log, Messages, Output, Queries, Registry,

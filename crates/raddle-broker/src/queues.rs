@@ -14,7 +14,7 @@ mod watch;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use raddle_core::{
+use raddle_model::{
     ControlMessage, QueueName, TaskView, Tid, WorkerEntry,
     control::ParseControlError,
     queue_name::{ManagerQueue, SystemQueue, TaskQueue},

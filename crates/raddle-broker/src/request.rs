@@ -3,7 +3,7 @@
 use std::{fmt, time::Duration};
 
 use jiff::Timestamp;
-use raddle_core::{
+use raddle_model::{
     AttemptReport, CapSet, QueueName, TaskEvent, TaskSpec, TaskState, TaskView, Tid,
     spec::{InvalidSpec, MAX_SPEC_BYTES},
     tid::ShortTid,
@@ -146,7 +146,7 @@ pub enum AttemptUpdateKind {
     /// It stands still on request, or goes on.
     Paused(bool),
     /// How far it has come.
-    Progress(raddle_core::Progress),
+    Progress(raddle_model::Progress),
     /// What it wrote to one of its streams, behind what it wrote there before.
     Output(OutputStream, #[serde(with = "crate::bytes")] Vec<u8>),
 }

@@ -4,7 +4,7 @@
 //! are submitted with that, or nothing is. Whoever fires a due time stores the next one in this way, so that it is fired once.
 
 use jiff::Timestamp;
-use raddle_core::{
+use raddle_model::{
     Tid,
     schedule::{ScheduleEntry, is_slug},
     spec::InvalidSpec,

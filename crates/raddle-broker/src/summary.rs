@@ -3,7 +3,7 @@
 use std::{borrow::Cow, collections::BTreeMap};
 
 use jiff::Timestamp;
-use raddle_core::{HumanDuration, QueueName, TaskState, Tid, spec::DEFAULT_QUEUE};
+use raddle_model::{HumanDuration, QueueName, TaskState, Tid, spec::DEFAULT_QUEUE};
 use serde::{Deserialize, Serialize};
 
 /// What a summary is to have that takes a walk through many records.
@@ -156,7 +156,7 @@ fn submitted_at(tid: Tid) -> Timestamp {
 
 #[cfg(test)]
 mod tests {
-    use raddle_core::TaskSpec;
+    use raddle_model::TaskSpec;
 
     use super::*;
 

@@ -9,7 +9,7 @@ use std::{
 };
 
 use jiff::Timestamp;
-use raddle_core::{TaskState, TaskView};
+use raddle_model::{TaskState, TaskView};
 
 use crate::{AttemptId, Completion, CompletionOutcome, Error, Queries, Result};
 

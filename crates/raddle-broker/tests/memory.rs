@@ -11,7 +11,7 @@ use raddle_broker::{
     conformance::{Fixture, Handle},
     sqlite::Sqlite,
 };
-use raddle_core::{CapSet, TaskSpec};
+use raddle_model::{CapSet, TaskSpec};
 
 /// A broker in memory has no other place to be opened from: a second handle is the first.
 struct InMemory(Handle);

@@ -8,7 +8,7 @@ use std::{
 
 use raddle_broker::{Broker, BrokerUrl, connect, remote::Remote, sqlite::Sqlite};
 
-use raddle_fabric::{spawner::WARM_VARIABLE, wait_for_space};
+use raddle_worker::{spawner::WARM_VARIABLE, wait_for_space};
 use serde::Serialize;
 
 use crate::{
@@ -89,7 +89,7 @@ impl Context {
         if self.project.url.has_password() {
             // Tasks may be processes of the same user, and could read the URL with its password
             // from this process.
-            raddle_exec::deny_inspection();
+            raddle_runner::deny_inspection();
         }
         self.open_for_work(&self.project.url.clone().patient(!is_background()))
             .await

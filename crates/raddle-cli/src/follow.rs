@@ -1,9 +1,9 @@
 //! Waits for tasks, and shows their output.
 
 use raddle_broker::{Broker, TaskUpdate};
-use raddle_core::{TaskEventKind, TaskState, Tid};
-pub(crate) use raddle_fabric::explain::{EXPLAIN_AFTER, PrintedReasons, announce_wait};
-use raddle_fabric::{
+use raddle_model::{TaskEventKind, TaskState, Tid};
+pub(crate) use raddle_worker::explain::{EXPLAIN_AFTER, PrintedReasons, announce_wait};
+use raddle_worker::{
     explain,
     wait::{self, is_within},
 };

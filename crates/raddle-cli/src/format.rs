@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use raddle_core::TaskView;
-pub(crate) use raddle_fabric::text::{count, time};
+use raddle_model::TaskView;
+pub(crate) use raddle_worker::text::{count, time};
 
 /// The time since `then`: `3s`, `5m`, `2h`, `4d`.
 pub(crate) fn age(then: Timestamp, now: Timestamp) -> String {
@@ -40,7 +40,7 @@ pub(crate) fn took(task: &TaskView, now: Timestamp) -> Option<Duration> {
 }
 
 /// The progress that a task has reported.
-pub(crate) fn progress(progress: &raddle_core::Progress) -> String {
+pub(crate) fn progress(progress: &raddle_model::Progress) -> String {
     match (progress.percent, progress.message.as_str()) {
         (Some(percent), "") => format!("{percent:.0} %"),
         (Some(percent), message) => format!("{percent:.0} %, {message}"),

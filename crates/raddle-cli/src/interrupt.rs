@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use raddle_fabric::Shutdown;
+use raddle_worker::Shutdown;
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
     time::timeout,
@@ -82,7 +82,7 @@ pub(crate) struct Suspensions(Option<Signal>);
 impl Suspensions {
     /// Installs the handler: from now on this signal does not stop the process.
     pub(crate) fn catch() -> Outcome<Self> {
-        listen_unless_ignored(SignalKind::from_raw(raddle_exec::SUSPEND)).map(Self)
+        listen_unless_ignored(SignalKind::from_raw(raddle_runner::SUSPEND)).map(Self)
     }
 
     /// Waits for the next one.
@@ -96,7 +96,7 @@ fn listen(kind: SignalKind) -> Outcome<Signal> {
 }
 
 fn listen_unless_ignored(kind: SignalKind) -> Outcome<Option<Signal>> {
-    if raddle_exec::is_ignored(kind.as_raw_value()) {
+    if raddle_runner::is_ignored(kind.as_raw_value()) {
         Ok(None)
     } else {
         listen(kind).map(Some)

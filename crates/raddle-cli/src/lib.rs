@@ -28,20 +28,20 @@ mod worker;
 
 /// Whether a program that starts with this argument must call [`run`], although no user typed it.
 pub fn is_internal(argument: &std::ffi::OsStr) -> bool {
-    argument == raddle_fabric::contained::LEASH
+    argument == raddle_worker::contained::LEASH
 }
 
 /// Runs the command line of this process, and returns its exit code. Call it while the process has
 /// one thread.
 pub fn run() -> u8 {
-    raddle_exec::unblock_signals();
-    raddle_exec::title::init();
+    raddle_runner::unblock_signals();
+    raddle_runner::title::init();
     #[cfg(feature = "docker")]
     if std::env::args_os()
         .nth(1)
-        .is_some_and(|argument| argument == raddle_fabric::contained::LEASH)
+        .is_some_and(|argument| argument == raddle_worker::contained::LEASH)
     {
-        return raddle_fabric::contained::leash_main();
+        return raddle_worker::contained::leash_main();
     }
     let cli = match args::parse() {
         Ok(cli) => cli,

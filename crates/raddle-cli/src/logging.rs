@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use raddle_exec::log::{Format, Log, filter_of_environment};
+use raddle_runner::log::{Format, Log, filter_of_environment};
 
 use crate::args::Global;
 

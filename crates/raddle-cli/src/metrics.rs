@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use raddle_broker::Broker;
+use raddle_web::{Address, Router, Server, Serving};
 #[cfg(feature = "otlp")]
-use raddle_fabric::otlp;
-use raddle_fabric::{
+use raddle_worker::otlp;
+use raddle_worker::{
     metrics::{MeteredBroker, Metrics, MetricsPage, QueueExporter, show_spawner},
     spawner::SpawnerHandle,
 };
-use raddle_web::{Address, Router, Server, Serving};
 
 use crate::{
     args::MetricsArgs,

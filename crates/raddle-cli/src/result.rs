@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use raddle_broker::{Broker, OutputStream};
-use raddle_core::{AttemptReport, ExitStatus, TaskEventKind, TaskSpec, TaskState, TaskView, Tid};
+use raddle_model::{AttemptReport, ExitStatus, TaskEventKind, TaskSpec, TaskState, TaskView, Tid};
 use serde_json::{Map, Value, json};
 
 use crate::{

@@ -1,7 +1,7 @@
 //! Selects tasks by ids or a filter of the command line.
 
 use raddle_broker::{Broker, SummaryDetail, TaskFilter};
-use raddle_core::{TaskState, TaskView, Tid};
+use raddle_model::{TaskState, TaskView, Tid};
 
 use crate::{
     args::{FilterArgs, LAST, SelectArgs},

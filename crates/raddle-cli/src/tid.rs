@@ -3,7 +3,7 @@
 use std::io::{self, BufRead};
 
 use raddle_broker::{Broker, TaskFilter};
-use raddle_core::{QueueName, TaskView, Tid, queue_name::QueueArg, tid::TidArg};
+use raddle_model::{QueueName, TaskView, Tid, queue_name::QueueArg, tid::TidArg};
 
 use crate::{
     args::TaskArg,

@@ -7,7 +7,7 @@ use tracing_subscriber::{
     filter::Targets, layer::SubscriberExt as _, util::SubscriberInitExt as _,
 };
 
-/// Environment variable with the log filter, as in `raddle_fabric=debug`.
+/// Environment variable with the log filter, as in `raddle_worker=debug`.
 const FILTER: &str = "RADDLE_LOG";
 /// Environment variable with the log format.
 const FORMAT: &str = "RADDLE_LOG_FORMAT";
@@ -104,12 +104,12 @@ mod tests {
 
     #[test]
     fn skips_malformed_filter_parts() {
-        let targets = parse_lossy("warn, raddle_fabric=debug,raddle_pool=loud");
+        let targets = parse_lossy("warn, raddle_worker=debug,raddle_rpc=loud");
         assert!(
             targets.would_enable("hyper", &Level::WARN)
                 && !targets.would_enable("hyper", &Level::INFO)
         );
-        assert!(targets.would_enable("raddle_fabric::worker", &Level::DEBUG));
-        assert!(!targets.would_enable("raddle_pool", &Level::DEBUG));
+        assert!(targets.would_enable("raddle_worker::worker", &Level::DEBUG));
+        assert!(!targets.would_enable("raddle_rpc", &Level::DEBUG));
     }
 }

@@ -75,20 +75,18 @@ mod error;
 
 pub use async_trait::async_trait;
 pub use futures_core::Stream;
-pub use raddle_core::{Schedule, schedule::MissedPolicy};
+pub use raddle_macros::{main, routine, routines};
+pub use raddle_model::{Schedule, schedule::MissedPolicy};
+#[cfg(feature = "pool")]
+pub use raddle_rpc::{Call, CallError, CallStream, Never, WorkerPool, WorkerProxy, context, spawn};
 #[cfg(feature = "queue")]
-pub use raddle_fabric::{
+pub use raddle_worker::{
     group,
     handler::{self, Handler},
     routine::{
         ChainError, RoutineTask, TaskError, TaskHandle, cancelled, chain, is_cancelled, log,
         progress, trace,
     },
-};
-pub use raddle_macros::{main, routine, routines};
-#[cfg(feature = "pool")]
-pub use raddle_pool::{
-    Call, CallError, CallStream, Never, WorkerPool, WorkerProxy, context, spawn,
 };
 
 pub use self::error::{Error, Result};
@@ -135,9 +133,9 @@ macro_rules! balancer {
 /// How workers are found: who publishes them, and who hears of them.
 #[cfg(feature = "pool")]
 pub mod discovery {
+    pub use raddle_rpc::discovery::*;
     #[cfg(feature = "queue")]
-    pub use raddle_fabric::discovery::BrokerDiscovery;
-    pub use raddle_pool::discovery::*;
+    pub use raddle_worker::discovery::BrokerDiscovery;
 }
 
 #[doc(hidden)]
@@ -145,28 +143,28 @@ pub mod __private;
 
 #[cfg(feature = "queue")]
 pub use raddle_broker as broker;
-pub use raddle_core as core;
-#[cfg(feature = "queue")]
-pub use raddle_exec as exec;
-#[cfg(feature = "queue")]
-pub use raddle_fabric as fabric;
+pub use raddle_model as core;
 #[cfg(feature = "pool")]
-pub use raddle_pool as pool;
+pub use raddle_rpc as pool;
+#[cfg(feature = "queue")]
+pub use raddle_runner as exec;
 /// What workers and callers say to each other: for workers that are made by hand.
 #[cfg(feature = "pool")]
 pub use raddle_wire as wire;
+#[cfg(feature = "queue")]
+pub use raddle_worker as fabric;
 
 pub mod prelude {
     //! What most programs need.
 
     #[cfg(feature = "queue")]
     pub use raddle_broker::{Broker, NewTask, OutputStream, Submitted, TaskFilter, connect};
-    pub use raddle_core::{
+    pub use raddle_model::{
         AttemptReport, CapSet, ControlCommand, ControlMessage, ExitStatus, HumanDuration, Limits,
         RetryPolicy, Schedule, Target, TaskSpec, TaskState, TaskView, Tid,
     };
-    #[cfg(feature = "queue")]
-    pub use raddle_fabric::{Options, Shutdown, Worker, WorkerEnd};
     #[cfg(feature = "pool")]
-    pub use raddle_pool::{WorkerPool, WorkerProxy};
+    pub use raddle_rpc::{WorkerPool, WorkerProxy};
+    #[cfg(feature = "queue")]
+    pub use raddle_worker::{Options, Shutdown, Worker, WorkerEnd};
 }

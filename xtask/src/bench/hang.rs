@@ -8,7 +8,7 @@ use std::{
 };
 
 use raddle_broker::{Broker, NewTask};
-use raddle_core::{TaskSpec, TaskState, Tid};
+use raddle_model::{TaskSpec, TaskState, Tid};
 
 use crate::{
     bed::Bed,

@@ -8,7 +8,7 @@ use std::{
 };
 
 use raddle_broker::{Broker, queues};
-use raddle_core::{
+use raddle_model::{
     TaskState,
     queue_name::{QueueName, SystemQueue},
 };

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use raddle_broker::{Broker, ClaimRequest, Completion, CompletionOutcome, LeasedTask, NewTask};
-use raddle_core::{
+use raddle_model::{
     AttemptReport, CapSet, ExitStatus, ResourceUsage, TaskSpec, TaskState, Tid, worker::WorkerInfo,
 };
 

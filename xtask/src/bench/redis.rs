@@ -11,7 +11,7 @@ use std::{
 };
 
 use raddle_broker::{Broker, ClaimRequest, NewTask, connect};
-use raddle_core::{CapSet, HumanDuration, TaskSpec, Tid, worker::WorkerInfo};
+use raddle_model::{CapSet, HumanDuration, TaskSpec, Tid, worker::WorkerInfo};
 use redis::{Commands, Connection, streams::StreamReadReply};
 
 use crate::{

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use raddle::exec::{ExecRequest, Runner, RunnerEvent, RunnerOptions, SandboxConfig};
-use raddle_core::{ExitStatus, Tid};
+use raddle_model::{ExitStatus, Tid};
 
 use crate::{
     Plan,

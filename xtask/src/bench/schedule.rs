@@ -12,7 +12,7 @@ use std::{
 
 use jiff::Timestamp;
 use raddle_broker::{Broker, ClaimRequest, NewTask, TaskFilter};
-use raddle_core::{TaskSpec, TaskState, schedule::DUE_KEY};
+use raddle_model::{TaskSpec, TaskState, schedule::DUE_KEY};
 
 use crate::{
     Plan,

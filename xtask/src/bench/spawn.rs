@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use raddle_broker::{Broker, NewTask, TaskCursor};
-use raddle_core::{TaskSpec, TaskState, Tid};
+use raddle_model::{TaskSpec, TaskState, Tid};
 
 use crate::{
     Plan,

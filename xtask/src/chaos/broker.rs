@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use raddle_core::{TaskEvent, Tid};
+use raddle_model::{TaskEvent, Tid};
 use serde_json::Value;
 
 use crate::{

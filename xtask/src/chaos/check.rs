@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use raddle_core::{TaskEvent, TaskEventKind, Tid};
+use raddle_model::{TaskEvent, TaskEventKind, Tid};
 
 pub(crate) use fault::Fault;
 

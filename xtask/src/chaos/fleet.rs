@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use raddle_core::Tid;
+use raddle_model::Tid;
 use rustix::process::{Pid, WaitOptions, waitpid};
 
 use crate::{

@@ -10,7 +10,7 @@ use std::{
     path::Path,
 };
 
-use raddle_core::Tid;
+use raddle_model::Tid;
 
 use crate::plan::Class;
 

@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use raddle_core::Tid;
+use raddle_model::Tid;
 
 use crate::{
     ledger::{self, Line, Mark, SIDE_FILE},

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use raddle_core::{HumanDuration, TaskSpec, TaskState, Tid};
+use raddle_model::{HumanDuration, TaskSpec, TaskState, Tid};
 
 use super::{Fixture, Handle, support::*};
 use crate::{

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use raddle_core::{
+use raddle_model::{
     ControlCommand, ControlMessage, ExitStatus, HumanDuration, TaskEventKind, TaskSpec, TaskState,
     TaskView, Tid, spec::ReservedPolicy,
 };

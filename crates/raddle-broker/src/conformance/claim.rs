@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use raddle_core::{
+use raddle_model::{
     ControlCommand, ControlMessage, HumanDuration, Target, TaskEventKind, TaskSpec, TaskState, Tid,
 };
 
@@ -360,7 +360,7 @@ pub async fn one_task_that_is_not_ready_is_not_given(store: &dyn Fixture) -> Res
     broker
         .control(
             held,
-            raddle_core::ControlMessage::new(raddle_core::ControlCommand::Pause),
+            raddle_model::ControlMessage::new(raddle_model::ControlCommand::Pause),
         )
         .await?;
     for tid in [later, taken, held, owner] {

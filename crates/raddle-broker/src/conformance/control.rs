@@ -1,6 +1,6 @@
 //! Control words to tasks that wait and to tasks that run.
 
-use raddle_core::{
+use raddle_model::{
     ControlCommand, ControlMessage, ExitStatus, HumanDuration, TaskEventKind, TaskSpec, TaskState,
     control::ControlReply, spec::ReservedPolicy,
 };
@@ -13,7 +13,7 @@ use crate::{
 
 async fn tell(
     broker: &Handle,
-    tid: raddle_core::Tid,
+    tid: raddle_model::Tid,
     word: ControlCommand,
 ) -> Result<DeliveryOutcome> {
     broker.control(tid, ControlMessage::new(word)).await
@@ -243,7 +243,7 @@ pub async fn pausing_twice_is_pausing_once(store: &dyn Fixture) -> Result<()> {
 /// There is no such task.
 pub async fn words_to_nobody_are_refused(store: &dyn Fixture) -> Result<()> {
     let nobody =
-        raddle_core::Tid::from_u64(1_500_000_000_000_000_000).expect("in the range of ids");
+        raddle_model::Tid::from_u64(1_500_000_000_000_000_000).expect("in the range of ids");
     let refused = tell(store.broker(), nobody, ControlCommand::Ping).await;
     assert!(
         matches!(refused, Err(Error::NotFound(tid)) if tid == nobody),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use raddle_core::{
+use raddle_model::{
     ExitStatus, HumanDuration, TaskEventKind, TaskSpec, TaskState, Tid, worker::WorkerInfo,
 };
 

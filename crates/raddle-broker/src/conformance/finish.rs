@@ -1,7 +1,7 @@
 //! The end of attempts, and of tasks.
 
 use jiff::Timestamp;
-use raddle_core::{
+use raddle_model::{
     AttemptReport, ControlCommand, ControlMessage, ExitStatus, HumanDuration, TaskEventKind,
     TaskSpec, TaskState, Tid, spec::ReservedPolicy,
 };

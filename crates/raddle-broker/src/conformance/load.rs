@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use raddle_core::Tid;
+use raddle_model::Tid;
 use tokio::task::JoinSet;
 
 use super::{Fixture, support::*};
@@ -68,7 +68,7 @@ pub async fn eight_claimers_share_two_thousand_tasks(store: &dyn Fixture) -> Res
     );
     assert_eq!(
         broker.summary().await?.states,
-        [(raddle_core::TaskState::Completed, TASKS as u64)].into()
+        [(raddle_model::TaskState::Completed, TASKS as u64)].into()
     );
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use raddle_core::{TaskEventKind, TaskSpec, Tid};
+use raddle_model::{TaskEventKind, TaskSpec, Tid};
 
 use super::{Fixture, Handle, support::*};
 use crate::{

@@ -1,7 +1,7 @@
 //! The queues of managers: a request is a task from the moment it is written.
 
 use jiff::Timestamp;
-use raddle_core::{
+use raddle_model::{
     AttemptReport, CapSet, ExitStatus, QueueName, Target, TaskState, Tid,
     manager::{PRIME, REQUEST},
     queue_name::{WAITING, requests},

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use raddle_core::{HumanDuration, QueueName, TaskSpec, Tid};
+use raddle_model::{HumanDuration, QueueName, TaskSpec, Tid};
 
 use super::{Fixture, support::*};
 use crate::{

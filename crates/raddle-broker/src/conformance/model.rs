@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use proptest::{prelude::*, sample::Index, strategy::ValueTree, test_runner::TestRunner};
-use raddle_core::{
+use raddle_model::{
     ControlCommand, ControlMessage, ExitStatus, HumanDuration, TaskEventKind, TaskSpec, TaskState,
     Tid, spec::ReservedPolicy,
 };

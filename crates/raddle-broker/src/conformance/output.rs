@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use raddle_core::{HumanDuration, TaskEventKind, TaskState, Tid};
+use raddle_model::{HumanDuration, TaskEventKind, TaskState, Tid};
 
 use super::{Fixture, Handle, support::*};
 use crate::{
@@ -21,7 +21,7 @@ async fn running(broker: &Handle) -> Result<AttemptId> {
 /// The end of an attempt that wrote `before` bytes to standard output while it ran, and ends with `tail`.
 fn ending(
     attempt_id: AttemptId,
-    exit: raddle_core::ExitStatus,
+    exit: raddle_model::ExitStatus,
     before: u64,
     tail: &[u8],
 ) -> Completion {

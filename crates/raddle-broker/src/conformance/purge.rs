@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use raddle_core::{ControlCommand, ControlMessage, HumanDuration, TaskSpec};
+use raddle_model::{ControlCommand, ControlMessage, HumanDuration, TaskSpec};
 
 use super::{Fixture, support::*};
 use crate::{

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use raddle_core::{
+use raddle_model::{
     ControlCommand, ControlMessage, ExitStatus, QueueName, TaskSpec, TaskState, Tid,
     queue_name::{SystemQueue, TaskQueue},
     spec::ReservedPolicy,

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use raddle_core::{
+use raddle_model::{
     ControlCommand, ControlMessage, ExitStatus, TaskEventKind, TaskSpec, TaskState,
     next_step::{LOSSES_ALLOWED, UNCHARGED_ATTEMPTS},
     spec::ReservedPolicy,

@@ -1,6 +1,6 @@
 //! The workers that live on a broker.
 
-use raddle_core::{
+use raddle_model::{
     ControlCommand, ControlMessage, ExitStatus, QueueName, Target, TaskEventKind, TaskState, Tid,
     queue_name::TaskQueue,
     worker::{Heartbeat, PoolWorkerInfo, WorkerInfo, WorkerStatus},

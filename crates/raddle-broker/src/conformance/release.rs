@@ -1,6 +1,6 @@
 //! Tasks given back unfinished.
 
-use raddle_core::{TaskEventKind, TaskState};
+use raddle_model::{TaskEventKind, TaskState};
 
 use super::{Fixture, support::*};
 use crate::{

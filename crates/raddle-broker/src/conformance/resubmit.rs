@@ -1,6 +1,6 @@
 //! A finished task once more.
 
-use raddle_core::{HumanDuration, TaskSpec, TaskState};
+use raddle_model::{HumanDuration, TaskSpec, TaskState};
 
 use super::{Fixture, support::*};
 use crate::{
@@ -68,7 +68,7 @@ pub async fn an_unfinished_task_is_not_submitted_again(store: &dyn Fixture) -> R
         }
     }
     let unknown =
-        raddle_core::Tid::from_u64(1_500_000_000_000_000_000).expect("in the range of ids");
+        raddle_model::Tid::from_u64(1_500_000_000_000_000_000).expect("in the range of ids");
     assert!(matches!(
         broker.resubmit(unknown, false).await,
         Err(Error::NotFound(_))

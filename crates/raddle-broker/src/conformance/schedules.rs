@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use jiff::{Timestamp, tz::TimeZone};
-use raddle_core::{
+use raddle_model::{
     HumanDuration, Schedule, TaskSpec, Tid,
     schedule::{FireOutcome, MissedPolicy, ScheduleEntry},
 };

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use raddle_core::{HumanDuration, Target, TaskEventKind, TaskSpec, TaskState, spec::Isolation};
+use raddle_model::{HumanDuration, Target, TaskEventKind, TaskSpec, TaskState, spec::Isolation};
 
 use super::{Fixture, support::*};
 use crate::{
@@ -100,7 +100,7 @@ pub async fn a_spec_too_large_to_store_is_refused(store: &dyn Fixture) -> Result
     let mut large = spec("large");
     large
         .args
-        .push("x".repeat(raddle_core::spec::MAX_SPEC_BYTES).into());
+        .push("x".repeat(raddle_model::spec::MAX_SPEC_BYTES).into());
     let refused = submit(store.broker(), large).await;
     assert!(matches!(refused, Err(Error::Invalid(_))), "{refused:?}");
     Ok(())
@@ -153,7 +153,7 @@ pub async fn a_unique_key_is_free_once_its_task_is_over(store: &dyn Fixture) -> 
     broker
         .control(
             second,
-            raddle_core::ControlMessage::new(raddle_core::ControlCommand::Kill),
+            raddle_model::ControlMessage::new(raddle_model::ControlCommand::Kill),
         )
         .await?;
     assert!(submit(broker, unique("third")).await? > second);

@@ -1,6 +1,6 @@
 //! Tasks that run where they are submitted.
 
-use raddle_core::{HumanDuration, TaskEventKind, TaskSpec, TaskState, worker::Heartbeat};
+use raddle_model::{HumanDuration, TaskEventKind, TaskSpec, TaskState, worker::Heartbeat};
 
 use super::{Fixture, support::*};
 use crate::{
@@ -153,7 +153,7 @@ pub async fn a_worker_for_one_task_leaves_with_the_one_it_claims(
     let owner = broker.register_ephemeral(info("warm"), TTL).await?;
     submit(broker, spec("task")).await?;
     let claims = broker.claim(request(owner)).await?;
-    let lost = raddle_core::ExitStatus::WorkerLost {
+    let lost = raddle_model::ExitStatus::WorkerLost {
         message: "its worker was killed".into(),
     };
     assert!(matches!(

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use jiff::Timestamp;
-use raddle_core::{
+use raddle_model::{
     AttemptReport, CapSet, ExitStatus, HumanDuration, QueueName, RetryPolicy, TaskEventKind,
     TaskSpec, TaskView, Tid,
     queue_name::TaskQueue,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use raddle_core::{
+use raddle_model::{
     ControlCommand, ControlMessage, ExitStatus, HumanDuration, TaskSpec, TaskState, Tid,
 };
 use tokio::time::Instant;
@@ -635,7 +635,7 @@ pub async fn progress_is_shown_while_the_attempt_runs(store: &dyn Fixture) -> Re
     let tid = submit(broker, spec("task")).await?;
     let first = begin(broker, owner).await?;
     assert_eq!(view(broker, tid).await?.progress, None);
-    let progress = |percent, message: &str| raddle_core::Progress {
+    let progress = |percent, message: &str| raddle_model::Progress {
         percent,
         message: message.into(),
     };

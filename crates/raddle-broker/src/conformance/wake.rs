@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use raddle_core::{
+use raddle_model::{
     ControlCommand, ControlMessage, HumanDuration, QueueName, TaskSpec, worker::Heartbeat,
 };
 
@@ -50,7 +50,7 @@ where
 /// A claim on another handle that waits for a task, and gives back whether it got one.
 fn claimer(
     other: &Handle,
-    owner: raddle_core::Tid,
+    owner: raddle_model::Tid,
 ) -> impl Future<Output = Result<bool>> + Send + 'static {
     let other = other.clone();
     async move {
@@ -294,7 +294,7 @@ pub async fn a_word_wakes_its_worker(store: &dyn Fixture) -> Result<()> {
 fn log_reader(
     other: &Handle,
     after: u64,
-    tid: Option<raddle_core::Tid>,
+    tid: Option<raddle_model::Tid>,
 ) -> impl Future<Output = Result<bool>> + Send + 'static {
     let other = other.clone();
     async move { Ok(!other.events(Some(after), tid, 10, SOON).await?.is_empty()) }

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use raddle_core::TaskEventKind;
+use raddle_model::TaskEventKind;
 
 use super::*;
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use raddle_core::{QueueName, TaskState, TaskView};
+use raddle_model::{QueueName, TaskState, TaskView};
 use serde::Serialize;
 
 use super::{list, pages, views};

@@ -1,6 +1,6 @@
 //! Going through tasks, however many there are.
 
-use raddle_core::TaskView;
+use raddle_model::TaskView;
 
 use crate::{Broker, Result, request::TaskFilter};
 
@@ -39,7 +39,7 @@ mod tests {
     };
 
     use async_trait::async_trait;
-    use raddle_core::{
+    use raddle_model::{
         AttemptReport, CapSet, ExitStatus, QueueName, TaskSpec, Tid, queue_name::SystemQueue,
         worker::WorkerInfo,
     };

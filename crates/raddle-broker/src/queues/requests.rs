@@ -3,7 +3,7 @@
 
 use std::{collections::HashMap, time::Duration};
 
-use raddle_core::{
+use raddle_model::{
     ExitStatus, QueueName, Target, TaskEvent, TaskEventKind, TaskState, TaskView, Tid,
     manager::{PRIME, RoutedRequest, SpawnRefusal, admit, admit_to_worker},
     queue_name::{ManagerQueue, WAITING, requests},

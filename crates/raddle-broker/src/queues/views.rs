@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use raddle_core::{
+use raddle_model::{
     QueueName, TaskState, TaskView, Tid,
     queue_name::{ManagerQueue, SystemQueue, TaskQueue},
     spec::ReservedPolicy,

@@ -2,7 +2,7 @@
 
 use std::{collections::HashSet, time::Duration};
 
-use raddle_core::{
+use raddle_model::{
     QueueName, Tid,
     queue_name::{ManagerQueue, SystemQueue, TaskQueue},
 };

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use raddle_core::Tid;
+use raddle_model::Tid;
 
 use super::{
     Redis,

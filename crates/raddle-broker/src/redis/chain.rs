@@ -2,7 +2,7 @@
 //!
 //! They are fields of one hash, `chained`: what there is of each attempt's, and what came with each call, packed as `submit` in `lua/common.lua` takes it.
 
-use raddle_core::{TaskSpec, TaskView, Tid};
+use raddle_model::{TaskSpec, TaskView, Tid};
 
 use super::{Redis, connection::Certainty, record::unreadable, script, submit::pack, value::arg};
 use crate::{ChainRequest, Error, NewTask, Result, chain::ChainAccount};

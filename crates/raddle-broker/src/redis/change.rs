@@ -1,6 +1,6 @@
 //! What is to become of one task, decided from what was read of it. Nothing here asks the server.
 
-use raddle_core::{
+use raddle_model::{
     AttemptReport, ControlMessage, ExitStatus, NextStep, TaskEventKind, TaskSpec, TaskState, Tid,
     apply_command::{self, CommandEffect},
     next_step,

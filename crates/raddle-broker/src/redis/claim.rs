@@ -2,7 +2,7 @@
 
 use std::{cmp::Reverse, mem, sync::Arc, time::Duration};
 
-use raddle_core::{ExitStatus, TaskState, Tid};
+use raddle_model::{ExitStatus, TaskState, Tid};
 use tokio::{sync::oneshot, time::Instant};
 
 use super::{

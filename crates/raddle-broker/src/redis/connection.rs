@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use raddle_core::ExponentialBackoff;
+use raddle_model::ExponentialBackoff;
 use redis::{
     Cmd, ErrorKind, FromRedisValue, Pipeline, ServerErrorKind, Value, aio::MultiplexedConnection,
 };

@@ -1,6 +1,6 @@
 //! Control words: obeyed here while nobody runs the task, passed on otherwise.
 
-use raddle_core::{ControlMessage, QueueName, Tid, apply_command, queue_name::TaskQueue};
+use raddle_model::{ControlMessage, QueueName, Tid, apply_command, queue_name::TaskQueue};
 
 use super::{Redis, connection::Certainty, keys::MessageKeys, record::flag_of, script, value::arg};
 use crate::{ControlDelivery, DeliveryOutcome, Error, Result};

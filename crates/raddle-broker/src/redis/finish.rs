@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use raddle_core::{TaskEventKind, TaskState, Tid};
+use raddle_model::{TaskEventKind, TaskState, Tid};
 
 use super::{
     Redis,

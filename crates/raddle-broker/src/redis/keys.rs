@@ -1,7 +1,7 @@
 //! The names of everything this engine keeps. One hash tag per namespace, so that on a cluster all of it is in one place and scripts can
 //! reach it.
 
-use raddle_core::{CapSet, QueueName, TaskSpec, Tid, queue_name::TaskQueue};
+use raddle_model::{CapSet, QueueName, TaskSpec, Tid, queue_name::TaskQueue};
 
 use crate::OutputStream;
 

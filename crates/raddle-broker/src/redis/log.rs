@@ -3,7 +3,7 @@
 use std::{collections::HashSet, time::Duration};
 
 use async_trait::async_trait;
-use raddle_core::{TaskEvent, TaskEventKind, Tid};
+use raddle_model::{TaskEvent, TaskEventKind, Tid};
 
 use super::{
     Redis,

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use async_trait::async_trait;
-use raddle_core::{QueueName, Tid};
+use raddle_model::{QueueName, Tid};
 
 use super::{
     Redis,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use raddle_core::Tid;
+use raddle_model::Tid;
 
 use super::{
     Redis,

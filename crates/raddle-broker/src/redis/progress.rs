@@ -1,6 +1,6 @@
 //! How far running attempts have come: a key for each, which is deleted with the task's record, or expires. Whether it is the latest attempt's shows when it is read.
 
-use raddle_core::{Progress, TaskView};
+use raddle_model::{Progress, TaskView};
 
 use super::Redis;
 use crate::{AttemptId, Result};

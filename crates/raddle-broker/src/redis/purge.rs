@@ -1,6 +1,6 @@
 //! Removing what nobody asked to keep any longer.
 
-use raddle_core::Tid;
+use raddle_model::Tid;
 
 use super::{Redis, connection::Certainty, script, value::arg};
 use crate::Result;

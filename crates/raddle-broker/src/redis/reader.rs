@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use raddle_core::Tid;
+use raddle_model::Tid;
 use redis::{Cmd, Value, aio::MultiplexedConnection};
 use tokio::time::timeout;
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use raddle_core::{
+use raddle_model::{
     Tid,
     worker_loss::{self, LostTaskOutcome},
 };

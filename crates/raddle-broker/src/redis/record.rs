@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use raddle_core::{AttemptCounters, AttemptReport, ControlCommand, TaskSpec, TaskState, Tid};
+use raddle_model::{AttemptCounters, AttemptReport, ControlCommand, TaskSpec, TaskState, Tid};
 
 use super::keys::Partition;
 use crate::{Error, Result};

@@ -8,7 +8,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-use raddle_core::{
+use raddle_model::{
     Tid, WorkerEntry,
     worker::{Heartbeat, WorkerInfo},
 };

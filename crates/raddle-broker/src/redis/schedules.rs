@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use raddle_core::{ExitStatus, TaskState, Tid, time::unix_nanos};
+use raddle_model::{ExitStatus, TaskState, Tid, time::unix_nanos};
 
 use super::{
     Redis,

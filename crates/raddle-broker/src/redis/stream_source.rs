@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use raddle_core::QueueName;
+use raddle_model::QueueName;
 use redis::{Cmd, FromRedisValue, RedisError, Value, aio::MultiplexedConnection};
 use serde_json::{Map, Value as Json};
 use tokio::time::timeout;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use raddle_core::{Target, TaskSpec, Tid, time::unix_nanos, worker::WorkerInfo};
+use raddle_model::{Target, TaskSpec, Tid, time::unix_nanos, worker::WorkerInfo};
 
 use super::{
     Redis,

@@ -1,7 +1,7 @@
 //! How many tasks there are. Those that wait are looked at in portions for their kinds: the server does other things in between.
 
 use jiff::Timestamp;
-use raddle_core::{TaskState, Tid};
+use raddle_model::{TaskState, Tid};
 
 use super::{
     Redis, script,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use raddle_core::{ControlMessage, TaskState, TaskView, Tid, tid::ShortTid};
+use raddle_model::{ControlMessage, TaskState, TaskView, Tid, tid::ShortTid};
 
 use super::{
     Redis,

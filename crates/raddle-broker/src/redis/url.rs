@@ -353,7 +353,7 @@ fn namespace(text: String) -> Result<String, String> {
 }
 
 fn span(name: &str, text: &str) -> Result<Duration, String> {
-    let span: raddle_core::HumanDuration = text
+    let span: raddle_model::HumanDuration = text
         .parse()
         .map_err(|_| format!("{name} is not a time: write 500ms, 5s or 2m"))?;
     Ok(span.0)

@@ -1,6 +1,6 @@
 //! Writing what a server is asked, and reading what it answers.
 
-use raddle_core::Tid;
+use raddle_model::Tid;
 
 /// The server's time, as `TIME` gives it: seconds since the epoch, and microseconds.
 pub(super) type Time = (i64, i64);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use raddle_core::Tid;
+use raddle_model::Tid;
 use redis::Value;
 
 use super::{

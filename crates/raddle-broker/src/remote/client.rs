@@ -7,7 +7,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-use raddle_core::Tid;
+use raddle_model::Tid;
 
 use super::{connection::RemoteConnection, direct::Direct, lease_renewer::RemoteLeaseRenewer};
 use crate::{

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use raddle_core::{
+use raddle_model::{
     CapSet, QueueName, TaskView, Tid,
     queue_name::TaskQueue,
     worker::{WorkerEntry, WorkerInfo, kind},

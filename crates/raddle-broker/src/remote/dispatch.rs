@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use raddle_core::{Tid, frame::encode};
+use raddle_model::{Tid, frame::encode};
 use tokio::sync::mpsc;
 
 use super::{

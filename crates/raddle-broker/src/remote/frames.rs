@@ -3,7 +3,7 @@
 
 use std::{collections::VecDeque, io, io::IoSlice, sync::Arc, time::Duration};
 
-use raddle_core::frame::{self, Decoder};
+use raddle_model::frame::{self, Decoder};
 use serde::de::DeserializeOwned;
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},

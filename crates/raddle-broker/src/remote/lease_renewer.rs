@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use raddle_core::{
+use raddle_model::{
     Tid,
     frame::{Decoder, encode},
     worker::Heartbeat,

@@ -1,7 +1,7 @@
 //! What client and server say to each other.
 //!
 //! Both begin with eight bytes: seven that never change, and the version. The server adds one frame, a [`Welcome`] or the reason why not,
-//! and does so without waiting for the client. From then on there are [`ToServer`] and [`ToClient`] in the frames of [`raddle_core::frame`].
+//! and does so without waiting for the client. From then on there are [`ToServer`] and [`ToClient`] in the frames of [`raddle_model::frame`].
 //!
 //! The client numbers its calls as it likes, and may have many under way; answers come in any order. Every call has exactly one answer,
 //! also when it is cancelled: a client that has cancelled must know whether the answer crossed its cancel.
@@ -10,7 +10,7 @@
 
 use std::time::Duration;
 
-use raddle_core::{Tid, frame, worker::Heartbeat};
+use raddle_model::{Tid, frame, worker::Heartbeat};
 use serde::{Deserialize, Serialize};
 
 use crate::{Error, LeaseStatus, Reply};
@@ -114,8 +114,8 @@ mod tests {
     use std::collections::BTreeMap;
 
     use proptest::prelude::*;
-    use raddle_core::frame::{Decoder, encode};
-    use raddle_core::{
+    use raddle_model::frame::{Decoder, encode};
+    use raddle_model::{
         AttemptReport, CapSet, ControlMessage, ExitStatus, HumanDuration, QueueName, ResourceUsage,
         RetryPolicy, TaskSpec, TaskState, spec::Target,
     };

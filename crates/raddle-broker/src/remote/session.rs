@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use raddle_core::frame::encode;
+use raddle_model::frame::encode;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{UnixStream, unix::WriteHalf},

@@ -1,6 +1,6 @@
 //! Many rows with one statement: a step of the engine costs more than a row.
 
-use raddle_core::Tid;
+use raddle_model::Tid;
 use rusqlite::{Connection, Statement, ToSql};
 
 /// How many rows a statement may take, the most first. What does not fill one goes to the next.

@@ -6,7 +6,7 @@
 
 use std::sync::LazyLock;
 
-use raddle_core::Tid;
+use raddle_model::Tid;
 use rusqlite::{OptionalExtension, params, types::Type};
 
 use super::{

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use raddle_core::{AttemptCounters, ExitStatus, TaskEventKind, TaskSpec, TaskState, Tid};
+use raddle_model::{AttemptCounters, ExitStatus, TaskEventKind, TaskSpec, TaskState, Tid};
 use rusqlite::{OptionalExtension, params};
 
 use super::{

@@ -1,6 +1,6 @@
 //! Control words: obeyed here while nobody runs the task, passed on otherwise.
 
-use raddle_core::{
+use raddle_model::{
     ControlCommand, ControlMessage, ExitStatus, QueueName, TaskEventKind, TaskState, Tid,
     apply_command::{self, CommandEffect},
     control::ParseControlError,

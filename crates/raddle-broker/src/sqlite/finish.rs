@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use raddle_core::{
+use raddle_model::{
     AttemptCounters, AttemptReport, NextStep, Progress, TaskEventKind, TaskState, Tid, next_step,
     time,
 };

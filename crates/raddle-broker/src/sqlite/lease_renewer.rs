@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use raddle_core::{Tid, worker::Heartbeat};
+use raddle_model::{Tid, worker::Heartbeat};
 use rusqlite::OptionalExtension;
 
 use super::{

@@ -18,7 +18,7 @@ use std::{
     time::Duration,
 };
 
-use raddle_core::{
+use raddle_model::{
     Tid,
     worker::{Heartbeat, WorkerStatus},
 };

@@ -8,7 +8,7 @@ use std::{
     os::fd::{AsRawFd, OwnedFd},
 };
 
-use raddle_core::Tid;
+use raddle_model::Tid;
 use rustix::io::{FdFlags, fcntl_setfd};
 
 /// Takes the lock of a worker on a file that was opened for it alone. `None` where the file system has no such locks.

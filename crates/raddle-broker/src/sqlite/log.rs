@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use raddle_core::{TaskEvent, TaskEventKind, Tid};
+use raddle_model::{TaskEvent, TaskEventKind, Tid};
 use rusqlite::{Connection, params};
 
 use super::{Sqlite, clock, notify::Topic, tx::tid_at};

@@ -10,7 +10,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-use raddle_core::{TaskState, Tid};
+use raddle_model::{TaskState, Tid};
 use rusqlite::{Connection, OptionalExtension, params};
 use tokio::sync::oneshot;
 

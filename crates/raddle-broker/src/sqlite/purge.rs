@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use raddle_core::Tid;
+use raddle_model::Tid;
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::{

@@ -1,6 +1,6 @@
 //! Taking back what belongs to workers that are gone.
 
-use raddle_core::{
+use raddle_model::{
     AttemptReport, ExitStatus, TaskState, Tid,
     worker_loss::{self, LostTaskOutcome},
 };

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use raddle_core::{
+use raddle_model::{
     Target, TaskEventKind, TaskSpec, TaskState, Tid, WorkerEntry,
     worker::{Heartbeat, WorkerInfo},
     worker_loss,

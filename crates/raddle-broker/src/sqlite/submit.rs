@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use raddle_core::{AttemptCounters, TaskSpec, Tid, spec::StartTime, time};
+use raddle_model::{AttemptCounters, TaskSpec, Tid, spec::StartTime, time};
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::{

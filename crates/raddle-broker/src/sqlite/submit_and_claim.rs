@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use raddle_core::{CapSet, worker::WorkerInfo};
+use raddle_model::{CapSet, worker::WorkerInfo};
 
 use super::{
     claim::claim,

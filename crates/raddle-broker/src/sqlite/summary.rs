@@ -1,6 +1,6 @@
 //! How many tasks there are. Those that wait are looked at in portions for their kinds: the thread that has the database does other things in between.
 
-use raddle_core::{TaskState, Tid};
+use raddle_model::{TaskState, Tid};
 use rusqlite::{Connection, params};
 
 use super::{

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use raddle_core::{
+use raddle_model::{
     AttemptReport, ControlMessage, ExitStatus, ResourceUsage, TaskSpec, TaskState, TaskView, Tid,
     tid::ShortTid,
 };
@@ -318,7 +318,7 @@ pub(super) fn view(db: &Connection, tid: Tid) -> Result<Option<TaskView>, TxErro
 fn fill_done(
     db: &Connection,
     task: &mut TaskView,
-) -> Result<raddle_core::AttemptCounters, TxError> {
+) -> Result<raddle_model::AttemptCounters, TxError> {
     let tid = task.tid;
     let unreadable = |e: serde_json::Error| Error::Record {
         tid,

@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use raddle_core::{
+use raddle_model::{
     AttemptCounters, CapSet, ControlCommand, ControlMessage, QueueName, TaskEventKind, TaskState,
     Tid, TidClock, queue_name::TaskQueue,
 };

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use raddle_core::CapSet;
+use raddle_model::CapSet;
 use rusqlite::{Connection, params};
 
 use super::{clock, submit::rank, tx::TxError};

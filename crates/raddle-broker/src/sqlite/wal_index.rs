@@ -126,7 +126,7 @@ mod tests {
             .status()
             .is_ok_and(|status| status.success())
         {
-            raddle_hosts::skip("only root can mount a small disk: run the tests as root");
+            raddle_testnet::skip("only root can mount a small disk: run the tests as root");
             return;
         }
         let (path, ballast) = (

@@ -392,7 +392,7 @@ impl Drop for DbWriter {
 
 #[cfg(test)]
 mod tests {
-    use raddle_core::{CapSet, TaskSpec, worker::Heartbeat};
+    use raddle_model::{CapSet, TaskSpec, worker::Heartbeat};
 
     use crate::{
         ClaimRequest, LeaseStatus, Leases, NewTask, Queries, Result, Tasks, conformance,

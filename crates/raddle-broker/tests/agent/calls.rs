@@ -16,7 +16,7 @@ use raddle_broker::{
     AttemptId, Broker, CompletionOutcome, Error, LeaseStatus, NewTask, Release, SummaryDetail,
     TaskFilter, conformance, remote::Options,
 };
-use raddle_core::{ExitStatus, TaskSpec, TaskState, Tid, worker::Heartbeat};
+use raddle_model::{ExitStatus, TaskSpec, TaskState, Tid, worker::Heartbeat};
 
 use crate::support::*;
 
@@ -314,7 +314,7 @@ async fn a_submit_whose_answer_is_lost_is_not_said_to_have_failed() {
             );
             assert!(error.to_string().contains(what), "{engine:?}: {error}");
         };
-        let queue: raddle_core::QueueName = "jobs".parse().unwrap();
+        let queue: raddle_model::QueueName = "jobs".parse().unwrap();
         lossy.deaf.store(true, Ordering::SeqCst);
         let task = || vec![NewTask::new(TaskSpec::command(["true"]))];
         unknown(

@@ -6,7 +6,7 @@ use raddle_broker::{
     ChainRequest, CompletionOutcome, Error, LeaseStatus, Leases, Queries, Registry, TaskFilter,
     Tasks, conformance, connect, remote::Remote,
 };
-use raddle_core::{ExitStatus, TaskSpec, TaskState, worker::Heartbeat};
+use raddle_model::{ExitStatus, TaskSpec, TaskState, worker::Heartbeat};
 
 use crate::support::*;
 

@@ -7,7 +7,7 @@ use raddle_broker::{
     LeaseStatus, NewTask, OutputStream, Release, Result, TaskFilter, conformance, connect,
     remote::{ContainerClients, Options},
 };
-use raddle_core::{
+use raddle_model::{
     ExitStatus, QueueName, TaskSpec, TaskState, Tid,
     queue_name::TaskQueue,
     worker::{Heartbeat, WorkerInfo},

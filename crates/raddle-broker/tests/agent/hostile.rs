@@ -9,7 +9,7 @@ use std::{
 };
 
 use raddle_broker::{Call, Error, PeekRequest, SummaryDetail, remote::Remote};
-use raddle_core::{QueueName, TaskState, Tid};
+use raddle_model::{QueueName, TaskState, Tid};
 
 use crate::support::*;
 

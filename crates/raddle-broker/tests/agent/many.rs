@@ -6,7 +6,7 @@ use raddle_broker::{
     Error, LeaseStatus, NewTask,
     remote::{Options, Remote},
 };
-use raddle_core::{TaskSpec, worker::Heartbeat};
+use raddle_model::{TaskSpec, worker::Heartbeat};
 use tokio::task::JoinSet;
 
 use crate::support::*;

@@ -3,7 +3,7 @@
 use std::{fs, os::unix::fs::PermissionsExt, time::Duration};
 
 use raddle_broker::{Error, LeaseStatus};
-use raddle_core::{TaskState, worker::Heartbeat};
+use raddle_model::{TaskState, worker::Heartbeat};
 
 use crate::{helper::Other, support::*};
 
@@ -92,7 +92,7 @@ async fn a_killed_server_is_replaced_and_its_clients_go_on() {
 /// As root: the socket's mode keeps others out, and where somebody has changed that, the server does.
 #[tokio::test]
 async fn clients_of_other_users_are_refused() {
-    if !raddle_hosts::is_root("become another user") {
+    if !raddle_testnet::is_root("become another user") {
         return;
     }
     let served = Served::start(Engine::Memory);

@@ -10,7 +10,7 @@ use raddle_broker::{
     Broker, BrokerUrl, NewTask, conformance, connect,
     remote::{BrokerServer, Options, Remote},
 };
-use raddle_core::{TaskSpec, TaskState, Tid, worker::WorkerInfo};
+use raddle_model::{TaskSpec, TaskState, Tid, worker::WorkerInfo};
 use tokio::sync::oneshot;
 
 use crate::redis_server::Server;

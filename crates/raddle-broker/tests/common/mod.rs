@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use raddle_broker::ClaimRequest;
-use raddle_core::{CapSet, Tid};
+use raddle_model::{CapSet, Tid};
 
 /// A deadline for what has to happen.
 pub(crate) const SOON: Duration = Duration::from_secs(60);

@@ -9,7 +9,9 @@ use std::{
 use raddle_broker::{
     AttemptStarted, CompletionOutcome, Error, LeaseStatus, NewTask, TaskFilter, conformance,
 };
-use raddle_core::{ExitStatus, HumanDuration, RetryPolicy, TaskSpec, TaskState, worker::Heartbeat};
+use raddle_model::{
+    ExitStatus, HumanDuration, RetryPolicy, TaskSpec, TaskState, worker::Heartbeat,
+};
 
 use super::{proxy::Proxy, redis_server::Server, support::*};
 
@@ -346,7 +348,7 @@ async fn a_lost_answer_changes_nothing_twice() {
         assert!(proxy.has_cut());
         assert_eq!(verdicts, [CompletionOutcome::Done(TaskState::Completed); 2]);
         proxy.cut_next_answer();
-        let queue: raddle_core::QueueName = "jobs".parse().unwrap();
+        let queue: raddle_model::QueueName = "jobs".parse().unwrap();
         let put = broker.put(queue.clone(), vec!["x".into()]).await.unwrap();
         proxy.cut_next_answer();
         let taken = broker.take(queue.clone(), 9, Duration::ZERO).await.unwrap();
@@ -575,7 +577,7 @@ async fn what_may_have_been_stored_is_not_said_to_have_failed() {
     ))
     .await
     .unwrap();
-    let queue: raddle_core::QueueName = "jobs".parse().unwrap();
+    let queue: raddle_model::QueueName = "jobs".parse().unwrap();
     // The server has to know the scripts, or the first answer that is cut is that it does not.
     broker.submit(vec![task("known")]).await.unwrap();
     broker
@@ -639,7 +641,7 @@ async fn a_short_id_is_found_at_once_however_old_the_first_task_is() {
     let tid = broker.submit(vec![task("one")]).await.unwrap()[0].tid();
     let began = Instant::now();
     assert_eq!(broker.complete(tid.short()).await.unwrap(), [tid]);
-    let old = raddle_core::Tid::from_u64(old).unwrap();
+    let old = raddle_model::Tid::from_u64(old).unwrap();
     assert_eq!(broker.complete(old.short()).await.unwrap(), [old]);
     assert!(
         began.elapsed() < Duration::from_secs(2),

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use raddle_broker::{AttemptId, Broker, ChainRequest, CompletionOutcome, TaskFilter};
-use raddle_core::{TaskSpec, TaskState, Tid};
+use raddle_model::{TaskSpec, TaskState, Tid};
 
 use super::{proxy::Proxy, redis_server::Server, support::*};
 

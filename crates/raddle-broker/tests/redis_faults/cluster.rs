@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use raddle_broker::{CompletionOutcome, TaskFilter};
-use raddle_core::TaskState;
+use raddle_model::TaskState;
 
 use super::{redis_server::cluster::Cluster, support::*};
 
@@ -114,7 +114,7 @@ async fn a_stream_is_read_where_the_namespace_is_and_refused_elsewhere() {
             cluster.nodes[owner].port
         )
     };
-    let queue: raddle_core::QueueName = "stream:orders".parse().unwrap();
+    let queue: raddle_model::QueueName = "stream:orders".parse().unwrap();
     let open_stream = async |namespace: &str| {
         raddle_broker::open_stream(&url(namespace).parse().unwrap(), "orders", queue.clone()).await
     };

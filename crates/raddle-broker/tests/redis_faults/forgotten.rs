@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use raddle_broker::CompletionOutcome;
-use raddle_core::{TaskEventKind, TaskState};
+use raddle_model::{TaskEventKind, TaskState};
 
 use super::{redis_server::Server, support::*};
 

@@ -7,7 +7,7 @@ use std::{
 };
 
 use raddle_broker::{CompletionOutcome, Error, LeaseStatus, TaskFilter};
-use raddle_core::{TaskState, worker::Heartbeat};
+use raddle_model::{TaskState, worker::Heartbeat};
 
 use super::{
     redis_server::{Server, until},

@@ -7,7 +7,7 @@ use std::{
 };
 
 use raddle_broker::{AttemptStarted, Broker, CompletionOutcome, Error, TaskFilter};
-use raddle_core::TaskState;
+use raddle_model::TaskState;
 
 use super::{
     redis_server::{Server, until},

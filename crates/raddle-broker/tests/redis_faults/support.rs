@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use raddle_broker::{
     AttemptId, Broker, ClaimRequest, Completion, Error, NewTask, conformance, connect,
 };
-use raddle_core::{CapSet, ExitStatus, TaskSpec, Tid, worker::WorkerInfo};
+use raddle_model::{CapSet, ExitStatus, TaskSpec, Tid, worker::WorkerInfo};
 
 /// A deadline for what has to happen.
 pub(crate) const SOON: Duration = Duration::from_secs(60);

@@ -3,7 +3,7 @@
 use std::{path::Path, time::Duration};
 
 use raddle_broker::{CompletionOutcome, Leases, Log, Queries, Registry, Tasks};
-use raddle_core::{TaskState, Tid, worker::Heartbeat};
+use raddle_model::{TaskState, Tid, worker::Heartbeat};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::support::*;

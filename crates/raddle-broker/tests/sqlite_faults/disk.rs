@@ -3,7 +3,7 @@
 use std::{fs, io::Write, os::unix::process::ExitStatusExt, path::Path, process::Command};
 
 use raddle_broker::{Error, Output, OutputStream, Queries, Tasks, sqlite::Sqlite};
-use raddle_core::TaskSpec;
+use raddle_model::TaskSpec;
 
 use crate::{helper::Other, support::*};
 
@@ -33,7 +33,7 @@ impl SmallDisk {
             .stderr(std::process::Stdio::null());
         let mounted = mount.status().is_ok_and(|status| status.success());
         if !mounted {
-            raddle_hosts::skip("only root can mount a small disk: run the tests as root");
+            raddle_testnet::skip("only root can mount a small disk: run the tests as root");
         }
         mounted.then_some(Self(directory))
     }
@@ -141,7 +141,7 @@ async fn a_result_that_finds_no_room_can_be_given_again() {
     assert_eq!(
         outcome,
         [raddle_broker::CompletionOutcome::Done(
-            raddle_core::TaskState::Completed
+            raddle_model::TaskState::Completed
         )]
     );
     assert_eq!(

@@ -9,7 +9,7 @@ use std::{
 };
 
 use raddle_broker::{Error, Messages, Queries, sqlite::Sqlite};
-use raddle_core::TaskSpec;
+use raddle_model::TaskSpec;
 
 use crate::support::*;
 

@@ -13,7 +13,7 @@ use raddle_broker::{
     AttemptId, AttemptStarted, CompletionOutcome, LeaseRenewer, LeaseStatus, Leases, Queries,
     Reclaimed, Registry, Tasks, sqlite::Sqlite,
 };
-use raddle_core::{TaskState, Tid, worker::Heartbeat};
+use raddle_model::{TaskState, Tid, worker::Heartbeat};
 use rustix::process::{Signal, kill_process};
 
 use crate::{helper::Other, support::*};

@@ -7,7 +7,7 @@ use std::{
 };
 
 use raddle_broker::{AttemptId, CompletionOutcome, Log, Queries, Tasks};
-use raddle_core::{TaskEventKind, TaskState, Tid};
+use raddle_model::{TaskEventKind, TaskState, Tid};
 
 use crate::{
     helper::{GROUP, Other, now},

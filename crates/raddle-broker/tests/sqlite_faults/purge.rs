@@ -3,7 +3,7 @@
 use std::{collections::HashSet, fs, path::Path};
 
 use raddle_broker::{AttemptId, ClaimRequest, Log, OutputStream, Queries, Tasks, sqlite::Sqlite};
-use raddle_core::{HumanDuration, TaskSpec, Tid};
+use raddle_model::{HumanDuration, TaskSpec, Tid};
 
 use crate::support::*;
 

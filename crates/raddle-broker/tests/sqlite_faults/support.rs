@@ -6,7 +6,7 @@ use std::{
 };
 
 use raddle_broker::{Completion, NewTask, Queries, TaskFilter, Tasks, conformance, sqlite::Sqlite};
-use raddle_core::{ExitStatus, TaskSpec, Tid};
+use raddle_model::{ExitStatus, TaskSpec, Tid};
 
 pub(crate) use crate::common::{SOON, TTL, request, until};
 

@@ -1,7 +1,7 @@
 //! `raddle batch`.
 
 use clap::{Args, Subcommand};
-use raddle_core::HumanDuration;
+use raddle_model::HumanDuration;
 
 use super::LAST;
 

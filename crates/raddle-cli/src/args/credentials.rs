@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use raddle_pool::credentials::PeerName;
+use raddle_rpc::credentials::PeerName;
 
 /// Who we are, and whom we trust.
 #[derive(Clone, Debug, Default, Args)]

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use raddle_core::HumanDuration;
+use raddle_model::HumanDuration;
 use raddle_web::Address;
 
 use super::{LogArgs, absolute};

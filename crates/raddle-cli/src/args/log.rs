@@ -1,7 +1,7 @@
 //! How the log is written.
 
 use clap::Args;
-use raddle_exec::log::Format;
+use raddle_runner::log::Format;
 use serde::{Deserialize, Serialize};
 
 use super::spec::one_of;

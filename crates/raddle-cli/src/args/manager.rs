@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use raddle_core::{
+use raddle_model::{
     HumanDuration,
     manager::{self, ResourceLimits},
     tid::TidArg,

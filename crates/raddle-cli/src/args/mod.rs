@@ -31,7 +31,7 @@ use clap::{
     builder::{PathBufValueParser, Resettable, TypedValueParser},
     error::ErrorKind,
 };
-use raddle_core::HumanDuration;
+use raddle_model::HumanDuration;
 
 #[cfg(feature = "tls")]
 pub(crate) use cert::*;

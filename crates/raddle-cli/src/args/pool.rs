@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use raddle_core::{HumanDuration, duration::ParseDurationError};
-use raddle_pool::worker::StopMode;
+use raddle_model::{HumanDuration, duration::ParseDurationError};
+use raddle_rpc::worker::StopMode;
 
 use super::{FindArgs, PoolServeArgs};
 

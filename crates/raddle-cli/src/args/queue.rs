@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use raddle_core::{HumanDuration, queue_name::QueueArg};
+use raddle_model::{HumanDuration, queue_name::QueueArg};
 
 /// Read and write queues.
 #[derive(Debug, Subcommand)]

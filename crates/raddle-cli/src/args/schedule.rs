@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use jiff::Timestamp;
-use raddle_core::{
+use raddle_model::{
     HumanDuration,
     schedule::{Cron, MissedPolicy},
 };

@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 use clap::Args;
-use raddle_core::{
+use raddle_model::{
     TaskState,
     tid::{ParseTidError, TidArg},
 };

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use raddle_core::HumanDuration;
-use raddle_pool::{connection::Address, credentials::Rule, standalone::Advertise};
+use raddle_model::HumanDuration;
+use raddle_rpc::{connection::Address, credentials::Rule, standalone::Advertise};
 
 use super::{CredentialsArgs, DiscoveryArgs, LogArgs};
 

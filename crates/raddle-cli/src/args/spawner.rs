@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use raddle_core::{CapSet, HumanDuration, spec::Isolation};
-use raddle_fabric::{
+use raddle_model::{CapSet, HumanDuration, spec::Isolation};
+use raddle_worker::{
     spawner::{Config, LauncherKind, WarmPool},
     worker::minimum,
 };

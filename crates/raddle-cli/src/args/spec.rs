@@ -7,7 +7,7 @@ use clap::{
     builder::{PossibleValuesParser, TypedValueParser},
 };
 use jiff::{Timestamp, fmt::temporal::Pieces};
-use raddle_core::{
+use raddle_model::{
     CapSet, HumanDuration,
     retry::BackoffCurve,
     spec::{Isolation, Mount, NetworkPolicy, ReservedPolicy},

@@ -1,7 +1,7 @@
 //! `raddle task`.
 
 use clap::{Args, Subcommand};
-use raddle_core::HumanDuration;
+use raddle_model::HumanDuration;
 
 use super::{FilterArgs, SelectArgs, TaskArg};
 

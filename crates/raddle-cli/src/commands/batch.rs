@@ -6,8 +6,8 @@ use futures_util::{StreamExt, stream};
 use indicatif::ProgressBar;
 use jiff::Timestamp;
 use raddle_broker::{BatchSummary, Broker, Error, SummaryDetail, TaskFilter};
-use raddle_core::{ControlCommand, ControlMessage, TaskState, Tid};
-use raddle_fabric::wait::{WATCH_WORKERS, take_from_the_dead};
+use raddle_model::{ControlCommand, ControlMessage, TaskState, Tid};
+use raddle_worker::wait::{WATCH_WORKERS, take_from_the_dead};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, timeout_at};
 

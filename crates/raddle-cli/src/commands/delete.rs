@@ -2,7 +2,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 use raddle_broker::Broker;
-use raddle_core::{TaskState, Tid};
+use raddle_model::{TaskState, Tid};
 use serde_json::json;
 
 use crate::{

@@ -15,7 +15,7 @@ use std::{
 };
 
 use raddle_broker::BrokerUrl;
-use raddle_core::Tid;
+use raddle_model::Tid;
 use serde_json::json;
 use tokio::{
     io::{AsyncBufReadExt, BufReader},
@@ -48,7 +48,7 @@ pub(crate) fn is_background() -> bool {
 /// Starts this program in the background, as a worker or manager, and prints its id.
 pub(super) async fn detach(context: &Context, what: &str, serve: Option<&Path>) -> Outcome {
     // Inherited descriptors would keep locks and pipes of other processes.
-    raddle_exec::close_on_exec();
+    raddle_runner::close_on_exec();
     // Every user can read the arguments until the process sets its title: a password goes into the
     // environment.
     let secret = context.project.url.secret();

@@ -6,9 +6,9 @@ mod stops;
 use std::path::Path;
 
 use raddle_broker::{Broker, BrokerUrl, EngineHealth};
-use raddle_core::WorkerEntry;
-use raddle_exec::{RunnerOptions, probe};
-use raddle_fabric::group;
+use raddle_model::WorkerEntry;
+use raddle_runner::{RunnerOptions, probe};
+use raddle_worker::group;
 use serde_json::json;
 
 use self::finding::Finding;
@@ -171,7 +171,7 @@ async fn unmanaged_workers(broker: &dyn Broker) -> Outcome<Vec<Finding>> {
 /// Checks the Docker engine. A machine without one is not a fault.
 #[cfg(feature = "docker")]
 async fn engine() -> Finding {
-    use raddle_fabric::spawner::{LaunchFailure, docker::DockerEngine};
+    use raddle_worker::spawner::{LaunchFailure, docker::DockerEngine};
 
     let named = std::env::var_os("DOCKER_HOST").is_some_and(|host| !host.is_empty());
     let (area, name) = ("containers", "docker engine");
@@ -202,7 +202,7 @@ async fn engine() -> Finding {
 /// Checks whether tasks can run in containers, as far as that is known without a worker's image.
 #[cfg(feature = "docker")]
 async fn contained() -> Finding {
-    use raddle_fabric::spawner::docker::DockerEngine;
+    use raddle_worker::spawner::docker::DockerEngine;
 
     let (area, name) = ("isolation", "docker");
     let image = std::env::var("WORKER_TASK_IMAGE")
@@ -229,8 +229,8 @@ async fn contained() -> Finding {
 
 /// The fix for an engine or image that does not work.
 #[cfg(feature = "docker")]
-fn remedy(obstacle: raddle_fabric::spawner::LaunchFailure, image: Option<&str>) -> String {
-    use raddle_fabric::spawner::LaunchFailure;
+fn remedy(obstacle: raddle_worker::spawner::LaunchFailure, image: Option<&str>) -> String {
+    use raddle_worker::spawner::LaunchFailure;
 
     match (obstacle, image) {
         (LaunchFailure::Image, Some(image)) => {
@@ -299,7 +299,7 @@ mod tests {
     #[cfg(feature = "docker")]
     #[test]
     fn an_image_that_is_missing_is_named_and_an_engine_is_not_blamed_for_it() {
-        use raddle_fabric::spawner::LaunchFailure;
+        use raddle_worker::spawner::LaunchFailure;
 
         assert!(
             remedy(LaunchFailure::Unreachable, Some("some/image:1"))

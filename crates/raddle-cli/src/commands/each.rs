@@ -5,8 +5,8 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use indicatif::ProgressBar;
 use raddle_broker::{Broker, OutputStream};
-use raddle_core::{TaskSpec, TaskState, TaskView, Tid, spec::RUN_QUEUE_PREFIX};
-use raddle_fabric::{
+use raddle_model::{TaskSpec, TaskState, TaskView, Tid, spec::RUN_QUEUE_PREFIX};
+use raddle_worker::{
     Options, Shutdown, Worker, handler::Plugins, routine::Routines, run::can_run_inline,
     wait::LONG, worker::WorkerEnd,
 };

@@ -1,7 +1,7 @@
 //! `raddle tid` and `raddle task status`: one task or worker.
 
 use jiff::Timestamp;
-use raddle_core::{
+use raddle_model::{
     Target, TaskState, TaskView, Tid, next_step::LOSSES_ALLOWED, spec::ReservedPolicy,
 };
 use serde_json::json;

@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 use raddle_broker::TaskFilter;
-use raddle_core::{TaskState, TaskView};
+use raddle_model::{TaskState, TaskView};
 
 use super::inspect::target;
 use crate::{

@@ -10,12 +10,12 @@ use std::{
 
 use jiff::Timestamp;
 use raddle_broker::{Broker, queues};
-use raddle_core::{
+use raddle_model::{
     CapSet, Tid, WorkerEntry,
     manager::{ManagerLaunchCommand, PRIME, SpawnPolicy, TaskRegistry, name_of},
     tid::TidArg,
 };
-use raddle_fabric::spawner::{Config, WarmPool};
+use raddle_worker::spawner::{Config, WarmPool};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
@@ -212,7 +212,7 @@ async fn asked(context: &Context, args: &SpawnArgs) -> Outcome<bool> {
                 let _ = broker
                     .control(
                         request,
-                        raddle_core::ControlMessage::new(raddle_core::ControlCommand::Stop),
+                        raddle_model::ControlMessage::new(raddle_model::ControlCommand::Stop),
                     )
                     .await;
             }

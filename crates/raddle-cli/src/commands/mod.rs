@@ -36,7 +36,7 @@ mod up;
 mod wait;
 mod workers;
 
-use raddle_core::ControlCommand;
+use raddle_model::ControlCommand;
 
 pub(crate) use self::detach::is_background;
 
@@ -75,12 +75,12 @@ pub(crate) fn execute(cli: Cli) -> Outcome {
         Command::Worker(WorkerCommand::Start(args)) if args.takes_one_task() => start::UNCAUGHT,
         _ => RADDLE,
     });
-    raddle_exec::survive_file_limit();
+    raddle_runner::survive_file_limit();
     if detach::is_background() {
         // Fails only for a session leader, which has nothing to leave.
-        let _ = raddle_exec::setsid_self();
+        let _ = raddle_runner::setsid_self();
     }
-    raddle_exec::check_descriptors().or_raddle_at("cannot start")?;
+    raddle_runner::check_descriptors().or_raddle_at("cannot start")?;
     // One thread: blocking work has its own threads in the libraries.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

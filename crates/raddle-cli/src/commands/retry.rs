@@ -1,7 +1,7 @@
 //! `raddle task retry`: submits finished tasks again.
 
 use raddle_broker::{Broker, Error, TaskFilter};
-use raddle_core::Tid;
+use raddle_model::Tid;
 use serde_json::json;
 
 use crate::{

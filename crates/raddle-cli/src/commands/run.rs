@@ -4,8 +4,8 @@ use std::{convert::Infallible, ops::ControlFlow, path::Path, time::Duration};
 
 use indicatif::ProgressBar;
 use raddle_broker::Broker;
-use raddle_core::{Target, TaskState, TaskView, Tid};
-use raddle_fabric::run::{RunCommand, RunEvent, RunOptions, RunOutcome, run_task};
+use raddle_model::{Target, TaskState, TaskView, Tid};
+use raddle_worker::run::{RunCommand, RunEvent, RunOptions, RunOutcome, run_task};
 use tokio::{
     sync::{mpsc, oneshot},
     time::timeout,

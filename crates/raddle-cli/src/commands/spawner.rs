@@ -19,8 +19,8 @@ use std::{
 };
 
 use raddle_broker::BrokerUrl;
-use raddle_core::manager::SpawnPolicy;
-use raddle_fabric::{
+use raddle_model::manager::SpawnPolicy;
+use raddle_worker::{
     Shutdown,
     metrics::QueueExporter,
     spawner::{
@@ -138,7 +138,7 @@ pub(super) fn processes(
     };
     let template = template(global, &url, start, socket.as_deref())?;
     // Once for all: started processes are in the same cgroup.
-    let _ = raddle_exec::cgroup::prepare();
+    let _ = raddle_runner::cgroup::prepare();
     Ok(WorkerLauncher::new(socket, ProcessLauncher::new(template)))
 }
 
@@ -183,7 +183,7 @@ pub(super) async fn keep(
     #[cfg(feature = "docker")]
     let _looking = worker.task_image.clone().map(|image| {
         // Once for all workers. The task ends by itself, or with the process.
-        tokio::spawn(async move { raddle_fabric::contained::look_around(&image).await })
+        tokio::spawn(async move { raddle_worker::contained::look_around(&image).await })
     });
     let mut watched = Instrumented::start(&args.metrics, noun).await?;
     let mut interrupts = Interrupts::catch()?;

@@ -3,8 +3,8 @@
 use std::{fs::OpenOptions, io::Write, path::PathBuf, sync::Arc};
 
 use raddle_broker::{BrokerUrl, remote::ServedBroker};
-use raddle_core::spec::Isolation;
-use raddle_fabric::{
+use raddle_model::spec::Isolation;
+use raddle_worker::{
     Options, Shutdown, Worker,
     group::GroupProcess,
     handler::Plugins,

@@ -1,7 +1,7 @@
 //! `raddle worker stop`.
 
 use raddle_broker::{Broker, Error};
-use raddle_core::{ControlCommand, ControlMessage, Tid, worker::kind};
+use raddle_model::{ControlCommand, ControlMessage, Tid, worker::kind};
 use tokio::time::Instant;
 
 use super::control::{BulkReport, CommandOutcome, UnansweredTask};

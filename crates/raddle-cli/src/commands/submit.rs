@@ -8,7 +8,7 @@ use std::{
 
 use indicatif::ProgressBar;
 use raddle_broker::{AttemptId, Broker, ChainRequest, Error, NewTask, Submitted};
-use raddle_core::TaskSpec;
+use raddle_model::TaskSpec;
 use serde_json::json;
 
 use crate::{

@@ -8,9 +8,9 @@ use std::{
 
 use jiff::Timestamp;
 use raddle_broker::{Broker, TaskFilter};
-use raddle_core::{TaskView, Tid};
-use raddle_exec::{TreeUsage, consumption};
-use raddle_fabric::worker::is_local;
+use raddle_model::{TaskView, Tid};
+use raddle_runner::{TreeUsage, consumption};
+use raddle_worker::worker::is_local;
 use serde_json::{Value, json};
 
 use crate::{args::TaskArg, context::Context, error::Outcome, format, output, table, tid};
@@ -295,7 +295,7 @@ fn used(task: &TaskView, here: &BTreeMap<Tid, u32>) -> Option<TreeUsage> {
 mod tests {
     use std::time::{Duration, Instant};
 
-    use raddle_core::{TaskSpec, TaskState};
+    use raddle_model::{TaskSpec, TaskState};
 
     use super::*;
 

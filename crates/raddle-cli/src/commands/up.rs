@@ -9,8 +9,9 @@ use std::{
 };
 
 use raddle_broker::Broker;
-use raddle_core::HumanDuration;
-use raddle_fabric::{
+use raddle_model::HumanDuration;
+use raddle_web::Server;
+use raddle_worker::{
     Shutdown,
     group::{
         self, GroupEnd, GroupFileError, GroupHandle, GroupManagerRef, GroupSnapshot, Manager,
@@ -19,7 +20,6 @@ use raddle_fabric::{
     metrics::{MetricsPage, QueueExporter, show_group},
     schedule,
 };
-use raddle_web::Server;
 use serde_json::json;
 use tokio::time::{Instant, interval_at, sleep};
 

@@ -1,6 +1,6 @@
 //! `raddle wait`: waits until tasks are finished.
 
-use raddle_core::TaskState;
+use raddle_model::TaskState;
 use serde_json::json;
 use tokio::time::Instant;
 

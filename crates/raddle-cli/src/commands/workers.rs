@@ -1,7 +1,7 @@
 //! `raddle worker list`.
 
 use jiff::Timestamp;
-use raddle_core::WorkerEntry;
+use raddle_model::WorkerEntry;
 
 use crate::{context::Context, error::Outcome, format, table::Table};
 

@@ -10,8 +10,8 @@ use std::{
     process::{Command, Stdio},
 };
 
-use raddle_core::{Tid, frame};
-use raddle_exec::{ExecRequest, ToRunner, container::VERSION};
+use raddle_model::{Tid, frame};
+use raddle_runner::{ExecRequest, ToRunner, container::VERSION};
 use serde_json::Value;
 
 use self::gate::Gate;

@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-use raddle_hosts::is_root;
+use raddle_testnet::is_root;
 
 use crate::world::{Ran, World};
 

@@ -1,6 +1,6 @@
 //! Words, stops and deaths that cross each other.
 
-use raddle_hosts::is_root;
+use raddle_testnet::is_root;
 
 use crate::world::{World, until};
 

@@ -168,7 +168,9 @@ fn on_two_cores() -> bool {
 #[test]
 fn what_the_readme_shows_in_one_minute_is_what_happens() {
     if !on_two_cores() {
-        return raddle_hosts::skip("there is no second core: README.md shows two tasks at a time");
+        return raddle_testnet::skip(
+            "there is no second core: README.md shows two tasks at a time",
+        );
     }
     let (world, typed) = (World::new(), typed());
     assert!(typed.len() >= 10, "the section has its commands");

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use raddle_hosts::is_root;
+use raddle_testnet::is_root;
 
 use crate::{
     shape::{shape, snapshot},

@@ -413,7 +413,7 @@ impl Ran {
 /// Says that a test is left out because something is missing here. In continuous integration nothing is.
 #[track_caller]
 pub(crate) fn skip(what: &str) {
-    raddle_hosts::skip(&format!(
+    raddle_testnet::skip(&format!(
         "there is no {what}: 'cargo xtask test' installs what tests need"
     ));
 }

@@ -4,7 +4,7 @@
 //! and not a dozen.
 
 use futures_core::Stream;
-use raddle_core::routine::{
+use raddle_model::routine::{
     Arguments, EncodedArgs, OutputForm, RoutineFailure, RoutineOutcome, RoutineStream,
     TranscodedArgs, items,
 };

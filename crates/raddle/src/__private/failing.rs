@@ -2,7 +2,7 @@
 
 use std::{fmt::Display, marker::PhantomData};
 
-use raddle_core::routine::{OutputForm, RoutineFailure, RoutineOutput};
+use raddle_model::routine::{OutputForm, RoutineFailure, RoutineOutput};
 use serde::Serialize;
 
 /// The two types of a `Result`, also where an alias hides one.

@@ -6,9 +6,9 @@ mod failing;
 use std::{future::Future, process};
 
 pub use inventory;
-pub use raddle_core::routine::{Arguments, EncodedArgs, Routine, RoutineFn, TranscodedArgs};
+pub use raddle_model::routine::{Arguments, EncodedArgs, Routine, RoutineFn, TranscodedArgs};
 #[cfg(feature = "queue")]
-pub use raddle_fabric::handler::HandlerEntry;
+pub use raddle_worker::handler::HandlerEntry;
 
 pub use self::{
     crossing::RoutineValue,
@@ -24,14 +24,14 @@ pub use self::{
 )]
 pub fn enter(version: Option<&'static str>) {
     #[cfg(feature = "queue")]
-    raddle_exec::runner_main_if_asked(Some(raddle_fabric::routine::call));
+    raddle_runner::runner_main_if_asked(Some(raddle_worker::routine::call));
     raddle_process::title::init();
-    if let Err(clash) = raddle_core::routine::Routines::of_this_program() {
+    if let Err(clash) = raddle_model::routine::Routines::of_this_program() {
         eprintln!("raddle: {clash}");
         process::exit(125);
     }
     #[cfg(feature = "pool")]
-    raddle_pool::serve::main_if_asked(version.unwrap_or_default());
+    raddle_rpc::serve::main_if_asked(version.unwrap_or_default());
     #[cfg(feature = "worker")]
     if std::env::args_os()
         .nth(1)

@@ -18,7 +18,7 @@ const NOBODY: u32 = 65534;
     reason = "a test may take its time to fork"
 )]
 fn as_nobody(arguments: [&str; 2]) -> Option<Command> {
-    if !raddle_hosts::is_root("be another user") {
+    if !raddle_testnet::is_root("be another user") {
         println!("skipped: only root can be another user");
         return None;
     }

@@ -1,6 +1,6 @@
 //! Hosts that find each other on their network, come and go.
 
-use raddle_hosts::Lan;
+use raddle_testnet::Lan;
 
 use crate::{Load, Machine, Settings, load::failed_after, now, until};
 
@@ -8,7 +8,7 @@ const LAN: [&str; 4] = ["--workers", "1", "--discovery", "lan"];
 
 #[test]
 fn hosts_join_and_leave_without_a_call_that_fails() {
-    if !raddle_hosts::can_be_made() {
+    if !raddle_testnet::can_be_made() {
         return;
     }
     let lan = Lan::new();
@@ -53,7 +53,7 @@ fn hosts_join_and_leave_without_a_call_that_fails() {
 
 #[test]
 fn a_host_that_is_cut_off_is_found_again() {
-    if !raddle_hosts::can_be_made() {
+    if !raddle_testnet::can_be_made() {
         return;
     }
     let lan = Lan::new();

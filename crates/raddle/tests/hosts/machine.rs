@@ -11,7 +11,7 @@ use std::{
 };
 
 use raddle::pool::WorkerMetadata;
-use raddle_hosts::{Host, Lan};
+use raddle_testnet::{Host, Lan};
 use serde_json::Value;
 
 use crate::{FAR, until};

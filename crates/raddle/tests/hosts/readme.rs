@@ -7,7 +7,7 @@ use std::{
 };
 
 use raddle::pool::WorkerUid;
-use raddle_hosts::{Host, Lan};
+use raddle_testnet::{Host, Lan};
 
 use crate::{machine::first_line, until};
 
@@ -185,7 +185,7 @@ fn words(line: &str) -> Vec<&str> {
 
 #[test]
 fn what_the_readme_shows_on_two_machines_is_what_happens() {
-    if !raddle_hosts::can_be_made() {
+    if !raddle_testnet::can_be_made() {
         return;
     }
     let lan = Lan::new();

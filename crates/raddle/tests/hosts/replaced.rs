@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use raddle_hosts::Lan;
+use raddle_testnet::Lan;
 
 use crate::{Load, Machine, Settings, load::failed_after, now, pause, until};
 
 #[test]
 fn all_workers_are_replaced_under_load_and_no_call_fails() {
-    if !raddle_hosts::can_be_made() {
+    if !raddle_testnet::can_be_made() {
         return;
     }
     let lan = Lan::new();

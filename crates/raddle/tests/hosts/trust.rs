@@ -6,7 +6,7 @@ use std::{
 };
 
 use raddle::pool::credentials::issue::{Authority, IssuedCertificate, Validity};
-use raddle_hosts::Lan;
+use raddle_testnet::Lan;
 
 use crate::{Load, Machine, Settings, load::failed, pause};
 
@@ -60,7 +60,7 @@ const CREDENTIALS: [&str; 8] = [
 
 #[test]
 fn only_hosts_that_prove_who_they_are_are_called() {
-    if !raddle_hosts::can_be_made() {
+    if !raddle_testnet::can_be_made() {
         return;
     }
     let (lan, trust, stranger) = (Lan::new(), Trust::new(), Trust::new());

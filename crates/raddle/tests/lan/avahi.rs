@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use raddle_hosts::{Host, Lan};
+use raddle_testnet::{Host, Lan};
 
 use crate::{at, program::Program, until, word};
 
@@ -84,7 +84,7 @@ fn browse(host: &Host, directory: &Path) -> Vec<String> {
 
 #[test]
 fn avahi_sees_the_workers_that_are_announced() {
-    if !raddle_hosts::can_be_made() {
+    if !raddle_testnet::can_be_made() {
         return;
     }
     let (lan, directory) = (Lan::new(), tempfile::tempdir().unwrap());

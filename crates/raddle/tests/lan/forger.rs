@@ -3,7 +3,7 @@
 use std::process::Stdio;
 
 use raddle::pool::WorkerUid;
-use raddle_hosts::Host;
+use raddle_testnet::Host;
 use serde_json::{Value, json};
 
 /// Sends records that it is told, as responses of mDNS, from an address.

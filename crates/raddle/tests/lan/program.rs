@@ -10,7 +10,7 @@ use std::{
 };
 
 use raddle::pool::WorkerMetadata;
-use raddle_hosts::Host;
+use raddle_testnet::Host;
 use serde_json::{Value, json};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_raddle-test-lan");

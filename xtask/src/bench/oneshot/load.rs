@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use raddle_core::Tid;
+use raddle_model::Tid;
 
 use super::{Engine, Site, site::call};
 use crate::{

@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use raddle_core::{TaskState, Tid};
+use raddle_model::{TaskState, Tid};
 
 use self::site::{Site, app};
 use crate::{

@@ -10,7 +10,7 @@ use std::{
 };
 
 use raddle_broker::{Broker, NewTask, Summary, TaskCursor, connect};
-use raddle_core::{Target, TaskEventKind, TaskSpec, TaskState, TaskView, Tid, worker::kind};
+use raddle_model::{Target, TaskEventKind, TaskSpec, TaskState, TaskView, Tid, worker::kind};
 use serde_json::Value;
 
 use super::{Engine, p50};

@@ -2,7 +2,7 @@
 
 use std::{fmt, time::Duration};
 
-use raddle_core::{TaskEventKind, Tid};
+use raddle_model::{TaskEventKind, Tid};
 
 use crate::procs::Survivor;
 

@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path, time::SystemTime};
 
-use raddle_pool::credentials::issue::{
+use raddle_rpc::credentials::issue::{
     Authority, IssueError, IssuedCertificate, Validity, write_pair,
 };
 use serde_json::json;

@@ -10,7 +10,7 @@ use std::{
 };
 
 use jiff::Timestamp;
-use raddle_pool::credentials::issue::FilesError;
+use raddle_rpc::credentials::issue::FilesError;
 
 use crate::{
     args::{CertCommand, Global},

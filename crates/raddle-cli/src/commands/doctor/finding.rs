@@ -1,7 +1,7 @@
 //! One result of a check. A bad result always names its fix.
 
 use raddle_broker::HealthCheck;
-use raddle_exec::probe::CapabilityProbe;
+use raddle_runner::probe::CapabilityProbe;
 use serde::Serialize;
 
 /// Checks of the engine whose failure means that work may be lost.

@@ -6,8 +6,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use raddle_core::{HumanDuration, WorkerEntry};
-use raddle_fabric::group::{
+use raddle_model::{HumanDuration, WorkerEntry};
+use raddle_worker::group::{
     self, GroupFileError, Process,
     service_manager::{self, UpService},
 };

@@ -2,10 +2,10 @@
 
 use std::{path::Path, sync::Arc};
 
-use raddle_fabric::discovery::BrokerDiscovery;
 #[cfg(feature = "lan")]
-use raddle_pool::discovery::LanDiscovery;
-use raddle_pool::discovery::{Discovery, DiscoveryError, DnsDiscovery, FileDiscovery, Publisher};
+use raddle_rpc::discovery::LanDiscovery;
+use raddle_rpc::discovery::{Discovery, DiscoveryError, DnsDiscovery, FileDiscovery, Publisher};
+use raddle_worker::discovery::BrokerDiscovery;
 
 use super::note;
 use crate::{

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use raddle_pool::{
+use raddle_rpc::{
     WorkerMetadata, WorkerUid,
     connection::Address,
     discovery::{Discovery, DiscoveryEvent, LocalDiscovery},

@@ -1,11 +1,11 @@
 //! Metrics and readiness of standalone workers.
 
-use raddle_fabric::metrics::MetricsPage;
-use raddle_pool::{
+use raddle_rpc::{
     standalone::{ServicePhase, ServiceStatus, StandaloneHandle},
     worker::{CallCounts, REASONS},
 };
 use raddle_web::{Readiness, Router};
+use raddle_worker::metrics::MetricsPage;
 
 /// The pages of standalone workers.
 pub(super) fn page(workers: &StandaloneHandle) -> Router {

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use raddle_pool::{WorkerMetadata, connection::ControlConnection, credentials::WorkerCredentials};
+use raddle_rpc::{WorkerMetadata, connection::ControlConnection, credentials::WorkerCredentials};
 use serde_json::{Value, json};
 
 use super::{

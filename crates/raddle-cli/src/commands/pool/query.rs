@@ -2,7 +2,7 @@
 
 use std::{fmt, time::Duration};
 
-use raddle_pool::{
+use raddle_rpc::{
     RpcError, WorkerMetadata, WorkerUid, connection::ControlConnection,
     credentials::WorkerCredentials,
 };

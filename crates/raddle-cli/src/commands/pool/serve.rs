@@ -2,14 +2,14 @@
 
 use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf, pin::pin};
 
-use raddle_core::{Tid, TidClock};
-use raddle_exec::title;
-use raddle_pool::{
+use raddle_model::{Tid, TidClock};
+use raddle_rpc::{
     PoolError, WorkerMetadata,
     credentials::AllowRules,
     standalone::{Options, ServiceEnd, Shutdown, StandaloneHandle, StandaloneService},
     worker::ProcessSettings,
 };
+use raddle_runner::title;
 use raddle_web::{Server, Serving};
 use serde_json::json;
 
@@ -223,6 +223,6 @@ impl Title {
     }
 
     fn show(&self, status: &str) {
-        title::set(&raddle_core::title::format(self.tid, &self.name, status));
+        title::set(&raddle_model::title::format(self.tid, &self.name, status));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use raddle_pool::{
+use raddle_rpc::{
     WorkerMetadata, credentials::WorkerCredentials, discovery::LocalDiscovery, worker::StopMode,
 };
 use serde_json::{Value, json};

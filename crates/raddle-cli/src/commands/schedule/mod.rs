@@ -4,8 +4,8 @@ mod add;
 
 use jiff::Timestamp;
 use raddle_broker::{Broker, ScheduleView, Submitted};
-use raddle_core::{Schedule, schedule::ScheduleEntry};
-use raddle_fabric::{
+use raddle_model::{Schedule, schedule::ScheduleEntry};
+use raddle_worker::{
     Options, Shutdown, Worker,
     schedule::{self, zone},
 };

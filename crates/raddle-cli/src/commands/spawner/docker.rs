@@ -9,8 +9,8 @@ use std::{
 };
 
 use raddle_broker::{BrokerUrl, remote::ContainerClients};
-use raddle_core::spec::Isolation;
-use raddle_fabric::{
+use raddle_model::spec::Isolation;
+use raddle_worker::{
     spawner::{
         Config,
         docker::{BindMount, ContainerTemplate, DockerEngine, DockerLauncher, WorkerClass},

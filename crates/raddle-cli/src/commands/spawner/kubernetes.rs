@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use raddle_fabric::spawner::{
+use raddle_worker::spawner::{
     Config, ContainerLimits, Gpus, WorkerClass,
     kubernetes::{
         ClusterAccess, KubernetesLauncher, PodOverlay, PodTemplate, QueueAccess, TERMINATION_LOG,

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use raddle_pool::{
+use raddle_rpc::{
     WorkerMetadata, WorkerUid,
     discovery::{LocalDiscovery, Publisher},
 };

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use raddle_pool::{WorkerMetadata, WorkerUid};
+use raddle_rpc::{WorkerMetadata, WorkerUid};
 
 use super::{Pools, fake::Fake};
 use crate::{

@@ -8,7 +8,7 @@ mod stop;
 
 use std::{cell::RefCell, fs, os::unix::fs::DirBuilderExt, path::PathBuf, thread, time::Duration};
 
-use raddle_pool::{
+use raddle_rpc::{
     WorkerMetadata,
     discovery::{DiscoveryEvent, LocalDiscovery, Publisher},
     worker::{LocalWorker, StopMode, Worker, WorkerProcess},

@@ -1,0 +1,302 @@
+//! A call of a routine, before it is made and while it is.
+
+use std::{
+    fmt,
+    future::Future,
+    marker::PhantomData,
+    pin::Pin,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use futures_core::Stream;
+use raddle_model::routine::{EncodedArgs, Encoding};
+use raddle_wire::{
+    PROTOCOL,
+    v1::{self, exception::Kind},
+};
+use serde::de::DeserializeOwned;
+use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
+
+use crate::{
+    CallError, CallTarget, Never,
+    connection::{CallEvent, CallRequest, ReplyStream},
+    scope::{CallDestination, Scope},
+};
+
+/// A call of a function. It is made when it is first polled, and cancelled when it is dropped.
+#[must_use = "a call is made when it is awaited"]
+pub struct Call<T, E = Never> {
+    state: CallState,
+    result: PhantomData<fn() -> Result<T, E>>,
+}
+
+/// A call of a function that gives items. It is made when the first is asked for, and cancelled when it is dropped.
+#[must_use = "a call is made when the first item is asked for"]
+pub struct CallStream<T> {
+    state: CallState,
+    result: PhantomData<fn() -> T>,
+}
+
+enum CallState {
+    Prepared(Box<PreparedCall>),
+    Calling(Pin<Box<dyn Future<Output = Result<TakenCall, CallError>> + Send>>),
+    /// And how long it may still take. The worker ends it then too, unless its thread is blocked.
+    Called(Box<ReplyStream>, Option<Pin<Box<Sleep>>>),
+    Over,
+}
+
+/// What comes back of a call that was taken, and until when.
+type TakenCall = (ReplyStream, Option<Instant>);
+
+struct PreparedCall {
+    routine: &'static str,
+    arguments: EncodedArgs,
+    scope: Scope,
+    timeout: Option<Duration>,
+    key: Option<u64>,
+}
+
+impl CallState {
+    fn new(routine: &'static str, arguments: EncodedArgs) -> Self {
+        // Where it is written counts, not where it is awaited: it may be handed to another task.
+        let scope = Scope::current();
+        Self::Prepared(Box::new(PreparedCall {
+            routine,
+            arguments,
+            scope,
+            timeout: None,
+            key: None,
+        }))
+    }
+
+    fn prepare(&mut self, change: impl FnOnce(&mut PreparedCall)) {
+        if let Self::Prepared(prepared) = self {
+            change(prepared);
+        }
+    }
+
+    /// The next thing that is heard of it, and how values in that are written. The call is made, if it was not.
+    fn poll_step(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(CallEvent, Encoding), CallError>> {
+        loop {
+            match self {
+                Self::Prepared(_) => {
+                    let Self::Prepared(prepared) = std::mem::replace(self, Self::Over) else {
+                        unreachable!("as seen")
+                    };
+                    *self = Self::Calling(Box::pin(prepared.call()));
+                }
+                Self::Calling(calling) => match ready!(calling.as_mut().poll(cx)) {
+                    Ok((replies, deadline)) => {
+                        let timer = deadline.map(|deadline| Box::pin(sleep_until(deadline)));
+                        *self = Self::Called(Box::new(replies), timer);
+                    }
+                    Err(error) => {
+                        *self = Self::Over;
+                        return Poll::Ready(Err(error));
+                    }
+                },
+                Self::Called(replies, timer) => {
+                    let Poll::Ready(step) = replies.poll_next(cx) else {
+                        ready!(
+                            timer
+                                .as_mut()
+                                .map_or(Poll::Pending, |timer| timer.as_mut().poll(cx))
+                        );
+                        *self = Self::Over;
+                        return Poll::Ready(Err(CallError::TimedOut));
+                    };
+                    let encoding = replies.encoding();
+                    if step.is_last() {
+                        *self = Self::Over;
+                    }
+                    return Poll::Ready(Ok((step, encoding)));
+                }
+                Self::Over => return Poll::Ready(Ok((CallEvent::End, Encoding::default()))),
+            }
+        }
+    }
+
+    /// The next value of it, or why there is none. Nothing after the last.
+    fn poll_value<T, E>(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<T, CallError<E>>>>
+    where
+        T: DeserializeOwned + 'static,
+        E: DeserializeOwned + 'static,
+    {
+        loop {
+            let value = match ready!(self.poll_step(cx)) {
+                Ok((CallEvent::Taken, _)) => continue,
+                Ok((CallEvent::Item(value) | CallEvent::Result(value), encoding)) => {
+                    encoding.read(&value).map_err(CallError::Result)
+                }
+                Ok((CallEvent::End, _)) => return Poll::Ready(None),
+                Ok((CallEvent::Exception(exception), encoding)) => Err(thrown(exception, encoding)),
+                Ok((CallEvent::Refused(error), _)) => Err(error.into()),
+                Err(error) => Err(error.widen()),
+            };
+            if value.is_err() {
+                *self = Self::Over;
+            }
+            return Poll::Ready(Some(value));
+        }
+    }
+}
+
+impl PreparedCall {
+    async fn call(self) -> Result<TakenCall, CallError> {
+        let Self {
+            routine,
+            arguments,
+            scope,
+            timeout,
+            key,
+        } = self;
+        let proxy = match &scope.to {
+            CallDestination::Nowhere => return Err(CallError::NoPool),
+            CallDestination::Proxy(proxy) => proxy.clone(),
+            CallDestination::Route(route) => route.proxy().await?,
+        };
+        let rewrite = arguments.rewrite();
+        let arguments = arguments.finish().map_err(CallError::Arguments)?;
+        let timeout = scope.timeout(timeout);
+        if timeout.is_some_and(|timeout| timeout.is_zero()) {
+            return Err(CallError::TimedOut);
+        }
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let (traceparent, tracestate) = match scope.trace() {
+            Some(trace) => (
+                trace.parent.to_string(),
+                trace.state.as_ref().map(ToString::to_string),
+            ),
+            None => (String::new(), None),
+        };
+        let call = v1::Call {
+            protocol: PROTOCOL,
+            routine: routine.to_owned(),
+            arguments: arguments.into(),
+            // Nothing means for ever, so the shortest time is one.
+            timeout_ms: timeout.map_or(0, |timeout| (timeout.as_millis() as u64).max(1)),
+            traceparent,
+            tracestate: tracestate.unwrap_or_default(),
+            route: proxy.route(),
+            depth: scope.depth,
+            ..v1::Call::default()
+        };
+        let outgoing =
+            CallRequest::new(call, rewrite, scope.values, key).map_err(CallError::Arguments)?;
+        let dispatch = proxy.dispatch(outgoing, timeout);
+        let replies = match deadline {
+            None => dispatch.await?,
+            Some(deadline) => timeout_at(deadline, dispatch)
+                .await
+                .unwrap_or(Err(CallError::TimedOut))?,
+        };
+        Ok((replies, deadline))
+    }
+}
+
+/// What the methods of a function's and a stream's call have in common.
+macro_rules! prepared {
+    ($call:ident < $($of:ident),+ >) => {
+        impl<$($of),+> $call<$($of),+> {
+            /// A call of the routine of this name.
+            pub fn new(routine: &'static str, arguments: EncodedArgs) -> Self {
+                Self { state: CallState::new(routine, arguments), result: PhantomData }
+            }
+
+            /// Makes it on this pool, or by this proxy, wherever it is written.
+            pub fn on(mut self, on: impl CallTarget) -> Self {
+                let proxy = on.proxy().clone();
+                self.state.prepare(|prepared| prepared.scope.to = CallDestination::Proxy(proxy));
+                self
+            }
+
+            /// How long it may take. It is ended then, here and there.
+            pub fn timeout(mut self, timeout: Duration) -> Self {
+                self.state.prepare(|prepared| prepared.timeout = Some(timeout));
+                self
+            }
+
+            /// Calls with the same key go to the same worker, as long as it is there, if the pool's balancer is `Sticky`.
+            /// What counts is its text: the number 42 is the key `"42"`.
+            pub fn key(mut self, key: impl std::fmt::Display) -> Self {
+                let key = crate::balancer::hash_key(&key);
+                self.state.prepare(|prepared| prepared.key = Some(key));
+                self
+            }
+        }
+
+        impl<$($of),+> fmt::Debug for $call<$($of),+> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                let routine = match &self.state {
+                    CallState::Prepared(prepared) => Some(prepared.routine),
+                    _ => None,
+                };
+                f.debug_struct(stringify!($call)).field("routine", &routine).finish_non_exhaustive()
+            }
+        }
+    };
+}
+
+prepared!(Call<T, E>);
+prepared!(CallStream<T>);
+
+impl<T: DeserializeOwned + 'static, E: DeserializeOwned + 'static> Future for Call<T, E> {
+    type Output = Result<T, CallError<E>>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let outcome = ready!(self.state.poll_value(cx));
+        self.state = CallState::Over;
+        let none = || Err(CallError::Result("the routine ended without one".into()));
+        Poll::Ready(outcome.unwrap_or_else(none))
+    }
+}
+
+impl<T: DeserializeOwned + 'static> CallStream<T> {
+    /// The next item; `None` after the last one, and after an error.
+    pub async fn next(&mut self) -> Option<Result<T, CallError>> {
+        std::future::poll_fn(|cx| Pin::new(&mut *self).poll_next(cx)).await
+    }
+}
+
+impl<T: DeserializeOwned + 'static> Stream for CallStream<T> {
+    type Item = Result<T, CallError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.state.poll_value(cx)
+    }
+}
+
+/// The error that a worker tells of.
+fn thrown<E: DeserializeOwned + 'static>(
+    exception: v1::Exception,
+    encoding: Encoding,
+) -> CallError<E> {
+    let kind = exception.kind();
+    let v1::Exception {
+        message,
+        value,
+        place,
+        backtrace,
+        ..
+    } = exception;
+    match kind {
+        Kind::Failed => match encoding.read(&value) {
+            Ok(error) => CallError::Failed(error),
+            Err(error) => CallError::Result(format!(
+                "the routine failed ({message}), and its error cannot be read: {error}"
+            )),
+        },
+        Kind::Panicked => CallError::Panicked {
+            message,
+            place,
+            backtrace,
+        },
+        Kind::Cancelled => CallError::Cancelled,
+        Kind::TimedOut => CallError::TimedOut,
+        Kind::Unwritable | Kind::Unspecified => CallError::Result(message),
+    }
+}

@@ -1,0 +1,170 @@
+//! One call, from its arguments to its end.
+
+use std::{
+    future::poll_fn,
+    panic::{AssertUnwindSafe, catch_unwind},
+    pin::pin,
+    sync::Arc,
+    time::Duration,
+};
+
+use bytes::Bytes;
+use futures_util::{FutureExt, StreamExt};
+use raddle_model::{
+    Trace,
+    routine::{Encoding, Routine, RoutineFn, RoutineInput, RoutineOutput, RoutineStream},
+};
+use raddle_wire::v1::{self, exception::Kind};
+use tokio::time::{Instant, timeout_at};
+
+use super::{
+    blocking::PollWatch,
+    panics,
+    reply_sink::{ReplySink, exception},
+};
+use crate::{
+    context::ContextValue,
+    scope::{CallDestination, Scope},
+};
+
+/// A call that was taken.
+pub(super) struct AcceptedCall {
+    routine: Routine,
+    encoding: Encoding,
+    arguments: Bytes,
+    scope: Scope,
+    sink: ReplySink,
+    poll: PollWatch,
+}
+
+impl AcceptedCall {
+    pub(super) fn new(
+        routine: Routine,
+        encoding: Encoding,
+        call: v1::Call,
+        to: CallDestination,
+        sink: ReplySink,
+        poll: PollWatch,
+    ) -> Self {
+        let v1::Call {
+            arguments,
+            timeout_ms,
+            context,
+            traceparent,
+            tracestate,
+            depth,
+            ..
+        } = call;
+        let received = |(name, bytes)| (name, ContextValue::received(encoding, bytes));
+        let timeout = (timeout_ms > 0).then(|| Duration::from_millis(timeout_ms));
+        let trace = traceparent.parse().ok().map(|parent| Trace {
+            parent,
+            state: tracestate.parse().ok(),
+        });
+        let scope = Scope {
+            to,
+            values: Arc::new(context.into_iter().map(received).collect()),
+            trace,
+            // As far away as there is, if it is said to be further.
+            deadline: timeout.and_then(|timeout| Instant::now().checked_add(timeout)),
+            depth: depth.saturating_add(1),
+        };
+        Self {
+            routine,
+            encoding,
+            arguments,
+            scope,
+            sink,
+            poll,
+        }
+    }
+
+    /// Whether it is to be run on a thread that it may block.
+    pub(super) fn is_plain(&self) -> bool {
+        matches!(self.routine.run, RoutineFn::Plain(_))
+    }
+
+    /// Runs a routine that is a plain function, on this thread.
+    pub(super) fn run_plain(self) {
+        let Self {
+            routine,
+            encoding,
+            arguments,
+            scope,
+            sink,
+            ..
+        } = self;
+        let RoutineFn::Plain(function) = routine.run else {
+            return;
+        };
+        sink.send_ack();
+        let call = AssertUnwindSafe(|| {
+            scope.around_plain(|| function(RoutineInput::Call(encoding, &arguments)))
+        });
+        match catch_unwind(call) {
+            Ok(outcome) => sink.outcome(outcome),
+            Err(thrown) => sink.exception(panics::caught(&*thrown)),
+        }
+    }
+
+    /// Runs any other routine.
+    pub(super) async fn run(self) {
+        let Self {
+            routine,
+            encoding,
+            arguments,
+            scope,
+            sink,
+            poll,
+        } = self;
+        let deadline = scope.deadline;
+        let running = scope.around(perform(routine, encoding, arguments, &sink));
+        let mut running = pin!(AssertUnwindSafe(running).catch_unwind());
+        let watched = poll_fn(|cx| poll.around(|| running.as_mut().poll(cx)));
+        let caught = match deadline {
+            None => watched.await,
+            // From when it was read, not from when there was a thread for it.
+            Some(deadline) => match timeout_at(deadline, watched).await {
+                Ok(caught) => caught,
+                // Said while the routine is still there: its destructors may take their time, or panic.
+                Err(_) => return sink.exception(exception(Kind::TimedOut)),
+            },
+        };
+        if let Err(thrown) = caught {
+            sink.exception(panics::caught(&*thrown));
+        }
+    }
+}
+
+async fn perform(routine: Routine, encoding: Encoding, arguments: Bytes, sink: &ReplySink) {
+    match routine.run {
+        RoutineFn::Plain(_) => unreachable!("a plain function has a thread of its own"),
+        RoutineFn::Async(function) => match function(RoutineInput::Call(encoding, &arguments)) {
+            Ok(running) => {
+                drop(arguments);
+                sink.ack().await;
+                sink.outcome(running.await);
+            }
+            Err(failure) => sink.failure(failure),
+        },
+        RoutineFn::Stream(function) => match function(RoutineInput::Call(encoding, &arguments)) {
+            Ok(items) => {
+                drop(arguments);
+                pour(items, sink).await;
+            }
+            Err(failure) => sink.failure(failure),
+        },
+    }
+}
+
+async fn pour(mut items: RoutineStream, sink: &ReplySink) {
+    sink.ack().await;
+    while let Some(item) = items.next().await {
+        match item {
+            Ok(RoutineOutput::Bytes(item)) => sink.item(item).await,
+            Ok(RoutineOutput::Json(_)) => {}
+            Err(failure) => return sink.failure(failure),
+        }
+    }
+    sink.end();
+}

@@ -1,0 +1,41 @@
+//! A link whose client is played by the test.
+
+use std::{io::Read as _, os::unix::net::UnixStream};
+
+use raddle_model::routine::Routines;
+use raddle_wire::frame::Decoder;
+
+use super::{super::executor::ExecutorSetup, *};
+use crate::{proxy::Routing, stream::PeerIdentity};
+
+#[tokio::test]
+async fn who_comes_when_the_worker_leaves_is_told_so() {
+    let executor = Executor::new(ExecutorSetup::for_test(
+        Routines::default(),
+        &Handle::current(),
+    ));
+    let links = LinkServer::new(ConnectionLimiter::new(1, Arc::default()));
+    links.leave(Duration::from_secs(1)).await;
+    let (ours, mut client) = UnixStream::pair().unwrap();
+    ours.set_nonblocking(true).unwrap();
+    let caller = AuthorizedPeer {
+        peer: PeerIdentity::User,
+        from: None,
+        routing: Routing::Anywhere,
+    };
+    links.begin(LinkSocket::new(ours.into(), false, None), caller, &executor);
+    let reading = tokio::task::spawn_blocking(move || {
+        client
+            .set_read_timeout(Some(Duration::from_secs(5)))
+            .unwrap();
+        let mut bytes = Vec::new();
+        client.read_to_end(&mut bytes).map(|_| bytes)
+    });
+    let (mut heard, bytes) = (Vec::new(), reading.await.unwrap().unwrap());
+    Decoder::default()
+        .take(&bytes, |frame| {
+            heard.push(v1::Answer::decode(frame.head).unwrap().what)
+        })
+        .unwrap();
+    assert_eq!(heard, [Some(answer::What::Leave(v1::Leave::default()))]);
+}

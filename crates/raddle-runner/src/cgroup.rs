@@ -1,0 +1,542 @@
+//! A small writer of cgroup v2 files: a group per attempt where the system has delegated a part of the hierarchy to us.
+//!
+//! Where it has not, as on hosts with the v1 hierarchy, nothing here does anything, and limits are sampled instead. Everything takes
+//! the root of the hierarchy as a parameter, so that it can be tried on a plain directory.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io,
+    path::{Path, PathBuf},
+    thread,
+    time::Duration,
+};
+
+use raddle_model::Limits;
+use thiserror::Error;
+
+/// Where a worker puts itself, so that the group it was given has no processes of its own: only such a group can hand
+/// controllers down.
+const LEAF: &str = "raddle-leaf";
+/// What the names of all our groups begin with.
+const PREFIX: &str = "raddle-";
+const PERIOD_US: u64 = 100_000;
+/// How often a group is tried that somebody of ours is born into, or sweeps away, meanwhile.
+const TRIES: u32 = 5;
+
+/// Which resources can be limited.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Controllers {
+    /// `memory.max`
+    pub memory: bool,
+    /// `pids.max`
+    pub pids: bool,
+    /// `cpu.max`
+    pub cpu: bool,
+}
+
+/// A group below which we may make groups.
+#[derive(Clone, Debug)]
+pub struct CgroupDelegation {
+    dir: PathBuf,
+    controllers: Controllers,
+}
+
+/// The group of one attempt. Dropping it kills what is left in it and removes it.
+#[derive(Debug)]
+pub(crate) struct AttemptCgroup {
+    dir: PathBuf,
+    /// Held for as long as somebody has use for the group, which is empty before its first process joins. It goes with a runner that is killed.
+    _lock: File,
+    procs: File,
+    controllers: Controllers,
+}
+
+/// Why no groups can be made below the one that this process is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub(crate) enum CgroupUnavailable {
+    #[error("the cgroup offers no memory, pids or cpu controller")]
+    NoControllers,
+    #[error("the cgroup is not delegated to this user")]
+    NotDelegated,
+    #[error("other processes share the cgroup")]
+    Shared,
+}
+
+impl Controllers {
+    fn parse(text: &str) -> Self {
+        let has = |name| text.split_ascii_whitespace().any(|word| word == name);
+        Self {
+            memory: has("memory"),
+            pids: has("pids"),
+            cpu: has("cpu"),
+        }
+    }
+
+    /// Whether there is any.
+    pub fn any(self) -> bool {
+        self.memory || self.pids || self.cpu
+    }
+}
+
+impl CgroupDelegation {
+    /// What is delegated to this process; `None` if nothing is.
+    pub fn find() -> Option<Self> {
+        Self::at(&own_group()?)
+    }
+
+    /// What is delegated below `own`, the group that this process is in.
+    pub(crate) fn at(own: &Path) -> Option<Self> {
+        let dir = if own.ends_with(LEAF) {
+            own.parent()?
+        } else {
+            own
+        };
+        let controllers =
+            Controllers::parse(&fs::read_to_string(dir.join("cgroup.subtree_control")).ok()?);
+        (controllers.any() && writable(dir)).then(|| Self {
+            dir: dir.into(),
+            controllers,
+        })
+    }
+
+    /// What can be limited.
+    pub fn controllers(&self) -> Controllers {
+        self.controllers
+    }
+
+    /// Makes a group with these limits.
+    pub(crate) fn group(&self, name: &str, limits: &Limits) -> io::Result<AttemptCgroup> {
+        let dir = self.dir.join(name);
+        let lock = held(&dir)?;
+        let fill = || {
+            if let Some(mb) = limits.memory_mb.filter(|_| self.controllers.memory) {
+                write(&dir, "memory.max", &mb.saturating_mul(1 << 20).to_string())?;
+                // Absent without swap accounting.
+                let _ = write(&dir, "memory.swap.max", "0");
+                write(&dir, "memory.oom.group", "1")?;
+            }
+            if let Some(procs) = limits.max_procs.filter(|_| self.controllers.pids) {
+                write(&dir, "pids.max", &procs.to_string())?;
+            }
+            if let Some(percent) = limits.cpu_percent.filter(|_| self.controllers.cpu) {
+                let quota = (u64::from(percent) * PERIOD_US / 100).max(1000);
+                write(&dir, "cpu.max", &format!("{quota} {PERIOD_US}"))?;
+            }
+            OpenOptions::new()
+                .write(true)
+                .open(dir.join("cgroup.procs"))
+        };
+        match fill() {
+            Ok(procs) => Ok(AttemptCgroup {
+                procs,
+                controllers: self.controllers,
+                dir,
+                _lock: lock,
+            }),
+            Err(error) => {
+                let _ = fs::remove_dir(&dir);
+                Err(error)
+            }
+        }
+    }
+
+    /// Removes the groups that runners have left which were killed. One in which somebody still is stays: it cannot be removed.
+    fn sweep(&self) {
+        for entry in fs::read_dir(&self.dir).into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            let is_ours = name
+                .to_str()
+                .is_some_and(|name| name.starts_with(PREFIX) && name != LEAF);
+            // Held until it is removed: who takes it up meanwhile would go on in a group that is no more.
+            if is_ours
+                && let Ok(lock) = File::open(entry.path())
+                && lock.try_lock().is_ok()
+            {
+                let _ = fs::remove_dir(entry.path());
+            }
+        }
+    }
+}
+
+/// Removes the groups that runners have left which were killed, beside that of this process.
+pub(crate) fn sweep() {
+    if let Some(delegation) = CgroupDelegation::find() {
+        delegation.sweep();
+    }
+}
+
+/// Makes a group, or takes one that was left, and holds it.
+fn held(dir: &Path) -> io::Result<File> {
+    for _ in 0..TRIES {
+        match fs::create_dir(dir) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            made => made?,
+        }
+        match File::open(dir) {
+            // Somebody who sweeps may have come before the lock: then it is gone, or about to be.
+            Ok(lock) if lock.try_lock().is_ok() && dir.exists() => return Ok(lock),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => thread::sleep(Duration::from_millis(1)),
+        }
+    }
+    Err(io::ErrorKind::AlreadyExists.into())
+}
+
+impl AttemptCgroup {
+    pub(crate) fn controllers(&self) -> Controllers {
+        self.controllers
+    }
+
+    /// A process that writes `0` here joins the group.
+    pub(crate) fn procs(&self) -> &File {
+        &self.procs
+    }
+
+    /// Whether a fork failed for want of `pids.max`.
+    pub(crate) fn refused_a_process(&self) -> bool {
+        count_events(&self.dir.join("pids.events"), "max") > 0
+    }
+
+    /// Whether the kernel has killed a process of the group for want of memory.
+    pub(crate) fn killed_for_memory(&self) -> bool {
+        count_events(&self.dir.join("memory.events"), "oom_kill") > 0
+    }
+
+    /// The most memory that the group ever had, in bytes.
+    pub(crate) fn peak_memory(&self) -> Option<u64> {
+        fs::read_to_string(self.dir.join("memory.peak"))
+            .ok()?
+            .trim()
+            .parse()
+            .ok()
+    }
+}
+
+/// How often a file of events says that one has happened.
+pub(crate) fn count_events(file: &Path, name: &str) -> u64 {
+    let events = fs::read_to_string(file).unwrap_or_default();
+    let mut words = events.lines().filter_map(|line| line.split_once(' '));
+    words
+        .find(|(key, _)| *key == name)
+        .and_then(|(_, count)| count.trim().parse().ok())
+        .unwrap_or(0)
+}
+
+impl Drop for AttemptCgroup {
+    fn drop(&mut self) {
+        let _ = write(&self.dir, "cgroup.kill", "1");
+        // A process that has ended leaves its group a moment later.
+        for _ in 0..20 {
+            match fs::remove_dir(&self.dir) {
+                Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
+                    thread::sleep(Duration::from_millis(1))
+                }
+                _ => return,
+            }
+        }
+    }
+}
+
+/// Makes the cgroup of this process ready to hold one cgroup per attempt, if the cgroup is delegated and holds no other process. A worker calls this once,
+/// before it starts runners, and goes on without cgroups if it fails.
+pub fn prepare() -> io::Result<Controllers> {
+    let own = own_group().ok_or_else(|| io::Error::other("no cgroup v2 hierarchy is mounted"))?;
+    let prepared = prepare_at(&own, std::process::id());
+    // Empty cgroups of workers that were killed together with their runners.
+    sweep();
+    prepared
+}
+
+fn prepare_at(own: &Path, worker: u32) -> io::Result<Controllers> {
+    if let Some(ready) = CgroupDelegation::at(own) {
+        return Ok(ready.controllers);
+    }
+    let controllers = survey(own, worker).map_err(io::Error::other)?;
+    let leaf = own.join(LEAF);
+    fs::create_dir_all(&leaf)?;
+    write(&leaf, "cgroup.procs", &worker.to_string())?;
+    let Controllers { memory, pids, cpu } = controllers;
+    let wanted = [("+memory", memory), ("+pids", pids), ("+cpu", cpu)];
+    let wanted: Vec<_> = wanted
+        .iter()
+        .filter(|(_, offered)| *offered)
+        .map(|(name, _)| *name)
+        .collect();
+    write(own, "cgroup.subtree_control", &wanted.join(" "))?;
+    Ok(controllers)
+}
+
+/// What could be limited below `own`, a group that is not ready, if `worker` stepped aside. Looks only.
+pub(crate) fn survey(own: &Path, worker: u32) -> Result<Controllers, CgroupUnavailable> {
+    let read = |file| fs::read_to_string(own.join(file)).unwrap_or_default();
+    let controllers = Controllers::parse(&read("cgroup.controllers"));
+    if !controllers.any() {
+        return Err(CgroupUnavailable::NoControllers);
+    }
+    if !writable(own)
+        || OpenOptions::new()
+            .write(true)
+            .open(own.join("cgroup.subtree_control"))
+            .is_err()
+    {
+        return Err(CgroupUnavailable::NotDelegated);
+    }
+    // Of a process that has another number here, as from outside a container, the kernel says 0.
+    let is_alone = read("cgroup.procs")
+        .lines()
+        .all(|line| line.trim().parse() == Ok(worker));
+    if is_alone {
+        Ok(controllers)
+    } else {
+        Err(CgroupUnavailable::Shared)
+    }
+}
+
+/// The directory of the v2 group that this process is in.
+pub(crate) fn own_group() -> Option<PathBuf> {
+    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
+    let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
+    locate(&groups, &mounts)
+}
+
+fn locate(groups: &str, mounts: &str) -> Option<PathBuf> {
+    let path = groups.lines().find_map(|line| line.strip_prefix("0::"))?;
+    mounts.lines().find_map(|line| {
+        let (mount, kind) = line.split_once(" - ")?;
+        let mut fields = mount.split(' ').skip(3);
+        let (root, point) = (fields.next()?, fields.next()?);
+        // What is mounted may be a part of the hierarchy only, as in a container.
+        let below = Path::new(path).strip_prefix(root).ok()?;
+        kind.starts_with("cgroup2 ")
+            .then(|| Path::new(point).join(below))
+    })
+}
+
+fn writable(dir: &Path) -> bool {
+    OpenOptions::new()
+        .write(true)
+        .open(dir.join("cgroup.procs"))
+        .is_ok()
+}
+
+fn write(dir: &Path, file: &str, value: &str) -> io::Result<()> {
+    // Never created: a file that is not there is a feature that the kernel does not have.
+    io::Write::write_all(
+        &mut OpenOptions::new().write(true).open(dir.join(file))?,
+        value.as_bytes(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fake(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        for (file, content) in files {
+            fs::create_dir_all(root.path().join(file).parent().unwrap()).unwrap();
+            fs::write(root.path().join(file), content).unwrap();
+        }
+        root
+    }
+
+    #[test]
+    fn the_group_is_found_in_every_layout() {
+        let unified = "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw\n";
+        let hybrid = "31 23 0:27 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n\
+                      32 23 0:28 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n";
+        let container = "33 23 0:29 /pod/a /sys/fs/cgroup ro - cgroup2 cgroup rw\n";
+        assert_eq!(
+            locate("0::/user/x\n", unified),
+            Some("/sys/fs/cgroup/user/x".into())
+        );
+        assert_eq!(
+            locate("4:memory:/m\n0::/\n", hybrid),
+            Some("/sys/fs/cgroup/unified/".into())
+        );
+        assert_eq!(
+            locate("0::/pod/a/b\n", container),
+            Some("/sys/fs/cgroup/b".into())
+        );
+        assert_eq!(locate("4:memory:/m\n", hybrid), None);
+        assert_eq!(
+            locate(
+                "0::/\n",
+                "31 23 0:27 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
+            ),
+            None
+        );
+    }
+
+    #[test]
+    fn limits_are_written_in_the_kernels_units() {
+        let root = fake(&[
+            ("cgroup.subtree_control", "cpu memory\n"),
+            ("cgroup.procs", ""),
+        ]);
+        let delegation = CgroupDelegation::at(root.path()).unwrap();
+        assert_eq!(
+            delegation.controllers(),
+            Controllers {
+                memory: true,
+                pids: false,
+                cpu: true
+            }
+        );
+        let limits = Limits {
+            memory_mb: Some(2),
+            cpu_percent: Some(150),
+            max_procs: Some(5),
+            max_fds: None,
+        };
+        for file in [
+            "memory.max",
+            "memory.swap.max",
+            "memory.oom.group",
+            "cpu.max",
+            "pids.max",
+            "cgroup.procs",
+        ] {
+            fs::create_dir_all(root.path().join("t")).unwrap();
+            fs::write(root.path().join("t").join(file), "").unwrap();
+        }
+        let group = delegation.group("t", &limits).unwrap();
+        let read = |file: &str| fs::read_to_string(root.path().join("t").join(file)).unwrap();
+        assert_eq!(
+            (read("memory.max"), read("cpu.max")),
+            ("2097152".into(), "150000 100000".into())
+        );
+        assert_eq!(
+            (read("memory.swap.max"), read("pids.max")),
+            ("0".into(), String::new())
+        );
+        fs::write(
+            root.path().join("t/memory.events"),
+            "low 0\noom 1\noom_kill 2\n",
+        )
+        .unwrap();
+        fs::write(root.path().join("t/memory.peak"), "123\n").unwrap();
+        assert!(group.killed_for_memory() && !group.refused_a_process());
+        assert_eq!(group.peak_memory(), Some(123));
+    }
+
+    #[test]
+    fn a_group_that_cannot_be_filled_is_not_left_behind() {
+        let root = fake(&[
+            ("cgroup.subtree_control", "memory pids\n"),
+            ("cgroup.procs", ""),
+        ]);
+        let delegation = CgroupDelegation::at(root.path()).unwrap();
+        let limits = Limits {
+            memory_mb: Some(1),
+            ..Limits::default()
+        };
+        assert!(delegation.group("t", &limits).is_err());
+        assert!(!root.path().join("t").exists());
+    }
+
+    #[test]
+    fn what_killed_runners_have_left_is_swept_and_nothing_else() {
+        let root = fake(&[
+            ("cgroup.subtree_control", "memory\n"),
+            ("cgroup.procs", ""),
+            ("raddle-7-1/child/x", ""),
+        ]);
+        let delegation = CgroupDelegation::at(root.path()).unwrap();
+        for left in ["raddle-5-1", "raddle-5-2", LEAF, "somebody-else"] {
+            fs::create_dir(root.path().join(left)).unwrap();
+        }
+        // What is in a directory stands for processes in a group.
+        let fresh = held(&root.path().join("raddle-6-1")).unwrap();
+        delegation.sweep();
+        let mut there: Vec<_> = fs::read_dir(root.path())
+            .unwrap()
+            .map(|e| e.unwrap().file_name())
+            .collect();
+        there.retain(|name| root.path().join(name).is_dir());
+        there.sort();
+        assert_eq!(
+            there,
+            ["raddle-6-1", "raddle-7-1", LEAF, "somebody-else"],
+            "who has not joined yet, and who is left"
+        );
+        assert!(
+            held(&root.path().join("raddle-6-1")).is_err(),
+            "another has it"
+        );
+        // Its runner is killed, and an attempt of that name comes again.
+        drop(fresh);
+        drop(held(&root.path().join("raddle-6-1")).unwrap());
+        delegation.sweep();
+        assert!(!root.path().join("raddle-6-1").exists());
+    }
+
+    #[test]
+    fn without_controllers_nothing_is_delegated() {
+        let root = fake(&[
+            ("cgroup.subtree_control", "hugetlb\n"),
+            ("cgroup.procs", ""),
+        ]);
+        assert!(CgroupDelegation::at(root.path()).is_none());
+        assert!(CgroupDelegation::at(Path::new("/no/such/group")).is_none());
+    }
+
+    #[test]
+    fn a_worker_steps_aside_only_if_it_is_alone() {
+        let files = [
+            ("cgroup.controllers", "cpu pids"),
+            ("cgroup.subtree_control", ""),
+            ("raddle-leaf/cgroup.procs", ""),
+        ];
+        let root = fake(&[&files[..], &[("cgroup.procs", "42\n")]].concat());
+        assert!(prepare_at(root.path(), 41).is_err());
+        let ready = Controllers {
+            memory: false,
+            pids: true,
+            cpu: true,
+        };
+        assert_eq!(prepare_at(root.path(), 42).unwrap(), ready);
+        assert_eq!(
+            fs::read_to_string(root.path().join("cgroup.subtree_control")).unwrap(),
+            "+pids +cpu"
+        );
+        assert_eq!(
+            fs::read_to_string(root.path().join("raddle-leaf/cgroup.procs")).unwrap(),
+            "42"
+        );
+    }
+
+    #[test]
+    fn what_is_in_the_way_is_told_apart() {
+        let offered = ("cgroup.controllers", "memory pids cpu");
+        let seen = |files: &[(&str, &str)]| survey(fake(files).path(), 42);
+        let (switch, procs) = (("cgroup.subtree_control", ""), ("cgroup.procs", "42\n"));
+        assert_eq!(
+            seen(&[("cgroup.controllers", "hugetlb"), switch, procs]),
+            Err(CgroupUnavailable::NoControllers)
+        );
+        // What is not there cannot be written either, also by root.
+        assert_eq!(
+            seen(&[offered, switch]),
+            Err(CgroupUnavailable::NotDelegated)
+        );
+        assert_eq!(
+            seen(&[offered, procs]),
+            Err(CgroupUnavailable::NotDelegated)
+        );
+        assert_eq!(
+            seen(&[offered, switch, ("cgroup.procs", "42\n50\n")]),
+            Err(CgroupUnavailable::Shared)
+        );
+        assert_eq!(
+            seen(&[offered, switch, ("cgroup.procs", "42\n0\n")]),
+            Err(CgroupUnavailable::Shared)
+        );
+        let controllers = Controllers {
+            memory: true,
+            pids: true,
+            cpu: true,
+        };
+        assert_eq!(seen(&[offered, switch, procs]), Ok(controllers));
+    }
+}

@@ -1,0 +1,357 @@
+//! What can be enforced on this machine, for `raddle doctor`. Looks only; changes nothing.
+
+use std::{path::Path, time::Duration};
+
+use raddle_model::{ExitStatus, Tid};
+use rustix::process::{Resource, getrlimit};
+
+use crate::{
+    ExecRequest, OutputChannel, Runner, RunnerEvent, RunnerOptions, SandboxConfig,
+    cgroup::{self, CgroupDelegation, CgroupUnavailable, Controllers},
+};
+
+/// The id of a task that is none.
+const PROBE_TID: u64 = 1_000_000_000_000_000_000;
+const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
+
+const LIMITS: &str = "kernel-enforced limits";
+const SAMPLED: &str = "limits are sampled every 10 ms instead";
+const OWN_GROUP: &str = "start the worker itself in a cgroup of its own, for example with \
+                         'systemd-run --user --scope -p Delegate=yes raddle worker start --no-detach'";
+
+/// One thing that was looked at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CapabilityProbe {
+    /// What was looked at.
+    pub name: &'static str,
+    /// Whether it is as good as it can be. What is not is degraded, never off.
+    pub ok: bool,
+    /// What was found.
+    pub detail: String,
+    /// What to do about it.
+    pub fix: Option<String>,
+}
+
+/// Looks at everything.
+pub fn all() -> Vec<CapabilityProbe> {
+    let (open, most) = rlimit(Resource::Nofile);
+    let me = std::process::id();
+    let lists_children = Path::new(&format!("/proc/{me}/task/{me}/children")).exists();
+    vec![
+        limits(),
+        open_files(open, most),
+        processes(rlimit(Resource::Nproc).0),
+        descendants(lists_children),
+    ]
+}
+
+impl CapabilityProbe {
+    fn good(name: &'static str, detail: impl Into<String>) -> Self {
+        Self {
+            name,
+            ok: true,
+            detail: detail.into(),
+            fix: None,
+        }
+    }
+
+    /// Nothing is found wanting without a word on what to do about it.
+    fn bad(name: &'static str, detail: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self {
+            name,
+            ok: false,
+            detail: detail.into(),
+            fix: Some(fix.into()),
+        }
+    }
+}
+
+/// Makes a sandbox, and looks whether it holds.
+pub async fn sandbox(options: &RunnerOptions) -> CapabilityProbe {
+    let name = "sandbox";
+    let attempt = async {
+        let mut runner = Runner::spawn(options)
+            .await
+            .map_err(|error| error.to_string())?;
+        let tid = Tid::from_u64(PROBE_TID).expect("it has as many digits as an id");
+        let request = ExecRequest {
+            timeout: Some(PROBE_TIMEOUT),
+            sandbox: Some(SandboxConfig {
+                fallback: true,
+                ..SandboxConfig::default()
+            }),
+            ..ExecRequest::command(tid, "probe", ["true"])
+        };
+        runner
+            .start(&request)
+            .await
+            .map_err(|error| error.to_string())?;
+        let mut said = Vec::new();
+        let exit = loop {
+            match runner.next().await.map_err(|error| error.to_string())? {
+                RunnerEvent::Done(done) => {
+                    said.extend(done.stderr);
+                    break done.exit;
+                }
+                RunnerEvent::Output {
+                    stream: OutputChannel::Stderr,
+                    bytes,
+                } => said.extend(bytes),
+                _ => {}
+            }
+        };
+        runner.close().await;
+        match exit {
+            ExitStatus::Code { code: 0 } if said.is_empty() => Ok(()),
+            ExitStatus::Code { code: 0 } => Err(lacking(&String::from_utf8_lossy(&said))),
+            ExitStatus::SpawnFailed { message } => Err(message),
+            other => Err(format!("{other:?}")),
+        }
+    };
+    match attempt.await {
+        Ok(()) => CapabilityProbe::good(name, "all layers hold"),
+        Err(detail) => {
+            let fix = "allow user namespaces (user.max_user_namespaces, kernel.apparmor_restrict_unprivileged_userns), and use Linux 5.13 or newer";
+            CapabilityProbe::bad(name, detail, fix)
+        }
+    }
+}
+
+/// Which layers are lacking, as the attempt has said: a line for each.
+fn lacking(said: &str) -> String {
+    let refusal = |line: &'_ str| {
+        line.strip_prefix("raddle: ")?
+            .split(';')
+            .next()
+            .map(str::to_owned)
+    };
+    let refusals: Vec<String> = said.lines().filter_map(refusal).collect();
+    format!("{}; the other layers hold", refusals.join("; "))
+}
+
+fn limits() -> CapabilityProbe {
+    match cgroup::own_group() {
+        Some(own) => limits_in(&own, std::process::id()),
+        None => CapabilityProbe::bad(
+            LIMITS,
+            format!("no cgroup v2 hierarchy is mounted: {SAMPLED}"),
+            "boot with cgroup v2",
+        ),
+    }
+}
+
+/// What a worker that was started as this process was, which is in the group `own`, could have the kernel enforce. It makes a group that is delegated ready by
+/// itself, so that one that is not yet is as good.
+fn limits_in(own: &Path, pid: u32) -> CapabilityProbe {
+    let prospect = match CgroupDelegation::at(own) {
+        Some(ready) => Ok(ready.controllers()),
+        None => cgroup::survey(own, pid),
+    };
+    let shown = own.display();
+    let (detail, fix) = match prospect {
+        Ok(controllers) => return delegated(controllers),
+        Err(CgroupUnavailable::NoControllers) => (
+            format!("{shown} offers no memory, pids or cpu controller"),
+            "boot with cgroup v2 only (systemd.unified_cgroup_hierarchy=1)",
+        ),
+        Err(CgroupUnavailable::NotDelegated) => {
+            (format!("{shown} is not delegated to this user"), OWN_GROUP)
+        }
+        Err(CgroupUnavailable::Shared) => {
+            (format!("{shown} is shared with other processes"), OWN_GROUP)
+        }
+    };
+    CapabilityProbe::bad(LIMITS, format!("{detail}: {SAMPLED}"), fix)
+}
+
+/// What is delegated may be less than what there is: systemd gives users what `user@.service` names.
+fn delegated(Controllers { memory, pids, cpu }: Controllers) -> CapabilityProbe {
+    let detail = format!(
+        "cgroup v2 is delegated: memory {}, pids {}, cpu {}",
+        yes(memory),
+        yes(pids),
+        yes(cpu)
+    );
+    if memory && pids && cpu {
+        return CapabilityProbe::good(LIMITS, detail);
+    }
+    let fix = "have all three delegated: 'Delegate=cpu memory pids' in the unit of the worker, and for units of users in \
+               user@.service too ('systemctl edit user@.service', then log in anew)";
+    CapabilityProbe::bad(LIMITS, detail, fix)
+}
+
+fn open_files(soft: u64, hard: u64) -> CapabilityProbe {
+    let (name, detail) = (
+        "open files",
+        format!(
+            "{} open files per process, at most {}",
+            show(soft),
+            show(hard)
+        ),
+    );
+    if soft < 1024 {
+        CapabilityProbe::bad(name, detail, "raise it with 'ulimit -n 4096'")
+    } else {
+        CapabilityProbe::good(name, detail)
+    }
+}
+
+fn processes(soft: u64) -> CapabilityProbe {
+    let (name, detail) = ("processes", format!("{} processes per user", show(soft)));
+    if soft < 256 {
+        CapabilityProbe::bad(name, detail, "raise it with 'ulimit -u 4096'")
+    } else {
+        CapabilityProbe::good(name, detail)
+    }
+}
+
+fn descendants(lists_children: bool) -> CapabilityProbe {
+    let name = "process trees";
+    if lists_children {
+        return CapabilityProbe::good(name, "the kernel lists the children of a process");
+    }
+    let detail = "the kernel does not list the children of a process: limits are sampled by walking all of /proc";
+    CapabilityProbe::bad(
+        name,
+        detail,
+        "use a kernel that is built with CONFIG_PROC_CHILDREN, as those of distributions are",
+    )
+}
+
+fn rlimit(resource: Resource) -> (u64, u64) {
+    let limit = getrlimit(resource);
+    (
+        limit.current.unwrap_or(u64::MAX),
+        limit.maximum.unwrap_or(u64::MAX),
+    )
+}
+
+fn show(limit: u64) -> String {
+    if limit == u64::MAX {
+        "unlimited".into()
+    } else {
+        limit.to_string()
+    }
+}
+
+fn yes(there: bool) -> &'static str {
+    if there { "yes" } else { "no" }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// What is said in a group with these files, by process 42.
+    fn in_group(files: &[(&str, &str)]) -> CapabilityProbe {
+        let group = tempfile::tempdir().unwrap();
+        for (file, content) in files {
+            fs::write(group.path().join(file), content).unwrap();
+        }
+        let probe = limits_in(group.path(), 42);
+        CapabilityProbe {
+            detail: probe.detail.replace(group.path().to_str().unwrap(), "G"),
+            ..probe
+        }
+    }
+
+    #[test]
+    fn a_group_that_is_delegated_need_not_be_ready() {
+        let (switch, procs) = (("cgroup.subtree_control", ""), ("cgroup.procs", "42\n"));
+        let offered = ("cgroup.controllers", "cpu io memory pids");
+        let delegated = in_group(&[offered, switch, procs]);
+        assert!(delegated.ok && delegated.fix.is_none(), "{delegated:?}");
+        assert_eq!(
+            delegated.detail,
+            "cgroup v2 is delegated: memory yes, pids yes, cpu yes"
+        );
+        let ready = in_group(&[
+            ("cgroup.subtree_control", "cpu memory pids"),
+            ("cgroup.procs", ""),
+        ]);
+        assert_eq!(ready, delegated);
+        let begins = |files: &[(&str, &str)], detail: &str| {
+            let probe = in_group(files);
+            assert!(!probe.ok && probe.detail.starts_with(detail), "{probe:?}");
+        };
+        begins(
+            &[offered, switch, ("cgroup.procs", "42\n50\n")],
+            "G is shared with other processes: limits are sampled",
+        );
+        begins(
+            &[offered, switch],
+            "G is not delegated to this user: limits are sampled",
+        );
+        begins(
+            &[("cgroup.controllers", ""), switch, procs],
+            "G offers no memory, pids or cpu controller: limits",
+        );
+    }
+
+    #[test]
+    fn there_is_something_to_do_about_all_that_is_wanting() {
+        let (switch, procs, all) = (
+            ("cgroup.subtree_control", ""),
+            ("cgroup.procs", "42\n"),
+            ("cgroup.controllers", "cpu memory pids"),
+        );
+        let wanting = [
+            in_group(&[]),
+            in_group(&[all, switch]),
+            in_group(&[all, switch, ("cgroup.procs", "50\n")]),
+            in_group(&[("cgroup.controllers", "memory pids"), switch, procs]),
+            in_group(&[("cgroup.subtree_control", "pids"), procs]),
+            open_files(256, 4096),
+            processes(100),
+            descendants(false),
+        ];
+        for probe in wanting {
+            assert!(
+                !probe.ok && probe.fix.is_some_and(|fix| !fix.is_empty()),
+                "{}: {}",
+                probe.name,
+                probe.detail
+            );
+        }
+        let good = [
+            in_group(&[all, switch, procs]),
+            open_files(1024, 1024),
+            processes(256),
+            descendants(true),
+        ];
+        assert!(
+            good.iter().all(|probe| probe.ok && probe.fix.is_none()),
+            "{good:?}"
+        );
+    }
+
+    #[test]
+    fn every_probe_says_what_it_found() {
+        for probe in super::all() {
+            assert!(!probe.detail.is_empty(), "{}", probe.name);
+        }
+    }
+
+    #[test]
+    fn each_lacking_layer_is_named() {
+        let said = "raddle: this system refuses the sandbox landlock (its rules): no; it runs without\nraddle: and more: no; so";
+        let shown = "this system refuses the sandbox landlock (its rules): no; and more: no; the other layers hold";
+        assert_eq!(super::lacking(said), shown);
+    }
+
+    #[test]
+    fn nothing_is_probed_that_nothing_uses() {
+        let names: Vec<_> = super::all().into_iter().map(|probe| probe.name).collect();
+        assert_eq!(
+            names,
+            [
+                "kernel-enforced limits",
+                "open files",
+                "processes",
+                "process trees"
+            ]
+        );
+    }
+}

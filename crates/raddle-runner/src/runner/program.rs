@@ -1,0 +1,458 @@
+//! From a request to what `execve` takes: the program's file, its arguments and its environment, as C strings.
+//!
+//! The search for a program and the difference between "not found" and "not executable" follow the shell. Nothing is started here.
+
+use std::{
+    collections::BTreeSet,
+    ffi::{CStr, CString, OsStr, c_char},
+    fs, io,
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::ffi::OsStrExt,
+    },
+    path::{Path, PathBuf},
+};
+
+use raddle_model::ExitStatus;
+use rustix::fs::{Access, AtFlags, CWD, accessat};
+
+use super::{child::ChildStep, sandbox, settings};
+use crate::{
+    message::{ExecRequest, ExecTarget},
+    sys,
+};
+
+/// Variables that carry news from a worker to its own processes; commands do not see them.
+const PRIVATE: &[u8] = b"RADDLE_INTERNAL_";
+/// This very program, also when another has taken its place on the disk.
+const PROGRAM: &str = "/proc/self/exe";
+/// What this program is called where it keeps a command somewhere else, until it gives itself a title.
+const KEEPER: &str = "raddle";
+/// Where a shell looks when there is no `PATH`.
+const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
+
+/// An attempt ready to begin.
+pub(crate) struct PreparedAttempt {
+    /// What a command is; a function needs nothing, unless it is in a sandbox.
+    pub(crate) executable: Option<Executable>,
+    pub(crate) cwd: Option<CString>,
+    env: Vec<CString>,
+}
+
+/// A command's file and arguments.
+pub(crate) struct Executable {
+    pub(crate) path: CString,
+    argv: Vec<CString>,
+    /// The file itself, where the path leads nowhere: this program, in a sandbox that does not show it.
+    opened: Option<OwnedFd>,
+}
+
+/// The environment that every command of this runner inherits.
+pub(crate) fn inherited_environment() -> Vec<CString> {
+    std::env::vars_os()
+        .filter(|(key, _)| !key.as_bytes().starts_with(PRIVATE))
+        .filter_map(|(key, value)| {
+            CString::new([key.as_bytes(), b"=", value.as_bytes()].concat()).ok()
+        })
+        .collect()
+}
+
+impl Executable {
+    /// Finds the program.
+    fn find(
+        argv: &[String],
+        env: &[CString],
+        cwd: Option<&str>,
+        sandboxed: bool,
+    ) -> Result<Self, ExitStatus> {
+        let Some(name) = argv.first() else {
+            return Err(failed("the command is empty: give a program to run"));
+        };
+        let argv = argv.iter().enumerate();
+        let argv = argv
+            .map(|(n, arg)| c_string(arg, || format!("argument {n}")))
+            .collect::<Result<Vec<_>, _>>()?;
+        let path = if name.contains('/') {
+            argv[0].clone()
+        } else {
+            search(name, env, cwd, sandboxed).map_err(|exit| match cwd {
+                // A shell would have failed to enter the directory before it looked for the program.
+                Some(cwd) => unusable_directory(cwd).unwrap_or(exit),
+                None => exit,
+            })?
+        };
+        Ok(Self {
+            path,
+            argv,
+            opened: None,
+        })
+    }
+
+    /// This very program, which is to call a function of its own and nothing else.
+    fn function(name: &str) -> Result<Self, ExitStatus> {
+        Self::own(&[name, settings::FUNCTION, name])
+    }
+
+    /// This very program with these arguments, the first of which is what it is called.
+    fn own(words: &[&str]) -> Result<Self, ExitStatus> {
+        let unusable = |error: io::Error| {
+            failed(format!(
+                "this program cannot be opened to run it anew: {error}"
+            ))
+        };
+        let file = fs::File::open(PROGRAM).map_err(unusable)?;
+        // Out of the way of those that a process is given.
+        let opened = Some(sys::dup_above(file.as_fd(), 10).map_err(unusable)?);
+        let argv = words
+            .iter()
+            .map(|word| c_string(word, || "its name".into()))
+            .collect::<Result<_, _>>()?;
+        Ok(Self {
+            path: c"".into(),
+            argv,
+            opened,
+        })
+    }
+
+    /// The file, if it is open.
+    pub(crate) fn opened(&self) -> Option<BorrowedFd<'_>> {
+        self.opened.as_ref().map(AsFd::as_fd)
+    }
+
+    /// The arguments, ended by a null pointer.
+    pub(crate) fn argv(&self) -> Vec<*const c_char> {
+        pointers(&self.argv)
+    }
+}
+
+impl PreparedAttempt {
+    /// Finds what is to be run. The error says how the attempt ends without having begun.
+    pub(crate) fn new(start: &ExecRequest, inherited: &[CString]) -> Result<Self, ExitStatus> {
+        let cwd = start
+            .cwd
+            .as_deref()
+            .map(|cwd| c_string(cwd, || "the directory's name".into()))
+            .transpose()?;
+        if start.sandbox.is_some() && start.cwd.is_some() {
+            return Err(failed(
+                "a sandbox has a directory of its own, and sees no other: leave out cwd",
+            ));
+        }
+        let env = match &start.sandbox {
+            Some(sandbox) => environment(start, &sandbox::environment(sandbox))?,
+            None => environment(start, inherited)?,
+        };
+        let executable = match &start.program {
+            ExecTarget::Command(argv) => Some(Executable::find(
+                argv,
+                &env,
+                start.cwd.as_deref(),
+                start.sandbox.is_some(),
+            )?),
+            ExecTarget::Keeper(args) => {
+                let words: Vec<&str> = [KEEPER]
+                    .into_iter()
+                    .chain(args.iter().map(String::as_str))
+                    .collect();
+                Some(Executable::own(&words)?)
+            }
+            ExecTarget::Function(name) if start.sandbox.is_some() => {
+                Some(Executable::function(name)?)
+            }
+            // Looked at here, because what a function does in its own process cannot be told from what it does wrong.
+            ExecTarget::Function(_) => match start.cwd.as_deref().and_then(unusable_directory) {
+                Some(exit) => return Err(exit),
+                None => None,
+            },
+        };
+        Ok(Self {
+            executable,
+            cwd,
+            env,
+        })
+    }
+
+    /// The environment, ended by a null pointer.
+    pub(crate) fn envp(&self) -> Vec<*const c_char> {
+        pointers(&self.env)
+    }
+
+    /// How an attempt ends whose command could not be started.
+    pub(crate) fn failure(
+        &self,
+        start: &ExecRequest,
+        step: ChildStep,
+        error: &io::Error,
+    ) -> ExitStatus {
+        let name = match &start.program {
+            ExecTarget::Command(argv) => argv.first().map_or("", String::as_str),
+            ExecTarget::Function(name) => name,
+            ExecTarget::Keeper(_) => KEEPER,
+        };
+        match step {
+            ChildStep::Clone => ExitStatus::ResourceExhausted {
+                message: format!("the system refused a process: {error}"),
+            },
+            ChildStep::Setup | ChildStep::Exec
+                if is_want(error) && start.limits.memory_mb.is_none() =>
+            {
+                ExitStatus::ResourceExhausted {
+                    message: format!("the system refused a process: {error}"),
+                }
+            }
+            ChildStep::Setup => failed(format!("the process could not be set up: {error}")),
+            ChildStep::Chdir => {
+                let of_handler = start
+                    .sandbox
+                    .as_ref()
+                    .and_then(|sandbox| sandbox.directory.as_deref());
+                let directory = start.cwd.as_deref().or(of_handler).unwrap_or_default();
+                failed(format!("cannot enter the directory '{directory}': {error}"))
+            }
+            ChildStep::Exec if error.raw_os_error() == Some(libc::ENOMEM) => failed(format!(
+                "its memory_mb leaves no room for a process: {error}"
+            )),
+            ChildStep::Exec
+                if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR)) =>
+            {
+                // The file may well be there: then it is the interpreter that its first line names which is not.
+                let path = self
+                    .executable
+                    .as_ref()
+                    .map(|executable| in_directory(start.cwd.as_deref(), &executable.path));
+                if start.sandbox.is_none() && path.is_some_and(|path| path.exists()) {
+                    ExitStatus::NotExecutable {
+                        message: format!("cannot execute {name}: its interpreter is missing"),
+                    }
+                } else {
+                    ExitStatus::NotFound {
+                        message: format!("command not found: {name}"),
+                    }
+                }
+            }
+            ChildStep::Exec => ExitStatus::NotExecutable {
+                message: format!("cannot execute {name}: {error}"),
+            },
+        }
+    }
+}
+
+/// Whether the system has no more of something. That is nothing that the task has done, unless it was given a limit of its own.
+fn is_want(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::ENOMEM | libc::EAGAIN | libc::ENFILE | libc::EMFILE)
+    )
+}
+
+fn failed(message: impl Into<String>) -> ExitStatus {
+    ExitStatus::SpawnFailed {
+        message: message.into(),
+    }
+}
+
+fn c_string(text: &str, what: impl Fn() -> String) -> Result<CString, ExitStatus> {
+    CString::new(text).map_err(|_| failed(format!("{} contains a NUL byte", what())))
+}
+
+/// The inherited variables that the request does not set, then those it does. The last of several settings wins.
+fn environment(start: &ExecRequest, inherited: &[CString]) -> Result<Vec<CString>, ExitStatus> {
+    let mut own: Vec<CString> = Vec::with_capacity(inherited.len() + start.env.len());
+    // A tree, whose keys need no random seed: that would be a system call for each attempt.
+    let mut set = BTreeSet::new();
+    for (key, value) in start.env.iter().rev() {
+        if key.is_empty() || key.contains('=') {
+            return Err(failed(format!(
+                "'{key}' cannot be the name of an environment variable"
+            )));
+        }
+        if set.insert(key.as_bytes()) {
+            own.push(c_string(&format!("{key}={value}"), || {
+                format!("the environment variable '{key}'")
+            })?);
+        }
+    }
+    own.reverse();
+    own.extend(
+        inherited
+            .iter()
+            .filter(|entry| !set.contains(key_of(entry)))
+            .cloned(),
+    );
+    Ok(own)
+}
+
+fn key_of(entry: &CStr) -> &[u8] {
+    let bytes = entry.to_bytes();
+    &bytes[..bytes.iter().position(|b| *b == b'=').unwrap_or(bytes.len())]
+}
+
+fn pointers(strings: &[CString]) -> Vec<*const c_char> {
+    strings
+        .iter()
+        .map(|s| s.as_ptr())
+        .chain([std::ptr::null()])
+        .collect()
+}
+
+/// Searches `PATH` for a file that can be executed.
+fn search(
+    name: &str,
+    env: &[CString],
+    cwd: Option<&str>,
+    sandboxed: bool,
+) -> Result<CString, ExitStatus> {
+    let path = env
+        .iter()
+        .find_map(|entry| entry.to_bytes().strip_prefix(b"PATH="));
+    let mut refused = None;
+    if !name.is_empty() {
+        for directory in path
+            .unwrap_or(DEFAULT_PATH.as_bytes())
+            .split(|b| *b == b':')
+        {
+            // An empty entry means the current directory. Relative ones count from the directory that the command will run in.
+            let directory = if directory.is_empty() {
+                b"."
+            } else {
+                directory
+            };
+            let candidate = CString::new([directory, b"/", name.as_bytes()].concat());
+            let Ok(candidate) = candidate else { continue };
+            if sandboxed && !sandbox::shows(candidate.to_bytes()) {
+                continue;
+            }
+            match usable(&in_directory(cwd, &candidate)) {
+                Some(true) => return Ok(candidate),
+                Some(false) => refused = Some(candidate),
+                None => {}
+            }
+        }
+    }
+    Err(match refused {
+        Some(file) => ExitStatus::NotExecutable {
+            message: format!(
+                "cannot execute {name}: no permission to run {}",
+                file.to_string_lossy()
+            ),
+        },
+        None => ExitStatus::NotFound {
+            message: format!("command not found: {name}"),
+        },
+    })
+}
+
+/// Whether a file can be executed; `None` if there is none (a directory of that name is none).
+fn usable(path: &Path) -> Option<bool> {
+    let found = fs::metadata(path).ok()?;
+    (!found.is_dir()).then(|| accessat(CWD, path, Access::EXEC_OK, AtFlags::EACCESS).is_ok())
+}
+
+fn in_directory(cwd: Option<&str>, path: &CStr) -> PathBuf {
+    Path::new(cwd.unwrap_or("")).join(OsStr::from_bytes(path.to_bytes()))
+}
+
+fn unusable_directory(cwd: &str) -> Option<ExitStatus> {
+    let why = match fs::metadata(cwd) {
+        Ok(found) if found.is_dir() => return None,
+        Ok(_) => io::Error::from_raw_os_error(libc::ENOTDIR),
+        Err(error) => error,
+    };
+    Some(failed(format!("cannot enter the directory '{cwd}': {why}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{os::unix::fs::PermissionsExt, time::Duration};
+
+    use raddle_model::Tid;
+
+    use super::*;
+
+    fn start(argv: &[&str], env: &[(&str, &str)]) -> ExecRequest {
+        let env = env
+            .iter()
+            .map(|(k, v)| (k.to_string(), v.to_string()))
+            .collect();
+        ExecRequest {
+            env,
+            ..ExecRequest::command(
+                Tid::from_u64(1_700_000_000_000_000_000).unwrap(),
+                "",
+                argv.iter().copied(),
+            )
+        }
+    }
+
+    fn prepare(start: &ExecRequest) -> Result<PreparedAttempt, ExitStatus> {
+        PreparedAttempt::new(start, &[c"PATH=/usr/bin:/bin".into(), c"KEEP=1".into()])
+    }
+
+    #[test]
+    fn the_search_follows_the_path_of_the_task() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().to_str().unwrap();
+        let tool = directory.path().join("tool");
+        fs::write(&tool, "").unwrap();
+        fs::create_dir(directory.path().join("sub")).unwrap();
+        let found = |name: &str| {
+            prepare(&start(&[name], &[("PATH", path)]))
+                .map(|found| found.executable.unwrap().path.into_string().unwrap())
+        };
+        assert!(
+            matches!(found("tool"), Err(ExitStatus::NotExecutable { message }) if message.contains("tool"))
+        );
+        fs::set_permissions(&tool, fs::Permissions::from_mode(0o755)).unwrap();
+        assert_eq!(found("tool"), Ok(format!("{path}/tool")));
+        for absent in ["sub", "", "other"] {
+            let message = format!("command not found: {absent}");
+            assert_eq!(found(absent), Err(ExitStatus::NotFound { message }));
+        }
+    }
+
+    #[test]
+    fn the_request_overrides_what_is_inherited() {
+        let program = prepare(&start(&["true"], &[("A", "1"), ("KEEP", "2"), ("A", "3")]))
+            .map_err(drop)
+            .unwrap();
+        let env: Vec<_> = program.env.iter().map(|e| e.to_str().unwrap()).collect();
+        assert_eq!(env, ["KEEP=2", "A=3", "PATH=/usr/bin:/bin"]);
+        assert_eq!(program.executable.as_ref().unwrap().argv().len(), 2);
+        assert!(program.envp().last().unwrap().is_null());
+    }
+
+    /// The runner does nothing else meanwhile: no order reaches it, and no timeout.
+    #[test]
+    fn very_many_variables_take_no_time() {
+        let mut many = start(&["true"], &[("KEEP", "2")]);
+        many.env
+            .extend((0..150_000).map(|n| (format!("K{n}"), String::new())));
+        many.env.push(("KEEP".into(), "3".into()));
+        let began = std::time::Instant::now();
+        let prepared = prepare(&many).map_err(drop).unwrap();
+        assert!(
+            began.elapsed() < Duration::from_secs(5),
+            "{:?}",
+            began.elapsed()
+        );
+        assert_eq!(prepared.env.len(), 150_002);
+        assert!(
+            prepared.env.contains(&c"KEEP=3".into()) && !prepared.env.contains(&c"KEEP=1".into())
+        );
+    }
+
+    #[test]
+    fn bad_requests_are_named() {
+        let message = |s: &ExecRequest| match prepare(s) {
+            Err(ExitStatus::SpawnFailed { message }) => message,
+            _ => panic!("was not refused"),
+        };
+        assert!(message(&start(&[], &[])).contains("empty"));
+        assert!(message(&start(&["true", "a\0b"], &[])).contains("argument 1"));
+        assert!(message(&start(&["true"], &[("K", "\0")])).contains("'K'"));
+        assert!(message(&start(&["true"], &[("K=", "")])).contains("'K='"));
+        let mut absent_directory = start(&["no-such-program"], &[]);
+        absent_directory.cwd = Some("/no/such/directory".into());
+        assert!(message(&absent_directory).contains("/no/such/directory"));
+    }
+}

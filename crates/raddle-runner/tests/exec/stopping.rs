@@ -1,0 +1,219 @@
+//! Timeouts, stop, kill, pause, and signals to the runner itself.
+
+use std::time::{Duration, Instant};
+
+use raddle_model::ExitStatus;
+use raddle_runner::{ExecRequest, RunnerCommand};
+
+use crate::support::{Rig, code, state, until, within};
+
+const STUBBORN: &str = "trap '' TERM; echo ready; while :; do sleep 0.05; done";
+const POLITE: &str = "trap 'echo bye; exit 7' TERM; echo ready; while :; do sleep 0.02; done";
+
+fn signal(pid: u32, signal: &str) {
+    let pid = pid.to_string();
+    assert!(
+        std::process::Command::new("kill")
+            .args([signal, &pid])
+            .status()
+            .unwrap()
+            .success()
+    );
+}
+
+fn short_grace(mut request: ExecRequest) -> ExecRequest {
+    request.grace = Duration::from_millis(200);
+    request
+}
+
+#[tokio::test]
+async fn a_timeout_kills_what_ignores_sigterm() {
+    let mut rig = Rig::new().await;
+    let mut request = rig.sh(STUBBORN);
+    // Not the grace of what is told to end, which is longer here.
+    request.overtime = Duration::from_millis(200);
+    request.timeout = Some(Duration::from_millis(300));
+    let begin = Instant::now();
+    assert_eq!(rig.run(&request).await.done.exit, ExitStatus::Timeout);
+    assert!(
+        (500..5000).contains(&begin.elapsed().as_millis()),
+        "{:?}",
+        begin.elapsed()
+    );
+    rig.finish().await;
+}
+
+#[tokio::test]
+async fn a_timeout_lets_a_polite_command_say_goodbye() {
+    let mut rig = Rig::new().await;
+    let mut request = rig.sh(POLITE);
+    request.timeout = Some(Duration::from_millis(300));
+    let outcome = rig.run(&request).await;
+    assert_eq!(
+        (outcome.done.exit, outcome.stdout),
+        (ExitStatus::Timeout, b"ready\nbye\n".to_vec())
+    );
+    rig.finish().await;
+}
+
+#[tokio::test]
+async fn a_stop_takes_no_time_from_what_cleans_up_after_a_timeout() {
+    let mut rig = Rig::new().await;
+    let script =
+        "trap 'echo told; while ! test -e go; do sleep 0.02; done; echo cleaned; exit 7' TERM
+                  while :; do sleep 0.02; done";
+    let directory = tempfile::tempdir().unwrap();
+    let mut request = rig.sh(script);
+    request.cwd = Some(directory.path().to_string_lossy().into_owned());
+    request.timeout = Some(Duration::from_millis(100));
+    request.overtime = Duration::from_secs(60);
+    rig.start_until_output(&request).await;
+    rig.runner.send(RunnerCommand::Stop).await.unwrap();
+    rig.runner.send(RunnerCommand::Stop).await.unwrap();
+    std::fs::write(directory.path().join("go"), "").unwrap();
+    let outcome = rig.end().await;
+    assert_eq!(
+        (outcome.done.exit, outcome.done.killed),
+        (ExitStatus::Timeout, false)
+    );
+    assert!(
+        outcome.stdout.ends_with(b"cleaned\n"),
+        "{:?}",
+        String::from_utf8_lossy(&outcome.stdout)
+    );
+    rig.finish().await;
+}
+
+#[tokio::test]
+async fn stop_is_cancelled_kill_is_killed() {
+    let mut rig = Rig::new().await;
+    for (order, script, expected) in [
+        (RunnerCommand::Stop, POLITE, ExitStatus::Cancelled),
+        (
+            RunnerCommand::Stop,
+            "echo ready; sleep 60",
+            ExitStatus::Cancelled,
+        ),
+        (RunnerCommand::Kill, STUBBORN, ExitStatus::Killed),
+        (
+            RunnerCommand::Kill,
+            "echo ready; sleep 60",
+            ExitStatus::Killed,
+        ),
+    ] {
+        rig.start_until_output(&rig.sh(script)).await;
+        rig.runner.send(order).await.unwrap();
+        assert_eq!(rig.end().await.done.exit, expected);
+    }
+    rig.finish().await;
+}
+
+#[tokio::test]
+async fn stop_turns_into_kill_after_the_grace_or_at_the_second_asking() {
+    let mut rig = Rig::new().await;
+    rig.start_until_output(&short_grace(rig.sh(STUBBORN))).await;
+    let begin = Instant::now();
+    rig.runner.send(RunnerCommand::Stop).await.unwrap();
+    assert_eq!(rig.end().await.done.exit, ExitStatus::Cancelled);
+    assert!(begin.elapsed() >= Duration::from_millis(200));
+
+    rig.start_until_output(&rig.sh(STUBBORN)).await;
+    let begin = Instant::now();
+    rig.runner.send(RunnerCommand::Stop).await.unwrap();
+    rig.runner.send(RunnerCommand::Stop).await.unwrap();
+    assert_eq!(rig.end().await.done.exit, ExitStatus::Cancelled);
+    assert!(
+        begin.elapsed() < Duration::from_secs(10),
+        "the grace is 20 s"
+    );
+
+    rig.start_until_output(&rig.sh(STUBBORN)).await;
+    rig.runner.send(RunnerCommand::Stop).await.unwrap();
+    rig.runner.send(RunnerCommand::Kill).await.unwrap();
+    assert_eq!(rig.end().await.done.exit, ExitStatus::Killed);
+    rig.finish().await;
+}
+
+#[tokio::test]
+async fn orders_that_cross_the_end_are_harmless() {
+    let mut rig = Rig::new().await;
+    rig.start(&rig.sh("exit 3")).await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    for order in [
+        RunnerCommand::Stop,
+        RunnerCommand::Kill,
+        RunnerCommand::Pause,
+        RunnerCommand::Resume,
+    ] {
+        rig.runner.send(order).await.unwrap();
+    }
+    assert_eq!(rig.end().await.done.exit, code(3), "it had ended by itself");
+    assert_eq!(rig.run(&rig.sh("exit 4")).await.done.exit, code(4));
+    rig.finish().await;
+}
+
+#[tokio::test]
+async fn a_paused_tree_stands_still_and_its_clock_too() {
+    let mut rig = Rig::new().await;
+    let mut request = rig.sh("sh -c 'echo ready; while :; do :; done' & wait");
+    request.timeout = Some(Duration::from_millis(600));
+    let begin = Instant::now();
+    let pid = rig.start_until_output(&request).await;
+    rig.runner.send(RunnerCommand::Pause).await.unwrap();
+    let all_stopped = |rig: &Rig| {
+        let left = rig.left();
+        left.len() == 2
+            && left
+                .iter()
+                .all(|p| state(p.split(' ').next().unwrap().parse().unwrap()) == Some('T'))
+    };
+    until("all stopped", || all_stopped(&rig)).await;
+    tokio::time::sleep(Duration::from_millis(1000)).await;
+    assert!(all_stopped(&rig), "it would have timed out by now");
+    rig.runner.send(RunnerCommand::Resume).await.unwrap();
+    until("running again", || state(pid) != Some('T')).await;
+    assert_eq!(rig.end().await.done.exit, ExitStatus::Timeout);
+    assert!(begin.elapsed() >= Duration::from_millis(1600));
+    rig.finish().await;
+}
+
+#[tokio::test]
+async fn a_paused_command_can_be_stopped() {
+    let mut rig = Rig::new().await;
+    let pid = rig.start_until_output(&rig.sh(POLITE)).await;
+    rig.runner.send(RunnerCommand::Pause).await.unwrap();
+    // A shell whose `vfork` child is stopped before its `exec` waits for that child in state D.
+    until("stopped", || matches!(state(pid), Some('T' | 'D'))).await;
+    rig.runner.send(RunnerCommand::Stop).await.unwrap();
+    let outcome = rig.end().await;
+    assert_eq!(
+        (outcome.done.exit, outcome.stdout),
+        (ExitStatus::Cancelled, b"bye\n".to_vec())
+    );
+    rig.finish().await;
+}
+
+#[tokio::test]
+async fn a_signal_to_the_runner_stops_its_task_and_nothing_else() {
+    let mut rig = Rig::new().await;
+    for name in ["-TERM", "-INT", "-HUP"] {
+        rig.start_until_output(&rig.sh(POLITE)).await;
+        signal(rig.runner.pid(), name);
+        let outcome = rig.end().await;
+        assert_eq!(
+            (outcome.done.exit, outcome.stdout),
+            (ExitStatus::Killed, b"bye\n".to_vec())
+        );
+    }
+    assert_eq!(
+        rig.run(&rig.sh("exit 0")).await.done.exit,
+        code(0),
+        "the runner goes on"
+    );
+    signal(rig.runner.pid(), "-TERM");
+    assert!(
+        within(rig.runner.next()).await.is_err(),
+        "with nothing to run it ends"
+    );
+    rig.finish().await;
+}

@@ -1,0 +1,60 @@
+//! Nobody is left behind: children, grandchildren, daemons.
+
+use std::time::{Duration, Instant};
+
+use raddle_model::ExitStatus;
+use raddle_runner::RunnerCommand;
+
+use crate::support::{Rig, code};
+
+/// Forks twice with a session of its own in between, as daemons do, and leaves.
+const DAEMON: &str =
+    "setsid sh -c 'setsid sleep 300 & setsid sh -c \"sleep 300 & sleep 300\" &' & wait; exit 6";
+
+#[tokio::test]
+async fn a_daemon_does_not_outlive_its_command() {
+    let mut rig = Rig::new().await;
+    for _ in 0..5 {
+        let outcome = rig.run(&rig.sh(DAEMON)).await;
+        assert_eq!(
+            outcome.done.exit,
+            code(6),
+            "what it leaves behind does not change how it ended"
+        );
+    }
+    rig.finish().await;
+}
+
+#[tokio::test]
+async fn a_background_child_that_holds_the_output_open_holds_nobody_up() {
+    let mut rig = Rig::new().await;
+    let begin = Instant::now();
+    let outcome = rig.run(&rig.sh("sleep 300 & echo done")).await;
+    assert_eq!(
+        (outcome.done.exit, outcome.stdout),
+        (code(0), b"done\n".to_vec())
+    );
+    assert!(begin.elapsed() < Duration::from_secs(10));
+    rig.finish().await;
+}
+
+#[tokio::test]
+async fn a_tree_that_ignores_sigterm_is_killed_as_a_whole() {
+    let mut rig = Rig::new().await;
+    let script = "trap '' TERM; setsid sh -c 'sleep 300 & sleep 300' & (sleep 300 &) ; echo ready; while :; do sleep 0.1; done";
+    rig.start_until_output(&rig.sh(script)).await;
+    rig.runner.send(RunnerCommand::Stop).await.unwrap();
+    rig.runner.send(RunnerCommand::Stop).await.unwrap();
+    assert_eq!(rig.end().await.done.exit, ExitStatus::Cancelled);
+    rig.finish().await;
+}
+
+#[tokio::test]
+async fn orphans_that_end_by_themselves_are_reaped_while_the_command_runs() {
+    let mut rig = Rig::new().await;
+    // Each subshell leaves a grandchild that becomes the runner's.
+    let script = "for i in 1 2 3 4 5 6 7 8; do (sleep 0.02 &); done; sleep 0.3; ps -o stat= --ppid $PPID | grep -c Z; exit 0";
+    let outcome = rig.run(&rig.sh(script)).await;
+    assert_eq!(String::from_utf8_lossy(&outcome.stdout).trim(), "0");
+    rig.finish().await;
+}

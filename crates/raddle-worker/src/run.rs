@@ -1,0 +1,481 @@
+//! Runs one task to its end: submits it, follows it, and runs it on an inline worker with one slot, unless it needs what only other workers have.
+//!
+//! [`run_task`] prints nothing and catches no signal: its caller shows [`RunEvent`]s and sends [`RunCommand`]s.
+
+use std::{future::Future, ops::ControlFlow, pin::Pin, sync::Arc, time::Duration};
+
+use raddle_broker::{
+    Broker, DeliveryOutcome, Error, NewTask, OutputStream, Result, Submitted, TaskUpdate,
+};
+use raddle_model::{
+    ControlCommand, ControlMessage, HumanDuration, Target, TaskEventKind, TaskSpec, TaskState,
+    TaskView, Tid,
+    spec::{DEFAULT_QUEUE, Isolation, ReservedPolicy},
+};
+use tokio::{
+    sync::mpsc,
+    time::{Instant, sleep_until, timeout},
+};
+
+use crate::{
+    wait::{LONG, TaskFollower, WATCH_WORKERS, is_within, take_from_the_dead},
+    worker::{Options, Shutdown, SuspendGuard, Worker, WorkerEnd, WorkerEndReason},
+};
+
+/// How often the progress of a task is read while [`RunOptions::progress`] asks for it.
+const PROGRESS_EVERY: Duration = Duration::from_millis(250);
+/// How long at least the record of a task is kept after its end.
+const KEPT_FOR: HumanDuration = HumanDuration::secs(60);
+/// How long an inline worker without a task may take to leave.
+const DRAIN_WITHIN: Duration = Duration::from_millis(100);
+/// How long an inline worker may take to pause its task before the process is suspended anyway.
+const PAUSE_WITHIN: Duration = Duration::from_secs(2);
+/// How long an inline worker may take to return its task: longer than the grace period of a command.
+const LEAVE_WITHIN: Duration = Duration::from_secs(10);
+
+/// What to run.
+#[derive(Clone, Debug)]
+pub struct RunOptions {
+    /// The task.
+    pub task: NewTask,
+    /// Whether to report [`RunEvent::Progress`].
+    pub progress: bool,
+    /// Whether an inline worker may run it. Otherwise it is left to other workers.
+    pub inline: bool,
+}
+
+/// What the user asks of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RunCommand {
+    /// Ctrl-C: the first stops the task, the second kills it, the third leaves it.
+    Interrupt,
+    /// Ctrl-Z: pause the task if it runs in this process, then stop the process.
+    Suspend,
+}
+
+/// What a run reports. `ControlFlow::Break` means that the output has no reader any more: the task is stopped, and its output is no longer reported.
+#[derive(Clone, Copy, Debug)]
+pub enum RunEvent<'a> {
+    /// The task has this id. Reported once, before everything else.
+    Submitted(Tid),
+    /// An unfinished task has the same unique key: the run follows that one.
+    Existing(Tid),
+    /// The task has written this.
+    Output(OutputStream, &'a [u8]),
+    /// Some output could not be kept.
+    OutputLost(&'a str),
+    /// How far the task has come.
+    Progress(&'a raddle_model::Progress),
+    /// The task was told to stop.
+    Stopping(Tid),
+    /// The task was told to end at once.
+    Killing(Tid),
+    /// The run leaves the task to its end.
+    Leaving(Tid),
+    /// The task goes back to its queue, as its spec asks.
+    Requeueing(Tid),
+    /// The task is back in its queue, as its spec asks.
+    Requeued(Tid),
+}
+
+/// How a run ended.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum RunOutcome {
+    /// It was interrupted before the task was submitted.
+    NotSubmitted,
+    /// The task that has the same unique key is one that this process is part of: the run would wait for its own end.
+    Recursive(Tid),
+    /// It was interrupted, and the task waits in its queue.
+    Interrupted,
+    /// It was interrupted too often to wait for the end of the task.
+    Abandoned,
+    /// The task is finished.
+    Finished(Box<TaskView>),
+}
+
+/// Submits a task and returns when it is finished, or when the user wants to wait no longer.
+pub async fn run_task(
+    broker: Arc<dyn Broker>,
+    options: RunOptions,
+    mut commands: mpsc::Receiver<RunCommand>,
+    mut observe: impl FnMut(RunEvent<'_>) -> ControlFlow<()>,
+) -> Result<RunOutcome> {
+    let RunOptions {
+        mut task,
+        progress: watches_progress,
+        inline,
+    } = options;
+    // The record has to be there when this run reads it.
+    task.spec.result_ttl = task.spec.result_ttl.map(|ttl| ttl.max(KEPT_FOR));
+    let (mut spec, parent) = (task.spec.clone(), task.parent);
+    let Some((submitted, worker)) = submit(&broker, task, inline, &mut commands).await? else {
+        return Ok(RunOutcome::NotSubmitted);
+    };
+    let tid = submitted.tid();
+    let _ = observe(RunEvent::Submitted(tid));
+    if matches!(submitted, Submitted::Existing(_)) {
+        if is_within(&*broker, parent, tid).await? {
+            return Ok(RunOutcome::Recursive(tid));
+        }
+        let _ = observe(RunEvent::Existing(tid));
+        // The spec of the existing task says which workers can take it and what a stop means.
+        if let Some(existing) = broker.task(tid).await? {
+            spec = existing.spec;
+        }
+    }
+    if worker.as_ref().is_some_and(Worker::should_purge) {
+        let _ = broker.purge().await;
+    }
+    let runs_inline = inline && can_run_inline(&spec);
+    let run = Run {
+        broker,
+        tid,
+        spec,
+        runs_inline,
+        commands,
+        observe,
+        watches_progress,
+        interrupted: 0,
+        pausing: None,
+        is_unread: false,
+        inline: worker.map(Inline::start),
+        is_over: false,
+    };
+    Box::pin(run.run()).await
+}
+
+/// Submits a task, together with an inline worker if this process may run it. `None` if the user interrupted that.
+async fn submit(
+    broker: &Arc<dyn Broker>,
+    task: NewTask,
+    inline: bool,
+    commands: &mut mpsc::Receiver<RunCommand>,
+) -> Result<Option<(Submitted, Option<Worker>)>> {
+    let interrupted = async {
+        loop {
+            match commands.recv().await {
+                Some(RunCommand::Interrupt) => return,
+                Some(RunCommand::Suspend) => raddle_runner::stop_self(),
+                None => std::future::pending().await,
+            }
+        }
+    };
+    if inline && can_run_inline(&task.spec) {
+        return Worker::submit(Arc::clone(broker), task, Options::inline(None), interrupted).await;
+    }
+    tokio::select! {
+        biased;
+        submitted = broker.submit(vec![task]) => {
+            Ok(Some((submitted?.pop().ok_or(Error::Closed)?, None)))
+        }
+        () = interrupted => Ok(None),
+    }
+}
+
+/// Whether an inline worker can run the task. It depends on the spec alone, and not on which workers are alive: they have another environment.
+pub fn can_run_inline(spec: &TaskSpec) -> bool {
+    matches!(spec.target, Target::Command(_))
+        && spec.isolation != Isolation::Docker
+        && spec.requires.is_empty()
+        && spec.queue == DEFAULT_QUEUE
+}
+
+struct Run<F> {
+    broker: Arc<dyn Broker>,
+    tid: Tid,
+    spec: TaskSpec,
+    /// Its attempts belong to an inline worker.
+    runs_inline: bool,
+    commands: mpsc::Receiver<RunCommand>,
+    observe: F,
+    watches_progress: bool,
+    /// How often the user has interrupted it.
+    interrupted: u32,
+    /// Until when its task is to be paused, for this process to be suspended.
+    pausing: Option<Instant>,
+    /// The observer takes no more output.
+    is_unread: bool,
+    inline: Option<Inline>,
+    /// The inline worker saw the end of the task.
+    is_over: bool,
+}
+
+/// The inline worker.
+struct Inline {
+    working: Pin<Box<dyn Future<Output = Result<WorkerEnd>> + Send>>,
+    shutdown: Shutdown,
+    standstill: SuspendGuard,
+}
+
+enum Step {
+    Continue,
+    /// The task is finished.
+    Finished,
+    /// The task goes on, or waits, without this run.
+    Leave(RunOutcome),
+}
+
+impl<F: FnMut(RunEvent<'_>) -> ControlFlow<()>> Run<F> {
+    async fn run(mut self) -> Result<RunOutcome> {
+        let followed = self.follow().await;
+        if followed.is_err() {
+            self.stop_inline().await;
+        }
+        // Also after an error: others should not have to wait for the lease of the inline worker to run out.
+        let left = self.close_inline().await;
+        if let Some(outcome) = followed? {
+            return Ok(outcome);
+        }
+        left?;
+        self.conclude().await
+    }
+
+    /// Returns when the task is finished, or with the outcome when it goes on, or waits, without this run.
+    async fn follow(&mut self) -> Result<Option<RunOutcome>> {
+        let mut follower = TaskFollower::new(self.tid);
+        loop {
+            let wait = match (&self.inline, self.watches_progress) {
+                (_, true) => PROGRESS_EVERY,
+                (Some(_), false) => LONG,
+                (None, false) => WATCH_WORKERS,
+            };
+            let step = tokio::select! {
+                biased;
+                ended = Inline::work(&mut self.inline), if self.inline.is_some() => {
+                    self.inline = None;
+                    if let Err(error @ Error::Starved { .. }) = ended {
+                        // The caller hears that the task did not begin, so no other worker may begin it.
+                        self.control(ControlCommand::Stop).await?;
+                        return Err(error);
+                    }
+                    self.is_over = ended?.reason == WorkerEndReason::Done;
+                    if !self.is_over {
+                        // Another worker has the task.
+                        self.ensure_worker().await?;
+                    }
+                    Step::Continue
+                }
+                progress = follower.next(&*self.broker, wait) => self.on_progress(progress?).await?,
+                Some(command) = self.commands.recv() => match command {
+                    RunCommand::Interrupt => self.interrupt().await?,
+                    RunCommand::Suspend if self.pausing.is_none() => self.suspend().await?,
+                    RunCommand::Suspend => Step::Continue,
+                },
+                () = sleep_until(self.pausing.unwrap_or_else(Instant::now)), if self.pausing.is_some() => {
+                    self.stop_process_and_resume().await?
+                }
+            };
+            match step {
+                Step::Continue => {}
+                Step::Finished => return Ok(None),
+                Step::Leave(outcome) => return Ok(Some(outcome)),
+            }
+        }
+    }
+
+    async fn on_progress(&mut self, progress: TaskUpdate) -> Result<Step> {
+        for chunk in &progress.output {
+            if self.report_output(chunk.stream, &chunk.bytes).is_break() {
+                // As with any program in a pipe: a task whose output has no reader is stopped.
+                self.control(ControlCommand::Stop).await?;
+                break;
+            }
+        }
+        for event in progress
+            .events
+            .iter()
+            .filter(|event| event.event == TaskEventKind::OutputLost)
+        {
+            let _ = (self.observe)(RunEvent::OutputLost(
+                event.detail.as_deref().unwrap_or(OUTPUT_LOST),
+            ));
+        }
+        if progress.done.is_some() {
+            return Ok(Step::Finished);
+        }
+        if self.watches_progress
+            && let Some(progress) = self
+                .broker
+                .task(self.tid)
+                .await?
+                .and_then(|task| task.progress)
+        {
+            let _ = (self.observe)(RunEvent::Progress(&progress));
+        }
+        let has = |kind| progress.events.iter().any(|event| event.event == kind);
+        if self.pausing.is_some() && has(TaskEventKind::Paused) {
+            return self.stop_process_and_resume().await;
+        }
+        if self.interrupted > 0 && has(TaskEventKind::Released) {
+            let _ = (self.observe)(RunEvent::Requeued(self.tid));
+            return Ok(Step::Leave(RunOutcome::Interrupted));
+        }
+        if self.inline.is_none() && !self.is_over {
+            self.ensure_worker().await?;
+        }
+        Ok(Step::Continue)
+    }
+
+    /// Reports output, and breaks the first time that the observer does not take it.
+    fn report_output(&mut self, stream: OutputStream, bytes: &[u8]) -> ControlFlow<()> {
+        if self.is_unread {
+            return ControlFlow::Continue(());
+        }
+        let taken = (self.observe)(RunEvent::Output(stream, bytes));
+        self.is_unread = taken.is_break();
+        taken
+    }
+
+    /// Ensures that the task has a worker: an inline one if it belongs to that, otherwise one that is alive.
+    async fn ensure_worker(&mut self) -> Result<()> {
+        let Some(task) = self.broker.task(self.tid).await? else {
+            return Ok(());
+        };
+        match task.state {
+            TaskState::Created if self.runs_inline => {
+                let worker =
+                    Worker::register(Arc::clone(&self.broker), Options::inline(Some(self.tid)))
+                        .await?;
+                self.inline = Some(Inline::start(worker));
+                Ok(())
+            }
+            _ => take_from_the_dead(&*self.broker, &task).await,
+        }
+    }
+
+    async fn interrupt(&mut self) -> Result<Step> {
+        self.interrupted += 1;
+        match self.interrupted {
+            // An inline worker that is told to stop would return the task and claim it again: it has to leave first.
+            1 if self.inline.is_some() && self.spec.on_stop == ReservedPolicy::Requeue => {
+                let _ = (self.observe)(RunEvent::Requeueing(self.tid));
+                Ok(Step::Leave(RunOutcome::Interrupted))
+            }
+            1 => {
+                let _ = (self.observe)(RunEvent::Stopping(self.tid));
+                self.control(ControlCommand::Stop).await
+            }
+            2 => {
+                let _ = (self.observe)(RunEvent::Killing(self.tid));
+                self.control(ControlCommand::Kill).await
+            }
+            _ => {
+                let _ = (self.observe)(RunEvent::Leaving(self.tid));
+                Ok(Step::Leave(RunOutcome::Abandoned))
+            }
+        }
+    }
+
+    /// Stops this process, as the shell asks. A task that runs inline is paused first; a task of another worker goes on.
+    async fn suspend(&mut self) -> Result<Step> {
+        let is_paused = self
+            .broker
+            .task(self.tid)
+            .await?
+            .is_none_or(|task| task.paused);
+        if self.inline.is_none() || is_paused {
+            self.stop_process().await;
+            return Ok(Step::Continue);
+        }
+        self.pausing = Some(Instant::now() + PAUSE_WITHIN);
+        self.control(ControlCommand::Pause)
+            .await
+            .map(|_| Step::Continue)
+    }
+
+    /// Stops this process, whose task is paused, and resumes the task afterwards.
+    async fn stop_process_and_resume(&mut self) -> Result<Step> {
+        self.pausing = None;
+        self.stop_process().await;
+        self.control(ControlCommand::Resume)
+            .await
+            .map(|_| Step::Continue)
+    }
+
+    async fn stop_process(&self) {
+        let standstill = self
+            .inline
+            .as_ref()
+            .map(|inline| inline.standstill.clone())
+            .unwrap_or_default();
+        // On a blocking thread: the inline worker has to renew its lease until the last moment.
+        let _ =
+            tokio::task::spawn_blocking(move || standstill.through(raddle_runner::stop_self)).await;
+    }
+
+    async fn control(&self, word: ControlCommand) -> Result<Step> {
+        match self
+            .broker
+            .control(self.tid, ControlMessage::new(word))
+            .await
+        {
+            // No worker had it and it is not over: its spec wants it back in the queue, where it stands.
+            Ok(DeliveryOutcome::Applied(state))
+                if !state.is_terminal()
+                    && matches!(word, ControlCommand::Stop | ControlCommand::Kill) =>
+            {
+                Ok(Step::Leave(RunOutcome::Interrupted))
+            }
+            Ok(_) | Err(Error::Finished(..) | Error::NotFound(_)) => Ok(Step::Continue),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Stops the task of the inline worker and waits for that. This run is about to report failure, so the task must not run after it.
+    async fn stop_inline(&mut self) {
+        if self.inline.is_some()
+            && self.control(ControlCommand::Stop).await.is_ok()
+            && timeout(LEAVE_WITHIN, Inline::work(&mut self.inline))
+                .await
+                .is_ok()
+        {
+            self.inline = None;
+        }
+    }
+
+    /// Has the inline worker leave: a task that it still has goes back to its queue.
+    async fn close_inline(&mut self) -> Result<()> {
+        for patience in [DRAIN_WITHIN, LEAVE_WITHIN] {
+            let Some(inline) = &self.inline else { break };
+            inline.shutdown.request();
+            if let Ok(ended) = timeout(patience, Inline::work(&mut self.inline)).await {
+                self.inline = None;
+                ended?;
+            }
+        }
+        // A worker that is still there ends with this process, as does its runner: others take its task over.
+        Ok(())
+    }
+
+    async fn conclude(self) -> Result<RunOutcome> {
+        let task = self
+            .broker
+            .task(self.tid)
+            .await?
+            .ok_or(Error::NotFound(self.tid))?;
+        Ok(RunOutcome::Finished(Box::new(task)))
+    }
+}
+
+/// Reported where an event does not say more.
+const OUTPUT_LOST: &str = "some of its output could not be kept";
+
+impl Inline {
+    fn start(worker: Worker) -> Self {
+        let (shutdown, standstill) = (Shutdown::new(), worker.standstill());
+        Self {
+            working: Box::pin(worker.run(shutdown.clone())),
+            shutdown,
+            standstill,
+        }
+    }
+
+    /// Works on, if there is one.
+    async fn work(inline: &mut Option<Self>) -> Result<WorkerEnd> {
+        match inline {
+            Some(inline) => (&mut inline.working).await,
+            None => std::future::pending().await,
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! Waiting for space: for a full disk to be emptied, or for a server to have memory again.
+//!
+//! A worker or manager that ended instead would be started again and again by what keeps it, and would do no better.
+
+use std::{fmt::Display, future::Future, time::Duration};
+
+use raddle_model::ExponentialBackoff;
+use tokio::time::sleep;
+
+/// Pauses between tries. The longest is how late what waits goes on.
+pub(crate) const BACKOFF: ExponentialBackoff =
+    ExponentialBackoff::new(Duration::from_millis(500), Duration::from_secs(5));
+
+/// Tries `step` again while it fails as `is_full` says. Logs that once, and when it is over.
+pub async fn wait_for_space<T, E: Display, F>(
+    is_full: impl Fn(&E) -> bool,
+    mut step: impl FnMut() -> F,
+) -> Result<T, E>
+where
+    F: Future<Output = Result<T, E>>,
+{
+    let mut failures = 0;
+    loop {
+        match step().await {
+            Err(error) if is_full(&error) => {
+                if failures == 0 {
+                    tracing::error!(%error, "waiting for space");
+                }
+                failures += 1;
+                sleep(BACKOFF.pause(failures)).await;
+            }
+            done => {
+                if failures > 0 && done.is_ok() {
+                    tracing::warn!("there is space again");
+                }
+                return done;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn pauses_longer_and_longer_until_there_is_space() {
+        let began = tokio::time::Instant::now();
+        let mut tried_at = Vec::new();
+        let step = || {
+            tried_at.push(began.elapsed().as_millis());
+            std::future::ready(if tried_at.len() < 7 {
+                Err("full")
+            } else {
+                Ok(())
+            })
+        };
+        assert_eq!(
+            wait_for_space(|error: &&str| *error == "full", step).await,
+            Ok(())
+        );
+        assert_eq!(tried_at, [0, 500, 1500, 3500, 7500, 12_500, 17_500]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn another_error_is_not_waited_for() {
+        let step = || std::future::ready(Err::<(), _>("damaged"));
+        assert_eq!(
+            wait_for_space(|error: &&str| *error == "full", step).await,
+            Err("damaged")
+        );
+    }
+}

@@ -1,0 +1,295 @@
+//! The pods that we make. Pure.
+
+use std::time::Duration;
+
+use raddle_model::Tid;
+use serde_json::{Value, json};
+
+use super::{
+    super::{
+        ContainerLimits, Gpus, SPAWNER_VARIABLE, WorkerClass,
+        class::{CLASS, SPAWNER},
+    },
+    overlay::PodOverlay,
+};
+
+/// What pods are made from. Nothing in it is secret: whoever may look at pods sees it all.
+#[derive(Clone, Debug)]
+pub struct PodTemplate {
+    /// The image, whose entrypoint is this program.
+    pub image: String,
+    /// What they have in common.
+    pub class: WorkerClass,
+    /// The arguments of the program.
+    pub args: Vec<String>,
+    /// Its environment, without the queue URL.
+    pub env: Vec<(String, String)>,
+    /// Where the queue is.
+    pub queue: QueueAccess,
+    /// What people find noted on a pod: what a label has no room for.
+    pub annotations: Vec<(String, String)>,
+    /// What a pod may use.
+    pub allowance: ContainerLimits,
+    /// How long a worker that is told to stop may take to finish its task.
+    pub grace: Duration,
+    /// How long a pod may take to run.
+    pub start_within: Duration,
+    /// What the user lays over it.
+    pub overlay: PodOverlay,
+}
+
+/// How a worker finds the queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum QueueAccess {
+    /// By a URL that everybody may see.
+    Open(String),
+    /// By a URL that is in a Secret, under a key.
+    Secret {
+        /// The Secret.
+        name: String,
+        /// The key.
+        key: String,
+    },
+}
+
+/// The container that matters.
+pub(super) const WORKER: &str = "worker";
+/// Where a worker leaves word of what it did. The cluster has it after its end.
+pub const TERMINATION_LOG: &str = "/dev/termination-log";
+/// Nobody, as far as the machine is concerned.
+const NOBODY: u32 = 65532;
+const TMP: &str = "/tmp";
+
+impl PodTemplate {
+    /// A pod of this name, for this spawner.
+    pub(super) fn pod(&self, name: &str, spawner: Tid) -> Value {
+        let mut pod = self.ours(spawner);
+        self.overlay.over(&mut pod);
+        // Whatever is laid over it: by these it is found.
+        let metadata = &mut pod["metadata"];
+        metadata["name"] = name.into();
+        metadata["labels"][CLASS] = self.class.as_str().into();
+        metadata["labels"][SPAWNER] = spawner.to_string().into();
+        pod["spec"]["restartPolicy"] = "Never".into();
+        pod
+    }
+
+    fn ours(&self, spawner: Tid) -> Value {
+        let annotations = self
+            .annotations
+            .iter()
+            .map(|(key, value)| (key.clone(), Value::from(value.as_str())));
+        let ContainerLimits { tmp_mb, .. } = self.allowance;
+        json!({
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {
+                "labels": {
+                    "app.kubernetes.io/name": "raddle-worker",
+                    "app.kubernetes.io/managed-by": "raddle-spawner",
+                },
+                "annotations": annotations.collect::<serde_json::Map<_, _>>(),
+            },
+            "spec": {
+                "restartPolicy": "Never",
+                "terminationGracePeriodSeconds": self.grace.as_secs(),
+                // A worker has no business with the cluster.
+                "automountServiceAccountToken": false,
+                "enableServiceLinks": false,
+                "securityContext": {
+                    "runAsNonRoot": true,
+                    "runAsUser": NOBODY,
+                    "runAsGroup": NOBODY,
+                    "fsGroup": NOBODY,
+                    "seccompProfile": { "type": "RuntimeDefault" },
+                },
+                "containers": [{
+                    "name": WORKER,
+                    "image": self.image,
+                    "args": self.args,
+                    "env": self.env(spawner),
+                    "workingDir": TMP,
+                    "resources": { "limits": self.limits() },
+                    "securityContext": {
+                        "allowPrivilegeEscalation": false,
+                        "privileged": false,
+                        "readOnlyRootFilesystem": true,
+                        "capabilities": { "drop": ["ALL"] },
+                    },
+                    "terminationMessagePath": TERMINATION_LOG,
+                    // One that never came to be a worker has left no word, and then what it said last is taken for it.
+                    "terminationMessagePolicy": "FallbackToLogsOnError",
+                    "volumeMounts": [{ "name": "tmp", "mountPath": TMP }],
+                }],
+                // In memory, as everywhere else: it counts as the memory of the pod, and ends with it.
+                "volumes": [{ "name": "tmp", "emptyDir": { "medium": "Memory", "sizeLimit": format!("{tmp_mb}Mi") } }],
+            },
+        })
+    }
+
+    fn env(&self, spawner: Tid) -> Vec<Value> {
+        let queue = match &self.queue {
+            QueueAccess::Open(url) => json!({ "name": "QUEUE_URL", "value": url }),
+            QueueAccess::Secret { name, key } => {
+                json!({ "name": "QUEUE_URL", "valueFrom": { "secretKeyRef": { "name": name, "key": key } } })
+            }
+        };
+        let others = self
+            .env
+            .iter()
+            .map(|(name, value)| json!({ "name": name, "value": value }));
+        let spawner = json!({ "name": SPAWNER_VARIABLE, "value": spawner.to_string() });
+        std::iter::once(queue)
+            .chain(others)
+            .chain([spawner])
+            .collect()
+    }
+
+    /// What it asks for is what it may use: a pod is promised all of it, and the last to be put out.
+    fn limits(&self) -> Value {
+        let ContainerLimits {
+            memory_mb,
+            cpus,
+            gpus,
+            ..
+        } = &self.allowance;
+        let mut limits = json!({ "cpu": format!("{}m", (cpus * 1000.0).ceil()), "memory": format!("{memory_mb}Mi") });
+        if let Some(Gpus::Count(count)) = gpus {
+            limits["nvidia.com/gpu"] = count.to_string().into();
+        }
+        limits
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    pub(in super::super) fn model() -> PodTemplate {
+        PodTemplate {
+            image: "raddle".into(),
+            class: WorkerClass::new(
+                "redis://broker",
+                &"cpu".parse().unwrap(),
+                &["default".into()],
+            ),
+            args: vec!["worker".into(), "start".into()],
+            env: vec![("WORKER_CAPS".into(), "cpu,docker".into())],
+            queue: QueueAccess::Secret {
+                name: "raddle-queue".into(),
+                key: "QUEUE_URL".into(),
+            },
+            annotations: vec![("raddle.caps".into(), "cpu,docker".into())],
+            allowance: ContainerLimits::default(),
+            grace: Duration::from_secs(60),
+            start_within: Duration::from_secs(60),
+            overlay: PodOverlay::default(),
+        }
+    }
+
+    fn spawner() -> Tid {
+        "1794800817069096960".parse().unwrap()
+    }
+
+    #[test]
+    fn nothing_is_allowed_that_is_not_asked_for() {
+        let pod = model().pod("raddle-x-1", spawner());
+        let (spec, worker) = (&pod["spec"], &pod["spec"]["containers"][0]);
+        assert_eq!(spec["restartPolicy"], "Never");
+        assert_eq!(
+            (
+                &spec["automountServiceAccountToken"],
+                &spec["enableServiceLinks"]
+            ),
+            (&json!(false), &json!(false))
+        );
+        assert_eq!(spec["securityContext"]["runAsNonRoot"], true);
+        assert_eq!(
+            spec["securityContext"]["seccompProfile"],
+            json!({ "type": "RuntimeDefault" })
+        );
+        let expected = json!({
+            "allowPrivilegeEscalation": false,
+            "privileged": false,
+            "readOnlyRootFilesystem": true,
+            "capabilities": { "drop": ["ALL"] },
+        });
+        assert_eq!(worker["securityContext"], expected);
+        assert_eq!(
+            worker["resources"]["limits"],
+            json!({ "cpu": "1000m", "memory": "1024Mi" })
+        );
+        assert_eq!(
+            spec["volumes"][0]["emptyDir"],
+            json!({ "medium": "Memory", "sizeLimit": "64Mi" })
+        );
+        assert_eq!(spec["hostNetwork"], Value::Null);
+    }
+
+    #[test]
+    fn the_queue_is_in_the_environment_and_nowhere_else() {
+        let open = PodTemplate {
+            queue: QueueAccess::Open("redis://hidden".into()),
+            ..model()
+        };
+        let mut pod = open.pod("raddle-x-1", spawner());
+        assert_eq!(
+            pod["spec"]["containers"][0]["env"][0],
+            json!({ "name": "QUEUE_URL", "value": "redis://hidden" })
+        );
+        pod["spec"]["containers"][0]["env"] = Value::Null;
+        assert!(!pod.to_string().contains("hidden"));
+        let reference = json!({ "secretKeyRef": { "name": "raddle-queue", "key": "QUEUE_URL" } });
+        assert_eq!(
+            model().pod("x", spawner())["spec"]["containers"][0]["env"][0]["valueFrom"],
+            reference
+        );
+    }
+
+    #[test]
+    fn labels_are_what_the_api_takes_for_labels_and_no_overlay_changes_them() {
+        let overlay = "metadata: {labels: {raddle.class: other, team: ml}}\nspec: {containers: [{name: worker, image: mine}]}";
+        let pod = PodTemplate {
+            overlay: PodOverlay::read(overlay).unwrap(),
+            ..model()
+        }
+        .pod("raddle-x-1", spawner());
+        let labels = pod["metadata"]["labels"].as_object().unwrap();
+        assert_eq!(labels[CLASS], model().class.as_str());
+        assert_eq!(
+            (labels[SPAWNER].as_str(), labels["team"].as_str()),
+            (Some("1794800817069096960"), Some("ml"))
+        );
+        let fits = |text: &str| {
+            text.len() <= 63
+                && text
+                    .bytes()
+                    .all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
+        };
+        assert!(labels.values().all(|value| fits(value.as_str().unwrap())));
+        assert_eq!(pod["spec"]["containers"][0]["image"], "mine");
+        assert!(
+            pod["spec"].get("ownerReferences").is_none()
+                && pod["metadata"].get("ownerReferences").is_none()
+        );
+    }
+
+    #[test]
+    fn what_is_asked_for_is_there() {
+        let allowance = ContainerLimits {
+            gpus: Some(Gpus::Count(2)),
+            cpus: 0.5,
+            ..ContainerLimits::default()
+        };
+        let pod = PodTemplate {
+            allowance,
+            ..model()
+        }
+        .pod("x", spawner());
+        let limits = &pod["spec"]["containers"][0]["resources"]["limits"];
+        assert_eq!(
+            (&limits["nvidia.com/gpu"], &limits["cpu"]),
+            (&json!("2"), &json!("500m"))
+        );
+    }
+}

@@ -1,0 +1,416 @@
+//! What holds whatever happens to a core.
+
+use std::collections::{BTreeMap, HashSet};
+
+use proptest::prelude::*;
+use raddle_model::ControlCommand;
+use raddle_runner::RunnerCommand;
+
+use super::{super::stopping::KILL_WITHIN, tests::*, *};
+
+/// What the world around a core does next. Numbers choose among what is possible then.
+#[derive(Clone, Debug)]
+enum Turn {
+    /// Time passes, as far as the core waits or a part of it.
+    Wait(u8),
+    Claimed(u8),
+    Fails(u8),
+    Ends(u8, u8),
+    Settles(u8, u8),
+    Refused(u8),
+    Unwritten(u8),
+    Told(u8, u8),
+    Asked,
+    /// The broker has forgotten one of the claims, or assigns an attempt that was not heard of.
+    Audited(u8),
+    LeaseLost,
+}
+
+fn turns() -> impl Strategy<Value = Vec<Turn>> {
+    let number = any::<u8>;
+    let turn = prop_oneof![
+        6 => number().prop_map(Turn::Wait),
+        8 => number().prop_map(Turn::Claimed),
+        1 => number().prop_map(Turn::Fails),
+        8 => (number(), number()).prop_map(|(a, b)| Turn::Ends(a, b)),
+        8 => (number(), number()).prop_map(|(a, b)| Turn::Settles(a, b)),
+        1 => number().prop_map(Turn::Refused),
+        1 => number().prop_map(Turn::Unwritten),
+        4 => (number(), number()).prop_map(|(a, b)| Turn::Told(a, b)),
+        2 => number().prop_map(Turn::Audited),
+        1 => Just(Turn::Asked),
+        1 => Just(Turn::LeaseLost),
+    ];
+    proptest::collection::vec(turn, 0..120)
+}
+
+fn policies() -> impl Strategy<Value = Options> {
+    let idle_exit =
+        prop_oneof![3 => Just(None), 1 => Just(Some(Duration::ZERO)), 1 => Just(Some(at(700)))];
+    let max_tasks = prop_oneof![3 => Just(None), 1 => (1..6u64).prop_map(Some)];
+    let retire_at =
+        prop_oneof![3 => Just(None), 1 => (0..3000u64).prop_map(|millis| Some(at(millis)))];
+    (1..4u32, any::<bool>(), idle_exit, max_tasks, retire_at).prop_map(
+        |(slots, only, idle_exit, max_tasks, max_uptime)| match only {
+            true => Options {
+                concurrency: 1,
+                only: Some(tid(10)),
+                idle_exit: None,
+                ..options()
+            },
+            false => Options {
+                concurrency: slots,
+                idle_exit,
+                max_tasks,
+                max_uptime,
+                ..options()
+            },
+        },
+    )
+}
+
+/// The world as far as a core can tell: it keeps to what the service, the slots and the ledger promise.
+struct Around {
+    core: WorkerCore,
+    now: Duration,
+    asked: u32,
+    claiming: Option<u32>,
+    attempts: BTreeMap<u64, u32>,
+    /// What each claim ended in.
+    fates: BTreeMap<AttemptId, Vec<String>>,
+    slots: Vec<Option<AttemptId>>,
+    /// Ordered to end.
+    ordered: Vec<bool>,
+    begun: u64,
+    unsettled: Vec<AttemptId>,
+    hasty: bool,
+    /// How many attempts of task 0 the broker has assigned without the core having heard of them.
+    unheard: u32,
+    end: Option<Result<LoopEnd>>,
+}
+
+impl Around {
+    fn new(options: Options) -> Self {
+        let slots = options.slots();
+        let mut around = Self {
+            core: idle(options),
+            now: Duration::ZERO,
+            asked: 0,
+            claiming: None,
+            attempts: BTreeMap::new(),
+            fates: BTreeMap::new(),
+            slots: vec![None; slots],
+            ordered: vec![false; slots],
+            begun: 0,
+            unsettled: Vec::new(),
+            hasty: false,
+            unheard: 0,
+            end: None,
+        };
+        around.happens(WorkerLoopEvent::Asked(0));
+        around
+    }
+
+    fn happens(&mut self, event: WorkerLoopEvent) {
+        for effect in self.core.on(event, self.now) {
+            assert!(self.end.is_none(), "{effect:?} after the end");
+            match effect {
+                WorkerEffect::Claim { max, .. } => {
+                    assert!(max > 0);
+                    assert_eq!(self.claiming.replace(max), None, "two claims at a time");
+                }
+                WorkerEffect::Unclaim => {
+                    assert!(self.claiming.take().is_some(), "no claim was under way")
+                }
+                WorkerEffect::Run { slot, claim } => {
+                    assert!(
+                        !self.core.paused && self.asked == 0 && !self.core.lease_lost,
+                        "it takes nothing"
+                    );
+                    assert_eq!(
+                        self.slots[slot].replace(claim.attempt_id),
+                        None,
+                        "the slot is in use"
+                    );
+                    self.ordered[slot] = false;
+                    self.begun += 1;
+                    let (max_tasks, retire_at) = (self.core.options.max_tasks, self.core.retire_at);
+                    assert!(
+                        max_tasks.is_none_or(|max| self.begun <= max),
+                        "it takes no more"
+                    );
+                    assert!(retire_at.is_none_or(|at| self.now <= at), "it is too old");
+                }
+                WorkerEffect::Order { slot, order } => {
+                    assert!(self.slots[slot].is_some(), "an order to nobody");
+                    self.ordered[slot] |=
+                        matches!(order, RunnerCommand::Stop | RunnerCommand::Kill);
+                }
+                WorkerEffect::Write(PendingWrite::Started(_)) => {}
+                WorkerEffect::Write(PendingWrite::Finish(finish)) => {
+                    self.ends(finish.attempt_id, "finish", true)
+                }
+                WorkerEffect::Write(PendingWrite::Unbegun { attempt_id, .. }) => {
+                    self.ends(attempt_id, "unbegun", true)
+                }
+                WorkerEffect::Write(PendingWrite::Release(release)) => {
+                    self.ends(release.attempt_id, "release", true)
+                }
+                WorkerEffect::Forsake(attempt_id) => self.ends(attempt_id, "forsaken", false),
+                WorkerEffect::Haste => assert!(
+                    !std::mem::replace(&mut self.hasty, true),
+                    "haste begins once"
+                ),
+                WorkerEffect::Errand(_)
+                | WorkerEffect::Purge
+                | WorkerEffect::Audit { .. }
+                | WorkerEffect::Warn { .. } => {}
+                WorkerEffect::End(end) => self.end = Some(end),
+            }
+        }
+    }
+
+    fn ends(&mut self, attempt_id: AttemptId, how: &str, is_written: bool) {
+        if attempt_id.tid == tid(0) {
+            self.fates.entry(attempt_id).or_default();
+        }
+        self.fates
+            .get_mut(&attempt_id)
+            .expect("only what was claimed ends")
+            .push(how.into());
+        assert!(!self.slots.contains(&Some(attempt_id)), "it still runs");
+        self.unsettled.extend(is_written.then_some(attempt_id));
+    }
+
+    fn take(&mut self, turn: &Turn) {
+        let pick = |number: u8, of: usize| (of > 0).then(|| usize::from(number) % of);
+        match *turn {
+            Turn::Wait(part) => {
+                let Some(until) = self.core.wake_at() else {
+                    return;
+                };
+                let until = until.max(self.now);
+                self.now += (until - self.now) * u32::from(part % 4 + 1) / 4;
+                if self.now >= until {
+                    self.happens(WorkerLoopEvent::Time);
+                    let again = self.core.wake_at();
+                    assert!(
+                        self.end.is_some() || again.is_none_or(|again| again > self.now),
+                        "it waits for {again:?}, which is past"
+                    );
+                }
+            }
+            Turn::Claimed(number) => {
+                let Some(max) = self.claiming.take() else {
+                    return;
+                };
+                let count = u32::from(number) % (max + 1);
+                if count == 0 {
+                    return self.happens(WorkerLoopEvent::Claimed(Ok(ClaimResult::Nothing)));
+                }
+                let only = self.core.options.only;
+                let numbers = (0..u64::from(count)).map(|n| {
+                    if only.is_some() {
+                        10
+                    } else {
+                        10 + (n + u64::from(number)) % 200
+                    }
+                });
+                let claims: Vec<LeasedTask> = numbers
+                    .map(|number| {
+                        let attempt = self.attempts.entry(number).or_default();
+                        *attempt += 1;
+                        LeasedTask {
+                            attempt_id: AttemptId {
+                                attempt: *attempt,
+                                ..attempt_id(number)
+                            },
+                            ..claim(number)
+                        }
+                    })
+                    .collect();
+                self.fates
+                    .extend(claims.iter().map(|claim| (claim.attempt_id, Vec::new())));
+                self.happens(WorkerLoopEvent::Claimed(Ok(ClaimResult::Tasks(claims))));
+            }
+            Turn::Fails(number) => {
+                if self.claiming.take().is_some() {
+                    let own = Error::NotFound(self.core.tid);
+                    let errors = [gone(), full(), unreachable(), own, Error::Closed];
+                    self.happens(WorkerLoopEvent::Claimed(Err(errors
+                        [usize::from(number) % errors.len()]
+                    .clone())));
+                }
+            }
+            Turn::Ends(slot, how) => {
+                let Some(slot) = pick(slot, self.slots.len()) else {
+                    return;
+                };
+                let Some(attempt_id) = self.slots[slot].take() else {
+                    return;
+                };
+                let ordered = std::mem::take(&mut self.ordered[slot]);
+                let exit = match how % 4 {
+                    1 if ordered => ExitStatus::Cancelled,
+                    2 => ExitStatus::Killed,
+                    3 => ExitStatus::ResourceExhausted {
+                        message: "no more".into(),
+                    },
+                    _ => OK,
+                };
+                self.happens(WorkerLoopEvent::Ended {
+                    slot,
+                    finish: finish(attempt_id, exit),
+                    killed: false,
+                });
+            }
+            Turn::Refused(which) => {
+                let Some(at) = pick(which, self.unsettled.len()) else {
+                    return;
+                };
+                let attempt_id = self.unsettled.swap_remove(at);
+                self.happens(WorkerLoopEvent::Refused {
+                    attempt_id,
+                    error: Error::Closed,
+                });
+            }
+            Turn::Settles(which, how) => {
+                let Some(at) = pick(which, self.unsettled.len()) else {
+                    return;
+                };
+                let attempt_id = self.unsettled.swap_remove(at);
+                let verdicts = [DONE, AGAIN, Some(CompletionOutcome::Stale), None];
+                self.happens(WorkerLoopEvent::Settled {
+                    attempt_id,
+                    outcome: verdicts[usize::from(how) % 4],
+                });
+            }
+            Turn::Unwritten(why) => {
+                if !self.unsettled.is_empty() && !self.hasty {
+                    self.happens(WorkerLoopEvent::Unwritten(
+                        [gone(), full(), unreachable()][usize::from(why) % 3].clone(),
+                    ));
+                }
+            }
+            Turn::Told(whom, what) => {
+                let words = [
+                    ControlCommand::Stop,
+                    ControlCommand::Kill,
+                    ControlCommand::Pause,
+                    ControlCommand::Resume,
+                    ControlCommand::Ping,
+                    ControlCommand::Status,
+                ];
+                let known: Vec<Tid> = self
+                    .fates
+                    .keys()
+                    .map(|attempt_id| attempt_id.tid)
+                    .chain([tid(1), tid(999)])
+                    .collect();
+                let whom = known[usize::from(whom) % known.len()];
+                let word = words[usize::from(what) % words.len()];
+                // Words that end the worker are rarer than others, or nothing else would be seen.
+                if whom == tid(1)
+                    && matches!(word, ControlCommand::Stop | ControlCommand::Kill)
+                    && what < 200
+                {
+                    return;
+                }
+                self.asked += u32::from(
+                    whom == tid(1) && matches!(word, ControlCommand::Stop | ControlCommand::Kill),
+                );
+                let message = ControlMessage {
+                    requeue: what % 2 == 0,
+                    ..ControlMessage::new(word)
+                };
+                self.happens(WorkerLoopEvent::Told { tid: whom, message });
+            }
+            Turn::Audited(which) => {
+                let held = self.core.held();
+                let mut assigned: HashSet<AttemptId> = held.iter().copied().collect();
+                match pick(which, held.len() + 1) {
+                    Some(0) | None => {
+                        self.unheard += 1;
+                        assigned.insert(AttemptId {
+                            attempt: self.unheard,
+                            ..attempt_id(0)
+                        });
+                        // Only what is assigned twice in a row goes back, and it does.
+                        self.happens(WorkerLoopEvent::Audited {
+                            held: held.clone(),
+                            assigned: assigned.clone(),
+                        });
+                        if self.end.is_none() {
+                            self.happens(WorkerLoopEvent::Audited {
+                                held: self.core.held(),
+                                assigned,
+                            });
+                        }
+                        return;
+                    }
+                    Some(at) => _ = assigned.remove(&held[at - 1]),
+                }
+                self.happens(WorkerLoopEvent::Audited { held, assigned });
+            }
+            Turn::Asked => {
+                self.asked += 1;
+                self.happens(WorkerLoopEvent::Asked(self.asked));
+            }
+            Turn::LeaseLost => self.happens(WorkerLoopEvent::LeaseLost),
+        }
+    }
+
+    /// Lets everything that is under way come to its end.
+    fn conclude(&mut self) {
+        for _ in 0..4 {
+            (0..self.slots.len() as u8).for_each(|slot| self.unless_over(&Turn::Ends(slot, 1)));
+            (0..self.unsettled.len()).for_each(|_| self.unless_over(&Turn::Settles(0, 0)));
+        }
+    }
+
+    fn unless_over(&mut self, turn: &Turn) {
+        if self.end.is_none() {
+            self.take(turn);
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn every_claim_ends_once(policy in policies(), turns in turns()) {
+        let mut around = Around::new(policy);
+        turns.iter().for_each(|turn| around.unless_over(turn));
+        around.unless_over(&Turn::Asked);
+        around.conclude();
+        prop_assert!(around.end.is_some(), "it was asked to stop, and nothing is left to do");
+        // Only a kill that nobody answered in time leaves some, and it knows which.
+        let out_of_time = around.core.leave_by.is_some_and(|by| by <= around.now);
+        let left: Vec<AttemptId> = around.core.open().collect();
+        prop_assert!(left.is_empty() || out_of_time, "{:?}", left);
+        for (attempt_id, fates) in &around.fates {
+            let expected = usize::from(!around.slots.contains(&Some(*attempt_id)));
+            prop_assert_eq!(fates.len(), expected, "{:?}: {:?}", attempt_id, fates);
+            prop_assert!(expected == 1 || left.contains(attempt_id));
+        }
+    }
+
+    #[test]
+    fn a_kill_ends_the_worker_whatever_does_not_answer(policy in policies(), turns in turns()) {
+        let mut around = Around::new(policy);
+        turns.iter().for_each(|turn| around.unless_over(turn));
+        if around.end.is_none() {
+            let killed_at = around.now;
+            around.happens(told(tid(1), ControlCommand::Kill));
+            prop_assert!(around.hasty);
+            // No slot and no ledger says anything any more: the timers alone end it.
+            for _ in 0..4 {
+                around.unless_over(&Turn::Wait(3));
+            }
+            prop_assert!(around.end.is_some());
+            prop_assert!(around.now <= killed_at + KILL_WITHIN);
+        }
+        for fates in around.fates.values() {
+            prop_assert!(fates.len() <= 1, "{:?}", fates);
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! From a claimed task to what a runner is asked to do.
+
+use std::collections::BTreeMap;
+
+use raddle_broker::{AttemptId, LeasedTask};
+use raddle_model::{
+    AttemptInput, ExitStatus, Limits, Target, TaskSpec, Trace,
+    attempt_input::{ATTEMPT_VARIABLE, FENCING_TOKEN_VARIABLE, TID_VARIABLE, WORKER_VARIABLE},
+    frame,
+    manager::SpawnRefusal,
+    trace::{TRACEPARENT, TRACESTATE},
+};
+use raddle_runner::{ExecRequest, ExecTarget, HANDLER, OutputChannel, SandboxConfig};
+
+use super::{
+    Options,
+    isolation::{self, IsolationSite},
+    slot::SlotContext,
+};
+use crate::{
+    contained::{ContainerParams, LEASH},
+    handler::HandlerKind,
+};
+
+/// The open files of each process in a container, as in a sandbox, where the task does not say.
+const MAX_FDS: u64 = 1024;
+
+/// What to run, and what it answers on if it is one that answers. The error says how the attempt ends without having begun.
+pub(super) fn of(
+    context: &SlotContext,
+    claim: LeasedTask,
+) -> Result<(ExecRequest, Option<OutputChannel>), ExitStatus> {
+    let LeasedTask {
+        attempt_id,
+        spec,
+        fencing_token,
+    } = claim;
+    let options = &context.options;
+    let spec = match &options.charter {
+        Some(charter) => charter
+            .resolve(spec)
+            .map_err(|refusal| refused(attempt_id, &refusal))?,
+        None => spec,
+    };
+    let place = isolation::of(&spec, options.min_isolation, options.task_image.is_some())?;
+    let is_apart = place != IsolationSite::Open;
+    // What the worker has for its tasks is not for those that it does not trust.
+    let mut vars = if is_apart {
+        BTreeMap::new()
+    } else {
+        options.env.clone()
+    };
+    // Set also where nobody named a trace: the worker's own environment may have one, which is not the task's.
+    let Trace { parent, state } = spec.trace(attempt_id.tid, attempt_id.attempt);
+    vars.insert(TRACEPARENT.into(), parent.to_string());
+    if state.is_some() || (!is_apart && std::env::var_os(TRACESTATE).is_some()) {
+        vars.insert(
+            TRACESTATE.into(),
+            state.map_or_else(String::new, |state| state.to_string()),
+        );
+    }
+    vars.extend(spec.env.clone());
+    let mut env: Vec<(String, String)> = vars.into_iter().collect();
+    env.push((TID_VARIABLE.into(), attempt_id.tid.to_string()));
+    env.push((ATTEMPT_VARIABLE.into(), attempt_id.attempt.to_string()));
+    env.push((WORKER_VARIABLE.into(), attempt_id.owner.to_string()));
+    env.push((FENCING_TOKEN_VARIABLE.into(), fencing_token.to_string()));
+    let (sandbox, cwd) = match place {
+        IsolationSite::Open => (None, spec.cwd.clone()),
+        IsolationSite::Asked(sandbox) => (Some(sandbox), spec.cwd.clone()),
+        IsolationSite::Raised(sandbox) => (Some(sandbox), None),
+        IsolationSite::Contained { is_in_host_network } => {
+            let image = options.task_image.clone().unwrap_or_default();
+            return contained(options, attempt_id, spec, env, image, is_in_host_network);
+        }
+    };
+    let mut request = ExecRequest {
+        tid: attempt_id.tid,
+        attempt: attempt_id.attempt,
+        name: spec.display_name().to_owned(),
+        program: ExecTarget::Command(Vec::new()),
+        env,
+        cwd,
+        stdin: None,
+        timeout: options.bound.of(&spec),
+        limits: isolation::limits(&spec, options.min_isolation),
+        grace: options.grace,
+        overtime: options.bound.overtime.unwrap_or(options.grace),
+        sandbox,
+    };
+    let answers = match spec.target {
+        Target::Command(argv) => {
+            request.program = ExecTarget::Command(argv);
+            request.stdin = spec.stdin.map(String::into_bytes);
+            return Ok((request, None));
+        }
+        Target::Routine(ref name) => {
+            request.program = ExecTarget::Function(name.clone());
+            OutputChannel::Reply
+        }
+        Target::Handler(_) => match options.plugins.pick(&spec, &options.caps) {
+            Ok((name, HandlerKind::Function)) => {
+                request.program = ExecTarget::Function(crate::handler::function_name(name));
+                OutputChannel::Reply
+            }
+            Ok((_, HandlerKind::Command { argv, directory })) => {
+                let (mut argv, directory) =
+                    (argv.clone(), directory.to_string_lossy().into_owned());
+                match &mut request.sandbox {
+                    Some(sandbox) => move_in(&mut argv, directory, sandbox),
+                    None => drop(request.cwd.get_or_insert(directory)),
+                }
+                request.program = ExecTarget::Command(argv);
+                OutputChannel::Stdout
+            }
+            Err(message) => {
+                context.log_return(&message);
+                return Err(ExitStatus::NoHandler { message });
+            }
+        },
+        _ => return Err(failed("this worker cannot run such a target".into())),
+    };
+    let job = AttemptInput::new(attempt_id.tid, attempt_id.attempt, spec);
+    request.stdin = Some(serde_json::to_vec(&job).map_err(|error| failed(error.to_string()))?);
+    Ok((request, Some(answers)))
+}
+
+/// What to run where a container is to be kept: a leash, which is told the rest.
+fn contained(
+    options: &Options,
+    attempt_id: AttemptId,
+    spec: TaskSpec,
+    env: Vec<(String, String)>,
+    image: String,
+    is_in_host_network: bool,
+) -> Result<(ExecRequest, Option<OutputChannel>), ExitStatus> {
+    let (name, limits) = (
+        spec.display_name().to_owned(),
+        isolation::limits(&spec, options.min_isolation),
+    );
+    let timeout = options.bound.of(&spec);
+    let Target::Command(argv) = spec.target else {
+        return Err(failed("only commands run in containers".into()));
+    };
+    let request = ExecRequest {
+        tid: attempt_id.tid,
+        attempt: attempt_id.attempt,
+        name,
+        program: ExecTarget::Command(argv),
+        env,
+        cwd: None,
+        stdin: spec.stdin.map(String::into_bytes),
+        timeout,
+        limits: Limits {
+            max_fds: limits.max_fds.or(Some(MAX_FDS)),
+            ..limits
+        },
+        grace: options.grace,
+        overtime: options.bound.overtime.unwrap_or(options.grace),
+        sandbox: None,
+    };
+    let charge = ContainerParams {
+        request,
+        image,
+        is_in_host_network,
+    };
+    let stdin = Some(frame::encode(&charge));
+    let program = ExecTarget::Keeper(vec![LEASH.into()]);
+    // The limits are the container's.
+    let request = ExecRequest {
+        program,
+        env: Vec::new(),
+        stdin,
+        limits: Limits::default(),
+        ..charge.request
+    };
+    Ok((request, None))
+}
+
+/// Has a sandbox show the directory of a handler, and its program called by its name there.
+fn move_in(argv: &mut [String], directory: String, sandbox: &mut SandboxConfig) {
+    if let Some(program) = argv.first_mut()
+        && let Some(name) = program
+            .strip_prefix(&directory)
+            .and_then(|rest| rest.strip_prefix('/'))
+    {
+        *program = format!("{HANDLER}/{name}");
+    }
+    sandbox.directory = Some(directory);
+}
+
+/// The end of a request that its manager does not do.
+fn refused(attempt_id: AttemptId, refusal: &SpawnRefusal) -> ExitStatus {
+    tracing::warn!(tid = %attempt_id.tid, %refusal, "a request was refused");
+    ExitStatus::Rejected {
+        message: refusal.to_string(),
+    }
+}
+
+fn failed(message: String) -> ExitStatus {
+    ExitStatus::SpawnFailed { message }
+}
