@@ -5,9 +5,9 @@ use std::{collections::BTreeMap, ffi::OsString, path::Path, sync::Arc, time::Dur
 use raddle_broker::{Broker, BrokerUrl, connect};
 use raddle_model::{
     CapSet, Tid, WorkerEntry,
-    supervisor::GroupCounts,
     worker::{WorkerInfo, kind},
 };
+use raddle_supervisor::GroupCounts;
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::watch,
