@@ -227,7 +227,7 @@ mod tests {
             WorkerEntry::new(tid, info, Heartbeat::default(), Timestamp::UNIX_EPOCH)
         };
         assert!(
-            !is_there(&nobody(raddle_runner::place())) && !is_there(&nobody(None)),
+            !is_there(&nobody(raddle_runner::pid_scope())) && !is_there(&nobody(None)),
             "it was killed here"
         );
         assert!(

@@ -14,7 +14,7 @@ use bollard::{
     },
 };
 use raddle_model::{ExitStatus, frame, title};
-use raddle_runner::{ExecResult, container::SILENCE};
+use raddle_runner::{ExecResult, container::HEARTBEAT_TIMEOUT};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::{
@@ -50,7 +50,7 @@ pub fn main() -> u8 {
         Ok(runtime) => runtime.block_on(keep()),
         Err(error) => Err(starved(&error)),
     };
-    let done = exit.unwrap_or_else(ExecResult::without_start);
+    let done = exit.unwrap_or_else(ExecResult::not_started);
     answer
         .write_all(&frame::encode(&done))
         .map_or_else(|error| complain(&error), |()| 0)

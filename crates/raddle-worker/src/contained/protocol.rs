@@ -130,8 +130,8 @@ pub(super) async fn talk<E>(
         tokio::select! {
             done = &mut heard => return Ok(done.unwrap_or(None)),
             Some(bytes) = taken.recv() => on_its_way -= on_its_way.min(bytes),
-            order = signals.next() => said.say(&ToRunner::Order(order)),
-            _ = heartbeat.tick() => said.say(&ToRunner::Beat),
+            order = signals.next() => said.say(&ToRunner::Command(order)),
+            _ = heartbeat.tick() => said.say(&ToRunner::Heartbeat),
             () = said.send(), if !said.bytes.is_empty() => {}
         }
     }

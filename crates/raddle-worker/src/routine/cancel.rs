@@ -7,7 +7,7 @@ use super::context;
 /// Whether this task was asked to end: it was stopped, its worker was told to give back what it runs, or it has taken too long. A function that asks is not ended by
 /// that, and has as long as its worker leaves it. Outside of a task, `false`.
 pub fn is_cancelled() -> bool {
-    context::is_open() && raddle_runner::is_terminated()
+    context::is_open() && raddle_runner::is_sigterm_received()
 }
 
 /// Returns when this task is asked to end, as [`is_cancelled`] has it. Outside of a task it never returns.
@@ -16,11 +16,11 @@ pub async fn cancelled() {
         std::future::pending::<()>().await;
     }
     // Asked first, so that the signal is noted from here on.
-    if raddle_runner::is_terminated() {
+    if raddle_runner::is_sigterm_received() {
         return;
     }
     match signal(SignalKind::terminate()) {
-        Ok(mut terminate) if !raddle_runner::is_terminated() => _ = terminate.recv().await,
+        Ok(mut terminate) if !raddle_runner::is_sigterm_received() => _ = terminate.recv().await,
         Ok(_) => {}
         // Nobody can be told: as if it was not asked.
         Err(_) => std::future::pending::<()>().await,

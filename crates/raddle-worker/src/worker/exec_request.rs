@@ -165,7 +165,7 @@ fn contained(
         is_in_host_network,
     };
     let stdin = Some(frame::encode(&charge));
-    let program = ExecTarget::Keeper(vec![LEASH.into()]);
+    let program = ExecTarget::ContainerSupervisor(vec![LEASH.into()]);
     // The limits are the container's.
     let request = ExecRequest {
         program,

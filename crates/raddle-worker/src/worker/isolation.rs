@@ -99,7 +99,7 @@ pub(super) fn limits(spec: &TaskSpec, least: Isolation) -> Limits {
     if least == Isolation::Process {
         spec.limits.clone()
     } else {
-        raddle_runner::capped(&spec.limits)
+        raddle_runner::cap_limits(&spec.limits)
     }
 }
 

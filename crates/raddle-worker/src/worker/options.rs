@@ -58,7 +58,7 @@ pub struct Options {
     pub plugins: Arc<Plugins>,
     /// What its manager may spawn, if it has one that is asked: nothing else is run.
     pub charter: Option<Arc<SpawnPolicy>>,
-    /// The program that runners are started from; it calls `raddle_runner::runner_main_if_asked` first.
+    /// The program that runners are started from; it calls `raddle_runner::runner_main_if_requested` first.
     pub runner: PathBuf,
     /// Whoever has started it has looked for a control group to work in, and it is in that.
     pub grouped: bool,
@@ -200,7 +200,7 @@ impl Options {
             pid,
             born: raddle_runner::process_start_time(pid),
             host: this_host(),
-            place: raddle_runner::place().map(Into::into),
+            place: raddle_runner::pid_scope().map(Into::into),
             parent: self.parent,
             ..WorkerInfo::new(&self.name, self.kind())
         }
@@ -221,7 +221,7 @@ pub(super) fn secret_variables() -> &'static [&'static str] {
 
 /// Whether the process of a worker can be looked at here, by its number.
 pub fn is_local(info: &WorkerInfo) -> bool {
-    info.is_at(&this_host(), raddle_runner::place())
+    info.is_at(&this_host(), raddle_runner::pid_scope())
 }
 
 /// The name of this machine, as workers on it give it.

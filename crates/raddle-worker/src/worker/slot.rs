@@ -181,7 +181,7 @@ impl SlotTask {
         let mut conversation = answers_on
             .zip(trace)
             .map(|(on, trace)| AttemptReply::new(on, trace, may_chain));
-        let is_contained = matches!(request.program, ExecTarget::Keeper(_));
+        let is_contained = matches!(request.program, ExecTarget::ContainerSupervisor(_));
         let mut answer = is_contained.then(Vec::new);
         let mut runner = match self.ready_runner().await {
             Ok(runner) => runner,
