@@ -6,9 +6,9 @@ use raddle_broker::Broker;
 use raddle_broker_connect::{BrokerUrl, connect};
 use raddle_model::{
     CapSet, Tid, WorkerEntry,
-    supervisor::GroupCounts,
     worker::{WorkerInfo, kind},
 };
+use raddle_supervisor::GroupCounts;
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::watch,

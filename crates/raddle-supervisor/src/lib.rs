@@ -17,6 +17,7 @@
 
 mod child;
 mod core;
+mod crash_loop;
 mod event;
 mod group;
 mod policy;

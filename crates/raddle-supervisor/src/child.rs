@@ -2,38 +2,39 @@
 
 use std::time::Duration;
 
-use super::{GroupPolicy, HangKind, RecyclePolicy, ReplicaSlot, StopReason};
-use crate::stop::StagedStop;
+use raddle_model::stop::StagedStop;
+
+use crate::{GroupPolicy, HangKind, RecyclePolicy, ReplicaSlot, StopReason};
 
 #[derive(Clone, Debug)]
-pub(super) struct Child {
-    pub(super) slot: ReplicaSlot,
-    pub(super) started_at: Duration,
-    pub(super) phase: Phase,
+pub(crate) struct Child {
+    pub(crate) slot: ReplicaSlot,
+    pub(crate) started_at: Duration,
+    pub(crate) phase: Phase,
     /// Time of the last heartbeat.
-    pub(super) last_heartbeat: Duration,
+    pub(crate) last_heartbeat: Duration,
     /// Since when its process is suspended (SIGSTOP).
-    pub(super) suspended: Option<Duration>,
-    pub(super) recycle_limits: RecyclePolicy,
+    pub(crate) suspended: Option<Duration>,
+    pub(crate) recycle_limits: RecyclePolicy,
     tasks: u64,
     rss: u64,
     /// Whether the group's definition has changed since it was started.
-    pub(super) outdated: bool,
+    pub(crate) outdated: bool,
     /// Whether the child has proven stable, or did not have to.
-    pub(super) proven_stable: bool,
+    pub(crate) proven_stable: bool,
     /// When it was killed.
-    pub(super) killed: Option<Duration>,
+    pub(crate) killed: Option<Duration>,
 }
 
 /// How long a child must stay ready until its slot counts as healthy again.
-pub(super) const STABLE_AFTER: Duration = Duration::from_secs(10);
+pub(crate) const STABLE_AFTER: Duration = Duration::from_secs(10);
 
 /// How long a killed process may take to disappear. After that the supervisor gives up on it and
 /// leaves it to the kernel.
 const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Debug)]
-pub(super) enum Phase {
+pub(crate) enum Phase {
     /// `since` restarts when the supervisor itself was stalled.
     Starting {
         since: Duration,
@@ -49,7 +50,7 @@ pub(super) enum Phase {
 }
 
 impl Child {
-    pub(super) fn new(slot: ReplicaSlot, recycle_limits: RecyclePolicy, now: Duration) -> Self {
+    pub(crate) fn new(slot: ReplicaSlot, recycle_limits: RecyclePolicy, now: Duration) -> Self {
         Self {
             slot,
             started_at: now,
@@ -65,20 +66,20 @@ impl Child {
         }
     }
 
-    pub(super) fn is_starting(&self) -> bool {
+    pub(crate) fn is_starting(&self) -> bool {
         matches!(self.phase, Phase::Starting { .. })
     }
 
-    pub(super) fn is_ready(&self) -> bool {
+    pub(crate) fn is_ready(&self) -> bool {
         matches!(self.phase, Phase::Ready { .. })
     }
 
-    pub(super) fn is_stopping(&self) -> bool {
+    pub(crate) fn is_stopping(&self) -> bool {
         matches!(self.phase, Phase::Stopping { .. })
     }
 
     /// Returns since when it has been ready, also if it is stopping now.
-    pub(super) fn ready_since(&self) -> Option<Duration> {
+    pub(crate) fn ready_since(&self) -> Option<Duration> {
         match &self.phase {
             Phase::Starting { .. } => None,
             Phase::Ready { since } => Some(*since),
@@ -88,26 +89,26 @@ impl Child {
 
     /// Restarts its timers: the supervisor was stalled, so silence until `now` says nothing about
     /// the child.
-    pub(super) fn restart_timers(&mut self, now: Duration) {
+    pub(crate) fn restart_timers(&mut self, now: Duration) {
         self.last_heartbeat = now;
         if let Phase::Starting { since } = &mut self.phase {
             *since = now;
         }
     }
 
-    pub(super) fn record_measurements(&mut self, tasks: u64, rss: Option<u64>) {
+    pub(crate) fn record_measurements(&mut self, tasks: u64, rss: Option<u64>) {
         self.tasks = tasks;
         self.rss = rss.unwrap_or(self.rss);
     }
 
     /// Returns why the child counts as hung at `now`, if it does.
-    pub(super) fn detect_hang(&self, policy: &GroupPolicy, now: Duration) -> Option<HangKind> {
+    pub(crate) fn detect_hang(&self, policy: &GroupPolicy, now: Duration) -> Option<HangKind> {
         let (at, hang) = self.hang_deadline(policy)?;
         (at <= now).then_some(hang)
     }
 
     /// Returns when the child counts as hung if nothing is heard from it until then.
-    pub(super) fn hang_deadline(&self, policy: &GroupPolicy) -> Option<(Duration, HangKind)> {
+    pub(crate) fn hang_deadline(&self, policy: &GroupPolicy) -> Option<(Duration, HangKind)> {
         let GroupPolicy {
             patience,
             start_within,
@@ -128,7 +129,7 @@ impl Child {
     }
 
     /// Returns when the child needs attention if nothing happens before.
-    pub(super) fn next_deadline(&self, policy: &GroupPolicy, now: Duration) -> Option<Duration> {
+    pub(crate) fn next_deadline(&self, policy: &GroupPolicy, now: Duration) -> Option<Duration> {
         let hang = self.hang_deadline(policy).map(|(at, _)| at);
         match &self.phase {
             Phase::Starting { .. } => hang,
@@ -148,19 +149,19 @@ impl Child {
     }
 
     /// Returns when the supervisor gives up on the killed process and leaves it to the kernel.
-    pub(super) fn give_up_at(&self) -> Option<Duration> {
+    pub(crate) fn give_up_at(&self) -> Option<Duration> {
         self.killed.map(|at| at + KILL_TIMEOUT)
     }
 
     /// Returns whether the child has started its maximum number of tasks.
-    pub(super) fn has_reached_task_limit(&self) -> bool {
+    pub(crate) fn has_reached_task_limit(&self) -> bool {
         self.recycle_limits
             .tasks
             .is_some_and(|most| self.tasks >= most)
     }
 
     /// Returns why the child must be recycled, if it must.
-    pub(super) fn recycle_reason(&self, now: Duration) -> Option<StopReason> {
+    pub(crate) fn recycle_reason(&self, now: Duration) -> Option<StopReason> {
         let Phase::Ready { .. } = self.phase else {
             return None;
         };

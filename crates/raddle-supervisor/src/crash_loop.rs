@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::ExponentialBackoff;
+use raddle_model::ExponentialBackoff;
 
 /// The pause after the first death. Each start costs a process and a log line.
 const FIRST: Duration = Duration::from_millis(500);
@@ -12,7 +12,7 @@ const BACKOFF: ExponentialBackoff = ExponentialBackoff::new(FIRST, LONGEST);
 
 /// Delays launches while new workers keep dying.
 #[derive(Debug, Default)]
-pub struct CrashLoopBackoff {
+pub(crate) struct CrashLoopBackoff {
     /// Deaths in a row. Deaths within one pause count as one.
     deaths: u32,
     until: Duration,
@@ -20,18 +20,18 @@ pub struct CrashLoopBackoff {
 
 /// A pause that has just begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BackoffPause {
+pub(crate) struct BackoffPause {
     /// Length of the pause.
-    pub pause: Duration,
+    pub(crate) pause: Duration,
     /// How many pauses in a row there have been, this one included.
-    pub number: u32,
+    pub(crate) number: u32,
 }
 
 impl CrashLoopBackoff {
     /// Records that a worker died before it was ready. Returns the pause that this begins, or
     /// `None` during a pause: workers that were launched together die together, and that is logged
     /// once.
-    pub fn died(&mut self, now: Duration) -> Option<BackoffPause> {
+    pub(crate) fn died(&mut self, now: Duration) -> Option<BackoffPause> {
         if self.deaths > 0 && now < self.until {
             return None;
         }
@@ -46,29 +46,29 @@ impl CrashLoopBackoff {
 
     /// Records that a worker became ready, which ends the crash loop. Returns whether there was
     /// one.
-    pub fn ready(&mut self) -> bool {
+    pub(crate) fn ready(&mut self) -> bool {
         std::mem::take(self).deaths > 0
     }
 
     /// Ends the current pause, because the cause of the deaths may be gone: the next worker
     /// launches immediately. If it dies too, the pauses continue to grow from where they were.
-    pub fn release(&mut self) {
+    pub(crate) fn release(&mut self) {
         self.until = Duration::ZERO;
     }
 
     /// Returns the end of the current pause, before which no worker is launched.
-    pub fn holds_until(&self, now: Duration) -> Option<Duration> {
+    pub(crate) fn holds_until(&self, now: Duration) -> Option<Duration> {
         (self.deaths > 0 && now < self.until).then_some(self.until)
     }
 
     /// Returns whether the workers launched last died before they were ready.
-    pub fn is_on(&self) -> bool {
+    pub(crate) fn is_on(&self) -> bool {
         self.deaths > 0
     }
 
     /// Returns how many workers may be starting at a time: during a crash loop only one, as a
     /// probe.
-    pub fn max_parallel(&self, allowed: usize) -> usize {
+    pub(crate) fn max_parallel(&self, allowed: usize) -> usize {
         if self.deaths > 0 {
             allowed.min(1)
         } else {

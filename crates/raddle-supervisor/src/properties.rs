@@ -6,9 +6,9 @@ use std::{
 };
 
 use proptest::prelude::*;
+use raddle_model::stop::{StopPolicy, StopStage};
 
 use super::{tests::*, *};
-use crate::stop::{StopPolicy, StopStage};
 
 /// A random action of the environment. The numbers select among the possible targets.
 #[derive(Clone, Debug)]

@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
-use super::*;
-use crate::stop::{StopPolicy, StopStage};
+use raddle_model::stop::{StopPolicy, StopStage};
 
-pub(super) const fn at(millis: u64) -> Duration {
+use super::*;
+
+pub(crate) const fn at(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-pub(super) fn policy(replicas: usize) -> GroupPolicy {
+pub(crate) fn policy(replicas: usize) -> GroupPolicy {
     GroupPolicy {
         replicas,
         on: true,

@@ -2,19 +2,17 @@
 
 use std::time::Duration;
 
-use super::{BackoffScope, GroupPolicy, RestartPolicy};
-use crate::{
-    crash_loop::CrashLoopBackoff,
-    stop::{StagedStop, StopPolicy, StopStage},
-};
+use raddle_model::stop::{StagedStop, StopPolicy, StopStage};
+
+use crate::{BackoffScope, GroupPolicy, RestartPolicy, crash_loop::CrashLoopBackoff};
 
 /// How many children in a row may exit soon after they are ready before the next start is delayed.
 /// A single killed child is replaced immediately; only repeated exits are a crash loop.
 const MAX_EARLY_EXITS: u32 = 3;
 
 #[derive(Debug)]
-pub(super) struct Group {
-    pub(super) policy: GroupPolicy,
+pub(crate) struct Group {
+    pub(crate) policy: GroupPolicy,
     slots: Vec<GroupSlot>,
     /// Slot after the one that was filled last. The search starts here, so that a slot whose
     /// children never start does not starve the others.
@@ -22,9 +20,9 @@ pub(super) struct Group {
     /// Failures of the group, if it backs off as a whole.
     failures: StartFailures,
     /// Whether all replicas have been ready at some time.
-    pub(super) was_up: bool,
+    pub(crate) was_up: bool,
     /// Stop stage of the group, also while it is empty.
-    pub(super) stop: StagedStop,
+    pub(crate) stop: StagedStop,
 }
 
 #[derive(Debug, Default)]
@@ -38,8 +36,8 @@ struct GroupSlot {
 
 /// Detects children that die right after their start.
 #[derive(Debug, Default)]
-pub(super) struct StartFailures {
-    pub(super) backoff: CrashLoopBackoff,
+pub(crate) struct StartFailures {
+    pub(crate) backoff: CrashLoopBackoff,
     /// Children in a row that were ready only briefly.
     early_exits: u32,
     /// When the last of these exited.
@@ -63,7 +61,7 @@ pub struct GroupCounts {
 }
 
 impl Group {
-    pub(super) fn new(policy: GroupPolicy) -> Self {
+    pub(crate) fn new(policy: GroupPolicy) -> Self {
         Self {
             slots: Vec::new(),
             next: 0,
@@ -75,7 +73,7 @@ impl Group {
     }
 
     /// Returns the counts without children.
-    pub(super) fn empty_counts(&self) -> GroupCounts {
+    pub(crate) fn empty_counts(&self) -> GroupCounts {
         let braking = match self.policy.brake {
             BackoffScope::Seat => self
                 .slots
@@ -91,7 +89,7 @@ impl Group {
         }
     }
 
-    pub(super) fn wanted(&self) -> usize {
+    pub(crate) fn wanted(&self) -> usize {
         if self.policy.on {
             self.policy.replicas
         } else {
@@ -101,7 +99,7 @@ impl Group {
 
     /// Returns whether a slot counts as healthy. A slot that backs off or stays empty does not:
     /// waiting for it would keep all others from being recycled.
-    pub(super) fn is_healthy(&self, slot: usize) -> bool {
+    pub(crate) fn is_healthy(&self, slot: usize) -> bool {
         slot < self.wanted()
             && self
                 .slots
@@ -110,18 +108,18 @@ impl Group {
     }
 
     /// Counts the healthy slots.
-    pub(super) fn healthy_slots(&self) -> usize {
+    pub(crate) fn healthy_slots(&self) -> usize {
         (0..self.wanted())
             .filter(|slot| self.is_healthy(*slot))
             .count()
     }
 
-    pub(super) fn is_on_demand(&self) -> bool {
+    pub(crate) fn is_on_demand(&self) -> bool {
         self.policy.restart == RestartPolicy::OnDemand
     }
 
     /// Returns whether a slot must have no child.
-    pub(super) fn is_spare(&self, slot: usize) -> bool {
+    pub(crate) fn is_spare(&self, slot: usize) -> bool {
         if self.is_on_demand() {
             !self.policy.on
         } else {
@@ -130,18 +128,18 @@ impl Group {
     }
 
     /// Returns the failure record of a slot.
-    pub(super) fn failures(&mut self, slot: usize) -> &mut StartFailures {
+    pub(crate) fn failures(&mut self, slot: usize) -> &mut StartFailures {
         match self.policy.brake {
             BackoffScope::Seat => &mut self.slots[slot].failures,
             BackoffScope::Group => &mut self.failures,
         }
     }
 
-    pub(super) fn scale(&mut self, replicas: usize) {
+    pub(crate) fn scale(&mut self, replicas: usize) {
         self.policy.replicas = replicas;
     }
 
-    pub(super) fn switch(&mut self, on: bool) {
+    pub(crate) fn switch(&mut self, on: bool) {
         // Dependent groups wait for all replicas again.
         self.was_up &= !on || self.policy.on;
         self.policy.on = on;
@@ -157,14 +155,14 @@ impl Group {
     }
 
     /// Ends all backoff pauses, until the next child dies.
-    pub(super) fn release(&mut self) {
+    pub(crate) fn release(&mut self) {
         self.failures.backoff.release();
         self.slots
             .iter_mut()
             .for_each(|slot| slot.failures.backoff.release());
     }
 
-    pub(super) fn set_stop_policy(&mut self, policy: StopPolicy) {
+    pub(crate) fn set_stop_policy(&mut self, policy: StopPolicy) {
         self.policy.stop = policy;
         if self.stop.stage() == StopStage::Running {
             self.stop = StagedStop::new(policy);
@@ -172,14 +170,14 @@ impl Group {
     }
 
     /// Adds slots up to the desired number of children.
-    pub(super) fn add_missing_slots(&mut self) {
+    pub(crate) fn add_missing_slots(&mut self) {
         let slots = self.slots.len().max(self.wanted());
         self.slots.resize_with(slots, GroupSlot::default);
     }
 
     /// Returns an empty slot, if a child may be started in it now. Starts in other groups do not
     /// count: a slow group does not delay the others.
-    pub(super) fn next_free_slot(&self, counts: &GroupCounts, now: Duration) -> Option<usize> {
+    pub(crate) fn next_free_slot(&self, counts: &GroupCounts, now: Duration) -> Option<usize> {
         let shared = &self.failures.backoff;
         if counts.starting >= shared.max_parallel(self.policy.parallel)
             || self.held_until(now).is_some()
@@ -196,12 +194,12 @@ impl Group {
     }
 
     /// Returns the end of the current pause, if the group backs off as a whole.
-    pub(super) fn held_until(&self, now: Duration) -> Option<Duration> {
+    pub(crate) fn held_until(&self, now: Duration) -> Option<Duration> {
         self.failures.backoff.holds_until(now)
     }
 
     /// Returns when the next backoff pause ends.
-    pub(super) fn next_release(&self, counts: &GroupCounts, now: Duration) -> Option<Duration> {
+    pub(crate) fn next_release(&self, counts: &GroupCounts, now: Duration) -> Option<Duration> {
         let mut empty_slots = self.empty_slots(counts);
         match self.policy.brake {
             BackoffScope::Seat => empty_slots
@@ -229,13 +227,13 @@ impl Group {
             .filter(|slot| self.slots[*slot].is_vacant())
     }
 
-    pub(super) fn occupy(&mut self, slot: usize) {
+    pub(crate) fn occupy(&mut self, slot: usize) {
         self.slots[slot].taken = true;
         self.next = slot + 1;
     }
 
     /// Returns a slot for an adopted child.
-    pub(super) fn slot_for_adopted(&mut self) -> usize {
+    pub(crate) fn slot_for_adopted(&mut self) -> usize {
         self.policy.replicas += usize::from(self.is_on_demand());
         let slot = self
             .slots
@@ -249,7 +247,7 @@ impl Group {
     }
 
     /// Marks a slot as empty.
-    pub(super) fn free_slot(&mut self, slot: usize) {
+    pub(crate) fn free_slot(&mut self, slot: usize) {
         self.slots[slot].taken = false;
         if self.is_on_demand() {
             self.policy.replicas = self.policy.replicas.saturating_sub(1);
@@ -257,7 +255,7 @@ impl Group {
     }
 
     /// Marks a slot as empty for good.
-    pub(super) fn retire_slot(&mut self, slot: usize) {
+    pub(crate) fn retire_slot(&mut self, slot: usize) {
         self.slots[slot].retired = true;
     }
 }
@@ -272,7 +270,7 @@ impl StartFailures {
     /// Records that a child exited soon after it was ready. Returns whether this is a crash loop.
     /// Only successive children count: children that ran at the same time may have been killed
     /// together.
-    pub(super) fn ended_early(&mut self, started_at: Duration, now: Duration) -> bool {
+    pub(crate) fn ended_early(&mut self, started_at: Duration, now: Duration) -> bool {
         if started_at >= self.last_early_exit {
             (self.early_exits, self.last_early_exit) = (self.early_exits + 1, now);
         }
@@ -280,25 +278,25 @@ impl StartFailures {
     }
 
     /// Returns whether children exit early again and again.
-    pub(super) fn is_loop(&self) -> bool {
+    pub(crate) fn is_loop(&self) -> bool {
         self.early_exits > MAX_EARLY_EXITS
     }
 
     /// Returns whether there is a crash loop, and a child born at this time was started after its
     /// last exit.
-    pub(super) fn is_loop_before(&self, started_at: Duration) -> bool {
+    pub(crate) fn is_loop_before(&self, started_at: Duration) -> bool {
         self.is_loop() && started_at >= self.last_early_exit
     }
 
     /// Records that a child has stayed, which ends the crash loop. Returns whether starts were
     /// delayed.
-    pub(super) fn clear(&mut self) -> bool {
+    pub(crate) fn clear(&mut self) -> bool {
         self.early_exits = 0;
         self.backoff.ready()
     }
 
     /// Returns whether the next child must prove that it stays.
-    pub(super) fn is_suspect(&self) -> bool {
+    pub(crate) fn is_suspect(&self) -> bool {
         self.early_exits > 0 || self.backoff.is_on()
     }
 }

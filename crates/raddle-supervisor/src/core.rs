@@ -2,23 +2,24 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use super::{
+use raddle_model::stop::StopStage;
+
+use crate::{
     BackoffScope, ChildExit, ChildId, GroupCounts, GroupId, GroupPolicy, ReplicaSlot,
     RestartPolicy, StopReason, SupervisorEffect, SupervisorEvent, SupervisorNotice,
     child::{Child, Phase, STABLE_AFTER},
     group::Group,
 };
-use crate::stop::StopStage;
 
 /// The state of all groups and children.
 #[derive(Debug)]
 pub struct Supervisor {
-    pub(super) groups: Vec<Group>,
-    pub(super) children: BTreeMap<ChildId, Child>,
-    pub(super) next: u64,
+    pub(crate) groups: Vec<Group>,
+    pub(crate) children: BTreeMap<ChildId, Child>,
+    pub(crate) next: u64,
     /// How often a stop was requested.
-    pub(super) stop_requests: u32,
-    pub(super) effects: Vec<SupervisorEffect>,
+    pub(crate) stop_requests: u32,
+    pub(crate) effects: Vec<SupervisorEffect>,
 }
 
 impl Supervisor {
@@ -137,7 +138,7 @@ impl Supervisor {
         }
     }
 
-    pub(super) fn group(&mut self, group: GroupId) -> &mut Group {
+    pub(crate) fn group(&mut self, group: GroupId) -> &mut Group {
         &mut self.groups[group.0]
     }
 
@@ -195,7 +196,7 @@ impl Supervisor {
         }
     }
 
-    pub(super) fn set_stop_stage(&mut self, id: ChildId, stage: StopStage, now: Duration) {
+    pub(crate) fn set_stop_stage(&mut self, id: ChildId, stage: StopStage, now: Duration) {
         self.effects.push(SupervisorEffect::Tell(id, stage));
         if stage == StopStage::Killing {
             self.update_child(id, |child| child.killed = Some(now));

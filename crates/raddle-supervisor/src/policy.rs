@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
+use raddle_model::{jitter::unit_interval, stop::StopPolicy};
 use serde::{Deserialize, Serialize};
 
-use super::GroupId;
-use crate::{jitter::unit_interval, stop::StopPolicy};
+use crate::GroupId;
 
 /// Default number of children of a group that start at a time.
 pub const PARALLEL: usize = 16;
@@ -84,7 +84,7 @@ pub struct RecyclePolicy {
 
 impl RecyclePolicy {
     /// Returns the limits of one child, with jitter applied.
-    pub(super) fn for_child(self, number: u64) -> Self {
+    pub(crate) fn for_child(self, number: u64) -> Self {
         let chance = unit_interval(number);
         let factor = 1.0 + self.jitter * (2.0 * chance - 1.0);
         let scale = |bound: u64, factor: f64| ((bound as f64 * factor) as u64).max(1);

@@ -2,8 +2,9 @@
 
 use std::{fmt, time::Duration};
 
-use super::{ChildId, GroupId, ReplicaSlot};
-use crate::stop::{StopPolicy, StopStage};
+use raddle_model::stop::{StopPolicy, StopStage};
+
+use crate::{ChildId, GroupId, ReplicaSlot};
 
 /// An event that the caller reports.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
-use super::{
+use raddle_model::stop::{StagedStop, StopStage};
+
+use crate::{
     ChildId, GroupId, ReplicaSlot, StopReason, Supervisor, SupervisorEffect, SupervisorNotice,
     child::{Child, Phase, STABLE_AFTER},
 };
-use crate::stop::{StagedStop, StopStage};
 
 impl Supervisor {
-    pub(super) fn advance(&mut self, now: Duration) {
+    pub(crate) fn advance(&mut self, now: Duration) {
         let ids: Vec<ChildId> = self.children.keys().copied().collect();
         ids.into_iter().for_each(|id| self.check_child(id, now));
         for group in &mut self.groups {
@@ -51,7 +52,7 @@ impl Supervisor {
     }
 
     /// Stops a child: in stages, or directly in a later stage if it hangs or its work is worthless.
-    pub(super) fn stop_child(&mut self, id: ChildId, reason: StopReason, now: Duration) {
+    pub(crate) fn stop_child(&mut self, id: ChildId, reason: StopReason, now: Duration) {
         let child = self
             .children
             .get_mut(&id)
@@ -141,7 +142,7 @@ impl Supervisor {
     }
 
     /// Adds a starting child.
-    pub(super) fn add_child(&mut self, slot: ReplicaSlot, now: Duration) -> ChildId {
+    pub(crate) fn add_child(&mut self, slot: ReplicaSlot, now: Duration) -> ChildId {
         let id = ChildId(self.next);
         self.next += 1;
         let recycle = self.group(slot.group).policy.recycle.for_child(id.0);
