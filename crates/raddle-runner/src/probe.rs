@@ -338,8 +338,8 @@ mod tests {
 
     #[test]
     fn each_lacking_layer_is_named() {
-        let stderr = "raddle: this system refuses the sandbox landlock (its rules): no; it runs without\nraddle: and more: no; so";
-        let shown = "this system refuses the sandbox landlock (its rules): no; and more: no; the other layers hold";
+        let stderr = "raddle: this system refuses the sandbox landlock (ruleset): no; it runs without\nraddle: and more: no; so";
+        let shown = "this system refuses the sandbox landlock (ruleset): no; and more: no; the other layers hold";
         assert_eq!(super::missing_layers(stderr), shown);
     }
 

@@ -196,8 +196,7 @@ pub(crate) fn forget_runner(pid: u32) {
 }
 
 fn lock_runners() -> MutexGuard<'static, Option<Runners>> {
-    RUNNERS.lock()
-        .unwrap_or_else(PoisonError::into_inner)
+    RUNNERS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

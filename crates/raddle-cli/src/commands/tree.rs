@@ -9,7 +9,7 @@ use std::{
 use jiff::Timestamp;
 use raddle_broker::{Broker, TaskFilter};
 use raddle_model::{TaskView, Tid};
-use raddle_runner::{TreeUsage, consumption};
+use raddle_runner::{TreeUsage, tree_usage};
 use raddle_worker::worker::is_local;
 use serde_json::{Value, json};
 
@@ -288,7 +288,7 @@ fn used(task: &TaskView, here: &BTreeMap<Tid, u32>) -> Option<TreeUsage> {
     let run = task
         .pid
         .filter(|_| task.worker.is_some_and(|worker| here.contains_key(&worker)));
-    consumption(own.or(run)?)
+    tree_usage(own.or(run)?)
 }
 
 #[cfg(test)]

@@ -95,7 +95,8 @@ impl ForkServer {
     /// Requests a fork. Until the reply arrives, the fork server counts as broken.
     fn request_fork(&self, plan: &ChildPlan<'_>, request: &ExecRequest) -> io::Result<u32> {
         // In a memfd that the fork server passes on without reading it.
-        let memory = sys::create_memfd(c"raddle-request", &frame::encode(&(request, plan.rlimits)))?;
+        let memory =
+            sys::create_memfd(c"raddle-request", &frame::encode(&(request, plan.rlimits)))?;
         let passed = [memory.as_fd(), plan.stdin]
             .into_iter()
             .chain(plan.outputs.iter().copied())

@@ -149,7 +149,7 @@ async fn run(
 /// How an attempt ends whose container has not said how: somebody has ended it from outside, or the engine has ended.
 async fn untold(engine: &DockerEngine, name: &str, since: &str) -> ExitStatus {
     // By then process 1 has missed its leash, also if it runs without an engine.
-    let give_up = Instant::now() + SILENCE;
+    let give_up = Instant::now() + HEARTBEAT_TIMEOUT;
     loop {
         let gone = match engine.fate(name, since).await {
             Ok(ContainerExit::Gone(ExitKind::OutOfMemory)) => return ExitStatus::OutOfMemory,

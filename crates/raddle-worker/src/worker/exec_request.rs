@@ -85,7 +85,7 @@ pub(super) fn of(
         timeout: options.bound.of(&spec),
         limits: isolation::limits(&spec, options.min_isolation),
         grace: options.grace,
-        overtime: options.bound.overtime.unwrap_or(options.grace),
+        timeout_grace: options.bound.overtime.unwrap_or(options.grace),
         sandbox,
     };
     let answers = match spec.target {
@@ -156,7 +156,7 @@ fn contained(
             ..limits
         },
         grace: options.grace,
-        overtime: options.bound.overtime.unwrap_or(options.grace),
+        timeout_grace: options.bound.overtime.unwrap_or(options.grace),
         sandbox: None,
     };
     let charge = ContainerParams {

@@ -216,7 +216,7 @@ impl SlotTask {
                 }
                 self.finish(attempt_id, *done, conversation).await
             }
-            Err(gone) if gone.never_began() => ended(
+            Err(gone) if gone.never_started() => ended(
                 attempt_id,
                 ExitStatus::ResourceExhausted {
                     message: "the system gave its runner less than a process needs".into(),
@@ -290,8 +290,8 @@ impl SlotTask {
         Runner::spawn(&RunnerOptions {
             program: options.runner.clone(),
             title_idle: idle_title.clone(),
-            attempt_id: Some(Arc::clone(attempt_id)),
-            without: secret_variables(),
+            lease_deadline: Some(Arc::clone(attempt_id)),
+            removed_variables: secret_variables(),
         })
         .await
     }

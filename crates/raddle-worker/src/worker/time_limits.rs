@@ -32,9 +32,10 @@ impl TimeLimits {
 
     pub(super) fn begun(&self, slot: usize, request: &ExecRequest) {
         if let Some(marks) = &self.marks {
-            let due =
-                |timeout: Duration| ProgressPage::clock_now() + timeout + request.overtime + BEYOND;
-            marks.set_due(
+            let due = |timeout: Duration| {
+                ProgressPage::clock_now() + timeout + request.timeout_grace + BEYOND
+            };
+            marks.set_deadline(
                 slot,
                 request.timeout.map(|timeout| (request.tid, due(timeout))),
             );
@@ -44,7 +45,7 @@ impl TimeLimits {
     /// The attempt in a slot is told something: what stands still on request may do so for as long as it likes, and whatever else it is told has it go on.
     pub(super) fn told(&self, slot: usize, order: RunnerCommand) {
         if let Some(marks) = &self.marks {
-            marks.hold(
+            marks.set_paused(
                 slot,
                 order == RunnerCommand::Pause,
                 ProgressPage::clock_now(),
@@ -54,7 +55,7 @@ impl TimeLimits {
 
     pub(super) fn over(&self, slot: usize) {
         if let Some(marks) = &self.marks {
-            marks.set_due(slot, None);
+            marks.set_deadline(slot, None);
         }
     }
 }

@@ -21,7 +21,7 @@ pub(in super::super) struct MemoryFiles {
     /// The tmpfs directories, opened on first use: most tasks end before.
     mount_points_and_links: OnceCell<Vec<File>>,
     /// Whether the sandbox has them. It has none without its own root.
-    exist: bool,
+    has_tmpfs: bool,
 }
 
 /// The limits of a task, with the sandbox's defaults for those that it does not set.
@@ -52,16 +52,16 @@ pub(in super::super) fn rlimits() -> [(Resource, u64); 2] {
 }
 
 impl MemoryFiles {
-    pub(super) fn new(exist: bool) -> Self {
+    pub(super) fn new(has_tmpfs: bool) -> Self {
         Self {
             mount_points_and_links: OnceCell::new(),
-            exist,
+            has_tmpfs,
         }
     }
 
     /// Memory that the files use, as seen by a process inside.
     pub(in super::super) fn bytes(&self, pid_inside: Option<u32>) -> u64 {
-        let Some(pid) = pid_inside.filter(|_| self.exist) else {
+        let Some(pid) = pid_inside.filter(|_| self.has_tmpfs) else {
             return 0;
         };
         // A process that exits meanwhile cannot be read. The next sample tries another.

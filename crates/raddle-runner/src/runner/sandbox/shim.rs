@@ -177,7 +177,7 @@ fn build(
     // The command runs as the same user and must not read the shim's descriptors and memory.
     let _ = process::set_dumpable_behavior(DumpableBehavior::NotDumpable);
     if !config.missing.namespaces {
-        ids::become_inside_user(config.is_root).map_err(Layer::Ids.refused("become it"))?;
+        ids::become_inside_user(config.is_root).map_err(Layer::Ids.refused("change its user"))?;
     } else if config.is_root {
         // In a container without other users, root cannot change its user. It loses all of root's
         // privileges below in any case.
@@ -203,7 +203,7 @@ fn build(
     }
     ids::give_up_privileges().map_err(setup.refused("capabilities"))?;
     if !config.missing.landlock {
-        restrict(config, executable).map_err(Layer::Landlock.refused("its rules"))?;
+        restrict(config, executable).map_err(Layer::Landlock.refused("ruleset"))?;
     }
     if !config.missing.filter {
         let is_bare = config.missing.namespaces && config.sandbox.network != NetworkPolicy::Host;
@@ -221,10 +221,11 @@ fn build(
 fn enter_root(config: &ShimConfig<'_>) -> Result<(), StartError> {
     root::enter_root(config.sandbox)?;
     if config.has_network() {
-        network::set_up().map_err(Layer::Namespaces.refused("its network"))?;
+        network::set_up().map_err(Layer::Namespaces.refused("its loopback interface"))?;
     }
     if let Some(proxy_socket) = config.proxy_socket {
-        proxy::open_listener(proxy_socket).map_err(|error| StartError::Step(ChildStep::Setup, error))?;
+        proxy::open_listener(proxy_socket)
+            .map_err(|error| StartError::Step(ChildStep::Setup, error))?;
     }
     let _ = rustix::system::sethostname(b"sandbox");
     Ok(())

@@ -83,13 +83,13 @@ fn spawn_without(
         .then(|| EgressProxy::fork(&sandbox.network))
         .transpose()
         .map_err(shortage)?;
-    let redirect_directories = scratch
+    let redirected = scratch
         .as_ref()
         .map(|scratch| redirect_directories(plan.envp, scratch));
     // Without a user namespace, all processes of the worker's user would count.
     let counted = |limit: &&(Resource, u64)| !missing.namespaces || limit.0 != Resource::Nproc;
     let rlimits: Vec<_> = plan.rlimits.iter().filter(counted).copied().collect();
-    let envp = redirect_directories
+    let envp = redirected
         .as_ref()
         .map_or(plan.envp, |(pointers, _)| pointers);
     let plan = ChildPlan {
@@ -132,17 +132,11 @@ fn redirect_directories(
     scratch: &ScratchDir,
 ) -> (Vec<*const c_char>, Vec<CString>) {
     use std::os::unix::ffi::OsStrExt;
-    let mapped = |map_ids: &&str| {
-        [
-            map_ids.as_bytes(),
-            b"=",
-            scratch.path().as_os_str().as_bytes(),
-        ]
-        .concat()
-    };
+    let variable =
+        |name: &&str| [name.as_bytes(), b"=", scratch.path().as_os_str().as_bytes()].concat();
     let own: Vec<CString> = DIRECTORY_VARIABLES
         .iter()
-        .filter_map(|map_ids| CString::new(mapped(map_ids)).ok())
+        .filter_map(|name| CString::new(variable(name)).ok())
         .collect();
     let usual = super::ENVIRONMENT;
     let replaced = |variable: &*const c_char| {
@@ -153,7 +147,7 @@ fn redirect_directories(
             // the end.
             unsafe { CStr::from_ptr(*variable) }
         };
-        let map_ids = |text: &CStr| {
+        let name = |text: &CStr| {
             text.to_bytes()
                 .split(|b| *b == b'=')
                 .next()
@@ -162,7 +156,7 @@ fn redirect_directories(
         // Variables that the task has set itself stay unchanged.
         let own = own
             .iter()
-            .find(|own| usual.contains(&text) && map_ids(own) == map_ids(text));
+            .find(|own| usual.contains(&text) && name(own) == name(text));
         own.map_or(*variable, |own| own.as_ptr())
     };
     (envp.iter().map(replaced).collect(), own)
@@ -192,7 +186,7 @@ fn start(
             } else {
                 ids::map_ids(pid)
             };
-            let mapped = mapped.map_err(Layer::Ids.refused("its names"));
+            let mapped = mapped.map_err(Layer::Ids.refused("map its ids"));
             let started = mapped.and_then(|()| {
                 let _ = sys::write_some(release.as_fd(), &[GO]);
                 read_report(&ours)

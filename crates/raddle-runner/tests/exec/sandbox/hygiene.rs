@@ -44,7 +44,8 @@ pub(super) fn below(pid: u32) -> Vec<u32> {
         fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
     // What a runner has for its functions belongs to no attempt.
     let is_fork_server = |pid: &u32| {
-        fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "raddle-fork-srv\n")
+        fs::read_to_string(format!("/proc/{pid}/comm"))
+            .is_ok_and(|name| name == "raddle-fork-srv\n")
     };
     let children = children
         .split_whitespace()
