@@ -1,4 +1,4 @@
-//! Running a function, in the process that was forked for it.
+//! Calling a routine or handler, in the process that was forked for it.
 
 use std::{
     fs::File,
@@ -17,13 +17,14 @@ use serde_json::Value;
 use super::{Routines, context};
 use crate::handler;
 
-/// The exit code of a process whose function has failed. Why it did is in the answer.
+/// Exit code of a process whose function failed. The reply has the reason.
 const FAILED: i32 = 1;
 
-/// Where the last panic happened. It is only known while it is being reported.
+/// Location of the last panic. Only the panic hook gets it.
 static PANICKED_AT: Mutex<Option<String>> = Mutex::new(None);
 
-/// Calls the function of this program that `name` names, with the job in `input`: a [`raddle_runner::FunctionCall`].
+/// Calls the function `name` of this program with `input`, a serialised
+/// [`raddle_runner::FunctionCall`], and writes the reply. Returns the exit code.
 pub fn call(name: &str, input: Vec<u8>, reply: File) -> i32 {
     context::open(reply);
     panic::set_hook(Box::new(note_place));
@@ -39,7 +40,7 @@ pub fn call(name: &str, input: Vec<u8>, reply: File) -> i32 {
     let code = if outcome.is_ok() { 0 } else { FAILED };
     match context::say(&outcome.map_or_else(ReplyLine::Error, ReplyLine::Result)) {
         Ok(()) => code,
-        // Nobody listens any more: the worker is gone, and with it who wanted to know.
+        // The worker is gone, so there is no reader for the reply.
         Err(_) => FAILED,
     }
 }
@@ -52,7 +53,7 @@ fn run(name: &str, input: &[u8]) -> Result<Value, ReportedError> {
         let given = RoutineInput::Job(Box::new(job));
         return match routine.run {
             RoutineFn::Plain(function) => Ok(function(given)?.into_json()?),
-            // Called in the runtime: what makes a stream may make timers for it.
+            // Called inside the runtime, because the constructor of a stream may create timers.
             RoutineFn::Async(function) => wait(async { Ok(function(given)?.await?.into_json()?) }),
             RoutineFn::Stream(function) => wait(async { Ok(gather(function(given)?).await?) }),
         };
@@ -66,7 +67,8 @@ fn run(name: &str, input: &[u8]) -> Result<Value, ReportedError> {
 fn wait(
     running: impl Future<Output = Result<Value, ReportedError>>,
 ) -> Result<Value, ReportedError> {
-    // One thread: a second would cost every short function its start. Whoever needs more can have them.
+    // One thread: a second one would cost every short function its start. A function that needs
+    // more can start its own runtime.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
@@ -85,7 +87,7 @@ fn cannot(message: String) -> ReportedError {
 }
 
 fn note_place(info: &PanicHookInfo<'_>) {
-    // For the task's log, with a backtrace if that was asked for.
+    // For the task's log, with a backtrace if RUST_BACKTRACE is set.
     eprintln!("{info}");
     let backtrace = std::backtrace::Backtrace::capture();
     if backtrace.status() == std::backtrace::BacktraceStatus::Captured {
@@ -100,11 +102,11 @@ fn place() -> String {
         .lock()
         .unwrap_or_else(PoisonError::into_inner)
         .take();
-    place.unwrap_or_else(|| "an unknown place".into())
+    place.unwrap_or_else(|| "an unknown location".into())
 }
 
 fn said(thrown: &(dyn std::any::Any + Send)) -> String {
     let text = thrown.downcast_ref::<&str>().map(ToString::to_string);
     text.or_else(|| thrown.downcast_ref::<String>().cloned())
-        .unwrap_or_else(|| "without a word".into())
+        .unwrap_or_else(|| "the panic payload is not a string".into())
 }

@@ -1,4 +1,4 @@
-//! What control words mean to a worker: those to itself, and those to the tasks it has. Decisions only.
+//! What control commands do to a worker and to the tasks it holds. Decisions only, no I/O.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ impl WorkerCore {
             .iter()
             .any(|attempt_id| attempt_id.tid == tid)
         {
-            // Its attempt is over; whether the task is as well is for the broker to say.
+            // The attempt is over. Only the broker's answer says whether the task is over too.
             self.late.push((tid, message));
             return;
         } else {
@@ -48,7 +48,7 @@ impl WorkerCore {
 
     fn obey_self(&mut self, word: ControlCommand, now: Duration) -> &'static str {
         match word {
-            // Once is enough: to ask again is to ask whether it was heard. Who wants more says KILL.
+            // A repeated STOP only asks for the status again. KILL is the way to escalate.
             ControlCommand::Stop if self.stop.stage() == StopStage::Running => {
                 self.stop_further(now)
             }
@@ -103,8 +103,9 @@ impl WorkerCore {
         }
     }
 
-    /// A word to a task that is claimed but not begun. What the broker can obey better goes back to it with the task; then it is the
-    /// broker that answers, and there is no state to tell.
+    /// Applies a command to a task that is claimed but not started. A command that the broker can
+    /// apply better goes back to the broker with the task. The broker then sends the reply, so
+    /// there is no state to report here.
     fn obey_waiting(&mut self, tid: Tid, message: &ControlMessage) -> Option<&'static str> {
         if matches!(
             message.command,

@@ -1,4 +1,4 @@
-//! What a routine or handler says while it runs, and what becomes of it.
+//! The reply of a routine or handler: log lines, progress, chained tasks and the result.
 
 use raddle_broker::{AttemptId, ChainRequest};
 use raddle_model::{
@@ -10,39 +10,39 @@ use serde_json::Value;
 
 use super::chaining;
 
-/// The answer of one attempt, as it comes in.
+/// The reply of one attempt, parsed while it arrives.
 pub(super) struct AttemptReply {
     on: OutputChannel,
     dialogue: ReplyParser,
-    /// How many bytes of it are in the task's log.
+    /// Bytes of the reply that went to the task's log.
     logged: u64,
-    /// How many tasks it has chained.
+    /// Chained tasks that the broker has stored.
     chained: u64,
-    /// The trace of what it chains.
+    /// The trace of chained tasks that name none.
     trace: Trace,
     may_chain: bool,
-    /// How many tasks were heard of last, which are being passed on.
+    /// Chained tasks of the latest update, which are being stored.
     passing: u64,
     refusal: Option<ExitStatus>,
-    /// Whether that has been told.
+    /// Whether [`AttemptReply::chain_just_failed`] has returned true.
     is_refusal_known: bool,
 }
 
-/// What was new in it.
+/// What one piece of the reply contained.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct ReplyUpdate {
-    /// For the task's log.
+    /// Text for the task's log.
     pub(super) log: Vec<u8>,
-    /// How far the task has come, if it said so.
+    /// The last progress that the attempt reported.
     pub(super) progress: Option<Progress>,
-    /// What is to follow it.
+    /// Tasks that it chained.
     pub(super) chained: Vec<TaskSpec>,
-    /// It has just become clear that it cannot be understood: there is no use in letting it go on.
+    /// The reply has just become unreadable, so the attempt should be killed.
     pub(super) is_garbled: bool,
 }
 
 impl AttemptReply {
-    /// What it chains belongs to the trace, if it may chain at all.
+    /// Chained tasks belong to `trace`. An attempt in a sandbox may not chain.
     pub(super) fn new(on: OutputChannel, trace: Trace, may_chain: bool) -> Self {
         let (dialogue, refusal, is_refusal_known) = (ReplyParser::default(), None, false);
         Self {
@@ -58,7 +58,7 @@ impl AttemptReply {
         }
     }
 
-    /// Whether it is held on this stream.
+    /// Whether the reply arrives on this channel.
     pub(super) fn is_on(&self, stream: OutputChannel) -> bool {
         self.on == stream
     }
@@ -79,12 +79,12 @@ impl AttemptReply {
                         .log
                         .extend_from_slice(format!("{level}{}\n", remark.message).as_bytes());
                 }
-                // Only the last is of interest to anybody who looks later.
+                // Only the last progress is of interest to a later reader.
                 ParsedOutput::Progress(progress) => heard.progress = Some(progress),
                 ParsedOutput::Chain(_) if !self.may_chain => {
                     self.refusal.get_or_insert_with(chaining::untrusted);
                 }
-                // Behind one that was refused, none is of use.
+                // The attempt fails anyway, so the tasks that follow a refused one are dropped.
                 ParsedOutput::Chain(_) if self.refusal.is_some() => {}
                 ParsedOutput::Chain(spec) => heard.chained.push(self.traced(*spec)),
             }
@@ -94,7 +94,7 @@ impl AttemptReply {
         heard
     }
 
-    /// Hears the last of it. The last line of all need not have an end.
+    /// Parses the last bytes. The last line may lack its newline.
     pub(super) fn hear_out(&mut self, bytes: &[u8]) -> ReplyUpdate {
         let mut heard = self.hear(bytes);
         let last = self.hear(b"\n");
@@ -103,12 +103,13 @@ impl AttemptReply {
         heard
     }
 
-    /// How many bytes of it are in the task's log.
+    /// Bytes of the reply that went to the task's log.
     pub(super) fn logged(&self) -> u64 {
         self.logged
     }
 
-    /// What it has chained, as the broker is told it. What comes of that is to be [told](Self::passed_on).
+    /// Makes the request that stores chained tasks. Pass its outcome to
+    /// [`Self::record_chain_result`].
     pub(super) fn chain(&mut self, attempt_id: AttemptId, tasks: Vec<TaskSpec>) -> ChainRequest {
         self.passing = tasks.len() as u64;
         ChainRequest {
@@ -118,7 +119,7 @@ impl AttemptReply {
         }
     }
 
-    /// Notes what came of passing it on; nothing, if that took too long.
+    /// Records the outcome of a chain request. `None` means that it timed out.
     pub(super) fn passed_on(&mut self, outcome: Option<Result<(), ExitStatus>>) {
         match outcome.unwrap_or_else(|| Err(chaining::late())) {
             Ok(()) => self.chained += self.passing,
@@ -126,24 +127,24 @@ impl AttemptReply {
         }
     }
 
-    /// Whether it has become clear since the last time that what it chained is not taken: there is no use in letting it go on.
+    /// Returns true once, after a chain request has failed: the attempt should then be killed.
     pub(super) fn is_just_refused(&mut self) -> bool {
         self.refusal.is_some() && !std::mem::replace(&mut self.is_refusal_known, true)
     }
 
-    /// How the attempt ended, given how its process did.
+    /// Returns how the attempt ended and its result, given how its process ended.
     pub(super) fn conclude(self, exit: ExitStatus) -> (ExitStatus, Option<Value>) {
         let Self {
             dialogue, refusal, ..
         } = self;
-        // We killed it for that, or it had come to its own end by then.
+        // Either the worker killed the attempt for the failed chain, or it had ended by itself.
         if let Some(refusal) =
             refusal.filter(|_| matches!(exit, ExitStatus::Killed | ExitStatus::Code { .. }))
         {
             return (refusal, None);
         }
         match dialogue.garbled() {
-            // We killed it for that.
+            // The worker killed it for that.
             Some(garbled) if exit == ExitStatus::Killed => (
                 ExitStatus::ProtocolError {
                     message: garbled.to_string(),
@@ -192,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_chained_is_counted_when_it_is_kept_and_carries_the_trace() {
+    fn counts_stored_chained_tasks_and_adds_the_trace() {
         let mut with = conversation(true);
         for told in 0..2 {
             let chained = with.hear(CHAIN).chained;
@@ -217,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_line_needs_no_end() {
+    fn accepts_a_last_line_without_newline() {
         let mut with = conversation(true);
         let lines = b"{\"result\":1}\n{\"chain\":{\"target\":{\"command\":[\"x\"]}}}";
         assert_eq!(with.hear_out(lines).chained.len(), 1);
@@ -225,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_fails_the_attempt() {
+    fn a_failed_chain_fails_the_attempt() {
         let refused = |exit: ExitStatus| {
             let mut with = conversation(true);
             let chained = with.hear(CHAIN).chained;
@@ -233,7 +234,7 @@ mod tests {
             with.passed_on(Some(Err(chaining::late())));
             assert!(
                 with.is_just_refused() && !with.is_just_refused(),
-                "told once"
+                "reported once"
             );
             assert!(with.hear(CHAIN).chained.is_empty());
             with.hear(b"{\"result\":1}\n");
@@ -255,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_chained_from_a_sandbox() {
+    fn refuses_chained_tasks_of_a_sandboxed_attempt() {
         let mut with = conversation(false);
         assert!(with.hear(CHAIN).chained.is_empty());
         assert!(with.is_just_refused());

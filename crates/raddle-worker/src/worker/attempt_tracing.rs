@@ -1,6 +1,7 @@
-//! The traces of the tasks that this process has in hand, so that every line of its log that concerns one of them can name its trace.
+//! Trace ids of the tasks that this process runs, so that each log line about a task can name them.
 //!
-//! The log is the process's, and so is this. A task whose trace was not named has one that follows from its id, and needs no entry.
+//! The map is process-wide, because the log is. A task without a `traceparent` has a trace id that
+//! is derived from its TID, and needs no entry.
 
 use std::{
     collections::BTreeMap,
@@ -12,7 +13,7 @@ use raddle_model::{Tid, trace::TraceId};
 
 static NAMED: Mutex<BTreeMap<Tid, TraceId>> = Mutex::new(BTreeMap::new());
 
-/// Notes what was claimed.
+/// Stores the trace ids of claimed tasks.
 pub(crate) fn take(claims: &[LeasedTask]) {
     for LeasedTask {
         attempt_id, spec, ..
@@ -28,7 +29,7 @@ pub(crate) fn take(claims: &[LeasedTask]) {
     }
 }
 
-/// Forgets what is settled.
+/// Removes the entry of a task whose end is recorded.
 pub(crate) fn leave(tid: Tid) {
     NAMED
         .lock()
@@ -36,7 +37,7 @@ pub(crate) fn leave(tid: Tid) {
         .remove(&tid);
 }
 
-/// The trace of a task that is in hand.
+/// Returns the trace id of a task that this process runs.
 pub(crate) fn trace(attempt_id: AttemptId) -> TraceId {
     let named = NAMED
         .lock()
@@ -46,7 +47,7 @@ pub(crate) fn trace(attempt_id: AttemptId) -> TraceId {
     named.unwrap_or_else(|| TraceId::of(attempt_id.tid))
 }
 
-/// Writes a line of the log that concerns an attempt of a task in hand: `log!(warn, attempt_id, field = value, "message")`.
+/// Logs a line about an attempt: `log!(warn, attempt_id, field = value, "message")`.
 macro_rules! log {
     ($level:ident, $attempt_id:expr, $($rest:tt)+) => {{
         let attempt_id: ::raddle_broker::AttemptId = $attempt_id;

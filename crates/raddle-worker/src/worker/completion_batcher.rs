@@ -1,11 +1,13 @@
-//! Writes what became of attempts to the broker, in batches, while the slots go on with the next.
+//! `CompletionBatcher`: writes starts and ends of attempts to the broker in batches, while the
+//! slots run the next tasks.
 //!
-//! A slot does not wait until its last task is on disk: the lease covers it meanwhile. What comes in while one batch is being
-//! committed makes up the next. When there is more to come, a batch also waits a moment for company, because a commit costs the
-//! same for one as for many.
+//! A slot does not wait for the fsync of its last task: the lease covers that task meanwhile.
+//! Writes that arrive during one commit form the next batch. If more writes are expected, a batch
+//! also waits up to [`LINGER`], because a commit costs the same for one entry as for many.
 //!
-//! What cannot be written yet is tried again, for the lease covers it and a full disk may be emptied. When the worker has no time left it is
-//! tried once more, and then given up: its task runs again.
+//! Failed writes are retried, because the lease covers the tasks and a full disk may get space.
+//! After the shutdown deadline each write is tried once more and then given up: its task runs
+//! again.
 
 use std::{
     collections::HashSet,
@@ -31,12 +33,12 @@ use super::{
     attempt_tracing, event::WorkerLoopEvent, shutdown_deadline::DeadlineWatch, slot::ended,
 };
 
-/// One thing to be written.
+/// A write to the broker.
 #[derive(Debug)]
 pub(super) enum PendingWrite {
     Started(AttemptStarted),
     Finish(Box<Completion>),
-    /// The end of an attempt that has not begun.
+    /// The end of an attempt that was not started.
     Unbegun {
         attempt_id: AttemptId,
         exit: ExitStatus,
@@ -44,26 +46,27 @@ pub(super) enum PendingWrite {
     Release(Release),
 }
 
-/// The writing end. The ledger is complete once [`close`](Self::close) returns.
+/// The sending end. All writes are done when [`close`](Self::close) returns.
 pub(super) struct CompletionBatcher {
     entries: mpsc::UnboundedSender<PendingWrite>,
     task: JoinHandle<()>,
     busy: Arc<AtomicBool>,
 }
 
-/// How long a batch waits for company while more is to come.
+/// How long a batch waits for more entries while more are expected.
 const LINGER: Duration = Duration::from_millis(6);
-/// How long the start of an attempt may go unwritten. Most short attempts are over by then, and one write tells both.
+/// How long the start of an attempt may stay unwritten. Most short attempts end within that time,
+/// and the write of the end covers the start.
 const START_LINGER: Duration = Duration::from_millis(10);
 const RETRY_PAUSE: Duration = Duration::from_millis(250);
-/// Between tries to write what may be written later.
+/// Pauses between retries.
 const BACKOFF: ExponentialBackoff = ExponentialBackoff::new(RETRY_PAUSE, Duration::from_secs(4));
 pub(super) const GIVEN_UP: &str =
-    "what became of this task could not be written: it will run again";
+    "the end of this task could not be written: it will run again";
 
 impl CompletionBatcher {
-    /// Entries come from the worker's slots, one or two for each attempt, so the channel is bounded by the number of slots in effect. What it
-    /// tells is one event for each, or one for each pause between two tries.
+    /// The channels need no bound: each attempt sends one or two entries, and slots are few.
+    /// `events` gets one event for each entry, or one for each retry.
     pub(super) fn start(
         broker: Arc<dyn Broker>,
         events: mpsc::UnboundedSender<WorkerLoopEvent>,
@@ -87,16 +90,16 @@ impl CompletionBatcher {
     }
 
     pub(super) fn write(&self, entry: PendingWrite) {
-        // The other end lives until `close`, which takes `self`.
+        // The receiver lives until `close`, which takes `self`.
         let _ = self.entries.send(entry);
     }
 
-    /// Says whether more entries are to be expected at once.
+    /// Sets whether more entries are expected soon.
     pub(super) fn set_busy(&self, busy: bool) {
         self.busy.store(busy, Ordering::Relaxed);
     }
 
-    /// Writes what is left.
+    /// Writes the remaining entries.
     pub(super) async fn close(self) {
         self.set_busy(false);
         drop(self.entries);
@@ -121,12 +124,12 @@ impl WriteBatch {
         }
     }
 
-    /// Whether something in it ends an attempt.
+    /// Whether the batch contains the end of an attempt.
     fn is_pressing(&self) -> bool {
         !self.finish.is_empty() || !self.release.is_empty()
     }
 
-    /// Leaves out starts that are told by an end in the same batch.
+    /// Removes starts whose end is in the same batch.
     fn condense(&mut self) {
         let ended: HashSet<AttemptId> =
             self.finish.iter().map(|finish| finish.attempt_id).collect();
@@ -135,7 +138,7 @@ impl WriteBatch {
     }
 }
 
-/// The task that writes.
+/// The tokio task that writes.
 struct BatchWriter {
     broker: Arc<dyn Broker>,
     events: mpsc::UnboundedSender<WorkerLoopEvent>,
@@ -144,9 +147,9 @@ struct BatchWriter {
 
 /// Why entries were not written.
 enum WriteFailure {
-    /// The broker does not take them.
+    /// The broker refuses them.
     Refused(Error),
-    /// There was no time left.
+    /// The shutdown deadline has passed.
     GivenUp(Option<Error>),
 }
 
@@ -167,7 +170,7 @@ impl BatchWriter {
             finish,
             release,
         } = batch;
-        // Asked for together, so that the engine can do them together.
+        // Concurrent calls, so that the engine can put them into one transaction.
         let ((), unfinished, unreleased) = tokio::join!(
             self.note(started),
             self.persist(
@@ -181,9 +184,10 @@ impl BatchWriter {
                 |release| self.broker.release(release)
             ),
         );
-        // An end that the broker does not take must not keep the task here for as long as this worker lives.
+        // If the broker refuses the end of an attempt, the task must not stay assigned to this
+        // worker while it lives.
         if !unfinished.is_empty() {
-            // It comes back at once, and must not go round as fast as it can.
+            // The task comes back at once: the pause keeps this from becoming a busy loop.
             sleep(RETRY_PAUSE).await;
         }
         let back: Vec<Release> = unfinished.into_iter().map(give_back).collect();
@@ -206,12 +210,13 @@ impl BatchWriter {
         if !started.is_empty()
             && let Some(Err(error)) = self.pace.clone().bound(self.broker.started(started)).await
         {
-            tracing::warn!(%error, "the start of attempts could not be noted");
+            tracing::warn!(%error, "starts of attempts could not be written");
         }
     }
 
-    /// Writes entries, and settles each but those that the broker does not take, which it returns. They are found one by one, so that they
-    /// take no other with them.
+    /// Writes entries and reports the outcome of each. Returns those that the broker refuses: after
+    /// a refused batch each entry is tried alone, so that a bad one does not take the others with
+    /// it.
     async fn persist<T, W>(
         &self,
         entries: Vec<T>,
@@ -235,10 +240,11 @@ impl BatchWriter {
             Err(WriteFailure::GivenUp(error)) => fences
                 .into_iter()
                 .for_each(|attempt_id| self.give_up(attempt_id, error.as_ref())),
-            // Nobody can say whether the broker has them, and sent again they would be refused: its process writes nothing more.
+            // The fsync failed, so it is unknown whether the broker has them. A second try would be
+            // refused, because the database thread is poisoned.
             Err(WriteFailure::Refused(error @ Error::Unsynced { .. })) => {
                 for attempt_id in fences {
-                    attempt_tracing::log!(error, attempt_id, %error, "what became of it may not last");
+                    attempt_tracing::log!(error, attempt_id, %error, "the end of an attempt may not be durable");
                     let _ = self.events.send(WorkerLoopEvent::Settled {
                         attempt_id,
                         outcome: None,
@@ -254,7 +260,7 @@ impl BatchWriter {
                         Err(WriteFailure::GivenUp(error)) => {
                             self.give_up(attempt_id, error.as_ref())
                         }
-                        // The server has it, and that others do not is no refusal.
+                        // The primary has it. Missing replica confirmations are no refusal.
                         Err(WriteFailure::Refused(error @ Error::Unconfirmed { .. })) => {
                             self.give_up(attempt_id, Some(&error))
                         }
@@ -266,7 +272,7 @@ impl BatchWriter {
         refused
     }
 
-    /// Tries again what may succeed later, for as long as there is time.
+    /// Retries transient errors until the shutdown deadline.
     async fn insist<T, W>(
         &self,
         entries: &[T],
@@ -289,9 +295,9 @@ impl BatchWriter {
             if is_last {
                 return Err(WriteFailure::GivenUp(Some(error)));
             }
-            // Once, and not with every try.
+            // Log the first failure only.
             if failures == 0 {
-                tracing::error!(%error, "results cannot be written yet");
+                tracing::error!(%error, "results cannot be written yet: retrying");
             }
             failures += 1;
             let _ = self.events.send(WorkerLoopEvent::Unwritten(error));
@@ -304,7 +310,7 @@ impl BatchWriter {
 
     fn settle(&self, attempt_id: AttemptId, outcome: CompletionOutcome) {
         if outcome == CompletionOutcome::Stale {
-            attempt_tracing::log!(warn, attempt_id, "what became of it was not taken");
+            attempt_tracing::log!(warn, attempt_id, "the broker refused the end of a stale attempt");
         }
         let _ = self.events.send(WorkerLoopEvent::Settled {
             attempt_id,
@@ -322,12 +328,12 @@ impl BatchWriter {
     }
 }
 
-/// What is left to do with an attempt whose end was not taken.
+/// Makes the release of an attempt whose end was refused.
 fn give_back((attempt_id, error): (AttemptId, Error)) -> Release {
-    tracing::error!(tid = %attempt_id.tid, attempt = attempt_id.attempt, %error, "how a task ended cannot be recorded: it runs again");
+    tracing::error!(tid = %attempt_id.tid, attempt = attempt_id.attempt, %error, "the end of a task was refused: it runs again");
     Release {
         attempt_id,
-        reason: format!("how it ended could not be recorded: {error}"),
+        reason: format!("its end could not be recorded: {error}"),
     }
 }
 
@@ -363,7 +369,7 @@ mod tests {
     use super::{super::shutdown_deadline::ShutdownDeadline, *};
 
     #[tokio::test]
-    async fn what_the_broker_has_is_not_sent_again_because_it_may_not_last() {
+    async fn does_not_retry_a_write_whose_fsync_failed() {
         let (events, mut told) = mpsc::unbounded_channel();
         let haste = ShutdownDeadline::new();
         let keeper = BatchWriter {
@@ -388,7 +394,8 @@ mod tests {
             std::path::PathBuf::from("x"),
             "input/output error".to_owned(),
         );
-        // As a database answers whose sync has failed: of what was written, and to all that comes after.
+        // A database whose fsync failed answers like this: first to the write itself, then to all
+        // later ones.
         let answers = Mutex::new(vec![
             Error::Io {
                 path: path.clone(),
@@ -401,13 +408,13 @@ mod tests {
                 .lock()
                 .unwrap()
                 .pop()
-                .expect("it is not asked so often");
+                .expect("one call at most");
             async move { Err(answer) }
         };
         let refused = keeper
             .persist(fences.clone(), |attempt_id| *attempt_id, write)
             .await;
-        assert!(refused.is_empty(), "they do not run again: {refused:?}");
+        assert!(refused.is_empty(), "they must not run again: {refused:?}");
         for attempt_id in fences {
             let settled = told.try_recv().unwrap();
             assert!(
@@ -415,6 +422,6 @@ mod tests {
                 "{settled:?}"
             );
         }
-        assert_eq!(answers.lock().unwrap().len(), 1, "asked once");
+        assert_eq!(answers.lock().unwrap().len(), 1, "called once");
     }
 }

@@ -1,9 +1,12 @@
-//! What a worker decides: which tasks to claim, where they run, what is written of them, when it stops and why it leaves.
+//! `WorkerCore`: decides which tasks to claim, where they run, what is written about them, when the
+//! worker stops and why it exits.
 //!
-//! [`WorkerCore::on`] takes what has happened and says what to do about it. It does no I/O and reads no clock: `now` is the worker's age. The
-//! service carries the effects out, in their order. Words are in `obey.rs`, the stages of a stop in `stopping.rs`, audits in `audit.rs`.
+//! [`WorkerCore::handle_event`] takes an event and returns effects. It does no I/O and reads no
+//! clock: `now` is the worker's age. The service carries the effects out in order. Commands are in
+//! `apply_command.rs`, the stages of a stop in `stopping.rs`, audits in `audit.rs`.
 //!
-//! Every claim that comes in ends in exactly one of [`PendingWrite::Finish`], [`PendingWrite::Unbegun`], [`PendingWrite::Release`] and [`WorkerEffect::Forsake`].
+//! Every claim ends in exactly one of [`PendingWrite::Finish`], [`PendingWrite::FinishUnstarted`],
+//! [`PendingWrite::Release`] and [`WorkerEffect::Abandon`].
 
 use std::{collections::HashSet, time::Duration};
 
@@ -23,20 +26,21 @@ use super::{
 };
 use crate::space;
 
-/// How long one wait for tasks or words lasts before it is begun again. Nothing depends on it.
+/// Longest single wait for tasks or commands. It is repeated, so nothing depends on the length.
 pub(super) const WAIT: Duration = Duration::from_secs(3600);
-/// How long a worker for one task waits for it between two looks at whether it is over.
+/// How long a worker for one task waits in a claim before it checks whether the task is finished.
 const LOOK: Duration = Duration::from_millis(250);
-/// How often a resident worker removes what has expired.
+/// How often a resident worker removes expired records.
 const PURGE_EVERY: Duration = Duration::from_secs(60);
-/// After an attempt that the system gave nothing to begin with, before the next is claimed. It doubles as long as that goes on.
+/// Pause before the next claim after the system had no resources to start an attempt. It doubles
+/// while that continues.
 const STARVED_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_STARVED_PAUSE: Duration = Duration::from_secs(30);
-/// After so many in a row a worker that is to leave when it has nothing to do has nothing to do.
+/// After this many failures in a row, a worker that exits when idle exits with an error.
 const STARVED_TIMES: u32 = 3;
-/// How often within its lease a worker compares what it holds with what the broker assigns to it.
+/// Audits per lease length.
 const AUDITS_PER_LEASE: u32 = 2;
-/// After an error of the broker, before the next try.
+/// Pause after a broker error.
 pub(super) const ERROR_PAUSE: Duration = Duration::from_millis(500);
 
 /// An attempt in a slot.
@@ -44,63 +48,65 @@ pub(super) const ERROR_PAUSE: Duration = Duration::from_millis(500);
 pub(super) struct RunningAttempt {
     pub(super) attempt_id: AttemptId,
     began: Duration,
-    /// What ends by a stop goes back to the queue instead of counting as cancelled.
+    /// A stop releases the task instead of cancelling it.
     pub(super) give_back: bool,
     pub(super) paused: bool,
-    /// The word that is to end it.
+    /// The command that is to end the attempt.
     pub(super) told: Option<ControlMessage>,
 }
 
 pub(super) struct WorkerCore {
     pub(super) tid: Tid,
     pub(super) options: Options,
-    /// When it begins nothing more.
+    /// When it starts no more attempts.
     retire_at: Option<Duration>,
     pub(super) slots: Vec<Option<RunningAttempt>>,
     pub(super) backlog: Backlog,
     pub(super) stop: StagedStop,
-    /// How many of the requests to stop have been carried out.
+    /// Stop requests that have been applied.
     pub(super) heeded: u32,
-    /// When it leaves, whatever is still to be done: it kills.
+    /// When it exits even if work is left. Set by a kill.
     pub(super) leave_by: Option<Duration>,
-    /// Why it cannot go on.
+    /// The error to exit with.
     pub(super) failure: Option<Error>,
     pub(super) paused: bool,
     pub(super) lease_lost: bool,
-    /// Attempts that are over here, and not yet in the broker.
+    /// Attempts that are over here, but whose end is not recorded in the broker.
     pub(super) unsettled: HashSet<AttemptId>,
-    /// How many attempts it has begun.
+    /// Attempts started so far.
     begun: u64,
-    /// It is old enough to leave.
+    /// `max_uptime` has passed.
     retired: bool,
-    /// Words that came when their attempt was already over. If the task waits again they are for the task.
+    /// Commands that arrived after their attempt had ended. If the task is retried, they are
+    /// forwarded.
     pub(super) late: Vec<(Tid, ControlMessage)>,
-    /// The one task this worker is for has reached its end.
+    /// The task of [`Options::only`] is finished.
     only_done: bool,
-    /// A task has come to its end here.
+    /// At least one task was finished by this worker.
     has_ended_task: bool,
-    /// The last look at the queue found nothing.
+    /// The last claim found no task.
     nothing_waits: bool,
     idle_since: Duration,
-    /// Whether tasks are being asked for.
+    /// A claim is under way.
     claiming: bool,
-    /// Not before this.
+    /// Earliest time of the next claim.
     claim_at: Duration,
-    /// What the system refused when an attempt was last to begin, and how often in a row it has.
+    /// Why the system could not start the last attempt, and how many failed in a row.
     starved: Option<(String, u32)>,
-    /// Since when the agent has not answered.
+    /// When the broker agent first failed to answer.
     away_since: Option<Duration>,
-    /// Claims in a row for which the broker had no space.
+    /// Claims in a row that failed because the broker had no space.
     claims_without_space: u32,
     purge_at: Duration,
     audit_at: Duration,
-    /// Attempts that the broker assigned to this worker at the last audit, and that it did not hold.
+    /// Attempts that the last audit found assigned to this worker, but not held by it.
     pub(super) unknown: HashSet<AttemptId>,
     effects: Vec<WorkerEffect>,
 }
 
 impl WorkerCore {
-    /// A worker that is about to begin, with what it has claimed already. `age` and `begun` are what it has come to under earlier ids.
+    /// A worker before its first event, with an optional task that it has already claimed. `age`
+    /// and `begun` carry over from earlier registrations.
     pub(super) fn new(
         tid: Tid,
         options: Options,
@@ -142,7 +148,7 @@ impl WorkerCore {
         }
     }
 
-    /// What to do about it. After [`WorkerEffect::End`] there is nothing more to say.
+    /// Handles an event and returns the effects. [`WorkerEffect::End`] is always the last one.
     pub(super) fn on(&mut self, event: WorkerLoopEvent, now: Duration) -> Vec<WorkerEffect> {
         match event {
             WorkerLoopEvent::Time => self.tick(now),
@@ -158,7 +164,7 @@ impl WorkerCore {
             } => self.settled(attempt_id, outcome),
             WorkerLoopEvent::Refused { attempt_id, error } => {
                 self.settled(attempt_id, None);
-                // Only the end of its lease will free the task.
+                // Only the expiry of the lease frees the task now.
                 self.fail(error, now);
             }
             WorkerLoopEvent::Unwritten(error) => self.away(error, now),
@@ -170,7 +176,8 @@ impl WorkerCore {
         std::mem::take(&mut self.effects)
     }
 
-    /// When to be told that time has passed, if nothing happens before.
+    /// When the service must send [`WorkerLoopEvent::TimerFired`], unless another event comes
+    /// first.
     pub(super) fn wake_at(&self) -> Option<Duration> {
         let idle = self
             .options
@@ -191,7 +198,7 @@ impl WorkerCore {
         .min()
     }
 
-    // -- what others see of it
+    // -- status
 
     pub(super) fn status(&self) -> &'static str {
         match self.stop.stage() {
@@ -199,7 +206,8 @@ impl WorkerCore {
             StopStage::Running if self.retired => "draining",
             StopStage::Running if self.busy() == 0 && self.is_spent() => "draining",
             StopStage::Running if self.busy() == 0 => "listening",
-            // Not `running`: that is what tasks are, and whoever looks for those in `ps` wants no worker.
+            // Not `running`: that is the status of tasks, and a search for those in `ps` must not
+            // find workers.
             StopStage::Running => "busy",
             StopStage::Draining => "draining",
             StopStage::Terminating | StopStage::Killing => "stopping",
@@ -208,7 +216,7 @@ impl WorkerCore {
 
     pub(super) fn registered_status(&self) -> WorkerStatus {
         match self.stop.stage() {
-            // Nobody is to wait for it.
+            // No task should wait for this worker.
             StopStage::Running if self.retired || self.is_spent() => WorkerStatus::Draining,
             StopStage::Running if self.paused => WorkerStatus::Paused,
             StopStage::Running => WorkerStatus::Active,
@@ -224,12 +232,12 @@ impl WorkerCore {
         self.slots.iter().flatten().count() as u32
     }
 
-    /// Whether tasks are at hand that will begin, and so end, soon.
+    /// Whether claimed tasks wait for a slot, so that more completions are expected soon.
     pub(super) fn has_more(&self) -> bool {
         !self.backlog.is_empty()
     }
 
-    /// The attempts whose end is not known to the broker.
+    /// The attempts whose end the broker does not know.
     pub(super) fn open(&self) -> impl Iterator<Item = AttemptId> {
         self.slots
             .iter()
@@ -238,27 +246,27 @@ impl WorkerCore {
             .chain(self.unsettled.iter().copied())
     }
 
-    // -- intake
+    // -- claiming
 
-    /// The one place that says whether tasks are begun: a worker that retires stops here.
+    /// Whether new attempts may start.
     fn takes_tasks(&self) -> bool {
         let is_done = self.only_done || self.retired || self.is_spent();
         !self.paused && !self.lease_lost && !is_done && self.stop.stage() == StopStage::Running
     }
 
-    /// How many attempts it may still begin.
+    /// How many more attempts it may start.
     fn left(&self) -> Option<u64> {
         self.options
             .most_tasks()
             .map(|max| max.saturating_sub(self.begun))
     }
 
-    /// Whether it has begun all that it may.
+    /// Whether it has started as many attempts as it may.
     fn is_spent(&self) -> bool {
         self.left() == Some(0)
     }
 
-    /// How many tasks to ask for, if any: a worker that may take only so many is bounded here.
+    /// How many tasks to claim, if any.
     fn wants(&self) -> Option<u32> {
         if self.claiming || !self.takes_tasks() {
             return None;
@@ -267,7 +275,7 @@ impl WorkerCore {
         let max = match self.options.only {
             Some(_) if self.unsettled.is_empty() && self.backlog.is_empty() => free.min(1),
             Some(_) => 0,
-            // One is enough to see whether it is better by now.
+            // One attempt is enough to test whether the system has resources again.
             None if self.starved.is_some() => free.min(1).saturating_sub(self.backlog.len() as u32),
             None => self.backlog.wants(free),
         };
@@ -285,13 +293,14 @@ impl WorkerCore {
         }
         match found {
             Ok(ClaimResult::Tasks(mut claims)) => {
-                // A server that forgot a claim of this worker gives the same attempt out again. It is under way.
+                // A server that forgot a claim of this worker hands out the same attempt again. It
+                // is already running.
                 claims.retain(|claim| !self.holds(claim.attempt_id));
                 if self.takes_tasks() {
                     self.backlog.push(claims, now);
                 } else {
                     claims.into_iter().for_each(|claim| {
-                        self.give_back(claim.attempt_id, "its worker takes no tasks")
+                        self.release(claim.attempt_id, "its worker takes no tasks")
                     });
                 }
             }
@@ -312,11 +321,11 @@ impl WorkerCore {
         }
     }
 
-    /// The broker could not do what it was asked to. Whether that may go on depends on why: a full disk may be emptied, and somebody who
-    /// is there is needed for that; a server that has been away for long enough is taken for gone.
+    /// Handles a broker error that may pass. A full disk may get space, so the worker waits. A
+    /// server that has been away for too long ends the worker.
     fn away(&mut self, error: Error, now: Duration) {
         let is_over = match error {
-            // The engine has tried for as long as its URL says.
+            // The engine has already retried for as long as its URL says.
             Error::Unreachable { .. } => true,
             Error::AgentGone { .. } => {
                 let since = *self.away_since.get_or_insert(now);
@@ -356,7 +365,7 @@ impl WorkerCore {
         }
     }
 
-    // -- what slots and ledger tell
+    // -- results
 
     fn ended(&mut self, slot: usize, finish: Box<Completion>, now: Duration) {
         let Some(running) =
@@ -382,11 +391,12 @@ impl WorkerCore {
         self.nothing_waits = false;
         self.unsettled.insert(attempt_id);
         self.note_want(&finish.report.exit, now);
-        // What was killed because the lease is lost was not killed on request: the task goes on elsewhere.
+        // An attempt that was killed for the lost lease was not killed on request: release its
+        // task.
         let entry = if (running.give_back || self.lease_lost) && obeyed {
             PendingWrite::Release(Release {
                 attempt_id,
-                reason: "its worker was told to give it back".into(),
+                reason: "its worker was stopped".into(),
             })
         } else {
             PendingWrite::Finish(finish)
@@ -394,14 +404,15 @@ impl WorkerCore {
         self.act(WorkerEffect::Write(entry));
     }
 
-    /// A worker that can begin nothing is no place for tasks: others may have what it lacks, and it looks again after a while.
+    /// Out of processes, descriptors or memory: releases the prefetched tasks and backs off before
+    /// claiming again. Other workers may have what this one lacks.
     fn note_want(&mut self, exit: &ExitStatus, now: Duration) {
         let before = self.starved.take().map_or(0, |(_, times)| times);
         if let ExitStatus::ResourceExhausted { message } = exit {
             self.starved = Some((message.clone(), before + 1));
             self.claim_at =
                 now + (STARVED_PAUSE * 2u32.pow(before.min(8))).min(LONGEST_STARVED_PAUSE);
-            self.return_backlog("its worker can start no process");
+            self.release_backlog("its worker cannot start a process");
             if std::mem::take(&mut self.claiming) {
                 self.act(WorkerEffect::Unclaim);
             }
@@ -410,7 +421,7 @@ impl WorkerCore {
 
     fn settled(&mut self, attempt_id: AttemptId, outcome: Option<CompletionOutcome>) {
         self.unsettled.remove(&attempt_id);
-        // It may be one that waits again.
+        // The recorded attempt may be waiting for its retry.
         self.nothing_waits = false;
         if outcome.is_some() {
             self.away_since = None;
@@ -427,12 +438,12 @@ impl WorkerCore {
         }
     }
 
-    // -- time, and what follows
+    // -- time
 
     fn tick(&mut self, now: Duration) {
         if !self.retired && self.retire_at.is_some_and(|at| at <= now) {
             self.retired = true;
-            self.return_backlog("its worker is old enough to leave");
+            self.release_backlog("its worker has reached its maximum uptime");
         }
         for claim in self.backlog.overdue(now) {
             self.give_back(claim.attempt_id, "it waited too long for a slot");
@@ -442,7 +453,7 @@ impl WorkerCore {
         }
     }
 
-    /// What is to be done whatever has happened.
+    /// Decides what follows after any event: start, claim, purge, audit or exit.
     fn go_on(&mut self, now: Duration) {
         if self.takes_tasks() {
             self.fill_slots(now);
@@ -485,7 +496,7 @@ impl WorkerCore {
             return Some(Err(error));
         }
         let idle = self.options.idle_exit.filter(|_| !self.paused);
-        // Its registration may have ended with its task: that is no loss.
+        // The registration may have ended together with the single task: that is not a lost lease.
         let reason = if self.only_done {
             WorkerEndReason::Done
         } else if self.stop.stage() != StopStage::Running {
@@ -497,7 +508,7 @@ impl WorkerCore {
         } else if self.retired {
             WorkerEndReason::Aged
         } else if idle? == Duration::ZERO {
-            // Zero means: when a look at the queue has found nothing since the last task.
+            // Zero means: exit once a claim has found nothing since the last task.
             return self
                 .nothing_waits
                 .then_some(Ok(LoopEnd::Left(WorkerEndReason::Idle)));
@@ -508,7 +519,8 @@ impl WorkerCore {
         Some(Ok(LoopEnd::Left(reason)))
     }
 
-    /// Why a worker leaves that has been of no use: it was there for this very task, or has nothing more to try.
+    /// The error of a worker that could start nothing: its only task, its last allowed task, or all
+    /// tasks of a worker that exits when idle.
     fn want(&self) -> Option<Error> {
         let has_one = self.options.only.is_some() && !self.only_done;
         let (reason, times) = self.starved.as_ref()?;
@@ -524,7 +536,7 @@ impl WorkerCore {
         (leaves && is_free).then(want)
     }
 
-    /// Whether nothing runs, waits for a slot, or waits to be written.
+    /// Whether nothing runs, waits for a slot, or waits to be recorded.
     fn is_quiet(&self) -> bool {
         self.busy() == 0 && self.backlog.is_empty() && self.unsettled.is_empty()
     }

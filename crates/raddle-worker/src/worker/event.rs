@@ -1,4 +1,4 @@
-//! What can happen to a worker, and what it can do about it.
+//! Events that reach a `WorkerCore`, and the effects that it returns.
 
 use std::{collections::HashSet, time::Duration};
 
@@ -10,61 +10,61 @@ use raddle_runner::RunnerCommand;
 
 use super::{WorkerEndReason, completion_batcher::PendingWrite, control_commands::CommandJob};
 
-/// Something that has happened.
+/// An event in the worker's loop.
 #[derive(Debug)]
 pub(super) enum WorkerLoopEvent {
-    /// The time that was waited for has come.
+    /// The timer of [`WorkerCore::wake_at`](super::core::WorkerCore::wake_at) has fired.
     Time,
-    /// It has been asked to stop so many times in all.
+    /// The total number of stop requests so far.
     Asked(u32),
-    /// The broker was asked for tasks.
+    /// The outcome of a claim.
     Claimed(Result<ClaimResult>),
-    /// A target has begun.
+    /// An attempt's process has started.
     Started(AttemptStarted),
-    /// An attempt is over, and its slot is free. Whether its runner had to kill it.
+    /// An attempt is over, and its slot is free. `killed`: its runner had to kill it.
     Ended {
         slot: usize,
         finish: Box<Completion>,
         killed: bool,
     },
-    /// What became of an attempt is written, or `None`: it was given up.
+    /// The end of an attempt is written. `None`: the write was given up.
     Settled {
         attempt_id: AttemptId,
         outcome: Option<CompletionOutcome>,
     },
-    /// The broker takes nothing that is said of an attempt, not even that it goes back.
+    /// The broker refuses every write about an attempt, its release included.
     Refused { attempt_id: AttemptId, error: Error },
-    /// What became of attempts cannot be written yet, and is tried again.
+    /// A write failed and is being retried.
     Unwritten(Error),
-    /// A control word, to the worker or to a task.
+    /// A control command to the worker or to a task.
     Told { tid: Tid, message: ControlMessage },
-    /// The broker was asked which attempts it assigns to this worker. These were held when it was asked.
+    /// The attempts that the broker assigns to this worker. `held` was taken before the query.
     Audited {
         held: Vec<AttemptId>,
         assigned: HashSet<AttemptId>,
     },
-    /// Others may have its tasks.
+    /// The lease is lost: other workers may have the tasks.
     LeaseLost,
 }
 
-/// What asking for tasks has found.
+/// The outcome of a claim.
 #[derive(Debug)]
 pub(super) enum ClaimResult {
     Tasks(Vec<LeasedTask>),
     Nothing,
-    /// The one task that was asked for has reached its end.
+    /// The single task of this worker is finished.
     Over,
 }
 
-/// Something to do.
+/// An action for the service.
 #[derive(Debug)]
 pub(super) enum WorkerEffect {
-    /// Ask for tasks.
+    /// Claim tasks.
     Claim {
         max: u32,
         wait: Duration,
     },
-    /// Stop asking. What may have been taken by then goes back.
+    /// Cancel the claim. Tasks that it has taken by then are released.
     Unclaim,
     Run {
         slot: usize,
@@ -76,17 +76,17 @@ pub(super) enum WorkerEffect {
     },
     Write(PendingWrite),
     Errand(CommandJob),
-    /// It was claimed under a lease that is lost: it is not ours to write about.
+    /// Drop an attempt that was claimed under a lost lease: this worker must not write about it.
     Forsake(AttemptId),
-    /// Nothing is insisted on from now on.
+    /// Start the shutdown deadline: retries end from now on.
     Haste,
-    /// Remove what has expired.
+    /// Remove expired records.
     Purge,
-    /// Ask the broker which attempts it assigns to this worker, which holds these.
+    /// Ask the broker which attempts it assigns to this worker.
     Audit {
         held: Vec<AttemptId>,
     },
-    /// Log it.
+    /// Log a warning.
     Warn {
         attempt_id: AttemptId,
         message: &'static str,
@@ -98,6 +98,6 @@ pub(super) enum WorkerEffect {
 #[derive(Debug, PartialEq)]
 pub(super) enum LoopEnd {
     Left(WorkerEndReason),
-    /// It may go on under another id.
+    /// The worker may go on under a new id.
     LeaseLost,
 }

@@ -1,4 +1,4 @@
-//! From a claimed task to what a runner is asked to do.
+//! Building the `ExecRequest` for a claimed task.
 
 use std::collections::BTreeMap;
 
@@ -22,10 +22,12 @@ use crate::{
     handler::HandlerKind,
 };
 
-/// The open files of each process in a container, as in a sandbox, where the task does not say.
+/// Limit of open files per process in a container when the spec sets none; the same as in a
+/// sandbox.
 const MAX_FDS: u64 = 1024;
 
-/// What to run, and what it answers on if it is one that answers. The error says how the attempt ends without having begun.
+/// Builds the request for the runner, and names the channel of the reply for targets that reply.
+/// The error is the end of an attempt that cannot start.
 pub(super) fn of(
     context: &SlotContext,
     claim: LeasedTask,
@@ -44,13 +46,13 @@ pub(super) fn of(
     };
     let place = isolation::of(&spec, options.min_isolation, options.task_image.is_some())?;
     let is_apart = place != IsolationSite::Open;
-    // What the worker has for its tasks is not for those that it does not trust.
+    // The worker's variables are only for tasks that run without isolation: others are not trusted.
     let mut vars = if is_apart {
         BTreeMap::new()
     } else {
         options.env.clone()
     };
-    // Set also where nobody named a trace: the worker's own environment may have one, which is not the task's.
+    // Always set: the worker's own environment may carry a trace that is not the task's.
     let Trace { parent, state } = spec.trace(attempt_id.tid, attempt_id.attempt);
     vars.insert(TRACEPARENT.into(), parent.to_string());
     if state.is_some() || (!is_apart && std::env::var_os(TRACESTATE).is_some()) {
@@ -125,7 +127,8 @@ pub(super) fn of(
     Ok((request, Some(answers)))
 }
 
-/// What to run where a container is to be kept: a leash, which is told the rest.
+/// Builds the request for a task in a container: the runner starts a container supervisor, which
+/// gets the real request on its stdin.
 fn contained(
     options: &Options,
     attempt_id: AttemptId,
@@ -166,7 +169,7 @@ fn contained(
     };
     let stdin = Some(frame::encode(&charge));
     let program = ExecTarget::Keeper(vec![LEASH.into()]);
-    // The limits are the container's.
+    // The limits apply to the container, not to its supervisor.
     let request = ExecRequest {
         program,
         env: Vec::new(),
@@ -177,7 +180,7 @@ fn contained(
     Ok((request, None))
 }
 
-/// Has a sandbox show the directory of a handler, and its program called by its name there.
+/// Mounts the handler's directory in the sandbox, and names the program by its path there.
 fn move_in(argv: &mut [String], directory: String, sandbox: &mut SandboxConfig) {
     if let Some(program) = argv.first_mut()
         && let Some(name) = program
@@ -189,7 +192,7 @@ fn move_in(argv: &mut [String], directory: String, sandbox: &mut SandboxConfig) 
     sandbox.directory = Some(directory);
 }
 
-/// The end of a request that its manager does not do.
+/// The end of a spawn request that the manager's policy refuses.
 fn refused(attempt_id: AttemptId, refusal: &SpawnRefusal) -> ExitStatus {
     tracing::warn!(tid = %attempt_id.tid, %refusal, "a request was refused");
     ExitStatus::Rejected {

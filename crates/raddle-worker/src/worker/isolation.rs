@@ -1,6 +1,7 @@
-//! How far a task is kept apart from its host: what it asks for, and what its worker asks of every task.
+//! Isolation of a task: what its spec asks for, and the minimum that its worker enforces.
 //!
-//! A worker with a minimum is for tasks that nobody trusts, and so it does not trust what their specs say in their own favour either.
+//! A worker with a minimum is meant for untrusted tasks, so it also ignores settings in their specs
+//! that would weaken the isolation.
 
 use raddle_model::{
     ExitStatus, Limits, Target, TaskSpec,
@@ -8,12 +9,12 @@ use raddle_model::{
 };
 use raddle_runner::SandboxConfig;
 
-/// Why a text names nothing that a worker can ask of every task.
+/// A text that names no isolation level.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("'{0}' cannot be asked of every task: say 'process', 'sandbox' or 'docker'")]
+#[error("'{0}' is no isolation level: use 'process', 'sandbox' or 'docker'")]
 pub struct ParseMinIsolationError(String);
 
-/// What a worker can ask of every task.
+/// Parses the minimum isolation of a worker.
 pub fn minimum(text: &str) -> Result<Isolation, ParseMinIsolationError> {
     let least = Isolation::ALL
         .into_iter()
@@ -21,26 +22,27 @@ pub fn minimum(text: &str) -> Result<Isolation, ParseMinIsolationError> {
     least.ok_or_else(|| ParseMinIsolationError(text.to_owned()))
 }
 
-const NO_MOUNTS: &str = "this worker shows no task its host's files: leave out mounts";
+const NO_MOUNTS: &str = "this worker shows tasks no files of its host: leave out mounts";
 
-/// The place of a task.
+/// How a task is isolated on this worker.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum IsolationSite {
-    /// A process like any other.
+    /// An ordinary process.
     Open,
-    /// A sandbox, as the task asks for.
+    /// The sandbox that the task asks for.
     Asked(SandboxConfig),
-    /// A sandbox, because its worker asks for it. The task knows nothing of that: what it says of directories is about its host.
+    /// A sandbox that only the worker's minimum asks for. The task does not know of it, so its
+    /// `cwd` names a directory of the host.
     Raised(SandboxConfig),
     /// A container.
     Contained {
-        /// Whether it is in its host's network, or in none.
+        /// Whether it shares the host's network. Otherwise it has none.
         is_in_host_network: bool,
     },
 }
 
-/// Where a task runs on a worker that keeps all tasks apart by `least`, and has an image for containers or not. The error says how it ends
-/// without having begun.
+/// Resolves the isolation of a task on a worker with minimum `least`, which has an image for
+/// containers or not. The error is the end of an attempt that cannot start.
 pub(super) fn of(
     spec: &TaskSpec,
     least: Isolation,
@@ -70,7 +72,7 @@ pub(super) fn of(
                 }
                 if sandbox.network == NetworkPolicy::Host {
                     return refused(
-                        "this worker lets no task into its host's network: list the places it needs",
+                        "this worker gives no task its host's network: list the endpoints it needs",
                     );
                 }
                 let is_inside = |address| !is_public(address);
@@ -82,19 +84,20 @@ pub(super) fn of(
                     .any(is_inside)
                 {
                     return refused(
-                        "this worker lets no task into its host's network: list none of its addresses",
+                        "this worker gives no task its host's network: list no address of it",
                     );
                 }
             }
             Ok(IsolationSite::Asked(sandbox))
         }
         Isolation::Docker if has_image => contained(spec, least),
-        // Such a task is not claimed by a worker that does not offer it; whatever brought it here, it must not run without.
-        _ => refused("this worker cannot isolate it as asked"),
+        // A worker without this capability does not claim such a task. If one arrives anyway,
+        // refuse it instead of running it without isolation.
+        _ => refused("this worker cannot isolate the task as its spec asks"),
     }
 }
 
-/// What a task may use there. One that is not trusted may lower what sandboxes have, and not raise it.
+/// The limits of a task. An untrusted task may lower the sandbox defaults, and not raise them.
 pub(super) fn limits(spec: &TaskSpec, least: Isolation) -> Limits {
     if least == Isolation::Process {
         spec.limits.clone()
@@ -103,7 +106,7 @@ pub(super) fn limits(spec: &TaskSpec, least: Isolation) -> Limits {
     }
 }
 
-/// The place of a task that runs in a container.
+/// Resolves the isolation of a task that runs in a container.
 fn contained(spec: &TaskSpec, least: Isolation) -> Result<IsolationSite, ExitStatus> {
     let refused = |message: &str| {
         Err(ExitStatus::SpawnFailed {
@@ -115,9 +118,10 @@ fn contained(spec: &TaskSpec, least: Isolation) -> Result<IsolationSite, ExitSta
             "only commands run in containers: give a routine or handler the isolation 'sandbox'",
         );
     }
-    // Whoever asks for less does not know that it has another root here, and sends the directory that it is in.
+    // A task that asked for less does not know that it has another root, and its submitter may have
+    // set `cwd`; it is ignored then.
     if spec.isolation > Isolation::Process && spec.cwd.is_some() {
-        return refused("a container has a directory of its own, and sees no other: leave out cwd");
+        return refused("a container has its own root directory: leave out cwd");
     }
     if !spec.mounts.is_empty() {
         return refused(NO_MOUNTS);
@@ -129,9 +133,9 @@ fn contained(spec: &TaskSpec, least: Isolation) -> Result<IsolationSite, ExitSta
         NetworkPolicy::Host if least == Isolation::Process => Ok(IsolationSite::Contained {
             is_in_host_network: true,
         }),
-        NetworkPolicy::Host => refused("this worker lets no task into its host's network"),
+        NetworkPolicy::Host => refused("this worker gives no task its host's network"),
         _ => refused(
-            "a container reaches its host's network or none: the isolation 'sandbox' knows lists of places",
+            "a container has its host's network or none: use the isolation 'sandbox' for a list of endpoints",
         ),
     }
 }
@@ -151,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_gets_what_it_asks_for() {
+    fn without_a_minimum_a_task_gets_the_isolation_it_asks_for() {
         let place = |spec: &TaskSpec| of(spec, Isolation::Process, false);
         assert_eq!(
             place(&spec(Isolation::Process, false, "none")),
@@ -170,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_minimum_lets_no_task_raise_its_own_limits() {
+    fn a_minimum_caps_limits() {
         let greedy = Limits {
             memory_mb: Some(100_000),
             max_procs: Some(100_000),
@@ -190,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_minimum_raises_what_is_below_and_concedes_nothing() {
+    fn a_minimum_raises_lower_levels_and_allows_no_weakening() {
         let place = |spec: &TaskSpec| of(spec, Isolation::Sandbox, false);
         assert_eq!(
             place(&spec(Isolation::Process, false, "none")),
@@ -232,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_is_there_where_an_image_is() {
+    fn runs_containers_on_a_worker_with_an_image() {
         let place = |spec: &TaskSpec, least| of(spec, least, true);
         let (none, host) = (
             IsolationSite::Contained {
@@ -292,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_be_asked_of_every_task_is_named() {
+    fn parses_every_isolation_level() {
         assert_eq!(
             (minimum("process"), minimum("sandbox")),
             (Ok(Isolation::Process), Ok(Isolation::Sandbox))
@@ -303,7 +307,7 @@ mod tests {
                 minimum(text)
                     .unwrap_err()
                     .to_string()
-                    .contains("say 'process', 'sandbox' or 'docker'")
+                    .contains("use 'process', 'sandbox' or 'docker'")
             );
         }
     }

@@ -1,4 +1,4 @@
-//! The worker's lease: renewed on a thread of its own, so that nothing a task does can hold it up.
+//! Lease renewal, on its own thread, so that no task can delay it.
 
 use std::{
     sync::{
@@ -16,20 +16,20 @@ use tokio::sync::Notify;
 
 use crate::{orphan_processes, registration::WorkerLease};
 
-/// How often the lease is renewed within its length.
+/// Renewals per lease length.
 const BEATS_PER_LEASE: u32 = 4;
 
-/// What the worker tells of itself with each beat; kept up to date by the service.
+/// What a heartbeat reports about the worker. The service keeps it up to date.
 #[derive(Default)]
 pub(crate) struct WorkerStats {
     pub(crate) busy: AtomicU32,
     pub(crate) spawned: AtomicU64,
     status: AtomicU8,
-    /// Held while the lease is being renewed.
+    /// Held during a renewal.
     beats: Mutex<()>,
 }
 
-/// The thread that renews a lease. It stops when this is dropped.
+/// The thread that renews a lease. Dropping this stops it.
 pub(crate) struct RenewerThread {
     lost: Arc<Notify>,
     _stop: mpsc::Sender<()>,
@@ -46,7 +46,7 @@ impl RenewerThread {
         let lost = Arc::new(Notify::new());
         let notify = Arc::clone(&lost);
         let thread = thread::Builder::new()
-            .name("pulse".into())
+            .name("lease-renewal".into())
             .stack_size(256 * 1024);
         let started = thread.spawn(move || {
             if heartbeat(renewer, &lease, &vitals, &stopped) {
@@ -57,29 +57,29 @@ impl RenewerThread {
         Ok(Self { lost, _stop: stop })
     }
 
-    /// Returns once when the lease is lost. Cancel-safe.
+    /// Returns once, when the lease is lost. Cancel-safe.
     pub(crate) async fn lost(&self) {
         self.lost.notified().await;
     }
 }
 
-/// Beats until told to stop, with `false`, or until the lease is lost, with `true`.
+/// Renews until stopped (returns `false`) or until the lease is lost (returns `true`).
 fn heartbeat(
     mut renewer: Box<dyn LeaseRenewer>,
     lease: &WorkerLease,
     vitals: &WorkerStats,
     stopped: &mpsc::Receiver<()>,
 ) -> bool {
-    // Since when the broker is known to be down: no other worker takes over meanwhile.
+    // When the broker was found down. No other worker can take over while it is down.
     let mut down_since = None;
     let every = lease.length / BEATS_PER_LEASE;
     let mut pause = every / 2;
     while stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
         let beating = vitals.beating();
-        // Read before the renewal is sent: the lease is at least as long as the runners believe.
+        // Taken before the renewal is sent, so the lease ends no earlier than the runners believe.
         let now = LeaseDeadlinePage::clock_now();
         let found = renewer.heartbeat(vitals.heartbeat());
-        // One that failed is repeated soon: there may be time for it yet.
+        // A failed renewal is repeated soon, while there is still time.
         pause = if matches!(found, Ok(LeaseStatus::Alive(_))) {
             every
         } else {
@@ -91,22 +91,22 @@ fn heartbeat(
                 lease.holds_from(now);
                 orphan_processes::of_the_dead_meanwhile(&reclaimed);
                 for task in reclaimed {
-                    tracing::warn!(tid = %task.attempt_id.tid, attempt = task.attempt_id.attempt, from = %task.attempt_id.owner, "took a task back");
+                    tracing::warn!(tid = %task.attempt_id.tid, attempt = task.attempt_id.attempt, from = %task.attempt_id.owner, "reclaimed a task");
                 }
             }
             Ok(LeaseStatus::Expired) => return true,
-            // Leases stand still, and with them the runners' fence.
+            // Leases do not expire while the broker is down, so extend the runners' deadline too.
             Ok(LeaseStatus::Down) => {
                 match was_down_since {
                     Some(since) => lease.attempt_id.extend_by(now - since),
-                    None => tracing::warn!(
-                        "the broker is down: what runs goes on, and the lease stands still"
-                    ),
+                    None => {
+                        tracing::warn!("the broker is down: attempts go on, and the lease does not expire")
+                    }
                 }
                 down_since = Some(now);
             }
-            // The runners' fence stays where it is: when this lasts, they stop before another worker takes over. What comes after that is
-            // begun under another lease.
+            // The runners' deadline stays: if this lasts, they stop before another worker takes
+            // over. Later attempts run under a new lease.
             Err(error) => {
                 tracing::error!(%error, "the lease could not be renewed");
                 if lease.attempt_id.has_passed() {
@@ -124,7 +124,7 @@ impl WorkerStats {
         self.status.store(status as u8, Ordering::Relaxed);
     }
 
-    /// Keeps others from renewing the lease meanwhile.
+    /// Keeps the renewer thread from renewing meanwhile.
     pub(super) fn beating(&self) -> MutexGuard<'_, ()> {
         self.beats.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,4 +1,5 @@
-//! Output of an attempt on its way to the broker, and the orders that come meanwhile on theirs to the runner: neither waits for the other.
+//! Forwarding an attempt's output to the broker and commands to its runner, without either waiting
+//! for the other.
 
 use std::{future::Future, time::Duration};
 
@@ -11,23 +12,24 @@ use tokio::{
 
 use super::{attempt_tracing, slot::SlotCommand};
 
-/// How long output waits for room, or for a server: as long as a person may need to make some, and no longer, because the task waits with it.
+/// How long output waits for space or for a server: long enough for a person to free some space.
+/// The task waits with it.
 pub(super) const OUTPUT_PATIENCE: Duration = Duration::from_secs(10);
-/// How long when the task has been killed.
+/// The same for a task that was killed.
 const LAST_OUTPUT_PATIENCE: Duration = Duration::from_secs(1);
 pub(super) const OUTPUT_PAUSE: Duration = Duration::from_millis(250);
-/// It is said once a second that it waits.
+/// Retries per log line: one line each second.
 const SAID_EVERY: u32 = 4;
 
-/// Orders about an attempt, on their way to its runner.
+/// Relays commands to the runner of an attempt.
 pub(super) struct RunnerCommands<'a, N> {
     queue: &'a mut mpsc::UnboundedReceiver<SlotCommand>,
-    /// Takes note of each that is passed on.
+    /// Called with each command that is relayed.
     note: N,
     killed: bool,
-    /// The worker is gone without waiting for us: nobody wants to know how this ends.
+    /// The worker's loop is gone and does not wait for the end of this attempt.
     forsaken: bool,
-    /// There was no time left for output.
+    /// Storing output has timed out after a kill.
     output_lost: bool,
 }
 
@@ -42,7 +44,7 @@ impl<'a, N: Fn(RunnerCommand)> RunnerCommands<'a, N> {
         }
     }
 
-    /// The next one. Dropping it in between loses nothing.
+    /// The next command. Cancel-safe.
     pub(super) async fn next(&mut self) -> Option<SlotCommand> {
         if self.forsaken {
             std::future::pending().await
@@ -62,7 +64,7 @@ impl<'a, N: Fn(RunnerCommand)> RunnerCommands<'a, N> {
                 attempt_tracing::log!(
                     error,
                     claim.attempt_id,
-                    "a task was given to a slot that is in use"
+                    "a task was sent to a slot that is in use"
                 );
                 return Ok(());
             }
@@ -76,7 +78,7 @@ impl<'a, N: Fn(RunnerCommand)> RunnerCommands<'a, N> {
         runner.send(order).await
     }
 
-    /// Obeys while output is being kept, and gives the output up when that takes too long.
+    /// Relays commands while output is stored. The output is dropped when that takes too long.
     pub(super) async fn obey_while(
         &mut self,
         storing: impl Future<Output = ()>,
@@ -87,15 +89,15 @@ impl<'a, N: Fn(RunnerCommand)> RunnerCommands<'a, N> {
             attempt_tracing::log!(
                 error,
                 attempt_id,
-                "output was lost, for it could not be kept for too long"
+                "output was lost: it could not be stored in time"
             );
-            // Of one that is killed, nothing more is waited for.
+            // After a kill, do not wait for any further output.
             self.output_lost = self.killed;
         }
         Ok(())
     }
 
-    /// Obeys while something is being done, and gives that up when it takes too long.
+    /// Relays commands while a future runs. Returns `None` when that takes too long.
     pub(super) async fn obey_during<T>(
         &mut self,
         doing: impl Future<Output = T>,
@@ -119,7 +121,7 @@ impl<'a, N: Fn(RunnerCommand)> RunnerCommands<'a, N> {
     }
 }
 
-/// Adds to the output of an attempt, and tries again what may succeed later.
+/// Appends to the output of an attempt, and retries errors that may pass.
 pub(super) async fn store(
     broker: &dyn Broker,
     attempt_id: AttemptId,
@@ -137,10 +139,10 @@ pub(super) async fn store(
             .await
         {
             Ok(()) => return,
-            // The command waits too, when its pipe is full: better late than never.
+            // The command blocks too when its pipe is full. Late output is better than none.
             Err(error) if error.is_retryable() => {
                 if tried % SAID_EVERY == 0 {
-                    attempt_tracing::log!(error, attempt_id, %error, "output cannot be kept yet");
+                    attempt_tracing::log!(error, attempt_id, %error, "output cannot be stored yet: retrying");
                 }
                 sleep(OUTPUT_PAUSE).await;
             }

@@ -1,5 +1,6 @@
-//! The worker's loop: waits for what happens, asks [`WorkerCore`] what to do about it, and does it. Nothing is decided here, and nothing that takes
-//! time is waited for between two events: a signal, a word or a lost lease is heard at once whatever the broker does.
+//! `WorkerService`: the worker's loop. It waits for events, passes them to [`WorkerCore`] and
+//! carries out the effects. It decides nothing, and awaits nothing slow between two events:
+//! signals, commands and a lost lease are handled at once, even if the broker hangs.
 
 use std::{
     collections::HashSet,
@@ -38,33 +39,34 @@ pub(super) struct WorkerService<'a> {
     ledger: CompletionBatcher,
     errands: CommandJobs,
     haste: ShutdownDeadline,
-    /// From slots and the ledger: a few for each attempt, so the channel needs no bound.
+    /// From slots and the `CompletionBatcher`: a few events for each attempt, so the channel needs
+    /// no bound.
     events: mpsc::UnboundedReceiver<WorkerLoopEvent>,
     claiming: Option<PendingClaim>,
-    /// For what the service itself has asked.
+    /// For events that the service itself produces.
     tell: mpsc::UnboundedSender<WorkerLoopEvent>,
-    /// Why the last claim failed, if it may succeed later.
+    /// The last retryable claim error, to log each only once.
     claim_refusal: Option<String>,
     purging: Option<JoinHandle<()>>,
     auditing: Option<JoinHandle<()>>,
-    /// Looks for what others have left in the engine.
+    /// Searches for containers that dead workers have left in the Docker engine.
     #[cfg(feature = "docker")]
     looking: Option<JoinHandle<()>>,
     asked: watch::Receiver<u32>,
     began: Instant,
     title: &'static str,
-    /// Attempts that had to be killed in a stop.
+    /// Attempts that were killed during a stop.
     killed: u64,
 }
 
 /// How the loop ended.
 pub(super) struct LoopClosed {
     pub(super) end: Result<LoopEnd>,
-    /// The broker need not have heard of it.
+    /// The shutdown deadline has passed, so the broker may not know of the end.
     pub(super) is_hasty: bool,
-    /// A task has come to its end here.
+    /// At least one task was finished by this worker.
     pub(super) has_ended_task: bool,
-    /// Attempts that had to be killed in a stop.
+    /// Attempts that were killed during a stop.
     pub(super) killed: u64,
 }
 
@@ -113,7 +115,7 @@ impl<'a> WorkerService<'a> {
             purging: None,
             auditing: None,
             #[cfg(feature = "docker")]
-            // The spawner of a warm worker looks once for all its workers.
+            // A spawner searches once for all its warm workers.
             looking: options.task_image.clone().filter(|_| !options.grouped).map(|image| {
                 tokio::spawn(async move { crate::contained::look_around(&image).await })
             }),
@@ -125,7 +127,7 @@ impl<'a> WorkerService<'a> {
         }
     }
 
-    /// Works to the end.
+    /// Runs until the core ends the loop.
     pub(super) async fn run(mut self) -> LoopClosed {
         let asked = *self.asked.borrow_and_update();
         let mut event = WorkerLoopEvent::Asked(asked);
@@ -155,9 +157,9 @@ impl<'a> WorkerService<'a> {
                 found = async { self.claiming.as_mut().expect("polled only when there is one").await }, if self.claiming.is_some() => {
                     self.claiming = None;
                     let refusal = found.as_ref().err().filter(|error| error.is_retryable()).map(ToString::to_string);
-                    // Once, and not with every try.
+                    // Log each error once, not at every retry.
                     if let Some(error) = refusal.as_ref().filter(|_| refusal != self.claim_refusal) {
-                        tracing::error!(%error, "no tasks can be claimed");
+                        tracing::error!(%error, "tasks cannot be claimed: retrying");
                     }
                     self.claim_refusal = refusal;
                     return WorkerLoopEvent::Claimed(found);
@@ -165,7 +167,7 @@ impl<'a> WorkerService<'a> {
                 Some(event) = self.events.recv() => return event,
                 Some(ControlDelivery { tid, body }) = line.words.recv() => match body.parse::<ControlMessage>() {
                     Ok(message) => return WorkerLoopEvent::Told { tid, message },
-                    Err(error) => tracing::warn!(%tid, %error, "a control message was passed over"),
+                    Err(error) => tracing::warn!(%tid, %error, "skipped a malformed control command"),
                 },
                 Ok(()) = self.asked.changed() => return WorkerLoopEvent::Asked(*self.asked.borrow_and_update()),
                 () = line.pulse.lost() => return WorkerLoopEvent::LeaseLost,
@@ -196,7 +198,7 @@ impl<'a> WorkerService<'a> {
         for effect in self.core.on(event, now) {
             match effect {
                 WorkerEffect::Claim { max, wait } => self.claiming = Some(self.claim(max, wait)),
-                // Dropping a claim that waits is safe: what it had taken goes back.
+                // Safe to drop: the broker releases what the claim had taken.
                 WorkerEffect::Unclaim => self.claiming = None,
                 WorkerEffect::Run { slot, claim } => {
                     attempt_tracing::log!(
@@ -212,7 +214,7 @@ impl<'a> WorkerService<'a> {
                 WorkerEffect::Write(entry) => self.ledger.write(entry),
                 WorkerEffect::Errand(errand) => self.errands.run(errand),
                 WorkerEffect::Forsake(attempt_id) => {
-                    attempt_tracing::log!(warn, attempt_id, "a task was lost with the lease");
+                    attempt_tracing::log!(warn, attempt_id, "dropped a task that was claimed under a lost lease");
                     attempt_tracing::leave(attempt_id.tid);
                 }
                 WorkerEffect::Haste => self.haste.begin(),
@@ -272,7 +274,8 @@ impl<'a> WorkerService<'a> {
         }
     }
 
-    /// Asks the broker which attempts it assigns to this worker. One question at a time: a server that is away answers all of them when it is back.
+    /// Queries which attempts the broker assigns to this worker. One query at a time: a server that
+    /// was away would answer all of them at once.
     fn audit(&mut self, held: Vec<AttemptId>) {
         if self.auditing.as_ref().is_none_or(JoinHandle::is_finished) {
             let (broker, worker, tell) = (
@@ -284,14 +287,14 @@ impl<'a> WorkerService<'a> {
                 match assigned_to(&*broker, worker).await {
                     Ok(assigned) => _ = tell.send(WorkerLoopEvent::Audited { held, assigned }),
                     Err(error) => {
-                        tracing::debug!(%error, "the broker could not be asked what it assigns to this worker")
+                        tracing::debug!(%error, "the broker could not be queried for an audit")
                     }
                 }
             }));
         }
     }
 
-    /// Keeps the title and the registry true, and the ledger informed.
+    /// Updates the process title, the registration and the `CompletionBatcher`.
     fn show(&mut self) {
         self.ledger.set_busy(self.core.has_more());
         let Worker {
@@ -325,7 +328,7 @@ impl<'a> WorkerService<'a> {
             attempt_tracing::log!(
                 error,
                 attempt_id,
-                reason = "there was no time left",
+                reason = "the shutdown deadline has passed",
                 "{GIVEN_UP}"
             );
         }
@@ -343,7 +346,7 @@ impl<'a> WorkerService<'a> {
             errands.close().await;
         };
         if is_hasty {
-            // What is still there then ends with this process.
+            // Anything left ends with this process.
             let _ = timeout(3 * LAST_TRY, close).await;
         } else {
             close.await;
@@ -351,13 +354,13 @@ impl<'a> WorkerService<'a> {
     }
 }
 
-/// Keeps the log's knowledge of what is in hand true.
+/// Logs an event, and keeps the map of trace ids up to date.
 fn note(event: &WorkerLoopEvent) {
     match event {
         WorkerLoopEvent::Claimed(Ok(ClaimResult::Tasks(claims))) => attempt_tracing::take(claims),
         WorkerLoopEvent::Ended { finish, .. } => {
             if let ExitStatus::ResourceExhausted { message } = &finish.report.exit {
-                tracing::error!(tid = %finish.attempt_id.tid, reason = message, "a task is given back, for it cannot be started");
+                tracing::error!(tid = %finish.attempt_id.tid, reason = message, "releasing a task that cannot be started");
             }
         }
         WorkerLoopEvent::Settled {
@@ -366,12 +369,12 @@ fn note(event: &WorkerLoopEvent) {
         } => {
             match outcome {
                 Some(CompletionOutcome::Done(state)) => {
-                    attempt_tracing::log!(info, *attempt_id, %state, "a task is over")
+                    attempt_tracing::log!(info, *attempt_id, %state, "a task is finished")
                 }
                 Some(CompletionOutcome::Again(at)) => {
                     attempt_tracing::log!(info, *attempt_id, %at, "an attempt is over, and another follows")
                 }
-                // Said by who has written it, or could not.
+                // Logged by `CompletionBatcher`.
                 Some(CompletionOutcome::Stale) | None => {}
             }
             attempt_tracing::leave(attempt_id.tid);
@@ -401,7 +404,7 @@ async fn assigned_to(broker: &dyn Broker, worker: Tid) -> Result<HashSet<Attempt
 }
 
 pub(super) async fn purge(broker: &dyn Broker) {
-    // One call removes a bounded number; the rest follows at once, so that the records of a burst go together.
+    // One call removes a limited number of records. Repeat until none is left.
     while let Ok(purged) = broker.purge().await {
         if purged == 0 {
             return;

@@ -1,4 +1,4 @@
-//! A slot: one runner, and the attempt that runs in it.
+//! `Slot`: one runner, and the attempt that runs in it.
 
 use std::{
     collections::HashSet,
@@ -31,42 +31,43 @@ use super::{
 };
 use crate::{contained, orphan_processes};
 
-/// What every slot of a worker needs.
+/// What all slots of a worker share.
 pub(super) struct SlotContext {
     pub(super) broker: Arc<dyn Broker>,
     pub(super) options: Options,
     pub(super) attempt_id: Arc<LeaseDeadlinePage>,
     pub(super) idle_title: String,
-    /// The reasons for returning tasks that were logged.
+    /// Reasons for releasing tasks that were already logged.
     pub(super) logged: Mutex<HashSet<String>>,
-    /// The children that this process had before it was a worker: they have nothing to do with tasks.
+    /// Child processes from before the worker started. They are not part of any attempt.
     pub(super) strangers: Arc<[u32]>,
 }
 
-/// How often at most the progress of an attempt is written.
+/// Shortest time between two writes of an attempt's progress.
 const REPORT_EVERY: Duration = Duration::from_millis(200);
-/// How many characters of the last line of standard error are in the log.
+/// How many characters of the last line of stderr go to the log.
 const LAST_LINE: usize = 200;
-/// How many different reasons for returning tasks are logged.
+/// How many different reasons for releasing tasks are logged.
 const REASONS: usize = 1000;
 
 impl SlotContext {
-    /// Logs why tasks are returned, each reason once: such tasks come again and again.
+    /// Logs why a task is released, once per reason: such tasks come again and again.
     pub(super) fn log_return(&self, reason: &str) {
         let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
         if logged.len() < REASONS && logged.insert(reason.to_owned()) {
-            tracing::warn!("tasks are given back: {reason}");
+            tracing::warn!("tasks are released: {reason}");
         }
     }
 }
 
-/// The worker's end of a slot.
+/// The worker's handle of a slot.
 pub(super) struct Slot {
     jobs: mpsc::UnboundedSender<SlotCommand>,
     task: JoinHandle<()>,
 }
 
-/// What a slot can be told. At most one claim and a few orders are ever under way, so the channel needs no bound.
+/// Commands to a slot. At most one task and a few commands are under way, so the channel needs no
+/// bound.
 pub(super) enum SlotCommand {
     Run(Box<LeasedTask>),
     Order(RunnerCommand),
@@ -99,7 +100,7 @@ impl Slot {
         let _ = self.jobs.send(SlotCommand::Run(claim));
     }
 
-    /// Passes on an order about what runs; ignored when nothing does.
+    /// Sends a command to the running attempt. Ignored if none runs.
     pub(super) fn order(&self, order: RunnerCommand) {
         let _ = self.jobs.send(SlotCommand::Order(order));
     }
@@ -115,11 +116,11 @@ struct SlotTask {
     number: usize,
     context: Arc<SlotContext>,
     events: mpsc::UnboundedSender<WorkerLoopEvent>,
-    /// Started with the first task and kept for the next.
+    /// Started with the first task, and kept for the next.
     runner: Option<Runner>,
     /// Whether the runner killed the last attempt.
     killed: bool,
-    /// Looking for what a leash that was killed has left. It is waited for.
+    /// Searches for the container of a supervisor that was killed. `close` waits for it.
     #[cfg(feature = "docker")]
     sweeping: Option<JoinHandle<()>>,
 }
@@ -127,11 +128,12 @@ struct SlotTask {
 impl SlotTask {
     async fn run(mut self, mut queue: mpsc::UnboundedReceiver<SlotCommand>) {
         if self.context.options.is_for_one() {
-            // Start the runner ahead of the task: a warm worker has its start-up behind it. If that fails, the task tries again.
+            // Start the runner before the task arrives, so that a warm worker has done it. If it
+            // fails, the task tries again.
             self.runner = self.ready_runner().await.ok();
         }
         while let Some(job) = queue.recv().await {
-            // An order that finds nothing running has crossed the end of its task.
+            // A command without a running attempt has crossed the end of the attempt.
             let SlotCommand::Run(claim) = job else {
                 continue;
             };
@@ -170,7 +172,7 @@ impl SlotTask {
             ..
         } = claim;
         orphan_processes::of_earlier_attempts(&*self.context.broker, attempt_id).await;
-        // What it chains is of its trace, unless that says otherwise. Commands do not answer.
+        // Chained tasks join this trace unless they name one. Commands have no reply.
         let trace = (!matches!(spec.target, Target::Command(_)))
             .then(|| spec.trace(attempt_id.tid, attempt_id.attempt));
         let (request, answers_on) = match exec_request::of(&self.context, claim) {
@@ -189,7 +191,7 @@ impl SlotTask {
                 return ended(
                     attempt_id,
                     ExitStatus::ResourceExhausted {
-                        message: format!("no process could be started for it: {error}"),
+                        message: format!("no process could be started for the task: {error}"),
                     },
                 );
             }
@@ -219,12 +221,12 @@ impl SlotTask {
             Err(gone) if gone.never_began() => ended(
                 attempt_id,
                 ExitStatus::ResourceExhausted {
-                    message: "the system gave its runner less than a process needs".into(),
+                    message: "the system gave the runner fewer resources than a process needs".into(),
                 },
             ),
             Err(gone) => {
                 if is_contained {
-                    // Its leash was killed with it.
+                    // The container supervisor was killed with the runner.
                     self.unleashed(attempt_id).await;
                 }
                 self.forsaken(attempt_id, &gone, runner).await
@@ -232,7 +234,7 @@ impl SlotTask {
         }
     }
 
-    /// The end of an attempt whose runner was killed.
+    /// Finishes an attempt whose runner was killed.
     async fn forsaken(
         &self,
         attempt_id: AttemptId,
@@ -241,18 +243,18 @@ impl SlotTask {
     ) -> Completion {
         let message = "the runner was killed, and its task with it";
         match self.context.options.only {
-            // The caller waits for this task, and shows how it ended.
+            // The caller waits for this task and reports its end.
             Some(_) => attempt_tracing::log!(warn, attempt_id, %gone, "{message}"),
             None => attempt_tracing::log!(error, attempt_id, %gone, "{message}"),
         }
         drop(runner);
-        // What the command had started was adopted by this process when the runner died.
+        // Processes that the command had started were reparented to this subreaper.
         let keep = Arc::clone(&self.context.strangers);
         let _ = tokio::task::spawn_blocking(move || raddle_runner::reap_orphans(&keep)).await;
         ended(attempt_id, ExitStatus::Killed)
     }
 
-    /// What has become of a container, whose leash gave this answer.
+    /// Reads the result of a container from its supervisor's reply.
     async fn judge(&mut self, done: &mut ExecResult, answer: &[u8], attempt_id: AttemptId) {
         contained::judge(done, answer);
         if answer.is_empty() {
@@ -263,7 +265,7 @@ impl SlotTask {
         }
     }
 
-    /// A leash was killed, and may have just asked for a container, or have one that is about to end.
+    /// Removes the container of a supervisor that was killed. It may have just created one.
     async fn unleashed(&mut self, attempt_id: AttemptId) {
         #[cfg(feature = "docker")]
         {
@@ -274,7 +276,7 @@ impl SlotTask {
         let _ = attempt_id;
     }
 
-    /// The runner, started or started anew: one may have been killed while it had nothing to do.
+    /// Returns the runner, and starts a new one if it was killed while idle.
     async fn ready_runner(&mut self) -> std::io::Result<Runner> {
         if let Some(mut runner) = self.runner.take()
             && runner.is_alive()
@@ -318,9 +320,9 @@ impl SlotTask {
                     report_at = Instant::now() + REPORT_EVERY;
                     if let Some(progress) = unreported.take() {
                         let reporting = broker.progress(attempt_id, progress);
-                        // What comes later tells as much.
+                        // A later progress report replaces this one.
                         if let Some(Err(error)) = orders.obey_during(reporting, runner).await? {
-                            attempt_tracing::log!(debug, attempt_id, %error, "progress was not kept");
+                            attempt_tracing::log!(debug, attempt_id, %error, "progress was not stored");
                         }
                     }
                 }
@@ -328,7 +330,7 @@ impl SlotTask {
                 notice = runner.next() => match notice? {
                     RunnerEvent::Started { pid } => self.tell(WorkerLoopEvent::Started(AttemptStarted { attempt_id, pid: Some(pid) })),
                     RunnerEvent::Output { stream: raddle_runner::OutputChannel::Reply, bytes } if answer.is_some() => {
-                        // Not known to anybody else until the attempt is over, and so not kept.
+                        // Only the worker needs it, at the end of the attempt, so it is not stored.
                         answer.iter_mut().for_each(|answer| answer.extend_from_slice(&bytes));
                     }
                     RunnerEvent::Output { stream, bytes } => match conversation {
@@ -356,7 +358,7 @@ impl SlotTask {
         }
     }
 
-    /// The end of an attempt that gave an account of itself. What it said last may still be to be passed on.
+    /// Finishes an attempt with an `ExecResult`. Its last output may contain chained tasks.
     async fn finish(
         &self,
         attempt_id: AttemptId,
@@ -376,7 +378,7 @@ impl SlotTask {
         let (exit, value) = match conversation {
             None => (exit, None),
             Some(mut with) => {
-                // What a handler says to us is no output of its task; what it wants in the log is.
+                // The reply on stdout is not output of the task. Its log lines are.
                 let rest = if with.is_on(raddle_runner::OutputChannel::Stdout) {
                     stdout_bytes = 0;
                     std::mem::take(&mut stdout)
@@ -386,7 +388,7 @@ impl SlotTask {
                 let ReplyUpdate { log, chained, .. } = with.hear_out(&rest);
                 stderr.extend(log);
                 stderr_bytes += with.logged();
-                // Nothing follows what has not succeeded.
+                // Chained tasks follow only a successful attempt.
                 if exit.is_success() && !chained.is_empty() {
                     let passing =
                         pass_on_at_last(&*self.context.broker, with.chain(attempt_id, chained));
@@ -418,7 +420,7 @@ impl SlotTask {
     }
 }
 
-/// Logs an attempt that failed, whatever becomes of its task. An attempt that goes back without being charged has not failed: what returns it says so.
+/// Logs a failed attempt. A released attempt has not failed, and its release is logged.
 fn log_failure(
     queue: &str,
     name: &str,
@@ -444,7 +446,7 @@ fn is_failure(exit: &ExitStatus) -> bool {
         Cancelled, Expired, Killed, LeaseExpired, NoHandler, Rejected, ResourceExhausted,
         WorkerLost,
     };
-    // Asked for, or logged by what returns or refuses the task.
+    // Requested, or logged where the task is reclaimed or rejected.
     let is_logged = matches!(
         exit,
         Cancelled | Expired | Killed | LeaseExpired | WorkerLost { .. }
@@ -456,7 +458,7 @@ fn is_failure(exit: &ExitStatus) -> bool {
     !exit.is_success() && !is_logged && !is_returned
 }
 
-/// The end of an attempt that has nothing else to tell.
+/// A completion without output.
 pub(super) fn ended(attempt_id: AttemptId, exit: ExitStatus) -> Completion {
     let report = AttemptReport::bare(exit, Timestamp::now());
     Completion {

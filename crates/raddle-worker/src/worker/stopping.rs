@@ -1,4 +1,4 @@
-//! Stopping in stages, and giving back what was not done. Decisions only.
+//! Staged stop and release of tasks. Decisions only, no I/O.
 
 use std::time::Duration;
 
@@ -8,11 +8,12 @@ use raddle_runner::RunnerCommand;
 
 use super::{completion_batcher::PendingWrite, core::WorkerCore, event::WorkerEffect};
 
-/// How long a worker that kills waits for what it kills, and for what became of it to be written. Longer than a runner is given to end.
+/// How long a killing worker waits for its attempts and for their ends to be written. Longer than a
+/// runner may take to end.
 pub(super) const KILL_WITHIN: Duration = Duration::from_secs(12);
 
 impl WorkerCore {
-    /// Goes as many stages further as it was asked to since the last time.
+    /// Advances one stage for each stop request since the last call.
     pub(super) fn heed(&mut self, asked: u32, now: Duration) {
         for _ in self.heeded..asked {
             self.stop_further(now);
@@ -30,7 +31,7 @@ impl WorkerCore {
         self.enter(stage, now);
     }
 
-    /// Ends for a reason that others should know.
+    /// Stops because of an error, which the worker exits with.
     pub(super) fn fail(&mut self, error: Error, now: Duration) {
         self.failure.get_or_insert(error);
         self.kill(now);
@@ -49,7 +50,7 @@ impl WorkerCore {
         }
         for slot in 0..self.slots.len() {
             if let Some(running) = &mut self.slots[slot] {
-                // Who was told to end by name ends; the others go on elsewhere.
+                // A task that got its own STOP or KILL ends. The others are released.
                 running.give_back |= running.told.is_none();
                 self.act(WorkerEffect::Order { slot, order });
             }
@@ -72,7 +73,7 @@ impl WorkerCore {
 
     pub(super) fn lose_lease(&mut self) {
         self.lease_lost = true;
-        // Others have these by now; what is still written about them is refused by their fences.
+        // Other workers may have these by now, so late writes are refused by their attempt ids.
         for claim in self.backlog.drain() {
             self.act(WorkerEffect::Forsake(claim.attempt_id));
         }

@@ -1,4 +1,4 @@
-//! What holds whatever happens to a core.
+//! Property tests of `WorkerCore`: invariants under random event sequences.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -8,10 +8,10 @@ use raddle_runner::RunnerCommand;
 
 use super::{super::stopping::KILL_WITHIN, tests::*, *};
 
-/// What the world around a core does next. Numbers choose among what is possible then.
+/// A random step of the core's environment. Numbers choose among what is possible at that point.
 #[derive(Clone, Debug)]
 enum Turn {
-    /// Time passes, as far as the core waits or a part of it.
+    /// Time passes, up to the core's next timer.
     Wait(u8),
     Claimed(u8),
     Fails(u8),
@@ -21,7 +21,7 @@ enum Turn {
     Unwritten(u8),
     Told(u8, u8),
     Asked,
-    /// The broker has forgotten one of the claims, or assigns an attempt that was not heard of.
+    /// The broker has forgotten a claim, or assigns an attempt that the worker does not hold.
     Audited(u8),
     LeaseLost,
 }
@@ -69,22 +69,23 @@ fn policies() -> impl Strategy<Value = Options> {
     )
 }
 
-/// The world as far as a core can tell: it keeps to what the service, the slots and the ledger promise.
+/// The environment of a core. It keeps the guarantees of the service, the slots and the
+/// `CompletionBatcher`.
 struct Around {
     core: WorkerCore,
     now: Duration,
     asked: u32,
     claiming: Option<u32>,
     attempts: BTreeMap<u64, u32>,
-    /// What each claim ended in.
+    /// How each claim ended.
     fates: BTreeMap<AttemptId, Vec<String>>,
     slots: Vec<Option<AttemptId>>,
-    /// Ordered to end.
+    /// Slots that got a STOP or KILL.
     ordered: Vec<bool>,
     begun: u64,
     unsettled: Vec<AttemptId>,
     hasty: bool,
-    /// How many attempts of task 0 the broker has assigned without the core having heard of them.
+    /// Attempts of task 0 that the broker has assigned without the core knowing.
     unheard: u32,
     end: Option<Result<LoopEnd>>,
 }
@@ -125,7 +126,7 @@ impl Around {
                 WorkerEffect::Run { slot, claim } => {
                     assert!(
                         !self.core.paused && self.asked == 0 && !self.core.lease_lost,
-                        "it takes nothing"
+                        "started an attempt while not taking tasks"
                     );
                     assert_eq!(
                         self.slots[slot].replace(claim.attempt_id),
@@ -137,12 +138,12 @@ impl Around {
                     let (max_tasks, retire_at) = (self.core.options.max_tasks, self.core.retire_at);
                     assert!(
                         max_tasks.is_none_or(|max| self.begun <= max),
-                        "it takes no more"
+                        "started more than max_tasks attempts"
                     );
-                    assert!(retire_at.is_none_or(|at| self.now <= at), "it is too old");
+                    assert!(retire_at.is_none_or(|at| self.now <= at), "started after max_uptime");
                 }
                 WorkerEffect::Order { slot, order } => {
-                    assert!(self.slots[slot].is_some(), "an order to nobody");
+                    assert!(self.slots[slot].is_some(), "a command to an empty slot");
                     self.ordered[slot] |=
                         matches!(order, RunnerCommand::Stop | RunnerCommand::Kill);
                 }
@@ -159,7 +160,7 @@ impl Around {
                 WorkerEffect::Forsake(attempt_id) => self.ends(attempt_id, "forsaken", false),
                 WorkerEffect::Haste => assert!(
                     !std::mem::replace(&mut self.hasty, true),
-                    "haste begins once"
+                    "the deadline starts once"
                 ),
                 WorkerEffect::Errand(_)
                 | WorkerEffect::Purge
@@ -309,7 +310,7 @@ impl Around {
                     .collect();
                 let whom = known[usize::from(whom) % known.len()];
                 let word = words[usize::from(what) % words.len()];
-                // Words that end the worker are rarer than others, or nothing else would be seen.
+                // Commands that end the worker are rare, because nothing else happens after one.
                 if whom == tid(1)
                     && matches!(word, ControlCommand::Stop | ControlCommand::Kill)
                     && what < 200
@@ -335,7 +336,7 @@ impl Around {
                             attempt: self.unheard,
                             ..attempt_id(0)
                         });
-                        // Only what is assigned twice in a row goes back, and it does.
+                        // Only an attempt that two audits in a row report is released.
                         self.happens(WorkerLoopEvent::Audited {
                             held: held.clone(),
                             assigned: assigned.clone(),
@@ -360,7 +361,7 @@ impl Around {
         }
     }
 
-    /// Lets everything that is under way come to its end.
+    /// Lets everything that is under way end.
     fn conclude(&mut self) {
         for _ in 0..4 {
             (0..self.slots.len() as u8).for_each(|slot| self.unless_over(&Turn::Ends(slot, 1)));
@@ -383,7 +384,7 @@ proptest! {
         around.unless_over(&Turn::Asked);
         around.conclude();
         prop_assert!(around.end.is_some(), "it was asked to stop, and nothing is left to do");
-        // Only a kill that nobody answered in time leaves some, and it knows which.
+        // Only a kill that times out leaves attempts open, and `open` lists them.
         let out_of_time = around.core.leave_by.is_some_and(|by| by <= around.now);
         let left: Vec<AttemptId> = around.core.open().collect();
         prop_assert!(left.is_empty() || out_of_time, "{:?}", left);
@@ -395,14 +396,14 @@ proptest! {
     }
 
     #[test]
-    fn a_kill_ends_the_worker_whatever_does_not_answer(policy in policies(), turns in turns()) {
+    fn a_killed_worker_exits_without_any_answer(policy in policies(), turns in turns()) {
         let mut around = Around::new(policy);
         turns.iter().for_each(|turn| around.unless_over(turn));
         if around.end.is_none() {
             let killed_at = around.now;
             around.happens(told(tid(1), ControlCommand::Kill));
             prop_assert!(around.hasty);
-            // No slot and no ledger says anything any more: the timers alone end it.
+            // No slot and no batcher answers any more: only the timers can end the worker.
             for _ in 0..4 {
                 around.unless_over(&Turn::Wait(3));
             }

@@ -1,4 +1,4 @@
-//! The core, without a broker, a process or a clock.
+//! Unit tests of `WorkerCore`, without a broker, a process or a clock.
 
 use raddle_broker::AttemptStarted;
 use raddle_model::{AttemptReport, ControlCommand, TaskSpec, TaskState};
@@ -9,7 +9,7 @@ const GRACE: Duration = Duration::from_secs(5);
 const GIVE_UP_AFTER: Duration = Duration::from_secs(30);
 
 pub(super) fn tid(number: u64) -> Tid {
-    // The worker is 1; ids below the first slot of the clock are as good as any.
+    // Any valid TIDs will do. The worker has number 1.
     (1_700_000_000_000_000_000 + number * 4096)
         .to_string()
         .parse()
@@ -45,7 +45,7 @@ pub(super) fn finish(attempt_id: AttemptId, exit: ExitStatus) -> Box<Completion>
 pub(super) fn gone() -> Error {
     Error::AgentGone {
         path: "agent.sock".into(),
-        reason: "nobody is there".into(),
+        reason: "connection refused".into(),
     }
 }
 
@@ -58,7 +58,7 @@ pub(super) fn full() -> Error {
 pub(super) fn unreachable() -> Error {
     Error::Unreachable {
         place: "redis".into(),
-        reason: "nobody is there".into(),
+        reason: "connection refused".into(),
         down: false,
     }
 }
@@ -68,7 +68,7 @@ pub(super) fn at(millis: u64) -> Duration {
 }
 
 pub(super) fn options() -> Options {
-    // Without audits, which have tests of their own.
+    // Without audits, which have their own tests.
     let lease = Duration::from_secs(1_000_000);
     Options {
         concurrency: 2,
@@ -83,7 +83,7 @@ pub(super) fn idle(options: Options) -> WorkerCore {
     WorkerCore::new(tid(1), options, Duration::ZERO, 0, None)
 }
 
-/// A worker with tasks 10, 11, … claimed, and as many of them begun as it has slots.
+/// A worker that has claimed tasks 10, 11, … and started as many as it has slots.
 fn busy(options: Options, tasks: u64) -> WorkerCore {
     let mut core = idle(options);
     core.on(WorkerLoopEvent::Asked(0), at(0));
@@ -103,7 +103,7 @@ pub(super) fn told(of: Tid, word: ControlCommand) -> WorkerLoopEvent {
     }
 }
 
-/// An effect in a few words.
+/// An effect as a short text.
 fn brief(effect: &WorkerEffect) -> String {
     let number = |attempt_id: &AttemptId| (attempt_id.tid.as_u64() - tid(0).as_u64()) / 4096;
     match effect {
@@ -141,7 +141,7 @@ fn brief(effect: &WorkerEffect) -> String {
     }
 }
 
-/// What the core does about an event, in a few words.
+/// The effects of an event as a short text.
 fn does(core: &mut WorkerCore, event: WorkerLoopEvent, now: Duration) -> String {
     core.on(event, now)
         .iter()
@@ -185,7 +185,7 @@ pub(super) const AGAIN: Option<CompletionOutcome> =
     Some(CompletionOutcome::Again(jiff::Timestamp::UNIX_EPOCH));
 
 #[test]
-fn a_task_goes_from_the_queue_to_a_slot_to_the_ledger() {
+fn runs_a_claimed_task_and_writes_its_end() {
     let mut core = idle(options());
     assert_eq!(does(&mut core, WorkerLoopEvent::Asked(0), at(0)), "claim 2");
     assert_eq!(core.status(), "listening");
@@ -210,7 +210,7 @@ fn a_task_goes_from_the_queue_to_a_slot_to_the_ledger() {
 }
 
 #[test]
-fn a_drained_worker_leaves_when_the_last_result_is_written() {
+fn a_draining_worker_exits_when_the_last_result_is_written() {
     let mut core = busy(options(), 1);
     assert_eq!(
         does(&mut core, WorkerLoopEvent::Asked(1), at(10)),
@@ -222,7 +222,7 @@ fn a_drained_worker_leaves_when_the_last_result_is_written() {
 }
 
 #[test]
-fn the_second_request_gives_back_and_the_third_kills() {
+fn the_second_stop_request_releases_and_the_third_kills() {
     let mut core = busy(options(), 2);
     does(&mut core, WorkerLoopEvent::Asked(1), at(10));
     assert_eq!(
@@ -237,14 +237,14 @@ fn the_second_request_gives_back_and_the_third_kills() {
         does(&mut core, WorkerLoopEvent::Asked(3), at(40)),
         "haste, Kill 1"
     );
-    // It had ended by itself when the order came.
+    // It had ended by itself before the kill.
     assert_eq!(ends(&mut core, 1, 11, OK, at(50)), "finish 11");
     assert_eq!(settles(&mut core, 10, AGAIN, at(51)), "");
     assert_eq!(settles(&mut core, 11, DONE, at(52)), "left: Stopped");
 }
 
 #[test]
-fn grace_over_is_a_kill() {
+fn kills_after_the_grace_period() {
     let mut core = busy(options(), 1);
     does(&mut core, WorkerLoopEvent::Asked(2), at(10));
     assert_eq!(core.wake_at(), Some(at(10) + GRACE));
@@ -255,13 +255,13 @@ fn grace_over_is_a_kill() {
 }
 
 #[test]
-fn a_kill_does_not_wait_for_a_result_that_is_given_up() {
+fn a_killed_worker_does_not_wait_for_a_result_that_was_given_up() {
     let mut core = busy(options(), 1);
     ends(&mut core, 0, 10, OK, at(20));
     assert_eq!(
         does(&mut core, WorkerLoopEvent::Unwritten(full()), at(30)),
         "",
-        "a full disk may be emptied"
+        "a full disk may get space"
     );
     assert_eq!(
         does(&mut core, WorkerLoopEvent::Asked(3), at(40)),
@@ -271,7 +271,7 @@ fn a_kill_does_not_wait_for_a_result_that_is_given_up() {
 }
 
 #[test]
-fn a_kill_ends_though_nobody_answers() {
+fn a_killed_worker_exits_without_answers_from_slots_and_broker() {
     let mut core = busy(options(), 2);
     ends(&mut core, 0, 10, OK, at(20));
     assert_eq!(
@@ -295,7 +295,7 @@ fn a_kill_ends_though_nobody_answers() {
 }
 
 #[test]
-fn an_unreachable_server_ends_the_worker_wherever_it_is_noticed() {
+fn an_unreachable_server_ends_the_worker() {
     let mut core = busy(options(), 1);
     assert_eq!(
         does(
@@ -310,7 +310,7 @@ fn an_unreachable_server_ends_the_worker_wherever_it_is_noticed() {
         "release 10"
     );
     assert!(settles(&mut core, 10, None, at(30)).starts_with("failed: cannot reach redis"));
-    // One that drains claims nothing, and has a result.
+    // A draining worker makes no claims, but writes a result.
     let mut core = busy(options(), 1);
     does(&mut core, WorkerLoopEvent::Asked(1), at(10));
     ends(&mut core, 0, 10, OK, at(20));
@@ -322,7 +322,7 @@ fn an_unreachable_server_ends_the_worker_wherever_it_is_noticed() {
 }
 
 #[test]
-fn an_agent_may_be_away_for_a_while() {
+fn an_agent_may_be_unreachable_for_give_up_after() {
     let mut core = idle(options());
     does(&mut core, WorkerLoopEvent::Asked(0), at(0));
     assert_eq!(
@@ -334,7 +334,7 @@ fn an_agent_may_be_away_for_a_while() {
         does(&mut core, WorkerLoopEvent::Time, at(1000) + ERROR_PAUSE),
         "claim 2"
     );
-    // It comes back in between: the time begins anew.
+    // It answers in between, so the time starts again.
     assert_eq!(
         does(
             &mut core,
@@ -362,7 +362,7 @@ fn an_agent_may_be_away_for_a_while() {
 }
 
 #[test]
-fn what_is_claimed_ahead_goes_back_when_it_waits_too_long_or_the_worker_pauses() {
+fn releases_prefetched_tasks_that_wait_too_long_and_on_pause() {
     let mut core = busy(options(), 4);
     assert_eq!(core.wake_at(), Some(at(1) + PATIENCE));
     assert_eq!(
@@ -377,7 +377,7 @@ fn what_is_claimed_ahead_goes_back_when_it_waits_too_long_or_the_worker_pauses()
     assert_eq!(
         ends(&mut core, 0, 10, OK, at(20)),
         "finish 10",
-        "nothing is begun"
+        "nothing is started"
     );
     assert_eq!(
         does(&mut core, told(tid(1), ControlCommand::Status), at(30)),
@@ -390,7 +390,7 @@ fn what_is_claimed_ahead_goes_back_when_it_waits_too_long_or_the_worker_pauses()
 }
 
 #[test]
-fn who_begins_paused_takes_nothing_before_it_is_told_to() {
+fn a_worker_that_starts_paused_claims_nothing_before_resume() {
     let mut core = idle(Options {
         paused: true,
         ..options()
@@ -405,7 +405,7 @@ fn who_begins_paused_takes_nothing_before_it_is_told_to() {
 }
 
 #[test]
-fn words_reach_what_they_are_for() {
+fn commands_reach_their_target() {
     let mut core = busy(options(), 5);
     assert_eq!(
         does(&mut core, told(tid(10), ControlCommand::Ping), at(10)),
@@ -427,7 +427,7 @@ fn words_reach_what_they_are_for() {
         does(&mut core, told(tid(11), ControlCommand::Stop), at(10)),
         "Stop 1, reply stopping"
     );
-    // Those that have not begun: answered, ended, or left to the broker together with the word.
+    // Prefetched tasks: answered, ended, or released to the broker together with the command.
     assert_eq!(
         does(&mut core, told(tid(12), ControlCommand::Status), at(10)),
         "reply spawning"
@@ -441,25 +441,25 @@ fn words_reach_what_they_are_for() {
         "release 13"
     );
     assert_eq!(settles(&mut core, 13, AGAIN, at(11)), "pass on PAUSE");
-    // One that is nobody's here.
+    // A task that this worker does not hold.
     assert_eq!(
         does(&mut core, told(tid(99), ControlCommand::Stop), at(12)),
         "pass on STOP"
     );
-    // One that is being written: it is for the task if that goes on.
+    // A task whose end is being written: the command is forwarded if the task is retried.
     ends(&mut core, 0, 10, OK, at(13));
     assert_eq!(
         does(&mut core, told(tid(10), ControlCommand::Kill), at(14)),
         ""
     );
     assert_eq!(settles(&mut core, 10, AGAIN, at(15)), "pass on KILL");
-    // One that crossed the end of its attempt, of a task that is over.
+    // A command that crossed the end of its attempt, and the task is finished.
     assert!(ends(&mut core, 1, 11, OK, at(16)).starts_with("finish 11"));
     assert!(!settles(&mut core, 11, DONE, at(17)).contains("pass on"));
 }
 
 #[test]
-fn a_stop_that_asks_for_it_gives_the_task_back() {
+fn a_stop_with_requeue_releases_the_task() {
     let mut core = busy(options(), 2);
     let message = ControlMessage {
         requeue: true,
@@ -475,7 +475,7 @@ fn a_stop_that_asks_for_it_gives_the_task_back() {
     );
     does(&mut core, told(tid(11), ControlCommand::Stop), at(10));
     assert!(ends(&mut core, 0, 10, ExitStatus::Cancelled, at(20)).starts_with("release 10"));
-    // Told by name to end, it ends, also when its worker stops after that.
+    // It got its own STOP, so it is cancelled, even though its worker stops later.
     does(&mut core, WorkerLoopEvent::Asked(2), at(30));
     assert_eq!(
         ends(&mut core, 1, 11, ExitStatus::Cancelled, at(40)),
@@ -484,7 +484,7 @@ fn a_stop_that_asks_for_it_gives_the_task_back() {
 }
 
 #[test]
-fn a_second_stop_does_not_hurry_a_worker() {
+fn a_second_stop_command_does_not_escalate() {
     let mut core = busy(options(), 1);
     assert_eq!(
         does(&mut core, told(tid(1), ControlCommand::Stop), at(10)),
@@ -497,7 +497,7 @@ fn a_second_stop_does_not_hurry_a_worker() {
 }
 
 #[test]
-fn a_lost_lease_kills_what_runs_and_writes_nothing_of_what_has_not_begun() {
+fn a_lost_lease_kills_running_attempts_and_abandons_prefetched_tasks() {
     let mut core = busy(options(), 3);
     assert_eq!(
         does(&mut core, WorkerLoopEvent::LeaseLost, at(10)),
@@ -516,7 +516,7 @@ fn a_lost_lease_kills_what_runs_and_writes_nothing_of_what_has_not_begun() {
         settles(&mut core, 11, Some(CompletionOutcome::Stale), at(30)),
         "lease lost"
     );
-    // The same, learnt from a claim; told to stop meanwhile, it does not come back under another id.
+    // The same, learnt from a claim. A worker that was stopped meanwhile does not register again.
     let mut core = busy(options(), 1);
     assert_eq!(
         does(
@@ -535,7 +535,7 @@ fn a_lost_lease_kills_what_runs_and_writes_nothing_of_what_has_not_begun() {
 }
 
 #[test]
-fn an_idle_worker_leaves() {
+fn an_idle_worker_exits_after_idle_exit() {
     let mut core = busy(
         Options {
             idle_exit: Some(at(1000)),
@@ -551,7 +551,7 @@ fn an_idle_worker_leaves() {
         does(&mut core, WorkerLoopEvent::Time, at(1500)),
         "left: Idle"
     );
-    // Not while it is paused: somebody wants it to be there.
+    // Not while it is paused: its operator wants it to stay.
     let mut core = idle(Options {
         idle_exit: Some(at(1000)),
         ..options()
@@ -561,7 +561,7 @@ fn an_idle_worker_leaves() {
 }
 
 #[test]
-fn one_that_leaves_when_nothing_waits_looks_again_after_each_task() {
+fn a_worker_that_exits_when_idle_claims_again_after_each_task() {
     let mut core = busy(
         Options {
             idle_exit: Some(Duration::ZERO),
@@ -590,7 +590,7 @@ fn one_that_leaves_when_nothing_waits_looks_again_after_each_task() {
 }
 
 #[test]
-fn a_worker_for_one_task_leaves_with_it() {
+fn a_worker_for_one_task_exits_when_the_task_finishes() {
     let only = || Options {
         concurrency: 1,
         only: Some(tid(10)),
@@ -604,10 +604,10 @@ fn a_worker_for_one_task_leaves_with_it() {
     assert_eq!(
         ends(&mut core, 0, 10, OK, at(10)),
         "finish 10",
-        "it does not claim while it does not know"
+        "no claim while the outcome is unknown"
     );
     assert_eq!(settles(&mut core, 10, DONE, at(20)), "left: Done");
-    // One that is tried again, and ends elsewhere.
+    // A task that is retried, and ends on another worker.
     let mut core = WorkerCore::new(tid(1), only(), Duration::ZERO, 0, Some(claim(10)));
     does(&mut core, WorkerLoopEvent::Asked(0), at(0));
     ends(&mut core, 0, 10, OK, at(10));
@@ -631,7 +631,7 @@ fn a_worker_for_one_task_leaves_with_it() {
 }
 
 #[test]
-fn a_worker_that_takes_one_task_takes_one() {
+fn a_one_shot_worker_runs_one_attempt() {
     let once = Options {
         concurrency: 1,
         max_tasks: Some(1),
@@ -656,9 +656,9 @@ fn a_worker_that_takes_one_task_takes_one() {
     assert_eq!(
         settles(&mut core, 10, AGAIN, at(20)),
         "left: Done",
-        "another attempt is for another worker"
+        "the retry is for another worker"
     );
-    // One that was taken back before it began was not its task.
+    // A pause before its task has started does not use it up.
     let mut core = idle(once);
     does(&mut core, WorkerLoopEvent::Asked(0), at(0));
     does(&mut core, told(tid(1), ControlCommand::Pause), at(1));
@@ -669,7 +669,7 @@ fn a_worker_that_takes_one_task_takes_one() {
 }
 
 #[test]
-fn an_old_worker_finishes_what_it_runs_and_leaves() {
+fn a_worker_past_its_maximum_uptime_finishes_its_attempts_and_exits() {
     let mut core = busy(
         Options {
             concurrency: 1,
@@ -686,7 +686,7 @@ fn an_old_worker_finishes_what_it_runs_and_leaves() {
     );
     assert_eq!(ends(&mut core, 0, 10, OK, at(200)), "finish 10");
     assert_eq!(settles(&mut core, 10, DONE, at(210)), "left: Aged");
-    // With nothing to do it leaves at once.
+    // An idle one exits at once.
     let mut core = idle(Options {
         max_uptime: Some(at(100)),
         ..options()
@@ -699,7 +699,7 @@ fn an_old_worker_finishes_what_it_runs_and_leaves() {
 }
 
 #[test]
-fn a_resident_worker_purges_now_and_then() {
+fn a_resident_worker_purges_every_minute() {
     let mut core = idle(options());
     assert_eq!(does(&mut core, WorkerLoopEvent::Asked(0), at(0)), "claim 2");
     assert_eq!(core.wake_at(), Some(PURGE_EVERY));
@@ -714,19 +714,19 @@ fn starved() -> ExitStatus {
 }
 
 #[test]
-fn a_worker_that_can_start_nothing_takes_nothing_for_a_while() {
+fn backs_off_when_it_cannot_start_attempts() {
     let mut core = busy(options(), 3);
     assert_eq!(
         ends(&mut core, 0, 10, starved(), at(10)),
         "release 12, finish 10"
     );
-    assert_eq!(core.wake_at(), Some(at(1010)), "and not before");
+    assert_eq!(core.wake_at(), Some(at(1010)), "not before the pause is over");
     assert_eq!(ends(&mut core, 1, 11, starved(), at(20)), "finish 11");
-    assert_eq!(core.wake_at(), Some(at(2020)), "longer each time");
+    assert_eq!(core.wake_at(), Some(at(2020)), "the pause doubles");
     assert_eq!(
         does(&mut core, WorkerLoopEvent::Time, at(2020)),
         "claim 1",
-        "one is enough to see"
+        "one attempt is enough to test"
     );
     assert_eq!(
         does(
@@ -744,12 +744,12 @@ fn a_worker_that_can_start_nothing_takes_nothing_for_a_while() {
             at(2050)
         ),
         "claim 10",
-        "all is well again"
+        "back to normal"
     );
 }
 
 #[test]
-fn a_worker_for_one_task_that_cannot_start_it_fails() {
+fn a_worker_for_one_task_fails_if_it_cannot_start_the_task() {
     let mut core = WorkerCore::new(
         tid(1),
         Options {
@@ -771,7 +771,7 @@ fn a_worker_for_one_task_that_cannot_start_it_fails() {
 }
 
 #[test]
-fn a_worker_whose_words_the_broker_does_not_take_fails() {
+fn a_worker_whose_writes_are_refused_fails() {
     let mut core = busy(options(), 1);
     assert_eq!(ends(&mut core, 0, 10, OK, at(20)), "finish 10");
     let refused = WorkerLoopEvent::Refused {
@@ -784,7 +784,7 @@ fn a_worker_whose_words_the_broker_does_not_take_fails() {
     );
 }
 
-/// What the broker answers to an audit, with the tasks that were held then and those that it assigns.
+/// The result of an audit.
 fn audited(held: &[u64], assigned: &[u64]) -> WorkerLoopEvent {
     let fences = |numbers: &[u64]| {
         numbers
@@ -799,7 +799,7 @@ fn audited(held: &[u64], assigned: &[u64]) -> WorkerLoopEvent {
 }
 
 #[test]
-fn compares_what_it_holds_with_the_broker_twice_in_a_lease() {
+fn audits_twice_in_a_lease() {
     let lease = at(3000);
     let mut core = busy(Options { lease, ..options() }, 1);
     assert!(core.wake_at().is_some_and(|at| at <= lease / 2));
@@ -816,7 +816,7 @@ fn kills_an_attempt_whose_claim_the_broker_has_forgotten() {
         does(&mut core, audited(&[10, 11], &[11]), at(2000)),
         "Kill 0, warn of 10"
     );
-    // The broker refuses the release, and counts it.
+    // The broker refuses the release and counts it.
     assert_eq!(
         ends(&mut core, 0, 10, ExitStatus::Killed, at(2010)),
         "release 10, claim 1"
@@ -828,12 +828,12 @@ fn kills_an_attempt_whose_claim_the_broker_has_forgotten() {
 }
 
 #[test]
-fn gives_back_an_attempt_that_only_the_broker_knows_of_at_the_second_audit() {
+fn releases_an_attempt_that_only_the_broker_knows_at_the_second_audit() {
     let mut core = busy(options(), 1);
     assert_eq!(
         does(&mut core, audited(&[10], &[10, 77]), at(2000)),
         "",
-        "the answer to its claim may be on its way"
+        "the answer to its claim may be in flight"
     );
     assert_eq!(
         does(&mut core, audited(&[10], &[10, 77]), at(4000)),
@@ -843,15 +843,15 @@ fn gives_back_an_attempt_that_only_the_broker_knows_of_at_the_second_audit() {
 }
 
 #[test]
-fn an_attempt_that_came_or_went_during_an_audit_is_left_alone() {
+fn ignores_attempts_that_started_or_ended_during_an_audit() {
     let mut core = busy(options(), 1);
-    // Claimed after the question, and not in the answer.
+    // Claimed after the query, so not in the answer.
     core.on(
         WorkerLoopEvent::Claimed(Ok(ClaimResult::Tasks(vec![claim(11)]))),
         at(1500),
     );
     assert_eq!(does(&mut core, audited(&[10], &[10]), at(2000)), "");
-    // Ended after the answer was made, and its end is being written.
+    // Ended after the query, and its end is being written.
     ends(&mut core, 0, 10, OK, at(2500));
     assert_eq!(does(&mut core, audited(&[10, 11], &[10, 11]), at(3000)), "");
     settles(&mut core, 10, DONE, at(3001));
@@ -859,7 +859,7 @@ fn an_attempt_that_came_or_went_during_an_audit_is_left_alone() {
 }
 
 #[test]
-fn does_not_begin_an_attempt_twice_that_a_forgetful_server_gives_out_again() {
+fn does_not_start_an_attempt_twice_that_a_forgetful_server_hands_out_again() {
     let mut core = busy(options(), 1);
     assert_eq!(
         does(
