@@ -20,12 +20,12 @@ use tokio::{
 };
 
 use crate::{
-    wait::{LONG, TaskFollower, WATCH_WORKERS, is_within, take_from_the_dead},
+    wait::{LONG, TaskFollower, WATCH_WORKERS, is_within, reclaim_if_worker_lost},
     worker::{Options, Shutdown, SuspendGuard, Worker, WorkerEnd, WorkerEndReason},
 };
 
 /// How often to read the progress of a task if [`RunOptions::progress`] is set.
-const PROGRESS_EVERY: Duration = Duration::from_millis(250);
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(250);
 /// Shortest time to keep the record of a finished task, because this run reads it.
 const KEPT_FOR: HumanDuration = HumanDuration::secs(60);
 /// How long an inline worker without a task may take to exit.
@@ -211,7 +211,7 @@ struct Run<F> {
 struct Inline {
     working: Pin<Box<dyn Future<Output = Result<WorkerEnd>> + Send>>,
     shutdown: Shutdown,
-    standstill: SuspendGuard,
+    suspend_guard: SuspendGuard,
 }
 
 enum Step {
@@ -243,7 +243,7 @@ impl<F: FnMut(RunEvent<'_>) -> ControlFlow<()>> Run<F> {
         let mut follower = TaskFollower::new(self.tid);
         loop {
             let wait = match (&self.inline, self.watches_progress) {
-                (_, true) => PROGRESS_EVERY,
+                (_, true) => PROGRESS_INTERVAL,
                 (Some(_), false) => LONG,
                 (None, false) => WATCH_WORKERS,
             };
@@ -349,7 +349,7 @@ impl<F: FnMut(RunEvent<'_>) -> ControlFlow<()>> Run<F> {
                 self.inline = Some(Inline::start(worker));
                 Ok(())
             }
-            _ => take_from_the_dead(&*self.broker, &task).await,
+            _ => reclaim_if_worker_lost(&*self.broker, &task).await,
         }
     }
 
@@ -405,26 +405,27 @@ impl<F: FnMut(RunEvent<'_>) -> ControlFlow<()>> Run<F> {
     }
 
     async fn stop_process(&self) {
-        let standstill = self
+        let suspend_guard = self
             .inline
             .as_ref()
-            .map(|inline| inline.standstill.clone())
+            .map(|inline| inline.suspend_guard.clone())
             .unwrap_or_default();
         // On a blocking thread: the inline worker must renew its lease until the last moment.
         let _ =
-            tokio::task::spawn_blocking(move || standstill.through(raddle_runner::stop_self)).await;
+            tokio::task::spawn_blocking(move || suspend_guard.suspend(raddle_runner::stop_self))
+                .await;
     }
 
-    async fn control(&self, word: ControlCommand) -> Result<Step> {
+    async fn control(&self, command: ControlCommand) -> Result<Step> {
         match self
             .broker
-            .control(self.tid, ControlMessage::new(word))
+            .control(self.tid, ControlMessage::new(command))
             .await
         {
             // No worker had the task: as its spec says, it waits in its queue.
             Ok(DeliveryOutcome::Applied(state))
                 if !state.is_terminal()
-                    && matches!(word, ControlCommand::Stop | ControlCommand::Kill) =>
+                    && matches!(command, ControlCommand::Stop | ControlCommand::Kill) =>
             {
                 Ok(Step::Leave(RunOutcome::Interrupted))
             }
@@ -476,11 +477,11 @@ const OUTPUT_LOST: &str = "some of its output could not be stored";
 
 impl Inline {
     fn start(worker: Worker) -> Self {
-        let (shutdown, standstill) = (Shutdown::new(), worker.standstill());
+        let (shutdown, suspend_guard) = (Shutdown::new(), worker.suspend_guard());
         Self {
             working: Box::pin(worker.run(shutdown.clone())),
             shutdown,
-            standstill,
+            suspend_guard,
         }
     }
 

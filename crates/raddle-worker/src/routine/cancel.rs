@@ -8,13 +8,13 @@ use super::context;
 /// out. A function that calls this is not killed by the SIGTERM and has the grace period to end.
 /// Outside of a task, `false`.
 pub fn is_cancelled() -> bool {
-    context::is_open() && raddle_runner::is_terminated()
+    context::has_reply() && raddle_runner::is_terminated()
 }
 
 /// Returns when the running task is cancelled, see [`is_cancelled`]. Outside of a task it never
 /// returns.
 pub async fn cancelled() {
-    if !context::is_open() {
+    if !context::has_reply() {
         std::future::pending::<()>().await;
     }
     // Called first, so that SIGTERM is recorded from now on.

@@ -18,7 +18,7 @@ pub enum ChainError {
     NoTask,
     /// The worker is gone, and its attempt with it.
     #[error("the worker does not read the reply: {0}")]
-    Unheard(#[source] io::Error),
+    WorkerGone(#[source] io::Error),
 }
 
 /// Chains a task to the one that this process runs: it is submitted if that task succeeds, in the
@@ -36,11 +36,11 @@ pub fn chain(spec: TaskSpec) -> Result<(), ChainError> {
         },
         _ => spec,
     };
-    let line = serde_json::to_value(&spec).map_err(|error| ChainError::Unheard(error.into()))?;
-    match context::say_to_worker(&ReplyLine::Chain(line)) {
+    let line = serde_json::to_value(&spec).map_err(|error| ChainError::WorkerGone(error.into()))?;
+    match context::try_write_line(&ReplyLine::Chain(line)) {
         Ok(true) => Ok(()),
         Ok(false) => Err(ChainError::NoTask),
-        Err(error) => Err(ChainError::Unheard(error)),
+        Err(error) => Err(ChainError::WorkerGone(error)),
     }
 }
 
@@ -65,7 +65,7 @@ mod tests {
             chain(bad).unwrap_err().to_string(),
             "the task cannot be chained, at 'priority': must be 0 to 9"
         );
-        let nobody = chain(TaskSpec::command(["x"])).unwrap_err();
-        assert!(matches!(nobody, ChainError::NoTask), "{nobody}");
+        let outside = chain(TaskSpec::command(["x"])).unwrap_err();
+        assert!(matches!(outside, ChainError::NoTask), "{outside}");
     }
 }

@@ -16,12 +16,12 @@ use raddle_model::{
 /// The reply of the task that this process runs, if it runs one.
 static REPLY: Mutex<Option<File>> = Mutex::new(None);
 
-pub(super) fn open(reply: File) {
+pub(super) fn open_reply(reply: File) {
     *REPLY.lock().unwrap_or_else(PoisonError::into_inner) = Some(reply);
 }
 
 /// Whether this process runs a task.
-pub(super) fn is_open() -> bool {
+pub(super) fn has_reply() -> bool {
     REPLY
         .lock()
         .unwrap_or_else(PoisonError::into_inner)
@@ -29,12 +29,12 @@ pub(super) fn is_open() -> bool {
 }
 
 /// Writes one line of the reply. Ignored outside of a task.
-pub(super) fn say(reply: &ReplyLine) -> io::Result<()> {
-    say_to_worker(reply).map(drop)
+pub(super) fn write_line(reply: &ReplyLine) -> io::Result<()> {
+    try_write_line(reply).map(drop)
 }
 
 /// Writes one line of the reply. Returns `false` outside of a task.
-pub(super) fn say_to_worker(reply: &ReplyLine) -> io::Result<bool> {
+pub(super) fn try_write_line(reply: &ReplyLine) -> io::Result<bool> {
     let mut line = serde_json::to_vec(reply)?;
     line.push(b'\n');
     // One write under the lock, so that lines of several threads do not mix.
@@ -51,7 +51,7 @@ pub(super) fn say_to_worker(reply: &ReplyLine) -> io::Result<bool> {
 /// Reports progress in percent, which `raddle task status` shows. Ignored outside of a task.
 pub fn progress(percent: f64, message: impl Into<String>) {
     // A lost worker does not matter to the task here.
-    let _ = say(&ReplyLine::Progress(Progress {
+    let _ = write_line(&ReplyLine::Progress(Progress {
         percent: Some(percent),
         message: message.into(),
     }));
@@ -59,7 +59,7 @@ pub fn progress(percent: f64, message: impl Into<String>) {
 
 /// Writes a line to the task's log.
 pub fn log(level: LogLevel, message: impl Into<String>) {
-    let _ = say(&ReplyLine::Log(LogLine {
+    let _ = write_line(&ReplyLine::Log(LogLine {
         level,
         message: message.into(),
     }));

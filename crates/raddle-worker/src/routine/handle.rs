@@ -37,7 +37,7 @@ pub enum TaskError {
     },
     /// The task ended before an attempt started.
     #[error("task {tid} was {state} before it started")]
-    NeverBegan {
+    NeverStarted {
         /// The task.
         tid: Tid,
         /// Its state.
@@ -83,7 +83,7 @@ impl<T: DeserializeOwned> TaskHandle<T> {
         let TaskView {
             tid, state, report, ..
         } = finished;
-        let report = report.ok_or(TaskError::NeverBegan { tid, state })?;
+        let report = report.ok_or(TaskError::NeverStarted { tid, state })?;
         if state != TaskState::Completed {
             return Err(TaskError::Ended {
                 tid,
@@ -160,14 +160,14 @@ mod tests {
                 .unwrap()[0]
                 .tid();
             let handle = TaskHandle::<u32>::new(Arc::clone(&broker), tid);
-            let said = async {
+            let warned = async {
                 while !log.text().contains(why) {
                     tokio::time::sleep(Duration::from_millis(10)).await;
                 }
             };
             tokio::select! {
                 result = handle.result() => panic!("there is none: {result:?}"),
-                said = tokio::time::timeout(Duration::from_secs(30), said) => said.expect("it is said"),
+                warned = tokio::time::timeout(Duration::from_secs(30), warned) => warned.expect("a warning"),
             }
             let text = log.text();
             assert!(

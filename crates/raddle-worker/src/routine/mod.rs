@@ -14,7 +14,7 @@ mod task;
 pub use raddle_model::routine::{DuplicateRoutine, Routines};
 
 pub use self::{
-    call::call,
+    call::call_function,
     cancel::{cancelled, is_cancelled},
     chain::{ChainError, chain},
     context::{log, progress, trace},

@@ -15,7 +15,7 @@ use crate::schedule::PutOutcome;
 pub struct RoutineTask<T> {
     spec: TaskSpec,
     /// Why an argument could not be serialised.
-    refused: Option<String>,
+    invalid_argument: Option<String>,
     result: PhantomData<fn() -> T>,
 }
 
@@ -24,7 +24,7 @@ impl<T> RoutineTask<T> {
     pub fn new(routine: &str) -> Self {
         Self {
             spec: TaskSpec::new(Target::Routine(routine.into())),
-            refused: None,
+            invalid_argument: None,
             result: PhantomData,
         }
     }
@@ -35,7 +35,7 @@ impl<T> RoutineTask<T> {
             Ok(value) => self.spec.args.push(value),
             Err(error) => {
                 self.spec.args.push(Value::Null);
-                self.refused.get_or_insert(format!(
+                self.invalid_argument.get_or_insert(format!(
                     "the argument '{name}' cannot be written as JSON: {error}"
                 ));
             }
@@ -133,7 +133,7 @@ impl<T> RoutineTask<T> {
 
     /// Returns the spec, or an error for an argument that could not be serialised.
     fn checked(self) -> Result<TaskSpec, InvalidSpec> {
-        match self.refused {
+        match self.invalid_argument {
             Some(reason) => Err(InvalidSpec {
                 path: "args".into(),
                 reason,

@@ -11,10 +11,10 @@ use std::{
 use raddle_broker::{AttemptId, LeasedTask};
 use raddle_model::{Tid, trace::TraceId};
 
-static NAMED: Mutex<BTreeMap<Tid, TraceId>> = Mutex::new(BTreeMap::new());
+static TRACES: Mutex<BTreeMap<Tid, TraceId>> = Mutex::new(BTreeMap::new());
 
 /// Stores the trace ids of claimed tasks.
-pub(crate) fn take(claims: &[LeasedTask]) {
+pub(crate) fn remember_traces(claims: &[LeasedTask]) {
     for LeasedTask {
         attempt_id, spec, ..
     } in claims
@@ -22,7 +22,7 @@ pub(crate) fn take(claims: &[LeasedTask]) {
         .filter(|claim| claim.spec.traceparent.is_some())
     {
         let trace = spec.trace(attempt_id.tid, attempt_id.attempt).parent.trace;
-        NAMED
+        TRACES
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .insert(attempt_id.tid, trace);
@@ -30,21 +30,21 @@ pub(crate) fn take(claims: &[LeasedTask]) {
 }
 
 /// Removes the entry of a task whose end is recorded.
-pub(crate) fn leave(tid: Tid) {
-    NAMED
+pub(crate) fn forget_trace(tid: Tid) {
+    TRACES
         .lock()
         .unwrap_or_else(PoisonError::into_inner)
         .remove(&tid);
 }
 
 /// Returns the trace id of a task that this process runs.
-pub(crate) fn trace(attempt_id: AttemptId) -> TraceId {
-    let named = NAMED
+pub(crate) fn trace_id(attempt_id: AttemptId) -> TraceId {
+    let trace = TRACES
         .lock()
         .unwrap_or_else(PoisonError::into_inner)
         .get(&attempt_id.tid)
         .copied();
-    named.unwrap_or_else(|| TraceId::of(attempt_id.tid))
+    trace.unwrap_or_else(|| TraceId::of(attempt_id.tid))
 }
 
 /// Logs a line about an attempt: `log!(warn, attempt_id, field = value, "message")`.
@@ -54,7 +54,7 @@ macro_rules! log {
         ::tracing::$level!(
             tid = %attempt_id.tid,
             attempt = attempt_id.attempt,
-            trace = %$crate::worker::attempt_tracing::trace(attempt_id),
+            trace = %$crate::worker::attempt_tracing::trace_id(attempt_id),
             $($rest)+
         )
     }};

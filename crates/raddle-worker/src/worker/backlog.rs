@@ -10,19 +10,19 @@ use raddle_broker::{AttemptId, LeasedTask};
 use raddle_model::Tid;
 
 /// How much work to hold ready, in run time.
-const AHEAD: Duration = Duration::from_millis(40);
+const PREFETCH_TIME: Duration = Duration::from_millis(40);
 /// The most tasks to claim ahead, however short they are.
-const MOST_AHEAD: u32 = 128;
+const MAX_PREFETCH: u32 = 128;
 /// Tasks that have waited this long are released: the tasks before them turned out to be long.
-pub(super) const PATIENCE: Duration = Duration::from_millis(250);
+pub(super) const MAX_WAIT: Duration = Duration::from_millis(250);
 /// Weight of the latest run time in the moving average.
-const WEIGHT: f64 = 0.2;
+const SMOOTHING: f64 = 0.2;
 
 pub(super) struct Backlog {
     slots: u32,
     waiting: VecDeque<(LeasedTask, Duration)>,
     /// Moving average of run times. `None` counts as long.
-    typical_secs: Option<f64>,
+    mean_secs: Option<f64>,
 }
 
 impl Backlog {
@@ -30,7 +30,7 @@ impl Backlog {
         Self {
             slots,
             waiting: VecDeque::new(),
-            typical_secs: None,
+            mean_secs: None,
         }
     }
 
@@ -52,32 +52,32 @@ impl Backlog {
     }
 
     /// Whether the task waits here.
-    pub(super) fn holds(&self, tid: Tid) -> bool {
+    pub(super) fn contains(&self, tid: Tid) -> bool {
         self.waiting
             .iter()
             .any(|(claim, _)| claim.attempt_id.tid == tid)
     }
 
     /// Removes one task from any position.
-    pub(super) fn take(&mut self, tid: Tid) -> Option<LeasedTask> {
-        let at = self
+    pub(super) fn remove(&mut self, tid: Tid) -> Option<LeasedTask> {
+        let index = self
             .waiting
             .iter()
             .position(|(claim, _)| claim.attempt_id.tid == tid)?;
-        self.waiting.remove(at).map(|(claim, _)| claim)
+        self.waiting.remove(index).map(|(claim, _)| claim)
     }
 
     /// Removes one attempt from any position. Returns whether it was here.
-    pub(super) fn take_attempt(&mut self, attempt_id: AttemptId) -> bool {
-        let at = self
+    pub(super) fn remove_attempt(&mut self, attempt_id: AttemptId) -> bool {
+        let index = self
             .waiting
             .iter()
             .position(|(claim, _)| claim.attempt_id == attempt_id);
-        at.and_then(|at| self.waiting.remove(at)).is_some()
+        index.and_then(|index| self.waiting.remove(index)).is_some()
     }
 
     /// The waiting attempts.
-    pub(super) fn fences(&self) -> impl Iterator<Item = AttemptId> {
+    pub(super) fn attempt_ids(&self) -> impl Iterator<Item = AttemptId> {
         self.waiting.iter().map(|(claim, _)| claim.attempt_id)
     }
 
@@ -86,20 +86,20 @@ impl Backlog {
     }
 
     /// Adds a run time to the average.
-    pub(super) fn ran_for(&mut self, took: Duration) {
-        let took = took.as_secs_f64();
-        self.typical_secs = Some(
-            self.typical_secs
-                .map_or(took, |typical| typical + WEIGHT * (took - typical)),
+    pub(super) fn record_duration(&mut self, duration: Duration) {
+        let duration = duration.as_secs_f64();
+        self.mean_secs = Some(
+            self.mean_secs
+                .map_or(duration, |mean| mean + SMOOTHING * (duration - mean)),
         );
     }
 
     /// How many tasks to claim now, with `free` empty slots.
-    pub(super) fn wants(&self, free: u32) -> u32 {
+    pub(super) fn claim_size(&self, free: u32) -> u32 {
         let per_slot = self
-            .typical_secs
-            .map_or(0.0, |typical| AHEAD.as_secs_f64() / typical.max(1e-6));
-        let ahead = ((per_slot as u32).saturating_mul(self.slots)).min(MOST_AHEAD);
+            .mean_secs
+            .map_or(0.0, |mean| PREFETCH_TIME.as_secs_f64() / mean.max(1e-6));
+        let ahead = ((per_slot as u32).saturating_mul(self.slots)).min(MAX_PREFETCH);
         let waiting = self.waiting.len() as u32;
         // A claim costs the same for one task as for many, so claim when half of the stock is used.
         if free == 0 && waiting > ahead / 2 {
@@ -110,16 +110,19 @@ impl Backlog {
 
     /// Removes all tasks if the oldest has waited too long. The average was too low then, so it is
     /// reset.
-    pub(super) fn overdue(&mut self, now: Duration) -> Vec<LeasedTask> {
-        if self.oldest().is_none_or(|since| now < since + PATIENCE) {
+    pub(super) fn drain_overdue(&mut self, now: Duration) -> Vec<LeasedTask> {
+        if self
+            .oldest_since()
+            .is_none_or(|since| now < since + MAX_WAIT)
+        {
             return Vec::new();
         }
-        self.typical_secs = None;
+        self.mean_secs = None;
         self.drain()
     }
 
     /// When the oldest waiting task was claimed.
-    pub(super) fn oldest(&self) -> Option<Duration> {
+    pub(super) fn oldest_since(&self) -> Option<Duration> {
         self.waiting.front().map(|(_, since)| *since)
     }
 }
@@ -151,37 +154,46 @@ mod tests {
     #[test]
     fn claims_nothing_ahead_for_unknown_or_long_tasks() {
         let mut backlog = Backlog::new(2);
-        assert_eq!(backlog.wants(2), 2);
-        assert_eq!(backlog.wants(0), 0);
-        backlog.ran_for(Duration::from_secs(1));
-        assert_eq!(backlog.wants(1), 1);
-        assert_eq!(backlog.wants(0), 0);
+        assert_eq!(backlog.claim_size(2), 2);
+        assert_eq!(backlog.claim_size(0), 0);
+        backlog.record_duration(Duration::from_secs(1));
+        assert_eq!(backlog.claim_size(1), 1);
+        assert_eq!(backlog.claim_size(0), 0);
     }
 
     #[test]
     fn claims_short_tasks_ahead_in_batches() {
         let mut backlog = Backlog::new(2);
-        backlog.ran_for(Duration::from_millis(1));
-        assert_eq!(backlog.wants(0), 80);
+        backlog.record_duration(Duration::from_millis(1));
+        assert_eq!(backlog.claim_size(0), 80);
         backlog.push(claims(80), Duration::ZERO);
-        assert_eq!(backlog.wants(0), 0);
+        assert_eq!(backlog.claim_size(0), 0);
         (0..35).for_each(|_| drop(backlog.pop()));
-        assert_eq!(backlog.wants(0), 0, "more than half of the stock is left");
+        assert_eq!(
+            backlog.claim_size(0),
+            0,
+            "more than half of the stock is left"
+        );
         (0..10).for_each(|_| drop(backlog.pop()));
-        assert_eq!(backlog.wants(0), 45);
+        assert_eq!(backlog.claim_size(0), 45);
     }
 
     #[test]
     fn releases_tasks_that_wait_too_long_and_resets_the_average() {
         let mut backlog = Backlog::new(1);
-        backlog.ran_for(Duration::from_millis(1));
+        backlog.record_duration(Duration::from_millis(1));
         backlog.push(claims(3), Duration::from_secs(1));
         assert!(
             backlog
-                .overdue(Duration::from_secs(1) + PATIENCE / 2)
+                .drain_overdue(Duration::from_secs(1) + MAX_WAIT / 2)
                 .is_empty()
         );
-        assert_eq!(backlog.overdue(Duration::from_secs(1) + PATIENCE).len(), 3);
-        assert_eq!(backlog.wants(0), 0);
+        assert_eq!(
+            backlog
+                .drain_overdue(Duration::from_secs(1) + MAX_WAIT)
+                .len(),
+            3
+        );
+        assert_eq!(backlog.claim_size(0), 0);
     }
 }

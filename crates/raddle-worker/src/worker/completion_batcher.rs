@@ -30,7 +30,8 @@ use tokio::{
 };
 
 use super::{
-    attempt_tracing, event::WorkerLoopEvent, shutdown_deadline::DeadlineWatch, slot::ended,
+    attempt_tracing, event::WorkerLoopEvent, shutdown_deadline::DeadlineWatch,
+    slot::bare_completion,
 };
 
 /// A write to the broker.
@@ -39,7 +40,7 @@ pub(super) enum PendingWrite {
     Started(AttemptStarted),
     Finish(Box<Completion>),
     /// The end of an attempt that was not started.
-    Unbegun {
+    FinishUnstarted {
         attempt_id: AttemptId,
         exit: ExitStatus,
     },
@@ -50,7 +51,7 @@ pub(super) enum PendingWrite {
 pub(super) struct CompletionBatcher {
     entries: mpsc::UnboundedSender<PendingWrite>,
     task: JoinHandle<()>,
-    busy: Arc<AtomicBool>,
+    more_expected: Arc<AtomicBool>,
 }
 
 /// How long a batch waits for more entries while more are expected.
@@ -61,8 +62,7 @@ const START_LINGER: Duration = Duration::from_millis(10);
 const RETRY_PAUSE: Duration = Duration::from_millis(250);
 /// Pauses between retries.
 const BACKOFF: ExponentialBackoff = ExponentialBackoff::new(RETRY_PAUSE, Duration::from_secs(4));
-pub(super) const GIVEN_UP: &str =
-    "the end of this task could not be written: it will run again";
+pub(super) const GIVEN_UP: &str = "the end of this task could not be written: it will run again";
 
 impl CompletionBatcher {
     /// The channels need no bound: each attempt sends one or two entries, and slots are few.
@@ -70,22 +70,22 @@ impl CompletionBatcher {
     pub(super) fn start(
         broker: Arc<dyn Broker>,
         events: mpsc::UnboundedSender<WorkerLoopEvent>,
-        pace: DeadlineWatch,
+        deadline: DeadlineWatch,
     ) -> Self {
         let (entries, queue) = mpsc::unbounded_channel();
-        let busy = Arc::new(AtomicBool::new(false));
+        let more_expected = Arc::new(AtomicBool::new(false));
         let task = tokio::spawn(
             BatchWriter {
                 broker,
                 events,
-                pace,
+                deadline,
             }
-            .keep(queue, Arc::clone(&busy)),
+            .run(queue, Arc::clone(&more_expected)),
         );
         Self {
             entries,
             task,
-            busy,
+            more_expected,
         }
     }
 
@@ -95,13 +95,13 @@ impl CompletionBatcher {
     }
 
     /// Sets whether more entries are expected soon.
-    pub(super) fn set_busy(&self, busy: bool) {
-        self.busy.store(busy, Ordering::Relaxed);
+    pub(super) fn set_more_expected(&self, more_expected: bool) {
+        self.more_expected.store(more_expected, Ordering::Relaxed);
     }
 
     /// Writes the remaining entries.
     pub(super) async fn close(self) {
-        self.set_busy(false);
+        self.set_more_expected(false);
         drop(self.entries);
         let _ = self.task.await;
     }
@@ -119,18 +119,20 @@ impl WriteBatch {
         match entry {
             PendingWrite::Started(started) => self.started.push(started),
             PendingWrite::Finish(finish) => self.finish.push(*finish),
-            PendingWrite::Unbegun { attempt_id, exit } => self.finish.push(ended(attempt_id, exit)),
+            PendingWrite::FinishUnstarted { attempt_id, exit } => {
+                self.finish.push(bare_completion(attempt_id, exit))
+            }
             PendingWrite::Release(release) => self.release.push(release),
         }
     }
 
     /// Whether the batch contains the end of an attempt.
-    fn is_pressing(&self) -> bool {
+    fn ends_attempt(&self) -> bool {
         !self.finish.is_empty() || !self.release.is_empty()
     }
 
     /// Removes starts whose end is in the same batch.
-    fn condense(&mut self) {
+    fn drop_redundant_starts(&mut self) {
         let ended: HashSet<AttemptId> =
             self.finish.iter().map(|finish| finish.attempt_id).collect();
         self.started
@@ -142,7 +144,7 @@ impl WriteBatch {
 struct BatchWriter {
     broker: Arc<dyn Broker>,
     events: mpsc::UnboundedSender<WorkerLoopEvent>,
-    pace: DeadlineWatch,
+    deadline: DeadlineWatch,
 }
 
 /// Why entries were not written.
@@ -154,12 +156,16 @@ enum WriteFailure {
 }
 
 impl BatchWriter {
-    async fn keep(self, mut queue: mpsc::UnboundedReceiver<PendingWrite>, busy: Arc<AtomicBool>) {
+    async fn run(
+        self,
+        mut queue: mpsc::UnboundedReceiver<PendingWrite>,
+        more_expected: Arc<AtomicBool>,
+    ) {
         while let Some(first) = queue.recv().await {
             let mut batch = WriteBatch::default();
             batch.add(first);
-            gather(&mut batch, &mut queue, &busy).await;
-            batch.condense();
+            fill_batch(&mut batch, &mut queue, &more_expected).await;
+            batch.drop_redundant_starts();
             self.write(batch).await;
         }
     }
@@ -172,13 +178,13 @@ impl BatchWriter {
         } = batch;
         // Concurrent calls, so that the engine can put them into one transaction.
         let ((), unfinished, unreleased) = tokio::join!(
-            self.note(started),
-            self.persist(
+            self.write_started(started),
+            self.write_entries(
                 finish,
                 |finish| finish.attempt_id,
                 |finish| self.broker.finish(finish)
             ),
-            self.persist(
+            self.write_entries(
                 release,
                 |release| release.attempt_id,
                 |release| self.broker.release(release)
@@ -190,25 +196,29 @@ impl BatchWriter {
             // The task comes back at once: the pause keeps this from becoming a busy loop.
             sleep(RETRY_PAUSE).await;
         }
-        let back: Vec<Release> = unfinished.into_iter().map(give_back).collect();
-        let unreturned = self
-            .persist(
-                back,
+        let releases: Vec<Release> = unfinished.into_iter().map(release_after_refusal).collect();
+        let unreleased_after_refusal = self
+            .write_entries(
+                releases,
                 |release| release.attempt_id,
                 |release| self.broker.release(release),
             )
             .await;
-        for (attempt_id, error) in unreleased.into_iter().chain(unreturned) {
+        for (attempt_id, error) in unreleased.into_iter().chain(unreleased_after_refusal) {
             tracing::error!(tid = %attempt_id.tid, attempt = attempt_id.attempt, reason = %error, "{GIVEN_UP}");
             let _ = self
                 .events
-                .send(WorkerLoopEvent::Refused { attempt_id, error });
+                .send(WorkerLoopEvent::WriteRefused { attempt_id, error });
         }
     }
 
-    async fn note(&self, started: Vec<AttemptStarted>) {
+    async fn write_started(&self, started: Vec<AttemptStarted>) {
         if !started.is_empty()
-            && let Some(Err(error)) = self.pace.clone().bound(self.broker.started(started)).await
+            && let Some(Err(error)) = self
+                .deadline
+                .clone()
+                .limit(self.broker.started(started))
+                .await
         {
             tracing::warn!(%error, "starts of attempts could not be written");
         }
@@ -217,7 +227,7 @@ impl BatchWriter {
     /// Writes entries and reports the outcome of each. Returns those that the broker refuses: after
     /// a refused batch each entry is tried alone, so that a bad one does not take the others with
     /// it.
-    async fn persist<T, W>(
+    async fn write_entries<T, W>(
         &self,
         entries: Vec<T>,
         attempt_id: impl Fn(&T) -> AttemptId,
@@ -231,38 +241,41 @@ impl BatchWriter {
         if entries.is_empty() {
             return refused;
         }
-        let fences: Vec<AttemptId> = entries.iter().map(attempt_id).collect();
-        match self.insist(&entries, &write).await {
-            Ok(verdicts) => fences
+        let attempt_ids: Vec<AttemptId> = entries.iter().map(attempt_id).collect();
+        match self.retry_until_deadline(&entries, &write).await {
+            Ok(outcomes) => attempt_ids
                 .into_iter()
-                .zip(verdicts)
-                .for_each(|(attempt_id, outcome)| self.settle(attempt_id, outcome)),
-            Err(WriteFailure::GivenUp(error)) => fences
+                .zip(outcomes)
+                .for_each(|(attempt_id, outcome)| self.report_outcome(attempt_id, outcome)),
+            Err(WriteFailure::GivenUp(error)) => attempt_ids
                 .into_iter()
-                .for_each(|attempt_id| self.give_up(attempt_id, error.as_ref())),
+                .for_each(|attempt_id| self.report_given_up(attempt_id, error.as_ref())),
             // The fsync failed, so it is unknown whether the broker has them. A second try would be
             // refused, because the database thread is poisoned.
             Err(WriteFailure::Refused(error @ Error::Unsynced { .. })) => {
-                for attempt_id in fences {
+                for attempt_id in attempt_ids {
                     attempt_tracing::log!(error, attempt_id, %error, "the end of an attempt may not be durable");
-                    let _ = self.events.send(WorkerLoopEvent::Settled {
+                    let _ = self.events.send(WorkerLoopEvent::Recorded {
                         attempt_id,
                         outcome: None,
                     });
                 }
             }
             Err(WriteFailure::Refused(_)) => {
-                for (attempt_id, entry) in fences.into_iter().zip(&entries) {
-                    match self.insist(std::slice::from_ref(entry), &write).await {
-                        Ok(verdicts) => verdicts
+                for (attempt_id, entry) in attempt_ids.into_iter().zip(&entries) {
+                    match self
+                        .retry_until_deadline(std::slice::from_ref(entry), &write)
+                        .await
+                    {
+                        Ok(outcomes) => outcomes
                             .into_iter()
-                            .for_each(|outcome| self.settle(attempt_id, outcome)),
+                            .for_each(|outcome| self.report_outcome(attempt_id, outcome)),
                         Err(WriteFailure::GivenUp(error)) => {
-                            self.give_up(attempt_id, error.as_ref())
+                            self.report_given_up(attempt_id, error.as_ref())
                         }
                         // The primary has it. Missing replica confirmations are no refusal.
                         Err(WriteFailure::Refused(error @ Error::Unconfirmed { .. })) => {
-                            self.give_up(attempt_id, Some(&error))
+                            self.report_given_up(attempt_id, Some(&error))
                         }
                         Err(WriteFailure::Refused(error)) => refused.push((attempt_id, error)),
                     }
@@ -273,7 +286,7 @@ impl BatchWriter {
     }
 
     /// Retries transient errors until the shutdown deadline.
-    async fn insist<T, W>(
+    async fn retry_until_deadline<T, W>(
         &self,
         entries: &[T],
         write: &impl Fn(Vec<T>) -> W,
@@ -282,12 +295,12 @@ impl BatchWriter {
         T: Clone,
         W: Future<Output = Result<Vec<CompletionOutcome>, Error>>,
     {
-        let mut pace = self.pace.clone();
+        let mut deadline = self.deadline.clone();
         let mut failures = 0;
         loop {
-            let is_last = pace.is_hasty();
-            let error = match pace.bound(write(entries.to_vec())).await {
-                Some(Ok(verdicts)) => return Ok(verdicts),
+            let is_last = deadline.has_passed();
+            let error = match deadline.limit(write(entries.to_vec())).await {
+                Some(Ok(outcomes)) => return Ok(outcomes),
                 Some(Err(error)) if error.is_retryable() => error,
                 Some(Err(error)) => return Err(WriteFailure::Refused(error)),
                 None => return Err(WriteFailure::GivenUp(None)),
@@ -300,28 +313,32 @@ impl BatchWriter {
                 tracing::error!(%error, "results cannot be written yet: retrying");
             }
             failures += 1;
-            let _ = self.events.send(WorkerLoopEvent::Unwritten(error));
+            let _ = self.events.send(WorkerLoopEvent::WriteFailed(error));
             tokio::select! {
                 () = sleep(BACKOFF.pause(failures)) => {}
-                () = pace.haste() => {}
+                () = deadline.passed() => {}
             }
         }
     }
 
-    fn settle(&self, attempt_id: AttemptId, outcome: CompletionOutcome) {
+    fn report_outcome(&self, attempt_id: AttemptId, outcome: CompletionOutcome) {
         if outcome == CompletionOutcome::Stale {
-            attempt_tracing::log!(warn, attempt_id, "the broker refused the end of a stale attempt");
+            attempt_tracing::log!(
+                warn,
+                attempt_id,
+                "the broker refused the end of a stale attempt"
+            );
         }
-        let _ = self.events.send(WorkerLoopEvent::Settled {
+        let _ = self.events.send(WorkerLoopEvent::Recorded {
             attempt_id,
             outcome: Some(outcome),
         });
     }
 
-    fn give_up(&self, attempt_id: AttemptId, error: Option<&Error>) {
+    fn report_given_up(&self, attempt_id: AttemptId, error: Option<&Error>) {
         let reason = error.map_or_else(|| "the broker does not answer".into(), Error::to_string);
         attempt_tracing::log!(error, attempt_id, %reason, "{GIVEN_UP}");
-        let _ = self.events.send(WorkerLoopEvent::Settled {
+        let _ = self.events.send(WorkerLoopEvent::Recorded {
             attempt_id,
             outcome: None,
         });
@@ -329,7 +346,7 @@ impl BatchWriter {
 }
 
 /// Makes the release of an attempt whose end was refused.
-fn give_back((attempt_id, error): (AttemptId, Error)) -> Release {
+fn release_after_refusal((attempt_id, error): (AttemptId, Error)) -> Release {
     tracing::error!(tid = %attempt_id.tid, attempt = attempt_id.attempt, %error, "the end of a task was refused: it runs again");
     Release {
         attempt_id,
@@ -337,17 +354,17 @@ fn give_back((attempt_id, error): (AttemptId, Error)) -> Release {
     }
 }
 
-async fn gather(
+async fn fill_batch(
     batch: &mut WriteBatch,
     queue: &mut mpsc::UnboundedReceiver<PendingWrite>,
-    busy: &AtomicBool,
+    more_expected: &AtomicBool,
 ) {
     let began = Instant::now();
     loop {
         while let Ok(entry) = queue.try_recv() {
             batch.add(entry);
         }
-        let linger = match (batch.is_pressing(), busy.load(Ordering::Relaxed)) {
+        let linger = match (batch.ends_attempt(), more_expected.load(Ordering::Relaxed)) {
             (true, false) => return,
             (true, true) => LINGER,
             (false, _) => START_LINGER,
@@ -370,15 +387,15 @@ mod tests {
 
     #[tokio::test]
     async fn does_not_retry_a_write_whose_fsync_failed() {
-        let (events, mut told) = mpsc::unbounded_channel();
-        let haste = ShutdownDeadline::new();
-        let keeper = BatchWriter {
+        let (events, mut received) = mpsc::unbounded_channel();
+        let deadline = ShutdownDeadline::new();
+        let writer = BatchWriter {
             broker: Arc::new(Sqlite::in_memory().await.unwrap()),
             events,
-            pace: haste.pace(),
+            deadline: deadline.watch(),
         };
         let tid = Tid::from_u64(1_500_000_000_000_000_000).expect("in the range of ids");
-        let fences = vec![
+        let attempt_ids = vec![
             AttemptId {
                 tid,
                 attempt: 1,
@@ -404,22 +421,18 @@ mod tests {
             Error::Unsynced { path, reason },
         ]);
         let write = |_: Vec<AttemptId>| {
-            let answer = answers
-                .lock()
-                .unwrap()
-                .pop()
-                .expect("one call at most");
+            let answer = answers.lock().unwrap().pop().expect("one call at most");
             async move { Err(answer) }
         };
-        let refused = keeper
-            .persist(fences.clone(), |attempt_id| *attempt_id, write)
+        let refused = writer
+            .write_entries(attempt_ids.clone(), |attempt_id| *attempt_id, write)
             .await;
         assert!(refused.is_empty(), "they must not run again: {refused:?}");
-        for attempt_id in fences {
-            let settled = told.try_recv().unwrap();
+        for attempt_id in attempt_ids {
+            let event = received.try_recv().unwrap();
             assert!(
-                matches!(settled, WorkerLoopEvent::Settled { attempt_id: of, outcome: None } if of == attempt_id),
-                "{settled:?}"
+                matches!(event, WorkerLoopEvent::Recorded { attempt_id: id, outcome: None } if id == attempt_id),
+                "{event:?}"
             );
         }
         assert_eq!(answers.lock().unwrap().len(), 1, "called once");

@@ -18,17 +18,17 @@ pub(crate) const LISTEN_AFTER: Duration = Duration::from_millis(20);
 
 /// Forwards control commands to the worker's loop. It starts after [`LISTEN_AFTER`], so that a
 /// worker that ends sooner does not pay for the subscription.
-pub(crate) async fn listen(
+pub(crate) async fn receive_commands(
     broker: Arc<dyn Broker>,
     tid: Tid,
-    words: mpsc::UnboundedSender<ControlDelivery>,
+    commands: mpsc::UnboundedSender<ControlDelivery>,
 ) {
     tokio::time::sleep(LISTEN_AFTER).await;
     loop {
         match broker.recv_commands(tid, WAIT).await {
             Ok(deliveries) => {
                 for delivery in deliveries {
-                    if words.send(delivery).is_err() {
+                    if commands.send(delivery).is_err() {
                         return;
                     }
                 }
@@ -45,11 +45,11 @@ pub(crate) async fn listen(
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum CommandJob {
     /// Reply for the worker, or for a task that it holds.
-    Reply { of: Tid, reply: ControlReply },
+    Reply { tid: Tid, reply: ControlReply },
     /// Record that an attempt is paused or resumed.
-    Paused { attempt_id: AttemptId, paused: bool },
+    RecordPause { attempt_id: AttemptId, paused: bool },
     /// Send the command to the current owner of the task.
-    PassOn { tid: Tid, message: ControlMessage },
+    Forward { tid: Tid, message: ControlMessage },
     /// Remove expired records.
     Purge,
 }
@@ -64,11 +64,11 @@ pub(crate) struct CommandJobs {
 impl CommandJobs {
     /// The channel needs no bound: each command makes one or two jobs, and commands arrive over one
     /// broker connection.
-    pub(crate) fn start(broker: Arc<dyn Broker>, mut pace: DeadlineWatch) -> Self {
-        let (queue, mut errands) = mpsc::unbounded_channel();
+    pub(crate) fn start(broker: Arc<dyn Broker>, mut deadline: DeadlineWatch) -> Self {
+        let (queue, mut jobs) = mpsc::unbounded_channel();
         let task = tokio::spawn(async move {
-            while let Some(errand) = errands.recv().await {
-                if pace.bound(run(&*broker, errand)).await.is_none() {
+            while let Some(job) = jobs.recv().await {
+                if deadline.limit(run_job(&*broker, job)).await.is_none() {
                     tracing::warn!(
                         "the broker does not accept replies to control commands: dropping them"
                     );
@@ -79,9 +79,9 @@ impl CommandJobs {
         Self { queue, task }
     }
 
-    pub(crate) fn run(&self, errand: CommandJob) {
+    pub(crate) fn push(&self, job: CommandJob) {
         // Fails only after the shutdown deadline.
-        let _ = self.queue.send(errand);
+        let _ = self.queue.send(job);
     }
 
     /// Runs the remaining jobs: the sender of the last command may wait for its reply.
@@ -91,24 +91,24 @@ impl CommandJobs {
     }
 }
 
-async fn run(broker: &dyn Broker, errand: CommandJob) {
-    match errand {
-        CommandJob::Reply { of, reply } => {
+async fn run_job(broker: &dyn Broker, job: CommandJob) {
+    match job {
+        CommandJob::Reply { tid, reply } => {
             let body = serde_json::to_string(&reply).expect("a reply has only string keys");
             if let Err(error) = broker
-                .put(QueueName::Task(of, TaskQueue::CtrlOut), vec![body])
+                .put(QueueName::Task(tid, TaskQueue::CtrlOut), vec![body])
                 .await
             {
-                tracing::warn!(tid = %of, %error, "could not reply to a control command");
+                tracing::warn!(%tid, %error, "could not reply to a control command");
             }
         }
-        CommandJob::Paused { attempt_id, paused } => {
+        CommandJob::RecordPause { attempt_id, paused } => {
             if let Err(error) = broker.paused(attempt_id, paused).await {
                 attempt_tracing::log!(warn, attempt_id, %error, "a pause could not be recorded");
             }
         }
         CommandJob::Purge => super::service::purge(broker).await,
-        CommandJob::PassOn { tid, message } => match broker.control(tid, message).await {
+        CommandJob::Forward { tid, message } => match broker.control(tid, message).await {
             Ok(_) | Err(Error::Finished(..) | Error::NotFound(_)) => {}
             Err(error) => tracing::warn!(%tid, %error, "a control command was lost"),
         },

@@ -14,30 +14,30 @@ use super::{WorkerEndReason, completion_batcher::PendingWrite, control_commands:
 #[derive(Debug)]
 pub(super) enum WorkerLoopEvent {
     /// The timer of [`WorkerCore::wake_at`](super::core::WorkerCore::wake_at) has fired.
-    Time,
+    TimerFired,
     /// The total number of stop requests so far.
-    Asked(u32),
+    StopRequested(u32),
     /// The outcome of a claim.
     Claimed(Result<ClaimResult>),
     /// An attempt's process has started.
     Started(AttemptStarted),
     /// An attempt is over, and its slot is free. `killed`: its runner had to kill it.
-    Ended {
+    AttemptEnded {
         slot: usize,
         finish: Box<Completion>,
         killed: bool,
     },
     /// The end of an attempt is written. `None`: the write was given up.
-    Settled {
+    Recorded {
         attempt_id: AttemptId,
         outcome: Option<CompletionOutcome>,
     },
     /// The broker refuses every write about an attempt, its release included.
-    Refused { attempt_id: AttemptId, error: Error },
+    WriteRefused { attempt_id: AttemptId, error: Error },
     /// A write failed and is being retried.
-    Unwritten(Error),
+    WriteFailed(Error),
     /// A control command to the worker or to a task.
-    Told { tid: Tid, message: ControlMessage },
+    Command { tid: Tid, message: ControlMessage },
     /// The attempts that the broker assigns to this worker. `held` was taken before the query.
     Audited {
         held: Vec<AttemptId>,
@@ -51,9 +51,9 @@ pub(super) enum WorkerLoopEvent {
 #[derive(Debug)]
 pub(super) enum ClaimResult {
     Tasks(Vec<LeasedTask>),
-    Nothing,
+    Empty,
     /// The single task of this worker is finished.
-    Over,
+    TaskFinished,
 }
 
 /// An action for the service.
@@ -65,21 +65,21 @@ pub(super) enum WorkerEffect {
         wait: Duration,
     },
     /// Cancel the claim. Tasks that it has taken by then are released.
-    Unclaim,
+    CancelClaim,
     Run {
         slot: usize,
-        claim: Box<LeasedTask>,
+        task: Box<LeasedTask>,
     },
-    Order {
+    SendCommand {
         slot: usize,
-        order: RunnerCommand,
+        command: RunnerCommand,
     },
     Write(PendingWrite),
-    Errand(CommandJob),
+    RunJob(CommandJob),
     /// Drop an attempt that was claimed under a lost lease: this worker must not write about it.
-    Forsake(AttemptId),
+    Abandon(AttemptId),
     /// Start the shutdown deadline: retries end from now on.
-    Haste,
+    StartDeadline,
     /// Remove expired records.
     Purge,
     /// Ask the broker which attempts it assigns to this worker.
@@ -97,7 +97,7 @@ pub(super) enum WorkerEffect {
 /// Why the loop ended.
 #[derive(Debug, PartialEq)]
 pub(super) enum LoopEnd {
-    Left(WorkerEndReason),
+    Exit(WorkerEndReason),
     /// The worker may go on under a new id.
     LeaseLost,
 }

@@ -15,48 +15,48 @@ use raddle_runner::SandboxConfig;
 pub struct ParseMinIsolationError(String);
 
 /// Parses the minimum isolation of a worker.
-pub fn minimum(text: &str) -> Result<Isolation, ParseMinIsolationError> {
-    let least = Isolation::ALL
+pub fn parse_min_isolation(text: &str) -> Result<Isolation, ParseMinIsolationError> {
+    let found = Isolation::ALL
         .into_iter()
         .find(|isolation| isolation.as_str() == text);
-    least.ok_or_else(|| ParseMinIsolationError(text.to_owned()))
+    found.ok_or_else(|| ParseMinIsolationError(text.to_owned()))
 }
 
 const NO_MOUNTS: &str = "this worker shows tasks no files of its host: leave out mounts";
 
 /// How a task is isolated on this worker.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum IsolationSite {
+pub(super) enum ResolvedIsolation {
     /// An ordinary process.
-    Open,
+    Process,
     /// The sandbox that the task asks for.
-    Asked(SandboxConfig),
+    Sandbox(SandboxConfig),
     /// A sandbox that only the worker's minimum asks for. The task does not know of it, so its
     /// `cwd` names a directory of the host.
-    Raised(SandboxConfig),
+    RaisedSandbox(SandboxConfig),
     /// A container.
-    Contained {
+    Container {
         /// Whether it shares the host's network. Otherwise it has none.
         is_in_host_network: bool,
     },
 }
 
-/// Resolves the isolation of a task on a worker with minimum `least`, which has an image for
+/// Resolves the isolation of a task on a worker that enforces `minimum` and has an image for
 /// containers or not. The error is the end of an attempt that cannot start.
-pub(super) fn of(
+pub(super) fn resolve_isolation(
     spec: &TaskSpec,
-    least: Isolation,
+    minimum: Isolation,
     has_image: bool,
-) -> Result<IsolationSite, ExitStatus> {
+) -> Result<ResolvedIsolation, ExitStatus> {
     let refused = |message: &str| {
         Err(ExitStatus::SpawnFailed {
             message: message.into(),
         })
     };
-    match spec.isolation.max(least) {
-        Isolation::Process => Ok(IsolationSite::Open),
+    match spec.isolation.max(minimum) {
+        Isolation::Process => Ok(ResolvedIsolation::Process),
         Isolation::Sandbox if spec.isolation < Isolation::Sandbox => {
-            Ok(IsolationSite::Raised(SandboxConfig::default()))
+            Ok(ResolvedIsolation::RaisedSandbox(SandboxConfig::default()))
         }
         Isolation::Sandbox => {
             let mut sandbox = SandboxConfig {
@@ -65,7 +65,7 @@ pub(super) fn of(
                 directory: None,
                 mounts: spec.mounts.clone(),
             };
-            if least == Isolation::Sandbox {
+            if minimum == Isolation::Sandbox {
                 sandbox.fallback = false;
                 if !sandbox.mounts.is_empty() {
                     return refused(NO_MOUNTS);
@@ -80,7 +80,7 @@ pub(super) fn of(
                     .network
                     .places()
                     .iter()
-                    .filter_map(|place| place.address())
+                    .filter_map(|endpoint| endpoint.address())
                     .any(is_inside)
                 {
                     return refused(
@@ -88,9 +88,9 @@ pub(super) fn of(
                     );
                 }
             }
-            Ok(IsolationSite::Asked(sandbox))
+            Ok(ResolvedIsolation::Sandbox(sandbox))
         }
-        Isolation::Docker if has_image => contained(spec, least),
+        Isolation::Docker if has_image => resolve_container(spec, minimum),
         // A worker without this capability does not claim such a task. If one arrives anyway,
         // refuse it instead of running it without isolation.
         _ => refused("this worker cannot isolate the task as its spec asks"),
@@ -98,8 +98,8 @@ pub(super) fn of(
 }
 
 /// The limits of a task. An untrusted task may lower the sandbox defaults, and not raise them.
-pub(super) fn limits(spec: &TaskSpec, least: Isolation) -> Limits {
-    if least == Isolation::Process {
+pub(super) fn effective_limits(spec: &TaskSpec, minimum: Isolation) -> Limits {
+    if minimum == Isolation::Process {
         spec.limits.clone()
     } else {
         raddle_runner::capped(&spec.limits)
@@ -107,7 +107,7 @@ pub(super) fn limits(spec: &TaskSpec, least: Isolation) -> Limits {
 }
 
 /// Resolves the isolation of a task that runs in a container.
-fn contained(spec: &TaskSpec, least: Isolation) -> Result<IsolationSite, ExitStatus> {
+fn resolve_container(spec: &TaskSpec, minimum: Isolation) -> Result<ResolvedIsolation, ExitStatus> {
     let refused = |message: &str| {
         Err(ExitStatus::SpawnFailed {
             message: message.into(),
@@ -127,10 +127,10 @@ fn contained(spec: &TaskSpec, least: Isolation) -> Result<IsolationSite, ExitSta
         return refused(NO_MOUNTS);
     }
     match &spec.network {
-        NetworkPolicy::None => Ok(IsolationSite::Contained {
+        NetworkPolicy::None => Ok(ResolvedIsolation::Container {
             is_in_host_network: false,
         }),
-        NetworkPolicy::Host if least == Isolation::Process => Ok(IsolationSite::Contained {
+        NetworkPolicy::Host if minimum == Isolation::Process => Ok(ResolvedIsolation::Container {
             is_in_host_network: true,
         }),
         NetworkPolicy::Host => refused("this worker gives no task its host's network"),
@@ -156,10 +156,10 @@ mod tests {
 
     #[test]
     fn without_a_minimum_a_task_gets_the_isolation_it_asks_for() {
-        let place = |spec: &TaskSpec| of(spec, Isolation::Process, false);
+        let resolve = |spec: &TaskSpec| resolve_isolation(spec, Isolation::Process, false);
         assert_eq!(
-            place(&spec(Isolation::Process, false, "none")),
-            Ok(IsolationSite::Open)
+            resolve(&spec(Isolation::Process, false, "none")),
+            Ok(ResolvedIsolation::Process)
         );
         let asked = SandboxConfig {
             network: NetworkPolicy::Host,
@@ -167,10 +167,10 @@ mod tests {
             ..SandboxConfig::default()
         };
         assert_eq!(
-            place(&spec(Isolation::Sandbox, true, "host")),
-            Ok(IsolationSite::Asked(asked))
+            resolve(&spec(Isolation::Sandbox, true, "host")),
+            Ok(ResolvedIsolation::Sandbox(asked))
         );
-        assert!(place(&spec(Isolation::Docker, false, "none")).is_err());
+        assert!(resolve(&spec(Isolation::Docker, false, "none")).is_err());
     }
 
     #[test]
@@ -185,8 +185,8 @@ mod tests {
             limits: greedy.clone(),
             ..TaskSpec::command(["true"])
         };
-        assert_eq!(limits(&spec, Isolation::Process), greedy);
-        let capped = limits(&spec, Isolation::Sandbox);
+        assert_eq!(effective_limits(&spec, Isolation::Process), greedy);
+        let capped = effective_limits(&spec, Isolation::Sandbox);
         assert_eq!(
             (capped.memory_mb, capped.max_procs, capped.max_fds),
             (Some(1024), Some(256), Some(4))
@@ -195,40 +195,40 @@ mod tests {
 
     #[test]
     fn a_minimum_raises_lower_levels_and_allows_no_weakening() {
-        let place = |spec: &TaskSpec| of(spec, Isolation::Sandbox, false);
+        let resolve = |spec: &TaskSpec| resolve_isolation(spec, Isolation::Sandbox, false);
         assert_eq!(
-            place(&spec(Isolation::Process, false, "none")),
-            Ok(IsolationSite::Raised(SandboxConfig::default()))
+            resolve(&spec(Isolation::Process, false, "none")),
+            Ok(ResolvedIsolation::RaisedSandbox(SandboxConfig::default()))
         );
         let whole = SandboxConfig {
             network: "example.org:443".parse().unwrap(),
             ..SandboxConfig::default()
         };
         assert_eq!(
-            place(&spec(Isolation::Sandbox, true, "example.org:443")),
-            Ok(IsolationSite::Asked(whole))
+            resolve(&spec(Isolation::Sandbox, true, "example.org:443")),
+            Ok(ResolvedIsolation::Sandbox(whole))
         );
         for network in ["host", "127.0.0.1:6379", "example.org:443,[::1]:80"] {
-            let refused = place(&spec(Isolation::Sandbox, false, network))
+            let refused = resolve(&spec(Isolation::Sandbox, false, network))
                 .unwrap_err()
                 .to_string();
             assert!(refused.contains("its host's network"), "{refused}");
         }
-        assert!(place(&spec(Isolation::Docker, false, "none")).is_err());
+        assert!(resolve(&spec(Isolation::Docker, false, "none")).is_err());
         let mounts = vec!["/home:/data".parse().unwrap()];
-        let curious = TaskSpec {
+        let with_mounts = TaskSpec {
             mounts,
             ..spec(Isolation::Sandbox, false, "none")
         };
-        assert!(of(&curious, Isolation::Process, false).is_ok());
+        assert!(resolve_isolation(&with_mounts, Isolation::Process, false).is_ok());
         assert!(
-            place(&curious)
+            resolve(&with_mounts)
                 .unwrap_err()
                 .to_string()
                 .contains("leave out mounts")
         );
         assert!(
-            of(&curious, Isolation::Docker, true)
+            resolve_isolation(&with_mounts, Isolation::Docker, true)
                 .unwrap_err()
                 .to_string()
                 .contains("leave out mounts")
@@ -237,29 +237,29 @@ mod tests {
 
     #[test]
     fn runs_containers_on_a_worker_with_an_image() {
-        let place = |spec: &TaskSpec, least| of(spec, least, true);
+        let resolve = |spec: &TaskSpec, minimum| resolve_isolation(spec, minimum, true);
         let (none, host) = (
-            IsolationSite::Contained {
+            ResolvedIsolation::Container {
                 is_in_host_network: false,
             },
-            IsolationSite::Contained {
+            ResolvedIsolation::Container {
                 is_in_host_network: true,
             },
         );
         let asked = |network| spec(Isolation::Docker, false, network);
         assert_eq!(
-            place(&asked("none"), Isolation::Process).as_ref(),
+            resolve(&asked("none"), Isolation::Process).as_ref(),
             Ok(&none)
         );
-        assert_eq!(place(&asked("host"), Isolation::Process), Ok(host));
+        assert_eq!(resolve(&asked("host"), Isolation::Process), Ok(host));
         assert!(
-            place(&asked("host"), Isolation::Sandbox)
+            resolve(&asked("host"), Isolation::Sandbox)
                 .unwrap_err()
                 .to_string()
                 .contains("its host's network")
         );
         assert!(
-            place(&asked("example.org:443"), Isolation::Process)
+            resolve(&asked("example.org:443"), Isolation::Process)
                 .unwrap_err()
                 .to_string()
                 .contains("'sandbox'")
@@ -269,18 +269,18 @@ mod tests {
             ..spec(isolation, false, "none")
         };
         assert!(
-            place(&cwd(Isolation::Docker), Isolation::Process)
+            resolve(&cwd(Isolation::Docker), Isolation::Process)
                 .unwrap_err()
                 .to_string()
                 .contains("cwd")
         );
         assert_eq!(
-            place(&cwd(Isolation::Process), Isolation::Docker).as_ref(),
+            resolve(&cwd(Isolation::Process), Isolation::Docker).as_ref(),
             Ok(&none),
             "it is raised"
         );
         assert_eq!(
-            place(&spec(Isolation::Sandbox, true, "none"), Isolation::Docker),
+            resolve(&spec(Isolation::Sandbox, true, "none"), Isolation::Docker),
             Ok(none)
         );
         let routine = TaskSpec {
@@ -288,7 +288,7 @@ mod tests {
             ..TaskSpec::new(Target::Routine("r".into()))
         };
         assert!(
-            place(&routine, Isolation::Process)
+            resolve(&routine, Isolation::Process)
                 .unwrap_err()
                 .to_string()
                 .contains("only commands")
@@ -298,13 +298,16 @@ mod tests {
     #[test]
     fn parses_every_isolation_level() {
         assert_eq!(
-            (minimum("process"), minimum("sandbox")),
+            (
+                parse_min_isolation("process"),
+                parse_min_isolation("sandbox")
+            ),
             (Ok(Isolation::Process), Ok(Isolation::Sandbox))
         );
-        assert_eq!(minimum("docker"), Ok(Isolation::Docker));
+        assert_eq!(parse_min_isolation("docker"), Ok(Isolation::Docker));
         for text in ["", "Docker", "Sandbox", "vm"] {
             assert!(
-                minimum(text)
+                parse_min_isolation(text)
                     .unwrap_err()
                     .to_string()
                     .contains("use 'process', 'sandbox' or 'docker'")

@@ -17,7 +17,7 @@ use tokio::sync::Notify;
 use crate::{orphan_processes, registration::WorkerLease};
 
 /// Renewals per lease length.
-const BEATS_PER_LEASE: u32 = 4;
+const RENEWALS_PER_LEASE: u32 = 4;
 
 /// What a heartbeat reports about the worker. The service keeps it up to date.
 #[derive(Default)]
@@ -26,7 +26,7 @@ pub(crate) struct WorkerStats {
     pub(crate) spawned: AtomicU64,
     status: AtomicU8,
     /// Held during a renewal.
-    beats: Mutex<()>,
+    renewal_lock: Mutex<()>,
 }
 
 /// The thread that renews a lease. Dropping this stops it.
@@ -39,9 +39,9 @@ impl RenewerThread {
     pub(crate) fn start(
         renewer: Box<dyn LeaseRenewer>,
         lease: WorkerLease,
-        vitals: Arc<WorkerStats>,
+        stats: Arc<WorkerStats>,
     ) -> Result<Self> {
-        lease.holds_from(lease.began);
+        lease.extend_from(lease.requested_at);
         let (stop, stopped) = mpsc::channel();
         let lost = Arc::new(Notify::new());
         let notify = Arc::clone(&lost);
@@ -49,7 +49,7 @@ impl RenewerThread {
             .name("lease-renewal".into())
             .stack_size(256 * 1024);
         let started = thread.spawn(move || {
-            if heartbeat(renewer, &lease, &vitals, &stopped) {
+            if renew_until_stopped(renewer, &lease, &stats, &stopped) {
                 notify.notify_one();
             }
         });
@@ -64,32 +64,32 @@ impl RenewerThread {
 }
 
 /// Renews until stopped (returns `false`) or until the lease is lost (returns `true`).
-fn heartbeat(
+fn renew_until_stopped(
     mut renewer: Box<dyn LeaseRenewer>,
     lease: &WorkerLease,
-    vitals: &WorkerStats,
+    stats: &WorkerStats,
     stopped: &mpsc::Receiver<()>,
 ) -> bool {
     // When the broker was found down. No other worker can take over while it is down.
     let mut down_since = None;
-    let every = lease.length / BEATS_PER_LEASE;
+    let every = lease.length / RENEWALS_PER_LEASE;
     let mut pause = every / 2;
     while stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
-        let beating = vitals.beating();
+        let renewing = stats.lock_renewal();
         // Taken before the renewal is sent, so the lease ends no earlier than the runners believe.
         let now = LeaseDeadlinePage::clock_now();
-        let found = renewer.heartbeat(vitals.heartbeat());
+        let status = renewer.heartbeat(stats.heartbeat());
         // A failed renewal is repeated soon, while there is still time.
-        pause = if matches!(found, Ok(LeaseStatus::Alive(_))) {
+        pause = if matches!(status, Ok(LeaseStatus::Alive(_))) {
             every
         } else {
             every / 4
         };
         let was_down_since: Option<u64> = down_since.take();
-        match found {
+        match status {
             Ok(LeaseStatus::Alive(reclaimed)) => {
-                lease.holds_from(now);
-                orphan_processes::of_the_dead_meanwhile(&reclaimed);
+                lease.extend_from(now);
+                orphan_processes::kill_orphans_of_reclaimed_in_background(&reclaimed);
                 for task in reclaimed {
                     tracing::warn!(tid = %task.attempt_id.tid, attempt = task.attempt_id.attempt, from = %task.attempt_id.owner, "reclaimed a task");
                 }
@@ -98,9 +98,11 @@ fn heartbeat(
             // Leases do not expire while the broker is down, so extend the runners' deadline too.
             Ok(LeaseStatus::Down) => {
                 match was_down_since {
-                    Some(since) => lease.attempt_id.extend_by(now - since),
+                    Some(since) => lease.deadline.extend_by(now - since),
                     None => {
-                        tracing::warn!("the broker is down: attempts go on, and the lease does not expire")
+                        tracing::warn!(
+                            "the broker is down: attempts go on, and the lease does not expire"
+                        )
                     }
                 }
                 down_since = Some(now);
@@ -109,12 +111,12 @@ fn heartbeat(
             // over. Later attempts run under a new lease.
             Err(error) => {
                 tracing::error!(%error, "the lease could not be renewed");
-                if lease.attempt_id.has_passed() {
+                if lease.deadline.has_passed() {
                     return true;
                 }
             }
         }
-        drop(beating);
+        drop(renewing);
     }
     false
 }
@@ -125,8 +127,10 @@ impl WorkerStats {
     }
 
     /// Keeps the renewer thread from renewing meanwhile.
-    pub(super) fn beating(&self) -> MutexGuard<'_, ()> {
-        self.beats.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn lock_renewal(&self) -> MutexGuard<'_, ()> {
+        self.renewal_lock
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn heartbeat(&self) -> Heartbeat {

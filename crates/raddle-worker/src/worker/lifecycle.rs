@@ -22,8 +22,8 @@ use super::{
     Options, Shutdown, SuspendGuard,
     event::LoopEnd,
     service::{LoopClosed, WorkerService},
-    shutdown::KILLED_AFTER,
-    shutdown_deadline::LAST_TRY,
+    shutdown::KILL_REQUESTS,
+    shutdown_deadline::LAST_TRY_TIMEOUT,
     suspend_guard::CurrentRegistration,
 };
 
@@ -31,17 +31,17 @@ use super::{
 pub struct Worker {
     pub(super) broker: Arc<dyn Broker>,
     pub(super) options: Options,
-    pub(super) line: Registration,
+    pub(super) registration: Registration,
     /// A task that it has already claimed.
     pub(super) claim: Option<LeasedTask>,
     /// Child processes that this process had before.
-    pub(super) strangers: Arc<[u32]>,
+    pub(super) preexisting_children: Arc<[u32]>,
     /// Whether the broker deregisters it when its task finishes.
-    pub(super) own: bool,
+    pub(super) deregisters_with_task: bool,
     /// Attempts started so far, under all its ids.
-    pub(super) begun: watch::Sender<u64>,
-    pub(super) born: Instant,
-    pub(super) standstill: SuspendGuard,
+    pub(super) attempts_started: watch::Sender<u64>,
+    pub(super) created_at: Instant,
+    pub(super) suspend_guard: SuspendGuard,
 }
 
 /// How a worker ended.
@@ -72,7 +72,7 @@ pub enum WorkerEndReason {
 }
 
 /// How long deregistering may take. The lease expires sooner.
-const LEAVE_WITHIN: Duration = Duration::from_secs(30);
+const DEREGISTER_TIMEOUT: Duration = Duration::from_secs(30);
 /// One in this many workers for one task removes expired records.
 const PURGE_ONE_IN: u64 = 64;
 /// Distance of TIDs of consecutive clock values: the low 12 bits are a counter that is usually
@@ -82,30 +82,31 @@ const TID_STEP: u64 = 4096;
 impl Worker {
     /// Registers a worker with the broker.
     pub async fn register(broker: Arc<dyn Broker>, options: Options) -> Result<Self> {
-        let line = Registration::register(&broker, options.info(), options.lease).await?;
-        Ok(Self::new(broker, options, line, None, false))
+        let registration =
+            Registration::register(&broker, options.worker_info(), options.lease).await?;
+        Ok(Self::new(broker, options, registration, None, false))
     }
 
     fn new(
         broker: Arc<dyn Broker>,
         options: Options,
-        line: Registration,
+        registration: Registration,
         claim: Option<LeasedTask>,
-        own: bool,
+        deregisters_with_task: bool,
     ) -> Self {
-        broker.acquire_liveness_lock(line.tid);
+        broker.acquire_liveness_lock(registration.tid);
         let worker = Self {
             broker,
             options,
-            line,
+            registration,
             claim,
-            strangers: raddle_runner::children().into(),
-            own,
-            begun: watch::Sender::new(0),
-            born: Instant::now(),
-            standstill: SuspendGuard::default(),
+            preexisting_children: raddle_runner::children().into(),
+            deregisters_with_task,
+            attempts_started: watch::Sender::new(0),
+            created_at: Instant::now(),
+            suspend_guard: SuspendGuard::default(),
         };
-        worker.announce();
+        worker.publish_registration();
         worker
     }
 
@@ -120,10 +121,10 @@ impl Worker {
         options: Options,
         give_up: impl Future<Output = ()>,
     ) -> Result<Option<(Submitted, Option<Self>)>> {
-        let lease = WorkerLease::ask(options.lease)?;
+        let lease = WorkerLease::prepare(options.lease)?;
         let request = SubmitAndClaim {
             task,
-            worker: options.info(),
+            worker: options.worker_info(),
             lease: options.lease,
         };
         let SubmitAndClaimOutcome {
@@ -132,43 +133,43 @@ impl Worker {
             claim,
         } = tokio::select! {
             biased;
-            own = broker.submit_and_claim(request) => own?,
+            claimed = broker.submit_and_claim(request) => claimed?,
             () = give_up => return Ok(None),
         };
         let Some(tid) = worker else {
             return Ok(Some((submitted, None)));
         };
-        let line = Registration::open(&broker, tid, lease).await?;
+        let registration = Registration::keep_lease(&broker, tid, lease).await?;
         let options = Options {
             only: Some(submitted.tid()),
             ..options
         };
         Ok(Some((
             submitted,
-            Some(Self::new(broker, options, line, claim, true)),
+            Some(Self::new(broker, options, registration, claim, true)),
         )))
     }
 
     /// The worker's id.
     pub fn tid(&self) -> Tid {
-        self.line.tid
+        self.registration.tid
     }
 
     /// Whether it should remove expired records before it runs. Where only workers for one task
     /// run, one in [`PURGE_ONE_IN`] does what a resident worker does every minute.
     pub(crate) fn should_purge(&self) -> bool {
         self.options.only.is_some()
-            && (self.line.tid.as_u64() / TID_STEP).is_multiple_of(PURGE_ONE_IN)
+            && (self.registration.tid.as_u64() / TID_STEP).is_multiple_of(PURGE_ONE_IN)
     }
 
     /// The number of attempts started, as it changes.
-    pub fn begun(&self) -> watch::Receiver<u64> {
-        self.begun.subscribe()
+    pub fn attempts_started(&self) -> watch::Receiver<u64> {
+        self.attempts_started.subscribe()
     }
 
     /// A guard for suspending this process without losing the lease.
-    pub fn standstill(&self) -> SuspendGuard {
-        self.standstill.clone()
+    pub fn suspend_guard(&self) -> SuspendGuard {
+        self.suspend_guard.clone()
     }
 
     /// Runs until it is asked to stop, is idle for `idle_exit`, or its single task is finished.
@@ -181,12 +182,12 @@ impl Worker {
         }
         // Finding a writable cgroup takes as long as starting a process, and a single task without
         // limits needs none.
-        let needs_group = !self.options.grouped
+        let needs_cgroup = !self.options.in_cgroup
             && self
                 .claim
                 .as_ref()
                 .is_none_or(|claim| !claim.spec.limits.is_empty());
-        if let Some(Err(error)) = needs_group.then(raddle_runner::cgroup::prepare) {
+        if let Some(Err(error)) = needs_cgroup.then(raddle_runner::cgroup::prepare) {
             tracing::debug!(%error, "limits are enforced without cgroups");
         }
         // Stops when this worker ends.
@@ -195,68 +196,70 @@ impl Worker {
             .schedules
             .then(|| schedule::RunningScheduler::start(Arc::clone(&self.broker)));
         // So does this. A worker for one task skips it.
-        let mut beside = JoinSet::new();
-        if self.claim.is_none() && !self.options.is_for_one() {
+        let mut background = JoinSet::new();
+        if self.claim.is_none() && !self.options.is_single_task() {
             let broker = Arc::clone(&self.broker);
-            beside.spawn(async move {
-                if let Err(error) = orphan_processes::of_anybody(&*broker).await {
+            background.spawn(async move {
+                if let Err(error) = orphan_processes::kill_orphans_of_broker(&*broker).await {
                     tracing::warn!(%error, "processes of earlier attempts could not be searched for");
                 }
             });
         }
         let mut killed = 0;
         loop {
-            let tid = self.line.tid;
+            let tid = self.registration.tid;
             let closed = WorkerService::start(&mut self, &shutdown).run().await;
             let LoopClosed {
                 end,
-                is_hasty,
-                has_ended_task,
+                deadline_passed,
+                has_finished_task,
                 ..
             } = closed;
             killed += closed.killed;
-            let tasks = *self.begun.borrow();
+            let tasks = *self.attempts_started.borrow();
             let ended = |reason| WorkerEnd {
                 tasks,
                 reason,
                 killed,
             };
-            let is_spent = self.options.most_tasks().is_some_and(|max| max <= tasks);
+            let is_at_task_limit = self.options.max_attempts().is_some_and(|max| max <= tasks);
             match end {
-                Ok(LoopEnd::Left(reason)) => {
-                    if !(self.own && has_ended_task) {
-                        self.leave(None, is_hasty, &shutdown).await?;
+                Ok(LoopEnd::Exit(reason)) => {
+                    if !(self.deregisters_with_task && has_finished_task) {
+                        self.deregister(None, deadline_passed, &shutdown).await?;
                     }
                     return Ok(ended(reason));
                 }
-                Ok(LoopEnd::LeaseLost) if is_spent => return Ok(ended(WorkerEndReason::LeaseLost)),
+                Ok(LoopEnd::LeaseLost) if is_at_task_limit => {
+                    return Ok(ended(WorkerEndReason::LeaseLost));
+                }
                 Ok(LoopEnd::LeaseLost) => {
                     tracing::warn!(worker = %tid, "the lease was lost: its tasks go to other workers, or run again");
                     let Self {
                         broker, options, ..
                     } = &self;
-                    let anew = Registration::anew(
+                    let again = Registration::register_again(
                         broker,
-                        &options.info(),
+                        &options.worker_info(),
                         options.lease,
                         options.give_up_after,
                         &shutdown,
                     )
                     .await?;
                     // It holds nothing that would have to be released.
-                    let Some(line) = anew else {
+                    let Some(registration) = again else {
                         return Ok(ended(WorkerEndReason::Stopped));
                     };
-                    (self.line, self.own) = (line, false);
-                    self.broker.acquire_liveness_lock(self.line.tid);
-                    self.announce();
+                    (self.registration, self.deregisters_with_task) = (registration, false);
+                    self.broker.acquire_liveness_lock(self.registration.tid);
+                    self.publish_registration();
                     // If no other worker took over, this releases what it had claimed and not
                     // started.
                     let _ = self
                         .broker
                         .deregister(tid, Some("its lease expired".into()))
                         .await;
-                    tracing::warn!(was = %tid, now = %self.line.tid, "registered again");
+                    tracing::warn!(was = %tid, now = %self.registration.tid, "registered again");
                 }
                 // The broker cannot be reached, so there is nowhere to deregister.
                 Err(error @ (Error::Unreachable { .. } | Error::AgentGone { .. })) => {
@@ -264,7 +267,7 @@ impl Worker {
                 }
                 Err(error) => {
                     let _ = self
-                        .leave(Some(error.to_string()), is_hasty, &shutdown)
+                        .deregister(Some(error.to_string()), deadline_passed, &shutdown)
                         .await;
                     return Err(error);
                 }
@@ -274,24 +277,24 @@ impl Worker {
 
     /// Deregisters. A worker that was killed does not wait long: its tasks are reclaimed when its
     /// lease expires.
-    async fn leave(
+    async fn deregister(
         &self,
         failure: Option<String>,
-        is_hasty: bool,
+        deadline_passed: bool,
         shutdown: &Shutdown,
     ) -> Result<()> {
         let out_of_time = async {
-            if !is_hasty {
-                let _ = timeout(LEAVE_WITHIN, shutdown.asked(KILLED_AFTER)).await;
+            if !deadline_passed {
+                let _ = timeout(DEREGISTER_TIMEOUT, shutdown.requested(KILL_REQUESTS)).await;
             }
-            sleep(LAST_TRY).await;
+            sleep(LAST_TRY_TIMEOUT).await;
         };
         let left = tokio::select! {
-            left = self.broker.deregister(self.line.tid, failure) => Some(left),
+            left = self.broker.deregister(self.registration.tid, failure) => Some(left),
             () = out_of_time => None,
         };
         match left {
-            Some(Err(error)) if is_hasty || error.is_out_of_space() => {
+            Some(Err(error)) if deadline_passed || error.is_out_of_space() => {
                 tracing::warn!(%error, "could not deregister: the lease will expire")
             }
             Some(left) => return left,
@@ -303,13 +306,17 @@ impl Worker {
     }
 
     /// Tells the `SuspendGuard` about the current registration.
-    fn announce(&self) {
-        let Self { broker, line, .. } = self;
-        self.standstill.enter(CurrentRegistration {
+    fn publish_registration(&self) {
+        let Self {
+            broker,
+            registration,
+            ..
+        } = self;
+        self.suspend_guard.set_registration(CurrentRegistration {
             broker: Arc::clone(broker),
-            tid: line.tid,
-            lease: line.lease.clone(),
-            vitals: Arc::clone(&line.vitals),
+            tid: registration.tid,
+            lease: registration.lease.clone(),
+            stats: Arc::clone(&registration.stats),
         });
     }
 }

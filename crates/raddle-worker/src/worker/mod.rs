@@ -39,10 +39,10 @@ mod stopping;
 mod suspend_guard;
 mod time_limits;
 
-pub use isolation::{ParseMinIsolationError, minimum};
+pub use isolation::{ParseMinIsolationError, parse_min_isolation};
 pub use lifecycle::{Worker, WorkerEnd, WorkerEndReason};
 pub use options::{Options, is_local, this_host};
 pub use shutdown::Shutdown;
 pub use suspend_guard::SuspendGuard;
-pub(crate) use time_limits::BEYOND;
+pub(crate) use time_limits::HANG_MARGIN;
 pub use time_limits::TimeLimits;

@@ -44,7 +44,7 @@ pub struct Options {
     /// Time between SIGTERM and SIGKILL for an attempt that is stopped.
     pub grace: Duration,
     /// Time limits that apply to every task, and where a supervisor can watch them.
-    pub bound: TimeLimits,
+    pub time_limits: TimeLimits,
     /// How long the broker agent may be unreachable before the worker exits. Redis has its own
     /// limit, in its URL.
     pub give_up_after: Duration,
@@ -59,12 +59,12 @@ pub struct Options {
     /// Handler plug-ins.
     pub plugins: Arc<Plugins>,
     /// What its manager may spawn, if it serves a manager. It then runs nothing else.
-    pub charter: Option<Arc<SpawnPolicy>>,
+    pub spawn_policy: Option<Arc<SpawnPolicy>>,
     /// The program that runners are started from. It must call
     /// `raddle_runner::runner_main_if_asked` first.
     pub runner: PathBuf,
     /// Whether the parent process has already put it into a cgroup that it can use.
-    pub grouped: bool,
+    pub in_cgroup: bool,
     /// Whether it fires schedules and expires tasks. Any number of workers may: each due time is
     /// fired once.
     pub schedules: bool,
@@ -98,12 +98,15 @@ impl Options {
     }
 
     /// The most attempts that it starts.
-    pub(super) fn most_tasks(&self) -> Option<u64> {
-        self.max_tasks.into_iter().chain(self.bound.max_tasks).min()
+    pub(super) fn max_attempts(&self) -> Option<u64> {
+        self.max_tasks
+            .into_iter()
+            .chain(self.time_limits.max_tasks)
+            .min()
     }
 
     /// Whether it runs a single task.
-    pub(super) fn is_for_one(&self) -> bool {
+    pub(super) fn is_single_task(&self) -> bool {
         self.only.is_some() || self.max_tasks == Some(1)
     }
 
@@ -132,15 +135,15 @@ impl Options {
             only: tid,
             lease: LEASE,
             grace: GRACE,
-            bound: TimeLimits::default(),
+            time_limits: TimeLimits::default(),
             give_up_after: GIVE_UP_AFTER,
             env: BTreeMap::new(),
             min_isolation: Isolation::Process,
             task_image: None,
             plugins: Arc::default(),
-            charter: None,
+            spawn_policy: None,
             runner: "/proc/self/exe".into(),
-            grouped: false,
+            in_cgroup: false,
             schedules: false,
             parent: None,
             paused: false,
@@ -160,13 +163,13 @@ impl Options {
     /// and for containers if there is an image.
     pub fn offering(mut self, routines: &Routines, plugins: Plugins) -> Self {
         let containers = self.task_image.is_some().then(|| DOCKER.to_owned());
-        let apart = [SANDBOX.to_owned()].into_iter().chain(containers);
+        let isolation = [SANDBOX.to_owned()].into_iter().chain(containers);
         let handlers: Vec<String> = plugins.tags(&self.caps).collect();
         for tag in routines
             .names()
             .map(routine_tag)
             .chain(handlers)
-            .chain(apart)
+            .chain(isolation)
         {
             // A name that is no valid label cannot be required by a task either.
             let _ = self.caps.insert(&tag);
@@ -177,13 +180,13 @@ impl Options {
 
     /// Makes it serve the requests of a manager with this policy: its queues and the capabilities
     /// that the policy lists.
-    pub fn chartered(mut self, charter: Arc<SpawnPolicy>) -> Self {
-        self.queues = vec![requests(&charter.kind), WAITING.into()];
-        for tag in charter.registry.names().chain([REQUEST]) {
+    pub fn with_spawn_policy(mut self, spawn_policy: Arc<SpawnPolicy>) -> Self {
+        self.queues = vec![requests(&spawn_policy.kind), WAITING.into()];
+        for tag in spawn_policy.registry.names().chain([REQUEST]) {
             // The registry contains only valid labels.
             let _ = self.caps.insert(tag);
         }
-        self.charter = Some(charter);
+        self.spawn_policy = Some(spawn_policy);
         self
     }
 
@@ -197,7 +200,7 @@ impl Options {
         }
     }
 
-    pub(crate) fn info(&self) -> WorkerInfo {
+    pub(crate) fn worker_info(&self) -> WorkerInfo {
         let pid = std::process::id();
         WorkerInfo {
             capabilities: self.caps.clone(),

@@ -14,52 +14,52 @@ use super::{attempt_tracing, slot::SlotCommand};
 
 /// How long output waits for space or for a server: long enough for a person to free some space.
 /// The task waits with it.
-pub(super) const OUTPUT_PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const OUTPUT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The same for a task that was killed.
-const LAST_OUTPUT_PATIENCE: Duration = Duration::from_secs(1);
-pub(super) const OUTPUT_PAUSE: Duration = Duration::from_millis(250);
+const KILLED_OUTPUT_TIMEOUT: Duration = Duration::from_secs(1);
+pub(super) const OUTPUT_RETRY_PAUSE: Duration = Duration::from_millis(250);
 /// Retries per log line: one line each second.
-const SAID_EVERY: u32 = 4;
+const LOG_EVERY: u32 = 4;
 
 /// Relays commands to the runner of an attempt.
-pub(super) struct RunnerCommands<'a, N> {
+pub(super) struct RunnerCommandRelay<'a, N> {
     queue: &'a mut mpsc::UnboundedReceiver<SlotCommand>,
     /// Called with each command that is relayed.
-    note: N,
+    on_relay: N,
     killed: bool,
     /// The worker's loop is gone and does not wait for the end of this attempt.
-    forsaken: bool,
+    worker_is_gone: bool,
     /// Storing output has timed out after a kill.
     output_lost: bool,
 }
 
-impl<'a, N: Fn(RunnerCommand)> RunnerCommands<'a, N> {
-    pub(super) fn new(queue: &'a mut mpsc::UnboundedReceiver<SlotCommand>, note: N) -> Self {
+impl<'a, N: Fn(RunnerCommand)> RunnerCommandRelay<'a, N> {
+    pub(super) fn new(queue: &'a mut mpsc::UnboundedReceiver<SlotCommand>, on_relay: N) -> Self {
         Self {
             queue,
-            note,
+            on_relay,
             killed: false,
-            forsaken: false,
+            worker_is_gone: false,
             output_lost: false,
         }
     }
 
     /// The next command. Cancel-safe.
     pub(super) async fn next(&mut self) -> Option<SlotCommand> {
-        if self.forsaken {
+        if self.worker_is_gone {
             std::future::pending().await
         } else {
             self.queue.recv().await
         }
     }
 
-    pub(super) async fn apply_command(
+    pub(super) async fn relay(
         &mut self,
-        job: Option<SlotCommand>,
+        command: Option<SlotCommand>,
         runner: &mut Runner,
     ) -> Result<(), RunnerLost> {
-        let order = match job {
-            Some(SlotCommand::Order(order)) => order,
+        let command = match command {
+            Some(SlotCommand::Send(command)) => command,
             Some(SlotCommand::Run(claim)) => {
                 attempt_tracing::log!(
                     error,
@@ -69,23 +69,23 @@ impl<'a, N: Fn(RunnerCommand)> RunnerCommands<'a, N> {
                 return Ok(());
             }
             None => {
-                self.forsaken = true;
+                self.worker_is_gone = true;
                 RunnerCommand::Kill
             }
         };
-        self.killed |= order == RunnerCommand::Kill;
-        (self.note)(order);
-        runner.send(order).await
+        self.killed |= command == RunnerCommand::Kill;
+        (self.on_relay)(command);
+        runner.send(command).await
     }
 
     /// Relays commands while output is stored. The output is dropped when that takes too long.
-    pub(super) async fn obey_while(
+    pub(super) async fn relay_while_storing(
         &mut self,
         storing: impl Future<Output = ()>,
         attempt_id: AttemptId,
         runner: &mut Runner,
     ) -> Result<(), RunnerLost> {
-        if !self.output_lost && self.obey_during(storing, runner).await?.is_none() {
+        if !self.output_lost && self.relay_during(storing, runner).await?.is_none() {
             attempt_tracing::log!(
                 error,
                 attempt_id,
@@ -98,31 +98,31 @@ impl<'a, N: Fn(RunnerCommand)> RunnerCommands<'a, N> {
     }
 
     /// Relays commands while a future runs. Returns `None` when that takes too long.
-    pub(super) async fn obey_during<T>(
+    pub(super) async fn relay_during<T>(
         &mut self,
-        doing: impl Future<Output = T>,
+        future: impl Future<Output = T>,
         runner: &mut Runner,
     ) -> Result<Option<T>, RunnerLost> {
-        tokio::pin!(doing);
+        tokio::pin!(future);
         let began = Instant::now();
         loop {
-            let patience = if self.killed {
-                LAST_OUTPUT_PATIENCE
+            let limit = if self.killed {
+                KILLED_OUTPUT_TIMEOUT
             } else {
-                OUTPUT_PATIENCE
+                OUTPUT_TIMEOUT
             };
             tokio::select! {
                 biased;
-                done = &mut doing => return Ok(Some(done)),
-                job = self.next() => self.apply_command(job, runner).await?,
-                () = sleep_until(began + patience) => return Ok(None),
+                done = &mut future => return Ok(Some(done)),
+                command = self.next() => self.relay(command, runner).await?,
+                () = sleep_until(began + limit) => return Ok(None),
             }
         }
     }
 }
 
 /// Appends to the output of an attempt, and retries errors that may pass.
-pub(super) async fn store(
+pub(super) async fn store_output(
     broker: &dyn Broker,
     attempt_id: AttemptId,
     stream: raddle_runner::OutputChannel,
@@ -133,7 +133,7 @@ pub(super) async fn store(
         raddle_runner::OutputChannel::Stderr => OutputStream::Stderr,
         raddle_runner::OutputChannel::Reply => return,
     };
-    for tried in 0_u32.. {
+    for tries in 0_u32.. {
         match broker
             .append_output(attempt_id, stream, bytes.clone())
             .await
@@ -141,10 +141,10 @@ pub(super) async fn store(
             Ok(()) => return,
             // The command blocks too when its pipe is full. Late output is better than none.
             Err(error) if error.is_retryable() => {
-                if tried % SAID_EVERY == 0 {
+                if tries % LOG_EVERY == 0 {
                     attempt_tracing::log!(error, attempt_id, %error, "output cannot be stored yet: retrying");
                 }
-                sleep(OUTPUT_PAUSE).await;
+                sleep(OUTPUT_RETRY_PAUSE).await;
             }
             Err(error) => {
                 attempt_tracing::log!(error, attempt_id, %error, "output was lost");

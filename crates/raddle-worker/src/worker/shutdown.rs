@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 /// This many stop requests mean: kill.
-pub(super) const KILLED_AFTER: u32 = 3;
+pub(super) const KILL_REQUESTS: u32 = 3;
 
 /// Asks a worker to stop. Clones refer to the same worker.
 #[derive(Clone, Debug)]
@@ -29,16 +29,16 @@ impl Shutdown {
     /// Requests the last stage at once.
     pub fn kill(&self) {
         self.requests
-            .send_modify(|count| *count = (*count).max(KILLED_AFTER));
+            .send_modify(|count| *count = (*count).max(KILL_REQUESTS));
     }
 
     /// Returns when there have been at least `times` requests.
-    pub async fn asked(&self, times: u32) {
+    pub async fn requested(&self, times: u32) {
         // Cannot fail: `self` is the sender.
-        let _ = self.watch().wait_for(|count| *count >= times).await;
+        let _ = self.subscribe().wait_for(|count| *count >= times).await;
     }
 
-    pub(crate) fn watch(&self) -> watch::Receiver<u32> {
+    pub(crate) fn subscribe(&self) -> watch::Receiver<u32> {
         self.requests.subscribe()
     }
 }

@@ -5,7 +5,7 @@ use std::{future::Future, time::Duration};
 use tokio::{sync::watch, time::sleep};
 
 /// Time for the last try of each call. A healthy server answers in a fraction of it.
-pub(super) const LAST_TRY: Duration = Duration::from_secs(2);
+pub(super) const LAST_TRY_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The sender. Dropping it passes the deadline too.
 pub(crate) struct ShutdownDeadline(watch::Sender<bool>);
@@ -19,34 +19,34 @@ impl ShutdownDeadline {
         Self(watch::channel(false).0)
     }
 
-    pub(crate) fn begin(&self) {
+    pub(crate) fn pass(&self) {
         self.0.send_replace(true);
     }
 
-    pub(crate) fn pace(&self) -> DeadlineWatch {
+    pub(crate) fn watch(&self) -> DeadlineWatch {
         DeadlineWatch(self.0.subscribe())
     }
 }
 
 impl DeadlineWatch {
-    pub(super) fn is_hasty(&self) -> bool {
+    pub(super) fn has_passed(&self) -> bool {
         *self.0.borrow()
     }
 
     /// Returns when the deadline has passed.
-    pub(super) async fn haste(&mut self) {
+    pub(super) async fn passed(&mut self) {
         // An error means that the sender is gone.
-        let _ = self.0.wait_for(|hasty| *hasty).await;
+        let _ = self.0.wait_for(|passed| *passed).await;
     }
 
-    /// Awaits a future, and gives up [`LAST_TRY`] after the deadline.
-    pub(super) async fn bound<T>(&mut self, deed: impl Future<Output = T>) -> Option<T> {
+    /// Awaits a future, and gives up [`LAST_TRY_TIMEOUT`] after the deadline.
+    pub(super) async fn limit<T>(&mut self, call: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             biased;
-            done = deed => Some(done),
+            done = call => Some(done),
             () = async {
-                self.haste().await;
-                sleep(LAST_TRY).await;
+                self.passed().await;
+                sleep(LAST_TRY_TIMEOUT).await;
             } => None,
         }
     }
@@ -62,18 +62,21 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn gives_up_a_hanging_call_after_the_deadline() {
-        let haste = ShutdownDeadline::new();
-        let mut pace = haste.pace();
+        let deadline = ShutdownDeadline::new();
+        let mut watch = deadline.watch();
         let began = Instant::now();
-        let begin = async {
+        let pass = async {
             sleep(Duration::from_secs(60)).await;
-            haste.begin();
+            deadline.pass();
         };
-        assert_eq!(tokio::join!(pace.bound(pending::<()>()), begin).0, None);
-        assert_eq!(began.elapsed(), Duration::from_secs(60) + LAST_TRY);
+        assert_eq!(tokio::join!(watch.limit(pending::<()>()), pass).0, None);
+        assert_eq!(began.elapsed(), Duration::from_secs(60) + LAST_TRY_TIMEOUT);
         // A later call gets the same time, and one that is ready succeeds.
-        assert_eq!(pace.bound(pending::<()>()).await, None);
-        assert_eq!(began.elapsed(), Duration::from_secs(60) + 2 * LAST_TRY);
-        assert_eq!(pace.bound(ready(1)).await, Some(1));
+        assert_eq!(watch.limit(pending::<()>()).await, None);
+        assert_eq!(
+            began.elapsed(),
+            Duration::from_secs(60) + 2 * LAST_TRY_TIMEOUT
+        );
+        assert_eq!(watch.limit(ready(1)).await, Some(1));
     }
 }

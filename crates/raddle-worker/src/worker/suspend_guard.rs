@@ -15,12 +15,12 @@ use crate::registration::WorkerLease;
 
 /// How long a suspended worker keeps its tasks. If the broker cannot see that the process is gone,
 /// other workers take its tasks only after this.
-const LONGEST: Duration = Duration::from_secs(24 * 3600);
+const MAX_SUSPENSION: Duration = Duration::from_secs(24 * 3600);
 
 /// Suspends the process of a worker. Clones refer to the same worker.
 #[derive(Clone, Default)]
 pub struct SuspendGuard {
-    present: Arc<Mutex<Option<CurrentRegistration>>>,
+    current: Arc<Mutex<Option<CurrentRegistration>>>,
 }
 
 /// The worker's current registration.
@@ -28,7 +28,7 @@ pub(super) struct CurrentRegistration {
     pub(super) broker: Arc<dyn Broker>,
     pub(super) tid: Tid,
     pub(super) lease: WorkerLease,
-    pub(super) vitals: Arc<WorkerStats>,
+    pub(super) stats: Arc<WorkerStats>,
 }
 
 impl SuspendGuard {
@@ -37,20 +37,20 @@ impl SuspendGuard {
     ///
     /// The worker's attempts must be paused first: meanwhile their runners do not notice an expired
     /// lease. This blocks on the broker, so call it on a blocking thread.
-    pub fn through(&self, mut stop: impl FnMut()) {
-        let present = self.present.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(present) = &*present else {
+    pub fn suspend(&self, mut stop: impl FnMut()) {
+        let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(current) = &*current else {
             return stop();
         };
         // A renewal in between would shorten the lease again.
-        let _no_beat = present.vitals.beating();
-        present.renew(LONGEST);
-        present.broker.stop_unlocked(&mut stop);
-        present.renew(present.lease.length);
+        let _renewal_lock = current.stats.lock_renewal();
+        current.renew(MAX_SUSPENSION);
+        current.broker.stop_unlocked(&mut stop);
+        current.renew(current.lease.length);
     }
 
-    pub(super) fn enter(&self, present: CurrentRegistration) {
-        *self.present.lock().unwrap_or_else(PoisonError::into_inner) = Some(present);
+    pub(super) fn set_registration(&self, current: CurrentRegistration) {
+        *self.current.lock().unwrap_or_else(PoisonError::into_inner) = Some(current);
     }
 }
 
@@ -60,7 +60,7 @@ impl CurrentRegistration {
         let until = match self
             .broker
             .renewer(self.tid, ttl)
-            .heartbeat(self.vitals.heartbeat())
+            .heartbeat(self.stats.heartbeat())
         {
             Ok(LeaseStatus::Alive(_)) => ttl,
             // Nothing may go on before the renewer thread notices the expiry.
@@ -69,8 +69,6 @@ impl CurrentRegistration {
             // renewer thread finds out.
             Ok(LeaseStatus::Down) | Err(_) => self.lease.length.min(ttl),
         };
-        self.lease
-            .attempt_id
-            .extend_to(now + until.as_nanos() as u64);
+        self.lease.deadline.extend_to(now + until.as_nanos() as u64);
     }
 }

@@ -17,27 +17,28 @@ pub struct TimeLimits {
     /// make a one-shot worker.
     pub max_tasks: Option<u64>,
     /// Page that shows the supervisor by when the running attempts must be over.
-    pub marks: Option<Arc<ProgressPage>>,
+    pub page: Option<Arc<ProgressPage>>,
 }
 
 /// How much later than the runner's deadline the supervisor takes the worker for hung. By then the
 /// runner should have killed the attempt.
-pub(crate) const BEYOND: Duration = Duration::from_millis(400);
+pub(crate) const HANG_MARGIN: Duration = Duration::from_millis(400);
 
 impl TimeLimits {
     /// The timeout of an attempt of this task.
-    pub(super) fn of(&self, spec: &TaskSpec) -> Option<Duration> {
-        let own = spec.timeout.map(|timeout| timeout.0);
-        own.into_iter()
+    pub(super) fn timeout_of(&self, spec: &TaskSpec) -> Option<Duration> {
+        let task = spec.timeout.map(|timeout| timeout.0);
+        task.into_iter()
             .chain(self.by_queue.get(&spec.queue).copied())
             .min()
     }
 
-    pub(super) fn begun(&self, slot: usize, request: &ExecRequest) {
-        if let Some(marks) = &self.marks {
-            let due =
-                |timeout: Duration| ProgressPage::clock_now() + timeout + request.overtime + BEYOND;
-            marks.set_due(
+    pub(super) fn attempt_started(&self, slot: usize, request: &ExecRequest) {
+        if let Some(page) = &self.page {
+            let due = |timeout: Duration| {
+                ProgressPage::clock_now() + timeout + request.overtime + HANG_MARGIN
+            };
+            page.set_due(
                 slot,
                 request.timeout.map(|timeout| (request.tid, due(timeout))),
             );
@@ -46,19 +47,19 @@ impl TimeLimits {
 
     /// Updates the page for a command to a slot: a paused attempt has no deadline, and any other
     /// command resumes it.
-    pub(super) fn told(&self, slot: usize, order: RunnerCommand) {
-        if let Some(marks) = &self.marks {
-            marks.hold(
+    pub(super) fn command_sent(&self, slot: usize, command: RunnerCommand) {
+        if let Some(page) = &self.page {
+            page.hold(
                 slot,
-                order == RunnerCommand::Pause,
+                command == RunnerCommand::Pause,
                 ProgressPage::clock_now(),
             );
         }
     }
 
-    pub(super) fn over(&self, slot: usize) {
-        if let Some(marks) = &self.marks {
-            marks.set_due(slot, None);
+    pub(super) fn attempt_ended(&self, slot: usize) {
+        if let Some(page) = &self.page {
+            page.set_due(slot, None);
         }
     }
 }

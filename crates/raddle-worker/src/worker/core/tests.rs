@@ -3,7 +3,7 @@
 use raddle_broker::AttemptStarted;
 use raddle_model::{AttemptReport, ControlCommand, TaskSpec, TaskState};
 
-use super::{super::stopping::KILL_WITHIN, *};
+use super::{super::stopping::KILL_TIMEOUT, *};
 
 const GRACE: Duration = Duration::from_secs(5);
 const GIVE_UP_AFTER: Duration = Duration::from_secs(30);
@@ -86,8 +86,8 @@ pub(super) fn idle(options: Options) -> WorkerCore {
 /// A worker that has claimed tasks 10, 11, … and started as many as it has slots.
 fn busy(options: Options, tasks: u64) -> WorkerCore {
     let mut core = idle(options);
-    core.on(WorkerLoopEvent::Asked(0), at(0));
-    core.on(
+    core.handle_event(WorkerLoopEvent::StopRequested(0), at(0));
+    core.handle_event(
         WorkerLoopEvent::Claimed(Ok(ClaimResult::Tasks(
             (10..10 + tasks).map(claim).collect(),
         ))),
@@ -96,8 +96,8 @@ fn busy(options: Options, tasks: u64) -> WorkerCore {
     core
 }
 
-pub(super) fn told(of: Tid, word: ControlCommand) -> WorkerLoopEvent {
-    WorkerLoopEvent::Told {
+pub(super) fn command(of: Tid, word: ControlCommand) -> WorkerLoopEvent {
+    WorkerLoopEvent::Command {
         tid: of,
         message: ControlMessage::new(word),
     }
@@ -108,34 +108,34 @@ fn brief(effect: &WorkerEffect) -> String {
     let number = |attempt_id: &AttemptId| (attempt_id.tid.as_u64() - tid(0).as_u64()) / 4096;
     match effect {
         WorkerEffect::Claim { max, .. } => format!("claim {max}"),
-        WorkerEffect::Unclaim => "unclaim".into(),
-        WorkerEffect::Run { slot, claim } => format!("run {} in {slot}", number(&claim.attempt_id)),
-        WorkerEffect::Order { slot, order } => format!("{order:?} {slot}"),
+        WorkerEffect::CancelClaim => "unclaim".into(),
+        WorkerEffect::Run { slot, task } => format!("run {} in {slot}", number(&task.attempt_id)),
+        WorkerEffect::SendCommand { slot, command } => format!("{command:?} {slot}"),
         WorkerEffect::Write(PendingWrite::Started(started)) => {
             format!("started {}", number(&started.attempt_id))
         }
         WorkerEffect::Write(PendingWrite::Finish(finish)) => {
             format!("finish {}", number(&finish.attempt_id))
         }
-        WorkerEffect::Write(PendingWrite::Unbegun { attempt_id, exit }) => {
+        WorkerEffect::Write(PendingWrite::FinishUnstarted { attempt_id, exit }) => {
             format!("finish {} {exit:?}", number(attempt_id))
         }
         WorkerEffect::Write(PendingWrite::Release(release)) => {
             format!("release {}", number(&release.attempt_id))
         }
-        WorkerEffect::Errand(CommandJob::Reply { reply, .. }) => format!("reply {}", reply.state),
-        WorkerEffect::Errand(CommandJob::Paused { attempt_id, paused }) => {
+        WorkerEffect::RunJob(CommandJob::Reply { reply, .. }) => format!("reply {}", reply.state),
+        WorkerEffect::RunJob(CommandJob::RecordPause { attempt_id, paused }) => {
             format!("paused {} {paused}", number(attempt_id))
         }
-        WorkerEffect::Errand(CommandJob::PassOn { message, .. }) => {
+        WorkerEffect::RunJob(CommandJob::Forward { message, .. }) => {
             format!("pass on {}", message.command)
         }
-        WorkerEffect::Forsake(attempt_id) => format!("forsake {}", number(attempt_id)),
-        WorkerEffect::Haste => "haste".into(),
-        WorkerEffect::Purge | WorkerEffect::Errand(CommandJob::Purge) => "purge".into(),
+        WorkerEffect::Abandon(attempt_id) => format!("forsake {}", number(attempt_id)),
+        WorkerEffect::StartDeadline => "haste".into(),
+        WorkerEffect::Purge | WorkerEffect::RunJob(CommandJob::Purge) => "purge".into(),
         WorkerEffect::Audit { held } => format!("audit {}", held.len()),
         WorkerEffect::Warn { attempt_id, .. } => format!("warn of {}", number(attempt_id)),
-        WorkerEffect::End(Ok(LoopEnd::Left(reason))) => format!("left: {reason:?}"),
+        WorkerEffect::End(Ok(LoopEnd::Exit(reason))) => format!("left: {reason:?}"),
         WorkerEffect::End(Ok(LoopEnd::LeaseLost)) => "lease lost".into(),
         WorkerEffect::End(Err(error)) => format!("failed: {error}"),
     }
@@ -143,7 +143,7 @@ fn brief(effect: &WorkerEffect) -> String {
 
 /// The effects of an event as a short text.
 fn does(core: &mut WorkerCore, event: WorkerLoopEvent, now: Duration) -> String {
-    core.on(event, now)
+    core.handle_event(event, now)
         .iter()
         .map(brief)
         .collect::<Vec<_>>()
@@ -153,7 +153,7 @@ fn does(core: &mut WorkerCore, event: WorkerLoopEvent, now: Duration) -> String 
 fn ends(core: &mut WorkerCore, slot: usize, task: u64, exit: ExitStatus, now: Duration) -> String {
     does(
         core,
-        WorkerLoopEvent::Ended {
+        WorkerLoopEvent::AttemptEnded {
             slot,
             finish: finish(attempt_id(task), exit),
             killed: false,
@@ -170,7 +170,7 @@ fn settles(
 ) -> String {
     does(
         core,
-        WorkerLoopEvent::Settled {
+        WorkerLoopEvent::Recorded {
             attempt_id: attempt_id(task),
             outcome,
         },
@@ -187,7 +187,10 @@ pub(super) const AGAIN: Option<CompletionOutcome> =
 #[test]
 fn runs_a_claimed_task_and_writes_its_end() {
     let mut core = idle(options());
-    assert_eq!(does(&mut core, WorkerLoopEvent::Asked(0), at(0)), "claim 2");
+    assert_eq!(
+        does(&mut core, WorkerLoopEvent::StopRequested(0), at(0)),
+        "claim 2"
+    );
     assert_eq!(core.status(), "listening");
     assert_eq!(
         does(
@@ -206,14 +209,14 @@ fn runs_a_claimed_task_and_writes_its_end() {
     assert_eq!(ends(&mut core, 0, 10, OK, at(1000)), "finish 10");
     assert_eq!(settles(&mut core, 10, DONE, at(1001)), "");
     assert_eq!(core.status(), "listening");
-    assert_eq!(core.open().count(), 0);
+    assert_eq!(core.open_attempts().count(), 0);
 }
 
 #[test]
 fn a_draining_worker_exits_when_the_last_result_is_written() {
     let mut core = busy(options(), 1);
     assert_eq!(
-        does(&mut core, WorkerLoopEvent::Asked(1), at(10)),
+        does(&mut core, WorkerLoopEvent::StopRequested(1), at(10)),
         "unclaim"
     );
     assert_eq!(core.status(), "draining");
@@ -224,9 +227,9 @@ fn a_draining_worker_exits_when_the_last_result_is_written() {
 #[test]
 fn the_second_stop_request_releases_and_the_third_kills() {
     let mut core = busy(options(), 2);
-    does(&mut core, WorkerLoopEvent::Asked(1), at(10));
+    does(&mut core, WorkerLoopEvent::StopRequested(1), at(10));
     assert_eq!(
-        does(&mut core, WorkerLoopEvent::Asked(2), at(20)),
+        does(&mut core, WorkerLoopEvent::StopRequested(2), at(20)),
         "Stop 0, Stop 1"
     );
     assert_eq!(
@@ -234,7 +237,7 @@ fn the_second_stop_request_releases_and_the_third_kills() {
         "release 10"
     );
     assert_eq!(
-        does(&mut core, WorkerLoopEvent::Asked(3), at(40)),
+        does(&mut core, WorkerLoopEvent::StopRequested(3), at(40)),
         "haste, Kill 1"
     );
     // It had ended by itself before the kill.
@@ -246,10 +249,10 @@ fn the_second_stop_request_releases_and_the_third_kills() {
 #[test]
 fn kills_after_the_grace_period() {
     let mut core = busy(options(), 1);
-    does(&mut core, WorkerLoopEvent::Asked(2), at(10));
+    does(&mut core, WorkerLoopEvent::StopRequested(2), at(10));
     assert_eq!(core.wake_at(), Some(at(10) + GRACE));
     assert_eq!(
-        does(&mut core, WorkerLoopEvent::Time, at(10) + GRACE),
+        does(&mut core, WorkerLoopEvent::TimerFired, at(10) + GRACE),
         "haste, Kill 0"
     );
 }
@@ -259,12 +262,12 @@ fn a_killed_worker_does_not_wait_for_a_result_that_was_given_up() {
     let mut core = busy(options(), 1);
     ends(&mut core, 0, 10, OK, at(20));
     assert_eq!(
-        does(&mut core, WorkerLoopEvent::Unwritten(full()), at(30)),
+        does(&mut core, WorkerLoopEvent::WriteFailed(full()), at(30)),
         "",
         "a full disk may get space"
     );
     assert_eq!(
-        does(&mut core, WorkerLoopEvent::Asked(3), at(40)),
+        does(&mut core, WorkerLoopEvent::StopRequested(3), at(40)),
         "haste, unclaim"
     );
     assert_eq!(settles(&mut core, 10, None, at(50)), "left: Stopped");
@@ -275,21 +278,25 @@ fn a_killed_worker_exits_without_answers_from_slots_and_broker() {
     let mut core = busy(options(), 2);
     ends(&mut core, 0, 10, OK, at(20));
     assert_eq!(
-        does(&mut core, told(tid(1), ControlCommand::Kill), at(30)),
+        does(&mut core, command(tid(1), ControlCommand::Kill), at(30)),
         "haste, Kill 1, reply stopping, unclaim"
     );
-    assert_eq!(core.wake_at(), Some(at(30) + KILL_WITHIN));
+    assert_eq!(core.wake_at(), Some(at(30) + KILL_TIMEOUT));
     assert_eq!(
         does(
             &mut core,
-            WorkerLoopEvent::Time,
-            at(30) + KILL_WITHIN - at(1)
+            WorkerLoopEvent::TimerFired,
+            at(30) + KILL_TIMEOUT - at(1)
         ),
         ""
     );
-    assert_eq!(core.open().count(), 2);
+    assert_eq!(core.open_attempts().count(), 2);
     assert_eq!(
-        does(&mut core, WorkerLoopEvent::Time, at(30) + KILL_WITHIN),
+        does(
+            &mut core,
+            WorkerLoopEvent::TimerFired,
+            at(30) + KILL_TIMEOUT
+        ),
         "left: Stopped"
     );
 }
@@ -312,10 +319,14 @@ fn an_unreachable_server_ends_the_worker() {
     assert!(settles(&mut core, 10, None, at(30)).starts_with("failed: cannot reach redis"));
     // A draining worker makes no claims, but writes a result.
     let mut core = busy(options(), 1);
-    does(&mut core, WorkerLoopEvent::Asked(1), at(10));
+    does(&mut core, WorkerLoopEvent::StopRequested(1), at(10));
     ends(&mut core, 0, 10, OK, at(20));
     assert_eq!(
-        does(&mut core, WorkerLoopEvent::Unwritten(unreachable()), at(30)),
+        does(
+            &mut core,
+            WorkerLoopEvent::WriteFailed(unreachable()),
+            at(30)
+        ),
         "haste"
     );
     assert!(settles(&mut core, 10, None, at(40)).starts_with("failed: cannot reach redis"));
@@ -324,32 +335,36 @@ fn an_unreachable_server_ends_the_worker() {
 #[test]
 fn an_agent_may_be_unreachable_for_give_up_after() {
     let mut core = idle(options());
-    does(&mut core, WorkerLoopEvent::Asked(0), at(0));
+    does(&mut core, WorkerLoopEvent::StopRequested(0), at(0));
     assert_eq!(
         does(&mut core, WorkerLoopEvent::Claimed(Err(gone())), at(1000)),
         ""
     );
     assert_eq!(core.wake_at(), Some(at(1000) + ERROR_PAUSE));
     assert_eq!(
-        does(&mut core, WorkerLoopEvent::Time, at(1000) + ERROR_PAUSE),
+        does(
+            &mut core,
+            WorkerLoopEvent::TimerFired,
+            at(1000) + ERROR_PAUSE
+        ),
         "claim 2"
     );
     // It answers in between, so the time starts again.
     assert_eq!(
         does(
             &mut core,
-            WorkerLoopEvent::Claimed(Ok(ClaimResult::Nothing)),
+            WorkerLoopEvent::Claimed(Ok(ClaimResult::Empty)),
             at(20_000)
         ),
         "claim 2"
     );
     does(&mut core, WorkerLoopEvent::Claimed(Err(gone())), at(21_000));
-    does(&mut core, WorkerLoopEvent::Time, at(22_000));
+    does(&mut core, WorkerLoopEvent::TimerFired, at(22_000));
     assert_eq!(
         does(&mut core, WorkerLoopEvent::Claimed(Err(gone())), at(40_000)),
         ""
     );
-    does(&mut core, WorkerLoopEvent::Time, at(50_000));
+    does(&mut core, WorkerLoopEvent::TimerFired, at(50_000));
     let does = does(
         &mut core,
         WorkerLoopEvent::Claimed(Err(gone())),
@@ -364,14 +379,14 @@ fn an_agent_may_be_unreachable_for_give_up_after() {
 #[test]
 fn releases_prefetched_tasks_that_wait_too_long_and_on_pause() {
     let mut core = busy(options(), 4);
-    assert_eq!(core.wake_at(), Some(at(1) + PATIENCE));
+    assert_eq!(core.wake_at(), Some(at(1) + MAX_WAIT));
     assert_eq!(
-        does(&mut core, WorkerLoopEvent::Time, at(1) + PATIENCE),
+        does(&mut core, WorkerLoopEvent::TimerFired, at(1) + MAX_WAIT),
         "release 12, release 13"
     );
     let mut core = busy(options(), 4);
     assert_eq!(
-        does(&mut core, told(tid(1), ControlCommand::Pause), at(10)),
+        does(&mut core, command(tid(1), ControlCommand::Pause), at(10)),
         "release 12, release 13, reply paused"
     );
     assert_eq!(
@@ -380,11 +395,11 @@ fn releases_prefetched_tasks_that_wait_too_long_and_on_pause() {
         "nothing is started"
     );
     assert_eq!(
-        does(&mut core, told(tid(1), ControlCommand::Status), at(30)),
+        does(&mut core, command(tid(1), ControlCommand::Status), at(30)),
         "reply paused"
     );
     assert_eq!(
-        does(&mut core, told(tid(1), ControlCommand::Resume), at(40)),
+        does(&mut core, command(tid(1), ControlCommand::Resume), at(40)),
         "reply busy, claim 5"
     );
 }
@@ -395,12 +410,15 @@ fn a_worker_that_starts_paused_claims_nothing_before_resume() {
         paused: true,
         ..options()
     });
-    assert_eq!(does(&mut core, WorkerLoopEvent::Asked(0), at(0)), "");
+    assert_eq!(
+        does(&mut core, WorkerLoopEvent::StopRequested(0), at(0)),
+        ""
+    );
     assert_eq!(
         (core.status(), core.registered_status()),
         ("paused", WorkerStatus::Paused)
     );
-    let claims = does(&mut core, told(tid(1), ControlCommand::Resume), at(10));
+    let claims = does(&mut core, command(tid(1), ControlCommand::Resume), at(10));
     assert!(claims.starts_with("reply listening, claim "), "{claims}");
 }
 
@@ -408,48 +426,48 @@ fn a_worker_that_starts_paused_claims_nothing_before_resume() {
 fn commands_reach_their_target() {
     let mut core = busy(options(), 5);
     assert_eq!(
-        does(&mut core, told(tid(10), ControlCommand::Ping), at(10)),
+        does(&mut core, command(tid(10), ControlCommand::Ping), at(10)),
         "reply running"
     );
     assert_eq!(
-        does(&mut core, told(tid(10), ControlCommand::Pause), at(10)),
+        does(&mut core, command(tid(10), ControlCommand::Pause), at(10)),
         "Pause 0, paused 10 true, reply paused"
     );
     assert_eq!(
-        does(&mut core, told(tid(10), ControlCommand::Ping), at(10)),
+        does(&mut core, command(tid(10), ControlCommand::Ping), at(10)),
         "reply paused"
     );
     assert_eq!(
-        does(&mut core, told(tid(10), ControlCommand::Resume), at(10)),
+        does(&mut core, command(tid(10), ControlCommand::Resume), at(10)),
         "Resume 0, paused 10 false, reply running"
     );
     assert_eq!(
-        does(&mut core, told(tid(11), ControlCommand::Stop), at(10)),
+        does(&mut core, command(tid(11), ControlCommand::Stop), at(10)),
         "Stop 1, reply stopping"
     );
     // Prefetched tasks: answered, ended, or released to the broker together with the command.
     assert_eq!(
-        does(&mut core, told(tid(12), ControlCommand::Status), at(10)),
+        does(&mut core, command(tid(12), ControlCommand::Status), at(10)),
         "reply spawning"
     );
     assert_eq!(
-        does(&mut core, told(tid(12), ControlCommand::Kill), at(10)),
+        does(&mut core, command(tid(12), ControlCommand::Kill), at(10)),
         "finish 12 Killed, reply stopping"
     );
     assert_eq!(
-        does(&mut core, told(tid(13), ControlCommand::Pause), at(10)),
+        does(&mut core, command(tid(13), ControlCommand::Pause), at(10)),
         "release 13"
     );
     assert_eq!(settles(&mut core, 13, AGAIN, at(11)), "pass on PAUSE");
     // A task that this worker does not hold.
     assert_eq!(
-        does(&mut core, told(tid(99), ControlCommand::Stop), at(12)),
+        does(&mut core, command(tid(99), ControlCommand::Stop), at(12)),
         "pass on STOP"
     );
     // A task whose end is being written: the command is forwarded if the task is retried.
     ends(&mut core, 0, 10, OK, at(13));
     assert_eq!(
-        does(&mut core, told(tid(10), ControlCommand::Kill), at(14)),
+        does(&mut core, command(tid(10), ControlCommand::Kill), at(14)),
         ""
     );
     assert_eq!(settles(&mut core, 10, AGAIN, at(15)), "pass on KILL");
@@ -467,16 +485,16 @@ fn a_stop_with_requeue_releases_the_task() {
     };
     does(
         &mut core,
-        WorkerLoopEvent::Told {
+        WorkerLoopEvent::Command {
             tid: tid(10),
             message,
         },
         at(10),
     );
-    does(&mut core, told(tid(11), ControlCommand::Stop), at(10));
+    does(&mut core, command(tid(11), ControlCommand::Stop), at(10));
     assert!(ends(&mut core, 0, 10, ExitStatus::Cancelled, at(20)).starts_with("release 10"));
     // It got its own STOP, so it is cancelled, even though its worker stops later.
-    does(&mut core, WorkerLoopEvent::Asked(2), at(30));
+    does(&mut core, WorkerLoopEvent::StopRequested(2), at(30));
     assert_eq!(
         ends(&mut core, 1, 11, ExitStatus::Cancelled, at(40)),
         "finish 11"
@@ -487,11 +505,11 @@ fn a_stop_with_requeue_releases_the_task() {
 fn a_second_stop_command_does_not_escalate() {
     let mut core = busy(options(), 1);
     assert_eq!(
-        does(&mut core, told(tid(1), ControlCommand::Stop), at(10)),
+        does(&mut core, command(tid(1), ControlCommand::Stop), at(10)),
         "reply draining, unclaim"
     );
     assert_eq!(
-        does(&mut core, told(tid(1), ControlCommand::Stop), at(20)),
+        does(&mut core, command(tid(1), ControlCommand::Stop), at(20)),
         "reply draining"
     );
 }
@@ -526,7 +544,7 @@ fn a_lost_lease_kills_running_attempts_and_abandons_prefetched_tasks() {
         ),
         "Kill 0"
     );
-    does(&mut core, told(tid(1), ControlCommand::Stop), at(15));
+    does(&mut core, command(tid(1), ControlCommand::Stop), at(15));
     ends(&mut core, 0, 10, ExitStatus::Killed, at(20));
     assert_eq!(
         settles(&mut core, 10, Some(CompletionOutcome::Stale), at(30)),
@@ -546,9 +564,9 @@ fn an_idle_worker_exits_after_idle_exit() {
     ends(&mut core, 0, 10, OK, at(500));
     settles(&mut core, 10, DONE, at(600));
     assert_eq!(core.wake_at(), Some(at(1500)));
-    assert_eq!(does(&mut core, WorkerLoopEvent::Time, at(1499)), "");
+    assert_eq!(does(&mut core, WorkerLoopEvent::TimerFired, at(1499)), "");
     assert_eq!(
-        does(&mut core, WorkerLoopEvent::Time, at(1500)),
+        does(&mut core, WorkerLoopEvent::TimerFired, at(1500)),
         "left: Idle"
     );
     // Not while it is paused: its operator wants it to stay.
@@ -556,8 +574,8 @@ fn an_idle_worker_exits_after_idle_exit() {
         idle_exit: Some(at(1000)),
         ..options()
     });
-    does(&mut core, told(tid(1), ControlCommand::Pause), at(0));
-    assert_eq!(does(&mut core, WorkerLoopEvent::Time, at(5000)), "");
+    does(&mut core, command(tid(1), ControlCommand::Pause), at(0));
+    assert_eq!(does(&mut core, WorkerLoopEvent::TimerFired, at(5000)), "");
 }
 
 #[test]
@@ -572,7 +590,7 @@ fn a_worker_that_exits_when_idle_claims_again_after_each_task() {
     assert_eq!(
         does(
             &mut core,
-            WorkerLoopEvent::Claimed(Ok(ClaimResult::Nothing)),
+            WorkerLoopEvent::Claimed(Ok(ClaimResult::Empty)),
             at(2)
         ),
         "claim 1"
@@ -582,7 +600,7 @@ fn a_worker_that_exits_when_idle_claims_again_after_each_task() {
     assert_eq!(
         does(
             &mut core,
-            WorkerLoopEvent::Claimed(Ok(ClaimResult::Nothing)),
+            WorkerLoopEvent::Claimed(Ok(ClaimResult::Empty)),
             at(700)
         ),
         "left: Idle"
@@ -598,7 +616,7 @@ fn a_worker_for_one_task_exits_when_the_task_finishes() {
     };
     let mut core = WorkerCore::new(tid(1), only(), Duration::ZERO, 0, Some(claim(10)));
     assert_eq!(
-        does(&mut core, WorkerLoopEvent::Asked(0), at(0)),
+        does(&mut core, WorkerLoopEvent::StopRequested(0), at(0)),
         "run 10 in 0"
     );
     assert_eq!(
@@ -609,13 +627,13 @@ fn a_worker_for_one_task_exits_when_the_task_finishes() {
     assert_eq!(settles(&mut core, 10, DONE, at(20)), "left: Done");
     // A task that is retried, and ends on another worker.
     let mut core = WorkerCore::new(tid(1), only(), Duration::ZERO, 0, Some(claim(10)));
-    does(&mut core, WorkerLoopEvent::Asked(0), at(0));
+    does(&mut core, WorkerLoopEvent::StopRequested(0), at(0));
     ends(&mut core, 0, 10, OK, at(10));
     assert_eq!(settles(&mut core, 10, AGAIN, at(20)), "claim 1");
     assert_eq!(
         does(
             &mut core,
-            WorkerLoopEvent::Claimed(Ok(ClaimResult::Nothing)),
+            WorkerLoopEvent::Claimed(Ok(ClaimResult::Empty)),
             at(300)
         ),
         "claim 1"
@@ -623,7 +641,7 @@ fn a_worker_for_one_task_exits_when_the_task_finishes() {
     assert_eq!(
         does(
             &mut core,
-            WorkerLoopEvent::Claimed(Ok(ClaimResult::Over)),
+            WorkerLoopEvent::Claimed(Ok(ClaimResult::TaskFinished)),
             at(600)
         ),
         "left: Done"
@@ -638,7 +656,10 @@ fn a_one_shot_worker_runs_one_attempt() {
         ..options()
     };
     let mut core = idle(once.clone());
-    assert_eq!(does(&mut core, WorkerLoopEvent::Asked(0), at(0)), "claim 1");
+    assert_eq!(
+        does(&mut core, WorkerLoopEvent::StopRequested(0), at(0)),
+        "claim 1"
+    );
     assert_eq!(core.status(), "listening");
     assert_eq!(
         does(
@@ -660,10 +681,10 @@ fn a_one_shot_worker_runs_one_attempt() {
     );
     // A pause before its task has started does not use it up.
     let mut core = idle(once);
-    does(&mut core, WorkerLoopEvent::Asked(0), at(0));
-    does(&mut core, told(tid(1), ControlCommand::Pause), at(1));
+    does(&mut core, WorkerLoopEvent::StopRequested(0), at(0));
+    does(&mut core, command(tid(1), ControlCommand::Pause), at(1));
     assert_eq!(
-        does(&mut core, told(tid(1), ControlCommand::Resume), at(2)),
+        does(&mut core, command(tid(1), ControlCommand::Resume), at(2)),
         "reply listening, claim 1"
     );
 }
@@ -679,7 +700,7 @@ fn a_worker_past_its_maximum_uptime_finishes_its_attempts_and_exits() {
         1,
     );
     assert_eq!(core.wake_at(), Some(at(100)));
-    assert_eq!(does(&mut core, WorkerLoopEvent::Time, at(100)), "");
+    assert_eq!(does(&mut core, WorkerLoopEvent::TimerFired, at(100)), "");
     assert_eq!(
         (core.status(), core.registered_status()),
         ("draining", WorkerStatus::Draining)
@@ -691,9 +712,9 @@ fn a_worker_past_its_maximum_uptime_finishes_its_attempts_and_exits() {
         max_uptime: Some(at(100)),
         ..options()
     });
-    does(&mut core, WorkerLoopEvent::Asked(0), at(0));
+    does(&mut core, WorkerLoopEvent::StopRequested(0), at(0));
     assert_eq!(
-        does(&mut core, WorkerLoopEvent::Time, at(100)),
+        does(&mut core, WorkerLoopEvent::TimerFired, at(100)),
         "left: Aged"
     );
 }
@@ -701,13 +722,19 @@ fn a_worker_past_its_maximum_uptime_finishes_its_attempts_and_exits() {
 #[test]
 fn a_resident_worker_purges_every_minute() {
     let mut core = idle(options());
-    assert_eq!(does(&mut core, WorkerLoopEvent::Asked(0), at(0)), "claim 2");
+    assert_eq!(
+        does(&mut core, WorkerLoopEvent::StopRequested(0), at(0)),
+        "claim 2"
+    );
     assert_eq!(core.wake_at(), Some(PURGE_EVERY));
-    assert_eq!(does(&mut core, WorkerLoopEvent::Time, PURGE_EVERY), "purge");
+    assert_eq!(
+        does(&mut core, WorkerLoopEvent::TimerFired, PURGE_EVERY),
+        "purge"
+    );
     assert_eq!(core.wake_at(), Some(2 * PURGE_EVERY));
 }
 
-fn starved() -> ExitStatus {
+fn exhausted() -> ExitStatus {
     ExitStatus::ResourceExhausted {
         message: "no more processes".into(),
     }
@@ -717,14 +744,18 @@ fn starved() -> ExitStatus {
 fn backs_off_when_it_cannot_start_attempts() {
     let mut core = busy(options(), 3);
     assert_eq!(
-        ends(&mut core, 0, 10, starved(), at(10)),
+        ends(&mut core, 0, 10, exhausted(), at(10)),
         "release 12, finish 10"
     );
-    assert_eq!(core.wake_at(), Some(at(1010)), "not before the pause is over");
-    assert_eq!(ends(&mut core, 1, 11, starved(), at(20)), "finish 11");
+    assert_eq!(
+        core.wake_at(),
+        Some(at(1010)),
+        "not before the pause is over"
+    );
+    assert_eq!(ends(&mut core, 1, 11, exhausted(), at(20)), "finish 11");
     assert_eq!(core.wake_at(), Some(at(2020)), "the pause doubles");
     assert_eq!(
-        does(&mut core, WorkerLoopEvent::Time, at(2020)),
+        does(&mut core, WorkerLoopEvent::TimerFired, at(2020)),
         "claim 1",
         "one attempt is enough to test"
     );
@@ -740,7 +771,7 @@ fn backs_off_when_it_cannot_start_attempts() {
     assert_eq!(
         does(
             &mut core,
-            WorkerLoopEvent::Claimed(Ok(ClaimResult::Nothing)),
+            WorkerLoopEvent::Claimed(Ok(ClaimResult::Empty)),
             at(2050)
         ),
         "claim 10",
@@ -761,8 +792,8 @@ fn a_worker_for_one_task_fails_if_it_cannot_start_the_task() {
         0,
         Some(claim(10)),
     );
-    does(&mut core, WorkerLoopEvent::Asked(0), at(0));
-    assert_eq!(ends(&mut core, 0, 10, starved(), at(10)), "finish 10");
+    does(&mut core, WorkerLoopEvent::StopRequested(0), at(0));
+    assert_eq!(ends(&mut core, 0, 10, exhausted(), at(10)), "finish 10");
     let end = settles(&mut core, 10, AGAIN, at(11));
     assert!(
         end.starts_with("failed: the system gives no process"),
@@ -774,7 +805,7 @@ fn a_worker_for_one_task_fails_if_it_cannot_start_the_task() {
 fn a_worker_whose_writes_are_refused_fails() {
     let mut core = busy(options(), 1);
     assert_eq!(ends(&mut core, 0, 10, OK, at(20)), "finish 10");
-    let refused = WorkerLoopEvent::Refused {
+    let refused = WorkerLoopEvent::WriteRefused {
         attempt_id: attempt_id(10),
         error: Error::Closed,
     };
@@ -803,10 +834,16 @@ fn audits_twice_in_a_lease() {
     let lease = at(3000);
     let mut core = busy(Options { lease, ..options() }, 1);
     assert!(core.wake_at().is_some_and(|at| at <= lease / 2));
-    assert_eq!(does(&mut core, WorkerLoopEvent::Time, lease / 2), "audit 1");
-    assert_eq!(does(&mut core, WorkerLoopEvent::Time, lease / 2), "");
+    assert_eq!(
+        does(&mut core, WorkerLoopEvent::TimerFired, lease / 2),
+        "audit 1"
+    );
+    assert_eq!(does(&mut core, WorkerLoopEvent::TimerFired, lease / 2), "");
     assert_eq!(does(&mut core, audited(&[10], &[10]), lease / 2), "");
-    assert_eq!(does(&mut core, WorkerLoopEvent::Time, lease), "audit 1");
+    assert_eq!(
+        does(&mut core, WorkerLoopEvent::TimerFired, lease),
+        "audit 1"
+    );
 }
 
 #[test]
@@ -846,7 +883,7 @@ fn releases_an_attempt_that_only_the_broker_knows_at_the_second_audit() {
 fn ignores_attempts_that_started_or_ended_during_an_audit() {
     let mut core = busy(options(), 1);
     // Claimed after the query, so not in the answer.
-    core.on(
+    core.handle_event(
         WorkerLoopEvent::Claimed(Ok(ClaimResult::Tasks(vec![claim(11)]))),
         at(1500),
     );
