@@ -1,5 +1,5 @@
-//! `cargo xtask lint-words`: the rules of `docs/glossary.md` that a program can check. It reads files
-//! as text and changes nothing.
+//! `cargo xtask lint-words`: the rules of `docs/glossary.md` that a program can check. It reads
+//! files as text and changes nothing.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
