@@ -530,9 +530,10 @@ fn a_worker_whose_spawner_was_killed_chains_nothing_twice() {
 
 #[test]
 fn examples_of_the_documents_run() {
-    let text =
-        fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/tasks.md"))
-            .unwrap();
+    let text = fs::read_to_string(
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/tasks.md"),
+    )
+    .unwrap();
     let section = text
         .split("\n## Chains\n")
         .nth(1)

@@ -380,7 +380,7 @@ async fn fill_batch(
 mod tests {
     use std::sync::Mutex;
 
-    use raddle_broker::sqlite::Sqlite;
+    use raddle_broker_sqlite::Sqlite;
     use raddle_model::Tid;
 
     use super::{super::shutdown_deadline::ShutdownDeadline, *};
