@@ -7,7 +7,7 @@ use indicatif::ProgressBar;
 use jiff::Timestamp;
 use raddle_broker::{BatchSummary, Broker, Error, SummaryDetail, TaskFilter};
 use raddle_model::{ControlCommand, ControlMessage, TaskState, Tid};
-use raddle_worker::wait::{WATCH_WORKERS, take_from_the_dead};
+use raddle_worker::wait::{WATCH_WORKERS, reclaim_if_worker_lost};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, timeout_at};
 
@@ -298,7 +298,7 @@ async fn take_back(broker: &dyn Broker, name: &str) -> Outcome<()> {
         ..TaskFilter::default()
     };
     for task in broker.tasks(filter).await? {
-        take_from_the_dead(broker, &task).await?;
+        reclaim_if_worker_lost(broker, &task).await?;
     }
     Ok(())
 }

@@ -27,7 +27,7 @@ pub(super) async fn requeue(context: &Context) -> Outcome {
     let broker = context.open_read_only().await?;
     let taken = broker.reclaim().await?;
     // Also processes of tasks that another process has reclaimed.
-    orphan_processes::of_anybody(&*broker).await?;
+    orphan_processes::kill_orphans_of_broker(&*broker).await?;
     let orphans: Vec<Orphan> = taken.iter().filter_map(Orphan::of).collect();
     if orphans.is_empty() && !context.json {
         context.note("no task belongs to a worker that is gone");

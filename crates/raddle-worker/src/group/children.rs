@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 
 use crate::{
     spawner::{BroadcastCommand, ProcessTemplate, WorkerEvent, process::watch},
-    worker::BEYOND,
+    worker::HANG_MARGIN,
 };
 
 /// The processes there are.
@@ -151,7 +151,7 @@ impl Children {
             );
             let spared = self
                 .spared
-                .map_or(Duration::ZERO, |since| since + kept.overtime + BEYOND);
+                .map_or(Duration::ZERO, |since| since + kept.overtime + HANG_MARGIN);
             match kept
                 .page
                 .next_deadline(kept.slots)
@@ -278,7 +278,7 @@ mod tests {
         let (found, next) = children.look(&mut core, now, false);
         assert!(
             found.is_empty()
-                && next.is_some_and(|next| next > now && next <= now + overtime + BEYOND),
+                && next.is_some_and(|next| next > now && next <= now + overtime + HANG_MARGIN),
             "{found:?} {next:?}"
         );
         // That time is over.

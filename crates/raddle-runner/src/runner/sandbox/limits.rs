@@ -19,7 +19,7 @@ const FILE: u64 = 256 << 20;
 #[derive(Debug)]
 pub(in super::super) struct MemoryFiles {
     /// The tmpfs directories, opened on first use: most tasks end before.
-    mount_points_and_links: OnceCell<Vec<File>>,
+    directories: OnceCell<Vec<File>>,
     /// Whether the sandbox has them. It has none without its own root.
     has_tmpfs: bool,
 }
@@ -54,7 +54,7 @@ pub(in super::super) fn rlimits() -> [(Resource, u64); 2] {
 impl MemoryFiles {
     pub(super) fn new(has_tmpfs: bool) -> Self {
         Self {
-            mount_points_and_links: OnceCell::new(),
+            directories: OnceCell::new(),
             has_tmpfs,
         }
     }
@@ -65,16 +65,14 @@ impl MemoryFiles {
             return 0;
         };
         // A process that exits meanwhile cannot be read. The next sample tries another.
-        if self.mount_points_and_links.get().is_none()
-            && let Some(mount_points_and_links) = open(pid)
+        if self.directories.get().is_none()
+            && let Some(directories) = open(pid)
         {
-            let _ = self.mount_points_and_links.set(mount_points_and_links);
+            let _ = self.directories.set(directories);
         }
-        self.mount_points_and_links
+        self.directories
             .get()
-            .map_or(0, |mount_points_and_links| {
-                mount_points_and_links.iter().map(used_bytes).sum()
-            })
+            .map_or(0, |directories| directories.iter().map(used_bytes).sum())
     }
 }
 
