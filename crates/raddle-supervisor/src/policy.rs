@@ -17,7 +17,7 @@ pub struct GroupPolicy {
     pub replicas: usize,
     /// Whether the group is switched on.
     pub on: bool,
-    /// What happens when a child exits by itself.
+    /// Reaction to a child that exits by itself.
     pub restart: RestartPolicy,
     /// How a child is stopped: how long it may finish its work, and how long it may take to exit
     /// after a cancel.
@@ -35,11 +35,11 @@ pub struct GroupPolicy {
     /// How many children may be starting at a time, so that they do not overload the machine. At
     /// least one.
     pub parallel: usize,
-    /// What backs off when children die right after their start.
+    /// Scope of the backoff when children die right after their start.
     pub brake: BackoffScope,
 }
 
-/// What backs off when children die right after their start.
+/// Scope of the backoff when children die right after their start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BackoffScope {
     /// The next start in the same slot.
@@ -50,7 +50,7 @@ pub enum BackoffScope {
     Group,
 }
 
-/// What happens when a child exits by itself.
+/// Reaction to a child that exits by itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RestartPolicy {

@@ -1,4 +1,4 @@
-//! What a host is connected with.
+//! `Cable`: the connection of a host to a network.
 
 use std::{
     net::{Ipv4Addr, Ipv6Addr},
@@ -14,14 +14,14 @@ use crate::{
     namespace::Namespace,
 };
 
-/// What connects a host with a network. It is pulled when it is dropped.
+/// Connects a host to a network. It is unplugged on drop.
 pub struct Cable {
     switch: Arc<Switch>,
     port: u8,
     interface: String,
-    /// What is lost on it, in percent.
+    /// Packet loss in percent.
     loss: Mutex<Loss>,
-    /// The way from the host, and the way to it, where frames take their time.
+    /// Delay lines from the host and to it, once a delay was set.
     ways: OnceLock<[Way; 2]>,
 }
 
@@ -59,12 +59,12 @@ impl Cable {
         cable
     }
 
-    /// The host's address at it.
+    /// The host's IPv4 address on this cable.
     pub fn ipv4(&self) -> Ipv4Addr {
         Ipv4Addr::new(10, self.switch.number, 0, self.port)
     }
 
-    /// The host's other address at it.
+    /// The host's IPv6 address on this cable.
     pub fn ipv6(&self) -> Ipv6Addr {
         Ipv6Addr::new(
             0xfd00,
@@ -78,46 +78,46 @@ impl Cable {
         )
     }
 
-    /// The host's name of what it is plugged into.
+    /// Name of the host's interface.
     pub fn interface(&self) -> &str {
         &self.interface
     }
 
-    /// Pulls it out of the switch. The host can notice that, others cannot.
+    /// Unplugs the cable from the switch. The host can notice that, other hosts cannot.
     pub fn pull(&self) {
         self.switch
             .namespace
             .ip(&format!("link set {} down", self.plug_name()));
     }
 
-    /// Plugs it in again.
+    /// Plugs the cable in again.
     pub fn plug(&self) {
         self.switch
             .namespace
             .ip(&format!("link set {} up", self.plug_name()));
     }
 
-    /// From now on so many percent of what the host sends are lost. What is sent to it arrives.
+    /// Drops this percentage of the frames that the host sends. Frames to the host arrive.
     pub fn lose_from_host(&self, percent: u8) {
         self.lose(|loss| loss.from_host = percent);
     }
 
-    /// From now on so many percent of what is sent to the host are lost. What it sends arrives.
+    /// Drops this percentage of the frames to the host. Frames that it sends arrive.
     pub fn lose_to_host(&self, percent: u8) {
         self.lose(|loss| loss.to_host = percent);
     }
 
-    /// From now on, what the host sends takes so long to the switch, and a little more.
+    /// Delays frames from the host by slightly more than this.
     pub fn delay_from_host(&self, delay: Duration) {
         self.ways()[0].set(delay);
     }
 
-    /// From now on, what is sent to the host takes so long from the switch, and a little more.
+    /// Delays frames to the host by slightly more than this.
     pub fn delay_to_host(&self, delay: Duration) {
         self.ways()[1].set(delay);
     }
 
-    /// Cuts it where it would be plugged in, and puts a gap there that frames are carried over.
+    /// Cuts the cable at the switch, and starts threads that carry frames over the gap.
     fn ways(&self) -> &[Way; 2] {
         self.ways.get_or_init(|| {
             let (switch, plug, gap, far) = (
@@ -139,7 +139,7 @@ impl Cable {
         let mut loss = self.loss.lock().unwrap_or_else(PoisonError::into_inner);
         change(&mut loss);
         let nft = |words: &str| self.switch.namespace.run("nft", words);
-        // A chain for each cable, so that they can be set apart from each other.
+        // One chain per cable, so that cables are configured independently.
         let (plug, chain) = (
             format!("{{ {}, {} }}", self.plug_name(), self.far_name()),
             format!("bridge lan {}", self.plug_name()),
@@ -159,17 +159,17 @@ impl Cable {
         }
     }
 
-    /// What the switch calls its end.
+    /// Name of the cable's end at the switch.
     fn plug_name(&self) -> String {
         format!("port{}", self.port)
     }
 
-    /// What is beyond the gap, where there is one.
+    /// Name of the near end of the gap's own link.
     fn gap_name(&self) -> String {
         format!("gap{}", self.port)
     }
 
-    /// What the switch has plugged in then.
+    /// Name of that link's end in the switch.
     fn far_name(&self) -> String {
         format!("far{}", self.port)
     }

@@ -1,7 +1,8 @@
-//! A cable on which frames take their time.
+//! `DelayLine`: delays the frames of a cable.
 //!
-//! Not every kernel has `netem`. So a cable that is to be slow is cut at the switch, and this process carries the frames over the gap, each a while after it
-//! came: two threads, one for each way. The sockets are made by a thread that goes to the switch for it, and ends there.
+//! Not every kernel has `netem`. So a slow cable is cut at the switch, and this process carries the
+//! frames over the gap, each after a delay, with one thread per direction. A helper thread enters
+//! the switch's namespace to create the sockets, and exits.
 
 use std::{
     collections::VecDeque,
@@ -22,14 +23,15 @@ use rustix::{
     thread::{LinkNameSpaceType, move_into_link_name_space},
 };
 
-/// The largest frame, which the kernel may not have cut into packets yet, with what is said before it.
+/// Maximum frame size, with the virtio header before it. The kernel may not have segmented the
+/// frame yet.
 const LARGEST: usize = 80 * 1024;
-/// So many frames are under way. What comes besides is lost, as on other long lines.
+/// Maximum number of frames in flight. Further frames are dropped, as on a real link.
 const UNDER_WAY: usize = 16 * 1024;
-/// How often it is looked whether there is still something to do.
+/// Interval between checks whether the line was dropped.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Carries frames in one way. Ends when it is dropped.
+/// Carries frames in one direction until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Way {
     micros: Arc<AtomicU64>,
@@ -37,7 +39,7 @@ pub(crate) struct Way {
 }
 
 impl Way {
-    /// From one socket to another.
+    /// Starts a line from one socket to another.
     fn new(from: Arc<OwnedFd>, to: Arc<OwnedFd>) -> Self {
         let way = Self {
             micros: Arc::default(),
@@ -51,7 +53,7 @@ impl Way {
         way
     }
 
-    /// From now on, what comes takes so long.
+    /// Sets the delay of frames that arrive from now on.
     pub(crate) fn set(&self, delay: Duration) {
         self.micros
             .store(delay.as_micros() as u64, Ordering::Relaxed);
@@ -64,11 +66,12 @@ impl Drop for Way {
     }
 }
 
-/// The ways between two interfaces of the namespace that a process is in: there, and back.
+/// Creates the lines between two interfaces, in both directions, in the network namespace of
+/// `process`.
 pub(crate) fn between(process: u32, interfaces: [String; 2]) -> [Way; 2] {
     let open = move || -> io::Result<[OwnedFd; 2]> {
         let namespace = File::open(format!("/proc/{process}/ns/net"))?;
-        // It is this thread that moves.
+        // Only this thread changes its namespace.
         move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
         let [one, other] = interfaces.map(|interface| socket(&interface));
         Ok([one?, other?])
@@ -84,7 +87,8 @@ pub(crate) fn between(process: u32, interfaces: [String; 2]) -> [Way; 2] {
     ]
 }
 
-/// A socket for all frames of an interface. Before each stands what the kernel has left to do to it, such as its checksum.
+/// Creates a socket for all frames of an interface. PACKET_VNET_HDR puts the pending offload work,
+/// such as the checksum, in front of each frame.
 fn socket(interface: &str) -> io::Result<OwnedFd> {
     let protocol = (libc::ETH_P_ALL as u16).to_be();
     let result = |value: i32| {
@@ -95,7 +99,7 @@ fn socket(interface: &str) -> io::Result<OwnedFd> {
         }
     };
     let name = std::ffi::CString::new(interface)?;
-    // SAFETY: plain integers; the descriptor is nobody's yet.
+    // SAFETY: plain integers; nothing else owns the new descriptor.
     let socket = unsafe {
         let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
         OwnedFd::from_raw_fd(result(libc::socket(libc::AF_PACKET, kind, 0))?)
@@ -113,7 +117,7 @@ fn socket(interface: &str) -> io::Result<OwnedFd> {
             )
         })?;
     }
-    // SAFETY: all bytes of it may be zero, and the name ends with one.
+    // SAFETY: all-zero bytes are a valid address, and the name ends with a NUL.
     let (mut address, index) = unsafe {
         (
             std::mem::zeroed::<libc::sockaddr_ll>(),
@@ -126,7 +130,7 @@ fn socket(interface: &str) -> io::Result<OwnedFd> {
         address.sll_ifindex,
     ) = (libc::AF_PACKET as u16, protocol, index as i32);
     let length = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
-    // SAFETY: the address is of the family that the socket has, and of this length.
+    // SAFETY: the address has the socket's family and this length.
     result(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length) })?;
     Ok(socket)
 }
@@ -137,7 +141,7 @@ fn carry(from: &OwnedFd, to: &OwnedFd, micros: &AtomicU64, has_ended: &AtomicBoo
         let now = Instant::now();
         while under_way.front().is_some_and(|(due, _)| *due <= now) {
             if let Some((_, frame)) = under_way.pop_front() {
-                // What cannot be sent is lost: its interface may be down.
+                // A frame that cannot be sent is lost: the interface may be down.
                 let _ = rustix::io::write(to, &frame);
             }
         }
@@ -149,11 +153,11 @@ fn carry(from: &OwnedFd, to: &OwnedFd, micros: &AtomicU64, has_ended: &AtomicBoo
             tv_nsec: i64::from(left.subsec_nanos()),
         };
         let _ = poll(&mut [PollFd::new(from, PollFlags::IN)], Some(&timeout));
-        // An error says that the interface was down for a while.
+        // An error means that the interface was down for a while.
         while let Ok(length) = rustix::io::read(from, &mut frame) {
             let due = Instant::now() + Duration::from_micros(micros.load(Ordering::Relaxed));
             if under_way.len() < UNDER_WAY {
-                // None overtakes another.
+                // Frames keep their order.
                 let due = under_way.back().map_or(due, |(before, _)| due.max(*before));
                 under_way.push_back((due, frame[..length].to_vec()));
             }

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{Target, TaskSpec};
 
-/// What a manager may spawn, and within which limits.
+/// The tasks that a manager may spawn, and their limits.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SpawnPolicy {
     /// The type of the manager.
@@ -50,7 +50,7 @@ pub enum SpawnRefusal {
     Malformed {
         /// The key.
         path: String,
-        /// What is wrong with its value.
+        /// Why its value is invalid.
         reason: String,
     },
     /// The manager's registry does not list the task.
@@ -76,7 +76,7 @@ pub enum SpawnRefusal {
     InvalidParams {
         /// The requested task.
         task: String,
-        /// What is wrong with the parameters.
+        /// Why the parameters do not match.
         error: ParamError,
     },
     /// The request exceeds the limits of the manager or of the task's template.

@@ -19,7 +19,7 @@ const MAX_ENDPOINTS: usize = 256;
 /// Maximum length of a DNS name.
 const MAX_NAME_LENGTH: usize = 253;
 
-/// What an attempt can reach on the network.
+/// Network endpoints that an attempt can reach.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NetworkPolicy {
