@@ -8,7 +8,7 @@ use raddle::{
     prelude::*,
 };
 
-/// Handles an order. It finishes the order when it is stopped.
+/// Ships an item. A stop cancels the wait, and the function still returns normally.
 #[raddle::routine(name = "ship")]
 async fn ship(item: String, count: u32) -> String {
     tokio::select! {
