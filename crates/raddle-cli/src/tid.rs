@@ -23,7 +23,7 @@ pub(crate) async fn resolve(broker: &dyn Broker, arg: impl Into<TaskArg>) -> Out
             ));
         }
     };
-    let mut found = broker.complete(short).await?;
+    let mut found = broker.resolve_short_id(short).await?;
     if found.is_empty() {
         // An ephemeral worker has no task record, but its title shows its id.
         let workers = broker.workers().await?;

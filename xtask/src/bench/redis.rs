@@ -219,7 +219,7 @@ fn claim_until_stopped(url: &str, tell: &mpsc::Sender<(Tid, Instant)>) {
                 .expect("the broker answers");
             let now = Instant::now();
             broker
-                .finish(claims.iter().map(finish).collect())
+                .complete(claims.iter().map(finish).collect())
                 .await
                 .expect("they are ours");
             let Some(claim) = claims.first() else {
@@ -349,7 +349,7 @@ fn cost(bed: &Bed, broker: &dyn Broker, mut spec: impl FnMut() -> TaskSpec) -> f
             let claims = broker.claim(wanted).await.expect("the broker answers");
             assert_eq!(claims.len(), GROUP);
             broker
-                .finish(claims.iter().map(finish).collect())
+                .complete(claims.iter().map(finish).collect())
                 .await
                 .expect("they are ours");
         }
@@ -489,7 +489,7 @@ fn wake_up(bed: &Bed, server: &Server, broker: &dyn Broker) -> f64 {
                     .expect("the broker answers");
                 let _ = tell.send(Instant::now());
                 broker
-                    .finish(claims.iter().map(finish).collect())
+                    .complete(claims.iter().map(finish).collect())
                     .await
                     .expect("they are ours");
             }

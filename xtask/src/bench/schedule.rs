@@ -154,7 +154,7 @@ fn lateness(bed: &Bed, broker: Arc<dyn Broker>, url: &[&str], due: usize) -> f64
                     .push(now.duration_since(due).as_secs_f64() * 1e3);
             }
             broker
-                .finish(claims.iter().map(finish).collect())
+                .complete(claims.iter().map(finish).collect())
                 .await
                 .expect("they are ours");
         }

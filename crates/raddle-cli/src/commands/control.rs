@@ -210,7 +210,7 @@ pub(super) async fn ask(
             changed = news.next(broker, slice) => if !changed? {
                 take_from_the_dead(broker, &now).await?;
             },
-            messages = broker.look(peek), if !ends => {
+            messages = broker.peek(peek), if !ends => {
                 let messages = messages?;
                 heard = messages.last().map_or(heard, |message| message.id.as_u64());
                 let reply = messages

@@ -57,8 +57,8 @@ impl Orphan {
     /// `None` if another process was faster.
     fn of(taken: &Reclaimed) -> Option<Self> {
         let (state, run_at) = match taken.outcome {
-            CompletionOutcome::Done(state) => (state, None),
-            CompletionOutcome::Again(at) => (TaskState::Created, Some(at)),
+            CompletionOutcome::Finished(state) => (state, None),
+            CompletionOutcome::Retry(at) => (TaskState::Created, Some(at)),
             CompletionOutcome::Stale => return None,
         };
         Some(Self {

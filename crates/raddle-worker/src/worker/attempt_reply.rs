@@ -114,7 +114,7 @@ impl AttemptReply {
         ChainRequest {
             attempt_id,
             tasks,
-            told: Some(self.chained),
+            offset: Some(self.chained),
         }
     }
 
@@ -197,7 +197,7 @@ mod tests {
         for told in 0..2 {
             let chained = with.hear(CHAIN).chained;
             let chain = with.chain(attempt_id(), chained);
-            assert_eq!((chain.told, chain.tasks.len()), (Some(told), 1));
+            assert_eq!((chain.offset, chain.tasks.len()), (Some(told), 1));
             assert_eq!(chain.tasks[0].traceparent, Some(with.trace.parent));
             with.passed_on(Some(Ok(())));
             assert_eq!(with.chained, told + 1);

@@ -173,7 +173,7 @@ impl BatchWriter {
             self.persist(
                 finish,
                 |finish| finish.attempt_id,
-                |finish| self.broker.finish(finish)
+                |finish| self.broker.complete(finish)
             ),
             self.persist(
                 release,
@@ -204,7 +204,11 @@ impl BatchWriter {
 
     async fn note(&self, started: Vec<AttemptStarted>) {
         if !started.is_empty()
-            && let Some(Err(error)) = self.pace.clone().bound(self.broker.started(started)).await
+            && let Some(Err(error)) = self
+                .pace
+                .clone()
+                .bound(self.broker.mark_started(started))
+                .await
         {
             tracing::warn!(%error, "the start of attempts could not be noted");
         }

@@ -101,7 +101,7 @@ async fn run(broker: &dyn Broker, errand: CommandJob) {
             }
         }
         CommandJob::Paused { attempt_id, paused } => {
-            if let Err(error) = broker.paused(attempt_id, paused).await {
+            if let Err(error) = broker.mark_paused(attempt_id, paused).await {
                 attempt_tracing::log!(warn, attempt_id, %error, "the pause could not be noted");
             }
         }

@@ -415,12 +415,12 @@ impl WorkerCore {
         if outcome.is_some() {
             self.away_since = None;
         }
-        if let Some(CompletionOutcome::Done(_)) = outcome {
+        if let Some(CompletionOutcome::Finished(_)) = outcome {
             self.has_ended_task = true;
             self.only_done |= self.options.only == Some(attempt_id.tid);
         }
         for (tid, message) in self.late.extract_if(.., |(tid, _)| *tid == attempt_id.tid) {
-            if let Some(CompletionOutcome::Again(_)) = outcome {
+            if let Some(CompletionOutcome::Retry(_)) = outcome {
                 self.effects
                     .push(WorkerEffect::Errand(CommandJob::PassOn { tid, message }));
             }

@@ -78,7 +78,7 @@ fn heartbeat(
         let beating = vitals.beating();
         // Read before the renewal is sent: the lease is at least as long as the runners believe.
         let now = LeaseDeadlinePage::clock_now();
-        let found = renewer.heartbeat(vitals.heartbeat());
+        let found = renewer.renew(vitals.heartbeat());
         // One that failed is repeated soon: there may be time for it yet.
         pause = if matches!(found, Ok(LeaseStatus::Alive(_))) {
             every

@@ -365,10 +365,10 @@ fn note(event: &WorkerLoopEvent) {
             outcome,
         } => {
             match outcome {
-                Some(CompletionOutcome::Done(state)) => {
+                Some(CompletionOutcome::Finished(state)) => {
                     attempt_tracing::log!(info, *attempt_id, %state, "a task is over")
                 }
-                Some(CompletionOutcome::Again(at)) => {
+                Some(CompletionOutcome::Retry(at)) => {
                     attempt_tracing::log!(info, *attempt_id, %at, "an attempt is over, and another follows")
                 }
                 // Said by who has written it, or could not.

@@ -317,7 +317,7 @@ impl SlotTask {
                 () = sleep_until(report_at), if unreported.is_some() => {
                     report_at = Instant::now() + REPORT_EVERY;
                     if let Some(progress) = unreported.take() {
-                        let reporting = broker.progress(attempt_id, progress);
+                        let reporting = broker.report_progress(attempt_id, progress);
                         // What comes later tells as much.
                         if let Some(Err(error)) = orders.obey_during(reporting, runner).await? {
                             attempt_tracing::log!(debug, attempt_id, %error, "progress was not kept");

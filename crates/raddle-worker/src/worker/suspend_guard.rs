@@ -44,7 +44,7 @@ impl SuspendGuard {
         // A beat in between would make the lease short again.
         let _no_beat = present.vitals.beating();
         present.renew(LONGEST);
-        present.broker.stop_unlocked(&mut stop);
+        present.broker.suspend_unlocked(&mut stop);
         present.renew(present.lease.length);
     }
 
@@ -58,8 +58,8 @@ impl CurrentRegistration {
         let now = LeaseDeadlinePage::clock_now();
         let until = match self
             .broker
-            .renewer(self.tid, ttl)
-            .heartbeat(self.vitals.heartbeat())
+            .lease_renewer(self.tid, ttl)
+            .renew(self.vitals.heartbeat())
         {
             Ok(LeaseStatus::Alive(_)) => ttl,
             // Whatever was asked for: nothing of it is to go on before the pulse has found out.

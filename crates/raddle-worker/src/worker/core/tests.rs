@@ -180,9 +180,9 @@ fn settles(
 
 pub(super) const OK: ExitStatus = ExitStatus::Code { code: 0 };
 pub(super) const DONE: Option<CompletionOutcome> =
-    Some(CompletionOutcome::Done(TaskState::Completed));
+    Some(CompletionOutcome::Finished(TaskState::Completed));
 pub(super) const AGAIN: Option<CompletionOutcome> =
-    Some(CompletionOutcome::Again(jiff::Timestamp::UNIX_EPOCH));
+    Some(CompletionOutcome::Retry(jiff::Timestamp::UNIX_EPOCH));
 
 #[test]
 fn a_task_goes_from_the_queue_to_a_slot_to_the_ledger() {
