@@ -5,7 +5,7 @@ use std::{cmp::Reverse, collections::BTreeMap, time::Duration};
 use jiff::Timestamp;
 use raddle_broker::{Broker, SummaryDetail, TaskFilter};
 use raddle_model::{TaskState, TaskView, Tid};
-use raddle_worker::wait::{WATCH_WORKERS, take_from_the_dead};
+use raddle_worker::wait::{WATCH_WORKERS, reclaim_if_worker_lost};
 use serde::Serialize;
 use tokio::time::sleep;
 
@@ -186,7 +186,7 @@ pub async fn next_counts(
 async fn reclaim_from_dead_workers(broker: &dyn Broker, name: &str) -> Result<()> {
     let states = vec![TaskState::Spawning, TaskState::Running];
     for task in first_task(broker, name, states).await? {
-        take_from_the_dead(broker, &task).await?;
+        reclaim_if_worker_lost(broker, &task).await?;
     }
     Ok(())
 }

@@ -10,7 +10,7 @@ use raddle_model::{
     queue_name::TaskQueue,
 };
 use raddle_view::{find::held_tasks, select::UNFINISHED};
-use raddle_worker::wait::{TaskWatch, WATCH_WORKERS, take_from_the_dead};
+use raddle_worker::wait::{TaskWatch, WATCH_WORKERS, reclaim_if_worker_lost};
 use serde_json::json;
 use tokio::time::Instant;
 
@@ -207,7 +207,7 @@ pub(super) async fn ask(
         };
         tokio::select! {
             changed = news.next(broker, slice) => if !changed? {
-                take_from_the_dead(broker, &now).await?;
+                reclaim_if_worker_lost(broker, &now).await?;
             },
             messages = broker.look(peek), if !ends => {
                 let messages = messages?;

@@ -10,7 +10,7 @@ pub(super) async fn requeue(context: &Context) -> Outcome {
     let broker = context.open_read_only().await?;
     let reclaimed = broker.reclaim().await?;
     // Also processes of tasks that another process has reclaimed.
-    orphan_processes::of_anybody(&*broker).await?;
+    orphan_processes::kill_orphans_of_broker(&*broker).await?;
     let orphans: Vec<_> = reclaimed.iter().filter_map(ReclaimedTask::new).collect();
     if orphans.is_empty() && !context.json {
         context.note("no task belongs to a worker that is gone");

@@ -107,7 +107,7 @@ async fn act(broker: &dyn Broker, task: &TaskView, patience: Duration) -> Outcom
             answer => return Ok(given_back(&answer)),
         }
     }
-    orphan_processes::of_the_dead(&broker.reclaim().await?).await;
+    orphan_processes::kill_orphans_of_reclaimed(&broker.reclaim().await?).await;
     Ok(RecoverAction::Reclaimed)
 }
 

@@ -233,7 +233,7 @@ fn a_worker_may_demand_a_sandbox_for_every_task() {
             .unwrap()
             .to_owned();
         assert!(
-            message.contains("lets no task into its host's network"),
+            message.contains("gives no task its host's network"),
             "{message}"
         );
     }

@@ -7,7 +7,8 @@ mod service_files;
 
 use std::path::{Path, PathBuf};
 
-use raddle_broker::{Broker, BrokerUrl, EngineHealth, connect};
+use raddle_broker::{Broker, EngineHealth};
+use raddle_broker_connect::{BrokerUrl, connect};
 use raddle_model::WorkerEntry;
 use raddle_runner::{RunnerOptions, probe};
 use raddle_worker::{group, text::count};

@@ -5,18 +5,15 @@
 
 use std::{collections::BTreeMap, fs, io, os::fd::AsFd, process::Stdio, time::Duration};
 
-use raddle_model::{
-    Tid,
-    stop::StopPolicy,
-    supervisor::{ChildId, HangKind, StopReason, Supervisor, SupervisorEvent},
-};
+use raddle_model::{Tid, stop::StopPolicy};
 use raddle_runner::ProgressPage;
+use raddle_supervisor::{ChildId, HangKind, StopReason, Supervisor, SupervisorEvent};
 use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 use tokio::sync::mpsc;
 
 use crate::{
     spawner::{BroadcastCommand, ProcessTemplate, WorkerEvent, process::watch},
-    worker::BEYOND,
+    worker::HANG_MARGIN,
 };
 
 /// The processes there are.
@@ -154,7 +151,7 @@ impl Children {
             );
             let spared = self
                 .spared
-                .map_or(Duration::ZERO, |since| since + kept.overtime + BEYOND);
+                .map_or(Duration::ZERO, |since| since + kept.overtime + HANG_MARGIN);
             match kept.page.due(kept.slots).map(|due| due.max(spared)) {
                 Some(due) if due <= clock => {
                     overdue.push(SupervisorEvent::Hung(*id, HangKind::Overdue))
@@ -275,7 +272,7 @@ mod tests {
         let (found, next) = children.look(&mut core, now, false);
         assert!(
             found.is_empty()
-                && next.is_some_and(|next| next > now && next <= now + overtime + BEYOND),
+                && next.is_some_and(|next| next > now && next <= now + overtime + HANG_MARGIN),
             "{found:?} {next:?}"
         );
         // That time is over.

@@ -112,19 +112,19 @@ impl GroupProcess {
             .map(|(queue, span)| (queue.clone(), span.0))
             .collect();
         let within = self.charge.shutdown_timeout.0;
-        let (max_tasks, marks) = (self.charge.max_tasks, Some(Arc::clone(&self.page)));
-        let bound = TimeLimits {
+        let (max_tasks, page) = (self.charge.max_tasks, Some(Arc::clone(&self.page)));
+        let time_limits = TimeLimits {
             by_queue,
             overtime: Some(within),
             max_tasks,
-            marks,
+            page,
         };
         // What is left of it is for giving back what was cancelled, and for the hook.
         let grace = within - (within / 4).min(AFTERWARDS);
         let GroupProcessParams { parent, paused, .. } = self.charge;
         Options {
             grace,
-            bound,
+            time_limits,
             schedules: false,
             parent: Some(parent),
             paused,
