@@ -9,7 +9,7 @@ use std::{
 use jiff::Timestamp;
 use raddle_broker::{Broker, TaskFilter};
 use raddle_model::{TaskView, Tid};
-use raddle_runner::{TreeUsage, consumption};
+use raddle_runner::{TreeUsage, tree_usage};
 use raddle_worker::worker::is_local;
 use serde_json::{Value, json};
 
@@ -238,7 +238,7 @@ fn task_usage(task: &TaskView, local_workers: &BTreeMap<Tid, u32>) -> Option<Tre
         task.worker
             .is_some_and(|worker| local_workers.contains_key(&worker))
     });
-    consumption(worker_pid.or(runner_pid)?)
+    tree_usage(worker_pid.or(runner_pid)?)
 }
 
 #[cfg(test)]

@@ -57,7 +57,7 @@ pub async fn kill_orphans_of_broker(broker: &dyn Broker) -> Result<()> {
 async fn look_for_forsaken() -> HashSet<(Tid, u32)> {
     timeout(
         LOOKING,
-        on_thread(raddle_runner::orphan_processes::forsaken),
+        on_thread(raddle_runner::orphan_processes::orphaned_attempts),
     )
     .await
     .ok()

@@ -227,7 +227,7 @@ mod tests {
             WorkerEntry::new(tid, info, Heartbeat::default(), Timestamp::UNIX_EPOCH)
         };
         assert!(
-            !is_running(&nobody(raddle_runner::place())) && !is_running(&nobody(None)),
+            !is_running(&nobody(raddle_runner::pid_scope())) && !is_running(&nobody(None)),
             "it was killed here"
         );
         assert!(

@@ -204,7 +204,7 @@ impl Options {
             pid: std::process::id(),
             born: raddle_runner::process_start_time(std::process::id()),
             host: this_host(),
-            place: raddle_runner::place().map(Into::into),
+            place: raddle_runner::pid_scope().map(Into::into),
             ..WorkerInfo::new(&self.name, kind::GROUP)
         }
     }

@@ -8,7 +8,7 @@ use super::context;
 /// out. A function that calls this is not killed by the SIGTERM and has the grace period to end.
 /// Outside of a task, `false`.
 pub fn is_cancelled() -> bool {
-    context::has_reply() && raddle_runner::is_terminated()
+    context::has_reply() && raddle_runner::is_sigterm_received()
 }
 
 /// Returns when the running task is cancelled, see [`is_cancelled`]. Outside of a task it never
@@ -18,11 +18,11 @@ pub async fn cancelled() {
         std::future::pending::<()>().await;
     }
     // Called first, so that SIGTERM is recorded from now on.
-    if raddle_runner::is_terminated() {
+    if raddle_runner::is_sigterm_received() {
         return;
     }
     match signal(SignalKind::terminate()) {
-        Ok(mut terminate) if !raddle_runner::is_terminated() => _ = terminate.recv().await,
+        Ok(mut terminate) if !raddle_runner::is_sigterm_received() => _ = terminate.recv().await,
         Ok(_) => {}
         // No signal handler can be installed: behave as if the task is never cancelled.
         Err(_) => std::future::pending::<()>().await,

@@ -95,7 +95,7 @@ pub(super) fn build_exec_request(
         timeout: options.time_limits.timeout_of(&spec),
         limits: isolation::effective_limits(&spec, options.min_isolation),
         grace: options.grace,
-        overtime: options.time_limits.overtime.unwrap_or(options.grace),
+        timeout_grace: options.time_limits.overtime.unwrap_or(options.grace),
         sandbox,
     };
     let channel = match spec.target {
@@ -168,7 +168,7 @@ fn build_container_request(
             ..limits
         },
         grace: options.grace,
-        overtime: options.time_limits.overtime.unwrap_or(options.grace),
+        timeout_grace: options.time_limits.overtime.unwrap_or(options.grace),
         sandbox: None,
     };
     let params = ContainerParams {
@@ -177,7 +177,7 @@ fn build_container_request(
         is_in_host_network,
     };
     let stdin = Some(frame::encode(&params));
-    let program = ExecTarget::Keeper(vec![LEASH.into()]);
+    let program = ExecTarget::ContainerSupervisor(vec![LEASH.into()]);
     // The limits apply to the container, not to its supervisor.
     let request = ExecRequest {
         program,

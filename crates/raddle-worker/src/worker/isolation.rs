@@ -102,7 +102,7 @@ pub(super) fn effective_limits(spec: &TaskSpec, minimum: Isolation) -> Limits {
     if minimum == Isolation::Process {
         spec.limits.clone()
     } else {
-        raddle_runner::capped(&spec.limits)
+        raddle_runner::cap_limits(&spec.limits)
     }
 }
 

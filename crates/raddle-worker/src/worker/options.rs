@@ -61,7 +61,7 @@ pub struct Options {
     /// What its manager may spawn, if it serves a manager. It then runs nothing else.
     pub spawn_policy: Option<Arc<SpawnPolicy>>,
     /// The program that runners are started from. It must call
-    /// `raddle_runner::runner_main_if_asked` first.
+    /// `raddle_runner::runner_main_if_requested` first.
     pub runner: PathBuf,
     /// Whether the parent process has already put it into a cgroup that it can use.
     pub in_cgroup: bool,
@@ -209,7 +209,7 @@ impl Options {
             pid,
             born: raddle_runner::process_start_time(pid),
             host: this_host(),
-            place: raddle_runner::place().map(Into::into),
+            place: raddle_runner::pid_scope().map(Into::into),
             parent: self.parent,
             ..WorkerInfo::new(&self.name, self.kind())
         }
@@ -230,7 +230,7 @@ pub(super) fn secret_variables() -> &'static [&'static str] {
 
 /// Whether the worker's PID names a process of this machine and PID namespace.
 pub fn is_local(info: &WorkerInfo) -> bool {
-    info.is_at(&this_host(), raddle_runner::place())
+    info.is_at(&this_host(), raddle_runner::pid_scope())
 }
 
 /// The name of this machine, as its workers report it.

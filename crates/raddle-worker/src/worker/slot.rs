@@ -183,7 +183,7 @@ impl SlotTask {
         let mut reply_state = channel
             .zip(trace)
             .map(|(on, trace)| AttemptReply::new(on, trace, may_chain));
-        let is_contained = matches!(request.program, ExecTarget::Keeper(_));
+        let is_contained = matches!(request.program, ExecTarget::ContainerSupervisor(_));
         let mut container_reply = is_contained.then(Vec::new);
         let mut runner = match self.ready_runner().await {
             Ok(runner) => runner,
@@ -222,7 +222,7 @@ impl SlotTask {
                 }
                 self.finish(attempt_id, *result, reply_state).await
             }
-            Err(lost) if lost.never_began() => bare_completion(
+            Err(lost) if lost.never_started() => bare_completion(
                 attempt_id,
                 ExitStatus::ResourceExhausted {
                     message: "the system gave the runner fewer resources than a process needs"
@@ -302,8 +302,8 @@ impl SlotTask {
         Runner::spawn(&RunnerOptions {
             program: options.runner.clone(),
             title_idle: idle_title.clone(),
-            attempt_id: Some(Arc::clone(attempt_id)),
-            without: secret_variables(),
+            lease_deadline: Some(Arc::clone(attempt_id)),
+            removed_variables: secret_variables(),
         })
         .await
     }

@@ -36,9 +36,9 @@ impl TimeLimits {
     pub(super) fn attempt_started(&self, slot: usize, request: &ExecRequest) {
         if let Some(page) = &self.page {
             let due = |timeout: Duration| {
-                ProgressPage::clock_now() + timeout + request.overtime + HANG_MARGIN
+                ProgressPage::clock_now() + timeout + request.timeout_grace + HANG_MARGIN
             };
-            page.set_due(
+            page.set_deadline(
                 slot,
                 request.timeout.map(|timeout| (request.tid, due(timeout))),
             );
@@ -49,7 +49,7 @@ impl TimeLimits {
     /// command resumes it.
     pub(super) fn command_sent(&self, slot: usize, command: RunnerCommand) {
         if let Some(page) = &self.page {
-            page.hold(
+            page.set_paused(
                 slot,
                 command == RunnerCommand::Pause,
                 ProgressPage::clock_now(),
@@ -59,7 +59,7 @@ impl TimeLimits {
 
     pub(super) fn attempt_ended(&self, slot: usize) {
         if let Some(page) = &self.page {
-            page.set_due(slot, None);
+            page.set_deadline(slot, None);
         }
     }
 }
