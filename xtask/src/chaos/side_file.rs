@@ -1,7 +1,7 @@
-//! The side file: what tasks say of themselves, in a file that Raddle does not know.
+//! The side file: one line per observation, which tasks append and Raddle does not know.
 //!
-//! A line is one write to a file that is opened for appending, so that lines of many processes do not mix and a process that is killed
-//! leaves whole lines only.
+//! A line is one `write` to a file opened with `O_APPEND`, so lines of several processes do not mix
+//! and a killed process leaves whole lines only.
 
 use std::{
     fmt::{self, Write as _},
@@ -23,37 +23,43 @@ pub(crate) struct Line {
     pub(crate) tid: Tid,
     pub(crate) attempt: u32,
     pub(crate) class: Class,
-    pub(crate) what: Mark,
+    pub(crate) mark: Mark,
     pub(crate) pid: u32,
-    /// Of the command, that is its runner.
+    /// The parent of the command, which is its runner.
     pub(crate) ppid: u32,
-    /// Nanoseconds of `CLOCK_MONOTONIC`, which all processes of the machine read alike.
+    /// Nanoseconds of `CLOCK_MONOTONIC`, which all processes of one machine share.
     pub(crate) at: u64,
 }
 
-/// What a process says.
+/// The kind of an observation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mark {
     /// The attempt began.
     Begin,
-    /// The attempt goes on.
-    Tick,
-    /// A process that the attempt has left behind goes on.
-    Kin,
-    /// The attempt is about to end well.
+    /// The attempt is still running.
+    TriggerTask,
+    /// A process that the attempt left behind is still running.
+    Orphan,
+    /// The attempt is about to succeed.
     End,
     /// The attempt is about to fail.
     Fail,
 }
 
 impl Mark {
-    const ALL: [Self; 5] = [Self::Begin, Self::Tick, Self::Kin, Self::End, Self::Fail];
+    const ALL: [Self; 5] = [
+        Self::Begin,
+        Self::TriggerTask,
+        Self::Orphan,
+        Self::End,
+        Self::Fail,
+    ];
 
     fn name(self) -> &'static str {
         match self {
             Self::Begin => "begin",
-            Self::Tick => "tick",
-            Self::Kin => "kin",
+            Self::TriggerTask => "tick",
+            Self::Orphan => "orphan",
             Self::End => "end",
             Self::Fail => "fail",
         }
@@ -67,7 +73,7 @@ impl Line {
             tid: words.next()?.parse().ok()?,
             attempt: words.next()?.parse().ok()?,
             class: Class::from_name(words.next()?)?,
-            what: words
+            mark: words
                 .next()
                 .and_then(|word| Mark::ALL.into_iter().find(|mark| mark.name() == word))?,
             pid: words.next()?.parse().ok()?,
@@ -77,7 +83,7 @@ impl Line {
         words.next().is_none().then_some(line)
     }
 
-    /// Appends it, in one write.
+    /// Appends the line in one `write`.
     pub(crate) fn append(&self, file: &mut File) -> io::Result<()> {
         let mut text = String::with_capacity(80);
         let _ = writeln!(text, "{self}");
@@ -91,7 +97,7 @@ impl fmt::Display for Line {
             tid,
             attempt,
             class,
-            what,
+            mark,
             pid,
             ppid,
             at,
@@ -100,12 +106,12 @@ impl fmt::Display for Line {
             f,
             "{tid} {attempt} {} {} {pid} {ppid} {at}",
             class.name(),
-            what.name()
+            mark.name()
         )
     }
 }
 
-/// All lines. A line that cannot be read is an error: the evidence would have a hole.
+/// Reads all lines. A damaged line is an error, because the evidence would be incomplete.
 pub(crate) fn read(path: &Path) -> Result<Vec<Line>, String> {
     let shown = path.display();
     let file = match File::open(path) {
@@ -124,7 +130,7 @@ pub(crate) fn read(path: &Path) -> Result<Vec<Line>, String> {
         .collect()
 }
 
-/// The ids that a submitter printed. What it was writing when it was killed does not count.
+/// The ids that a submitter printed. An incomplete last line of a killed submitter is ignored.
 pub(crate) fn accepted(printed: &str) -> Vec<Tid> {
     printed
         .split_inclusive('\n')
@@ -147,7 +153,7 @@ fn clock(clock: libc::clockid_t) -> u64 {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: the clock exists on every Linux, and the result is written to a valid place.
+    // SAFETY: the clock exists on every Linux, and `time` is a valid place for the result.
     unsafe { libc::clock_gettime(clock, &mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
@@ -161,8 +167,8 @@ mod tests {
         Line {
             tid,
             attempt: 3,
-            class: Class::Nap,
-            what: Mark::Begin,
+            class: Class::Short,
+            mark: Mark::Begin,
             pid: 7,
             ppid: 6,
             at: 12_345,
@@ -170,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn reads_lines_that_were_appended() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join(SIDE_FILE);
         assert_eq!(read(&path), Ok(Vec::new()));
@@ -181,7 +187,7 @@ mod tests {
             .unwrap();
         line().append(&mut file).unwrap();
         Line {
-            what: Mark::End,
+            mark: Mark::End,
             ..line()
         }
         .append(&mut file)
@@ -191,17 +197,17 @@ mod tests {
             [
                 line(),
                 Line {
-                    what: Mark::End,
+                    mark: Mark::End,
                     ..line()
                 }
             ]
         );
-        file.write_all(b"1794785197224973287 3 nap beg").unwrap();
+        file.write_all(b"1794785197224973287 3 short beg").unwrap();
         assert!(read(&path).unwrap_err().contains("line 3"));
     }
 
     #[test]
-    fn a_torn_id_is_not_accepted() {
+    fn ignores_an_incomplete_id() {
         let ids = accepted("1794785197224973287\n1794785197224973288\n17947851972249");
         assert_eq!(ids.len(), 2);
         assert!(accepted("").is_empty());

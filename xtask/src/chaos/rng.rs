@@ -1,20 +1,20 @@
-//! Random numbers that a seed gives again, on any machine and with any version of anything.
+//! Random numbers that depend on nothing but the seed.
 
 use std::{
     ops::Range,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-/// A stream of numbers (splitmix64). Good enough to break things with, and nothing else.
+/// A splitmix64 generator. Good enough to choose faults, and for nothing else.
 #[derive(Clone, Debug)]
-pub(crate) struct Dice(u64);
+pub(crate) struct Rng(u64);
 
-impl Dice {
+impl Rng {
     pub(crate) fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// A seed that nobody has chosen. Short, because people type it again.
+    /// A random seed, short because users type it again.
     pub(crate) fn random_seed() -> u64 {
         let now = SystemTime::now()
             .duration_since(UNIX_EPOCH)
@@ -35,17 +35,17 @@ impl Dice {
         range.start + self.next() % (range.end - range.start)
     }
 
-    /// So many milliseconds.
+    /// A duration in this range of milliseconds.
     pub(crate) fn millis(&mut self, range: Range<u64>) -> Duration {
         Duration::from_millis(self.within(range))
     }
 
-    /// A moment before the end of this span.
+    /// A time before the end of this duration.
     pub(crate) fn moment(&mut self, span: Duration) -> Duration {
         Duration::from_micros(self.within(0..(span.as_micros() as u64).max(1)))
     }
 
-    /// One of these, each as often as its weight says.
+    /// One of these choices, with a probability proportional to its weight.
     pub(crate) fn pick<T: Copy>(&mut self, choices: &[(u32, T)]) -> T {
         let total: u64 = choices.iter().map(|(weight, _)| u64::from(*weight)).sum();
         let mut left = self.within(0..total);
@@ -64,20 +64,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seed_gives_the_same_numbers_again() {
+    fn a_seed_repeats_its_numbers() {
         let roll = |seed| {
-            let mut dice = Dice::new(seed);
-            [dice.next(), dice.next(), dice.next()]
+            let mut rng = Rng::new(seed);
+            [rng.next(), rng.next(), rng.next()]
         };
         assert_eq!(roll(7), roll(7));
         assert_ne!(roll(7), roll(8));
     }
 
     #[test]
-    fn weights_are_kept() {
-        let mut dice = Dice::new(1);
+    fn picks_by_weight() {
+        let mut rng = Rng::new(1);
         let picked = (0..10_000)
-            .filter(|_| dice.pick(&[(1, true), (3, false), (0, true)]))
+            .filter(|_| rng.pick(&[(1, true), (3, false), (0, true)]))
             .count();
         assert!((2_200..2_800).contains(&picked), "{picked}");
     }

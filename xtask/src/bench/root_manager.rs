@@ -1,4 +1,5 @@
-//! Spawn requests through the prime, against bare spawns of what they ask for: each is a message, a task, a process forked for it, and the command.
+//! Spawn requests to the root manager, against bare spawns: each is a message, a task, a forked
+//! process, and the command.
 
 use std::{
     process::Stdio,
@@ -14,17 +15,17 @@ use raddle_model::{
 };
 
 use crate::{
-    Plan,
-    bed::{Bed, Worker},
-    floor,
+    Plan, floor,
+    project_dir::{ProjectDir, Worker},
     redis::Server,
-    stats::{Verdict, rate, ratio, show},
+    stats::{Requirement, print_rounds, rate, ratio},
 };
 
-/// As many at a time as the machine has cores, for floor and prime alike.
+/// As many at a time as the machine has cores, for floor and root manager alike.
 const PARALLEL: usize = 2;
-/// Processes that are ready for what is asked next, and as many tasks as it takes to have results written together.
-const PRIME: [&str; 6] = [
+/// Processes that are ready for the next request, and enough tasks that results are written in
+/// batches.
+const ROOT_MANAGER_ARGS: [&str; 6] = [
     "manager",
     "serve",
     "--warm-pool",
@@ -33,51 +34,54 @@ const PRIME: [&str; 6] = [
     "max_tasks=32",
 ];
 const REQUEST: &str = r#"{"spec": {"target": {"command": ["/bin/true"]}}}"#;
-/// Requests that are written at once.
+/// The number of requests per write.
 const GROUP: usize = 100;
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
-pub(crate) fn bench(plan: &Plan) -> Vec<Verdict> {
+pub(crate) fn bench(plan: &Plan) -> Vec<Requirement> {
     let tasks = if plan.quick { 500 } else { 2000 };
     let (mut bare, mut sqlite, mut redis) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..plan.rounds {
         bare.push(rate(tasks, floor::spawns(tasks, PARALLEL)));
-        let bed = Bed::new();
-        sqlite.push(rate(tasks, through_prime(&bed, &bed.broker(), &[], tasks)));
-        let bed = Bed::new();
-        let server = Server::start(&bed);
+        let project = ProjectDir::new();
+        sqlite.push(rate(
+            tasks,
+            run_through_root_manager(&project, &project.broker(), &[], tasks),
+        ));
+        let project = ProjectDir::new();
+        let server = Server::start(&project);
         redis.push(rate(
             tasks,
-            through_prime(
-                &bed,
-                &server.broker(&bed),
+            run_through_root_manager(
+                &project,
+                &server.broker(&project),
                 &["--queue-url", &server.url()],
                 tasks,
             ),
         ));
     }
-    show(
+    print_rounds(
         "bare posix_spawn + wait of /bin/true, 2 at a time",
         "/s",
         &bare,
     );
-    show(
+    print_rounds(
         "spawn requests for 'true' through the prime, SQLite",
         "/s",
         &sqlite,
     );
-    show(
+    print_rounds(
         "spawn requests for 'true' through the prime, Redis",
         "/s",
         &redis,
     );
     vec![
-        Verdict::at_least(
+        Requirement::at_least(
             "spawn requests through the prime on SQLite, of bare spawns",
             ratio(&sqlite, &bare),
             0.5,
         ),
-        Verdict::at_least(
+        Requirement::at_least(
             "spawn requests through the prime on Redis, of bare spawns",
             ratio(&redis, &bare),
             0.5,
@@ -85,12 +89,21 @@ pub(crate) fn bench(plan: &Plan) -> Vec<Verdict> {
     ]
 }
 
-/// From the first request that is written to the last durable result, with a prime that is already waiting.
-fn through_prime(bed: &Bed, broker: &Arc<dyn Broker>, url: &[&str], tasks: usize) -> Duration {
-    let prime = Worker::start(bed.raddle(&[url, &PRIME].concat()).stderr(Stdio::null()));
+/// From the first request to the last durable result, with a root manager that is already waiting.
+fn run_through_root_manager(
+    project: &ProjectDir,
+    broker: &Arc<dyn Broker>,
+    url: &[&str],
+    tasks: usize,
+) -> Duration {
+    let root_manager = Worker::start(
+        project
+            .raddle(&[url, &ROOT_MANAGER_ARGS].concat())
+            .stderr(Stdio::null()),
+    );
     let requests = QueueName::System(SystemQueue::SpawnRequests);
     let began = Instant::now();
-    bed.wait(async {
+    project.wait(async {
         for _ in 0..tasks / GROUP {
             let written =
                 queues::write(&**broker, &requests, vec![REQUEST.to_owned(); GROUP]).await;
@@ -98,21 +111,19 @@ fn through_prime(bed: &Bed, broker: &Arc<dyn Broker>, url: &[&str], tasks: usize
         }
     });
     let completed = || {
-        bed.wait(broker.summary())
+        project
+            .wait(broker.summary())
             .expect("the broker answers")
             .states
             .get(&TaskState::Completed)
             .copied()
     };
     while completed() < Some(tasks as u64) {
-        assert!(
-            began.elapsed() < PATIENCE,
-            "what was asked for is done in time"
-        );
-        // Seldom enough that the looks cost nothing.
+        assert!(began.elapsed() < TIMEOUT, "the tasks are finished in time");
+        // Polled rarely enough to cost nothing.
         thread::sleep(Duration::from_millis(10));
     }
     let took = began.elapsed();
-    drop(prime);
+    drop(root_manager);
     took
 }

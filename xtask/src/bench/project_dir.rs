@@ -1,4 +1,4 @@
-//! Where benchmarks run: a fresh directory on a real disk, the release binary, and a broker in it.
+//! `ProjectDir`: a fresh directory on a real disk, with a broker, for the release binary.
 
 use std::{
     fs,
@@ -15,13 +15,13 @@ use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
 
 /// A fresh project directory.
-pub(crate) struct Bed {
+pub(crate) struct ProjectDir {
     directory: TempDir,
     runtime: Runtime,
 }
 
-impl Bed {
-    /// Below the build directory: `/tmp` may be in memory, where a sync costs nothing.
+impl ProjectDir {
+    /// Created below the build directory: `/tmp` may be in memory, where fsync costs nothing.
     pub(crate) fn new() -> Self {
         let directory = TempDir::new_in(base()).expect("the build directory can be written");
         let runtime = Builder::new_current_thread()
@@ -65,7 +65,7 @@ impl Bed {
         command
     }
 
-    /// A worker in the foreground, registered and waiting.
+    /// Starts a worker in the foreground and waits until it is registered.
     pub(crate) fn worker(&self, args: &[&str]) -> Worker {
         let mut all = vec!["worker", "start", "--no-detach"];
         all.extend(args);
@@ -74,7 +74,8 @@ impl Bed {
 }
 
 impl Worker {
-    /// Starts one, or whatever else says an id on its standard output when it is ready.
+    /// Starts a worker, or another command that prints an id on its standard output when it is
+    /// ready.
     pub(crate) fn start(command: &mut Command) -> Self {
         let mut child = command
             .stdout(Stdio::piped())
@@ -84,10 +85,10 @@ impl Worker {
         let stdout = child.stdout.take().expect("it was piped");
         BufReader::new(stdout)
             .read_line(&mut line)
-            .expect("the worker says its id");
+            .expect("the worker prints its id");
         assert!(
             line.trim().len() >= 19,
-            "the worker says its id, and not {line:?}"
+            "the worker prints its id, and not {line:?}"
         );
         Self { child }
     }
@@ -99,12 +100,12 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// Tells it to leave, and waits for that. Returns whether it left as it should.
+    /// Sends `SIGTERM` and waits. Returns whether the worker exited with success.
     pub(crate) fn stop(mut self) -> bool {
         self.end()
     }
 
-    /// Kills it.
+    /// Sends `SIGKILL` and waits.
     pub(crate) fn kill(mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -130,12 +131,13 @@ impl Drop for Worker {
     }
 }
 
-/// Where beds are made, each in a part of the disk of its own. Where thousands of files have just been removed, as a build does, ext4 passes over them one by
-/// one whenever it makes another: that takes a quarter of a millisecond for each file, a minute long, and has nothing to do with what is measured.
+/// The directory for all projects. With the attribute `T` (top directory) ext4 places each project
+/// in another block group: where a build has just removed thousands of files, ext4 scans their
+/// inodes at every creation, for about a minute, at a quarter of a millisecond per file.
 fn base() -> PathBuf {
     let base = beside("bench");
     fs::create_dir_all(&base).expect("the build directory can be written");
-    // Where that is no attribute of a directory, it is no trouble either.
+    // File systems without that attribute do not have the problem.
     let _ = Command::new("chattr")
         .arg("+T")
         .arg(&base)
@@ -144,20 +146,21 @@ fn base() -> PathBuf {
     base
 }
 
-/// What `cargo xtask bench` has built, or put, beside this program.
+/// A file beside this program, where `cargo xtask bench` has built it.
 pub(crate) fn beside(name: &str) -> PathBuf {
     std::env::current_exe()
         .expect("the system knows this program")
         .with_file_name(name)
 }
 
-/// The release binary, installed: a copy of what was built. A linker writes a file page by page, and the system keeps it in memory like that; what is copied
-/// or unpacked, as every installed program was, is kept in larger pieces, and takes a third of the time to be mapped.
+/// The release binary, installed: a copy of the built file. The page cache holds a file that a
+/// linker wrote in single pages, and one that was copied or unpacked, as every installed program
+/// is, in large folios, which take a third of the time to map.
 pub(crate) fn binary() -> PathBuf {
     static INSTALLED: OnceLock<PathBuf> = OnceLock::new();
     let install = || {
         let installed = base().join("raddle");
-        // Not written over: somebody may be running it.
+        // Not overwritten: a process may be executing it.
         let _ = fs::remove_file(&installed);
         fs::copy(beside("raddle"), &installed).expect("the release binary can be copied");
         installed

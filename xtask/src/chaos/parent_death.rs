@@ -1,7 +1,8 @@
-//! `leash PARENT PROGRAM ARGS…`: becomes the program, which dies when its parent does.
+//! `exec-with-parent PARENT PROGRAM ARGS…`: requests `SIGKILL` for the death of the parent
+//! (`PR_SET_PDEATHSIG`), then executes the program.
 //!
-//! If the campaign itself is killed, nobody is left to end what it started. Its children ask the kernel for that. They do so here, after
-//! exec, because asking before it would put spawning on the slow path.
+//! It ends the processes of a campaign that is itself killed. The request comes after exec, because
+//! a `pre_exec` hook would move `Command` from `posix_spawn` to fork and exec.
 
 use std::{
     ffi::OsString,
@@ -14,12 +15,12 @@ pub(crate) fn main(mut args: impl Iterator<Item = OsString>) -> ExitCode {
         .next()
         .and_then(|parent| parent.to_str()?.parse::<u32>().ok());
     let (Some(parent), Some(program)) = (parent, args.next()) else {
-        eprintln!("usage: leash PARENT PROGRAM ARGS…");
+        eprintln!("usage: exec-with-parent PARENT PROGRAM ARGS…");
         return ExitCode::from(2);
     };
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     if parent_id() != parent {
-        // It died before we could ask.
+        // The parent died before the request took effect.
         return ExitCode::from(137);
     }
     let error = Command::new(&program).args(args).exec();

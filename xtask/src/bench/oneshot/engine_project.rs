@@ -1,4 +1,4 @@
-//! A project with an engine, and the program that works on it.
+//! `EngineProject`: a project on an engine, with the benchmark's program as its workers.
 
 use std::{
     fs,
@@ -16,37 +16,37 @@ use serde_json::Value;
 
 use super::{Engine, p50};
 use crate::{
-    bed::{Bed, Worker, beside},
+    project_dir::{ProjectDir, Worker, beside},
     redis::Server,
 };
 
-pub(super) struct Site {
+pub(super) struct EngineProject {
     pub(super) broker: Arc<dyn Broker>,
     url: String,
     _server: Option<Server>,
-    pub(super) bed: Bed,
+    pub(super) dir: ProjectDir,
 }
 
-/// What a worker claimed when. Ids are times, those of events too.
-pub(super) struct Claimed {
+/// The claim of a task by a worker. Ids are times, those of events too.
+pub(super) struct ClaimEvent {
     worker: Tid,
     at: Tid,
 }
 
-impl Claimed {
-    /// Whether the worker was there at this moment, and waited for a task.
+impl ClaimEvent {
+    /// Whether the worker was registered at this time and was waiting for a task.
     pub(super) fn waited_at(&self, moment: Tid) -> bool {
         self.worker < moment && moment < self.at
     }
 }
 
-/// How many events are read at a time.
+/// The number of events per read.
 const EVENTS: u32 = 1000;
-/// How long anything may take.
+/// The limit for any wait.
 const DEADLINE: Duration = Duration::from_secs(180);
 const GROUP: usize = 100;
 
-/// The program with routines, built beside this one.
+/// The program with routines, which is built beside this one.
 pub(super) fn app() -> PathBuf {
     beside("raddle-bench-app")
 }
@@ -55,22 +55,22 @@ pub(super) fn call(routine: &str) -> NewTask {
     NewTask::new(TaskSpec::new(Target::Routine(routine.into())))
 }
 
-impl Site {
+impl EngineProject {
     pub(super) fn new(engine: Engine) -> Self {
-        let bed = Bed::new();
-        let server = (engine == Engine::Redis).then(|| Server::start(&bed));
+        let dir = ProjectDir::new();
+        let server = (engine == Engine::Redis).then(|| Server::start(&dir));
         let url = match &server {
             Some(server) => server.url(),
-            None => format!("sqlite:{}", bed.path().join("work.db").display()),
+            None => format!("sqlite:{}", dir.path().join("work.db").display()),
         };
-        let broker = bed
+        let broker = dir
             .wait(connect(&url.parse().expect("a URL")))
             .expect("the engine takes tasks");
         Self {
             broker,
             url,
             _server: server,
-            bed,
+            dir,
         }
     }
 
@@ -80,7 +80,7 @@ impl Site {
             .args(words)
             .args(flags)
             .args(["--queue-url", &self.url, "--quiet"]);
-        command.current_dir(self.bed.path()).stdin(Stdio::null());
+        command.current_dir(self.dir.path()).stdin(Stdio::null());
         command
     }
 
@@ -92,10 +92,10 @@ impl Site {
         Worker::start(&mut self.command(&["worker", "start", "--no-detach"], flags))
     }
 
-    /// The processes of the workers that wait or run.
+    /// The pids of the one-shot workers.
     pub(super) fn workers(&self) -> Vec<u32> {
         let workers = self
-            .bed
+            .dir
             .wait(self.broker.workers())
             .expect("the broker answers");
         workers
@@ -105,18 +105,18 @@ impl Site {
             .collect()
     }
 
-    pub(super) fn until_warm(&self, workers: usize) {
+    pub(super) fn wait_until_warm(&self, workers: usize) {
         let began = Instant::now();
         while self.workers().len() < workers {
-            assert!(began.elapsed() < DEADLINE, "the pool gets warm");
+            assert!(began.elapsed() < DEADLINE, "the pool is not warm in time");
             thread::sleep(Duration::from_millis(5));
         }
     }
 
-    /// Submits so many tasks that do nothing.
+    /// Submits this many tasks that exit at once.
     pub(super) fn submit(&self, tasks: usize) -> Vec<Tid> {
         let mut tids = Vec::new();
-        self.bed.wait(async {
+        self.dir.wait(async {
             while tids.len() < tasks {
                 let batch = (0..GROUP.min(tasks - tids.len()))
                     .map(|_| call("nothing"))
@@ -132,22 +132,21 @@ impl Site {
         tids
     }
 
-    /// Submits so many, and waits until all are completed: for the last, and then for those that overtook each other. Looking is not free on
-    /// two cores, and what it costs is ours.
+    /// Submits this many tasks and waits until all are completed.
     pub(super) fn run_all(&self, tasks: usize) -> Vec<Tid> {
         let tids = self.submit(tasks);
-        self.until_completed(tasks);
+        self.wait_until_completed(tasks);
         tids
     }
 
-    /// What every worker has claimed, as far as the log goes back.
-    pub(super) fn claims(&self) -> Vec<Claimed> {
+    /// All claims in the event log.
+    pub(super) fn claims(&self) -> Vec<ClaimEvent> {
         let (mut claims, mut after) = (Vec::new(), 0);
         loop {
             let read = self
                 .broker
                 .events(Some(after), None, EVENTS, Duration::ZERO);
-            let events = self.bed.wait(read).expect("the broker answers");
+            let events = self.dir.wait(read).expect("the broker answers");
             let Some(last) = events.last() else {
                 return claims;
             };
@@ -156,7 +155,7 @@ impl Site {
                 .iter()
                 .filter(|event| event.event == TaskEventKind::Spawning);
             claims.extend(spawning.filter_map(|event| {
-                Some(Claimed {
+                Some(ClaimEvent {
                     worker: event.worker?,
                     at: event.id,
                 })
@@ -164,17 +163,17 @@ impl Site {
         }
     }
 
-    /// Waits until so many tasks are completed.
-    pub(super) fn until_completed(&self, tasks: usize) {
+    /// Waits until this many tasks are completed.
+    pub(super) fn wait_until_completed(&self, tasks: usize) {
         let began = Instant::now();
         while self.summary().states.get(&TaskState::Completed) < Some(&(tasks as u64)) {
             assert!(began.elapsed() < DEADLINE, "the tasks are finished in time");
-            // Seldom enough that the looks cost nothing: what is waited for takes seconds.
+            // Polled rarely enough to cost nothing: the wait takes seconds.
             thread::sleep(Duration::from_millis(10));
         }
     }
 
-    async fn ended(&self, tid: Tid) {
+    async fn wait_until_done(&self, tid: Tid) {
         let began = Instant::now();
         let mut cursor = TaskCursor::default();
         loop {
@@ -191,78 +190,84 @@ impl Site {
         }
     }
 
-    /// From the call of submit to the first instruction of the function: the median, in microseconds.
+    /// The median time from the call of submit to the first instruction of the function, in
+    /// microseconds.
     pub(super) fn submit_to_code(&self, samples: usize) -> f64 {
-        // Long enough for the pool to be full again.
+        // Long enough for the pool to fill up again.
         self.submit_to_code_after(samples, || thread::sleep(Duration::from_millis(15)))
     }
 
-    /// The same, with something to be done before each.
+    /// The same, with an action before each submit.
     pub(super) fn submit_to_code_after(&self, samples: usize, before: impl Fn()) -> f64 {
         let mut times = Vec::new();
-        // The first few are not counted: connections are made with them.
+        // The first five are a warm-up that opens connections.
         for n in 0..samples + 5 {
             before();
-            let asked_at = clock();
-            let tid = self.bed.wait(async {
+            let submitted_at = clock();
+            let tid = self.dir.wait(async {
                 let stored = self
                     .broker
                     .submit(vec![call("when")])
                     .await
                     .expect("a task can be submitted");
-                self.ended(stored[0].tid()).await;
+                self.wait_until_done(stored[0].tid()).await;
                 stored[0].tid()
             });
-            let began_at = self
+            let ran_at = self
                 .task(tid)
                 .report
                 .and_then(|report| report.value)
                 .as_ref()
                 .and_then(Value::as_u64);
-            let began_at = began_at.expect("the function says when it ran");
+            let ran_at = ran_at.expect("the function returns its start time");
             if n >= 5 {
-                times.push(Duration::from_nanos(began_at.saturating_sub(asked_at)));
+                times.push(Duration::from_nanos(ran_at.saturating_sub(submitted_at)));
             }
         }
         p50(&times)
     }
 
     pub(super) fn task(&self, tid: Tid) -> TaskView {
-        self.bed
+        self.dir
             .wait(self.broker.task(tid))
             .expect("the broker answers")
             .expect("the task is kept")
     }
 
     pub(super) fn summary(&self) -> Summary {
-        self.bed
+        self.dir
             .wait(self.broker.summary())
             .expect("the broker answers")
     }
 
-    /// No process that works in this directory is left.
-    pub(super) fn assert_nobody_is_left(&self) {
+    /// Asserts that no worker process runs in this directory.
+    pub(super) fn assert_no_process_left(&self) {
         assert_eq!(self.workers(), [0; 0]);
-        let here = self
-            .bed
+        let directory = self
+            .dir
             .path()
             .canonicalize()
             .expect("the directory is there");
         for process in fs::read_dir("/proc").expect("there is /proc").flatten() {
-            let is_here = fs::read_link(process.path().join("cwd")).is_ok_and(|cwd| cwd == here);
+            let is_in_directory =
+                fs::read_link(process.path().join("cwd")).is_ok_and(|cwd| cwd == directory);
             let is_app = fs::read_link(process.path().join("exe")).is_ok_and(|exe| exe == app());
-            assert!(!(is_here && is_app), "{:?} is left", process.file_name());
+            assert!(
+                !(is_in_directory && is_app),
+                "{:?} is left",
+                process.file_name()
+            );
         }
     }
 }
 
-/// The machine's clock, which the functions read too.
+/// `CLOCK_MONOTONIC`, which the functions read too.
 fn clock() -> u64 {
     let mut now = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: a valid place for the result.
+    // SAFETY: `now` is a valid place for the result.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }

@@ -1,4 +1,5 @@
-//! Where a campaign takes place: a fresh directory, the programs in it, and the address of the broker.
+//! `CampaignDir`: a fresh directory with the programs of the campaign, and the address of the
+//! broker.
 
 use std::{
     env, fs, io,
@@ -9,10 +10,11 @@ use std::{
 
 use tempfile::TempDir;
 
-use crate::{options::Options, procs, task::MARKER};
+use crate::{options::Options, processes, task::MARKER};
 
-/// Variables that would change what is started, if the person who starts a campaign has them.
-const FOREIGN: [&str; 9] = [
+/// Variables that would change how the started processes behave, if the caller's environment has
+/// them.
+const CLEARED_VARIABLES: [&str; 9] = [
     "QUEUE_URL",
     "RADDLE_ATTEMPT",
     "RADDLE_LOG",
@@ -24,21 +26,24 @@ const FOREIGN: [&str; 9] = [
     "WORKER_MAX_UPTIME",
 ];
 
-/// The directory. When it is dropped, every process of the campaign is killed, and the directory is removed unless it is to be kept.
-pub(crate) struct Site {
+/// The directory. Dropping it kills every process of the campaign and removes the directory, unless
+/// `keep` is set.
+pub(crate) struct CampaignDir {
     directory: Option<TempDir>,
     path: PathBuf,
     pub(crate) raddle: PathBuf,
     pub(crate) chaos: PathBuf,
-    /// What `QUEUE_URL` is for everybody.
+    /// The value of `QUEUE_URL` for all processes of the campaign.
     pub(crate) url: String,
     keep: bool,
 }
 
-impl Site {
-    /// Below the build directory: `/tmp` may be in memory, where a sync costs nothing.
+impl CampaignDir {
+    /// Creates the directory below the build directory: `/tmp` may be in memory, where fsync costs
+    /// nothing.
     ///
-    /// The programs are linked into the directory, so that whoever runs them belongs to this campaign and to no other.
+    /// The programs are linked into the directory, so that the path of an executable identifies the
+    /// processes of this campaign.
     pub(crate) fn new(options: &Options) -> io::Result<Self> {
         let this = env::current_exe()?;
         let base = this.with_file_name("chaos");
@@ -50,7 +55,7 @@ impl Site {
             .clone()
             .unwrap_or_else(|| this.with_file_name("raddle"));
         let url = format!("sqlite:{}", path.join("raddle.db").display());
-        let site = Self {
+        let dir = Self {
             directory: Some(directory),
             raddle: path.join("bin/raddle"),
             chaos: path.join("bin/chaos"),
@@ -58,10 +63,10 @@ impl Site {
             url,
             keep: options.keep,
         };
-        fs::create_dir(site.path.join("bin"))?;
-        link(&raddle, &site.raddle)?;
-        link(&this, &site.chaos)?;
-        Ok(site)
+        fs::create_dir(dir.path.join("bin"))?;
+        link(&raddle, &dir.raddle)?;
+        link(&this, &dir.chaos)?;
+        Ok(dir)
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -72,25 +77,25 @@ impl Site {
         self.path.join(name)
     }
 
-    /// `raddle` with these arguments: see [`Site::leashed`].
+    /// `raddle` with these arguments: see [`CampaignDir::command_with_parent`].
     pub(crate) fn raddle(&self, args: &[&str]) -> Command {
-        let mut command = self.leashed(&self.raddle);
+        let mut command = self.command_with_parent(&self.raddle);
         command.args(args);
         command
     }
 
-    /// A program in this directory, in a process group of its own, that dies when this process does.
-    pub(crate) fn leashed(&self, program: &Path) -> Command {
+    /// A program that runs in this directory, in its own process group, and dies with this process.
+    pub(crate) fn command_with_parent(&self, program: &Path) -> Command {
         let mut command = Command::new(&self.chaos);
         command
-            .arg("leash")
+            .arg("exec-with-parent")
             .arg(std::process::id().to_string())
             .arg(program);
         command
             .current_dir(&self.path)
             .process_group(0)
             .stdin(Stdio::null());
-        for variable in FOREIGN {
+        for variable in CLEARED_VARIABLES {
             command.env_remove(variable);
         }
         command.env("QUEUE_URL", &self.url).env(MARKER, &self.path);
@@ -98,16 +103,16 @@ impl Site {
     }
 }
 
-impl Drop for Site {
+impl Drop for CampaignDir {
     fn drop(&mut self) {
-        procs::kill_campaign(&self.path);
+        processes::kill_campaign(&self.path);
         if let Some(directory) = self.directory.take().filter(|_| self.keep) {
             println!("kept: {}", directory.keep().display());
         }
     }
 }
 
-/// A second name of a file, or a copy where that cannot be.
+/// Makes a hard link, or a copy where links are not possible.
 fn link(from: &Path, to: &Path) -> io::Result<()> {
     fs::hard_link(from, to)
         .or_else(|_| fs::copy(from, to).map(drop))

@@ -1,4 +1,4 @@
-//! Processes as `/proc` shows them: who is below whom, and who belongs to a campaign.
+//! Processes as `/proc` shows them: parents, children, and which belong to a campaign.
 
 use std::{
     fs, io,
@@ -13,14 +13,14 @@ use rustix::{
 
 use crate::task::MARKER;
 
-/// A process that is there and should not be.
+/// A process that should have ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Survivor {
     pub(crate) pid: u32,
-    pub(crate) what: String,
+    pub(crate) description: String,
 }
 
-/// The children of a process, in the order of their pids.
+/// The children of a process, sorted by pid.
 pub(crate) fn children(pid: u32) -> Vec<u32> {
     let mut children: Vec<u32> = fs::read_dir(format!("/proc/{pid}/task"))
         .into_iter()
@@ -46,8 +46,8 @@ pub(crate) fn children_of_program(pid: u32, program: &Path) -> Vec<u32> {
     children
 }
 
-/// All processes below a process that run this program.
-pub(crate) fn below(pid: u32, program: &Path) -> Vec<u32> {
+/// All descendants of a process that run this program, connected by processes that do.
+pub(crate) fn descendants_of_program(pid: u32, program: &Path) -> Vec<u32> {
     let mut found = children_of_program(pid, program);
     let mut next = 0;
     while let Some(pid) = found.get(next).copied() {
@@ -57,38 +57,38 @@ pub(crate) fn below(pid: u32, program: &Path) -> Vec<u32> {
     found
 }
 
-/// The processes of the campaign in this directory whose title has this in it, with their parents.
-pub(crate) fn titled(directory: &Path, part: &str) -> Vec<(u32, u32)> {
+/// The processes of the campaign in this directory whose title contains `part`, with their parents.
+pub(crate) fn find_by_title(directory: &Path, part: &str) -> Vec<(u32, u32)> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     let is_so = |pid: &u32| {
         let title = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         title.starts_with(b"raddle-")
             && String::from_utf8_lossy(&title).contains(part)
-            && belongs(*pid, directory)
+            && belongs_to_campaign(*pid, directory)
     };
     pids.filter(is_so)
         .filter_map(|pid| Some((pid, stat(pid)?.ppid)))
         .collect()
 }
 
-/// A process that keeps its pid for as long as this is held: a signal through it reaches nobody else.
-pub(crate) struct Grip {
+/// A pidfd: a signal through it never reaches another process that got the same pid.
+pub(crate) struct PidHandle {
     pub(crate) pid: u32,
-    handle: OwnedFd,
+    pidfd: OwnedFd,
 }
 
-impl Grip {
-    /// Takes hold of a process, if it is still a child of `parent`.
+impl PidHandle {
+    /// Opens a pidfd, if the process is still a child of `parent`.
     pub(crate) fn new(pid: u32, parent: u32) -> Option<Self> {
-        let handle = process::pidfd_open(Pid::from_raw(pid as i32)?, PidfdFlags::empty()).ok()?;
-        // Looked at after the grip: had the pid been given away before, the parent would be another.
-        (stat(pid)?.ppid == parent).then_some(Self { pid, handle })
+        let pidfd = process::pidfd_open(Pid::from_raw(pid as i32)?, PidfdFlags::empty()).ok()?;
+        // The parent is read after the pidfd is open: a reused pid would have another parent.
+        (stat(pid)?.ppid == parent).then_some(Self { pid, pidfd })
     }
 
     pub(crate) fn signal(&self, signal: i32) -> io::Result<()> {
         let signal = Signal::from_named_raw(signal).ok_or(Errno::INVAL)?;
-        Ok(process::pidfd_send_signal(&self.handle, signal)?)
+        Ok(process::pidfd_send_signal(&self.pidfd, signal)?)
     }
 }
 
@@ -100,7 +100,7 @@ struct Stat {
 
 fn stat(pid: u32) -> Option<Stat> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name stands in parentheses and may hold some itself.
+    // The name is in parentheses, and may contain parentheses.
     let (head, tail) = text.rsplit_once(") ")?;
     let mut fields = tail.split(' ');
     let state = fields.next()?.chars().next()?;
@@ -111,29 +111,30 @@ fn stat(pid: u32) -> Option<Stat> {
     })
 }
 
-/// The processes of the campaign in this directory, but for this one.
+/// The processes of the campaign in this directory, without this one.
 ///
-/// A process belongs to it if its program is one of those in the directory, if the campaign's marker is in its environment, or if it
-/// stands in the directory. No single one would do: a title overwrites the environment, and a command may be any program.
-pub(crate) fn of_campaign(directory: &Path) -> Vec<Survivor> {
-    let own = std::process::id();
+/// A process belongs to the campaign if its executable or working directory is in the directory, or
+/// if its environment has the campaign's marker. No single test is enough: a title overwrites the
+/// environment, and a command may be any program.
+pub(crate) fn list_campaign_processes(directory: &Path) -> Vec<Survivor> {
+    let this = std::process::id();
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     let mut found = Vec::new();
-    for pid in pids.filter(|pid| *pid != own && belongs(*pid, directory)) {
-        // One that is dead and not waited for is somebody's to reap, and holds nothing.
+    for pid in pids.filter(|pid| *pid != this && belongs_to_campaign(*pid, directory)) {
+        // A zombie holds nothing, and its parent reaps it.
         if let Some(stat) = stat(pid).filter(|stat| !matches!(stat.state, 'Z' | 'X')) {
-            let what = format!(
+            let description = format!(
                 "{} (state {}, child of {})",
                 stat.name, stat.state, stat.ppid
             );
-            found.push(Survivor { pid, what });
+            found.push(Survivor { pid, description });
         }
     }
     found
 }
 
-fn belongs(pid: u32, directory: &Path) -> bool {
+fn belongs_to_campaign(pid: u32, directory: &Path) -> bool {
     let link = |name: &str| fs::read_link(format!("/proc/{pid}/{name}"));
     let is_inside = |name: &str| link(name).is_ok_and(|path| path.starts_with(directory));
     let is_marked = || {
@@ -144,11 +145,12 @@ fn belongs(pid: u32, directory: &Path) -> bool {
     is_inside("exe") || is_inside("cwd") || is_marked()
 }
 
-/// Kills every process of the campaign, and what they start meanwhile. Returns how many there were at first.
+/// Kills every process of the campaign, and those that they start meanwhile. Returns how many there
+/// were at first.
 pub(crate) fn kill_campaign(directory: &Path) -> usize {
     let mut first = None;
     for _ in 0..100 {
-        let left = of_campaign(directory);
+        let left = list_campaign_processes(directory);
         first.get_or_insert(left.len());
         if left.is_empty() {
             break;
@@ -163,19 +165,19 @@ pub(crate) fn kill_campaign(directory: &Path) -> usize {
     first.unwrap_or(0)
 }
 
-/// Waits for children that have ended, whoever started them: orphans come to this process.
+/// Reaps ended children, orphans that this process adopted included.
 ///
-/// Only to be called when nobody waits for a child by its handle any more.
+/// Only to be called when no `Child` handle is waited for any more.
 fn reap_adopted() {
     while let Ok(Some(_)) = process::wait(WaitOptions::NOHANG) {}
 }
 
-/// Makes this process the one that orphans below it come to.
+/// Makes this process a subreaper: orphans below it become its children.
 pub(crate) fn adopt_orphans() {
     let _ = process::set_child_subreaper(Some(process::getpid()));
 }
 
-/// Sends a signal. A process that is gone is no error.
+/// Sends a signal. A process that has ended is not an error.
 pub(crate) fn kill(pid: u32, signal: i32) {
     if let (Some(pid), Some(signal)) = (Pid::from_raw(pid as i32), Signal::from_named_raw(signal)) {
         let _ = process::kill_process(pid, signal);
@@ -200,14 +202,14 @@ mod tests {
     }
 
     #[test]
-    fn processes_are_found_by_marker_and_by_directory_and_no_others() {
+    fn finds_processes_of_a_campaign_by_marker_and_by_directory() {
         let (ours, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let mut children = [
             sleeper(ours.path(), true),
             sleeper(ours.path(), false),
             sleeper(other.path(), true),
         ];
-        let mut found: Vec<u32> = of_campaign(ours.path())
+        let mut found: Vec<u32> = list_campaign_processes(ours.path())
             .into_iter()
             .map(|one| one.pid)
             .collect();
@@ -224,15 +226,15 @@ mod tests {
             children.iter().all(|child| all.contains(&child.id())),
             "{all:?}"
         );
-        assert_eq!(of_campaign(ours.path()), []);
+        assert_eq!(list_campaign_processes(ours.path()), []);
     }
 
     #[test]
-    fn a_grip_holds_children_alone() {
+    fn opens_a_pidfd_for_children_only() {
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
-        let own = std::process::id();
-        assert!(Grip::new(child.id(), own + 1).is_none());
-        let grip = Grip::new(child.id(), own).unwrap();
+        let this = std::process::id();
+        assert!(PidHandle::new(child.id(), this + 1).is_none());
+        let grip = PidHandle::new(child.id(), this).unwrap();
         grip.signal(libc::SIGKILL).unwrap();
         assert!(!child.wait().unwrap().success());
         assert!(grip.signal(libc::SIGKILL).is_err());

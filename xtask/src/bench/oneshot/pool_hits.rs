@@ -1,4 +1,4 @@
-//! A pool that sizes itself, under tasks that come by chance.
+//! A pool that sizes itself, with Poisson arrivals.
 
 use std::{
     sync::Arc,
@@ -8,30 +8,30 @@ use std::{
 
 use raddle_model::Tid;
 
-use super::{Engine, Site, site::call};
+use super::{Engine, EngineProject, engine_project::call};
 use crate::{
     Plan,
-    stats::{Verdict, rate},
+    stats::{Requirement, rate},
 };
 
-/// Until the pool has seen the rate.
+/// How long the pool observes the rate first.
 const WARM_UP: Duration = Duration::from_secs(3);
 
-/// The share of tasks that found an idle worker, at half of what the pool can do.
-pub(super) fn hits(plan: &Plan, engine: Engine) -> Verdict {
+/// The share of tasks that found an idle worker, at half the capacity of the pool.
+pub(super) fn bench_hits(plan: &Plan, engine: Engine) -> Requirement {
     let (probe, length) = if plan.quick {
         (500, Duration::from_secs(3))
     } else {
         (2000, Duration::from_secs(15))
     };
-    let site = Site::new(engine);
-    let spawner = site.spawner(&["--warm-pool", "auto", "--max-workers", "64"]);
+    let project = EngineProject::new(engine);
+    let spawner = project.spawner(&["--warm-pool", "auto", "--max-workers", "64"]);
     let began = Instant::now();
-    site.run_all(probe);
+    project.run_all(probe);
     let half = rate(probe, began.elapsed()) / 2.0;
-    poisson(&site, half, WARM_UP);
-    let tids = poisson(&site, half, length);
-    let claims = site.claims();
+    poisson(&project, half, WARM_UP);
+    let tids = poisson(&project, half, length);
+    let claims = project.claims();
     let found = tids
         .iter()
         .filter(|tid| claims.iter().any(|claim| claim.waited_at(**tid)))
@@ -47,28 +47,30 @@ pub(super) fn hits(plan: &Plan, engine: Engine) -> Verdict {
         Engine::Sqlite => "tasks that found an idle worker on SQLite, auto, half load",
         Engine::Redis => "tasks that found an idle worker on Redis, auto, half load",
     };
-    Verdict::at_least(what, share, 0.99)
+    Requirement::at_least(what, share, 0.99)
 }
 
-/// Submits by chance, so many a second on average, and waits until all have ended. No submit waits for the one before.
-fn poisson(site: &Site, rate: f64, length: Duration) -> Vec<Tid> {
+/// Submits tasks with exponential pauses at this average rate, and waits until all have ended.
+/// Submits do not wait for each other.
+fn poisson(project: &EngineProject, rate: f64, length: Duration) -> Vec<Tid> {
     let began = Instant::now();
-    let tids = site.bed.wait(async {
-        let (mut chance, mut due, mut under_way) = (Chance(0x9e37_79b9_7f4a_7c15), 0.0, Vec::new());
+    let tids = project.dir.wait(async {
+        let (mut random, mut due, mut in_flight) =
+            (Xorshift(0x9e37_79b9_7f4a_7c15), 0.0, Vec::new());
         loop {
-            due += -chance.next().ln() / rate;
+            due += -random.next().ln() / rate;
             let at = Duration::from_secs_f64(due);
             if at > length {
                 break;
             }
             tokio::time::sleep(at.saturating_sub(began.elapsed())).await;
-            let broker = Arc::clone(&site.broker);
-            under_way.push(tokio::spawn(async move {
+            let broker = Arc::clone(&project.broker);
+            in_flight.push(tokio::spawn(async move {
                 broker.submit(vec![call("nothing")]).await
             }));
         }
         let mut tids = Vec::new();
-        for submit in under_way {
+        for submit in in_flight {
             let stored = submit
                 .await
                 .expect("it does not panic")
@@ -77,7 +79,7 @@ fn poisson(site: &Site, rate: f64, length: Duration) -> Vec<Tid> {
         }
         tids
     });
-    while site
+    while project
         .summary()
         .states
         .iter()
@@ -92,11 +94,11 @@ fn poisson(site: &Site, rate: f64, length: Duration) -> Vec<Tid> {
     tids
 }
 
-/// The same numbers each time.
-struct Chance(u64);
+/// A xorshift generator with a fixed seed.
+struct Xorshift(u64);
 
-impl Chance {
-    /// Above zero, and at most one.
+impl Xorshift {
+    /// A number in (0, 1].
     fn next(&mut self) -> f64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
