@@ -24,10 +24,10 @@ pub struct GroupPolicy {
     pub stop: StopPolicy,
     /// How long a child may take to become ready. `None` means no limit: the caller that starts it
     /// enforces one.
-    pub start_within: Option<Duration>,
+    pub start_timeout: Option<Duration>,
     /// How long a child may send no heartbeat, or stay suspended, before it counts as hung. `None`
     /// disables the check.
-    pub patience: Option<Duration>,
+    pub hang_timeout: Option<Duration>,
     /// When a healthy child is replaced.
     pub recycle: RecyclePolicy,
     /// Groups that must be up before the first child is started.
@@ -36,7 +36,7 @@ pub struct GroupPolicy {
     /// least one.
     pub parallel: usize,
     /// Scope of the backoff when children die right after their start.
-    pub brake: BackoffScope,
+    pub backoff_scope: BackoffScope,
 }
 
 /// Scope of the backoff when children die right after their start.
@@ -44,7 +44,7 @@ pub struct GroupPolicy {
 pub enum BackoffScope {
     /// The next start in the same slot.
     #[default]
-    Seat,
+    Slot,
     /// The next start of the whole group: its children are alike and die of the same cause. After a
     /// pause one child is started as a probe.
     Group,

@@ -25,32 +25,32 @@ use rustix::{
 
 /// Maximum frame size, with the virtio header before it. The kernel may not have segmented the
 /// frame yet.
-const LARGEST: usize = 80 * 1024;
+const MAX_FRAME: usize = 80 * 1024;
 /// Maximum number of frames in flight. Further frames are dropped, as on a real link.
-const UNDER_WAY: usize = 16 * 1024;
+const MAX_IN_FLIGHT: usize = 16 * 1024;
 /// Interval between checks whether the line was dropped.
-const LOOK: Duration = Duration::from_millis(100);
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Carries frames in one direction until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Way {
+pub(crate) struct DelayLine {
     micros: Arc<AtomicU64>,
     has_ended: Arc<AtomicBool>,
 }
 
-impl Way {
+impl DelayLine {
     /// Starts a line from one socket to another.
     fn new(from: Arc<OwnedFd>, to: Arc<OwnedFd>) -> Self {
-        let way = Self {
+        let line = Self {
             micros: Arc::default(),
             has_ended: Arc::default(),
         };
-        let (micros, has_ended) = (Arc::clone(&way.micros), Arc::clone(&way.has_ended));
+        let (micros, has_ended) = (Arc::clone(&line.micros), Arc::clone(&line.has_ended));
         thread::Builder::new()
             .name("cable".into())
             .spawn(move || carry(&from, &to, &micros, &has_ended))
             .expect("a thread");
-        way
+        line
     }
 
     /// Sets the delay of frames that arrive from now on.
@@ -60,7 +60,7 @@ impl Way {
     }
 }
 
-impl Drop for Way {
+impl Drop for DelayLine {
     fn drop(&mut self) {
         self.has_ended.store(true, Ordering::Relaxed);
     }
@@ -68,7 +68,7 @@ impl Drop for Way {
 
 /// Creates the lines between two interfaces, in both directions, in the network namespace of
 /// `process`.
-pub(crate) fn between(process: u32, interfaces: [String; 2]) -> [Way; 2] {
+pub(crate) fn connect_interfaces(process: u32, interfaces: [String; 2]) -> [DelayLine; 2] {
     let open = move || -> io::Result<[OwnedFd; 2]> {
         let namespace = File::open(format!("/proc/{process}/ns/net"))?;
         // Only this thread changes its namespace.
@@ -82,8 +82,8 @@ pub(crate) fn between(process: u32, interfaces: [String; 2]) -> [Way; 2] {
         .expect("sockets for frames");
     let [one, other] = sockets.map(Arc::new);
     [
-        Way::new(Arc::clone(&one), Arc::clone(&other)),
-        Way::new(other, one),
+        DelayLine::new(Arc::clone(&one), Arc::clone(&other)),
+        DelayLine::new(other, one),
     ]
 }
 
@@ -136,17 +136,17 @@ fn socket(interface: &str) -> io::Result<OwnedFd> {
 }
 
 fn carry(from: &OwnedFd, to: &OwnedFd, micros: &AtomicU64, has_ended: &AtomicBool) {
-    let (mut under_way, mut frame) = (VecDeque::<(Instant, Vec<u8>)>::new(), vec![0; LARGEST]);
+    let (mut in_flight, mut frame) = (VecDeque::<(Instant, Vec<u8>)>::new(), vec![0; MAX_FRAME]);
     while !has_ended.load(Ordering::Relaxed) {
         let now = Instant::now();
-        while under_way.front().is_some_and(|(due, _)| *due <= now) {
-            if let Some((_, frame)) = under_way.pop_front() {
+        while in_flight.front().is_some_and(|(due, _)| *due <= now) {
+            if let Some((_, frame)) = in_flight.pop_front() {
                 // A frame that cannot be sent is lost: the interface may be down.
                 let _ = rustix::io::write(to, &frame);
             }
         }
-        let left = under_way.front().map_or(LOOK, |(due, _)| {
-            due.saturating_duration_since(now).min(LOOK)
+        let left = in_flight.front().map_or(CHECK_INTERVAL, |(due, _)| {
+            due.saturating_duration_since(now).min(CHECK_INTERVAL)
         });
         let timeout = Timespec {
             tv_sec: left.as_secs() as i64,
@@ -156,10 +156,10 @@ fn carry(from: &OwnedFd, to: &OwnedFd, micros: &AtomicU64, has_ended: &AtomicBoo
         // An error means that the interface was down for a while.
         while let Ok(length) = rustix::io::read(from, &mut frame) {
             let due = Instant::now() + Duration::from_micros(micros.load(Ordering::Relaxed));
-            if under_way.len() < UNDER_WAY {
+            if in_flight.len() < MAX_IN_FLIGHT {
                 // Frames keep their order.
-                let due = under_way.back().map_or(due, |(before, _)| due.max(*before));
-                under_way.push_back((due, frame[..length].to_vec()));
+                let due = in_flight.back().map_or(due, |(before, _)| due.max(*before));
+                in_flight.push_back((due, frame[..length].to_vec()));
             }
         }
     }

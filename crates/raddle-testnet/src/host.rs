@@ -19,10 +19,10 @@ pub struct Host {
 
 impl Host {
     pub(crate) fn new(lan: &Lan) -> Self {
-        let port = lan.switch.port();
-        let name = format!("host{}-{port}", lan.switch.number);
+        let next_port = lan.switch.next_port();
+        let name = format!("host{}-{next_port}", lan.switch.number);
         let namespace = Namespace::new(&name);
-        let cables = vec![Cable::new(lan, port, &namespace, "eth0")];
+        let cables = vec![Cable::new(lan, next_port, &namespace, "eth0")];
         Self {
             cables,
             namespace,
@@ -60,7 +60,7 @@ impl Host {
         let interface = format!("eth{}", self.cables.len());
         self.cables.push(Cable::new(
             lan,
-            lan.switch.port(),
+            lan.switch.next_port(),
             &self.namespace,
             &interface,
         ));

@@ -54,9 +54,9 @@ impl Lan {
 
 impl Switch {
     /// Number of an unused port.
-    pub(crate) fn port(&self) -> u8 {
-        let port = self.ports.fetch_add(1, Ordering::Relaxed);
-        assert!(port < u8::MAX, "all ports are used");
-        port
+    pub(crate) fn next_port(&self) -> u8 {
+        let next_port = self.ports.fetch_add(1, Ordering::Relaxed);
+        assert!(next_port < u8::MAX, "all ports are used");
+        next_port
     }
 }

@@ -26,7 +26,7 @@ mod namespace;
 pub use self::{cable::Cable, host::Host, lan::Lan};
 
 /// Whether hosts can be created here. In continuous integration it is an error if not.
-pub fn can_be_made() -> bool {
+pub fn can_create_hosts() -> bool {
     is_root("make hosts")
 }
 

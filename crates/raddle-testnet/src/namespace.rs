@@ -32,7 +32,7 @@ for again in 1 2 3 4 5 6 7 8 9; do
 done 2>/dev/null
 "#;
 /// Maximum time until all processes of a namespace are gone.
-const PATIENCE: Duration = Duration::from_secs(60);
+const KILL_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A network namespace with its own host name. Dropping it kills all its processes.
 pub(crate) struct Namespace {
@@ -51,13 +51,13 @@ impl Namespace {
             .stdout(Stdio::piped());
         let mut keeper = unshare.spawn().expect("unshare runs");
         let mut kept = String::new();
-        let said = keeper
+        let read_result = keeper
             .stdout
             .take()
-            .map(|said| BufReader::new(said).read_line(&mut kept));
+            .map(|read_result| BufReader::new(read_result).read_line(&mut kept));
         let namespace = Self { keeper };
         assert!(
-            matches!(said, Some(Ok(_))) && kept == "kept\n",
+            matches!(read_result, Some(Ok(_))) && kept == "kept\n",
             "a network namespace cannot be made: is this root?"
         );
         namespace.ip("link set lo up");
@@ -103,23 +103,23 @@ impl Namespace {
 
     /// Processes in the namespace, except the keeper.
     pub(crate) fn processes(&self) -> Vec<u32> {
-        let place = |pid: u32| {
+        let namespace_id = |pid: u32| {
             let link = PathBuf::from(format!("/proc/{pid}/ns/net"));
             fs::metadata(link).map(|meta| (meta.dev(), meta.ino())).ok()
         };
-        let Some(here) = place(self.keeper()) else {
+        let Some(own_id) = namespace_id(self.keeper()) else {
             return Vec::new();
         };
         let all = fs::read_dir("/proc").expect("there is /proc").flatten();
         let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
         // Zombies have no namespace any more.
-        pids.filter(|pid| *pid != self.keeper() && place(*pid) == Some(here))
+        pids.filter(|pid| *pid != self.keeper() && namespace_id(*pid) == Some(own_id))
             .collect()
     }
 
     /// Kills all processes in the namespace, and waits until they are gone.
     pub(crate) fn kill(&self) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + KILL_TIMEOUT;
         loop {
             let left = self.processes();
             if left.is_empty() {

@@ -41,7 +41,7 @@
 //! A function without a body declares a routine of another program, in any language, and is called in the same way:
 //! `#[raddle::routine(name = "py.embed")] async fn embed(text: String) -> Vec<f32>;`
 //!
-//! `add::task(1, 2)` creates a task instead, which a broker keeps until it is done, and `add::here(1, 2)` runs in this process. `add::task(1, 2).schedule(&broker, Schedule::cron("sums", "@hourly"))` submits it on a schedule. `#[raddle::routines]` on an `impl` block is for methods.
+//! `add::task(1, 2)` creates a task instead, which a broker keeps until it is done, and `add::local(1, 2)` runs in this process. `add::task(1, 2).schedule(&broker, Schedule::cron("sums", "@hourly"))` submits it on a schedule. `#[raddle::routines]` on an `impl` block is for methods.
 //!
 //! # Tasks
 //!

@@ -23,7 +23,7 @@ pub struct SpawnPolicy {
     /// Upper bounds for the tasks that it spawns.
     pub ceiling: ResourceLimits,
     /// How it starts another manager, where it may.
-    pub herald: ManagerLaunchCommand,
+    pub manager_command: ManagerLaunchCommand,
 }
 
 /// Command that starts a manager, without the arguments that say which one.
@@ -197,9 +197,9 @@ impl SpawnPolicy {
             name,
         } = ManagerParams::parse(params)?;
         let limits = self.ceiling.narrow_for_manager(&limits)?;
-        let mut argv = self.herald.argv.clone();
+        let mut argv = self.manager_command.argv.clone();
         argv.extend(["--type".into(), kind]);
-        match registry.or_else(|| self.herald.registry.clone()) {
+        match registry.or_else(|| self.manager_command.registry.clone()) {
             Some(path) => argv.extend(["--registry".into(), path]),
             None => argv.push("--no-registry".into()),
         }
@@ -209,7 +209,7 @@ impl SpawnPolicy {
         }
         let resolved = TaskSpec {
             target: Target::Command(argv),
-            env: self.herald.env.clone(),
+            env: self.manager_command.env.clone(),
             ..spec
         };
         resolved.validate()?;

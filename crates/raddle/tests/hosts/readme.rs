@@ -185,7 +185,7 @@ fn words(line: &str) -> Vec<&str> {
 
 #[test]
 fn what_the_readme_shows_on_two_machines_is_what_happens() {
-    if !raddle_testnet::can_be_made() {
+    if !raddle_testnet::can_create_hosts() {
         return;
     }
     let lan = Lan::new();
