@@ -3,9 +3,12 @@
 mod count;
 mod crates;
 mod dist;
+mod docs;
 mod image;
 mod install;
 mod lint_words;
+mod publish;
+mod record;
 mod step;
 mod test;
 
@@ -36,6 +39,16 @@ enum Chore {
     Dist(dist::Options),
     /// Check names and texts against the rules of docs/glossary.md
     LintWords,
+    /// Build the book with mdBook, into target/book
+    Docs(docs::Options),
+    /// Write docs/reference/cli.md, the reference of the command line
+    Reference,
+    /// Write manual pages
+    Man(docs::ManOptions),
+    /// Make the images of the documents, from a real run and from the measured numbers
+    Record(record::Options),
+    /// Package all crates, and check what crates.io asks for; uploads nothing
+    Publish(publish::Options),
 }
 
 /// Arguments of another program.
@@ -79,6 +92,11 @@ fn main() -> ExitCode {
         Chore::Image(options) => image::run(&options),
         Chore::Dist(options) => dist::run(&options),
         Chore::LintWords => lint_words::run(),
+        Chore::Docs(options) => docs::build(&options),
+        Chore::Reference => docs::reference(),
+        Chore::Man(options) => docs::man(&options),
+        Chore::Record(options) => record::run(&options),
+        Chore::Publish(options) => publish::run(&options),
     }
 }
 
