@@ -122,7 +122,8 @@ mod tests {
     use std::sync::Mutex;
 
     use async_trait::async_trait;
-    use raddle_broker::{Call, CallHandler, NewTask, Reply, Tasks, sqlite::Sqlite};
+    use raddle_broker::{Call, CallHandler, NewTask, Reply, Tasks};
+    use raddle_broker_sqlite::Sqlite;
     use raddle_model::{ControlCommand, ControlMessage, TaskSpec};
 
     use super::*;

@@ -4,7 +4,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use raddle_broker::{BrokerUrl, Error, connect, remote::BrokerServer, sqlite::Sqlite};
+use raddle_broker::Error;
+use raddle_broker_connect::{BrokerUrl, connect};
+use raddle_broker_remote::BrokerServer;
+use raddle_broker_sqlite::Sqlite;
 use raddle_worker::{Options, Shutdown, Worker, worker::WorkerEndReason};
 use tokio::{
     sync::oneshot,

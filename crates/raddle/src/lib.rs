@@ -142,7 +142,12 @@ pub mod discovery {
 pub mod __private;
 
 #[cfg(feature = "queue")]
-pub use raddle_broker as broker;
+pub mod broker {
+    //! Where tasks are kept.
+
+    pub use raddle_broker::*;
+    pub use raddle_broker_connect::*;
+}
 pub use raddle_model as core;
 #[cfg(feature = "pool")]
 pub use raddle_rpc as pool;
@@ -158,7 +163,9 @@ pub mod prelude {
     //! What most programs need.
 
     #[cfg(feature = "queue")]
-    pub use raddle_broker::{Broker, NewTask, OutputStream, Submitted, TaskFilter, connect};
+    pub use raddle_broker::{Broker, NewTask, OutputStream, Submitted, TaskFilter};
+    #[cfg(feature = "queue")]
+    pub use raddle_broker_connect::connect;
     pub use raddle_model::{
         AttemptReport, CapSet, ControlCommand, ControlMessage, ExitStatus, HumanDuration, Limits,
         RetryPolicy, Schedule, Target, TaskSpec, TaskState, TaskView, Tid,

@@ -9,7 +9,8 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use raddle_broker::{Broker, BrokerUrl, connect};
+use raddle_broker::Broker;
+use raddle_broker_connect::{BrokerUrl, connect};
 use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
 

@@ -10,7 +10,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use raddle_broker::{Broker, ClaimRequest, NewTask, connect};
+use raddle_broker::{Broker, ClaimRequest, NewTask};
+use raddle_broker_connect::connect;
 use raddle_model::{CapSet, HumanDuration, TaskSpec, Tid, worker::WorkerInfo};
 use redis::{Commands, Connection, streams::StreamReadReply};
 

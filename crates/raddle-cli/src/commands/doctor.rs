@@ -5,7 +5,8 @@ mod stops;
 
 use std::path::Path;
 
-use raddle_broker::{Broker, BrokerUrl, EngineHealth};
+use raddle_broker::{Broker, EngineHealth};
+use raddle_broker_connect::BrokerUrl;
 use raddle_model::WorkerEntry;
 use raddle_runner::{RunnerOptions, probe};
 use raddle_worker::group;

@@ -18,7 +18,7 @@ use std::{
     thread,
 };
 
-use raddle_broker::BrokerUrl;
+use raddle_broker_connect::BrokerUrl;
 use raddle_model::manager::SpawnPolicy;
 use raddle_worker::{
     Shutdown,

@@ -2,7 +2,8 @@
 
 use std::{fs::OpenOptions, io::Write, path::PathBuf, sync::Arc};
 
-use raddle_broker::{BrokerUrl, remote::ServedBroker};
+use raddle_broker_connect::BrokerUrl;
+use raddle_broker_remote::ServedBroker;
 use raddle_model::spec::Isolation;
 use raddle_worker::{
     Options, Shutdown, Worker,

@@ -5,12 +5,9 @@
 
 use std::{collections::BTreeMap, fs, io, os::fd::AsFd, process::Stdio, time::Duration};
 
-use raddle_model::{
-    Tid,
-    stop::StopPolicy,
-    supervisor::{ChildId, HangKind, StopReason, Supervisor, SupervisorEvent},
-};
+use raddle_model::{Tid, stop::StopPolicy};
 use raddle_runner::ProgressPage;
+use raddle_supervisor::{ChildId, HangKind, StopReason, Supervisor, SupervisorEvent};
 use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 use tokio::sync::mpsc;
 

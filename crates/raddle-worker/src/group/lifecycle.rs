@@ -2,12 +2,13 @@
 
 use std::{collections::BTreeMap, ffi::OsString, path::Path, sync::Arc, time::Duration};
 
-use raddle_broker::{Broker, BrokerUrl, connect};
+use raddle_broker::Broker;
+use raddle_broker_connect::{BrokerUrl, connect};
 use raddle_model::{
     CapSet, Tid, WorkerEntry,
-    supervisor::GroupCounts,
     worker::{WorkerInfo, kind},
 };
+use raddle_supervisor::GroupCounts;
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::watch,
@@ -118,7 +119,7 @@ pub enum ManagerError {
     Signals(#[source] std::io::Error),
     /// What is not a broker's URL.
     #[error(transparent)]
-    Url(#[from] raddle_broker::ParseBrokerUrlError),
+    Url(#[from] raddle_broker_connect::ParseBrokerUrlError),
     /// Processes cannot share what is in the memory of one.
     #[error("mem:// is for one process, and groups are many: use sqlite:PATH or redis://…")]
     Memory,

@@ -8,14 +8,11 @@ use std::{
 
 use raddle_broker::{Broker, ControlDelivery, Result};
 use raddle_model::{
-    ControlCommand, ControlMessage, Tid,
-    stop::StopStage,
-    supervisor::{
-        ChildExit, ChildId, GroupCounts, GroupId, GroupPolicy, ReplicaSlot, StopReason, Supervisor,
-        SupervisorEffect, SupervisorEvent,
-    },
-    title,
-    worker::WorkerStatus,
+    ControlCommand, ControlMessage, Tid, stop::StopStage, title, worker::WorkerStatus,
+};
+use raddle_supervisor::{
+    ChildExit, ChildId, GroupCounts, GroupId, GroupPolicy, ReplicaSlot, StopReason, Supervisor,
+    SupervisorEffect, SupervisorEvent,
 };
 use tokio::{
     signal::unix::Signal,

@@ -107,7 +107,8 @@ impl<T> fmt::Debug for TaskHandle<T> {
 mod tests {
     use std::{io, sync::Mutex, time::Duration};
 
-    use raddle_broker::{NewTask, sqlite::Sqlite};
+    use raddle_broker::NewTask;
+    use raddle_broker_sqlite::Sqlite;
     use raddle_model::{Target, TaskSpec};
 
     use super::*;

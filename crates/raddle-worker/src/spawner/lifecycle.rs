@@ -2,10 +2,9 @@
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
-use raddle_broker::{
-    Broker, Result,
-    remote::{self, ContainerClients, ServedBroker},
-};
+use raddle_broker::{Broker, Result};
+use raddle_broker_remote as remote;
+use raddle_broker_remote::{ContainerClients, ServedBroker};
 use raddle_model::{
     Tid,
     worker::{WorkerInfo, kind},

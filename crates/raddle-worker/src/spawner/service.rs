@@ -15,12 +15,12 @@ use raddle_broker::{Broker, ControlDelivery, Error, Result, WaitingRequest};
 use raddle_model::{
     ControlCommand, ControlMessage, Tid, WorkerEntry,
     stop::{StopPolicy, StopStage},
-    supervisor::{
-        self, BackoffScope, ChildExit, GroupId, GroupPolicy, RecyclePolicy, RestartPolicy,
-        Supervisor,
-    },
     title,
     worker::{WorkerInfo, WorkerStatus},
+};
+use raddle_supervisor::{
+    BackoffScope, ChildExit, GroupId, GroupPolicy, RecyclePolicy, RestartPolicy, Supervisor,
+    SupervisorEvent,
 };
 use tokio::{
     sync::watch,
@@ -296,7 +296,7 @@ impl SpawnerService {
             }
             SpawnerEvent::Asked(times) => {
                 for _ in self.heeded..times {
-                    self.core.note(supervisor::SupervisorEvent::Stop, now);
+                    self.core.note(SupervisorEvent::Stop, now);
                 }
                 self.heeded = times;
             }
@@ -320,8 +320,7 @@ impl SpawnerService {
                 if let Some(auto) = &mut self.auto {
                     auto.started(took);
                 }
-                self.core
-                    .note(supervisor::SupervisorEvent::Ready(child), now);
+                self.core.note(SupervisorEvent::Ready(child), now);
             }
             EventMeaning::Taken => {
                 self.last_task = now;
@@ -341,10 +340,8 @@ impl SpawnerService {
                     ExitReason::Error
                 });
                 self.grief = Some(NoLaunch::Died(gone));
-                self.core.note(
-                    supervisor::SupervisorEvent::Gone(child, ChildExit::Badly),
-                    now,
-                );
+                self.core
+                    .note(SupervisorEvent::Gone(child, ChildExit::Badly), now);
             }
             EventMeaning::Left { gone, had_task } => {
                 self.exited(match gone {
@@ -367,17 +364,14 @@ impl SpawnerService {
                 } else {
                     ChildExit::Well
                 };
-                self.core
-                    .note(supervisor::SupervisorEvent::Gone(child, end), now);
+                self.core.note(SupervisorEvent::Gone(child, end), now);
             }
             EventMeaning::NotLaunched => {
                 if let WorkerEvent::Failed(error) = news {
                     self.not_launched(error.clone());
                 }
-                self.core.note(
-                    supervisor::SupervisorEvent::Gone(child, ChildExit::Badly),
-                    now,
-                );
+                self.core
+                    .note(SupervisorEvent::Gone(child, ChildExit::Badly), now);
             }
             EventMeaning::Nothing => return,
         }
@@ -481,7 +475,7 @@ impl SpawnerService {
         if self.stage() == StopStage::Running {
             self.inherit(now).await;
         }
-        let wanted = supervisor::SupervisorEvent::Scale(GROUP, self.wanted(now));
+        let wanted = SupervisorEvent::Scale(GROUP, self.wanted(now));
         let effects = self.core.on(wanted, now);
         self.pass_on(now);
         self.kill_workers(now);

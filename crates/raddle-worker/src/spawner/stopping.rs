@@ -4,8 +4,8 @@ use std::{mem, time::Duration};
 
 use raddle_model::{
     ControlCommand, ControlMessage, Tid, WorkerEntry, manager::PRIME, stop::StopStage,
-    supervisor::SupervisorEvent,
 };
+use raddle_supervisor::SupervisorEvent;
 
 use super::{
     BroadcastCommand, LaunchId,

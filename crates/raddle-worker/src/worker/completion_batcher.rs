@@ -357,7 +357,7 @@ async fn gather(
 mod tests {
     use std::sync::Mutex;
 
-    use raddle_broker::sqlite::Sqlite;
+    use raddle_broker_sqlite::Sqlite;
     use raddle_model::Tid;
 
     use super::{super::shutdown_deadline::ShutdownDeadline, *};

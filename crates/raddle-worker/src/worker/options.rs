@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use raddle_broker::BrokerUrl;
+use raddle_broker_connect::BrokerUrl;
 use raddle_model::{
     CapSet, Tid,
     manager::{REQUEST, SpawnPolicy},

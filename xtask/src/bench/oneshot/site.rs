@@ -9,7 +9,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use raddle_broker::{Broker, NewTask, Summary, TaskCursor, connect};
+use raddle_broker::{Broker, NewTask, Summary, TaskCursor};
+use raddle_broker_connect::connect;
 use raddle_model::{Target, TaskEventKind, TaskSpec, TaskState, TaskView, Tid, worker::kind};
 use serde_json::Value;
 
