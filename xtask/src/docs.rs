@@ -62,9 +62,21 @@ pub(crate) fn man(options: &ManOptions) -> ExitCode {
 
 /// Runs the example `reference` of `raddle-cli`, which knows all commands.
 fn generate(args: &[&str]) -> ExitCode {
-    let what = ["-p", "raddle-cli", "--example", "reference", "--features", FEATURES];
+    let what = [
+        "-p",
+        "raddle-cli",
+        "--example",
+        "reference",
+        "--features",
+        FEATURES,
+    ];
     match built(&what, "reference", DEV) {
-        Ok(program) => exit_code(Command::new(program).args(args).status().is_ok_and(|status| status.success())),
+        Ok(program) => exit_code(
+            Command::new(program)
+                .args(args)
+                .status()
+                .is_ok_and(|status| status.success()),
+        ),
         Err(code) => code,
     }
 }

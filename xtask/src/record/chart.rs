@@ -6,13 +6,28 @@ use super::svg::{STYLE, escape};
 
 /// A row of the table of results, by the beginning of its first cell, and its name in the chart.
 const ROWS: [(&str, &str); 7] = [
-    ("calls 100 at a time", "calls, 100 at a time, of gRPC calls (tonic)"),
+    (
+        "calls 100 at a time",
+        "calls, 100 at a time, of gRPC calls (tonic)",
+    ),
     ("1 MiB echo", "calls with 1 MiB, of gRPC calls (tonic)"),
-    ("calls one after the other", "calls, one after the other, of gRPC calls (tonic)"),
-    ("redis: claim + finish", "Redis: claim + finish, of a bare consumer loop"),
+    (
+        "calls one after the other",
+        "calls, one after the other, of gRPC calls (tonic)",
+    ),
+    (
+        "redis: claim + finish",
+        "Redis: claim + finish, of a bare consumer loop",
+    ),
     ("redis: submit", "Redis: submit, of pipelined XADD"),
-    ("tasks through a worker", "SQLite: tasks run, of bare process spawns"),
-    ("durable submit", "SQLite: durable submit, of bare synced inserts"),
+    (
+        "tasks through a worker",
+        "SQLite: tasks run, of bare process spawns",
+    ),
+    (
+        "durable submit",
+        "SQLite: durable submit, of bare synced inserts",
+    ),
 ];
 const LEFT: f64 = 430.0;
 const WIDTH: f64 = 860.0;
@@ -40,7 +55,9 @@ pub(super) fn draw(page: &str) -> Result<String, String> {
             .map_err(|_| format!("the result '{measured}' does not begin with a ratio"))?;
         bars.push((name, ratio));
     }
-    let most = bars.iter().fold(1.0_f64, |most, (_, ratio)| most.max(*ratio));
+    let most = bars
+        .iter()
+        .fold(1.0_f64, |most, (_, ratio)| most.max(*ratio));
     let scale = (WIDTH - LEFT - 70.0) / most;
     let height = TOP + ROW * bars.len() as f64 + 34.0;
     let mut svg = format!(

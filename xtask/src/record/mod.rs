@@ -60,6 +60,9 @@ mod tests {
         let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../");
         let read = |path: &str| fs::read_to_string(format!("{root}{path}")).expect("it is there");
         let is_current = chart::draw(&read(BENCHMARKS)) == Ok(read(CHART));
-        assert!(is_current, "{CHART} is out of date: run 'cargo xtask record --chart'");
+        assert!(
+            is_current,
+            "{CHART} is out of date: run 'cargo xtask record --chart'"
+        );
     }
 }

@@ -42,7 +42,8 @@ struct Line {
 pub(super) fn record(program: &Path) -> Result<String, String> {
     let directory = env::temp_dir().join(format!("raddle-record-{}", std::process::id()));
     let tour = directory.join("tour");
-    fs::create_dir_all(&tour).map_err(|error| format!("cannot make {}: {error}", tour.display()))?;
+    fs::create_dir_all(&tour)
+        .map_err(|error| format!("cannot make {}: {error}", tour.display()))?;
     let bin = program.parent().ok_or("the program has no directory")?;
     let path = format!("{}:{}", bin.display(), env::var("PATH").unwrap_or_default());
     let (mut lines, mut at) = (Vec::new(), 0.5);
@@ -55,11 +56,19 @@ pub(super) fn record(program: &Path) -> Result<String, String> {
             .stdin(Stdio::null())
             .output()
             .map_err(|error| format!("cannot run bash: {error}"))?;
-        lines.push(Line { text: format!("$ {command}"), is_typed: true, at });
+        lines.push(Line {
+            text: format!("$ {command}"),
+            is_typed: true,
+            at,
+        });
         at += TYPING;
         let text = String::from_utf8_lossy(&output.stdout).replace(&*tour.to_string_lossy(), SHOWN);
         for text in text.lines() {
-            lines.push(Line { text: text.to_owned(), is_typed: false, at });
+            lines.push(Line {
+                text: text.to_owned(),
+                is_typed: false,
+                at,
+            });
         }
         at += READING;
     }
@@ -78,7 +87,10 @@ fn draw(lines: &[Line]) -> String {
     );
     for (index, colour) in ["#ff5f57", "#febc2e", "#28c840"].iter().enumerate() {
         let x = 20 + 20 * index;
-        let _ = writeln!(svg, "<circle cx=\"{x}\" cy=\"18\" r=\"6\" fill=\"{colour}\"/>");
+        let _ = writeln!(
+            svg,
+            "<circle cx=\"{x}\" cy=\"18\" r=\"6\" fill=\"{colour}\"/>"
+        );
     }
     for (index, line) in lines.iter().enumerate() {
         let y = BAR + MARGIN + LINE * (index as f64 + 0.7);

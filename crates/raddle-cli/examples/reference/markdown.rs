@@ -21,10 +21,17 @@ pub(crate) fn page(mut command: Command) -> String {
         let name = path.join(" ");
         let about = leaf.get_about().map(ToString::to_string);
         let anchor = name.replace(' ', "-");
-        let _ = writeln!(page, "| [`{name}`](#{anchor}) | {} |", cell(&about.unwrap_or_default()));
+        let _ = writeln!(
+            page,
+            "| [`{name}`](#{anchor}) | {} |",
+            cell(&about.unwrap_or_default())
+        );
     }
     page.push_str("\n## Global options\n\nThese work with every command.\n\n");
-    table(&mut page, command.get_arguments().filter(|arg| is_global(arg)));
+    table(
+        &mut page,
+        command.get_arguments().filter(|arg| is_global(arg)),
+    );
     for (path, leaf) in leaves {
         section(&mut page, &path, leaf);
     }
@@ -53,15 +60,25 @@ fn section(page: &mut String, path: &[String], command: &Command) {
     let name = path.join(" ");
     let about = command.get_long_about().or(command.get_about());
     let about = about.map(ToString::to_string).unwrap_or_default();
-    let _ = write!(page, "\n## `{name}`\n\n{}.\n", text(about.trim_end_matches('.')));
-    let aliases: Vec<String> = command.get_all_aliases().map(|alias| format!("`{alias}`")).collect();
+    let _ = write!(
+        page,
+        "\n## `{name}`\n\n{}.\n",
+        text(about.trim_end_matches('.'))
+    );
+    let aliases: Vec<String> = command
+        .get_all_aliases()
+        .map(|alias| format!("`{alias}`"))
+        .collect();
     if !aliases.is_empty() {
         let _ = write!(page, "\nAlso: {}.\n", aliases.join(", "));
     }
     let usage = command.clone().render_usage().to_string();
     let usage = usage.trim_start_matches("Usage: ").trim();
     let _ = write!(page, "\n```text\n{usage}\n```\n");
-    let arguments: Vec<&Arg> = command.get_arguments().filter(|arg| is_shown(arg)).collect();
+    let arguments: Vec<&Arg> = command
+        .get_arguments()
+        .filter(|arg| is_shown(arg))
+        .collect();
     let mut headings: Vec<Option<&str>> = Vec::new();
     for arg in &arguments {
         if !headings.contains(&arg.get_help_heading()) {
@@ -73,7 +90,13 @@ fn section(page: &mut String, path: &[String], command: &Command) {
         if let Some(heading) = heading {
             let _ = write!(page, "{heading}:\n\n");
         }
-        table(page, arguments.iter().copied().filter(|arg| arg.get_help_heading() == heading));
+        table(
+            page,
+            arguments
+                .iter()
+                .copied()
+                .filter(|arg| arg.get_help_heading() == heading),
+        );
     }
     if let Some(after) = command.get_after_long_help().or(command.get_after_help()) {
         let _ = write!(page, "\n```text\n{}\n```\n", after.to_string().trim_end());
@@ -100,7 +123,11 @@ fn table<'a>(page: &mut String, arguments: impl Iterator<Item = &'a Arg>) {
         let _ = write!(page, "| {} ", spelling(arg));
         if has_variables {
             let variable = arg.get_env().and_then(std::ffi::OsStr::to_str);
-            let _ = write!(page, "| {} ", variable.map_or(String::new(), |name| format!("`{name}`")));
+            let _ = write!(
+                page,
+                "| {} ",
+                variable.map_or(String::new(), |name| format!("`{name}`"))
+            );
         }
         let _ = writeln!(page, "| {} |", cell(&meaning(arg)));
     }
@@ -109,7 +136,9 @@ fn table<'a>(page: &mut String, arguments: impl Iterator<Item = &'a Arg>) {
 /// The names of an argument and of its values.
 fn spelling(arg: &Arg) -> String {
     let values = arg.get_value_names().unwrap_or_default();
-    let takes_values = arg.get_num_args().is_some_and(|number| number.takes_values());
+    let takes_values = arg
+        .get_num_args()
+        .is_some_and(|number| number.takes_values());
     let values = if takes_values || arg.is_positional() {
         values.join(" ")
     } else {
@@ -130,10 +159,15 @@ fn spelling(arg: &Arg) -> String {
 fn meaning(arg: &Arg) -> String {
     let help = arg.get_long_help().or(arg.get_help());
     let mut meaning = help.map(ToString::to_string).unwrap_or_default();
-    let is_flag = !arg.get_num_args().is_some_and(|number| number.takes_values());
+    let is_flag = !arg
+        .get_num_args()
+        .is_some_and(|number| number.takes_values());
     let defaults = arg.get_default_values();
     if !is_flag && !arg.is_hide_default_value_set() && !defaults.is_empty() {
-        let defaults: Vec<_> = defaults.iter().map(|value| value.to_string_lossy()).collect();
+        let defaults: Vec<_> = defaults
+            .iter()
+            .map(|value| value.to_string_lossy())
+            .collect();
         let _ = write!(meaning, " [default: {}]", defaults.join(" "));
     }
     let possible = arg.get_possible_values();

@@ -254,7 +254,10 @@ fn executes_the_tutorial_on_two_machines() {
         }
     }
     machines[1].interrupt();
-    assert!(is_true, "the tutorial shows something else than\n{transcript}");
+    assert!(
+        is_true,
+        "the tutorial shows something else than\n{transcript}"
+    );
     called.sort();
     called.dedup();
     assert_eq!(called, NAMES, "both machines have been called");

@@ -29,12 +29,7 @@ impl Ids {
 }
 
 /// Whether a command showed in this run what the page shows. Returns the ids that are known after it.
-pub(super) fn compare(
-    command: &str,
-    ids: &Ids,
-    page: &[String],
-    run: &[String],
-) -> Option<Ids> {
+pub(super) fn compare(command: &str, ids: &Ids, page: &[String], run: &[String]) -> Option<Ids> {
     let mut learnt = ids.clone();
     if command.starts_with("ps ") {
         pair(&mut learnt, page, run);
@@ -96,14 +91,17 @@ fn is_alike(page: &str, run: &str, numbers_vary: bool) -> bool {
             && run[open].starts_with(begins)
             && (0..open).all(|at| word_is_alike(&page, &run, at, numbers_vary));
     }
-    page.len() == run.len() && (0..page.len()).all(|at| word_is_alike(&page, &run, at, numbers_vary))
+    page.len() == run.len()
+        && (0..page.len()).all(|at| word_is_alike(&page, &run, at, numbers_vary))
 }
 
 fn word_is_alike(page: &[&str], run: &[&str], at: usize, numbers_vary: bool) -> bool {
     let (written, real) = (page[at], run[at]);
     let is_number = |word: &str| word.parse::<f64>().is_ok();
     let is_process = at > 0 && ["process", "pid"].contains(&page[at - 1]);
-    let is_size = page.get(at + 1).is_some_and(|unit| ["MiB", "KiB", "ms"].contains(unit));
+    let is_size = page
+        .get(at + 1)
+        .is_some_and(|unit| ["MiB", "KiB", "ms"].contains(unit));
     let may_vary = numbers_vary || is_process || is_size;
     written == real
         || (may_vary && is_number(written) && is_number(real))
@@ -194,5 +192,8 @@ fn ignores_what_differs_from_run_to_run_and_nothing_else() {
     assert!(!is_same("1 completed", "2 completed"));
     let (page, run) = ("1794777747965382656", "1794777747965382999");
     let ids = compare("raddle", &Ids::default(), &lines(page), &lines(run)).unwrap();
-    assert_eq!(ids.to_run("raddle logs 7965382656"), "raddle logs 7965382999");
+    assert_eq!(
+        ids.to_run("raddle logs 7965382656"),
+        "raddle logs 7965382999"
+    );
 }

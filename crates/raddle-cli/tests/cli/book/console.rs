@@ -25,7 +25,7 @@ const DIRECTORY: &str = "/tmp/tour";
 /// The name of the machine, as pages show it.
 const HOST: &str = "vm";
 /// Commands that change nothing, and are repeated until they show what the page shows.
-const READ_ONLY: [&str; 14] = [
+const READ_ONLY: [&str; 15] = [
     "cat ",
     "curl ",
     "ps ",
@@ -40,6 +40,7 @@ const READ_ONLY: [&str; 14] = [
     "raddle task explain ",
     "raddle task list",
     "raddle worker list",
+    "sort ",
 ];
 /// How long such a command is repeated, and how long output of a process in the background may take.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -58,7 +59,7 @@ const SHELL: &str = "exec 9<&0 </dev/null
 const CARGO: &str = r#"#!/bin/sh
 example() { cat .example 2>/dev/null || { echo "no example is printed as src/main.rs" >&2; exit 101; }; }
 case $1 in
-    new) mkdir -p "$2/src" && cd "$2" && touch Cargo.toml ;;
+    new) for name; do :; done; mkdir -p "$name/src" && touch "$name/Cargo.toml" ;;
     add) ;;
     build) mkdir -p target/release && ln -sf "$EXAMPLES/$(example)" "target/release/$(basename "$PWD")" ;;
     run) while [ $# -gt 0 ] && [ "$1" != -- ]; do shift; done; [ $# = 0 ] || shift; exec "$EXAMPLES/$(example)" "$@" ;;
@@ -92,13 +93,23 @@ impl Shell {
             command.args(["--user", "--map-root-user"]);
         }
         // Pages use fixed ports, and list all processes.
-        let apart = ["--mount", "--pid", "--net", "--fork", "--kill-child", "--mount-proc"];
+        let apart = [
+            "--mount",
+            "--pid",
+            "--net",
+            "--fork",
+            "--kill-child",
+            "--mount-proc",
+        ];
         command
             .args(apart)
             .arg("bash")
             .arg(script)
             .current_dir(&tour)
-            .env("PATH", format!("{}:{}", tools.display(), std::env::var("PATH").unwrap()))
+            .env(
+                "PATH",
+                format!("{}:{}", tools.display(), std::env::var("PATH").unwrap()),
+            )
             .env("EXAMPLES", examples())
             .env("HOME", world.path())
             .env("LC_ALL", "C.UTF-8")
@@ -133,7 +144,10 @@ impl Shell {
             .map(|(stream, seen)| stream[seen..].replace('\0', ""))
             .collect();
         let directory = self.world.path().canonicalize().unwrap();
-        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let host = rustix::system::uname()
+            .nodename()
+            .to_string_lossy()
+            .into_owned();
         let lines = new
             .lines()
             .map(|line| line.replace(directory.join("tour").to_str().unwrap(), DIRECTORY))
@@ -147,7 +161,10 @@ impl Shell {
         let parent = Path::new(path).parent().unwrap().display().to_string();
         let source = self.world.file(".content", content);
         let parent = if parent.is_empty() { "." } else { &parent };
-        self.run(&format!("mkdir -p {parent} && cp {} {path}", source.display()));
+        self.run(&format!(
+            "mkdir -p {parent} && cp {} {path}",
+            source.display()
+        ));
         self.seen = self.output().1;
     }
 }
@@ -200,10 +217,18 @@ fn execute(page: &str) {
     let mut transcript = String::new();
     for step in steps(&text) {
         match step {
-            Step::File { path, content, example } => {
+            Step::File {
+                path,
+                content,
+                example,
+            } => {
                 if let Some(example) = example {
                     let program = examples().join(&example);
-                    assert!(program.exists(), "build the examples: {}", program.display());
+                    assert!(
+                        program.exists(),
+                        "build the examples: {}",
+                        program.display()
+                    );
                     shell.write(".example", &example);
                 }
                 shell.write(&path, &content);
@@ -224,7 +249,11 @@ fn execute(page: &str) {
     }
     if updates {
         for (range, real) in replaced.into_iter().rev() {
-            lines.splice(range, real.into_iter().map(|line| line.replace("leep 3", "leep 1")));
+            lines.splice(
+                range,
+                real.into_iter()
+                    .map(|line| line.replace("leep 3", "leep 1")),
+            );
         }
         fs::write(root().join(page), lines.join("\n") + "\n").unwrap();
     }
@@ -259,7 +288,13 @@ fn attempt(
                 return Ok(real);
             }
             // A command that is repeated shows the rest of its output by then.
-            if typed.elapsed() > if is_read_only && !updates { Duration::ZERO } else { patience } {
+            if typed.elapsed()
+                > if is_read_only && !updates {
+                    Duration::ZERO
+                } else {
+                    patience
+                }
+            {
                 shell.seen = lengths;
                 break real;
             }

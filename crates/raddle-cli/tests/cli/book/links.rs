@@ -41,13 +41,19 @@ fn prose(text: &str) -> String {
 /// The targets of inline links and images.
 fn links(text: &str) -> Vec<String> {
     let prose = prose(text);
-    let inline = prose.split("](").skip(1).filter_map(|rest| rest.split_once(')'));
+    let inline = prose
+        .split("](")
+        .skip(1)
+        .filter_map(|rest| rest.split_once(')'));
     let quoted = ["src=\"", "href=\""];
     let html = quoted.iter().flat_map(|attribute| {
         let values = prose.split(attribute).skip(1);
         values.filter_map(|rest| rest.split_once('"'))
     });
-    inline.chain(html).map(|(target, _)| target.to_owned()).collect()
+    inline
+        .chain(html)
+        .map(|(target, _)| target.to_owned())
+        .collect()
 }
 
 /// The anchors of the headings of a page, as forges and mdBook make them.
@@ -61,7 +67,9 @@ fn anchors(text: &str) -> BTreeSet<String> {
             continue;
         }
         // Only the text of a link counts.
-        let heading = heading.split("](").map(|part| part.split_once(')').map_or(part, |(_, rest)| rest));
+        let heading = heading
+            .split("](")
+            .map(|part| part.split_once(')').map_or(part, |(_, rest)| rest));
         let heading: String = heading.collect::<String>().trim().to_lowercase();
         let kept = |letter: &char| letter.is_alphanumeric() || [' ', '-', '_'].contains(letter);
         let anchor: String = heading.chars().filter(kept).collect();
@@ -72,11 +80,16 @@ fn anchors(text: &str) -> BTreeSet<String> {
 
 /// The Markdown files that the repository tracks.
 fn documents() -> Vec<String> {
-    let listed = Command::new("git").args(["ls-files", "*.md"]).current_dir(root()).output();
+    let listed = Command::new("git")
+        .args(["ls-files", "*.md"])
+        .current_dir(root())
+        .output();
     let listed = String::from_utf8(listed.unwrap().stdout).unwrap();
     let mut all: BTreeSet<String> = listed.lines().map(str::to_owned).collect();
     all.extend(pages());
-    all.into_iter().filter(|path| root().join(path).exists()).collect()
+    all.into_iter()
+        .filter(|path| root().join(path).exists())
+        .collect()
 }
 
 #[test]
@@ -84,7 +97,12 @@ fn links_lead_to_files_and_headings() {
     let mut broken = Vec::new();
     for page in documents() {
         let text = read(&page);
-        let parent = Path::new(&page).parent().unwrap().to_str().unwrap().to_owned();
+        let parent = Path::new(&page)
+            .parent()
+            .unwrap()
+            .to_str()
+            .unwrap()
+            .to_owned();
         for link in links(&text) {
             if link.contains("://") || link.starts_with("mailto:") {
                 continue;
@@ -100,7 +118,9 @@ fn links_lead_to_files_and_headings() {
             } else if !anchor.is_empty() && !anchors(&read(&target)).contains(anchor) {
                 broken.push(format!("{page}: {link}: no such heading"));
             } else if page.starts_with("docs/") && !target.starts_with("docs/") {
-                broken.push(format!("{page}: {link}: leads out of the book, name the path as code"));
+                broken.push(format!(
+                    "{page}: {link}: leads out of the book, name the path as code"
+                ));
             }
         }
     }
@@ -121,7 +141,10 @@ fn the_summary_lists_every_page_once() {
 /// A search engine, and a reader who searches a page, look for the words of the field.
 #[test]
 fn the_words_of_the_field_are_in_the_book() {
-    let text: String = pages().iter().map(|page| read(page).to_lowercase()).collect();
+    let text: String = pages()
+        .iter()
+        .map(|page| read(page).to_lowercase())
+        .collect();
     for word in [
         "at least once",
         "authentication",
@@ -157,5 +180,8 @@ fn the_words_of_the_field_are_in_the_book() {
 fn finds_links_and_anchors() {
     let page = "# A `b` c\n[x](y.md#z) `[no](no)`\n```text\n# no [no](no)\n```\n## [Link](u) d\n";
     assert_eq!(links(page), ["y.md#z", "u"]);
-    assert_eq!(anchors(page).into_iter().collect::<Vec<_>>(), ["a-b-c", "link-d"]);
+    assert_eq!(
+        anchors(page).into_iter().collect::<Vec<_>>(),
+        ["a-b-c", "link-d"]
+    );
 }
