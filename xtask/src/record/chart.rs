@@ -8,25 +8,25 @@ use super::svg::{STYLE, escape};
 const ROWS: [(&str, &str); 7] = [
     (
         "calls 100 at a time",
-        "calls, 100 at a time, of gRPC calls (tonic)",
+        "calls, 100 at a time vs. gRPC (tonic)",
     ),
-    ("1 MiB echo", "calls with 1 MiB, of gRPC calls (tonic)"),
+    ("1 MiB echo", "calls with 1 MiB vs. gRPC (tonic)"),
     (
         "calls one after the other",
-        "calls, one after the other, of gRPC calls (tonic)",
+        "calls, one after the other vs. gRPC (tonic)",
     ),
     (
         "redis: claim + finish",
-        "Redis: claim + finish, of a bare consumer loop",
+        "Redis: claim + finish vs. a bare consumer loop",
     ),
-    ("redis: submit", "Redis: submit, of pipelined XADD"),
+    ("redis: submit", "Redis: submit vs. pipelined XADD"),
     (
         "tasks through a worker",
-        "SQLite: tasks run, of bare process spawns",
+        "SQLite: tasks run vs. bare process spawns",
     ),
     (
         "durable submit",
-        "SQLite: durable submit, of bare synced inserts",
+        "SQLite: durable submit vs. bare synced inserts",
     ),
 ];
 const LEFT: f64 = 430.0;
@@ -61,7 +61,7 @@ pub(super) fn draw(page: &str) -> Result<String, String> {
     let scale = (WIDTH - LEFT - 70.0) / most;
     let height = TOP + ROW * bars.len() as f64 + 34.0;
     let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{height}\" viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-label=\"Benchmarks: throughput of Raddle relative to the floor of the machine\">\n<style>{STYLE}text{{fill:#57606a}}.n{{font-weight:bold;fill:#0969da}}@media(prefers-color-scheme:dark){{text{{fill:#9198a1}}.n{{fill:#58a6ff}}}}</style>\n"
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" xml:space=\"preserve\" width=\"{WIDTH}\" height=\"{height}\" viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-label=\"Benchmarks: throughput of Raddle relative to the floor of the machine\">\n<style>{STYLE}text{{fill:#57606a}}.n{{font-weight:bold;fill:#0969da}}@media(prefers-color-scheme:dark){{text{{fill:#9198a1}}.n{{fill:#58a6ff}}}}</style>\n"
     );
     let _ = writeln!(
         svg,
@@ -76,7 +76,7 @@ pub(super) fn draw(page: &str) -> Result<String, String> {
             "<text x=\"{}\" y=\"{text_y}\" text-anchor=\"end\">{}</text><rect x=\"{LEFT}\" y=\"{y}\" width=\"{width:.1}\" height=\"20\" rx=\"3\" fill=\"#1f6feb\"/><text class=\"n\" x=\"{:.1}\" y=\"{text_y}\">{ratio} ×</text>",
             LEFT - 12.0,
             escape(name),
-            LEFT + width + 8.0
+            (LEFT + width).max(floor) + 8.0
         );
     }
     let _ = write!(

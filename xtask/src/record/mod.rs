@@ -4,9 +4,9 @@ mod chart;
 mod svg;
 mod terminal;
 
-use std::{fs, process::ExitCode};
+use std::{fs, path::PathBuf, process::ExitCode};
 
-use crate::{DEV, RELEASE, built};
+use crate::{RELEASE, built};
 
 const TERMINAL: &str = "docs/images/terminal.svg";
 const CHART: &str = "docs/images/benchmarks.svg";
@@ -15,9 +15,9 @@ const BENCHMARKS: &str = "docs/explanation/benchmarks.md";
 /// Make the images of the documents.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// Record the debug build, which is there sooner
-    #[arg(long)]
-    debug: bool,
+    /// Record this build of raddle [default: a release build]
+    #[arg(long, value_name = "FILE")]
+    program: Option<PathBuf>,
     /// Draw only the chart of the benchmarks
     #[arg(long)]
     chart: bool,
@@ -45,9 +45,11 @@ fn draw(options: &Options) -> Result<(), String> {
     if options.chart {
         return Ok(());
     }
-    let profile = if options.debug { DEV } else { RELEASE };
-    let program = built(&["-p", "raddle-cli", "--bin", "raddle"], "raddle", profile)
-        .map_err(|_| "cannot build raddle".to_owned())?;
+    let program = match &options.program {
+        Some(program) => program.clone(),
+        None => built(&["-p", "raddle-cli", "--bin", "raddle"], "raddle", RELEASE)
+            .map_err(|_| "cannot build raddle".to_owned())?,
+    };
     write(TERMINAL, terminal::record(&program)?)
 }
 

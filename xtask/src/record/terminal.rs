@@ -83,7 +83,7 @@ fn draw(lines: &[Line]) -> String {
     );
     // Without support for animations every line is there from the beginning.
     let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width:.0}\" height=\"{height:.0}\" viewBox=\"0 0 {width:.0} {height:.0}\" role=\"img\" aria-label=\"A terminal session with Raddle\">\n<style>{STYLE}text{{fill:#e6edf3}}.c{{fill:#7ee787}}.e{{fill:#ffa198}}@keyframes s{{from{{opacity:0}}to{{opacity:1}}}}.l{{animation:s .05s backwards}}@media(prefers-reduced-motion:reduce){{.l{{animation:none}}}}</style>\n<rect width=\"100%\" height=\"100%\" rx=\"8\" fill=\"#0d1117\"/>\n"
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" xml:space=\"preserve\" width=\"{width:.0}\" height=\"{height:.0}\" viewBox=\"0 0 {width:.0} {height:.0}\" role=\"img\" aria-label=\"A terminal session with Raddle\">\n<style>{STYLE}text{{fill:#e6edf3}}.c{{fill:#7ee787}}.e{{fill:#ffa198}}@keyframes s{{from{{opacity:0}}to{{opacity:1}}}}.l{{animation:s .05s backwards}}@media(prefers-reduced-motion:reduce){{.l{{animation:none}}}}</style>\n<rect width=\"100%\" height=\"100%\" rx=\"8\" fill=\"#0d1117\"/>\n"
     );
     for (index, colour) in ["#ff5f57", "#febc2e", "#28c840"].iter().enumerate() {
         let x = 20 + 20 * index;
