@@ -175,3 +175,31 @@ pub mod prelude {
     #[cfg(feature = "queue")]
     pub use raddle_worker::{Options, Shutdown, Worker, WorkerEnd};
 }
+
+/// The Rust blocks of README.md and of the book, compiled as doctests.
+#[cfg(doctest)]
+mod book {
+    macro_rules! compile {
+        ($($name:ident $page:literal)*) => {
+            $(
+                #[doc = include_str!(concat!("../../../", $page))]
+                struct $name;
+            )*
+        };
+    }
+
+    compile! {
+        Readme "README.md"
+        FirstFunction "docs/start/first-function.md"
+        FirstPool "docs/start/first-pool.md"
+        RustService "docs/tutorials/rust-service.md"
+        ManyMachines "docs/tutorials/many-machines.md"
+        Calls "docs/how-to/calls.md"
+        Discovery "docs/how-to/discovery.md"
+        Groups "docs/how-to/groups.md"
+        Handlers "docs/how-to/handlers.md"
+        Languages "docs/how-to/languages.md"
+        Schedules "docs/how-to/schedules.md"
+        Tls "docs/how-to/tls.md"
+    }
+}
