@@ -3,7 +3,6 @@
 //! A [`Connection`] is a light thing: the channel with its socket is shared by all connections that one [`ConnectionFactory`] has made, belongs to its proxy, and is
 //! bounded in the calls that it carries at a time.
 
-mod address;
 mod call_request;
 mod channel;
 mod connect_state;
@@ -19,8 +18,9 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 
 use self::channel::Channel;
+pub use raddle_discovery::Address;
+
 pub use self::{
-    address::Address,
     call_request::CallRequest,
     control::{ControlConnection, ping},
     reply_stream::ReplyStream,

@@ -274,8 +274,10 @@ fn printable(why: &dyn Display) -> String {
 
 #[cfg(test)]
 mod tests {
+    use raddle_process::testing::capture_logs;
+
     use super::*;
-    use crate::{credentials::CertificateName, testing::logged, worker::REASONS};
+    use crate::{credentials::CertificateName, worker::REASONS};
 
     fn caller(peer: PeerIdentity) -> AuthorizedPeer {
         AuthorizedPeer {
@@ -379,7 +381,7 @@ mod tests {
     #[test]
     fn the_log_tells_of_the_first_and_of_the_rest_in_one_line_whatever_they_are_called() {
         let from = Some("10.0.0.9".parse().unwrap());
-        let log = logged(|| {
+        let log = capture_logs(|| {
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_time()
                 .start_paused(true)
