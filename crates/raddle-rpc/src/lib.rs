@@ -22,10 +22,8 @@ pub use call::{Call, CallStream};
 pub use error::{CallError, ErrorClass, Never, NoWorkersAvailable, RpcError};
 pub use pool::{PoolBuilder, PoolError, WorkerPool, standalone};
 pub use proxy::{ProxyBuilder, WorkerProxy};
-pub use raddle_discovery as discovery;
-pub use raddle_discovery::{Encoding, Encodings, MetadataError, WorkerMetadata, WorkerUid};
-pub use raddle_tls as credentials;
+pub use raddle_discovery::{
+    Address, Encoding, Encodings, MetadataError, WorkerMetadata, WorkerUid,
+};
 pub use raddle_tls::WorkerCredentials;
 pub use scope::{CallTarget, spawn};
-
-use raddle_discovery::encoding;

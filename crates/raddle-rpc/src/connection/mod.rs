@@ -16,10 +16,10 @@ mod transport;
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use raddle_discovery::{Encoding, Encodings, encoding};
+use raddle_tls::WorkerCredentials;
 
 use self::channel::Channel;
-pub use raddle_discovery::Address;
-
 pub use self::{
     call_request::CallRequest,
     control::{ControlConnection, ping},
@@ -30,11 +30,7 @@ pub(crate) use self::{
     connect_state::ConnectWait,
     reply_stream::{CallEvent, OnLoss},
 };
-use crate::{
-    RpcError,
-    credentials::WorkerCredentials,
-    encoding::{self, Encoding, Encodings},
-};
+use crate::RpcError;
 
 /// Makes connections to one worker. All of them, and those of its clones, go over the same socket.
 #[derive(Clone, Debug)]

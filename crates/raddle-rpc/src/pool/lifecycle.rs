@@ -7,14 +7,13 @@ use std::{
 };
 
 use futures_util::FutureExt;
+use raddle_discovery::{DiscoveryEvent, WorkerMetadata, WorkerUid};
 use raddle_model::{stop::StopStage, supervisor::StopReason};
 use tokio::{sync::watch, time::sleep};
 use tracing::warn;
 
 use super::supervisor::PoolSupervisor;
 use crate::{
-    WorkerMetadata, WorkerUid,
-    discovery::DiscoveryEvent,
     serve::words,
     worker::{StopMode, Worker},
 };

@@ -7,6 +7,7 @@ use std::{
 };
 
 use async_trait::async_trait;
+use raddle_discovery::{WorkerMetadata, WorkerUid};
 use tokio::{
     sync::watch,
     time::{Instant, sleep, timeout},
@@ -14,7 +15,6 @@ use tokio::{
 
 use super::supervisor::{PoolPlan, PoolSupervisor, WorkerDemand};
 use crate::{
-    WorkerMetadata, WorkerUid,
     balancer::BalancerContext,
     membership::PoolKey,
     proxy::{DemandOutcome, WorkerSource},

@@ -9,16 +9,12 @@ use std::{
     time::{Duration, Instant},
 };
 
+use raddle_tls::{Action, AllowRules, HandshakeError, Identity};
 use tokio::sync::Notify;
 use tonic::Code;
 use tracing::warn;
 
-use crate::{
-    RpcError,
-    credentials::{Action, AllowRules, HandshakeError, Identity},
-    proxy::Routing,
-    stream::PeerIdentity,
-};
+use crate::{RpcError, proxy::Routing, stream::PeerIdentity};
 
 /// How often the log tells of those who were refused for the same reason: of the first at once, and of those who follow so soon in one line.
 const TOLD: Duration = Duration::from_secs(5);
@@ -277,7 +273,8 @@ mod tests {
     use raddle_process::testing::capture_logs;
 
     use super::*;
-    use crate::{credentials::CertificateName, worker::REASONS};
+    use crate::worker::REASONS;
+    use raddle_tls::CertificateName;
 
     fn caller(peer: PeerIdentity) -> AuthorizedPeer {
         AuthorizedPeer {

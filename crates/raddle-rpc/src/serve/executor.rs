@@ -8,7 +8,9 @@ use std::{
     time::Duration,
 };
 
+use raddle_discovery::{Encoding, WorkerUid, encoding};
 use raddle_model::routine::Routines;
+use raddle_tls::Action;
 use raddle_wire::{
     PROTOCOL,
     v1::{self, exception::Kind},
@@ -32,9 +34,7 @@ use super::{
     stop::StopPhase,
 };
 use crate::{
-    RpcError, WorkerUid,
-    credentials::Action,
-    encoding::{self, Encoding},
+    RpcError,
     membership::PoolKey,
     proxy::{NestedProxies, Routing},
     stream::PeerIdentity,

@@ -2,10 +2,8 @@
 
 use std::time::Duration;
 
-use raddle_rpc::{
-    WorkerMetadata, WorkerUid,
-    connection::Address,
-    discovery::{Discovery, DiscoveryEvent, LocalDiscovery},
+use raddle_discovery::{
+    Address, Discovery, DiscoveryEvent, LocalDiscovery, WorkerMetadata, WorkerUid,
 };
 use tokio::time::timeout;
 
