@@ -7,7 +7,7 @@
 //! This declaration is all there is of a method outside of the engines: the remote broker, its server and what stands in front of a broker are made of
 //! it (see `declare.rs`).
 
-use std::time::Duration;
+use std::{fmt::Display, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use raddle_model::{
@@ -38,6 +38,13 @@ pub trait Broker:
 }
 
 impl<T: Tasks + Registry + Leases + Messages + Log + Output + Schedules> Broker for T {}
+
+/// Opens a broker. Its text names the broker without a password.
+#[async_trait]
+pub trait BrokerOpener: Display + Send + Sync + 'static {
+    /// Opens the broker.
+    async fn open(&self) -> Result<Arc<dyn Broker>>;
+}
 
 declare! {
 /// The way of a task: in, out, and what is known of it in between.

@@ -14,9 +14,9 @@ pub const MAX_CHAINED_BYTES: u64 = 32 << 20;
 
 /// What an attempt has chained so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct ChainAccount {
+pub struct ChainAccount {
     /// How many tasks.
-    pub(crate) tasks: u64,
+    pub tasks: u64,
     bytes: u64,
     /// How many of them came by way of the attempt's worker.
     told: u64,
@@ -24,14 +24,14 @@ pub(crate) struct ChainAccount {
 
 impl ChainRequest {
     /// Checks the tasks and writes their specs out, before they cost anybody a transaction.
-    pub(crate) fn written(&self) -> Result<Vec<String>> {
+    pub fn written(&self) -> Result<Vec<String>> {
         self.tasks.iter().map(|spec| Ok(written(spec)?)).collect()
     }
 }
 
 impl ChainAccount {
     /// Adds tasks of these sizes, of which the first so many may have been `told` before. Returns how many of them were: those are passed over.
-    pub(crate) fn add(
+    pub fn add(
         &mut self,
         attempt_id: AttemptId,
         told: Option<u64>,

@@ -64,7 +64,7 @@ macro_rules! declare {
 
             /// How long the call may wait for something to happen.
             #[expect(unused_variables, reason = "few calls wait, and few arguments say how long")]
-            pub(crate) fn wait(&self) -> Duration {
+            pub fn wait(&self) -> Duration {
                 match self {
                     $($( Self::$Call { $($arg),* } => Duration::ZERO $(+ $wait)?, )*)*
                 }
@@ -73,7 +73,7 @@ macro_rules! declare {
             /// What is done a second time when the call is, if something is. The rest is fenced, or changes nothing more, or is output, which is
             /// better there twice than not at all.
             #[expect(unused_variables, reason = "few calls do something twice, and fewer arguments decide that")]
-            pub(crate) fn doubles(&self) -> Option<&'static str> {
+            pub fn doubles(&self) -> Option<&'static str> {
                 match self {
                     $($( Self::$Call { $($arg),* } => None $(.or($doubled))?, )*)*
                 }

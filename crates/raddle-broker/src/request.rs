@@ -401,7 +401,7 @@ impl NewTask {
     }
 
     /// A finished task once more, or only a dead letter. One that is not finished cannot be had twice.
-    pub(crate) fn once_more(old: TaskView, only_dead: bool) -> Result<Self, Error> {
+    pub fn once_more(old: TaskView, only_dead: bool) -> Result<Self, Error> {
         let TaskView {
             tid,
             state,
@@ -429,7 +429,7 @@ impl NewTask {
 }
 
 /// Checks a spec before it costs a transaction, and writes it out as engines store it.
-pub(crate) fn written(spec: &TaskSpec) -> Result<String, InvalidSpec> {
+pub fn written(spec: &TaskSpec) -> Result<String, InvalidSpec> {
     spec.validate()?;
     let text = serde_json::to_string(spec).expect("a spec has only string keys");
     if text.len() > MAX_SPEC_BYTES {
@@ -452,7 +452,7 @@ impl Submitted {
     }
 
     /// The id under which the finished task `old` was stored once more. While its key is taken it is not, and stays as it is.
-    pub(crate) fn again(self, old: Tid) -> Result<Tid, Error> {
+    pub fn again(self, old: Tid) -> Result<Tid, Error> {
         match self {
             Self::New(tid) => Ok(tid),
             Self::Existing(holder) => Err(Error::KeyTaken { tid: old, holder }),
@@ -509,12 +509,12 @@ impl TaskFilter {
     }
 
     /// Whether no more than one task is asked for by its id.
-    pub(crate) fn is_one(&self) -> bool {
+    pub fn is_one(&self) -> bool {
         self.among.as_ref().is_some_and(|among| among.len() == 1)
     }
 
     /// The ids that are asked for, the newest first, if they are. `completed` are those that end in the digits that are.
-    pub(crate) fn chosen(&self, completed: Vec<Tid>) -> Option<Vec<Tid>> {
+    pub fn chosen(&self, completed: Vec<Tid>) -> Option<Vec<Tid>> {
         let mut chosen = match (&self.among, self.short) {
             (Some(among), _) => among.clone(),
             (None, Some(_)) => completed,
@@ -529,12 +529,12 @@ impl TaskFilter {
     }
 
     /// Whether a task is old enough.
-    pub(crate) fn reaches(&self, tid: Tid) -> bool {
+    pub fn reaches(&self, tid: Tid) -> bool {
         self.before.is_none_or(|before| tid < before)
     }
 
     /// Whether a task fits all but its id and its state, which engines look at first.
-    pub(crate) fn admits(&self, task: &TaskView) -> bool {
+    pub fn admits(&self, task: &TaskView) -> bool {
         (self.services || !task.spec.is_service())
             && (!self.dead || task.dead)
             && (self.worker.is_none() || task.worker == self.worker)

@@ -72,19 +72,20 @@ pub struct DueItems {
 }
 
 /// How many schedules an [`DueItems`] has at most.
-pub(crate) const AGENDA: usize = 64;
+pub const AGENDA: usize = 64;
 /// How many expired tasks one call ends at most.
-pub(crate) const EXPIRED_AT_ONCE: usize = 256;
+pub const EXPIRED_AT_ONCE: usize = 256;
 
 impl DueItems {
-    pub(crate) fn is_empty(&self) -> bool {
+    /// Whether nothing is due and nothing has expired.
+    pub fn is_empty(&self) -> bool {
         self.due.is_empty() && self.expired == 0
     }
 }
 
 impl ScheduleChange {
     /// Checks a change before it costs anybody a transaction, and writes the entry out as engines store it.
-    pub(crate) fn written(&self) -> Result<Option<String>> {
+    pub fn written(&self) -> Result<Option<String>> {
         let wrong = |path: &'static str, reason: &str| {
             Err(Error::Invalid(InvalidSpec {
                 path: path.into(),
@@ -108,12 +109,7 @@ impl ScheduleChange {
 }
 
 /// A stored entry. One that cannot be read was made by a later version, and is left to that.
-pub(crate) fn read_entry(
-    name: &str,
-    version: Tid,
-    task: Option<Tid>,
-    text: &str,
-) -> Option<ScheduleView> {
+pub fn read_entry(name: &str, version: Tid, task: Option<Tid>, text: &str) -> Option<ScheduleView> {
     match serde_json::from_str(text) {
         Ok(entry) => Some(ScheduleView {
             version,

@@ -85,7 +85,7 @@ struct SpecBrief<'a> {
 impl Summary {
     /// Counts a task that could be claimed now by its kind, which is in its spec as that is stored. `due` is when its time came, if it is still among those that
     /// are delayed.
-    pub(crate) fn add_written(&mut self, tid: Tid, spec: &str, due: Option<Timestamp>) {
+    pub fn add_written(&mut self, tid: Tid, spec: &str, due: Option<Timestamp>) {
         // One that cannot be read fails when it is claimed; it waits like any other.
         let nothing = SpecBrief {
             kind: None,
@@ -122,7 +122,7 @@ impl Summary {
     }
 
     /// Adds a batch of so many tasks, of which this is the first.
-    pub(crate) fn add_batch(&mut self, name: String, tasks: u64, first: Tid) {
+    pub fn add_batch(&mut self, name: String, tasks: u64, first: Tid) {
         self.batches.insert(
             name,
             BatchSummary {
@@ -133,7 +133,7 @@ impl Summary {
     }
 
     /// Adds up the tasks that wait.
-    pub(crate) fn add_created(&mut self) {
+    pub fn add_created(&mut self) {
         let waiting = self.ready.values().sum::<u64>() + self.delayed + self.paused;
         if waiting > 0 {
             self.states.insert(TaskState::Created, waiting);

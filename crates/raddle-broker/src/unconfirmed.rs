@@ -15,11 +15,11 @@ use crate::{AttemptId, Completion, CompletionOutcome, Error, Queries, Result};
 
 /// The attempts that are in doubt.
 #[derive(Default)]
-pub(crate) struct UnconfirmedCompletions(Mutex<HashSet<AttemptId>>);
+pub struct UnconfirmedCompletions(Mutex<HashSet<AttemptId>>);
 
 impl UnconfirmedCompletions {
     /// Ends attempts with `send`, but for those that have been ended by a call whose answer was lost.
-    pub(crate) async fn finish(
+    pub async fn finish(
         &self,
         broker: &impl Queries,
         batch: Vec<Completion>,
@@ -83,7 +83,7 @@ impl UnconfirmedCompletions {
 }
 
 /// Whether what was asked for may have been done.
-pub(crate) fn leaves_doubt(error: &Error) -> bool {
+pub fn leaves_doubt(error: &Error) -> bool {
     matches!(
         error,
         Error::AgentGone { .. } | Error::Unreachable { .. } | Error::Unconfirmed { .. }

@@ -3,7 +3,8 @@
 
 use std::{sync::Arc, time::Duration};
 
-use raddle_broker::{Broker, BrokerUrl, connect};
+use raddle_broker::Broker;
+use raddle_broker_connect::{BrokerUrl, connect};
 use raddle_discovery::{
     Discovery, DiscoveryEvent, Encoding, Publisher, Subscription, WorkerMetadata, WorkerUid,
 };

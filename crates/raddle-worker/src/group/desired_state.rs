@@ -359,7 +359,7 @@ pub(super) async fn follow(broker: Arc<dyn Broker>, tell: watch::Sender<DesiredS
 mod tests {
     use std::cell::Cell;
 
-    use raddle_broker::sqlite::Sqlite;
+    use raddle_broker_sqlite::Sqlite;
     use raddle_model::Tid;
     use tokio::{runtime::Handle, task::block_in_place};
 

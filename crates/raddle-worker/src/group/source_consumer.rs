@@ -13,9 +13,9 @@
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use raddle_broker::{
-    Broker, BrokerUrl, Error, Message, MessageTransaction, Messages, NewMessage, NewTask,
-    PeekRequest, Result, open_stream,
+    Broker, Error, Message, MessageTransaction, Messages, NewMessage, NewTask, PeekRequest, Result,
 };
+use raddle_broker_connect::{BrokerUrl, open_stream};
 use raddle_model::{QueueName, TaskSpec, Tid};
 use tokio::time::{Instant, sleep};
 

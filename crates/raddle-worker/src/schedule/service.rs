@@ -231,7 +231,8 @@ mod tests {
     use std::sync::Mutex;
 
     use async_trait::async_trait;
-    use raddle_broker::{Call, CallHandler, Queries, Reply, sqlite::Sqlite};
+    use raddle_broker::{Call, CallHandler, Queries, Reply};
+    use raddle_broker_sqlite::Sqlite;
     use raddle_model::{TaskSpec, spec::InvalidSpec};
     use tokio::time::timeout;
 
