@@ -51,7 +51,7 @@
 //!
 //! fn main() -> Result<(), Box<dyn std::error::Error>> {
 //!     // First of all, while there is one thread: runners are this same program, started again, and do not get past this line.
-//!     raddle::exec::runner_main_if_asked(None);
+//!     raddle::exec::runner_main_if_requested(None);
 //!     raddle::exec::title::init();
 //!     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(run())
 //! }
@@ -130,10 +130,10 @@ macro_rules! balancer {
     };
 }
 
-/// How workers are found: who publishes them, and who hears of them.
+/// How callers find workers.
 #[cfg(feature = "pool")]
 pub mod discovery {
-    pub use raddle_rpc::discovery::*;
+    pub use raddle_discovery::*;
     #[cfg(feature = "queue")]
     pub use raddle_worker::discovery::BrokerDiscovery;
 }
@@ -153,6 +153,8 @@ pub use raddle_model as core;
 pub use raddle_rpc as pool;
 #[cfg(feature = "queue")]
 pub use raddle_runner as exec;
+#[cfg(feature = "pool")]
+pub use raddle_tls as tls;
 /// What workers and callers say to each other: for workers that are made by hand.
 #[cfg(feature = "pool")]
 pub use raddle_wire as wire;
