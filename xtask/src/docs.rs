@@ -6,7 +6,7 @@ use std::{
     process::{Command, ExitCode},
 };
 
-use crate::{DEV, built, step};
+use crate::{DEV, build_program, step};
 
 /// The features of the released binary: its reference has all commands.
 const FEATURES: &str = "raddle-cli/kubernetes,raddle-cli/otlp,raddle-cli/tls";
@@ -70,7 +70,7 @@ fn generate(args: &[&str]) -> ExitCode {
         "--features",
         FEATURES,
     ];
-    match built(&what, "reference", DEV) {
+    match build_program(&what, "reference", DEV) {
         Ok(program) => exit_code(
             Command::new(program)
                 .args(args)

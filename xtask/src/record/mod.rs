@@ -6,7 +6,7 @@ mod terminal;
 
 use std::{fs, path::PathBuf, process::ExitCode};
 
-use crate::{RELEASE, built};
+use crate::{RELEASE, build_program};
 
 const TERMINAL: &str = "docs/images/terminal.svg";
 const CHART: &str = "docs/images/benchmarks.svg";
@@ -47,7 +47,7 @@ fn draw(options: &Options) -> Result<(), String> {
     }
     let program = match &options.program {
         Some(program) => program.clone(),
-        None => built(&["-p", "raddle-cli", "--bin", "raddle"], "raddle", RELEASE)
+        None => build_program(&["-p", "raddle-cli", "--bin", "raddle"], "raddle", RELEASE)
             .map_err(|_| "cannot build raddle".to_owned())?,
     };
     write(TERMINAL, terminal::record(&program)?)
