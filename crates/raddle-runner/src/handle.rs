@@ -1,7 +1,13 @@
 //! The worker's handle on a runner.
 
 use std::{
-    borrow::Cow, ffi::OsStr, io, os::fd::AsFd, path::PathBuf, process::Stdio, sync::Arc,
+    borrow::Cow,
+    ffi::OsStr,
+    io,
+    os::fd::{AsFd, AsRawFd, OwnedFd},
+    path::PathBuf,
+    process::Stdio,
+    sync::Arc,
     time::Duration,
 };
 
@@ -92,6 +98,15 @@ impl Default for RunnerOptions {
 impl Runner {
     /// Starts a runner.
     pub async fn spawn(opts: &RunnerOptions) -> io::Result<Self> {
+        Self::spawn_with(opts, None)
+    }
+
+    /// Starts a runner for one host, which gets `socket` as its descriptor 3.
+    pub async fn spawn_for_host(opts: &RunnerOptions, socket: OwnedFd) -> io::Result<Self> {
+        Self::spawn_with(opts, Some(socket))
+    }
+
+    fn spawn_with(opts: &RunnerOptions, host: Option<OwnedFd>) -> io::Result<Self> {
         let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
         ours.set_nonblocking(true)?;
         let socket = UnixStream::from_std(ours)?;
@@ -105,15 +120,23 @@ impl Runner {
         command
             .arg0(OsStr::new(&title))
             .args(runner::arguments(opts.attempt_id.is_some()))
-            .stdin(std::os::fd::OwnedFd::from(theirs))
+            .stdin(OwnedFd::from(theirs))
             .stdout(stdout)
             .stderr(Stdio::inherit())
             .process_group(0);
         for name in opts.without {
             command.env_remove(name);
         }
+        if let Some(socket) = &host {
+            command.env(runner::HOST_SOCKET, socket.as_raw_fd().to_string());
+        }
         let (pid, child) = runner_cleanup::starting(|| {
+            // Inheritable only here, where no other runner is being started. std keeps its fast path that way.
+            if let Some(socket) = &host {
+                rustix::io::fcntl_setfd(socket, rustix::io::FdFlags::empty())?;
+            }
             let child = command.spawn()?;
+            drop(host);
             let pid = child
                 .id()
                 .ok_or_else(|| io::Error::other("the runner ended at once"))?;

@@ -52,7 +52,7 @@ pub use raddle_process::{check_descriptors, log, title};
 pub use runner::{FunctionCall, NOBODY, capped, runner_main_if_asked};
 pub use runner_cleanup::{
     SUSPEND, become_subreaper, children, end_runners, end_what_runs, interrupt, is_ignored,
-    kill_group, reap_orphans, setsid_self, stop_self, terminate,
+    kill_group, reap_orphans, setsid_self, signal_usr2, stop_self, terminate,
 };
 pub use sigterm::is_terminated;
 pub use sys::{

@@ -98,6 +98,14 @@ pub enum ExecTarget {
     /// The runner's own program with these arguments, which keeps the command somewhere else. It answers with how that ended
     /// ([`OutputChannel::Reply`]), and is paused by SIGTSTP, so that it can pause what it keeps.
     Keeper(Vec<String>),
+    /// A host: a program that speaks the host protocol on descriptor 3, which the runner was started with
+    /// ([`Runner::spawn_for_host`](crate::Runner::spawn_for_host)). Without words it is the runner's own program with this argument.
+    Host {
+        /// The program and its arguments; empty for the runner's own program.
+        argv: Vec<String>,
+        /// The argument of the runner's own program.
+        argument: String,
+    },
 }
 
 /// A message to a runner.

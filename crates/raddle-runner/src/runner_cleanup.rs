@@ -50,6 +50,11 @@ pub fn terminate(pid: u32) {
     sys::kill(pid, Signal::TERM);
 }
 
+/// Sends `SIGUSR2` to a process, on which some languages print their stacks.
+pub fn signal_usr2(pid: u32) {
+    sys::kill(pid, Signal::USR2);
+}
+
 /// Sends `SIGINT` to a child of this process that has not been waited for.
 pub fn interrupt(pid: u32) {
     sys::kill(pid, Signal::INT);

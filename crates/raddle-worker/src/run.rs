@@ -176,7 +176,7 @@ async fn submit(
 /// Whether an inline worker can run the task. It depends on the spec alone, and not on which workers are alive: they have another environment.
 pub fn can_run_inline(spec: &TaskSpec) -> bool {
     matches!(spec.target, Target::Command(_))
-        && spec.isolation != Isolation::Docker
+        && spec.isolation() != Isolation::Docker
         && spec.requires.is_empty()
         && spec.queue == DEFAULT_QUEUE
 }

@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use raddle_model::routine::Routines;
+use raddle_model::routine::{Routines, run_shutdown, run_startup};
 use raddle_process::{log::Log, title};
 use raddle_wire::v1::worker_server::WorkerServer;
 use tokio::{
@@ -110,7 +110,11 @@ fn run(version: &str) -> io::Result<()> {
         .enable_all()
         .build()?;
     let routines = routine_runtime()?;
+    routines.block_on(run_startup()).map_err(io::Error::other)?;
     let served = control.block_on(serve(&settings, version, &leash, routines.handle()));
+    for failure in routines.block_on(run_shutdown()) {
+        tracing::error!("{failure}");
+    }
     // A thread that is blocked is not waited for.
     routines.shutdown_background();
     served

@@ -50,7 +50,7 @@ use crate::{
 pub use self::function::FunctionCall;
 pub(crate) use self::sandbox::sweep_scratch;
 pub use self::sandbox::{NOBODY, capped};
-pub(crate) use self::settings::{ARGUMENT, FAULT, NOT_SET_UP, arguments};
+pub(crate) use self::settings::{ARGUMENT, FAULT, HOST_SOCKET, NOT_SET_UP, arguments};
 
 /// What outlives an attempt.
 pub(crate) struct RunnerProcess {
@@ -63,6 +63,8 @@ pub(crate) struct RunnerProcess {
     /// Where the functions of this program are called from, if it has any; or why they cannot be.
     cradle: Option<io::Result<ForkServer>>,
     title_idle: String,
+    /// The connection of the host that it is to start.
+    host_socket: Option<OwnedFd>,
     /// Looked for when the first attempt with limits comes.
     delegation: Option<Option<CgroupDelegation>>,
     /// Whether the other end speaks as this one does. A worker is of the same file; the supervisor of a container has to say so.
@@ -126,6 +128,7 @@ impl RunnerProcess {
     fn set_up(title_idle: String, fenced: bool, call: Option<FunctionCall>) -> io::Result<Self> {
         title::init();
         title::set(&title_idle);
+        let host_socket = settings::take_host_socket()?;
         let null = open_null()?;
         let socket = take(0, &null)?;
         let attempt_id = take(1, &null)?;
@@ -142,8 +145,11 @@ impl RunnerProcess {
         let signals = Signals::take_over()?;
         sys::set_subreaper()?;
         sys::wake_when_parent_dies();
+        // A fork server would hold the connection of the host open.
+        let call = call.filter(|_| host_socket.is_none());
         let cradle = call.map(ForkServer::make);
         Ok(Self {
+            host_socket,
             attempt_id,
             cradle,
             title_idle,
@@ -172,6 +178,7 @@ impl RunnerProcess {
             null,
             inherited: inherited_environment().into(),
             cradle: None,
+            host_socket: None,
             title_idle: String::new(),
             delegation: None,
             is_understood: true,

@@ -10,7 +10,7 @@ use std::{
 use raddle_model::{
     AttemptInput, ReplyLine,
     reply::ReportedError,
-    routine::{RoutineFn, RoutineInput, gather},
+    routine::{RoutineFn, RoutineInput, gather, has_lifecycle_hooks, run_shutdown, run_startup},
 };
 use serde_json::Value;
 
@@ -50,6 +50,9 @@ fn run(name: &str, input: &[u8]) -> Result<Value, ReportedError> {
     let routines = Routines::of_this_program().map_err(|clash| cannot(clash.to_string()))?;
     if let Some(routine) = routines.get(name) {
         let given = RoutineInput::Job(Box::new(job));
+        if has_lifecycle_hooks() {
+            return run_with_hooks(&routine.run, given);
+        }
         return match routine.run {
             RoutineFn::Plain(function) => Ok(function(given)?.into_json()?),
             // Called in the runtime: what makes a stream may make timers for it.
@@ -63,16 +66,41 @@ fn run(name: &str, input: &[u8]) -> Result<Value, ReportedError> {
     wait(handler.handle(job, handler::HandlerContext))
 }
 
+/// Runs a function between the program's start-up and shutdown functions, as a host does.
+fn run_with_hooks(run: &RoutineFn, given: RoutineInput<'_>) -> Result<Value, ReportedError> {
+    let runtime = runtime()?;
+    runtime
+        .block_on(run_startup())
+        .map_err(|error| cannot(error.to_string()))?;
+    let outcome = match run {
+        RoutineFn::Plain(function) => function(given)
+            .and_then(|output| output.into_json())
+            .map_err(ReportedError::from),
+        RoutineFn::Async(function) => {
+            runtime.block_on(async { Ok(function(given)?.await?.into_json()?) })
+        }
+        RoutineFn::Stream(function) => {
+            runtime.block_on(async { Ok(gather(function(given)?).await?) })
+        }
+    };
+    for failure in runtime.block_on(run_shutdown()) {
+        eprintln!("{failure}");
+    }
+    outcome
+}
+
 fn wait(
     running: impl Future<Output = Result<Value, ReportedError>>,
 ) -> Result<Value, ReportedError> {
     // One thread: a second would cost every short function its start. Whoever needs more can have them.
+    runtime()?.block_on(running)
+}
+
+fn runtime() -> Result<tokio::runtime::Runtime, ReportedError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
-    runtime
-        .map_err(|error| cannot(format!("no runtime: {error}")))?
-        .block_on(running)
+    runtime.map_err(|error| cannot(format!("no runtime: {error}")))
 }
 
 fn cannot(message: String) -> ReportedError {

@@ -13,6 +13,8 @@ use raddle_model::{
     trace::{TRACEPARENT, TRACESTATE},
 };
 
+use crate::host;
+
 /// The answer of the task that this process runs, if it runs one.
 static REPLY: Mutex<Option<File>> = Mutex::new(None);
 
@@ -35,6 +37,9 @@ pub(super) fn say(reply: &ReplyLine) -> io::Result<()> {
 
 /// One line of the answer. Says whether there is anybody to hear it.
 pub(super) fn say_to_worker(reply: &ReplyLine) -> io::Result<bool> {
+    if let Some(attempt) = host::context::current() {
+        return attempt.say(reply).map(|()| true);
+    }
     let mut line = serde_json::to_vec(reply)?;
     line.push(b'\n');
     // Written under the lock and at once, so that lines of several threads stay whole.
@@ -67,6 +72,9 @@ pub fn log(level: LogLevel, message: impl Into<String>) {
 
 /// The trace that this process belongs to: in a task, the task's, with the attempt as its span. What it calls should carry it on.
 pub fn trace() -> Option<Trace> {
+    if let Some(attempt) = host::context::current() {
+        return attempt.trace();
+    }
     let parent = env::var(TRACEPARENT).ok()?.parse().ok()?;
     Some(Trace {
         parent,

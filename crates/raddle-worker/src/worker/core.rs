@@ -20,6 +20,7 @@ use super::{
     completion_batcher::PendingWrite,
     control_commands::CommandJob,
     event::{ClaimResult, LoopEnd, WorkerEffect, WorkerLoopEvent},
+    slot_classes::SlotClasses,
 };
 use crate::space;
 
@@ -57,6 +58,7 @@ pub(super) struct WorkerCore {
     /// When it begins nothing more.
     retire_at: Option<Duration>,
     pub(super) slots: Vec<Option<RunningAttempt>>,
+    pub(super) classes: SlotClasses,
     pub(super) backlog: Backlog,
     pub(super) stop: StagedStop,
     /// How many of the requests to stop have been carried out.
@@ -108,12 +110,14 @@ impl WorkerCore {
         begun: u64,
         claim: Option<LeasedTask>,
     ) -> Self {
-        let mut backlog = Backlog::new(options.slots() as u32);
+        let classes = SlotClasses::new(&options);
+        let mut backlog = Backlog::new(classes.len() as u32);
         backlog.push(claim.into_iter().collect(), Duration::ZERO);
         Self {
             tid,
             retire_at: options.max_uptime.map(|uptime| uptime.saturating_sub(age)),
-            slots: (0..options.slots()).map(|_| None).collect(),
+            slots: (0..classes.len()).map(|_| None).collect(),
+            classes,
             backlog,
             stop: StagedStop::new(StopPolicy::drain(options.grace)),
             heeded: 0,
@@ -184,7 +188,11 @@ impl WorkerCore {
             self.stop.deadline(),
             self.leave_by,
             idle.map(|patience| self.idle_since.saturating_add(patience)),
-            self.wants().map(|_| self.claim_at),
+            self.wants(None).map(|_| self.claim_at),
+            self.classes
+                .opens_at()
+                .filter(|at| self.wants(Some(*at)).is_some())
+                .map(|at| at.max(self.claim_at)),
         ]
         .into_iter()
         .flatten()
@@ -221,7 +229,7 @@ impl WorkerCore {
     }
 
     pub(super) fn busy(&self) -> u32 {
-        self.slots.iter().flatten().count() as u32
+        self.classes.busy() as u32
     }
 
     /// Whether tasks are at hand that will begin, and so end, soon.
@@ -259,11 +267,12 @@ impl WorkerCore {
     }
 
     /// How many tasks to ask for, if any: a worker that may take only so many is bounded here.
-    fn wants(&self) -> Option<u32> {
+    fn wants(&self, now: Option<Duration>) -> Option<u32> {
         if self.claiming || !self.takes_tasks() {
             return None;
         }
-        let free = self.slots.len() as u32 - self.busy();
+        // Without a time: at some time from now on.
+        let free = self.classes.free_for_claim(now.unwrap_or_default()) as u32;
         let max = match self.options.only {
             Some(_) if self.unsettled.is_empty() && self.backlog.is_empty() => free.min(1),
             Some(_) => 0,
@@ -286,7 +295,12 @@ impl WorkerCore {
         match found {
             Ok(ClaimResult::Tasks(mut claims)) => {
                 // A server that forgot a claim of this worker gives the same attempt out again. It is under way.
-                claims.retain(|claim| !self.holds(claim.attempt_id));
+                let held: HashSet<AttemptId> = self.held().into_iter().collect();
+                claims.retain(|claim| {
+                    let attempt_id = claim.attempt_id;
+                    !held.contains(&attempt_id) && !self.unsettled.contains(&attempt_id)
+                });
+                self.classes.note_claimed(&claims, now);
                 if self.takes_tasks() {
                     self.backlog.push(claims, now);
                 } else {
@@ -330,14 +344,12 @@ impl WorkerCore {
     }
 
     fn fill_slots(&mut self, now: Duration) {
-        for slot in 0..self.slots.len() {
-            if self.slots[slot].is_some() {
-                continue;
-            }
-            if self.is_spent() {
+        while !self.is_spent() && self.classes.has_any_room() {
+            let classes = &self.classes;
+            let Some(claim) = self.backlog.pop_if(|claim| classes.has_room(claim)) else {
                 return;
-            }
-            let Some(claim) = self.backlog.pop() else {
+            };
+            let Some(slot) = self.classes.take(&claim.spec) else {
                 return;
             };
             self.begun += 1;
@@ -364,6 +376,7 @@ impl WorkerCore {
         else {
             return;
         };
+        self.classes.release(slot);
         let attempt_id = finish.attempt_id;
         let obeyed = matches!(
             finish.report.exit,
@@ -454,14 +467,24 @@ impl WorkerCore {
             self.claiming = false;
             self.act(WorkerEffect::Unclaim);
         }
-        if let Some(max) = self.wants().filter(|_| self.claim_at <= now) {
+        if self.claiming && self.classes.has_room_for_excluded() {
+            self.claiming = false;
+            self.act(WorkerEffect::Unclaim);
+        }
+        if let Some(max) = self.wants(Some(now)).filter(|_| self.claim_at <= now) {
             self.claiming = true;
             let wait = match self.options.idle_exit {
                 _ if self.options.only.is_some() => LOOK,
                 Some(Duration::ZERO) => Duration::ZERO,
                 _ => WAIT,
             };
-            self.act(WorkerEffect::Claim { max, wait });
+            let without = if self.backlog.claims_ahead() {
+                self.classes.exclude_nothing();
+                Vec::new()
+            } else {
+                self.classes.exclude_full()
+            };
+            self.act(WorkerEffect::Claim { max, wait, without });
         }
         if self.options.only.is_none() && self.purge_at <= now {
             self.purge_at = now + PURGE_EVERY;

@@ -63,6 +63,8 @@ pub(super) enum WorkerEffect {
     Claim {
         max: u32,
         wait: Duration,
+        /// Capabilities that there is no room for at present.
+        without: Vec<String>,
     },
     /// Stop asking. What may have been taken by then goes back.
     Unclaim,

@@ -10,7 +10,7 @@ use raddle_runner::SandboxConfig;
 
 /// Why a text names nothing that a worker can ask of every task.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("'{0}' cannot be asked of every task: say 'process', 'sandbox' or 'docker'")]
+#[error("'{0}' cannot be asked of every task: say 'shared', 'process', 'sandbox' or 'docker'")]
 pub struct ParseMinIsolationError(String);
 
 /// What a worker can ask of every task.
@@ -51,9 +51,9 @@ pub(super) fn of(
             message: message.into(),
         })
     };
-    match spec.isolation.max(least) {
-        Isolation::Process => Ok(IsolationSite::Open),
-        Isolation::Sandbox if spec.isolation < Isolation::Sandbox => {
+    match spec.isolation().max(least) {
+        Isolation::Shared | Isolation::Process => Ok(IsolationSite::Open),
+        Isolation::Sandbox if spec.isolation() < Isolation::Sandbox => {
             Ok(IsolationSite::Raised(SandboxConfig::default()))
         }
         Isolation::Sandbox => {
@@ -96,7 +96,7 @@ pub(super) fn of(
 
 /// What a task may use there. One that is not trusted may lower what sandboxes have, and not raise it.
 pub(super) fn limits(spec: &TaskSpec, least: Isolation) -> Limits {
-    if least == Isolation::Process {
+    if least <= Isolation::Process {
         spec.limits.clone()
     } else {
         raddle_runner::capped(&spec.limits)
@@ -116,7 +116,7 @@ fn contained(spec: &TaskSpec, least: Isolation) -> Result<IsolationSite, ExitSta
         );
     }
     // Whoever asks for less does not know that it has another root here, and sends the directory that it is in.
-    if spec.isolation > Isolation::Process && spec.cwd.is_some() {
+    if spec.isolation() > Isolation::Process && spec.cwd.is_some() {
         return refused("a container has a directory of its own, and sees no other: leave out cwd");
     }
     if !spec.mounts.is_empty() {
@@ -126,7 +126,7 @@ fn contained(spec: &TaskSpec, least: Isolation) -> Result<IsolationSite, ExitSta
         NetworkPolicy::None => Ok(IsolationSite::Contained {
             is_in_host_network: false,
         }),
-        NetworkPolicy::Host if least == Isolation::Process => Ok(IsolationSite::Contained {
+        NetworkPolicy::Host if least <= Isolation::Process => Ok(IsolationSite::Contained {
             is_in_host_network: true,
         }),
         NetworkPolicy::Host => refused("this worker lets no task into its host's network"),
@@ -143,7 +143,7 @@ mod tests {
     fn spec(isolation: Isolation, fallback: bool, network: &str) -> TaskSpec {
         let network = network.parse().unwrap();
         TaskSpec {
-            isolation,
+            isolation: Some(isolation),
             isolation_fallback: fallback,
             network,
             ..TaskSpec::command(["true"])
@@ -280,7 +280,7 @@ mod tests {
             Ok(none)
         );
         let routine = TaskSpec {
-            isolation: Isolation::Docker,
+            isolation: Some(Isolation::Docker),
             ..TaskSpec::new(Target::Routine("r".into()))
         };
         assert!(
@@ -303,7 +303,7 @@ mod tests {
                 minimum(text)
                     .unwrap_err()
                     .to_string()
-                    .contains("say 'process', 'sandbox' or 'docker'")
+                    .contains("say 'shared', 'process', 'sandbox' or 'docker'")
             );
         }
     }

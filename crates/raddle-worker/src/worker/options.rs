@@ -13,12 +13,12 @@ use raddle_model::{
     CapSet, Tid,
     manager::{REQUEST, SpawnPolicy},
     queue_name::{WAITING, requests},
-    spec::{DEFAULT_QUEUE, DOCKER, Isolation, SANDBOX, routine_tag},
+    spec::{DEFAULT_QUEUE, DOCKER, Isolation, SANDBOX, handler_tag, routine_tag},
     worker::{WorkerInfo, kind},
 };
 
 use super::time_limits::TimeLimits;
-use crate::{handler::Plugins, routine::Routines};
+use crate::{handler::Plugins, host::HostOptions, routine::Routines};
 
 /// How a worker behaves.
 #[derive(Clone, Debug)]
@@ -58,6 +58,8 @@ pub struct Options {
     pub plugins: Arc<Plugins>,
     /// What its manager may spawn, if it has one that is asked: nothing else is run.
     pub charter: Option<Arc<SpawnPolicy>>,
+    /// The hosts that it keeps, for tasks that may share a process.
+    pub hosts: Vec<Arc<HostOptions>>,
     /// The program that runners are started from; it calls `raddle_runner::runner_main_if_asked` first.
     pub runner: PathBuf,
     /// Whoever has started it has looked for a control group to work in, and it is in that.
@@ -130,10 +132,11 @@ impl Options {
             bound: TimeLimits::default(),
             give_up_after: GIVE_UP_AFTER,
             env: BTreeMap::new(),
-            min_isolation: Isolation::Process,
+            min_isolation: Isolation::Shared,
             task_image: None,
             plugins: Arc::default(),
             charter: None,
+            hosts: Vec::new(),
             runner: "/proc/self/exe".into(),
             grouped: false,
             schedules: false,
@@ -167,6 +170,21 @@ impl Options {
             let _ = self.caps.insert(&tag);
         }
         self.plugins = Arc::new(plugins);
+        self
+    }
+
+    /// Keeps these hosts, and offers what they run.
+    pub fn hosting(mut self, hosts: impl IntoIterator<Item = HostOptions>) -> Self {
+        for hosts in hosts {
+            for name in hosts.routines.keys().filter(|_| hosts.handler.is_none()) {
+                // A name that is no label has no task either.
+                let _ = self.caps.insert(&routine_tag(name));
+            }
+            if let Some(handler) = &hosts.handler {
+                let _ = self.caps.insert(&handler_tag(handler));
+            }
+            self.hosts.push(Arc::new(hosts));
+        }
         self
     }
 

@@ -25,6 +25,7 @@ use super::{
     control_commands::CommandJobs,
     core::WorkerCore,
     event::{ClaimResult, LoopEnd, WorkerEffect, WorkerLoopEvent},
+    host_pool::HostPool,
     shutdown_deadline::{LAST_TRY, ShutdownDeadline},
     slot::{Slot, SlotContext},
 };
@@ -35,6 +36,8 @@ pub(super) struct WorkerService<'a> {
     core: WorkerCore,
     worker: &'a mut Worker,
     slots: Vec<Slot>,
+    /// The hosts of each program.
+    pools: Vec<HostPool>,
     ledger: CompletionBatcher,
     errands: CommandJobs,
     haste: ShutdownDeadline,
@@ -92,6 +95,14 @@ impl<'a> WorkerService<'a> {
         let (tell, events) = mpsc::unbounded_channel();
         let slots = (0..options.slots())
             .map(|number| Slot::start(number, Arc::clone(&context), tell.clone()));
+        let pools = options
+            .hosts
+            .iter()
+            .map(|hosts| {
+                let (hosts, context) = (Arc::clone(hosts), Arc::clone(&context));
+                HostPool::start(hosts, context, line.tid, tell.clone())
+            })
+            .collect();
         let haste = ShutdownDeadline::new();
         let core = WorkerCore::new(
             line.tid,
@@ -102,6 +113,7 @@ impl<'a> WorkerService<'a> {
         );
         Self {
             slots: slots.collect(),
+            pools,
             core,
             ledger: CompletionBatcher::start(Arc::clone(broker), tell.clone(), haste.pace()),
             errands: CommandJobs::start(Arc::clone(broker), haste.pace()),
@@ -195,7 +207,9 @@ impl<'a> WorkerService<'a> {
         }
         for effect in self.core.on(event, now) {
             match effect {
-                WorkerEffect::Claim { max, wait } => self.claiming = Some(self.claim(max, wait)),
+                WorkerEffect::Claim { max, wait, without } => {
+                    self.claiming = Some(self.claim(max, wait, &without));
+                }
                 // Dropping a claim that waits is safe: what it had taken goes back.
                 WorkerEffect::Unclaim => self.claiming = None,
                 WorkerEffect::Run { slot, claim } => {
@@ -206,9 +220,15 @@ impl<'a> WorkerService<'a> {
                         "an attempt begins"
                     );
                     self.worker.begun.send_modify(|begun| *begun += 1);
-                    self.slots[slot].run(claim);
+                    match self.core.classes.pool_of(slot) {
+                        Some(pool) => self.pools[pool].run(slot, claim),
+                        None => self.slots[slot].run(claim),
+                    }
                 }
-                WorkerEffect::Order { slot, order } => self.slots[slot].order(order),
+                WorkerEffect::Order { slot, order } => match self.core.classes.pool_of(slot) {
+                    Some(pool) => self.pools[pool].order(slot, order),
+                    None => self.slots[slot].order(order),
+                },
                 WorkerEffect::Write(entry) => self.ledger.write(entry),
                 WorkerEffect::Errand(errand) => self.errands.run(errand),
                 WorkerEffect::Forsake(attempt_id) => {
@@ -228,7 +248,7 @@ impl<'a> WorkerService<'a> {
         None
     }
 
-    fn claim(&self, max: u32, wait: Duration) -> PendingClaim {
+    fn claim(&self, max: u32, wait: Duration, without: &[String]) -> PendingClaim {
         let Worker {
             broker,
             options,
@@ -237,7 +257,11 @@ impl<'a> WorkerService<'a> {
         } = &*self.worker;
         let request = ClaimRequest {
             owner: line.tid,
-            caps: options.caps.clone(),
+            caps: if without.is_empty() {
+                options.caps.clone()
+            } else {
+                options.caps.without(without)
+            },
             queues: options.queues.clone(),
             only: options.only,
             max,
@@ -331,11 +355,15 @@ impl<'a> WorkerService<'a> {
         }
         let Self {
             slots,
+            pools,
             ledger,
             errands,
             ..
         } = self;
         let close = async {
+            for pool in pools {
+                pool.close().await;
+            }
             for slot in slots {
                 slot.close().await;
             }
