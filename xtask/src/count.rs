@@ -1,13 +1,13 @@
-//! How many tests passed and failed, from the closing lines of the runners.
+//! The numbers of passed and failed tests, from the summaries of the test runners.
 
 use std::{iter::Sum, ops::Add};
 
-/// Tests that were run.
+/// Numbers of tests that ran.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Count {
-    /// Those that passed.
+    /// Tests that passed.
     pub(crate) passed: u64,
-    /// Those that did not: failed, timed out, or could not be started.
+    /// Tests that failed, timed out, or could not be started.
     pub(crate) failed: u64,
 }
 
@@ -21,13 +21,13 @@ pub(crate) fn nextest(output: &str) -> Count {
     };
     output
         .lines()
-        .map(plain)
+        .map(strip_colours)
         .filter_map(|line| summary(&line))
-        .map(|items| tally(&items, ','))
+        .map(|items| parse_counts(&items, ','))
         .sum()
 }
 
-/// Reads `test result: ok. 3 passed; 0 failed; 1 ignored; …`, of which there is one for each crate.
+/// Reads `test result: ok. 3 passed; 0 failed; 1 ignored; …`, one line per crate.
 pub(crate) fn libtest(output: &str) -> Count {
     let result = |line: &str| {
         line.strip_prefix("test result: ")?
@@ -36,22 +36,22 @@ pub(crate) fn libtest(output: &str) -> Count {
     };
     output
         .lines()
-        .map(plain)
+        .map(strip_colours)
         .filter_map(|line| result(&line))
-        .map(|items| tally(&items, ';'))
+        .map(|items| parse_counts(&items, ';'))
         .sum()
 }
 
-fn tally(items: &str, separator: char) -> Count {
+fn parse_counts(items: &str, separator: char) -> Count {
     let mut count = Count::default();
-    for item in without_asides(items).split(separator) {
-        let Some((number, what)) = item.trim().split_once(' ') else {
+    for item in strip_parentheses(items).split(separator) {
+        let Some((number, result)) = item.trim().split_once(' ') else {
             continue;
         };
         let Ok(number) = number.parse::<u64>() else {
             continue;
         };
-        match what.trim() {
+        match result.trim() {
             "passed" => count.passed += number,
             "failed" | "exec failed" | "timed out" => count.failed += number,
             _ => {}
@@ -60,8 +60,8 @@ fn tally(items: &str, separator: char) -> Count {
     count
 }
 
-/// The text without what stands in parentheses: `5 passed (1 slow, 1 leaky)` counts five tests.
-fn without_asides(text: &str) -> String {
+/// The text without its parentheses: `5 passed (1 slow, 1 leaky)` counts five tests.
+fn strip_parentheses(text: &str) -> String {
     let mut depth = 0u32;
     text.chars()
         .filter(|c| match c {
@@ -78,8 +78,8 @@ fn without_asides(text: &str) -> String {
         .collect()
 }
 
-/// The line without its colours.
-fn plain(line: &str) -> String {
+/// The line without ANSI escape sequences.
+fn strip_colours(line: &str) -> String {
     let mut rest = line;
     let mut plain = String::with_capacity(line.len());
     while let Some((before, escape)) = rest.split_once("\u{1b}[") {
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn nextest_summaries_are_read() {
+    fn reads_nextest_summaries() {
         for (line, expected) in [
             (
                 "     Summary [   0.626s] 77 tests run: 77 passed, 0 skipped",
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn doctest_results_are_summed() {
+    fn sums_doctest_results() {
         let output = "running 3 tests\n\
              test result: ok. 2 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.1s\n\n\
              test result: FAILED. 1 passed; 4 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.1s\n";

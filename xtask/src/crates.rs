@@ -1,10 +1,10 @@
-//! How many crates a user compiles. Each one is time before the first task runs.
+//! The number of crates that a user compiles. Each one delays the first task.
 
 use std::collections::BTreeSet;
 
 use crate::step;
 
-/// A build, the most crates that it may take, and a crate that it must do without.
+/// A build, its maximum number of crates, and a crate that it must not contain.
 const BUILDS: [(&str, &[&str], usize, Option<&str>); 2] = [
     ("the command line", &["--package", "raddle-cli"], 220, None),
     (
@@ -21,8 +21,8 @@ const BUILDS: [(&str, &[&str], usize, Option<&str>); 2] = [
     ),
 ];
 
-/// Whether every build stays within its bound. Says what each takes.
-pub(crate) fn are_few() -> bool {
+/// Checks the bound of every build, and prints the numbers.
+pub(crate) fn check_number() -> bool {
     println!("\n==> number of crates");
     BUILDS
         .iter()
@@ -38,7 +38,7 @@ pub(crate) fn are_few() -> bool {
             let Ok(output) = tree.args(*args).output() else {
                 return false;
             };
-            let crates = distinct(&String::from_utf8_lossy(&output.stdout));
+            let crates = distinct_crates(&String::from_utf8_lossy(&output.stdout));
             println!("{name}: {} of at most {most}", crates.len());
             let unwanted = without.filter(|name| {
                 crates
@@ -46,14 +46,15 @@ pub(crate) fn are_few() -> bool {
                     .any(|found| found.starts_with(&format!("{name} ")))
             });
             if let Some(name) = unwanted {
-                println!("it compiles {name}");
+                println!("it compiles {name}, which it must not contain");
             }
             all && output.status.success() && crates.len() <= *most && unwanted.is_none()
         })
 }
 
-/// Reads `NAME VERSION …` a line, where a crate may stand more than once.
-fn distinct(tree: &str) -> BTreeSet<String> {
+/// The distinct_crates crates of `cargo tree`, which prints `NAME VERSION …` per line and may
+/// repeat a crate.
+fn distinct_crates(tree: &str) -> BTreeSet<String> {
     let words = tree.lines().map(|line| {
         line.split_whitespace()
             .take(2)
@@ -70,6 +71,6 @@ mod tests {
     #[test]
     fn counts_a_crate_once_for_each_version() {
         let tree = "raddle v0.1.0 (/far)\nsyn v2.0.1\nsyn v3.0.9\nsyn v3.0.9 (*)\n\nserde_derive v1.0.2 (proc-macro)\n";
-        assert_eq!(distinct(tree).len(), 4);
+        assert_eq!(distinct_crates(tree).len(), 4);
     }
 }

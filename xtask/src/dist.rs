@@ -1,32 +1,34 @@
-//! `cargo xtask dist`: the released binary, optimised as a whole and linked as a static PIE. `--check` starts it beside another C library.
+//! `cargo xtask dist`: the release binary, link-time optimised and linked as a static PIE.
+//! `--check` runs it with other C libraries.
 
 use std::{
     path::Path,
     process::{Command, ExitCode},
 };
 
-use crate::{built, install, step};
+use crate::{build_program, install, step};
 
-/// A Debian release with an older C library, and one with a newer one than most machines that build the binary.
+/// A Debian release with an older C library than most build machines, and one with a newer one.
 const OTHER_RELEASES: [&str; 2] = ["bullseye", "trixie"];
 const IMAGE: &str = "raddle-dist-check";
-/// All that `raddle` can do, also what a build from source leaves out to be quick.
+/// All features, also those that a build from source leaves out to be quick.
 const FEATURES: &str = "kubernetes,otlp,tls";
-/// Linked statically, the binary runs on every distribution, and in an empty container.
+/// A static binary runs on every distribution, and in an empty container.
 const STATIC: &str = "build.rustflags=['-C','target-feature=+crt-static']";
 
-/// Build the released binary.
+/// Build the release binary.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// Start it in a container of another Debian release
+    /// Run it in containers of other Debian releases
     #[arg(long)]
     check: bool,
 }
 
-/// Builds the binary, prints its path, and checks it if asked to.
+/// Builds the binary, prints its path, and checks it with `--check`.
 pub(crate) fn run(options: &Options) -> ExitCode {
-    // `--target` keeps the flags from build scripts and procedural macros, which the compiler loads dynamically.
-    let what = [
+    // `--target` keeps the flags from build scripts and procedural macros, which the compiler loads
+    // dynamically.
+    let build_args = [
         "--target",
         "host-tuple",
         "--config",
@@ -38,7 +40,7 @@ pub(crate) fn run(options: &Options) -> ExitCode {
         "--features",
         FEATURES,
     ];
-    let program = match built(&what, "raddle", "dist") {
+    let program = match build_program(&build_args, "raddle", "dist") {
         Ok(program) => program,
         Err(code) => return code,
     };
@@ -61,7 +63,7 @@ fn check(program: &Path) -> bool {
         })
 }
 
-/// Makes the root directory of another release, imports it as an image, and runs one task there.
+/// Bootstraps another release, imports it as an image, and runs one task there.
 const SCRIPT: &str = r#"
 release=$1 image=$2:$1 program=$3
 root=$(mktemp -d)

@@ -1,29 +1,30 @@
-//! `cargo xtask image`: the image of worker, spawner and command line, built without pulling anything.
+//! `cargo xtask image`: the image of worker, spawner and command line, built without pulling an
+//! image.
 
 use std::process::{Command, ExitCode};
 
-use crate::{DEV, RELEASE, become_program, built};
+use crate::{DEV, RELEASE, become_program, build_program};
 
 const SCRIPT: &str = "deploy/docker/build.sh";
 
-/// Build the container image from nothing.
+/// Build the container image from scratch.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// Build the program for development
+    /// Build the program with the development profile
     #[arg(long)]
     debug: bool,
-    /// What the image is called
+    /// The tag of the image
     #[arg(long, default_value = "raddle")]
     tag: String,
-    /// What the program is built with besides what is usual
+    /// Additional features of the program
     #[arg(long, value_name = "LIST", default_value = "")]
     features: String,
-    /// A command of this machine that is put in, too; can be repeated
+    /// A command of this machine to include; can be repeated
     #[arg(long, value_name = "COMMAND")]
     with: Vec<String>,
 }
 
-/// Builds the program, and then the image.
+/// Builds the program, then the image.
 pub(crate) fn run(options: &Options) -> ExitCode {
     let program = [
         "-p",
@@ -34,7 +35,7 @@ pub(crate) fn run(options: &Options) -> ExitCode {
         &options.features,
     ];
     let profile = if options.debug { DEV } else { RELEASE };
-    match built(&program, "raddle", profile) {
+    match build_program(&program, "raddle", profile) {
         Ok(program) => become_program(
             Command::new(SCRIPT)
                 .arg(program)

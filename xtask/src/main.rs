@@ -1,4 +1,5 @@
-//! The chores of this repository: `cargo xtask test`, `bench`, `chaos`, `image` and `dist`. Users of Raddle need none of it.
+//! Development commands: `cargo xtask test`, `bench`, `chaos`, `image`, `dist` and `lint-words`.
+//! Users of Raddle need none of them.
 
 mod count;
 mod crates;
@@ -18,29 +19,28 @@ use std::{
 
 use clap::{Args, Parser};
 
-/// The chores of this repository
+/// Development commands of this repository
 #[derive(Parser)]
 #[command(name = "xtask", bin_name = "cargo xtask")]
-enum Chore {
+enum Subcommand {
     /// Install what the tests need, then check and test everything
     Test(test::Options),
     /// Measure against the floor of this machine, in release mode
     #[command(disable_help_flag = true)]
-    Bench(PassedOn),
-    /// Break things while tasks run, and check that none is lost; see chaos --help
+    Bench(ProgramArgs),
+    /// Inject faults while tasks run, and check that no task is lost; see chaos --help
     #[command(disable_help_flag = true)]
-    Chaos(PassedOn),
-    /// Build the container image 'raddle' from nothing, and commands of this machine into it
+    Chaos(ProgramArgs),
+    /// Build the container image 'raddle' from scratch, with commands of this machine
     Image(image::Options),
-    /// Build the released binary: optimised as a whole, static-PIE
+    /// Build the release binary: link-time optimised, static-PIE
     Dist(dist::Options),
     /// Check names and texts against the rules of docs/glossary.md
     LintWords,
 }
-
-/// Arguments of another program.
+/// Arguments that are passed on to another program.
 #[derive(Args)]
-struct PassedOn {
+struct ProgramArgs {
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     args: Vec<String>,
 }
@@ -51,8 +51,8 @@ pub(crate) const DEV: &str = "dev";
 pub(crate) const RELEASE: &str = "release";
 
 fn main() -> ExitCode {
-    let chore = Chore::parse();
-    // Cargo says where this package is; the workspace is one directory up.
+    let subcommand = Subcommand::parse();
+    // CARGO_MANIFEST_DIR is this package; the workspace is one directory up.
     if let Some(xtask) = env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from)
         && let Some(root) = xtask.parent()
         && let Err(error) = env::set_current_dir(root)
@@ -60,14 +60,14 @@ fn main() -> ExitCode {
         eprintln!("xtask: cannot enter {}: {error}", root.display());
         return ExitCode::from(125);
     }
-    match chore {
-        Chore::Test(options) => test::run(&options),
-        Chore::Bench(PassedOn { args }) => {
-            // On a new machine there is no `redis-server`, and the benchmarks would fail halfway.
+    match subcommand {
+        Subcommand::Test(options) => test::run(&options),
+        Subcommand::Bench(ProgramArgs { args }) => {
+            // A new machine has no `redis-server`, without which the benchmarks would fail halfway.
             install::programs();
             run_program("bench", RELEASE, &args.iter().collect::<Vec<_>>())
         }
-        Chore::Chaos(PassedOn { args }) => {
+        Subcommand::Chaos(ProgramArgs { args }) => {
             let (release, args): (Vec<_>, Vec<_>) =
                 args.iter().partition(|arg| *arg == "--release");
             run_program(
@@ -76,15 +76,16 @@ fn main() -> ExitCode {
                 &args,
             )
         }
-        Chore::Image(options) => image::run(&options),
-        Chore::Dist(options) => dist::run(&options),
-        Chore::LintWords => lint_words::run(),
+        Subcommand::Image(options) => image::run(&options),
+        Subcommand::Dist(options) => dist::run(&options),
+        Subcommand::LintWords => lint_words::run(),
     }
 }
 
-/// Builds the binary `raddle` and, beside it, a program of this package that has a feature of its own, so that the tests need not build it. Then runs that.
+/// Builds the binary `raddle` and a program of this package behind a feature (so that the tests
+/// need not build it), then executes the program.
 fn run_program(feature: &str, profile: &str, args: &[&String]) -> ExitCode {
-    let what = [
+    let build_args = [
         "-p",
         "raddle-cli",
         "-p",
@@ -93,15 +94,20 @@ fn run_program(feature: &str, profile: &str, args: &[&String]) -> ExitCode {
         "--features",
         &format!("xtask/{feature}"),
     ];
-    match built(&what, &format!("raddle-{feature}"), profile) {
+    match build_program(&build_args, &format!("raddle-{feature}"), profile) {
         Ok(program) => become_program(Command::new(program).args(args)),
         Err(code) => code,
     }
 }
 
-/// Builds what these arguments of `cargo build` say. Returns where the program of this name is.
-pub(crate) fn built(what: &[&str], name: &str, profile: &str) -> Result<PathBuf, ExitCode> {
-    // Only cargo knows where it builds to: that depends on the environment, on the configuration and on the target.
+/// Runs `cargo build` with these arguments. Returns the path of the program of this name.
+pub(crate) fn build_program(
+    build_args: &[&str],
+    name: &str,
+    profile: &str,
+) -> Result<PathBuf, ExitCode> {
+    // Only cargo knows its target directory: it depends on the environment, the configuration and
+    // the target.
     let mut build = step::cargo(&[
         "build",
         "--locked",
@@ -109,7 +115,7 @@ pub(crate) fn built(what: &[&str], name: &str, profile: &str) -> Result<PathBuf,
         "--profile",
         profile,
     ]);
-    build.args(what).stderr(Stdio::inherit());
+    build.args(build_args).stderr(Stdio::inherit());
     let built = match build.output() {
         Ok(built) if built.status.success() => String::from_utf8_lossy(&built.stdout).into_owned(),
         Ok(_) => return Err(ExitCode::FAILURE),
@@ -119,26 +125,28 @@ pub(crate) fn built(what: &[&str], name: &str, profile: &str) -> Result<PathBuf,
         }
     };
     built_program(&built, name).ok_or_else(|| {
-        eprintln!("xtask: cargo does not say where it has built {name}");
+        eprintln!("xtask: cargo did not report where it built {name}");
         ExitCode::from(125)
     })
 }
 
-/// Runs a program in place of this one, so that Ctrl-C is for it alone and nobody returns before it has cleaned up.
+/// Replaces this process with the program, so that the program alone receives Ctrl-C, and the
+/// caller waits until it has cleaned up.
 fn become_program(command: &mut Command) -> ExitCode {
     let error = command.exec();
     eprintln!(
-        "xtask: {} could not be started: {error}",
+        "xtask: cannot start {}: {error}",
         command.get_program().display()
     );
     ExitCode::from(125)
 }
 
-/// Where cargo has put the program of this name, from what it said while it built: one JSON object a line.
+/// The path of the program of this name in the messages of cargo, one JSON object per line.
 fn built_program(messages: &str, name: &str) -> Option<PathBuf> {
     messages.lines().find_map(|line| {
         let quoted = line.split_once(r#""executable":""#)?.1;
-        // A quote or a backslash in a path is escaped, which nobody has in theirs: such a path is not found.
+        // A path with a quote or backslash is escaped in JSON and is not found; such paths are not
+        // supported.
         let path = Path::new(quoted.split_once('"')?.0);
         (path.file_name()? == name).then(|| path.to_owned())
     })
@@ -152,11 +160,11 @@ mod tests {
 
     #[test]
     fn arguments_are_consistent() {
-        Chore::command().debug_assert();
+        Subcommand::command().debug_assert();
     }
 
     #[test]
-    fn cargo_says_where_it_has_built() {
+    fn finds_the_path_of_a_built_program() {
         let messages = r#"{"reason":"compiler-artifact","target":{"name":"libc"},"executable":null,"fresh":true}
 {"reason":"compiler-artifact","target":{"name":"raddle"},"executable":"/far/release/raddle","fresh":true}
 {"reason":"compiler-artifact","target":{"name":"raddle-bench"},"executable":"/far/release/raddle-bench","fresh":true}

@@ -1,4 +1,4 @@
-//! One step of a chore: a command under a heading, with its time.
+//! A step of a command: a child process under a heading, with its duration.
 
 use std::{
     env,
@@ -10,39 +10,39 @@ use std::{
 
 use crate::install;
 
-/// How a step went.
-pub(crate) struct Outcome {
+/// The result of a step.
+pub(crate) struct StepResult {
     /// Whether the command succeeded.
     pub(crate) ok: bool,
-    /// What it wrote to both of its streams.
+    /// The output of both of its streams.
     pub(crate) output: String,
-    /// How long it took.
+    /// The duration.
     pub(crate) took: Duration,
 }
 
-/// A cargo command, by the cargo that runs this.
+/// A command of the same cargo that runs this program.
 pub(crate) fn cargo(args: &[&str]) -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(args);
-    // What is built once for a run, and not again after a change, need not be built for that; nor does anybody look at it with a debugger. A panic says
-    // where it is all the same.
+    // CI builds everything once: incremental data and debug information would cost time for no use.
+    // Panics report their location all the same.
     if install::is_ci() {
         command
             .env("CARGO_INCREMENTAL", "0")
             .env("CARGO_PROFILE_DEV_DEBUG", "0");
     }
-    // Its output goes through a pipe; where a person reads the far end, it may still have colours.
+    // The output goes through a pipe; if the reader is a terminal, colours are wanted all the same.
     if io::stdout().is_terminal() && env::var_os("NO_COLOR").is_none() {
         command.env("CARGO_TERM_COLOR", "always");
     }
     command
 }
 
-/// Runs a command under a heading. Its output is passed on as it comes, and kept.
-pub(crate) fn run(name: &str, mut command: Command) -> Outcome {
+/// Runs a command under a heading. The output is passed on as it arrives, and kept.
+pub(crate) fn run(name: &str, mut command: Command) -> StepResult {
     println!("\n==> {name}");
     let begun = Instant::now();
-    let (ok, output) = match pass_on(&mut command) {
+    let (ok, output) = match forward_output(&mut command) {
         Ok(ended) => ended,
         Err(error) => {
             eprintln!(
@@ -58,10 +58,10 @@ pub(crate) fn run(name: &str, mut command: Command) -> Outcome {
         if ok { "ok" } else { "FAILED" },
         took.as_secs_f64()
     );
-    Outcome { ok, output, took }
+    StepResult { ok, output, took }
 }
 
-fn pass_on(command: &mut Command) -> io::Result<(bool, String)> {
+fn forward_output(command: &mut Command) -> io::Result<(bool, String)> {
     let mut child = command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -77,13 +77,13 @@ fn pass_on(command: &mut Command) -> io::Result<(bool, String)> {
     Ok((child.wait()?.success(), out + &err))
 }
 
-/// Copies lines from one to the other and returns them all. Bytes that are no text are shown as they are.
+/// Copies lines and returns them all. Invalid UTF-8 is passed on unchanged.
 fn tee(from: impl Read, mut to: impl Write) -> String {
     let mut from = BufReader::new(from);
     let mut all = String::new();
     let mut line = Vec::new();
     while matches!(from.read_until(b'\n', &mut line), Ok(1..)) {
-        // A closed pipe at the far end must not stop the tests: they would be counted as failed.
+        // A closed pipe must not stop the tests, because they would be counted as failed.
         let _ = to.write_all(&line).and_then(|()| to.flush());
         all.push_str(&String::from_utf8_lossy(&line));
         line.clear();

@@ -1,4 +1,4 @@
-//! `cargo xtask test`: everything that must hold before a change lands.
+//! `cargo xtask test`: all checks that a change must pass.
 
 use std::{
     process::{Command, ExitCode},
@@ -6,17 +6,17 @@ use std::{
 };
 
 use crate::{
-    DEV, built,
+    DEV, build_program,
     count::{self, Count},
     crates, install, step,
 };
 
-/// What the tests of this package need on top of what it needs to run them, and what is off unless somebody asks for it.
+/// Features of the workspace that are off by default and are tested.
 const FEATURES: &str = "xtask/chaos,raddle-cli/kubernetes,raddle-cli/otlp,raddle-cli/tls";
-/// A short campaign: half a minute of breaking and settling.
+/// A short campaign: half a minute for faults and settling.
 const CAMPAIGN: &str = "--tasks 2000 --minutes 0.25 --kills 30";
 
-/// How long the database of advisories may take to arrive.
+/// The time limit for the download of the advisory database.
 const FETCH_WITHIN: &str = "60s";
 
 /// Install what the tests need, then check and test everything.
@@ -30,7 +30,7 @@ pub(crate) struct Options {
     quick: bool,
 }
 
-/// Runs all steps, also after one has failed: one run shows everything there is to mend.
+/// Runs all steps, also after one has failed, so that one run shows everything there is to fix.
 pub(crate) fn run(options: &Options) -> ExitCode {
     let mut run = Run::default();
     run.check("needed programs", install::programs());
@@ -46,7 +46,7 @@ pub(crate) fn run(options: &Options) -> ExitCode {
             "--all-targets",
             "--locked",
             "--features",
-            // The benchmarks are not built here otherwise.
+            // The benchmarks are built by this step only.
             &format!("{FEATURES},xtask/bench"),
             "--",
             "-D",
@@ -54,7 +54,8 @@ pub(crate) fn run(options: &Options) -> ExitCode {
         ]),
     );
     if !options.quick {
-        // Code behind a feature is easily used without it. Other sets of features would build most of their dependencies again.
+        // Code behind a feature is easily used without it. Other sets of features would rebuild
+        // most dependencies.
         for features in ["worker", "pool"] {
             let fewer = [
                 "check",
@@ -79,7 +80,7 @@ pub(crate) fn run(options: &Options) -> ExitCode {
         run.step("documentation", doc);
     }
     deny(&mut run);
-    run.check("number of crates", crates::are_few());
+    run.check("number of crates", crates::check_number());
 
     let profile = if install::is_ci() { "ci" } else { "default" };
     let mut nextest = step::cargo(&[
@@ -96,11 +97,11 @@ pub(crate) fn run(options: &Options) -> ExitCode {
     if let Some(filter) = &options.filter {
         nextest.args(["--filterset", filter]);
     }
-    let tested = count::nextest(&run.step("tests", nextest));
-    let shown = if options.quick {
+    let test_count = count::nextest(&run.step("tests", nextest));
+    let doctest_count = if options.quick {
         Count::default()
     } else {
-        // With the same features, so that nothing is built another time.
+        // With the same features, so that nothing is rebuilt.
         let doctests = [
             "test",
             "--doc",
@@ -112,18 +113,19 @@ pub(crate) fn run(options: &Options) -> ExitCode {
         ];
         count::libtest(&run.step("doctests", step::cargo(&doctests)))
     };
-    let broken = if options.quick || options.filter.is_some() {
+    let chaos_count = if options.quick || options.filter.is_some() {
         Count::default()
     } else {
         chaos(&mut run)
     };
-    run.close(tested + shown + broken)
+    run.close(test_count + doctest_count + chaos_count)
 }
 
-/// Two short campaigns on each engine: a plan that is known, so that what breaks it is a change, and one that nobody has tried.
+/// Two short campaigns on each engine: one with a fixed plan, so that a failure is due to a change,
+/// and one with a random plan.
 fn chaos(run: &mut Run) -> Count {
-    // As the tests were built, so that nothing is built another time.
-    let as_tested = [
+    // With the arguments of the test build, so that nothing is rebuilt.
+    let test_build_args = [
         "--workspace",
         "--bins",
         "--tests",
@@ -131,7 +133,7 @@ fn chaos(run: &mut Run) -> Count {
         "--features",
         FEATURES,
     ];
-    let Ok(program) = built(&as_tested, "raddle-chaos", DEV) else {
+    let Ok(program) = build_program(&test_build_args, "raddle-chaos", DEV) else {
         run.check("chaos", false);
         return Count {
             passed: 0,
@@ -139,14 +141,11 @@ fn chaos(run: &mut Run) -> Count {
         };
     };
     let campaigns = [
-        ("chaos, sqlite, the known plan", "--engine sqlite --seed 1"),
-        ("chaos, sqlite, a new plan", "--engine sqlite"),
-        ("chaos, redis, the known plan", "--engine redis --seed 1"),
-        ("chaos, redis, a new plan", "--engine redis"),
-        (
-            "chaos, redis, a server that forgets",
-            "--engine redis --losses 4",
-        ),
+        ("chaos, sqlite, fixed plan", "--engine sqlite --seed 1"),
+        ("chaos, sqlite, random plan", "--engine sqlite"),
+        ("chaos, redis, fixed plan", "--engine redis --seed 1"),
+        ("chaos, redis, random plan", "--engine redis"),
+        ("chaos, redis, lost writes", "--engine redis --losses 4"),
     ];
     let mut count = Count::default();
     for (name, args) in campaigns {
@@ -163,7 +162,7 @@ fn chaos(run: &mut Run) -> Count {
     count
 }
 
-/// Licences, bans and sources. Nobody has to build the tool for a look at their own change; continuous integration does.
+/// Licences, bans and sources. CI needs cargo-deny; elsewhere the step is skipped without it.
 fn deny(run: &mut Run) {
     if install::deny() {
         run.step(
@@ -172,12 +171,12 @@ fn deny(run: &mut Run) {
         );
         advisories(run);
     } else {
-        println!("\n==> dependencies: passed over, cargo-deny is not installed");
+        println!("\n==> dependencies: skipped, cargo-deny is not installed");
         run.check("cargo-deny", !install::is_ci());
     }
 }
 
-/// Known vulnerabilities. Their database is fetched from GitHub, which not every machine reaches.
+/// Known vulnerabilities. Their database is fetched from GitHub, which may be unreachable.
 fn advisories(run: &mut Run) {
     let mut fetch = Command::new("timeout");
     fetch.args([FETCH_WITHIN, "cargo", "deny", "fetch", "db"]);
@@ -188,12 +187,12 @@ fn advisories(run: &mut Run) {
         );
     } else {
         println!(
-            "==> advisories: NOT CHECKED, their database cannot be fetched here. Where it can: cargo deny check advisories"
+            "==> advisories: NOT CHECKED, because their database cannot be fetched. With access to GitHub, run: cargo deny check advisories"
         );
     }
 }
 
-/// The steps so far.
+/// The steps that have run.
 #[derive(Default)]
 struct Run {
     failed: Vec<&'static str>,
@@ -207,7 +206,7 @@ impl Run {
         }
     }
 
-    /// Runs a command and returns what it wrote.
+    /// Runs a command and returns its output.
     fn step(&mut self, name: &'static str, command: std::process::Command) -> String {
         let outcome = step::run(name, command);
         self.took += outcome.took;
@@ -220,7 +219,7 @@ impl Run {
         if !self.failed.is_empty() {
             println!("==> failed steps: {}", self.failed.join(", "));
         }
-        // A step may fail without a test that does.
+        // A step may fail without a failed test.
         let failed = count.failed.max(self.failed.len() as u64);
         println!("{} passed, {failed} failed", count.passed);
         if failed == 0 {

@@ -1,4 +1,4 @@
-//! What the chaos campaign starts its processes with, and what its tasks run.
+//! The helper commands of `raddle-chaos`: `exec-with-parent` and `task`.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -12,7 +12,8 @@ use std::{
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_raddle-chaos");
 
-/// Runs a task of this class as its first or a later attempt. Returns its exit code, its output, and what it wrote into the side file.
+/// Runs a task of this class with this attempt number. Returns its exit code, its output and its
+/// lines of the side file.
 fn run(class: &str, attempt: &str) -> (Option<i32>, String, Vec<String>) {
     let directory = tempfile::tempdir().unwrap();
     let mut command = Command::new(PROGRAM);
@@ -57,7 +58,7 @@ fn wait_until(what: &str, is_so: impl Fn() -> bool) {
 }
 
 #[test]
-fn a_task_says_when_it_begins_and_how_it_ends() {
+fn a_task_records_its_start_and_end() {
     assert_eq!(
         run("quick", "4"),
         (
@@ -66,7 +67,10 @@ fn a_task_says_when_it_begins_and_how_it_ends() {
             vec!["4 quick begin".into(), "4 quick end".into()]
         )
     );
-    assert_eq!(run("broken", "1").2, ["1 broken begin", "1 broken fail"]);
+    assert_eq!(
+        run("always-fails", "1").2,
+        ["1 always-fails begin", "1 always-fails fail"]
+    );
     assert_eq!(
         (run("flaky", "2").0, run("flaky", "3").0),
         (Some(7), Some(0))
@@ -74,16 +78,16 @@ fn a_task_says_when_it_begins_and_how_it_ends() {
     assert_eq!(
         run("chains", "1").2,
         ["1 chains begin", "1 chains fail"],
-        "there is nothing to chain with"
+        "no raddle binary to chain with"
     );
-    let (code, output, _) = run("prints", "1");
+    let (code, output, _) = run("small-output", "1");
     assert_eq!((code, output.lines().count()), (Some(0), 100));
-    let lines = run("nap", "1").2;
-    assert!(lines.len() > 3 && lines[1] == "1 nap tick", "{lines:?}");
+    let lines = run("short", "1").2;
+    assert!(lines.len() > 3 && lines[1] == "1 short tick", "{lines:?}");
 }
 
 #[test]
-fn a_task_without_its_surroundings_fails() {
+fn a_task_without_its_environment_fails() {
     let bare = Command::new(PROGRAM)
         .args(["task", "quick"])
         .env_remove("RADDLE_TID")
@@ -93,9 +97,9 @@ fn a_task_without_its_surroundings_fails() {
 }
 
 #[test]
-fn what_is_on_a_leash_dies_with_its_parent() {
-    // A shell that starts it, says who it is, and is killed.
-    let script = format!("{PROGRAM} leash $$ sleep 60 & echo $!; wait");
+fn a_process_dies_with_its_parent() {
+    // A shell that starts the process, prints its pid, and is killed.
+    let script = format!("{PROGRAM} exec-with-parent $$ sleep 60 & echo $!; wait");
     let mut shell = Command::new("sh")
         .args(["-c", &script])
         .stdout(Stdio::piped())
@@ -111,18 +115,18 @@ fn what_is_on_a_leash_dies_with_its_parent() {
     let pid: u32 = line.trim().parse().unwrap();
     let runs_sleep =
         || fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe != Path::new(PROGRAM));
-    wait_until("it became what it was told", || {
-        runs_sleep() && !command_of(pid).contains("leash")
+    wait_until("the process has executed sleep", || {
+        runs_sleep() && !command_of(pid).contains("exec-with-parent")
     });
     shell.kill().unwrap();
     shell.wait().unwrap();
-    wait_until("it died", || !is_alive(pid));
+    wait_until("the process has ended", || !is_alive(pid));
 }
 
 #[test]
-fn a_leash_of_nobody_starts_nothing() {
+fn a_process_with_another_parent_does_not_start() {
     let stray = Command::new(PROGRAM)
-        .args(["leash", "1", "sh", "-c", "echo started"])
+        .args(["exec-with-parent", "1", "sh", "-c", "echo started"])
         .output()
         .unwrap();
     assert_eq!((stray.status.code(), stray.stdout), (Some(137), Vec::new()));

@@ -1,21 +1,20 @@
-//! Where tasks are kept: one trait, several engines that behave the same.
+//! The broker: the trait that stores tasks, queues, results, workers and events, and its values.
 //!
-//! [`Broker`] is the contract. [`connect`] opens the engine that a URL names. The `conformance` feature holds the suite that
-//! every engine passes. Nothing here runs a task; engines store, order, lease and fence.
+//! [`Broker`] is the contract. The engines are crates of their own, `raddle-broker-sqlite` and `raddle-broker-redis`, and
+//! `raddle-broker-remote` for a broker in another process; `raddle-broker-connect` opens the one that a URL names. The
+//! `conformance` feature holds the suite that every engine passes. Engines store, order, lease and fence; nothing here runs a
+//! task.
 
 mod broker;
 pub mod chain;
-mod connect;
 mod declare;
+pub mod engine;
 mod error;
-mod follow;
+mod filter;
 pub mod queues;
-#[cfg(feature = "redis")]
-pub mod redis;
-pub mod remote;
-pub mod request;
+mod request;
 mod schedules;
-pub mod sqlite;
+mod stream_source;
 mod summary;
 mod unconfirmed;
 mod wait;
@@ -26,11 +25,12 @@ pub mod conformance;
 use raddle_model::bytes;
 
 pub use broker::{
-    Broker, Call, CallHandler, LeaseRenewer, Leases, Log, Messages, Output, Queries, Registry,
-    Reply, Schedules, Tasks,
+    Broker, BrokerOpener, Call, CallHandler, LeaseRenewer, Leases, Log, Messages, Output, Queries,
+    Registry, Reply, Schedules, Tasks,
 };
-pub use connect::{BrokerUrl, ParseBrokerUrlError, StreamSource, connect, open_stream};
 pub use error::{Error, Result};
+pub use filter::{TaskFilter, matches_pattern};
 pub use request::*;
 pub use schedules::{DueItems, ScheduleChange, ScheduleChangeOutcome, ScheduleView};
+pub use stream_source::StreamSource;
 pub use summary::{BatchSummary, Summary, SummaryDetail, WaitingTasks};

@@ -6,7 +6,10 @@ use std::{
     sync::Arc,
 };
 
-use raddle_broker::{Broker, BrokerUrl, connect, remote::Remote, sqlite::Sqlite};
+use raddle_broker::Broker;
+use raddle_broker_connect::{BrokerUrl, connect};
+use raddle_broker_remote::Remote;
+use raddle_broker_sqlite::Sqlite;
 
 use raddle_worker::{spawner::WARM_VARIABLE, wait_for_space};
 use serde::Serialize;

@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use raddle_broker::{BrokerUrl, ParseBrokerUrlError};
+use raddle_broker_connect::{BrokerUrl, ParseBrokerUrlError};
 use serde::Deserialize;
 
 use crate::{

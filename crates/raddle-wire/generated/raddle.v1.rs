@@ -340,7 +340,7 @@ pub struct IdleReply {
 }
 /// The encoding of arguments, results, errors and context values. Raddle's own workers read both; a
 /// worker in another language may read one of them, and declares which in its `WorkerMetadata`.
-/// docs/languages.md says what each can represent.
+/// docs/how-to/languages.md says what each can represent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum Encoding {

@@ -1,4 +1,4 @@
-//! A program whose function runs as a task, by a worker that is the program too: see docs/handlers.md.
+//! A program whose function runs as a task, by a worker that is the program too: see docs/how-to/handlers.md.
 
 use raddle::prelude::*;
 

@@ -1,4 +1,4 @@
-//! A program whose functions are called in other processes, one of them a stream: see docs/calls.md.
+//! A program whose functions are called in other processes, one of them a stream: see docs/how-to/calls.md.
 
 use raddle::{Stream, WorkerPool};
 

@@ -1,4 +1,4 @@
-//! A program that keeps two processes of itself up, which run a function for each message of a queue: see docs/groups.md.
+//! A program that keeps two processes of itself up, which run a function for each message of a queue: see docs/how-to/groups.md.
 
 use std::time::Duration;
 

@@ -51,7 +51,7 @@
 //!
 //! fn main() -> Result<(), Box<dyn std::error::Error>> {
 //!     // First of all, while there is one thread: runners are this same program, started again, and do not get past this line.
-//!     raddle::exec::runner_main_if_asked(None);
+//!     raddle::exec::runner_main_if_requested(None);
 //!     raddle::exec::title::init();
 //!     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(run())
 //! }
@@ -146,7 +146,12 @@ pub mod discovery {
 pub mod __private;
 
 #[cfg(feature = "queue")]
-pub use raddle_broker as broker;
+pub mod broker {
+    //! Where tasks are kept.
+
+    pub use raddle_broker::*;
+    pub use raddle_broker_connect::*;
+}
 pub use raddle_model as core;
 #[cfg(feature = "pool")]
 pub use raddle_rpc as pool;
@@ -162,7 +167,9 @@ pub mod prelude {
     //! What most programs need.
 
     #[cfg(feature = "queue")]
-    pub use raddle_broker::{Broker, NewTask, OutputStream, Submitted, TaskFilter, connect};
+    pub use raddle_broker::{Broker, NewTask, OutputStream, Submitted, TaskFilter};
+    #[cfg(feature = "queue")]
+    pub use raddle_broker_connect::connect;
     pub use raddle_model::{
         AttemptReport, CapSet, ControlCommand, ControlMessage, ExitStatus, HumanDuration, Limits,
         RetryPolicy, Schedule, Target, TaskSpec, TaskState, TaskView, Tid,

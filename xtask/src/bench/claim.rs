@@ -1,4 +1,4 @@
-//! The cost of a claim with a million tasks waiting, against that with hardly any.
+//! The time of a claim with a million waiting tasks, against an almost empty queue.
 
 use std::time::Instant;
 
@@ -6,17 +6,17 @@ use raddle_broker::Broker;
 
 use crate::{
     Plan,
-    bed::Bed,
+    project_dir::ProjectDir,
     queue::{enqueue, finish, register, request},
-    stats::{Verdict, median, micros, ratio, show},
+    stats::{Requirement, median, micros, print_rounds, ratio},
 };
 
 /// Claims timed in each round.
 const CLAIMS: usize = 200;
 
-pub(crate) fn bench(plan: &Plan) -> Vec<Verdict> {
+pub(crate) fn bench(plan: &Plan) -> Vec<Requirement> {
     let many = if plan.quick { 100_000 } else { 1_000_000 };
-    let (near_empty, full) = (Bed::new(), Bed::new());
+    let (near_empty, full) = (ProjectDir::new(), ProjectDir::new());
     let (few_broker, many_broker) = (near_empty.broker(), full.broker());
     println!(
         "submitting {many} tasks took {:.1} s",
@@ -28,18 +28,18 @@ pub(crate) fn bench(plan: &Plan) -> Vec<Verdict> {
         few.push(claim_cost(&near_empty, &*few_broker));
         lots.push(claim_cost(&full, &*many_broker));
     }
-    show("claim of one, queue nearly empty", "us", &few);
-    show("claim of one, a million waiting", "us", &lots);
-    vec![Verdict::at_most(
+    print_rounds("claim of one, queue nearly empty", "us", &few);
+    print_rounds("claim of one, a million waiting", "us", &lots);
+    vec![Requirement::at_most(
         "claim with a million waiting, of one nearly empty",
         ratio(&lots, &few),
         1.5,
     )]
 }
 
-/// The median time of a claim, in microseconds. What was claimed is finished outside the clock.
-fn claim_cost(bed: &Bed, broker: &dyn Broker) -> f64 {
-    bed.wait(async {
+/// The median time of a claim, in microseconds. The tasks are finished outside the measurement.
+fn claim_cost(project: &ProjectDir, broker: &dyn Broker) -> f64 {
+    project.wait(async {
         let owner = register(broker).await;
         let mut times = Vec::with_capacity(CLAIMS);
         let mut claims = Vec::with_capacity(CLAIMS);
@@ -55,7 +55,7 @@ fn claim_cost(bed: &Bed, broker: &dyn Broker) -> f64 {
         }
         assert_eq!(claims.len(), CLAIMS);
         broker
-            .finish(claims.iter().map(finish).collect())
+            .complete(claims.iter().map(finish).collect())
             .await
             .expect("they are ours");
         broker

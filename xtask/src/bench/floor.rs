@@ -1,4 +1,4 @@
-//! What the machine can do without Raddle.
+//! The speed of the machine without Raddle.
 
 use std::{
     ffi::{CStr, CString},
@@ -10,13 +10,13 @@ use std::{
 
 use rusqlite::Connection;
 
-/// Starts and waits for `count` times `/bin/true`, `parallel` at a time, with nothing around it.
+/// Spawns `/bin/true` and waits for it `count` times, `parallel` at a time.
 pub(crate) fn spawns(count: usize, parallel: usize) -> Duration {
-    spawns_of(Path::new("/bin/true"), count, parallel)
+    spawns_of_program(Path::new("/bin/true"), count, parallel)
 }
 
-/// The same with another program that does nothing.
-pub(crate) fn spawns_of(program: &Path, count: usize, parallel: usize) -> Duration {
+/// The same with another program that exits at once.
+pub(crate) fn spawns_of_program(program: &Path, count: usize, parallel: usize) -> Duration {
     let program = CString::new(program.as_os_str().as_bytes()).expect("no NUL in it");
     let began = Instant::now();
     thread::scope(|scope| {
@@ -43,7 +43,7 @@ fn spawn_and_wait(program: &CStr) {
     };
     assert_eq!(error, 0, "{program:?} can be started");
     let mut status = 0;
-    // SAFETY: `pid` is a child of ours that was not waited for.
+    // SAFETY: `pid` is a child of this process that was not waited for.
     let waited = unsafe { libc::waitpid(pid, &mut status, 0) };
     assert_eq!((waited, status), (pid, 0));
 }
@@ -52,14 +52,14 @@ unsafe extern "C" {
     static environ: *const *mut libc::c_char;
 }
 
-/// A table in a fresh database, and rows of `payload` into it.
+/// A table in a fresh database, for rows of `payload`.
 pub(crate) struct Inserts {
     connection: Connection,
     payload: String,
 }
 
 impl Inserts {
-    /// Every commit is synced to disk, as a durable submit has to be.
+    /// Opens the database. Every commit is synced to disk, as in a durable submit.
     pub(crate) fn new(directory: &Path, payload: &str) -> Self {
         let connection =
             Connection::open(directory.join("floor.db")).expect("a database can be made");
@@ -73,7 +73,7 @@ impl Inserts {
             connection,
             payload: payload.into(),
         };
-        // The first commit also writes the log's header.
+        // The first commit also writes the header of the WAL.
         inserts.insert(1, 1);
         inserts
     }
@@ -85,7 +85,7 @@ impl Inserts {
             let transaction = self
                 .connection
                 .unchecked_transaction()
-                .expect("nobody else writes");
+                .expect("there is no other writer");
             {
                 let mut insert = transaction
                     .prepare_cached("INSERT INTO rows (body) VALUES (?1)")

@@ -1,4 +1,5 @@
-//! Groups: how soon a process that was killed is replaced, and one whose task hangs, what it costs to keep five hundred, and how long ten take to stop.
+//! Groups: the time to replace a killed process and a hung task, the cost of a manager with 500
+//! processes, and the time to stop ten.
 
 use std::{
     collections::BTreeSet,
@@ -11,74 +12,77 @@ use std::{
 use raddle_broker::Broker;
 
 use crate::{
-    Plan,
-    bed::{Bed, Worker},
-    hang,
+    Plan, hang,
     idle::{cpu_nanos, pss_mb},
-    stats::{Verdict, median, show},
+    project_dir::{ProjectDir, Worker},
+    stats::{Requirement, median, print_rounds},
 };
 
-/// Processes of the group that is killed at, and stopped.
+/// The number of processes of the group that is killed and stopped.
 const FEW: usize = 10;
-/// How often each seat may lose its process before that is a crash loop.
+/// How often each process may be killed before that is a crash loop.
 const FREE: usize = 3;
 const MANY: usize = 500;
-pub(crate) const LOOK: Duration = Duration::from_millis(1);
-/// No step takes so long, unless it never comes.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
+pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(1);
+/// The limit for any wait.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(300);
 
-pub(crate) fn bench(plan: &Plan) -> Vec<Verdict> {
+pub(crate) fn bench(plan: &Plan) -> Vec<Requirement> {
     let (mut bare, mut replaced, mut stopped) = (Vec::new(), Vec::new(), Vec::new());
-    let (mut deaf, mut stuck) = (Vec::new(), Vec::new());
+    let (mut task_ignoring_sigterm, mut task_with_stopped_runner) = (Vec::new(), Vec::new());
     for _ in 0..plan.rounds {
         bare.extend((0..FEW).map(|_| millis(start_one())));
-        let (gaps, stop) = few(if plan.quick { 1 } else { FREE });
+        let (gaps, stop) = kill_and_stop(if plan.quick { 1 } else { FREE });
         replaced.extend(gaps.into_iter().map(millis));
         stopped.push(millis(stop));
-        deaf.push(millis(hang::deaf()));
-        stuck.push(millis(hang::stuck()));
+        task_ignoring_sigterm.push(millis(hang::task_ignoring_sigterm()));
+        task_with_stopped_runner.push(millis(hang::task_with_stopped_runner()));
     }
-    show("a worker starts, until it is registered", "ms", &bare);
+    print_rounds("a worker starts, until it is registered", "ms", &bare);
     replaced.sort_by(f64::total_cmp);
     let p99 = replaced[((replaced.len() as f64 * 0.99) as usize).min(replaced.len() - 1)];
     println!(
         "a killed process is replaced: p50 {:.1} ms, p99 {p99:.1} ms",
         median(&replaced)
     );
-    show("ten idle processes stop", "ms", &stopped);
-    show(
+    print_rounds("ten idle processes stop", "ms", &stopped);
+    print_rounds(
         "after the limit of a deaf task the next is done",
         "ms",
-        &deaf,
+        &task_ignoring_sigterm,
     );
-    show(
+    print_rounds(
         "after the limit of a stuck task another is ready",
         "ms",
-        &stuck,
+        &task_with_stopped_runner,
     );
-    // Of every round: it is a promise for each task, and not for most.
-    let worst = deaf.iter().chain(&stuck).copied().fold(0.0, f64::max);
+    // Of all rounds: the bound is a promise for each task.
+    let worst = task_ignoring_sigterm
+        .iter()
+        .chain(&task_with_stopped_runner)
+        .copied()
+        .fold(0.0, f64::max);
     let many = if plan.quick { MANY / 10 } else { MANY };
-    let (percent, mb) = idle(many, Duration::from_secs(if plan.quick { 5 } else { 20 }));
+    let (percent, mb) = measure_idle(many, Duration::from_secs(if plan.quick { 5 } else { 20 }));
     println!("a manager of {many} idle processes: {mb:.1} MB (PSS), {percent:.2} % of a core");
     vec![
-        Verdict::at_most(
+        Requirement::at_most(
             "ms from a kill to another that is ready, p99, above a bare start",
             p99 - median(&bare),
             100.0,
         ),
-        Verdict::at_most(
+        Requirement::at_most(
             "ms after the limit of a task that hangs until it is replaced, worst",
             worst,
             1000.0,
         ),
-        Verdict::at_most(
+        Requirement::at_most(
             "ms until a group of 10 that is idle has stopped",
             median(&stopped),
             300.0,
         ),
-        Verdict::at_most("manager of 500 idle processes, % of a core", percent, 1.0),
-        Verdict::at_most("manager of 500 idle processes, MB (PSS)", mb, 30.0),
+        Requirement::at_most("manager of 500 idle processes, % of a core", percent, 1.0),
+        Requirement::at_most("manager of 500 idle processes, MB (PSS)", mb, 30.0),
     ]
 }
 
@@ -86,48 +90,49 @@ fn millis(took: Duration) -> f64 {
     took.as_secs_f64() * 1e3
 }
 
-/// A worker by itself.
+/// The start of one worker without a manager.
 fn start_one() -> Duration {
-    let bed = Bed::new();
-    drop(bed.broker());
+    let project = ProjectDir::new();
+    drop(project.broker());
     let began = Instant::now();
-    let worker = bed.worker(&["--concurrency", "1"]);
+    let worker = project.worker(&["--concurrency", "1"]);
     let took = began.elapsed();
     worker.kill();
     took
 }
 
-/// Kills each of a few processes so often, and then stops them.
-fn few(times: usize) -> (Vec<Duration>, Duration) {
-    let bed = Bed::new();
-    let broker = bed.broker();
-    let manager = up(&bed, &idle_group(FEW));
+/// Kills each process of a group `times` times, then stops the group.
+fn kill_and_stop(times: usize) -> (Vec<Duration>, Duration) {
+    let project = ProjectDir::new();
+    let broker = project.broker();
+    let manager = start_manager(&project, &idle_group(FEW));
     let mut gaps = Vec::new();
-    let mut seen = until(&bed, &*broker, |pids| pids.len() == FEW);
+    let mut pids = wait_until_pids(&project, &*broker, |pids| pids.len() == FEW);
     for _ in 0..times {
-        for victim in seen.clone() {
+        for victim in pids.clone() {
             let began = Instant::now();
-            // SAFETY: a process of the group that was just seen; the signal has no memory effects here.
+            // SAFETY: a process of the group that was just seen; the signal has no memory effects
+            // here.
             unsafe { libc::kill(victim as i32, libc::SIGKILL) };
-            let now = until(&bed, &*broker, |pids| {
-                pids.difference(&seen).next().is_some()
+            let now = wait_until_pids(&project, &*broker, |now| {
+                now.difference(&pids).next().is_some()
             });
             gaps.push(began.elapsed());
-            seen = now.into_iter().filter(|pid| *pid != victim).collect();
+            pids = now.into_iter().filter(|pid| *pid != victim).collect();
         }
-        seen = until(&bed, &*broker, |pids| pids.len() == FEW);
+        pids = wait_until_pids(&project, &*broker, |pids| pids.len() == FEW);
     }
     let began = Instant::now();
-    assert!(manager.stop(), "it leaves as it should");
+    assert!(manager.stop(), "the manager exits with success");
     (gaps, began.elapsed())
 }
 
-/// What a manager costs whose processes have nothing to do: its share of a core, and its size.
-fn idle(processes: usize, during: Duration) -> (f64, f64) {
-    let bed = Bed::new();
-    let broker = bed.broker();
-    let manager = up(&bed, &idle_group(processes));
-    until(&bed, &*broker, |pids| pids.len() == processes);
+/// The CPU share and memory of a manager with idle processes.
+fn measure_idle(processes: usize, during: Duration) -> (f64, f64) {
+    let project = ProjectDir::new();
+    let broker = project.broker();
+    let manager = start_manager(&project, &idle_group(processes));
+    wait_until_pids(&project, &*broker, |pids| pids.len() == processes);
     thread::sleep(Duration::from_secs(2));
     let before = cpu_nanos(manager.pid());
     thread::sleep(during);
@@ -142,30 +147,30 @@ fn idle_group(replicas: usize) -> String {
     )
 }
 
-/// The manager of the groups in this text.
-pub(crate) fn up(bed: &Bed, file: &str) -> Worker {
-    fs::write(bed.path().join("raddle.toml"), file).expect("the directory can be written");
-    Worker::start(bed.raddle(&["up"]).stderr(Stdio::null()))
+/// Starts a manager of these groups.
+pub(crate) fn start_manager(project: &ProjectDir, file: &str) -> Worker {
+    fs::write(project.path().join("raddle.toml"), file).expect("the directory can be written");
+    Worker::start(project.raddle(&["up"]).stderr(Stdio::null()))
 }
 
-/// The processes of the group, once they are as they should be.
-pub(crate) fn until(
-    bed: &Bed,
+/// Waits until the pids of the group are as expected, and returns them.
+pub(crate) fn wait_until_pids(
+    project: &ProjectDir,
     broker: &dyn Broker,
-    are_so: impl Fn(&BTreeSet<u32>) -> bool,
+    is_expected: impl Fn(&BTreeSet<u32>) -> bool,
 ) -> BTreeSet<u32> {
     let began = Instant::now();
     loop {
-        let workers = bed.wait(broker.workers()).expect("the broker answers");
+        let workers = project.wait(broker.workers()).expect("the broker answers");
         let pids: BTreeSet<u32> = workers
             .iter()
             .filter(|entry| entry.info.serves("a"))
             .map(|entry| entry.info.pid)
             .collect();
-        if are_so(&pids) {
+        if is_expected(&pids) {
             return pids;
         }
-        assert!(began.elapsed() < PATIENCE, "in vain: {pids:?}");
-        thread::sleep(LOOK);
+        assert!(began.elapsed() < TIMEOUT, "timed out with pids {pids:?}");
+        thread::sleep(POLL_INTERVAL);
     }
 }

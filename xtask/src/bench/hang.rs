@@ -1,4 +1,4 @@
-//! A task that hangs: how long after its limit another has its place.
+//! Hung tasks: the time from the limit of a task until its place is free.
 
 use std::{
     fs,
@@ -11,21 +11,21 @@ use raddle_broker::{Broker, NewTask};
 use raddle_model::{TaskSpec, TaskState, Tid};
 
 use crate::{
-    bed::Bed,
-    groups::{LOOK, PATIENCE, until, up},
+    groups::{POLL_INTERVAL, TIMEOUT, start_manager, wait_until_pids},
+    project_dir::ProjectDir,
 };
 
 const LIMIT: Duration = Duration::from_secs(1);
 const FILE: &str = "[process.a]\nshutdown_timeout = '300ms'\n[[process.a.worker]]\nslug = 'a'\nexecution_timeout = '1s'\n";
 
-/// One that does not heed SIGTERM: until the task behind it is done, in the same process.
-pub(crate) fn deaf() -> Duration {
-    let bed = Bed::new();
-    let broker = bed.broker();
-    let manager = up(&bed, FILE);
-    let before = until(&bed, &*broker, |pids| pids.len() == 1);
+/// A command that ignores `SIGTERM`: until the next task in the same process is done.
+pub(crate) fn task_ignoring_sigterm() -> Duration {
+    let project = ProjectDir::new();
+    let broker = project.broker();
+    let manager = start_manager(&project, FILE);
+    let before = wait_until_pids(&project, &*broker, |pids| pids.len() == 1);
     let hung = submit(
-        &bed,
+        &project,
         &broker,
         &[
             "/bin/sh",
@@ -33,22 +33,27 @@ pub(crate) fn deaf() -> Duration {
             "trap '' TERM; while :; do sleep 0.05; done",
         ],
     );
-    let began = reaches(&bed, &broker, hung, TaskState::Running);
-    let next = submit(&bed, &broker, &["/bin/true"]);
-    let took = reaches(&bed, &broker, next, TaskState::Completed) - began;
-    assert_eq!(until(&bed, &*broker, |_| true), before, "the process stays");
+    let began = wait_for_state(&project, &broker, hung, TaskState::Running);
+    let next = submit(&project, &broker, &["/bin/true"]);
+    let took = wait_for_state(&project, &broker, next, TaskState::Completed) - began;
+    assert_eq!(
+        wait_until_pids(&project, &*broker, |_| true),
+        before,
+        "the process stays"
+    );
     manager.kill();
     took.saturating_sub(LIMIT)
 }
 
-/// One whose runner stands still, so that nobody ends it in time: until its process is replaced.
-pub(crate) fn stuck() -> Duration {
-    let bed = Bed::new();
-    let broker = bed.broker();
-    let manager = up(&bed, FILE);
-    let before = until(&bed, &*broker, |pids| pids.len() == 1);
-    let hung = submit(&bed, &broker, &["/bin/sleep", "1000"]);
-    let began = reaches(&bed, &broker, hung, TaskState::Running);
+/// A command whose runner is stopped, so that the runner cannot end it: until its process is
+/// replaced.
+pub(crate) fn task_with_stopped_runner() -> Duration {
+    let project = ProjectDir::new();
+    let broker = project.broker();
+    let manager = start_manager(&project, FILE);
+    let before = wait_until_pids(&project, &*broker, |pids| pids.len() == 1);
+    let hung = submit(&project, &broker, &["/bin/sleep", "1000"]);
+    let began = wait_for_state(&project, &broker, hung, TaskState::Running);
     let process = *before.first().expect("there is one");
     let runner = children(process)
         .into_iter()
@@ -56,7 +61,7 @@ pub(crate) fn stuck() -> Duration {
         .expect("it runs something");
     // SAFETY: a process of the group that was just seen; the signal has no memory effects here.
     unsafe { libc::kill(runner as i32, libc::SIGSTOP) };
-    until(&bed, &*broker, |pids| {
+    wait_until_pids(&project, &*broker, |pids| {
         pids.difference(&before).next().is_some()
     });
     let took = began.elapsed();
@@ -64,29 +69,39 @@ pub(crate) fn stuck() -> Duration {
     took.saturating_sub(LIMIT)
 }
 
-fn submit(bed: &Bed, broker: &Arc<dyn Broker>, argv: &[&str]) -> Tid {
+fn submit(project: &ProjectDir, broker: &Arc<dyn Broker>, argv: &[&str]) -> Tid {
     let spec = TaskSpec {
         queue: "a".into(),
         ..TaskSpec::command(argv.iter().copied())
     };
-    bed.wait(broker.submit(vec![NewTask::new(spec)]))
+    project
+        .wait(broker.submit(vec![NewTask::new(spec)]))
         .expect("there is room")[0]
         .tid()
 }
 
-/// When a task was seen in a state.
-fn reaches(bed: &Bed, broker: &Arc<dyn Broker>, tid: Tid, state: TaskState) -> Instant {
+/// Waits until a task is in this state. Returns when it was seen.
+fn wait_for_state(
+    project: &ProjectDir,
+    broker: &Arc<dyn Broker>,
+    tid: Tid,
+    state: TaskState,
+) -> Instant {
     let began = Instant::now();
     loop {
-        let task = bed
+        let task = project
             .wait(broker.task(tid))
             .expect("the broker answers")
             .expect("it is stored");
         if task.state == state {
             return Instant::now();
         }
-        assert!(began.elapsed() < PATIENCE, "in vain: it is {}", task.state);
-        thread::sleep(LOOK);
+        assert!(
+            began.elapsed() < TIMEOUT,
+            "timed out: the task is {}",
+            task.state
+        );
+        thread::sleep(POLL_INTERVAL);
     }
 }
 

@@ -1,15 +1,15 @@
-//! What a worker costs that has nothing to do.
+//! CPU time and memory of an idle worker.
 
 use std::{fs, io, thread, time::Duration};
 
-use crate::{Plan, bed::Bed, stats::Verdict};
+use crate::{Plan, project_dir::ProjectDir, stats::Requirement};
 
-pub(crate) fn bench(plan: &Plan) -> Vec<Verdict> {
+pub(crate) fn bench(plan: &Plan) -> Vec<Requirement> {
     let seconds = if plan.quick { 5 } else { 30 };
-    let bed = Bed::new();
-    let worker = bed.worker(&["--concurrency", "2"]);
-    // One task, so that what is made on first use has been made.
-    let status = bed
+    let project = ProjectDir::new();
+    let worker = project.worker(&["--concurrency", "2"]);
+    // One task, so that everything that is created on first use exists.
+    let status = project
         .raddle(&["run", "--", "true"])
         .status()
         .expect("the release binary starts");
@@ -22,13 +22,13 @@ pub(crate) fn bench(plan: &Plan) -> Vec<Verdict> {
     let pss = pss_mb(worker.pid());
     println!("idle worker: {pss:.1} MB (PSS), {millis:.1} ms of CPU in {seconds} s");
     vec![
-        Verdict::at_most("idle worker, MB (PSS)", pss, 10.0),
-        Verdict::at_most("idle worker, % of a core", percent, 0.1),
+        Requirement::at_most("idle worker, MB (PSS)", pss, 10.0),
+        Requirement::at_most("idle worker, % of a core", percent, 0.1),
     ]
 }
 
-/// The time that all threads of a process have run for, in nanoseconds. The usual count, in hundredths of a second, charges a whole one to
-/// whoever runs when it is full, which is often one that has just been woken by the clock.
+/// The CPU time of all threads of a process, in nanoseconds. The counters in `stat` are sampled at
+/// clock ticks, which charges a whole tick to a thread that a timer has just woken.
 pub(crate) fn cpu_nanos(pid: u32) -> u64 {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).expect("the worker is alive");
     let of_thread = |thread: io::Result<fs::DirEntry>| {
@@ -38,7 +38,7 @@ pub(crate) fn cpu_nanos(pid: u32) -> u64 {
     threads.filter_map(of_thread).sum()
 }
 
-/// The proportional set size: a page that several processes share counts for each by its share.
+/// The proportional set size: a page that several processes share counts by its share.
 pub(crate) fn pss_mb(pid: u32) -> f64 {
     let rollup =
         fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).expect("the process is alive");

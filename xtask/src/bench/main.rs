@@ -1,9 +1,9 @@
 //! `cargo xtask bench`: Raddle against the floor of the machine, in the same run.
 //!
-//! Machines are shared and noisy, so nothing here is judged by its time alone. Every figure is measured in turn with its floor, several
-//! rounds over, and the ratio that counts is the median of the rounds' ratios. `run` has two floors, and more rounds: there it is the ratio of medians.
+//! Machines are shared and noisy, so no absolute time is judged. Every figure is measured in turn
+//! with its floor, in several rounds, and the result is the median of the rounds' ratios. `run` has
+//! more rounds and an absolute bound.
 
-mod bed;
 mod calls;
 mod claim;
 mod floor;
@@ -11,9 +11,10 @@ mod groups;
 mod hang;
 mod idle;
 mod oneshot;
-mod prime;
+mod project_dir;
 mod queue;
 mod redis;
+mod root_manager;
 mod run;
 mod sandbox;
 mod schedule;
@@ -22,25 +23,25 @@ mod stats;
 
 use std::process::ExitCode;
 
-use stats::Verdict;
+use stats::Requirement;
 
 /// How much to measure.
 #[derive(Clone, Debug)]
 struct Plan {
     rounds: usize,
     quick: bool,
-    /// Rivals as well, which are fetched.
-    peers: bool,
+    /// Also measure Wool, which is downloaded.
+    with_wool: bool,
     only: Vec<String>,
 }
 
 const HELP: &str = "\
-Usage: cargo xtask bench [--quick] [--peers] [--rounds N] [NAME…]
+Usage: cargo xtask bench [--quick] [--with_wool] [--rounds N] [NAME…]
 
-Names: spawn enqueue finish run idle claim redis latency oneshot sandbox docker calls schedule groups prime (all of them when none is given)
+Names: spawn enqueue finish run idle claim redis latency oneshot sandbox docker calls schedule groups root_manager (all of them when none is given)
 ";
 
-type Bench = fn(&Plan) -> Vec<Verdict>;
+type Bench = fn(&Plan) -> Vec<Requirement>;
 
 const BENCHES: [(&str, Bench); 15] = [
     ("spawn", spawn::bench),
@@ -57,7 +58,7 @@ const BENCHES: [(&str, Bench); 15] = [
     ("calls", calls::bench),
     ("schedule", schedule::bench),
     ("groups", groups::bench),
-    ("prime", prime::bench),
+    ("prime", root_manager::bench),
 ];
 
 fn main() -> ExitCode {
@@ -68,16 +69,18 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let mut verdicts = Vec::new();
+    let mut requirements = Vec::new();
     for (name, bench) in BENCHES {
         if plan.only.is_empty() || plan.only.iter().any(|only| only == name) {
             println!("\n== {name}");
-            verdicts.extend(bench(&plan));
+            requirements.extend(bench(&plan));
         }
     }
-    println!("\n== must reach");
-    verdicts.iter().for_each(|verdict| println!("{verdict}"));
-    if verdicts.iter().all(|verdict| verdict.holds()) {
+    println!("\n== requirements");
+    requirements
+        .iter()
+        .for_each(|requirement| println!("{requirement}"));
+    if requirements.iter().all(|requirement| requirement.is_met()) {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
@@ -88,14 +91,14 @@ fn parse(args: impl Iterator<Item = String>) -> Result<Plan, String> {
     let mut plan = Plan {
         rounds: 5,
         quick: false,
-        peers: false,
+        with_wool: false,
         only: Vec::new(),
     };
     let mut args = args;
     while let Some(arg) = args.next() {
         match arg.as_str() {
             "--quick" => (plan.quick, plan.rounds) = (true, 1),
-            "--peers" => plan.peers = true,
+            "--peers" => plan.with_wool = true,
             "--rounds" => {
                 let count = args
                     .next()

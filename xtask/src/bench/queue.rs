@@ -10,75 +10,81 @@ use raddle_model::{
 
 use crate::{
     Plan,
-    bed::Bed,
     floor::Inserts,
-    stats::{Verdict, rate, ratio, show},
+    project_dir::ProjectDir,
+    stats::{Requirement, print_rounds, rate, ratio},
 };
 
 const GROUP: usize = 100;
 
-pub(crate) fn bench_enqueue(plan: &Plan) -> Vec<Verdict> {
+pub(crate) fn bench_enqueue(plan: &Plan) -> Vec<Requirement> {
     let (mut single, mut grouped, mut ours) = (Vec::new(), Vec::new(), Vec::new());
     let tasks = count(plan);
     for _ in 0..plan.rounds {
-        let bed = Bed::new();
-        let inserts = Inserts::new(bed.path(), &payload());
+        let project = ProjectDir::new();
+        let inserts = Inserts::new(project.path(), &payload());
         single.push(rate(200, inserts.insert(200, 1)));
         grouped.push(rate(tasks, inserts.insert(tasks, GROUP)));
-        let broker = bed.broker();
-        ours.push(rate(tasks, enqueue(&bed, &*broker, tasks)));
+        let broker = project.broker();
+        ours.push(rate(tasks, enqueue(&project, &*broker, tasks)));
     }
-    show("bare fsynced insert, one by one", "/s", &single);
-    show("bare fsynced insert, groups of 100", "/s", &grouped);
-    show("durable submit, groups of 100", "/s", &ours);
-    vec![Verdict::at_least(
+    print_rounds("bare fsynced insert, one by one", "/s", &single);
+    print_rounds("bare fsynced insert, groups of 100", "/s", &grouped);
+    print_rounds("durable submit, groups of 100", "/s", &ours);
+    vec![Requirement::at_least(
         "durable submit, of the grouped bare insert",
         ratio(&ours, &grouped),
         0.5,
     )]
 }
 
-pub(crate) fn bench_finish(plan: &Plan) -> Vec<Verdict> {
+pub(crate) fn bench_finish(plan: &Plan) -> Vec<Requirement> {
     let (mut grouped, mut ours) = (Vec::new(), Vec::new());
     let tasks = count(plan);
     for _ in 0..plan.rounds {
-        let bed = Bed::new();
+        let project = ProjectDir::new();
         grouped.push(rate(
             tasks,
-            Inserts::new(bed.path(), &payload()).insert(tasks, GROUP),
+            Inserts::new(project.path(), &payload()).insert(tasks, GROUP),
         ));
-        let broker = bed.broker();
-        enqueue(&bed, &*broker, tasks);
-        let owner = bed.wait(register(&*broker));
+        let broker = project.broker();
+        enqueue(&project, &*broker, tasks);
+        let owner = project.wait(register(&*broker));
         let began = Instant::now();
-        // Two at a time, as a worker with two slots: while one batch is being written the next is worked on.
-        bed.wait(async { tokio::join!(work_off(&*broker, owner), work_off(&*broker, owner)) });
+        // Two at a time, as in a worker with two slots: one batch is processed while the other is
+        // written.
+        project.wait(async {
+            tokio::join!(
+                claim_and_finish_all(&*broker, owner),
+                claim_and_finish_all(&*broker, owner)
+            )
+        });
         ours.push(rate(tasks, began.elapsed()));
     }
-    show("bare fsynced insert, groups of 100", "/s", &grouped);
-    show("claim + durable finish, groups of 100", "/s", &ours);
-    vec![Verdict::at_least(
+    print_rounds("bare fsynced insert, groups of 100", "/s", &grouped);
+    print_rounds("claim + durable finish, groups of 100", "/s", &ours);
+    vec![Requirement::at_least(
         "claim + finish, of the grouped bare insert",
         ratio(&ours, &grouped),
         0.3,
     )]
 }
 
-/// Claims and finishes until nothing is left.
-pub(crate) async fn work_off(broker: &dyn Broker, owner: Tid) {
+/// Claims and finishes until the queue is empty.
+pub(crate) async fn claim_and_finish_all(broker: &dyn Broker, owner: Tid) {
     let mut claims = Vec::new();
     loop {
         // The next tasks are claimed while the last are being finished.
         let (next, outcomes) = tokio::join!(
             broker.claim(request(owner, GROUP as u32)),
-            broker.finish(claims.iter().map(finish).collect()),
+            broker.complete(claims.iter().map(finish).collect()),
         );
         let outcomes = outcomes.expect("they are ours");
         assert_eq!(outcomes.len(), claims.len());
         assert!(
             outcomes
                 .iter()
-                .all(|outcome| *outcome == CompletionOutcome::Done(TaskState::Completed))
+                .all(|outcome| *outcome == CompletionOutcome::Finished(TaskState::Completed))
         );
         claims = next.expect("the broker answers");
         if claims.is_empty() {
@@ -91,14 +97,14 @@ fn count(plan: &Plan) -> usize {
     if plan.quick { 2_000 } else { 20_000 }
 }
 
-/// As long as the text of a small task is in the broker's own table.
+/// A row as long as that of a small task in the broker's table.
 pub(crate) fn payload() -> String {
     serde_json::to_string(&TaskSpec::command(["/bin/true"])).expect("a spec is JSON")
 }
 
-pub(crate) fn enqueue(bed: &Bed, broker: &dyn Broker, tasks: usize) -> Duration {
+pub(crate) fn enqueue(project: &ProjectDir, broker: &dyn Broker, tasks: usize) -> Duration {
     let began = Instant::now();
-    bed.wait(async {
+    project.wait(async {
         for _ in 0..tasks / GROUP {
             let batch = (0..GROUP)
                 .map(|_| NewTask::new(TaskSpec::command(["/bin/true"])))
@@ -109,7 +115,7 @@ pub(crate) fn enqueue(bed: &Bed, broker: &dyn Broker, tasks: usize) -> Duration 
     began.elapsed()
 }
 
-/// A worker that will not be missed before the benchmark is over.
+/// Registers a worker with a lease that outlasts the benchmark.
 pub(crate) async fn register(broker: &dyn Broker) -> Tid {
     let info = WorkerInfo {
         queues: vec!["default".into()],

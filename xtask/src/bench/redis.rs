@@ -1,4 +1,4 @@
-//! The Redis engine against the server itself: what a client can get out of it that does nothing but move bytes.
+//! The Redis engine against the throughput of a client that only moves bytes.
 
 use std::{
     cell::Cell,
@@ -10,68 +10,74 @@ use std::{
     time::{Duration, Instant},
 };
 
-use raddle_broker::{Broker, ClaimRequest, NewTask, connect};
+use raddle_broker::{Broker, ClaimRequest, NewTask};
+use raddle_broker_connect::connect;
 use raddle_model::{CapSet, HumanDuration, TaskSpec, Tid, worker::WorkerInfo};
 use redis::{Commands, Connection, streams::StreamReadReply};
 
 use crate::{
     Plan,
-    bed::Bed,
-    queue::{enqueue, finish, payload, register, request, work_off},
-    stats::{Verdict, median, micros, rate, ratio, show},
+    project_dir::ProjectDir,
+    queue::{claim_and_finish_all, enqueue, finish, payload, register, request},
+    stats::{Requirement, median, micros, print_rounds, rate, ratio},
 };
 
-/// As deep as `redis-benchmark -P 16` is asked to go.
+/// The pipeline depth of `redis-benchmark -P 16`.
 const DEPTH: usize = 16;
 const GROUP: usize = 100;
 /// Distinct sets of capabilities.
 const SETS: usize = 200;
 /// Waits timed in each round.
 const WAITS: usize = 300;
-/// What `redis-benchmark` sends at least: with less its own start is part of the figure.
+/// The least number of commands for `redis-benchmark`: with fewer its start is part of the figure.
 const FLOOR_COUNT: usize = 200_000;
 /// Delayed tasks timed in each round.
 const DELAYED: usize = 100;
 
-pub(crate) fn bench(plan: &Plan) -> Vec<Verdict> {
+pub(crate) fn bench(plan: &Plan) -> Vec<Requirement> {
     let tasks = if plan.quick { 5_000 } else { 50_000 };
-    let mut verdicts = throughput(plan, tasks);
-    verdicts.extend(punctuality(plan));
-    verdicts.extend(crowd(plan));
-    verdicts.extend(sets(plan));
-    verdicts
+    let mut requirements = throughput(plan, tasks);
+    requirements.extend(delayed_start(plan));
+    requirements.extend(many_waiting(plan));
+    requirements.extend(sets(plan));
+    requirements
 }
 
-fn throughput(plan: &Plan, tasks: usize) -> Vec<Verdict> {
+fn throughput(plan: &Plan, tasks: usize) -> Vec<Requirement> {
     let (mut xadd, mut bare, mut submitted, mut finished) =
         (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for _ in 0..plan.rounds {
-        let bed = Bed::new();
-        let server = Server::start(&bed);
+        let project = ProjectDir::new();
+        let server = Server::start(&project);
         xadd.push(server.pipelined_xadd(tasks.max(FLOOR_COUNT)));
         bare.push(rate(tasks, bare_loop(&mut server.connection(), tasks)));
-        let broker = server.broker(&bed);
-        submitted.push(rate(tasks, submit_at_once(&bed, &*broker, tasks)));
-        let owner = bed.wait(register(&*broker));
+        let broker = server.broker(&project);
+        submitted.push(rate(tasks, submit_at_once(&project, &*broker, tasks)));
+        let owner = project.wait(register(&*broker));
         let began = Instant::now();
-        bed.wait(async { tokio::join!(work_off(&*broker, owner), work_off(&*broker, owner)) });
+        project.wait(async {
+            tokio::join!(
+                claim_and_finish_all(&*broker, owner),
+                claim_and_finish_all(&*broker, owner)
+            )
+        });
         finished.push(rate(tasks, began.elapsed()));
     }
-    show("pipelined XADD (redis-benchmark -P 16)", "/s", &xadd);
-    show(
+    print_rounds("pipelined XADD (redis-benchmark -P 16)", "/s", &xadd);
+    print_rounds(
         "bare XREADGROUP + XACK + XDEL, 16 in a pipeline",
         "/s",
         &bare,
     );
-    show("submit, batches of 100, 8 under way", "/s", &submitted);
-    show("claim + finish, batches of 100", "/s", &finished);
+    print_rounds("submit, batches of 100, 8 in flight", "/s", &submitted);
+    print_rounds("claim + finish, batches of 100", "/s", &finished);
     vec![
-        Verdict::at_least(
+        Requirement::at_least(
             "redis: submit, of pipelined XADD",
             ratio(&submitted, &xadd),
             0.5,
         ),
-        Verdict::at_least(
+        Requirement::at_least(
             "redis: claim + finish, of the bare loop",
             ratio(&finished, &bare),
             0.5,
@@ -79,11 +85,12 @@ fn throughput(plan: &Plan, tasks: usize) -> Vec<Verdict> {
     ]
 }
 
-/// Submits from one process, several batches at a time: `redis-benchmark` has 50 connections with 16 commands under way on each.
-fn submit_at_once(bed: &Bed, broker: &dyn Broker, tasks: usize) -> Duration {
+/// Submits from one process, several batches at a time: `redis-benchmark` has 50 connections with
+/// 16 commands in flight on each.
+fn submit_at_once(project: &ProjectDir, broker: &dyn Broker, tasks: usize) -> Duration {
     let began = Instant::now();
     let left = Cell::new(tasks / GROUP);
-    let lane = async || {
+    let submit_batches = async || {
         while left.get() > 0 {
             left.set(left.get() - 1);
             let batch = (0..GROUP)
@@ -92,65 +99,65 @@ fn submit_at_once(bed: &Bed, broker: &dyn Broker, tasks: usize) -> Duration {
             broker.submit(batch).await.expect("there is room");
         }
     };
-    bed.wait(async {
+    project.wait(async {
         tokio::join!(
-            lane(),
-            lane(),
-            lane(),
-            lane(),
-            lane(),
-            lane(),
-            lane(),
-            lane()
+            submit_batches(),
+            submit_batches(),
+            submit_batches(),
+            submit_batches(),
+            submit_batches(),
+            submit_batches(),
+            submit_batches(),
+            submit_batches()
         )
     });
     began.elapsed()
 }
 
-/// From a submit to the moment that a worker has the task, which was waiting for it.
-pub(crate) fn latency(plan: &Plan) -> Vec<Verdict> {
-    let bed = Bed::new();
-    let server = Server::start(&bed);
+/// From a submit to the claim of a worker that is waiting.
+pub(crate) fn latency(plan: &Plan) -> Vec<Requirement> {
+    let project = ProjectDir::new();
+    let server = Server::start(&project);
     let (mut bare, mut ours) = (Vec::new(), Vec::new());
-    let broker = server.broker(&bed);
+    let broker = server.broker(&project);
     for _ in 0..plan.rounds {
         bare.push(bare_wake_up(&server));
-        ours.push(wake_up(&bed, &server, &*broker));
+        ours.push(wake_up(&project, &server, &*broker));
     }
-    show("bare blocked XREADGROUP wake-up, p50", "us", &bare);
-    show("submit to claim, worker waiting, p50", "us", &ours);
-    vec![Verdict::at_most(
+    print_rounds("bare blocked XREADGROUP wake-up, p50", "us", &bare);
+    print_rounds("submit to claim, worker waiting, p50", "us", &ours);
+    vec![Requirement::at_most(
         "redis: submit to start, of the bare wake-up",
         ratio(&ours, &bare),
         4.0,
     )]
 }
 
-/// How late a delayed task starts, with two workers waiting of which each also has other things to do.
-fn punctuality(plan: &Plan) -> Vec<Verdict> {
-    let bed = Bed::new();
-    let server = Server::start(&bed);
-    let broker = server.broker(&bed);
+/// How late a delayed task starts, with two waiting workers that also get other tasks.
+fn delayed_start(plan: &Plan) -> Vec<Requirement> {
+    let project = ProjectDir::new();
+    let server = Server::start(&project);
+    let broker = server.broker(&project);
     let late: Vec<f64> = (0..plan.rounds)
-        .map(|_| lateness(&bed, &server, &*broker))
+        .map(|_| measure_lateness(&project, &server, &*broker))
         .collect();
-    show("a delayed task starts late, p99", "ms", &late);
-    vec![Verdict::at_most(
+    print_rounds("a delayed task starts late, p99", "ms", &late);
+    vec![Requirement::at_most(
         "redis: ms that a delayed task starts late, p99",
         median(&late),
         50.0,
     )]
 }
 
-fn lateness(bed: &Bed, server: &Server, broker: &dyn Broker) -> f64 {
-    let (tell, told) = mpsc::channel();
+fn measure_lateness(project: &ProjectDir, server: &Server, broker: &dyn Broker) -> f64 {
+    let (sender, claimed) = mpsc::channel();
     let workers: Vec<_> = (0..2)
         .map(|_| {
-            let (url, tell) = (server.url(), tell.clone());
-            thread::spawn(move || claim_until_stopped(&url, &tell))
+            let (url, sender) = (server.url(), sender.clone());
+            thread::spawn(move || claim_until_stopped(&url, &sender))
         })
         .collect();
-    drop(tell);
+    drop(sender);
     thread::sleep(Duration::from_millis(200));
     let mut due = HashMap::new();
     for n in 0..DELAYED {
@@ -163,13 +170,13 @@ fn lateness(bed: &Bed, server: &Server, broker: &dyn Broker) -> f64 {
             NewTask::new(later),
             NewTask::new(TaskSpec::command(["/bin/true"])),
         ];
-        let stored = bed.wait(broker.submit(specs)).expect("there is room");
+        let stored = project.wait(broker.submit(specs)).expect("there is room");
         due.insert(stored[0].tid(), Instant::now() + delay);
         thread::sleep(Duration::from_millis(7));
     }
     let mut late = Vec::new();
     while late.len() < DELAYED {
-        let (tid, at) = told
+        let (tid, at) = claimed
             .recv_timeout(Duration::from_secs(10))
             .expect("every task is claimed");
         late.extend(
@@ -179,7 +186,7 @@ fn lateness(bed: &Bed, server: &Server, broker: &dyn Broker) -> f64 {
     }
     for _ in &workers {
         submit(
-            bed,
+            project,
             broker,
             vec![TaskSpec {
                 name: Some(STOP.into()),
@@ -194,10 +201,10 @@ fn lateness(bed: &Bed, server: &Server, broker: &dyn Broker) -> f64 {
     late[DELAYED * 99 / 100 - 1]
 }
 
-/// The task that ends a worker.
+/// The name of the task that ends a worker.
 const STOP: &str = "stop";
 
-fn claim_until_stopped(url: &str, tell: &mpsc::Sender<(Tid, Instant)>) {
+fn claim_until_stopped(url: &str, sender: &mpsc::Sender<(Tid, Instant)>) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -218,16 +225,16 @@ fn claim_until_stopped(url: &str, tell: &mpsc::Sender<(Tid, Instant)>) {
                 .expect("the broker answers");
             let now = Instant::now();
             broker
-                .finish(claims.iter().map(finish).collect())
+                .complete(claims.iter().map(finish).collect())
                 .await
                 .expect("they are ours");
             let Some(claim) = claims.first() else {
-                panic!("nobody submits any more")
+                panic!("no task arrived in time")
             };
             if claim.spec.name.as_deref() == Some(STOP) {
                 break;
             }
-            let _ = tell.send((claim.attempt_id.tid, now));
+            let _ = sender.send((claim.attempt_id.tid, now));
         }
         broker
             .deregister(owner, None)
@@ -236,36 +243,41 @@ fn claim_until_stopped(url: &str, tell: &mpsc::Sender<(Tid, Instant)>) {
     });
 }
 
-/// What a task costs with few and with many others waiting.
-fn crowd(plan: &Plan) -> Vec<Verdict> {
+/// The time per task with few and with many others waiting.
+fn many_waiting(plan: &Plan) -> Vec<Requirement> {
     let many = if plan.quick { 100_000 } else { 1_000_000 };
-    let (bed, other) = (Bed::new(), Bed::new());
-    let (calm, crowded) = (Server::start(&bed), Server::start(&other));
-    let (few, lots) = (calm.broker(&bed), crowded.broker(&other));
-    enqueue(&bed, &*few, 1_000);
+    let (project, other) = (ProjectDir::new(), ProjectDir::new());
+    let (few_server, many_server) = (Server::start(&project), Server::start(&other));
+    let (few_broker, many_broker) = (few_server.broker(&project), many_server.broker(&other));
+    enqueue(&project, &*few_broker, 1_000);
     println!(
         "submitting {many} tasks took {:.1} s",
-        enqueue(&other, &*lots, many).as_secs_f64()
+        enqueue(&other, &*many_broker, many).as_secs_f64()
     );
-    // The server rewrites its log when that has grown by so much: a second process, which is no cost of the next task.
-    crowded.wait_for_rewrite();
+    // The server rewrites its append-only file after some growth. That second process is no cost of
+    // a task.
+    many_server.wait_for_rewrite();
     let (mut light, mut heavy) = (Vec::new(), Vec::new());
     for _ in 0..plan.rounds.max(3) {
-        light.push(cost(&bed, &*few, || TaskSpec::command(["/bin/true"])));
-        heavy.push(cost(&other, &*lots, || TaskSpec::command(["/bin/true"])));
+        light.push(measure_task(&project, &*few_broker, || {
+            TaskSpec::command(["/bin/true"])
+        }));
+        heavy.push(measure_task(&other, &*many_broker, || {
+            TaskSpec::command(["/bin/true"])
+        }));
     }
-    show("task in and out, 1,000 waiting", "us", &light);
-    show("task in and out, 1,000,000 waiting", "us", &heavy);
-    vec![Verdict::at_most(
+    print_rounds("task in and out, 1,000 waiting", "us", &light);
+    print_rounds("task in and out, 1,000,000 waiting", "us", &heavy);
+    vec![Requirement::at_most(
         "redis: a task with a million waiting, of one with 1,000",
         ratio(&heavy, &light),
         1.3,
     )]
 }
 
-/// What a task costs when the tasks need many different things.
-fn sets(plan: &Plan) -> Vec<Verdict> {
-    let beds = [Bed::new(), Bed::new()];
+/// The time per task when the tasks have many different needs.
+fn sets(plan: &Plan) -> Vec<Requirement> {
+    let beds = [ProjectDir::new(), ProjectDir::new()];
     let servers = beds.each_ref().map(Server::start);
     let sizes = [2, SETS];
     let mut next = 0;
@@ -279,34 +291,38 @@ fn sets(plan: &Plan) -> Vec<Verdict> {
     let sides: Vec<_> = beds
         .iter()
         .zip(&servers)
-        .map(|(bed, server)| (bed, server.broker(bed)))
+        .map(|(project, server)| (project, server.broker(project)))
         .collect();
-    // All of them wait, all the time.
-    for ((bed, broker), sets) in sides.iter().zip(sizes) {
+    // Tasks of all sets are waiting all the time.
+    for ((project, broker), sets) in sides.iter().zip(sizes) {
         for _ in 0..10 {
-            submit(bed, &**broker, (0..SETS).map(|_| one_of(sets)).collect());
+            submit(
+                project,
+                &**broker,
+                (0..SETS).map(|_| one_of(sets)).collect(),
+            );
         }
     }
     let mut costs = [const { Vec::new() }; 2];
     for _ in 0..plan.rounds.max(3) {
-        for (((bed, broker), sets), costs) in sides.iter().zip(sizes).zip(&mut costs) {
-            costs.push(cost(bed, &**broker, || one_of(sets)));
+        for (((project, broker), sets), costs) in sides.iter().zip(sizes).zip(&mut costs) {
+            costs.push(measure_task(project, &**broker, || one_of(sets)));
         }
     }
-    let [few, many] = &costs;
-    show(
+    let [few_broker, many] = &costs;
+    print_rounds(
         "task in and out, 2 sets of capabilities, turn about",
         "us",
-        few,
+        few_broker,
     );
-    show(
+    print_rounds(
         "task in and out, 200 sets of capabilities, turn about",
         "us",
         many,
     );
-    vec![Verdict::at_most(
+    vec![Requirement::at_most(
         "redis: a task among 200 sets, of one among two",
-        ratio(many, few),
+        ratio(many, few_broker),
         1.3,
     )]
 }
@@ -315,8 +331,13 @@ fn caps(set: usize) -> CapSet {
     format!("cap{set}").parse().expect("a capability's name")
 }
 
-/// The time one task takes to be submitted, claimed and finished, in groups; as many wait afterwards as before.
-fn cost(bed: &Bed, broker: &dyn Broker, mut spec: impl FnMut() -> TaskSpec) -> f64 {
+/// The time to submit, claim and finish one task, in groups. The number of waiting tasks stays the
+/// same.
+fn measure_task(
+    project: &ProjectDir,
+    broker: &dyn Broker,
+    mut spec: impl FnMut() -> TaskSpec,
+) -> f64 {
     const TASKS: usize = 5_000;
     let capabilities: CapSet = (0..SETS)
         .map(|set| format!("cap{set}"))
@@ -324,7 +345,7 @@ fn cost(bed: &Bed, broker: &dyn Broker, mut spec: impl FnMut() -> TaskSpec) -> f
         .join(",")
         .parse()
         .expect("names");
-    bed.wait(async {
+    project.wait(async {
         let info = WorkerInfo {
             capabilities: capabilities.clone(),
             queues: vec!["default".into()],
@@ -348,7 +369,7 @@ fn cost(bed: &Bed, broker: &dyn Broker, mut spec: impl FnMut() -> TaskSpec) -> f
             let claims = broker.claim(wanted).await.expect("the broker answers");
             assert_eq!(claims.len(), GROUP);
             broker
-                .finish(claims.iter().map(finish).collect())
+                .complete(claims.iter().map(finish).collect())
                 .await
                 .expect("they are ours");
         }
@@ -361,12 +382,13 @@ fn cost(bed: &Bed, broker: &dyn Broker, mut spec: impl FnMut() -> TaskSpec) -> f
     })
 }
 
-fn submit(bed: &Bed, broker: &dyn Broker, specs: Vec<TaskSpec>) {
-    bed.wait(broker.submit(specs.into_iter().map(NewTask::new).collect()))
+fn submit(project: &ProjectDir, broker: &dyn Broker, specs: Vec<TaskSpec>) {
+    project
+        .wait(broker.submit(specs.into_iter().map(NewTask::new).collect()))
         .expect("there is room");
 }
 
-/// A client that reads, acknowledges and deletes, and does nothing else.
+/// A client that only reads, acknowledges and deletes.
 fn bare_loop(connection: &mut Connection, tasks: usize) -> Duration {
     let body = payload();
     let () = redis::cmd("DEL")
@@ -417,7 +439,7 @@ fn bare_loop(connection: &mut Connection, tasks: usize) -> Duration {
     began.elapsed()
 }
 
-/// The median time from an XADD to the return of an XREADGROUP that was blocked.
+/// The median time from an XADD to the return of a blocked XREADGROUP.
 fn bare_wake_up(server: &Server) -> f64 {
     let mut writer = server.connection();
     let () = redis::cmd("DEL")
@@ -429,7 +451,7 @@ fn bare_wake_up(server: &Server) -> f64 {
         .query(&mut writer)
         .expect("a new group");
     let mut reader = server.connection();
-    let (tell, woken) = mpsc::channel();
+    let (sender, wakeups) = mpsc::channel();
     let thread = thread::spawn(move || {
         for _ in 0..WAITS {
             let read: StreamReadReply = redis::cmd("XREADGROUP")
@@ -440,20 +462,20 @@ fn bare_wake_up(server: &Server) -> f64 {
                 .expect("the server answers");
             let now = Instant::now();
             assert_eq!(read.keys.len(), 1, "it was woken");
-            let _ = tell.send(now);
+            let _ = sender.send(now);
         }
     });
     let body = payload();
     let times: Vec<f64> = (0..WAITS)
         .map(|_| {
-            // So that the other side is blocked again.
+            // Until the reader is blocked again.
             thread::sleep(Duration::from_millis(2));
             let began = Instant::now();
             let _: String = writer
                 .xadd("wake", "*", &[("d", &body)])
                 .expect("the server answers");
             micros(
-                woken
+                wakeups
                     .recv_timeout(Duration::from_secs(10))
                     .expect("it is woken")
                     .saturating_duration_since(began),
@@ -464,9 +486,9 @@ fn bare_wake_up(server: &Server) -> f64 {
     median(&times)
 }
 
-fn wake_up(bed: &Bed, server: &Server, broker: &dyn Broker) -> f64 {
+fn wake_up(project: &ProjectDir, server: &Server, broker: &dyn Broker) -> f64 {
     let url = server.url();
-    let (tell, woken) = mpsc::channel();
+    let (sender, wakeups) = mpsc::channel();
     let thread = thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -486,9 +508,9 @@ fn wake_up(bed: &Bed, server: &Server, broker: &dyn Broker) -> f64 {
                     })
                     .await
                     .expect("the broker answers");
-                let _ = tell.send(Instant::now());
+                let _ = sender.send(Instant::now());
                 broker
-                    .finish(claims.iter().map(finish).collect())
+                    .complete(claims.iter().map(finish).collect())
                     .await
                     .expect("they are ours");
             }
@@ -498,15 +520,15 @@ fn wake_up(bed: &Bed, server: &Server, broker: &dyn Broker) -> f64 {
                 .expect("it was registered");
         });
     });
-    // Until it has registered and waits.
+    // Until the worker has registered and is waiting.
     thread::sleep(Duration::from_millis(200));
     let times: Vec<f64> = (0..WAITS)
         .map(|_| {
             thread::sleep(Duration::from_millis(4));
             let began = Instant::now();
-            submit(bed, broker, vec![TaskSpec::command(["/bin/true"])]);
+            submit(project, broker, vec![TaskSpec::command(["/bin/true"])]);
             micros(
-                woken
+                wakeups
                     .recv_timeout(Duration::from_secs(10))
                     .expect("it is woken")
                     .saturating_duration_since(began),
@@ -517,14 +539,14 @@ fn wake_up(bed: &Bed, server: &Server, broker: &dyn Broker) -> f64 {
     median(&times)
 }
 
-/// A server of our own, gone with the benchmark.
+/// A server for one benchmark, killed on drop.
 pub(crate) struct Server {
     port: u16,
     process: Child,
 }
 
 impl Server {
-    pub(crate) fn start(bed: &Bed) -> Self {
+    pub(crate) fn start(project: &ProjectDir) -> Self {
         let listener =
             TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("loopback has a free port");
         let port = listener.local_addr().expect("it is bound").port();
@@ -541,7 +563,7 @@ impl Server {
                 "yes",
             ])
             .args(["--appendfsync", "everysec", "--dir"])
-            .arg(bed.path())
+            .arg(project.path())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .spawn()
@@ -575,12 +597,13 @@ impl Server {
             .expect("the server is up")
     }
 
-    pub(crate) fn broker(&self, bed: &Bed) -> Arc<dyn Broker> {
-        bed.wait(connect(&self.url().parse().expect("a URL")))
+    pub(crate) fn broker(&self, project: &ProjectDir) -> Arc<dyn Broker> {
+        project
+            .wait(connect(&self.url().parse().expect("a URL")))
             .expect("the server takes tasks")
     }
 
-    /// Waits until it does not rewrite its log.
+    /// Waits until the server is not rewriting its append-only file.
     fn wait_for_rewrite(&self) {
         let (mut connection, began) = (self.connection(), Instant::now());
         loop {
@@ -601,7 +624,7 @@ impl Server {
         }
     }
 
-    /// What `redis-benchmark` makes of it, per second.
+    /// The rate that `redis-benchmark` measures.
     fn pipelined_xadd(&self, count: usize) -> f64 {
         let output = Command::new("redis-benchmark")
             .args([
@@ -622,7 +645,7 @@ impl Server {
             .rsplit("\",\"")
             .nth(6)
             .and_then(|figure| figure.trim_matches('"').parse().ok());
-        let rate = figure.unwrap_or_else(|| panic!("redis-benchmark says something else: {text}"));
+        let rate = figure.unwrap_or_else(|| panic!("unexpected output of redis-benchmark: {text}"));
         let () = redis::cmd("DEL")
             .arg("floor")
             .query(&mut self.connection())

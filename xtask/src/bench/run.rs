@@ -4,15 +4,15 @@ use std::time::{Duration, Instant};
 
 use crate::{
     Plan,
-    bed::Bed,
     floor::{self, Inserts},
-    stats::{Verdict, median, micros, show},
+    project_dir::ProjectDir,
+    stats::{Requirement, median, micros, print_rounds},
 };
 
-pub(crate) fn bench(plan: &Plan) -> Vec<Verdict> {
+pub(crate) fn bench(plan: &Plan) -> Vec<Requirement> {
     let rounds = if plan.quick { 10 } else { 40 };
     let (mut spawn, mut commit, mut ours) = (Vec::new(), Vec::new(), Vec::new());
-    let floor_bed = Bed::new();
+    let floor_bed = ProjectDir::new();
     let inserts = Inserts::new(
         floor_bed.path(),
         "a row of the usual length, about as long as this",
@@ -24,8 +24,8 @@ pub(crate) fn bench(plan: &Plan) -> Vec<Verdict> {
     }
     println!("bare spawn + wait {:>29.0} us", median(&spawn));
     println!("bare fsynced commit {:>27.0} us", median(&commit));
-    let ours = show("raddle run -- true, in an empty directory", "us", &ours);
-    vec![Verdict::at_most(
+    let ours = print_rounds("raddle run -- true, in an empty directory", "us", &ours);
+    vec![Requirement::at_most(
         "'run -- true' in an empty directory, ms, p50",
         ours / 1000.0,
         10.0,
@@ -33,8 +33,8 @@ pub(crate) fn bench(plan: &Plan) -> Vec<Verdict> {
 }
 
 fn run_true() -> Duration {
-    let bed = Bed::new();
-    let mut command = bed.raddle(&["run", "--", "true"]);
+    let project = ProjectDir::new();
+    let mut command = project.raddle(&["run", "--", "true"]);
     let began = Instant::now();
     let status = command.status().expect("the release binary starts");
     let took = began.elapsed();

@@ -6,33 +6,33 @@ use raddle::exec::{ExecRequest, Runner, RunnerEvent, RunnerOptions, SandboxConfi
 use raddle_model::{ExitStatus, Tid};
 
 use crate::{
-    Plan,
-    bed::{Bed, binary},
-    floor,
-    stats::{Verdict, median, micros, ratio, show},
+    Plan, floor,
+    project_dir::{ProjectDir, binary},
+    stats::{Requirement, median, micros, print_rounds, ratio},
 };
 
-pub(crate) fn bench(plan: &Plan) -> Vec<Verdict> {
+pub(crate) fn bench(plan: &Plan) -> Vec<Requirement> {
     let times = if plan.quick { 20 } else { 100 };
-    let (mut bare, mut plain, mut boxed) = (Vec::new(), Vec::new(), Vec::new());
-    let bed = Bed::new();
+    let (mut bare, mut plain, mut sandboxed) = (Vec::new(), Vec::new(), Vec::new());
+    let project = ProjectDir::new();
     for _ in 0..plan.rounds {
         let spawns: Vec<f64> = (0..times).map(|_| micros(floor::spawns(1, 1))).collect();
         bare.push(median(&spawns));
-        plain.push(bed.wait(attempts(times, false)));
-        boxed.push(bed.wait(attempts(times, true)));
+        plain.push(project.wait(attempts(times, false)));
+        sandboxed.push(project.wait(attempts(times, true)));
     }
-    show("bare posix_spawn + wait of /bin/true, p50", "us", &bare);
-    show("attempt of 'true' by a runner, p50", "us", &plain);
-    show("attempt of 'true' in a sandbox, p50", "us", &boxed);
-    vec![Verdict::at_most(
+    print_rounds("bare posix_spawn + wait of /bin/true, p50", "us", &bare);
+    print_rounds("attempt of 'true' by a runner, p50", "us", &plain);
+    print_rounds("attempt of 'true' in a sandbox, p50", "us", &sandboxed);
+    vec![Requirement::at_most(
         "'true' in a sandbox, of a bare spawn",
-        ratio(&boxed, &bare),
+        ratio(&sandboxed, &bare),
         5.0,
     )]
 }
 
-/// The median time of an attempt, from the request to its account, by a runner that waits.
+/// The median time of an attempt, from the request to its report, in a runner that is already
+/// running.
 async fn attempts(times: usize, sandboxed: bool) -> f64 {
     let options = RunnerOptions {
         program: binary(),

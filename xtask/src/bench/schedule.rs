@@ -1,5 +1,5 @@
-//! How late a due time is: from the moment itself to the moment that a worker has the task, while the one that fires it has other things to do. And whether
-//! each is run once when ten managers could fire it.
+//! Schedules: the delay from a due time to the claim of its task while the worker that fires it is
+//! busy, and whether each due time runs once when ten managers could fire it.
 
 use std::{
     collections::BTreeMap,
@@ -16,43 +16,43 @@ use raddle_model::{TaskSpec, TaskState, schedule::DUE_KEY};
 
 use crate::{
     Plan,
-    bed::{Bed, Worker},
+    project_dir::{ProjectDir, Worker},
     queue::{finish, register, request},
     redis::Server,
-    stats::{Verdict, median, show},
+    stats::{Requirement, median, print_rounds},
 };
 
-/// So often the schedule is due.
-const EVERY: &str = "25ms";
-/// Due times that are measured in each round.
-const DUE: usize = 400;
-/// Tasks that are submitted with each pause of the load: more than the worker gets done.
+/// The interval of the schedule.
+const INTERVAL: &str = "25ms";
+/// The number of due times per round.
+const DUE_TIMES: usize = 400;
+/// Tasks submitted per pause: more than the worker finishes in that time.
 const LOAD: usize = 100;
 const LOAD_PAUSE: Duration = Duration::from_millis(100);
-/// No round takes so long, unless nothing is fired.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// The limit of a round.
+const TIMEOUT: Duration = Duration::from_secs(120);
 const QUEUE: &str = "ticks";
-/// Due times that ten managers could all fire.
+/// The number of due times that ten managers could fire.
 const MANY: usize = 1000;
 const MANAGERS: usize = 10;
 const TRIGGER: Duration = Duration::from_millis(20);
 const GROUP: &str = "[process.a]\n[[process.a.worker]]\nslug = 'a'\ncommand = ['/bin/true']\ntrigger = { every = '20ms', missed = 'all' }\n";
 
-pub(crate) fn bench(plan: &Plan) -> Vec<Verdict> {
-    let due = if plan.quick { DUE / 4 } else { DUE };
+pub(crate) fn bench(plan: &Plan) -> Vec<Requirement> {
+    let due = if plan.quick { DUE_TIMES / 4 } else { DUE_TIMES };
     let on_sqlite: Vec<f64> = (0..plan.rounds)
         .map(|_| {
-            let bed = Bed::new();
-            lateness(&bed, bed.broker(), &[], due)
+            let project = ProjectDir::new();
+            measure_lateness(&project, project.broker(), &[], due)
         })
         .collect();
     let on_redis: Vec<f64> = (0..plan.rounds)
         .map(|_| {
-            let bed = Bed::new();
-            let server = Server::start(&bed);
-            lateness(
-                &bed,
-                server.broker(&bed),
+            let project = ProjectDir::new();
+            let server = Server::start(&project);
+            measure_lateness(
+                &project,
+                server.broker(&project),
                 &["--queue-url", &server.url()],
                 due,
             )
@@ -60,46 +60,46 @@ pub(crate) fn bench(plan: &Plan) -> Vec<Verdict> {
         .collect();
     let many = if plan.quick { MANY / 10 } else { MANY };
     let sqlite_wrong = {
-        let bed = Bed::new();
-        not_once(&bed, bed.broker(), &[], many)
+        let project = ProjectDir::new();
+        count_not_run_once(&project, project.broker(), &[], many)
     };
     let redis_wrong = {
-        let bed = Bed::new();
-        let server = Server::start(&bed);
-        not_once(
-            &bed,
-            server.broker(&bed),
+        let project = ProjectDir::new();
+        let server = Server::start(&project);
+        count_not_run_once(
+            &project,
+            server.broker(&project),
             &["--queue-url", &server.url()],
             many,
         )
     };
-    show(
+    print_rounds(
         "a due time is late, under load, SQLite, p99",
         "ms",
         &on_sqlite,
     );
-    show(
+    print_rounds(
         "a due time is late, under load, Redis, p99",
         "ms",
         &on_redis,
     );
     vec![
-        Verdict::at_most(
+        Requirement::at_most(
             "sqlite: ms from a due time to a worker, under load, p99",
             median(&on_sqlite),
             50.0,
         ),
-        Verdict::at_most(
+        Requirement::at_most(
             "redis: ms from a due time to a worker, under load, p99",
             median(&on_redis),
             50.0,
         ),
-        Verdict::at_most(
+        Requirement::at_most(
             "sqlite: of 1,000 due times of 10 managers, not run once",
             sqlite_wrong as f64,
             0.0,
         ),
-        Verdict::at_most(
+        Requirement::at_most(
             "redis: of 1,000 due times of 10 managers, not run once",
             redis_wrong as f64,
             0.0,
@@ -107,9 +107,15 @@ pub(crate) fn bench(plan: &Plan) -> Vec<Verdict> {
     ]
 }
 
-/// A resident worker with both slots busy all the time is the only one that fires; a worker of our own waits for what is fired.
-fn lateness(bed: &Bed, broker: Arc<dyn Broker>, url: &[&str], due: usize) -> f64 {
-    let mut start = bed.raddle(
+/// The only worker that fires has both slots busy all the time; this process claims the fired
+/// tasks.
+fn measure_lateness(
+    project: &ProjectDir,
+    broker: Arc<dyn Broker>,
+    url: &[&str],
+    due: usize,
+) -> f64 {
+    let mut start = project.raddle(
         &[
             url,
             &["worker", "start", "--no-detach", "--concurrency", "2"],
@@ -120,11 +126,11 @@ fn lateness(bed: &Bed, broker: Arc<dyn Broker>, url: &[&str], due: usize) -> f64
     let add = [
         url,
         &[
-            "schedule", "add", "tick", "--every", EVERY, "--missed", "all", "--queue", QUEUE, "--",
-            "true",
+            "schedule", "add", "tick", "--every", INTERVAL, "--missed", "all", "--queue", QUEUE,
+            "--", "true",
         ],
     ];
-    let added = bed
+    let added = project
         .raddle(&add.concat())
         .stderr(Stdio::null())
         .status()
@@ -135,7 +141,7 @@ fn lateness(bed: &Bed, broker: Arc<dyn Broker>, url: &[&str], due: usize) -> f64
         let owner = register(&*broker).await;
         let wanted = ClaimRequest {
             queues: vec![QUEUE.into()],
-            wait: PATIENCE,
+            wait: TIMEOUT,
             ..request(owner, 1)
         };
         while late.lock().unwrap_or_else(PoisonError::into_inner).len() < due {
@@ -148,20 +154,20 @@ fn lateness(bed: &Bed, broker: Arc<dyn Broker>, url: &[&str], due: usize) -> f64
                 let due: Timestamp = claim.spec.metadata["due"]
                     .as_str()
                     .and_then(|due| due.parse().ok())
-                    .expect("it was due");
+                    .expect("the task has a due time");
                 late.lock()
                     .unwrap_or_else(PoisonError::into_inner)
                     .push(now.duration_since(due).as_secs_f64() * 1e3);
             }
             broker
-                .finish(claims.iter().map(finish).collect())
+                .complete(claims.iter().map(finish).collect())
                 .await
                 .expect("they are ours");
         }
     };
     let load = async {
         let began = Instant::now();
-        while began.elapsed() < PATIENCE {
+        while began.elapsed() < TIMEOUT {
             let batch = (0..LOAD)
                 .map(|_| NewTask::new(TaskSpec::command(["/bin/true"])))
                 .collect();
@@ -169,11 +175,11 @@ fn lateness(bed: &Bed, broker: Arc<dyn Broker>, url: &[&str], due: usize) -> f64
             tokio::time::sleep(LOAD_PAUSE).await;
         }
         panic!(
-            "{} of {due} due times came",
+            "{} of {due} due times were fired",
             late.lock().unwrap_or_else(PoisonError::into_inner).len()
         );
     };
-    bed.wait(async {
+    project.wait(async {
         tokio::select! {
             () = ticks => {}
             () = load => {}
@@ -192,14 +198,21 @@ fn lateness(bed: &Bed, broker: Arc<dyn Broker>, url: &[&str], due: usize) -> f64
     at(0.99)
 }
 
-/// Ten managers have the same group with a trigger. Of the first so many due times, how many were not run, or run more than once.
-fn not_once(bed: &Bed, broker: Arc<dyn Broker>, url: &[&str], due: usize) -> usize {
-    fs::write(bed.path().join("raddle.toml"), GROUP).expect("the directory can be written");
-    // Of one name, all but one would wait.
+/// Ten managers have the same group with a trigger. Returns how many of the first `due` due times
+/// did not run exactly once.
+fn count_not_run_once(
+    project: &ProjectDir,
+    broker: Arc<dyn Broker>,
+    url: &[&str],
+    due: usize,
+) -> usize {
+    fs::write(project.path().join("raddle.toml"), GROUP).expect("the directory can be written");
+    // Managers of one name would wait for each other.
     let up = |number: usize| {
         let name = format!("group-{number}");
         Worker::start(
-            bed.raddle(&[url, &["up", "--name", &name]].concat())
+            project
+                .raddle(&[url, &["up", "--name", &name]].concat())
                 .stderr(Stdio::null()),
         )
     };
@@ -210,28 +223,30 @@ fn not_once(bed: &Bed, broker: Arc<dyn Broker>, url: &[&str], due: usize) -> usi
             limit: u32::MAX,
             ..TaskFilter::default()
         };
-        bed.wait(broker.tasks(filter)).expect("the broker answers")
+        project
+            .wait(broker.tasks(filter))
+            .expect("the broker answers")
     };
     let began = Instant::now();
-    let patience = || {
+    let check_timeout = || {
         assert!(
-            began.elapsed() < PATIENCE,
-            "{} of {due} due times came",
+            began.elapsed() < TIMEOUT,
+            "{} of {due} due times were fired",
             fired().len()
         )
     };
-    // Seldom enough that the looks cost nothing.
+    // Polled rarely enough to cost nothing.
     while fired().len() < due {
-        patience();
+        check_timeout();
         thread::sleep(TRIGGER * 25);
     }
-    let paused = bed
+    let paused = project
         .raddle(&[url, &["schedule", "pause", "a"]].concat())
         .stderr(Stdio::null())
         .status();
     assert!(paused.expect("the release binary starts").success());
     while fired().iter().any(|task| !task.state.is_terminal()) {
-        patience();
+        check_timeout();
         thread::sleep(TRIGGER * 25);
     }
     let tasks = fired();
@@ -241,7 +256,7 @@ fn not_once(bed: &Bed, broker: Arc<dyn Broker>, url: &[&str], due: usize) -> usi
         let at = task.spec.metadata[DUE_KEY]
             .as_str()
             .and_then(|due| due.parse().ok())
-            .expect("it was due");
+            .expect("the task has a due time");
         *runs.entry(at).or_default() +=
             usize::from(task.state == TaskState::Completed && task.attempt == 1);
     }

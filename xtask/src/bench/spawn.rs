@@ -6,28 +6,27 @@ use raddle_broker::{Broker, NewTask, TaskCursor};
 use raddle_model::{TaskSpec, TaskState, Tid};
 
 use crate::{
-    Plan,
-    bed::Bed,
-    floor,
-    stats::{Verdict, rate, ratio, show},
+    Plan, floor,
+    project_dir::ProjectDir,
+    stats::{Requirement, print_rounds, rate, ratio},
 };
 
 const SLOTS: usize = 2;
 
-pub(crate) fn bench(plan: &Plan) -> Vec<Verdict> {
+pub(crate) fn bench(plan: &Plan) -> Vec<Requirement> {
     let tasks = if plan.quick { 500 } else { 2000 };
     let (mut bare, mut ours) = (Vec::new(), Vec::new());
     for _ in 0..plan.rounds {
         bare.push(rate(tasks, floor::spawns(tasks, SLOTS)));
         ours.push(rate(tasks, through_worker(tasks)));
     }
-    show(
+    print_rounds(
         "bare posix_spawn + wait of /bin/true, 2 at a time",
         "/s",
         &bare,
     );
-    show("durable submit + run of 'true', 2 slots", "/s", &ours);
-    vec![Verdict::at_least(
+    print_rounds("durable submit + run of 'true', 2 slots", "/s", &ours);
+    vec![Requirement::at_least(
         "tasks through a worker, of bare spawns",
         ratio(&ours, &bare),
         0.6,
@@ -36,11 +35,11 @@ pub(crate) fn bench(plan: &Plan) -> Vec<Verdict> {
 
 /// From the first submit to the last durable result, with a worker that is already waiting.
 fn through_worker(tasks: usize) -> Duration {
-    let bed = Bed::new();
-    let broker = bed.broker();
-    let worker = bed.worker(&["--concurrency", "2"]);
+    let project = ProjectDir::new();
+    let broker = project.broker();
+    let worker = project.worker(&["--concurrency", "2"]);
     let began = Instant::now();
-    bed.wait(async {
+    project.wait(async {
         let mut last = None;
         for _ in 0..tasks / 100 {
             let batch = (0..100)
@@ -59,12 +58,13 @@ fn through_worker(tasks: usize) -> Duration {
     took
 }
 
-/// Waits for the last task to end, then for those that overtook each other at the end.
+/// Waits for the last task, then for tasks that the last one overtook.
 async fn all_completed(broker: &dyn Broker, last: Tid, tasks: u64) {
     let deadline = Instant::now() + Duration::from_secs(120);
     let mut cursor = TaskCursor::default();
     loop {
-        // Looking is not free on two cores, and what it costs is ours: one wait for one task costs next to nothing.
+        // Polling would compete with the worker for two cores: one wait for one task costs next to
+        // nothing.
         let progress = broker
             .follow(last, cursor, Duration::from_secs(120))
             .await

@@ -1,10 +1,10 @@
-//! Medians, ratios and verdicts.
+//! Medians, ratios and requirements.
 
 use std::{fmt, time::Duration};
 
-/// One "must reach" line and what was measured for it.
-pub(crate) struct Verdict {
-    what: &'static str,
+/// A requirement and its measured value.
+pub(crate) struct Requirement {
+    name: &'static str,
     measured: f64,
     bound: Bound,
 }
@@ -14,24 +14,24 @@ enum Bound {
     AtMost(f64),
 }
 
-impl Verdict {
-    pub(crate) fn at_least(what: &'static str, measured: f64, bound: f64) -> Self {
+impl Requirement {
+    pub(crate) fn at_least(name: &'static str, measured: f64, bound: f64) -> Self {
         Self {
-            what,
+            name,
             measured,
             bound: Bound::AtLeast(bound),
         }
     }
 
-    pub(crate) fn at_most(what: &'static str, measured: f64, bound: f64) -> Self {
+    pub(crate) fn at_most(name: &'static str, measured: f64, bound: f64) -> Self {
         Self {
-            what,
+            name,
             measured,
             bound: Bound::AtMost(bound),
         }
     }
 
-    pub(crate) fn holds(&self) -> bool {
+    pub(crate) fn is_met(&self) -> bool {
         match self.bound {
             Bound::AtLeast(bound) => self.measured >= bound,
             Bound::AtMost(bound) => self.measured <= bound,
@@ -39,17 +39,17 @@ impl Verdict {
     }
 }
 
-impl fmt::Display for Verdict {
+impl fmt::Display for Requirement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (word, bound) = match self.bound {
             Bound::AtLeast(bound) => ("at least", bound),
             Bound::AtMost(bound) => ("at most", bound),
         };
-        let mark = if self.holds() { "ok   " } else { "SHORT" };
+        let mark = if self.is_met() { "ok   " } else { "SHORT" };
         write!(
             f,
             "{mark} {:<64} {:>9.3}  ({word} {bound})",
-            self.what, self.measured
+            self.name, self.measured
         )
     }
 }
@@ -65,10 +65,10 @@ pub(crate) fn median(values: &[f64]) -> f64 {
 }
 
 /// Prints the rounds of one measurement and returns their median.
-pub(crate) fn show(what: &str, unit: &str, rounds: &[f64]) -> f64 {
+pub(crate) fn print_rounds(name: &str, unit: &str, rounds: &[f64]) -> f64 {
     let list: Vec<String> = rounds.iter().map(|value| format!("{value:.2}")).collect();
     let middle = median(rounds);
-    println!("{what:<52} {middle:>12.2} {unit:<6} [{}]", list.join(" "));
+    println!("{name:<52} {middle:>12.2} {unit:<6} [{}]", list.join(" "));
     middle
 }
 
@@ -83,7 +83,7 @@ pub(crate) fn ratio(ours: &[f64], floor: &[f64]) -> f64 {
     )
 }
 
-/// How many per second.
+/// The number per second.
 pub(crate) fn rate(count: usize, took: Duration) -> f64 {
     count as f64 / took.as_secs_f64()
 }

@@ -1,4 +1,4 @@
-//! What the broker says, asked for with the command line as any user would.
+//! Queries of the broker through the command line, as a user would make them.
 
 use std::{
     collections::HashMap,
@@ -12,47 +12,47 @@ use raddle_model::{TaskEvent, Tid};
 use serde_json::Value;
 
 use crate::{
-    campaign::{Broken, is_interrupted},
-    check::{FollowUp, Letter, Tick},
-    hierarchy::{CHORE, CLOCK, LETTERS, MANAGER, POST},
-    site::Site,
+    campaign::{CampaignError, is_interrupted},
+    campaign_dir::CampaignDir,
+    check::{FollowUp, MessageTask, TriggerTask},
+    managers::{MANAGER, MESSAGE_GROUP, MESSAGE_QUEUE, REGISTRY_TASK, TRIGGER_GROUP},
     task::CHAINED,
 };
 
 /// Reading the log of 200,000 tasks takes some seconds.
-const PATIENCE: Duration = Duration::from_secs(300);
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// The broker's own count.
+/// Tasks per state, as the broker counts them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Census {
-    /// Tasks that are not over.
+pub(crate) struct TaskCounts {
+    /// Tasks that are not in a final state.
     pub(crate) unfinished: u64,
     pub(crate) completed: u64,
     pub(crate) failed: u64,
     pub(crate) killed: u64,
-    /// `timeout` and `cancelled`, which no task of ours should be.
+    /// `timeout` and `cancelled`, which no task of the campaign should reach.
     pub(crate) others: u64,
     pub(crate) stale_writes: u64,
 }
 
-impl Census {
+impl TaskCounts {
     pub(crate) fn total(&self) -> u64 {
         self.unfinished + self.completed + self.failed + self.killed + self.others
     }
 }
 
-/// Runs `raddle` to its end and returns what it printed.
-pub(crate) fn ask(site: &Site, args: &[&str]) -> Result<String, Broken> {
+/// Runs `raddle` to its end and returns its standard output.
+pub(crate) fn run_raddle(dir: &CampaignDir, args: &[&str]) -> Result<String, CampaignError> {
     let shown = args.join(" ");
     let run = || -> io::Result<(bool, String, String)> {
-        let (out, err) = (site.file("answer.out"), site.file("answer.err"));
-        let mut command = site.raddle(args);
+        let (out, err) = (dir.file("answer.out"), dir.file("answer.err"));
+        let mut command = dir.raddle(args);
         command
             .stdin(Stdio::null())
             .stdout(File::create(&out)?)
             .stderr(File::create(&err)?);
         let mut child = command.spawn()?;
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + COMMAND_TIMEOUT;
         let status = loop {
             if let Some(status) = child.try_wait()? {
                 break status;
@@ -63,28 +63,29 @@ pub(crate) fn ask(site: &Site, args: &[&str]) -> Result<String, Broken> {
             }
             std::thread::sleep(Duration::from_millis(2));
         };
-        let said = fs::read(err)?;
+        let stderr = fs::read(err)?;
         Ok((
             status.success(),
             fs::read_to_string(out)?,
-            String::from_utf8_lossy(&said).trim().to_owned(),
+            String::from_utf8_lossy(&stderr).trim().to_owned(),
         ))
     };
     match run() {
-        _ if is_interrupted() => Err(Broken::Interrupted),
+        _ if is_interrupted() => Err(CampaignError::Interrupted),
         Ok((true, answer, _)) => Ok(answer),
-        Ok((false, _, said)) => Err(format!("'raddle {shown}' failed: {said}").into()),
+        Ok((false, _, stderr)) => Err(format!("'raddle {shown}' failed: {stderr}").into()),
         Err(error) => Err(format!("cannot run 'raddle {shown}': {error}").into()),
     }
 }
 
-/// The tasks of the campaign. Those that managers are, are not among them.
-pub(crate) fn census(site: &Site) -> Result<Census, Broken> {
-    // First, so that one that ends meanwhile is not taken for a task of ours that has.
-    let managers = tasks(site, ["--name", MANAGER])?;
-    let answer = ask(site, &["status", "--json"])?;
-    let status: Value =
-        serde_json::from_str(&answer).map_err(|error| format!("status is no JSON: {error}"))?;
+/// Counts the tasks of the campaign, without the tasks of managers.
+pub(crate) fn task_counts(dir: &CampaignDir) -> Result<TaskCounts, CampaignError> {
+    // Before `status`, so that a manager that ends in between is not counted as a finished task of
+    // the campaign.
+    let managers = tasks(dir, ["--name", MANAGER])?;
+    let answer = run_raddle(dir, &["status", "--json"])?;
+    let status: Value = serde_json::from_str(&answer)
+        .map_err(|error| format!("'raddle status' printed invalid JSON: {error}"))?;
     let in_state = |state: &str| {
         let counted = status["tasks"][state]
             .as_u64()
@@ -95,7 +96,7 @@ pub(crate) fn census(site: &Site) -> Result<Census, Broken> {
             .count() as u64;
         Ok::<u64, String>(counted.saturating_sub(managers))
     };
-    Ok(Census {
+    Ok(TaskCounts {
         unfinished: in_state("created")? + in_state("spawning")? + in_state("running")?,
         completed: in_state("completed")?,
         failed: in_state("failed")?,
@@ -107,36 +108,38 @@ pub(crate) fn census(site: &Site) -> Result<Census, Broken> {
     })
 }
 
-/// How much is still to be done: tasks, and messages that are to become some.
-pub(crate) fn unsettled(site: &Site) -> Result<u64, Broken> {
-    let letters = ask(site, &["queue", "peek", LETTERS, "--all"])?
+/// The number of unfinished tasks, and of messages that have not become tasks.
+pub(crate) fn count_unsettled(dir: &CampaignDir) -> Result<u64, CampaignError> {
+    let messages = run_raddle(dir, &["queue", "peek", MESSAGE_QUEUE, "--all"])?
         .lines()
         .count() as u64;
-    Ok(letters + census(site)?.unfinished)
+    Ok(messages + task_counts(dir)?.unfinished)
 }
 
-/// Has the clock of the groups stand still.
-pub(crate) fn stop_clock(site: &Site) -> Result<(), Broken> {
-    ask(site, &["schedule", "pause", CLOCK]).map(drop)
+/// Pauses the trigger of the groups.
+pub(crate) fn pause_trigger(dir: &CampaignDir) -> Result<(), CampaignError> {
+    run_raddle(dir, &["schedule", "pause", TRIGGER_GROUP]).map(drop)
 }
 
-/// All tasks that fit.
-fn tasks(site: &Site, filter: [&str; 2]) -> Result<Vec<Value>, Broken> {
+/// All tasks that match the filter.
+fn tasks(dir: &CampaignDir, filter: [&str; 2]) -> Result<Vec<Value>, CampaignError> {
     let args = ["task", "list", "--json", "--limit", "100000000"];
-    let answer = ask(site, &[&args[..], &filter].concat())?;
-    serde_json::from_str(&answer).map_err(|error| format!("the list is no JSON: {error}").into())
+    let answer = run_raddle(dir, &[&args[..], &filter].concat())?;
+    serde_json::from_str(&answer)
+        .map_err(|error| format!("'raddle task list' printed invalid JSON: {error}").into())
 }
 
-/// The same, as what is made of each.
-fn made<T>(
-    site: &Site,
+/// All tasks that match the filter, as `parse` reads them.
+fn parse_tasks<T>(
+    dir: &CampaignDir,
     filter: [&str; 2],
-    of: impl Fn(&Value) -> Option<T>,
-) -> Result<Vec<T>, Broken> {
-    let odd = |task: &Value| Broken::from(format!("the list has {task}"));
-    tasks(site, filter)?
+    parse: impl Fn(&Value) -> Option<T>,
+) -> Result<Vec<T>, CampaignError> {
+    let unexpected =
+        |task: &Value| CampaignError::from(format!("unexpected task in the list: {task}"));
+    tasks(dir, filter)?
         .iter()
-        .map(|task| of(task).ok_or_else(|| odd(task)))
+        .map(|task| parse(task).ok_or_else(|| unexpected(task)))
         .collect()
 }
 
@@ -144,47 +147,50 @@ fn tid_of(task: &Value) -> Option<Tid> {
     task["tid"].as_str()?.parse().ok()
 }
 
-/// The tasks that messages have become.
-pub(crate) fn letters(site: &Site) -> Result<Vec<Letter>, Broken> {
-    made(site, ["--queue", POST], |task| {
+/// The tasks that messages became.
+pub(crate) fn messages(dir: &CampaignDir) -> Result<Vec<MessageTask>, CampaignError> {
+    parse_tasks(dir, ["--queue", MESSAGE_GROUP], |task| {
         let message = task["spec"]["metadata"]["message"].as_str()?.parse().ok()?;
-        Some(Letter {
+        Some(MessageTask {
             tid: tid_of(task)?,
             message,
         })
     })
 }
 
-/// The tasks that a trigger has fired.
-pub(crate) fn ticks(site: &Site) -> Result<Vec<Tick>, Broken> {
-    made(site, ["--queue", CLOCK], |task| {
+/// The tasks that the trigger submitted.
+pub(crate) fn trigger_tasks(dir: &CampaignDir) -> Result<Vec<TriggerTask>, CampaignError> {
+    parse_tasks(dir, ["--queue", TRIGGER_GROUP], |task| {
         let due: jiff::Timestamp = task["spec"]["metadata"]["due"].as_str()?.parse().ok()?;
-        Some(Tick {
+        Some(TriggerTask {
             tid: tid_of(task)?,
             due: due.as_nanosecond() as u64,
         })
     })
 }
 
-/// The tasks that were asked for by the name that a registry lists.
-pub(crate) fn chores(site: &Site) -> Result<Vec<Tid>, Broken> {
-    made(site, ["--name", CHORE], tid_of)
+/// The tasks that were requested by their name in a registry.
+pub(crate) fn registry_tasks(dir: &CampaignDir) -> Result<Vec<Tid>, CampaignError> {
+    parse_tasks(dir, ["--name", REGISTRY_TASK], tid_of)
 }
 
-/// The whole log, in its order.
-pub(crate) fn events(site: &Site) -> Result<Vec<TaskEvent>, Broken> {
-    let log = ask(site, &["queue", "peek", "raddle.tasks.log", "--all"])?;
+/// The whole event log, in its order.
+pub(crate) fn events(dir: &CampaignDir) -> Result<Vec<TaskEvent>, CampaignError> {
+    let log = run_raddle(dir, &["queue", "peek", "raddle.tasks.log", "--all"])?;
     log.lines()
         .map(|line| {
             serde_json::from_str(line)
-                .map_err(|error| format!("the log has '{line}': {error}").into())
+                .map_err(|error| format!("invalid event '{line}': {error}").into())
         })
         .collect()
 }
 
-/// The tasks that are stored under names that begin so, by the number of their batch.
-pub(crate) fn stored(site: &Site, name: &str) -> Result<HashMap<usize, Vec<Tid>>, Broken> {
-    let found = made(site, ["--name", &format!("{name}*")], |task| {
+/// The tasks whose names have this prefix, by the number of their batch.
+pub(crate) fn stored(
+    dir: &CampaignDir,
+    name: &str,
+) -> Result<HashMap<usize, Vec<Tid>>, CampaignError> {
+    let found = parse_tasks(dir, ["--name", &format!("{name}*")], |task| {
         let batch: usize = task["name"].as_str()?[1..]
             .split_once('-')?
             .0
@@ -199,9 +205,9 @@ pub(crate) fn stored(site: &Site, name: &str) -> Result<HashMap<usize, Vec<Tid>>
     Ok(stored)
 }
 
-/// The tasks that were chained, with the attempts that did.
-pub(crate) fn follow_ups(site: &Site) -> Result<Vec<FollowUp>, Broken> {
-    made(site, ["--name", &format!("{CHAINED}*")], |task| {
+/// The chained tasks, with the attempts that chained them.
+pub(crate) fn follow_ups(dir: &CampaignDir) -> Result<Vec<FollowUp>, CampaignError> {
+    parse_tasks(dir, ["--name", &format!("{CHAINED}*")], |task| {
         let (parent, attempt) = task["name"]
             .as_str()?
             .strip_prefix(CHAINED)?
@@ -216,10 +222,10 @@ pub(crate) fn follow_ups(site: &Site) -> Result<Vec<FollowUp>, Broken> {
     })
 }
 
-/// What an attempt wrote to its standard output.
-pub(crate) fn output(site: &Site, tid: Tid, attempt: u32) -> Result<String, Broken> {
-    ask(
-        site,
+/// The standard output of an attempt.
+pub(crate) fn output(dir: &CampaignDir, tid: Tid, attempt: u32) -> Result<String, CampaignError> {
+    run_raddle(
+        dir,
         &[
             "logs",
             &tid.to_string(),

@@ -1,4 +1,4 @@
-//! One campaign, from its first process to its verdict.
+//! One campaign, from its first process to its result.
 
 use std::{
     fs::File,
@@ -9,125 +9,125 @@ use std::{
 
 use crate::{
     broker,
+    campaign_dir::CampaignDir,
     check::{self, Evidence, Submitted},
-    fleet::{ANNOUNCED, Fleet, UNANNOUNCED},
-    hierarchy,
-    ledger::{self, Mark, SIDE_FILE},
-    monkey::{Far, Monkey},
+    fault_injector::{FaultInjector, ServerFaults},
+    fleet::{ACKNOWLEDGED, Fleet, UNACKNOWLEDGED},
+    managers,
     options::{Engine, Options},
-    plan::{Class, How, Plan},
-    procs,
+    plan::{Class, Plan, SubmitMethod},
+    processes,
     redis::Redis,
-    report::{self, Effort},
-    site::Site,
+    report::{self, CampaignStats},
+    side_file::{self, Mark, SIDE_FILE},
     task,
 };
 
-/// How often processes are looked after: blows are late by so much at most.
-const BEAT: Duration = Duration::from_millis(5);
-/// How often the broker is asked whether all is done.
-const LOOK: Duration = Duration::from_secs(1);
-/// How long nothing may be finished before the rest counts as lost. Longer than a lease and all that follows from it.
-const STALL: Duration = Duration::from_secs(60);
-/// How long settling may take in all.
-const SETTLE: Duration = Duration::from_secs(1_800);
-const SUBMIT_END: Duration = Duration::from_secs(180);
-const LEAVE: Duration = Duration::from_secs(20);
-/// A runner that is killed at the very end needs a moment to be missed.
-const LAST_BREATH: Duration = Duration::from_secs(3);
-/// Of how many tasks the output is looked at.
-const OUTPUTS: usize = 20;
-
-/// Set when somebody wants an end.
+/// The interval at which processes are supervised: faults are injected at most so much late.
+const TICK_INTERVAL: Duration = Duration::from_millis(5);
+/// The interval at which the broker is queried for unfinished tasks.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// Without progress for so long, the remaining tasks count as lost. Longer than a lease and a
+/// reclaim.
+const STALL_TIMEOUT: Duration = Duration::from_secs(60);
+/// The limit for the whole wait.
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(1_800);
+const SUBMIT_TIMEOUT: Duration = Duration::from_secs(180);
+const STOP_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long the processes of a runner that was killed last may take to disappear.
+const EXIT_GRACE: Duration = Duration::from_secs(3);
+/// The number of tasks whose stored output is compared.
+const OUTPUT_SAMPLES: usize = 20;
+/// Set by `SIGINT`, `SIGTERM` and `SIGHUP`.
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-/// Why a campaign came to no verdict.
-pub(crate) enum Broken {
+/// Why a campaign has no result.
+pub(crate) enum CampaignError {
     Interrupted,
-    /// Something that has nothing to do with the system under test, or keeps it from starting at all.
+    /// An error of the environment, or one that keeps the system under test from starting.
     Failed(String),
 }
 
-impl From<String> for Broken {
+impl From<String> for CampaignError {
     fn from(message: String) -> Self {
         Self::Failed(message)
     }
 }
 
-impl From<std::io::Error> for Broken {
+impl From<std::io::Error> for CampaignError {
     fn from(error: std::io::Error) -> Self {
         Self::Failed(error.to_string())
     }
 }
 
-/// Runs a campaign and prints its table. Returns whether all was well.
-pub(crate) fn run(options: &Options) -> Result<bool, Broken> {
+/// Runs a campaign and prints its table. Returns whether no violation was found.
+pub(crate) fn run(options: &Options) -> Result<bool, CampaignError> {
     catch_signals();
-    procs::adopt_orphans();
+    processes::adopt_orphans();
     let plan = Plan::new(options);
-    let mut site = Site::new(options)?;
+    let mut dir = CampaignDir::new(options)?;
     let redis = match options.engine {
         Engine::Sqlite => None,
-        Engine::Redis => Some(Redis::start(&mut site, options.losses > 0)?),
+        Engine::Redis => Some(Redis::start(&mut dir, options.losses > 0)?),
     };
-    let site = site;
-    // Where the engine cannot be used at all, its own message is the best there is.
-    broker::ask(
-        &site,
+    let dir = dir;
+    // If the engine cannot be used at all, this first command reports the reason.
+    broker::run_raddle(
+        &dir,
         &["queue", "write", "chaos", &format!("seed {}", options.seed)],
     )?;
-    let monkey = Monkey::new(File::create(site.file("deeds.log"))?);
-    hierarchy::write_files(&site)?;
+    let fault_injector = FaultInjector::new(File::create(dir.file("faults.log"))?);
+    managers::write_files(&dir)?;
     let mut campaign = Campaign {
         options,
-        fleet: Fleet::new(&site, options),
-        monkey,
+        fleet: Fleet::new(&dir, options),
+        fault_injector,
         redis,
     };
     let begun = Instant::now();
-    campaign.break_things(&plan)?;
-    let breaking = begun.elapsed();
-    campaign.settle(&plan)?;
-    let settling = begun.elapsed() - breaking;
-    let evidence = campaign.gather(&site, &plan)?;
+    campaign.inject_faults(&plan)?;
+    let injecting = begun.elapsed();
+    campaign.wait_until_settled(&plan)?;
+    let settling = begun.elapsed() - injecting;
+    let evidence = campaign.collect_evidence(&dir, &plan)?;
     let Campaign {
         fleet,
-        monkey,
+        fault_injector,
         redis,
         ..
     } = &campaign;
-    let effort = Effort {
-        breaking,
+    let stats = CampaignStats {
+        injecting,
         settling,
         submitters_killed: fleet.submitters_killed,
-        missed: monkey.missed,
-        connections_hit: redis.as_ref().map_or(0, Redis::hits),
+        missed: fault_injector.missed,
+        connections_hit: redis.as_ref().map_or(0, Redis::affected_connections),
         refused: fleet
-            .ended
+            .submitter_exits
             .iter()
             .filter(|one| !one.was_killed && one.code != Some(0))
             .count(),
     };
-    let verdict = check::check(&evidence);
-    report::print(options, &effort, &evidence.deeds, &verdict);
-    Ok(verdict.faults.is_empty())
+    let result = check::check(&evidence);
+    report::print(options, &stats, &evidence.injected_faults, &result);
+    Ok(result.violations.is_empty())
 }
 
 struct Campaign<'a> {
     options: &'a Options,
     fleet: Fleet<'a>,
-    monkey: Monkey,
+    fault_injector: FaultInjector,
     redis: Option<Redis>,
 }
 
 impl Campaign<'_> {
-    fn break_things(&mut self, plan: &Plan) -> Result<(), Broken> {
+    fn inject_faults(&mut self, plan: &Plan) -> Result<(), CampaignError> {
         let begun = Instant::now();
-        let (mut batches, mut blows) = (0, 0);
-        let mut said = begun;
-        let pause =
-            (self.options.span / 10).clamp(Duration::from_secs(15), Duration::from_secs(120));
-        while begun.elapsed() < self.options.span || batches < plan.batches.len() {
+        let (mut batches, mut planned_faults) = (0, 0);
+        let mut reported_at = begun;
+        let report_interval =
+            (self.options.duration / 10).clamp(Duration::from_secs(15), Duration::from_secs(120));
+        while begun.elapsed() < self.options.duration || batches < plan.batches.len() {
             let elapsed = begun.elapsed();
             while let Some(batch) = plan
                 .batches
@@ -138,173 +138,184 @@ impl Campaign<'_> {
                 self.fleet.submit(batches, batch)?;
                 batches += 1;
             }
-            while let Some(blow) = plan.blows.get(blows).filter(|blow| blow.at <= elapsed) {
-                let far = self.redis.as_mut().map(|redis| redis as &mut dyn Far);
-                self.monkey.strike(*blow, &mut self.fleet, far);
-                blows += 1;
+            while let Some(planned) = plan
+                .planned_faults
+                .get(planned_faults)
+                .filter(|planned| planned.at <= elapsed)
+            {
+                let server = self
+                    .redis
+                    .as_mut()
+                    .map(|redis| redis as &mut dyn ServerFaults);
+                self.fault_injector
+                    .inject(*planned, &mut self.fleet, server);
+                planned_faults += 1;
             }
             self.tick()?;
-            if said.elapsed() > pause {
-                said = Instant::now();
+            if reported_at.elapsed() > report_interval {
+                reported_at = Instant::now();
                 println!(
-                    "{:>5.0} s: {batches} batches, {blows} blows",
+                    "{:>5.0} s: {batches} batches, {planned_faults} faults",
                     elapsed.as_secs_f64()
                 );
             }
-            if elapsed > self.options.span + SUBMIT_END {
-                return Err(Broken::Failed(
-                    "the submitters do not come to an end".into(),
-                ));
+            if elapsed > self.options.duration + SUBMIT_TIMEOUT {
+                return Err(CampaignError::Failed("the submitters do not end".into()));
             }
         }
         Ok(())
     }
 
-    /// Breaks nothing more, and waits until all is done or nothing moves.
-    fn settle(&mut self, plan: &Plan) -> Result<(), Broken> {
-        self.monkey.tick(&mut self.fleet, true);
+    /// Stops injecting, and waits until all tasks are done or none makes progress.
+    fn wait_until_settled(&mut self, plan: &Plan) -> Result<(), CampaignError> {
+        self.fault_injector.tick(&mut self.fleet, true);
         if let Some(redis) = &mut self.redis {
             redis.tick(true)?;
         }
-        let deadline = Instant::now() + SUBMIT_END;
+        let deadline = Instant::now() + SUBMIT_TIMEOUT;
         while self.fleet.is_submitting() && Instant::now() < deadline {
             self.tick()?;
         }
         self.fleet.serve_all();
-        let mut is_ticking = self.options.groups > 0;
-        println!("settling: {} processes have submitted", plan.batches.len());
+        let mut is_trigger_running = self.options.groups > 0;
+        println!("settling: {} submitters have ended", plan.batches.len());
         let begun = Instant::now();
-        let (mut least, mut moved, mut looked) = (u64::MAX, begun, begun);
-        while begun.elapsed() < SETTLE && moved.elapsed() < STALL {
+        let (mut fewest, mut progressed_at, mut checked_at) = (u64::MAX, begun, begun);
+        while begun.elapsed() < SETTLE_TIMEOUT && progressed_at.elapsed() < STALL_TIMEOUT {
             self.tick()?;
-            if looked.elapsed() < LOOK {
+            if checked_at.elapsed() < CHECK_INTERVAL {
                 continue;
             }
-            looked = Instant::now();
-            if is_ticking {
-                // An engine that was broken a moment ago may need another.
-                is_ticking = broker::stop_clock(self.fleet.site).is_err();
+            checked_at = Instant::now();
+            if is_trigger_running {
+                // An engine that has just recovered may need several tries.
+                is_trigger_running = broker::pause_trigger(self.fleet.dir).is_err();
                 continue;
             }
-            let unfinished = match broker::unsettled(self.fleet.site) {
+            let unfinished = match broker::count_unsettled(self.fleet.dir) {
                 Ok(unfinished) => unfinished,
-                Err(_) if moved.elapsed() < STALL / 2 => continue,
-                Err(broken) => return Err(broken),
+                Err(_) if progressed_at.elapsed() < STALL_TIMEOUT / 2 => continue,
+                Err(error) => return Err(error),
             };
             if unfinished == 0 {
                 return Ok(());
             }
-            if unfinished < least {
-                (least, moved) = (unfinished, looked);
+            if unfinished < fewest {
+                (fewest, progressed_at) = (unfinished, checked_at);
             }
         }
-        println!("settling: given up, {least} tasks are not over");
+        println!("settling: given up, {fewest} tasks are not finished");
         Ok(())
     }
 
-    fn tick(&mut self) -> Result<(), Broken> {
+    fn tick(&mut self) -> Result<(), CampaignError> {
         if is_interrupted() {
-            return Err(Broken::Interrupted);
+            return Err(CampaignError::Interrupted);
         }
-        self.monkey.tick(&mut self.fleet, false);
+        self.fault_injector.tick(&mut self.fleet, false);
         if let Some(redis) = &mut self.redis {
             redis.tick(false)?;
-            self.fleet.foreign = redis.pids();
+            self.fleet.external_children = redis.pids();
         }
         self.fleet.tick()?;
-        thread::sleep(BEAT);
+        thread::sleep(TICK_INTERVAL);
         Ok(())
     }
 
-    /// Ends the fleet, looks who is left, and asks what the broker knows.
-    fn gather(&mut self, site: &Site, plan: &Plan) -> Result<Evidence, Broken> {
-        self.fleet.disband(LEAVE)?;
+    /// Stops the fleet, looks for processes that are left, and reads what the broker has stored.
+    fn collect_evidence(
+        &mut self,
+        dir: &CampaignDir,
+        plan: &Plan,
+    ) -> Result<Evidence, CampaignError> {
+        self.fleet.stop_all(STOP_TIMEOUT)?;
         let servers = self.redis.as_ref().map(Redis::pids).unwrap_or_default();
-        let deadline = Instant::now() + LAST_BREATH;
+        let deadline = Instant::now() + EXIT_GRACE;
         let survivors = loop {
-            let mut left = procs::of_campaign(site.path());
+            let mut left = processes::list_campaign_processes(dir.path());
             left.retain(|one| !servers.contains(&one.pid));
             if left.is_empty() || Instant::now() > deadline || is_interrupted() {
                 break left;
             }
-            thread::sleep(BEAT);
+            thread::sleep(TICK_INTERVAL);
         };
-        let lines = ledger::read(&site.file(SIDE_FILE))?;
-        let events = broker::events(site)?;
-        let mut stored = broker::stored(site, UNANNOUNCED)?;
+        let lines = side_file::read(&dir.file(SIDE_FILE))?;
+        let events = broker::events(dir)?;
+        let mut stored = broker::stored(dir, UNACKNOWLEDGED)?;
         let mut batches = Vec::new();
-        for one in &self.fleet.ended {
+        for one in &self.fleet.submitter_exits {
             let batch = &plan.batches[one.batch];
-            let is_run = matches!(batch.how, How::Inline(_));
-            let is_letters = matches!(batch.how, How::Letters(_));
-            let is_chores = matches!(batch.how, How::Chores(_));
-            let is_whole = one.code == Some(0);
+            let is_run = matches!(batch.method, SubmitMethod::Inline(_));
+            let is_messages = matches!(batch.method, SubmitMethod::Messages(_));
+            let is_registry_tasks = matches!(batch.method, SubmitMethod::RegistryTasks(_));
+            let succeeded = one.code == Some(0);
             let accepted = if is_run {
                 Vec::new()
             } else {
                 self.fleet.accepted(one.batch)?
             };
             let mut stored = stored.remove(&one.batch).unwrap_or_default();
-            if !is_whole && batch.is_announced() && !is_letters && !is_chores {
-                // Refused, which nobody had planned.
-                let more = broker::stored(site, &format!("{ANNOUNCED}{}-", one.batch))?;
+            if !succeeded && batch.is_acknowledged() && !is_messages && !is_registry_tasks {
+                // It was meant to succeed and was refused.
+                let more = broker::stored(dir, &format!("{ACKNOWLEDGED}{}-", one.batch))?;
                 stored.extend(more.into_values().flatten());
             }
-            // Of those the broker knows no names: what was stored of one that was refused is not to be told.
-            if !is_whole && (is_letters || is_chores) {
+            // The broker cannot be queried for these by name, so a refused batch cannot be checked.
+            if !succeeded && (is_messages || is_registry_tasks) {
                 continue;
             }
-            let planned = batch.how.tasks();
+            let planned = batch.method.tasks();
             batches.push(Submitted {
                 index: one.batch,
                 planned,
                 is_run,
-                is_letters,
-                is_whole,
+                is_messages,
+                succeeded,
                 accepted,
                 stored,
             });
         }
-        let written = lines.iter().filter(|line| line.what == Mark::End);
-        let written = written.filter(|line| matches!(line.class, Class::Prints | Class::Pours));
-        let mut garbled = Vec::new();
-        // The latest, as those have seen most.
-        for line in written.rev().take(OUTPUTS) {
-            let is_kept = events
+        let written = lines.iter().filter(|line| line.mark == Mark::End);
+        let written =
+            written.filter(|line| matches!(line.class, Class::SmallOutput | Class::LargeOutput));
+        let mut mismatched_outputs = Vec::new();
+        // The latest outputs, because they have gone through most faults.
+        for line in written.rev().take(OUTPUT_SAMPLES) {
+            let final_event = events
                 .iter()
                 .rev()
                 .find(|event| event.tid == line.tid && event.event.is_terminal());
-            if is_kept.is_some_and(|end| end.attempt == line.attempt)
-                && broker::output(site, line.tid, line.attempt)?.as_bytes()
+            if final_event.is_some_and(|end| end.attempt == line.attempt)
+                && broker::output(dir, line.tid, line.attempt)?.as_bytes()
                     != task::output(line.class, line.tid)
             {
-                garbled.push(line.tid);
+                mismatched_outputs.push(line.tid);
             }
         }
         Ok(Evidence {
             lines,
             batches,
             events,
-            follow_ups: broker::follow_ups(site)?,
-            letters: broker::letters(site)?,
-            ticks: broker::ticks(site)?,
-            chores: broker::chores(site)?,
-            census: broker::census(site)?,
-            deeds: std::mem::take(&mut self.monkey.deeds),
+            follow_ups: broker::follow_ups(dir)?,
+            messages: broker::messages(dir)?,
+            trigger_tasks: broker::trigger_tasks(dir)?,
+            registry_tasks: broker::registry_tasks(dir)?,
+            task_counts: broker::task_counts(dir)?,
+            injected_faults: std::mem::take(&mut self.fault_injector.injected_faults),
             survivors,
-            remarks: std::mem::take(&mut self.fleet.remarks),
+            process_errors: std::mem::take(&mut self.fleet.process_errors),
             forgotten: self
                 .redis
                 .as_ref()
                 .map(|redis| redis.forgotten.clone())
                 .unwrap_or_default(),
-            garbled,
-            clock_offset: ledger::wall() - ledger::now(),
+            mismatched_outputs,
+            clock_offset: side_file::wall() - side_file::now(),
         })
     }
 }
 
-/// Whether somebody wants an end. What takes long has to ask.
+/// Whether a signal asked this program to end. Long waits check it.
 pub(crate) fn is_interrupted() -> bool {
     INTERRUPTED.load(Ordering::Relaxed)
 }
@@ -314,7 +325,7 @@ fn catch_signals() {
         INTERRUPTED.store(true, Ordering::Relaxed);
     }
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-        // SAFETY: the handler only stores to an atomic, which is allowed in one.
+        // SAFETY: the handler only stores to an atomic, which is async-signal-safe.
         unsafe {
             libc::signal(
                 signal,

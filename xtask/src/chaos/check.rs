@@ -1,8 +1,9 @@
-//! From what tasks said of themselves and what the broker says to a verdict. Pure.
+//! `check`: compares the side file, the broker and the injected faults. Pure.
 //!
-//! Nothing the broker says is believed by itself: its log is held against the side file, and both against what was done.
+//! The broker alone proves nothing: its log is checked against the side file, and both against the
+//! injected faults.
 
-mod fault;
+mod violation;
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -12,146 +13,149 @@ use std::{
 
 use raddle_model::{TaskEvent, TaskEventKind, Tid};
 
-pub(crate) use fault::Fault;
+pub(crate) use violation::Violation;
 
 use crate::{
-    broker::Census,
-    hierarchy::EVERY,
-    ledger::{Line, Mark},
-    monkey::Deed,
-    plan::{Class, What},
-    procs::Survivor,
+    broker::TaskCounts,
+    fault_injector::InjectedFault,
+    managers::TRIGGER_INTERVAL,
+    plan::{Class, FaultKind},
+    processes::Survivor,
+    side_file::{Line, Mark},
 };
 
-/// Of each such group of a submit, all or none are stored.
+/// The size of the groups of a submit that are stored whole or not at all.
 const GROUP: usize = 1000;
-/// How long after the end of its task a process may still have been seen: the log's clock is not that of the side file.
+/// How long after the end of its task a process may have been seen: the log uses another clock than
+/// the side file.
 const CLOCK_SLACK: u64 = 500_000_000;
-/// How long before it was taken an attempt's lease must have been renewed: the lease (3 s) and the time until others look (1 s).
+/// How long before its reclaim an attempt's lease was renewed last: the lease (3 s) and the margin
+/// (1 s).
 const RENEWAL: u64 = 4_000_000_000;
 
-/// A task that is not to be tried again is given up when it is lost for the third time.
+/// A task without retries is given up at its third loss, so its log has two reclaims.
 const LOSSES: usize = 2;
 
-/// What is known after a campaign.
+/// All observations of a campaign.
 #[derive(Debug, Default)]
 pub(crate) struct Evidence {
     pub(crate) lines: Vec<Line>,
     pub(crate) batches: Vec<Submitted>,
-    /// What follows tasks that have chained something.
+    /// The chained tasks.
     pub(crate) follow_ups: Vec<FollowUp>,
-    /// What messages have become.
-    pub(crate) letters: Vec<Letter>,
-    /// What a trigger has fired.
-    pub(crate) ticks: Vec<Tick>,
-    /// What was asked of managers that the prime has spawned.
-    pub(crate) chores: Vec<Tid>,
-    /// The broker's log, in its order.
+    /// The tasks that messages became.
+    pub(crate) messages: Vec<MessageTask>,
+    /// The tasks that the trigger submitted.
+    pub(crate) trigger_tasks: Vec<TriggerTask>,
+    /// The tasks that spawned managers were asked for.
+    pub(crate) registry_tasks: Vec<Tid>,
+    /// The broker's event log, in its order.
     pub(crate) events: Vec<TaskEvent>,
-    pub(crate) census: Census,
-    pub(crate) deeds: Vec<Deed>,
+    pub(crate) task_counts: TaskCounts,
+    pub(crate) injected_faults: Vec<InjectedFault>,
     pub(crate) survivors: Vec<Survivor>,
-    /// What happened to processes that should not have.
-    pub(crate) remarks: Vec<String>,
-    /// Tasks whose output was looked at and is not what they wrote.
-    pub(crate) garbled: Vec<Tid>,
-    /// When the server wrote what it has forgotten, in nanoseconds since the epoch.
+    /// Unexpected exits and hangs of processes.
+    pub(crate) process_errors: Vec<String>,
+    /// Sampled tasks whose stored output differs from what they wrote.
+    pub(crate) mismatched_outputs: Vec<Tid>,
+    /// Periods whose writes the server lost, in nanoseconds since the epoch.
     pub(crate) forgotten: Vec<Range<u64>>,
-    /// What `CLOCK_MONOTONIC` is behind the time of day.
+    /// `CLOCK_REALTIME` minus `CLOCK_MONOTONIC`, in nanoseconds.
     pub(crate) clock_offset: u64,
 }
 
-/// A task that was chained.
+/// A chained task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FollowUp {
     pub(crate) tid: Tid,
     pub(crate) parent: Tid,
-    /// The attempt of that.
+    /// The attempt of the parent.
     pub(crate) attempt: u32,
 }
 
-/// A task that was a message before.
+/// A task that was made from a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Letter {
+pub(crate) struct MessageTask {
     pub(crate) tid: Tid,
     pub(crate) message: Tid,
 }
 
-/// A task that was fired.
+/// A task that the trigger submitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Tick {
+pub(crate) struct TriggerTask {
     pub(crate) tid: Tid,
-    /// Nanoseconds since the epoch.
+    /// The due time in nanoseconds since the epoch.
     pub(crate) due: u64,
 }
 
-/// One process that submitted.
+/// One submitter process.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Submitted {
     pub(crate) index: usize,
     pub(crate) planned: usize,
-    /// It was a `run`, which prints no id.
+    /// Whether it was a `run`, which prints no id.
     pub(crate) is_run: bool,
-    /// It wrote messages, and what it printed are their ids.
-    pub(crate) is_letters: bool,
-    /// It ended and said that all is well.
-    pub(crate) is_whole: bool,
-    /// What it printed.
+    /// Whether it wrote messages; it then printed their ids.
+    pub(crate) is_messages: bool,
+    /// Whether it exited with 0.
+    pub(crate) succeeded: bool,
+    /// The ids that it printed.
     pub(crate) accepted: Vec<Tid>,
-    /// What the broker has of it, looked up where it did not end well and where it was a `run`.
+    /// The tasks that the broker has of it. Queried only where it failed or was a `run`.
     pub(crate) stored: Vec<Tid>,
 }
 
-/// What was counted.
+/// The counters of the report.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Figures {
     /// Tasks whose id was printed.
     pub(crate) accepted: usize,
-    /// Tasks that are stored though their submitter was killed before it could say so, and those of `run`.
-    pub(crate) unannounced: usize,
-    /// Tasks that follow others, as they should.
+    /// Tasks that are stored though their submitter was killed before it printed them, and tasks of
+    /// `run`.
+    pub(crate) unacknowledged: usize,
+    /// Tasks whose chained task is right.
     pub(crate) followed: usize,
-    /// Messages that have become one task each, as they should.
-    pub(crate) letters: usize,
-    /// Due times that were fired, each once.
-    pub(crate) ticks: usize,
-    /// Tasks that were given up because their manager was killed each time, which is documented.
+    /// Messages that became one task each.
+    pub(crate) messages: usize,
+    /// Due times that were fired.
+    pub(crate) trigger_tasks: usize,
+    /// Tasks that were given up because their manager was killed each time, as documented.
     pub(crate) given_up: usize,
     pub(crate) completed: usize,
     pub(crate) failed: usize,
     pub(crate) killed: usize,
     /// Attempts that began.
     pub(crate) attempts: usize,
-    /// Tasks of which more attempts began than their own failures explain.
-    pub(crate) ran_again: usize,
-    /// Tasks of which more than one attempt came to its good end.
-    pub(crate) ended_again: usize,
+    /// Tasks with more attempts than their own failures explain.
+    pub(crate) reran: usize,
+    /// Tasks of which more than one attempt succeeded.
+    pub(crate) completed_twice: usize,
     pub(crate) stale_refused: u64,
-    /// Tasks that were submitted in a moment that the server has forgotten, which is documented.
+    /// Tasks that were submitted in a period whose writes the server lost, as documented.
     pub(crate) forgotten: usize,
-    /// Attempts that ran beside another because the server had forgotten a claim, which is documented.
+    /// Attempts that ran beside another because the server lost a claim, as documented.
     pub(crate) overlaps: usize,
-    /// From the kill of a worker until the broker took the task back, with the server there all the time.
-    pub(crate) taken_back: Vec<Duration>,
-    /// The same where the server or the way to it was out of order meanwhile: then nobody can take anything back.
-    pub(crate) taken_back_after_outage: Vec<Duration>,
-    /// From the kill of a worker until the next attempt began.
-    pub(crate) running_again: Vec<Duration>,
-    /// Attempts that were taken from a worker to which nothing was done, but the server or the way to it was out of order when its
-    /// lease should have been renewed.
-    pub(crate) taken_from_the_cut_off: usize,
-    /// Attempts that were taken from a worker to which nothing was done: its lease ran out for another reason, such as a lock whose
-    /// holder was stopped.
-    pub(crate) taken_from_the_unhurt: Vec<(Tid, u32)>,
+    /// From the kill of a worker to the reclaim, with the server reachable all the time.
+    pub(crate) reclaim_times: Vec<Duration>,
+    /// The same for kills during an outage of the server or network, when no worker can reclaim.
+    pub(crate) reclaim_times_with_outage: Vec<Duration>,
+    /// From the kill of a worker to the start of the next attempt.
+    pub(crate) rerun_times: Vec<Duration>,
+    /// Attempts that were reclaimed from a worker without an injected fault, while an outage of the
+    /// server or network prevented the renewal of its lease.
+    pub(crate) reclaimed_when_disconnected: usize,
+    /// Attempts that were reclaimed from a worker without an injected fault: its lease expired for
+    /// another reason, such as a lock whose holder was stopped.
+    pub(crate) reclaimed_from_healthy: Vec<(Tid, u32)>,
 }
 
 #[derive(Debug)]
-pub(crate) struct Verdict {
+pub(crate) struct CheckResult {
     pub(crate) figures: Figures,
-    pub(crate) faults: Vec<Fault>,
+    pub(crate) violations: Vec<Violation>,
 }
 
-pub(crate) fn check(evidence: &Evidence) -> Verdict {
+pub(crate) fn check(evidence: &Evidence) -> CheckResult {
     let mut histories = histories(evidence);
     let all = histories.len();
     let is_forgotten = |tid: Tid| {
@@ -161,78 +165,93 @@ pub(crate) fn check(evidence: &Evidence) -> Verdict {
             .any(|time| time.contains(&tid.as_u64()))
     };
     histories.retain(|tid, history| history.is_stored() || !is_forgotten(*tid));
-    let mut verdict = Verdict {
+    let mut verdict = CheckResult {
         figures: Figures::default(),
-        faults: Vec::new(),
+        violations: Vec::new(),
     };
-    let (figures, faults) = (&mut verdict.figures, &mut verdict.faults);
+    let (figures, violations) = (&mut verdict.figures, &mut verdict.violations);
     figures.forgotten = all - histories.len();
     for (tid, history) in &histories {
-        history.check_end(*tid, figures, faults);
-        history.check_log(*tid, faults);
-        history.check_attempts(*tid, figures, faults);
-        history.check_kin(*tid, evidence.clock_offset, faults);
+        history.check_end(*tid, figures, violations);
+        history.check_log(*tid, violations);
+        history.check_attempts(*tid, figures, violations);
+        history.check_orphans(*tid, evidence.clock_offset, violations);
     }
-    let others = evidence.follow_ups.len() + evidence.letters.len() + evidence.ticks.len();
-    figures.unannounced = histories.len().saturating_sub(figures.accepted + others);
-    check_chains(evidence, &histories, figures, faults);
-    check_letters(evidence, figures, faults);
-    check_ticks(&evidence.ticks, figures, faults);
+    let others = evidence.follow_ups.len() + evidence.messages.len() + evidence.trigger_tasks.len();
+    figures.unacknowledged = histories.len().saturating_sub(figures.accepted + others);
+    check_chains(evidence, &histories, figures, violations);
+    check_messages(evidence, figures, violations);
+    check_trigger_tasks(&evidence.trigger_tasks, figures, violations);
     let runners_killed = evidence
-        .deeds
+        .injected_faults
         .iter()
-        .filter(|deed| deed.what == What::KillRunner)
+        .filter(|injected| injected.kind == FaultKind::KillRunner)
         .count();
     if figures.killed > runners_killed {
         let text = format!(
             "{} tasks are 'killed', and only {runners_killed} runners were",
             figures.killed
         );
-        faults.push(Fault::Process(text));
+        violations.push(Violation::Process(text));
     }
-    figures.stale_refused = evidence.census.stale_writes;
-    reclaims(evidence, &histories, figures);
-    taken_from_others(evidence, &histories, figures);
+    figures.stale_refused = evidence.task_counts.stale_writes;
+    measure_reclaims(evidence, &histories, figures);
+    count_reclaims_from_healthy(evidence, &histories, figures);
     if !evidence.forgotten.is_empty() {
-        let is_overlap =
-            |fault: &mut Fault| matches!(fault, Fault::Overlap(..) | Fault::BegunTwice(..));
-        figures.overlaps = faults.extract_if(.., is_overlap).count();
+        let is_overlap = |violation: &mut Violation| {
+            matches!(
+                violation,
+                Violation::Overlap(..) | Violation::BegunTwice(..)
+            )
+        };
+        figures.overlaps = violations.extract_if(.., is_overlap).count();
     } else {
-        faults.extend(evidence.batches.iter().filter_map(torn));
+        violations.extend(evidence.batches.iter().filter_map(check_submit_is_atomic));
     }
-    faults.extend(miscounted(&evidence.census, figures, &histories));
-    faults.extend(evidence.garbled.iter().map(|tid| Fault::Garbled(*tid)));
-    faults.extend(evidence.survivors.iter().cloned().map(Fault::Survivor));
-    faults.extend(evidence.remarks.iter().cloned().map(Fault::Process));
+    violations.extend(compare_counts(&evidence.task_counts, figures, &histories));
+    violations.extend(
+        evidence
+            .mismatched_outputs
+            .iter()
+            .map(|tid| Violation::OutputMismatch(*tid)),
+    );
+    violations.extend(evidence.survivors.iter().cloned().map(Violation::Survivor));
+    violations.extend(
+        evidence
+            .process_errors
+            .iter()
+            .cloned()
+            .map(Violation::Process),
+    );
     verdict
 }
 
-/// All that is known of one task.
+/// All observations of one task.
 #[derive(Default)]
 struct History<'a> {
     is_accepted: bool,
-    is_chore: bool,
+    is_registry_task: bool,
     attempts: BTreeMap<u32, Attempt>,
     events: Vec<&'a TaskEvent>,
     class: Option<Class>,
 }
 
-/// What one attempt said.
+/// All observations of one attempt.
 #[derive(Default)]
 struct Attempt {
-    /// When it began, and under which runner.
+    /// When it began, and the pid of its runner.
     begun: Option<(u64, u32)>,
     begins: u32,
-    /// When it, or what it left behind, was seen last.
+    /// The last time that the attempt, or a process that it left behind, was seen.
     last: u64,
-    last_kin: Option<u64>,
+    last_orphan: Option<u64>,
     has_ended: bool,
     has_failed: bool,
 }
 
 fn histories(evidence: &Evidence) -> BTreeMap<Tid, History<'_>> {
     let mut histories: BTreeMap<Tid, History<'_>> = BTreeMap::new();
-    for batch in evidence.batches.iter().filter(|batch| !batch.is_letters) {
+    for batch in evidence.batches.iter().filter(|batch| !batch.is_messages) {
         for tid in &batch.stored {
             histories.entry(*tid).or_default();
         }
@@ -242,35 +261,37 @@ fn histories(evidence: &Evidence) -> BTreeMap<Tid, History<'_>> {
             .for_each(|tid| histories.entry(*tid).or_default().is_accepted = true);
     }
     let follow_ups = evidence.follow_ups.iter().map(|follow_up| follow_up.tid);
-    let letters = evidence.letters.iter().map(|letter| letter.tid);
+    let messages = evidence.messages.iter().map(|letter| letter.tid);
     for tid in follow_ups
-        .chain(letters)
-        .chain(evidence.ticks.iter().map(|tick| tick.tid))
+        .chain(messages)
+        .chain(evidence.trigger_tasks.iter().map(|tick| tick.tid))
     {
         histories.entry(tid).or_default();
     }
     evidence
-        .chores
+        .registry_tasks
         .iter()
-        .for_each(|tid| histories.entry(*tid).or_default().is_chore = true);
+        .for_each(|tid| histories.entry(*tid).or_default().is_registry_task = true);
     for line in &evidence.lines {
         let history = histories.entry(line.tid).or_default();
         history.class = Some(line.class);
         let attempt = history.attempts.entry(line.attempt).or_default();
         attempt.last = attempt.last.max(line.at);
-        match line.what {
+        match line.mark {
             Mark::Begin => {
                 attempt.begins += 1;
                 attempt.begun.get_or_insert((line.at, line.ppid));
             }
-            Mark::Kin => attempt.last_kin = Some(line.at.max(attempt.last_kin.unwrap_or(0))),
+            Mark::Orphan => {
+                attempt.last_orphan = Some(line.at.max(attempt.last_orphan.unwrap_or(0)))
+            }
             Mark::End => attempt.has_ended = true,
             Mark::Fail => attempt.has_failed = true,
-            Mark::Tick => {}
+            Mark::TriggerTask => {}
         }
     }
     for event in &evidence.events {
-        // Workers are tasks too, and not ours.
+        // Workers are tasks too, and do not count.
         if let Some(history) = histories.get_mut(&event.tid) {
             history.events.push(event);
         }
@@ -279,7 +300,7 @@ fn histories(evidence: &Evidence) -> BTreeMap<Tid, History<'_>> {
 }
 
 impl History<'_> {
-    /// Whether this attempt ran in a moment that the server has forgotten.
+    /// Whether this attempt ran in a period whose writes the server lost.
     fn ran_in(&self, attempt: u32, evidence: &Evidence) -> bool {
         let times = self
             .attempts
@@ -309,15 +330,15 @@ impl History<'_> {
             .copied()
     }
 
-    /// It was stored, it is over, and in the way it should be.
-    fn check_end(&self, tid: Tid, figures: &mut Figures, faults: &mut Vec<Fault>) {
+    /// Checks that the task was stored and reached a right final state.
+    fn check_end(&self, tid: Tid, figures: &mut Figures, violations: &mut Vec<Violation>) {
         figures.accepted += usize::from(self.is_accepted);
         if !self.is_stored() {
-            faults.push(Fault::NotStored(tid));
+            violations.push(Violation::NotStored(tid));
             return;
         }
         let Some(end) = self.end() else {
-            faults.push(Fault::NotFinished(tid));
+            violations.push(Violation::NotFinished(tid));
             return;
         };
         match end.event {
@@ -328,7 +349,7 @@ impl History<'_> {
                     .get(&end.attempt)
                     .is_some_and(|attempt| attempt.has_ended)
                 {
-                    faults.push(Fault::NeverRan(tid, end.attempt));
+                    violations.push(Violation::NeverRan(tid, end.attempt));
                 }
             }
             TaskEventKind::Failed => figures.failed += 1,
@@ -336,23 +357,24 @@ impl History<'_> {
             _ => {}
         }
         let is_right = match end.event {
-            TaskEventKind::Completed => self.class != Some(Class::Broken),
-            // One that always fails, and none else: all others may fail and be lost many times over.
-            TaskEventKind::Failed if self.class == Some(Class::Broken) => true,
-            TaskEventKind::Failed if self.is_chore && self.losses() >= LOSSES => {
+            TaskEventKind::Completed => self.class != Some(Class::AlwaysFails),
+            // Only tasks that always fail may fail: the others have attempts enough for all
+            // failures and losses.
+            TaskEventKind::Failed if self.class == Some(Class::AlwaysFails) => true,
+            TaskEventKind::Failed if self.is_registry_task && self.losses() >= LOSSES => {
                 figures.given_up += 1;
                 true
             }
-            // Somebody killed its runner.
+            // Its runner was killed.
             TaskEventKind::Killed => true,
             _ => false,
         };
         if !is_right {
-            faults.push(Fault::WrongEnd(tid, end.event));
+            violations.push(Violation::WrongEnd(tid, end.event));
         }
     }
 
-    /// How often it went on after it was lost with its worker.
+    /// How often it was reclaimed.
     fn losses(&self) -> usize {
         self.events
             .iter()
@@ -360,8 +382,9 @@ impl History<'_> {
             .count()
     }
 
-    /// The log of a task has one end and nothing after it, and every entry is of what was then the latest attempt.
-    fn check_log(&self, tid: Tid, faults: &mut Vec<Fault>) {
+    /// Checks that the log has one final state, no event after it, and only events of the latest
+    /// attempt.
+    fn check_log(&self, tid: Tid, violations: &mut Vec<Violation>) {
         let (mut latest, mut is_over) = (0, false);
         for event in &self.events {
             match event.event {
@@ -369,24 +392,25 @@ impl History<'_> {
                 | TaskEventKind::StaleWrite
                 | TaskEventKind::ControlIgnored => continue,
                 _ if is_over => {
-                    faults.push(Fault::SecondEnd(tid));
+                    violations.push(Violation::EventAfterEnd(tid));
                     return;
                 }
                 TaskEventKind::Spawning if event.attempt > latest => latest = event.attempt,
                 TaskEventKind::Spawning => {
-                    faults.push(Fault::StaleWrite(tid, event.event, event.attempt))
+                    violations.push(Violation::StaleWrite(tid, event.event, event.attempt))
                 }
-                // Its number tells which attempt wrote it: an older one was fenced off when the latest was claimed.
+                // The number names the attempt that wrote the event. Older ones are fenced off once
+                // the latest is claimed.
                 kind if event.attempt != latest => {
-                    faults.push(Fault::StaleWrite(tid, kind, event.attempt))
+                    violations.push(Violation::StaleWrite(tid, kind, event.attempt))
                 }
                 kind => is_over = kind.is_terminal(),
             }
         }
     }
 
-    /// No two attempts at once, and none twice.
-    fn check_attempts(&self, tid: Tid, figures: &mut Figures, faults: &mut Vec<Fault>) {
+    /// Checks that no two attempts overlap and that none began twice.
+    fn check_attempts(&self, tid: Tid, figures: &mut Figures, violations: &mut Vec<Violation>) {
         let begun = self
             .attempts
             .values()
@@ -398,26 +422,26 @@ impl History<'_> {
             .filter(|attempt| attempt.has_failed)
             .count();
         figures.attempts += begun;
-        // One more than have failed, unless it fails always.
-        let due = failed + usize::from(self.class != Some(Class::Broken));
-        figures.ran_again += usize::from(begun > due);
-        figures.ended_again += usize::from(
+        // One more than have failed, unless the task always fails.
+        let due = failed + usize::from(self.class != Some(Class::AlwaysFails));
+        figures.reran += usize::from(begun > due);
+        figures.completed_twice += usize::from(
             self.attempts
                 .values()
                 .filter(|attempt| attempt.has_ended)
                 .count()
                 > 1,
         );
-        // The one before that was seen last.
+        // Of the attempts so far, the one that was seen last.
         let mut before: Option<(u32, &Attempt)> = None;
         for (number, attempt) in &self.attempts {
             if attempt.begins > 1 {
-                faults.push(Fault::BegunTwice(tid, *number));
+                violations.push(Violation::BegunTwice(tid, *number));
             }
             if let (Some((earlier, last)), Some((begun, _))) = (before, attempt.begun)
                 && last.last > begun
             {
-                faults.push(Fault::Overlap(
+                violations.push(Violation::Overlap(
                     tid,
                     earlier,
                     *number,
@@ -430,28 +454,33 @@ impl History<'_> {
         }
     }
 
-    /// Nothing of the last attempt is seen after the end of the task.
-    fn check_kin(&self, tid: Tid, clock_offset: u64, faults: &mut Vec<Fault>) {
+    /// Checks that no process of the last attempt was seen after the end of the task.
+    fn check_orphans(&self, tid: Tid, clock_offset: u64, violations: &mut Vec<Violation>) {
         let Some(end) = self.end() else { return };
         let over = end.at.as_nanosecond() as u64 - clock_offset + CLOCK_SLACK;
-        // Where two attempts had the number, what is seen may be of the one that did not end the task.
+        // If two attempts had the number, the process may belong to the one that did not end the
+        // task.
         let only = self
             .attempts
             .get(&end.attempt)
             .filter(|attempt| attempt.begins == 1);
-        let kin = only.and_then(|attempt| attempt.last_kin);
-        if let Some(kin) = kin.filter(|kin| *kin > over) {
-            faults.push(Fault::Outlived(tid, Duration::from_nanos(kin - over)));
+        let orphan = only.and_then(|attempt| attempt.last_orphan);
+        if let Some(orphan) = orphan.filter(|orphan| *orphan > over) {
+            violations.push(Violation::OrphanAfterEnd(
+                tid,
+                Duration::from_nanos(orphan - over),
+            ));
         }
     }
 }
 
-/// Every task that has chained something is followed once, by what the attempt that ended it has chained; one that has not succeeded by nothing.
+/// Checks that each task that chained one has exactly the chained task of the attempt that ended
+/// it, and no task without success has one.
 fn check_chains(
     evidence: &Evidence,
     histories: &BTreeMap<Tid, History<'_>>,
     figures: &mut Figures,
-    faults: &mut Vec<Fault>,
+    violations: &mut Vec<Violation>,
 ) {
     let mut followed: BTreeMap<Tid, Vec<u32>> = BTreeMap::new();
     for follow_up in &evidence.follow_ups {
@@ -472,107 +501,131 @@ fn check_chains(
         match (success, &by[..]) {
             (Some(attempt), [only]) if attempt == *only => figures.followed += 1,
             (None, []) => {}
-            // What it chained is a submission, and was forgotten like one.
+            // The chained task was a write, and was lost like one.
             (Some(attempt), []) if history.ran_in(attempt, evidence) => figures.forgotten += 1,
-            (Some(_), []) => faults.push(Fault::Unfollowed(*tid)),
-            _ => faults.push(Fault::Misfollowed(*tid, success, by)),
+            (Some(_), []) => violations.push(Violation::MissingFollowUp(*tid)),
+            _ => violations.push(Violation::WrongFollowUp(*tid, success, by)),
         }
     }
-    faults.extend(
+    violations.extend(
         followed
             .into_iter()
-            .map(|(tid, by)| Fault::Misfollowed(tid, None, by)),
+            .map(|(tid, by)| Violation::WrongFollowUp(tid, None, by)),
     );
 }
 
-/// Every message that was accepted is one task, and no more.
-fn check_letters(evidence: &Evidence, figures: &mut Figures, faults: &mut Vec<Fault>) {
-    let mut made: HashMap<Tid, usize> = HashMap::new();
+/// Checks that every accepted message became exactly one task.
+fn check_messages(evidence: &Evidence, figures: &mut Figures, violations: &mut Vec<Violation>) {
+    let mut parse_tasks: HashMap<Tid, usize> = HashMap::new();
     evidence
-        .letters
+        .messages
         .iter()
-        .for_each(|letter| *made.entry(letter.message).or_default() += 1);
+        .for_each(|letter| *parse_tasks.entry(letter.message).or_default() += 1);
     let written = evidence
         .batches
         .iter()
-        .filter(|batch| batch.is_letters)
+        .filter(|batch| batch.is_messages)
         .flat_map(|batch| &batch.accepted);
-    faults.extend(
+    violations.extend(
         written
-            .filter(|message| !made.contains_key(message))
-            .map(|message| Fault::Unread(*message)),
+            .filter(|message| !parse_tasks.contains_key(message))
+            .map(|message| Violation::MessageLost(*message)),
     );
-    for (message, tasks) in made {
+    for (message, tasks) in parse_tasks {
         match tasks {
-            1 => figures.letters += 1,
-            _ => faults.push(Fault::ReadTwice(message, tasks)),
+            1 => figures.messages += 1,
+            _ => violations.push(Violation::MessageDuplicated(message, tasks)),
         }
     }
 }
 
-/// Every due time was fired once: those that were missed are made up for.
-fn check_ticks(ticks: &[Tick], figures: &mut Figures, faults: &mut Vec<Fault>) {
-    let mut dues: Vec<u64> = ticks.iter().map(|tick| tick.due).collect();
+/// Checks that every due time was fired once: missed ones are caught up.
+fn check_trigger_tasks(
+    trigger_tasks: &[TriggerTask],
+    figures: &mut Figures,
+    violations: &mut Vec<Violation>,
+) {
+    let mut dues: Vec<u64> = trigger_tasks.iter().map(|tick| tick.due).collect();
     dues.sort_unstable();
-    figures.ticks = dues.len();
+    figures.trigger_tasks = dues.len();
     for pair in dues.windows(2) {
         let gap = Duration::from_nanos(pair[1] - pair[0]);
         if gap.is_zero() {
-            faults.push(Fault::FiredTwice(pair[0]));
-        } else if gap != EVERY {
-            faults.push(Fault::NotFired(pair[0], gap));
+            violations.push(Violation::FiredTwice(pair[0]));
+        } else if gap != TRIGGER_INTERVAL {
+            violations.push(Violation::NotFired(pair[0], gap));
         }
     }
 }
 
-/// When which worker was stopped.
-fn worker_stops(deeds: &[Deed]) -> Vec<(u32, Range<u64>)> {
-    let stop = |deed: &Deed| match deed.what {
-        What::StopWorker(time) => Some((deed.worker, deed.at..deed.at + time.as_nanos() as u64)),
+/// The periods in which workers were stopped.
+fn worker_stops(injected_faults: &[InjectedFault]) -> Vec<(u32, Range<u64>)> {
+    let stop = |injected: &InjectedFault| match injected.kind {
+        FaultKind::StopWorker(time) => Some((
+            injected.worker,
+            injected.at..injected.at + time.as_nanos() as u64,
+        )),
         _ => None,
     };
-    deeds.iter().filter_map(stop).collect()
+    injected_faults.iter().filter_map(stop).collect()
 }
 
-/// When the server was away, or the way to it was out of order.
-fn outages(deeds: &[Deed]) -> Vec<Range<u64>> {
-    let outage = |deed: &Deed| match deed.what {
-        What::KillServer(time)
-        | What::Net(_, time)
-        | What::LosePower { down: time, .. }
-        | What::FailOver { lag: time } => Some(deed.at..deed.at + time.as_nanos() as u64),
+/// The periods in which the server or network was down.
+fn outages(injected_faults: &[InjectedFault]) -> Vec<Range<u64>> {
+    let outage = |injected: &InjectedFault| match injected.kind {
+        FaultKind::KillServer(time)
+        | FaultKind::Net(_, time)
+        | FaultKind::LoseLastWrites { down: time, .. }
+        | FaultKind::Failover { lag: time } => {
+            Some(injected.at..injected.at + time.as_nanos() as u64)
+        }
         _ => None,
     };
-    deeds.iter().filter_map(outage).collect()
+    injected_faults.iter().filter_map(outage).collect()
 }
 
-/// How long what ran on killed workers took to be taken back, and to run again.
-fn reclaims(evidence: &Evidence, histories: &BTreeMap<Tid, History<'_>>, figures: &mut Figures) {
+/// Measures the time from the kill of a worker to the reclaim of its attempts, and to their next
+/// start.
+fn measure_reclaims(
+    evidence: &Evidence,
+    histories: &BTreeMap<Tid, History<'_>>,
+    figures: &mut Figures,
+) {
     let mut by_runner: HashMap<u32, Vec<(u64, Tid, u32)>> = HashMap::new();
     for line in evidence
         .lines
         .iter()
-        .filter(|line| line.what == Mark::Begin)
+        .filter(|line| line.mark == Mark::Begin)
     {
         by_runner
             .entry(line.ppid)
             .or_default()
             .push((line.at, line.tid, line.attempt));
     }
-    let outages = outages(&evidence.deeds);
-    // One that was stopped at the time had been missed before it was killed.
-    let stops = worker_stops(&evidence.deeds);
-    let is_awake = |deed: &&Deed| {
+    let outages = outages(&evidence.injected_faults);
+    // A worker that was stopped when it was killed had lost its lease before.
+    let stops = worker_stops(&evidence.injected_faults);
+    let is_awake = |injected: &&InjectedFault| {
         !stops
             .iter()
-            .any(|(pid, stop)| *pid == deed.worker && stop.contains(&deed.at))
+            .any(|(pid, stop)| *pid == injected.worker && stop.contains(&injected.at))
     };
-    let is_kill = |deed: &&Deed| matches!(deed.what, What::KillWorker | What::KillMember);
-    for deed in evidence.deeds.iter().filter(is_kill).filter(is_awake) {
-        for runner in &deed.runners {
-            // What a runner began last before its worker was killed.
+    let is_kill = |injected: &&InjectedFault| {
+        matches!(
+            injected.kind,
+            FaultKind::KillWorker | FaultKind::KillGroupProcess
+        )
+    };
+    for injected in evidence
+        .injected_faults
+        .iter()
+        .filter(is_kill)
+        .filter(is_awake)
+    {
+        for runner in &injected.runners {
+            // The attempt that the runner began last before its worker was killed.
             let begun = by_runner.get(runner).into_iter().flatten();
-            let Some((_, tid, attempt)) = begun.filter(|(at, ..)| *at < deed.at).max() else {
+            let Some((_, tid, attempt)) = begun.filter(|(at, ..)| *at < injected.at).max() else {
                 continue;
             };
             let Some(history) = histories.get(tid) else {
@@ -582,16 +635,16 @@ fn reclaims(evidence: &Evidence, histories: &BTreeMap<Tid, History<'_>>, figures
                 .events
                 .iter()
                 .find(|event| event.event == TaskEventKind::Reclaimed && event.attempt == *attempt);
-            // Not there if it had ended, and was recorded.
+            // No event if the attempt had ended and was recorded.
             let Some(reclaimed) = reclaimed else { continue };
-            let took = (reclaimed.at.as_nanosecond() as u64).saturating_sub(deed.wall);
+            let took = (reclaimed.at.as_nanosecond() as u64).saturating_sub(injected.wall);
             let is_cut_off = outages
                 .iter()
-                .any(|outage| outage.start < deed.at + took && deed.at < outage.end);
+                .any(|outage| outage.start < injected.at + took && injected.at < outage.end);
             let taken = if is_cut_off {
-                &mut figures.taken_back_after_outage
+                &mut figures.reclaim_times_with_outage
             } else {
-                &mut figures.taken_back
+                &mut figures.reclaim_times
             };
             taken.push(Duration::from_nanos(took));
             let next = history
@@ -599,52 +652,60 @@ fn reclaims(evidence: &Evidence, histories: &BTreeMap<Tid, History<'_>>, figures
                 .range(attempt + 1..)
                 .find_map(|(_, next)| next.begun);
             figures
-                .running_again
-                .extend(next.map(|(at, _)| Duration::from_nanos(at.saturating_sub(deed.at))));
+                .rerun_times
+                .extend(next.map(|(at, _)| Duration::from_nanos(at.saturating_sub(injected.at))));
         }
     }
     for times in [
-        &mut figures.taken_back,
-        &mut figures.taken_back_after_outage,
-        &mut figures.running_again,
+        &mut figures.reclaim_times,
+        &mut figures.reclaim_times_with_outage,
+        &mut figures.rerun_times,
     ] {
         times.sort_unstable();
     }
 }
 
-/// Which attempts were taken from a worker to which nothing was done.
-fn taken_from_others(
+/// Counts the attempts that were reclaimed from workers without an injected fault.
+fn count_reclaims_from_healthy(
     evidence: &Evidence,
     histories: &BTreeMap<Tid, History<'_>>,
     figures: &mut Figures,
 ) {
-    let hurts_worker = |what| {
+    let hurts_worker = |kind| {
         let kills = matches!(
-            what,
-            What::KillWorker | What::KillMember | What::KillManager
+            kind,
+            FaultKind::KillWorker | FaultKind::KillGroupProcess | FaultKind::KillManager
         );
-        kills || matches!(what, What::StopWorker(_) | What::Drain | What::GiveBack)
+        kills
+            || matches!(
+                kind,
+                FaultKind::StopWorker(_) | FaultKind::Drain | FaultKind::StopNow
+            )
     };
-    let hurts: Vec<&Deed> = evidence
-        .deeds
+    let hurts: Vec<&InjectedFault> = evidence
+        .injected_faults
         .iter()
-        .filter(|deed| hurts_worker(deed.what))
+        .filter(|injected| hurts_worker(injected.kind))
         .collect();
     let hurt: HashSet<u32> = hurts
         .iter()
-        .flat_map(|deed| deed.runners.iter().copied())
+        .flat_map(|injected| injected.runners.iter().copied())
         .collect();
-    // A runner that was killed before is not among those that its worker had when that was hurt, though its result may still have been
-    // on the way.
-    let of_runner = evidence
-        .deeds
-        .iter()
-        .flat_map(|deed| deed.runners.iter().map(|runner| (*runner, deed.worker)));
+    // A runner that was killed earlier is not in the list of its worker's runners at the later
+    // fault, though its result may still have been on its way.
+    let of_runner = evidence.injected_faults.iter().flat_map(|injected| {
+        injected
+            .runners
+            .iter()
+            .map(|runner| (*runner, injected.worker))
+    });
     let of_runner: HashMap<u32, u32> = of_runner.collect();
     let is_hurt = |(begun, runner): (u64, u32), taken: u64| {
-        let lies_between = |deed: &&&Deed| deed.at > begun && deed.wall < taken;
+        let lies_between =
+            |injected: &&&InjectedFault| injected.at > begun && injected.wall < taken;
         let mut between = hurts.iter().filter(lies_between);
-        hurt.contains(&runner) || between.any(|deed| of_runner.get(&runner) == Some(&deed.worker))
+        hurt.contains(&runner)
+            || between.any(|injected| of_runner.get(&runner) == Some(&injected.worker))
     };
     // A `run` that was killed was its own worker.
     let runs: HashSet<Tid> = evidence
@@ -664,7 +725,7 @@ fn taken_from_others(
             .get(&event.attempt)?
             .begun
     };
-    let outages = outages(&evidence.deeds);
+    let outages = outages(&evidence.injected_faults);
     for event in taken {
         let at = event.at.as_nanosecond() as u64;
         if begun(event).is_none_or(|begun| is_hurt(begun, at)) {
@@ -675,25 +736,25 @@ fn taken_from_others(
             .iter()
             .any(|outage| outage.start < at && at.saturating_sub(RENEWAL) < outage.end)
         {
-            figures.taken_from_the_cut_off += 1;
+            figures.reclaimed_when_disconnected += 1;
         } else {
             figures
-                .taken_from_the_unhurt
+                .reclaimed_from_healthy
                 .push((event.tid, event.attempt));
         }
     }
 }
 
-/// Whether a submit was stored in part.
-fn torn(batch: &Submitted) -> Option<Fault> {
-    let fault = |stored| {
-        Some(Fault::Torn {
+/// Returns a violation if a submit was stored in part.
+fn check_submit_is_atomic(batch: &Submitted) -> Option<Violation> {
+    let violation = |stored| {
+        Some(Violation::PartialSubmit {
             batch: batch.index,
             planned: batch.planned,
             stored,
         })
     };
-    if batch.is_whole {
+    if batch.succeeded {
         let known = if batch.is_run {
             batch.stored.len()
         } else {
@@ -702,36 +763,36 @@ fn torn(batch: &Submitted) -> Option<Fault> {
         return if known == batch.planned {
             None
         } else {
-            fault(known)
+            violation(known)
         };
     }
     let stored = batch.stored.len();
     if stored == batch.planned || stored.is_multiple_of(GROUP) && stored < batch.planned {
         None
     } else {
-        fault(stored)
+        violation(stored)
     }
 }
 
-/// Whether the broker counts other tasks than its log shows of ours.
-fn miscounted(
-    census: &Census,
+/// Compares the broker's counters with its log.
+fn compare_counts(
+    task_counts: &TaskCounts,
     figures: &Figures,
     histories: &BTreeMap<Tid, History<'_>>,
-) -> Vec<Fault> {
+) -> Vec<Violation> {
     let counts = [
-        ("tasks", census.total(), histories.len()),
-        ("completed tasks", census.completed, figures.completed),
-        ("failed tasks", census.failed, figures.failed),
-        ("killed tasks", census.killed, figures.killed),
+        ("tasks", task_counts.total(), histories.len()),
+        ("completed tasks", task_counts.completed, figures.completed),
+        ("failed tasks", task_counts.failed, figures.failed),
+        ("killed tasks", task_counts.killed, figures.killed),
     ];
     let differ = counts
         .into_iter()
         .filter(|(_, counted, known)| *counted != *known as u64);
     differ
-        .map(|(what, counted, known)| {
-            Fault::Miscounted(format!(
-                "the broker counts {counted} {what}, there are {known}"
+        .map(|(kind, counted, known)| {
+            Violation::CountMismatch(format!(
+                "the broker counts {counted} {kind}, its log has {known}"
             ))
         })
         .collect()

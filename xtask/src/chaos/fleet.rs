@@ -1,4 +1,5 @@
-//! The processes of a campaign: workers and managers, which are started again when they end, and submitters, which come and go.
+//! `Fleet`: the processes of a campaign. Workers and managers are restarted when they end;
+//! submitters run once.
 
 use std::{
     fs::{self, File},
@@ -12,50 +13,51 @@ use rustix::process::{Pid, WaitOptions, waitpid};
 
 use crate::{
     campaign::is_interrupted,
-    hierarchy, ledger,
+    campaign_dir::CampaignDir,
+    managers,
     options::Options,
-    plan::{Batch, Class, How},
-    procs,
-    site::Site,
+    plan::{Batch, Class, SubmitMethod},
+    processes, side_file,
 };
 
-/// What names begin with: see [`name`].
-pub(crate) const ANNOUNCED: &str = "b";
-pub(crate) const UNANNOUNCED: &str = "u";
-/// How many processes submit at the same time.
+/// Prefixes of task names: see [`name_prefix`].
+pub(crate) const ACKNOWLEDGED: &str = "b";
+pub(crate) const UNACKNOWLEDGED: &str = "u";
+/// The number of submitters that run at the same time.
 const SUBMITTERS: usize = 8;
-/// No submitter needs this long, not even while the holder of a lock is stopped.
+/// No submitter takes this long, even while the holder of a lock is stopped.
 const SUBMITTER_LIFE: Duration = Duration::from_secs(120);
 const CONCURRENCY: &str = "3";
-/// A prime. It has no more at a time than a worker has, and the managers that it has spawned.
-const PRIME: [&str; 4] = ["manager", "serve", "--limits", "max_tasks=5"];
-/// How long there is no manager that the prime has spawned before it is asked for one.
-const UNMANAGED: Duration = Duration::from_secs(1);
-/// How long it may take until there is one. It is asked for again then.
-const ASKING: Duration = Duration::from_secs(6);
-/// How often it is looked for.
-const LOOK: Duration = Duration::from_millis(250);
+/// Arguments of a root manager. Its tasks, and the managers that it spawned, count against the
+/// limit.
+const ROOT_MANAGER_ARGS: [&str; 4] = ["manager", "serve", "--limits", "max_tasks=5"];
+/// How long no spawned manager may exist before one is requested.
+const MANAGER_ABSENT: Duration = Duration::from_secs(1);
+/// How long a requested manager may take to start before it is requested again.
+const MANAGER_START: Duration = Duration::from_secs(6);
+/// How often the fleet looks for a spawned manager.
+const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
-/// What stands at a place.
+/// The kind of a process of the fleet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     Worker,
-    Prime,
+    RootManager,
     Groups,
 }
 
-/// A worker's place in the fleet.
-pub(crate) struct Place {
+/// A worker or manager that the fleet keeps running.
+pub(crate) struct FleetProcess {
     pub(crate) role: Role,
     pub(crate) state: State,
-    /// When it is continued, if it is stopped.
+    /// When it gets `SIGCONT`, if it is stopped.
     pub(crate) stopped_until: Option<Instant>,
 }
 
 pub(crate) enum State {
     Up {
         child: Child,
-        /// The signal with which it was killed or told to leave.
+        /// The `SIGKILL` or `SIGTERM` that was sent to it.
         ending: Option<i32>,
     },
     Down {
@@ -63,8 +65,8 @@ pub(crate) enum State {
     },
 }
 
-impl Place {
-    /// The pid of a worker that is there and has not been told to leave.
+impl FleetProcess {
+    /// The pid of a process that runs and was not asked to stop.
     pub(crate) fn pid(&self) -> Option<u32> {
         match &self.state {
             State::Up {
@@ -75,7 +77,7 @@ impl Place {
         }
     }
 
-    /// The pid of a worker that has been told to leave, and is at it.
+    /// The pid of a process that received `SIGTERM` and is stopping.
     pub(crate) fn leaving(&self) -> Option<u32> {
         match &self.state {
             State::Up {
@@ -95,81 +97,81 @@ struct Submitter {
     was_killed: bool,
 }
 
-/// How a submitter ended.
+/// The end of a submitter.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Ended {
+pub(crate) struct SubmitterExit {
     pub(crate) batch: usize,
-    /// Killed by us, in time.
+    /// Whether the campaign killed it before it ended by itself.
     pub(crate) was_killed: bool,
     pub(crate) code: Option<i32>,
 }
 
 pub(crate) struct Fleet<'a> {
-    pub(crate) site: &'a Site,
-    pub(crate) places: Vec<Place>,
+    pub(crate) dir: &'a CampaignDir,
+    pub(crate) members: Vec<FleetProcess>,
     submitters: Vec<Submitter>,
-    pub(crate) ended: Vec<Ended>,
-    /// What should not have happened to processes.
-    pub(crate) remarks: Vec<String>,
-    /// Submitters that were killed while they were at it.
+    pub(crate) submitter_exits: Vec<SubmitterExit>,
+    /// Unexpected exits and hangs of processes.
+    pub(crate) process_errors: Vec<String>,
+    /// Submitters that were killed before they ended.
     pub(crate) submitters_killed: u32,
-    /// A child of this process that somebody else waits for.
-    pub(crate) foreign: Vec<u32>,
+    /// Children of this process that another component waits for.
+    pub(crate) external_children: Vec<u32>,
     queues: &'static str,
-    asking: Option<Asking>,
+    manager_request: Option<ManagerRequest>,
     last_reap: Instant,
 }
 
-/// What is done so that there is a manager that the prime has spawned.
-struct Asking {
-    /// Who asks for one.
+/// Keeps one manager alive that a root manager spawned.
+struct ManagerRequest {
+    /// The process that writes the request.
     child: Option<Child>,
-    looked: Instant,
-    /// When one was there last, or was asked for.
+    checked_at: Instant,
+    /// The last time that a manager existed or was requested.
     since: Instant,
-    patience: Duration,
+    retry_after: Duration,
 }
 
 impl<'a> Fleet<'a> {
-    pub(crate) fn new(site: &'a Site, options: &Options) -> Self {
+    pub(crate) fn new(dir: &'a CampaignDir, options: &Options) -> Self {
         let now = Instant::now();
-        let place = |role| Place {
+        let member = |role| FleetProcess {
             role,
             state: State::Down { until: now },
             stopped_until: None,
         };
-        let of = |role, count| (0..count).map(move |_| place(role));
-        let asking = Asking {
+        let with_role = |role, count| (0..count).map(move |_| member(role));
+        let manager_request = ManagerRequest {
             child: None,
-            looked: now,
+            checked_at: now,
             since: now,
-            patience: UNMANAGED,
+            retry_after: MANAGER_ABSENT,
         };
         Self {
-            site,
-            places: of(Role::Worker, options.workers)
-                .chain(of(Role::Prime, options.managers))
-                .chain(of(Role::Groups, options.groups))
+            dir,
+            members: with_role(Role::Worker, options.workers)
+                .chain(with_role(Role::RootManager, options.managers))
+                .chain(with_role(Role::Groups, options.groups))
                 .collect(),
             submitters: Vec::new(),
-            ended: Vec::new(),
-            remarks: Vec::new(),
+            submitter_exits: Vec::new(),
+            process_errors: Vec::new(),
             submitters_killed: 0,
-            foreign: Vec::new(),
+            external_children: Vec::new(),
             queues: "default",
-            asking: (options.managers > 0).then_some(asking),
+            manager_request: (options.managers > 0).then_some(manager_request),
             last_reap: now,
         }
     }
 
-    /// Sees to what has ended and what is due.
+    /// Reaps ended processes, and starts and kills those that are due.
     pub(crate) fn tick(&mut self) -> io::Result<()> {
         let now = Instant::now();
-        for index in 0..self.places.len() {
-            self.tend(index, now)?;
+        for index in 0..self.members.len() {
+            self.supervise_process(index, now)?;
         }
-        self.tend_submitters(now)?;
-        self.tend_managers(now)?;
+        self.supervise_submitters(now)?;
+        self.ensure_spawned_manager(now)?;
         if now.duration_since(self.last_reap) > Duration::from_millis(200) {
             self.last_reap = now;
             self.reap_orphans();
@@ -177,34 +179,35 @@ impl<'a> Fleet<'a> {
         Ok(())
     }
 
-    fn tend(&mut self, index: usize, now: Instant) -> io::Result<()> {
-        let place = &mut self.places[index];
-        match &mut place.state {
+    fn supervise_process(&mut self, index: usize, now: Instant) -> io::Result<()> {
+        let member = &mut self.members[index];
+        match &mut member.state {
             State::Up { child, ending } => {
                 if let Some(status) = child.try_wait()? {
-                    // Without a server a worker is told to say so and to leave.
-                    let log = fs::read_to_string(self.site.file(format!("worker-{index}.log")))
+                    // A worker that cannot reach its server logs that and exits, which is expected.
+                    let log = fs::read_to_string(self.dir.file(format!("worker-{index}.log")))
                         .unwrap_or_default();
-                    let has_said_why = log
+                    let is_reported = log
                         .lines()
                         .next_back()
                         .is_some_and(|line| line.contains("cannot reach"));
-                    if ending.is_none() && !has_said_why {
-                        self.remarks.push(format!(
-                            "worker {index} (pid {}) left by itself: {status}",
+                    if ending.is_none() && !is_reported {
+                        self.process_errors.push(format!(
+                            "worker {index} (pid {}) exited unexpectedly: {status}",
                             child.id()
                         ));
                     }
-                    place.stopped_until = None;
-                    // Not at once: for a while the fleet is smaller, as it is when a machine starts one again.
-                    place.state = State::Down {
+                    member.stopped_until = None;
+                    // Restart after a pause, as a service manager does; the fleet is smaller for
+                    // that time.
+                    member.state = State::Down {
                         until: now + Duration::from_millis(100 + 150 * index as u64),
                     };
                 }
             }
             State::Down { until } if *until <= now => {
                 let child = self.start_worker(index)?;
-                self.places[index].state = State::Up {
+                self.members[index].state = State::Up {
                     child,
                     ending: None,
                 };
@@ -214,43 +217,46 @@ impl<'a> Fleet<'a> {
         Ok(())
     }
 
-    /// Whatever has become of the manager that the prime has spawned, and of the request for it, there is to be one.
-    fn tend_managers(&mut self, now: Instant) -> io::Result<()> {
-        let Some(asking) = &mut self.asking else {
+    /// Requests a spawned manager when there is none, whatever happened to the last one and to its
+    /// request.
+    fn ensure_spawned_manager(&mut self, now: Instant) -> io::Result<()> {
+        let Some(manager_request) = &mut self.manager_request else {
             return Ok(());
         };
-        if let Some(status) = asking
+        if let Some(status) = manager_request
             .child
             .as_mut()
             .map(Child::try_wait)
             .transpose()?
             .flatten()
         {
-            asking.child = None;
+            manager_request.child = None;
             if !status.success() {
-                // The server was away.
-                (asking.since, asking.patience) = (now, UNMANAGED);
+                // The server was not reachable.
+                (manager_request.since, manager_request.retry_after) = (now, MANAGER_ABSENT);
             }
         }
-        if now.duration_since(asking.looked) < LOOK {
+        if now.duration_since(manager_request.checked_at) < CHECK_INTERVAL {
             return Ok(());
         }
-        asking.looked = now;
-        if !hierarchy::managers(self.site).is_empty() {
-            (asking.since, asking.patience) = (now, UNMANAGED);
-        } else if asking.child.is_none() && now.duration_since(asking.since) > asking.patience {
-            (asking.since, asking.patience) = (now, ASKING);
+        manager_request.checked_at = now;
+        if !managers::find_spawned(self.dir).is_empty() {
+            (manager_request.since, manager_request.retry_after) = (now, MANAGER_ABSENT);
+        } else if manager_request.child.is_none()
+            && now.duration_since(manager_request.since) > manager_request.retry_after
+        {
+            (manager_request.since, manager_request.retry_after) = (now, MANAGER_START);
             let log = File::options()
                 .append(true)
                 .create(true)
-                .open(self.site.file("asking.log"))?;
-            let mut ask = self.site.raddle(&[
+                .open(self.dir.file("manager-request.log"))?;
+            let mut request = self.dir.raddle(&[
                 "queue",
                 "write",
                 "raddle.spawn.requests",
-                &hierarchy::wanted(self.site),
+                &managers::manager_request(self.dir),
             ]);
-            asking.child = Some(ask.stdout(log.try_clone()?).stderr(log).spawn()?);
+            manager_request.child = Some(request.stdout(log.try_clone()?).stderr(log).spawn()?);
         }
         Ok(())
     }
@@ -259,7 +265,7 @@ impl<'a> Fleet<'a> {
         let log = File::options()
             .append(true)
             .create(true)
-            .open(self.site.file(format!("worker-{index}.log")))?;
+            .open(self.dir.file(format!("worker-{index}.log")))?;
         let worker = [
             "worker",
             "start",
@@ -269,30 +275,31 @@ impl<'a> Fleet<'a> {
             "--queues",
             self.queues,
         ];
-        let args = match self.places[index].role {
+        let args = match self.members[index].role {
             Role::Worker => &worker[..],
-            Role::Prime => &PRIME,
-            Role::Groups => &hierarchy::UP,
+            Role::RootManager => &ROOT_MANAGER_ARGS,
+            Role::Groups => &managers::GROUP_MANAGER_ARGS,
         };
-        self.site
+        self.dir
             .raddle(args)
             .stdout(log.try_clone()?)
             .stderr(log)
             .spawn()
     }
 
-    /// Sends a signal to a worker. One that ends it makes room for the next.
+    /// Sends a signal to a worker. After `SIGKILL` or `SIGTERM` the fleet starts another in its
+    /// place.
     pub(crate) fn signal_worker(&mut self, index: usize, signal: i32) {
-        if let State::Up { child, ending } = &mut self.places[index].state {
+        if let State::Up { child, ending } = &mut self.members[index].state {
             if matches!(signal, libc::SIGKILL | libc::SIGTERM) {
                 *ending = Some(signal);
             }
-            // The child was not waited for, so the pid is its own.
-            procs::kill(child.id(), signal);
+            // The child was not waited for, so the pid is still its own.
+            processes::kill(child.id(), signal);
         }
     }
 
-    /// Whether another submitter may be started.
+    /// Whether another submitter may start.
     pub(crate) fn has_room(&self) -> bool {
         self.submitters.len() < SUBMITTERS
     }
@@ -303,20 +310,20 @@ impl<'a> Fleet<'a> {
 
     /// Starts the process that submits a batch.
     pub(crate) fn submit(&mut self, index: usize, batch: &Batch) -> io::Result<()> {
-        let name = format!("{}{{}}", name(index, batch));
+        let name_prefix = format!("{}{{}}", name_prefix(index, batch));
         let task = [
-            self.site.chaos.display().to_string(),
+            self.dir.chaos.display().to_string(),
             "task".into(),
             "{}".into(),
         ];
         let retry = "--retry 60 --backoff constant --retry-base 0.05"
             .split(' ')
             .map(str::to_owned);
-        let input = self.site.file(format!("batch-{index}.in"));
+        let input = self.dir.file(format!("batch-{index}.in"));
         let shown = input.display().to_string();
         let mut args: Vec<String> = Vec::new();
-        match &batch.how {
-            How::Lines(classes) => {
+        match &batch.method {
+            SubmitMethod::Lines(classes) => {
                 fs::write(
                     &input,
                     classes
@@ -329,17 +336,17 @@ impl<'a> Fleet<'a> {
                     "--each-line".into(),
                     shown,
                     "--name".into(),
-                    name,
+                    name_prefix,
                 ]);
                 args.extend(retry.chain(["--".into()]).chain(task));
             }
-            How::Array(count) => {
+            SubmitMethod::Array(count) => {
                 args.extend([
                     "submit".into(),
                     "--array".into(),
                     format!("1-{count}"),
                     "--name".into(),
-                    name,
+                    name_prefix,
                 ]);
                 args.extend(
                     retry
@@ -347,34 +354,40 @@ impl<'a> Fleet<'a> {
                         .chain(task.map(|word| word.replace("{}", "quick"))),
                 );
             }
-            How::File(classes) => {
-                fs::write(&input, specs(&name, classes, &task[0]))?;
+            SubmitMethod::File(classes) => {
+                fs::write(&input, specs(&name_prefix, classes, &task[0]))?;
                 args.extend(["submit".into(), "--file".into(), shown]);
             }
-            How::Asked(classes) => {
+            SubmitMethod::SpawnSpecs(classes) => {
                 args.extend([
                     "queue".into(),
                     "write".into(),
                     "raddle.spawn.requests".into(),
                 ]);
-                let specs = classes.iter().map(|class| spec(&name, *class, &task[0]));
+                let specs = classes
+                    .iter()
+                    .map(|class| spec(&name_prefix, *class, &task[0]));
                 args.extend(specs.map(|spec| serde_json::json!({ "spec": spec }).to_string()));
             }
-            How::Chores(classes) => {
+            SubmitMethod::RegistryTasks(classes) => {
                 args.extend([
                     "queue".into(),
                     "write".into(),
                     "raddle.spawn.requests".into(),
                 ]);
-                args.extend(classes.iter().map(|class| hierarchy::chore(*class)));
+                args.extend(classes.iter().map(|class| managers::task_request(*class)));
             }
-            How::Letters(classes) => {
-                args.extend(["queue".into(), "write".into(), hierarchy::LETTERS.into()]);
+            SubmitMethod::Messages(classes) => {
+                args.extend([
+                    "queue".into(),
+                    "write".into(),
+                    managers::MESSAGE_QUEUE.into(),
+                ]);
                 args.extend(classes.iter().map(|class| class.name().to_owned()));
             }
-            How::Inline(class) => {
-                let name = name.replace("{}", class.name());
-                args.extend(["run".into(), "--name".into(), name]);
+            SubmitMethod::Inline(class) => {
+                let name_prefix = name_prefix.replace("{}", class.name());
+                args.extend(["run".into(), "--name".into(), name_prefix]);
                 args.extend(
                     retry
                         .chain(["--".into()])
@@ -382,11 +395,11 @@ impl<'a> Fleet<'a> {
                 );
             }
         }
-        let out = File::create(self.site.file(format!("batch-{index}.out")))?;
-        let err = File::create(self.site.file(format!("batch-{index}.err")))?;
+        let out = File::create(self.dir.file(format!("batch-{index}.out")))?;
+        let err = File::create(self.dir.file(format!("batch-{index}.err")))?;
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
         let child = self
-            .site
+            .dir
             .raddle(&args)
             .stdout(out)
             .stderr(err)
@@ -403,15 +416,15 @@ impl<'a> Fleet<'a> {
         Ok(())
     }
 
-    fn tend_submitters(&mut self, now: Instant) -> io::Result<()> {
-        let mut still = Vec::new();
+    fn supervise_submitters(&mut self, now: Instant) -> io::Result<()> {
+        let mut running = Vec::new();
         for mut one in std::mem::take(&mut self.submitters) {
             match one.child.try_wait()? {
                 Some(status) => {
                     use std::os::unix::process::ExitStatusExt;
                     let was_killed = one.was_killed && status.signal() == Some(libc::SIGKILL);
                     self.submitters_killed += u32::from(was_killed);
-                    self.ended.push(Ended {
+                    self.submitter_exits.push(SubmitterExit {
                         batch: one.batch,
                         was_killed,
                         code: status.code(),
@@ -424,7 +437,7 @@ impl<'a> Fleet<'a> {
                     one.child.kill()?;
                 }
                 None if one.deadline <= now => {
-                    self.remarks.push(format!(
+                    self.process_errors.push(format!(
                         "the submitter of batch {} hung and was killed",
                         one.batch
                     ));
@@ -433,34 +446,39 @@ impl<'a> Fleet<'a> {
                 }
                 None => {}
             }
-            still.push(one);
+            running.push(one);
         }
-        self.submitters = still;
+        self.submitters = running;
         Ok(())
     }
 
-    /// From now on workers serve every queue. Those that do not are told to leave.
+    /// Makes workers serve every queue from now on. Those that run are stopped and restarted.
     pub(crate) fn serve_all(&mut self) {
         self.queues = "default,inline";
-        (0..self.places.len()).for_each(|index| self.signal_worker(index, libc::SIGTERM));
+        (0..self.members.len()).for_each(|index| self.signal_worker(index, libc::SIGTERM));
     }
 
-    /// Tells all workers to leave, and waits. Those that do not in time are killed, and remarked upon.
-    pub(crate) fn disband(&mut self, patience: Duration) -> io::Result<()> {
-        if let Some(mut child) = self.asking.take().and_then(|asking| asking.child) {
+    /// Stops all workers and waits. Workers that do not stop in time are killed and recorded as
+    /// errors.
+    pub(crate) fn stop_all(&mut self, retry_after: Duration) -> io::Result<()> {
+        if let Some(mut child) = self
+            .manager_request
+            .take()
+            .and_then(|manager_request| manager_request.child)
+        {
             child.kill()?;
             child.wait()?;
         }
-        (0..self.places.len()).for_each(|index| self.signal_worker(index, libc::SIGTERM));
-        let deadline = Instant::now() + patience;
-        for (index, place) in self.places.iter_mut().enumerate() {
-            let State::Up { child, .. } = &mut place.state else {
+        (0..self.members.len()).for_each(|index| self.signal_worker(index, libc::SIGTERM));
+        let deadline = Instant::now() + retry_after;
+        for (index, member) in self.members.iter_mut().enumerate() {
+            let State::Up { child, .. } = &mut member.state else {
                 continue;
             };
             while child.try_wait()?.is_none() {
                 if Instant::now() > deadline || is_interrupted() {
-                    self.remarks.push(format!(
-                        "worker {index} (pid {}) did not leave when told to",
+                    self.process_errors.push(format!(
+                        "worker {index} (pid {}) did not stop after SIGTERM",
                         child.id()
                     ));
                     child.kill()?;
@@ -470,31 +488,35 @@ impl<'a> Fleet<'a> {
                 std::thread::sleep(Duration::from_millis(10));
             }
         }
-        self.places.clear();
+        self.members.clear();
         self.reap_orphans();
         Ok(())
     }
 
-    /// What the killed leave behind comes to this process; the dead among it must not fill the table of processes.
+    /// Reaps orphans that this process, a subreaper, adopted: zombies must not fill the process
+    /// table.
     fn reap_orphans(&self) {
-        let up = self.places.iter().filter_map(|place| match &place.state {
-            State::Up { child, .. } => Some(child.id()),
-            State::Down { .. } => None,
-        });
-        let asking = self
-            .asking
+        let up = self
+            .members
             .iter()
-            .filter_map(|asking| asking.child.as_ref())
+            .filter_map(|member| match &member.state {
+                State::Up { child, .. } => Some(child.id()),
+                State::Down { .. } => None,
+            });
+        let manager_request = self
+            .manager_request
+            .iter()
+            .filter_map(|manager_request| manager_request.child.as_ref())
             .map(Child::id);
         let submitters = self.submitters.iter().map(|one| one.child.id());
-        let own: Vec<u32> = up
+        let started: Vec<u32> = up
             .chain(submitters)
-            .chain(asking)
-            .chain(self.foreign.iter().copied())
+            .chain(manager_request)
+            .chain(self.external_children.iter().copied())
             .collect();
-        for pid in procs::children(std::process::id())
+        for pid in processes::children(std::process::id())
             .into_iter()
-            .filter(|pid| !own.contains(pid))
+            .filter(|pid| !started.contains(pid))
         {
             let _ = waitpid(Pid::from_raw(pid as i32), WaitOptions::NOHANG);
         }
@@ -502,8 +524,8 @@ impl<'a> Fleet<'a> {
 
     /// The ids that the submitter of a batch has printed.
     pub(crate) fn accepted(&self, batch: usize) -> io::Result<Vec<Tid>> {
-        Ok(ledger::accepted(&fs::read_to_string(
-            self.site.file(format!("batch-{batch}.out")),
+        Ok(side_file::accepted(&fs::read_to_string(
+            self.dir.file(format!("batch-{batch}.out")),
         )?))
     }
 }
@@ -511,19 +533,19 @@ impl<'a> Fleet<'a> {
 impl Drop for Fleet<'_> {
     fn drop(&mut self) {
         let up = self
-            .places
+            .members
             .iter_mut()
-            .filter_map(|place| match &mut place.state {
+            .filter_map(|member| match &mut member.state {
                 State::Up { child, .. } => Some(child),
                 State::Down { .. } => None,
             });
-        let asking = self
-            .asking
+        let manager_request = self
+            .manager_request
             .iter_mut()
-            .filter_map(|asking| asking.child.as_mut());
+            .filter_map(|manager_request| manager_request.child.as_mut());
         for child in up
             .chain(self.submitters.iter_mut().map(|one| &mut one.child))
-            .chain(asking)
+            .chain(manager_request)
         {
             let _ = child.kill();
             let _ = child.wait();
@@ -531,36 +553,36 @@ impl Drop for Fleet<'_> {
     }
 }
 
-/// What the names of a batch's tasks begin with.
+/// The prefix of the names of a batch's tasks.
 ///
-/// Those that are not announced have names of their own, so that the broker can be asked for all of them at once.
-fn name(index: usize, batch: &Batch) -> String {
+/// Batches whose ids are not printed have their own prefix, so that one query finds all of them.
+fn name_prefix(index: usize, batch: &Batch) -> String {
     format!(
         "{}{index}-",
-        if batch.is_announced() {
-            ANNOUNCED
+        if batch.is_acknowledged() {
+            ACKNOWLEDGED
         } else {
-            UNANNOUNCED
+            UNACKNOWLEDGED
         }
     )
 }
 
-/// Specs as JSON.
-fn specs(name: &str, classes: &[Class], program: &str) -> String {
+/// A list of specs as JSON.
+fn specs(name_prefix: &str, classes: &[Class], program: &str) -> String {
     serde_json::Value::Array(
         classes
             .iter()
-            .map(|class| spec(name, *class, program))
+            .map(|class| spec(name_prefix, *class, program))
             .collect(),
     )
     .to_string()
 }
 
-/// One that fails always is given up after the second time.
-fn spec(name: &str, class: Class, program: &str) -> serde_json::Value {
-    let attempts = if class == Class::Broken { 2 } else { 60 };
+/// One spec. A task that always fails gets two attempts.
+fn spec(name_prefix: &str, class: Class, program: &str) -> serde_json::Value {
+    let attempts = if class == Class::AlwaysFails { 2 } else { 60 };
     serde_json::json!({
-        "name": name.replace("{}", class.name()),
+        "name": name_prefix.replace("{}", class.name()),
         "target": { "command": [program, "task", class.name()] },
         "retry": { "attempts": attempts, "backoff": "constant", "base": "50ms" },
     })

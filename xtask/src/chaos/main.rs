@@ -1,35 +1,36 @@
-//! `cargo xtask chaos`: real processes on a real engine, broken while they work, and a proof that nothing was lost.
+//! `cargo xtask chaos`: runs tasks in real processes on a real engine, injects faults, and checks
+//! that no task was lost.
 //!
-//! The campaign uses Raddle as users do, through its binary, and knows nothing of its insides. What tasks did it learns from the tasks
-//! themselves, out of a side file that Raddle does not know.
+//! The campaign uses Raddle through its binary only. Tasks record what they do in a side file that
+//! Raddle does not know.
 
 mod broker;
 mod campaign;
+mod campaign_dir;
 mod check;
-mod dice;
+mod fault_injector;
 mod fleet;
-mod hierarchy;
-mod leash;
-mod ledger;
-mod monkey;
+mod managers;
 mod options;
+mod parent_death;
 mod plan;
-mod procs;
+mod processes;
 mod proxy;
 mod redis;
 mod report;
+mod rng;
 mod server;
-mod site;
+mod side_file;
 mod task;
 
 use std::{env, process::ExitCode};
 
-use campaign::Broken;
+use campaign::CampaignError;
 use options::{HELP, Options};
 
 fn main() -> ExitCode {
     let mut args = env::args_os().skip(1).peekable();
-    // This program is also what its tasks run, and what starts its processes.
+    // Tasks and processes of the campaign execute this program too.
     match args.peek().and_then(|arg| arg.to_str()) {
         Some("task") => {
             let words: Vec<String> = args
@@ -38,10 +39,10 @@ fn main() -> ExitCode {
                 .collect();
             return task::main(
                 words.first().map_or("", String::as_str),
-                words.get(1).is_some_and(|word| word == "kin"),
+                words.get(1).is_some_and(|word| word == "orphan"),
             );
         }
-        Some("leash") => return leash::main(args.skip(1)),
+        Some("exec-with-parent") => return parent_death::main(args.skip(1)),
         Some("--help" | "-h" | "help") => {
             print!("{HELP}");
             return ExitCode::SUCCESS;
@@ -59,7 +60,7 @@ fn main() -> ExitCode {
         engine,
         tasks,
         seed,
-        span,
+        duration,
         kills,
         losses,
         workers,
@@ -68,9 +69,9 @@ fn main() -> ExitCode {
         ..
     } = &options;
     println!(
-        "chaos: {} with seed {seed}: {tasks} tasks, {kills} kills in {:.0} s, {workers} workers, {managers} primes, {groups} of groups",
+        "chaos: {} with seed {seed}: {tasks} tasks, {kills} kills in {:.0} s, {workers} workers, {managers} root managers, {groups} group managers",
         engine.name(),
-        span.as_secs_f64()
+        duration.as_secs_f64()
     );
     match campaign::run(&options) {
         Ok(true) => {
@@ -78,19 +79,19 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Ok(false) => {
-            let minutes = span.as_secs_f64() / 60.0;
+            let minutes = duration.as_secs_f64() / 60.0;
             println!(
-                "chaos: FAILED; the plan again: --engine {} --seed {seed} --tasks {tasks} --kills {kills} \
-                 --losses {losses} --minutes {minutes} --workers {workers} --managers {managers} --groups {groups}",
+                "chaos: FAILED; to repeat this plan: --engine {} --seed {seed} --tasks {tasks} --kills {kills} \
+     --losses {losses} --minutes {minutes} --workers {workers} --managers {managers} --groups {groups}",
                 engine.name()
             );
             ExitCode::FAILURE
         }
-        Err(Broken::Interrupted) => {
+        Err(CampaignError::Interrupted) => {
             eprintln!("raddle-chaos: interrupted");
             ExitCode::from(130)
         }
-        Err(Broken::Failed(message)) => {
+        Err(CampaignError::Failed(message)) => {
             eprintln!("raddle-chaos: {message}");
             ExitCode::from(125)
         }

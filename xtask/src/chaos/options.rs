@@ -1,35 +1,35 @@
-//! What was asked for on the command line.
+//! Arguments of the command line.
 
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 
-use crate::dice::Dice;
+use crate::rng::Rng;
 
 pub(crate) const HELP: &str = "\
 Usage: cargo xtask chaos [--engine sqlite|redis] [--tasks N] [--seed S] [--minutes M] [--kills K]
                          [--losses L] [--workers W] [--managers M] [--groups G] [--keep] [--release]
 
-Runs tasks with real processes on a real engine, breaks what can be broken while they run, and then
-checks that none was lost, none ended twice, and nobody is left.
+Runs tasks in real processes on a real engine, injects faults while they run, and checks that no task
+was lost or finished twice, and that no process is left.
 
-  --engine NAME    sqlite (default) or redis, which is started for the campaign
-  --tasks N        how many tasks to submit (2000)
-  --seed S         the plan: what is broken, when, and whose turn it is; a random one if absent
-  --minutes M      how long things are broken, as 0.5 or 20; else what N tasks need
-  --kills K        how many kills with -9; else one a second
-  --losses L       how often the Redis server loses its last writes, by a power cut or by a failover to a replica
-                   that lags (0). Tasks that it forgets are counted, and no managers and groups take part
-  --workers W      how many worker processes (5), of three slots each
-  --managers M     how many primes (1), which spawn what is asked of them, managers with a registry among it
-  --groups G       how many managers of the same groups (2): one with two replicas that reads messages, one with
-                   a trigger. Primes, what they spawn, managers of groups and their processes are all broken
-  --keep           keep the directory with the database, the side files and the logs
-  --raddle FILE    break this binary instead of the one that is built
-  --release        build and break what is shipped, not the development build
+  --engine NAME    sqlite (default) or redis; the campaign starts its own Redis server
+  --tasks N        number of tasks to submit (2000)
+  --seed S         seed of the plan: which faults are injected, when and where (random)
+  --minutes M      time in which faults are injected, as 0.5 or 20 (default: as long as N tasks take)
+  --kills K        number of kills with -9 (default: one per second)
+  --losses L       number of times that the Redis server loses its last writes, by a power cut or by a failover
+                   to a replica that lags (0). Forgotten tasks are counted; no managers and groups take part
+  --workers W      number of worker processes (5), each with three slots
+  --managers M     number of root managers (1). They spawn what is requested, also managers with a registry
+  --groups G       number of managers of the same groups (2): one with two replicas that reads messages, one with
+                   a trigger. Faults hit root managers, what they spawn, group managers and group processes
+  --keep           keep the directory with the database, the side file and the logs
+  --raddle FILE    test this binary instead of the one that is built
+  --release        build and test the release profile instead of the development profile
 ";
 
-/// Tasks a second that a development build gets through on two cores while it is being broken.
-const PACE: f64 = 150.0;
-const SHORTEST: Duration = Duration::from_secs(15);
+/// Tasks per second that a development build runs on two cores while faults are injected.
+const TASKS_PER_SECOND: f64 = 150.0;
+const MIN_DURATION: Duration = Duration::from_secs(15);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Engine {
@@ -46,36 +46,36 @@ impl Engine {
     }
 }
 
-/// What to do.
+/// Options of one campaign.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Options {
     pub(crate) engine: Engine,
     pub(crate) tasks: u32,
     pub(crate) seed: u64,
-    /// How long things are broken.
-    pub(crate) span: Duration,
+    /// The time in which faults are injected.
+    pub(crate) duration: Duration,
     pub(crate) kills: u32,
-    /// How often the server loses its last writes.
+    /// How often the Redis server loses its last writes.
     pub(crate) losses: u32,
     pub(crate) workers: usize,
     pub(crate) managers: usize,
-    /// Managers of groups.
+    /// The number of group managers.
     pub(crate) groups: usize,
     pub(crate) keep: bool,
-    /// The binary to break, if it is not the one beside this program.
+    /// The binary to test, if it is not the one beside this program.
     pub(crate) raddle: Option<PathBuf>,
 }
 
 impl Options {
     pub(crate) fn parse(args: impl Iterator<Item = OsString>) -> Result<Self, String> {
         let mut seed = None;
-        let mut span = None;
+        let mut duration = None;
         let mut kills = None;
         let (mut engine, mut tasks, mut workers) = (Engine::Sqlite, 2000, 5);
         let (mut managers, mut groups, mut losses, mut keep, mut raddle) = (1, 2, 0, false, None);
         let mut args = args;
         while let Some(arg) = args.next() {
-            let arg = arg.into_string().map_err(|_| "an argument is no text")?;
+            let arg = arg.into_string().map_err(|_| "an argument is not UTF-8")?;
             let mut value = || args.next().ok_or(format!("{arg} needs a value"));
             match arg.as_str() {
                 "--keep" => keep = true,
@@ -90,7 +90,7 @@ impl Options {
                 "--tasks" => tasks = number(&arg, &value()?, 1.0, 10e6)? as u32,
                 "--seed" => seed = Some(number(&arg, &value()?, 0.0, 2f64.powi(53))? as u64),
                 "--minutes" => {
-                    span = Some(Duration::from_secs_f64(
+                    duration = Some(Duration::from_secs_f64(
                         60.0 * number(&arg, &value()?, 0.01, 10_000.0)?,
                     ))
                 }
@@ -109,18 +109,19 @@ impl Options {
                         .into(),
                 );
             }
-            // What schedules and messages become when they are forgotten is not judged.
+            // The check has no rules for schedules and messages that a server forgets.
             (managers, groups) = (0, 0);
         }
-        let span =
-            span.unwrap_or_else(|| Duration::from_secs_f64(f64::from(tasks) / PACE).max(SHORTEST));
-        let kills = kills.unwrap_or(span.as_secs() as u32);
-        let seed = seed.unwrap_or_else(Dice::random_seed);
+        let duration = duration.unwrap_or_else(|| {
+            Duration::from_secs_f64(f64::from(tasks) / TASKS_PER_SECOND).max(MIN_DURATION)
+        });
+        let kills = kills.unwrap_or(duration.as_secs() as u32);
+        let seed = seed.unwrap_or_else(Rng::random_seed);
         Ok(Self {
             engine,
             tasks,
             seed,
-            span,
+            duration,
             kills,
             losses,
             workers,
@@ -131,8 +132,8 @@ impl Options {
         })
     }
 
-    /// Places in the fleet.
-    pub(crate) fn places(&self) -> usize {
+    /// The number of processes that the fleet keeps running.
+    pub(crate) fn process_count(&self) -> usize {
         self.workers + self.managers + self.groups
     }
 }
@@ -154,10 +155,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_follows_from_the_number_of_tasks() {
+    fn derives_duration_and_kills_from_the_number_of_tasks() {
         let options = parse(&["--tasks", "15000", "--seed", "3"]).unwrap();
         assert_eq!(
-            (options.span.as_secs(), options.kills, options.seed),
+            (options.duration.as_secs(), options.kills, options.seed),
             (100, 100, 3)
         );
         let options = parse(&[
@@ -171,14 +172,14 @@ mod tests {
         ])
         .unwrap();
         assert_eq!(
-            (options.engine, options.span.as_secs(), options.kills),
+            (options.engine, options.duration.as_secs(), options.kills),
             (Engine::Redis, 30, 7)
         );
         assert!(options.keep);
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused() {
+    fn rejects_invalid_arguments() {
         for bad in [
             &["--tasks", "0"][..],
             &["--tasks"],

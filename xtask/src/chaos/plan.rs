@@ -1,63 +1,64 @@
-//! What will be submitted and what will be broken, when, and whose turn it is. Pure: the same seed gives the same plan.
+//! The plan of a campaign: batches to submit and faults to inject, with their times and targets. A
+//! pure function of the seed.
 
 use std::time::Duration;
 
 use crate::{
-    dice::Dice,
     options::{Engine, Options},
+    rng::Rng,
 };
 
-/// What a task does.
+/// The behaviour of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Class {
     /// Ends at once.
     Quick,
     /// Takes up to a second and a half.
-    Nap,
+    Short,
     /// Takes longer than a lease.
     Slow,
     /// Writes some output.
-    Prints,
-    /// Writes more than the broker keeps in a row.
-    Pours,
-    /// Fails at first.
+    SmallOutput,
+    /// Writes more output than the broker keeps in a row.
+    LargeOutput,
+    /// Fails in its first attempts.
     Flaky,
-    /// Fails always.
-    Broken,
-    /// Leaves a process behind that detaches itself and would live on.
-    Family,
-    /// Chains one task, and takes a while before it ends.
+    /// Always fails.
+    AlwaysFails,
+    /// Leaves a detached process behind.
+    LeavesOrphan,
+    /// Chains one task, and runs on for a while.
     Chains,
     /// Was chained. Ends at once.
-    Follows,
+    Chained,
 }
 
 impl Class {
     pub(crate) const ALL: [Self; 10] = [
         Self::Quick,
-        Self::Nap,
+        Self::Short,
         Self::Slow,
-        Self::Prints,
-        Self::Pours,
+        Self::SmallOutput,
+        Self::LargeOutput,
         Self::Flaky,
-        Self::Broken,
-        Self::Family,
+        Self::AlwaysFails,
+        Self::LeavesOrphan,
         Self::Chains,
-        Self::Follows,
+        Self::Chained,
     ];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Quick => "quick",
-            Self::Nap => "nap",
+            Self::Short => "short",
             Self::Slow => "slow",
-            Self::Prints => "prints",
-            Self::Pours => "pours",
+            Self::SmallOutput => "small-output",
+            Self::LargeOutput => "large-output",
             Self::Flaky => "flaky",
-            Self::Broken => "broken",
-            Self::Family => "family",
+            Self::AlwaysFails => "always-fails",
+            Self::LeavesOrphan => "orphan",
             Self::Chains => "chains",
-            Self::Follows => "follows",
+            Self::Chained => "chained",
         }
     }
 
@@ -66,104 +67,105 @@ impl Class {
     }
 }
 
-/// One process that submits.
+/// The work of one submitter process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Batch {
     pub(crate) at: Duration,
-    pub(crate) how: How,
-    /// How long after its start it is killed.
+    pub(crate) method: SubmitMethod,
+    /// How long after its start the submitter is killed.
     pub(crate) killed_after: Option<Duration>,
 }
 
 impl Batch {
-    /// Whether it is meant to come to its end and to print the ids of its tasks. Of the others the broker has to be asked what it has.
-    pub(crate) fn is_announced(&self) -> bool {
-        self.killed_after.is_none() && !matches!(self.how, How::Inline(_))
+    /// Whether the submitter is expected to end and to print the ids of its tasks. For others the
+    /// broker is queried.
+    pub(crate) fn is_acknowledged(&self) -> bool {
+        self.killed_after.is_none() && !matches!(self.method, SubmitMethod::Inline(_))
     }
 }
 
-/// In which way tasks are submitted.
+/// How tasks are submitted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum How {
+pub(crate) enum SubmitMethod {
     /// `submit --each-line`.
     Lines(Vec<Class>),
-    /// `submit --array`, of quick ones.
+    /// `submit --array`, of quick tasks.
     Array(u32),
-    /// `submit --file`, a list of specs.
+    /// `submit --file`, with a list of specs.
     File(Vec<Class>),
-    /// `run` in a queue that no worker serves, so that it runs the task itself.
+    /// `run` on a queue that no worker serves, so that `run` executes the task itself.
     Inline(Class),
-    /// `queue write raddle.spawn.requests`: the prime is asked for them.
-    Asked(Vec<Class>),
-    /// The same, for what a manager lists that the prime has spawned.
-    Chores(Vec<Class>),
-    /// `queue write` to the source of a group: each message is a task for that.
-    Letters(Vec<Class>),
+    /// `queue write raddle.spawn.requests`: the root manager is asked for these specs.
+    SpawnSpecs(Vec<Class>),
+    /// The same, for tasks that the registry of a spawned manager lists.
+    RegistryTasks(Vec<Class>),
+    /// `queue write` to the source of a group: each message becomes a task.
+    Messages(Vec<Class>),
 }
 
-impl How {
-    /// How many tasks that makes.
+impl SubmitMethod {
+    /// The number of tasks.
     pub(crate) fn tasks(&self) -> usize {
         match self {
             Self::Lines(classes)
             | Self::File(classes)
-            | Self::Asked(classes)
-            | Self::Chores(classes)
-            | Self::Letters(classes) => classes.len(),
+            | Self::SpawnSpecs(classes)
+            | Self::RegistryTasks(classes)
+            | Self::Messages(classes) => classes.len(),
             Self::Array(count) => *count as usize,
             Self::Inline(_) => 1,
         }
     }
 }
 
-/// One thing that is broken.
+/// A fault at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Blow {
+pub(crate) struct PlannedFault {
     pub(crate) at: Duration,
-    /// Whose turn it is, by index: a worker's or manager's place in the fleet, and one of its runners, or of a group's processes.
+    /// The target by index: a process of the fleet, and one of its runners or group processes.
     pub(crate) worker: usize,
     pub(crate) slot: usize,
-    pub(crate) what: What,
+    pub(crate) kind: FaultKind,
 }
 
-/// What is done.
+/// A kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum What {
+pub(crate) enum FaultKind {
     KillWorker,
     KillRunner,
-    /// A worker and one of its runners at the same moment, so that neither can see to what the other leaves.
+    /// A worker and one of its runners at once, so that neither can clean up after the other.
     KillBoth,
-    /// The command itself, below its runner.
+    /// The command below a runner.
     KillCommand,
-    /// A manager: one that the prime has spawned, or that of groups.
+    /// A spawned manager or a group manager.
     KillManager,
     /// A process of a group.
-    KillMember,
-    /// SIGSTOP past the lease, then SIGCONT.
+    KillGroupProcess,
+    /// `SIGSTOP` for longer than the lease, then `SIGCONT`.
     StopWorker(Duration),
     StopRunner(Duration),
     StopBoth(Duration),
-    /// SIGTERM: it lets what it runs end, and leaves.
+    /// `SIGTERM`: the worker finishes its tasks and exits.
     Drain,
-    /// SIGTERM twice: it gives back what it runs, and leaves.
-    GiveBack,
-    /// The server of the engine, which is started again after so long.
+    /// `SIGTERM` twice: the worker gives its tasks back and exits.
+    StopNow,
+    /// Kills the server of the engine, which is restarted after this time.
     KillServer(Duration),
-    /// The way to the server, for so long.
-    Net(Trouble, Duration),
-    /// The server is killed, and loses what it wrote in the last moments.
-    LosePower {
+    /// Disturbs the network to the server for this time.
+    Net(NetworkFault, Duration),
+    /// Kills the server, which loses the writes of the last `lost`.
+    LoseLastWrites {
         lost: Duration,
         down: Duration,
     },
-    /// A replica that is behind by so much takes the place of the server.
-    FailOver {
+    /// A replica that lags by `lag` replaces the server.
+    Failover {
         lag: Duration,
     },
 }
 
 #[cfg(test)]
-impl What {
+impl FaultKind {
     /// Whether it is a kill with -9.
     pub(crate) fn is_kill(self) -> bool {
         matches!(
@@ -173,193 +175,203 @@ impl What {
                 | Self::KillBoth
                 | Self::KillCommand
                 | Self::KillManager
-                | Self::KillMember
+                | Self::KillGroupProcess
                 | Self::KillServer(_)
         )
     }
 }
 
-/// What is wrong with the network.
+/// A fault of the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Trouble {
-    /// Every reply is late by so much.
+pub(crate) enum NetworkFault {
+    /// Every reply is delayed.
     Latency(Duration),
-    /// Connections are reset, those that exist and those that come.
+    /// Connections are reset, open and new ones.
     Reset,
-    /// Connections are accepted, and nothing is ever answered.
+    /// Connections are accepted and never answered.
     HalfOpen,
-    /// The request reaches the server, and the connection is cut before its reply.
+    /// The request reaches the server, and the connection is cut before the reply.
     CutReply,
 }
 
-/// All of it, in the order of time.
+/// The whole plan, sorted by time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Plan {
     pub(crate) batches: Vec<Batch>,
-    pub(crate) blows: Vec<Blow>,
+    pub(crate) planned_faults: Vec<PlannedFault>,
 }
 
 const SECOND: u64 = 1000;
-/// Longer than a lease (3 s) and the time until others take over (1 s).
-const PAST_THE_LEASE: std::ops::Range<u64> = 3_500..6_500;
-/// Submission ends before breaking does, so that what came last is broken too.
+/// Longer than a lease (3 s) and the margin before a reclaim (1 s).
+const STOP_MILLIS: std::ops::Range<u64> = 3_500..6_500;
+/// Submission ends before fault injection does, so that the last tasks are hit too.
 const SUBMIT_SHARE: f64 = 0.85;
-/// One kill in so many is a submitter's.
+/// One in so many kills hits a submitter.
 const SUBMITTER_SHARE: u32 = 6;
-/// So many requests or messages are written by one process, at most: each is a word of one command line.
-const ASKED_AT_ONCE: usize = 200;
-/// So many for those who have few processes.
-const FOR_FEW_AT_ONCE: usize = 40;
+/// The most requests or messages that one process writes: each is an argument of its command line.
+const MAX_REQUESTS: usize = 200;
+/// The most tasks per batch for managers and groups, which have few processes.
+const MAX_SMALL_BATCH: usize = 40;
 
 impl Plan {
     pub(crate) fn new(options: &Options) -> Self {
-        let mut dice = Dice::new(options.seed);
-        let doomed = options.kills / SUBMITTER_SHARE;
-        let mut batches = batches(&mut dice, options, doomed);
+        let mut rng = Rng::new(options.seed);
+        let killed_submitters = options.kills / SUBMITTER_SHARE;
+        let mut batches = batches(&mut rng, options, killed_submitters);
         batches.sort_by_key(|batch| batch.at);
-        let mut blows = blows(&mut dice, options, options.kills - doomed);
-        blows.sort_by_key(|blow| blow.at);
-        Self { batches, blows }
+        let mut planned_faults =
+            planned_faults(&mut rng, options, options.kills - killed_submitters);
+        planned_faults.sort_by_key(|planned| planned.at);
+        Self {
+            batches,
+            planned_faults,
+        }
     }
 }
 
-/// Batches for all tasks that are asked for, and more of which each is killed.
-fn batches(dice: &mut Dice, options: &Options, doomed: u32) -> Vec<Batch> {
-    let span = options.span.mul_f64(SUBMIT_SHARE);
+/// Batches for all tasks, and additional batches whose submitters are killed.
+fn batches(rng: &mut Rng, options: &Options, killed_submitters: u32) -> Vec<Batch> {
+    let duration = options.duration.mul_f64(SUBMIT_SHARE);
     let mut left = options.tasks as usize;
     let mut batches = Vec::new();
-    // However the dice fall, some are for those who stand above the workers: often enough that not all are refused by a server that is away.
-    let [letters, chores] = [options.groups > 0, options.managers > 0];
+    // Every plan has some batches for managers and groups, enough that a server that is down cannot
+    // refuse all.
+    let [messages, registry_tasks] = [options.groups > 0, options.managers > 0];
     let both = [
-        letters.then_some(Form::Letters),
-        chores.then_some(Form::Chores),
+        messages.then_some(SubmitKind::Messages),
+        registry_tasks.then_some(SubmitKind::RegistryTasks),
     ];
     let mut always = [both; 3].into_iter().flatten().flatten();
     while left > 0 {
-        let how = match always.next() {
-            Some(form) => form.of(dice, (FOR_FEW_AT_ONCE / 2).min(left)),
-            None => how(dice, left, options),
+        let method = match always.next() {
+            Some(form) => form.build(rng, (MAX_SMALL_BATCH / 2).min(left)),
+            None => method(rng, left, options),
         };
-        left -= how.tasks();
+        left -= method.tasks();
         batches.push(Batch {
-            at: dice.moment(span),
-            how,
+            at: rng.moment(duration),
+            method,
             killed_after: None,
         });
     }
-    for _ in 0..doomed {
-        // Every third is a run: that one is submitter, worker and reader at once.
-        let (how, life) = if dice.within(0..3) == 0 {
-            let class = dice.pick(&[(4, Class::Nap), (2, Class::Family), (1, Class::Slow)]);
-            (How::Inline(class), dice.millis(0..1_500))
+    for _ in 0..killed_submitters {
+        // Every third killed submitter is a `run`, which is submitter, worker and reader at once.
+        let (method, life) = if rng.within(0..3) == 0 {
+            let class = rng.pick(&[
+                (4, Class::Short),
+                (2, Class::LeavesOrphan),
+                (1, Class::Slow),
+            ]);
+            (SubmitMethod::Inline(class), rng.millis(0..1_500))
         } else {
-            let size = if dice.within(0..3) == 0 {
-                dice.within(1_001..2_500)
+            let size = if rng.within(0..3) == 0 {
+                rng.within(1_001..2_500)
             } else {
-                dice.within(1..300)
+                rng.within(1..300)
             } as usize;
-            (How::Lines(classes(dice, size)), dice.millis(0..60))
+            (SubmitMethod::Lines(classes(rng, size)), rng.millis(0..60))
         };
         batches.push(Batch {
-            at: dice.moment(span),
-            how,
+            at: rng.moment(duration),
+            method,
             killed_after: Some(life),
         });
     }
     batches
 }
 
-/// What [`How`] is chosen by.
+/// The choice among [`SubmitMethod`]s.
 #[derive(Clone, Copy)]
-enum Form {
+enum SubmitKind {
     Lines,
     Array,
     File,
     Inline,
-    Asked,
-    Chores,
-    Letters,
+    SpawnSpecs,
+    RegistryTasks,
+    Messages,
 }
 
-impl Form {
-    /// So many tasks, or as many as this form has at most.
-    fn of(self, dice: &mut Dice, size: usize) -> How {
+impl SubmitKind {
+    /// Makes a batch of this size, or of the maximum of this kind.
+    fn build(self, rng: &mut Rng, size: usize) -> SubmitMethod {
         match self {
-            Self::Lines => How::Lines(classes(dice, size)),
-            Self::Array => How::Array(size as u32),
-            Self::Asked => How::Asked(classes(dice, size.min(ASKED_AT_ONCE))),
-            Self::Chores => {
-                // They have one try: what fails by itself is left out.
-                let mix = [
+            Self::Lines => SubmitMethod::Lines(classes(rng, size)),
+            Self::Array => SubmitMethod::Array(size as u32),
+            Self::SpawnSpecs => SubmitMethod::SpawnSpecs(classes(rng, size.min(MAX_REQUESTS))),
+            Self::RegistryTasks => {
+                // These tasks get one attempt, so classes that fail by themselves are left out.
+                let weights = [
                     (6, Class::Quick),
-                    (3, Class::Nap),
-                    (1, Class::Prints),
-                    (1, Class::Family),
+                    (3, Class::Short),
+                    (1, Class::SmallOutput),
+                    (1, Class::LeavesOrphan),
                 ];
-                How::Chores(
-                    (0..size.min(FOR_FEW_AT_ONCE))
-                        .map(|_| dice.pick(&mix))
+                SubmitMethod::RegistryTasks(
+                    (0..size.min(MAX_SMALL_BATCH))
+                        .map(|_| rng.pick(&weights))
                         .collect(),
                 )
             }
-            Self::Letters => How::Letters(classes(dice, size.min(FOR_FEW_AT_ONCE))),
+            Self::Messages => SubmitMethod::Messages(classes(rng, size.min(MAX_SMALL_BATCH))),
             Self::File => {
-                let mut classes = classes(dice, size);
+                let mut classes = classes(rng, size);
                 classes
                     .iter_mut()
-                    .filter(|_| dice.within(0..10) == 0)
-                    .for_each(|class| *class = Class::Broken);
-                How::File(classes)
+                    .filter(|_| rng.within(0..10) == 0)
+                    .for_each(|class| *class = Class::AlwaysFails);
+                SubmitMethod::File(classes)
             }
-            Self::Inline => How::Inline(dice.pick(&[
+            Self::Inline => SubmitMethod::Inline(rng.pick(&[
                 (5, Class::Quick),
-                (3, Class::Nap),
-                (1, Class::Family),
+                (3, Class::Short),
+                (1, Class::LeavesOrphan),
                 (1, Class::Chains),
             ])),
         }
     }
 }
 
-fn how(dice: &mut Dice, left: usize, options: &Options) -> How {
-    // Some cross the thousand, where a submit becomes several steps. In a small campaign most are small, so that they are many.
-    let most = u64::from(options.tasks / 40).clamp(20, 400);
-    let size = match dice.within(0..20) {
-        0 => dice.within(1_001..2_200),
-        1..8 => dice.within(1..20),
-        _ => dice.within(most / 20..most),
+fn method(rng: &mut Rng, left: usize, options: &Options) -> SubmitMethod {
+    // Some batches exceed 1000 tasks, where a submit takes several transactions. Small campaigns
+    // use small batches to have many.
+    let max_size = u64::from(options.tasks / 40).clamp(20, 400);
+    let size = match rng.within(0..20) {
+        0 => rng.within(1_001..2_200),
+        1..8 => rng.within(1..20),
+        _ => rng.within(max_size / 20..max_size),
     };
-    let [asked, chores] = if options.managers > 0 { [4, 3] } else { [0, 0] };
-    let letters = if options.groups > 0 { 5 } else { 0 };
-    let forms = [
-        (6, Form::Lines),
-        (5, Form::Array),
-        (3, Form::File),
-        (2, Form::Inline),
-        (asked, Form::Asked),
-        (chores, Form::Chores),
-        (letters, Form::Letters),
+    let [spawn_specs, registry_tasks] = if options.managers > 0 { [4, 3] } else { [0, 0] };
+    let messages = if options.groups > 0 { 5 } else { 0 };
+    let kinds = [
+        (6, SubmitKind::Lines),
+        (5, SubmitKind::Array),
+        (3, SubmitKind::File),
+        (2, SubmitKind::Inline),
+        (spawn_specs, SubmitKind::SpawnSpecs),
+        (registry_tasks, SubmitKind::RegistryTasks),
+        (messages, SubmitKind::Messages),
     ];
-    dice.pick(&forms).of(dice, (size as usize).min(left))
+    rng.pick(&kinds).build(rng, (size as usize).min(left))
 }
 
-fn classes(dice: &mut Dice, count: usize) -> Vec<Class> {
-    let mix = [
+fn classes(rng: &mut Rng, count: usize) -> Vec<Class> {
+    let weights = [
         (740, Class::Quick),
-        (80, Class::Nap),
+        (80, Class::Short),
         (4, Class::Slow),
-        (50, Class::Prints),
-        (6, Class::Pours),
+        (50, Class::SmallOutput),
+        (6, Class::LargeOutput),
         (50, Class::Flaky),
-        (30, Class::Family),
+        (30, Class::LeavesOrphan),
         (40, Class::Chains),
     ];
-    (0..count).map(|_| dice.pick(&mix)).collect()
+    (0..count).map(|_| rng.pick(&weights)).collect()
 }
 
-fn blows(dice: &mut Dice, options: &Options, kills: u32) -> Vec<Blow> {
+fn planned_faults(rng: &mut Rng, options: &Options, kills: u32) -> Vec<PlannedFault> {
     #[derive(Clone, Copy)]
-    enum Sort {
+    enum KillKind {
         Worker,
         Runner,
         Both,
@@ -369,90 +381,92 @@ fn blows(dice: &mut Dice, options: &Options, kills: u32) -> Vec<Blow> {
         Server,
     }
     #[derive(Clone, Copy)]
-    enum Gentle {
+    enum NonKillKind {
         StopWorker,
         StopRunner,
         StopBoth,
         Drain,
-        GiveBack,
+        StopNow,
         Net,
     }
     let is_redis = options.engine == Engine::Redis;
-    let sorts = [
-        (60, Sort::Worker),
-        (20, Sort::Runner),
-        (12, Sort::Both),
-        (12, Sort::Command),
-        (if options.managers > 0 { 10 } else { 0 }, Sort::Manager),
-        (if options.groups > 0 { 10 } else { 0 }, Sort::Member),
-        (if is_redis { 8 } else { 0 }, Sort::Server),
+    let kill_kinds = [
+        (60, KillKind::Worker),
+        (20, KillKind::Runner),
+        (12, KillKind::Both),
+        (12, KillKind::Command),
+        (if options.managers > 0 { 10 } else { 0 }, KillKind::Manager),
+        (if options.groups > 0 { 10 } else { 0 }, KillKind::Member),
+        (if is_redis { 8 } else { 0 }, KillKind::Server),
     ];
-    let gentles = [
-        (30, Gentle::StopWorker),
-        (10, Gentle::StopRunner),
-        (10, Gentle::StopBoth),
-        (15, Gentle::Drain),
-        (15, Gentle::GiveBack),
-        (if is_redis { 60 } else { 0 }, Gentle::Net),
+    let non_kill_kinds = [
+        (30, NonKillKind::StopWorker),
+        (10, NonKillKind::StopRunner),
+        (10, NonKillKind::StopBoth),
+        (15, NonKillKind::Drain),
+        (15, NonKillKind::StopNow),
+        (if is_redis { 60 } else { 0 }, NonKillKind::Net),
     ];
     let killed = (0..kills).map(|_| true);
-    // What is not a kill comes on top, one for every three.
+    // One other fault for every three kills.
     let rest = (0..kills / 3).map(|_| false);
-    let at = |dice: &mut Dice, what| {
-        let worker = dice.within(0..options.places() as u64) as usize;
-        let slot = dice.within(0..SECOND) as usize;
-        Blow {
-            at: dice.moment(options.span),
+    let at = |rng: &mut Rng, kind| {
+        let worker = rng.within(0..options.process_count() as u64) as usize;
+        let slot = rng.within(0..SECOND) as usize;
+        PlannedFault {
+            at: rng.moment(options.duration),
             worker,
             slot,
-            what,
+            kind,
         }
     };
-    let mut blows: Vec<Blow> = killed
+    let mut planned_faults: Vec<PlannedFault> = killed
         .chain(rest)
         .map(|is_kill| {
-            let what = if is_kill {
-                match dice.pick(&sorts) {
-                    Sort::Worker => What::KillWorker,
-                    Sort::Runner => What::KillRunner,
-                    Sort::Both => What::KillBoth,
-                    Sort::Command => What::KillCommand,
-                    Sort::Manager => What::KillManager,
-                    Sort::Member => What::KillMember,
-                    Sort::Server => What::KillServer(dice.millis(0..2 * SECOND)),
+            let kind = if is_kill {
+                match rng.pick(&kill_kinds) {
+                    KillKind::Worker => FaultKind::KillWorker,
+                    KillKind::Runner => FaultKind::KillRunner,
+                    KillKind::Both => FaultKind::KillBoth,
+                    KillKind::Command => FaultKind::KillCommand,
+                    KillKind::Manager => FaultKind::KillManager,
+                    KillKind::Member => FaultKind::KillGroupProcess,
+                    KillKind::Server => FaultKind::KillServer(rng.millis(0..2 * SECOND)),
                 }
             } else {
-                match dice.pick(&gentles) {
-                    Gentle::StopWorker => What::StopWorker(dice.millis(PAST_THE_LEASE)),
-                    Gentle::StopRunner => What::StopRunner(dice.millis(PAST_THE_LEASE)),
-                    Gentle::StopBoth => What::StopBoth(dice.millis(PAST_THE_LEASE)),
-                    Gentle::Drain => What::Drain,
-                    Gentle::GiveBack => What::GiveBack,
-                    Gentle::Net => What::Net(trouble(dice), dice.millis(200..3 * SECOND)),
+                match rng.pick(&non_kill_kinds) {
+                    NonKillKind::StopWorker => FaultKind::StopWorker(rng.millis(STOP_MILLIS)),
+                    NonKillKind::StopRunner => FaultKind::StopRunner(rng.millis(STOP_MILLIS)),
+                    NonKillKind::StopBoth => FaultKind::StopBoth(rng.millis(STOP_MILLIS)),
+                    NonKillKind::Drain => FaultKind::Drain,
+                    NonKillKind::StopNow => FaultKind::StopNow,
+                    NonKillKind::Net => {
+                        FaultKind::Net(pick_network_fault(rng), rng.millis(200..3 * SECOND))
+                    }
                 }
             };
-            at(dice, what)
+            at(rng, kind)
         })
         .collect();
     for loss in 0..options.losses {
-        let (lost, down) = (dice.millis(50..SECOND), dice.millis(0..SECOND));
-        let what = if loss % 2 == 0 {
-            What::LosePower { lost, down }
+        let (lost, down) = (rng.millis(50..SECOND), rng.millis(0..SECOND));
+        let kind = if loss % 2 == 0 {
+            FaultKind::LoseLastWrites { lost, down }
         } else {
-            What::FailOver { lag: lost }
+            FaultKind::Failover { lag: lost }
         };
-        blows.push(at(dice, what));
+        planned_faults.push(at(rng, kind));
     }
-    blows
+    planned_faults
 }
 
-fn trouble(dice: &mut Dice) -> Trouble {
-    let late = dice.millis(20..600);
-    dice.pick(&[
-        (2, Trouble::Latency(late)),
-        (3, Trouble::Reset),
-        (2, Trouble::HalfOpen),
-        (4, Trouble::CutReply),
+fn pick_network_fault(rng: &mut Rng) -> NetworkFault {
+    let late = rng.millis(20..600);
+    rng.pick(&[
+        (2, NetworkFault::Latency(late)),
+        (3, NetworkFault::Reset),
+        (2, NetworkFault::HalfOpen),
+        (4, NetworkFault::CutReply),
     ])
 }
 
@@ -461,14 +475,14 @@ mod tests {
     use super::*;
 
     fn options(seed: u64, engine: Engine) -> Options {
-        let span = Duration::from_secs(60);
+        let duration = Duration::from_secs(60);
         let (workers, managers, groups) = (3, 1, 1);
         let (losses, keep, raddle) = (0, false, None);
         Options {
             engine,
             tasks: 5_000,
             seed,
-            span,
+            duration,
             kills: 60,
             losses,
             workers,
@@ -480,54 +494,69 @@ mod tests {
     }
 
     #[test]
-    fn a_server_loses_its_last_writes_in_both_ways() {
+    fn plans_both_ways_of_losing_writes() {
         let plan = Plan::new(&Options {
             losses: 4,
             ..options(1, Engine::Redis)
         });
-        let count =
-            |is_it: fn(What) -> bool| plan.blows.iter().filter(|blow| is_it(blow.what)).count();
-        assert_eq!(count(|what| matches!(what, What::LosePower { .. })), 2);
-        assert_eq!(count(|what| matches!(what, What::FailOver { .. })), 2);
+        let count = |is_it: fn(FaultKind) -> bool| {
+            plan.planned_faults
+                .iter()
+                .filter(|planned| is_it(planned.kind))
+                .count()
+        };
+        assert_eq!(
+            count(|kind| matches!(kind, FaultKind::LoseLastWrites { .. })),
+            2
+        );
+        assert_eq!(count(|kind| matches!(kind, FaultKind::Failover { .. })), 2);
     }
 
     #[test]
-    fn a_seed_gives_the_same_plan_again() {
+    fn a_seed_repeats_its_plan() {
         let plan = |seed| Plan::new(&options(seed, Engine::Redis));
         assert_eq!(plan(7), plan(7));
         assert_ne!(plan(7), plan(8));
     }
 
     #[test]
-    fn as_much_is_planned_as_was_asked_for() {
+    fn plans_the_requested_numbers_of_tasks_and_kills() {
         for seed in 0..20 {
             let plan = Plan::new(&options(seed, Engine::Sqlite));
-            let spared = plan
+            let others = plan
                 .batches
                 .iter()
                 .filter(|batch| batch.killed_after.is_none());
-            assert_eq!(spared.map(|batch| batch.how.tasks()).sum::<usize>(), 5_000);
-            let doomed = plan
+            assert_eq!(
+                others.map(|batch| batch.method.tasks()).sum::<usize>(),
+                5_000
+            );
+            let killed_submitters = plan
                 .batches
                 .iter()
                 .filter(|batch| batch.killed_after.is_some())
                 .count();
             assert_eq!(
-                doomed + plan.blows.iter().filter(|blow| blow.what.is_kill()).count(),
+                killed_submitters
+                    + plan
+                        .planned_faults
+                        .iter()
+                        .filter(|planned| planned.kind.is_kill())
+                        .count(),
                 60
             );
             assert!(
-                plan.blows
+                plan.planned_faults
                     .iter()
-                    .all(|blow| blow.worker < 5 && blow.at <= Duration::from_secs(60))
+                    .all(|planned| planned.worker < 5 && planned.at <= Duration::from_secs(60))
             );
-            assert!(plan.blows.is_sorted_by_key(|blow| blow.at));
+            assert!(plan.planned_faults.is_sorted_by_key(|planned| planned.at));
         }
     }
 
     #[test]
-    fn managers_are_asked_where_there_are_some() {
-        let asks = |managers, groups, is_it: fn(&How) -> bool| {
+    fn plans_batches_and_faults_for_managers_and_groups_only_where_they_exist() {
+        let has_batch = |managers, groups, is_it: fn(&SubmitMethod) -> bool| {
             let options = Options {
                 managers,
                 groups,
@@ -536,55 +565,62 @@ mod tests {
             Plan::new(&options)
                 .batches
                 .iter()
-                .any(|batch| is_it(&batch.how))
+                .any(|batch| is_it(&batch.method))
         };
-        let (spelled, chores) = (
-            |how: &How| matches!(how, How::Asked(_)),
-            |how: &How| matches!(how, How::Chores(_)),
+        let (specs, registry_tasks) = (
+            |method: &SubmitMethod| matches!(method, SubmitMethod::SpawnSpecs(_)),
+            |method: &SubmitMethod| matches!(method, SubmitMethod::RegistryTasks(_)),
         );
-        assert!(asks(1, 0, spelled) && !asks(0, 1, spelled));
-        assert!(asks(1, 0, chores) && !asks(0, 1, chores));
-        let letters = |how: &How| matches!(how, How::Letters(_));
-        assert!(asks(0, 1, letters) && !asks(1, 0, letters));
-        let hits = |managers, groups, what| {
+        assert!(has_batch(1, 0, specs) && !has_batch(0, 1, specs));
+        assert!(has_batch(1, 0, registry_tasks) && !has_batch(0, 1, registry_tasks));
+        let messages = |method: &SubmitMethod| matches!(method, SubmitMethod::Messages(_));
+        assert!(has_batch(0, 1, messages) && !has_batch(1, 0, messages));
+        let has_fault = |managers, groups, kind| {
             let options = Options {
                 managers,
                 groups,
                 ..options(3, Engine::Sqlite)
             };
             Plan::new(&options)
-                .blows
+                .planned_faults
                 .iter()
-                .any(|blow| blow.what == what)
+                .any(|planned| planned.kind == kind)
         };
-        assert!(hits(1, 0, What::KillManager) && !hits(0, 1, What::KillManager));
-        assert!(hits(0, 1, What::KillMember) && !hits(1, 0, What::KillMember));
+        assert!(
+            has_fault(1, 0, FaultKind::KillManager) && !has_fault(0, 1, FaultKind::KillManager)
+        );
+        assert!(
+            has_fault(0, 1, FaultKind::KillGroupProcess)
+                && !has_fault(1, 0, FaultKind::KillGroupProcess)
+        );
     }
 
     #[test]
-    fn only_an_engine_with_a_server_has_one_killed() {
-        let hits_server = |blow: &Blow| matches!(blow.what, What::KillServer(_) | What::Net(..));
+    fn plans_server_faults_for_redis_only() {
+        let hits_server = |planned: &PlannedFault| {
+            matches!(planned.kind, FaultKind::KillServer(_) | FaultKind::Net(..))
+        };
         assert!(
             !Plan::new(&options(1, Engine::Sqlite))
-                .blows
+                .planned_faults
                 .iter()
                 .any(hits_server)
         );
         assert!(
             Plan::new(&options(1, Engine::Redis))
-                .blows
+                .planned_faults
                 .iter()
                 .any(hits_server)
         );
     }
 
     #[test]
-    fn classes_are_found_by_their_name() {
+    fn finds_classes_by_name() {
         assert!(
             Class::ALL
                 .into_iter()
                 .all(|class| Class::from_name(class.name()) == Some(class))
         );
-        assert_eq!(Class::from_name("kin"), None);
+        assert_eq!(Class::from_name("unknown"), None);
     }
 }

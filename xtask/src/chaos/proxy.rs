@@ -1,6 +1,7 @@
-//! A way to the server that can be made bad: a small TCP proxy.
+//! A small TCP proxy that injects network faults between the campaign and its server.
 //!
-//! Two threads a connection, one for each direction. Trouble is looked at when something passes, and ends what exists when it begins.
+//! Each connection has two threads, one per direction. They check the fault when data passes; a new
+//! fault also affects open connections.
 
 use std::{
     collections::HashMap,
@@ -12,11 +13,11 @@ use std::{
     time::Duration,
 };
 
-use crate::plan::Trouble;
+use crate::plan::NetworkFault;
 
-const WRITE: Duration = Duration::from_secs(5);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The proxy. When it is dropped, it closes all connections and its threads end.
+/// The proxy. Dropping it closes all connections and joins its threads.
 pub(crate) struct Proxy {
     address: SocketAddr,
     shared: Arc<Shared>,
@@ -25,22 +26,22 @@ pub(crate) struct Proxy {
 
 struct Shared {
     state: Mutex<State>,
-    /// The trouble has changed.
+    /// Signals a change of the fault.
     changed: Condvar,
 }
 
 struct State {
     server: SocketAddr,
-    trouble: Option<Trouble>,
-    /// Counts changes, so that a wait that began in one trouble does not go on in the next.
-    turn: u64,
+    network_fault: Option<NetworkFault>,
+    /// Counts changes, so that a wait in one fault does not continue in the next.
+    generation: u64,
     is_closed: bool,
-    /// Both ends of every connection.
+    /// Both sockets of every connection.
     open: HashMap<u64, [TcpStream; 2]>,
     next: u64,
-    pumps: Vec<JoinHandle<()>>,
-    /// Connections that trouble has ended or held.
-    hit: u64,
+    copiers: Vec<JoinHandle<()>>,
+    /// Connections that a fault closed or held.
+    affected: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -55,13 +56,13 @@ impl Proxy {
         let address = listener.local_addr()?;
         let state = State {
             server,
-            trouble: None,
-            turn: 0,
+            network_fault: None,
+            generation: 0,
             is_closed: false,
             open: HashMap::new(),
             next: 0,
-            pumps: Vec::new(),
-            hit: 0,
+            copiers: Vec::new(),
+            affected: 0,
         };
         let shared = Arc::new(Shared {
             state: Mutex::new(state),
@@ -84,43 +85,45 @@ impl Proxy {
         self.address
     }
 
-    /// Leads to another server from now on. Connections to the one before are over.
-    pub(crate) fn lead_to(&self, server: SocketAddr) {
+    /// Sets the server for new connections, and resets the open ones.
+    pub(crate) fn set_upstream(&self, server: SocketAddr) {
         let mut state = self.shared.lock();
         state.server = server;
         state.reset_all();
     }
 
-    /// Begins a trouble, or ends all.
-    pub(crate) fn set(&self, trouble: Option<Trouble>) {
+    /// Sets the fault, or ends it.
+    pub(crate) fn set(&self, network_fault: Option<NetworkFault>) {
         let mut state = self.shared.lock();
-        // What was held without an answer stays without one: its client must not be served as if nothing had been.
-        if trouble == Some(Trouble::Reset) || state.trouble == Some(Trouble::HalfOpen) {
+        // Requests that were held stay unanswered: a late reply would hide the fault.
+        if network_fault == Some(NetworkFault::Reset)
+            || state.network_fault == Some(NetworkFault::HalfOpen)
+        {
             state.reset_all();
         }
-        (state.trouble, state.turn) = (trouble, state.turn + 1);
+        (state.network_fault, state.generation) = (network_fault, state.generation + 1);
         drop(state);
         self.shared.changed.notify_all();
     }
 
-    /// How many connections trouble has ended or held.
-    pub(crate) fn hits(&self) -> u64 {
-        self.shared.lock().hit
+    /// The number of connections that a fault closed or held.
+    pub(crate) fn affected_connections(&self) -> u64 {
+        self.shared.lock().affected
     }
 }
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        let pumps = {
+        let copiers = {
             let mut state = self.shared.lock();
             state.is_closed = true;
             state.reset_all();
-            std::mem::take(&mut state.pumps)
+            std::mem::take(&mut state.copiers)
         };
         self.shared.changed.notify_all();
-        // Wakes the listener, which then sees that it is over.
+        // Wakes `accept`, which then sees `is_closed`.
         let _ = TcpStream::connect(self.address);
-        pumps
+        copiers
             .into_iter()
             .chain(self.accepting.take())
             .for_each(|thread| drop(thread.join()));
@@ -135,7 +138,7 @@ impl Shared {
 
 impl State {
     fn reset_all(&mut self) {
-        self.hit += self.open.len() as u64;
+        self.affected += self.open.len() as u64;
         self.open
             .drain()
             .for_each(|(_, ends)| ends.iter().for_each(reset));
@@ -144,41 +147,41 @@ impl State {
 
 fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
     for client in listener.incoming() {
-        let (trouble, server) = {
+        let (network_fault, server) = {
             let state = shared.lock();
             if state.is_closed {
                 return;
             }
-            (state.trouble, state.server)
+            (state.network_fault, state.server)
         };
         let Ok(client) = client else { continue };
-        if trouble == Some(Trouble::Reset) {
-            shared.lock().hit += 1;
+        if network_fault == Some(NetworkFault::Reset) {
+            shared.lock().affected += 1;
             reset(&client);
             continue;
         }
-        // No server, no connection: the client sees what it would see without a proxy.
+        // The server is down: the client gets a reset, as without the proxy.
         match TcpStream::connect_timeout(&server, Duration::from_secs(2)) {
-            Ok(server) => drop(join(shared, client, server)),
+            Ok(server) => drop(forward(shared, client, server)),
             Err(_) => reset(&client),
         }
     }
 }
 
-/// Passes on what comes, in both directions.
-fn join(shared: &Arc<Shared>, client: TcpStream, server: TcpStream) -> io::Result<()> {
+/// Starts the two threads of a connection.
+fn forward(shared: &Arc<Shared>, client: TcpStream, server: TcpStream) -> io::Result<()> {
     for end in [&client, &server] {
         end.set_nodelay(true)?;
-        // One that does not read must not hold a thread for ever.
-        end.set_write_timeout(Some(WRITE))?;
+        // A peer that does not read must not block a thread for ever.
+        end.set_write_timeout(Some(WRITE_TIMEOUT))?;
     }
     let ends = [client.try_clone()?, server.try_clone()?];
     let mut state = shared.lock();
     let id = state.next;
     state.next += 1;
     state.open.insert(id, ends);
-    state.pumps.retain(|pump| !pump.is_finished());
-    let ways = [
+    state.copiers.retain(|copy| !copy.is_finished());
+    let directions = [
         (
             client.try_clone()?,
             server.try_clone()?,
@@ -186,11 +189,12 @@ fn join(shared: &Arc<Shared>, client: TcpStream, server: TcpStream) -> io::Resul
         ),
         (server, client, Direction::ToClient),
     ];
-    for (from, to, direction) in ways {
+    for (from, to, direction) in directions {
         let shared = Arc::clone(shared);
-        let pump = move || {
-            let ended = pump(&shared, from, to, direction);
-            // Whatever ended one way ends the other, in the same way.
+        let copy = move || {
+            let ended = copy(&shared, from, to, direction);
+            // The end of one direction ends the other: a shutdown after an end of file, a reset
+            // after an error.
             let end = |end: &TcpStream| {
                 if ended.is_ok() {
                     drop(end.shutdown(Shutdown::Both))
@@ -203,14 +207,14 @@ fn join(shared: &Arc<Shared>, client: TcpStream, server: TcpStream) -> io::Resul
             }
         };
         state
-            .pumps
-            .push(thread::Builder::new().name("pump".into()).spawn(pump)?);
+            .copiers
+            .push(thread::Builder::new().name("pump".into()).spawn(copy)?);
     }
     Ok(())
 }
 
-/// Passes on what comes until it ends. An error is an end that the other side must see as one.
-fn pump(
+/// Copies data until the end of file. An error means that the other side gets a reset.
+fn copy(
     shared: &Shared,
     mut from: TcpStream,
     mut to: TcpStream,
@@ -229,25 +233,25 @@ fn pump(
     }
 }
 
-/// Waits as trouble demands. Returns whether what came may pass.
+/// Waits as the fault demands. Returns whether the data may pass.
 fn pass(shared: &Shared, direction: Direction) -> bool {
     let mut state = shared.lock();
-    match state.trouble {
-        Some(Trouble::Latency(time)) if direction == Direction::ToClient => {
+    match state.network_fault {
+        Some(NetworkFault::Latency(time)) if direction == Direction::ToClient => {
             drop(state);
             thread::sleep(time);
             true
         }
-        // The request has reached the server, as this is its reply.
-        Some(Trouble::CutReply) if direction == Direction::ToClient => {
-            state.hit += 1;
+        // This is the reply, so the request has reached the server.
+        Some(NetworkFault::CutReply) if direction == Direction::ToClient => {
+            state.affected += 1;
             false
         }
-        Some(Trouble::Reset) => false,
-        Some(Trouble::HalfOpen) => {
-            state.hit += 1;
-            let turn = state.turn;
-            while state.turn == turn && !state.is_closed {
+        Some(NetworkFault::Reset) => false,
+        Some(NetworkFault::HalfOpen) => {
+            state.affected += 1;
+            let generation = state.generation;
+            while state.generation == generation && !state.is_closed {
                 state = shared
                     .changed
                     .wait(state)
@@ -259,10 +263,11 @@ fn pass(shared: &Shared, direction: Direction) -> bool {
     }
 }
 
-/// Ends a connection so that the other side sees a reset, not an end.
+/// Closes a connection with a reset instead of an end of file.
 ///
-/// The kernel sends one when the last descriptor is closed without lingering. The threads that hold one are woken by the end of what
-/// they read; to shut the other direction down as well would send an end first.
+/// The kernel sends a reset when the last descriptor is closed with a linger time of zero. The
+/// threads that hold the other descriptors are woken by the shutdown of the read side; a shutdown
+/// of the write side would send an end of file first.
 fn reset(stream: &TcpStream) {
     let linger = libc::linger {
         l_onoff: 1,

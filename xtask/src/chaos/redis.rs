@@ -1,4 +1,4 @@
-//! Redis as a campaign has it: a server that is killed and comes back, behind a proxy that makes the way to it bad.
+//! `Redis`: a server that is killed and restarted, behind a proxy that injects network faults.
 
 use std::{
     collections::VecDeque,
@@ -10,140 +10,143 @@ use std::{
 };
 
 use crate::{
-    ledger,
-    monkey::Far,
-    plan::Trouble,
+    campaign_dir::CampaignDir,
+    fault_injector::ServerFaults,
+    plan::NetworkFault,
     proxy::Proxy,
     server::{self, Server},
-    site::Site,
+    side_file,
     task::MARKER,
 };
 
-/// How far back the length of the log is known.
-const KNOWN: Duration = Duration::from_secs(2);
+/// For how long sizes of the append-only file are remembered.
+const HISTORY: Duration = Duration::from_secs(2);
 
 pub(crate) struct Redis {
-    // Dropped in this order: the proxy before what is behind it.
+    // Dropped in this order: the proxy before the server behind it.
     proxy: Proxy,
     server: Server,
-    /// Follows the server, where that loses its last writes.
+    /// A replica of the server, for failovers that lose writes.
     replica: Option<Server>,
-    /// How long the log of the server was, and when: on the clock of this process, and since the epoch.
-    lengths: VecDeque<(Instant, u64, u64)>,
-    /// When the replica, which follows no more, takes the place of the server; and since when it is behind.
-    takes_over: Option<(Instant, u64)>,
-    /// What was written in these times, in nanoseconds since the epoch, is forgotten.
+    /// Sizes of the append-only file, with the time on the monotonic clock and in nanoseconds since
+    /// the epoch.
+    aof_sizes: VecDeque<(Instant, u64, u64)>,
+    /// When the replica, which has stopped replicating, replaces the server; and since when it
+    /// lags.
+    promotion: Option<(Instant, u64)>,
+    /// Periods, in nanoseconds since the epoch, whose writes are lost.
     pub(crate) forgotten: Vec<Range<u64>>,
-    /// When the server is started again.
-    back_at: Option<Instant>,
-    /// When the way is good again.
-    good_at: Option<Instant>,
+    /// When the server is restarted.
+    restart_at: Option<Instant>,
+    /// When the network fault ends.
+    network_restored_at: Option<Instant>,
 }
 
 impl Redis {
-    /// Starts both, and points the site to the proxy.
-    pub(crate) fn start(site: &mut Site, loses_writes: bool) -> Result<Self, String> {
+    /// Starts the server and the proxy, and sets the URL of `dir` to the proxy.
+    pub(crate) fn start(dir: &mut CampaignDir, loses_writes: bool) -> Result<Self, String> {
         let directory = |name: &str| {
-            let directory = site.file(name);
+            let directory = dir.file(name);
             fs::create_dir(&directory)
                 .map_err(|error| format!("cannot make {}: {error}", directory.display()))?;
             Ok::<_, String>(directory)
         };
-        let (leash, parent, marker) = (
-            site.chaos.clone(),
+        let (chaos, parent, marker) = (
+            dir.chaos.clone(),
             std::process::id().to_string(),
-            site.path().to_owned(),
+            dir.path().to_owned(),
         );
-        let make = move || {
-            let mut command = Command::new(&leash);
+        let command = move || {
+            let mut command = Command::new(&chaos);
             command
-                .args(["leash", &parent])
+                .args(["exec-with-parent", &parent])
                 .arg(PathBuf::from("redis-server"))
                 .env(MARKER, &marker);
             command
         };
-        let server = Server::start(directory("redis")?, make.clone())?;
+        let server = Server::start(directory("redis")?, command.clone())?;
         let replica = match loses_writes {
-            true => Some(Server::start(directory("replica")?, make)?),
+            true => Some(Server::start(directory("replica")?, command)?),
             false => None,
         };
         let proxy = Proxy::start(server.address())
             .map_err(|error| format!("cannot start the proxy: {error}"))?;
-        site.url = format!("redis://{}/0?namespace=chaos", proxy.address());
+        dir.url = format!("redis://{}/0?namespace=chaos", proxy.address());
         let redis = Self {
             proxy,
             server,
             replica,
-            lengths: VecDeque::new(),
-            takes_over: None,
+            aof_sizes: VecDeque::new(),
+            promotion: None,
             forgotten: Vec::new(),
-            back_at: None,
-            good_at: None,
+            restart_at: None,
+            network_restored_at: None,
         };
-        redis.follow()?;
+        redis.start_replication()?;
         Ok(redis)
     }
 
-    /// Has the replica follow the server.
-    fn follow(&self) -> Result<(), String> {
+    /// Makes the replica replicate the server.
+    fn start_replication(&self) -> Result<(), String> {
         let Some(replica) = &self.replica else {
             return Ok(());
         };
         let command = format!("REPLICAOF 127.0.0.1 {}\r\n", self.server.address().port());
-        server::ask(replica.address(), &command)
+        server::send_command(replica.address(), &command)
             .map(drop)
-            .map_err(|error| format!("no replica: {error}"))
+            .map_err(|error| format!("cannot start the replication: {error}"))
     }
 
-    /// Lets the replica take the place of the server, which forgets all and follows it.
-    fn swap(&mut self) -> Result<(), String> {
+    /// Replaces the server with the replica. The old server loses its data and becomes the replica.
+    fn promote_replica(&mut self) -> Result<(), String> {
         let Some(replica) = &mut self.replica else {
             return Ok(());
         };
         mem::swap(&mut self.server, replica);
-        // The old server starts again below, also if it was down: `tick` must not start the new one twice.
-        self.back_at = None;
+        // The old server is restarted below, also if it was down: `tick` must not start the new one
+        // twice.
+        self.restart_at = None;
         replica.kill();
-        self.proxy.lead_to(self.server.address());
-        self.lengths.clear();
+        self.proxy.set_upstream(self.server.address());
+        self.aof_sizes.clear();
         replica.clear();
         replica
             .launch()
             .map_err(|error| format!("cannot start a replica again: {error}"))?;
         replica.wait_until_ready()?;
-        self.follow()
+        self.start_replication()
     }
 
-    /// Ends troubles whose time is over, or all. When all, waits until the server answers.
+    /// Ends the faults whose time is over, or all. With `all`, waits until the server answers.
     pub(crate) fn tick(&mut self, all: bool) -> Result<(), String> {
         let now = Instant::now();
-        if self.good_at.is_some_and(|at| all || at <= now) {
-            self.good_at = None;
+        if self.network_restored_at.is_some_and(|at| all || at <= now) {
+            self.network_restored_at = None;
             self.proxy.set(None);
         }
-        if self.back_at.is_some_and(|at| all || at <= now) {
-            self.back_at = None;
+        if self.restart_at.is_some_and(|at| all || at <= now) {
+            self.restart_at = None;
             self.server
                 .launch()
                 .map_err(|error| format!("cannot start redis-server again: {error}"))?;
         }
-        if let Some((at, since)) = self.takes_over
+        if let Some((at, since)) = self.promotion
             && (all || at <= now)
         {
-            self.takes_over = None;
-            self.forgotten.push(since..ledger::wall());
-            self.swap()?;
+            self.promotion = None;
+            self.forgotten.push(since..side_file::wall());
+            self.promote_replica()?;
         }
         if self.replica.is_some()
-            && let Some(length) = self.server.log_size()
+            && let Some(size) = self.server.aof_size()
         {
-            self.lengths.push_back((now, ledger::wall(), length));
+            self.aof_sizes.push_back((now, side_file::wall(), size));
             while self
-                .lengths
+                .aof_sizes
                 .front()
-                .is_some_and(|(at, ..)| now - *at > KNOWN)
+                .is_some_and(|(at, ..)| now - *at > HISTORY)
             {
-                self.lengths.pop_front();
+                self.aof_sizes.pop_front();
             }
         }
         if all {
@@ -153,7 +156,7 @@ impl Redis {
         }
     }
 
-    /// The processes of it.
+    /// The pids of the servers.
     pub(crate) fn pids(&self) -> Vec<u32> {
         self.server
             .pid()
@@ -162,25 +165,25 @@ impl Redis {
             .collect()
     }
 
-    pub(crate) fn hits(&self) -> u64 {
-        self.proxy.hits()
+    pub(crate) fn affected_connections(&self) -> u64 {
+        self.proxy.affected_connections()
     }
 }
 
-impl Far for Redis {
+impl ServerFaults for Redis {
     fn kill_server(&mut self, down: Duration) {
         self.server.kill();
-        self.back_at = Some(Instant::now() + down);
+        self.restart_at = Some(Instant::now() + down);
     }
 
-    fn lose_power(&mut self, lost: Duration, down: Duration) -> bool {
-        // The server is away, or about to be replaced: it cannot lose power.
-        if self.back_at.is_some() || self.takes_over.is_some() {
+    fn lose_last_writes(&mut self, lost: Duration, down: Duration) -> bool {
+        // The server is down or about to be replaced, so it cannot lose power.
+        if self.restart_at.is_some() || self.promotion.is_some() {
             return false;
         }
         let now = Instant::now();
-        let Some((_, since, length)) = self
-            .lengths
+        let Some((_, since, size)) = self
+            .aof_sizes
             .iter()
             .rev()
             .find(|(at, ..)| now - *at >= lost)
@@ -189,32 +192,32 @@ impl Far for Redis {
             return false;
         };
         self.server.kill();
-        let is_cut = self.server.cut_log(length).is_ok();
-        self.forgotten.push(since..ledger::wall());
-        self.lengths.clear();
-        self.back_at = Some(now + down);
-        is_cut
+        let is_truncated = self.server.truncate_aof(size).is_ok();
+        self.forgotten.push(since..side_file::wall());
+        self.aof_sizes.clear();
+        self.restart_at = Some(now + down);
+        is_truncated
     }
 
     fn fail_over(&mut self, lag: Duration) -> bool {
         let Some(replica) = &self.replica else {
             return false;
         };
-        let follows = server::ask(replica.address(), "INFO replication\r\n");
-        let is_ready = self.back_at.is_none() && self.takes_over.is_none();
-        if !is_ready || !follows.is_ok_and(|info| info.contains("master_link_status:up")) {
+        let info = server::send_command(replica.address(), "INFO replication\r\n");
+        let is_ready = self.restart_at.is_none() && self.promotion.is_none();
+        if !is_ready || !info.is_ok_and(|info| info.contains("master_link_status:up")) {
             return false;
         }
-        let since = ledger::wall();
-        if server::ask(replica.address(), "REPLICAOF NO ONE\r\n").is_err() {
+        let since = side_file::wall();
+        if server::send_command(replica.address(), "REPLICAOF NO ONE\r\n").is_err() {
             return false;
         }
-        self.takes_over = Some((Instant::now() + lag, since));
+        self.promotion = Some((Instant::now() + lag, since));
         true
     }
 
-    fn trouble(&mut self, trouble: Trouble, time: Duration) {
-        self.proxy.set(Some(trouble));
-        self.good_at = Some(Instant::now() + time);
+    fn set_network_fault(&mut self, fault: NetworkFault, time: Duration) {
+        self.proxy.set(Some(fault));
+        self.network_restored_at = Some(Instant::now() + time);
     }
 }

@@ -1,32 +1,40 @@
-//! The table at the end.
+//! The table at the end of a campaign.
 
 use std::time::Duration;
 
 use crate::{
-    check::{Fault, Figures, Verdict},
-    monkey::Deed,
+    check::{CheckResult, Figures, Violation},
+    fault_injector::InjectedFault,
     options::Options,
-    plan::What,
+    plan::FaultKind,
 };
 
-/// How many faults are shown; with one mistake come thousands.
-const SHOWN: usize = 40;
+/// The number of violations that are printed; one bug causes thousands.
+const MAX_SHOWN: usize = 40;
 
-/// What the campaign itself did.
-pub(crate) struct Effort {
-    pub(crate) breaking: Duration,
+/// Counters of the campaign itself.
+pub(crate) struct CampaignStats {
+    pub(crate) injecting: Duration,
     pub(crate) settling: Duration,
     pub(crate) submitters_killed: u32,
     pub(crate) missed: u32,
-    /// Connections that the proxy ended or held.
+    /// Connections that the proxy closed or held.
     pub(crate) connections_hit: u64,
     pub(crate) refused: usize,
 }
 
-/// Prints the figures as a table that can stand in the documents, then the faults.
-pub(crate) fn print(options: &Options, effort: &Effort, deeds: &[Deed], verdict: &Verdict) {
-    let Verdict { figures, faults } = verdict;
-    let rows = rows(effort, deeds, figures, faults);
+/// Prints the figures as a Markdown table, then the violations.
+pub(crate) fn print(
+    options: &Options,
+    stats: &CampaignStats,
+    injected_faults: &[InjectedFault],
+    verdict: &CheckResult,
+) {
+    let CheckResult {
+        figures,
+        violations,
+    } = verdict;
+    let rows = rows(stats, injected_faults, figures, violations);
     let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     println!(
         "\n| {:<width$} | {} seed {} |",
@@ -38,58 +46,70 @@ pub(crate) fn print(options: &Options, effort: &Effort, deeds: &[Deed], verdict:
     rows.iter()
         .for_each(|(name, value)| println!("| {name:<width$} | {value} |"));
     println!();
-    let unhurt = figures.taken_from_the_unhurt.iter().take(SHOWN);
-    unhurt.for_each(|(tid, attempt)| {
-        println!("{tid} attempt {attempt}: taken from a worker that nothing was done to")
+    let reclaimed = figures.reclaimed_from_healthy.iter().take(MAX_SHOWN);
+    reclaimed.for_each(|(tid, attempt)| {
+        println!("{tid} attempt {attempt}: reclaimed from a worker without an injected fault")
     });
-    faults
+    violations
         .iter()
-        .take(SHOWN)
-        .for_each(|fault| println!("{fault}"));
-    if faults.len() > SHOWN {
-        println!("… and {} more", faults.len() - SHOWN);
+        .take(MAX_SHOWN)
+        .for_each(|violation| println!("{violation}"));
+    if violations.len() > MAX_SHOWN {
+        println!("… and {} more", violations.len() - MAX_SHOWN);
     }
 }
 
 fn rows(
-    effort: &Effort,
-    deeds: &[Deed],
+    stats: &CampaignStats,
+    injected_faults: &[InjectedFault],
     figures: &Figures,
-    faults: &[Fault],
+    violations: &[Violation],
 ) -> Vec<(&'static str, String)> {
-    let done = |is_it: fn(What) -> bool| deeds.iter().filter(|deed| is_it(deed.what)).count();
-    let faults_of = |is_it: fn(&Fault) -> bool| {
-        faults
+    let count_injected = |is_it: fn(FaultKind) -> bool| {
+        injected_faults
             .iter()
-            .filter(|fault| is_it(fault))
+            .filter(|injected| is_it(injected.kind))
+            .count()
+    };
+    let count_violations = |is_it: fn(&Violation) -> bool| {
+        violations
+            .iter()
+            .filter(|violation| is_it(violation))
             .count()
             .to_string()
     };
-    let [managers, members] = [
-        done(|what| what == What::KillManager),
-        done(|what| what == What::KillMember),
+    let [managers, group_processes] = [
+        count_injected(|kind| kind == FaultKind::KillManager),
+        count_injected(|kind| kind == FaultKind::KillGroupProcess),
     ];
     let [workers, runners, commands, servers] = [
-        done(|what| what == What::KillWorker),
-        done(|what| what == What::KillRunner),
-        done(|what| what == What::KillCommand),
-        done(|what| matches!(what, What::KillServer(_))),
+        count_injected(|kind| kind == FaultKind::KillWorker),
+        count_injected(|kind| kind == FaultKind::KillRunner),
+        count_injected(|kind| kind == FaultKind::KillCommand),
+        count_injected(|kind| matches!(kind, FaultKind::KillServer(_))),
     ];
     let kills = managers
-        + members
+        + group_processes
         + workers
         + runners
         + commands
         + servers
-        + effort.submitters_killed as usize;
-    let stops = done(|what| matches!(what, What::StopWorker(_) | What::StopRunner(_)));
-    let leaves = done(|what| matches!(what, What::Drain | What::GiveBack));
-    let forgotten = done(|what| matches!(what, What::LosePower { .. } | What::FailOver { .. }));
-    let nets = done(|what| matches!(what, What::Net(..)));
+        + stats.submitters_killed as usize;
+    let stops =
+        count_injected(|kind| matches!(kind, FaultKind::StopWorker(_) | FaultKind::StopRunner(_)));
+    let stops_requested =
+        count_injected(|kind| matches!(kind, FaultKind::Drain | FaultKind::StopNow));
+    let forgotten = count_injected(|kind| {
+        matches!(
+            kind,
+            FaultKind::LoseLastWrites { .. } | FaultKind::Failover { .. }
+        )
+    });
+    let nets = count_injected(|kind| matches!(kind, FaultKind::Net(..)));
     let mut rows = vec![
         (
-            "broken for, then settled in",
-            format!("{:.0?}, {:.0?}", effort.breaking, effort.settling),
+            "injection time, settling time",
+            format!("{:.0?}, {:.0?}", stats.injecting, stats.settling),
         ),
         ("kills with -9", kills.to_string()),
         (
@@ -97,16 +117,16 @@ fn rows(
             format!("{workers}, {runners}, {commands}"),
         ),
         (
-            "… of managers that were spawned or have groups, processes of groups",
-            format!("{managers}, {members}"),
+            "… of spawned or group managers, of group processes",
+            format!("{managers}, {group_processes}"),
         ),
         (
-            "… of submitters at work",
-            effort.submitters_killed.to_string(),
+            "… of running submitters",
+            stats.submitters_killed.to_string(),
         ),
         ("… of the server", servers.to_string()),
         (
-            "moments that the server forgot, by power cuts and failovers",
+            "lost writes of the server, by power cuts and failovers",
             forgotten.to_string(),
         ),
         (
@@ -114,25 +134,22 @@ fn rows(
             figures.forgotten.to_string(),
         ),
         (
-            "… attempts whose number was given out twice, as documented",
+            "… attempts whose number was used twice, as documented",
             figures.overlaps.to_string(),
         ),
-        ("stopped past the lease", stops.to_string()),
-        ("workers told to leave", leaves.to_string()),
-        ("troubles of the network", nets.to_string()),
+        ("processes stopped past the lease", stops.to_string()),
+        ("workers asked to stop", stops_requested.to_string()),
+        ("network faults", nets.to_string()),
+        ("… connections affected", stats.connections_hit.to_string()),
+        ("faults without a target", stats.missed.to_string()),
+        ("submits refused", stats.refused.to_string()),
+        ("tasks accepted", figures.accepted.to_string()),
         (
-            "… connections that they hit",
-            effort.connections_hit.to_string(),
-        ),
-        ("blows that found nobody", effort.missed.to_string()),
-        ("submits that were refused", effort.refused.to_string()),
-        ("accepted", figures.accepted.to_string()),
-        (
-            "stored without a word of it",
-            figures.unannounced.to_string(),
+            "tasks stored without an acknowledgement",
+            figures.unacknowledged.to_string(),
         ),
         (
-            "finished",
+            "tasks finished",
             (figures.completed + figures.failed + figures.killed).to_string(),
         ),
         (
@@ -143,92 +160,110 @@ fn rows(
             ),
         ),
         (
-            "follow-ups, each once and after a success",
+            "chained tasks, each once and after a success",
             figures.followed.to_string(),
         ),
         (
-            "messages that are one task each",
-            figures.letters.to_string(),
+            "messages that became one task each",
+            figures.messages.to_string(),
         ),
-        ("due times that were fired once", figures.ticks.to_string()),
+        ("due times fired once", figures.trigger_tasks.to_string()),
         (
-            "given up with the third manager that was killed, as documented",
+            "given up after the third killed manager, as documented",
             figures.given_up.to_string(),
         ),
-        ("**lost**", format!("**{}**", faults_of(Fault::is_loss))),
-        ("attempts begun", figures.attempts.to_string()),
         (
-            "tasks that ran again for no failure of theirs",
-            figures.ran_again.to_string(),
+            "**lost**",
+            format!("**{}**", count_violations(Violation::is_loss)),
+        ),
+        ("attempts started", figures.attempts.to_string()),
+        (
+            "tasks that ran again without their own failure",
+            figures.reran.to_string(),
         ),
         (
-            "… of which came to their end twice",
-            figures.ended_again.to_string(),
+            "… of which two attempts succeeded",
+            figures.completed_twice.to_string(),
         ),
         (
-            "second ends recorded",
-            faults_of(|fault| matches!(fault, Fault::SecondEnd(_))),
+            "events after the final state",
+            count_violations(|violation| matches!(violation, Violation::EventAfterEnd(_))),
         ),
         (
-            "follow-ups that should not be",
-            faults_of(|fault| matches!(fault, Fault::Misfollowed(..))),
+            "wrong chained tasks",
+            count_violations(|violation| matches!(violation, Violation::WrongFollowUp(..))),
         ),
         (
             "messages read twice, due times fired twice",
-            faults_of(|fault| matches!(fault, Fault::ReadTwice(..) | Fault::FiredTwice(_))),
+            count_violations(|violation| {
+                matches!(
+                    violation,
+                    Violation::MessageDuplicated(..) | Violation::FiredTwice(_)
+                )
+            }),
         ),
         (
             "overlapping attempts",
-            faults_of(|fault| matches!(fault, Fault::Overlap(..) | Fault::BegunTwice(..))),
+            count_violations(|violation| {
+                matches!(
+                    violation,
+                    Violation::Overlap(..) | Violation::BegunTwice(..)
+                )
+            }),
         ),
         ("stale writes refused", figures.stale_refused.to_string()),
         (
             "stale writes accepted",
-            faults_of(|fault| matches!(fault, Fault::StaleWrite(..))),
+            count_violations(|violation| matches!(violation, Violation::StaleWrite(..))),
         ),
         (
-            "kill to taken back, p50 / p99 / max",
-            spread(&figures.taken_back),
+            "kill to reclaim, p50 / p99 / max",
+            spread(&figures.reclaim_times),
         ),
         (
-            "… with the server or the way to it out of order",
-            spread(&figures.taken_back_after_outage),
+            "… during an outage of the server or network",
+            spread(&figures.reclaim_times_with_outage),
         ),
         (
-            "kill to running again, p50 / p99 / max",
-            spread(&figures.running_again),
+            "kill to next attempt, p50 / p99 / max",
+            spread(&figures.rerun_times),
         ),
         (
-            "taken from workers that were cut off",
-            figures.taken_from_the_cut_off.to_string(),
+            "reclaimed from disconnected workers",
+            figures.reclaimed_when_disconnected.to_string(),
         ),
         (
-            "taken from workers that nothing was done to",
-            figures.taken_from_the_unhurt.len().to_string(),
+            "reclaimed from workers without an injected fault",
+            figures.reclaimed_from_healthy.len().to_string(),
         ),
         (
             "processes left",
-            faults_of(|fault| matches!(fault, Fault::Survivor(_) | Fault::Outlived(..))),
+            count_violations(|violation| {
+                matches!(
+                    violation,
+                    Violation::Survivor(_) | Violation::OrphanAfterEnd(..)
+                )
+            }),
         ),
     ];
-    // What an engine does not have is not counted.
-    let of_servers = [
+    // Rows of servers are left out where the engine has none.
+    let server_rows = [
         "… of the server",
-        "moments that the server forgot, by power cuts and failovers",
+        "lost writes of the server, by power cuts and failovers",
         "… tasks submitted then and forgotten, as documented",
-        "… attempts whose number was given out twice, as documented",
-        "troubles of the network",
-        "… connections that they hit",
-        "… with the server or the way to it out of order",
-        "taken from workers that were cut off",
+        "… attempts whose number was used twice, as documented",
+        "network faults",
+        "… connections affected",
+        "… during an outage of the server or network",
+        "reclaimed from disconnected workers",
     ];
     rows.retain(|(name, value)| {
-        !matches!(value.as_str(), "0" | "none") || !of_servers.contains(name)
+        !matches!(value.as_str(), "0" | "none") || !server_rows.contains(name)
     });
     rows
 }
 
-/// Of times in their order.
+/// Percentiles of sorted durations.
 fn spread(times: &[Duration]) -> String {
     let at = |share: f64| times[((times.len() - 1) as f64 * share).round() as usize].as_secs_f64();
     match times.len() {
@@ -247,7 +282,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_shown_with_their_tail() {
+    fn formats_percentiles_of_durations() {
         let times: Vec<_> = (0..=100).map(Duration::from_secs).collect();
         assert_eq!(spread(&times), "50.00 / 99.00 / 100.00 s (101)");
         assert_eq!(spread(&times[..1]), "0.00 / 0.00 / 0.00 s (1)");

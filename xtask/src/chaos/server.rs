@@ -1,4 +1,5 @@
-//! A Redis server of the campaign's own: on a free port, with every write on disk, killed and started again.
+//! A Redis server for the campaign: on a free port, with an fsync for every write, killed and
+//! restarted.
 
 use std::{
     fs::File,
@@ -9,27 +10,28 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a server may take until it answers, with what it has to load.
-const START: Duration = Duration::from_secs(30);
-const ANSWER: Duration = Duration::from_secs(2);
+/// How long a server may take until it answers, including the load of its data.
+const START_TIMEOUT: Duration = Duration::from_secs(30);
+const IO_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The server. When it is dropped, it is killed.
+/// The server. Dropping it kills the process.
 pub(crate) struct Server {
-    make: Box<dyn Fn() -> Command>,
+    command: Box<dyn Fn() -> Command>,
     directory: PathBuf,
     address: SocketAddr,
     child: Option<Child>,
 }
 
 impl Server {
-    /// Starts a server that keeps its data in this directory. `make` gives the bare command, `redis-server`.
+    /// Starts a server with its data in this directory. `command` returns the bare command,
+    /// `redis-server`.
     pub(crate) fn start(
         directory: PathBuf,
-        make: impl Fn() -> Command + 'static,
+        command: impl Fn() -> Command + 'static,
     ) -> Result<Self, String> {
         let address = free_port().map_err(|error| format!("no free port: {error}"))?;
         let mut server = Self {
-            make: Box::new(make),
+            command: Box::new(command),
             directory,
             address,
             child: None,
@@ -49,7 +51,7 @@ impl Server {
         self.child.as_ref().map(Child::id)
     }
 
-    /// Kills it with -9.
+    /// Kills the server with `SIGKILL`.
     pub(crate) fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             let _ = child.kill();
@@ -57,14 +59,14 @@ impl Server {
         }
     }
 
-    /// Starts it again, with the data it has on disk. Does not wait until it is ready.
+    /// Starts the server with the data on its disk. Does not wait until it is ready.
     pub(crate) fn launch(&mut self) -> io::Result<()> {
         let log = File::options()
             .append(true)
             .create(true)
             .open(self.directory.join("redis.log"))?;
-        let mut command = (self.make)();
-        // Every write is synced before it is answered, so that a kill takes nothing that was answered.
+        let mut command = (self.command)();
+        // `appendfsync always` syncs before the reply, so that a kill loses no acknowledged write.
         command.args([
             "--bind",
             "127.0.0.1",
@@ -81,7 +83,7 @@ impl Server {
             "--daemonize",
             "no",
         ]);
-        // A log that is written anew could not be cut.
+        // Without rewrites the append-only file only grows, so it can be truncated.
         command.args([
             "--auto-aof-rewrite-percentage",
             "0",
@@ -95,23 +97,23 @@ impl Server {
         Ok(())
     }
 
-    /// How long its log is.
-    pub(crate) fn log_size(&self) -> Option<u64> {
+    /// The size of the append-only file.
+    pub(crate) fn aof_size(&self) -> Option<u64> {
         Some(self.log()?.metadata().ok()?.len())
     }
 
-    /// Forgets what was written after the log was that long. The server must not run.
-    pub(crate) fn cut_log(&self, size: u64) -> io::Result<()> {
+    /// Truncates the append-only file to this size. The server must not run.
+    pub(crate) fn truncate_aof(&self, size: u64) -> io::Result<()> {
         let log = self.log().ok_or(io::ErrorKind::NotFound)?;
         File::options().write(true).open(log)?.set_len(size)
     }
 
-    /// Forgets everything. The server must not run.
+    /// Removes all data. The server must not run.
     pub(crate) fn clear(&self) {
         let _ = std::fs::remove_dir_all(self.directory.join("appendonlydir"));
     }
 
-    /// The file that it appends to: that with the highest number.
+    /// The append-only file that is written: the one with the highest number.
     fn log(&self) -> Option<PathBuf> {
         let files = self
             .directory
@@ -125,11 +127,13 @@ impl Server {
             .max()
     }
 
-    /// Waits until it answers.
+    /// Waits until the server answers a PING.
     pub(crate) fn wait_until_ready(&mut self) -> Result<(), String> {
-        let deadline = Instant::now() + START;
+        let deadline = Instant::now() + START_TIMEOUT;
         loop {
-            if ask(self.address, "PING\r\n").is_ok_and(|answer| answer.starts_with("+PONG")) {
+            if send_command(self.address, "PING\r\n")
+                .is_ok_and(|answer| answer.starts_with("+PONG"))
+            {
                 return Ok(());
             }
             let has_ended = |child: &mut Child| child.try_wait().ok().flatten();
@@ -140,7 +144,9 @@ impl Server {
                 return Err(format!("redis-server ended: {status}; {last}"));
             }
             if Instant::now() > deadline {
-                return Err(format!("redis-server does not answer within {START:?}"));
+                return Err(format!(
+                    "redis-server does not answer within {START_TIMEOUT:?}"
+                ));
             }
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -153,11 +159,11 @@ impl Drop for Server {
     }
 }
 
-/// Sends a command on a connection of its own, and returns the beginning of the answer.
-pub(crate) fn ask(address: SocketAddr, command: &str) -> io::Result<String> {
-    let mut stream = TcpStream::connect_timeout(&address, ANSWER)?;
-    stream.set_read_timeout(Some(ANSWER))?;
-    stream.set_write_timeout(Some(ANSWER))?;
+/// Sends a command on a new connection, and returns the beginning of the reply.
+pub(crate) fn send_command(address: SocketAddr, command: &str) -> io::Result<String> {
+    let mut stream = TcpStream::connect_timeout(&address, IO_TIMEOUT)?;
+    stream.set_read_timeout(Some(IO_TIMEOUT))?;
+    stream.set_write_timeout(Some(IO_TIMEOUT))?;
     stream.write_all(command.as_bytes())?;
     let mut answer = [0; 512];
     match stream.read(&mut answer)? {
@@ -175,30 +181,33 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_answered_survives_a_kill() {
+    fn acknowledged_writes_survive_a_kill() {
         let directory = tempfile::tempdir().unwrap();
         let mut server =
             Server::start(directory.path().to_owned(), || Command::new("redis-server")).unwrap();
         let first = server.pid().unwrap();
         for n in 0..50 {
             assert_eq!(
-                ask(server.address(), &format!("SET k{n} {n}\r\n")).unwrap(),
+                send_command(server.address(), &format!("SET k{n} {n}\r\n")).unwrap(),
                 "+OK\r\n"
             );
         }
         server.kill();
-        assert!(ask(server.address(), "PING\r\n").is_err());
+        assert!(send_command(server.address(), "PING\r\n").is_err());
         server.launch().unwrap();
         server.wait_until_ready().unwrap();
         assert_ne!(server.pid().unwrap(), first);
-        assert_eq!(ask(server.address(), "DBSIZE\r\n").unwrap(), ":50\r\n");
+        assert_eq!(
+            send_command(server.address(), "DBSIZE\r\n").unwrap(),
+            ":50\r\n"
+        );
         let pid = server.pid().unwrap();
         drop(server);
         assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists());
     }
 
     #[test]
-    fn a_server_that_cannot_start_says_why() {
+    fn reports_why_a_server_cannot_start() {
         let directory = tempfile::tempdir().unwrap();
         let error = Server::start(directory.path().to_owned(), || Command::new("false"))
             .err()

@@ -1,4 +1,4 @@
-//! The command that the campaign's tasks run: this program again, as small as a process can be.
+//! The command that the tasks of the campaign run: this program again, as a small process.
 
 use std::{
     env,
@@ -13,23 +13,31 @@ use std::{
 use raddle_model::Tid;
 
 use crate::{
-    ledger::{self, Line, Mark, SIDE_FILE},
     plan::Class,
+    side_file::{self, Line, Mark, SIDE_FILE},
 };
 
-/// Names the campaign's directory to everything that it starts, and tells the campaign's processes from all others.
+/// The variable that holds the campaign's directory. It also identifies the processes of the
+/// campaign.
 pub(crate) const MARKER: &str = "RADDLE_CHAOS";
-/// What the names of tasks begin with that were chained: then follow who chained them, and in which attempt.
-pub(crate) const CHAINED: &str = "follows-";
-/// A flaky task fails up to this attempt.
+/// The prefix of the names of chained tasks. The parent's id and attempt follow.
+pub(crate) const CHAINED: &str = "chained-";
+/// The last attempt that a flaky task fails.
 const FLAKY_UNTIL: u32 = 2;
 const TICK: Duration = Duration::from_millis(50);
-/// How long what a task leaves behind would live: long enough to be found, not for ever if it is not.
-const KIN_LIFE: Duration = Duration::from_secs(300);
+/// The lifetime of an orphan process: long enough to be found, and bounded if it is not.
+const ORPHAN_LIFETIME: Duration = Duration::from_secs(300);
 
-/// `task CLASS [kin]`. With `-` the class is on its standard input, as a message is.
-pub(crate) fn main(class: &str, is_kin: bool) -> ExitCode {
-    match Task::new(class).and_then(|task| if is_kin { task.live_on() } else { task.run() }) {
+/// `task CLASS [orphan]`. With `-` the class is read from standard input, which is how a message
+/// arrives.
+pub(crate) fn main(class: &str, is_orphan: bool) -> ExitCode {
+    match Task::new(class).and_then(|task| {
+        if is_orphan {
+            task.run_orphan()
+        } else {
+            task.run()
+        }
+    }) {
         Ok(code) => code,
         Err(message) => {
             eprintln!("chaos task: {message}");
@@ -48,22 +56,23 @@ struct Task {
 impl Task {
     fn new(class: &str) -> Result<Self, String> {
         let class = match class {
-            "-" => io::read_to_string(io::stdin()).map_err(|e| format!("no message: {e}"))?,
+            "-" => io::read_to_string(io::stdin())
+                .map_err(|e| format!("cannot read the message: {e}"))?,
             class => class.to_owned(),
         };
-        let class = Class::from_name(class.trim()).ok_or("there is no such class")?;
+        let class = Class::from_name(class.trim()).ok_or("unknown class")?;
         let tid = variable("RADDLE_TID")?
             .parse()
-            .map_err(|_| "RADDLE_TID is no id")?;
+            .map_err(|_| "RADDLE_TID is not an id")?;
         let attempt = variable("RADDLE_ATTEMPT")?
             .parse()
-            .map_err(|_| "RADDLE_ATTEMPT is no number")?;
+            .map_err(|_| "RADDLE_ATTEMPT is not a number")?;
         let path = PathBuf::from(variable(MARKER)?).join(SIDE_FILE);
         let file = File::options()
             .append(true)
             .create(true)
             .open(path)
-            .map_err(|e| format!("no side file: {e}"))?;
+            .map_err(|e| format!("cannot open the side file: {e}"))?;
         Ok(Self {
             tid,
             attempt,
@@ -73,14 +82,15 @@ impl Task {
     }
 
     fn run(mut self) -> Result<ExitCode, String> {
-        self.say(Mark::Begin)?;
-        // Which tasks take long differs from run to run, with their ids; what is done to them does not.
+        self.write_line(Mark::Begin)?;
+        // Which tasks take long depends on their ids, so it differs between runs of one seed; the
+        // faults do not.
         let share = self.tid.as_u64().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         match self.class {
-            Class::Quick | Class::Follows => {}
-            Class::Nap => self.tick_for(Duration::from_millis(100 + share % 1_400))?,
+            Class::Quick | Class::Chained => {}
+            Class::Short => self.tick_for(Duration::from_millis(100 + share % 1_400))?,
             Class::Slow => self.tick_for(Duration::from_millis(4_000 + share % 3_000))?,
-            Class::Prints | Class::Pours => {
+            Class::SmallOutput | Class::LargeOutput => {
                 let mut out = io::stdout().lock();
                 out.write_all(&output(self.class, self.tid))
                     .and_then(|()| out.flush())
@@ -88,32 +98,35 @@ impl Task {
             }
             Class::Chains => {
                 if let Err(error) = self.chain() {
-                    eprintln!("chaos task: nothing was chained: {error}");
-                    self.say(Mark::Fail)?;
+                    eprintln!("chaos task: cannot chain a task: {error}");
+                    self.write_line(Mark::Fail)?;
                     return Ok(ExitCode::from(7));
                 }
-                // Long enough to be killed in between.
+                // Long enough for a kill between the chaining and the end.
                 self.tick_for(Duration::from_millis(50 + share % 400))?;
             }
             Class::Flaky if self.attempt > FLAKY_UNTIL => {}
-            Class::Flaky | Class::Broken => {
-                self.say(Mark::Fail)?;
+            Class::Flaky | Class::AlwaysFails => {
+                self.write_line(Mark::Fail)?;
                 return Ok(ExitCode::from(7));
             }
-            Class::Family => {
+            Class::LeavesOrphan => {
                 let this = env::current_exe().map_err(|e| e.to_string())?;
-                let mut kin = Command::new(this);
-                kin.args(["task", self.class.name(), "kin"])
+                let mut orphan = Command::new(this);
+                orphan
+                    .args(["task", self.class.name(), "orphan"])
                     .stdin(Stdio::null());
-                kin.spawn().map_err(|e| format!("no kin: {e}"))?;
+                orphan
+                    .spawn()
+                    .map_err(|e| format!("cannot start an orphan process: {e}"))?;
                 self.tick_for(Duration::from_millis(50 + share % 150))?;
             }
         }
-        self.say(Mark::End)?;
+        self.write_line(Mark::End)?;
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Chains a task whose name says who did, and in which attempt.
+    /// Chains a task whose name holds the id and attempt of its parent.
     fn chain(&self) -> Result<(), String> {
         let directory = PathBuf::from(variable(MARKER)?).join("bin");
         let name = format!("{CHAINED}{}-{}", self.tid, self.attempt);
@@ -125,7 +138,7 @@ impl Task {
             .arg("--");
         raddle
             .arg(directory.join("chaos"))
-            .args(["task", Class::Follows.name()])
+            .args(["task", Class::Chained.name()])
             .stdin(Stdio::null());
         let status = raddle.status().map_err(|e| e.to_string())?;
         if status.success() {
@@ -135,12 +148,13 @@ impl Task {
         }
     }
 
-    /// What stays behind: in a session of its own, where no signal to a process group reaches it.
-    fn live_on(mut self) -> Result<ExitCode, String> {
+    /// Runs the orphan process, in its own session, where no signal to the attempt's process group
+    /// reaches it.
+    fn run_orphan(mut self) -> Result<ExitCode, String> {
         let _ = rustix::process::setsid();
-        let until = Instant::now() + KIN_LIFE;
+        let until = Instant::now() + ORPHAN_LIFETIME;
         while Instant::now() < until {
-            self.say(Mark::Kin)?;
+            self.write_line(Mark::Orphan)?;
             thread::sleep(2 * TICK);
         }
         Ok(ExitCode::SUCCESS)
@@ -150,12 +164,12 @@ impl Task {
         let until = Instant::now() + time;
         while let Some(left) = until.checked_duration_since(Instant::now()) {
             thread::sleep(left.min(TICK));
-            self.say(Mark::Tick)?;
+            self.write_line(Mark::TriggerTask)?;
         }
         Ok(())
     }
 
-    fn say(&mut self, what: Mark) -> Result<(), String> {
+    fn write_line(&mut self, mark: Mark) -> Result<(), String> {
         let (pid, ppid) = (std::process::id(), std::os::unix::process::parent_id());
         let Self {
             tid,
@@ -167,21 +181,21 @@ impl Task {
             tid,
             attempt,
             class,
-            what,
+            mark,
             pid,
             ppid,
-            at: ledger::now(),
+            at: side_file::now(),
         };
         line.append(&mut self.file)
             .map_err(|e| format!("cannot write to the side file: {e}"))
     }
 }
 
-/// What a task of this class writes to its standard output.
+/// The standard output of a task of this class.
 pub(crate) fn output(class: Class, tid: Tid) -> Vec<u8> {
     let lines = match class {
-        Class::Prints => 100,
-        Class::Pours => 5_000,
+        Class::SmallOutput => 100,
+        Class::LargeOutput => 5_000,
         _ => 0,
     };
     (0..lines)

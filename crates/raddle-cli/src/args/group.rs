@@ -18,7 +18,7 @@ use super::{LogArgs, absolute};
 
 While a manager of the same name keeps the same workers, another waits, and takes its place when it
 is gone. A table [process.NAME] says how many replicas there are of a process, and each [[process.NAME.worker]]
-in it what is done with the tasks of one queue, its slug: see docs/groups.md. A first SIGTERM or
+in it what is done with the tasks of one queue, its slug: see docs/how-to/groups.md. A first SIGTERM or
 Ctrl-C lets processes finish what they run, for as long as execution_timeout says; then, or at the
 second one, that is cancelled and goes back to its queue; after shutdown_timeout, or at the third
 one, they are killed.")]

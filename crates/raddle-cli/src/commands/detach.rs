@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use raddle_broker::BrokerUrl;
+use raddle_broker_connect::BrokerUrl;
 use raddle_model::Tid;
 use serde_json::json;
 use tokio::{

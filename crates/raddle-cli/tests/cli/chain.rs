@@ -484,7 +484,7 @@ fn what_runs_in_a_sandbox_chains_nothing() {
         exit["message"]
             .as_str()
             .unwrap()
-            .contains("what runs in a sandbox can chain nothing"),
+            .contains("a task in a sandbox cannot chain"),
         "{exit}"
     );
     assert!(children(&world, &tid).is_empty());
@@ -530,9 +530,10 @@ fn a_worker_whose_spawner_was_killed_chains_nothing_twice() {
 
 #[test]
 fn examples_of_the_documents_run() {
-    let text =
-        fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/tasks.md"))
-            .unwrap();
+    let text = fs::read_to_string(
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/tasks.md"),
+    )
+    .unwrap();
     let section = text
         .split("\n## Chains\n")
         .nth(1)

@@ -1,6 +1,6 @@
 //! The one-liners that people type when something is stuck, as they type them. They see no processes but their own.
 //!
-//! Each line of the emergency section that needs no terminal is run as it is written, and so is each that `docs/operations.md` has instead.
+//! Each line of the emergency section that needs no terminal is run as it is written, and so is each that `docs/how-to/operations.md` has instead.
 
 use crate::world::{Ran, World};
 
@@ -272,10 +272,10 @@ fn killing_everything_leaves_nothing_and_loses_nothing() {
     drop(world);
 }
 
-/// As docs/operations.md has it.
+/// As docs/how-to/operations.md has it.
 #[test]
 fn killing_everything_of_a_project_leaves_other_projects_alone() {
-    let docs = include_str!("../../../../docs/operations.md");
+    let docs = include_str!("../../../../docs/how-to/operations.md");
     let (_, rest) = docs
         .split_once("for pid in $(pgrep -f '^raddle-[0-9]'); do")
         .expect("it is shown there");

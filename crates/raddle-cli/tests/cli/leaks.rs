@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use raddle_broker::{BrokerUrl, connect};
+use raddle_broker_connect::{BrokerUrl, connect};
 
 use crate::{
     spawner::{end, on_redis},

@@ -1,7 +1,7 @@
 //! Files of workers: their form, and how they are read and written.
 //!
 //! An object is one worker, a list is any number of them. Keys that are not known are passed over, so that others may add their own; what is known
-//! has to be of its type. Documented in `docs/discovery.md`, for programs that write their own.
+//! has to be of its type. Documented in `docs/how-to/discovery.md`, for programs that write their own.
 
 use std::{
     collections::BTreeSet,

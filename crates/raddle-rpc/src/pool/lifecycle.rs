@@ -7,7 +7,8 @@ use std::{
 };
 
 use futures_util::FutureExt;
-use raddle_model::{stop::StopStage, supervisor::StopReason};
+use raddle_model::stop::StopStage;
+use raddle_supervisor::StopReason;
 use tokio::{sync::watch, time::sleep};
 use tracing::warn;
 

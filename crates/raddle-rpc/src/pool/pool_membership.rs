@@ -1,6 +1,6 @@
 //! The loop of a keeper: hears what becomes of workers, asks the core what to do about it, and does it.
 //!
-//! Who is started, replaced, held back and stopped is decided by [`raddle_model::supervisor`], as it is for groups and spawners: the workers of a pool
+//! Who is started, replaced, held back and stopped is decided by [`raddle_supervisor`], as it is for groups and spawners: the workers of a pool
 //! are one group of it.
 
 use std::{
@@ -10,12 +10,10 @@ use std::{
     time::Duration,
 };
 
-use raddle_model::{
-    stop::{StopPolicy, StopStage},
-    supervisor::{
-        BackoffScope, ChildExit, ChildId, GroupId, GroupPolicy, RecyclePolicy, RestartPolicy,
-        Supervisor, SupervisorEffect, SupervisorEvent, SupervisorNotice,
-    },
+use raddle_model::stop::{StopPolicy, StopStage};
+use raddle_supervisor::{
+    BackoffScope, ChildExit, ChildId, GroupId, GroupPolicy, RecyclePolicy, RestartPolicy,
+    Supervisor, SupervisorEffect, SupervisorEvent, SupervisorNotice,
 };
 use tokio::{
     sync::{mpsc, watch},

@@ -3,7 +3,8 @@
 
 use std::{sync::Arc, time::Duration};
 
-use raddle_broker::{Broker, BrokerUrl, connect};
+use raddle_broker::Broker;
+use raddle_broker_connect::{BrokerUrl, connect};
 use raddle_model::{TaskSpec, WorkerEntry, worker::PoolWorkerInfo};
 use raddle_rpc::{
     Encoding, WorkerMetadata, WorkerUid,

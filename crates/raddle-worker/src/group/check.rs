@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
-use raddle_broker::BrokerUrl;
+use raddle_broker_connect::BrokerUrl;
 use raddle_model::{CapSet, HumanDuration, QueueName, schedule::is_slug, spec::DEFAULT_QUEUE};
 
 use super::{GroupWorker, Process, source_consumer::stream_of};

@@ -101,7 +101,8 @@ fn line_at(text: &str, offset: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use raddle_model::{HumanDuration, supervisor::RestartPolicy};
+    use raddle_model::HumanDuration;
+    use raddle_supervisor::RestartPolicy;
 
     use super::*;
 

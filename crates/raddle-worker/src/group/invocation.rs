@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, ffi::OsString};
 
-use raddle_broker::BrokerUrl;
+use raddle_broker_connect::BrokerUrl;
 use raddle_model::{HumanDuration, Tid};
 
 use super::{

@@ -1,6 +1,6 @@
 //! What a manager says in its log of what it does.
 
-use raddle_model::supervisor::{ChildId, ReplicaSlot, SupervisorNotice};
+use raddle_supervisor::{ChildId, ReplicaSlot, SupervisorNotice};
 
 use super::{
     children::{Children, is_suspect},

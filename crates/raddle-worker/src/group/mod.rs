@@ -26,7 +26,7 @@
 //! | `life.rs` | registered, at work, gone; the builder |
 //! | `member.rs`, `hook.rs` | the other side: what a process of a group does besides being a worker |
 //!
-//! Who is started, replaced and stopped is decided in [`raddle_model::supervisor`]. A manager is itself a task: it has an id, an entry in the
+//! Who is started, replaced and stopped is decided in [`raddle_supervisor`]. A manager is itself a task: it has an id, an entry in the
 //! registry, control queues and a title. Its processes are workers like all others, bound to queues by their slugs.
 
 mod backlog;

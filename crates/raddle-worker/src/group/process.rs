@@ -7,7 +7,9 @@ use raddle_model::{
     schedule::{Cron, MissedPolicy, SCHEDULE_KEY},
     spec::{Isolation, ReservedPolicy},
     stop::StopPolicy,
-    supervisor::{BackoffScope, GroupId, GroupPolicy, PARALLEL, RecyclePolicy, RestartPolicy},
+};
+use raddle_supervisor::{
+    BackoffScope, GroupId, GroupPolicy, PARALLEL, RecyclePolicy, RestartPolicy,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

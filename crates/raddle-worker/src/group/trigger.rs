@@ -70,7 +70,7 @@ fn former(stored: Vec<ScheduleView>, name: &str, processes: &[Process]) -> Vec<S
 mod tests {
     use std::time::Duration;
 
-    use raddle_broker::sqlite::Sqlite;
+    use raddle_broker_sqlite::Sqlite;
     use raddle_model::TaskSpec;
 
     use super::{super::desired_state, *};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use raddle_model::supervisor::{ChildExit, SupervisorEffect, SupervisorEvent, SupervisorNotice};
+use raddle_supervisor::{ChildExit, SupervisorEffect, SupervisorEvent, SupervisorNotice};
 
 use super::{
     Config, LaunchError, WarmPool,

@@ -21,7 +21,7 @@
 //! | `life.rs`, `selves.rs` | registered, at work, gone; the ids of one that had to register anew |
 //!
 //! `config`, `plan`, `auto`, `roster` and `selves` are pure, and so is what decides who of those that are wanted is started, held back and stopped: that is
-//! [`raddle_model::supervisor`], as for groups and pools, and this tells it how many there are to be. A spawner is itself a task: it has an id, an entry in the registry, control queues and a title. Its workers
+//! [`raddle_supervisor`], as for groups and pools, and this tells it how many there are to be. A spawner is itself a task: it has an id, an entry in the registry, control queues and a title. Its workers
 //! outlive it, and other spawners count those as their own that it has left.
 
 mod auto;

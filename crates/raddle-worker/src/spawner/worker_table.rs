@@ -7,9 +7,9 @@ use std::{
 
 use raddle_model::{
     Tid, WorkerEntry,
-    supervisor::ChildId,
     worker::{WorkerInfo, kind},
 };
+use raddle_supervisor::ChildId;
 
 use super::{
     launcher::{ExitKind, LaunchId, WorkerEvent},

@@ -10,8 +10,8 @@ const PRINTED: [(&str, &str); 5] = [
     ("README.md", "sum"),
     ("README.md", "call"),
     ("README.md", "machines"),
-    ("docs/calls.md", "countdown"),
-    ("docs/handlers.md", "add"),
+    ("docs/how-to/calls.md", "countdown"),
+    ("docs/how-to/handlers.md", "add"),
 ];
 
 fn program(example: &str) -> PathBuf {
@@ -82,9 +82,14 @@ fn every_program_that_is_printed_as_a_whole_is_an_example() {
         std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
     };
     let mut documents = vec!["README.md".to_owned()];
-    for entry in std::fs::read_dir(root.join("docs")).unwrap() {
-        let name = entry.unwrap().file_name().into_string().unwrap();
-        documents.extend(name.ends_with(".md").then(|| format!("docs/{name}")));
+    for part in ["start", "tutorials", "how-to", "reference", "explanation"] {
+        let Ok(entries) = std::fs::read_dir(root.join("docs").join(part)) else {
+            continue;
+        };
+        for entry in entries {
+            let name = entry.unwrap().file_name().into_string().unwrap();
+            documents.extend(name.ends_with(".md").then(|| format!("docs/{part}/{name}")));
+        }
     }
     let mut found = Vec::new();
     for document in &documents {

@@ -5,7 +5,7 @@
 mod asked;
 mod ends;
 mod places;
-#[path = "../../../raddle-broker/tests/redis_server/mod.rs"]
+#[path = "../../../raddle-broker-redis/tests/redis_server/mod.rs"]
 #[expect(dead_code, reason = "others need more of it")]
 mod redis_server;
 mod registry;

@@ -1,6 +1,7 @@
-//! The program whose routines are called, and the floor they are held against: a bare tonic echo over a Unix socket.
+//! The program whose routines are called, and its floor: a bare tonic echo over a Unix socket.
 //!
-//! `raddle-bench-calls round` measures one round of everything and prints it as JSON; `… floor SOCKET` is the floor's server.
+//! `raddle-bench-calls round` measures one round and prints it as JSON; `… floor SOCKET` is the
+//! server of the floor.
 
 #[path = "floor.rs"]
 mod floor;
@@ -16,7 +17,7 @@ use bytes::Bytes;
 use futures_util::{Stream, future::join_all, stream};
 use raddle::WorkerPool;
 
-/// Calls at a time, where there are many.
+/// The number of concurrent calls.
 const WIDE: usize = 100;
 const BULK: usize = 1024 * 1024;
 
@@ -40,7 +41,7 @@ async fn nested(a: u64, b: u64) -> Result<u64, String> {
     add(a, b).await.map_err(|error| error.to_string())
 }
 
-/// Takes about as long as a call that does something.
+/// Takes about as long as a short real call.
 #[raddle::routine]
 async fn rest(millis: u64) {
     tokio::time::sleep(Duration::from_millis(millis)).await;
@@ -68,7 +69,7 @@ async fn round(calls: usize) -> raddle::Result<Figures> {
     let began = Instant::now();
     let pool = WorkerPool::builder().size(1).start().await?;
     figures.insert("pool of 1 ready, ms", millis(began.elapsed()));
-    // What is made on first use has been made.
+    // Warm up what is created on first use.
     for _ in 0..200 {
         floor.echo(Bytes::from_static(b"hello")).await?;
         add(1, 2).on(&pool).await?;
@@ -79,9 +80,9 @@ async fn round(calls: usize) -> raddle::Result<Figures> {
     items(&pool, calls * 100, &mut figures).await?;
     for _ in 0..14 {
         let fan_out = join_all((0..256).map(|_| rest(5).on(&pool))).await;
-        assert!(fan_out.iter().all(Result::is_ok), "nobody is refused");
+        assert!(fan_out.iter().all(Result::is_ok), "no call is refused");
     }
-    assert_eq!(pool.workers().len(), 1, "nobody is taken for broken");
+    assert_eq!(pool.workers().len(), 1, "the worker is still in use");
     floor.stop().await?;
     let pid = pool.workers()[0].pid;
     figures.insert("worker, MB (PSS)", pss_mb(pid)?);
@@ -100,7 +101,7 @@ async fn round(calls: usize) -> raddle::Result<Figures> {
     Ok(figures)
 }
 
-/// In turn, so that both see the same machine.
+/// In turn, so that both are measured under the same load of the machine.
 async fn sequential(
     pool: &WorkerPool,
     floor: &floor::Floor,
@@ -217,7 +218,7 @@ async fn items(pool: &WorkerPool, to: usize, figures: &mut Figures) -> raddle::R
         assert_eq!(item?, seen);
         seen += 1;
     }
-    assert_eq!(seen, to as u64, "all of them came");
+    assert_eq!(seen, to as u64, "all items arrived");
     figures.insert(
         "items of a stream, /s",
         to as f64 / began.elapsed().as_secs_f64(),

@@ -24,7 +24,7 @@ use tonic::{
 };
 use tonic_prost::ProstCodec;
 
-/// The floor's server, in a process of its own, and a client of it.
+/// The server of the floor, in its own process, and a client.
 pub(crate) struct Floor {
     channel: Channel,
     server: Child,

@@ -1,4 +1,4 @@
-"""The same calls as ours, by Wool: prints calls and items a second as JSON."""
+"""The calls of the benchmark with Wool. Prints calls and items per second as JSON."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-//! The peer: Wool, from PyPI, in an environment of its own.
+//! The comparison with Wool, installed from PyPI into a fresh virtual environment.
 
 use std::{
     collections::BTreeMap,
@@ -7,15 +7,15 @@ use std::{
     process::Command,
 };
 
-use crate::{Plan, stats::Verdict};
+use crate::{Plan, stats::Requirement};
 
-/// Calls of the same shape as ours, by its own means.
+/// Calls of the same shape, with Wool.
 const SCRIPT: &str = include_str!("wool.py");
 
-pub(super) fn bench(plan: &Plan, one: f64, many: f64, items: f64) -> Vec<Verdict> {
+pub(super) fn bench(plan: &Plan, one: f64, many: f64, items: f64) -> Vec<Requirement> {
     let directory = tempfile::tempdir().expect("a directory");
     let python = install(directory.path());
-    // Wool finds a routine by the module that it is in.
+    // Wool finds a routine by its module name.
     let script = directory.path().join("wool_bench.py");
     fs::write(&script, SCRIPT).expect("a file");
     let calls = if plan.quick { "100" } else { "500" };
@@ -24,30 +24,34 @@ pub(super) fn bench(plan: &Plan, one: f64, many: f64, items: f64) -> Vec<Verdict
         .arg(calls)
         .output()
         .expect("python starts");
-    let words = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "Wool failed: {words}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "Wool failed: {stderr}");
     let text = String::from_utf8_lossy(&output.stdout);
     let last = text.lines().last().unwrap_or_default();
-    let wool: BTreeMap<String, f64> = serde_json::from_str(last).expect("it prints its figures");
+    let wool: BTreeMap<String, f64> = serde_json::from_str(last).expect("it prints JSON");
     wool.iter()
         .for_each(|(name, value)| println!("Wool: {name:<46} {value:>12.2} /s"));
-    let times = |ours: f64, name: &str| ours / wool.get(name).copied().unwrap_or(f64::NAN);
+    let ratio_to_wool = |ours: f64, name: &str| ours / wool.get(name).copied().unwrap_or(f64::NAN);
     vec![
-        Verdict::at_least(
+        Requirement::at_least(
             "calls one after the other, of Wool",
-            times(one, "sequential"),
+            ratio_to_wool(one, "sequential"),
             20.0,
         ),
-        Verdict::at_least(
+        Requirement::at_least(
             "calls 100 at a time, of Wool",
-            times(many, "concurrent"),
+            ratio_to_wool(many, "concurrent"),
             50.0,
         ),
-        Verdict::at_least("items of a stream, of Wool", times(items, "items"), 1.0),
+        Requirement::at_least(
+            "items of a stream, of Wool",
+            ratio_to_wool(items, "items"),
+            1.0,
+        ),
     ]
 }
 
-/// Makes an environment with Wool in it. Returns its Python.
+/// Creates a virtual environment with Wool. Returns its Python.
 fn install(directory: &Path) -> PathBuf {
     let run = |program: &Path, args: &[&str]| {
         let status = Command::new(program)

@@ -1,11 +1,11 @@
-//! A user's program: two routines, and itself as their worker. Started without arguments it does nothing, which is the floor that one-shot
-//! workers are measured against.
+//! An application with two routines that is also their worker. Without arguments it exits at once,
+//! which is the floor for one-shot workers.
 
 /// Does nothing.
 #[raddle::routine(name = "nothing")]
 fn nothing() {}
 
-/// Says when its first instruction ran, in nanoseconds on the machine's clock.
+/// Returns the time of its first instruction, in nanoseconds of `CLOCK_MONOTONIC`.
 #[raddle::routine(name = "when")]
 fn when() -> u64 {
     raddle::exec::LeaseDeadlinePage::clock_now()

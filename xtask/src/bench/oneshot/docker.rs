@@ -1,4 +1,4 @@
-//! One-shot workers in containers, out of a warm pool, against those that are processes of this machine.
+//! One-shot workers in containers from a warm pool, against one-shot workers that are processes.
 
 use std::{
     process::{Command, Stdio},
@@ -8,21 +8,21 @@ use std::{
 
 use super::{
     Engine,
-    site::{Site, app},
+    engine_project::{EngineProject, app},
 };
 use crate::{
     Plan,
-    stats::{Verdict, median, micros, ratio, show},
+    stats::{Requirement, median, micros, print_rounds, ratio},
 };
 
 const IMAGE: &str = "raddle-bench";
 const BUILD: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/docker/build.sh");
-/// How many are warm: one that is taken is replaced before the next task comes.
+/// The size of the warm pool: a worker that is taken is replaced before the next task.
 const WARM: usize = 2;
 const POOL: [&str; 2] = ["--warm-pool", "2"];
 const CONTAINERS: [&str; 4] = ["--launcher", "docker", "--worker-image", IMAGE];
 
-/// The image, gone with the benchmark.
+/// The image, removed on drop.
 struct Image;
 
 impl Image {
@@ -39,7 +39,8 @@ impl Image {
         Self
     }
 
-    /// From the command to its end, in microseconds: a container is made, started, does nothing, and is removed.
+    /// The time of `docker run` in microseconds: create, start and remove a container whose program
+    /// exits at once.
     fn run() -> f64 {
         let began = Instant::now();
         let ran = Command::new("docker")
@@ -62,51 +63,52 @@ impl Drop for Image {
     }
 }
 
-pub(crate) fn bench(plan: &Plan) -> Vec<Verdict> {
+pub(crate) fn bench(plan: &Plan) -> Vec<Requirement> {
     let samples = if plan.quick { 10 } else { 50 };
     let _image = Image::build();
     let (mut process, mut warm, mut launched, mut run) =
         (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for _ in 0..plan.rounds {
-        process.push(hit(samples, &[]));
-        warm.push(hit(samples, &CONTAINERS));
-        launched.push(miss(if plan.quick { 3 } else { 10 }));
+        process.push(submit_with_warm_pool(samples, &[]));
+        warm.push(submit_with_warm_pool(samples, &CONTAINERS));
+        launched.push(submit_without_warm_pool(if plan.quick { 3 } else { 10 }));
         run.push(median(&(0..5).map(|_| Image::run()).collect::<Vec<_>>()));
     }
-    show("submit to user code, warm process, p50", "us", &process);
-    show("submit to user code, warm container, p50", "us", &warm);
-    show(
+    print_rounds("submit to user code, warm process, p50", "us", &process);
+    print_rounds("submit to user code, warm container, p50", "us", &warm);
+    print_rounds(
         "submit to user code, no container is warm, p50",
         "us",
         &launched,
     );
-    show("cold docker run of the program, p50", "us", &run);
-    vec![Verdict::at_most(
+    print_rounds("cold docker run of the program, p50", "us", &run);
+    vec![Requirement::at_most(
         "warm container: submit to user code, of a warm process",
         ratio(&warm, &process),
         2.0,
     )]
 }
 
-/// One task at a time, each of which finds the pool full.
-fn hit(samples: usize, flags: &[&str]) -> f64 {
-    let site = Site::new(Engine::Sqlite);
-    let spawner = site.spawner(&[&POOL, flags].concat());
-    let took = site.submit_to_code_after(samples, || {
-        // The last one leaves, and is replaced; a start that is still under way would take the processor from the task.
+/// One task at a time, each with a full pool.
+fn submit_with_warm_pool(samples: usize, flags: &[&str]) -> f64 {
+    let project = EngineProject::new(Engine::Sqlite);
+    let spawner = project.spawner(&[&POOL, flags].concat());
+    let took = project.submit_to_code_after(samples, || {
+        // The last worker exits and is replaced; a start in progress would compete with the task
+        // for the processor.
         thread::sleep(Duration::from_millis(50));
-        site.until_warm(WARM);
+        project.wait_until_warm(WARM);
         thread::sleep(Duration::from_millis(50));
     });
-    assert!(spawner.stop(), "the spawner leaves as it should");
+    assert!(spawner.stop(), "the spawner exits with success");
     took
 }
 
-/// One task at a time, for each of which a container is launched.
-fn miss(samples: usize) -> f64 {
-    let site = Site::new(Engine::Sqlite);
-    let spawner = site.spawner(&[&["--warm-pool", "0"], &CONTAINERS[..]].concat());
-    let took = site.submit_to_code_after(samples, || thread::sleep(Duration::from_millis(100)));
-    assert!(spawner.stop(), "the spawner leaves as it should");
+/// One task at a time, each of which launches a container.
+fn submit_without_warm_pool(samples: usize) -> f64 {
+    let project = EngineProject::new(Engine::Sqlite);
+    let spawner = project.spawner(&[&["--warm-pool", "0"], &CONTAINERS[..]].concat());
+    let took = project.submit_to_code_after(samples, || thread::sleep(Duration::from_millis(100)));
+    assert!(spawner.stop(), "the spawner exits with success");
     took
 }

@@ -95,7 +95,7 @@ pub(super) async fn discovery(
 
 async fn broker(global: &Global, name: &str) -> Outcome<BrokerDiscovery> {
     let context = Context::new(global)?;
-    if context.project.url == raddle_broker::BrokerUrl::Memory {
+    if context.project.url == raddle_broker_connect::BrokerUrl::Memory {
         return Err(Failure::memory());
     }
     BrokerDiscovery::new(name, context.broker_of_worker().await?).map_err(wrong)

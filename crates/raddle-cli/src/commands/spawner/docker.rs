@@ -8,7 +8,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use raddle_broker::{BrokerUrl, remote::ContainerClients};
+use raddle_broker_connect::BrokerUrl;
+use raddle_broker_remote::ContainerClients;
 use raddle_model::spec::Isolation;
 use raddle_worker::{
     spawner::{

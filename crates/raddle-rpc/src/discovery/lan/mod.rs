@@ -1,7 +1,7 @@
 //! The workers on the same network, in whatever machine they run: DNS-SD over mDNS, with nobody who serves it.
 //!
 //! Each worker is an instance of the service `_raddle._tcp`, by the name of its uid. Its SRV and address records say where it is, its TXT record says what
-//! else there is to know. What is heard comes from anybody: it is a hint whom to *try*, and never a reason to trust. `docs/discovery.md` has the form
+//! else there is to know. What is heard comes from anybody: it is a hint whom to *try*, and never a reason to trust. `docs/how-to/discovery.md` has the form
 //! of the records, for those who write their own.
 //!
 //! `mdns-sd` sends and receives. What it does not do is done here: a worker that dies without a word is missed after seconds and not after minutes,

@@ -3,7 +3,8 @@
 use std::sync::Mutex;
 
 use async_trait::async_trait;
-use raddle_broker::{Call, CallHandler, Reply, SummaryDetail, TaskFilter, Tasks, sqlite::Sqlite};
+use raddle_broker::{Call, CallHandler, Reply, SummaryDetail, TaskFilter, Tasks};
+use raddle_broker_sqlite::Sqlite;
 use raddle_model::spec::MAX_SPEC_BYTES;
 use serde_json::json;
 use tokio::task::JoinSet;
@@ -23,7 +24,10 @@ struct Frail {
 #[async_trait]
 impl CallHandler for Frail {
     async fn call(&self, call: Call) -> Result<Reply> {
-        if let Call::Convert { conversion } = &call {
+        if let Call::ApplyTransaction {
+            transaction: conversion,
+        } = &call
+        {
             (*self.fate.lock().unwrap())(&conversion.messages)?;
         }
         call.perform(&self.memory).await
@@ -46,7 +50,7 @@ async fn held(broker: &dyn Messages, name: &str) -> Vec<String> {
         wait: Duration::ZERO,
     };
     broker
-        .look(peek)
+        .peek(peek)
         .await
         .unwrap()
         .into_iter()

@@ -29,7 +29,7 @@ pub async fn probe(options: &HostOptions) -> Result<HostHello, String> {
     let context = HostContext {
         runner: RunnerOptions {
             title_idle: title::format(worker, &options.name, "host"),
-            without: secret_variables(),
+            removed_variables: secret_variables(),
             ..RunnerOptions::default()
         },
         worker,

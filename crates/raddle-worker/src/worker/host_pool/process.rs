@@ -66,7 +66,7 @@ async fn start(context: &HostContext) -> io::Result<(Runner, UnixStream)> {
     ours.set_nonblocking(true)?;
     let stream = UnixStream::from_std(ours)?;
     let options = RunnerOptions {
-        attempt_id: Some(Arc::clone(&context.lease)),
+        lease_deadline: Some(Arc::clone(&context.lease)),
         ..context.runner.clone()
     };
     let mut runner = Runner::spawn_for_host(&options, theirs.into()).await?;

@@ -47,7 +47,7 @@ impl HostPool {
             stop: context.options.grace,
             overtime: context
                 .options
-                .bound
+                .time_limits
                 .overtime
                 .unwrap_or(context.options.grace),
         };
@@ -55,8 +55,8 @@ impl HostPool {
             runner: RunnerOptions {
                 program: context.options.runner.clone(),
                 title_idle: title::format(worker, &options.name, "host"),
-                attempt_id: None,
-                without: secret_variables(),
+                lease_deadline: None,
+                removed_variables: secret_variables(),
             },
             worker,
             env: context.options.env.clone().into_iter().collect(),
@@ -158,13 +158,13 @@ impl PoolService {
 
     fn take(&mut self, command: HostEvent) {
         if let HostEvent::Run { slot, claim } = &command {
-            let timeout = self.context.options.bound.of(&claim.spec);
+            let timeout = self.context.options.time_limits.timeout_of(&claim.spec);
             self.core.set_timeout(*slot, timeout);
             if claim.attempt_id.attempt > 1 {
                 // An earlier attempt may have had a process of its own.
                 let (broker, attempt_id) = (Arc::clone(&self.context.broker), claim.attempt_id);
                 tokio::spawn(async move {
-                    orphan_processes::of_earlier_attempts(&*broker, attempt_id).await;
+                    orphan_processes::kill_orphans_of_earlier_attempts(&*broker, attempt_id).await;
                 });
             }
         }
@@ -262,7 +262,7 @@ impl PoolService {
             }
             HostEffect::FreshOrder { slot, order } => {
                 if let Some(slot) = self.fresh.get(&slot) {
-                    slot.order(order);
+                    slot.send(order);
                 }
             }
             HostEffect::Warn(message) => tracing::warn!("{message}"),

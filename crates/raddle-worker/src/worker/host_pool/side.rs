@@ -23,9 +23,9 @@ use tokio::{
 
 use super::super::{
     attempt_tracing,
-    chaining::{self, pass_on_at_last},
+    chaining::{self, store_chain_in_time},
     event::WorkerLoopEvent,
-    output_forwarding::{OUTPUT_PATIENCE, store},
+    output_forwarding::{OUTPUT_TIMEOUT, store_output},
 };
 
 /// Something that an attempt has said, or that is said of it.
@@ -137,7 +137,7 @@ impl Sides {
                 });
             }
             None => {
-                let _ = self.events.send(WorkerLoopEvent::Ended {
+                let _ = self.events.send(WorkerLoopEvent::AttemptEnded {
                     slot,
                     finish,
                     killed,
@@ -199,7 +199,7 @@ impl SideWriter {
                     (finish.report.exit, finish.report.value) = (refusal, None);
                 }
                 finish.report.stderr_bytes = self.logged;
-                let _ = self.events.send(WorkerLoopEvent::Ended {
+                let _ = self.events.send(WorkerLoopEvent::AttemptEnded {
                     slot,
                     finish,
                     killed,
@@ -209,8 +209,8 @@ impl SideWriter {
             if self.progress.is_some() && report_at <= Instant::now() {
                 report_at = Instant::now() + REPORT_EVERY;
                 if let Some(progress) = self.progress.take() {
-                    let reporting = self.broker.progress(self.attempt_id, progress);
-                    let _ = timeout(OUTPUT_PATIENCE, reporting).await;
+                    let reporting = self.broker.report_progress(self.attempt_id, progress);
+                    let _ = timeout(OUTPUT_TIMEOUT, reporting).await;
                 }
             }
         }
@@ -241,8 +241,8 @@ impl SideWriter {
             return;
         }
         self.logged += bytes.len() as u64;
-        let storing = store(&*self.broker, self.attempt_id, stream, bytes);
-        if timeout(OUTPUT_PATIENCE, storing).await.is_err() {
+        let storing = store_output(&*self.broker, self.attempt_id, stream, bytes);
+        if timeout(OUTPUT_TIMEOUT, storing).await.is_err() {
             attempt_tracing::log!(error, self.attempt_id, "output could not be stored in time");
         }
     }
@@ -272,12 +272,12 @@ impl SideWriter {
         let request = ChainRequest {
             attempt_id: self.attempt_id,
             tasks: vec![spec],
-            told: Some(self.chained),
+            offset: Some(self.chained),
         };
-        match pass_on_at_last(&*self.broker, request).await {
+        match store_chain_in_time(&*self.broker, request).await {
             Some(Ok(())) => self.chained += 1,
             Some(Err(refusal)) => self.refusal = Some(refusal),
-            None => self.refusal = Some(chaining::late()),
+            None => self.refusal = Some(chaining::chain_timed_out()),
         }
     }
 }

@@ -1,0 +1,160 @@
+//! Reading tasks, and making the changes that were decided from that. A task that has changed in between is read and decided on again.
+
+use std::collections::HashMap;
+
+use raddle_model::Tid;
+
+use super::{
+    Redis,
+    change::{Change, Draft, Snapshot},
+    connection::{Certainty, ServerConnection},
+    reclaim::TAKEOVER_MARGIN,
+    record::{FinishedRecord, Record, StoredSpec},
+    script,
+    value::arg,
+};
+use raddle_broker::{Error, Result};
+
+/// How often a change is decided anew before something must be wrong.
+const TRIES: usize = 1000;
+/// How many tasks one script changes at most: nobody else is served meanwhile.
+const AT_ONCE: usize = 500;
+
+/// What came of a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Applied {
+    /// It is made.
+    Made,
+    /// The task is not as it was read any more.
+    Changed,
+    /// The task is not there any more.
+    Missing,
+    /// The worker that was held to be gone is alive.
+    Alive,
+}
+
+impl Redis {
+    /// Reads tasks with the words that wait for them; those that are not there are left out.
+    pub(super) async fn snapshots(&self, tids: &[Tid]) -> Result<HashMap<Tid, Snapshot>> {
+        snapshots(self.link(), tids).await
+    }
+
+    /// Reads one task.
+    pub(super) async fn snapshot(&self, tid: Tid) -> Result<Option<Snapshot>> {
+        Ok(self.snapshots(&[tid]).await?.remove(&tid))
+    }
+
+    /// Changes one task as `decide` says, which may refuse, as often as it takes.
+    pub(super) async fn alter<T>(
+        &self,
+        tid: Tid,
+        sure: Certainty,
+        mut decide: impl FnMut(&Snapshot, &mut Draft<'_>) -> Result<Option<T>>,
+    ) -> Result<Option<T>> {
+        for _ in 0..TRIES {
+            let before = self.snapshot(tid).await?.ok_or(Error::NotFound(tid))?;
+            let mut draft = Draft::new(&before);
+            let Some(outcome) = decide(&before, &mut draft)? else {
+                return Ok(None);
+            };
+            match apply(self.link(), &[draft], sure).await?[..] {
+                [Applied::Made] => return Ok(Some(outcome)),
+                [Applied::Missing] => return Err(Error::NotFound(tid)),
+                _ => {}
+            }
+        }
+        Err(Error::Server {
+            place: self.link().target.place(),
+            reason: format!("task {tid} does not hold still"),
+        })
+    }
+}
+
+/// Reads tasks with the words that wait for them; those that are not there are left out.
+pub(super) async fn snapshots(
+    link: &ServerConnection,
+    tids: &[Tid],
+) -> Result<HashMap<Tid, Snapshot>> {
+    let mut found = HashMap::with_capacity(tids.len());
+    for tids in tids.chunks(AT_ONCE) {
+        let mut pipe = redis::pipe();
+        pipe.atomic().cmd("TIME");
+        for name in ["spec", "task", "done"] {
+            let command = pipe.cmd("HMGET").arg(link.keys.of(name));
+            tids.iter().for_each(|tid| _ = command.arg(tid.to_string()));
+        }
+        for tid in tids {
+            pipe.cmd("ZRANGEBYLEX")
+                .arg(link.keys.of("words"))
+                .arg(format!("[{tid}:"))
+                .arg(format!("({tid};"));
+        }
+        let answers: Vec<Vec<Option<String>>> = link.query(&pipe).await?;
+        let mut answers = answers.into_iter();
+        let mut next = || answers.next().unwrap_or_default();
+        let time = next()
+            .into_iter()
+            .flatten()
+            .filter_map(|part| part.parse::<i64>().ok());
+        let now = time.fold(0, |time, part| time * 1_000_000 + part);
+        let (specs, records, ends) = (next(), next(), next());
+        for (((tid, spec), record), done) in tids.iter().zip(specs).zip(records).zip(ends) {
+            // A stored word stands behind the ids of its task and its own.
+            let word = |word: String| word.splitn(3, ':').nth(2).map(Into::into);
+            let words = next().into_iter().flatten().filter_map(word).collect();
+            let Some(stored) = spec else { continue };
+            let raw = record.unwrap_or_default();
+            let record = match raw.as_str() {
+                "" => StoredSpec::parse(*tid, &stored)?.untouched(),
+                raw => Record::parse(*tid, raw)?,
+            };
+            let done = done
+                .map(|done| FinishedRecord::parse(*tid, &done))
+                .transpose()?;
+            found.insert(
+                *tid,
+                Snapshot {
+                    tid: *tid,
+                    stored,
+                    raw,
+                    record,
+                    done,
+                    words,
+                    now,
+                },
+            );
+        }
+    }
+    Ok(found)
+}
+
+/// Makes changes, each if its task is still as it was read.
+pub(super) async fn apply(
+    link: &ServerConnection,
+    drafts: &[Draft<'_>],
+    sure: Certainty,
+) -> Result<Vec<Applied>> {
+    let mut applied = Vec::with_capacity(drafts.len());
+    for drafts in drafts.chunks(AT_ONCE) {
+        let mut bytes = Vec::new();
+        let changes: Vec<Change> = drafts
+            .iter()
+            .map(|draft| draft.change(&mut bytes))
+            .collect();
+        let json = serde_json::to_vec(&changes).expect("changes have only string keys");
+        let mut args = vec![
+            arg(link.max_output()),
+            arg(TAKEOVER_MARGIN.as_millis()),
+            json,
+        ];
+        args.append(&mut bytes);
+        let answers: Vec<String> = link.change(&script::APPLY, args, sure).await?;
+        applied.extend(answers.iter().map(|answer| match answer.as_str() {
+            "ok" => Applied::Made,
+            "missing" => Applied::Missing,
+            "alive" => Applied::Alive,
+            _ => Applied::Changed,
+        }));
+    }
+    Ok(applied)
+}

@@ -1,0 +1,397 @@
+//! What is to become of one task, decided from what was read of it. Nothing here asks the server.
+
+use raddle_model::{
+    AttemptReport, ControlMessage, ExitStatus, NextStep, TaskEventKind, TaskSpec, TaskState, Tid,
+    apply_command::{self, CommandEffect},
+    next_step,
+    spec::ReservedPolicy,
+    time::nanos_after,
+};
+use serde::Serialize;
+
+use super::{
+    record::{FinishedRecord, Record, StoredSpec, TaskLocation},
+    schema::output_field,
+    value::{at_micros, at_nanos},
+};
+use raddle_broker::{AttemptId, CompletionOutcome, OutputStream, Result};
+
+/// A task as it was read.
+pub(super) struct Snapshot {
+    pub(super) tid: Tid,
+    /// The stored spec, with its head.
+    pub(super) stored: String,
+    /// Its record as it was written; empty if it has none.
+    pub(super) raw: String,
+    pub(super) record: Record,
+    pub(super) done: Option<FinishedRecord>,
+    /// The control words that wait for it.
+    pub(super) words: Vec<String>,
+    /// When that was, on the server's clock, in microseconds.
+    pub(super) now: i64,
+}
+
+/// A change of one task that is being decided.
+pub(super) struct Draft<'a> {
+    before: &'a Snapshot,
+    record: Record,
+    end: Option<ChangeEnd>,
+    obeyed: bool,
+    events: Vec<ChangeEvent>,
+    replies: Vec<String>,
+    /// Ends of output to be added.
+    pub(super) output: Vec<(OutputStream, Tail)>,
+    /// The worker whose lease must have run out.
+    pub(super) gone: Option<Tid>,
+}
+
+/// The end of what an attempt wrote.
+pub(super) struct Tail {
+    /// Whether nothing was written before it.
+    pub(super) whole: bool,
+    pub(super) bytes: Vec<u8>,
+}
+
+struct ChangeEnd {
+    state: TaskState,
+    dead: bool,
+    report: AttemptReport,
+    owner: Option<Tid>,
+}
+
+#[derive(Clone, Serialize)]
+struct ChangeEvent {
+    kind: u8,
+    worker: String,
+    attempt: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    detail: Option<String>,
+}
+
+/// A change as the script reads it. What is absent there is not to be checked or done.
+#[derive(Serialize)]
+pub(super) struct Change {
+    tid: String,
+    part: String,
+    from: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    words: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    gone: Option<String>,
+    /// Whether it is a worker that leaves the registry.
+    leaves: bool,
+    /// Whether what the attempt has chained follows it.
+    follows: bool,
+    moves: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    to: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    due: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    done: Option<String>,
+    state: u8,
+    dead: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expires: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<String>,
+    clears: bool,
+    events: Vec<ChangeEvent>,
+    replies: Vec<String>,
+    output: Vec<OutputAppend>,
+}
+
+/// Bytes to be added to the output of an attempt, by their number.
+#[derive(Serialize)]
+struct OutputAppend {
+    field: String,
+    /// Whether that is all of it.
+    whole: bool,
+    bytes: usize,
+}
+
+impl Snapshot {
+    pub(super) fn spec(&self) -> Result<TaskSpec> {
+        StoredSpec::parse(self.tid, &self.stored)?.spec(self.tid)
+    }
+
+    pub(super) fn is_service(&self) -> bool {
+        self.record.part.is_none()
+    }
+
+    /// The terminal state, once it is reached.
+    pub(super) fn end(&self) -> Option<TaskState> {
+        self.done.as_ref().map(|done| done.state)
+    }
+
+    pub(super) fn state(&self) -> TaskState {
+        self.end().unwrap_or_else(|| self.record.state())
+    }
+
+    /// Whether this attempt is the latest, and not over. Services end by leaving the registry alone.
+    pub(super) fn is_latest(&self, attempt_id: AttemptId) -> bool {
+        let attempt = (self.record.counters.attempt, self.record.owner);
+        self.done.is_none()
+            && self.record.is_active()
+            && attempt == (attempt_id.attempt, Some(attempt_id.owner))
+            && !self.is_service()
+    }
+
+    /// The account of an attempt that cannot give its own.
+    pub(super) fn report(&self, exit: ExitStatus) -> AttemptReport {
+        AttemptReport::bare(exit, at_micros(self.now))
+    }
+}
+
+impl<'a> Draft<'a> {
+    pub(super) fn new(before: &'a Snapshot) -> Self {
+        Self {
+            before,
+            record: before.record.clone(),
+            end: None,
+            obeyed: false,
+            events: Vec::new(),
+            replies: Vec::new(),
+            output: Vec::new(),
+            gone: None,
+        }
+    }
+
+    /// Adds an entry to the log.
+    pub(super) fn event(
+        &mut self,
+        kind: TaskEventKind,
+        worker: Option<Tid>,
+        detail: Option<String>,
+    ) {
+        let worker = worker.map_or(String::new(), |worker| worker.to_string());
+        self.events.push(ChangeEvent {
+            kind: kind as u8,
+            worker,
+            attempt: self.record.counters.attempt,
+            detail,
+        });
+    }
+
+    /// Notes that an attempt stands still, or goes on.
+    pub(super) fn pause(&mut self, paused: bool) {
+        self.event(
+            if paused {
+                TaskEventKind::Paused
+            } else {
+                TaskEventKind::Resumed
+            },
+            None,
+            None,
+        );
+        self.record.paused = paused;
+    }
+
+    /// Ends the attempt, and does what follows from it.
+    pub(super) fn settle(&mut self, report: AttemptReport) -> CompletionOutcome {
+        let owner = self.before.record.owner;
+        let next = match self.before.spec() {
+            Ok(spec) => {
+                next_step::decide_next(&spec, self.before.tid, self.record.counters, &report.exit)
+            }
+            // A task that nobody can read cannot be tried again either.
+            Err(_) => NextStep::Finish {
+                state: TaskState::Failed,
+                dead: false,
+                counters: self.record.counters,
+            },
+        };
+        match next {
+            NextStep::Finish {
+                state,
+                dead,
+                counters,
+            } => {
+                self.record.counters = counters;
+                self.finish(state, dead, report, owner);
+                CompletionOutcome::Finished(state)
+            }
+            NextStep::Retry { pause, counters } => {
+                self.record.counters = counters;
+                let kind = next_step::event_before_another(&report.exit);
+                self.event(kind, owner, Some(report.exit.to_string()));
+                self.wait_again(nanos_after(self.before.now.saturating_mul(1000), pause))
+            }
+        }
+    }
+
+    /// Puts the task back as if it had not been claimed.
+    pub(super) fn give_back(&mut self, kind: TaskEventKind, reason: String) -> CompletionOutcome {
+        self.event(kind, self.before.record.owner, Some(reason));
+        self.wait_again(self.before.now.saturating_mul(1000))
+    }
+
+    /// Does to a waiting task what a message asks for, and answers unless that ended it.
+    pub(super) fn apply_command(&mut self, message: &ControlMessage) {
+        match apply_command::apply_command(message, self.is_held(), self.goes_back()) {
+            CommandEffect::End(state, exit) => return self.end_waiting(state, exit),
+            CommandEffect::Hold => {
+                self.event(TaskEventKind::Paused, None, None);
+                self.record.place = TaskLocation::Held;
+            }
+            CommandEffect::Free => {
+                self.event(TaskEventKind::Resumed, None, None);
+                self.line_up(self.record.run_at);
+            }
+            CommandEffect::Nothing => {}
+        }
+        let answer = apply_command::answer(message, self.is_held());
+        self.replies
+            .push(serde_json::to_string(&answer).expect("words and strings serialize"));
+    }
+
+    /// Brings the task to its end.
+    pub(super) fn finish(
+        &mut self,
+        state: TaskState,
+        dead: bool,
+        report: AttemptReport,
+        owner: Option<Tid>,
+    ) {
+        let detail = (!report.exit.is_success()).then(|| report.exit.to_string());
+        self.event(state.into(), owner, detail);
+        self.end = Some(ChangeEnd {
+            state,
+            dead,
+            report,
+            owner,
+        });
+    }
+
+    /// The state that the task has from now on.
+    pub(super) fn state(&self) -> TaskState {
+        self.end
+            .as_ref()
+            .map_or_else(|| self.record.state(), |end| end.state)
+    }
+
+    /// The change as the script reads it. Bytes that it names by number are added to `bytes`.
+    pub(super) fn change(&self, bytes: &mut Vec<Vec<u8>>) -> Change {
+        let before = self.before;
+        let (done, expires, key) = match &self.end {
+            Some(end) => {
+                let report =
+                    serde_json::to_string(&end.report).expect("a report has only string keys");
+                let done = FinishedRecord {
+                    state: end.state,
+                    dead: end.dead,
+                    owner: end.owner,
+                    counters: self.record.counters,
+                    finished_at: before.now,
+                    service: before.is_service(),
+                    report,
+                };
+                let expires = (before.now / 1000).saturating_add_unsigned(self.record.ttl);
+                let key = Some(self.record.key.clone()).filter(|key| !key.is_empty());
+                (Some(done.to_string()), Some(expires.to_string()), key)
+            }
+            None => (None, None, None),
+        };
+        // Rounded up: not before its time.
+        let due = self
+            .record
+            .run_at
+            .map(|at| (at.saturating_add(999) / 1000).to_string());
+        Change {
+            tid: before.tid.to_string(),
+            part: self.record.part.clone().unwrap_or_default(),
+            from: before.raw.clone(),
+            words: self.obeyed.then_some(before.words.len()),
+            gone: self.gone.map(|gone| gone.to_string()),
+            leaves: before.is_service() && self.end.is_some(),
+            follows: before.record.chained
+                && self
+                    .end
+                    .as_ref()
+                    .is_some_and(|end| end.state == TaskState::Completed),
+            moves: done.is_some() || self.record.place != before.record.place,
+            to: done.is_none().then(|| self.record.to_string()),
+            due,
+            state: self.end.as_ref().map_or(0, |end| end.state as u8),
+            dead: self.end.as_ref().is_some_and(|end| end.dead),
+            done,
+            expires,
+            key,
+            clears: self.obeyed,
+            events: self.events.clone(),
+            replies: self.replies.clone(),
+            output: self
+                .output
+                .iter()
+                .map(|(stream, Tail { whole, bytes: tail })| {
+                    bytes.push(tail.clone());
+                    OutputAppend {
+                        field: output_field(before.tid, before.record.counters.attempt, *stream),
+                        whole: *whole,
+                        bytes: bytes.len(),
+                    }
+                })
+                .collect(),
+        }
+    }
+
+    /// Lets the task wait for another attempt, and for what its worker was told and did not do.
+    fn wait_again(&mut self, run_at: i64) -> CompletionOutcome {
+        self.record.owner = None;
+        self.record.claimed_at = None;
+        self.record.pid = None;
+        // The script removes what the attempt has chained.
+        self.record.chained = false;
+        self.line_up(Some(run_at));
+        // The last attempt was told to stand still, and nobody has said that the task may go on.
+        if std::mem::take(&mut self.record.paused) {
+            self.record.place = TaskLocation::Held;
+        }
+        self.obeyed = true;
+        // It was told to end the task, and did not live to do it.
+        if let Some(word) = self.record.told.take()
+            && let CommandEffect::End(state, exit) =
+                apply_command::apply_command(&ControlMessage::new(word), false, self.goes_back())
+        {
+            self.end_waiting(state, exit);
+            return CompletionOutcome::Finished(state);
+        }
+        for body in &self.before.words {
+            match body.parse::<ControlMessage>() {
+                Ok(message) => self.apply_command(&message),
+                Err(error) => {
+                    self.event(TaskEventKind::ControlIgnored, None, Some(error.to_string()))
+                }
+            }
+            if let Some(end) = &self.end {
+                return CompletionOutcome::Finished(end.state);
+            }
+        }
+        CompletionOutcome::Retry(at_nanos(run_at))
+    }
+
+    fn line_up(&mut self, run_at: Option<i64>) {
+        self.record.run_at = run_at.filter(|at| *at > self.before.now.saturating_mul(1000));
+        self.record.place = if self.record.run_at.is_some() {
+            TaskLocation::Delayed
+        } else {
+            TaskLocation::Ready
+        };
+    }
+
+    pub(super) fn end_waiting(&mut self, state: TaskState, exit: ExitStatus) {
+        let report = self.before.report(exit);
+        self.finish(state, false, report, None);
+    }
+
+    fn is_held(&self) -> bool {
+        self.record.place == TaskLocation::Held
+    }
+
+    /// Whether a task that is stopped goes back to its queue. One that nobody can read does not.
+    fn goes_back(&self) -> bool {
+        self.before
+            .spec()
+            .is_ok_and(|spec| spec.on_stop == ReservedPolicy::Requeue)
+    }
+}

@@ -1,0 +1,377 @@
+//! Tasks out.
+
+use std::{cmp::Reverse, mem, sync::Arc, time::Duration};
+
+use raddle_model::{ExitStatus, TaskState, Tid};
+use tokio::{sync::oneshot, time::Instant};
+
+use super::{
+    FOREVER, Redis, RedisCore, SAFETY_INTERVAL,
+    apply::{apply, snapshots},
+    change::Draft,
+    complete::release,
+    connection::{Certainty, ReconnectBackoff},
+    failure::Fault,
+    record::{StoredSpec, TaskLocation},
+    schema::Partition,
+    script,
+    value::{arg, tids},
+};
+use raddle_broker::{AttemptId, ClaimRequest, Error, LeasedTask, Release, Result};
+
+/// What a look for tasks brought.
+enum ClaimAttempt {
+    Claims(Vec<LeasedTask>),
+    /// Nothing, and when something may be due.
+    Nothing(Option<Duration>),
+    /// The caller knows of other partitions than there are, and nothing was looked for.
+    NewParts,
+}
+
+/// Claims on their way to the caller. Those that the caller does not take are given back.
+struct ClaimOffer {
+    core: Arc<RedisCore>,
+    claims: Vec<LeasedTask>,
+}
+
+type ClaimCaller = oneshot::Sender<Result<ClaimOffer>>;
+
+impl Drop for ClaimOffer {
+    fn drop(&mut self) {
+        let claims = mem::take(&mut self.claims);
+        if !claims.is_empty() {
+            let core = Arc::clone(&self.core);
+            tokio::spawn(async move { core.give_back(claims).await });
+        }
+    }
+}
+
+impl Redis {
+    /// Claims on a task of its own, so that a claim whose caller stops waiting comes to its end.
+    pub(super) async fn claim_for(&self, request: ClaimRequest) -> Result<Vec<LeasedTask>> {
+        let (mut caller, offered) = oneshot::channel();
+        let core = Arc::clone(&self.core);
+        tokio::spawn(async move {
+            let claims = core.claim(&request, &mut caller).await;
+            let _ = caller.send(claims.map(|claims| ClaimOffer { core, claims }));
+        });
+        offered
+            .await
+            .unwrap_or(Err(Error::Closed))
+            .map(|mut offer| mem::take(&mut offer.claims))
+    }
+}
+
+impl RedisCore {
+    async fn claim(
+        &self,
+        request: &ClaimRequest,
+        caller: &mut ClaimCaller,
+    ) -> Result<Vec<LeasedTask>> {
+        let deadline = Instant::now() + request.wait.min(FOREVER);
+        if request.only.is_some() {
+            return self.claim_only(request, caller).await;
+        }
+        let options = &self.link.target.address.options;
+        let mut backoff = ReconnectBackoff::new(options, FOREVER);
+        let (mut wait, mut has_warned) = (None, false);
+        loop {
+            // Why this worker cannot wait for tasks, now or ever.
+            let mut refusal = None;
+            let parts = self.parts_for(request);
+            let call = self
+                .link
+                .call(&script::CLAIM, self.claim_args(request, &parts));
+            let answer = match wait {
+                None => self.link.send_call(&call, Certainty::Done).await,
+                Some(wait) => {
+                    match self
+                        .block(request.owner, &parts, wait, call.command(), caller.closed())
+                        .await
+                    {
+                        Ok(answer) => {
+                            backoff = ReconnectBackoff::new(options, FOREVER);
+                            has_warned = false;
+                            Ok(answer)
+                        }
+                        // The claim may have been made, also behind a `BLPOP` that was refused: its answer is asked for once more.
+                        Err(fault) => {
+                            if let Fault::Final(error) = fault {
+                                refusal = Some(error);
+                            } else {
+                                if !has_warned {
+                                    tracing::warn!(%fault, "waiting for tasks was interrupted, and is tried again");
+                                    has_warned = true;
+                                }
+                                tokio::select! {
+                                    _ = backoff.pause() => {}
+                                    () = tokio::time::sleep_until(deadline) => {}
+                                    () = caller.closed() => {}
+                                }
+                            }
+                            self.link.send_call(&call, Certainty::Done).await
+                        }
+                    }
+                }
+            };
+            let again_in = match (
+                self.found(request, self.link.end(&call, answer)?).await?,
+                refusal,
+            ) {
+                (ClaimAttempt::Claims(claims), _) => return Ok(claims),
+                (_, Some(error)) => return Err(*error),
+                (ClaimAttempt::NewParts, None) => {
+                    self.refresh_parts().await?;
+                    wait = None;
+                    continue;
+                }
+                (ClaimAttempt::Nothing(again_in), None) => again_in,
+            };
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() || caller.is_closed() {
+                return Ok(Vec::new());
+            }
+            let again_in = again_in
+                .unwrap_or(SAFETY_INTERVAL)
+                .clamp(Duration::from_millis(1), SAFETY_INTERVAL);
+            wait = Some(again_in.min(left));
+        }
+    }
+
+    /// Claims one task, whatever its queue and needs.
+    async fn claim_only(
+        &self,
+        request: &ClaimRequest,
+        caller: &mut ClaimCaller,
+    ) -> Result<Vec<LeasedTask>> {
+        // Whatever makes a task ready is an event, but for its time.
+        let mut wait = self.bell.wait(super::Topic::Log, request.wait).await;
+        loop {
+            let answer = self
+                .link
+                .change(
+                    &script::CLAIM,
+                    self.claim_args(request, &[]),
+                    Certainty::Done,
+                )
+                .await?;
+            let again_in = match self.found(request, answer).await? {
+                ClaimAttempt::Claims(claims) => return Ok(claims),
+                ClaimAttempt::Nothing(again_in) => again_in,
+                ClaimAttempt::NewParts => None,
+            };
+            let again = tokio::select! {
+                again = wait.again(again_in) => again,
+                () = caller.closed() => false,
+            };
+            if !again {
+                return Ok(Vec::new());
+            }
+        }
+    }
+
+    fn claim_args(&self, request: &ClaimRequest, parts: &[Partition]) -> Vec<Vec<u8>> {
+        let known = self.parts.lock().expect("no holder panics").len();
+        let only = request.only.map_or(Vec::new(), arg);
+        let mut args = vec![arg(request.owner), arg(request.max), arg(known), only];
+        args.extend(parts.iter().map(|part| arg(&part.name)));
+        args
+    }
+
+    /// What the script has answered.
+    async fn found(&self, request: &ClaimRequest, answer: Vec<Vec<u8>>) -> Result<ClaimAttempt> {
+        let answer: Vec<String> = answer
+            .iter()
+            .map(|text| String::from_utf8_lossy(text).into_owned())
+            .collect();
+        let Some((word, rest)) = answer.split_first() else {
+            return Err(Error::NotFound(request.owner));
+        };
+        let claims = match word.as_str() {
+            "ok" => rest
+                .chunks_exact(4)
+                .map(|task| (&task[..3], task[3].clone()))
+                .collect(),
+            // It was remembered without the specs.
+            "again" => {
+                let tasks = snapshots(&self.link, &tids(rest.iter().step_by(3).cloned())).await?;
+                // The worker may have given one back since: it held nothing of it.
+                let stored = |task: &[String]| {
+                    let (tid, attempt) = (task[0].parse().ok()?, task[1].parse().ok()?);
+                    let attempt_id = AttemptId {
+                        tid,
+                        attempt,
+                        owner: request.owner,
+                    };
+                    Some(
+                        tasks
+                            .get(&tid)
+                            .filter(|task| task.is_latest(attempt_id))?
+                            .stored
+                            .clone(),
+                    )
+                };
+                rest.chunks_exact(3)
+                    .filter_map(|task| Some((task, stored(task)?)))
+                    .collect()
+            }
+            "none" => {
+                return Ok(ClaimAttempt::Nothing(
+                    rest.first()
+                        .and_then(|due| due.parse().ok())
+                        .map(Duration::from_micros),
+                ));
+            }
+            "parts" => return Ok(ClaimAttempt::NewParts),
+            _ => return Err(Error::NotFound(request.owner)),
+        };
+        let claims = self.readable(request.owner, claims).await?;
+        Ok(if claims.is_empty() {
+            ClaimAttempt::Nothing(Some(Duration::ZERO))
+        } else {
+            ClaimAttempt::Claims(claims)
+        })
+    }
+
+    /// Reads tasks: of each its id, attempt and token, and its spec. A record that cannot be read must not stand in the way of those behind it, and fails.
+    async fn readable(
+        &self,
+        owner: Tid,
+        tasks: Vec<(&[String], String)>,
+    ) -> Result<Vec<LeasedTask>> {
+        let mut claims = Vec::new();
+        for (numbers, stored) in tasks {
+            let [tid, attempt, token] = numbers else {
+                continue;
+            };
+            let (Ok(tid), Ok(attempt), Ok(fencing_token)) =
+                (tid.parse(), attempt.parse(), token.parse())
+            else {
+                continue;
+            };
+            let attempt_id = AttemptId {
+                tid,
+                attempt,
+                owner,
+            };
+            match StoredSpec::parse(tid, &stored).and_then(|stored| stored.spec(tid)) {
+                Ok(spec) => claims.push(LeasedTask {
+                    attempt_id,
+                    spec,
+                    fencing_token,
+                }),
+                Err(error) => self.fail(attempt_id, &error).await?,
+            }
+        }
+        self.fresh(claims).await
+    }
+
+    /// Those of some claims that have not expired. The others are ended: nobody is given them.
+    pub(super) async fn fresh(&self, mut claims: Vec<LeasedTask>) -> Result<Vec<LeasedTask>> {
+        let expiring: Vec<Tid> = claims
+            .iter()
+            .filter(|claim| claim.spec.expires())
+            .map(|claim| claim.attempt_id.tid)
+            .collect();
+        if expiring.is_empty() {
+            return Ok(claims);
+        }
+        // By the server's clock.
+        let tasks = snapshots(&self.link, &expiring).await?;
+        let has_expired = |claim: &LeasedTask| {
+            let Some(task) = tasks
+                .get(&claim.attempt_id.tid)
+                .filter(|task| task.is_latest(claim.attempt_id))
+            else {
+                return false;
+            };
+            claim.spec.has_expired(
+                task.tid,
+                task.record.counters,
+                task.now.saturating_mul(1000),
+            )
+        };
+        let expired: Vec<LeasedTask> = claims.extract_if(.., |claim| has_expired(claim)).collect();
+        let mut drafts = Vec::new();
+        for task in expired
+            .iter()
+            .filter_map(|claim| tasks.get(&claim.attempt_id.tid))
+        {
+            let mut draft = Draft::new(task);
+            draft.settle(task.report(ExitStatus::Expired));
+            drafts.push(draft);
+        }
+        apply(&self.link, &drafts, Certainty::Done).await?;
+        Ok(claims)
+    }
+
+    async fn fail(&self, attempt_id: AttemptId, error: &Error) -> Result<()> {
+        if let Some(task) = snapshots(&self.link, &[attempt_id.tid])
+            .await?
+            .remove(&attempt_id.tid)
+            && task.is_latest(attempt_id)
+        {
+            let mut draft = Draft::new(&task);
+            let report = task.report(ExitStatus::SpawnFailed {
+                message: error.to_string(),
+            });
+            draft.finish(TaskState::Failed, false, report, task.record.owner);
+            apply(&self.link, &[draft], Certainty::Done).await?;
+        }
+        Ok(())
+    }
+
+    /// Gives back what has not begun.
+    async fn give_back(&self, claims: Vec<LeasedTask>) {
+        let give_back = async || -> Result<()> {
+            let tids: Vec<Tid> = claims.iter().map(|claim| claim.attempt_id.tid).collect();
+            let tasks = snapshots(&self.link, &tids).await?;
+            let is_unbegun = |attempt_id: &AttemptId| {
+                tasks.get(&attempt_id.tid).is_some_and(|task| {
+                    task.is_latest(*attempt_id) && task.record.place == TaskLocation::Spawning
+                })
+            };
+            let fences = claims
+                .iter()
+                .map(|claim| claim.attempt_id)
+                .filter(is_unbegun);
+            let back = fences.map(|attempt_id| Release {
+                attempt_id,
+                reason: "its claimer stopped waiting".into(),
+            });
+            release(&self.link, back.collect()).await.map(drop)
+        };
+        if let Err(error) = give_back().await {
+            tracing::warn!(%error, "claims whose caller is gone were not given back: they come back with the worker's lease");
+        }
+    }
+
+    /// The partitions that a request may take from, the most urgent first.
+    fn parts_for(&self, request: &ClaimRequest) -> Vec<Partition> {
+        let known = Arc::clone(&self.parts.lock().expect("no holder panics"));
+        let fits = |part: &&Partition| {
+            request.queues.contains(&part.queue) && part.needs.is_subset(&request.caps)
+        };
+        known.iter().filter(fits).cloned().collect()
+    }
+
+    async fn refresh_parts(&self) -> Result<()> {
+        let names: Vec<String> = self
+            .link
+            .read(redis::cmd("SMEMBERS").arg(self.keys.of("parts")))
+            .await?;
+        // One that cannot be read is counted all the same, and serves no worker.
+        let parse = |name: String| {
+            Partition::parse(&name).unwrap_or(Partition {
+                name,
+                priority: 0,
+                queue: String::new(),
+                needs: Default::default(),
+            })
+        };
+        let mut parts: Vec<Partition> = names.into_iter().map(parse).collect();
+        parts.sort_by_key(|part| Reverse(part.priority));
+        *self.parts.lock().expect("no holder panics") = Arc::new(parts);
+        Ok(())
+    }
+}

@@ -1,0 +1,116 @@
+//! Control words: obeyed here while nobody runs the task, passed on otherwise.
+
+use raddle_model::{ControlMessage, QueueName, Tid, apply_command, queue_name::TaskQueue};
+
+use super::{
+    Redis, connection::Certainty, record::flag_of, schema::MessageKeys, script, value::arg,
+};
+use raddle_broker::{ControlDelivery, DeliveryOutcome, Error, Result};
+
+impl Redis {
+    pub(super) async fn send_word(
+        &self,
+        tid: Tid,
+        message: ControlMessage,
+    ) -> Result<DeliveryOutcome> {
+        loop {
+            if let Some(delivered) = self.try_word(tid, &message).await? {
+                return Ok(delivered);
+            }
+        }
+    }
+
+    /// Obeys a word, or passes it on; nothing if the task was with nobody by then.
+    async fn try_word(
+        &self,
+        tid: Tid,
+        message: &ControlMessage,
+    ) -> Result<Option<DeliveryOutcome>> {
+        let applied = self
+            .alter(tid, Certainty::Durable, |task, draft| {
+                if let Some(state) = task.end() {
+                    return Err(Error::Finished(tid, state));
+                }
+                if task.record.is_active() {
+                    return Ok(None);
+                }
+                draft.apply_command(message);
+                Ok(Some(draft.state()))
+            })
+            .await?;
+        if let Some(state) = applied {
+            return Ok(Some(DeliveryOutcome::Applied(state)));
+        }
+        let place = self
+            .core
+            .keys
+            .queue(&QueueName::Task(tid, TaskQueue::CtrlIn));
+        let args = [
+            MessageKeys {
+                mark: "active",
+                ..place
+            }
+            .args()
+            .to_vec(),
+            vec![message.to_text().into_bytes()],
+        ]
+        .concat();
+        let sent: Vec<String> = self
+            .link()
+            .change(&script::PUT, args, Certainty::Durable)
+            .await?;
+        Ok((!sent.is_empty()).then_some(DeliveryOutcome::Sent))
+    }
+
+    /// Takes the messages to what `owner` has, itself included, in the order in which they were sent.
+    pub(super) async fn take_words(&self, owner: Tid) -> Result<Vec<ControlDelivery>> {
+        // Almost every look finds nothing: it must not cost the server a write.
+        if self
+            .link()
+            .read::<u64>(redis::cmd("ZCARD").arg(self.core.keys.of("words")))
+            .await?
+            == 0
+        {
+            return Ok(Vec::new());
+        }
+        // What they mean is decided here: so those are taken that were read.
+        let words: Vec<String> = self.link().look(&script::WORDS, vec![arg(owner)]).await?;
+        if words.is_empty() {
+            return Ok(Vec::new());
+        }
+        let args = words.into_iter().flat_map(|word| effect(&word)).collect();
+        let taken: Vec<String> = self
+            .link()
+            .change(&script::TELL, args, Certainty::Done)
+            .await?;
+        let mut taken: Vec<_> = taken.iter().filter_map(|word| parts(word)).collect();
+        taken.sort_by(|a, b| a.1.cmp(&b.1));
+        Ok(taken
+            .into_iter()
+            .map(|(tid, _, body)| ControlDelivery { tid, body })
+            .collect())
+    }
+}
+
+/// A stored word, what it adds to the flags of its task if it ends that, and why it is ignored if it is not a control message.
+fn effect(word: &str) -> [Vec<u8>; 3] {
+    let body = parts(word).map(|(_, _, body)| body).unwrap_or_default();
+    match body.parse() {
+        Ok(message) => [
+            arg(word),
+            arg(flag_of(apply_command::pending_command(None, &message))),
+            Vec::new(),
+        ],
+        Err(error) => [arg(word), arg(flag_of(None)), arg(error)],
+    }
+}
+
+/// A word as it is stored: it stands behind the ids of its task and its own.
+fn parts(word: &str) -> Option<(Tid, String, String)> {
+    let mut parts = word.splitn(3, ':');
+    Some((
+        parts.next()?.parse().ok()?,
+        parts.next()?.to_owned(),
+        parts.next()?.to_owned(),
+    ))
+}

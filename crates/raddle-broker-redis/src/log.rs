@@ -1,0 +1,249 @@
+//! The event log. An entry stands for one event of each of its tasks; an entry of the index of tasks stands for their `created` events.
+
+use std::{collections::HashSet, time::Duration};
+
+use async_trait::async_trait;
+use raddle_model::{TaskEvent, TaskEventKind, Tid};
+
+use super::{
+    Redis,
+    connection::ServerConnection,
+    schema::{Topic, from_stream_id, stream_id},
+    value::{Entries, at_nanos},
+};
+use raddle_broker::{
+    Log, Result,
+    engine::follow::{FollowStep, LogRange},
+};
+
+/// How many entries one look reads at most when it looks for the events of one task among those of all.
+const SCAN: u32 = 2000;
+
+#[async_trait]
+impl Log for Redis {
+    async fn events(
+        &self,
+        after: Option<u64>,
+        tid: Option<Tid>,
+        max: u32,
+        wait: Duration,
+    ) -> Result<Vec<TaskEvent>> {
+        let Some(mut after) = after else {
+            return last(self.link()).await;
+        };
+        let mut wait = self.wait(Topic::Log, wait).await;
+        loop {
+            let stretch = match tid {
+                None => of_all(self.link(), after, max).await?,
+                Some(tid) => of_one(self.link(), tid, after).await?,
+            };
+            after = after.max(stretch.scanned);
+            let then = stretch.next_step();
+            if then == FollowStep::Return || then == FollowStep::Wait && !wait.again(None).await {
+                return Ok(stretch.into_first(max));
+            }
+        }
+    }
+}
+
+/// The last event.
+async fn last(link: &ServerConnection) -> Result<Vec<TaskEvent>> {
+    let mut pipe = redis::pipe();
+    pipe.cmd("XREVRANGE")
+        .arg(link.keys.of("born"))
+        .arg("+")
+        .arg("-")
+        .arg("COUNT")
+        .arg(1);
+    pipe.cmd("XREVRANGE")
+        .arg(link.keys.of("log"))
+        .arg("+")
+        .arg("-")
+        .arg("COUNT")
+        .arg(1);
+    let (born, log): (Entries, Entries) = link.query(&pipe).await?;
+    let last = created(&born)
+        .chain(logged(&log))
+        .max_by_key(|event| event.id);
+    Ok(last.into_iter().collect())
+}
+
+/// Events after `after`, of all tasks. Those of tasks that have been purged are passed over.
+async fn of_all(link: &ServerConnection, after: u64, max: u32) -> Result<LogRange> {
+    let mut pipe = redis::pipe();
+    // Both are read in one moment: an event between two looks would be passed over for ever.
+    pipe.atomic();
+    read(&mut pipe, link.keys.of("born"), after, max);
+    read(&mut pipe, link.keys.of("log"), after, max);
+    let (born_before, born, log_before, log): (Entries, Entries, Entries, Entries) =
+        link.query(&pipe).await?;
+    let mut events: Vec<TaskEvent> = [&born_before, &born]
+        .into_iter()
+        .flat_map(created)
+        .collect();
+    events.extend([&log_before, &log].into_iter().flat_map(logged));
+    events.retain(|event| event.id.as_u64() > after);
+    events.sort_by_key(|event| event.id);
+    events.truncate(max as usize);
+    let scanned = events.last().map_or(after, |event| event.id.as_u64());
+    let more = !events.is_empty();
+    let known = known(link, events.iter().map(|event| event.tid)).await?;
+    events.retain(|event| known.contains(&event.tid));
+    Ok(LogRange {
+        events,
+        scanned,
+        more,
+    })
+}
+
+/// Events of one task after `after`, from the next `SCAN` entries.
+pub(super) async fn of_one(link: &ServerConnection, tid: Tid, after: u64) -> Result<LogRange> {
+    let from = after.max(tid.as_u64() - 1);
+    let mut pipe = redis::pipe();
+    pipe.atomic()
+        .cmd("HEXISTS")
+        .arg(link.keys.of("spec"))
+        .arg(tid.to_string());
+    read(&mut pipe, link.keys.of("log"), from, SCAN);
+    let (exists, before, entries): (bool, Entries, Entries) = link.query(&pipe).await?;
+    if !exists {
+        return Ok(LogRange {
+            events: Vec::new(),
+            scanned: after,
+            more: false,
+        });
+    }
+    let more = entries.len() == SCAN as usize;
+    let mut events = Vec::new();
+    if from < tid.as_u64() {
+        events.push(created_event(tid));
+    }
+    let mut scanned = from.max(tid.as_u64());
+    for event in logged(&before).chain(logged(&entries)) {
+        if event.id.as_u64() <= from {
+            continue;
+        }
+        scanned = scanned.max(event.id.as_u64());
+        if event.tid == tid {
+            events.push(event);
+        }
+    }
+    Ok(LogRange {
+        events,
+        scanned,
+        more,
+    })
+}
+
+/// Reads what comes after an id: the entry before it may stand for more than one, and go beyond it.
+fn read(pipe: &mut redis::Pipeline, key: &str, after: u64, max: u32) {
+    let from = stream_id(after.min(i64::MAX as u64));
+    pipe.cmd("XREVRANGE")
+        .arg(key)
+        .arg(&from)
+        .arg("-")
+        .arg("COUNT")
+        .arg(1);
+    pipe.cmd("XRANGE")
+        .arg(key)
+        .arg(format!("({from}"))
+        .arg("+")
+        .arg("COUNT")
+        .arg(max);
+}
+
+/// The `created` events that entries of the index of tasks stand for.
+fn created(entries: &Entries) -> impl Iterator<Item = TaskEvent> {
+    entries
+        .iter()
+        .flat_map(|(id, fields)| born(id, fields))
+        .map(created_event)
+}
+
+/// The tasks that an entry of their index stands for.
+pub(super) fn born(id: &str, fields: &[String]) -> Vec<Tid> {
+    let (Some(first), Some(count)) = (
+        from_stream_id(id),
+        fields.get(1).and_then(|n| n.parse::<u64>().ok()),
+    ) else {
+        return Vec::new();
+    };
+    (first..first.saturating_add(count))
+        .filter_map(Tid::from_u64)
+        .collect()
+}
+
+fn logged(entries: &Entries) -> impl Iterator<Item = TaskEvent> {
+    entries.iter().flat_map(|(id, fields)| expand(id, fields))
+}
+
+/// The events that one entry stands for. One that is not ours stands for none.
+fn expand(id: &str, fields: &[String]) -> Vec<TaskEvent> {
+    let field = |name: &str| {
+        fields
+            .chunks_exact(2)
+            .find(|pair| pair[0] == name)
+            .map(|pair| pair[1].as_str())
+    };
+    let parse = || {
+        let (first, kind) = (
+            from_stream_id(id)?,
+            TaskEventKind::from_u8(field("k")?.parse().ok()?)?,
+        );
+        let worker = field("w").and_then(|worker| worker.parse().ok());
+        let detail = field("d").filter(|detail| !detail.is_empty());
+        let one = |(offset, task): (usize, &str)| {
+            let (tid, attempt) = task.split_once(':')?;
+            let id = Tid::from_u64(first + offset as u64)?;
+            Some(TaskEvent {
+                id,
+                tid: tid.parse().ok()?,
+                event: kind,
+                at: at_nanos(id.as_i64()),
+                attempt: attempt.parse().ok()?,
+                worker,
+                detail: detail.map(Into::into),
+            })
+        };
+        Some(field("t")?.split(' ').enumerate().filter_map(one).collect())
+    };
+    parse().unwrap_or_default()
+}
+
+fn created_event(tid: Tid) -> TaskEvent {
+    let at = at_nanos(tid.as_i64());
+    TaskEvent {
+        id: tid,
+        tid,
+        event: TaskEventKind::Created,
+        at,
+        attempt: 0,
+        worker: None,
+        detail: None,
+    }
+}
+
+/// Those of the tasks that are there.
+pub(super) async fn known(
+    link: &ServerConnection,
+    tids: impl Iterator<Item = Tid>,
+) -> Result<HashSet<Tid>> {
+    let tids: Vec<Tid> = tids.collect::<HashSet<_>>().into_iter().collect();
+    if tids.is_empty() {
+        return Ok(HashSet::new());
+    }
+    let mut pipe = redis::pipe();
+    tids.iter().for_each(|tid| {
+        _ = pipe
+            .cmd("HEXISTS")
+            .arg(link.keys.of("spec"))
+            .arg(tid.to_string())
+    });
+    let there: Vec<bool> = link.query(&pipe).await?;
+    Ok(tids
+        .into_iter()
+        .zip(there)
+        .filter(|(_, there)| *there)
+        .map(|(tid, _)| tid)
+        .collect())
+}

@@ -1,0 +1,51 @@
+//! Removing what nobody asked to keep any longer.
+
+use raddle_model::Tid;
+
+use super::{Redis, connection::Certainty, script, value::arg};
+use raddle_broker::Result;
+
+/// How many tasks go at once, so that no call waits long for it.
+const AT_ONCE: u32 = 500;
+
+impl Redis {
+    pub(super) async fn purge_expired(&self) -> Result<u64> {
+        self.link()
+            .change(&script::PURGE, vec![arg(AT_ONCE)], Certainty::Done)
+            .await
+    }
+
+    /// Removes finished tasks before their time, some at once.
+    pub(super) async fn delete_records(&self, mut tids: Vec<Tid>) -> Result<u64> {
+        let mut deleted = 0;
+        tids.sort_unstable();
+        tids.dedup();
+        for tids in tids.chunks(AT_ONCE as usize) {
+            let args = [arg(AT_ONCE)]
+                .into_iter()
+                .chain(tids.iter().map(arg))
+                .collect();
+            deleted += self
+                .link()
+                .change::<u64>(&script::PURGE, args, Certainty::Done)
+                .await?;
+        }
+        Ok(deleted)
+    }
+
+    /// Removes what calls were answered so long ago that none of them can be under way.
+    pub(super) async fn forget_answers(&self) {
+        let mut cursor = "0".to_owned();
+        loop {
+            match self
+                .link()
+                .look::<String>(&script::FORGET, vec![arg(&cursor)])
+                .await
+            {
+                Ok(next) if next != "0" => cursor = next,
+                Ok(_) => return,
+                Err(error) => return tracing::debug!(%error, "old answers were not removed"),
+            }
+        }
+    }
+}

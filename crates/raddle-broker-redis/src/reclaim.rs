@@ -1,0 +1,156 @@
+//! Taking back what belongs to workers that are gone.
+
+use std::time::Duration;
+
+use raddle_model::{
+    Tid,
+    worker_loss::{self, LostTaskOutcome},
+};
+
+use super::{
+    apply::{Applied, apply, snapshots},
+    change::{Draft, Snapshot},
+    connection::{Certainty, ServerConnection},
+    record::TaskLocation,
+    script,
+    value::{arg, tids},
+};
+use raddle_broker::{AttemptId, CompletionOutcome, Reclaimed, Result};
+
+/// Between the moment a worker's own runners give up and the moment others take over, so that no task runs twice at once.
+pub(super) const TAKEOVER_MARGIN: Duration = Duration::from_millis(250);
+
+/// Why a worker is left without its tasks.
+pub(super) enum WorkerLossCause {
+    /// Its lease has run out.
+    Gone,
+    /// It leaves in good order, or says what went wrong.
+    Left(Option<String>),
+}
+
+/// Takes back the tasks of every worker whose lease has run out.
+pub(super) async fn reclaim(link: &ServerConnection) -> Result<Vec<Reclaimed>> {
+    let gone: Vec<String> = link
+        .look(&script::GONE, vec![arg(TAKEOVER_MARGIN.as_millis())])
+        .await?;
+    let mut reclaimed = Vec::new();
+    for worker in tids(gone) {
+        reclaimed.extend(take_from(link, worker, &WorkerLossCause::Gone).await?);
+    }
+    Ok(reclaimed)
+}
+
+/// Takes every task from a worker, and then takes the worker out of the registry.
+pub(super) async fn take_from(
+    link: &ServerConnection,
+    worker: Tid,
+    why: &WorkerLossCause,
+) -> Result<Vec<Reclaimed>> {
+    let mut reclaimed = Vec::new();
+    loop {
+        let held = held_by(link, worker).await?;
+        if !held.is_empty() {
+            let tasks = snapshots(link, &held).await?;
+            let tasks: Vec<&Snapshot> = held.iter().filter_map(|tid| tasks.get(tid)).collect();
+            let owned: Vec<_> = tasks
+                .into_iter()
+                .filter(|task| task.record.owner == Some(worker))
+                .collect();
+            let (mut drafts, mut verdicts) = (Vec::new(), Vec::new());
+            for task in &owned {
+                let mut draft = Draft::new(task);
+                let outcome = decide(task, &mut draft, worker, why);
+                let attempt_id = AttemptId {
+                    tid: task.tid,
+                    attempt: task.record.counters.attempt,
+                    owner: worker,
+                };
+                verdicts.push(Reclaimed {
+                    attempt_id,
+                    outcome,
+                });
+                drafts.push(draft);
+            }
+            let applied = apply(link, &drafts, Certainty::Done).await?;
+            if applied.contains(&Applied::Alive) {
+                return Ok(reclaimed);
+            }
+            reclaimed.extend(
+                verdicts
+                    .into_iter()
+                    .zip(applied)
+                    .filter(|(_, a)| *a == Applied::Made)
+                    .map(|(r, _)| r),
+            );
+            continue;
+        }
+        let Some(task) = snapshots(link, &[worker]).await?.remove(&worker) else {
+            let margin = match why {
+                WorkerLossCause::Gone => arg(TAKEOVER_MARGIN.as_millis()),
+                WorkerLossCause::Left(_) => Vec::new(),
+            };
+            let () = link
+                .change(&script::DISMISS, vec![arg(worker), margin], Certainty::Done)
+                .await?;
+            return Ok(reclaimed);
+        };
+        if task.done.is_some() || !task.is_service() {
+            return Ok(reclaimed);
+        }
+        let mut draft = Draft::new(&task);
+        let exit = match why {
+            WorkerLossCause::Gone => {
+                draft.gone = Some(worker);
+                worker_loss::worker_lost(worker)
+            }
+            WorkerLossCause::Left(failure) => worker_loss::worker_left(failure.clone()),
+        };
+        draft.finish(
+            worker_loss::state_of_worker(&exit),
+            false,
+            task.report(exit),
+            None,
+        );
+        match apply(link, &[draft], Certainty::Done).await?[..] {
+            [Applied::Changed] => {}
+            _ => return Ok(reclaimed),
+        }
+    }
+}
+
+fn decide(
+    task: &Snapshot,
+    draft: &mut Draft<'_>,
+    worker: Tid,
+    why: &WorkerLossCause,
+) -> CompletionOutcome {
+    match why {
+        WorkerLossCause::Left(_) => {
+            let (kind, reason) = worker_loss::given_back_by(worker);
+            draft.give_back(kind, reason)
+        }
+        WorkerLossCause::Gone => {
+            draft.gone = Some(worker);
+            let has_begun = task.record.place == TaskLocation::Running;
+            match worker_loss::taken_from(worker, has_begun, task.record.counters.attempt) {
+                LostTaskOutcome::Ended(exit) => draft.settle(task.report(exit)),
+                LostTaskOutcome::Back(kind, reason) => draft.give_back(kind, reason),
+            }
+        }
+    }
+}
+
+/// The tasks that a worker has, the newest first.
+pub(super) async fn held_by(link: &ServerConnection, worker: Tid) -> Result<Vec<Tid>> {
+    let mut command = redis::cmd("ZRANGEBYLEX");
+    command
+        .arg(link.keys.of("owned"))
+        .arg(format!("[{worker}:"))
+        .arg(format!("({worker};"));
+    let held: Vec<String> = link.read(&command).await?;
+    Ok(held
+        .iter()
+        .rev()
+        .filter_map(|member| member.split_once(':')?.1.parse().ok())
+        .collect())
+}

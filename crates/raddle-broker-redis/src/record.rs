@@ -1,0 +1,404 @@
+//! What is stored of a task, as text that people can read with `redis-cli`.
+
+use std::fmt;
+
+use raddle_model::{AttemptCounters, AttemptReport, ControlCommand, TaskSpec, TaskState, Tid};
+
+use super::schema::Partition;
+use raddle_broker::{Error, Result};
+
+/// Beyond this a number is not exact in a script.
+const EXACT: u64 = (1 << 53) - 1;
+
+/// What the flags of a record say, added up.
+const PAUSED: u8 = 1;
+const CHAINED: u8 = 2;
+const TOLD_TO_STOP: u8 = 4;
+const TOLD_TO_KILL: u8 = 8;
+
+/// Where a task is before its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TaskLocation {
+    Ready,
+    Delayed,
+    Held,
+    Spawning,
+    Running,
+}
+
+/// Where a task stands before its end. One that has never been anything but ready has none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Record {
+    pub(super) place: TaskLocation,
+    pub(super) counters: AttemptCounters,
+    /// The partition it belongs to. Workers have none.
+    pub(super) part: Option<String>,
+    pub(super) owner: Option<Tid>,
+    /// In microseconds since the epoch.
+    pub(super) claimed_at: Option<i64>,
+    pub(super) pid: Option<u32>,
+    pub(super) paused: bool,
+    /// Whether its present attempt has chained anything.
+    pub(super) chained: bool,
+    /// The word by which its worker is to end it, once it has heard of that. Scripts see one number for this, what is chained and the pause.
+    pub(super) told: Option<ControlCommand>,
+    /// In nanoseconds since the epoch.
+    pub(super) run_at: Option<i64>,
+    /// How long the task's record is kept, in milliseconds.
+    pub(super) ttl: u64,
+    /// The unique key to be given free, or nothing.
+    pub(super) key: String,
+}
+
+/// A spec as it is stored, with what scripts need to know of it before it.
+pub(super) struct StoredSpec<'a> {
+    pub(super) part: Option<&'a str>,
+    pub(super) ttl: u64,
+    pub(super) parent: Option<Tid>,
+    pub(super) key: &'a str,
+    pub(super) json: &'a str,
+}
+
+/// How a task ended.
+pub(super) struct FinishedRecord {
+    pub(super) state: TaskState,
+    pub(super) dead: bool,
+    pub(super) owner: Option<Tid>,
+    pub(super) counters: AttemptCounters,
+    /// In microseconds since the epoch.
+    pub(super) finished_at: i64,
+    pub(super) service: bool,
+    pub(super) report: String,
+}
+
+/// Writes a spec as it is stored.
+pub(super) fn stored(
+    spec: &TaskSpec,
+    parent: Option<Tid>,
+    service: bool,
+    ttl: std::time::Duration,
+    json: &str,
+) -> String {
+    let part = if service {
+        "-".into()
+    } else {
+        Partition::name_of(spec)
+    };
+    let ttl = millis(ttl);
+    format!("{part} {ttl} {} {}\n{json}", or_dash(parent), key_of(spec))
+}
+
+/// A duration as scripts add it to a time.
+pub(super) fn millis(span: std::time::Duration) -> u64 {
+    u64::try_from(span.as_millis())
+        .unwrap_or(u64::MAX)
+        .min(EXACT / 2)
+}
+
+/// The unique key of a task as it is stored: in one line.
+pub(super) fn key_of(spec: &TaskSpec) -> String {
+    spec.unique_key.as_ref().map_or(String::new(), |key| {
+        serde_json::to_string(key).expect("a string serializes")
+    })
+}
+
+pub(super) fn unreadable(tid: Tid, reason: impl fmt::Display) -> Error {
+    Error::Record {
+        tid,
+        reason: reason.to_string(),
+    }
+}
+
+impl StoredSpec<'_> {
+    pub(super) fn parse(tid: Tid, text: &str) -> Result<StoredSpec<'_>> {
+        let parse = || {
+            let (head, json) = text.split_once('\n')?;
+            let mut fields = head.splitn(4, ' ');
+            let part = optional(fields.next()?);
+            let ttl = fields.next()?.parse().ok()?;
+            let parent = fields.next()?.parse().ok();
+            Some(StoredSpec {
+                part,
+                ttl,
+                parent,
+                key: fields.next()?,
+                json,
+            })
+        };
+        parse().ok_or_else(|| unreadable(tid, "its head is not as it was written"))
+    }
+
+    pub(super) fn spec(&self, tid: Tid) -> Result<TaskSpec> {
+        serde_json::from_str(self.json).map_err(|e| unreadable(tid, e))
+    }
+
+    /// The record of a task that has none.
+    pub(super) fn untouched(&self) -> Record {
+        Record {
+            place: TaskLocation::Ready,
+            counters: AttemptCounters::default(),
+            part: self.part.map(Into::into),
+            owner: None,
+            claimed_at: None,
+            pid: None,
+            paused: false,
+            chained: false,
+            told: None,
+            run_at: None,
+            ttl: self.ttl,
+            key: self.key.into(),
+        }
+    }
+}
+
+impl Record {
+    pub(super) fn parse(tid: Tid, text: &str) -> Result<Self> {
+        let parse = || {
+            let mut fields = text.splitn(12, ' ');
+            let place = TaskLocation::parse(fields.next()?)?;
+            let mut count = || fields.next()?.parse().ok();
+            let counters = AttemptCounters {
+                attempt: count()?,
+                failures: count()?,
+                losses: count()?,
+            };
+            let part = optional(fields.next()?).map(Into::into);
+            let owner = fields.next()?.parse().ok();
+            let claimed_at = fields.next()?.parse().ok();
+            let pid = fields.next()?.parse().ok();
+            let flags: u8 = fields.next()?.parse().ok()?;
+            let (paused, chained, told) =
+                (flags & PAUSED != 0, flags & CHAINED != 0, told_by(flags));
+            let run_at = fields.next()?.parse().ok();
+            let (ttl, key) = (fields.next()?.parse().ok()?, fields.next()?.into());
+            Some(Self {
+                place,
+                counters,
+                part,
+                owner,
+                claimed_at,
+                pid,
+                paused,
+                chained,
+                told,
+                run_at,
+                ttl,
+                key,
+            })
+        };
+        parse().ok_or_else(|| unreadable(tid, "its place is not as it was written"))
+    }
+
+    pub(super) fn is_active(&self) -> bool {
+        self.state().is_active()
+    }
+
+    pub(super) fn state(&self) -> TaskState {
+        match self.place {
+            TaskLocation::Ready | TaskLocation::Delayed | TaskLocation::Held => TaskState::Created,
+            TaskLocation::Spawning => TaskState::Spawning,
+            TaskLocation::Running => TaskState::Running,
+        }
+    }
+}
+
+impl fmt::Display for Record {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let AttemptCounters {
+            attempt,
+            failures,
+            losses,
+        } = self.counters;
+        write!(
+            f,
+            "{} {attempt} {failures} {losses} {} {} {} {} {} {} {} {}",
+            self.place.as_str(),
+            or_dash(self.part.as_deref()),
+            or_dash(self.owner),
+            or_dash(self.claimed_at),
+            or_dash(self.pid),
+            u8::from(self.paused) * PAUSED + u8::from(self.chained) * CHAINED + flag_of(self.told),
+            or_dash(self.run_at),
+            self.ttl,
+            self.key,
+        )
+    }
+}
+
+impl FinishedRecord {
+    pub(super) fn parse(tid: Tid, text: &str) -> Result<Self> {
+        let parse = || {
+            let (head, report) = text.split_once('\n')?;
+            let mut fields = head.splitn(8, ' ');
+            Some(Self {
+                state: TaskState::from_u8(fields.next()?.parse().ok()?)?,
+                dead: fields.next()? == "1",
+                owner: fields.next()?.parse().ok(),
+                counters: AttemptCounters {
+                    attempt: fields.next()?.parse().ok()?,
+                    failures: fields.next()?.parse().ok()?,
+                    losses: fields.next()?.parse().ok()?,
+                },
+                finished_at: fields.next()?.parse().ok()?,
+                service: fields.next()? == "1",
+                report: report.into(),
+            })
+        };
+        parse().ok_or_else(|| unreadable(tid, "its end is not as it was written"))
+    }
+
+    pub(super) fn report(&self, tid: Tid) -> Result<AttemptReport> {
+        serde_json::from_str(&self.report).map_err(|e| unreadable(tid, e))
+    }
+}
+
+impl fmt::Display for FinishedRecord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let AttemptCounters {
+            attempt,
+            failures,
+            losses,
+        } = self.counters;
+        let owner = or_dash(self.owner);
+        let (state, dead, service) = (
+            self.state as u8,
+            u8::from(self.dead),
+            u8::from(self.service),
+        );
+        write!(
+            f,
+            "{state} {dead} {owner} {attempt} {failures} {losses} {} {service}\n{}",
+            self.finished_at, self.report
+        )
+    }
+}
+
+impl TaskLocation {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Ready => "r",
+            Self::Delayed => "d",
+            Self::Held => "h",
+            Self::Spawning => "s",
+            Self::Running => "x",
+        }
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        [
+            Self::Ready,
+            Self::Delayed,
+            Self::Held,
+            Self::Spawning,
+            Self::Running,
+        ]
+        .into_iter()
+        .find(|p| p.as_str() == text)
+    }
+}
+
+/// What a word by which a task is to end adds to the flags of its record.
+pub(super) fn flag_of(told: Option<ControlCommand>) -> u8 {
+    match told {
+        Some(ControlCommand::Stop) => TOLD_TO_STOP,
+        Some(ControlCommand::Kill) => TOLD_TO_KILL,
+        _ => 0,
+    }
+}
+
+/// Scripts add such words up, and a `KILL` counts for more.
+fn told_by(flags: u8) -> Option<ControlCommand> {
+    [ControlCommand::Kill, ControlCommand::Stop]
+        .into_iter()
+        .find(|word| flags & flag_of(Some(*word)) != 0)
+}
+
+fn optional(text: &str) -> Option<&str> {
+    Some(text).filter(|text| *text != "-")
+}
+
+/// A value as it is stored, or `-`, which is read as no number.
+fn or_dash<T: ToString>(value: Option<T>) -> String {
+    value.map_or("-".into(), |value| value.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tid() -> Tid {
+        Tid::from_u64(1_763_248_964_000_000_000).unwrap()
+    }
+
+    #[test]
+    fn a_record_is_read_as_it_was_written() {
+        let plain = Record {
+            place: TaskLocation::Ready,
+            counters: AttemptCounters {
+                attempt: 3,
+                failures: 1,
+                losses: 2,
+            },
+            part: Some("5|default|".into()),
+            owner: None,
+            claimed_at: None,
+            pid: None,
+            paused: false,
+            chained: false,
+            told: None,
+            run_at: None,
+            ttl: 1000,
+            key: String::new(),
+        };
+        let full = Record {
+            place: TaskLocation::Running,
+            owner: Some(tid()),
+            claimed_at: Some(1_763_248_964_000_000),
+            pid: Some(7),
+            paused: true,
+            chained: true,
+            told: Some(ControlCommand::Stop),
+            run_at: Some(1_763_248_964_000_000_001),
+            key: "\"a key with blanks\"".into(),
+            ..plain.clone()
+        };
+        let chained = Record {
+            paused: false,
+            told: Some(ControlCommand::Kill),
+            ..full.clone()
+        };
+        for record in [plain, full, chained] {
+            assert_eq!(Record::parse(tid(), &record.to_string()).unwrap(), record);
+        }
+        assert_eq!(
+            told_by(PAUSED | TOLD_TO_STOP | TOLD_TO_KILL),
+            Some(ControlCommand::Kill)
+        );
+        assert!(Record::parse(tid(), "r 1 2").is_err());
+    }
+
+    #[test]
+    fn a_spec_is_read_as_it_was_written() {
+        let spec = TaskSpec {
+            unique_key: Some("two\nlines".into()),
+            ..TaskSpec::command(["x"])
+        };
+        let json = serde_json::to_string(&spec).unwrap();
+        let text = stored(
+            &spec,
+            Some(tid()),
+            false,
+            std::time::Duration::from_secs(1),
+            &json,
+        );
+        let read = StoredSpec::parse(tid(), &text).unwrap();
+        assert_eq!(
+            (read.part, read.ttl, read.parent),
+            (Some("5|default|"), 1000, Some(tid()))
+        );
+        assert_eq!(
+            (read.key, read.spec(tid()).unwrap()),
+            ("\"two\\nlines\"", spec)
+        );
+    }
+}

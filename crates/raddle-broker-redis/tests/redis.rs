@@ -1,0 +1,48 @@
+//! The conformance suite on the Redis engine: each case on a server of its own. The second handle has connections of its own.
+
+#[expect(
+    dead_code,
+    reason = "the suite asks less of a server than the faults do"
+)]
+mod redis_server;
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use raddle_broker::conformance::{Fixture, Handle};
+use raddle_broker_connect::{BrokerUrl, connect};
+use redis_server::Server;
+
+/// A namespace on a server.
+struct OnServer {
+    url: BrokerUrl,
+    broker: Handle,
+    _server: Arc<Server>,
+}
+
+#[async_trait]
+impl Fixture for OnServer {
+    fn broker(&self) -> &Handle {
+        &self.broker
+    }
+
+    async fn reopen(&self) -> Handle {
+        connect(&self.url).await.expect("the server is there")
+    }
+}
+
+async fn make() -> OnServer {
+    let server = Arc::new(Server::start());
+    let url: BrokerUrl = server
+        .url("conformance")
+        .parse()
+        .expect("a URL as documented");
+    let broker = connect(&url).await.expect("a new server can be used");
+    OnServer {
+        url,
+        broker,
+        _server: server,
+    }
+}
+
+raddle_broker::conformance!(make);

@@ -1,0 +1,246 @@
+//! One connection, as the server has it: one task, which reads, writes, and has a task for each call that is under way.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
+
+use raddle_model::frame::encode;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{UnixStream, unix::WriteHalf},
+    sync::{OwnedSemaphorePermit, watch},
+    task::{self, AbortHandle, JoinError, JoinSet},
+    time::{Instant, timeout},
+};
+
+use super::{
+    container_clients::ContainerClient,
+    dispatch::{CallInput, EncodedReply, RenewerCache, UndeliveredTasks, answer, perform},
+    frames::{ConnectionLost, FrameReader, FrameWriter, STALLED, stalled},
+    protocol::{GREETING, MAX_REQUEST, ProtocolError, ToClient, ToServer, Welcome, check_greeting},
+    server::{DRAIN, ServerState},
+};
+use raddle_broker::{Call, Error, Result};
+
+/// While so many bytes of answers wait for a client to read them, nothing more is read from it, and no call is begun.
+const BACKLOG: usize = 16 << 20;
+/// How many calls that do not wait for anything are carried out at a time. A client that asks for a lot and reads slowly costs so many
+/// answers beyond the backlog. More would not be faster: it is enough to keep an engine's commits in groups.
+const AT_ONCE: usize = 32;
+/// How long the agent, once it is to end, waits for a client to go on. One that has just been told of the end of a worker has a question
+/// or two left, and the worker may be the one that serves it.
+const LINGER: Duration = Duration::from_millis(150);
+
+pub(super) struct Session {
+    shared: Arc<ServerState>,
+    inbox: FrameReader,
+    outbox: FrameWriter<Option<UndeliveredTasks>>,
+    running: JoinSet<EncodedReply>,
+    /// The calls that run, by the id that the client gave them.
+    calls: HashMap<u64, RunningCall>,
+    /// The calls that have not begun.
+    queued: VecDeque<QueuedCall>,
+    /// How many of those that run do not wait.
+    busy: usize,
+    /// The same, by the id of their task.
+    ids: HashMap<task::Id, u64>,
+    chest: RenewerCache,
+    /// The client, if it is not trusted.
+    guest: Option<Arc<ContainerClient>>,
+}
+
+struct RunningCall {
+    abort: AbortHandle,
+    /// Whether it may wait for something to happen.
+    waits: bool,
+}
+
+struct QueuedCall {
+    id: u64,
+    asked: CallInput,
+    room: Option<OwnedSemaphorePermit>,
+}
+
+/// Tells a client why it is not served, and no more.
+pub(super) fn refuse(stream: &UnixStream, reason: &str) {
+    let mut greeting = GREETING.to_vec();
+    greeting.extend(encode(&ToClient::Refused(reason.into())));
+    // The buffer of a new connection has room for it.
+    let _ = stream.try_write(&greeting);
+}
+
+impl Session {
+    pub(super) fn new(shared: Arc<ServerState>) -> Self {
+        let inbox = FrameReader::new(MAX_REQUEST, Some(Arc::clone(&shared.budget)));
+        let guest = shared
+            .options
+            .guests
+            .clone()
+            .map(|guests| Arc::new(ContainerClient::new(guests)));
+        Self {
+            shared,
+            inbox,
+            outbox: FrameWriter::new(),
+            running: JoinSet::new(),
+            calls: HashMap::new(),
+            queued: VecDeque::new(),
+            busy: 0,
+            ids: HashMap::new(),
+            chest: RenewerCache::default(),
+            guest,
+        }
+    }
+
+    /// Serves until the client leaves or `shutdown` says so. Returning drops all that is under way: calls and undelivered answers, which
+    /// is how what they had taken goes back.
+    pub(super) async fn run(
+        mut self,
+        mut stream: UnixStream,
+        mut shutdown: watch::Receiver<bool>,
+    ) -> Result<(), ConnectionLost> {
+        let (mut from, mut to) = stream.split();
+        timeout(STALLED, self.greet(&mut to))
+            .await
+            .map_err(|_| ConnectionLost::Stalled)??;
+        let mut greeting = [0; GREETING.len()];
+        tokio::select! {
+            greeted = timeout(STALLED, from.read_exact(&mut greeting)) => greeted.map_err(|_| ConnectionLost::Stalled)??,
+            _ = shutdown.wait_for(|down| *down) => return Ok(()),
+        };
+        check_greeting(&greeting)?;
+        // When the connection is closed by us, at the latest, and unless the client asks for something before.
+        let (mut closing, mut quiet) = (None, None);
+        loop {
+            self.begin_queued();
+            let reads = self.outbox.bytes() < BACKLOG;
+            if !reads {
+                self.inbox.touch();
+            }
+            let inbox_deadline = self.inbox.deadline().filter(|_| reads);
+            let outbox_deadline = self.outbox.deadline();
+            let leave_at = closing
+                .into_iter()
+                .chain(quiet.filter(|_| self.is_quiet()))
+                .min();
+            tokio::select! {
+                message = self.inbox.next(&mut from), if reads => match message? {
+                    Some((message, room)) => {
+                        self.take(message, room)?;
+                        quiet = closing.map(|_| Instant::now() + LINGER);
+                    }
+                    None => return Ok(()),
+                },
+                Some(ended) = self.running.join_next_with_id(), if !self.running.is_empty() => self.answer(ended),
+                written = self.outbox.write(&mut to), if !self.outbox.is_empty() => {
+                    written?.into_iter().flatten().for_each(UndeliveredTasks::delivered);
+                    quiet = closing.map(|_| Instant::now() + LINGER);
+                }
+                () = stalled(inbox_deadline, outbox_deadline) => return Err(ConnectionLost::Stalled),
+                () = stalled(leave_at, None), if leave_at.is_some() => return Ok(()),
+                _ = shutdown.wait_for(|down| *down), if closing.is_none() => {
+                    closing = Some(Instant::now() + DRAIN);
+                    quiet = Some(Instant::now() + LINGER);
+                }
+            }
+        }
+    }
+
+    async fn greet(&self, to: &mut WriteHalf<'_>) -> Result<(), ConnectionLost> {
+        to.write_all(&GREETING).await?;
+        let welcome = ToClient::Welcome(Welcome {
+            in_flight: self.shared.options.in_flight,
+        });
+        Ok(to.write_all(&encode(&welcome)).await?)
+    }
+
+    /// Whether nothing is under way but calls that wait. Those have nothing to finish: their clients find the connection closed, and
+    /// ask whoever serves after us.
+    fn is_quiet(&self) -> bool {
+        self.busy == 0 && self.queued.is_empty() && self.outbox.is_empty()
+    }
+
+    fn take(
+        &mut self,
+        message: ToServer<Call>,
+        room: Option<OwnedSemaphorePermit>,
+    ) -> Result<(), ProtocolError> {
+        let (id, asked) = match message {
+            ToServer::Call { id, call } => (id, CallInput::Call(call)),
+            ToServer::Renew { id, renewal } => (id, CallInput::Beat(renewal)),
+            ToServer::Cancel { id } => {
+                if let Some(at) = self.queued.iter().position(|queued| queued.id == id) {
+                    self.queued.remove(at);
+                    self.outbox.push(encode(&ToClient::Cancelled { id }), None);
+                } else if let Some(call) = self.calls.get(&id) {
+                    call.abort.abort();
+                }
+                // One that is neither has been answered: the two have crossed.
+                return Ok(());
+            }
+        };
+        // Tasks that a client gives back come on top of the calls that were agreed on.
+        if self.running.len() + self.queued.len() + self.outbox.len()
+            >= 2 * self.shared.options.in_flight as usize
+        {
+            return Err(ProtocolError::TooMany);
+        }
+        if self.calls.contains_key(&id) || self.queued.iter().any(|queued| queued.id == id) {
+            return Err(ProtocolError::Twice(id));
+        }
+        let queued = QueuedCall { id, asked, room };
+        // One that waits may do so for an hour: it has no turn to wait for, and takes none.
+        if queued.asked.max_wait().is_zero() {
+            self.queued.push_back(queued);
+        } else {
+            self.begin(queued);
+        }
+        Ok(())
+    }
+
+    /// Begins calls, as long as there is room for their answers.
+    fn begin_queued(&mut self) {
+        while self.busy < AT_ONCE
+            && self.outbox.bytes() < BACKLOG
+            && let Some(queued) = self.queued.pop_front()
+        {
+            self.begin(queued);
+        }
+    }
+
+    fn begin(&mut self, queued: QueuedCall) {
+        let QueuedCall { id, asked, room } = queued;
+        let waits = !asked.max_wait().is_zero();
+        self.busy += usize::from(!waits);
+        let (broker, returns) = (Arc::clone(&self.shared.broker), self.shared.returns.clone());
+        let (chest, guest) = (Arc::clone(&self.chest), self.guest.clone());
+        let abort = self.running.spawn(async move {
+            let answer = perform(broker, asked, id, chest, guest.as_deref(), returns).await;
+            drop(room);
+            answer
+        });
+        self.ids.insert(abort.id(), id);
+        self.calls.insert(id, RunningCall { abort, waits });
+    }
+
+    fn answer(&mut self, ended: Result<(task::Id, EncodedReply), JoinError>) {
+        let task = ended.as_ref().map_or_else(JoinError::id, |(task, _)| *task);
+        let Some(id) = self.ids.remove(&task) else {
+            return;
+        };
+        if self.calls.remove(&id).is_some_and(|call| !call.waits) {
+            self.busy -= 1;
+        }
+        match ended {
+            Ok((_, EncodedReply { frame, taken })) => self.outbox.push(frame, taken),
+            Err(error) if error.is_cancelled() => {
+                self.outbox.push(encode(&ToClient::Cancelled { id }), None)
+            }
+            Err(error) => {
+                tracing::error!(%error, "a call of a client has failed badly");
+                self.outbox.push(answer(id, Err(Error::Closed)), None);
+            }
+        }
+    }
+}

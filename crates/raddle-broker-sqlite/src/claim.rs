@@ -1,0 +1,241 @@
+//! Tasks out.
+
+use std::time::Duration;
+
+use raddle_model::{AttemptCounters, ExitStatus, TaskEventKind, TaskSpec, TaskState, Tid};
+use rusqlite::{OptionalExtension, params};
+
+use super::{
+    complete::{TaskEnding, end_active, end_attempt},
+    reclaim::report,
+    registry::entered_at,
+    submit::refresh_parts,
+    tx::{Tx, TxError, WaitingLocation, counters, find_active, tid_at},
+};
+use raddle_broker::{AttemptId, ClaimRequest, Error, LeasedTask};
+
+/// A task as it stands in `ready`.
+struct ClaimCandidate {
+    part: i64,
+    rank: u8,
+    tid: Tid,
+    counters: AttemptCounters,
+    spec: String,
+}
+
+/// How many overdue tasks one claim moves at most: the rest follows with the next.
+const PROMOTED_AT_ONCE: u32 = 256;
+
+/// Takes what the request asks for, and says when more will be due if there was nothing.
+pub(super) fn claim(
+    tx: &mut Tx<'_>,
+    request: &ClaimRequest,
+) -> Result<(Vec<LeasedTask>, Option<Duration>), TxError> {
+    // Whose lease has run out gets nothing: its runners have given up, and others take over what it has.
+    let owner = tx
+        .db()
+        .prepare_cached("SELECT own, tid, boot, alive_until FROM workers WHERE tid = ?1")?
+        .query_row([request.owner.as_i64()], |row| {
+            Ok((row.get(0)?, entered_at(row, 1)?))
+        })
+        .optional()?;
+    let alive = owner.filter(|(_, entered)| tx.leases.of(*entered).until >= tx.machine);
+    let Some((own, _)) = alive else {
+        return Err(Error::NotFound(request.owner).into());
+    };
+    promote(tx)?;
+    let candidates = match request.only {
+        Some(tid) => only(tx, tid)?,
+        None => best(tx, request)?,
+    };
+    let claims = take(tx, request.owner, own, &candidates)?;
+    let again_in = match (claims.is_empty(), candidates.is_empty()) {
+        (true, true) => next_due(tx)?,
+        // Those behind them may be better.
+        (true, false) => Some(Duration::ZERO),
+        _ => None,
+    };
+    Ok((claims, again_in))
+}
+
+/// Moves delayed tasks whose time has come to where they are claimed.
+fn promote(tx: &mut Tx<'_>) -> rusqlite::Result<()> {
+    let due: Vec<(Tid, AttemptCounters)> = tx
+        .db()
+        .prepare_cached(
+            "SELECT tid, attempt, failures, losses FROM delayed WHERE run_at <= ?1 ORDER BY run_at LIMIT ?2",
+        )?
+        .query_map(params![tx.now, PROMOTED_AT_ONCE], |row| Ok((tid_at(row, 0)?, counters(row, 1)?)))?
+        .collect::<rusqlite::Result<_>>()?;
+    for (tid, counters) in due {
+        tx.dequeue(tid, WaitingLocation::Delayed)?;
+        tx.enqueue(tid, counters, None)?;
+    }
+    Ok(())
+}
+
+fn next_due(tx: &Tx<'_>) -> rusqlite::Result<Option<Duration>> {
+    let due: Option<i64> = tx
+        .db()
+        .prepare_cached("SELECT min(run_at) FROM delayed")?
+        .query_row([], |row| row.get(0))?;
+    Ok(due.map(|at| Duration::from_nanos(u64::try_from(at - tx.now).unwrap_or(0))))
+}
+
+fn candidate(row: &rusqlite::Row<'_>) -> rusqlite::Result<ClaimCandidate> {
+    Ok(ClaimCandidate {
+        part: row.get(0)?,
+        rank: row.get(1)?,
+        tid: tid_at(row, 2)?,
+        counters: counters(row, 3)?,
+        spec: row.get(6)?,
+    })
+}
+
+fn only(tx: &Tx<'_>, tid: Tid) -> rusqlite::Result<Vec<ClaimCandidate>> {
+    tx.db()
+        .prepare_cached(
+            "SELECT part, rank, tid, attempt, failures, losses, spec FROM tasks JOIN ready USING (part, rank, tid)
+             WHERE tid = ?1",
+        )?
+        .query_map([tid.as_i64()], candidate)?
+        .collect()
+}
+
+/// The most urgent, then oldest tasks over all partitions that the worker may take from.
+fn best(tx: &mut Tx<'_>, request: &ClaimRequest) -> rusqlite::Result<Vec<ClaimCandidate>> {
+    refresh_parts(tx)?;
+    let mut candidates = Vec::new();
+    let mut query = tx.db().prepare_cached(
+        "SELECT ready.part, ready.rank, ready.tid, attempt, failures, losses, spec
+         FROM ready CROSS JOIN tasks ON tasks.tid = ready.tid
+         WHERE ready.part = ?1 ORDER BY ready.rank, ready.tid LIMIT ?2",
+    )?;
+    for part in &tx.cache.parts {
+        if !request.queues.contains(&part.queue) || !part.needs.is_subset(&request.caps) {
+            continue;
+        }
+        for row in query.query_map(params![part.id, request.max], candidate)? {
+            candidates.push(row?);
+        }
+    }
+    candidates.sort_unstable_by_key(|candidate| (candidate.rank, candidate.tid));
+    candidates.truncate(request.max as usize);
+    Ok(candidates)
+}
+
+/// Moves candidates from `ready` to `active`, a run of neighbours at a time.
+fn take(
+    tx: &mut Tx<'_>,
+    owner: Tid,
+    own: bool,
+    candidates: &[ClaimCandidate],
+) -> Result<Vec<LeasedTask>, TxError> {
+    let mut claims = Vec::with_capacity(candidates.len());
+    for run in candidates.chunk_by(|a, b| (a.part, a.rank) == (b.part, b.rank)) {
+        // Candidates are the first of their partition, so a run has no other task between its ends.
+        let (first, last) = (&run[0], &run[run.len() - 1]);
+        let key = params![
+            first.part,
+            first.rank,
+            first.tid.as_i64(),
+            last.tid.as_i64()
+        ];
+        tx.db()
+            .prepare_cached(
+                "INSERT OR ROLLBACK INTO active (tid, owner, state, claimed_at, own, ttl, keyed, attempt, failures, losses)
+                 SELECT tid, ?5, ?6, ?7, ?8, ttl, keyed, attempt + 1, failures, losses FROM ready
+                 WHERE part = ?1 AND rank = ?2 AND tid BETWEEN ?3 AND ?4",
+            )?
+            .execute(params![
+                first.part,
+                first.rank,
+                first.tid.as_i64(),
+                last.tid.as_i64(),
+                owner.as_i64(),
+                TaskState::Spawning as u8,
+                tx.now,
+                own
+            ])?;
+        tx.db()
+            .prepare_cached(
+                "DELETE FROM ready WHERE part = ?1 AND rank = ?2 AND tid BETWEEN ?3 AND ?4",
+            )?
+            .execute(key)?;
+        for ClaimCandidate {
+            tid,
+            counters,
+            spec,
+            ..
+        } in run
+        {
+            let attempt_id = AttemptId {
+                tid: *tid,
+                attempt: counters.attempt + 1,
+                owner,
+            };
+            let fencing_token = tx.event(
+                *tid,
+                TaskEventKind::Spawning,
+                attempt_id.attempt,
+                Some(owner),
+                None,
+            );
+            match parse_spec(*tid, spec) {
+                Ok(spec) if spec.has_expired(*tid, *counters, tx.now) => expire(tx, *tid)?,
+                Ok(spec) => claims.push(LeasedTask {
+                    attempt_id,
+                    spec,
+                    fencing_token,
+                }),
+                // A record that nobody can read must not stand in the way of those behind it.
+                Err(error) => give_up(tx, *tid, &error)?,
+            }
+        }
+    }
+    Ok(claims)
+}
+
+/// Ends a task that has waited for too long. Nobody is given it.
+fn expire(tx: &mut Tx<'_>, tid: Tid) -> Result<(), TxError> {
+    let Some(active) = find_active(tx.db(), tid)? else {
+        return Ok(());
+    };
+    let report = report(tx, ExitStatus::Expired);
+    end_attempt(tx, &active, &report).map(drop)
+}
+
+fn give_up(tx: &mut Tx<'_>, tid: Tid, error: &Error) -> Result<(), TxError> {
+    let Some(active) = find_active(tx.db(), tid)? else {
+        return Ok(());
+    };
+    let exit = ExitStatus::SpawnFailed {
+        message: error.to_string(),
+    };
+    let report = report(tx, exit);
+    end_active(
+        tx,
+        &active,
+        &TaskEnding {
+            state: TaskState::Failed,
+            dead: false,
+            report: &report,
+        },
+    )
+}
+
+/// The spec of a stored task.
+pub(super) fn spec_of(tx: &Tx<'_>, tid: Tid) -> Result<TaskSpec, TxError> {
+    let text: String = tx
+        .db()
+        .prepare_cached("SELECT spec FROM tasks WHERE tid = ?1")?
+        .query_row([tid.as_i64()], |row| row.get(0))?;
+    parse_spec(tid, &text).map_err(TxError::Caller)
+}
+
+pub(super) fn parse_spec(tid: Tid, text: &str) -> Result<TaskSpec, Error> {
+    serde_json::from_str(text).map_err(|e| Error::Record {
+        tid,
+        reason: e.to_string(),
+    })
+}

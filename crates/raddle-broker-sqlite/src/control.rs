@@ -1,0 +1,193 @@
+//! Control words: obeyed here while nobody runs the task, passed on otherwise.
+
+use raddle_model::{
+    ControlCommand, ControlMessage, ExitStatus, QueueName, TaskEventKind, TaskState, Tid,
+    apply_command::{self, CommandEffect},
+    control::ParseControlError,
+    queue_name::TaskQueue,
+    spec::ReservedPolicy,
+};
+use rusqlite::params;
+
+use super::{
+    claim::spec_of,
+    complete::{TaskEnding, end_waiting},
+    messages,
+    reclaim::report,
+    tx::{
+        Tx, TxError, WaitingLocation, WaitingTask, find_active, find_done, find_waiting, tid_at,
+        told_at,
+    },
+};
+use raddle_broker::{ControlDelivery, DeliveryOutcome, Error};
+
+pub(super) fn control(
+    tx: &mut Tx<'_>,
+    tid: Tid,
+    message: &ControlMessage,
+) -> Result<DeliveryOutcome, TxError> {
+    if find_active(tx.db(), tid)?.is_some() {
+        messages::insert(
+            tx,
+            &QueueName::Task(tid, TaskQueue::CtrlIn),
+            &message.to_text(),
+        )?;
+        return Ok(DeliveryOutcome::Sent);
+    }
+    if let Some(state) = find_done(tx.db(), tid)? {
+        return Err(Error::Finished(tid, state).into());
+    }
+    let waiting = find_waiting(tx.db(), tid)?.ok_or(Error::NotFound(tid))?;
+    apply_to_waiting(tx, tid, waiting, message).map(DeliveryOutcome::Applied)
+}
+
+/// Does to a waiting task what the word says; returns its state from then on.
+fn apply_to_waiting(
+    tx: &mut Tx<'_>,
+    tid: Tid,
+    waiting: WaitingTask,
+    message: &ControlMessage,
+) -> Result<TaskState, TxError> {
+    let mut held = waiting.place == WaitingLocation::Held;
+    match apply_command::apply_command(message, held, goes_back(tx, tid)?) {
+        CommandEffect::End(state, exit) => return end(tx, tid, waiting, state, exit),
+        CommandEffect::Hold => {
+            held = true;
+            tx.dequeue(tid, waiting.place)?;
+            tx.hold(tid, waiting.counters, waiting.run_at)?;
+            tx.event(
+                tid,
+                TaskEventKind::Paused,
+                waiting.counters.attempt,
+                None,
+                None,
+            );
+        }
+        CommandEffect::Free => {
+            held = false;
+            tx.dequeue(tid, WaitingLocation::Held)?;
+            tx.enqueue(tid, waiting.counters, waiting.run_at)?;
+            tx.event(
+                tid,
+                TaskEventKind::Resumed,
+                waiting.counters.attempt,
+                None,
+                None,
+            );
+        }
+        CommandEffect::Nothing => {}
+    }
+    let reply = serde_json::to_string(&apply_command::answer(message, held))
+        .expect("a reply has only string keys");
+    messages::insert(tx, &QueueName::Task(tid, TaskQueue::CtrlOut), &reply)?;
+    Ok(TaskState::Created)
+}
+
+fn end(
+    tx: &mut Tx<'_>,
+    tid: Tid,
+    waiting: WaitingTask,
+    state: TaskState,
+    exit: ExitStatus,
+) -> Result<TaskState, TxError> {
+    let report = report(tx, exit);
+    end_waiting(
+        tx,
+        tid,
+        waiting,
+        &TaskEnding {
+            state,
+            dead: false,
+            report: &report,
+        },
+    )?;
+    Ok(state)
+}
+
+/// Whether a task that is stopped goes back to its queue. One that nobody can read does not.
+fn goes_back(tx: &Tx<'_>, tid: Tid) -> Result<bool, TxError> {
+    match spec_of(tx, tid) {
+        Ok(spec) => Ok(spec.on_stop == ReservedPolicy::Requeue),
+        Err(TxError::Caller(_)) => Ok(false),
+        Err(fail) => Err(fail),
+    }
+}
+
+/// Obeys the words that were meant for the last attempt of a task that waits again: the one by which its worker was told to end it, and those that were
+/// left for it. Returns the state they led to, if final.
+pub(super) fn apply_pending(
+    tx: &mut Tx<'_>,
+    tid: Tid,
+    told: Option<ControlCommand>,
+) -> Result<Option<TaskState>, TxError> {
+    if let Some(word) = told
+        && let Some(waiting) = find_waiting(tx.db(), tid)?
+        && let CommandEffect::End(state, exit) =
+            apply_command::apply_command(&ControlMessage::new(word), false, goes_back(tx, tid)?)
+    {
+        return end(tx, tid, waiting, state, exit).map(Some);
+    }
+    for body in messages::drain(tx, &QueueName::Task(tid, TaskQueue::CtrlIn))? {
+        let Some(waiting) = find_waiting(tx.db(), tid)? else {
+            break;
+        };
+        match body.parse::<ControlMessage>() {
+            Ok(message) => {
+                let state = apply_to_waiting(tx, tid, waiting, &message)?;
+                if state.is_terminal() {
+                    return Ok(Some(state));
+                }
+            }
+            Err(error) => ignore(tx, tid, waiting.counters.attempt, &error),
+        }
+    }
+    Ok(None)
+}
+
+/// Takes the messages to what `owner` has, itself included. A word that ends a task is noted with it, so that it outlives the worker. A message that is not
+/// a control message is an event of its task.
+pub(super) fn recv_commands(tx: &mut Tx<'_>, owner: Tid) -> Result<Vec<ControlDelivery>, TxError> {
+    let held: Vec<(Tid, Option<ControlCommand>, u32)> = tx
+        .db()
+        .prepare_cached("SELECT tid, told, attempt FROM active WHERE owner = ?1 ORDER BY tid")?
+        .query_map(params![owner.as_i64()], |row| {
+            Ok((tid_at(row, 0)?, told_at(row, 1)?, row.get(2)?))
+        })?
+        .collect::<rusqlite::Result<_>>()?;
+    let mut deliveries = Vec::new();
+    for (tid, before, attempt) in held {
+        let bodies = messages::drain(tx, &QueueName::Task(tid, TaskQueue::CtrlIn))?;
+        let mut told = before;
+        for body in &bodies {
+            match body.parse() {
+                Ok(message) => told = apply_command::pending_command(told, &message),
+                Err(error) => ignore(tx, tid, attempt, &error),
+            }
+        }
+        if told != before {
+            tx.db()
+                .prepare_cached("UPDATE active SET told = ?2 WHERE tid = ?1")?
+                .execute(params![tid.as_i64(), told.map(|word| word.to_string())])?;
+        }
+        deliveries.extend(bodies.into_iter().map(|body| ControlDelivery { tid, body }));
+    }
+    Ok(deliveries)
+}
+
+/// Logs that a message to a task was not a control message.
+fn ignore(tx: &mut Tx<'_>, tid: Tid, attempt: u32, error: &ParseControlError) {
+    tx.event(
+        tid,
+        TaskEventKind::ControlIgnored,
+        attempt,
+        None,
+        Some(&error.to_string()),
+    );
+}
+
+/// Whether any control message is stored at all: a cheap look before the costly one.
+pub(super) fn any_pending(db: &rusqlite::Connection) -> rusqlite::Result<bool> {
+    db.prepare_cached(ANY_PENDING)?.exists([])
+}
+
+const ANY_PENDING: &str = "SELECT 1 FROM messages WHERE queue >= '!' AND queue < '\"' LIMIT 1";

@@ -1,0 +1,134 @@
+//! The event log. A task's own row is its `created` event; all others have rows of their own.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use raddle_model::{TaskEvent, TaskEventKind, Tid};
+use rusqlite::{Connection, params};
+
+use super::{Sqlite, clock, notify::Topic, tx::tid_at};
+use raddle_broker::{
+    Log, Result,
+    engine::follow::{FollowStep, LogRange},
+};
+
+/// How many rows one look reads at most when it looks for the events of one task among those of all.
+const SCAN: u32 = 10_000;
+
+/// Events after `after`, of all tasks.
+fn select(db: &Connection, after: u64, max: u32) -> rusqlite::Result<Vec<TaskEvent>> {
+    let after = after.min(i64::MAX as u64) as i64;
+    // Both halves are in the order of their keys, so SQLite merges them without sorting and stops at the limit.
+    db.prepare_cached(
+        "SELECT id, tid, kind, attempt, worker, detail FROM events WHERE id > ?1
+         UNION ALL SELECT tid, tid, 0, 0, NULL, NULL FROM tasks WHERE tid > ?1
+         ORDER BY 1 LIMIT ?2",
+    )?
+    .query_map(params![after, max], event)?
+    .collect()
+}
+
+/// Events of one task after `after`, from the next `SCAN` rows.
+pub(super) fn select_of(db: &Connection, tid: Tid, after: u64) -> rusqlite::Result<LogRange> {
+    let mut events = Vec::new();
+    let from = after.max(tid.as_u64() - 1).min(i64::MAX as u64);
+    if from < tid.as_u64()
+        && db
+            .prepare_cached("SELECT 1 FROM tasks WHERE tid = ?1")?
+            .exists([tid.as_i64()])?
+    {
+        events.push(created(tid));
+    }
+    let mut scanned = from.max(tid.as_u64());
+    let mut query = db.prepare_cached(
+        "SELECT id, tid, kind, attempt, worker, detail FROM events WHERE id > ?1 ORDER BY id LIMIT ?2",
+    )?;
+    let mut rows = query.query(params![scanned as i64, SCAN])?;
+    let mut looked_at = 0;
+    while let Some(row) = rows.next()? {
+        looked_at += 1;
+        scanned = row.get::<_, i64>(0)? as u64;
+        if row.get::<_, i64>(1)? == tid.as_i64() {
+            events.push(event(row)?);
+        }
+    }
+    Ok(LogRange {
+        events,
+        scanned,
+        more: looked_at == SCAN,
+    })
+}
+
+/// The last event. Both halves are read from the ends of their keys.
+fn last(db: &Connection) -> rusqlite::Result<Vec<TaskEvent>> {
+    db.prepare_cached(
+        "SELECT id, tid, kind, attempt, worker, detail FROM events
+         UNION ALL SELECT tid, tid, 0, 0, NULL, NULL FROM tasks
+         ORDER BY 1 DESC LIMIT 1",
+    )?
+    .query_map([], event)?
+    .collect()
+}
+
+fn created(tid: Tid) -> TaskEvent {
+    TaskEvent {
+        id: tid,
+        tid,
+        event: TaskEventKind::Created,
+        at: clock::timestamp(tid.as_i64()),
+        attempt: 0,
+        worker: None,
+        detail: None,
+    }
+}
+
+fn event(row: &rusqlite::Row<'_>) -> rusqlite::Result<TaskEvent> {
+    let id = tid_at(row, 0)?;
+    let kind: u8 = row.get(2)?;
+    let event = TaskEventKind::from_u8(kind)
+        .ok_or(rusqlite::Error::IntegralValueOutOfRange(2, i64::from(kind)))?;
+    let worker: Option<i64> = row.get(4)?;
+    Ok(TaskEvent {
+        id,
+        tid: tid_at(row, 1)?,
+        event,
+        at: clock::timestamp(id.as_i64()),
+        attempt: row.get(3)?,
+        worker: worker.and_then(|raw| Tid::from_u64(raw as u64)),
+        detail: row.get(5)?,
+    })
+}
+
+#[async_trait]
+impl Log for Sqlite {
+    async fn events(
+        &self,
+        after: Option<u64>,
+        tid: Option<Tid>,
+        max: u32,
+        wait: Duration,
+    ) -> Result<Vec<TaskEvent>> {
+        let Some(mut after) = after else {
+            return self.read(|db| Ok(last(db)?)).await;
+        };
+        let mut wait = self.wait(Topic::Log, wait);
+        loop {
+            let from = after;
+            let stretch = self
+                .read(move |db| match tid {
+                    None => Ok(LogRange {
+                        events: select(db, from, max)?,
+                        scanned: from,
+                        more: false,
+                    }),
+                    Some(tid) => Ok(select_of(db, tid, from)?),
+                })
+                .await?;
+            after = after.max(stretch.scanned);
+            let then = stretch.next_step();
+            if then == FollowStep::Return || then == FollowStep::Wait && !wait.again(None).await {
+                return Ok(stretch.into_first(max));
+            }
+        }
+    }
+}

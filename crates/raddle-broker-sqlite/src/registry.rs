@@ -1,0 +1,148 @@
+//! The workers that live on the database.
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use raddle_model::{
+    Target, TaskEventKind, TaskSpec, TaskState, Tid, WorkerEntry,
+    worker::{Heartbeat, WorkerInfo},
+    worker_loss,
+};
+use rusqlite::{Connection, params};
+
+use super::{
+    Sqlite, clock,
+    lease::{LeaseTable, WorkerRow, end_of},
+    reclaim::{end_service, give_back_all, reclaim},
+    submit::{PreparedTask, TaskRow, insert},
+    tx::{Tx, TxError, tid_at},
+    writer::Durability,
+};
+use raddle_broker::{Error, Registry, Result};
+
+/// How long the record of a worker that has left is kept: a day.
+const RECORD_KEPT_NANOS: i64 = 86_400_000_000_000;
+
+#[async_trait]
+impl Registry for Sqlite {
+    async fn register_worker(&self, info: WorkerInfo, ttl: Duration, own: bool) -> Result<Tid> {
+        self.write(Durability::Process, move |tx| {
+            if !own {
+                return register(tx, &info, ttl);
+            }
+            let tid = tx.next_id();
+            enter(tx, tid, &info, ttl, true)?;
+            Ok(tid)
+        })
+        .await
+    }
+
+    async fn deregister(&self, worker: Tid, failure: Option<String>) -> Result<()> {
+        self.write(Durability::Process, move |tx| {
+            give_back_all(tx, worker)?;
+            end_service(tx, worker, worker_loss::worker_left(failure))
+        })
+        .await
+    }
+
+    async fn workers(&self) -> Result<Vec<WorkerEntry>> {
+        let shared = Arc::clone(&self.shared);
+        self.read(move |db| living(db, &shared.leases)).await
+    }
+}
+
+/// The workers that are alive.
+pub(super) fn living(db: &Connection, leases: &LeaseTable) -> Result<Vec<WorkerEntry>, TxError> {
+    let rows = db
+        .prepare_cached("SELECT info, tid, boot, alive_until FROM workers ORDER BY tid")?
+        .query_map([], |row| Ok((row.get(0)?, entered_at(row, 1)?)))?
+        .collect::<rusqlite::Result<Vec<(String, WorkerRow)>>>()?;
+    let now = clock::machine();
+    let leased = rows
+        .into_iter()
+        .map(|(info, entered)| (info, entered.worker, leases.of(entered)));
+    leased
+        .filter(|(.., lease)| lease.holds(now))
+        .map(|(info, tid, lease)| entry(tid, &info, lease.heartbeat))
+        .collect()
+}
+
+fn entry(tid: Tid, info: &str, heartbeat: Heartbeat) -> Result<WorkerEntry, TxError> {
+    let info: WorkerInfo = serde_json::from_str(info).map_err(|e| Error::Record {
+        tid,
+        reason: e.to_string(),
+    })?;
+    Ok(WorkerEntry::new(
+        tid,
+        info,
+        heartbeat,
+        clock::timestamp(tid.as_i64()),
+    ))
+}
+
+/// All workers that are in the registry, alive or not.
+pub(super) fn entered(db: &Connection) -> rusqlite::Result<Vec<WorkerRow>> {
+    let mut query = db.prepare_cached("SELECT tid, boot, alive_until FROM workers")?;
+    query.query_map([], |row| entered_at(row, 0))?.collect()
+}
+
+/// An entry from three columns, of which `first` is the first.
+pub(super) fn entered_at(row: &rusqlite::Row<'_>, first: usize) -> rusqlite::Result<WorkerRow> {
+    Ok(WorkerRow {
+        worker: tid_at(row, first)?,
+        boot: row.get(first + 1)?,
+        until: row.get(first + 2)?,
+    })
+}
+
+pub(super) fn register(tx: &mut Tx<'_>, info: &WorkerInfo, ttl: Duration) -> Result<Tid, TxError> {
+    // Where workers come and go, those that are gone must not have to wait for one that stays.
+    reclaim(tx)?;
+    let mut spec = TaskSpec::new(Target::Service(info.kind.clone()));
+    spec.name = Some(info.name.clone());
+    let text = serde_json::to_string(&spec).expect("a spec has only string keys");
+    let tid = tx.next_id();
+    enter(tx, tid, info, ttl, false)?;
+    insert(
+        tx,
+        &[TaskRow {
+            tid,
+            part: 0,
+            service: true,
+            task: &PreparedTask {
+                spec,
+                text,
+                parent: info.parent,
+            },
+        }],
+    )?;
+    tx.db()
+        .prepare_cached(
+            "INSERT INTO active (tid, owner, state, claimed_at, pid, ttl, keyed, attempt, failures, losses)
+             VALUES (?1, ?1, ?2, ?3, ?4, ?5, 0, 1, 0, 0)",
+        )?
+        .execute(params![tid.as_i64(), TaskState::Running as u8, tx.now, info.pid, RECORD_KEPT_NANOS])?;
+    tx.event(tid, TaskEventKind::Running, 1, Some(tid), None);
+    Ok(tid)
+}
+
+/// Gives a worker a lease and enters it into the registry; `own` if it is there for one task alone. If what follows is undone, the lease is found to belong to
+/// no worker, and goes with the next look for those.
+pub(super) fn enter(
+    tx: &Tx<'_>,
+    worker: Tid,
+    info: &WorkerInfo,
+    ttl: Duration,
+    own: bool,
+) -> Result<(), TxError> {
+    let until = end_of(tx.machine, ttl);
+    // Before anything is written: there may be no room for another worker.
+    tx.leases.enter(worker, until, Heartbeat::default())?;
+    let info = serde_json::to_string(info).expect("worker info has only string keys");
+    tx.db()
+        .prepare_cached(
+            "INSERT INTO workers (tid, info, boot, alive_until, own) VALUES (?1, ?2, ?3, ?4, ?5)",
+        )?
+        .execute(params![worker.as_i64(), info, tx.leases.boot, until, own])?;
+    Ok(())
+}

@@ -1,0 +1,223 @@
+//! Tasks in.
+
+use std::sync::LazyLock;
+
+use raddle_model::{AttemptCounters, TaskSpec, Tid, spec::StartTime, time};
+use rusqlite::{Connection, OptionalExtension, params};
+
+use super::{
+    bulk_insert::BulkStatement,
+    notify::Topic,
+    schedule::note_expiries,
+    tx::{Partition, Tx, TxError},
+};
+use raddle_broker::{Error, NewTask, Submitted, engine::serialize_spec};
+
+/// A task that has been checked and written out, ready for the writer's thread.
+pub(super) struct PreparedTask {
+    pub(super) spec: TaskSpec,
+    pub(super) text: String,
+    pub(super) parent: Option<Tid>,
+}
+
+impl PreparedTask {
+    /// How long its record is kept, in nanoseconds.
+    pub(super) fn ttl(&self) -> i64 {
+        i64::try_from(self.spec.result_ttl().0.as_nanos()).unwrap_or(i64::MAX)
+    }
+}
+
+/// Checks a task before it costs anybody a transaction.
+pub(super) fn prepare(submit: NewTask) -> Result<PreparedTask, Error> {
+    let text = serialize_spec(&submit.spec)?;
+    Ok(PreparedTask {
+        spec: submit.spec,
+        text,
+        parent: submit.parent,
+    })
+}
+
+pub(super) fn submit(tx: &mut Tx<'_>, batch: Vec<PreparedTask>) -> Result<Vec<Submitted>, TxError> {
+    let mut stored = Vec::with_capacity(batch.len());
+    let mut rows = Vec::with_capacity(batch.len());
+    for task in &batch {
+        if let Some(tid) = key_holder(tx, task)? {
+            stored.push(Submitted::Existing(tid));
+            continue;
+        }
+        let row = TaskRow {
+            tid: tx.next_id(),
+            part: part_of(tx, &task.spec)?,
+            service: false,
+            task,
+        };
+        hold_key(tx, &row)?;
+        join_batch(tx, &row)?;
+        stored.push(Submitted::New(row.tid));
+        rows.push(row);
+    }
+    insert(tx, &rows)?;
+    note_expiries(tx, &rows)?;
+    let mut ready = None;
+    for TaskRow { tid, task, .. } in &rows {
+        match due(tx, &task.spec) {
+            // A task that waits for its time interrupts the run of those that do not.
+            Some(at) => {
+                enqueue_run(tx, ready.take())?;
+                tx.enqueue_delayed(*tid, AttemptCounters::default(), at)?;
+            }
+            None => ready = Some((ready.map_or(*tid, |(first, _)| first), *tid)),
+        }
+    }
+    enqueue_run(tx, ready)?;
+    // A task's own row is its `created` event.
+    tx.touch(Topic::Log);
+    Ok(stored)
+}
+
+/// The unfinished task that has this task's unique key.
+pub(super) fn key_holder(tx: &Tx<'_>, task: &PreparedTask) -> rusqlite::Result<Option<Tid>> {
+    let Some(key) = &task.spec.unique_key else {
+        return Ok(None);
+    };
+    tx.db()
+        .prepare_cached("SELECT tid FROM uniques WHERE key = ?1")?
+        .query_row([key], |row| super::tx::tid_at(row, 0))
+        .optional()
+}
+
+/// Takes a unique key for a task.
+fn hold_key(tx: &Tx<'_>, row: &TaskRow<'_>) -> rusqlite::Result<()> {
+    if let Some(key) = &row.task.spec.unique_key {
+        tx.db()
+            .prepare_cached("INSERT INTO uniques (key, tid) VALUES (?1, ?2)")?
+            .execute(params![key, row.tid.as_i64()])?;
+    }
+    Ok(())
+}
+
+/// Enters a task in its batch.
+fn join_batch(tx: &Tx<'_>, row: &TaskRow<'_>) -> rusqlite::Result<()> {
+    if let Some(batch) = &row.task.spec.batch {
+        tx.db()
+            .prepare_cached("INSERT INTO batches (batch, tid) VALUES (?1, ?2)")?
+            .execute(params![batch, row.tid.as_i64()])?;
+    }
+    Ok(())
+}
+
+/// Takes a task out of its batch.
+pub(super) fn leave_batch(db: &Connection, spec: &TaskSpec, tid: Tid) -> rusqlite::Result<()> {
+    if let Some(batch) = &spec.batch {
+        db.prepare_cached("DELETE FROM batches WHERE batch = ?1 AND tid = ?2")?
+            .execute(params![batch, tid.as_i64()])?;
+    }
+    Ok(())
+}
+
+/// The part of a task that never changes.
+pub(super) struct TaskRow<'a> {
+    pub(super) tid: Tid,
+    pub(super) part: i64,
+    pub(super) service: bool,
+    pub(super) task: &'a PreparedTask,
+}
+
+static INSERT_TASKS: LazyLock<BulkStatement> = LazyLock::new(|| {
+    BulkStatement::insert(
+        "tasks (tid, part, rank, service, parent, ttl, keyed, spec)",
+        8,
+    )
+});
+
+/// Where a task stands among those that wait: the lowest come first.
+pub(super) fn rank(priority: u8) -> i64 {
+    i64::from(9 - priority.min(9))
+}
+
+pub(super) fn insert(tx: &Tx<'_>, rows: &[TaskRow<'_>]) -> rusqlite::Result<()> {
+    INSERT_TASKS.write(tx.db(), rows, |values, row| {
+        let PreparedTask { spec, text, parent } = row.task;
+        values.bind(row.tid.as_i64())?;
+        values.bind(row.part)?;
+        values.bind(rank(spec.priority))?;
+        values.bind(row.service)?;
+        values.bind(parent.map(Tid::as_i64))?;
+        values.bind(row.task.ttl())?;
+        values.bind(spec.unique_key.is_some())?;
+        values.bind(text.as_str())
+    })
+}
+
+/// When a task may begin, if that is not now.
+fn due(tx: &Tx<'_>, spec: &TaskSpec) -> Option<i64> {
+    let at = match spec.start()? {
+        StartTime::After(delay) => time::nanos_after(tx.now, delay),
+        StartTime::At(at) => time::unix_nanos(at),
+    };
+    (at > tx.now).then_some(at)
+}
+
+/// Makes a run of tasks ready with one statement. Nobody else writes meanwhile, so all tasks between its ends belong to it.
+fn enqueue_run(tx: &mut Tx<'_>, run: Option<(Tid, Tid)>) -> rusqlite::Result<()> {
+    let Some((first, last)) = run else {
+        return Ok(());
+    };
+    tx.touch(Topic::Ready);
+    tx.db()
+        .prepare_cached(
+            "INSERT OR ROLLBACK INTO ready (part, rank, tid, attempt, failures, losses, ttl, keyed)
+             SELECT part, rank, tid, 0, 0, 0, ttl, keyed FROM tasks WHERE tid BETWEEN ?1 AND ?2",
+        )?
+        .execute([first.as_i64(), last.as_i64()])?;
+    Ok(())
+}
+
+/// The partition for a queue and a set of needs, made when it is new.
+fn part_of(tx: &mut Tx<'_>, spec: &TaskSpec) -> rusqlite::Result<i64> {
+    let (queue, needs) = (&spec.queue, spec.needs());
+    let known = |tx: &Tx<'_>| {
+        let part = tx
+            .cache
+            .parts
+            .iter()
+            .find(|part| part.queue == *queue && part.needs == needs);
+        part.map(|part| part.id)
+    };
+    if let Some(id) = known(tx) {
+        return Ok(id);
+    }
+    refresh_parts(tx)?;
+    if let Some(id) = known(tx) {
+        return Ok(id);
+    }
+    let id = tx
+        .db()
+        .prepare_cached("INSERT INTO parts (queue, needs) VALUES (?1, ?2) RETURNING id")?
+        .query_row(params![queue, needs.to_string()], |row| row.get(0))?;
+    tx.cache.parts.push(Partition {
+        id,
+        queue: queue.clone(),
+        needs,
+    });
+    Ok(id)
+}
+
+/// Learns of the partitions that other processes have made. They are never removed, so the highest number tells.
+pub(super) fn refresh_parts(tx: &mut Tx<'_>) -> rusqlite::Result<()> {
+    let known = tx.cache.parts.last().map_or(0, |part| part.id);
+    let fresh: Vec<Partition> = tx
+        .db()
+        .prepare_cached("SELECT id, queue, needs FROM parts WHERE id > ?1 ORDER BY id")?
+        .query_map([known], |row| {
+            let needs: String = row.get(2)?;
+            Ok(Partition {
+                id: row.get(0)?,
+                queue: row.get(1)?,
+                needs: needs.parse().unwrap_or_default(),
+            })
+        })?
+        .collect::<rusqlite::Result<_>>()?;
+    tx.cache.parts.extend(fresh);
+    Ok(())
+}

@@ -1,0 +1,428 @@
+//! One write transaction: ids, events and the places a task can be in.
+
+use std::sync::LazyLock;
+
+use raddle_model::{
+    AttemptCounters, CapSet, ControlCommand, ControlMessage, QueueName, TaskEventKind, TaskState,
+    Tid, TidClock, queue_name::TaskQueue,
+};
+use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
+
+use super::{
+    bulk_insert::BulkStatement,
+    clock,
+    lease::LeaseTable,
+    notify::{Topic, Topics},
+};
+use raddle_broker::{AttemptId, Error};
+
+/// Where the last id is kept that was given.
+const LAST_ID: &str = "last_id";
+
+/// Why a part of a transaction did not happen.
+pub(super) enum TxError {
+    /// The database failed: the whole transaction is undone.
+    Store(rusqlite::Error),
+    /// The caller asked for what cannot be done, and nothing was written for it.
+    Caller(Error),
+}
+
+/// What a writer remembers between transactions.
+#[derive(Default)]
+pub(super) struct TxCache {
+    pub(super) parts: Vec<Partition>,
+}
+
+/// The tasks of one queue that need the same capabilities.
+pub(super) struct Partition {
+    pub(super) id: i64,
+    pub(super) queue: String,
+    pub(super) needs: CapSet,
+}
+
+/// A task between attempts.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct WaitingTask {
+    pub(super) place: WaitingLocation,
+    pub(super) counters: AttemptCounters,
+    pub(super) run_at: Option<i64>,
+}
+
+/// Where a waiting task waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum WaitingLocation {
+    Ready,
+    Delayed,
+    Held,
+}
+
+/// A task that a worker has.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ActiveTask {
+    pub(super) tid: Tid,
+    pub(super) owner: Tid,
+    pub(super) counters: AttemptCounters,
+    pub(super) state: TaskState,
+    pub(super) claimed_at: i64,
+    pub(super) pid: Option<u32>,
+    /// How long the record is kept, in nanoseconds, so that an end that needs no decision need not read the spec.
+    pub(super) ttl: i64,
+    /// Whether the task has a unique key to be given free.
+    pub(super) keyed: bool,
+    /// Whether its worker has been told to let it stand still.
+    pub(super) paused: bool,
+    /// Whether its worker is there for it alone.
+    pub(super) own: bool,
+    /// Whether it has chained anything.
+    pub(super) chained: bool,
+    /// The word by which its worker is to end it, once it has heard of that.
+    pub(super) told: Option<ControlCommand>,
+}
+
+impl ActiveTask {
+    /// Whether it is the attempt that a write speaks of.
+    pub(super) fn is(&self, attempt_id: AttemptId) -> bool {
+        (self.counters.attempt, self.owner) == (attempt_id.attempt, attempt_id.owner)
+    }
+}
+
+/// One entry of the event log.
+struct LogEntry {
+    id: i64,
+    tid: i64,
+    kind: u8,
+    attempt: u32,
+    worker: Option<i64>,
+    detail: Option<String>,
+}
+
+static INSERT_EVENTS: LazyLock<BulkStatement> =
+    LazyLock::new(|| BulkStatement::insert("events (id, tid, kind, attempt, worker, detail)", 6));
+
+pub(super) struct Tx<'c> {
+    inner: Transaction<'c>,
+    pub(super) cache: &'c mut TxCache,
+    clock: TidClock,
+    first_id: u64,
+    touched: Topics,
+    /// Entries of the event log, written together at the end: nothing in a transaction reads them back.
+    events: Vec<LogEntry>,
+    /// Whether any control message was stored when the transaction began. There hardly ever is one.
+    has_control: Option<bool>,
+    /// The wall-clock time of the transaction.
+    pub(super) now: i64,
+    /// The machine's time of the transaction, for leases.
+    pub(super) machine: i64,
+    pub(super) leases: &'c LeaseTable,
+    /// Workers that are taken out of the registry, and of the page when that is committed.
+    departed: Vec<Tid>,
+}
+
+/// The last id that was given; zero where none was.
+fn last_id(db: &Connection) -> rusqlite::Result<u64> {
+    let mut find = db.prepare_cached("SELECT value FROM meta WHERE key = ?1")?;
+    let last: Option<i64> = find.query_row([LAST_ID], |row| row.get(0)).optional()?;
+    Ok(last.unwrap_or(0) as u64)
+}
+
+impl<'c> Tx<'c> {
+    pub(super) fn begin(
+        connection: &'c Connection,
+        cache: &'c mut TxCache,
+        leases: &'c LeaseTable,
+    ) -> rusqlite::Result<Self> {
+        let inner = Transaction::new_unchecked(connection, TransactionBehavior::Immediate)?;
+        let last = last_id(&inner)?;
+        Ok(Self {
+            inner,
+            cache,
+            clock: TidClock::resume(last),
+            first_id: last,
+            touched: Topics::default(),
+            events: Vec::new(),
+            has_control: None,
+            now: clock::wall() as i64,
+            machine: clock::machine(),
+            leases,
+            departed: Vec::new(),
+        })
+    }
+
+    pub(super) fn commit(self) -> rusqlite::Result<Topics> {
+        self.write_events()?;
+        if self.clock.last() != self.first_id {
+            let set = "INSERT OR REPLACE INTO meta (key, value) VALUES (?1, ?2)";
+            self.db()
+                .prepare_cached(set)?
+                .execute(params![LAST_ID, self.clock.last() as i64])?;
+        }
+        self.inner.commit()?;
+        self.departed
+            .iter()
+            .for_each(|worker| self.leases.leave(*worker));
+        Ok(self.touched)
+    }
+
+    pub(super) fn db(&self) -> &Connection {
+        &self.inner
+    }
+
+    pub(super) fn next_id(&mut self) -> Tid {
+        self.clock.next(self.now as u64)
+    }
+
+    pub(super) fn touch(&mut self, topic: Topic) {
+        self.touched.add(topic);
+    }
+
+    /// Writes one entry of the event log. Returns its id.
+    pub(super) fn event(
+        &mut self,
+        tid: Tid,
+        kind: TaskEventKind,
+        attempt: u32,
+        worker: Option<Tid>,
+        detail: Option<&str>,
+    ) -> u64 {
+        let entry = self.next_id();
+        let id = entry.as_i64();
+        self.touch(Topic::Log);
+        let (worker, detail) = (worker.map(Tid::as_i64), detail.map(str::to_owned));
+        self.events.push(LogEntry {
+            id,
+            tid: tid.as_i64(),
+            kind: kind as u8,
+            attempt,
+            worker,
+            detail,
+        });
+        entry.as_u64()
+    }
+
+    fn write_events(&self) -> rusqlite::Result<()> {
+        INSERT_EVENTS.write(self.db(), &self.events, |row, entry| {
+            row.bind(entry.id)?;
+            row.bind(entry.tid)?;
+            row.bind(entry.kind)?;
+            row.bind(entry.attempt)?;
+            row.bind(entry.worker)?;
+            row.bind(entry.detail.as_deref())
+        })
+    }
+
+    /// Takes a worker out of the registry.
+    pub(super) fn depart(&mut self, worker: Tid) -> rusqlite::Result<()> {
+        self.db()
+            .prepare_cached("DELETE FROM workers WHERE tid = ?1")?
+            .execute([worker.as_i64()])?;
+        self.departed.push(worker);
+        Ok(())
+    }
+
+    /// Counts up one of the broker's own counters.
+    pub(super) fn count(&self, key: &str) -> rusqlite::Result<()> {
+        self.db()
+            .prepare_cached("INSERT INTO meta (key, value) VALUES (?1, 1) ON CONFLICT DO UPDATE SET value = value + 1")?
+            .execute([key])?;
+        Ok(())
+    }
+
+    /// Puts a task where it waits for its next attempt.
+    pub(super) fn enqueue(
+        &mut self,
+        tid: Tid,
+        counters: AttemptCounters,
+        run_at: Option<i64>,
+    ) -> rusqlite::Result<()> {
+        match run_at.filter(|at| *at > self.now) {
+            Some(at) => self.enqueue_delayed(tid, counters, at),
+            None => self.enqueue_ready(tid, counters),
+        }
+    }
+
+    fn enqueue_ready(&mut self, tid: Tid, counters: AttemptCounters) -> rusqlite::Result<()> {
+        self.touch(Topic::Ready);
+        self.db()
+            .prepare_cached(
+                "INSERT INTO ready (part, rank, tid, attempt, failures, losses, ttl, keyed)
+                 SELECT part, rank, tid, ?2, ?3, ?4, ttl, keyed FROM tasks WHERE tid = ?1",
+            )?
+            .execute(params![
+                tid.as_i64(),
+                counters.attempt,
+                counters.failures,
+                counters.losses
+            ])?;
+        Ok(())
+    }
+
+    pub(super) fn enqueue_delayed(
+        &mut self,
+        tid: Tid,
+        counters: AttemptCounters,
+        run_at: i64,
+    ) -> rusqlite::Result<()> {
+        // Whoever waits for work has to wait for this time too.
+        self.touch(Topic::Ready);
+        self.db()
+            .prepare_cached("INSERT INTO delayed (tid, run_at, attempt, failures, losses) VALUES (?1, ?2, ?3, ?4, ?5)")?
+            .execute(params![tid.as_i64(), run_at, counters.attempt, counters.failures, counters.losses])?;
+        Ok(())
+    }
+
+    /// Keeps a task where nobody claims it.
+    pub(super) fn hold(
+        &mut self,
+        tid: Tid,
+        counters: AttemptCounters,
+        run_at: Option<i64>,
+    ) -> rusqlite::Result<()> {
+        self.db()
+            .prepare_cached("INSERT INTO held (tid, run_at, attempt, failures, losses) VALUES (?1, ?2, ?3, ?4, ?5)")?
+            .execute(params![tid.as_i64(), run_at, counters.attempt, counters.failures, counters.losses])?;
+        Ok(())
+    }
+
+    /// Takes a waiting task from where it waits.
+    pub(super) fn dequeue(&mut self, tid: Tid, place: WaitingLocation) -> rusqlite::Result<()> {
+        let sql = match place {
+            WaitingLocation::Ready => {
+                "DELETE FROM ready WHERE tid = ?1 AND (part, rank) = (SELECT part, rank FROM tasks WHERE tid = ?1)"
+            }
+            WaitingLocation::Delayed => "DELETE FROM delayed WHERE tid = ?1",
+            WaitingLocation::Held => "DELETE FROM held WHERE tid = ?1",
+        };
+        self.db().prepare_cached(sql)?.execute([tid.as_i64()])?;
+        Ok(())
+    }
+
+    /// Removes the control messages to a task that is over.
+    pub(super) fn drop_control(&mut self, tid: Tid) -> rusqlite::Result<()> {
+        let has_control = match self.has_control {
+            Some(known) => known,
+            None => super::control::any_pending(&self.inner)?,
+        };
+        self.has_control = Some(has_control);
+        if has_control {
+            let queue = super::messages::key(&QueueName::Task(tid, TaskQueue::CtrlIn));
+            self.db()
+                .prepare_cached("DELETE FROM messages WHERE queue = ?1")?
+                .execute([queue])?;
+        }
+        Ok(())
+    }
+
+    /// Notes that this transaction itself has stored a control message.
+    pub(super) fn stored_control(&mut self) {
+        self.has_control = Some(true);
+    }
+}
+
+impl From<rusqlite::Error> for TxError {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::Store(error)
+    }
+}
+
+impl From<Error> for TxError {
+    fn from(error: Error) -> Self {
+        Self::Caller(error)
+    }
+}
+
+/// Where a waiting task waits, if it does.
+pub(super) fn find_waiting(db: &Connection, tid: Tid) -> rusqlite::Result<Option<WaitingTask>> {
+    db.prepare_cached(
+        "SELECT attempt, failures, losses, NULL, 0 FROM ready
+         WHERE tid = ?1 AND (part, rank) = (SELECT part, rank FROM tasks WHERE tid = ?1)
+         UNION ALL SELECT attempt, failures, losses, run_at, 1 FROM delayed WHERE tid = ?1
+         UNION ALL SELECT attempt, failures, losses, run_at, 2 FROM held WHERE tid = ?1",
+    )?
+    .query_row([tid.as_i64()], |row| {
+        let place = match row.get::<_, u8>(4)? {
+            0 => WaitingLocation::Ready,
+            1 => WaitingLocation::Delayed,
+            _ => WaitingLocation::Held,
+        };
+        Ok(WaitingTask {
+            place,
+            counters: counters(row, 0)?,
+            run_at: row.get(3)?,
+        })
+    })
+    .optional()
+}
+
+/// The attempt that a worker has of a task, if one does.
+pub(super) fn find_active(db: &Connection, tid: Tid) -> rusqlite::Result<Option<ActiveTask>> {
+    let sql = ["SELECT ", ACTIVE_COLUMNS, " FROM active WHERE tid = ?1"].concat();
+    db.prepare_cached(&sql)?
+        .query_row([tid.as_i64()], active_at)
+        .optional()
+}
+
+/// The attempt that a worker's write speaks of, if it is still the latest.
+pub(super) fn find_attempt(
+    db: &Connection,
+    attempt_id: AttemptId,
+) -> rusqlite::Result<Option<ActiveTask>> {
+    Ok(find_active(db, attempt_id.tid)?.filter(|active| active.is(attempt_id)))
+}
+
+/// What [`active_at`] reads, in its order.
+pub(super) const ACTIVE_COLUMNS: &str = "attempt, failures, losses, owner, state, claimed_at, pid, ttl, keyed, paused, own, tid, chained IS NOT NULL, told";
+
+pub(super) fn active_at(row: &rusqlite::Row<'_>) -> rusqlite::Result<ActiveTask> {
+    Ok(ActiveTask {
+        counters: counters(row, 0)?,
+        owner: tid_at(row, 3)?,
+        state: state_at(row, 4)?,
+        claimed_at: row.get(5)?,
+        pid: row.get(6)?,
+        ttl: row.get(7)?,
+        keyed: row.get(8)?,
+        paused: row.get(9)?,
+        own: row.get(10)?,
+        tid: tid_at(row, 11)?,
+        chained: row.get(12)?,
+        told: told_at(row, 13)?,
+    })
+}
+
+/// The terminal state of a task, if it is over.
+pub(super) fn find_done(db: &Connection, tid: Tid) -> rusqlite::Result<Option<TaskState>> {
+    db.prepare_cached("SELECT state FROM done WHERE tid = ?1")?
+        .query_row([tid.as_i64()], |row| state_at(row, 0))
+        .optional()
+}
+
+pub(super) fn counters(row: &rusqlite::Row<'_>, first: usize) -> rusqlite::Result<AttemptCounters> {
+    Ok(AttemptCounters {
+        attempt: row.get(first)?,
+        failures: row.get(first + 1)?,
+        losses: row.get(first + 2)?,
+    })
+}
+
+pub(super) fn tid_at(row: &rusqlite::Row<'_>, index: usize) -> rusqlite::Result<Tid> {
+    let raw: i64 = row.get(index)?;
+    Tid::from_u64(raw as u64).ok_or(rusqlite::Error::IntegralValueOutOfRange(index, raw))
+}
+
+pub(super) fn told_at(
+    row: &rusqlite::Row<'_>,
+    index: usize,
+) -> rusqlite::Result<Option<ControlCommand>> {
+    let text: Option<String> = row.get(index)?;
+    Ok(text
+        .and_then(|text| text.parse().ok())
+        .map(|ControlMessage { command, .. }| command))
+}
+
+pub(super) fn state_at(row: &rusqlite::Row<'_>, index: usize) -> rusqlite::Result<TaskState> {
+    let raw: u8 = row.get(index)?;
+    TaskState::from_u8(raw).ok_or(rusqlite::Error::IntegralValueOutOfRange(
+        index,
+        i64::from(raw),
+    ))
+}

@@ -1,0 +1,509 @@
+//! The thread that owns the database of one handle: group commit.
+//!
+//! Writes that have come in while the last group was committed form the next one. They share a transaction, which SQLite syncs if one of them has to
+//! survive a power cut (`synchronous = FULL`), and does not otherwise (`NORMAL`). Reads come in between, without the write lock. Calls wait for their
+//! replies, so the queue is never longer than the number of callers, and the channel needs no bound of its own.
+
+use std::{
+    sync::{Arc, mpsc::Receiver},
+    thread,
+    time::{Duration, Instant},
+};
+
+use rusqlite::Connection;
+use tokio::sync::{mpsc, oneshot};
+
+use super::{
+    HandleState, LOCK_PATIENCE,
+    notify::Topics,
+    open::{self, DatabaseLocation},
+    tx::{Tx, TxCache, TxError},
+};
+use raddle_broker::{Error, Result};
+
+/// What must have happened when a write returns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Durability {
+    /// The commit survives the end of the process. A power cut may undo it: a task is claimed again, never lost.
+    Process,
+    /// The commit survives a power cut.
+    Power,
+}
+
+/// Gives work to the owner.
+#[derive(Clone)]
+pub(super) struct Writer(mpsc::UnboundedSender<WriterRequest>);
+
+/// A writer that does not keep the owner's thread.
+pub(super) struct WeakWriter(mpsc::WeakUnboundedSender<WriterRequest>);
+
+/// What the owner is asked to do.
+pub(super) enum WriterRequest {
+    Write(Box<dyn WriteJob>),
+    Other(DetachedJob),
+}
+
+/// What is done between two groups of writes, without the write lock.
+pub(super) type DetachedJob = Box<dyn FnOnce(&DbWriter) + Send>;
+
+/// One call's part of a transaction.
+pub(super) trait WriteJob: Send {
+    fn durability(&self) -> Durability;
+    fn is_wanted(&self) -> bool;
+    fn apply(&mut self, tx: &mut Tx<'_>) -> rusqlite::Result<()>;
+    fn reply(self: Box<Self>, committed: Result<()>);
+}
+
+struct WriteCall<T, U, F, G> {
+    durability: Durability,
+    work: Option<F>,
+    outcome: Option<Result<T>>,
+    /// What to make of the outcome once it is committed.
+    deliver: G,
+    /// Without it, the work is done whether a caller is left or not.
+    reply: Option<oneshot::Sender<Result<U>>>,
+}
+
+/// Enough to amortise an `fsync` to nothing, and few enough that nobody waits long for the others.
+const GROUP: usize = 256;
+/// After so long no other call becomes part of a transaction: other processes wait for the lock. One call is never cut in two, for it
+/// happens as a whole or not at all; who submits very many tasks does it in several.
+const LONGEST_GROUP: Duration = Duration::from_millis(250);
+/// Reading so much takes less than a spawn does.
+const LONG_LOG_BYTES: u64 = 1024 * 1024;
+const STACK: usize = 512 * 1024;
+
+impl Writer {
+    /// Starts the thread, which opens the database. It ends when every clone of the writer is gone, and what is returned last ends with it.
+    pub(super) async fn start(
+        place: DatabaseLocation,
+    ) -> Result<(Self, Arc<HandleState>, Receiver<()>)> {
+        let (work, queue) = mpsc::unbounded_channel();
+        let (opened, open) = oneshot::channel();
+        let (end, ended) = std::sync::mpsc::channel();
+        let locked = Error::Locked {
+            path: place.path(),
+            secs: LOCK_PATIENCE.as_secs(),
+            holder: String::new(),
+        };
+        thread::Builder::new()
+            .name("sqlite".into())
+            .stack_size(STACK)
+            .spawn(move || {
+                match open::open(place) {
+                    Ok((shared, connection)) => {
+                        let shared = Arc::new(shared);
+                        let scribe = DbWriter::new(Arc::clone(&shared), connection);
+                        let _ = opened.send(Ok(shared));
+                        scribe.run(queue);
+                    }
+                    Err(error) => drop(opened.send(Err(error))),
+                }
+                drop(end);
+            })
+            .map_err(|error| Error::no_thread(&error))?;
+        let opened = tokio::time::timeout(LOCK_PATIENCE, open)
+            .await
+            .map_err(|_| locked)?;
+        Ok((Self(work), opened.unwrap_or(Err(Error::Closed))?, ended))
+    }
+
+    /// Has `job` done in the next group of writes.
+    pub(super) fn write<T, F>(&self, durability: Durability, job: F) -> oneshot::Receiver<Result<T>>
+    where
+        T: Send + 'static,
+        F: FnOnce(&mut Tx<'_>) -> Result<T, TxError> + Send + 'static,
+    {
+        self.write_and_deliver(durability, job, |value| value)
+    }
+
+    /// As [`write`](Self::write), with something to be done to the outcome when it is committed, and only then.
+    pub(super) fn write_and_deliver<T, U, F, G>(
+        &self,
+        durability: Durability,
+        job: F,
+        deliver: G,
+    ) -> oneshot::Receiver<Result<U>>
+    where
+        T: Send + 'static,
+        U: Send + 'static,
+        F: FnOnce(&mut Tx<'_>) -> Result<T, TxError> + Send + 'static,
+        G: FnOnce(T) -> U + Send + 'static,
+    {
+        let (reply, receiver) = oneshot::channel();
+        self.send(WriterRequest::Write(Box::new(WriteCall {
+            durability,
+            work: Some(job),
+            outcome: None,
+            deliver,
+            reply: Some(reply),
+        })));
+        receiver
+    }
+
+    /// Has `job` done in the next group of writes, without a caller that waits for it. `deliver` gets the outcome when it is committed.
+    pub(super) fn write_unattended<T, F, G>(&self, job: F, deliver: G)
+    where
+        T: Send + 'static,
+        F: FnOnce(&mut Tx<'_>) -> Result<T, TxError> + Send + 'static,
+        G: FnOnce(T) + Send + 'static,
+    {
+        let durability = Durability::Process;
+        self.send(WriterRequest::Write(Box::new(WriteCall {
+            durability,
+            work: Some(job),
+            outcome: None,
+            deliver,
+            reply: None,
+        })));
+    }
+
+    pub(super) fn downgrade(&self) -> WeakWriter {
+        WeakWriter(self.0.downgrade())
+    }
+
+    /// Has `query` asked between two groups of writes, on one state of the database.
+    pub(super) fn read<T, F>(&self, query: F) -> oneshot::Receiver<Result<T>>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Connection) -> Result<T, TxError> + Send + 'static,
+    {
+        let (reply, receiver) = oneshot::channel();
+        self.send(WriterRequest::Other(Box::new(
+            move |DbWriter {
+                      shared, connection, ..
+                  }| {
+                if reply.is_closed() {
+                    return;
+                }
+                let in_place = shared.check_in_place();
+                let snapshot = in_place.and_then(|()| {
+                    connection
+                        .unchecked_transaction()
+                        .map_err(|e| shared.error(&e))
+                });
+                let found = snapshot
+                    .and_then(|snapshot| query(&snapshot).map_err(|fail| shared.fail(fail)));
+                let _ = reply.send(found);
+            },
+        )));
+        receiver
+    }
+
+    fn send(&self, work: WriterRequest) {
+        // When the thread is gone the work is dropped with its sender, which the receiver reports as closed.
+        let _ = self.0.send(work);
+    }
+}
+
+impl<T, U, F, G> WriteJob for WriteCall<T, U, F, G>
+where
+    T: Send,
+    U: Send,
+    F: FnOnce(&mut Tx<'_>) -> Result<T, TxError> + Send,
+    G: FnOnce(T) -> U + Send,
+{
+    fn durability(&self) -> Durability {
+        self.durability
+    }
+
+    fn is_wanted(&self) -> bool {
+        self.reply.as_ref().is_none_or(|reply| !reply.is_closed())
+    }
+
+    fn apply(&mut self, tx: &mut Tx<'_>) -> rusqlite::Result<()> {
+        let work = self.work.take().expect("a job is applied once");
+        self.outcome = Some(match work(tx) {
+            Ok(value) => Ok(value),
+            Err(TxError::Caller(error)) => Err(error),
+            Err(TxError::Store(error)) => return Err(error),
+        });
+        Ok(())
+    }
+
+    fn reply(self: Box<Self>, committed: Result<()>) {
+        let Self {
+            outcome,
+            deliver,
+            reply,
+            ..
+        } = *self;
+        let done = committed
+            .and_then(|()| outcome.unwrap_or(Err(Error::Closed)))
+            .map(deliver);
+        match (reply, done) {
+            (Some(reply), done) => drop(reply.send(done)),
+            // Callers log a full disk. This write comes again with every beat.
+            (None, Err(error)) if error.is_out_of_space() => {
+                tracing::debug!(%error, "a write without a caller failed")
+            }
+            (None, Err(error)) => tracing::warn!(%error, "a write without a caller failed"),
+            (None, Ok(_)) => {}
+        }
+    }
+}
+
+impl WeakWriter {
+    /// The writer, unless its handle is gone.
+    pub(super) fn upgrade(&self) -> Option<Writer> {
+        self.0.upgrade().map(Writer)
+    }
+}
+
+/// The owner.
+pub(super) struct DbWriter {
+    connection: Connection,
+    shared: Arc<HandleState>,
+    cache: TxCache,
+    /// What the connection is set to.
+    synchronous: Option<Durability>,
+}
+
+impl DbWriter {
+    fn new(shared: Arc<HandleState>, connection: Connection) -> Self {
+        Self {
+            connection,
+            shared,
+            cache: TxCache::default(),
+            synchronous: None,
+        }
+    }
+
+    fn run(mut self, mut queue: mpsc::UnboundedReceiver<WriterRequest>) {
+        while let Some(work) = queue.blocking_recv() {
+            // Callers often issue several writes back to back, and batching them saves a transaction.
+            thread::yield_now();
+            self.perform(work, &mut queue);
+        }
+    }
+
+    /// Does one piece of work; writes take along what else waits in the queue.
+    fn perform(&mut self, work: WriterRequest, queue: &mut mpsc::UnboundedReceiver<WriterRequest>) {
+        let mut others: Vec<DetachedJob> = Vec::new();
+        match work {
+            WriterRequest::Other(other) => others.push(other),
+            WriterRequest::Write(job) => self.write(job, queue, &mut others),
+        }
+        others.into_iter().for_each(|other| other(self));
+    }
+
+    fn write(
+        &mut self,
+        first: Box<dyn WriteJob>,
+        queue: &mut mpsc::UnboundedReceiver<WriterRequest>,
+        others: &mut Vec<DetachedJob>,
+    ) {
+        let mut group = vec![first];
+        loop {
+            match self.commit(&mut group, queue, others) {
+                Ok((topics, done)) => {
+                    self.shared.bell.ring(topics);
+                    group.drain(..done).for_each(|job| job.reply(Ok(())));
+                }
+                Err(error) => {
+                    // What a rolled-back transaction had put into the cache may not exist.
+                    self.cache = TxCache::default();
+                    group
+                        .drain(..)
+                        .for_each(|job| job.reply(Err(error.clone())));
+                }
+            }
+            if group.is_empty() {
+                return;
+            }
+            // Whoever waits for the lock is awake by now, and comes first if this one lets it.
+            thread::yield_now();
+        }
+    }
+
+    /// Commits the first jobs of a group, and says how many.
+    fn commit(
+        &mut self,
+        group: &mut Vec<Box<dyn WriteJob>>,
+        queue: &mut mpsc::UnboundedReceiver<WriterRequest>,
+        others: &mut Vec<DetachedJob>,
+    ) -> Result<(Topics, usize)> {
+        let shared = Arc::clone(&self.shared);
+        shared.check_writable()?;
+        let _lock = shared.lock()?;
+        // The group is closed only now: others may have come while this one waited for the lock.
+        while group.len() < GROUP
+            && let Ok(work) = queue.try_recv()
+        {
+            match work {
+                WriterRequest::Write(job) => group.push(job),
+                WriterRequest::Other(other) => others.push(other),
+            }
+        }
+        group.retain(|job| job.is_wanted());
+        if group.is_empty() {
+            return Ok((Topics::default(), 0));
+        }
+        self.transact(group).map_err(|e| shared.failed(&e))
+    }
+
+    fn transact(&mut self, group: &mut [Box<dyn WriteJob>]) -> rusqlite::Result<(Topics, usize)> {
+        self.choose_synchronous(group)?;
+        let mut tx = Tx::begin(&self.connection, &mut self.cache, &self.shared.leases)?;
+        let began = Instant::now();
+        let mut done = 0;
+        for job in group {
+            job.apply(&mut tx)?;
+            done += 1;
+            if began.elapsed() >= LONGEST_GROUP {
+                break;
+            }
+        }
+        Ok((tx.commit()?, done))
+    }
+
+    /// Has SQLite sync the WAL when this group is committed, if that has to survive a power cut.
+    fn choose_synchronous(&mut self, group: &[Box<dyn WriteJob>]) -> rusqlite::Result<()> {
+        let wanted = group.iter().map(|job| job.durability()).max();
+        if self.synchronous != wanted {
+            let mode = if wanted == Some(Durability::Power) {
+                "FULL"
+            } else {
+                "NORMAL"
+            };
+            self.connection.pragma_update(None, "synchronous", mode)?;
+            self.synchronous = wanted;
+        }
+        Ok(())
+    }
+}
+
+/// Moves a long log into the database. The first process that opens the database after all have left reads the whole log, so one that
+/// grows from visit to visit would make each dearer than the last.
+impl Drop for DbWriter {
+    fn drop(&mut self) {
+        let is_long = |log: std::fs::Metadata| log.len() > LONG_LOG_BYTES;
+        if self.shared.hole.get().is_none()
+            && std::fs::metadata(open::with_suffix(&self.shared.path, open::LOG)).is_ok_and(is_long)
+        {
+            // Somebody else may be at it, or read: then it is theirs to do, and not worth a wait.
+            let _ = self.connection.busy_timeout(Duration::ZERO);
+            let _ = self
+                .connection
+                .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use raddle_model::{CapSet, TaskSpec, worker::Heartbeat};
+
+    use crate::Sqlite;
+    use raddle_broker::{
+        ClaimRequest, LeaseStatus, Leases, NewTask, Queries, Result, Tasks, conformance,
+    };
+
+    use super::*;
+
+    #[tokio::test]
+    async fn nothing_is_written_behind_a_sync_that_failed() {
+        let directory = tempfile::tempdir().unwrap();
+        let broker = Sqlite::open(&directory.path().join("broker.db"))
+            .await
+            .unwrap();
+        // A worker with a task, and one that would reclaim it.
+        let lost = broker
+            .register(conformance::info("lost"), LEASE)
+            .await
+            .unwrap();
+        let other = broker
+            .register(conformance::info("other"), LEASE)
+            .await
+            .unwrap();
+        let tid = broker
+            .submit(vec![NewTask::new(TaskSpec::command(["true"]))])
+            .await
+            .unwrap()[0]
+            .tid();
+        let queues = vec!["default".into()];
+        let request = ClaimRequest {
+            owner: lost,
+            caps: CapSet::new(),
+            queues,
+            only: None,
+            max: 1,
+            wait: Duration::ZERO,
+        };
+        assert_eq!(broker.claim(request).await.unwrap().len(), 1);
+        let failed = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_IOERR_FSYNC);
+        let unsynced = broker
+            .shared
+            .failed(&rusqlite::Error::SqliteFailure(failed, None));
+        assert!(
+            matches!(unsynced, Error::Unsynced { .. }) && !unsynced.is_retryable(),
+            "{unsynced}"
+        );
+
+        // They would succeed: the system tells of it once.
+        for durability in [Durability::Power, Durability::Process] {
+            let error = broker.write(durability, |_| Ok(())).await.unwrap_err();
+            assert!(
+                matches!(error, Error::Io { .. }) && !error.is_retryable(),
+                "{error}"
+            );
+            assert!(
+                error
+                    .to_string()
+                    .contains("broker.db-wal: could not be synced"),
+                "{error}"
+            );
+        }
+        assert!(broker.acquire_liveness_lock(lost));
+        broker.shared.leases.release_liveness_lock(lost);
+        assert!(broker.shared.leases.is_anyone_gone());
+        let pulse = broker
+            .lease_renewer(other, LEASE)
+            .renew(Heartbeat::default())
+            .unwrap();
+        assert!(
+            matches!(&pulse, LeaseStatus::Alive(reclaimed) if reclaimed.is_empty()),
+            "{pulse:?}"
+        );
+        assert_eq!(
+            broker.task(tid).await.unwrap().unwrap().worker,
+            Some(lost),
+            "nothing is reclaimed either"
+        );
+    }
+
+    const LEASE: Duration = Duration::from_secs(60);
+    const JOB: Duration = Duration::from_millis(100);
+    const JOBS: usize = 40;
+
+    fn slow(broker: &Sqlite) -> oneshot::Receiver<Result<Instant>> {
+        broker.writer().write(Durability::Process, |_| {
+            thread::sleep(JOB);
+            Ok(Instant::now())
+        })
+    }
+
+    /// All of it is there before the lock is free, so that without a bound it would be one transaction.
+    #[tokio::test]
+    async fn a_long_group_lets_other_processes_in() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("broker.db");
+        let (busy, other, gate) = tokio::join!(
+            Sqlite::open(&path),
+            Sqlite::open(&path),
+            Sqlite::open(&path)
+        );
+        let (busy, other, gate) = (busy.unwrap(), other.unwrap(), gate.unwrap());
+        let lock = gate.shared.lock().unwrap();
+        let group: Vec<_> = (0..JOBS).map(|_| slow(&busy)).collect();
+        let one = slow(&other);
+        tokio::time::sleep(JOB).await;
+        drop(lock);
+        let one = one.await.unwrap().unwrap();
+        let mut last = one;
+        for job in group {
+            last = job.await.unwrap().unwrap();
+        }
+        assert!(one < last, "it had to wait for all");
+    }
+}

@@ -1,0 +1,100 @@
+//! Lists of tasks are read page by page.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::{
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use raddle_model::{
+    AttemptReport, CapSet, ExitStatus, QueueName, TaskSpec, Tid, queue_name::SystemQueue,
+    worker::WorkerInfo,
+};
+
+use raddle_broker::{
+    Call, CallHandler, ClaimRequest, Completion, LeaseRenewer, Leases, NewTask, Queries, Reply,
+    Result, Tasks, queues,
+};
+use raddle_broker_sqlite::Sqlite;
+
+/// The size of a page.
+const AT_ONCE: u32 = 1000;
+
+/// Notes the most tasks that were given at once.
+struct Noting {
+    broker: Sqlite,
+    longest: AtomicUsize,
+}
+
+#[async_trait]
+impl CallHandler for Noting {
+    async fn call(&self, call: Call) -> Result<Reply> {
+        let reply = call.perform(&self.broker).await?;
+        if let Reply::Tasks(tasks) = &reply {
+            self.longest.fetch_max(tasks.len(), Ordering::Relaxed);
+        }
+        Ok(reply)
+    }
+}
+
+impl Leases for Noting {
+    fn lease_renewer(&self, worker: Tid, ttl: Duration) -> Box<dyn LeaseRenewer> {
+        self.broker.lease_renewer(worker, ttl)
+    }
+}
+
+#[tokio::test]
+async fn no_more_tasks_are_held_than_one_page_of_them() {
+    let broker = Noting {
+        broker: Sqlite::in_memory().await.unwrap(),
+        longest: AtomicUsize::new(0),
+    };
+    let (waiting, dead) = (AT_ONCE + 1, AT_ONCE + 2);
+    let tasks = vec![NewTask::new(TaskSpec::command(["false"])); (waiting + dead) as usize];
+    broker.submit(tasks).await.unwrap();
+    let (queues, wait) = (vec!["default".into()], Duration::ZERO);
+    let info = WorkerInfo {
+        queues: queues.clone(),
+        ..WorkerInfo::new("worker", "resident")
+    };
+    let owner = broker
+        .register(info, Duration::from_secs(60))
+        .await
+        .unwrap();
+    let claim = ClaimRequest {
+        owner,
+        caps: CapSet::new(),
+        queues,
+        only: None,
+        max: dead,
+        wait,
+    };
+    let report = AttemptReport::bare(ExitStatus::Code { code: 1 }, jiff::Timestamp::now());
+    let end = |attempt_id| Completion {
+        attempt_id,
+        report: report.clone(),
+        stdout: Vec::new(),
+        stderr: Vec::new(),
+    };
+    let claims = broker.claim(claim).await.unwrap();
+    broker
+        .complete(claims.iter().map(|claim| end(claim.attempt_id)).collect())
+        .await
+        .unwrap();
+
+    let stats = queues::stats(&broker, &QueueName::System(SystemQueue::Dead))
+        .await
+        .unwrap();
+    assert_eq!(stats.messages, u64::from(dead));
+    // The dead are in two queues each, the worker in one, and five show records of all.
+    let listed = queues::list(&broker, "*").await.unwrap();
+    assert_eq!(listed.len() as u32, waiting + 2 * dead + 1 + 5);
+    let reached = queues::broadcast(&broker, "T*.ctrl_in", "PING")
+        .await
+        .unwrap();
+    assert_eq!(reached.len() as u32, waiting + 1);
+    let longest = broker.longest.load(Ordering::Relaxed);
+    assert!(longest <= AT_ONCE as usize, "{longest} tasks at once");
+}
