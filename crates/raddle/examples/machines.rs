@@ -1,9 +1,9 @@
-//! A program whose functions run on this machine and on every machine of the network that serves
-//! them: see README.md.
+//! A program whose functions run on this machine and on every machine that serves them: see
+//! docs/tutorials/many-machines.md.
 
 use raddle::{WorkerPool, discovery::LanDiscovery, pool::WorkerCredentials};
 
-/// The sum of all numbers up to `n`, and the machine that computed it.
+/// The sum of all numbers up to `n`, and the machine that has added them up.
 #[raddle::routine]
 async fn sum(n: u64) -> (u64, String) {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
