@@ -239,13 +239,13 @@ async fn call() -> Result<(), Box<dyn std::error::Error>> {
         ),
         "divide" => {
             let handle = divide::task(1, 0).submit(&broker).await?;
-            let said = handle.result().await.map_err(|error| error.to_string());
+            let outcome = handle.result().await.map_err(|error| error.to_string());
             let record = broker
                 .task(handle.tid())
                 .await?
                 .and_then(|task| task.report)
                 .ok_or("there is no report")?;
-            println!("{said:?} {}", serde_json::to_string(&record)?);
+            println!("{outcome:?} {}", serde_json::to_string(&record)?);
         }
         "countdown" => println!(
             "{:?}",

@@ -19,25 +19,25 @@ use raddle::WorkerPool;
 #[raddle::main]
 async fn main() -> raddle::Result<()> {
     let mut arguments = std::env::args().skip(1);
-    let (what, which) = (
+    let (command, argument) = (
         arguments.next().unwrap_or_default(),
         arguments.next().unwrap_or_default(),
     );
-    match what.as_str() {
+    match command.as_str() {
         "squat" => {
-            let _listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(which)?)?;
+            let _listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(argument)?)?;
             println!("ready");
             std::future::pending().await
         }
         "knock" => {
-            let mut worker = UnixStream::connect_addr(&SocketAddr::from_abstract_name(which)?)?;
+            let mut worker = UnixStream::connect_addr(&SocketAddr::from_abstract_name(argument)?)?;
             let is_closed = matches!(worker.read(&mut [0; 64]), Ok(0) | Err(_));
             println!("{}", if is_closed { "turned away" } else { "let in" });
             Ok(())
         }
         _ => {
             let pool = WorkerPool::builder()
-                .size(which.parse().unwrap_or(1))
+                .size(argument.parse().unwrap_or(1))
                 .start()
                 .await?;
             for worker in pool.workers() {

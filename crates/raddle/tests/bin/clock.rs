@@ -1,9 +1,9 @@
 //! A program that moves its own clock on the wall, and that of its workers, by hours while calls are made, and says whether all went on.
 
-#[path = "wall.rs"]
-mod wall;
-#[path = "../calls/watches.rs"]
-mod watches;
+#[path = "fake_clock.rs"]
+mod fake_clock;
+#[path = "../calls/inotify.rs"]
+mod inotify;
 
 use std::{
     future::Future,
@@ -15,7 +15,7 @@ use raddle::{
     pool::worker::{LocalWorker, StopMode},
 };
 
-use self::watches::watches;
+use self::inotify::inotify_fds;
 
 const HOUR: i64 = 3600;
 /// Where the clock is moved, one after the other: far ahead, far back, and to and fro.
@@ -78,9 +78,9 @@ async fn timed<F: Future>(future: F) -> (F::Output, Duration) {
     (future.await, began.elapsed())
 }
 
-async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+async fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let began = Instant::now();
-    while !is_so() {
+    while !condition() {
         assert!(
             began.elapsed() < Duration::from_secs(10),
             "not in time: {what}"
@@ -97,10 +97,10 @@ async fn jump(pool: &WorkerPool, began: (Instant, i64), to: i64) {
     let spent = tokio::spawn(spend(brief).timeout(ample).on(pool));
     relay().on(pool).await.expect("routines call others");
     let pid = pool.workers()[0].pid;
-    let kept = (watches(pid), Instant::now());
+    let kept = (inotify_fds(pid), Instant::now());
     assert_eq!(kept.0.len(), 1, "what the call took is kept");
     tokio::time::sleep(Duration::from_millis(200)).await;
-    wall::move_to(to);
+    fake_clock::move_to(to);
 
     // It has really jumped, here and there.
     let expected = began.1 + began.0.elapsed().as_secs() as i64 + to;
@@ -118,7 +118,7 @@ async fn jump(pool: &WorkerPool, began: (Instant, i64), to: i64) {
 
     tokio::time::sleep(TTL / 4).await;
     if kept.1.elapsed() < TTL.mul_f64(0.9) {
-        assert_eq!(watches(pid), kept.0, "it is let go of no sooner");
+        assert_eq!(inotify_fds(pid), kept.0, "it is let go of no sooner");
     }
     let (late, took) = late.await.expect("it does not panic");
     assert_eq!(late, Err(CallError::TimedOut));
@@ -136,7 +136,10 @@ async fn jump(pool: &WorkerPool, began: (Instant, i64), to: i64) {
         (brief..brief * 4).contains(&spent),
         "of its time a second was used, and not {spent:?}"
     );
-    until("what nobody needs is let go of", || watches(pid).is_empty()).await;
+    wait_until("what nobody needs is let go of", || {
+        inotify_fds(pid).is_empty()
+    })
+    .await;
     assert!(
         kept.1.elapsed() < TTL * 4,
         "it was kept for {:?}",
@@ -167,11 +170,11 @@ async fn main() -> raddle::Result<()> {
     );
 
     // Workers that end are replaced, whatever time it is.
-    wall::move_to(-HOUR);
+    fake_clock::move_to(-HOUR);
     std::process::Command::new("kill")
         .args(["-9", &worker.pid.to_string()])
         .status()?;
-    until("its end is noticed", || {
+    wait_until("its end is noticed", || {
         pool.workers().iter().all(|other| other.pid != worker.pid)
     })
     .await;
@@ -192,7 +195,7 @@ async fn main() -> raddle::Result<()> {
     let ((), took) = timed(async {
         let moving = async {
             tokio::time::sleep(Duration::from_millis(200)).await;
-            wall::move_to(10 * HOUR);
+            fake_clock::move_to(10 * HOUR);
         };
         tokio::join!(
             pool.stop_with(StopMode::For(Duration::from_secs(20))),

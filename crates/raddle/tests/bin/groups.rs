@@ -14,7 +14,7 @@ use raddle::{
 type Outcome<T = ()> = Result<T, Box<dyn std::error::Error>>;
 
 /// Longer than anything here takes on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What is done with an order.
 #[raddle::routine(name = "ship")]
@@ -48,7 +48,7 @@ fn builder() -> raddle::group::Builder {
     let work = |slug: &str| {
         GroupWorker::routine(slug, slug)
             .source(format!("{slug}s"))
-            .execution_timeout(PATIENCE)
+            .execution_timeout(TIMEOUT)
     };
     let process = |slug: &str| {
         Process::new(slug)
@@ -78,10 +78,10 @@ async fn write(queue: &str, message: &str) -> Outcome {
     Ok(())
 }
 
-async fn until(what: &str, mut is_so: impl AsyncFnMut() -> Outcome<bool>) -> Outcome {
+async fn wait_until(what: &str, mut condition: impl AsyncFnMut() -> Outcome<bool>) -> Outcome {
     let began = Instant::now();
-    while !is_so().await? {
-        if began.elapsed() > PATIENCE {
+    while !condition().await? {
+        if began.elapsed() > TIMEOUT {
             return Err(format!("not in time: {what}").into());
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -89,8 +89,8 @@ async fn until(what: &str, mut is_so: impl AsyncFnMut() -> Outcome<bool>) -> Out
     Ok(())
 }
 
-async fn exists(name: &str) -> Outcome {
-    until(name, async || Ok(Path::new(name).exists())).await
+async fn wait_for_file(name: &str) -> Outcome {
+    wait_until(name, async || Ok(Path::new(name).exists())).await
 }
 
 /// The processes of a manager.
@@ -103,12 +103,12 @@ async fn pids(manager: Tid) -> Outcome<Vec<u32>> {
         .collect())
 }
 
-async fn gone(pids: &[u32]) -> Outcome {
+async fn wait_until_gone(pids: &[u32]) -> Outcome {
     // One that has ended and was not waited for is there, and says nothing.
-    let is_there = |pid: &u32| {
+    let is_running = |pid: &u32| {
         std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| !line.is_empty())
     };
-    until("all are gone", async || Ok(!pids.iter().any(is_there))).await
+    wait_until("all are gone", async || Ok(!pids.iter().any(is_running))).await
 }
 
 fn is_up(manager: &Manager) -> impl Future<Output = bool> + use<> {
@@ -138,7 +138,7 @@ async fn run() -> Outcome {
     }
     let broker = broker().await?;
     let mut done = Vec::new();
-    until("all are shipped", async || {
+    wait_until("all are shipped", async || {
         let completed = TaskFilter {
             states: vec![TaskState::Completed],
             ..TaskFilter::default()
@@ -155,10 +155,10 @@ async fn run() -> Outcome {
     done.sort();
     println!("{}", done.join(", "));
     write("endlesss", "[]").await?;
-    exists("begun").await?;
+    wait_for_file("begun").await?;
     // Once to take nothing new, and again to cancel what runs.
     shutdown.request();
-    until("it takes nothing new", async || {
+    wait_until("it takes nothing new", async || {
         let workers = broker.workers().await?;
         Ok(workers
             .iter()
@@ -182,7 +182,7 @@ async fn signalled() -> Outcome {
     let keeping = tokio::spawn(manager.run(Shutdown::new()));
     assert!(up.await, "it is up");
     write("lingers", "[1000]").await?;
-    exists("begun").await?;
+    wait_for_file("begun").await?;
     std::fs::write("ready", "")?;
     println!(
         "{} processes, ended: {}",
@@ -201,9 +201,9 @@ async fn dropped() -> Outcome {
     assert!(up.await, "it is up");
     let pids = pids(tid).await?;
     write("lingers", "[500]").await?;
-    exists("begun").await?;
+    wait_for_file("begun").await?;
     keeping.abort();
-    gone(&pids).await?;
+    wait_until_gone(&pids).await?;
     println!(
         "{} processes are gone, ended: {}",
         pids.len(),
@@ -224,7 +224,7 @@ async fn without_runtime() -> Outcome {
             tokio::spawn(manager.run(Shutdown::new()));
             assert!(up.await, "it is up");
             write("lingers", "[600000]").await?;
-            exists("begun").await?;
+            wait_for_file("begun").await?;
             pids(tid).await
         })
     };
@@ -232,7 +232,7 @@ async fn without_runtime() -> Outcome {
     let pids = tokio::task::spawn_blocking(|| thread.join())
         .await?
         .expect("it does not panic")?;
-    gone(&pids).await?;
+    wait_until_gone(&pids).await?;
     println!("{} processes are gone", pids.len());
     Ok(())
 }
@@ -249,7 +249,7 @@ async fn every() -> Outcome {
     let keeping = tokio::spawn(manager.run(shutdown.clone()));
     let broker = broker().await?;
     let mut ticks = Vec::new();
-    until("it has ticked", async || {
+    wait_until("it has ticked", async || {
         let completed = TaskFilter {
             states: vec![TaskState::Completed],
             ..TaskFilter::default()
@@ -264,7 +264,7 @@ async fn every() -> Outcome {
         task.spec
             .metadata
             .get("schedule")
-            .is_some_and(|of| of == "tick")
+            .is_some_and(|schedule| schedule == "tick")
     };
     println!("ticked, by its trigger: {}", ticks.iter().all(is_due));
     Ok(())

@@ -28,12 +28,12 @@ struct Settings {
     /// It says what it hears, of all workers or of those with this tag.
     watch: Option<bool>,
     tag: Option<String>,
-    pool: Option<Pool>,
+    pool: Option<PoolSettings>,
 }
 
 /// A pool that it has.
 #[derive(Clone, Deserialize)]
-struct Pool {
+struct PoolSettings {
     #[serde(default)]
     size: usize,
     /// Where its workers serve.
@@ -90,15 +90,15 @@ async fn main() -> raddle::Result<()> {
         match lan.subscribe(filter).await {
             // Ends with the program.
             Ok(subscription) => drop(tokio::spawn(watch(subscription))),
-            Err(error) => say(&json!({"error": error.to_string()})),
+            Err(error) => print_line(&json!({"error": error.to_string()})),
         }
     }
     let mut pool = match &settings.pool {
-        Some(wanted) => Some(start(wanted.clone(), &lan).await?),
+        Some(settings) => Some(start(settings.clone(), &lan).await?),
         None => None,
     };
-    say(&json!("ready"));
-    let (send, mut words) = tokio::sync::mpsc::channel(16);
+    print_line(&json!("ready"));
+    let (send, mut commands) = tokio::sync::mpsc::channel(16);
     std::thread::spawn(move || {
         for line in std::io::stdin().lines().map_while(Result::ok) {
             if send.blocking_send(line).is_err() {
@@ -106,11 +106,11 @@ async fn main() -> raddle::Result<()> {
             }
         }
     });
-    while let Some(line) = words.recv().await {
-        let (word, rest) = line.split_once(' ').unwrap_or((&line, ""));
-        let answer = match word {
+    while let Some(line) = commands.recv().await {
+        let (command, rest) = line.split_once(' ').unwrap_or((&line, ""));
+        let answer = match command {
             "added" | "updated" | "dropped" => {
-                publish(&lan, word, serde_json::from_str(rest)?).await
+                publish(&lan, command, serde_json::from_str(rest)?).await
             }
             "doubt" => {
                 lan.doubt(&serde_json::from_str(rest)?);
@@ -126,7 +126,7 @@ async fn main() -> raddle::Result<()> {
             }
             _ => break,
         };
-        say(&json!({ "answer": answer }));
+        print_line(&json!({ "answer": answer }));
     }
     Ok(())
 }
@@ -152,8 +152,8 @@ async fn call(pool: Option<&WorkerPool>, rest: &str) -> Value {
     outcome.unwrap_or_else(|error| json!({"error": error.to_string()}))
 }
 
-async fn publish(lan: &LanDiscovery, word: &str, worker: WorkerMetadata) -> Value {
-    let event = match word {
+async fn publish(lan: &LanDiscovery, command: &str, worker: WorkerMetadata) -> Value {
+    let event = match command {
         "added" => DiscoveryEvent::Added(worker),
         "updated" => DiscoveryEvent::Updated(worker),
         _ => DiscoveryEvent::Dropped(worker),
@@ -164,24 +164,24 @@ async fn publish(lan: &LanDiscovery, word: &str, worker: WorkerMetadata) -> Valu
     )
 }
 
-async fn start(wanted: Pool, lan: &LanDiscovery) -> raddle::Result<WorkerPool> {
-    let credentials = wanted.credentials.map(load).transpose()?;
-    let (of_workers, bind) = (credentials.clone(), wanted.bind);
+async fn start(settings: PoolSettings, lan: &LanDiscovery) -> raddle::Result<WorkerPool> {
+    let credentials = settings.credentials.map(load).transpose()?;
+    let (worker_credentials, bind) = (credentials.clone(), settings.bind);
     let worker = move |tags: &_| {
         let mut worker = LocalWorker::new(tags);
         if let Some(bind) = &bind {
             worker = worker.address_of(bind.clone());
         }
-        match &of_workers {
+        match &worker_credentials {
             Some(credentials) => worker.credentials(credentials.clone()),
             None => worker.insecure(),
         }
     };
-    let mut builder = WorkerPool::builder().size(wanted.size).worker(worker);
-    if wanted.publish {
+    let mut builder = WorkerPool::builder().size(settings.size).worker(worker);
+    if settings.publish {
         builder = builder.publisher(lan.clone());
     }
-    if wanted.discover {
+    if settings.discover {
         builder = builder.discovery(lan.clone());
     }
     if let Some(credentials) = credentials {
@@ -192,15 +192,15 @@ async fn start(wanted: Pool, lan: &LanDiscovery) -> raddle::Result<WorkerPool> {
 
 fn load([ca, certificate, key]: [PathBuf; 3]) -> raddle::Result<WorkerCredentials> {
     let expected: PeerName = "spiffe://test/worker".parse()?;
-    let recipe = CredentialSource::new(PemSource::file(ca))
+    let source = CredentialSource::new(PemSource::file(ca))
         .identity(PemSource::file(certificate), PemSource::file(key));
-    Ok(recipe.expecting([expected]).load()?)
+    Ok(source.expecting([expected]).load()?)
 }
 
 /// Says what is heard.
 async fn watch(mut subscription: Subscription) {
     #[derive(Serialize)]
-    struct Heard {
+    struct SeenWorker {
         event: &'static str,
         worker: WorkerMetadata,
     }
@@ -210,11 +210,11 @@ async fn watch(mut subscription: Subscription) {
             DiscoveryEvent::Updated(worker) => ("updated", worker),
             DiscoveryEvent::Dropped(worker) => ("dropped", worker),
         };
-        say(&json!(Heard { event, worker }));
+        print_line(&json!(SeenWorker { event, worker }));
     }
 }
 
-fn say(what: &Value) {
+fn print_line(value: &Value) {
     let mut out = std::io::stdout().lock();
-    let _ = writeln!(out, "{what}").and_then(|()| out.flush());
+    let _ = writeln!(out, "{value}").and_then(|()| out.flush());
 }

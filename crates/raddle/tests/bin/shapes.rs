@@ -147,19 +147,19 @@ impl Point {
 
 #[raddle::main]
 async fn main() -> raddle::Result<()> {
-    let what = std::env::args().nth(1).unwrap_or_default();
-    if what == "outside" {
+    let command = std::env::args().nth(1).unwrap_or_default();
+    if command == "outside" {
         println!("{:?}", add(1, 2).await);
         return Ok(());
     }
     let pool = WorkerPool::builder().size(1).start().await?;
-    let done = pool.scope(call(&what, &pool)).await;
+    let done = pool.scope(call(&command, &pool)).await;
     pool.stop().await;
     done
 }
 
-async fn call(what: &str, pool: &WorkerPool) -> raddle::Result<()> {
-    match what {
+async fn call(command: &str, pool: &WorkerPool) -> raddle::Result<()> {
+    match command {
         "values" => {
             println!("{}", add(1, 2).await?);
             println!("{:?}", sorted(vec!["b".into(), "a".into()]).await?);

@@ -2,28 +2,28 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-mod cancels;
-mod clocks;
-mod crowds;
-mod ends;
+mod cancellation;
+mod clock_jumps;
+mod discovery;
 mod examples;
 mod factories;
 mod faults;
-mod finds;
+mod grpc_client;
+mod inotify;
 mod limits;
-mod modes;
 mod nested;
-mod plain;
+mod other_users;
+mod pool_modes;
 mod proxies;
 mod routines;
 mod secure;
-mod strangers;
+mod shutdown;
 mod streams;
 mod stress;
+mod unreachable_workers;
 mod values;
 #[path = "../support/waits.rs"]
 mod waits;
-mod watches;
 
 use std::path::Path;
 
@@ -32,7 +32,7 @@ use raddle::{
     pool::{PoolBuilder, worker::LocalWorker},
 };
 
-use self::waits::{until, within};
+use self::waits::{wait_until, within};
 
 /// The program of the workers: the test itself cannot be one.
 const CALLEE: &str = env!("CARGO_BIN_EXE_raddle-test-callee");
@@ -44,7 +44,7 @@ fn pool(size: usize) -> PoolBuilder {
         .worker(|tags: &_| LocalWorker::new(tags).program(CALLEE))
 }
 
-async fn started(size: usize) -> WorkerPool {
+async fn start_pool(size: usize) -> WorkerPool {
     pool(size).start().await.expect("workers start")
 }
 

@@ -23,11 +23,11 @@ use serde::{Deserialize, Serialize};
 pub(crate) static TENANT: ContextKey<String> = ContextKey::new("tenant");
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Trouble {
+pub(crate) enum FindError {
     Missing { missing: String },
 }
 
-impl fmt::Display for Trouble {
+impl fmt::Display for FindError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self::Missing { missing } = self;
         write!(f, "{missing} is missing")
@@ -70,22 +70,22 @@ pub(crate) async fn flip(points: BTreeMap<String, Point>) -> Vec<Point> {
 }
 
 #[raddle::routine(name = "find")]
-pub(crate) async fn find(what: String) -> Result<u32, Trouble> {
+pub(crate) async fn find(what: String) -> Result<u32, FindError> {
     if what == "it" {
         Ok(1)
     } else {
-        Err(Trouble::Missing { missing: what })
+        Err(FindError::Missing { missing: what })
     }
 }
 
 #[raddle::routine(name = "explode")]
-pub(crate) async fn explode(why: String) {
-    panic!("exploded for {why}");
+pub(crate) async fn explode(reason: String) {
+    panic!("exploded for {reason}");
 }
 
 #[raddle::routine(name = "explode_plain")]
-pub(crate) fn explode_plain(why: String) {
-    panic!("exploded for {why}");
+pub(crate) fn explode_plain(reason: String) {
+    panic!("exploded for {reason}");
 }
 
 #[raddle::routine(name = "exit")]
@@ -133,9 +133,9 @@ pub(crate) async fn hold(path: PathBuf) {
 }
 
 /// Panics when it is dropped.
-struct Bad;
+struct PanicOnDrop;
 
-impl Drop for Bad {
+impl Drop for PanicOnDrop {
     fn drop(&mut self) {
         if !std::thread::panicking() {
             panic!("dropped badly");
@@ -147,7 +147,7 @@ impl Drop for Bad {
 #[raddle::routine(name = "hold_badly")]
 pub(crate) async fn hold_badly(started: PathBuf, path: PathBuf) {
     let _marker = Marker(path);
-    let _bad = Bad;
+    let _panic_on_drop = PanicOnDrop;
     let _ = std::fs::write(started, "started");
     std::future::pending::<()>().await;
 }
@@ -175,10 +175,10 @@ pub(crate) async fn nested(depth: u32) -> Result<u32, String> {
     if depth == 0 {
         return Ok(0);
     }
-    let below = Box::pin(nested(depth - 1))
+    let nested = Box::pin(nested(depth - 1))
         .await
         .map_err(|error| error.to_string())?;
-    Ok(below + 1)
+    Ok(nested + 1)
 }
 
 /// The process of another one, which is called with this key.
@@ -189,10 +189,10 @@ pub(crate) async fn pid_below(key: u64) -> Result<u32, String> {
 
 /// How many of `calls` others are in flight at a time, at most.
 #[raddle::routine(name = "crowd_below")]
-pub(crate) async fn crowd_below(calls: usize) -> Result<usize, String> {
+pub(crate) async fn max_in_flight_nested(calls: usize) -> Result<usize, String> {
     let mut most = 0;
     for call in (0..calls)
-        .map(|_| raddle::spawn(crowd()))
+        .map(|_| raddle::spawn(in_flight()))
         .collect::<Vec<_>>()
     {
         most = most.max(
@@ -206,12 +206,12 @@ pub(crate) async fn crowd_below(calls: usize) -> Result<usize, String> {
 
 /// How many calls of this are in flight.
 #[raddle::routine(name = "crowd")]
-pub(crate) async fn crowd() -> usize {
+pub(crate) async fn in_flight() -> usize {
     static CROWD: AtomicUsize = AtomicUsize::new(0);
-    let here = CROWD.fetch_add(1, Ordering::SeqCst) + 1;
+    let count = CROWD.fetch_add(1, Ordering::SeqCst) + 1;
     tokio::time::sleep(Duration::from_millis(20)).await;
     CROWD.fetch_sub(1, Ordering::SeqCst);
-    here
+    count
 }
 
 /// Calls another one from a task that it has spawned: in its scope, and outside of it.
@@ -244,7 +244,7 @@ impl Balancer for First {
             candidates
                 .iter()
                 .min_by_key(|(_, worker)| worker.metadata.uid)
-                .map(|(place, _)| place)
+                .map(|(index, _)| index)
         })
         .await
     }
@@ -274,7 +274,7 @@ raddle::backpressure!(|load| match load.routine {
 
 /// Leaves a process behind.
 #[raddle::routine(name = "breed")]
-pub(crate) fn breed() -> u32 {
+pub(crate) fn spawn_process() -> u32 {
     std::process::Command::new("sh")
         .args(["-c", "exec sleep 1000"])
         .spawn()

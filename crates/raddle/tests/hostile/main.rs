@@ -3,28 +3,28 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod authorization;
 mod certificates;
-mod crowds;
+mod connections;
 mod floods;
 mod frames;
-mod honest;
+mod honest_caller;
 mod messages;
 mod raw;
-mod rights;
 #[path = "../calls/routines.rs"]
 mod routines;
 #[expect(dead_code, reason = "shared with those tests that do more with it")]
-#[path = "../serve/served.rs"]
-mod served;
-mod site;
+#[path = "../serve/server.rs"]
+mod server;
+mod target;
 #[path = "../support/waits.rs"]
 mod waits;
 
 use self::{
-    honest::Honest,
+    honest_caller::HonestCaller,
     raw::Raw,
-    site::Site,
-    waits::{until, within},
+    target::TargetServer,
+    waits::{wait_until, within},
 };
 
 /// The program whose routines are served.

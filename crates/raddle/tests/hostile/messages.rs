@@ -1,6 +1,6 @@
 //! Messages of gRPC that are announced and do not come.
 
-use crate::{Honest, Raw, Site, until, within};
+use crate::{HonestCaller, Raw, TargetServer, wait_until, within};
 
 /// A frame of HTTP/2.
 fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
@@ -40,32 +40,32 @@ fn announcing(stream: u32, bytes: u32) -> Vec<u8> {
 const BEGINNING: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_announced_takes_no_memory_before_it_comes() {
+async fn announced_messages_allocate_no_memory() {
     within(120, async {
-        let site = Site::plain().await;
-        let honest = Honest::begin(&site).await;
-        let (before, calls) = (site.memory("VmSize"), 2000);
-        let mut raw = Raw::connect(site.address());
-        let words: Vec<u8> = (0..calls)
+        let target = TargetServer::plain().await;
+        let honest = HonestCaller::begin(&target).await;
+        let (before, calls) = (target.memory("VmSize"), 2000);
+        let mut raw = Raw::connect(target.address());
+        let bytes: Vec<u8> = (0..calls)
             .flat_map(|call| announcing(2 * call + 1, 200 << 20))
             .collect();
         raw.send(BEGINNING).unwrap();
-        raw.send(&words).unwrap();
-        let mut most = before;
+        raw.send(&bytes).unwrap();
+        let mut peak = before;
         // All of them have been read when the one is answered that comes after them.
         raw.send(&announcing(2 * calls + 1, u32::MAX)).unwrap();
-        site.tells(&["malformed"], 1).await;
-        most = most.max(site.memory("VmSize"));
-        println!("{most} MiB were asked for ({before} before)");
+        target.wait_until_refused(&["malformed"], 1).await;
+        peak = peak.max(target.memory("VmSize"));
+        println!("{peak} MiB were asked for ({before} before)");
         // It would be 400 GiB.
-        assert!(most < before + 4096, "{most} MiB of {before}");
-        honest.was_served().await;
+        assert!(peak < before + 4096, "{peak} MiB of {before}");
+        honest.assert_served().await;
         drop(raw);
-        until("nothing is left", async || {
-            site.number("raddle_pool_calls_in_flight").await == 0
+        wait_until("nothing is left", async || {
+            target.metric("raddle_pool_calls_in_flight").await == 0
         })
         .await;
-        site.ends().await;
+        target.assert_healthy_and_stop().await;
     })
     .await;
 }

@@ -42,9 +42,9 @@ impl Raw {
     }
 
     /// Until the other side hangs up, which it does in time. What it has said until then.
-    pub(crate) fn hangs_up(mut self) -> Vec<u8> {
-        let mut said = Vec::new();
-        match self.0.read_to_end(&mut said) {
+    pub(crate) fn read_until_closed(mut self) -> Vec<u8> {
+        let mut received = Vec::new();
+        match self.0.read_to_end(&mut received) {
             Err(error)
                 if matches!(
                     error.kind(),
@@ -54,22 +54,22 @@ impl Raw {
                 panic!("it does not hang up")
             }
             // In good order, or because something was left unread.
-            _ => said,
+            _ => received,
         }
     }
 
     /// The next answer.
     pub(crate) fn answer(&mut self) -> answer::What {
-        let (mut decoder, mut byte, mut heard) = (Decoder::default(), [0], None);
-        while heard.is_none() {
+        let (mut decoder, mut byte, mut answer) = (Decoder::default(), [0], None);
+        while answer.is_none() {
             self.0.read_exact(&mut byte).unwrap();
             decoder
                 .take(&byte, |frame| {
-                    heard = v1::Answer::decode(frame.head).unwrap().what
+                    answer = v1::Answer::decode(frame.head).unwrap().what
                 })
                 .unwrap();
         }
-        heard.unwrap()
+        answer.unwrap()
     }
 }
 

@@ -9,7 +9,7 @@ use std::{
 
 use raddle_testnet::{Host, Lan};
 
-use crate::{at, program::Program, until, word};
+use crate::{at, command, program::Program, wait_until};
 
 /// A daemon and the bus that it is spoken to by, with nothing of the machine's: the directory that it wants to have is one that nobody else sees.
 const DAEMON: &str = r#"
@@ -83,32 +83,32 @@ fn browse(host: &Host, directory: &Path) -> Vec<String> {
 }
 
 #[test]
-fn avahi_sees_the_workers_that_are_announced() {
+fn avahi_browses_published_workers() {
     if !raddle_testnet::can_be_made() {
         return;
     }
     let (lan, directory) = (Lan::new(), tempfile::tempdir().unwrap());
-    let (here, there) = (lan.host(), lan.host());
-    let mut daemon = avahi(&there, directory.path());
-    let mut publisher = Program::publisher(&here, "math");
+    let (publisher_host, browser_host) = (lan.host(), lan.host());
+    let mut daemon = avahi(&browser_host, directory.path());
+    let mut publisher = Program::publisher(&publisher_host, "math");
     let worker = at("[::]:7000");
-    publisher.tell(&word("added", &worker));
+    publisher.run(&command("added", &worker));
     let mut seen = Vec::new();
-    until(
+    wait_until(
         "it is seen, by either kind of address",
         Duration::from_secs(30),
         || {
-            seen = browse(&there, directory.path());
+            seen = browse(&browser_host, directory.path());
             seen.len() >= 2
         },
     );
     let (uid, old, new) = (
         worker.uid.to_string(),
-        here.ipv4().to_string(),
-        here.ipv6().to_string(),
+        publisher_host.ipv4().to_string(),
+        publisher_host.ipv6().to_string(),
     );
     let field =
-        |line: &str, place: usize| line.split(';').nth(place).unwrap_or_default().to_owned();
+        |line: &str, index: usize| line.split(';').nth(index).unwrap_or_default().to_owned();
     for line in &seen {
         assert_eq!(
             [field(line, 1), field(line, 4), field(line, 5)],
@@ -140,10 +140,10 @@ fn avahi_sees_the_workers_that_are_announced() {
             .all(|address| seen.iter().any(|line| field(line, 7) == *address)),
         "{seen:?}"
     );
-    publisher.tell(&word("dropped", &worker));
-    until("it is gone", Duration::from_secs(10), || {
-        browse(&there, directory.path()).is_empty()
+    publisher.run(&command("dropped", &worker));
+    wait_until("it is gone", Duration::from_secs(10), || {
+        browse(&browser_host, directory.path()).is_empty()
     });
-    there.kill();
+    browser_host.kill();
     daemon.wait().unwrap();
 }

@@ -31,10 +31,10 @@ s.bind(("", 5353))
 s.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(sys.argv[1]))
 s.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, 255)
 for line in sys.stdin:
-    said = json.loads(line)
-    data = bytes.fromhex(said["raw"]) if "raw" in said else message(said)
+    record = json.loads(line)
+    data = bytes.fromhex(record["raw"]) if "raw" in record else message(record)
     s.sendto(data, ("224.0.0.251", 5353))
-    time.sleep(said.get("pause", 0))
+    time.sleep(record.get("pause", 0))
 "#;
 
 /// A worker that is not there.
@@ -76,7 +76,7 @@ impl Fake {
         self
     }
 
-    pub(crate) fn said(&self) -> Value {
+    pub(crate) fn to_record(&self) -> Value {
         json!({
             "name": format!("{}._raddle._tcp.local", self.uid), "host": format!("{}.local", self.uid), "port": self.port,
             "texts": self.texts, "addresses": [self.address], "ttl": self.ttl,
@@ -85,7 +85,7 @@ impl Fake {
 }
 
 /// Says this on the network of a host.
-pub(crate) fn forge(host: &Host, said: impl IntoIterator<Item = Value>) {
+pub(crate) fn forge(host: &Host, record: impl IntoIterator<Item = Value>) {
     let mut forger = host.command("python3");
     let mut forger = forger
         .args(["-c", FORGE, &host.ipv4().to_string()])
@@ -93,8 +93,8 @@ pub(crate) fn forge(host: &Host, said: impl IntoIterator<Item = Value>) {
         .spawn()
         .unwrap();
     let mut input = forger.stdin.take().unwrap();
-    for said in said {
-        std::io::Write::write_all(&mut input, format!("{said}\n").as_bytes()).unwrap();
+    for record in record {
+        std::io::Write::write_all(&mut input, format!("{record}\n").as_bytes()).unwrap();
     }
     drop(input);
     assert!(forger.wait().unwrap().success());

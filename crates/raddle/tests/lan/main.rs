@@ -3,10 +3,10 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod avahi;
-mod cuts;
 mod forger;
 mod hostile;
 mod interfaces;
+mod partitions;
 mod pools;
 mod program;
 mod records;
@@ -43,14 +43,14 @@ fn seen_at(worker: &WorkerMetadata, address: impl ToString) -> WorkerMetadata {
 }
 
 /// A word to a program about a worker.
-fn word(word: &str, worker: &WorkerMetadata) -> String {
-    format!("{word} {}", serde_json::to_string(worker).unwrap())
+fn command(command: &str, worker: &WorkerMetadata) -> String {
+    format!("{command} {}", serde_json::to_string(worker).unwrap())
 }
 
 /// Waits until something is so.
-fn until(what: &str, within: Duration, mut is_so: impl FnMut() -> bool) {
+fn wait_until(what: &str, within: Duration, mut condition: impl FnMut() -> bool) {
     let began = Instant::now();
-    while !is_so() {
+    while !condition() {
         assert!(began.elapsed() < within, "not in time: {what}");
         std::thread::sleep(Duration::from_millis(50));
     }

@@ -8,7 +8,7 @@ use std::{
 use raddle_testnet::Lan;
 use serde_json::{Value, json};
 
-use crate::{SOON, cuts::SILENCE, hostile::credentials, program::Program, until};
+use crate::{SOON, hostile::credentials, partitions::SILENCE, program::Program, wait_until};
 
 /// The hosts that answer so many calls.
 fn hosts(pool: &mut Program, calls: usize) -> BTreeSet<String> {
@@ -18,7 +18,7 @@ fn hosts(pool: &mut Program, calls: usize) -> BTreeSet<String> {
             .unwrap_or_else(|| panic!("{answer}"))
             .to_owned()
     };
-    (0..calls).map(|_| name(&pool.ask("call"))).collect()
+    (0..calls).map(|_| name(&pool.request("call"))).collect()
 }
 
 #[test]
@@ -52,12 +52,12 @@ fn a_pool_calls_the_workers_of_other_hosts() {
         );
         // What they call are those of the same pool.
         assert_eq!(
-            pool.ask("call others 3"),
+            pool.request("call others 3"),
             json!([there.name(), there.name(), there.name()])
         );
-        serving.tell("stop");
-        until("they are missed", SOON, || pool.workers().is_empty());
-        let answer = pool.ask("call");
+        serving.run("stop");
+        wait_until("they are missed", SOON, || pool.workers().is_empty());
+        let answer = pool.request("call");
         assert!(
             answer["error"]
                 .as_str()
@@ -80,7 +80,7 @@ fn hybrid_pools_share_their_workers() {
     let mut other = Program::pool(&there, "math", hybrid);
     let names: BTreeSet<_> = [here.name().to_owned(), there.name().to_owned()].into();
     for pool in [&mut one, &mut other] {
-        until("both are known", SOON, || pool.workers().len() == 2);
+        wait_until("both are known", SOON, || pool.workers().len() == 2);
         assert_eq!(hosts(pool, 4), names);
     }
     // Its own are called here, and those of others there.
@@ -95,17 +95,18 @@ fn hybrid_pools_share_their_workers() {
     );
     // A worker calls those of the pool it was called in, from wherever it is.
     for _ in 0..2 {
-        let called: BTreeSet<String> = serde_json::from_value(one.ask("call others 4")).unwrap();
+        let called: BTreeSet<String> =
+            serde_json::from_value(one.request("call others 4")).unwrap();
         assert_eq!(called, names);
     }
     // Who goes takes nobody along.
-    other.tell("stop");
-    until("it is missed", SOON, || one.workers().len() == 1);
+    other.run("stop");
+    wait_until("it is missed", SOON, || one.workers().len() == 1);
     assert_eq!(hosts(&mut one, 4), [here.name().to_owned()].into());
 }
 
 #[test]
-fn a_host_that_dies_without_a_word_is_forgotten_when_it_cannot_be_called() {
+fn forgets_a_dead_host_when_a_call_fails() {
     if !raddle_testnet::can_be_made() {
         return;
     }
@@ -118,19 +119,19 @@ fn a_host_that_dies_without_a_word_is_forgotten_when_it_cannot_be_called() {
     // It calls nobody, and so learns of it by silence alone.
     let mut idle = Program::pool(&elsewhere, "math", json!({"discover": true}));
     for pool in [&mut pool, &mut idle] {
-        until("both are known", SOON, || pool.workers().len() == 2);
+        wait_until("both are known", SOON, || pool.workers().len() == 2);
     }
     assert_eq!(hosts(&mut pool, 4).len(), 2);
     dying.cut_power();
     // A call that is under way just then is lost; those that have not begun are not.
-    until("it is missed", 2 * SILENCE, || {
-        pool.ask("call");
+    wait_until("it is missed", 2 * SILENCE, || {
+        pool.request("call");
         pool.workers().len() == 1
     });
     let missed = Instant::now();
     assert_eq!(idle.workers().len(), 2, "nobody else has missed it yet");
     assert_eq!(hosts(&mut pool, 4), [there.name().to_owned()].into());
-    until("others miss it, too", 2 * SILENCE, || {
+    wait_until("others miss it, too", 2 * SILENCE, || {
         idle.workers().len() == 1
     });
     // What is silent is given up by both within half a second; whoever could not reach it knew before.

@@ -15,13 +15,13 @@ use serde_json::{Value, json};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_raddle-test-lan");
 /// How long an answer may take.
-const ANSWER: Duration = Duration::from_secs(30);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// It runs until it is dropped.
 pub(crate) struct Program {
     child: Child,
     lines: Receiver<Value>,
-    heard: VecDeque<Value>,
+    events: VecDeque<Value>,
 }
 
 impl Program {
@@ -48,7 +48,7 @@ impl Program {
         let mut program = Self {
             child,
             lines,
-            heard: VecDeque::new(),
+            events: VecDeque::new(),
         };
         program.wait_for(|value| (value == "ready").then_some(()));
         program
@@ -74,28 +74,28 @@ impl Program {
     }
 
     /// Says a word, and waits for the answer.
-    pub(crate) fn ask(&mut self, word: &str) -> Value {
-        writeln!(self.child.stdin.as_mut().unwrap(), "{word}").unwrap();
+    pub(crate) fn request(&mut self, command: &str) -> Value {
+        writeln!(self.child.stdin.as_mut().unwrap(), "{command}").unwrap();
         self.wait_for(|value| value.get("answer").cloned())
     }
 
     /// Says a word that is obeyed.
-    pub(crate) fn tell(&mut self, word: &str) {
-        assert_eq!(self.ask(word), "ok", "{word}");
+    pub(crate) fn run(&mut self, command: &str) {
+        assert_eq!(self.request(command), "ok", "{command}");
     }
 
     /// What it answers that is an error.
-    pub(crate) fn refused(&mut self, word: &str) -> String {
-        let answer = self.ask(word);
+    pub(crate) fn run_refused(&mut self, command: &str) -> String {
+        let answer = self.request(command);
         answer["error"]
             .as_str()
-            .unwrap_or_else(|| panic!("{word}: {answer}"))
+            .unwrap_or_else(|| panic!("{command}: {answer}"))
             .to_owned()
     }
 
     /// What is heard next of workers, if it is within this time.
-    pub(crate) fn hears(&mut self, within: Duration) -> Option<(String, WorkerMetadata)> {
-        let value = match self.heard.pop_front() {
+    pub(crate) fn next_event(&mut self, within: Duration) -> Option<(String, WorkerMetadata)> {
+        let value = match self.events.pop_front() {
             Some(value) => value,
             None => self.lines.recv_timeout(within).ok()?,
         };
@@ -113,9 +113,9 @@ impl Program {
         within: Duration,
     ) -> Duration {
         let began = Instant::now();
-        let heard = self.hears(within);
+        let events = self.next_event(within);
         assert_eq!(
-            heard,
+            events,
             Some((event.to_owned(), worker.clone())),
             "within {within:?}"
         );
@@ -128,7 +128,7 @@ impl Program {
         let deadline = Instant::now() + within;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            let (event, seen) = self.hears(left).expect("an event in time");
+            let (event, seen) = self.next_event(left).expect("an event in time");
             assert_eq!(seen.uid, worker.uid, "{event}");
             if event == "dropped" {
                 return;
@@ -139,7 +139,7 @@ impl Program {
 
     /// The workers of its pool.
     pub(crate) fn workers(&mut self) -> Vec<WorkerMetadata> {
-        serde_json::from_value(self.ask("workers")).unwrap()
+        serde_json::from_value(self.request("workers")).unwrap()
     }
 
     /// Ends it at once.
@@ -155,7 +155,7 @@ impl Program {
     }
 
     fn wait_for<T>(&mut self, wanted: impl Fn(&Value) -> Option<T>) -> T {
-        let until = Instant::now() + ANSWER;
+        let until = Instant::now() + REPLY_TIMEOUT;
         loop {
             let value = self
                 .lines
@@ -163,7 +163,7 @@ impl Program {
                 .expect("an answer");
             match wanted(&value) {
                 Some(answer) => return answer,
-                None => self.heard.push_back(value),
+                None => self.events.push_back(value),
             }
         }
     }

@@ -4,12 +4,12 @@ use std::process::Output;
 
 use raddle::{WorkerPool, pool::worker::LocalWorker};
 
-use crate::{python::Python, until, within};
+use crate::{python::Python, wait_until, within};
 
 const CALLEE: &str = env!("CARGO_BIN_EXE_raddle-test-callee");
 
 /// What was said, and what it has come to.
-fn heard(output: &Output) -> (String, String, Option<i32>) {
+fn output_parts(output: &Output) -> (String, String, Option<i32>) {
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
     (
         text(&output.stdout),
@@ -51,9 +51,12 @@ async fn a_caller_in_python_calls_rust_routines() {
             ),
         ] {
             let output = python.call(&[&[address.as_str()], call].concat()).await;
-            assert_eq!(heard(&output), (results.to_owned(), String::new(), Some(0)));
+            assert_eq!(
+                output_parts(&output),
+                (results.to_owned(), String::new(), Some(0))
+            );
         }
-        for (call, said, code) in [
+        for (call, expected, code) in [
             (
                 &["find", "\"that\""][..],
                 "FAILED: that is missing\n{\"Missing\": {\"missing\": \"that\"}}\n",
@@ -73,7 +76,10 @@ async fn a_caller_in_python_calls_rust_routines() {
             ),
         ] {
             let output = python.call(&[&[address.as_str()], call].concat()).await;
-            assert_eq!(heard(&output), (String::new(), said.to_owned(), Some(code)));
+            assert_eq!(
+                output_parts(&output),
+                (String::new(), expected.to_owned(), Some(code))
+            );
         }
         // Whoever stops reading a stream that has no end ends it.
         let dropped = python.file("dropped");
@@ -81,8 +87,11 @@ async fn a_caller_in_python_calls_rust_routines() {
         let output = python
             .call(&[&address, "endless", &path, "--first", "1"])
             .await;
-        assert_eq!(heard(&output), ("0\n".to_owned(), String::new(), Some(0)));
-        until("its destructor runs", async || dropped.exists()).await;
+        assert_eq!(
+            output_parts(&output),
+            ("0\n".to_owned(), String::new(), Some(0))
+        );
+        wait_until("its destructor runs", async || dropped.exists()).await;
         assert_eq!(pool.workers().len(), 1);
     })
     .await;

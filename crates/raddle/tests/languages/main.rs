@@ -3,11 +3,11 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod callers;
-mod ends;
 mod python;
 #[path = "../calls/routines.rs"]
 mod routines;
 mod secure;
+mod shutdown;
 #[path = "../support/waits.rs"]
 mod waits;
 mod workers;
@@ -17,8 +17,8 @@ use std::path::Path;
 use raddle::{WorkerPool, pool::discovery::FileDiscovery};
 
 use self::{
-    routines::Trouble,
-    waits::{until, within},
+    routines::FindError,
+    waits::{wait_until, within},
 };
 
 // What the worker in Python has.
@@ -33,7 +33,7 @@ fn words(text: String) -> impl raddle::Stream<Item = String>;
 fn ticks(seconds: f64, path: std::path::PathBuf) -> impl raddle::Stream<Item = u64>;
 
 #[raddle::routine(name = "py.find")]
-async fn find(name: String) -> Result<u32, Trouble>;
+async fn find(name: String) -> Result<u32, FindError>;
 
 #[raddle::routine(name = "py.explode")]
 async fn explode(why: String);

@@ -16,7 +16,7 @@ use tokio::{
 };
 
 /// How long Python may take to begin, or to end.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A place for workers and callers in Python, with all that is made for them.
 pub(crate) struct Python {
@@ -44,7 +44,7 @@ impl Python {
         for out in ["--python_out", "--grpc_python_out"] {
             compile.arg(format!("{out}={}", stubs.display()));
         }
-        let compiled = timeout(PATIENCE, compile.arg("raddle/v1/worker.proto").output())
+        let compiled = timeout(TIMEOUT, compile.arg("raddle/v1/worker.proto").output())
             .await
             .unwrap()
             .unwrap();
@@ -93,7 +93,7 @@ impl Python {
             .stdout(Stdio::piped());
         let mut process = command.spawn().unwrap();
         let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
-        let line = timeout(PATIENCE, lines.next_line())
+        let line = timeout(TIMEOUT, lines.next_line())
             .await
             .expect("it serves in time")
             .unwrap();
@@ -106,14 +106,14 @@ impl Python {
     }
 
     /// What the worker of the example says if it is not to be started like that.
-    pub(crate) async fn refuses(&self, options: &[&str]) -> Output {
+    pub(crate) async fn run_worker_refused(&self, options: &[&str]) -> Output {
         let mut command = self.command([]);
         let starting = command
             .arg(example("worker.py"))
             .arg(self.workers())
             .args(options)
             .output();
-        timeout(PATIENCE, starting)
+        timeout(TIMEOUT, starting)
             .await
             .expect("it ends in time")
             .unwrap()
@@ -123,7 +123,7 @@ impl Python {
     pub(crate) async fn call(&self, arguments: &[&str]) -> Output {
         let mut command = self.command([]);
         let calling = command.arg(example("client.py")).args(arguments).output();
-        timeout(PATIENCE, calling)
+        timeout(TIMEOUT, calling)
             .await
             .expect("it ends in time")
             .unwrap()
@@ -152,7 +152,7 @@ impl Worker {
     }
 
     /// Waits until so many calls are in flight.
-    pub(crate) async fn has_in_flight(&self, calls: u64) {
+    pub(crate) async fn wait_for_in_flight(&self, calls: u64) {
         let waiting = async {
             while self.in_flight().await != calls {
                 tokio::time::sleep(Duration::from_millis(10)).await;
@@ -164,8 +164,8 @@ impl Worker {
     }
 
     /// Waits for its end.
-    pub(crate) async fn ended(mut self) -> ExitStatus {
-        timeout(PATIENCE, self.process.wait())
+    pub(crate) async fn wait(mut self) -> ExitStatus {
+        timeout(TIMEOUT, self.process.wait())
             .await
             .expect("it ends in time")
             .unwrap()
@@ -183,10 +183,10 @@ fn example(file: &str) -> PathBuf {
 /// What `cargo xtask test` has installed.
 fn packages() -> PathBuf {
     let directory = workspace().join("target/servers/python-worker");
-    let there = std::fs::read(directory.join("installed.txt")).unwrap_or_default();
-    let wanted = std::fs::read(example("requirements.txt")).unwrap();
+    let installed = std::fs::read(directory.join("installed.txt")).unwrap_or_default();
+    let required = std::fs::read(example("requirements.txt")).unwrap();
     assert!(
-        there.ends_with(&wanted),
+        installed.ends_with(&required),
         "`cargo xtask test` installs what is missing at {}",
         directory.display()
     );

@@ -59,10 +59,10 @@ fn options([ca, certificate, key]: &[String; 3]) -> [&str; 6] {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_python_worker_serves_those_who_prove_who_they_are() {
+async fn a_python_worker_authenticates_callers() {
     within(120, async {
         let python = Python::new().await;
-        let (trust, stranger) = (Trust::new(&python, "ours"), Trust::new(&python, "theirs"));
+        let (trust, other_ca) = (Trust::new(&python, "ours"), Trust::new(&python, "theirs"));
         let _worker = python
             .worker(&options(&trust.files("ours", "127.0.0.1")))
             .await;
@@ -77,17 +77,17 @@ async fn a_python_worker_serves_those_who_prove_who_they_are() {
         assert!(pool.workers()[0].secure);
         assert_eq!(find("it".into()).on(&pool).await, Ok(1));
         // One of another CA is not let in, and one without credentials does not even try.
-        let other = credentials(&stranger.files("theirs", "spiffe://test/web"));
+        let other = credentials(&other_ca.files("theirs", "spiffe://test/web"));
         let other = WorkerProxy::of_discovery(discovery())
             .credentials(other)
             .start()
             .await
             .unwrap();
-        let nobody = WorkerProxy::of_discovery(discovery())
+        let without_credentials = WorkerProxy::of_discovery(discovery())
             .start()
             .await
             .unwrap();
-        for proxy in [other, nobody] {
+        for proxy in [other, without_credentials] {
             let outcome = find("it".into()).on(&proxy).await;
             assert!(
                 matches!(outcome, Err(CallError::NoWorkers(_))),
@@ -100,10 +100,10 @@ async fn a_python_worker_serves_those_who_prove_who_they_are() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_python_caller_proves_who_it_is() {
+async fn a_python_caller_authenticates() {
     within(120, async {
         let python = Python::new().await;
-        let (trust, stranger) = (Trust::new(&python, "ours"), Trust::new(&python, "theirs"));
+        let (trust, other_ca) = (Trust::new(&python, "ours"), Trust::new(&python, "theirs"));
         let own = credentials(&trust.files("ours", "127.0.0.1"));
         let worker = own.clone();
         let callee = env!("CARGO_BIN_EXE_raddle-test-callee");
@@ -130,7 +130,7 @@ async fn a_python_caller_proves_who_it_is() {
             ),
             ("3\n", Some(0))
         );
-        let theirs = stranger.files("theirs", "spiffe://test/web");
+        let theirs = other_ca.files("theirs", "spiffe://test/web");
         // It trusts the worker, and is not trusted.
         let theirs = [files[0].clone(), theirs[1].clone(), theirs[2].clone()];
         for options in [&options(&theirs)[..], &[]] {
@@ -142,7 +142,7 @@ async fn a_python_caller_proves_who_it_is() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_python_worker_is_not_open_to_everybody_unless_that_is_said() {
+async fn a_python_worker_refuses_public_addresses_without_tls() {
     within(120, async {
         let python = Python::new().await;
         for options in [
@@ -150,7 +150,7 @@ async fn a_python_worker_is_not_open_to_everybody_unless_that_is_said() {
             &["--bind", "[::]:0"],
             &["--cert", "some.pem"],
         ] {
-            let output = python.refuses(options).await;
+            let output = python.run_worker_refused(options).await;
             assert_eq!(output.status.code(), Some(2), "{options:?}");
         }
         assert!(!python.workers().exists());

@@ -13,33 +13,33 @@ const CASES: &str = "tests/refusals/cases";
 
 /// Where libraries are that were built for this test, and for the compiler itself: macros are among those.
 fn directories() -> [PathBuf; 2] {
-    let ours = env::current_exe()
+    let test_deps = env::current_exe()
         .expect("the build is where it was")
         .parent()
         .expect("the build is where it was")
         .to_owned();
-    let profile = ours
+    let profile = test_deps
         .parent()
         .expect("the build is where it was")
         .file_name()
         .expect("the build is where it was");
     // Each target has such a mark, and the directory of all of them.
-    let target = ours
+    let target = test_deps
         .ancestors()
         .filter(|directory| directory.join("CACHEDIR.TAG").exists())
         .last()
         .expect("the build is where it was");
-    [ours.clone(), target.join(profile).join("deps")]
+    [test_deps.clone(), target.join(profile).join("deps")]
 }
 
 /// The library of this name that was built last before this test was: the one that it was built with. Others may have come since.
 fn library(directory: &Path, name: &str) -> PathBuf {
-    let built = |path: &Path| {
+    let modified = |path: &Path| {
         path.metadata()
             .and_then(|found| found.modified())
             .expect("the build is where it was")
     };
-    let own = built(&env::current_exe().expect("the build is where it was"));
+    let test_built = modified(&env::current_exe().expect("the build is where it was"));
     let begins = format!("lib{name}-");
     let found = fs::read_dir(directory)
         .expect("the build is where it was")
@@ -49,16 +49,16 @@ fn library(directory: &Path, name: &str) -> PathBuf {
             .file_name()
             .expect("the build is where it was")
             .to_string_lossy();
-        file.starts_with(&begins) && file.ends_with(".rlib") && built(path) <= own
+        file.starts_with(&begins) && file.ends_with(".rlib") && modified(path) <= test_built
     });
     libraries
-        .max_by_key(|path| built(path))
+        .max_by_key(|path| modified(path))
         .expect("it was built for this test")
 }
 
 /// What the compiler says to a case.
-fn refusal(case: &Path) -> String {
-    let [ours, host] = directories();
+fn compiler_errors(case: &Path) -> String {
+    let [test_deps, host_deps] = directories();
     let out = tempfile::tempdir().expect("the build is where it was");
     let compiler = env::var("RUSTC").unwrap_or_else(|_| "rustc".into());
     let mut command = Command::new(compiler);
@@ -73,7 +73,7 @@ fn refusal(case: &Path) -> String {
         "--verbose",
     ]);
     command.arg("--out-dir").arg(out.path());
-    for directory in [&ours, &host] {
+    for directory in [&test_deps, &host_deps] {
         command
             .arg("-L")
             .arg(format!("dependency={}", directory.display()));
@@ -81,7 +81,7 @@ fn refusal(case: &Path) -> String {
     for name in ["raddle", "futures_util", "tokio"] {
         command
             .arg("--extern")
-            .arg(format!("{name}={}", library(&ours, name).display()));
+            .arg(format!("{name}={}", library(&test_deps, name).display()));
     }
     let output = command
         .arg(case)
@@ -89,7 +89,7 @@ fn refusal(case: &Path) -> String {
         .expect("the build is where it was");
     assert!(!output.status.success(), "{} compiles", case.display());
     // How many errors there were, and where to read more, is nothing of ours.
-    let said = String::from_utf8(output.stderr).expect("the build is where it was");
+    let stderr = String::from_utf8(output.stderr).expect("the build is where it was");
     let ends = [
         "error: aborting due to",
         "error: could not compile",
@@ -97,17 +97,18 @@ fn refusal(case: &Path) -> String {
         "Some errors have",
     ];
     // How much of a type's name is written depends on what else there is of that name.
-    let said = said
+    let stderr = stderr
         .replace("std::option::", "")
         .replace("std::result::", "");
-    said.lines()
+    stderr
+        .lines()
         .filter(|line| !ends.iter().any(|end| line.starts_with(end)))
         .map(|line| format!("{line}\n"))
         .collect()
 }
 
 #[test]
-fn what_cannot_be_a_routine_is_refused_where_it_stands() {
+fn invalid_routines_do_not_compile() {
     let cases = fs::read_dir(CASES)
         .expect("the build is where it was")
         .map(|entry| entry.expect("the build is where it was").path());
@@ -116,14 +117,14 @@ fn what_cannot_be_a_routine_is_refused_where_it_stands() {
         .collect();
     assert!(!cases.is_empty());
     for case in cases {
-        let (said, file) = (refusal(&case), case.with_extension("stderr"));
+        let (stderr, file) = (compiler_errors(&case), case.with_extension("stderr"));
         if env::var_os("BLESS").is_some() {
-            fs::write(&file, format!("{}\n", said.trim())).expect("the build is where it was");
+            fs::write(&file, format!("{}\n", stderr.trim())).expect("the build is where it was");
         }
         let expected = fs::read_to_string(&file).expect("the build is where it was");
         assert!(
-            said.trim() == expected.trim(),
-            "{}: the compiler says\n{said}\nand not\n{expected}",
+            stderr.trim() == expected.trim(),
+            "{}: the compiler says\n{stderr}\nand not\n{expected}",
             case.display()
         );
     }

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use raddle_testnet::Lan;
 
-use crate::{Load, Machine, Settings, load::failed, pause};
+use crate::{Load, Machine, Settings, load::failed_calls, pause};
 
 /// Calls a host that is so far away, in either direction, and one that is near.
-fn called_from_afar(delay: u64) {
+fn call_with_delay(delay: u64) {
     let lan = Lan::new();
     let [mut near, mut far, caller] = [(); 3].map(|()| Machine::new(&lan));
     let workers = [
@@ -26,10 +26,14 @@ fn called_from_afar(delay: u64) {
         ..Settings::default()
     };
     let load = Load::start(&caller, &settings);
-    load.settle(&[near.name(), far.name()]);
+    load.wait_until_only(&[near.name(), far.name()]);
     pause(6_000);
     let calls = load.stop();
-    assert!(failed(&calls).is_empty(), "{:#?}", failed(&calls));
+    assert!(
+        failed_calls(&calls).is_empty(),
+        "{:#?}",
+        failed_calls(&calls)
+    );
     let from_far: Vec<_> = calls
         .iter()
         .filter(|call| call.host.as_deref() == Some(far.name()))
@@ -43,16 +47,16 @@ fn called_from_afar(delay: u64) {
 }
 
 #[test]
-fn calls_to_a_host_far_away_are_late_and_not_lost() {
+fn calls_over_a_slow_link_succeed() {
     if raddle_testnet::can_be_made() {
-        called_from_afar(150);
+        call_with_delay(150);
     }
 }
 
 /// A machine has 0.7 s to acknowledge what it is sent.
 #[test]
-fn nor_are_they_where_it_takes_nearly_as_long_as_it_may() {
+fn calls_just_below_the_ack_timeout_succeed() {
     if raddle_testnet::can_be_made() {
-        called_from_afar(250);
+        call_with_delay(250);
     }
 }

@@ -5,68 +5,68 @@ use std::process::Command;
 use crate::{
     CALLEE,
     secure::{CREDENTIALS, Trust},
-    served::{Served, World},
-    until, within,
+    server::{PoolServer, ServerDir},
+    wait_until, within,
 };
 
 /// What a command comes to.
-struct Ran {
+struct CommandOutput {
     code: Option<i32>,
     out: String,
     err: String,
 }
 
 /// Runs `callee pool …` in the directory of a program that serves, as a user who finds nothing on this machine.
-fn pool(served: &Served, args: &[&str]) -> Ran {
+fn run_pool(served: &PoolServer, args: &[&str]) -> CommandOutput {
     let mut command = Command::new(CALLEE);
     command
         .arg("pool")
         .args(args)
         .current_dir(served.path())
         .env("XDG_RUNTIME_DIR", "/nonexistent");
-    let ran = command.output().unwrap();
-    let [out, err] = [ran.stdout, ran.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
-    Ran {
-        code: ran.status.code(),
+    let output = command.output().unwrap();
+    let [out, err] = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
+    CommandOutput {
+        code: output.status.code(),
         out,
         err,
     }
 }
 
-impl Ran {
+impl CommandOutput {
     #[track_caller]
-    fn ok(&self) -> &str {
+    fn stdout(&self) -> &str {
         assert_eq!(self.code, Some(0), "{}{}", self.out, self.err);
         &self.out
     }
 
     #[track_caller]
-    fn says(&self, code: i32, words: &str) {
-        let said = format!("{}{}", self.out, self.err);
+    fn assert_output(&self, code: i32, expected: &str) {
+        let message = format!("{}{}", self.out, self.err);
         assert!(
-            self.code == Some(code) && said.contains(words),
-            "{:?}: {said}",
+            self.code == Some(code) && message.contains(expected),
+            "{:?}: {message}",
             self.code
         );
     }
 }
 
-fn by<'a>(who: &[&'a str; 2]) -> [&'a str; 6] {
+fn credential_args<'a>(files: &[&'a str; 2]) -> [&'a str; 6] {
     [
         "--credentials-ca",
         "ca.pem",
         "--credentials-cert",
-        who[0],
+        files[0],
         "--credentials-key",
-        who[1],
+        files[1],
     ]
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_has_credentials_asks_and_stops_workers_wherever_they_are() {
+async fn queries_and_stops_workers_with_credentials() {
     within(120, async {
-        let (world, trust, stranger) = (World::new(), Trust::new(), Trust::new());
-        stranger.files(world.path(), "stranger", &["spiffe://test/ops"]);
+        let (world, trust, other_ca) = (ServerDir::new(), Trust::new(), Trust::new());
+        other_ca.files(world.path(), "stranger", &["spiffe://test/ops"]);
         trust.files(world.path(), "worker", &["127.0.0.1"]);
         trust.files(world.path(), "ops", &["spiffe://test/ops"]);
         trust.files(world.path(), "web", &["spiffe://test/web"]);
@@ -86,9 +86,9 @@ async fn who_has_credentials_asks_and_stops_workers_wherever_they_are() {
             "file:workers",
         ];
         let command = world.command(&[&serving[..], &CREDENTIALS, &rules].concat());
-        let served = Served::started(world, command).await;
+        let served = PoolServer::start_command(world, command).await;
         let [one, two] = <[_; 2]>::try_from(served.workers()).unwrap();
-        let (ops, web, strange) = (
+        let (ops, web, unknown_ca) = (
             ["ops.pem", "ops.key"],
             ["web.pem", "web.key"],
             ["stranger.pem", "stranger.key"],
@@ -96,98 +96,126 @@ async fn who_has_credentials_asks_and_stops_workers_wherever_they_are() {
         let files = ["--discovery", "file:workers"];
 
         // By a directory, and by an address: who it is, and what it does.
-        let found = pool(&served, &[&["workers"], &files[..], &by(&ops)].concat());
-        let rows: Vec<&str> = found.ok().lines().skip(1).collect();
+        let found = run_pool(
+            &served,
+            &[&["workers"], &files[..], &credential_args(&ops)].concat(),
+        );
+        let rows: Vec<&str> = found.stdout().lines().skip(1).collect();
         assert!(
             rows.len() == 2 && rows.iter().all(|row| row.contains(" listening ")),
             "{}",
             found.out
         );
-        let asked = pool(
+        let info = run_pool(
             &served,
-            &[&["workers", &one.address, "--json"], &by(&ops)[..]].concat(),
+            &[
+                &["workers", &one.address, "--json"],
+                &credential_args(&ops)[..],
+            ]
+            .concat(),
         );
-        let asked: serde_json::Value = serde_json::from_str(asked.ok()).unwrap();
+        let info: serde_json::Value = serde_json::from_str(info.stdout()).unwrap();
         assert_eq!(
-            (&asked[0]["uid"], &asked[0]["pid"]),
+            (&info[0]["uid"], &info[0]["pid"]),
             (&one.uid.to_string().into(), &one.pid.into())
         );
         assert_eq!(
-            (&asked[0]["pool"], &asked[0]["secure"]),
+            (&info[0]["pool"], &info[0]["secure"]),
             (&one.address.as_str().into(), &true.into())
         );
-        let pinged = pool(
+        let pinged = run_pool(
             &served,
             &[
                 &["ping", "--count", "2", "--interval", "0"],
                 &files[..],
-                &by(&web),
+                &credential_args(&web),
             ]
             .concat(),
         );
         assert!(
-            pinged.ok().contains("workers: 4 asked, 4 answered\n"),
+            pinged.stdout().contains("workers: 4 asked, 4 answered\n"),
             "{}",
             pinged.out
         );
 
         // Who has none, or the wrong ones, is told what is wrong.
-        let plain = pool(&served, &[&["workers"], &files[..]].concat());
-        assert!(plain.ok().contains(" no answer "), "{}", plain.out);
-        plain.says(
+        let plain = run_pool(&served, &[&["workers"], &files[..]].concat());
+        assert!(plain.stdout().contains(" no answer "), "{}", plain.out);
+        plain.assert_output(
             0,
             "it serves over TLS: say who you are with --credentials-ca",
         );
         let once = ["--count", "1"];
-        pool(&served, &[&["ping", &one.address], &once[..]].concat()).says(
+        run_pool(&served, &[&["ping", &one.address], &once[..]].concat()).assert_output(
             1,
             "if it serves over TLS, say who you are with --credentials-ca",
         );
         // The worker refuses it after the caller has taken the handshake for done: what is heard of that first is a race.
-        let strange = pool(
+        let unknown_ca = run_pool(
             &served,
-            &[&["ping", &one.address], &once[..], &by(&strange)].concat(),
+            &[
+                &["ping", &one.address],
+                &once[..],
+                &credential_args(&unknown_ca),
+            ]
+            .concat(),
         );
-        let heard = [
+        let possible_errors = [
             "there is no trust between worker and caller",
             "connection closed",
             "broken pipe",
             "connection reset",
         ];
-        let said = format!("{}{}", strange.out, strange.err);
+        let message = format!("{}{}", unknown_ca.out, unknown_ca.err);
         assert!(
-            strange.code == Some(1) && heard.iter().any(|words| said.contains(words)),
-            "{said}"
+            unknown_ca.code == Some(1)
+                && possible_errors
+                    .iter()
+                    .any(|expected| message.contains(expected)),
+            "{message}"
         );
         let wrong_name = [
             &["ping", &one.address],
             &once[..],
-            &by(&ops),
+            &credential_args(&ops),
             &["--expect", "spiffe://test/other"],
         ]
         .concat();
-        pool(&served, &wrong_name).says(
+        run_pool(&served, &wrong_name).assert_output(
             1,
             "it is that of nobody by name, and not of spiffe://test/other",
         );
-        let missing = [&["ping", &one.address][..], &by(&["none.pem", "ops.key"])].concat();
-        pool(&served, &missing).says(2, "none.pem");
+        let missing = [
+            &["ping", &one.address][..],
+            &credential_args(&["none.pem", "ops.key"]),
+        ]
+        .concat();
+        run_pool(&served, &missing).assert_output(2, "none.pem");
 
         // Who may not stop it cannot, whatever he may call.
         let uid = two.uid.to_string();
-        let denied = pool(&served, &[&["stop", &uid], &files[..], &by(&web)].concat());
-        denied.says(1, "cannot be told to stop");
-        let stopped = pool(&served, &[&["stop", &uid], &files[..], &by(&ops)].concat());
+        let denied = run_pool(
+            &served,
+            &[&["stop", &uid], &files[..], &credential_args(&web)].concat(),
+        );
+        denied.assert_output(1, "cannot be told to stop");
+        let stopped = run_pool(
+            &served,
+            &[&["stop", &uid], &files[..], &credential_args(&ops)].concat(),
+        );
         assert_eq!(
-            stopped.ok(),
+            stopped.stdout(),
             format!("{uid} stopped, 0 calls ended, 0 cancelled\n")
         );
-        let stopped = pool(&served, &[&["stop", &one.address][..], &by(&ops)].concat());
+        let stopped = run_pool(
+            &served,
+            &[&["stop", &one.address][..], &credential_args(&ops)].concat(),
+        );
         assert_eq!(
-            stopped.ok(),
+            stopped.stdout(),
             format!("{} stopped, 0 calls ended, 0 cancelled\n", one.address)
         );
-        until("others are there", async || {
+        wait_until("others are there", async || {
             let now = served.workers();
             now.len() == 2
                 && now
@@ -195,15 +223,15 @@ async fn who_has_credentials_asks_and_stops_workers_wherever_they_are() {
                     .all(|worker| ![one.uid, two.uid].contains(&worker.uid))
         })
         .await;
-        served.interrupt().ends(0).await;
+        served.interrupt().assert_ends(0).await;
     })
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_is_not_there_is_said_in_words_that_help() {
+async fn explains_unknown_workers_and_addresses() {
     within(120, async {
-        let served = Served::start(&[
+        let served = PoolServer::start(&[
             "--workers",
             "1",
             "--bind",
@@ -213,48 +241,48 @@ async fn who_is_not_there_is_said_in_words_that_help() {
         ])
         .await;
         let worker = served.workers().remove(0);
-        pool(&served, &["stop"]).says(2, "POOL|UID|ADDRESS");
-        pool(&served, &["workers", "--discovery", "dns"])
-            .says(2, "say by which name they are found");
-        pool(&served, &["workers", "--discovery", "dns:nowhere"])
-            .says(2, "'nowhere' is no name of workers");
-        pool(
+        run_pool(&served, &["stop"]).assert_output(2, "POOL|UID|ADDRESS");
+        run_pool(&served, &["workers", "--discovery", "dns"])
+            .assert_output(2, "say by which name they are found");
+        run_pool(&served, &["workers", "--discovery", "dns:nowhere"])
+            .assert_output(2, "'nowhere' is no name of workers");
+        run_pool(
             &served,
             &["workers", "other", "--discovery", "file:workers"],
         )
-        .says(2, "there is no pool or worker 'other'");
-        pool(&served, &["stop", "127.0.0.1:1"]).says(1, "nobody serves there");
-        let none = pool(&served, &["stop", "--discovery", "file:nobody"]);
+        .assert_output(2, "there is no pool or worker 'other'");
+        run_pool(&served, &["stop", "127.0.0.1:1"]).assert_output(1, "nobody serves there");
+        let none = run_pool(&served, &["stop", "--discovery", "file:nobody"]);
         assert_eq!(
-            (none.ok(), none.err.as_str()),
+            (none.stdout(), none.err.as_str()),
             ("", "raddle: no worker was found\n")
         );
-        let stopped = pool(&served, &["stop", "--discovery", "file:workers"]);
+        let stopped = run_pool(&served, &["stop", "--discovery", "file:workers"]);
         assert_eq!(
-            stopped.ok(),
+            stopped.stdout(),
             format!("{} stopped, 0 calls ended, 0 cancelled\n", worker.uid)
         );
-        served.interrupt().ends(0).await;
+        served.interrupt().assert_ends(0).await;
     })
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn another_program_is_served_by_one_that_has_no_routines() {
+async fn serves_another_program() {
     within(120, async {
-        let world = World::new();
-        let said = world.refuses(&["--program", "nothing"], 2);
-        assert!(said.contains("there is no program nothing"), "{said}");
-        let said = world.refuses(&["--program", "/"], 2);
+        let world = ServerDir::new();
+        let message = world.run_refused(&["--program", "nothing"], 2);
+        assert!(message.contains("there is no program nothing"), "{message}");
+        let message = world.run_refused(&["--program", "/"], 2);
         assert!(
-            said.contains("/ is no program: give one with #[raddle::main]"),
-            "{said}"
+            message.contains("/ is no program: give one with #[raddle::main]"),
+            "{message}"
         );
         let command = world.command(&["--json", "--workers", "1", "--program", CALLEE]);
-        let served = Served::started(world, command).await;
+        let served = PoolServer::start_command(world, command).await;
         let caller = served.pool().start().await.unwrap();
         assert_eq!(crate::routines::add(1, 2).on(&caller).await, Ok(3));
-        served.interrupt().ends(0).await;
+        served.interrupt().assert_ends(0).await;
     })
     .await;
 }

@@ -100,7 +100,7 @@ async fn a_call_is_an_ack_results_and_at_most_one_exception() {
             matches!(&bang[..], [What::Ack(_), What::Exception(thrown)] if panicked(thrown)),
             "{bang:?}"
         );
-        for (wrong, code) in [
+        for (invalid, code) in [
             (call("no-such", b"\x90"), Code::NotFound),
             (
                 v1::Call {
@@ -112,7 +112,10 @@ async fn a_call_is_an_ack_results_and_at_most_one_exception() {
             (call("add", b"\x91\x01"), Code::InvalidArgument),
             (call("add", b"nonsense"), Code::InvalidArgument),
         ] {
-            assert_eq!(replies(&mut client, wrong).await.unwrap_err().code(), code);
+            assert_eq!(
+                replies(&mut client, invalid).await.unwrap_err().code(),
+                code
+            );
         }
         // What was refused last may be just about to be forgotten.
         client.idle(v1::IdleRequest {}).await.unwrap();
@@ -128,7 +131,7 @@ async fn a_call_is_an_ack_results_and_at_most_one_exception() {
 
 /// A caller that hears an `Ack` knows that the routine may have begun, and does not ask another worker.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_that_dies_in_the_first_poll_has_sent_an_ack() {
+async fn sends_the_ack_before_the_first_poll() {
     within(120, async {
         let at_port = |tags: &_| {
             raddle::pool::worker::LocalWorker::new(tags)
@@ -191,7 +194,7 @@ fn json(routine: &str, arguments: &'static str) -> v1::Call {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_calls_in_json_is_answered_in_json() {
+async fn answers_json_calls_in_json() {
     within(120, async {
         let at_port = |tags: &_| {
             raddle::pool::worker::LocalWorker::new(tags)
@@ -249,7 +252,7 @@ async fn who_calls_in_json_is_answered_in_json() {
                 "{routine}"
             );
         }
-        for (wrong, said) in [
+        for (invalid, expected) in [
             (json("add", "[1]"), "it takes 2 and was given 1"),
             (
                 json("add", r#"[1, "two"]"#),
@@ -259,9 +262,9 @@ async fn who_calls_in_json_is_answered_in_json() {
             (json("add", "[1, 2"), "they are not an array: EOF"),
             (json("add", "[NaN, 2]"), "expected value"),
         ] {
-            let status = replies(&mut client, wrong).await.unwrap_err();
+            let status = replies(&mut client, invalid).await.unwrap_err();
             assert_eq!(status.code(), Code::InvalidArgument);
-            assert!(status.message().contains(said), "{}", status.message());
+            assert!(status.message().contains(expected), "{}", status.message());
         }
         let later = v1::Call {
             encoding: 77,

@@ -2,12 +2,12 @@
 
 use raddle_testnet::Lan;
 
-use crate::{Load, Machine, Settings, load::failed_after, now, until};
+use crate::{Load, Machine, Settings, load::failed_calls_after, now, wait_until};
 
 const LAN: [&str; 4] = ["--workers", "1", "--discovery", "lan"];
 
 #[test]
-fn hosts_join_and_leave_without_a_call_that_fails() {
+fn hosts_join_and_leave_without_failed_calls() {
     if !raddle_testnet::can_be_made() {
         return;
     }
@@ -25,34 +25,38 @@ fn hosts_join_and_leave_without_a_call_that_fails() {
         },
     );
     // Who comes to a network is heard of when it has made sure that nobody else has its name.
-    load.settle(&[first]);
+    load.wait_until_only(&[first]);
     let began = now();
     two.serve(&LAN);
-    until("who joins is called", 30, || load.ran(began, second) > 0);
-    load.settle(&[first, second]);
-    one.leave();
+    wait_until("who joins is called", 30, || {
+        load.count_ran(began, second) > 0
+    });
+    load.wait_until_only(&[first, second]);
+    one.stop_first();
     let left = now();
-    load.settle(&[second]);
+    load.wait_until_only(&[second]);
     one.serve(&["--workers", "2", "--discovery", "lan", "--name", "others"]);
     crate::pause(1_500);
     assert_eq!(
-        load.ran(left, first),
+        load.count_ran(left, first),
         0,
         "what has another name is not called"
     );
     one.serve(&LAN);
     let back = now();
-    until("who is back is called", 30, || load.ran(back, first) > 0);
+    wait_until("who is back is called", 30, || {
+        load.count_ran(back, first) > 0
+    });
     let calls = load.stop();
     assert!(
-        failed_after(&calls, began).is_empty(),
+        failed_calls_after(&calls, began).is_empty(),
         "{:#?}",
-        failed_after(&calls, began)
+        failed_calls_after(&calls, began)
     );
 }
 
 #[test]
-fn a_host_that_is_cut_off_is_found_again() {
+fn finds_a_disconnected_host_again() {
     if !raddle_testnet::can_be_made() {
         return;
     }
@@ -68,15 +72,17 @@ fn a_host_that_is_cut_off_is_found_again() {
             ..Settings::default()
         },
     );
-    load.settle(&[first, second]);
+    load.wait_until_only(&[first, second]);
     one.host.cable().pull();
     // Long enough to be forgotten.
     let cut = now();
     crate::pause(8_000);
     one.host.cable().plug();
     let healed = now();
-    until("it is called again", 30, || load.ran(healed, first) > 0);
+    wait_until("it is called again", 30, || {
+        load.count_ran(healed, first) > 0
+    });
     let calls = load.stop();
-    let late = failed_after(&calls, cut + 2_000);
+    let late = failed_calls_after(&calls, cut + 2_000);
     assert!(late.is_empty(), "{late:#?}");
 }

@@ -11,28 +11,28 @@ use std::{
 use raddle::{WorkerProxy, pool::WorkerMetadata, pool::credentials::WorkerCredentials};
 use tokio::task::JoinHandle;
 
-use crate::{Site, routines};
+use crate::{TargetServer, routines};
 
 /// How long a call may take before nobody would call that served.
-const LONGEST: Duration = Duration::from_secs(20);
+const CALL_TIMEOUT: Duration = Duration::from_secs(20);
 /// How often somebody comes anew.
-const OFTEN: usize = 20;
+const CALLS_PER_CONNECTION: usize = 20;
 
 /// Calls all the while.
-pub(crate) struct Honest {
+pub(crate) struct HonestCaller {
     is_over: Arc<AtomicBool>,
     calling: JoinHandle<Vec<Duration>>,
     before: Duration,
 }
 
-impl Honest {
+impl HonestCaller {
     /// Begins to call, and finds out how long that takes while nobody minds.
-    pub(crate) async fn begin(site: &Site) -> Self {
-        let (worker, credentials) = (site.worker(), site.honest());
-        let mut alone = Vec::new();
+    pub(crate) async fn begin(target: &TargetServer) -> Self {
+        let (worker, credentials) = (target.worker(), target.honest());
+        let mut baseline = Vec::new();
         let proxy = proxy(&worker, credentials.as_ref(), 100).await;
         for _ in 0..50 {
-            alone.push(call(&proxy).await);
+            baseline.push(call(&proxy).await);
         }
         let is_over = Arc::new(AtomicBool::new(false));
         let calling = tokio::spawn(keep_calling(
@@ -44,12 +44,12 @@ impl Honest {
         Self {
             is_over,
             calling,
-            before: median(&mut alone),
+            before: median(&mut baseline),
         }
     }
 
     /// All calls have been answered, and half of them in good time.
-    pub(crate) async fn was_served(self) {
+    pub(crate) async fn assert_served(self) {
         self.is_over.store(true, Ordering::Relaxed);
         let mut times = self.calling.await.expect("every call was answered");
         let (count, median) = (times.len(), median(&mut times));
@@ -75,10 +75,13 @@ async fn keep_calling(
 ) -> Vec<Duration> {
     let mut times = Vec::new();
     // At least one that comes anew, and after all that was done.
-    while !is_over.load(Ordering::Relaxed) || times.len() < OFTEN || times.len() % OFTEN != 1 {
-        let new = times.len() % OFTEN == 0;
+    while !is_over.load(Ordering::Relaxed)
+        || times.len() < CALLS_PER_CONNECTION
+        || times.len() % CALLS_PER_CONNECTION != 1
+    {
+        let new = times.len() % CALLS_PER_CONNECTION == 0;
         let time = if new {
-            call(&newcomer(&worker, credentials.as_ref()).await).await
+            call(&new_proxy(&worker, credentials.as_ref()).await).await
         } else {
             call(&warm).await
         };
@@ -89,7 +92,10 @@ async fn keep_calling(
 }
 
 /// Calls of another limit have a connection of their own.
-async fn newcomer(worker: &WorkerMetadata, credentials: Option<&WorkerCredentials>) -> WorkerProxy {
+async fn new_proxy(
+    worker: &WorkerMetadata,
+    credentials: Option<&WorkerCredentials>,
+) -> WorkerProxy {
     static NEXT: AtomicUsize = AtomicUsize::new(1000);
     proxy(worker, credentials, NEXT.fetch_add(1, Ordering::Relaxed)).await
 }
@@ -110,7 +116,7 @@ async fn proxy(
 async fn call(proxy: &WorkerProxy) -> Duration {
     let began = Instant::now();
     assert_eq!(
-        routines::add(1, 2).on(proxy).timeout(LONGEST).await,
+        routines::add(1, 2).on(proxy).timeout(CALL_TIMEOUT).await,
         Ok(3),
         "after {:?}",
         began.elapsed()

@@ -9,7 +9,7 @@ use std::{
 use raddle::pool::WorkerUid;
 use raddle_testnet::{Host, Lan};
 
-use crate::{machine::first_line, until};
+use crate::{machine::first_line, wait_until};
 
 const README: &str = include_str!("../../../../README.md");
 const SECTION: &str = "## Two machines, one pool";
@@ -18,14 +18,14 @@ const NAMES: [&str; 2] = ["one", "two"];
 const ADDRESSES: [&str; 2] = ["10.0.0.1", "10.0.0.2"];
 
 /// What somebody types on a machine, and what is shown then.
-struct Typed {
+struct TypedCommand {
     machine: usize,
     text: String,
-    shown: Vec<String>,
+    expected: Vec<String>,
 }
 
 /// All that is typed.
-fn typed() -> Vec<Typed> {
+fn parse_commands() -> Vec<TypedCommand> {
     let section = README
         .split_once(SECTION)
         .expect("README.md has that section")
@@ -33,7 +33,7 @@ fn typed() -> Vec<Typed> {
     let section = section
         .split_once("\n## ")
         .map_or(section, |(section, _)| section);
-    let mut all: Vec<Typed> = Vec::new();
+    let mut all: Vec<TypedCommand> = Vec::new();
     let blocks = section
         .split("```console\n")
         .skip(1)
@@ -45,21 +45,21 @@ fn typed() -> Vec<Typed> {
         match (prompt, all.last_mut()) {
             (Some(machine), _) => {
                 let text = line.split_once("$ ").unwrap().1.to_owned();
-                all.push(Typed {
+                all.push(TypedCommand {
                     machine,
                     text,
-                    shown: Vec::new(),
+                    expected: Vec::new(),
                 });
             }
             // It goes on in the next line.
-            (None, Some(typed)) if typed.text.ends_with('\\') && typed.shown.is_empty() => {
+            (None, Some(typed)) if typed.text.ends_with('\\') && typed.expected.is_empty() => {
                 typed.text = format!(
                     "{} {}",
                     typed.text.trim_end_matches('\\').trim(),
                     line.trim()
                 );
             }
-            (None, Some(typed)) => typed.shown.push(line.to_owned()),
+            (None, Some(typed)) => typed.expected.push(line.to_owned()),
             (None, None) => panic!("nobody has typed anything before '{line}'"),
         }
     }
@@ -116,10 +116,10 @@ impl Machine {
 
     /// What is shown by a command that comes to its end.
     fn run(&self, text: &str) -> Vec<String> {
-        let ran = self.shell(text).output().unwrap();
-        let shown = String::from_utf8(ran.stdout).unwrap();
-        assert!(ran.status.success(), "{text}: {shown}");
-        shown.lines().map(str::to_owned).collect()
+        let output = self.shell(text).output().unwrap();
+        let expected = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success(), "{text}: {expected}");
+        expected.lines().map(str::to_owned).collect()
     }
 
     /// What is shown first by one that stays.
@@ -135,7 +135,7 @@ impl Machine {
         let mut serving = self.serving.take().unwrap();
         // SAFETY: it is our child and not waited for, so the pid is its own; the signal has no memory effects here.
         unsafe { libc::kill(serving.id() as i32, libc::SIGINT) };
-        until("it leaves", 30, || serving.try_wait().unwrap().is_some());
+        wait_until("it leaves", 30, || serving.try_wait().unwrap().is_some());
         assert_eq!(serving.wait().unwrap().code(), Some(0));
     }
 }
@@ -157,7 +157,7 @@ fn built(program: &str) -> PathBuf {
 }
 
 /// Whether a word is of the same kind as the one that README.md has in its place: what is another each time, in the same place.
-fn is_alike(written: &str, shown: &str) -> bool {
+fn is_same_word(written: &str, expected: &str) -> bool {
     let kinds: [fn(&str) -> bool; 5] = [
         |word| word.parse::<WorkerUid>().is_ok(),
         // A date, a time, how long something takes.
@@ -174,9 +174,8 @@ fn is_alike(written: &str, shown: &str) -> bool {
         let (host, port) = word.trim_end_matches(',').rsplit_once(':')?;
         Some((host.to_owned(), port.parse().ok()?))
     };
-    let same_place =
-        matches!((port(written), port(shown)), (Some((one, _)), Some((other, _))) if one == other);
-    written == shown || same_place || kinds.iter().any(|is| is(written) && is(shown))
+    let same_place = matches!((port(written), port(expected)), (Some((one, _)), Some((other, _))) if one == other);
+    written == expected || same_place || kinds.iter().any(|is| is(written) && is(expected))
 }
 
 fn words(line: &str) -> Vec<&str> {
@@ -184,7 +183,7 @@ fn words(line: &str) -> Vec<&str> {
 }
 
 #[test]
-fn what_the_readme_shows_on_two_machines_is_what_happens() {
+fn readme_transcript_of_two_machines_is_accurate() {
     if !raddle_testnet::can_be_made() {
         return;
     }
@@ -195,21 +194,21 @@ fn what_the_readme_shows_on_two_machines_is_what_happens() {
     let exchange = |text: &str, from: [&str; 2], to: [&str; 2]| {
         text.replace(from[0], to[0]).replace(from[1], to[1])
     };
-    let there = |text: &str| exchange(text, ADDRESSES, [&addresses[0], &addresses[1]]);
-    let back = |text: &str| {
+    let localize = |text: &str| exchange(text, ADDRESSES, [&addresses[0], &addresses[1]]);
+    let normalize = |text: &str| {
         let text = exchange(text, [&names[0], &names[1]], NAMES);
         exchange(&text, [&addresses[0], &addresses[1]], ADDRESSES)
     };
-    let typed = typed();
+    let typed = parse_commands();
     assert!(typed.len() >= 5, "the section has its commands");
-    let (mut called, mut transcript, mut is_true) = (Vec::new(), String::new(), true);
-    for Typed {
+    let (mut called, mut transcript, mut matches) = (Vec::new(), String::new(), true);
+    for TypedCommand {
         machine,
         text,
-        shown,
+        expected,
     } in &typed
     {
-        let run = there(text);
+        let run = localize(text);
         let serves = run.contains("pool serve");
         let machine = &mut machines[*machine];
         let real = if serves {
@@ -217,7 +216,7 @@ fn what_the_readme_shows_on_two_machines_is_what_happens() {
         } else {
             machine.run(&run)
         };
-        let real: Vec<String> = real.iter().map(|line| back(line)).collect();
+        let real: Vec<String> = real.iter().map(|line| normalize(line)).collect();
         if run.starts_with("machines") && !serves {
             called = real
                 .iter()
@@ -229,30 +228,34 @@ fn what_the_readme_shows_on_two_machines_is_what_happens() {
         let is_number = |word: &str| is_table && word.parse::<u32>().is_ok();
         let alike = |(written, real): (&String, &String)| {
             let (written, real) = (words(written), words(real));
-            let same = |(a, b): (&&str, &&str)| is_alike(a, b) || (is_number(a) && is_number(b));
+            let same =
+                |(a, b): (&&str, &&str)| is_same_word(a, b) || (is_number(a) && is_number(b));
             written.len() == real.len() && written.iter().zip(&real).all(same)
         };
-        is_true &= shown.len() == real.len() && shown.iter().zip(&real).all(alike);
+        matches &= expected.len() == real.len() && expected.iter().zip(&real).all(alike);
         transcript.push_str(&format!("$ {text}\n{}\n", real.join("\n")));
         // What README.md has people bring to the machines.
         if run.contains("cert issue") {
-            let of = run
+            let issued_for = run
                 .split_whitespace()
                 .find(|word| addresses.iter().any(|address| address == word))
                 .unwrap();
-            let to = addresses.iter().position(|address| address == of).unwrap();
+            let to = addresses
+                .iter()
+                .position(|address| address == issued_for)
+                .unwrap();
             let certs = machines[0].path().join("certs");
             for (from, name) in [
                 ("ca-cert.pem".to_owned(), "ca-cert.pem"),
-                (format!("{of}-cert.pem"), "own-cert.pem"),
-                (format!("{of}-key.pem"), "own-key.pem"),
+                (format!("{issued_for}-cert.pem"), "own-cert.pem"),
+                (format!("{issued_for}-key.pem"), "own-key.pem"),
             ] {
                 std::fs::copy(certs.join(from), machines[to].path().join(name)).unwrap();
             }
         }
     }
     machines[1].interrupt();
-    assert!(is_true, "README.md shows something else than\n{transcript}");
+    assert!(matches, "README.md shows something else than\n{transcript}");
     called.sort();
     called.dedup();
     assert_eq!(called, NAMES, "both machines have been called");

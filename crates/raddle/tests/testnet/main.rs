@@ -2,27 +2,27 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-mod cut;
-mod finding;
+mod credentials;
+mod lan_discovery;
 mod latency;
 mod load;
 mod machine;
+#[path = "../bin/monotonic.rs"]
+mod monotonic;
+mod partitions;
 mod readme;
-mod replaced;
-#[path = "../bin/steady.rs"]
-mod steady;
-mod trust;
+mod rolling_restart;
 
 use std::time::{Duration, Instant};
 
 use self::{
-    load::{Called, Load, Settings},
+    load::{CallRecord, Load, Settings},
     machine::Machine,
-    steady::now,
+    monotonic::now,
 };
 
 /// The program that serves, and calls.
-const FAR: &str = env!("CARGO_BIN_EXE_raddle-test-far");
+const PROGRAM: &str = env!("CARGO_BIN_EXE_raddle-test-testnet");
 
 fn pause(millis: u64) {
     std::thread::sleep(Duration::from_millis(millis));
@@ -30,9 +30,9 @@ fn pause(millis: u64) {
 
 /// Waits until something is so, and says how long that took.
 #[track_caller]
-fn until(what: &str, seconds: u64, mut is_so: impl FnMut() -> bool) -> Duration {
+fn wait_until(what: &str, seconds: u64, mut condition: impl FnMut() -> bool) -> Duration {
     let began = Instant::now();
-    while !is_so() {
+    while !condition() {
         assert!(
             began.elapsed() < Duration::from_secs(seconds),
             "not within {seconds} s: {what}"

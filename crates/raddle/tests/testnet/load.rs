@@ -11,7 +11,7 @@ use std::{
 use raddle::pool::WorkerMetadata;
 use serde::{Deserialize, Serialize};
 
-use crate::{Machine, until};
+use crate::{Machine, wait_until};
 
 /// What a caller is to do.
 #[derive(Clone, Debug, Serialize)]
@@ -33,7 +33,7 @@ pub(crate) struct Settings {
 
 /// What became of a call. Times are in milliseconds since the machine was started.
 #[derive(Clone, Debug, Deserialize)]
-pub(crate) struct Called {
+pub(crate) struct CallRecord {
     pub(crate) began: u64,
     pub(crate) ended: u64,
     /// Where it ran: the name of the host, and the process.
@@ -46,8 +46,8 @@ pub(crate) struct Called {
 /// Somebody who calls. It ends with this.
 pub(crate) struct Load {
     child: Child,
-    leash: Option<ChildStdin>,
-    calls: Arc<Mutex<Vec<Called>>>,
+    stop_pipe: Option<ChildStdin>,
+    calls: Arc<Mutex<Vec<CallRecord>>>,
     reader: Option<JoinHandle<()>>,
 }
 
@@ -77,36 +77,36 @@ impl Load {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let (leash, said) = (
+        let (stop_pipe, lines) = (
             child.stdin.take(),
             BufReader::new(child.stdout.take().unwrap()),
         );
         let calls = Arc::new(Mutex::new(Vec::new()));
-        let heard = Arc::clone(&calls);
+        let records = Arc::clone(&calls);
         // Ends with the process.
         let reader = thread::spawn(move || {
-            for line in said.lines() {
+            for line in lines.lines() {
                 let Ok(line) = line else { return };
                 let called =
                     serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"));
-                heard.lock().unwrap().push(called);
+                records.lock().unwrap().push(called);
             }
         });
         Self {
             child,
-            leash,
+            stop_pipe,
             calls,
             reader: Some(reader),
         }
     }
 
     /// What has become of the calls so far that have ended.
-    pub(crate) fn calls(&self) -> Vec<Called> {
+    pub(crate) fn calls(&self) -> Vec<CallRecord> {
         self.calls.lock().unwrap().clone()
     }
 
     /// How many calls that began after this ran there.
-    pub(crate) fn ran(&self, after: u64, host: &str) -> usize {
+    pub(crate) fn count_ran(&self, after: u64, host: &str) -> usize {
         let calls = self.calls.lock().unwrap();
         calls
             .iter()
@@ -116,10 +116,10 @@ impl Load {
 
     /// Waits until calls run at all of these, and at no others.
     #[track_caller]
-    pub(crate) fn settle(&self, hosts: &[&str]) {
+    pub(crate) fn wait_until_only(&self, hosts: &[&str]) {
         let mut since = crate::now();
-        until(&format!("calls run at {hosts:?}"), 20, || {
-            let ran = hosts.iter().all(|host| self.ran(since, host) > 0);
+        wait_until(&format!("calls run at {hosts:?}"), 20, || {
+            let count_ran = hosts.iter().all(|host| self.count_ran(since, host) > 0);
             let calls = self.calls.lock().unwrap();
             let mut others = calls.iter().filter(|call| call.began >= since);
             let other = others.rfind(|call| {
@@ -131,18 +131,18 @@ impl Load {
             if let Some(other) = other {
                 since = other.began + 1;
             }
-            ran
+            count_ran
         });
     }
 
     /// Stops it, and says what became of all calls.
-    pub(crate) fn stop(mut self) -> Vec<Called> {
-        self.end();
+    pub(crate) fn stop(mut self) -> Vec<CallRecord> {
+        self.stop_and_wait();
         self.calls()
     }
 
-    fn end(&mut self) {
-        drop(self.leash.take());
+    fn stop_and_wait(&mut self) {
+        drop(self.stop_pipe.take());
         let _ = self.child.wait();
         if let Some(reader) = self.reader.take() {
             let read = reader.join();
@@ -156,17 +156,17 @@ impl Load {
 
 impl Drop for Load {
     fn drop(&mut self) {
-        self.end();
+        self.stop_and_wait();
     }
 }
 
 /// Those that failed.
-pub(crate) fn failed(calls: &[Called]) -> Vec<&Called> {
-    failed_after(calls, 0)
+pub(crate) fn failed_calls(calls: &[CallRecord]) -> Vec<&CallRecord> {
+    failed_calls_after(calls, 0)
 }
 
 /// Those that failed, and began after this.
-pub(crate) fn failed_after(calls: &[Called], after: u64) -> Vec<&Called> {
+pub(crate) fn failed_calls_after(calls: &[CallRecord], after: u64) -> Vec<&CallRecord> {
     calls
         .iter()
         .filter(|call| call.error.is_some() && call.began > after)

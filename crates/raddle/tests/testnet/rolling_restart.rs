@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 
 use raddle_testnet::Lan;
 
-use crate::{Load, Machine, Settings, load::failed_after, now, pause, until};
+use crate::{Load, Machine, Settings, load::failed_calls_after, now, pause, wait_until};
 
 #[test]
-fn all_workers_are_replaced_under_load_and_no_call_fails() {
+fn a_rolling_restart_fails_no_call() {
     if !raddle_testnet::can_be_made() {
         return;
     }
@@ -34,20 +34,20 @@ fn all_workers_are_replaced_under_load_and_no_call_fails() {
         .iter()
         .map(|machine| machine.name().to_owned())
         .collect();
-    load.settle(&names.iter().map(String::as_str).collect::<Vec<_>>());
+    load.wait_until_only(&names.iter().map(String::as_str).collect::<Vec<_>>());
     let (began, mut new) = (now(), BTreeSet::new());
     for machine in &mut machines {
-        machine.leave();
+        machine.stop_first();
         new.extend(serve(machine));
         // As who watches over it would have it: the next when this one is called.
         let since = now();
-        until("who is new is called", 30, || {
-            load.ran(since, machine.name()) > 0
+        wait_until("who is new is called", 30, || {
+            load.count_ran(since, machine.name()) > 0
         });
     }
     pause(500);
     let calls = load.stop();
-    let failed = failed_after(&calls, began);
+    let failed = failed_calls_after(&calls, began);
     assert!(
         failed.is_empty(),
         "{} of {}: {failed:#?}",
@@ -56,6 +56,6 @@ fn all_workers_are_replaced_under_load_and_no_call_fails() {
     );
     // A few hundred a second on the slowest of machines.
     assert!(calls.len() > 100, "{}", calls.len());
-    let ran: BTreeSet<u32> = calls.iter().filter_map(|call| call.process).collect();
-    assert_eq!(ran, &old | &new, "each of them was called");
+    let count_ran: BTreeSet<u32> = calls.iter().filter_map(|call| call.process).collect();
+    assert_eq!(count_ran, &old | &new, "each of them was called");
 }

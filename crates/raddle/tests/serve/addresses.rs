@@ -4,12 +4,12 @@ use std::net::TcpListener;
 
 use crate::{
     routines,
-    served::{Served, World, signal},
-    until, within,
+    server::{PoolServer, ServerDir, signal},
+    wait_until, within,
 };
 
 /// The first of so many ports in a row that nobody has.
-fn ports(number: u16) -> u16 {
+fn free_ports(number: u16) -> u16 {
     let first = 20_000 + (std::process::id() % 500) as u16 * 20;
     let is_free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
     (first..first + 1000)
@@ -18,11 +18,11 @@ fn ports(number: u16) -> u16 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn several_workers_have_ports_in_a_row_and_keep_them() {
+async fn workers_get_consecutive_ports_and_keep_them() {
     within(120, async {
-        let first = ports(3);
+        let first = free_ports(3);
         let served =
-            Served::start(&["--workers", "3", "--bind", &format!("127.0.0.1:{first}")]).await;
+            PoolServer::start(&["--workers", "3", "--bind", &format!("127.0.0.1:{first}")]).await;
         let addresses = || {
             let mut addresses: Vec<_> = served
                 .workers()
@@ -42,7 +42,7 @@ async fn several_workers_have_ports_in_a_row_and_keep_them() {
             .find(|worker| worker.address == expected[1])
             .unwrap();
         signal(second.pid, libc::SIGKILL);
-        until("another has its port", async || {
+        wait_until("another has its port", async || {
             served
                 .workers()
                 .iter()
@@ -59,9 +59,10 @@ async fn several_workers_have_ports_in_a_row_and_keep_them() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_serves_everywhere_is_found_where_it_is_said() {
+async fn wildcard_addresses_are_published_as_advertised() {
     within(120, async {
-        let served = Served::start(&["--workers", "2", "--bind", "0.0.0.0:0", "--insecure"]).await;
+        let served =
+            PoolServer::start(&["--workers", "2", "--bind", "0.0.0.0:0", "--insecure"]).await;
         assert!(
             served
                 .workers()
@@ -77,7 +78,7 @@ async fn what_serves_everywhere_is_found_where_it_is_said() {
             "--advertise",
             "localhost",
         ];
-        let served = Served::start(&advertise).await;
+        let served = PoolServer::start(&advertise).await;
         assert!(
             served.workers()[0].address.starts_with("localhost:"),
             "{:?}",
@@ -90,37 +91,37 @@ async fn what_serves_everywhere_is_found_where_it_is_said() {
 }
 
 #[test]
-fn what_cannot_be_done_is_said_and_nothing_is_left() {
-    let world = World::new();
-    let open = world.refuses(&["--bind", "0.0.0.0:0"], 2);
+fn refuses_invalid_options_and_leaves_no_process() {
+    let world = ServerDir::new();
+    let open = world.run_refused(&["--bind", "0.0.0.0:0"], 2);
     assert!(
         open.contains("'0.0.0.0:0' is reached from other machines") && open.contains("--insecure"),
         "{open}"
     );
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
-    let said = world.refuses(&["--workers", "1", "--bind", &address], 125);
+    let message = world.run_refused(&["--workers", "1", "--bind", &address], 125);
     assert!(
-        said.contains(&format!("{address} is taken")) && said.contains("1 of 1 workers"),
-        "{said}"
+        message.contains(&format!("{address} is taken")) && message.contains("1 of 1 workers"),
+        "{message}"
     );
-    let said = world.refuses(
+    let message = world.run_refused(
         &["--workers", "1", "--bind", "203.0.113.9:7070", "--insecure"],
         125,
     );
     assert!(
-        said.contains("this machine has no address 203.0.113.9:7070"),
-        "{said}"
+        message.contains("this machine has no address 203.0.113.9:7070"),
+        "{message}"
     );
-    let said = world.refuses(&["--workers", "1", "--program", "/bin/true"], 125);
+    let message = world.run_refused(&["--workers", "1", "--program", "/bin/true"], 125);
     assert!(
-        said.contains("is /bin/true a program with #[raddle::main]?"),
-        "{said}"
+        message.contains("is /bin/true a program with #[raddle::main]?"),
+        "{message}"
     );
     std::fs::write(world.path().join("a-file"), "").unwrap();
-    let said = world.refuses(&["--metrics-addr", &address], 2);
-    assert!(said.contains("cannot listen on"), "{said}");
-    for (args, why) in [
+    let message = world.run_refused(&["--metrics-addr", &address], 2);
+    assert!(message.contains("cannot listen on"), "{message}");
+    for (args, expected) in [
         (&["--bind", "nowhere"][..], "is no address"),
         (
             &["--bind", "127.0.0.1:65535", "--workers", "2"],
@@ -156,7 +157,7 @@ fn what_cannot_be_done_is_said_and_nothing_is_left() {
         (&["--credentials-cert", "none.pem"], "--credentials-ca"),
         (&["--credentials-ca", "none.pem"], "for mutual TLS"),
     ] {
-        let said = world.refuses(args, 2);
-        assert!(said.contains(why), "{args:?}: {said}");
+        let message = world.run_refused(args, 2);
+        assert!(message.contains(expected), "{args:?}: {message}");
     }
 }

@@ -7,7 +7,7 @@ use raddle::{
     pool::worker::{LocalWorker, StopMode},
 };
 
-use crate::{CALLEE, is_alive, pool, routines, signal, started, until, within};
+use crate::{CALLEE, is_alive, pool, routines, signal, start_pool, wait_until, within};
 
 /// The time that a process has run for.
 pub(crate) fn cpu_of(pid: u32) -> Duration {
@@ -20,7 +20,7 @@ pub(crate) fn cpu_of(pid: u32) -> Duration {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stop_cancels_or_waits_as_it_is_told() {
+async fn stop_modes_cancel_or_wait() {
     within(120, async {
         for (patience, millis, is_cancelled) in [
             (StopMode::None, 60_000, true),
@@ -28,7 +28,7 @@ async fn a_stop_cancels_or_waits_as_it_is_told() {
             (StopMode::For(Duration::from_secs(20)), 500, false),
             (StopMode::Endless, 500, false),
         ] {
-            let pool = started(1).await;
+            let pool = start_pool(1).await;
             let pid = pool.workers()[0].pid;
             let call = tokio::spawn(routines::rest(millis).on(&pool));
             tokio::time::sleep(Duration::from_millis(200)).await;
@@ -50,9 +50,9 @@ async fn a_stop_cancels_or_waits_as_it_is_told() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn draining_costs_no_processor_and_nobody_new_is_taken() {
+async fn a_draining_worker_is_idle_and_refuses_calls() {
     within(120, async {
-        let pool = started(1).await;
+        let pool = start_pool(1).await;
         let worker = pool.workers()[0].clone();
         let title = || std::fs::read_to_string(format!("/proc/{}/cmdline", worker.pid)).unwrap();
         assert!(
@@ -84,13 +84,13 @@ async fn draining_costs_no_processor_and_nobody_new_is_taken() {
 #[tokio::test(flavor = "multi_thread")]
 async fn sigterm_cancels_and_sigint_waits() {
     within(120, async {
-        let pool = started(1).await;
+        let pool = start_pool(1).await;
         let pid = pool.workers()[0].pid;
         let call = tokio::spawn(routines::rest(60_000).on(&pool));
         tokio::time::sleep(Duration::from_millis(200)).await;
         signal(pid, libc::SIGTERM);
         assert_eq!(call.await.unwrap(), Err(CallError::Cancelled));
-        until("another is there", async || {
+        wait_until("another is there", async || {
             pool.workers()
                 .first()
                 .is_some_and(|worker| worker.pid != pid)
@@ -101,15 +101,15 @@ async fn sigterm_cancels_and_sigint_waits() {
         tokio::time::sleep(Duration::from_millis(200)).await;
         signal(pid, libc::SIGINT);
         assert_eq!(call.await.unwrap(), Ok(pid), "it was waited for");
-        until("it is gone", async || !is_alive(pid)).await;
+        wait_until("it is gone", async || !is_alive(pid)).await;
     })
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pool_that_is_dropped_leaves_no_process_and_no_entry() {
+async fn dropping_a_pool_ends_its_processes_and_entries() {
     within(120, async {
-        let pool = started(3).await;
+        let pool = start_pool(3).await;
         let (name, pids): (_, Vec<_>) = (
             pool.name().to_owned(),
             pool.workers().iter().map(|worker| worker.pid).collect(),
@@ -122,7 +122,7 @@ async fn a_pool_that_is_dropped_leaves_no_process_and_no_entry() {
             3
         );
         drop(pool);
-        until("all are gone", async || {
+        wait_until("all are gone", async || {
             !pids.iter().any(|pid| is_alive(*pid))
         })
         .await;
@@ -137,7 +137,7 @@ async fn a_pool_that_is_dropped_leaves_no_process_and_no_entry() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_start_that_fails_names_each_cause_and_leaves_nobody() {
+async fn a_failed_start_reports_each_cause_and_leaves_no_process() {
     within(120, async {
         let began = Instant::now();
         let error = pool(2)
@@ -187,7 +187,7 @@ async fn a_start_that_fails_names_each_cause_and_leaves_nobody() {
 }
 
 #[tokio::test]
-async fn a_program_without_the_entry_is_told_so() {
+async fn reports_a_program_without_raddle_main() {
     let error = raddle::WorkerPool::builder()
         .size(1)
         .start()
@@ -198,9 +198,9 @@ async fn a_program_without_the_entry_is_told_so() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_idle_pool_ends_at_once() {
+async fn stops_an_idle_pool_at_once() {
     within(120, async {
-        let pool = started(2).await;
+        let pool = start_pool(2).await;
         let began = Instant::now();
         pool.stop().await;
         assert!(
@@ -213,17 +213,17 @@ async fn an_idle_pool_ends_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_routines_have_started_ends_with_their_worker() {
+async fn processes_of_routines_end_with_their_worker() {
     within(120, async {
-        let pool = started(1).await;
-        let child = routines::breed().on(&pool).await.unwrap();
+        let pool = start_pool(1).await;
+        let child = routines::spawn_process().on(&pool).await.unwrap();
         assert!(is_alive(child));
         pool.stop().await;
-        until("it is gone with its worker", async || !is_alive(child)).await;
-        let pool = started(1).await;
-        let child = routines::breed().on(&pool).await.unwrap();
+        wait_until("it is gone with its worker", async || !is_alive(child)).await;
+        let pool = start_pool(1).await;
+        let child = routines::spawn_process().on(&pool).await.unwrap();
         signal(pool.workers()[0].pid, libc::SIGKILL);
-        until("it is gone with a worker that was killed", async || {
+        wait_until("it is gone with a worker that was killed", async || {
             !is_alive(child)
         })
         .await;
@@ -232,9 +232,9 @@ async fn what_routines_have_started_ends_with_their_worker() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_answered_before_the_end_is_sent() {
+async fn a_stop_delivers_results_in_progress() {
     within(120, async {
-        let pool = started(1).await;
+        let pool = start_pool(1).await;
         let call = tokio::spawn(routines::fill(64 << 20).on(&pool));
         tokio::time::sleep(Duration::from_millis(100)).await;
         pool.stop_with(StopMode::Endless).await;
@@ -244,9 +244,9 @@ async fn what_was_answered_before_the_end_is_sent() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_goes_away_after_a_stop_has_said_it_all_the_same() {
+async fn a_stop_continues_when_its_caller_disconnects() {
     within(120, async {
-        let pool = started(1).await;
+        let pool = start_pool(1).await;
         let worker = pool.workers()[0].clone();
         let call = tokio::spawn(routines::rest(500).on(&pool));
         tokio::time::sleep(Duration::from_millis(100)).await;
@@ -256,15 +256,15 @@ async fn who_goes_away_after_a_stop_has_said_it_all_the_same() {
             tokio::time::timeout(Duration::from_millis(100), control.stop(StopMode::Endless)).await;
         drop(control);
         assert_eq!(call.await.unwrap(), Ok(worker.pid));
-        until("it is gone", async || !is_alive(worker.pid)).await;
+        wait_until("it is gone", async || !is_alive(worker.pid)).await;
     })
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn calls_that_meet_a_stop_go_to_another() {
+async fn calls_move_from_a_stopping_worker_to_another() {
     within(120, async {
-        let pool = started(2).await;
+        let pool = start_pool(2).await;
         let busy = async {
             for _ in 0..2000 {
                 assert_eq!(routines::add(1, 2).on(&pool).await, Ok(3));

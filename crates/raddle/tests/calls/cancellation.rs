@@ -5,10 +5,10 @@ use std::time::Duration;
 use raddle::{CallError, WorkerPool, pool::connection::ping};
 use raddle_wire::v1::{self, exception::Kind, reply::What};
 
-use crate::{CALLEE, pool, routines, until, within};
+use crate::{CALLEE, pool, routines, wait_until, within};
 
 /// Waits until a worker has nothing to do.
-async fn idle(pool: &WorkerPool) {
+async fn wait_until_idle(pool: &WorkerPool) {
     let address = pool.workers()[0].address.clone();
     let is_idle = async {
         while ping(&address).await.expect("it answers").in_flight > 0 {
@@ -21,7 +21,7 @@ async fn idle(pool: &WorkerPool) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_task_that_is_aborted_ends_its_call_there_and_makes_room_for_another() {
+async fn aborting_a_task_cancels_its_call_and_frees_its_permit() {
     within(120, async {
         let (pool, directory) = (
             pool(1).limit(1).start().await.unwrap(),
@@ -54,7 +54,7 @@ async fn a_task_that_is_aborted_ends_its_call_there_and_makes_room_for_another()
             assert!(
                 waiting.await.unwrap_err().is_cancelled() && call.await.unwrap_err().is_cancelled()
             );
-            until("the destructor runs", async || marker.exists()).await;
+            wait_until("the destructor runs", async || marker.exists()).await;
             let next = routines::pid().on(&pool);
             assert_eq!(
                 tokio::time::timeout(Duration::from_secs(10), next)
@@ -63,13 +63,13 @@ async fn a_task_that_is_aborted_ends_its_call_there_and_makes_room_for_another()
                 Ok(pid)
             );
         }
-        idle(&pool).await;
+        wait_until_idle(&pool).await;
     })
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_routine_that_panics_while_it_is_dropped_does_its_worker_no_harm() {
+async fn a_worker_survives_a_panic_in_a_destructor() {
     within(120, async {
         let (pool, directory) = (pool(1).limit(2).start().await.unwrap(), tempfile::tempdir().unwrap());
         let pid = pool.workers()[0].pid;
@@ -78,18 +78,18 @@ async fn a_routine_that_panics_while_it_is_dropped_does_its_worker_no_harm() {
             let marker = directory.path().join(format!("{n}"));
             let started = directory.path().join(format!("{n}-started"));
             let call = tokio::spawn(routines::hold_badly(started.clone(), marker.clone()).on(&pool));
-            until("it runs", async || started.exists()).await;
+            wait_until("it runs", async || started.exists()).await;
             call.abort();
-            until("what is beside the one that panics is dropped too", async || marker.exists()).await;
+            wait_until("what is beside the one that panics is dropped too", async || marker.exists()).await;
         }
         for n in 20..24 {
             let marker = directory.path().join(format!("{n}"));
             let started = directory.path().join(format!("{n}-started"));
             let call = routines::hold_badly(started, marker.clone()).timeout(Duration::from_millis(100));
             assert_eq!(call.on(&pool).await, Err(CallError::TimedOut));
-            until("it is dropped", async || marker.exists()).await;
+            wait_until("it is dropped", async || marker.exists()).await;
         }
-        idle(&pool).await;
+        wait_until_idle(&pool).await;
         assert_eq!(routines::pid().on(&pool).await, Ok(pid), "the worker is the same");
         // One that panics by itself is told of as ever.
         let error = routines::explode("fun".into()).on(&pool).await;
@@ -98,7 +98,7 @@ async fn a_routine_that_panics_while_it_is_dropped_does_its_worker_no_harm() {
             "{error:?}"
         );
         let call = tokio::spawn(routines::hold_badly(directory.path().join("a"), directory.path().join("b")).on(&pool));
-        until("it runs", async || directory.path().join("a").exists()).await;
+        wait_until("it runs", async || directory.path().join("a").exists()).await;
         pool.stop().await;
         assert_eq!(call.await.unwrap(), Err(CallError::Cancelled));
         assert!(!crate::is_alive(pid));
@@ -108,7 +108,7 @@ async fn a_routine_that_panics_while_it_is_dropped_does_its_worker_no_harm() {
 
 /// Who has no timer of its own, as clients in other languages may not, hears it from the worker alone.
 #[tokio::test(flavor = "multi_thread")]
-async fn that_the_time_is_over_is_said_even_if_the_routine_panics_then() {
+async fn reports_a_timeout_even_if_the_routine_panics_on_drop() {
     within(120, async {
         let at_port = |tags: &_| {
             raddle::pool::worker::LocalWorker::new(tags)
@@ -133,7 +133,7 @@ async fn that_the_time_is_over_is_said_even_if_the_routine_panics_then() {
             timeout_ms: 200,
             ..v1::Call::default()
         };
-        let mut replies = crate::plain::client(&pool)
+        let mut replies = crate::grpc_client::client(&pool)
             .await
             .dispatch(call)
             .await
@@ -152,8 +152,8 @@ async fn that_the_time_is_over_is_said_even_if_the_routine_panics_then() {
             matches!(&last, Some(What::Exception(thrown)) if thrown.kind() == Kind::TimedOut),
             "{last:?}"
         );
-        until("the destructors run", async || marker.exists()).await;
-        idle(&pool).await;
+        wait_until("the destructors run", async || marker.exists()).await;
+        wait_until_idle(&pool).await;
     })
     .await;
 }

@@ -3,7 +3,7 @@
 //! `far load SETTINGS`, which are JSON, calls until its input ends, and says what becomes of each call, a line each. Times are in milliseconds
 //! since the machine was started: hosts have the same clock.
 
-mod steady;
+mod monotonic;
 
 use std::{
     io::{Read, Write},
@@ -21,8 +21,9 @@ use raddle::{
     },
 };
 use serde::{Deserialize, Serialize};
+use tokio::task::JoinSet;
 
-use self::steady::now;
+use self::monotonic::now;
 
 /// What a caller is to do.
 #[derive(Deserialize)]
@@ -44,7 +45,7 @@ struct Settings {
 
 /// What became of a call.
 #[derive(Serialize)]
-struct Called {
+struct CallRecord {
     began: u64,
     ended: u64,
     /// Where it ran: the name of the host, and the process.
@@ -64,8 +65,8 @@ async fn linger(millis: u64) -> (String, u32) {
     (host.trim().to_owned(), std::process::id())
 }
 
-fn say(what: &impl Serialize) {
-    let mut line = serde_json::to_string(what).unwrap_or_default();
+fn print_line(value: &impl Serialize) {
+    let mut line = serde_json::to_string(value).unwrap_or_default();
     line.push('\n');
     // Nobody listens any more: that is the end.
     if std::io::stdout().lock().write_all(line.as_bytes()).is_err() {
@@ -96,10 +97,10 @@ async fn load(settings: Settings) -> raddle::Result<()> {
         linger: millis,
         ..
     } = settings;
+    let mut tasks = JoinSet::new();
     for _ in 0..callers {
         let pool = Arc::clone(&pool);
-        // They end with the process.
-        tokio::spawn(async move {
+        tasks.spawn(async move {
             loop {
                 let (began, mut call) = (now(), linger(millis).on(&*pool));
                 if let Some(timeout) = timeout {
@@ -109,7 +110,7 @@ async fn load(settings: Settings) -> raddle::Result<()> {
                 let may_have_begun = outcome.as_ref().is_err_and(|error| error.may_have_begun());
                 let error = outcome.as_ref().err().map(ToString::to_string);
                 let (host, process) = outcome.ok().unzip();
-                say(&Called {
+                print_line(&CallRecord {
                     began,
                     ended: now(),
                     host,
@@ -123,6 +124,9 @@ async fn load(settings: Settings) -> raddle::Result<()> {
     }
     // The test holds the other end.
     tokio::task::spawn_blocking(|| std::io::stdin().read_to_end(&mut Vec::new())).await??;
+    // The callers stop before the runtime does: a shutdown of the runtime drops tasks in any order,
+    // so a caller would see its pool's connection tasks disappear and report a failed call.
+    tasks.shutdown().await;
     Ok(())
 }
 

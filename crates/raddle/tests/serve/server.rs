@@ -15,22 +15,22 @@ use raddle::{
 };
 use serde_json::Value;
 
-use crate::{CALLEE, until};
+use crate::{CALLEE, wait_until};
 
 /// A program that serves. It is ended with this.
-pub(crate) struct Served {
+pub(crate) struct PoolServer {
     child: Mutex<Child>,
     pid: u32,
     directory: tempfile::TempDir,
     /// What it has said.
-    pub(crate) said: Value,
+    pub(crate) ready: Value,
     pool: String,
 }
 
 /// A program that is to serve, with a directory of its own for pools.
-pub(crate) struct World(pub(crate) tempfile::TempDir);
+pub(crate) struct ServerDir(pub(crate) tempfile::TempDir);
 
-impl World {
+impl ServerDir {
     pub(crate) fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         std::fs::DirBuilder::new()
@@ -56,24 +56,24 @@ impl World {
     }
 
     /// What it says to its end.
-    pub(crate) fn refuses(&self, args: &[&str], code: i32) -> String {
-        let ran = self.command(args).output().unwrap();
-        let said = String::from_utf8(ran.stderr).unwrap();
-        assert_eq!(ran.status.code(), Some(code), "{said}");
-        assert!(ran.stdout.is_empty());
-        said
+    pub(crate) fn run_refused(&self, args: &[&str], code: i32) -> String {
+        let output = self.command(args).output().unwrap();
+        let message = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{message}");
+        assert!(output.stdout.is_empty());
+        message
     }
 }
 
-impl Served {
+impl PoolServer {
     /// Starts it, and waits until it says that it serves.
     pub(crate) async fn start(args: &[&str]) -> Self {
-        let world = World::new();
+        let world = ServerDir::new();
         let command = world.command(&[&["--json"], args].concat());
-        Self::started(world, command).await
+        Self::start_command(world, command).await
     }
 
-    pub(crate) async fn started(world: World, mut command: Command) -> Self {
+    pub(crate) async fn start_command(world: ServerDir, mut command: Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let output = child.stdout.take().unwrap();
         let line = tokio::task::spawn_blocking(move || {
@@ -85,14 +85,14 @@ impl Served {
             .await
             .expect("it serves in time")
             .unwrap();
-        let said: Value =
+        let ready: Value =
             serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: '{line}'"));
-        let pool = said["pool"].as_str().unwrap().to_owned();
+        let pool = ready["pool"].as_str().unwrap().to_owned();
         Self {
             pid: child.id(),
             child: Mutex::new(child),
             directory: world.0,
-            said,
+            ready,
             pool,
         }
     }
@@ -156,9 +156,9 @@ impl Served {
     }
 
     /// It ends with this code, and leaves nothing.
-    pub(crate) async fn ends(&self, code: i32) {
+    pub(crate) async fn assert_ends(&self, code: i32) {
         let workers: Vec<u32> = self.workers().iter().map(|worker| worker.pid).collect();
-        until("it has ended", async || self.is_over()).await;
+        wait_until("it has ended", async || self.is_over()).await;
         assert_eq!(self.exit_code(), Some(code));
         assert!(
             workers.iter().all(|pid| !is_alive(*pid)),
@@ -168,7 +168,7 @@ impl Served {
     }
 }
 
-impl Drop for Served {
+impl Drop for PoolServer {
     fn drop(&mut self) {
         let child = self.child.get_mut().unwrap();
         let _ = child.kill();
@@ -197,7 +197,7 @@ pub(crate) fn signal(pid: u32, signal: i32) {
 }
 
 /// What a page says: its status, and its text.
-pub(crate) fn page(metrics: &str, path: &str) -> (u16, String) {
+pub(crate) fn http_get(metrics: &str, path: &str) -> (u16, String) {
     let address = metrics
         .strip_prefix("http://")
         .unwrap()

@@ -4,13 +4,13 @@ use std::time::{Duration, Instant};
 
 use raddle_testnet::Lan;
 
-use crate::{SOON, at, program::Program, seen_at, word};
+use crate::{SOON, at, command, program::Program, seen_at};
 
 /// How long a worker may be silent, and how long it may take until that is seen.
 pub(crate) const SILENCE: Duration = Duration::from_secs(15 + 20);
 
 #[test]
-fn who_dies_without_a_word_is_missed_and_sooner_if_somebody_cannot_reach_it() {
+fn drops_a_dead_worker_sooner_when_its_address_is_doubted() {
     if !raddle_testnet::can_be_made() {
         return;
     }
@@ -25,19 +25,19 @@ fn who_dies_without_a_word_is_missed_and_sooner_if_somebody_cannot_reach_it() {
         Program::publisher(&here, "math"),
     );
     let (worker, other) = (at("0.0.0.0:7000"), at("0.0.0.0:7001"));
-    publisher.tell(&word("added", &worker));
+    publisher.run(&command("added", &worker));
     let seen = seen_at(&worker, format!("{}:7000", here.ipv4()));
     watcher.expect("added", &seen, SOON);
     idle.expect("added", &seen, SOON);
-    alive.tell(&word("added", &other));
+    alive.run(&command("added", &other));
     let seen_other = seen_at(&other, format!("{}:7001", here.ipv4()));
     watcher.expect("added", &seen_other, SOON);
     idle.expect("added", &seen_other, SOON);
     publisher.kill();
     let killed = Instant::now();
     // Somebody could not call them: who is there says so, and who is not cannot.
-    watcher.tell(&word("doubt", &seen));
-    watcher.tell(&word("doubt", &seen_other));
+    watcher.run(&command("doubt", &seen));
+    watcher.run(&command("doubt", &seen_other));
     let took = watcher.expect("dropped", &seen, SOON);
     assert!(took < Duration::from_secs(5), "{took:?}");
     idle.expect("dropped", &seen, SILENCE);
@@ -46,11 +46,15 @@ fn who_dies_without_a_word_is_missed_and_sooner_if_somebody_cannot_reach_it() {
         took > Duration::from_secs(10),
         "it had time to be heard again: {took:?}"
     );
-    assert_eq!(watcher.hears(Duration::ZERO), None, "the other is there");
+    assert_eq!(
+        watcher.next_event(Duration::ZERO),
+        None,
+        "the other is there"
+    );
 }
 
 #[test]
-fn who_was_cut_off_is_back_soon_after_it_is_not() {
+fn finds_a_worker_again_after_a_partition() {
     if !raddle_testnet::can_be_made() {
         return;
     }
@@ -59,7 +63,7 @@ fn who_was_cut_off_is_back_soon_after_it_is_not() {
     let mut watcher = Program::watch(&there, "math");
     let mut publisher = Program::publisher(&here, "math");
     let worker = at("0.0.0.0:7000");
-    publisher.tell(&word("added", &worker));
+    publisher.run(&command("added", &worker));
     let seen = seen_at(&worker, format!("{}:7000", here.ipv4()));
     watcher.expect("added", &seen, SOON);
     // It can hear, but not be heard.
@@ -80,7 +84,7 @@ fn who_was_cut_off_is_back_soon_after_it_is_not() {
 }
 
 #[test]
-fn a_worker_is_not_missed_on_a_bad_line() {
+fn keeps_a_worker_on_a_lossy_link() {
     if !raddle_testnet::can_be_made() {
         return;
     }
@@ -90,8 +94,8 @@ fn a_worker_is_not_missed_on_a_bad_line() {
     let mut publisher = Program::publisher(&here, "math");
     let worker = at("0.0.0.0:7000");
     here.cable().lose_from_host(20);
-    publisher.tell(&word("added", &worker));
+    publisher.run(&command("added", &worker));
     let seen = seen_at(&worker, format!("{}:7000", here.ipv4()));
     watcher.expect("added", &seen, 2 * SOON);
-    assert_eq!(watcher.hears(Duration::from_secs(20)), None);
+    assert_eq!(watcher.next_event(Duration::from_secs(20)), None);
 }

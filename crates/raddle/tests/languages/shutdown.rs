@@ -10,18 +10,18 @@ use tonic_health::pb::{
 use crate::{
     block, durable, entries,
     python::{Python, Worker},
-    sleep, until, within,
+    sleep, wait_until, within,
 };
 
 /// A worker, and a pool that calls it.
-async fn started(python: &Python) -> (Worker, WorkerPool) {
+async fn start_worker_and_pool(python: &Python) -> (Worker, WorkerPool) {
     let worker = python.worker(&[]).await;
     let pool = durable(&python.workers()).await;
     (worker, pool)
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stop_cancels_waits_for_a_while_or_for_as_long_as_it_takes() {
+async fn stop_modes_cancel_or_wait() {
     within(120, async {
         let python = Python::new().await;
         let brief = StopMode::For(Duration::from_millis(300));
@@ -31,9 +31,9 @@ async fn a_stop_cancels_waits_for_a_while_or_for_as_long_as_it_takes() {
             (StopMode::For(Duration::from_secs(60)), 0.5, Ok(0.5), (1, 0)),
             (StopMode::Endless, 0.5, Ok(0.5), (1, 0)),
         ] {
-            let (worker, pool) = started(&python).await;
+            let (worker, pool) = start_worker_and_pool(&python).await;
             let call = tokio::spawn(sleep(seconds).on(&pool));
-            worker.has_in_flight(1).await;
+            worker.wait_for_in_flight(1).await;
             let reply = worker.control().stop(patience).await.unwrap();
             assert_eq!(
                 (reply.ended, reply.cancelled),
@@ -46,15 +46,15 @@ async fn a_stop_cancels_waits_for_a_while_or_for_as_long_as_it_takes() {
                 [""; 0],
                 "nobody is sent there any more"
             );
-            assert!(worker.ended().await.success());
-            until("the pool knows it", async || pool.workers().is_empty()).await;
+            assert!(worker.wait().await.success());
+            wait_until("the pool knows it", async || pool.workers().is_empty()).await;
         }
     })
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn signals_stop_it_too() {
+async fn signals_stop_a_worker() {
     within(120, async {
         let python = Python::new().await;
         for (signals, seconds, outcome) in [
@@ -66,34 +66,34 @@ async fn signals_stop_it_too() {
                 Err(CallError::Cancelled),
             ),
         ] {
-            let (worker, pool) = started(&python).await;
+            let (worker, pool) = start_worker_and_pool(&python).await;
             let call = tokio::spawn(sleep(seconds).on(&pool));
-            worker.has_in_flight(1).await;
+            worker.wait_for_in_flight(1).await;
             for signal in signals {
                 worker.signal(*signal);
-                until("it is noticed", async || {
+                wait_until("it is noticed", async || {
                     entries(&python.workers()).is_empty()
                 })
                 .await;
             }
             assert_eq!(call.await.unwrap(), outcome, "{signals:?}");
-            assert!(worker.ended().await.success());
+            assert!(worker.wait().await.success());
         }
     })
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_thread_that_is_blocked_holds_up_no_end() {
+async fn a_blocked_thread_does_not_delay_the_exit() {
     within(120, async {
         let python = Python::new().await;
-        let (worker, pool) = started(&python).await;
+        let (worker, pool) = start_worker_and_pool(&python).await;
         let call = tokio::spawn(block(600.0).on(&pool));
-        worker.has_in_flight(1).await;
+        worker.wait_for_in_flight(1).await;
         let began = Instant::now();
         worker.signal(libc::SIGTERM);
         assert_eq!(call.await.unwrap(), Err(CallError::Cancelled));
-        assert!(worker.ended().await.success());
+        assert!(worker.wait().await.success());
         assert!(
             began.elapsed() < Duration::from_secs(5),
             "{:?}",
@@ -104,12 +104,12 @@ async fn a_thread_that_is_blocked_holds_up_no_end() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_that_is_killed_is_lost() {
+async fn a_killed_worker_loses_its_calls() {
     within(120, async {
         let python = Python::new().await;
-        let (worker, pool) = started(&python).await;
+        let (worker, pool) = start_worker_and_pool(&python).await;
         let call = tokio::spawn(sleep(600.0).on(&pool));
-        worker.has_in_flight(1).await;
+        worker.wait_for_in_flight(1).await;
         let began = Instant::now();
         worker.signal(libc::SIGKILL);
         let error = call.await.unwrap().unwrap_err();
@@ -128,7 +128,7 @@ async fn a_worker_that_is_killed_is_lost() {
             "at once, and not after {:?}",
             began.elapsed()
         );
-        assert!(!worker.ended().await.success());
+        assert!(!worker.wait().await.success());
         // What it has written down is still there, and leads nowhere.
         let error = sleep(0.0).on(&pool).await.unwrap_err();
         assert!(
@@ -137,7 +137,7 @@ async fn a_worker_that_is_killed_is_lost() {
         );
         // Another one takes over.
         let other = python.worker(&[]).await;
-        until("the pool knows both", async || pool.workers().len() == 2).await;
+        wait_until("the pool knows both", async || pool.workers().len() == 2).await;
         for _ in 0..4 {
             assert_eq!(sleep(0.0).on(&pool).await, Ok(0.0));
         }
@@ -147,10 +147,10 @@ async fn a_worker_that_is_killed_is_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn it_says_whether_it_is_well() {
+async fn reports_its_health() {
     within(120, async {
         let python = Python::new().await;
-        let (worker, pool) = started(&python).await;
+        let (worker, pool) = start_worker_and_pool(&python).await;
         let endpoint =
             tonic::transport::Endpoint::from_shared(format!("http://{}", worker.address)).unwrap();
         let mut health = HealthClient::new(endpoint.connect().await.unwrap());
@@ -160,9 +160,9 @@ async fn it_says_whether_it_is_well() {
         let status = health.check(request()).await.unwrap().into_inner().status();
         assert_eq!(status, ServingStatus::Serving);
         let call = tokio::spawn(sleep(3.0).on(&pool));
-        worker.has_in_flight(1).await;
+        worker.wait_for_in_flight(1).await;
         worker.signal(libc::SIGINT);
-        until("it is noticed", async || {
+        wait_until("it is noticed", async || {
             entries(&python.workers()).is_empty()
         })
         .await;
@@ -175,7 +175,7 @@ async fn it_says_whether_it_is_well() {
             );
         }
         assert_eq!(call.await.unwrap(), Ok(3.0));
-        assert!(worker.ended().await.success());
+        assert!(worker.wait().await.success());
     })
     .await;
 }

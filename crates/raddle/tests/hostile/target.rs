@@ -11,16 +11,16 @@ use raddle::pool::{
 };
 
 use crate::{
-    served::{Served, World, page},
-    until,
+    server::{PoolServer, ServerDir, http_get},
+    wait_until,
 };
 
 /// What nobody may find in a log.
 pub(crate) const SECRET: &str = "hunter2-hunter2";
 
 /// A worker that serves at a port of this machine.
-pub(crate) struct Site {
-    served: Served,
+pub(crate) struct TargetServer {
+    served: PoolServer,
     worker: WorkerMetadata,
     trust: Trust,
     is_secure: bool,
@@ -50,21 +50,21 @@ impl Trust {
     }
 
     /// Of somebody who believes this, expects a worker of the tests, and shows nothing yet.
-    pub(crate) fn recipe(&self) -> CredentialSource {
+    pub(crate) fn source(&self) -> CredentialSource {
         let expected: PeerName = "spiffe://test/worker".parse().unwrap();
         CredentialSource::new(PemSource::bytes(self.authority.certificate())).expecting([expected])
     }
 
     /// The same, of somebody who shows this.
-    pub(crate) fn shows(&self, own: &IssuedCertificate) -> CredentialSource {
-        self.recipe().identity(
+    pub(crate) fn with_identity(&self, own: &IssuedCertificate) -> CredentialSource {
+        self.source().identity(
             PemSource::bytes(&own.certificate),
             PemSource::bytes(&own.key),
         )
     }
 
     pub(crate) fn caller(&self, name: &str) -> WorkerCredentials {
-        self.shows(&self.issue(name)).load().unwrap()
+        self.with_identity(&self.issue(name)).load().unwrap()
     }
 
     fn files(&self, directory: &Path, name: &str) {
@@ -99,14 +99,14 @@ const CREDENTIALS: [&str; 6] = [
     "own.key",
 ];
 
-impl Site {
+impl TargetServer {
     /// One that whoever comes can call.
     pub(crate) async fn plain() -> Self {
         Self::start(&[], None, Trust::new(), "spiffe://test/worker").await
     }
 
     /// The same, with no more descriptors than this.
-    pub(crate) async fn narrow(descriptors: u32) -> Self {
+    pub(crate) async fn with_fd_limit(descriptors: u32) -> Self {
         Self::start(&[], Some(descriptors), Trust::new(), "spiffe://test/worker").await
     }
 
@@ -121,14 +121,14 @@ impl Site {
     }
 
     async fn start(args: &[&str], descriptors: Option<u32>, trust: Trust, name: &str) -> Self {
-        let world = World::new();
+        let world = ServerDir::new();
         trust.files(world.path(), name);
         let mut command = world.command(&[&COMMON[..], &["127.0.0.1:0"], args].concat());
         if let Some(descriptors) = descriptors {
-            command = narrowed(&command, descriptors);
+            command = limit_fds(&command, descriptors);
         }
         command.stderr(File::create(world.path().join("log")).unwrap());
-        let served = Served::started(world, command).await;
+        let served = PoolServer::start_command(world, command).await;
         let worker = served.workers().remove(0);
         Self {
             served,
@@ -157,16 +157,16 @@ impl Site {
     }
 
     /// What its metrics say of this.
-    pub(crate) async fn number(&self, series: &str) -> u64 {
-        let url = self.served.said["metrics"].as_str().unwrap().to_owned();
-        let (_, shown) = tokio::task::spawn_blocking(move || page(&url, "/metrics"))
+    pub(crate) async fn metric(&self, series: &str) -> u64 {
+        let url = self.served.ready["metrics"].as_str().unwrap().to_owned();
+        let (_, metrics_text) = tokio::task::spawn_blocking(move || http_get(&url, "/metrics"))
             .await
             .unwrap();
-        let found = shown
+        let found = metrics_text
             .lines()
             .find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
         found
-            .unwrap_or_else(|| panic!("{series} is not in:\n{shown}"))
+            .unwrap_or_else(|| panic!("{series} is not in:\n{metrics_text}"))
             .parse()
             .unwrap()
     }
@@ -176,25 +176,25 @@ impl Site {
         let mut sum = 0;
         for reason in reasons {
             sum += self
-                .number(&format!("raddle_pool_refused_total{{reason=\"{reason}\"}}"))
+                .metric(&format!("raddle_pool_refused_total{{reason=\"{reason}\"}}"))
                 .await;
         }
         sum
     }
 
     /// Waits until so many were refused for one of these reasons, and the log tells of it.
-    pub(crate) async fn tells(&self, reasons: &[&str], count: u64) {
-        until(&format!("{count} are refused: {reasons:?}"), async || {
+    pub(crate) async fn wait_until_refused(&self, reasons: &[&str], count: u64) {
+        wait_until(&format!("{count} are refused: {reasons:?}"), async || {
             self.refused(reasons).await >= count
         })
         .await;
-        let told = |log: &str| {
+        let is_logged = |log: &str| {
             reasons
                 .iter()
                 .any(|reason| log.contains(&format!("reason=\"{reason}\"")))
         };
-        until(&format!("the log tells of {reasons:?}"), async || {
-            told(&self.log())
+        wait_until(&format!("the log tells of {reasons:?}"), async || {
+            is_logged(&self.log())
         })
         .await;
     }
@@ -215,31 +215,31 @@ impl Site {
     }
 
     /// Memory of the worker, in MiB: `VmRSS` is what it has, `VmSize` what it has asked for.
-    pub(crate) fn memory(&self, what: &str) -> u64 {
+    pub(crate) fn memory(&self, field: &str) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.worker.pid)).unwrap();
         let line = status
             .lines()
-            .find_map(|line| line.strip_prefix(what)?.strip_prefix(':'))
+            .find_map(|line| line.strip_prefix(field)?.strip_prefix(':'))
             .unwrap();
         line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() / 1024
     }
 
     /// It is the same process as ever, says little, and ends in good order.
-    pub(crate) async fn ends(self) {
+    pub(crate) async fn assert_healthy_and_stop(self) {
         assert_eq!(
-            self.number("raddle_pool_worker_losses_total").await,
+            self.metric("raddle_pool_worker_losses_total").await,
             0,
             "{}",
             self.log()
         );
         let log = self.log();
         assert!(log.lines().count() < 100, "the log is flooded:\n{log}");
-        self.served.terminate().ends(0).await;
+        self.served.terminate().assert_ends(0).await;
     }
 }
 
 /// The same command by a shell that has no more descriptors than this to give.
-fn narrowed(command: &Command, descriptors: u32) -> Command {
+fn limit_fds(command: &Command, descriptors: u32) -> Command {
     let mut shell = Command::new("sh");
     shell.args([
         "-c",

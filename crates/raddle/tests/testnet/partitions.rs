@@ -4,18 +4,18 @@
 use raddle_testnet::{Host, Lan};
 
 use crate::{
-    Called, Load, Machine, Settings,
-    load::{failed, failed_after},
-    now, pause, until,
+    CallRecord, Load, Machine, Settings,
+    load::{failed_calls, failed_calls_after},
+    now, pause, wait_until,
 };
 
 /// How long traffic may take to go on elsewhere.
-const ELSEWHERE: u64 = 2_000;
+const FAILOVER_MILLIS: u64 = 2_000;
 /// How long a host may take to be called again that is back.
-const BACK: u64 = 5;
+const RECOVERY_SECONDS: u64 = 5;
 
 /// Three hosts that serve, one that calls, and all workers.
-fn three(lan: &Lan) -> ([Machine; 3], Machine, Settings) {
+fn three_servers(lan: &Lan) -> ([Machine; 3], Machine, Settings) {
     let mut machines = [(); 3].map(|()| Machine::new(lan));
     let workers = machines
         .iter_mut()
@@ -32,30 +32,30 @@ fn three(lan: &Lan) -> ([Machine; 3], Machine, Settings) {
 }
 
 /// Sees to it that traffic has gone on at the others after a host was cut off.
-fn check(calls: &[Called], cut: u64, until: u64, lost: &str) {
+fn check_failover(calls: &[CallRecord], cut: u64, until: u64, cut_host: &str) {
     let slow: Vec<_> = calls
         .iter()
-        .filter(|call| call.ended > cut && call.ended - call.began > ELSEWHERE)
+        .filter(|call| call.ended > cut && call.ended - call.began > FAILOVER_MILLIS)
         .collect();
     assert!(slow.is_empty(), "calls that took too long: {slow:#?}");
     // What was on its way may have begun, and is lost. No other call fails: it goes elsewhere.
-    for call in failed(calls) {
+    for call in failed_calls(calls) {
         assert!(
-            (cut.saturating_sub(ELSEWHERE)..cut + ELSEWHERE).contains(&call.began),
+            (cut.saturating_sub(FAILOVER_MILLIS)..cut + FAILOVER_MILLIS).contains(&call.began),
             "at {cut}: {call:?}"
         );
         assert!(call.may_have_begun, "{call:?}");
     }
-    let ran = |from: u64, to: u64| {
-        let there = |call: &&Called| call.host.as_deref().is_some_and(|host| host != lost);
+    let count_ran = |from: u64, to: u64| {
+        let there = |call: &&CallRecord| call.host.as_deref().is_some_and(|host| host != cut_host);
         calls
             .iter()
             .filter(there)
             .filter(|call| (from..to).contains(&call.ended))
             .count() as u64
     };
-    let before = ran(cut - 1_000, cut);
-    let after = ran(cut + ELSEWHERE, until) * 1_000 / (until - cut - ELSEWHERE);
+    let before = count_ran(cut - 1_000, cut);
+    let after = count_ran(cut + FAILOVER_MILLIS, until) * 1_000 / (until - cut - FAILOVER_MILLIS);
     assert!(
         after * 2 > before,
         "{before} calls in a second before, and {after} after"
@@ -63,12 +63,12 @@ fn check(calls: &[Called], cut: u64, until: u64, lost: &str) {
 }
 
 /// Cuts a host off and heals it, while callers without a deadline call.
-fn cut_and_healed(cut_off: impl Fn(&Host), heal: impl Fn(&Host)) {
+fn cut_and_heal(cut_off: impl Fn(&Host), heal: impl Fn(&Host)) {
     let lan = Lan::new();
-    let (machines, caller, settings) = three(&lan);
+    let (machines, caller, settings) = three_servers(&lan);
     let names: Vec<_> = machines.iter().map(Machine::name).collect();
     let load = Load::start(&caller, &settings);
-    load.settle(&names);
+    load.wait_until_only(&names);
     pause(1_200);
     let cut = now();
     cut_off(&machines[0].host);
@@ -76,27 +76,27 @@ fn cut_and_healed(cut_off: impl Fn(&Host), heal: impl Fn(&Host)) {
     let healing = now();
     heal(&machines[0].host);
     let healed = now();
-    until("it is called again", BACK, || {
-        load.ran(healed, names[0]) > 0
+    wait_until("it is called again", RECOVERY_SECONDS, || {
+        load.count_ran(healed, names[0]) > 0
     });
     pause(1_000);
     let calls = load.stop();
-    check(&calls, cut, healing, names[0]);
-    let late = failed_after(&calls, healed);
+    check_failover(&calls, cut, healing, names[0]);
+    let late = failed_calls_after(&calls, healed);
     assert!(late.is_empty(), "{late:#?}");
 }
 
 #[test]
-fn a_cable_that_is_pulled_costs_no_more_than_what_was_on_its_way() {
+fn a_pulled_cable_loses_only_calls_in_flight() {
     if raddle_testnet::can_be_made() {
-        cut_and_healed(|host| host.cable().pull(), |host| host.cable().plug());
+        cut_and_heal(|host| host.cable().pull(), |host| host.cable().plug());
     }
 }
 
 #[test]
-fn what_a_host_says_is_lost() {
+fn survives_loss_of_outgoing_packets() {
     if raddle_testnet::can_be_made() {
-        cut_and_healed(
+        cut_and_heal(
             |host| host.cable().lose_from_host(100),
             |host| host.cable().lose_from_host(0),
         );
@@ -104,9 +104,9 @@ fn what_a_host_says_is_lost() {
 }
 
 #[test]
-fn what_a_host_is_told_is_lost() {
+fn survives_loss_of_incoming_packets() {
     if raddle_testnet::can_be_made() {
-        cut_and_healed(
+        cut_and_heal(
             |host| host.cable().lose_to_host(100),
             |host| host.cable().lose_to_host(0),
         );
@@ -114,12 +114,12 @@ fn what_a_host_is_told_is_lost() {
 }
 
 #[test]
-fn calls_of_a_host_without_power_are_lost_and_that_is_said() {
+fn reports_lost_calls_of_a_host_without_power() {
     if !raddle_testnet::can_be_made() {
         return;
     }
     let lan = Lan::new();
-    let (machines, caller, settings) = three(&lan);
+    let (machines, caller, settings) = three_servers(&lan);
     let names: Vec<_> = machines
         .iter()
         .map(|machine| machine.name().to_owned())
@@ -134,20 +134,20 @@ fn calls_of_a_host_without_power_are_lost_and_that_is_said() {
             ..settings.clone()
         },
     );
-    load.settle(&names.iter().map(String::as_str).collect::<Vec<_>>());
+    load.wait_until_only(&names.iter().map(String::as_str).collect::<Vec<_>>());
     pause(1_500);
     let [first, ..] = machines;
     let cut = now();
     first.cut_power();
-    until("those that ran there are given up", 30, || {
-        failed(&long.calls()).len() == 2
+    wait_until("those that ran there are given up", 30, || {
+        failed_calls(&long.calls()).len() == 2
     });
     pause(3_000);
-    let (calls, given_up) = (load.stop(), long.stop());
-    check(&calls, cut, now(), &names[0]);
-    for call in failed(&given_up) {
+    let (calls, given_up_calls) = (load.stop(), long.stop());
+    check_failover(&calls, cut, now(), &names[0]);
+    for call in failed_calls(&given_up_calls) {
         assert!(
-            call.may_have_begun && call.ended < cut + ELSEWHERE,
+            call.may_have_begun && call.ended < cut + FAILOVER_MILLIS,
             "at {cut}: {call:?}"
         );
         assert!(
@@ -160,12 +160,12 @@ fn calls_of_a_host_without_power_are_lost_and_that_is_said() {
 }
 
 #[test]
-fn a_deadline_holds_wherever_a_call_is() {
+fn deadlines_hold_during_partitions() {
     if !raddle_testnet::can_be_made() {
         return;
     }
     let lan = Lan::new();
-    let (machines, caller, settings) = three(&lan);
+    let (machines, caller, settings) = three_servers(&lan);
     let names: Vec<_> = machines.iter().map(Machine::name).collect();
     let load = Load::start(
         &caller,
@@ -174,15 +174,15 @@ fn a_deadline_holds_wherever_a_call_is() {
             ..settings
         },
     );
-    load.settle(&names);
+    load.wait_until_only(&names);
     machines[0].host.cable().pull();
     pause(3_000);
     // The caller himself is cut off: there is nobody whom he could reach.
     caller.host.cable().pull();
     pause(3_000);
     caller.host.cable().plug();
-    until("calls run again", BACK, || {
-        load.ran(now() - 200, names[1]) > 0
+    wait_until("calls run again", RECOVERY_SECONDS, || {
+        load.count_ran(now() - 200, names[1]) > 0
     });
     let calls = load.stop();
     let slow: Vec<_> = calls

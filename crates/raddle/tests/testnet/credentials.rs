@@ -8,11 +8,11 @@ use std::{
 use raddle::pool::credentials::issue::{Authority, IssuedCertificate, Validity};
 use raddle_testnet::Lan;
 
-use crate::{Load, Machine, Settings, load::failed, pause};
+use crate::{Load, Machine, Settings, load::failed_calls, pause};
 
-struct Trust(Authority);
+struct TestCa(Authority);
 
-impl Trust {
+impl TestCa {
     fn new() -> Self {
         Self(
             Authority::new("test", Validity::days(SystemTime::now(), 1))
@@ -59,23 +59,23 @@ const CREDENTIALS: [&str; 8] = [
 ];
 
 #[test]
-fn only_hosts_that_prove_who_they_are_are_called() {
+fn calls_only_hosts_with_valid_certificates() {
     if !raddle_testnet::can_be_made() {
         return;
     }
-    let (lan, trust, stranger) = (Lan::new(), Trust::new(), Trust::new());
+    let (lan, trust, other_ca) = (Lan::new(), TestCa::new(), TestCa::new());
     let (now, hour) = (SystemTime::now(), Duration::from_secs(3_600));
     let mut machines = [(); 4].map(|()| Machine::new(&lan));
     let caller = Machine::new(&lan);
     let mut workers = Vec::new();
-    for (machine, (by, until, name)) in machines.iter_mut().zip([
+    for (machine, (ca, until, name)) in machines.iter_mut().zip([
         (&trust, now + hour, None),
         (&trust, now - hour, None),
-        (&stranger, now + hour, None),
+        (&other_ca, now + hour, None),
         (&trust, now + hour, Some("somebody.else")),
     ]) {
         let own = machine.host.ipv4().to_string();
-        by.files(machine.path(), name.unwrap_or(&own), until, &trust);
+        ca.files(machine.path(), name.unwrap_or(&own), until, &trust);
         workers.extend(machine.serve(&CREDENTIALS));
     }
     let settings = Settings {
@@ -90,18 +90,22 @@ fn only_hosts_that_prove_who_they_are_are_called() {
             ..settings.clone()
         },
     );
-    load.settle(&[machines[0].name()]);
+    load.wait_until_only(&[machines[0].name()]);
     pause(1_500);
     let calls = load.stop();
-    assert!(failed(&calls).is_empty(), "{:#?}", failed(&calls));
+    assert!(
+        failed_calls(&calls).is_empty(),
+        "{:#?}",
+        failed_calls(&calls)
+    );
     assert!(
         calls
             .iter()
             .all(|call| call.host.as_deref() == Some(machines[0].name()))
     );
     // The other way round.
-    for (by, until) in [(&trust, now - hour), (&stranger, now + hour)] {
-        let credentials = Some(by.files(caller.path(), "web.internal", until, &trust));
+    for (ca, until) in [(&trust, now - hour), (&other_ca, now + hour)] {
+        let credentials = Some(ca.files(caller.path(), "web.internal", until, &trust));
         let load = Load::start(
             &caller,
             &Settings {
@@ -113,7 +117,7 @@ fn only_hosts_that_prove_who_they_are_are_called() {
         pause(1_500);
         let calls = load.stop();
         assert!(
-            !calls.is_empty() && failed(&calls).len() == calls.len(),
+            !calls.is_empty() && failed_calls(&calls).len() == calls.len(),
             "{calls:#?}"
         );
         assert!(

@@ -8,16 +8,16 @@ use std::{
 
 use raddle::{CallError, WorkerProxy};
 
-use crate::{CALLEE, routines, started, within};
+use crate::{CALLEE, routines, start_pool, within};
 
-const NOBODY: u32 = 65534;
+const NOBODY_UID: u32 = 65534;
 
 /// The program of the tests as another user, which only root can start.
 #[expect(
     clippy::disallowed_methods,
     reason = "a test may take its time to fork"
 )]
-fn as_nobody(arguments: [&str; 2]) -> Option<Command> {
+fn other_user_command(arguments: [&str; 2]) -> Option<Command> {
     if !raddle_testnet::is_root("be another user") {
         println!("skipped: only root can be another user");
         return None;
@@ -25,25 +25,25 @@ fn as_nobody(arguments: [&str; 2]) -> Option<Command> {
     let mut command = Command::new(CALLEE);
     command
         .args(arguments)
-        .uid(NOBODY)
-        .gid(NOBODY)
+        .uid(NOBODY_UID)
+        .gid(NOBODY_UID)
         .stdout(Stdio::piped());
     Some(command)
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stranger_is_not_let_in() {
+async fn refuses_connections_of_other_users() {
     within(120, async {
-        let pool = started(1).await;
+        let pool = start_pool(1).await;
         let name = pool.workers()[0]
             .address
             .strip_prefix("unix-abstract:")
             .unwrap()
             .to_owned();
-        let Some(mut stranger) = as_nobody(["knock", &name]) else {
+        let Some(mut other_user) = other_user_command(["knock", &name]) else {
             return;
         };
-        let output = tokio::task::spawn_blocking(move || stranger.output().unwrap())
+        let output = tokio::task::spawn_blocking(move || other_user.output().unwrap())
             .await
             .unwrap();
         assert_eq!(String::from_utf8_lossy(&output.stdout), "turned away\n");
@@ -53,26 +53,26 @@ async fn a_stranger_is_not_let_in() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_has_taken_the_name_of_a_worker_gets_no_calls() {
+async fn does_not_call_a_socket_of_another_user() {
     within(120, async {
-        let pool = started(1).await;
+        let pool = start_pool(1).await;
         let mut worker = pool.workers()[0].clone();
         pool.stop().await;
         let name = format!("raddle-test-{}", std::process::id());
         worker.address = format!("unix-abstract:{name}");
-        let Some(mut stranger) = as_nobody(["squat", &name]) else {
+        let Some(mut other_user) = other_user_command(["squat", &name]) else {
             return;
         };
-        let mut stranger = stranger.spawn().unwrap();
+        let mut other_user = other_user.spawn().unwrap();
         let mut line = String::new();
-        BufReader::new(stranger.stdout.take().unwrap())
+        BufReader::new(other_user.stdout.take().unwrap())
             .read_line(&mut line)
             .unwrap();
         assert_eq!(line, "ready\n");
         let proxy = WorkerProxy::of_workers([worker]).start().await.unwrap();
         let error = routines::add(1, 2).on(&proxy).await.unwrap_err();
-        stranger.kill().unwrap();
-        stranger.wait().unwrap();
+        other_user.kill().unwrap();
+        other_user.wait().unwrap();
         assert!(matches!(&error, CallError::NoWorkers(_)), "{error:?}");
         assert!(
             error.to_string().contains("somebody else listens there"),

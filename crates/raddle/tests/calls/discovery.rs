@@ -16,21 +16,22 @@ use raddle::{
 
 use tonic::transport::server::TcpIncoming;
 
-use crate::{CALLEE, is_alive, pool, routines, signal, until, within};
+use crate::{CALLEE, is_alive, pool, routines, signal, wait_until, within};
 
 fn pids(pool: &WorkerPool) -> BTreeSet<u32> {
     pool.workers().iter().map(|worker| worker.pid).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn workers_that_are_written_down_are_called() {
+async fn calls_workers_from_a_file() {
     within(120, async {
-        let home = tempfile::tempdir().unwrap();
-        let written = || FileDiscovery::new(home.path().join("workers")).unwrap();
-        let files = || std::fs::read_dir(home.path().join("workers")).map_or(0, Iterator::count);
+        let directory = tempfile::tempdir().unwrap();
+        let discovery = || FileDiscovery::new(directory.path().join("workers")).unwrap();
+        let files =
+            || std::fs::read_dir(directory.path().join("workers")).map_or(0, Iterator::count);
         // Nobody is there yet.
         let durable = WorkerPool::builder()
-            .discovery(written())
+            .discovery(discovery())
             .start()
             .await
             .unwrap();
@@ -49,24 +50,24 @@ async fn workers_that_are_written_down_are_called() {
         };
         let owner = pool(2)
             .worker(at_a_port)
-            .publisher(written())
+            .publisher(discovery())
             .start()
             .await
             .unwrap();
-        until("they are found", async || pids(&durable) == pids(&owner)).await;
+        wait_until("they are found", async || pids(&durable) == pids(&owner)).await;
         assert_eq!(routines::add(1, 2).on(&durable).await, Ok(3));
         assert_eq!(routines::nested(2).on(&durable).await, Ok(2));
         // What was killed is written down no more when its pool has noticed, and another is.
         let killed = *pids(&owner).first().unwrap();
         signal(killed, libc::SIGKILL);
         let is_replaced = async || !pids(&durable).contains(&killed) && pids(&durable).len() == 2;
-        until("another is found", is_replaced).await;
+        wait_until("another is found", is_replaced).await;
         assert_eq!(
             (routines::add(1, 2).on(&durable).await, files()),
             (Ok(3), 2)
         );
         drop(owner);
-        until("they are missed", async || durable.workers().is_empty()).await;
+        wait_until("they are missed", async || durable.workers().is_empty()).await;
         assert_eq!(files(), 0);
     })
     .await;
@@ -74,31 +75,31 @@ async fn workers_that_are_written_down_are_called() {
 
 /// Whoever is written down has nothing new to say when a worker takes the place of somebody who was none.
 #[tokio::test(flavor = "multi_thread")]
-async fn who_was_no_use_is_called_again_when_it_is_of_use() {
+async fn calls_an_address_again_once_a_worker_serves_there() {
     within(120, async {
-        let home = tempfile::tempdir().unwrap();
-        let list = home.path().join("workers.json");
+        let directory = tempfile::tempdir().unwrap();
+        let list = directory.path().join("workers.json");
         // A server that speaks the same language and knows nothing of workers. It is gone with its runtime, and all its connections with it.
-        let impostor = tokio::runtime::Builder::new_multi_thread()
+        let other_server = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
             .build()
             .unwrap();
         let incoming = {
-            let _entered = impostor.enter();
+            let _entered = other_server.enter();
             TcpIncoming::bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap()
         };
         let address = incoming.local_addr().unwrap().to_string();
         let (_, health) = tonic_health::server::health_reporter();
-        impostor.spawn(
+        other_server.spawn(
             tonic::transport::Server::builder()
                 .add_service(health)
                 .serve_with_incoming(incoming),
         );
         std::fs::write(&list, format!(r#"{{"address": "{address}"}}"#)).unwrap();
-        let written = FileDiscovery::new(&list).unwrap();
+        let discovery = FileDiscovery::new(&list).unwrap();
         let durable = WorkerPool::builder()
-            .discovery(written)
+            .discovery(discovery)
             .start()
             .await
             .unwrap();
@@ -109,7 +110,7 @@ async fn who_was_no_use_is_called_again_when_it_is_of_use() {
             "{refused:?}"
         );
         assert!(durable.workers().is_empty(), "it is no use");
-        impostor.shutdown_background();
+        other_server.shutdown_background();
         let at = move |tags: &_| LocalWorker::new(tags).program(CALLEE).address_of(&address);
         let _owner = pool(1).worker(at).start().await.unwrap();
         while routines::add(1, 2).on(&durable).await != Ok(3) {
@@ -121,10 +122,10 @@ async fn who_was_no_use_is_called_again_when_it_is_of_use() {
 
 /// Nobody is left who could strike it out.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_that_is_gone_and_still_written_down_costs_no_call() {
+async fn a_dead_worker_in_the_file_fails_no_call() {
     within(120, async {
-        let home = tempfile::tempdir().unwrap();
-        let list = home.path().join("workers.json");
+        let directory = tempfile::tempdir().unwrap();
+        let list = directory.path().join("workers.json");
         let at_a_port = |tags: &_| {
             LocalWorker::new(tags)
                 .program(CALLEE)
@@ -150,7 +151,7 @@ async fn a_worker_that_is_gone_and_still_written_down_costs_no_call() {
         }
         assert_eq!(durable.workers().len(), 2, "it may come back");
         std::fs::write(&list, format!("[{}]", addresses[0])).unwrap();
-        until("it is struck out", async || durable.workers().len() == 1).await;
+        wait_until("it is struck out", async || durable.workers().len() == 1).await;
     })
     .await;
 }
@@ -160,7 +161,7 @@ struct NameServer(Child);
 
 impl NameServer {
     /// One that knows of these services, and nothing else.
-    fn start(port: u16, home: &Path, services: &[String]) -> Self {
+    fn start(port: u16, directory: &Path, services: &[String]) -> Self {
         let of_worker = |address: &String| {
             let port = address.rsplit_once(':').unwrap().1;
             format!("srv-host=_raddle._tcp.w.test,host.test,{port}\n")
@@ -169,7 +170,7 @@ impl NameServer {
         let user = if is_root() { "user=root\n" } else { "" };
         let common = "no-daemon\nno-resolv\nno-hosts\nbind-interfaces\nlisten-address=127.0.0.1\nlocal=/test/\n";
         let hosts = "host-record=host.test,127.0.0.1\n";
-        let conf = home.join("dnsmasq.conf");
+        let conf = directory.join("dnsmasq.conf");
         std::fs::write(
             &conf,
             format!("port={port}\n{common}{hosts}{user}{services}"),
@@ -214,9 +215,9 @@ fn free_port() -> u16 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn workers_that_a_name_stands_for_are_called() {
+async fn calls_workers_from_dns() {
     within(120, async {
-        let (home, port) = (tempfile::tempdir().unwrap(), free_port());
+        let (directory, port) = (tempfile::tempdir().unwrap(), free_port());
         let at_a_port = |tags: &_| {
             LocalWorker::new(tags)
                 .program(CALLEE)
@@ -242,8 +243,8 @@ async fn workers_that_a_name_stands_for_are_called() {
             .await
             .unwrap();
         assert_eq!(durable.workers(), []);
-        let server = NameServer::start(port, home.path(), &addresses);
-        until("they are found", async || durable.workers().len() == 2).await;
+        let server = NameServer::start(port, directory.path(), &addresses);
+        wait_until("they are found", async || durable.workers().len() == 2).await;
         let called = [
             routines::pid().on(&durable).await.unwrap(),
             routines::pid().on(&durable).await.unwrap(),
@@ -252,8 +253,8 @@ async fn workers_that_a_name_stands_for_are_called() {
         drop(server);
         // They are called also while nobody knows their name.
         assert_eq!(routines::add(1, 2).on(&durable).await, Ok(3));
-        let server = NameServer::start(port, home.path(), &addresses[..1]);
-        until("one is missed", async || durable.workers().len() == 1).await;
+        let server = NameServer::start(port, directory.path(), &addresses[..1]);
+        wait_until("one is missed", async || durable.workers().len() == 1).await;
         assert_eq!(routines::add(1, 2).on(&durable).await, Ok(3));
         drop(server);
     })
@@ -263,9 +264,9 @@ async fn workers_that_a_name_stands_for_are_called() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pool_does_not_start_if_its_workers_cannot_be_published() {
     within(120, async {
-        let home = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         // Workers are published to a directory, and this is a file.
-        let list = home.path().join("workers.json");
+        let list = directory.path().join("workers.json");
         std::fs::write(&list, "[]").unwrap();
         let at_a_port = |tags: &_| {
             LocalWorker::new(tags)
@@ -278,9 +279,9 @@ async fn a_pool_does_not_start_if_its_workers_cannot_be_published() {
                 .publisher(FileDiscovery::new(&list).unwrap())
         };
         let error = builder().start().await.unwrap_err().to_string();
-        let said = "2 of 2 workers could not be started: cannot publish a worker (";
+        let expected = "2 of 2 workers could not be started: cannot publish a worker (";
         assert!(
-            error.starts_with(said) && error.contains("workers.json"),
+            error.starts_with(expected) && error.contains("workers.json"),
             "{error}"
         );
         assert_eq!(crate::children(), Vec::<u32>::new(), "none is left");

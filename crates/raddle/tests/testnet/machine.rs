@@ -14,7 +14,7 @@ use raddle::pool::WorkerMetadata;
 use raddle_testnet::{Host, Lan};
 use serde_json::Value;
 
-use crate::{FAR, until};
+use crate::{PROGRAM, wait_until};
 
 /// A host, and what serves there. When it is dropped, nothing of it is left, and nobody is told.
 pub(crate) struct Machine {
@@ -48,7 +48,7 @@ impl Machine {
 
     /// A program of the tests, to be run there.
     pub(crate) fn command(&self) -> Command {
-        let mut command = self.host.command(FAR);
+        let mut command = self.host.command(PROGRAM);
         command
             .env("XDG_RUNTIME_DIR", self.path())
             .current_dir(self.path());
@@ -73,7 +73,7 @@ impl Machine {
         let mut child = command.spawn().unwrap();
         let line = first_line(&mut child);
         self.serving.push(child);
-        let said: Value =
+        let ready: Value =
             serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: '{line}'"));
         let worker = |worker: &Value| WorkerMetadata {
             uid: worker["uid"].as_str().unwrap().parse().unwrap(),
@@ -85,7 +85,7 @@ impl Machine {
             secure: worker["secure"].as_bool().unwrap(),
             encodings: [].into(),
         };
-        said["workers"]
+        ready["workers"]
             .as_array()
             .unwrap()
             .iter()
@@ -94,11 +94,11 @@ impl Machine {
     }
 
     /// Has the first of those that serve here leave in good order. Returns when it has.
-    pub(crate) fn leave(&mut self) {
+    pub(crate) fn stop_first(&mut self) {
         let mut serving = self.serving.remove(0);
         // SAFETY: it is our child and not waited for, so the pid is its own; the signal has no memory effects here.
         unsafe { libc::kill(serving.id() as i32, libc::SIGINT) };
-        until("it leaves", 20, || serving.try_wait().unwrap().is_some());
+        wait_until("it leaves", 20, || serving.try_wait().unwrap().is_some());
         assert_eq!(serving.wait().unwrap().code(), Some(0));
     }
 
@@ -116,14 +116,15 @@ impl Machine {
 
 /// What a program that serves says first.
 pub(crate) fn first_line(child: &mut Child) -> String {
-    let (say, hear) = mpsc::channel();
-    let said = child.stdout.take().unwrap();
+    let (sender, receiver) = mpsc::channel();
+    let ready = child.stdout.take().unwrap();
     // Ends with the line, or with the process.
     thread::spawn(move || {
         let mut line = String::new();
-        let _ = BufReader::new(said).read_line(&mut line);
-        let _ = say.send(line);
+        let _ = BufReader::new(ready).read_line(&mut line);
+        let _ = sender.send(line);
     });
-    hear.recv_timeout(Duration::from_secs(60))
+    receiver
+        .recv_timeout(Duration::from_secs(60))
         .expect("it serves in time")
 }

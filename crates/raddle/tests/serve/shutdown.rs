@@ -6,21 +6,21 @@ use raddle::CallError;
 
 use crate::{
     routines,
-    served::{Served, World, is_alive, signal},
-    until, within,
+    server::{PoolServer, ServerDir, is_alive, signal},
+    wait_until, within,
 };
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_interrupt_waits_for_what_is_in_flight_and_takes_no_more() {
+async fn sigint_drains_calls() {
     within(120, async {
-        let served = Served::start(&["--workers", "2"]).await;
+        let served = PoolServer::start(&["--workers", "2"]).await;
         let pool = served.pool().start().await.unwrap();
         let running: Vec<_> = (0..4)
             .map(|_| tokio::spawn(routines::rest(2500).on(&pool)))
             .collect();
         tokio::time::sleep(Duration::from_millis(500)).await;
         served.interrupt();
-        until("nobody is told of them any more", async || {
+        wait_until("nobody is told of them any more", async || {
             served.workers().is_empty()
         })
         .await;
@@ -31,21 +31,21 @@ async fn an_interrupt_waits_for_what_is_in_flight_and_takes_no_more() {
                 Err(CallError::NoWorkers(_))
             )
         };
-        until("no more is taken", is_refused).await;
+        wait_until("no more is taken", is_refused).await;
         assert!(!served.is_over(), "it waits");
         for call in running {
             call.await.unwrap().unwrap();
         }
-        served.ends(0).await;
+        served.assert_ends(0).await;
     })
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_second_interrupt_and_a_termination_cancel() {
+async fn a_second_sigint_and_sigterm_cancel_calls() {
     within(120, async {
         for is_second in [true, false] {
-            let served = Served::start(&["--workers", "1"]).await;
+            let served = PoolServer::start(&["--workers", "1"]).await;
             let pool = served.pool().start().await.unwrap();
             let running = tokio::spawn(routines::rest(60_000).on(&pool));
             tokio::time::sleep(Duration::from_millis(500)).await;
@@ -59,7 +59,7 @@ async fn a_second_interrupt_and_a_termination_cancel() {
                 served.terminate();
             }
             assert_eq!(running.await.unwrap(), Err(CallError::Cancelled));
-            served.ends(0).await;
+            served.assert_ends(0).await;
             assert!(
                 began.elapsed() < Duration::from_secs(5),
                 "{:?}",
@@ -71,31 +71,31 @@ async fn a_second_interrupt_and_a_termination_cancel() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_has_served_for_long_enough_leaves_when_the_last_call_is_over() {
+async fn exits_after_max_uptime_when_the_last_call_ends() {
     within(120, async {
-        let served = Served::start(&["--workers", "2", "--max-uptime", "1s"]).await;
+        let served = PoolServer::start(&["--workers", "2", "--max-uptime", "1s"]).await;
         let pool = served.pool().start().await.unwrap();
         let running = tokio::spawn(routines::rest(2500).on(&pool));
         tokio::time::sleep(Duration::from_millis(1800)).await;
         assert!(!served.is_over(), "a call is in flight");
         running.await.unwrap().unwrap();
-        served.ends(0).await;
+        served.assert_ends(0).await;
     })
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_is_killed_leaves_no_worker_behind() {
+async fn sigkill_leaves_no_worker() {
     within(120, async {
-        let served = Served::start(&["--workers", "2"]).await;
+        let served = PoolServer::start(&["--workers", "2"]).await;
         let workers: Vec<u32> = served.workers().iter().map(|worker| worker.pid).collect();
         assert_eq!(workers.len(), 2);
         signal(served.pid(), libc::SIGKILL);
-        until("they are gone", async || {
+        wait_until("they are gone", async || {
             workers.iter().all(|pid| !is_alive(*pid))
         })
         .await;
-        until("nobody is told of them", async || {
+        wait_until("nobody is told of them", async || {
             served.workers().is_empty()
         })
         .await;
@@ -104,14 +104,14 @@ async fn who_is_killed_leaves_no_worker_behind() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_signal_before_all_serve_is_the_end_as_well() {
+async fn a_signal_during_startup_ends_the_server() {
     within(120, async {
-        let world = World::new();
+        let world = ServerDir::new();
         let mut child = world.command(&["--workers", "4"]).spawn().unwrap();
         // It may have come as far as it likes.
         tokio::time::sleep(Duration::from_millis(120)).await;
         signal(child.id(), libc::SIGTERM);
-        until("it has ended", async || child.try_wait().unwrap().is_some()).await;
+        wait_until("it has ended", async || child.try_wait().unwrap().is_some()).await;
         let found = raddle::pool::discovery::LocalDiscovery::in_directory(
             world.path().join("raddle/pools"),
             "default",

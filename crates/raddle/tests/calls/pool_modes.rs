@@ -15,7 +15,7 @@ use raddle::{
     },
 };
 
-use crate::{CALLEE, pool, routines, started, until, within};
+use crate::{CALLEE, pool, routines, start_pool, wait_until, within};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn by_default_there_are_as_many_workers_as_cores() {
@@ -31,7 +31,7 @@ async fn by_default_there_are_as_many_workers_as_cores() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_durable_pool_has_the_workers_of_others_and_a_hybrid_one_both() {
+async fn a_durable_pool_uses_foreign_workers_and_a_hybrid_pool_both() {
     within(120, async {
         let owner = pool(2).tags(["gpu"]).start().await.unwrap();
         let discovery = || LocalDiscovery::new(owner.name()).unwrap();
@@ -62,15 +62,15 @@ async fn a_durable_pool_has_the_workers_of_others_and_a_hybrid_one_both() {
         hybrid.stop().await;
         assert_eq!(routines::add(1, 2).on(&durable).await, Ok(3));
         owner.stop().await;
-        until("they are missed", async || durable.workers().is_empty()).await;
+        wait_until("they are missed", async || durable.workers().is_empty()).await;
     })
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_proxy_finds_workers_by_name_by_discovery_or_is_given_them() {
+async fn a_proxy_takes_workers_by_name_discovery_or_list() {
     within(120, async {
-        let owner = started(2).await;
+        let owner = start_pool(2).await;
         let by_name = WorkerProxy::of_pool(owner.name()).start().await.unwrap();
         let by_discovery = WorkerProxy::of_discovery(LocalDiscovery::new(owner.name()).unwrap())
             .start()
@@ -103,7 +103,7 @@ async fn a_lazy_pool_starts_with_its_first_call() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_quorum_is_enough_to_begin_with() {
+async fn a_pool_starts_with_a_quorum() {
     static MADE: AtomicUsize = AtomicUsize::new(0);
     within(120, async {
         // The first never serves.
@@ -113,7 +113,7 @@ async fn a_quorum_is_enough_to_begin_with() {
         };
         let pool = pool(2).worker(workers).quorum(1).start().await.unwrap();
         assert_eq!(routines::add(1, 2).on(&pool).await, Ok(3));
-        until("the other comes later", async || pool.workers().len() == 2).await;
+        wait_until("the other comes later", async || pool.workers().len() == 2).await;
     })
     .await;
 }
@@ -144,7 +144,7 @@ async fn balancers_choose_by_key_by_load_and_by_latency() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn workers_serve_at_ports_and_paths_too() {
+async fn workers_serve_on_tcp_ports_and_socket_paths() {
     within(120, async {
         let directory = tempfile::tempdir().unwrap();
         let path = format!("unix:{}/w.sock", directory.path().display());
@@ -163,7 +163,7 @@ async fn workers_serve_at_ports_and_paths_too() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_path_is_served_again_after_a_kill_and_left_behind_by_nobody() {
+async fn a_socket_path_is_reused_after_a_kill_and_removed_at_the_end() {
     within(120, async {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("w.sock");
@@ -176,7 +176,7 @@ async fn a_path_is_served_again_after_a_kill_and_left_behind_by_nobody() {
         let pool = pool(1).worker(worker).start().await.unwrap();
         let before = routines::pid().on(&pool).await.unwrap();
         crate::signal(before, libc::SIGKILL);
-        until("it is missed", async || {
+        wait_until("it is missed", async || {
             pool.workers()
                 .first()
                 .is_none_or(|worker| worker.pid != before)
@@ -190,9 +190,9 @@ async fn a_path_is_served_again_after_a_kill_and_left_behind_by_nobody() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pool_that_is_dropped_takes_back_only_its_own() {
+async fn dropping_a_pool_unpublishes_only_its_own_workers() {
     within(120, async {
-        let owner = started(1).await;
+        let owner = start_pool(1).await;
         let discovery = || LocalDiscovery::new(owner.name()).unwrap();
         let hybrid = pool(1)
             .name(owner.name())
@@ -200,12 +200,12 @@ async fn a_pool_that_is_dropped_takes_back_only_its_own() {
             .start()
             .await
             .unwrap();
-        until("both are known", async || {
+        wait_until("both are known", async || {
             hybrid.workers().len() == 2 && discovery().snapshot().len() == 2
         })
         .await;
         drop(hybrid);
-        until("one is gone", async || discovery().snapshot().len() == 1).await;
+        wait_until("one is gone", async || discovery().snapshot().len() == 1).await;
         assert_eq!(discovery().snapshot()[0].pid, owner.workers()[0].pid);
     })
     .await;

@@ -10,9 +10,9 @@ use raddle::{
     pool::{WorkerMetadata, WorkerUid, discovery::StaticDiscovery},
 };
 
-use crate::{routines, started, within};
+use crate::{routines, start_pool, within};
 
-fn told_of(address: impl ToString) -> WorkerMetadata {
+fn metadata_at(address: impl ToString) -> WorkerMetadata {
     WorkerMetadata {
         uid: WorkerUid::new(),
         address: address.to_string(),
@@ -25,7 +25,7 @@ fn told_of(address: impl ToString) -> WorkerMetadata {
     }
 }
 
-async fn durable(workers: impl IntoIterator<Item = WorkerMetadata>) -> WorkerPool {
+async fn durable_pool(workers: impl IntoIterator<Item = WorkerMetadata>) -> WorkerPool {
     WorkerPool::builder()
         .discovery(StaticDiscovery::new(workers))
         .start()
@@ -35,21 +35,21 @@ async fn durable(workers: impl IntoIterator<Item = WorkerMetadata>) -> WorkerPoo
 
 /// All of it together would never go into a call.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_said_of_many_does_not_travel_with_every_call() {
+async fn a_call_carries_no_metadata_of_unreachable_workers() {
     within(120, async {
-        let real = started(1).await;
-        let talkative = || {
+        let real = start_pool(1).await;
+        let verbose_worker = || {
             let tags = (0..64).map(|n| format!("{n:064}")).collect();
             // Where nobody listens.
             WorkerMetadata {
                 tags,
-                ..told_of("127.0.0.1:1")
+                ..metadata_at("127.0.0.1:1")
             }
         };
-        let crowd = std::iter::repeat_with(talkative)
+        let workers = std::iter::repeat_with(verbose_worker)
             .take(400)
             .chain(real.workers());
-        let pool = durable(crowd).await;
+        let pool = durable_pool(workers).await;
         assert_eq!(routines::add(1, 2).on(&pool).await, Ok(3));
         // Who has taken a call is among those that routines are told of, however many there are.
         assert_eq!(routines::nested(2).on(&pool).await, Ok(2));
@@ -58,17 +58,17 @@ async fn what_is_said_of_many_does_not_travel_with_every_call() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn those_who_say_nothing_cost_a_call_one_wait_and_not_one_each() {
+async fn silent_workers_cost_a_call_one_timeout_in_total() {
     within(120, async {
-        let real = started(1).await;
+        let real = start_pool(1).await;
         // The system connects, and nobody says anything.
         let silent: Vec<_> = (0..20)
             .map(|_| TcpListener::bind("127.0.0.1:0").unwrap())
             .collect();
-        let crowd = silent
+        let workers = silent
             .iter()
-            .map(|listener| told_of(listener.local_addr().unwrap()));
-        let pool = durable(crowd.chain(real.workers())).await;
+            .map(|listener| metadata_at(listener.local_addr().unwrap()));
+        let pool = durable_pool(workers.chain(real.workers())).await;
         for call in 0..30 {
             let began = Instant::now();
             assert_eq!(routines::add(call, 2).on(&pool).await, Ok(call + 2));

@@ -6,10 +6,10 @@ use raddle::{
     pool::{connection::ControlConnection, worker::StopMode},
 };
 
-use crate::{Honest, Site, routines, site::SECRET, within};
+use crate::{HonestCaller, TargetServer, routines, target::SECRET, within};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_may_not_does_not_and_the_log_says_who_it_was() {
+async fn denies_and_logs_forbidden_calls() {
     within(120, async {
         let rules = [
             "--allow",
@@ -17,10 +17,10 @@ async fn who_may_not_does_not_and_the_log_says_who_it_was() {
             "--allow",
             "spiffe://test/ops = @info",
         ];
-        let site = Site::secure(&rules).await;
-        let honest = Honest::begin(&site).await;
-        let own = site.trust().caller("spiffe://test/guest");
-        let proxy = WorkerProxy::of_workers([site.worker()])
+        let target = TargetServer::secure(&rules).await;
+        let honest = HonestCaller::begin(&target).await;
+        let own = target.trust().caller("spiffe://test/guest");
+        let proxy = WorkerProxy::of_workers([target.worker()])
             .credentials(own.clone())
             .start()
             .await
@@ -31,25 +31,26 @@ async fn who_may_not_does_not_and_the_log_says_who_it_was() {
         let hostile = "no\u{1b}[2J\nsuch 'routine'".repeat(1000);
         let call: Call<u64> = Call::new(hostile.leak(), EncodedArgs::new(1).argument("a", &SECRET));
         assert!(matches!(call.on(&proxy).await, Err(CallError::Denied(_))));
-        let control = || ControlConnection::with_credentials(site.address(), Some(&own)).unwrap();
+        let control = || ControlConnection::with_credentials(target.address(), Some(&own)).unwrap();
         assert!(control().stop(StopMode::None).await.is_err());
         assert!(control().info().await.is_err());
-        site.tells(&["not_allowed"], 4).await;
+        target.wait_until_refused(&["not_allowed"], 4).await;
         assert!(
-            site.log()
+            target
+                .log()
                 .contains("spiffe://test/guest may not call 'echo'"),
             "{}",
-            site.log()
+            target.log()
         );
-        let ops = site.trust().caller("spiffe://test/ops");
-        let info = ControlConnection::with_credentials(site.address(), Some(&ops))
+        let ops = target.trust().caller("spiffe://test/ops");
+        let info = ControlConnection::with_credentials(target.address(), Some(&ops))
             .unwrap()
             .info()
             .await
             .unwrap();
         assert_eq!(info.refused["not_allowed"], 4);
-        honest.was_served().await;
-        site.ends().await;
+        honest.assert_served().await;
+        target.assert_healthy_and_stop().await;
     })
     .await;
 }
