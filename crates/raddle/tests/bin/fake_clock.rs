@@ -1,9 +1,9 @@
-//! A clock on the wall that the program which has this module can move, for itself and for the workers that it starts.
+//! A wall clock that the program with this module can move, for itself and for its workers.
 //!
-//! Programs here are linked statically, so nothing can be preloaded that tells them another time. This is a `clock_gettime` that takes the place of
-//! the C library's for all code in the program, the standard library's included: the system's time, and as many seconds more as stand in the
-//! file that `RADDLE_TEST_CLOCK` names. Clocks that are not on the wall are left alone, as they are by whoever sets the time of a machine. Nothing
-//! here may ask for the time.
+//! A preloaded library would not reach statically linked programs. This `clock_gettime` replaces
+//! that of the C library for all code of the program, the standard library included: the system's
+//! time plus the seconds in the file that `RADDLE_TEST_CLOCK` names. Other clocks are unchanged, as
+//! when the time of a machine is set. The code here must not read the time itself.
 
 use std::{
     ffi::{c_int, c_long},
@@ -12,7 +12,7 @@ use std::{
     sync::LazyLock,
 };
 
-/// As the system has it.
+/// The `timespec` of the kernel.
 #[repr(C)]
 struct Time {
     seconds: i64,
@@ -33,16 +33,16 @@ unsafe extern "C" {
     fn syscall(number: c_long, ...) -> c_long;
 }
 
-/// Takes the place of the C library's.
+/// Replaces the function of the C library.
 ///
 /// # Safety
-/// `time` is where a time can be written.
+/// `time` must be a valid place for the result.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn clock_gettime(clock: c_int, time: *mut Time) -> c_int {
-    // SAFETY: what the system call takes, as it came.
+    // SAFETY: the arguments of the system call are passed on unchanged.
     let outcome = unsafe { syscall(SYS_CLOCK_GETTIME, clock, time) };
     if outcome == 0 && [REALTIME, REALTIME_COARSE].contains(&clock) {
-        // SAFETY: the system has just written there.
+        // SAFETY: the kernel has just written there.
         unsafe { (*time).seconds += moved_by() };
     }
     outcome as c_int
@@ -54,7 +54,7 @@ fn moved_by() -> i64 {
         .unwrap_or(0)
 }
 
-/// Moves the clock to so many seconds from the system's, in one step for all who look at the file.
+/// Sets the offset of the clock, atomically for all readers of the file.
 pub(crate) fn move_to(seconds: i64) {
     let file = FILE.as_ref().expect("RADDLE_TEST_CLOCK names a file");
     let draft = file.with_extension("draft");

@@ -1,7 +1,7 @@
-//! A program that speaks to the network, for tests that run it in hosts of their own.
+//! The program of the LAN tests, which runs in hosts of a test network.
 //!
-//! Its first argument says in JSON what it is to be ([`Settings`]); each line of its input is then a word, and each line of its output in JSON an answer,
-//! or something that it has heard.
+//! Its first argument is JSON ([`Settings`]). Each line of its input is a command; each line of its
+//! output is a JSON reply or event.
 
 use std::{io::Write, path::PathBuf, sync::Arc, time::Duration};
 
@@ -19,24 +19,24 @@ use raddle::{
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// What it is to be.
+/// Settings of the program.
 #[derive(Deserialize)]
 struct Settings {
     namespace: String,
     interfaces: Option<Vec<String>>,
     advertise: Option<String>,
-    /// It says what it hears, of all workers or of those with this tag.
+    /// Whether to print discovery events, of all workers or of those with this tag.
     watch: Option<bool>,
     tag: Option<String>,
     pool: Option<PoolSettings>,
 }
 
-/// A pool that it has.
+/// Settings of its pool.
 #[derive(Clone, Deserialize)]
 struct PoolSettings {
     #[serde(default)]
     size: usize,
-    /// Where its workers serve.
+    /// The bind address of its workers.
     bind: Option<String>,
     #[serde(default)]
     publish: bool,
@@ -46,7 +46,7 @@ struct PoolSettings {
     credentials: Option<[PathBuf; 3]>,
 }
 
-/// The host that it runs in, and its process.
+/// The host and the pid.
 #[raddle::routine]
 async fn whereabouts() -> (String, u32) {
     (
@@ -58,7 +58,7 @@ async fn whereabouts() -> (String, u32) {
     )
 }
 
-/// Those of a worker that it calls in its turn, so many times.
+/// The hosts of the workers that it calls in turn, so many times.
 #[raddle::routine]
 async fn others(times: u32) -> Vec<String> {
     let mut hosts = Vec::new();
@@ -88,7 +88,7 @@ async fn main() -> raddle::Result<()> {
             Arc::new(move |worker: &WorkerMetadata| worker.tags.contains(&tag)) as WorkerFilter
         });
         match lan.subscribe(filter).await {
-            // Ends with the program.
+            // The task ends with the program.
             Ok(subscription) => drop(tokio::spawn(watch(subscription))),
             Err(error) => print_line(&json!({"error": error.to_string()})),
         }
@@ -131,7 +131,7 @@ async fn main() -> raddle::Result<()> {
     Ok(())
 }
 
-/// Makes a call, or several: `call`, `call others 3`.
+/// Makes one call (`call`) or several (`call others 3`).
 async fn call(pool: Option<&WorkerPool>, rest: &str) -> Value {
     let Some(pool) = pool else {
         return json!("no pool");
@@ -197,7 +197,7 @@ fn load([ca, certificate, key]: [PathBuf; 3]) -> raddle::Result<WorkerCredential
     Ok(source.expecting([expected]).load()?)
 }
 
-/// Says what is heard.
+/// Prints discovery events.
 async fn watch(mut subscription: Subscription) {
     #[derive(Serialize)]
     struct SeenWorker {

@@ -1,7 +1,8 @@
-//! A program of several machines, for the tests of hosts: `far pool serve` serves its routines, and `far load` calls them.
+//! The program of the network tests: `pool serve` serves its routines, and `load` calls them.
 //!
-//! `far load SETTINGS`, which are JSON, calls until its input ends, and says what becomes of each call, a line each. Times are in milliseconds
-//! since the machine was started: hosts have the same clock.
+//! `load SETTINGS`, with settings as JSON, calls until its standard input ends, and prints the
+//! outcome of each call as a JSON line. Times are in milliseconds of `CLOCK_MONOTONIC`, which all
+//! hosts of a machine share.
 
 mod monotonic;
 
@@ -25,37 +26,37 @@ use tokio::task::JoinSet;
 
 use self::monotonic::now;
 
-/// What a caller is to do.
+/// Settings of the load.
 #[derive(Deserialize)]
 struct Settings {
-    /// These workers, or else those of this name on the network.
+    /// The workers to call. Without a list, those of the LAN namespace `lan`.
     workers: Option<Vec<WorkerMetadata>>,
     lan: Option<String>,
-    /// How many call at a time.
+    /// The number of concurrent callers.
     callers: usize,
-    /// How long each rests after a call.
+    /// The pause after each call, in milliseconds.
     rest: u64,
-    /// How long a call may take.
+    /// The timeout of a call, in milliseconds.
     timeout: Option<u64>,
-    /// How long the routine takes.
+    /// The duration of the routine, in milliseconds.
     linger: u64,
     /// CA, certificate and key.
     credentials: Option<[PathBuf; 3]>,
 }
 
-/// What became of a call.
+/// The outcome of a call.
 #[derive(Serialize)]
 struct CallRecord {
     began: u64,
     ended: u64,
-    /// Where it ran: the name of the host, and the process.
+    /// The host and the process that ran it.
     host: Option<String>,
     process: Option<u32>,
     error: Option<String>,
     may_have_begun: bool,
 }
 
-/// Says where it runs, after a while.
+/// Returns the host and the pid after a while.
 #[raddle::routine(name = "linger")]
 async fn linger(millis: u64) -> (String, u32) {
     if millis > 0 {
@@ -68,7 +69,7 @@ async fn linger(millis: u64) -> (String, u32) {
 fn print_line(value: &impl Serialize) {
     let mut line = serde_json::to_string(value).unwrap_or_default();
     line.push('\n');
-    // Nobody listens any more: that is the end.
+    // The test has closed the pipe.
     if std::io::stdout().lock().write_all(line.as_bytes()).is_err() {
         std::process::exit(0);
     }
@@ -135,6 +136,6 @@ async fn main() -> raddle::Result<()> {
     let mut arguments = std::env::args().skip(1);
     match (arguments.next().as_deref(), arguments.next()) {
         (Some("load"), Some(settings)) => load(serde_json::from_str(&settings)?).await,
-        _ => Err(raddle::Error::msg("far pool serve …, or far load SETTINGS")),
+        _ => Err(raddle::Error::msg("usage: pool serve … | load SETTINGS")),
     }
 }

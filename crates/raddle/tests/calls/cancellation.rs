@@ -1,4 +1,4 @@
-//! Calls whose callers go away, and destructors that do not behave.
+//! Cancelled calls, and destructors that panic.
 
 use std::time::Duration;
 
@@ -7,11 +7,11 @@ use raddle_wire::v1::{self, exception::Kind, reply::What};
 
 use crate::{CALLEE, pool, routines, wait_until, within};
 
-/// Waits until a worker has nothing to do.
+/// Waits until a worker has no call in flight.
 async fn wait_until_idle(pool: &WorkerPool) {
     let address = pool.workers()[0].address.clone();
     let is_idle = async {
-        while ping(&address).await.expect("it answers").in_flight > 0 {
+        while ping(&address).await.expect("the worker answers").in_flight > 0 {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
@@ -45,7 +45,7 @@ async fn aborting_a_task_cancels_its_call_and_frees_its_permit() {
             while ping(&address).await.unwrap().in_flight == 0 {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
-            // There is one place, and it is taken; who is aborted while waiting for it must not keep it either.
+            // The only permit is taken. A waiting call that is aborted must not keep one either.
             let waiting = tokio::spawn(routines::add(1, 2).on(&pool));
             tokio::time::sleep(Duration::from_millis(20)).await;
             assert!(!waiting.is_finished() && !marker.exists());
@@ -73,32 +73,32 @@ async fn a_worker_survives_a_panic_in_a_destructor() {
     within(120, async {
         let (pool, directory) = (pool(1).limit(2).start().await.unwrap(), tempfile::tempdir().unwrap());
         let pid = pool.workers()[0].pid;
-        // More often than there are places for calls, or threads.
+        // More often than there are permits or threads.
         for n in 0..20 {
             let marker = directory.path().join(format!("{n}"));
             let started = directory.path().join(format!("{n}-started"));
             let call = tokio::spawn(routines::hold_badly(started.clone(), marker.clone()).on(&pool));
-            wait_until("it runs", async || started.exists()).await;
+            wait_until("the routine runs", async || started.exists()).await;
             call.abort();
-            wait_until("what is beside the one that panics is dropped too", async || marker.exists()).await;
+            wait_until("the other destructor runs too", async || marker.exists()).await;
         }
         for n in 20..24 {
             let marker = directory.path().join(format!("{n}"));
             let started = directory.path().join(format!("{n}-started"));
             let call = routines::hold_badly(started, marker.clone()).timeout(Duration::from_millis(100));
             assert_eq!(call.on(&pool).await, Err(CallError::TimedOut));
-            wait_until("it is dropped", async || marker.exists()).await;
+            wait_until("the destructor runs", async || marker.exists()).await;
         }
         wait_until_idle(&pool).await;
         assert_eq!(routines::pid().on(&pool).await, Ok(pid), "the worker is the same");
-        // One that panics by itself is told of as ever.
+        // Panics of the routine itself are still reported.
         let error = routines::explode("fun".into()).on(&pool).await;
         assert!(
             matches!(&error, Err(CallError::Panicked { message, .. }) if message == "exploded for fun"),
             "{error:?}"
         );
         let call = tokio::spawn(routines::hold_badly(directory.path().join("a"), directory.path().join("b")).on(&pool));
-        wait_until("it runs", async || directory.path().join("a").exists()).await;
+        wait_until("the routine runs", async || directory.path().join("a").exists()).await;
         pool.stop().await;
         assert_eq!(call.await.unwrap(), Err(CallError::Cancelled));
         assert!(!crate::is_alive(pid));
@@ -106,7 +106,7 @@ async fn a_worker_survives_a_panic_in_a_destructor() {
     .await;
 }
 
-/// Who has no timer of its own, as clients in other languages may not, hears it from the worker alone.
+/// Clients without a timer learn of a timeout from the worker alone.
 #[tokio::test(flavor = "multi_thread")]
 async fn reports_a_timeout_even_if_the_routine_panics_on_drop() {
     within(120, async {

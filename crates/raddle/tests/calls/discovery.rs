@@ -1,4 +1,4 @@
-//! Workers that are found in other ways than by their name on this machine.
+//! Workers found by file and DNS discovery.
 
 use std::{
     collections::BTreeSet,
@@ -29,7 +29,7 @@ async fn calls_workers_from_a_file() {
         let discovery = || FileDiscovery::new(directory.path().join("workers")).unwrap();
         let files =
             || std::fs::read_dir(directory.path().join("workers")).map_or(0, Iterator::count);
-        // Nobody is there yet.
+        // No worker is published yet.
         let durable = WorkerPool::builder()
             .discovery(discovery())
             .start()
@@ -54,32 +54,40 @@ async fn calls_workers_from_a_file() {
             .start()
             .await
             .unwrap();
-        wait_until("they are found", async || pids(&durable) == pids(&owner)).await;
+        wait_until("the workers are found", async || {
+            pids(&durable) == pids(&owner)
+        })
+        .await;
         assert_eq!(routines::add(1, 2).on(&durable).await, Ok(3));
         assert_eq!(routines::nested(2).on(&durable).await, Ok(2));
-        // What was killed is written down no more when its pool has noticed, and another is.
+        // The pool removes the entry of a killed worker and publishes its replacement.
         let killed = *pids(&owner).first().unwrap();
         signal(killed, libc::SIGKILL);
         let is_replaced = async || !pids(&durable).contains(&killed) && pids(&durable).len() == 2;
-        wait_until("another is found", is_replaced).await;
+        wait_until("the replacement is found", is_replaced).await;
         assert_eq!(
             (routines::add(1, 2).on(&durable).await, files()),
             (Ok(3), 2)
         );
         drop(owner);
-        wait_until("they are missed", async || durable.workers().is_empty()).await;
+        wait_until("the workers are dropped", async || {
+            durable.workers().is_empty()
+        })
+        .await;
         assert_eq!(files(), 0);
     })
     .await;
 }
 
-/// Whoever is written down has nothing new to say when a worker takes the place of somebody who was none.
+/// The entry in the file does not change when a worker starts at an address where another server
+/// was.
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_an_address_again_once_a_worker_serves_there() {
     within(120, async {
         let directory = tempfile::tempdir().unwrap();
         let list = directory.path().join("workers.json");
-        // A server that speaks the same language and knows nothing of workers. It is gone with its runtime, and all its connections with it.
+        // A gRPC server without the worker service. It ends with its runtime, and its connections
+        // with it.
         let other_server = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
@@ -109,7 +117,7 @@ async fn calls_an_address_again_once_a_worker_serves_there() {
             matches!(refused, Err(CallError::NoWorkers(_))),
             "{refused:?}"
         );
-        assert!(durable.workers().is_empty(), "it is no use");
+        assert!(durable.workers().is_empty(), "the endpoint is given up");
         other_server.shutdown_background();
         let at = move |tags: &_| LocalWorker::new(tags).program(CALLEE).address_of(&address);
         let _owner = pool(1).worker(at).start().await.unwrap();
@@ -120,7 +128,7 @@ async fn calls_an_address_again_once_a_worker_serves_there() {
     .await;
 }
 
-/// Nobody is left who could strike it out.
+/// No process is left that could remove its entry.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_dead_worker_in_the_file_fails_no_call() {
     within(120, async {
@@ -149,18 +157,25 @@ async fn a_dead_worker_in_the_file_fails_no_call() {
         for n in 0..20 {
             assert_eq!(routines::add(n, 1).on(&durable).await, Ok(n + 1));
         }
-        assert_eq!(durable.workers().len(), 2, "it may come back");
+        assert_eq!(
+            durable.workers().len(),
+            2,
+            "the entry stays, because the worker may come back"
+        );
         std::fs::write(&list, format!("[{}]", addresses[0])).unwrap();
-        wait_until("it is struck out", async || durable.workers().len() == 1).await;
+        wait_until("the entry is removed", async || {
+            durable.workers().len() == 1
+        })
+        .await;
     })
     .await;
 }
 
-/// A name server that is gone with this.
+/// A name server. Dropping it kills the process.
 struct NameServer(Child);
 
 impl NameServer {
-    /// One that knows of these services, and nothing else.
+    /// A server with these SRV records only.
     fn start(port: u16, directory: &Path, services: &[String]) -> Self {
         let of_worker = |address: &String| {
             let port = address.rsplit_once(':').unwrap().1;
@@ -196,11 +211,11 @@ impl Drop for NameServer {
 }
 
 fn is_root() -> bool {
-    // SAFETY: it takes nothing and cannot fail.
+    // SAFETY: `geteuid` has no arguments and cannot fail.
     unsafe { libc::geteuid() == 0 }
 }
 
-/// A port that nobody uses, for packets and for streams.
+/// A port that is free for UDP and TCP.
 fn free_port() -> u16 {
     let mut ports = std::iter::repeat_with(|| {
         UdpSocket::bind("127.0.0.1:0")
@@ -229,7 +244,7 @@ async fn calls_workers_from_dns() {
             .into_iter()
             .map(|worker| worker.address)
             .collect();
-        // Nobody answers yet, which is no reason not to begin.
+        // The name server does not answer yet; the pool starts all the same.
         let name = DnsDiscovery::new("_raddle._tcp.w.test")
             .unwrap()
             .tags(["by-name"]);
@@ -244,17 +259,23 @@ async fn calls_workers_from_dns() {
             .unwrap();
         assert_eq!(durable.workers(), []);
         let server = NameServer::start(port, directory.path(), &addresses);
-        wait_until("they are found", async || durable.workers().len() == 2).await;
+        wait_until("the workers are found", async || {
+            durable.workers().len() == 2
+        })
+        .await;
         let called = [
             routines::pid().on(&durable).await.unwrap(),
             routines::pid().on(&durable).await.unwrap(),
         ];
         assert_eq!(BTreeSet::from(called), pids(&owner));
         drop(server);
-        // They are called also while nobody knows their name.
+        // Known workers are called while the name server is down.
         assert_eq!(routines::add(1, 2).on(&durable).await, Ok(3));
         let server = NameServer::start(port, directory.path(), &addresses[..1]);
-        wait_until("one is missed", async || durable.workers().len() == 1).await;
+        wait_until("one worker is dropped", async || {
+            durable.workers().len() == 1
+        })
+        .await;
         assert_eq!(routines::add(1, 2).on(&durable).await, Ok(3));
         drop(server);
     })
@@ -265,7 +286,7 @@ async fn calls_workers_from_dns() {
 async fn a_pool_does_not_start_if_its_workers_cannot_be_published() {
     within(120, async {
         let directory = tempfile::tempdir().unwrap();
-        // Workers are published to a directory, and this is a file.
+        // Publishing needs a directory, and this is a file.
         let list = directory.path().join("workers.json");
         std::fs::write(&list, "[]").unwrap();
         let at_a_port = |tags: &_| {
@@ -284,8 +305,12 @@ async fn a_pool_does_not_start_if_its_workers_cannot_be_published() {
             error.starts_with(expected) && error.contains("workers.json"),
             "{error}"
         );
-        assert_eq!(crate::children(), Vec::<u32>::new(), "none is left");
-        // It can be called all the same, if the pool is not asked whether it has started.
+        assert_eq!(
+            crate::children(),
+            Vec::<u32>::new(),
+            "no child process is left"
+        );
+        // A lazy pool starts all the same, because nothing waits for its workers.
         let lazy = builder().lazy().start().await.unwrap();
         assert_eq!(routines::add(1, 2).on(&lazy).await, Ok(3));
     })

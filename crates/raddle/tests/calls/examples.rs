@@ -1,11 +1,11 @@
-//! The examples do what they say.
+//! Runs the examples.
 
 use std::{
     path::{Path, PathBuf},
     process::Command,
 };
 
-/// The programs that are printed as a whole, in which document, and the example that each is.
+/// Complete programs in the documentation, and the examples that they must equal.
 const PRINTED: [(&str, &str); 5] = [
     ("README.md", "sum"),
     ("README.md", "call"),
@@ -15,7 +15,7 @@ const PRINTED: [(&str, &str); 5] = [
 ];
 
 fn program(example: &str) -> PathBuf {
-    // Cargo builds examples with the tests, beside them.
+    // Cargo builds the examples beside the tests.
     std::env::current_exe()
         .unwrap()
         .ancestors()
@@ -25,7 +25,7 @@ fn program(example: &str) -> PathBuf {
         .join(example)
 }
 
-/// What an example says, if it comes to a good end.
+/// The output of an example that succeeds.
 fn run_example(example: &str) -> String {
     let directory = tempfile::tempdir().unwrap();
     run_example_in(directory.path(), example, &[])
@@ -36,7 +36,7 @@ fn run_example_in(directory: &Path, example: &str, args: &[&str]) -> String {
         .args(args)
         .current_dir(directory)
         .output();
-    let output = output.expect("`cargo test --examples` has built it");
+    let output = output.expect("the example is built: run `cargo test --examples`");
     let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{stdout}{stderr}");
@@ -59,7 +59,7 @@ fn by_hand_example_joins_a_pool() {
     );
 }
 
-/// A program without its comments, and without what is only layout.
+/// The code without comments and white space.
 fn code(text: &str) -> String {
     let lines = text.lines().map(|line| {
         if line.trim_start().starts_with("//") {
@@ -112,7 +112,9 @@ fn every_complete_program_in_the_docs_is_an_example() {
             let example = examples.into_iter().find(|example| is_same(example));
             found.push((
                 document.as_str(),
-                example.unwrap_or_else(|| panic!("{document} prints what is no example:\n{block}")),
+                example.unwrap_or_else(|| {
+                    panic!("{document} has a program that is no example:\n{block}")
+                }),
             ));
         }
     }
@@ -122,7 +124,7 @@ fn every_complete_program_in_the_docs_is_an_example() {
     assert_eq!(found, printed);
 }
 
-/// `machines` is run on two machines, by what README.md shows of it.
+/// `machines` is run by the README test with two hosts.
 #[test]
 fn documented_examples_run() {
     let sums = |stdout: String| {

@@ -1,4 +1,4 @@
-//! Those who make the workers of a pool, and panic.
+//! Worker factories and workers that panic.
 
 use std::{
     collections::BTreeSet,
@@ -20,7 +20,7 @@ use raddle::{
 
 use crate::{CALLEE, is_alive, routines, signal, wait_until, within};
 
-/// Makes workers and remembers them, but panics when it is asked for one of these.
+/// Makes workers, and panics at these requests.
 #[derive(Clone, Default)]
 struct PanickingFactory {
     panics_at: Vec<usize>,
@@ -89,7 +89,7 @@ async fn a_start_reports_a_panicking_factory_and_leaves_no_process() {
             causes(outcome),
             ["whoever makes the workers panicked: dropped number 1"]
         );
-        // Those that were started are gone when that is said.
+        // The workers that were started have ended before the error is returned.
         let pids = factory.pids();
         assert!(
             pids.len() >= 2 && !pids.iter().any(|pid| is_alive(*pid)),
@@ -120,7 +120,7 @@ async fn reports_a_panicking_factory_for_each_worker() {
         assert_eq!(
             requests(),
             before,
-            "nobody goes on making workers for a pool that is none"
+            "no more workers are made for a pool that failed to start"
         );
     })
     .await;
@@ -138,8 +138,9 @@ async fn a_pool_survives_a_factory_that_panics_later() {
             .unwrap();
         let before = pool.workers()[0].pid;
         signal(before, libc::SIGKILL);
-        wait_until("it is missed", async || !is_alive(before)).await;
-        // Calls fail while the pool backs off: on a busy machine the worker died soon after its start.
+        wait_until("the worker has ended", async || !is_alive(before)).await;
+        // Calls fail while the pool backs off: on a busy machine the worker died soon after its
+        // start.
         let mut after = before;
         wait_until("a worker answers", async || {
             after = routines::pid().on(&pool).await.unwrap_or(before);
@@ -148,7 +149,7 @@ async fn a_pool_survives_a_factory_that_panics_later() {
         .await;
         assert!(
             factory.requests.load(Ordering::Relaxed) == 3,
-            "the one in between panicked"
+            "the second request panicked"
         );
         pool.stop().await;
         assert!(!factory.pids().iter().any(|pid| is_alive(*pid)));
@@ -156,7 +157,7 @@ async fn a_pool_survives_a_factory_that_panics_later() {
     .await;
 }
 
-/// Panics when it has started its process.
+/// Panics after the start of its process.
 struct PanickingWorker(LocalWorker, Arc<Mutex<Option<u32>>>);
 
 #[async_trait]
@@ -207,8 +208,8 @@ async fn reports_a_panicking_start_and_ends_the_process() {
                 .await,
         );
         assert_eq!(causes, ["its start panicked: over its own feet"]);
-        let pid = pid.lock().unwrap().expect("it was started");
-        wait_until("it is gone", async || !is_alive(pid)).await;
+        let pid = pid.lock().unwrap().expect("the process was started");
+        wait_until("the process has ended", async || !is_alive(pid)).await;
     })
     .await;
 }

@@ -1,4 +1,4 @@
-//! What becomes of calls when something breaks.
+//! Calls and failures.
 
 use std::{
     io::{BufRead, BufReader},
@@ -11,12 +11,12 @@ use raddle::{Call, CallError, WorkerPool, core::routine::EncodedArgs, pool::conn
 
 use crate::{CALLEE, is_alive, pool, routines, signal, start_pool, wait_until, within};
 
-/// What was lost, and whether it may have begun.
+/// Expects a lost call. Returns whether it may have begun.
 fn may_have_begun_of_lost<T>(outcome: Result<T, CallError>) -> bool {
     match outcome {
         Err(CallError::Lost { may_have_begun, .. }) => may_have_begun,
         Err(error) => panic!("another error: {error}"),
-        Ok(_) => panic!("it has a result"),
+        Ok(_) => panic!("the call has a result"),
     }
 }
 
@@ -31,10 +31,10 @@ async fn a_killed_worker_loses_its_call_and_is_replaced() {
         signal(before, libc::SIGKILL);
         assert!(
             may_have_begun_of_lost(call.await.unwrap()),
-            "it may have begun"
+            "the call may have begun"
         );
         assert!(began.elapsed() < Duration::from_secs(1), "at once");
-        // Whoever calls next need not know.
+        // The next call succeeds without a retry by the caller.
         let after = routines::pid().on(&pool).await.unwrap();
         assert_ne!(after, before);
         assert_eq!(pool.workers()[0].pid, after);
@@ -56,7 +56,7 @@ async fn gives_up_a_stopped_worker_after_10_s_and_not_a_slow_one() {
         let stop_during_call = async |pool: &WorkerPool| {
             let call = tokio::spawn(routines::rest(60_000).on(pool));
             let address = pool.workers()[0].address.clone();
-            wait_until("it runs", async || {
+            wait_until("the call runs", async || {
                 ping(&address).await.is_ok_and(|info| info.in_flight == 1)
             })
             .await;
@@ -64,7 +64,7 @@ async fn gives_up_a_stopped_worker_after_10_s_and_not_a_slow_one() {
             signal(pool.workers()[0].pid, libc::SIGSTOP);
             assert!(
                 may_have_begun_of_lost(call.await.unwrap()),
-                "it may have begun"
+                "the call may have begun"
             );
             began.elapsed()
         };
@@ -74,7 +74,7 @@ async fn gives_up_a_stopped_worker_after_10_s_and_not_a_slow_one() {
             routines::rest(25_000).on(&slow)
         );
         for took in [local, remote] {
-            // A call that is not given up takes a minute.
+            // A call that is not given up would take a minute.
             assert!((8..40).contains(&took.as_secs()), "{took:?}");
         }
         assert_eq!(slow_result, Ok(slow.workers()[0].pid));
@@ -92,13 +92,13 @@ async fn a_routine_that_exits_loses_its_call_and_no_other_hangs() {
         assert!(may_have_begun_of_lost(routines::exit(0).on(&pool).await));
         assert!(may_have_begun_of_lost(routines::abort().on(&pool).await));
         for other in others {
-            // Those that were in the same process are lost with it.
+            // Calls in the same process are lost with it.
             let _ = other.await.unwrap();
         }
         for _ in 0..4 {
             assert_eq!(routines::add(1, 2).on(&pool).await, Ok(3));
         }
-        wait_until("both are there again", async || pool.workers().len() == 2).await;
+        wait_until("both workers are back", async || pool.workers().len() == 2).await;
     })
     .await;
 }
@@ -125,7 +125,7 @@ fn workers_end_when_their_program_is_killed() {
     while workers.iter().any(|pid| is_alive(*pid)) {
         assert!(
             began.elapsed() < Duration::from_secs(1),
-            "they are still there"
+            "workers are still alive"
         );
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -135,7 +135,7 @@ fn workers_end_when_their_program_is_killed() {
 async fn health_stop_and_plain_functions_do_not_wait_for_async_functions_that_block() {
     within(120, async {
         let pool = start_pool(1).await;
-        // More than there are threads.
+        // More calls than threads.
         let blocked: Vec<_> = (0..12)
             .map(|_| tokio::spawn(routines::block(3600).on(&pool)))
             .collect();
@@ -161,20 +161,20 @@ async fn health_stop_and_plain_functions_do_not_wait_for_async_functions_that_bl
     .await;
 }
 
-/// Those that block wait for an hour. Every other call would too, if it had to wait for one of them.
+/// The blocking calls take an hour. A call that had to wait for one of them would too.
 #[tokio::test(flavor = "multi_thread")]
 async fn async_functions_that_block_hardly_delay_other_async_functions() {
     within(60, async {
         let pool = start_pool(1).await;
         let address = pool.workers()[0].address.clone();
-        // Some are polled for the first time while others block, and some go on then.
+        // Some are first polled while others block, and some continue then.
         let resting: Vec<_> = (0..4)
             .map(|_| tokio::spawn(routines::rest(500).on(&pool)))
             .collect();
         let blocked = (0..40).map(|_| tokio::spawn(routines::block(3600).on(&pool)));
         let later = (0..40).map(|_| tokio::spawn(routines::rest_and_block(200, 3600).on(&pool)));
         let blocked: Vec<_> = blocked.chain(later).collect();
-        wait_until("all are there", async || {
+        wait_until("all calls have arrived", async || {
             ping(&address).await.unwrap().in_flight >= 80
         })
         .await;
@@ -223,7 +223,7 @@ async fn invalid_calls_are_reported_and_leave_the_worker_serving() {
         );
         assert!(matches!(other.on(&pool).await, Err(CallError::Result(_))));
         assert_eq!(routines::add(1, 2).on(&pool).await, Ok(3));
-        assert_eq!(pool.workers().len(), 1, "the worker is well");
+        assert_eq!(pool.workers().len(), 1, "the worker is still in use");
     })
     .await;
 }
@@ -245,16 +245,19 @@ async fn a_thousand_cancelled_calls_leak_nothing() {
         let address = pool.workers()[0].address.clone();
         let began = Instant::now();
         while ping(&address).await.unwrap().in_flight > 0 {
-            assert!(began.elapsed() < Duration::from_secs(10), "some are left");
+            assert!(
+                began.elapsed() < Duration::from_secs(10),
+                "calls are left in flight"
+            );
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        // No permit is gone: as many as ever can be in flight at a time.
+        // No permit leaked: the full number of calls can be in flight.
         let began = Instant::now();
         let all = join_all((0..100).map(|_| routines::rest(300).on(&pool))).await;
         assert!(all.iter().all(Result::is_ok));
         assert!(
             began.elapsed() < Duration::from_millis(2500),
-            "they had to wait for each other"
+            "calls had to wait for permits"
         );
     })
     .await;
@@ -302,7 +305,7 @@ async fn calls_move_from_a_full_worker_to_others() {
         assert_ne!(
             first.await.unwrap().unwrap(),
             second.await.unwrap().unwrap(),
-            "each had its own"
+            "each worker had one call"
         );
         assert_eq!(routines::add(1, 2).on(&pool).await, Ok(3));
     })
@@ -335,7 +338,7 @@ async fn a_call_refused_by_backpressure_is_no_worker_failure() {
 async fn large_calls_are_lost_and_cancelled_like_small_ones() {
     within(120, async {
         let (pool, directory) = (start_pool(1).await, tempfile::tempdir().unwrap());
-        // Too large for a link.
+        // Too large for one frame of a link.
         let long = |n: u64| {
             directory
                 .path()
@@ -351,7 +354,10 @@ async fn large_calls_are_lost_and_cancelled_like_small_ones() {
         let address = pool.workers()[0].address.clone();
         let began = Instant::now();
         while ping(&address).await.unwrap().in_flight > 0 {
-            assert!(began.elapsed() < Duration::from_secs(10), "some are left");
+            assert!(
+                began.elapsed() < Duration::from_secs(10),
+                "calls are left in flight"
+            );
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         let call = tokio::spawn(routines::hold(long(1)).on(&pool));
@@ -359,7 +365,7 @@ async fn large_calls_are_lost_and_cancelled_like_small_ones() {
         signal(pool.workers()[0].pid, libc::SIGKILL);
         assert!(
             may_have_begun_of_lost(call.await.unwrap()),
-            "it may have begun"
+            "the call may have begun"
         );
         assert_eq!(routines::add(1, 2).on(&pool).await, Ok(3));
     })
@@ -378,7 +384,7 @@ async fn backs_off_replacing_a_worker_that_keeps_exiting() {
                 .await;
             deaths += 1;
         }
-        // Pauses of 0.5, 1 and 2 seconds, and what was lost on the way.
+        // Pauses of 0.5, 1 and 2 s, plus lost calls.
         assert!((2..12).contains(&deaths), "{deaths}");
     })
     .await;

@@ -1,4 +1,4 @@
-//! The documented protocol, by a client that knows nothing else.
+//! The documented gRPC service, called by a plain tonic client.
 
 use std::{
     sync::{Arc, Mutex},
@@ -23,7 +23,7 @@ use crate::{CALLEE, pool, routines, within};
 pub(crate) async fn client(pool: &raddle::WorkerPool) -> WorkerClient<Channel> {
     let address = format!("http://{}", pool.workers()[0].address);
     let endpoint = tonic::transport::Endpoint::from_shared(address).expect("a host and a port");
-    WorkerClient::new(endpoint.connect().await.expect("it listens"))
+    WorkerClient::new(endpoint.connect().await.expect("the worker listens"))
 }
 
 fn call(routine: &str, arguments: &'static [u8]) -> v1::Call {
@@ -57,7 +57,7 @@ async fn a_call_is_an_ack_results_and_at_most_one_exception() {
         };
         let pool = pool(1).worker(at_port).start().await.unwrap();
         let mut client = client(&pool).await;
-        // An array of two numbers; and of one.
+        // An array of two numbers, then an array of one.
         let sum = replies(&mut client, call("add", b"\x92\x01\x02"))
             .await
             .unwrap();
@@ -75,7 +75,7 @@ async fn a_call_is_an_ack_results_and_at_most_one_exception() {
             .map(|n| What::Result(n.as_slice().into()))
             .into();
         assert_eq!(items, [vec![What::Ack(v1::Ack {})], expected].concat());
-        // More than a window of them.
+        // More items than a flow-control window.
         assert_eq!(
             replies(&mut client, call("count", b"\x91\xcd\x10\x00"))
                 .await
@@ -83,7 +83,7 @@ async fn a_call_is_an_ack_results_and_at_most_one_exception() {
                 .len(),
             4097
         );
-        // Large ones too: five times a mebibyte, for each of which there must be room again.
+        // Large items too: five of 1 MiB, each of which needs new credit.
         let large = replies(
             &mut client,
             call(
@@ -117,7 +117,7 @@ async fn a_call_is_an_ack_results_and_at_most_one_exception() {
                 code
             );
         }
-        // What was refused last may be just about to be forgotten.
+        // The last refused call may still be counted for a moment.
         client.idle(v1::IdleRequest {}).await.unwrap();
         let info = client.info(v1::InfoRequest {}).await.unwrap().into_inner();
         assert!(
@@ -129,7 +129,8 @@ async fn a_call_is_an_ack_results_and_at_most_one_exception() {
     .await;
 }
 
-/// A caller that hears an `Ack` knows that the routine may have begun, and does not ask another worker.
+/// A caller that received an `Ack` knows that the routine may have begun, and does not try another
+/// worker.
 #[tokio::test(flavor = "multi_thread")]
 async fn sends_the_ack_before_the_first_poll() {
     within(120, async {
@@ -138,7 +139,7 @@ async fn sends_the_ack_before_the_first_poll() {
                 .program(CALLEE)
                 .address_of("127.0.0.1:0")
         };
-        // An `async fn`, and a plain one.
+        // An `async fn` and a plain function.
         for death in (0..3).flat_map(|_| [call("exit", b"\x91\x00"), call("abort", b"\x90")]) {
             let pool = pool(1).worker(at_port).start().await.unwrap();
             let mut replies = client(&pool)
@@ -156,7 +157,7 @@ async fn sends_the_ack_before_the_first_poll() {
             );
             replies.message().await.unwrap_err();
         }
-        // Over a link, by a balancer that would ask another worker if this one had refused.
+        // Over a link, with a balancer that would try another worker after a refusal.
         for death in [routines::exit(0), routines::abort()] {
             let outcomes = Outcomes::default();
             let pool = pool(2).balancer(outcomes.clone()).start().await.unwrap();
@@ -168,7 +169,7 @@ async fn sends_the_ack_before_the_first_poll() {
     .await;
 }
 
-/// Notes of each call whether it was taken.
+/// Records whether each call was acknowledged.
 #[derive(Clone, Default)]
 struct Outcomes(Arc<Mutex<Vec<bool>>>);
 
@@ -237,7 +238,7 @@ async fn answers_json_calls_in_json() {
             (Kind::Failed, "that is missing")
         );
         assert_eq!(thrown.value.as_ref(), br#"{"Missing":{"missing":"that"}}"#);
-        // What has come with it is read, and passed on to others.
+        // The context is read, and passed on to nested calls.
         let context = [("tenant".to_owned(), br#""acme""#.as_slice().into())];
         for routine in ["surroundings", "surroundings_below"] {
             let call = v1::Call {
@@ -286,7 +287,7 @@ async fn answers_json_calls_in_json() {
     .await;
 }
 
-/// To the workers of a pool.
+/// An encoded route to the workers of a pool.
 fn route(pool: &raddle::WorkerPool) -> Vec<u8> {
     let workers = pool.workers().into_iter().map(Into::into).collect();
     v1::Route {

@@ -1,8 +1,9 @@
-//! What a worker keeps to call others, as it is seen from outside: a proxy watches the directory in which workers are published.
+//! The proxies of a worker, seen from outside: a proxy watches the directory of the local discovery
+//! with inotify.
 
-/// The descriptors by which a process watches directories.
+/// The inotify descriptors of a process.
 pub(crate) fn inotify_fds(pid: u32) -> Vec<u32> {
-    let descriptors = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("it is alive");
+    let descriptors = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("the process is alive");
     let mut inotify_fds: Vec<u32> = descriptors
         .filter_map(|descriptor| {
             let path = descriptor.ok()?.path();

@@ -1,4 +1,4 @@
-//! Calls that routines make in the pool that they were called in.
+//! Nested calls: routines call routines in their pool.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use raddle::{
 
 use crate::{CALLEE, pool, routines, routines::First, start_pool, within};
 
-/// The workers that run what routines call, with these keys.
+/// The workers that run nested calls with these keys.
 async fn nested_pids(pool: &WorkerPool, keys: impl Iterator<Item = u64>) -> BTreeSet<u32> {
     let mut pids = BTreeSet::new();
     for key in keys {
@@ -34,13 +34,13 @@ async fn nested_calls_use_the_balancer_and_keys_of_the_pool() {
                 "{key}"
             );
         }
-        // Of a user's own making.
+        // A user-defined balancer.
         let first = pool(3).balancer(First).start().await.unwrap();
         let direct = routines::pid().on(&first).await.unwrap();
         assert_eq!(nested_pids(&first, 0..6).await, BTreeSet::from([direct]));
         let turns = pool(2).balancer(RoundRobin).start().await.unwrap();
         assert_eq!(nested_pids(&turns, [1; 8].into_iter()).await.len(), 2);
-        // Also where workers are named, and not found by the pool's id.
+        // Also where the pool has a discovery instead of workers.
         let discovery = LocalDiscovery::new(sticky.name()).unwrap();
         let durable = WorkerPool::builder()
             .discovery(discovery)
@@ -62,7 +62,7 @@ async fn nested_calls_use_the_limit_of_the_pool_without_deadlock() {
     within(60, async {
         let pool = pool(1).limit(3).start().await.unwrap();
         assert_eq!(routines::max_in_flight_nested(20).on(&pool).await, Ok(3));
-        // Deeper than there are places in a row.
+        // Deeper than the limit.
         assert_eq!(routines::nested(12).on(&pool).await, Ok(12));
         let all = (0..20).map(|_| routines::nested(3).on(&pool));
         assert!(
@@ -89,12 +89,12 @@ async fn nested_calls_stay_in_their_pool_when_two_share_a_name() {
                 BTreeSet::from([pool.workers()[0].pid])
             );
         }
-        // Those who look for the name find both, as they say.
+        // A proxy by name finds both.
         let both = WorkerProxy::of_pool(&name).start().await.unwrap();
         assert_eq!(both.context().workers().len(), 2);
         assert!(
             LocalDiscovery::namespaces().unwrap().contains(&name),
-            "it is listed by its name"
+            "the pool is listed by its name"
         );
         assert!(
             LocalDiscovery::namespaces()
@@ -134,7 +134,7 @@ async fn spawned_tasks_inherit_the_scope_or_explain_how() {
     .await;
 }
 
-/// Without TLS, at a port: the worker does not know its callers.
+/// Without TLS on a TCP port, so the worker cannot identify its callers.
 #[tokio::test(flavor = "multi_thread")]
 async fn rules_of_a_worker_do_not_apply_to_its_own_pool() {
     within(60, async {

@@ -1,4 +1,4 @@
-//! Other users of the machine, who can see the names of sockets that have no file.
+//! Other users of the machine, who see the names of abstract sockets.
 
 use std::{
     io::{BufRead, BufReader},
@@ -12,7 +12,7 @@ use crate::{CALLEE, routines, start_pool, within};
 
 const NOBODY_UID: u32 = 65534;
 
-/// The program of the tests as another user, which only root can start.
+/// The test program as another user, which only root can start.
 #[expect(
     clippy::disallowed_methods,
     reason = "a test may take its time to fork"

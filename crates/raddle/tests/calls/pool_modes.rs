@@ -1,4 +1,4 @@
-//! The four modes of a pool, proxies without a pool, and who is chosen.
+//! The four modes of a pool, proxies without a pool, and balancers.
 
 use std::{
     collections::BTreeSet,
@@ -58,11 +58,14 @@ async fn a_durable_pool_uses_foreign_workers_and_a_hybrid_pool_both() {
             .await
             .unwrap();
         assert_eq!(others.workers(), []);
-        // Who stops takes nobody else's workers along.
+        // A pool stops only its own workers.
         hybrid.stop().await;
         assert_eq!(routines::add(1, 2).on(&durable).await, Ok(3));
         owner.stop().await;
-        wait_until("they are missed", async || durable.workers().is_empty()).await;
+        wait_until("the workers are dropped", async || {
+            durable.workers().is_empty()
+        })
+        .await;
     })
     .await;
 }
@@ -85,7 +88,7 @@ async fn a_proxy_takes_workers_by_name_discovery_or_list() {
             let [one, other] = proxy
                 .scope(async { [routines::pid().await, routines::pid().await] })
                 .await;
-            assert_ne!(one.unwrap(), other.unwrap(), "each in its turn");
+            assert_ne!(one.unwrap(), other.unwrap(), "workers take turns");
         }
     })
     .await;
@@ -106,14 +109,17 @@ async fn a_lazy_pool_starts_with_its_first_call() {
 async fn a_pool_starts_with_a_quorum() {
     static MADE: AtomicUsize = AtomicUsize::new(0);
     within(120, async {
-        // The first never serves.
+        // The first worker never starts.
         let workers = |tags: &_| {
             let is_first = MADE.fetch_add(1, Ordering::Relaxed) == 0;
             LocalWorker::new(tags).program(if is_first { "/bin/false" } else { CALLEE })
         };
         let pool = pool(2).worker(workers).quorum(1).start().await.unwrap();
         assert_eq!(routines::add(1, 2).on(&pool).await, Ok(3));
-        wait_until("the other comes later", async || pool.workers().len() == 2).await;
+        wait_until("the other worker starts later", async || {
+            pool.workers().len() == 2
+        })
+        .await;
     })
     .await;
 }
@@ -133,7 +139,7 @@ async fn balancers_choose_by_key_by_load_and_by_latency() {
             routines::pid().on(&least).await,
             routines::pid().on(&least).await,
         ];
-        assert_eq!(idle[0], idle[1], "who has nothing to do is asked");
+        assert_eq!(idle[0], idle[1], "the idle worker is called");
         assert_ne!(idle[0], busy.await.unwrap());
         let two = pool(2).balancer(PowerOfTwo).start().await.unwrap();
         for _ in 0..20 {
@@ -176,7 +182,7 @@ async fn a_socket_path_is_reused_after_a_kill_and_removed_at_the_end() {
         let pool = pool(1).worker(worker).start().await.unwrap();
         let before = routines::pid().on(&pool).await.unwrap();
         crate::signal(before, libc::SIGKILL);
-        wait_until("it is missed", async || {
+        wait_until("the killed worker is dropped", async || {
             pool.workers()
                 .first()
                 .is_none_or(|worker| worker.pid != before)
@@ -200,12 +206,15 @@ async fn dropping_a_pool_unpublishes_only_its_own_workers() {
             .start()
             .await
             .unwrap();
-        wait_until("both are known", async || {
+        wait_until("both workers are known", async || {
             hybrid.workers().len() == 2 && discovery().snapshot().len() == 2
         })
         .await;
         drop(hybrid);
-        wait_until("one is gone", async || discovery().snapshot().len() == 1).await;
+        wait_until("one worker is unpublished", async || {
+            discovery().snapshot().len() == 1
+        })
+        .await;
         assert_eq!(discovery().snapshot()[0].pid, owner.workers()[0].pid);
     })
     .await;

@@ -1,4 +1,5 @@
-//! What a worker keeps to call others: made with the first call, kept for a while, and let go of.
+//! The proxy that a worker keeps for nested calls: created by the first, kept for its TTL, then
+//! dropped.
 
 use std::time::{Duration, Instant};
 
@@ -18,13 +19,10 @@ async fn drops_an_unused_proxy_and_creates_it_again() {
         );
         let (pid, other) = (brief.workers()[0].pid, usual.workers()[0].pid);
         assert_eq!(routines::add(1, 2).on(&brief).await, Ok(3));
-        assert!(
-            inotify_fds(pid).is_empty(),
-            "nothing is made for who calls nobody"
-        );
+        assert!(inotify_fds(pid).is_empty(), "no proxy without nested calls");
         assert_eq!(routines::nested(1).on(&usual).await, Ok(1));
         for _ in 0..2 {
-            // For as long as it is needed it is the same.
+            // The proxy stays the same while it is used.
             assert_eq!(routines::nested(1).on(&brief).await, Ok(1));
             let kept = inotify_fds(pid);
             assert_eq!(kept.len(), 1);
@@ -36,7 +34,7 @@ async fn drops_an_unused_proxy_and_creates_it_again() {
                 assert_eq!(routines::nested(1).on(&brief).await, Ok(1));
                 needed = Instant::now();
             }
-            wait_until("it is let go of", async || inotify_fds(pid).is_empty()).await;
+            wait_until("the proxy is dropped", async || inotify_fds(pid).is_empty()).await;
             assert!(
                 needed.elapsed() > TTL.mul_f64(0.9),
                 "{:?}",
@@ -44,11 +42,7 @@ async fn drops_an_unused_proxy_and_creates_it_again() {
             );
             assert!(needed.elapsed() < TTL * 3, "{:?}", needed.elapsed());
         }
-        assert_eq!(
-            inotify_fds(other).len(),
-            1,
-            "where nothing is said it is kept for longer"
-        );
+        assert_eq!(inotify_fds(other).len(), 1, "the default TTL is longer");
     })
     .await;
 }
@@ -64,8 +58,11 @@ async fn a_call_outlives_the_ttl_of_its_proxy() {
         let pool = pool(1).worker(brief).start().await.unwrap();
         let pid = pool.workers()[0].pid;
         let call = tokio::spawn(routines::rest_below(1500).on(&pool));
-        wait_until("it is made", async || !inotify_fds(pid).is_empty()).await;
-        wait_until("it is let go of", async || inotify_fds(pid).is_empty()).await;
+        wait_until("the proxy is created", async || {
+            !inotify_fds(pid).is_empty()
+        })
+        .await;
+        wait_until("the proxy is dropped", async || inotify_fds(pid).is_empty()).await;
         assert!(!call.is_finished());
         assert_eq!(call.await.unwrap(), Ok(pid));
     })

@@ -1,4 +1,4 @@
-//! Calls over TLS: between those who can prove who they are, and nobody else.
+//! Calls over TLS, with valid and invalid credentials.
 
 use std::{
     io::{Read, Write},
@@ -25,7 +25,7 @@ use raddle_wire::v1;
 
 use crate::{CALLEE, routines, wait_until, within};
 
-/// Everybody's certificate is of this CA, unless it is said otherwise.
+/// The CA of all certificates unless stated otherwise.
 struct Trust(Authority);
 
 impl Trust {
@@ -53,7 +53,7 @@ impl Trust {
         )
     }
 
-    /// Of somebody with this name, who calls workers by the name that those of the tests have.
+    /// Credentials of a caller with this name, which expects the name of the test workers.
     fn caller(&self, name: &str) -> WorkerCredentials {
         let expected: PeerName = "spiffe://test/worker".parse().unwrap();
         self.source(&self.issue(name))
@@ -62,7 +62,7 @@ impl Trust {
             .unwrap()
     }
 
-    /// A pool whose workers have a name that is no host, and what is said of them.
+    /// A pool whose workers have a SPIFFE id as their name, and options from `with`.
     async fn pool(
         &self,
         with: impl Fn(LocalWorker) -> LocalWorker + Send + Sync + 'static,
@@ -161,7 +161,7 @@ async fn tls_and_plain_endpoints_do_not_mix() {
                 "{outcome:?}"
             );
         }
-        // Whoever says that it is not protected does not get in either.
+        // Metadata that claims a plain endpoint does not help either.
         let lie = WorkerMetadata {
             secure: false,
             ..secure.workers()[0].clone()
@@ -180,7 +180,7 @@ async fn tls_and_plain_endpoints_do_not_mix() {
     .await;
 }
 
-/// Where a discovery says that somebody serves by TLS, and it is a socket at which there is none.
+/// A discovery publishes a Unix socket as a TLS endpoint.
 #[tokio::test(flavor = "multi_thread")]
 async fn does_not_call_a_unix_socket_that_is_published_as_secure() {
     within(120, async {
@@ -202,9 +202,12 @@ async fn does_not_call_a_unix_socket_that_is_published_as_secure() {
             "{outcome:?}"
         );
         let error = request_info(&lie, &own).await.unwrap_err().to_string();
-        assert!(!connected.is_finished(), "nobody has come: {error}");
+        assert!(
+            !connected.is_finished(),
+            "the socket was connected to: {error}"
+        );
         connected.abort();
-        // A worker of a pool with credentials can serve at such a socket, and is stopped there.
+        // A worker of a pool with credentials may serve on a Unix socket without TLS.
         let socket = format!("unix:{}", directory.path().join("own.sock").display());
         let own = trust
             .pool(move |worker| worker.address_of(socket.clone()))
@@ -267,7 +270,7 @@ async fn refuses_counts_and_explains_invalid_certificates() {
             let own = trust.caller("spiffe://test/ops");
             wait_until_counted(&worker, &own, reason).await;
         }
-        // The other way round: a worker whose certificate is of another CA, of another time or another name.
+        // The reverse: a worker with a certificate of another CA or name.
         let others = [
             (
                 "wrong CA",
@@ -296,7 +299,7 @@ async fn refuses_counts_and_explains_invalid_certificates() {
         assert_eq!(
             routines::add(1, 2).on(&pool).await,
             Ok(3),
-            "whoever is honest is served"
+            "valid callers are served"
         );
     })
     .await;
@@ -355,12 +358,12 @@ async fn rules_limit_calls_and_stops() {
         assert_eq!(called_by(&ops, &worker).await.unwrap_err().to_string(), "spiffe://test/ops may not call 'add'");
         assert_eq!(request_info(&worker, &ops).await.unwrap().refused["not_allowed"], 4);
         ControlConnection::with_credentials(&worker.address, Some(&ops)).unwrap().stop(StopMode::None).await.unwrap();
-        wait_until("it is gone", async || !crate::is_alive(worker.pid)).await;
+        wait_until("the worker has ended", async || !crate::is_alive(worker.pid)).await;
     })
     .await;
 }
 
-/// In a pool, the callers of a worker have its certificate, or none at all.
+/// Within a pool, callers have the worker's certificate or none.
 #[tokio::test(flavor = "multi_thread")]
 async fn one_way_tls_and_rules_allow_calls_within_a_pool() {
     within(60, async {
@@ -394,7 +397,7 @@ async fn one_way_tls_and_rules_allow_calls_within_a_pool() {
                 .unwrap();
             assert_eq!(routines::add(1, 2).on(&pool).await, Ok(3), "{rules:?}");
             assert_eq!(routines::nested(4).on(&pool).await, Ok(4), "{rules:?}");
-            // Others with the same certificate, or without one, are asked as ever.
+            // Other callers with the same certificate, or without one, are subject to the rules.
             let other = called_by(&own, &pool.workers()[0]).await;
             assert_eq!(
                 matches!(other, Err(CallError::Denied(_))),
@@ -407,7 +410,7 @@ async fn one_way_tls_and_rules_allow_calls_within_a_pool() {
     .await;
 }
 
-/// A routine calls others as its worker. Where those are, its caller does not say, unless he may.
+/// Nested calls use the identity of the worker, so a caller needs a right to choose their route.
 #[tokio::test(flavor = "multi_thread")]
 async fn nested_calls_need_the_route_right() {
     within(120, async {
@@ -444,12 +447,12 @@ async fn serves_callers_during_a_thousand_silent_connections_and_garbage() {
         ] {
             let mut stream = TcpStream::connect(&address).unwrap();
             stream.write_all(nonsense).unwrap();
-            // One says too little, and has as long as everybody has.
+            // An unfinished handshake is cut off after the common timeout.
             stream
                 .set_read_timeout(Some(Duration::from_secs(30)))
                 .unwrap();
             let mut answer = Vec::new();
-            // It is told what is wrong, if anything, and hung up on.
+            // The worker sends an alert at most, and closes.
             let end = stream
                 .read_to_end(&mut answer)
                 .map_err(|error| error.kind());
@@ -521,25 +524,25 @@ async fn reloads_certificates_without_interrupting_calls() {
         while called_by(&second, &worker).await != Ok(3) {
             assert!(
                 began.elapsed() < Duration::from_secs(10),
-                "the new one is not shown"
+                "the new certificate is not served"
             );
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
         assert_eq!(
             running.await.unwrap(),
             Ok(worker.pid),
-            "what was running goes on"
+            "the running call continues"
         );
         assert_eq!(
             routines::add(1, 2).on(&pool).await,
             Ok(3),
-            "and the connection that was there"
+            "the open connection stays valid"
         );
     })
     .await;
 }
 
-/// As the documentation has it: the certificate names the address that others use.
+/// As documented: the certificate names the address that other hosts use.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pool_trusts_its_own_workers_under_any_certificate_name() {
     within(120, async {
@@ -561,7 +564,7 @@ async fn a_pool_trusts_its_own_workers_under_any_certificate_name() {
             .unwrap();
         assert_eq!(routines::add(1, 2).on(&pool).await, Ok(3));
         assert_eq!(routines::nested(2).on(&pool).await, Ok(2));
-        // To others it is what it is for.
+        // Other callers check the name.
         let other = trust.source(&trust.issue("10.0.0.8")).load().unwrap();
         let here = WorkerMetadata {
             address: pool.workers()[0].address.replace("0.0.0.0", "127.0.0.1"),
@@ -577,7 +580,7 @@ async fn a_pool_trusts_its_own_workers_under_any_certificate_name() {
     .await;
 }
 
-/// Whoever has a certificate to call with may be announced as a worker by anybody: it is not taken for one.
+/// A caller's certificate is not accepted from a worker, whatever a discovery publishes.
 #[tokio::test(flavor = "multi_thread")]
 async fn refuses_a_caller_certificate_as_a_worker() {
     within(120, async {
@@ -586,11 +589,11 @@ async fn refuses_a_caller_certificate_as_a_worker() {
         let own = trust.source(&trust.0.issue_for_caller(&names, day).unwrap()).load().unwrap();
         let honest = trust.pool(|worker| worker).await;
         assert_eq!(called_by(&trust.caller("spiffe://test/other"), &honest.workers()[0]).await, Ok(3));
-        // He may call,
+        // The certificate is valid for calls,
         let named: PeerName = "spiffe://test/worker".parse().unwrap();
         let calls = trust.source(&trust.0.issue_for_caller(&names, day).unwrap()).expecting([named]).load().unwrap();
         assert_eq!(called_by(&calls, &honest.workers()[0]).await, Ok(3));
-        // and not serve.
+        // and not for serving.
         let serves = LocalWorker::new(&Default::default()).program(CALLEE).credentials(own);
         raddle::pool::worker::Worker::start(&serves, None).await.unwrap();
         let fake = raddle::pool::worker::Worker::metadata(&serves).unwrap();
@@ -600,13 +603,13 @@ async fn refuses_a_caller_certificate_as_a_worker() {
             matches!(&outcome, Err(CallError::NoWorkers(none)) if none.to_string().contains("trust")),
             "{outcome:?}"
         );
-        assert_eq!(serves.process().unwrap().tally().await.taken, 0, "it has heard of no call");
+        assert_eq!(serves.process().unwrap().tally().await.taken, 0, "it has received no call");
         raddle::pool::worker::Worker::stop(&serves, StopMode::None).await.unwrap();
     })
     .await;
 }
 
-/// Its workers let nobody stop them who cannot prove who he is. The pool has started them.
+/// The workers refuse stop requests without a right; the pool that started them does not need one.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pool_drains_its_workers_regardless_of_their_rules() {
     within(120, async {
@@ -637,13 +640,17 @@ async fn a_pool_drains_its_workers_regardless_of_their_rules() {
         for pool in [one_way, ruled] {
             let pid = pool.workers()[0].pid;
             let running = tokio::spawn(routines::rest(2000).on(&pool));
-            wait_until("it is running", async || {
+            wait_until("the call is running", async || {
                 pool.proxy().context().workers()[0].in_flight() == 1
             })
             .await;
             tokio::time::sleep(Duration::from_millis(200)).await;
             pool.stop_with(StopMode::For(Duration::from_secs(30))).await;
-            assert_eq!(running.await.unwrap(), Ok(pid), "it was waited for");
+            assert_eq!(
+                running.await.unwrap(),
+                Ok(pid),
+                "the stop has waited for the call"
+            );
             assert!(!crate::is_alive(pid));
         }
     })
@@ -683,7 +690,7 @@ async fn a_public_port_needs_tls_or_insecure() {
     .await;
 }
 
-/// A pool with these credentials of a worker with those, and why it does not start.
+/// The error of a pool with these credentials whose worker has those.
 async fn refused_at_start(
     pool: Option<&WorkerCredentials>,
     worker: Option<&WorkerCredentials>,
@@ -704,7 +711,11 @@ async fn refused_at_start(
         None => builder,
     };
     let error = builder.start().await.unwrap_err().to_string();
-    assert_eq!(crate::children(), Vec::<u32>::new(), "none is left");
+    assert_eq!(
+        crate::children(),
+        Vec::<u32>::new(),
+        "no child process is left"
+    );
     error
 }
 
@@ -715,7 +726,7 @@ async fn a_pool_does_not_start_if_tls_cannot_work_with_its_workers() {
         let of_host = |trust: &Trust, name: &str| trust.source(&trust.issue(name)).load().unwrap();
         let good = of_host(&trust, "127.0.0.1");
         for (pool, worker, expected) in [
-            // A name that no address of the worker has, and a CA that the pool does not trust.
+            // A name that is no address of the worker, and a CA that the pool does not trust.
             (
                 Some(of_host(&trust, "elsewhere.test")),
                 Some(of_host(&trust, "elsewhere.test")),

@@ -1,4 +1,4 @@
-//! How pools and workers end.
+//! Shutdown of pools and workers.
 
 use std::time::{Duration, Instant};
 
@@ -9,9 +9,9 @@ use raddle::{
 
 use crate::{CALLEE, is_alive, pool, routines, signal, start_pool, wait_until, within};
 
-/// The time that a process has run for.
+/// The CPU time of a process.
 pub(crate) fn cpu_of(pid: u32) -> Duration {
-    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("it is alive");
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("the process is alive");
     let of_thread = |thread: std::io::Result<std::fs::DirEntry>| {
         let text = std::fs::read_to_string(thread.ok()?.path().join("schedstat")).ok()?;
         text.split_whitespace().next()?.parse::<u64>().ok()
@@ -90,7 +90,7 @@ async fn sigterm_cancels_and_sigint_waits() {
         tokio::time::sleep(Duration::from_millis(200)).await;
         signal(pid, libc::SIGTERM);
         assert_eq!(call.await.unwrap(), Err(CallError::Cancelled));
-        wait_until("another is there", async || {
+        wait_until("another worker has started", async || {
             pool.workers()
                 .first()
                 .is_some_and(|worker| worker.pid != pid)
@@ -100,8 +100,12 @@ async fn sigterm_cancels_and_sigint_waits() {
         let call = tokio::spawn(routines::rest(600).on(&pool));
         tokio::time::sleep(Duration::from_millis(200)).await;
         signal(pid, libc::SIGINT);
-        assert_eq!(call.await.unwrap(), Ok(pid), "it was waited for");
-        wait_until("it is gone", async || !is_alive(pid)).await;
+        assert_eq!(
+            call.await.unwrap(),
+            Ok(pid),
+            "the worker has waited for the call"
+        );
+        wait_until("the worker has ended", async || !is_alive(pid)).await;
     })
     .await;
 }
@@ -122,7 +126,7 @@ async fn dropping_a_pool_ends_its_processes_and_entries() {
             3
         );
         drop(pool);
-        wait_until("all are gone", async || {
+        wait_until("all workers have ended", async || {
             !pids.iter().any(|pid| is_alive(*pid))
         })
         .await;
@@ -219,11 +223,14 @@ async fn processes_of_routines_end_with_their_worker() {
         let child = routines::spawn_process().on(&pool).await.unwrap();
         assert!(is_alive(child));
         pool.stop().await;
-        wait_until("it is gone with its worker", async || !is_alive(child)).await;
+        wait_until("the process ends with its worker", async || {
+            !is_alive(child)
+        })
+        .await;
         let pool = start_pool(1).await;
         let child = routines::spawn_process().on(&pool).await.unwrap();
         signal(pool.workers()[0].pid, libc::SIGKILL);
-        wait_until("it is gone with a worker that was killed", async || {
+        wait_until("the process ends with a killed worker", async || {
             !is_alive(child)
         })
         .await;
@@ -256,7 +263,7 @@ async fn a_stop_continues_when_its_caller_disconnects() {
             tokio::time::timeout(Duration::from_millis(100), control.stop(StopMode::Endless)).await;
         drop(control);
         assert_eq!(call.await.unwrap(), Ok(worker.pid));
-        wait_until("it is gone", async || !is_alive(worker.pid)).await;
+        wait_until("the worker has ended", async || !is_alive(worker.pid)).await;
     })
     .await;
 }

@@ -1,4 +1,4 @@
-//! Streams: in order, whole, no faster than they are read, and cancelled when nobody reads.
+//! Streams: ordered, complete, flow-controlled, and cancelled when dropped.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ async fn streams_deliver_all_items_in_order() {
                 assert_eq!(items.next().await, Some(Ok(n)));
             }
             assert_eq!(items.next().await, None);
-            assert_eq!(items.next().await, None, "it stays over");
+            assert_eq!(items.next().await, None, "the stream stays ended");
         }
     })
     .await;
@@ -51,7 +51,7 @@ async fn an_unread_stream_waits_and_other_calls_continue() {
         tokio::time::sleep(Duration::from_millis(500)).await;
         assert!(
             cpu() - before < Duration::from_millis(100),
-            "it does not go on without being asked"
+            "the worker does not produce items without credit"
         );
         assert_eq!(routines::add(1, 2).on(&pool).await, Ok(3));
         assert_eq!(items.next().await, Some(Ok(1)));

@@ -1,5 +1,5 @@
-//! All kinds of calls at a time, while workers are killed and stopped: what has a result has the right one, what is said not to have begun has not, nothing
-//! runs twice, nobody hangs, and nothing is left.
+//! All kinds of calls at once while workers are killed and stopped: results are right, calls
+//! reported as not begun have not begun, none runs twice or hangs, and none leaks.
 
 use std::{
     path::{Path, PathBuf},
@@ -14,14 +14,14 @@ use raddle::{
 
 use crate::{routines, signal, start_pool, within};
 
-/// How long calls are made.
+/// The duration of the test.
 const DURATION: Duration = Duration::from_secs(8);
-/// How long one may take. Workers that were killed are replaced more and more slowly.
+/// The limit for a call. Killed workers are replaced with growing pauses.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
-/// Around the sizes at which values travel otherwise.
+/// Sizes around the limits at which values take another path.
 const SIZES: [usize; 8] = [0, 100, 10_000, 65_530, 65_540, 262_140, 262_150, 2_000_000];
 
-/// Numbers that are the same in each run.
+/// Random numbers with a fixed seed.
 struct Rng(u64);
 
 impl Rng {
@@ -40,7 +40,7 @@ impl Rng {
     }
 }
 
-/// What may become of a call whose worker is killed or stopped.
+/// The value of a call, or nothing if it was lost with a killed or stopped worker.
 fn value_unless_lost<T>(outcome: Result<T, CallError>) -> Option<T> {
     match outcome {
         Ok(value) => Some(value),
@@ -141,7 +141,7 @@ async fn inject_fault(pool: &WorkerPool, rng: &mut Rng) {
     }
 }
 
-/// Returns the traces of calls that are said not to have begun, and how many calls were made.
+/// Returns the marker files of calls reported as not begun, and the number of calls.
 async fn keep_calling(
     pool: Arc<WorkerPool>,
     directory: PathBuf,
@@ -153,7 +153,7 @@ async fn keep_calling(
         let ended =
             tokio::time::timeout(CALL_TIMEOUT, call_once(&pool, &mut rng, &directory, number))
                 .await;
-        not_begun.extend(ended.expect("nobody hangs"));
+        not_begun.extend(ended.expect("no call hangs"));
         number += 1000;
     }
     (not_begun, number / 1000)
@@ -185,7 +185,7 @@ async fn calls_end_and_run_at_most_once_under_faults() {
         }
         let mut ends = Vec::new();
         for caller in callers {
-            ends.push(caller.await.expect("all is as it should be"));
+            ends.push(caller.await.expect("the caller does not panic"));
         }
         let made: usize = ends.iter().map(|(_, made)| made).sum();
         println!(
@@ -200,7 +200,10 @@ async fn calls_end_and_run_at_most_once_under_faults() {
                 .await
                 .is_ok_and(|info| info.in_flight > 0)
             {
-                assert!(began.elapsed() < Duration::from_secs(10), "some are left");
+                assert!(
+                    began.elapsed() < Duration::from_secs(10),
+                    "calls are left in flight"
+                );
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         }
@@ -209,17 +212,21 @@ async fn calls_end_and_run_at_most_once_under_faults() {
                 .iter()
                 .flat_map(|(not_begun, _)| not_begun)
                 .any(|path| path.exists()),
-            "it had begun"
+            "the call had begun"
         );
-        Arc::into_inner(pool).expect("all have ended").stop().await;
+        Arc::into_inner(pool)
+            .expect("all callers have ended")
+            .stop()
+            .await;
     })
     .await;
 }
 
-/// Workers that are killed as soon as they are there are replaced after longer and longer pauses. No call waits for the end of such a pause.
+/// Workers that are killed at once are replaced with growing pauses. No call waits for the end of
+/// such a pause.
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_end_soon_while_workers_keep_dying() {
-    // By then a pause takes 4 s.
+    // At the end a pause takes 4 s.
     const STORM: Duration = Duration::from_secs(9);
     within(60, async {
         let (pool, began) = (Arc::new(start_pool(2).await), Instant::now());
@@ -243,7 +250,7 @@ async fn calls_end_soon_while_workers_keep_dying() {
         let storm = async {
             while began.elapsed() < STORM {
                 for worker in pool.workers() {
-                    // SAFETY: plain integers. A worker that is gone is no error.
+                    // SAFETY: plain integers; a worker that has ended is no error.
                     unsafe { libc::kill(worker.pid as i32, libc::SIGKILL) };
                 }
                 tokio::time::sleep(Duration::from_millis(20)).await;

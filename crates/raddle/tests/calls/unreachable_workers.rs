@@ -1,4 +1,5 @@
-//! Workers that a discovery tells of and that are not there, or have more to say of themselves than they need: those that are there are called all the same.
+//! Discovery publishes workers that do not answer or have much metadata: reachable workers are
+//! called all the same.
 
 use std::{
     net::TcpListener,
@@ -33,14 +34,14 @@ async fn durable_pool(workers: impl IntoIterator<Item = WorkerMetadata>) -> Work
         .unwrap()
 }
 
-/// All of it together would never go into a call.
+/// The metadata of all of them would exceed the size of a call.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_carries_no_metadata_of_unreachable_workers() {
     within(120, async {
         let real = start_pool(1).await;
         let verbose_worker = || {
             let tags = (0..64).map(|n| format!("{n:064}")).collect();
-            // Where nobody listens.
+            // No process listens there.
             WorkerMetadata {
                 tags,
                 ..metadata_at("127.0.0.1:1")
@@ -51,7 +52,7 @@ async fn a_call_carries_no_metadata_of_unreachable_workers() {
             .chain(real.workers());
         let pool = durable_pool(workers).await;
         assert_eq!(routines::add(1, 2).on(&pool).await, Ok(3));
-        // Who has taken a call is among those that routines are told of, however many there are.
+        // The worker that took a call is part of the route for nested calls, whatever their number.
         assert_eq!(routines::nested(2).on(&pool).await, Ok(2));
     })
     .await;
@@ -61,7 +62,7 @@ async fn a_call_carries_no_metadata_of_unreachable_workers() {
 async fn silent_workers_cost_a_call_one_timeout_in_total() {
     within(120, async {
         let real = start_pool(1).await;
-        // The system connects, and nobody says anything.
+        // The kernel accepts the connections, and no process answers.
         let silent: Vec<_> = (0..20)
             .map(|_| TcpListener::bind("127.0.0.1:0").unwrap())
             .collect();
@@ -72,7 +73,7 @@ async fn silent_workers_cost_a_call_one_timeout_in_total() {
         for call in 0..30 {
             let began = Instant::now();
             assert_eq!(routines::add(call, 2).on(&pool).await, Ok(call + 2));
-            // One by one, the first would take 20 s.
+            // One timeout per worker would take 20 s for the first call.
             assert!(
                 began.elapsed() < Duration::from_secs(8),
                 "call {call}: {:?}",

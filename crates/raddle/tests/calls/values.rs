@@ -1,4 +1,4 @@
-//! What calls give back, and what travels with them.
+//! Results of calls, and the context that travels with them.
 
 use std::time::Duration;
 
@@ -29,10 +29,10 @@ async fn runs_a_call_in_another_process() {
             );
         })
         .await;
-        // Outside of the scope it says where.
+        // Outside of the scope the call names its pool.
         assert_eq!(routines::add(1, 2).on(&pool).await, Ok(3));
         assert_eq!(routines::add(1, 2).await, Err(CallError::NoPool));
-        // In the scope it was written, wherever it is awaited.
+        // A call keeps the scope in which it was created.
         let call = pool.scope(async { routines::add(2, 3) }).await;
         assert_eq!(tokio::spawn(call).await.unwrap(), Ok(5));
         assert_eq!(routines::add::here(1, 2).await, 3);
@@ -134,7 +134,7 @@ async fn context_and_deadline_reach_nested_calls() {
 #[test]
 fn propagates_the_traceparent_of_the_process() {
     let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
-    // SAFETY: there is one thread, and nobody else reads the environment.
+    // SAFETY: there is one thread, and no other code reads the environment.
     unsafe { std::env::set_var("TRACEPARENT", parent) };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -156,7 +156,7 @@ async fn a_timeout_ends_a_call_on_both_sides() {
             routines::rest(60_000).timeout(brief).on(&pool).await,
             Err(CallError::TimedOut)
         );
-        // A blocked thread cannot be ended, but need not be waited for either.
+        // A blocked thread cannot be stopped, but the caller need not wait for it.
         assert_eq!(
             routines::block(3).timeout(brief).on(&pool).await,
             Err(CallError::TimedOut)

@@ -1,4 +1,4 @@
-//! Groups in Rust: a program that keeps processes of itself.
+//! A Rust program with a group manager of its own processes.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What the program says that keeps processes, with this deed.
+/// The output of a scenario of the program.
 fn run(scenario: &str) -> (String, tempfile::TempDir) {
     let directory = tempfile::tempdir().unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_raddle-test-groups"));
@@ -20,7 +20,7 @@ fn run(scenario: &str) -> (String, tempfile::TempDir) {
         .output()
         .unwrap();
     assert!(output.status.success(), "{output:?}");
-    // The kernel lets go of the directory of a process after the files that were waited for.
+    // A process leaves its working directory shortly after the files that were waited for.
     let began = Instant::now();
     while !processes_in(directory.path()).is_empty() {
         assert!(
@@ -33,7 +33,7 @@ fn run(scenario: &str) -> (String, tempfile::TempDir) {
     (String::from_utf8(output.stdout).unwrap(), directory)
 }
 
-/// Processes that work in a directory.
+/// Processes with this working directory.
 fn processes_in(directory: &Path) -> Vec<String> {
     let directory = directory.canonicalize().unwrap();
     let works_there =
@@ -60,7 +60,7 @@ fn routines_run_events_and_clean_up_when_cancelled() {
     );
 }
 
-/// A program keeps the groups of a file whose routines are its own. One that runs past its `execution_timeout` is cancelled, and cleans up.
+/// A task that runs past its `execution_timeout` is cancelled, and cleans up.
 #[test]
 fn a_program_runs_the_groups_of_a_file() {
     let directory = tempfile::tempdir().unwrap();
@@ -85,7 +85,7 @@ fn a_program_runs_the_groups_of_a_file() {
     let has_cleaned_up = wait_until(&|| {
         std::fs::read_to_string(directory.path().join("cleaned")).is_ok_and(|how| how == "asked")
     });
-    // SAFETY: a child that was not waited for; the signal has no memory effects here.
+    // SAFETY: the child was not waited for; the signal has no memory effects here.
     unsafe { libc::kill(manager.id() as i32, libc::SIGTERM) };
     let status = manager.wait().unwrap();
     assert!(has_cleaned_up && status.success(), "{status}");
@@ -102,7 +102,7 @@ fn a_trigger_fires_periodically() {
     assert_eq!(stdout, "ticked, by its trigger: true\n");
 }
 
-/// A program need not see to signals itself: what runs ends, and the manager leaves the registry.
+/// The program needs no signal handlers: running tasks end, and the manager leaves the registry.
 #[test]
 fn a_manager_in_a_program_stops_on_sigterm_and_sigint() {
     for signal in [libc::SIGTERM, libc::SIGINT] {
@@ -119,11 +119,11 @@ fn a_manager_in_a_program_stops_on_sigterm_and_sigint() {
         while !directory.path().join("ready").exists() {
             assert!(
                 began.elapsed() < Duration::from_secs(60),
-                "it is not ready in time"
+                "the manager is not ready in time"
             );
             std::thread::sleep(Duration::from_millis(10));
         }
-        // SAFETY: a child that was not waited for; the signal has no memory effects here.
+        // SAFETY: the child was not waited for; the signal has no memory effects here.
         unsafe { libc::kill(manager.id() as i32, signal) };
         let output = manager.wait_with_output().unwrap();
         let stdout = String::from_utf8_lossy(&output.stdout).into_owned();

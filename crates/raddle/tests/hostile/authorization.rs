@@ -1,4 +1,4 @@
-//! Callers that have proven who they are, and ask for what is not theirs to have.
+//! Authenticated callers without the rights for their calls.
 
 use raddle::{
     Call, CallError, WorkerProxy,

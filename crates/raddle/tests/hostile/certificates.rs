@@ -1,4 +1,4 @@
-//! Callers that cannot prove who they are, and workers that cannot.
+//! Callers and workers with invalid certificates.
 
 use std::time::{Duration, SystemTime};
 
@@ -49,7 +49,7 @@ async fn refuses_invalid_certificates() {
         )
         .await;
         assert_refused(&target, trust.with_identity(&expired), &["expired"]).await;
-        // A CA that speaks for itself is nobody, whatever is wrong with it first.
+        // A CA certificate is not accepted from a peer, whatever is checked first.
         assert_refused(
             &target,
             trust.with_identity(&other_ca.own),
@@ -67,7 +67,7 @@ async fn refuses_plain_protocols_on_a_tls_port() {
     within(120, async {
         let target = TargetServer::secure(&[]).await;
         let honest = HonestCaller::begin(&target).await;
-        // Links and gRPC in plain, and what is older than all of it.
+        // Links, gRPC and HTTP/1 without TLS.
         for bytes in [
             &b"raddle\0\x01"[..],
             b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
@@ -81,7 +81,7 @@ async fn refuses_plain_protocols_on_a_tls_port() {
                 .unwrap();
             assert!(
                 reply.len() < 16 && !reply.starts_with(b"raddle"),
-                "an alert at most: {reply:?}"
+                "the reply is an alert at most: {reply:?}"
             );
             target.wait_until_refused(&["not_tls"], before + 1).await;
         }
@@ -104,7 +104,7 @@ async fn refuses_plain_protocols_on_a_tls_port() {
     .await;
 }
 
-/// Somebody has a certificate of the same CA, and serves in the place of a worker.
+/// A process with a certificate of the same CA serves in the place of a worker.
 #[tokio::test(flavor = "multi_thread")]
 async fn does_not_call_a_worker_of_another_name() {
     within(120, async {
@@ -119,13 +119,13 @@ async fn does_not_call_a_worker_of_another_name() {
             .on(&proxy)
             .await;
         let Err(error) = outcome else {
-            panic!("it has answered")
+            panic!("the call succeeded")
         };
         assert!(
             !error.may_have_begun() && error.to_string().contains("spiffe://test/impostor"),
             "{error}"
         );
-        // It hears that nobody wants it, and has heard nothing else.
+        // The server receives an alert, and no call.
         target.wait_until_refused(&["bad_certificate"], 1).await;
         assert_eq!(target.metric("raddle_pool_calls_taken_total").await, 0);
         target.assert_healthy_and_stop().await;

@@ -1,4 +1,4 @@
-//! Crowds at the door: connections that begin and do not go on, and links that say nothing.
+//! Floods of connections: unfinished handshakes and idle links.
 
 use std::{
     io::Read,
@@ -8,17 +8,17 @@ use std::{
 
 use crate::{HonestCaller, Raw, TargetServer, wait_until, within};
 
-/// The beginning of a handshake of TLS, most of which is to follow.
+/// The beginning of a TLS ClientHello.
 const PARTIAL_CLIENT_HELLO: &[u8] = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03";
 const MANY: usize = 1000;
 
-/// A thousand that begin like this.
+/// A thousand connections that send these bytes.
 async fn connections(address: &str, bytes: &'static [u8]) -> Vec<Raw> {
     let address = address.to_owned();
     let connect_all = move || {
         let begin = |_| {
             let mut raw = Raw::connect(&address);
-            // Some have been turned away before they get to say it.
+            // Some are closed before they can send.
             let _ = raw.send(bytes);
             raw
         };
@@ -27,7 +27,7 @@ async fn connections(address: &str, bytes: &'static [u8]) -> Vec<Raw> {
     tokio::task::spawn_blocking(connect_all).await.unwrap()
 }
 
-/// How many of them are still there.
+/// The number of open connections.
 fn count_open(connections: &[Raw]) -> usize {
     let is_open = |raw: &&Raw| {
         let mut stream: &TcpStream = &raw.0;
@@ -43,17 +43,23 @@ fn count_open(connections: &[Raw]) -> usize {
     connections.iter().filter(is_open).count()
 }
 
-/// A thousand come and get no further: most are sent away at once, and all when their time is over.
+/// A thousand connections make no progress: most are closed at once, and all after a timeout.
 async fn run_connection_flood(target: TargetServer, bytes: &'static [u8], at_once: bool) {
     within(150, async {
         let honest = HonestCaller::begin(&target).await;
         let began = Instant::now();
         let connections = connections(target.address(), bytes).await;
         if at_once {
-            wait_until("most have to go", async || count_open(&connections) <= 256).await;
+            wait_until("most connections are closed", async || {
+                count_open(&connections) <= 256
+            })
+            .await;
         }
-        wait_until("all have to go", async || count_open(&connections) == 0).await;
-        println!("all were gone after {:?}", began.elapsed());
+        wait_until("all connections are closed", async || {
+            count_open(&connections) == 0
+        })
+        .await;
+        println!("all were closed after {:?}", began.elapsed());
         target.wait_until_refused(&["too_slow"], MANY as u64).await;
         honest.assert_served().await;
         target.assert_healthy_and_stop().await;
@@ -86,7 +92,7 @@ async fn serves_callers_during_a_thousand_unfinished_http2_prefaces() {
     .await;
 }
 
-/// More links than there are descriptors for.
+/// More links than descriptors.
 #[tokio::test(flavor = "multi_thread")]
 async fn evicts_idle_links() {
     within(120, async {
@@ -98,9 +104,12 @@ async fn evicts_idle_links() {
             let link = tokio::task::spawn_blocking(move || Raw::link(&address))
                 .await
                 .unwrap();
-            idle.push(link.expect("whoever comes is greeted"));
+            idle.push(link.expect("every link is greeted"));
         }
-        wait_until("most have to go", async || count_open(&idle) <= 128).await;
+        wait_until("most connections are closed", async || {
+            count_open(&idle) <= 128
+        })
+        .await;
         target
             .wait_until_refused(&["crowded"], (MANY - 128) as u64)
             .await;
@@ -110,19 +119,22 @@ async fn evicts_idle_links() {
     .await;
 }
 
-/// The same by gRPC, whose server knows nothing of it.
+/// The same with gRPC, whose server does not evict clients itself.
 #[tokio::test(flavor = "multi_thread")]
 async fn evicts_idle_grpc_clients() {
     within(120, async {
         let target = TargetServer::with_fd_limit(1024).await;
         let honest = HonestCaller::begin(&target).await;
-        // Settings, of which there are none.
+        // An empty SETTINGS frame.
         let connections = connections(
             target.address(),
             b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0",
         )
         .await;
-        wait_until("most have to go", async || count_open(&connections) <= 128).await;
+        wait_until("most connections are closed", async || {
+            count_open(&connections) <= 128
+        })
+        .await;
         target.wait_until_refused(&["crowded"], 500).await;
         tokio::time::sleep(Duration::from_millis(500)).await;
         honest.assert_served().await;

@@ -1,4 +1,4 @@
-//! Links that have more to say than anybody wants to hear, and links that hear nothing.
+//! Links that flood a worker, and links that do not read.
 
 use std::{
     io::Read,
@@ -18,10 +18,10 @@ use crate::{
     wait_until, within,
 };
 
-/// Links that flood a worker at the same time: more than it has threads.
+/// The number of flooding links: more than the worker has threads.
 const LINKS: usize = 8;
 
-/// Sends this over and over, and reads what is said to it, until it is dropped.
+/// Sends these bytes in a loop and reads the replies, until it is dropped.
 struct Flood {
     is_over: Arc<AtomicBool>,
     sent: Arc<AtomicU64>,
@@ -76,7 +76,7 @@ async fn run_flood(bytes: Vec<u8>, counted: Option<&str>) {
         tokio::time::sleep(Duration::from_secs(8)).await;
         assert!(
             flood.sent.load(Ordering::Relaxed) > LINKS as u64,
-            "the flood is heard"
+            "the worker reads the flood"
         );
         honest.assert_served().await;
         tokio::task::spawn_blocking(|| drop(flood)).await.unwrap();
@@ -109,14 +109,14 @@ async fn serves_callers_during_a_flood_of_credit() {
     run_flood(request(7, What::Credit(1), &[]), None).await;
 }
 
-/// Asks for more and more, and reads nothing of it.
+/// Sends requests and reads no reply.
 #[tokio::test(flavor = "multi_thread")]
 async fn disconnects_a_peer_that_does_not_read() {
     within(150, async {
         let target = TargetServer::plain().await;
         let honest = HonestCaller::begin(&target).await;
         let before = target.memory("VmRSS");
-        // Answers that are small, answers that are not, and a stream of them.
+        // Small replies, large replies, and streams.
         let unknown = call(1, &"x".repeat(128), &[]).repeat(500);
         let echo = call(
             1,
@@ -130,7 +130,7 @@ async fn disconnects_a_peer_that_does_not_read() {
                 thread::spawn(move || {
                     let mut raw = Raw::link(&address).unwrap();
                     let mut sent = 0;
-                    // It is not read any more at some point, and then it is hung up on.
+                    // At some point the worker stops reading, then it disconnects.
                     while raw.send(&bytes).is_ok() {
                         sent += bytes.len();
                     }
@@ -139,7 +139,7 @@ async fn disconnects_a_peer_that_does_not_read() {
             })
             .collect();
         let mut most = before;
-        wait_until("all are hung up on", async || {
+        wait_until("all are disconnected", async || {
             most = most.max(target.memory("VmRSS"));
             tokio::time::sleep(Duration::from_millis(100)).await;
             non_readers.iter().all(thread::JoinHandle::is_finished)

@@ -1,4 +1,4 @@
-//! What is no frame, or none of ours, and what is no word at all.
+//! Malformed frames, invalid calls and random bytes.
 
 use raddle_wire::{
     frame::{GREETING, MAX_BODY, MAX_HEAD},
@@ -12,7 +12,7 @@ use crate::{
     within,
 };
 
-/// Numbers without any order, the same each time.
+/// A random generator with a fixed seed.
 struct Rng(u64);
 
 impl Rng {
@@ -33,14 +33,14 @@ async fn disconnects_a_peer_that_sends_malformed_frames() {
         let target = TargetServer::plain().await;
         let honest = HonestCaller::begin(&target).await;
         let malformed = [
-            // Larger than any.
+            // Larger than the limits.
             header(MAX_HEAD as u32 + 1, 0, 0),
             header(1, 0, MAX_BODY as u32 + 1),
             header(u32::MAX, u32::MAX, u32::MAX),
-            // More of a body of which nobody has heard, and more than was said.
+            // A continuation of an unknown body, and more bytes than announced.
             header(0, 1, 1),
             header(1, 2, 1),
-            // A head that is none, with something that is nobody's business.
+            // An invalid head that contains a secret.
             [
                 header(4 + SECRET.len() as u32, 0, 0),
                 vec![0xff; 4],
@@ -111,20 +111,20 @@ async fn survives_random_bytes() {
             let honest = HonestCaller::begin(&target).await;
             for round in 0..60 {
                 let mut raw = Raw::connect(target.address());
-                // As they come, after a greeting, and in frames as they are to be.
+                // Plain, after a greeting, and in a valid frame header.
                 let (size, greeting) = (
                     rng.bytes(2),
                     if round % 3 == 0 { &[][..] } else { &GREETING },
                 );
                 let mut bytes = rng.bytes(1 + usize::from(size[0]) * 64);
-                // Whoever begins as a link does has to go on like one.
+                // Bytes that begin like a greeting would have to continue like one.
                 bytes[0] = bytes[0].saturating_add(u8::from(bytes[0] == GREETING[0]));
                 let head = if round % 3 == 2 {
                     header(bytes.len() as u32, 0, 0)
                 } else {
                     Vec::new()
                 };
-                // It may be hung up on in the middle.
+                // The worker may disconnect during the write.
                 let _ = raw.send(&[greeting, &head, &bytes].concat());
                 let _ = raw.0.shutdown(std::net::Shutdown::Write);
                 tokio::task::spawn_blocking(|| raw.read_until_closed())
@@ -139,7 +139,7 @@ async fn survives_random_bytes() {
                 "other",
                 "version",
             ];
-            crate::wait_until("all are counted", async || {
+            crate::wait_until("all refusals are counted", async || {
                 target.refused(&reasons).await >= 50
             })
             .await;

@@ -1,4 +1,5 @@
-//! Callers that want nothing but an answer, while others do what they do: one that has come before them, and one that comes anew each time.
+//! Callers that only want a result during an attack: one with an old connection, and one with new
+//! connections.
 
 use std::{
     sync::{
@@ -13,12 +14,12 @@ use tokio::task::JoinHandle;
 
 use crate::{TargetServer, routines};
 
-/// How long a call may take before nobody would call that served.
+/// The limit for a call.
 const CALL_TIMEOUT: Duration = Duration::from_secs(20);
-/// How often somebody comes anew.
+/// After how many calls a new connection is made.
 const CALLS_PER_CONNECTION: usize = 20;
 
-/// Calls all the while.
+/// Calls all the time.
 pub(crate) struct HonestCaller {
     is_over: Arc<AtomicBool>,
     calling: JoinHandle<Vec<Duration>>,
@@ -26,7 +27,7 @@ pub(crate) struct HonestCaller {
 }
 
 impl HonestCaller {
-    /// Begins to call, and finds out how long that takes while nobody minds.
+    /// Starts to call, and measures the latency without an attack.
     pub(crate) async fn begin(target: &TargetServer) -> Self {
         let (worker, credentials) = (target.worker(), target.honest());
         let mut baseline = Vec::new();
@@ -48,17 +49,17 @@ impl HonestCaller {
         }
     }
 
-    /// All calls have been answered, and half of them in good time.
+    /// Checks that all calls succeeded, and that the median latency is acceptable.
     pub(crate) async fn assert_served(self) {
         self.is_over.store(true, Ordering::Relaxed);
-        let mut times = self.calling.await.expect("every call was answered");
+        let mut times = self.calling.await.expect("every call succeeded");
         let (count, median) = (times.len(), median(&mut times));
         println!(
             "{count} calls, median {median:?} (alone {:?}), longest {:?}",
             self.before,
             times.last()
         );
-        // As it would be without anybody else, give or take what they have to share the machine with.
+        // The attack shares the machine, so the bound is generous.
         assert!(
             median < (200 * self.before).max(Duration::from_millis(500)),
             "{median:?} of {:?}",
@@ -74,7 +75,7 @@ async fn keep_calling(
     is_over: Arc<AtomicBool>,
 ) -> Vec<Duration> {
     let mut times = Vec::new();
-    // At least one that comes anew, and after all that was done.
+    // At least one new connection after the attack.
     while !is_over.load(Ordering::Relaxed)
         || times.len() < CALLS_PER_CONNECTION
         || times.len() % CALLS_PER_CONNECTION != 1
@@ -91,7 +92,7 @@ async fn keep_calling(
     times
 }
 
-/// Calls of another limit have a connection of their own.
+/// A proxy with another limit has its own connection.
 async fn new_proxy(
     worker: &WorkerMetadata,
     credentials: Option<&WorkerCredentials>,

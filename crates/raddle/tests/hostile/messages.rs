@@ -1,14 +1,14 @@
-//! Messages of gRPC that are announced and do not come.
+//! gRPC messages that are announced and not sent.
 
 use crate::{HonestCaller, Raw, TargetServer, wait_until, within};
 
-/// A frame of HTTP/2.
+/// An HTTP/2 frame.
 fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = (payload.len() as u32).to_be_bytes();
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
-/// A field of a header that is not kept, and not in any table.
+/// A literal header field without indexing.
 fn field(name: &str, value: &str) -> Vec<u8> {
     [
         &[0, name.len() as u8][..],
@@ -19,7 +19,7 @@ fn field(name: &str, value: &str) -> Vec<u8> {
     .concat()
 }
 
-/// A call by gRPC, of which the message is announced to have so many bytes, and one has come.
+/// A gRPC call whose message is announced with this length and has one byte.
 fn announcing(stream: u32, bytes: u32) -> Vec<u8> {
     let fields = [
         (":method", "POST"),
@@ -52,16 +52,16 @@ async fn announced_messages_allocate_no_memory() {
         raw.send(BEGINNING).unwrap();
         raw.send(&bytes).unwrap();
         let mut peak = before;
-        // All of them have been read when the one is answered that comes after them.
+        // The last call is refused after all others were read.
         raw.send(&announcing(2 * calls + 1, u32::MAX)).unwrap();
         target.wait_until_refused(&["malformed"], 1).await;
         peak = peak.max(target.memory("VmSize"));
-        println!("{peak} MiB were asked for ({before} before)");
-        // It would be 400 GiB.
+        println!("{peak} MiB were reserved ({before} before)");
+        // Allocated in full it would be 400 GiB.
         assert!(peak < before + 4096, "{peak} MiB of {before}");
         honest.assert_served().await;
         drop(raw);
-        wait_until("nothing is left", async || {
+        wait_until("no call is left in flight", async || {
             target.metric("raddle_pool_calls_in_flight").await == 0
         })
         .await;

@@ -1,4 +1,4 @@
-//! Workers that are attacked: what they count, what they say, and how much they take.
+//! `TargetServer`: a worker under attack, with its metrics, log and memory.
 
 use std::{fs::File, path::Path, process::Command, time::SystemTime};
 
@@ -15,10 +15,10 @@ use crate::{
     wait_until,
 };
 
-/// What nobody may find in a log.
+/// A secret that must not appear in the log.
 pub(crate) const SECRET: &str = "hunter2-hunter2";
 
-/// A worker that serves at a port of this machine.
+/// A worker on a TCP port of this machine.
 pub(crate) struct TargetServer {
     served: PoolServer,
     worker: WorkerMetadata,
@@ -26,10 +26,10 @@ pub(crate) struct TargetServer {
     is_secure: bool,
 }
 
-/// Whoever has a certificate of it is believed.
+/// The CA that the worker trusts.
 pub(crate) struct Trust {
     pub(crate) authority: Authority,
-    /// As somebody shows it who is no CA.
+    /// The CA's own certificate, which a peer may present.
     pub(crate) own: IssuedCertificate,
 }
 
@@ -49,13 +49,13 @@ impl Trust {
             .unwrap()
     }
 
-    /// Of somebody who believes this, expects a worker of the tests, and shows nothing yet.
+    /// Credentials that trust this CA and expect a test worker, without a certificate.
     pub(crate) fn source(&self) -> CredentialSource {
         let expected: PeerName = "spiffe://test/worker".parse().unwrap();
         CredentialSource::new(PemSource::bytes(self.authority.certificate())).expecting([expected])
     }
 
-    /// The same, of somebody who shows this.
+    /// The same with this certificate.
     pub(crate) fn with_identity(&self, own: &IssuedCertificate) -> CredentialSource {
         self.source().identity(
             PemSource::bytes(&own.certificate),
@@ -100,22 +100,22 @@ const CREDENTIALS: [&str; 6] = [
 ];
 
 impl TargetServer {
-    /// One that whoever comes can call.
+    /// A worker without TLS.
     pub(crate) async fn plain() -> Self {
         Self::start(&[], None, Trust::new(), "spiffe://test/worker").await
     }
 
-    /// The same, with no more descriptors than this.
+    /// The same with a limit of open descriptors.
     pub(crate) async fn with_fd_limit(descriptors: u32) -> Self {
         Self::start(&[], Some(descriptors), Trust::new(), "spiffe://test/worker").await
     }
 
-    /// One that has everybody prove who they are.
+    /// A worker with mutual TLS.
     pub(crate) async fn secure(args: &[&str]) -> Self {
         Self::named("spiffe://test/worker", Trust::new(), args).await
     }
 
-    /// The same, of this name and trust.
+    /// The same with this name and CA.
     pub(crate) async fn named(name: &str, trust: Trust, args: &[&str]) -> Self {
         Self::start(&[&CREDENTIALS, args].concat(), None, trust, name).await
     }
@@ -150,13 +150,13 @@ impl TargetServer {
         &self.worker.address
     }
 
-    /// What an honest caller has, if it needs anything.
+    /// The credentials of an honest caller, if it needs any.
     pub(crate) fn honest(&self) -> Option<WorkerCredentials> {
         self.is_secure
             .then(|| self.trust.caller("spiffe://test/honest"))
     }
 
-    /// What its metrics say of this.
+    /// The value of a metric.
     pub(crate) async fn metric(&self, series: &str) -> u64 {
         let url = self.served.ready["metrics"].as_str().unwrap().to_owned();
         let (_, metrics_text) = tokio::task::spawn_blocking(move || http_get(&url, "/metrics"))
@@ -171,7 +171,7 @@ impl TargetServer {
             .unwrap()
     }
 
-    /// How many were refused for one of these reasons.
+    /// The number of refusals for these reasons.
     pub(crate) async fn refused(&self, reasons: &[&str]) -> u64 {
         let mut sum = 0;
         for reason in reasons {
@@ -182,24 +182,25 @@ impl TargetServer {
         sum
     }
 
-    /// Waits until so many were refused for one of these reasons, and the log tells of it.
+    /// Waits until this many refusals for these reasons are counted and one is logged.
     pub(crate) async fn wait_until_refused(&self, reasons: &[&str], count: u64) {
-        wait_until(&format!("{count} are refused: {reasons:?}"), async || {
-            self.refused(reasons).await >= count
-        })
+        wait_until(
+            &format!("{count} refusals are counted: {reasons:?}"),
+            async || self.refused(reasons).await >= count,
+        )
         .await;
         let is_logged = |log: &str| {
             reasons
                 .iter()
                 .any(|reason| log.contains(&format!("reason=\"{reason}\"")))
         };
-        wait_until(&format!("the log tells of {reasons:?}"), async || {
+        wait_until(&format!("{reasons:?} are logged"), async || {
             is_logged(&self.log())
         })
         .await;
     }
 
-    /// What it has logged, in which there is nothing that is nobody's business.
+    /// The log, which is checked for secrets and control characters.
     pub(crate) fn log(&self) -> String {
         let log = std::fs::read_to_string(self.served.path().join("log")).unwrap();
         let key = std::fs::read_to_string(self.served.path().join("own.key")).unwrap();
@@ -214,7 +215,7 @@ impl TargetServer {
         log
     }
 
-    /// Memory of the worker, in MiB: `VmRSS` is what it has, `VmSize` what it has asked for.
+    /// Memory of the worker in MiB: `VmRSS` is resident, `VmSize` is reserved.
     pub(crate) fn memory(&self, field: &str) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.worker.pid)).unwrap();
         let line = status
@@ -224,7 +225,7 @@ impl TargetServer {
         line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() / 1024
     }
 
-    /// It is the same process as ever, says little, and ends in good order.
+    /// Checks that the worker was never replaced and logged little, and stops it.
     pub(crate) async fn assert_healthy_and_stop(self) {
         assert_eq!(
             self.metric("raddle_pool_worker_losses_total").await,
@@ -238,7 +239,7 @@ impl TargetServer {
     }
 }
 
-/// The same command by a shell that has no more descriptors than this to give.
+/// The same command under a `ulimit` of descriptors.
 fn limit_fds(command: &Command, descriptors: u32) -> Command {
     let mut shell = Command::new("sh");
     shell.args([

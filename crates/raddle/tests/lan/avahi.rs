@@ -1,4 +1,4 @@
-//! What others that speak mDNS see.
+//! Other mDNS implementations see the workers.
 
 use std::{
     fs,
@@ -11,7 +11,7 @@ use raddle_testnet::{Host, Lan};
 
 use crate::{at, command, program::Program, wait_until};
 
-/// A daemon and the bus that it is spoken to by, with nothing of the machine's: the directory that it wants to have is one that nobody else sees.
+/// A daemon with its own D-Bus and its own `/run`, so that it does not touch the machine's.
 const DAEMON: &str = r#"
 mount -t tmpfs none /run
 mkdir /run/avahi-daemon
@@ -40,7 +40,7 @@ fn bus(directory: &Path) -> String {
     )
 }
 
-/// Begins to listen in a host. Ends with the host.
+/// Starts the daemon in a host. It ends with the host.
 fn avahi(host: &Host, directory: &Path) -> Child {
     fs::write(directory.join("bus.conf"), bus(directory)).unwrap();
     fs::write(directory.join("avahi.conf"), AVAHI).unwrap();
@@ -68,7 +68,7 @@ fn address(directory: &Path) -> String {
     format!("unix:path={}/bus", directory.display())
 }
 
-/// What `avahi-browse` shows of workers: a line for each, at each interface and for each kind of address.
+/// The lines of `avahi-browse` for workers: one per interface and address family.
 fn browse(host: &Host, directory: &Path) -> Vec<String> {
     let mut command = host.command("avahi-browse");
     command
@@ -95,7 +95,7 @@ fn avahi_browses_published_workers() {
     publisher.run(&command("added", &worker));
     let mut seen = Vec::new();
     wait_until(
-        "it is seen, by either kind of address",
+        "the worker is found by both address families",
         Duration::from_secs(30),
         || {
             seen = browse(&browser_host, directory.path());
@@ -141,9 +141,11 @@ fn avahi_browses_published_workers() {
         "{seen:?}"
     );
     publisher.run(&command("dropped", &worker));
-    wait_until("it is gone", Duration::from_secs(10), || {
-        browse(&browser_host, directory.path()).is_empty()
-    });
+    wait_until(
+        "the worker is no longer found",
+        Duration::from_secs(10),
+        || browse(&browser_host, directory.path()).is_empty(),
+    );
     browser_host.kill();
     daemon.wait().unwrap();
 }

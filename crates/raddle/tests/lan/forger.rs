@@ -1,4 +1,4 @@
-//! Somebody on the network who says whatever he wants.
+//! A forger of mDNS records.
 
 use std::process::Stdio;
 
@@ -6,7 +6,7 @@ use raddle::pool::WorkerUid;
 use raddle_testnet::Host;
 use serde_json::{Value, json};
 
-/// Sends records that it is told, as responses of mDNS, from an address.
+/// Sends these records as mDNS responses from an address.
 const FORGE: &str = r#"
 import json, socket, struct, sys, time
 def name(text):
@@ -37,7 +37,7 @@ for line in sys.stdin:
     time.sleep(record.get("pause", 0))
 "#;
 
-/// A worker that is not there.
+/// A forged worker.
 #[derive(Clone, Debug)]
 pub(crate) struct Fake {
     pub(crate) uid: WorkerUid,
@@ -48,7 +48,7 @@ pub(crate) struct Fake {
 }
 
 impl Fake {
-    /// One that everybody would believe in.
+    /// A record without an error.
     pub(crate) fn new(namespace: &str, address: impl ToString, port: u16) -> Self {
         let texts = [
             "txtvers=1",
@@ -68,7 +68,7 @@ impl Fake {
         }
     }
 
-    /// The same, with another text in the place of one.
+    /// The same with another TXT entry.
     pub(crate) fn with(mut self, key: &str, text: &str) -> Self {
         self.texts
             .retain(|text| !text.starts_with(&format!("{key}=")));
@@ -84,7 +84,7 @@ impl Fake {
     }
 }
 
-/// Says this on the network of a host.
+/// Sends these records from a host.
 pub(crate) fn forge(host: &Host, record: impl IntoIterator<Item = Value>) {
     let mut forger = host.command("python3");
     let mut forger = forger

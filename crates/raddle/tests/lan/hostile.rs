@@ -1,4 +1,4 @@
-//! Records that somebody has made up.
+//! Forged records.
 
 use std::{
     fs,
@@ -22,7 +22,7 @@ use crate::{
     seen_at, wait_until,
 };
 
-/// Accepts whoever comes, and says what it hears first, without an answer.
+/// Accepts connections and prints the first bytes that it receives, without a reply.
 const LISTENER: &str = "
 import socket
 s = socket.socket(); s.bind(('0.0.0.0', 7666)); s.listen(64)
@@ -43,7 +43,7 @@ fn listener(host: &Host) -> Child {
         .unwrap()
 }
 
-/// What a listener has heard, when it is ended.
+/// Stops a listener and returns what it received.
 fn received(mut listener: Child) -> Vec<String> {
     listener.kill().unwrap();
     let mut records = String::new();
@@ -61,7 +61,7 @@ fn received(mut listener: Child) -> Vec<String> {
         .collect()
 }
 
-/// A CA, and the files of somebody with the name that workers have.
+/// A CA, and credentials with the name of the workers.
 pub(crate) fn credentials(directory: &Path) -> Value {
     let day = || Validity::days(SystemTime::now(), 1);
     let (authority, _) = Authority::new("test", day()).unwrap();
@@ -87,27 +87,26 @@ fn a_pool_with_credentials_never_calls_a_fake_worker_in_plain() {
     let honest = json!({"size": 1, "bind": "0.0.0.0:0", "publish": true, "credentials": own});
     let _serving = Program::pool(&there, "math", honest);
     let mut pool = Program::pool(&here, "math", json!({"discover": true, "credentials": own}));
-    wait_until("the honest one is found", SOON, || {
+    wait_until("the honest worker is found", SOON, || {
         pool.workers().len() == 1
     });
     let worker = pool.workers().remove(0);
     assert!(worker.secure);
 
-    // One that says that it is plain, and one that says that it is not.
+    // A forged plain worker, and a forged TLS worker.
     let plain = Fake::new("math", evil.ipv4(), 7666);
     let secure = Fake::new("math", evil.ipv4(), 7666).with("secure", "secure=1");
     forge(&evil, [plain.to_record(), secure.to_record()]);
-    wait_until(
-        "who says that it can prove who it is is tried",
-        SOON,
-        || pool.workers().iter().any(|one| one.uid == secure.uid),
-    );
+    wait_until("the forged TLS worker is tried", SOON, || {
+        pool.workers().iter().any(|one| one.uid == secure.uid)
+    });
     assert!(pool.workers().iter().all(|one| one.uid != plain.uid));
     for _ in 0..6 {
         let answer = pool.request("call");
         assert_eq!(answer[0], there.name(), "{answer}");
     }
-    // One that says of the honest one that it is plain, and elsewhere: it is not called there.
+    // A record that moves the honest worker to another address, without TLS: it is not called
+    // there.
     let forged = Fake {
         uid: worker.uid,
         ..Fake::new("math", evil.ipv4(), 7666)
@@ -118,16 +117,16 @@ fn a_pool_with_credentials_never_calls_a_fake_worker_in_plain() {
         pool.request("call");
     }
     let received = received(listener);
-    assert!(!received.is_empty(), "the one that was tried");
-    // A greeting of TLS, and nothing else.
+    assert!(!received.is_empty(), "the forged worker was tried");
+    // A ClientHello at most.
     assert!(
         received
             .iter()
             .all(|bytes| bytes.starts_with("16") || bytes == "nothing" || bytes.is_empty()),
         "{received:?}"
     );
-    // What was made up is corrected by the next sign of life.
-    wait_until("the honest one is believed again", 2 * SOON, || {
+    // The next announcement corrects the forged record.
+    wait_until("the honest worker is back", 2 * SOON, || {
         pool.workers().contains(&worker)
     });
 }
@@ -157,11 +156,7 @@ fn a_pool_ignores_forged_records_of_its_own_workers() {
         forge(&evil, [records.to_record()]);
         std::thread::sleep(Duration::from_millis(500));
         assert_eq!(pool.workers(), own);
-        assert_eq!(
-            pool.request("call"),
-            before,
-            "the same process, which nobody has ended"
-        );
+        assert_eq!(pool.request("call"), before, "the same process answers");
     }
 }
 
@@ -226,7 +221,7 @@ fn ignores_invalid_records() {
         WorkerUid::new().to_string().to_uppercase()
     ));
     records.push(uppercase);
-    // No message at all: torn ones, and one that points to itself.
+    // Invalid messages: truncated ones, and one that points to itself.
     for raw in [
         "",
         "00",
@@ -239,7 +234,7 @@ fn ignores_invalid_records() {
     forge(&evil, records);
     assert_eq!(watcher.next_event(QUIET), None);
 
-    // One that is like them in all but what is wrong is believed; and so is an honest one.
+    // A record without the error is accepted, and so is an honest worker.
     let fake = good();
     forge(&evil, [fake.to_record()]);
     let (event, worker) = watcher.next_event(SOON).unwrap();
@@ -255,7 +250,7 @@ fn ignores_invalid_records() {
         &seen_at(&worker, format!("{}:7000", there.ipv4())),
         SOON,
     );
-    // One that becomes unbelievable is gone.
+    // A worker whose record becomes invalid is dropped.
     forge(
         &evil,
         [Fake {
@@ -307,11 +302,11 @@ fn a_flood_of_workers_is_bounded() {
         };
         assert!(
             event != "dropped" || worker.uid != honest.uid,
-            "the honest one is there"
+            "the honest worker stays"
         );
         assert!(known <= MANY as isize && Instant::now() < until);
     }
-    assert!(known > 1, "some are believed");
+    assert!(known > 1, "some forged workers are accepted");
     let status = fs::read_to_string(format!("/proc/{}/status", watcher.pid())).unwrap();
     let resident = status
         .lines()
@@ -322,7 +317,7 @@ fn a_flood_of_workers_is_bounded() {
     assert!(resident < 150_000, "{resident} kB");
 }
 
-/// Records that are nobody's, and that the library keeps for as long as they say.
+/// Records of no worker, which the library caches for as long as their TTL.
 #[test]
 fn a_flood_of_foreign_records_is_evicted() {
     if !raddle_testnet::can_be_made() {
@@ -339,8 +334,8 @@ fn a_flood_of_foreign_records_is_evicted() {
         &seen_at(&honest, format!("{}:7000", there.ipv4())),
         SOON,
     );
-    // Each message has 40 addresses of hosts that nobody has asked for, and that nobody has heard of before: as many as are kept, and not
-    // faster than they are read.
+    // Each message has 40 addresses of unknown hosts: as many as are cached, and not faster than
+    // they are read.
     let message = |n: u32| {
         let record = |place: u32| {
             let name = format!("{:08x}", n * 40 + place);
@@ -373,14 +368,18 @@ fn a_flood_of_foreign_records_is_evicted() {
     };
     let growth: Vec<u32> = (0..12).map(flood).collect();
     println!("{before} kB, and then {growth:?} more");
-    // Memory rises until records are dropped, and falls then, so peaks are compared. Records that are kept would take 2.4 times as much.
+    // Memory rises until records are evicted and then falls, so peaks are compared. Without
+    // eviction it would be 2.4 times as much.
     let peak = |floods: &[u32]| floods.iter().copied().max().unwrap();
-    assert!(peak(&growth[..5]) > 4_000, "they are heard: {growth:?} kB");
+    assert!(
+        peak(&growth[..5]) > 4_000,
+        "the records are cached: {growth:?} kB"
+    );
     assert!(
         peak(&growth[8..]) < 2 * peak(&growth[..5]),
         "{growth:?} kB more than {before}"
     );
-    // Who was there is there all the while, and who comes is heard of.
+    // The known worker stays, and new ones are found.
     let other = at("0.0.0.0:7001");
     publisher.run(&command("added", &other));
     watcher.expect(

@@ -1,11 +1,11 @@
-//! Nothing is said or heard at interfaces that were not chosen.
+//! LAN discovery uses the chosen interfaces only.
 
 use raddle_testnet::{Host, Lan};
 use serde_json::json;
 
 use crate::{QUIET, SOON, at, command, program::Program, seen_at, wait_until};
 
-/// Where a host listens to mDNS, by the kernel: the names of its interfaces, for either kind of address.
+/// The interfaces on which a host has joined the mDNS groups, for IPv4 and IPv6, from the kernel.
 fn mdns_interfaces(host: &Host) -> [Vec<String>; 2] {
     let read = |path: &str| {
         String::from_utf8(host.command("cat").arg(path).output().unwrap().stdout).unwrap()
@@ -14,7 +14,7 @@ fn mdns_interfaces(host: &Host) -> [Vec<String>; 2] {
     for line in read("/proc/net/igmp").lines() {
         let mut words = line.split_whitespace();
         match words.next() {
-            // The address as the kernel stores it.
+            // 224.0.0.251 in the kernel's byte order.
             Some("FB0000E0") => old.push(interface.clone()),
             Some(index) if index.parse::<u32>().is_ok() => {
                 interface = words.next().unwrap_or_default().to_owned()
@@ -45,11 +45,9 @@ fn uses_chosen_interfaces_only() {
 
     let settings = json!({"namespace": "math", "interfaces": ["eth0"], "watch": true});
     let mut chosen = Program::start(&both, settings);
-    wait_until(
-        "it listens where it was told to, and nowhere else",
-        SOON,
-        || mdns_interfaces(&both) == [["eth0"], ["eth0"]],
-    );
+    wait_until("it listens on the chosen interface only", SOON, || {
+        mdns_interfaces(&both) == [["eth0"], ["eth0"]]
+    });
     let worker = at("0.0.0.0:7000");
     let seen = seen_at(&worker, format!("{}:7000", both.ipv4()));
     chosen.run(&command("added", &worker));
@@ -60,7 +58,7 @@ fn uses_chosen_interfaces_only() {
     stranger.run(&command("added", &at("0.0.0.0:7001")));
     assert!(at_far.next_event(SOON).is_some());
     assert_eq!(chosen.next_event(QUIET), None);
-    // At an address that it does not speak at, nobody would find a worker.
+    // A worker at an address outside of the chosen interfaces could not be found.
     let far_address = both.cables()[1].ipv4();
     let error = chosen.run_refused(&command("added", &at(&format!("{far_address}:7000"))));
     assert!(
@@ -70,7 +68,8 @@ fn uses_chosen_interfaces_only() {
     drop((chosen, stranger));
     drop((at_near, at_far));
 
-    // By an address, it is that address alone; and by nothing, it is all of them, each with its own.
+    // Chosen by address, only that address is used; without a choice all interfaces are, each with
+    // its own address.
     let (mut at_near, mut at_far) = (Program::watch(&near, "math"), Program::watch(&far, "math"));
     let mut by_address = Program::start(
         &both,
@@ -78,7 +77,7 @@ fn uses_chosen_interfaces_only() {
     );
     let worker = at("0.0.0.0:7002");
     by_address.run(&command("added", &worker));
-    wait_until("it listens where that is", SOON, || {
+    wait_until("it listens on the interface of the address", SOON, || {
         mdns_interfaces(&both) == [vec!["eth1".to_owned()], vec![]]
     });
     at_far.expect(

@@ -1,4 +1,4 @@
-//! Workers on the same network, as machines see them that have nothing else in common: hosts that the tests make.
+//! LAN discovery between hosts in network namespaces.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -15,12 +15,12 @@ use std::time::{Duration, Instant};
 
 use raddle::pool::{WorkerMetadata, WorkerUid};
 
-/// What takes no longer than that happens at once, on a machine that has much else to do.
+/// The limit for immediate events, on a busy machine.
 const SOON: Duration = Duration::from_secs(20);
-/// How long nothing is heard for it to be believed that nothing comes.
+/// How long silence must last to conclude that no event comes.
 const QUIET: Duration = Duration::from_secs(2);
 
-/// A worker that is said to serve there.
+/// Metadata of a worker at this address.
 fn at(address: &str) -> WorkerMetadata {
     WorkerMetadata {
         uid: WorkerUid::new(),
@@ -34,7 +34,7 @@ fn at(address: &str) -> WorkerMetadata {
     }
 }
 
-/// The same, as others hear of it.
+/// The same as other hosts see it.
 fn seen_at(worker: &WorkerMetadata, address: impl ToString) -> WorkerMetadata {
     WorkerMetadata {
         address: address.to_string(),
@@ -42,16 +42,16 @@ fn seen_at(worker: &WorkerMetadata, address: impl ToString) -> WorkerMetadata {
     }
 }
 
-/// A word to a program about a worker.
+/// A command about a worker.
 fn command(command: &str, worker: &WorkerMetadata) -> String {
     format!("{command} {}", serde_json::to_string(worker).unwrap())
 }
 
-/// Waits until something is so.
+/// Waits until the condition holds.
 fn wait_until(what: &str, within: Duration, mut condition: impl FnMut() -> bool) {
     let began = Instant::now();
     while !condition() {
-        assert!(began.elapsed() < within, "not in time: {what}");
+        assert!(began.elapsed() < within, "timed out waiting until {what}");
         std::thread::sleep(Duration::from_millis(50));
     }
 }

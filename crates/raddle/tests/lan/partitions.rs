@@ -1,4 +1,4 @@
-//! Workers that are gone without a word, and those that come back.
+//! Workers that die without a goodbye, and partitions that heal.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use raddle_testnet::Lan;
 
 use crate::{SOON, at, command, program::Program, seen_at};
 
-/// How long a worker may be silent, and how long it may take until that is seen.
+/// How long a worker may be silent, plus the time until that is noticed.
 pub(crate) const SILENCE: Duration = Duration::from_secs(15 + 20);
 
 #[test]
@@ -35,7 +35,7 @@ fn drops_a_dead_worker_sooner_when_its_address_is_doubted() {
     idle.expect("added", &seen_other, SOON);
     publisher.kill();
     let killed = Instant::now();
-    // Somebody could not call them: who is there says so, and who is not cannot.
+    // A failed call doubts both workers: the live one answers, the dead one does not.
     watcher.run(&command("doubt", &seen));
     watcher.run(&command("doubt", &seen_other));
     let took = watcher.expect("dropped", &seen, SOON);
@@ -44,12 +44,12 @@ fn drops_a_dead_worker_sooner_when_its_address_is_doubted() {
     let took = killed.elapsed();
     assert!(
         took > Duration::from_secs(10),
-        "it had time to be heard again: {took:?}"
+        "the entry was kept for a while: {took:?}"
     );
     assert_eq!(
         watcher.next_event(Duration::ZERO),
         None,
-        "the other is there"
+        "the live worker stays"
     );
 }
 
@@ -66,17 +66,17 @@ fn finds_a_worker_again_after_a_partition() {
     publisher.run(&command("added", &worker));
     let seen = seen_at(&worker, format!("{}:7000", here.ipv4()));
     watcher.expect("added", &seen, SOON);
-    // It can hear, but not be heard.
+    // It can receive, but not send.
     here.cable().lose_from_host(100);
     watcher.expect("dropped", &seen, SILENCE);
     here.cable().lose_from_host(0);
     watcher.expect("added", &seen, SOON);
-    // Its cable is pulled.
+    // The cable of the publisher is pulled.
     here.cable().pull();
     watcher.expect("dropped", &seen, SILENCE);
     here.cable().plug();
     watcher.expect("added", &seen, SOON);
-    // The other's is: then nobody is there.
+    // The cable of the watcher is pulled: it loses all workers.
     there.cable().pull();
     watcher.expect("dropped", &seen, SILENCE);
     there.cable().plug();

@@ -1,4 +1,4 @@
-//! The program `raddle-test-lan`, which runs in a host.
+//! `Program`: the program `raddle-test-lan`, which runs in a host.
 
 use std::{
     collections::VecDeque,
@@ -14,10 +14,10 @@ use raddle_testnet::Host;
 use serde_json::{Value, json};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_raddle-test-lan");
-/// How long an answer may take.
+/// The limit for a reply.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// It runs until it is dropped.
+/// Dropping it kills the process.
 pub(crate) struct Program {
     child: Child,
     lines: Receiver<Value>,
@@ -35,7 +35,7 @@ impl Program {
             .unwrap();
         let (send, lines) = channel();
         let output = BufReader::new(child.stdout.take().unwrap());
-        // Ends with the program.
+        // The thread ends with the program.
         thread::spawn(move || {
             for line in output.lines().map_while(Result::ok) {
                 let value =
@@ -54,17 +54,17 @@ impl Program {
         program
     }
 
-    /// One that says what it hears.
+    /// A program that prints discovery events.
     pub(crate) fn watch(host: &Host, namespace: &str) -> Self {
         Self::start(host, json!({"namespace": namespace, "watch": true}))
     }
 
-    /// One that publishes what it is told to.
+    /// A program that publishes workers.
     pub(crate) fn publisher(host: &Host, namespace: &str) -> Self {
         Self::start(host, json!({"namespace": namespace}))
     }
 
-    /// One with a pool.
+    /// A program with a pool.
     pub(crate) fn pool(host: &Host, namespace: &str, pool: Value) -> Self {
         Self::start(host, json!({"namespace": namespace, "pool": pool}))
     }
@@ -73,18 +73,18 @@ impl Program {
         self.child.id()
     }
 
-    /// Says a word, and waits for the answer.
+    /// Sends a command and waits for the reply.
     pub(crate) fn request(&mut self, command: &str) -> Value {
         writeln!(self.child.stdin.as_mut().unwrap(), "{command}").unwrap();
         self.wait_for(|value| value.get("answer").cloned())
     }
 
-    /// Says a word that is obeyed.
+    /// Sends a command that must succeed.
     pub(crate) fn run(&mut self, command: &str) {
         assert_eq!(self.request(command), "ok", "{command}");
     }
 
-    /// What it answers that is an error.
+    /// Sends a command that must fail. Returns the error.
     pub(crate) fn run_refused(&mut self, command: &str) -> String {
         let answer = self.request(command);
         answer["error"]
@@ -93,7 +93,7 @@ impl Program {
             .to_owned()
     }
 
-    /// What is heard next of workers, if it is within this time.
+    /// The next discovery event within this time.
     pub(crate) fn next_event(&mut self, within: Duration) -> Option<(String, WorkerMetadata)> {
         let value = match self.events.pop_front() {
             Some(value) => value,
@@ -104,7 +104,7 @@ impl Program {
         Some((value["event"].as_str().unwrap().to_owned(), worker))
     }
 
-    /// Expects to hear this within this time. Returns how long it took.
+    /// Expects this event within this time. Returns how long it took.
     #[track_caller]
     pub(crate) fn expect(
         &mut self,
@@ -122,7 +122,8 @@ impl Program {
         began.elapsed()
     }
 
-    /// Expects that a worker is dropped. Its addresses expire one by one, so updates may come first.
+    /// Expects that a worker is dropped. Its addresses expire one by one, so updates may come
+    /// first.
     #[track_caller]
     pub(crate) fn expect_dropped(&mut self, worker: &WorkerMetadata, within: Duration) {
         let deadline = Instant::now() + within;
@@ -137,18 +138,17 @@ impl Program {
         }
     }
 
-    /// The workers of its pool.
     pub(crate) fn workers(&mut self) -> Vec<WorkerMetadata> {
         serde_json::from_value(self.request("workers")).unwrap()
     }
 
-    /// Ends it at once.
+    /// Sends `SIGKILL`.
     pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
-    /// Lets it come to its end.
+    /// Closes its input and waits for its end.
     pub(crate) fn quit(mut self) {
         drop(self.child.stdin.take());
         assert!(self.child.wait().unwrap().success());

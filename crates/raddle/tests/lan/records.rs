@@ -1,4 +1,4 @@
-//! Workers that come, change and go.
+//! Workers are added, updated and dropped.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ fn other_hosts_see_added_updated_and_dropped_workers() {
     watcher.expect("added", &seen, SOON);
     beside.expect("added", &seen, SOON);
 
-    // Who comes later asks, and need not wait for the next sign of life.
+    // A late subscriber queries, and need not wait for the next announcement.
     let mut late = Program::watch(&there, "math");
     late.expect("added", &seen, Duration::from_secs(3));
 
@@ -38,7 +38,7 @@ fn other_hosts_see_added_updated_and_dropped_workers() {
     for watcher in [&mut watcher, &mut beside, &mut late] {
         watcher.expect("updated", &seen, SOON);
     }
-    // Signs of life are nothing to tell.
+    // Repeated announcements are no events.
     assert_eq!(watcher.next_event(Duration::from_secs(6)), None);
 
     publisher.run(&command("dropped", &changed));
@@ -46,7 +46,7 @@ fn other_hosts_see_added_updated_and_dropped_workers() {
         watcher.expect("dropped", &seen, SOON);
     }
 
-    // A program that comes to its end takes back what it has published.
+    // A program that exits unpublishes its workers.
     let worker = at("0.0.0.0:7001");
     publisher.run(&command("added", &worker));
     let seen = seen_at(&worker, format!("{}:7001", here.ipv4()));
@@ -81,7 +81,7 @@ fn publishes_ipv4_and_ipv6_addresses() {
         publisher.run(&command("dropped", &worker));
         watcher.expect_dropped(&worker, SOON);
     }
-    // One that is said, wherever it is.
+    // An advertised address is published unchanged.
     let settings = json!({"namespace": "math", "advertise": "192.0.2.9:80"});
     let mut elsewhere = Program::start(&here, settings);
     let worker = at("0.0.0.0:7000");

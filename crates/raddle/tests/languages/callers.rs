@@ -1,4 +1,4 @@
-//! A caller in Python, of Rust workers.
+//! A Python caller of Rust workers.
 
 use std::process::Output;
 
@@ -8,7 +8,7 @@ use crate::{python::Python, wait_until, within};
 
 const CALLEE: &str = env!("CARGO_BIN_EXE_raddle-test-callee");
 
-/// What was said, and what it has come to.
+/// Standard output, standard error and exit code.
 fn output_parts(output: &Output) -> (String, String, Option<i32>) {
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
     (
@@ -26,7 +26,7 @@ async fn a_caller_in_python_calls_rust_routines() {
             .size(1)
             .worker(|tags: &_| LocalWorker::new(tags).program(CALLEE));
         let pool = pool.start().await.unwrap();
-        // A socket without a file.
+        // An abstract socket.
         let address = pool.workers()[0].address.clone();
         for (call, results) in [
             (
@@ -81,7 +81,7 @@ async fn a_caller_in_python_calls_rust_routines() {
                 (String::new(), expected.to_owned(), Some(code))
             );
         }
-        // Whoever stops reading a stream that has no end ends it.
+        // A reader that stops ends an endless stream.
         let dropped = python.file("dropped");
         let path = serde_json::to_string(&dropped).unwrap();
         let output = python
@@ -91,7 +91,7 @@ async fn a_caller_in_python_calls_rust_routines() {
             output_parts(&output),
             ("0\n".to_owned(), String::new(), Some(0))
         );
-        wait_until("its destructor runs", async || dropped.exists()).await;
+        wait_until("the destructor runs", async || dropped.exists()).await;
         assert_eq!(pool.workers().len(), 1);
     })
     .await;

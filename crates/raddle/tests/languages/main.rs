@@ -1,4 +1,4 @@
-//! Workers and callers in another language: those of `examples/python-worker`, as they are.
+//! Workers and callers in Python: those of `examples/python-worker`, unchanged.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -21,7 +21,7 @@ use self::{
     waits::{wait_until, within},
 };
 
-// What the worker in Python has.
+// The routines of the Python worker.
 
 #[raddle::routine(name = "py.embed")]
 async fn embed(text: String) -> Vec<f32>;
@@ -53,7 +53,7 @@ async fn infinity() -> f64;
 #[raddle::routine(name = "py.tenant")]
 async fn tenant() -> Option<String>;
 
-/// A pool of the workers that have said there that they serve.
+/// A pool of the workers that are published in this directory.
 async fn durable(directory: &Path) -> WorkerPool {
     let discovery = FileDiscovery::new(directory).unwrap();
     WorkerPool::builder()

@@ -1,4 +1,4 @@
-//! Workers and callers in Python that prove who they are, as those of Raddle do.
+//! Python workers and callers with credentials.
 
 use std::{fs, time::SystemTime};
 
@@ -16,7 +16,7 @@ use raddle::{
 
 use crate::{find, python::Python, within};
 
-/// A CA, and what it has issued, as files.
+/// A CA that writes its certificates to files.
 struct Trust<'a> {
     python: &'a Python,
     authority: Authority,
@@ -29,7 +29,7 @@ impl<'a> Trust<'a> {
         Self { python, authority }
     }
 
-    /// The files of somebody with this name: of the CA, a certificate and its key.
+    /// The files of a peer with this name: the CA, a certificate and its key.
     fn files(&self, ca: &str, name: &str) -> [String; 3] {
         let issued = self
             .authority
@@ -53,7 +53,7 @@ fn credentials([ca, certificate, key]: &[String; 3]) -> WorkerCredentials {
     WorkerCredentials::from_files(ca, certificate, key).unwrap()
 }
 
-/// The same for a program in Python.
+/// The same as options of a Python program.
 fn options([ca, certificate, key]: &[String; 3]) -> [&str; 6] {
     ["--ca", ca, "--cert", certificate, "--key", key]
 }
@@ -76,7 +76,7 @@ async fn a_python_worker_authenticates_callers() {
             .unwrap();
         assert!(pool.workers()[0].secure);
         assert_eq!(find("it".into()).on(&pool).await, Ok(1));
-        // One of another CA is not let in, and one without credentials does not even try.
+        // A caller of another CA is refused, and one without credentials does not connect.
         let other = credentials(&other_ca.files("theirs", "spiffe://test/web"));
         let other = WorkerProxy::of_discovery(discovery())
             .credentials(other)
@@ -131,7 +131,7 @@ async fn a_python_caller_authenticates() {
             ("3\n", Some(0))
         );
         let theirs = other_ca.files("theirs", "spiffe://test/web");
-        // It trusts the worker, and is not trusted.
+        // The caller trusts the worker and is not trusted.
         let theirs = [files[0].clone(), theirs[1].clone(), theirs[2].clone()];
         for options in [&options(&theirs)[..], &[]] {
             let output = python.call(&[&call[..], options].concat()).await;

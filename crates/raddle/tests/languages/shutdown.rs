@@ -1,4 +1,4 @@
-//! How a worker in Python ends, and what becomes of its calls.
+//! Shutdown of Python workers, and their calls.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use crate::{
     sleep, wait_until, within,
 };
 
-/// A worker, and a pool that calls it.
+/// A worker and a pool that calls it.
 async fn start_worker_and_pool(python: &Python) -> (Worker, WorkerPool) {
     let worker = python.worker(&[]).await;
     let pool = durable(&python.workers()).await;
@@ -44,10 +44,13 @@ async fn stop_modes_cancel_or_wait() {
             assert_eq!(
                 entries(&python.workers()),
                 [""; 0],
-                "nobody is sent there any more"
+                "the worker is unpublished"
             );
             assert!(worker.wait().await.success());
-            wait_until("the pool knows it", async || pool.workers().is_empty()).await;
+            wait_until("the pool drops the worker", async || {
+                pool.workers().is_empty()
+            })
+            .await;
         }
     })
     .await;
@@ -71,7 +74,7 @@ async fn signals_stop_a_worker() {
             worker.wait_for_in_flight(1).await;
             for signal in signals {
                 worker.signal(*signal);
-                wait_until("it is noticed", async || {
+                wait_until("the worker is unpublished", async || {
                     entries(&python.workers()).is_empty()
                 })
                 .await;
@@ -129,13 +132,13 @@ async fn a_killed_worker_loses_its_calls() {
             began.elapsed()
         );
         assert!(!worker.wait().await.success());
-        // What it has written down is still there, and leads nowhere.
+        // Its entry is still published, and its address refuses connections.
         let error = sleep(0.0).on(&pool).await.unwrap_err();
         assert!(
             matches!(&error, CallError::NoWorkers(_)) && !error.may_have_begun(),
             "{error:?}"
         );
-        // Another one takes over.
+        // Another worker takes over.
         let other = python.worker(&[]).await;
         wait_until("the pool knows both", async || pool.workers().len() == 2).await;
         for _ in 0..4 {
@@ -162,7 +165,7 @@ async fn reports_its_health() {
         let call = tokio::spawn(sleep(3.0).on(&pool));
         worker.wait_for_in_flight(1).await;
         worker.signal(libc::SIGINT);
-        wait_until("it is noticed", async || {
+        wait_until("the worker is unpublished", async || {
             entries(&python.workers()).is_empty()
         })
         .await;
@@ -171,7 +174,7 @@ async fn reports_its_health() {
         {
             assert!(
                 began.elapsed() < Duration::from_secs(1),
-                "it takes no more calls"
+                "the health status changes"
             );
         }
         assert_eq!(call.await.unwrap(), Ok(3.0));

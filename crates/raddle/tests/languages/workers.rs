@@ -1,4 +1,4 @@
-//! A worker in Python, called by a Rust pool.
+//! Python workers, called by a Rust pool.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -90,7 +90,7 @@ async fn reports_invalid_calls_and_keeps_the_worker() {
             );
             assert!(!error.may_have_begun());
         }
-        // By its type it is known that it cannot be a key.
+        // The type shows that it cannot be a JSON key.
         let keys = BTreeMap::from([((1, 2), 3)]);
         let error = Call::<()>::new("py.echo", EncodedArgs::new(1).argument("value", &keys))
             .on(&pool)
@@ -133,7 +133,7 @@ async fn negotiates_the_encoding_with_an_unknown_worker() {
         assert_eq!(
             worker.control().info().await.unwrap().taken,
             2,
-            "what it does not read it does not take"
+            "calls in an unknown encoding are refused"
         );
     })
     .await;
@@ -157,7 +157,7 @@ async fn dropping_a_call_cancels_it_in_python() {
         worker.wait_for_in_flight(1).await;
         call.abort();
         worker.wait_for_in_flight(0).await;
-        // Its time is over there, too.
+        // The worker enforces the deadline too.
         let brief = Duration::from_millis(300);
         assert_eq!(
             sleep(600.0).timeout(brief).on(&pool).await,
@@ -185,7 +185,7 @@ async fn answers_many_concurrent_calls() {
                 .enumerate()
                 .all(|(n, outcome)| outcome == Ok(json!(n)))
         );
-        // Larger than what gRPC takes if nobody says otherwise.
+        // Larger than the default message limit of gRPC.
         let large = json!("x".repeat(20 << 20));
         assert_eq!(echo(large.clone()).on(&pool).await, Ok(large));
     })

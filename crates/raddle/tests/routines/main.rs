@@ -1,4 +1,4 @@
-//! Routines and handlers of a real program, run by workers that are this program again.
+//! Routines and handlers of a program, run as tasks by workers of the same program.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -52,7 +52,7 @@ impl Project {
 
 impl Drop for Project {
     fn drop(&mut self) {
-        // SAFETY: the worker is our child and has not been waited for.
+        // SAFETY: the worker is a child that was not waited for.
         unsafe { libc::kill(self.worker.id() as i32, libc::SIGTERM) };
         let _ = self.worker.wait();
     }
@@ -124,7 +124,7 @@ fn runs_each_task_in_a_fresh_process() {
     assert_eq!(pids.len(), 3);
 }
 
-/// In a sandbox the first process is the shim, and numbers begin with it.
+/// In a sandbox pids begin with the shim.
 fn are_in_sandbox(pids: &str) -> bool {
     pids.lines().count() == 3
         && pids
@@ -144,7 +144,7 @@ fn routines_run_in_a_sandbox() {
     assert!(project.run_failing("explode").contains("bang"));
 }
 
-/// Each step is submitted with the success of the one before.
+/// Each step is submitted by the success of the one before.
 #[test]
 fn a_routine_chains_tasks() {
     let project = Project::new(&[]);
@@ -196,7 +196,7 @@ fn explains_invalid_chains() {
     assert_eq!(project.run("outside"), outside);
 }
 
-/// What it chained would run outside.
+/// A chained task would run outside of the sandbox.
 #[test]
 fn a_sandboxed_routine_cannot_chain() {
     let project = Project::new(&["--min-isolation", "sandbox"]);
@@ -242,7 +242,7 @@ fn reports_errors_panics_and_timeouts() {
     assert!(project.run_failing("sorry").contains("failed: sorry, you"));
     assert!(
         project.run_failing("read").contains("No such file"),
-        "an error that cannot be written down is told"
+        "errors that cannot be serialized are reported"
     );
     let text = project.run("divide");
     assert!(
@@ -261,7 +261,7 @@ fn reports_errors_panics_and_timeouts() {
             .run_failing("sleep")
             .contains("ran past its timeout")
     );
-    assert_eq!(project.run("add"), "3", "the worker is as it was");
+    assert_eq!(project.run("add"), "3", "the worker still runs tasks");
 }
 
 #[test]

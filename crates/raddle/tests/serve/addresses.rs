@@ -1,4 +1,4 @@
-//! Where workers serve, and where they are found.
+//! Addresses of workers.
 
 use std::net::TcpListener;
 
@@ -8,7 +8,7 @@ use crate::{
     wait_until, within,
 };
 
-/// The first of so many ports in a row that nobody has.
+/// The first of so many consecutive free ports.
 fn free_ports(number: u16) -> u16 {
     let first = 20_000 + (std::process::id() % 500) as u16 * 20;
     let is_free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
@@ -42,7 +42,7 @@ async fn workers_get_consecutive_ports_and_keep_them() {
             .find(|worker| worker.address == expected[1])
             .unwrap();
         signal(second.pid, libc::SIGKILL);
-        wait_until("another has its port", async || {
+        wait_until("a replacement serves on the port", async || {
             served
                 .workers()
                 .iter()

@@ -1,4 +1,4 @@
-//! Workers that are asked how they are, and told to stop, from wherever somebody is: by any discovery or an address, and with credentials.
+//! `pool workers`, `ping` and `stop` by any discovery or address, and with credentials.
 
 use std::process::Command;
 
@@ -9,14 +9,14 @@ use crate::{
     wait_until, within,
 };
 
-/// What a command comes to.
+/// The outcome of a command.
 struct CommandOutput {
     code: Option<i32>,
     out: String,
     err: String,
 }
 
-/// Runs `callee pool …` in the directory of a program that serves, as a user who finds nothing on this machine.
+/// Runs `callee pool …` in the directory of a server, without a local discovery directory.
 fn run_pool(served: &PoolServer, args: &[&str]) -> CommandOutput {
     let mut command = Command::new(CALLEE);
     command
@@ -95,7 +95,7 @@ async fn queries_and_stops_workers_with_credentials() {
         );
         let files = ["--discovery", "file:workers"];
 
-        // By a directory, and by an address: who it is, and what it does.
+        // Query by a discovery directory and by an address.
         let found = run_pool(
             &served,
             &[&["workers"], &files[..], &credential_args(&ops)].concat(),
@@ -138,7 +138,7 @@ async fn queries_and_stops_workers_with_credentials() {
             pinged.out
         );
 
-        // Who has none, or the wrong ones, is told what is wrong.
+        // Missing and wrong credentials are explained.
         let plain = run_pool(&served, &[&["workers"], &files[..]].concat());
         assert!(plain.stdout().contains(" no answer "), "{}", plain.out);
         plain.assert_output(
@@ -150,7 +150,8 @@ async fn queries_and_stops_workers_with_credentials() {
             1,
             "if it serves over TLS, say who you are with --credentials-ca",
         );
-        // The worker refuses it after the caller has taken the handshake for done: what is heard of that first is a race.
+        // The worker refuses the certificate after the caller has finished the handshake, so the
+        // first error is a race.
         let unknown_ca = run_pool(
             &served,
             &[
@@ -192,7 +193,7 @@ async fn queries_and_stops_workers_with_credentials() {
         .concat();
         run_pool(&served, &missing).assert_output(2, "none.pem");
 
-        // Who may not stop it cannot, whatever he may call.
+        // The right to call does not include the right to stop.
         let uid = two.uid.to_string();
         let denied = run_pool(
             &served,
@@ -215,7 +216,7 @@ async fn queries_and_stops_workers_with_credentials() {
             stopped.stdout(),
             format!("{} stopped, 0 calls ended, 0 cancelled\n", one.address)
         );
-        wait_until("others are there", async || {
+        wait_until("replacements are published", async || {
             let now = served.workers();
             now.len() == 2
                 && now

@@ -1,4 +1,4 @@
-//! `myapp pool serve`: workers of a program for the pools of others.
+//! `myapp pool serve`: workers for pools of other programs.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -6,7 +6,7 @@ mod addresses;
 mod control;
 mod metrics;
 #[path = "../../../raddle-broker-redis/tests/redis_server/mod.rs"]
-#[expect(dead_code, reason = "others need more of it")]
+#[expect(dead_code, reason = "other tests use more of it")]
 mod redis_server;
 mod registry;
 #[path = "../calls/routines.rs"]
@@ -22,7 +22,7 @@ use self::{
     waits::{wait_until, within},
 };
 
-/// The program whose routines are served.
+/// The program of the workers.
 const CALLEE: &str = env!("CARGO_BIN_EXE_raddle-test-callee");
 
 #[tokio::test(flavor = "multi_thread")]
@@ -46,11 +46,7 @@ async fn a_durable_pool_calls_workers_of_another_program() {
         assert_eq!(pids[..], known[..]);
         let other = served.pool().tags(["tpu"]).start().await.unwrap();
         assert!(other.workers().is_empty());
-        assert_eq!(
-            served.title(),
-            "raddle-",
-            "as all that may be looked for in an emergency"
-        );
+        assert_eq!(served.title(), "raddle-", "all titles begin so");
         served.interrupt().assert_ends(0).await;
     })
     .await;
@@ -63,7 +59,7 @@ async fn replaces_a_killed_worker() {
         let pool = served.pool().start().await.unwrap();
         let before = routines::pid().on(&pool).await.unwrap();
         server::signal(before, libc::SIGKILL);
-        wait_until("another one answers", async || {
+        wait_until("the replacement answers", async || {
             routines::pid()
                 .on(&pool)
                 .await

@@ -1,4 +1,4 @@
-//! What it shows to those who watch it: systemd, probes and Prometheus.
+//! Metrics, readiness probes and systemd notifications.
 
 use std::{
     io::Write,
@@ -15,7 +15,7 @@ use crate::{
     wait_until, within,
 };
 
-/// The number behind a name.
+/// The value of a series.
 fn metric(http_get: &str, series: &str) -> Option<u64> {
     http_get
         .lines()
@@ -23,7 +23,7 @@ fn metric(http_get: &str, series: &str) -> Option<u64> {
         .map(|metric| metric.parse().unwrap())
 }
 
-/// Prometheus' own opinion.
+/// Checks a page with promtool.
 fn assert_valid_metrics(http_get: &str) {
     let mut check = Command::new("promtool");
     check
@@ -67,7 +67,7 @@ async fn metrics_include_calls_of_replaced_workers() {
             assert_eq!(routines::add(1, 2).on(&pool).await, Ok(3));
         }
         let mut running: JoinSet<_> = (0..8).map(|_| routines::rest(60_000).on(&pool)).collect();
-        wait_until("six are in flight", async || {
+        wait_until("six calls are in flight", async || {
             metric(&metrics(), "raddle_pool_calls_in_flight") == Some(6)
         })
         .await;
@@ -76,7 +76,7 @@ async fn metrics_include_calls_of_replaced_workers() {
         }
         assert!(
             running.try_join_next().is_none(),
-            "only two were not wanted"
+            "only two calls were refused"
         );
         let metrics_text = metrics();
         assert_valid_metrics(&metrics_text);
@@ -94,21 +94,22 @@ async fn metrics_include_calls_of_replaced_workers() {
                 "{series} in:\n{metrics_text}"
             );
         }
-        // How many workers each of the two was offered to, and which of the others were refused by one first, depends on their order.
+        // The number of refusals depends on the order in which the two calls and others reached the
+        // workers.
         assert!(
             metric(&metrics_text, "raddle_pool_refused_total{reason=\"full\"}") >= Some(2),
             "{metrics_text}"
         );
         running.shutdown().await;
-        wait_until("none is in flight", async || {
+        wait_until("no call is in flight", async || {
             metric(&metrics(), "raddle_pool_calls_in_flight") == Some(0)
         })
         .await;
-        // One that ends in good order, and one that is killed after it was asked.
+        // One worker stops, and one is killed after its counters were read.
         let workers = served.workers();
         signal(workers[0].pid, libc::SIGTERM);
         signal(workers[1].pid, libc::SIGKILL);
-        wait_until("both are replaced", async || {
+        wait_until("both workers are replaced", async || {
             let metrics_text = metrics();
             metric(&metrics_text, "raddle_pool_workers_serving") == Some(2)
                 && metric(&metrics_text, "raddle_pool_worker_losses_total") == Some(2)
@@ -140,7 +141,7 @@ async fn readiness_follows_the_intake_of_calls() {
         let running = tokio::spawn(routines::rest(2000).on(&pool));
         tokio::time::sleep(Duration::from_millis(300)).await;
         served.interrupt();
-        wait_until("it is ready no more", async || {
+        wait_until("readiness ends", async || {
             http_get(&url, "/readyz").0 == 503
         })
         .await;

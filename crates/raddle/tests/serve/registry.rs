@@ -1,4 +1,4 @@
-//! Workers that are found in the registry of a broker: a database of this machine, and a server that many have in common.
+//! Discovery by the registry of a broker: a SQLite file and a Redis server.
 
 use std::{sync::Arc, time::Duration};
 
@@ -21,7 +21,7 @@ async fn registry(url: &str) -> Arc<dyn Broker> {
     connect(&url.parse().unwrap()).await.unwrap()
 }
 
-/// Starts a program that serves, and is found by whoever has the same broker.
+/// Starts a server that publishes its workers in this broker.
 async fn serve(url: &str, args: &[&str]) -> PoolServer {
     let world = ServerDir::new();
     let command = world.command(
@@ -34,7 +34,7 @@ async fn serve(url: &str, args: &[&str]) -> PoolServer {
     PoolServer::start_command(world, command).await
 }
 
-/// Workers come, are replaced, go and die, and whoever follows the registry hears of it.
+/// Workers start, are replaced, stop and die, and a pool follows the registry.
 async fn test_registry(url: &str) {
     let broker = registry(url).await;
     let discovery = BrokerDiscovery::new("math", Arc::clone(&broker)).unwrap();
@@ -43,7 +43,7 @@ async fn test_registry(url: &str) {
         .start()
         .await
         .unwrap();
-    assert!(pool.workers().is_empty(), "nobody is there yet");
+    assert!(pool.workers().is_empty(), "there are no workers yet");
     let serving = [
         "--name",
         "math",
@@ -60,7 +60,7 @@ async fn test_registry(url: &str) {
         &["--name", "else", "--workers", "1", "--bind", "127.0.0.1:0"],
     )
     .await;
-    wait_until("both are found", async || pool.workers().len() == 2).await;
+    wait_until("both workers are found", async || pool.workers().len() == 2).await;
     let as_published = |mut workers: Vec<WorkerMetadata>| {
         workers.sort_by_key(|worker| worker.uid);
         workers
@@ -86,19 +86,22 @@ async fn test_registry(url: &str) {
         );
     }
 
-    // One that is killed is replaced.
+    // A killed worker is replaced.
     let killed = routines::pid().on(&pool).await.unwrap();
     signal(killed, libc::SIGKILL);
     let is_replaced = async || {
         pool.workers().len() == 2 && pool.workers().iter().all(|worker| worker.pid != killed)
     };
-    wait_until("another is found", is_replaced).await;
+    wait_until("the replacement is found", is_replaced).await;
 
-    // Those that leave are gone at once, and those whose keeper is killed with their lease.
+    // Entries of stopped workers disappear at once, those of a killed server with its lease.
     other.interrupt().assert_ends(0).await;
     assert_eq!(broker.workers().await.unwrap().len(), 2);
     signal(served.pid(), libc::SIGKILL);
-    wait_until("they are missed", async || pool.workers().is_empty()).await;
+    wait_until("the workers are dropped", async || {
+        pool.workers().is_empty()
+    })
+    .await;
     assert!(broker.workers().await.unwrap().is_empty());
 }
 
@@ -124,7 +127,7 @@ async fn finds_workers_in_redis() {
     .await;
 }
 
-/// What is known stays known, and workers enter themselves again.
+/// The pool keeps its workers, and the workers register again.
 #[tokio::test(flavor = "multi_thread")]
 async fn workers_survive_a_broker_outage() {
     within(120, async {
@@ -151,7 +154,7 @@ async fn workers_survive_a_broker_outage() {
         );
         server.restart();
         let before = pool.workers();
-        wait_until("it is in the registry", async || {
+        wait_until("the worker is registered again", async || {
             registry(&url)
                 .await
                 .workers()
@@ -203,7 +206,7 @@ async fn worker_list_shows_pool_workers() {
             (code, &listed[0]["callee"]["address"]),
             (0, &worker.address.as_str().into())
         );
-        // It takes no words from a broker.
+        // Pool workers take no control commands from the broker.
         let (code, _, message) = run(&["worker", "stop", tid]);
         let uid = worker.uid.to_string();
         assert!(
@@ -213,14 +216,15 @@ async fn worker_list_shows_pool_workers() {
         );
         let (code, ..) = run(&["worker", "stop", "--all"]);
         assert!(code == 0 && !served.is_over());
-        // As it says itself. Another takes its place, for its keeper was not asked.
+        // With the command of the message. The server replaces the worker, because it was not
+        // stopped itself.
         let (code, stopped, message) = run(&["pool", "stop", "--discovery", "broker:math", &uid]);
         assert_eq!(
             (code, stopped),
             (0, format!("{uid} stopped, 0 calls ended, 0 cancelled\n")),
             "{message}"
         );
-        wait_until("another is there", async || {
+        wait_until("a replacement is published", async || {
             let now = served.workers();
             now.len() == 1 && now[0].uid != worker.uid
         })

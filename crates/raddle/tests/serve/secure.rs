@@ -1,4 +1,4 @@
-//! Workers that prove who they are, and have it proven.
+//! Workers with credentials and rules.
 
 use std::{path::Path, time::SystemTime};
 
@@ -27,7 +27,7 @@ impl Trust {
         )
     }
 
-    /// Files for somebody with these names.
+    /// Writes credentials with these names.
     pub(crate) fn files(&self, directory: &Path, name: &str, names: &[&str]) {
         let names: Vec<_> = names.iter().map(|name| name.parse().unwrap()).collect();
         let IssuedCertificate {
@@ -101,9 +101,9 @@ async fn authenticates_and_authorizes_callers() {
         let plain = served.pool().start().await.unwrap();
         assert!(
             plain.workers().is_empty(),
-            "without credentials nobody is there"
+            "without credentials no worker is usable"
         );
-        // It is told to end by who holds it, whatever the rules say.
+        // Signals stop the server whatever the rules are.
         served.interrupt().assert_ends(0).await;
     })
     .await;

@@ -1,4 +1,4 @@
-//! A program that serves, and what it says and leaves.
+//! `PoolServer`: a process of `pool serve`.
 
 use std::{
     io::{BufRead, BufReader, Read},
@@ -17,17 +17,17 @@ use serde_json::Value;
 
 use crate::{CALLEE, wait_until};
 
-/// A program that serves. It is ended with this.
+/// A process of `pool serve`. Dropping it kills the process.
 pub(crate) struct PoolServer {
     child: Mutex<Child>,
     pid: u32,
     directory: tempfile::TempDir,
-    /// What it has said.
+    /// Its first line of output, as JSON.
     pub(crate) ready: Value,
     pool: String,
 }
 
-/// A program that is to serve, with a directory of its own for pools.
+/// A directory for a server, with its own directory of pools.
 pub(crate) struct ServerDir(pub(crate) tempfile::TempDir);
 
 impl ServerDir {
@@ -55,7 +55,7 @@ impl ServerDir {
         command
     }
 
-    /// What it says to its end.
+    /// Runs a command that must fail with this code. Returns its error message.
     pub(crate) fn run_refused(&self, args: &[&str], code: i32) -> String {
         let output = self.command(args).output().unwrap();
         let message = String::from_utf8(output.stderr).unwrap();
@@ -66,7 +66,7 @@ impl ServerDir {
 }
 
 impl PoolServer {
-    /// Starts it, and waits until it says that it serves.
+    /// Starts the server and waits until it serves.
     pub(crate) async fn start(args: &[&str]) -> Self {
         let world = ServerDir::new();
         let command = world.command(&[&["--json"], args].concat());
@@ -83,7 +83,7 @@ impl PoolServer {
         });
         let line = tokio::time::timeout(Duration::from_secs(30), line)
             .await
-            .expect("it serves in time")
+            .expect("the server starts in time")
             .unwrap();
         let ready: Value =
             serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: '{line}'"));
@@ -113,17 +113,17 @@ impl PoolServer {
         LocalDiscovery::in_directory(self.pools(), &self.pool).unwrap()
     }
 
-    /// A pool that has its workers and no others.
+    /// A pool of its workers.
     pub(crate) fn pool(&self) -> PoolBuilder {
         WorkerPool::builder().discovery(self.discovery())
     }
 
-    /// Its workers, as they are published.
+    /// Its published workers.
     pub(crate) fn workers(&self) -> Vec<WorkerMetadata> {
         self.discovery().snapshot()
     }
 
-    /// How its own title begins, as far as all do.
+    /// The constant beginning of its process title.
     pub(crate) fn title(&self) -> String {
         let cmdline = std::fs::read(format!("/proc/{}/cmdline", self.pid())).unwrap();
         String::from_utf8_lossy(&cmdline)
@@ -155,14 +155,14 @@ impl PoolServer {
             .map(|status| status.code().unwrap_or(-1))
     }
 
-    /// It ends with this code, and leaves nothing.
+    /// Waits until it exits with this code, and checks that it leaves no worker and no entry.
     pub(crate) async fn assert_ends(&self, code: i32) {
         let workers: Vec<u32> = self.workers().iter().map(|worker| worker.pid).collect();
-        wait_until("it has ended", async || self.is_over()).await;
+        wait_until("the server has exited", async || self.is_over()).await;
         assert_eq!(self.exit_code(), Some(code));
         assert!(
             workers.iter().all(|pid| !is_alive(*pid)),
-            "its workers are gone when it is"
+            "workers end before the server"
         );
         assert!(self.workers().is_empty());
     }
@@ -174,7 +174,7 @@ impl Drop for PoolServer {
         let _ = child.kill();
         let _ = child.wait();
         let began = Instant::now();
-        // What it has left goes with it.
+        // Its workers end with it.
         while !self.workers().is_empty() && began.elapsed() < Duration::from_secs(5) {
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -184,7 +184,7 @@ impl Drop for PoolServer {
     }
 }
 
-/// Whether a process is there, and not just waiting to be reaped.
+/// Whether a process runs and is not a zombie.
 pub(crate) fn is_alive(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ")
@@ -192,11 +192,12 @@ pub(crate) fn is_alive(pid: u32) -> bool {
 }
 
 pub(crate) fn signal(pid: u32, signal: i32) {
-    // SAFETY: a process that the test has started, or one of its workers; the signal has no memory effects here.
+    // SAFETY: the test has started this process or its parent; the signal has no memory effects
+    // here.
     unsafe { libc::kill(pid as i32, signal) };
 }
 
-/// What a page says: its status, and its text.
+/// The status and body of an HTTP GET.
 pub(crate) fn http_get(metrics: &str, path: &str) -> (u16, String) {
     let address = metrics
         .strip_prefix("http://")

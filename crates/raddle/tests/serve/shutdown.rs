@@ -1,4 +1,4 @@
-//! How it ends: when it is told to, when its time is over, and when it is killed.
+//! Shutdown by signals, by `--max-uptime`, and by `SIGKILL`.
 
 use std::time::{Duration, Instant};
 
@@ -20,19 +20,19 @@ async fn sigint_drains_calls() {
             .collect();
         tokio::time::sleep(Duration::from_millis(500)).await;
         served.interrupt();
-        wait_until("nobody is told of them any more", async || {
+        wait_until("the workers are unpublished", async || {
             served.workers().is_empty()
         })
         .await;
-        // They are told to stop after that.
+        // Workers are unpublished first and stopped after that.
         let is_refused = async || {
             matches!(
                 routines::add(1, 2).on(&pool).await,
                 Err(CallError::NoWorkers(_))
             )
         };
-        wait_until("no more is taken", is_refused).await;
-        assert!(!served.is_over(), "it waits");
+        wait_until("calls are refused", is_refused).await;
+        assert!(!served.is_over(), "the server waits for calls");
         for call in running {
             call.await.unwrap().unwrap();
         }
@@ -53,7 +53,7 @@ async fn a_second_sigint_and_sigterm_cancel_calls() {
             if is_second {
                 served.interrupt();
                 tokio::time::sleep(Duration::from_millis(500)).await;
-                assert!(!served.is_over(), "it waits");
+                assert!(!served.is_over(), "the server waits for calls");
                 served.interrupt();
             } else {
                 served.terminate();
@@ -91,11 +91,11 @@ async fn sigkill_leaves_no_worker() {
         let workers: Vec<u32> = served.workers().iter().map(|worker| worker.pid).collect();
         assert_eq!(workers.len(), 2);
         signal(served.pid(), libc::SIGKILL);
-        wait_until("they are gone", async || {
+        wait_until("the workers have ended", async || {
             workers.iter().all(|pid| !is_alive(*pid))
         })
         .await;
-        wait_until("nobody is told of them", async || {
+        wait_until("the workers are unpublished", async || {
             served.workers().is_empty()
         })
         .await;
@@ -108,10 +108,13 @@ async fn a_signal_during_startup_ends_the_server() {
     within(120, async {
         let world = ServerDir::new();
         let mut child = world.command(&["--workers", "4"]).spawn().unwrap();
-        // It may have come as far as it likes.
+        // How far the startup gets is left open.
         tokio::time::sleep(Duration::from_millis(120)).await;
         signal(child.id(), libc::SIGTERM);
-        wait_until("it has ended", async || child.try_wait().unwrap().is_some()).await;
+        wait_until("the server has exited", async || {
+            child.try_wait().unwrap().is_some()
+        })
+        .await;
         let found = raddle::pool::discovery::LocalDiscovery::in_directory(
             world.path().join("raddle/pools"),
             "default",

@@ -1,4 +1,4 @@
-//! Routines of all shapes, called in a pool of workers that are the same program again: what the attributes write is what a function looks like.
+//! Routines of all shapes, called in a pool of the same program.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 

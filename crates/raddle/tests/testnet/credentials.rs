@@ -1,4 +1,4 @@
-//! Hosts that can prove who they are, and some that cannot any more, or never could.
+//! Hosts with valid, expired and foreign certificates.
 
 use std::{
     path::{Path, PathBuf},
@@ -21,7 +21,8 @@ impl TestCa {
         )
     }
 
-    /// Files for a machine, valid until then, with what trusts `others`.
+    /// Writes the files of a machine: a certificate valid until `until`, and the CA of `others` as
+    /// the trusted one.
     fn files(
         &self,
         directory: &Path,
@@ -72,7 +73,7 @@ fn calls_only_hosts_with_valid_certificates() {
         (&trust, now + hour, None),
         (&trust, now - hour, None),
         (&other_ca, now + hour, None),
-        (&trust, now + hour, Some("somebody.else")),
+        (&trust, now + hour, Some("other.host")),
     ]) {
         let own = machine.host.ipv4().to_string();
         ca.files(machine.path(), name.unwrap_or(&own), until, &trust);
@@ -103,7 +104,7 @@ fn calls_only_hosts_with_valid_certificates() {
             .iter()
             .all(|call| call.host.as_deref() == Some(machines[0].name()))
     );
-    // The other way round.
+    // The reverse: the caller's certificate is invalid.
     for (ca, until) in [(&trust, now - hour), (&other_ca, now + hour)] {
         let credentials = Some(ca.files(caller.path(), "web.internal", until, &trust));
         let load = Load::start(

@@ -1,4 +1,4 @@
-//! Hosts that find each other on their network, come and go.
+//! Hosts that find each other by mDNS, come and go.
 
 use raddle_testnet::Lan;
 
@@ -24,11 +24,11 @@ fn hosts_join_and_leave_without_failed_calls() {
             ..Settings::default()
         },
     );
-    // Who comes to a network is heard of when it has made sure that nobody else has its name.
+    // A new mDNS name is published after probing, so the first call may take a while.
     load.wait_until_only(&[first]);
     let began = now();
     two.serve(&LAN);
-    wait_until("who joins is called", 30, || {
+    wait_until("the new host is called", 30, || {
         load.count_ran(began, second) > 0
     });
     load.wait_until_only(&[first, second]);
@@ -40,11 +40,11 @@ fn hosts_join_and_leave_without_failed_calls() {
     assert_eq!(
         load.count_ran(left, first),
         0,
-        "what has another name is not called"
+        "workers of another namespace are not called"
     );
     one.serve(&LAN);
     let back = now();
-    wait_until("who is back is called", 30, || {
+    wait_until("the returned host is called", 30, || {
         load.count_ran(back, first) > 0
     });
     let calls = load.stop();
@@ -74,12 +74,12 @@ fn finds_a_disconnected_host_again() {
     );
     load.wait_until_only(&[first, second]);
     one.host.cable().pull();
-    // Long enough to be forgotten.
+    // Long enough for the entry to expire.
     let cut = now();
     crate::pause(8_000);
     one.host.cable().plug();
     let healed = now();
-    wait_until("it is called again", 30, || {
+    wait_until("the host is called again", 30, || {
         load.count_ran(healed, first) > 0
     });
     let calls = load.stop();

@@ -1,4 +1,4 @@
-//! A host that is far away: all is late, also what its system acknowledges, and nothing is lost for that.
+//! Hosts behind a slow link: packets and their acknowledgements are late, and no call is lost.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use raddle_testnet::Lan;
 
 use crate::{Load, Machine, Settings, load::failed_calls, pause};
 
-/// Calls a host that is so far away, in either direction, and one that is near.
+/// Calls a host with this delay in each direction, and one without delay.
 fn call_with_delay(delay: u64) {
     let lan = Lan::new();
     let [mut near, mut far, caller] = [(); 3].map(|()| Machine::new(&lan));
@@ -18,7 +18,7 @@ fn call_with_delay(delay: u64) {
     let cable = far.host.cable();
     cable.delay_to_host(Duration::from_millis(delay));
     cable.delay_from_host(Duration::from_millis(delay));
-    // A routine that takes longer than it takes to doubt that its worker is there.
+    // The routine takes longer than the time after which liveness of its worker is probed.
     let settings = Settings {
         workers: Some(workers),
         callers: 4,
@@ -38,7 +38,7 @@ fn call_with_delay(delay: u64) {
         .iter()
         .filter(|call| call.host.as_deref() == Some(far.name()))
         .collect();
-    // There and back, and what the routine takes.
+    // The round trip and the duration of the routine.
     let least = 2 * delay + 399;
     assert!(
         from_far.len() > 5 && from_far.iter().all(|call| call.ended - call.began >= least),
@@ -53,7 +53,7 @@ fn calls_over_a_slow_link_succeed() {
     }
 }
 
-/// A machine has 0.7 s to acknowledge what it is sent.
+/// The limit for an acknowledgement is 0.7 s.
 #[test]
 fn calls_just_below_the_ack_timeout_succeed() {
     if raddle_testnet::can_be_made() {

@@ -1,4 +1,4 @@
-//! A host that calls, again and again, and what becomes of that.
+//! `Load`: a program that calls all the time and records the outcome of each call.
 
 use std::{
     io::{BufRead, BufReader},
@@ -13,37 +13,37 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Machine, wait_until};
 
-/// What a caller is to do.
+/// Settings of the load program.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Settings {
-    /// These workers, or else those of this name on the network.
+    /// The workers to call. Without a list, those of the LAN namespace `lan`.
     pub(crate) workers: Option<Vec<WorkerMetadata>>,
     pub(crate) lan: Option<String>,
-    /// How many call at a time.
+    /// The number of concurrent callers.
     pub(crate) callers: usize,
-    /// How long each rests after a call.
+    /// The pause after each call, in milliseconds.
     pub(crate) rest: u64,
-    /// How long a call may take.
+    /// The timeout of a call, in milliseconds.
     pub(crate) timeout: Option<u64>,
-    /// How long the routine takes.
+    /// The duration of the routine, in milliseconds.
     pub(crate) linger: u64,
     /// CA, certificate and key.
     pub(crate) credentials: Option<[PathBuf; 3]>,
 }
 
-/// What became of a call. Times are in milliseconds since the machine was started.
+/// The outcome of a call. Times are in milliseconds of `CLOCK_MONOTONIC`.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct CallRecord {
     pub(crate) began: u64,
     pub(crate) ended: u64,
-    /// Where it ran: the name of the host, and the process.
+    /// The host and the process that ran it.
     pub(crate) host: Option<String>,
     pub(crate) process: Option<u32>,
     pub(crate) error: Option<String>,
     pub(crate) may_have_begun: bool,
 }
 
-/// Somebody who calls. It ends with this.
+/// The load program. Dropping it stops the calls.
 pub(crate) struct Load {
     child: Child,
     stop_pipe: Option<ChildStdin>,
@@ -66,7 +66,7 @@ impl Default for Settings {
 }
 
 impl Load {
-    /// Begins to call, from this machine.
+    /// Starts to call from this machine.
     pub(crate) fn start(machine: &Machine, settings: &Settings) -> Self {
         let mut command = machine.command();
         command
@@ -83,7 +83,7 @@ impl Load {
         );
         let calls = Arc::new(Mutex::new(Vec::new()));
         let records = Arc::clone(&calls);
-        // Ends with the process.
+        // The thread ends with the process.
         let reader = thread::spawn(move || {
             for line in lines.lines() {
                 let Ok(line) = line else { return };
@@ -100,12 +100,12 @@ impl Load {
         }
     }
 
-    /// What has become of the calls so far that have ended.
+    /// The records of all calls that have ended.
     pub(crate) fn calls(&self) -> Vec<CallRecord> {
         self.calls.lock().unwrap().clone()
     }
 
-    /// How many calls that began after this ran there.
+    /// The number of calls that began after this time and ran on this host.
     pub(crate) fn count_ran(&self, after: u64, host: &str) -> usize {
         let calls = self.calls.lock().unwrap();
         calls
@@ -114,7 +114,7 @@ impl Load {
             .count()
     }
 
-    /// Waits until calls run at all of these, and at no others.
+    /// Waits until calls run on all of these hosts and on no others.
     #[track_caller]
     pub(crate) fn wait_until_only(&self, hosts: &[&str]) {
         let mut since = crate::now();
@@ -135,7 +135,7 @@ impl Load {
         });
     }
 
-    /// Stops it, and says what became of all calls.
+    /// Stops the program and returns the records of all calls.
     pub(crate) fn stop(mut self) -> Vec<CallRecord> {
         self.stop_and_wait();
         self.calls()
@@ -148,7 +148,7 @@ impl Load {
             let read = reader.join();
             assert!(
                 read.is_ok() || thread::panicking(),
-                "it has said something else"
+                "the load program prints JSON"
             );
         }
     }
@@ -160,12 +160,12 @@ impl Drop for Load {
     }
 }
 
-/// Those that failed.
+/// The failed calls.
 pub(crate) fn failed_calls(calls: &[CallRecord]) -> Vec<&CallRecord> {
     failed_calls_after(calls, 0)
 }
 
-/// Those that failed, and began after this.
+/// The failed calls that began after this time.
 pub(crate) fn failed_calls_after(calls: &[CallRecord], after: u64) -> Vec<&CallRecord> {
     calls
         .iter()

@@ -1,4 +1,4 @@
-//! A host that serves.
+//! `Machine`: a host that runs servers.
 
 use std::{
     io::{BufRead, BufReader},
@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use crate::{PROGRAM, wait_until};
 
-/// A host, and what serves there. When it is dropped, nothing of it is left, and nobody is told.
+/// A host and its servers. Dropping it kills them without a shutdown.
 pub(crate) struct Machine {
     pub(crate) host: Host,
     directory: tempfile::TempDir,
@@ -41,12 +41,11 @@ impl Machine {
         self.host.name()
     }
 
-    /// Where its files are.
     pub(crate) fn path(&self) -> &Path {
         self.directory.path()
     }
 
-    /// A program of the tests, to be run there.
+    /// The test program, to run in this host.
     pub(crate) fn command(&self) -> Command {
         let mut command = self.host.command(PROGRAM);
         command
@@ -55,7 +54,8 @@ impl Machine {
         command
     }
 
-    /// Serves there, at an address of its own unless something else is said, and returns the workers.
+    /// Starts `pool serve` in this host, at a free port unless `--bind` is given. Returns the
+    /// workers.
     pub(crate) fn serve(&mut self, args: &[&str]) -> Vec<WorkerMetadata> {
         let bind = format!("{}:0", self.host.ipv4());
         let mut command = self.command();
@@ -93,16 +93,19 @@ impl Machine {
             .collect()
     }
 
-    /// Has the first of those that serve here leave in good order. Returns when it has.
+    /// Stops the first server with `SIGINT`, and waits for its end.
     pub(crate) fn stop_first(&mut self) {
         let mut serving = self.serving.remove(0);
-        // SAFETY: it is our child and not waited for, so the pid is its own; the signal has no memory effects here.
+        // SAFETY: the child was not waited for, so the pid is its own; the signal has no memory
+        // effects here.
         unsafe { libc::kill(serving.id() as i32, libc::SIGINT) };
-        wait_until("it leaves", 20, || serving.try_wait().unwrap().is_some());
+        wait_until("the server exits", 20, || {
+            serving.try_wait().unwrap().is_some()
+        });
         assert_eq!(serving.wait().unwrap().code(), Some(0));
     }
 
-    /// Cuts its power.
+    /// Cuts the power of the host.
     pub(crate) fn cut_power(self) {
         let Self {
             host,
@@ -114,11 +117,11 @@ impl Machine {
     }
 }
 
-/// What a program that serves says first.
+/// The first line that a server prints.
 pub(crate) fn first_line(child: &mut Child) -> String {
     let (sender, receiver) = mpsc::channel();
     let ready = child.stdout.take().unwrap();
-    // Ends with the line, or with the process.
+    // The thread ends with the line, or with the process.
     thread::spawn(move || {
         let mut line = String::new();
         let _ = BufReader::new(ready).read_line(&mut line);
@@ -126,5 +129,5 @@ pub(crate) fn first_line(child: &mut Child) -> String {
     });
     receiver
         .recv_timeout(Duration::from_secs(60))
-        .expect("it serves in time")
+        .expect("the server starts in time")
 }

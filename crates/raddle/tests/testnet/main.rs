@@ -1,4 +1,5 @@
-//! Pools across machines: hosts on a network of their own, whose cables are pulled, whose power is cut, and whose workers come and go.
+//! Pools across hosts in network namespaces: cables are pulled, power is cut, and workers come and
+//! go.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -21,14 +22,14 @@ use self::{
     monotonic::now,
 };
 
-/// The program that serves, and calls.
+/// The program of the servers and callers.
 const PROGRAM: &str = env!("CARGO_BIN_EXE_raddle-test-testnet");
 
 fn pause(millis: u64) {
     std::thread::sleep(Duration::from_millis(millis));
 }
 
-/// Waits until something is so, and says how long that took.
+/// Waits until the condition holds. Returns how long that took.
 #[track_caller]
 fn wait_until(what: &str, seconds: u64, mut condition: impl FnMut() -> bool) -> Duration {
     let began = Instant::now();

@@ -1,5 +1,6 @@
-//! A host is cut off: by a cable that is pulled, by loss in one direction, or because it has no power any more. Traffic goes on at the others within
-//! 2 s, nobody waits beyond that, and it is called again within 5 s of being back.
+//! Partitions: a pulled cable, packet loss in one direction, or a power cut. Traffic continues on
+//! other hosts within 2 s, no call waits longer, and the host is called again within 5 s of its
+//! recovery.
 
 use raddle_testnet::{Host, Lan};
 
@@ -9,12 +10,12 @@ use crate::{
     now, pause, wait_until,
 };
 
-/// How long traffic may take to go on elsewhere.
+/// How long traffic may take to continue on other hosts.
 const FAILOVER_MILLIS: u64 = 2_000;
-/// How long a host may take to be called again that is back.
+/// How long a recovered host may take to be called again.
 const RECOVERY_SECONDS: u64 = 5;
 
-/// Three hosts that serve, one that calls, and all workers.
+/// Three servers, one caller, and all workers.
 fn three_servers(lan: &Lan) -> ([Machine; 3], Machine, Settings) {
     let mut machines = [(); 3].map(|()| Machine::new(lan));
     let workers = machines
@@ -31,14 +32,14 @@ fn three_servers(lan: &Lan) -> ([Machine; 3], Machine, Settings) {
     )
 }
 
-/// Sees to it that traffic has gone on at the others after a host was cut off.
+/// Checks that traffic continued on the other hosts after a partition.
 fn check_failover(calls: &[CallRecord], cut: u64, until: u64, cut_host: &str) {
     let slow: Vec<_> = calls
         .iter()
         .filter(|call| call.ended > cut && call.ended - call.began > FAILOVER_MILLIS)
         .collect();
     assert!(slow.is_empty(), "calls that took too long: {slow:#?}");
-    // What was on its way may have begun, and is lost. No other call fails: it goes elsewhere.
+    // Calls in flight may have begun, and are lost. All others go to another host.
     for call in failed_calls(calls) {
         assert!(
             (cut.saturating_sub(FAILOVER_MILLIS)..cut + FAILOVER_MILLIS).contains(&call.began),
@@ -58,11 +59,11 @@ fn check_failover(calls: &[CallRecord], cut: u64, until: u64, cut_host: &str) {
     let after = count_ran(cut + FAILOVER_MILLIS, until) * 1_000 / (until - cut - FAILOVER_MILLIS);
     assert!(
         after * 2 > before,
-        "{before} calls in a second before, and {after} after"
+        "{before} calls per second before, and {after} after"
     );
 }
 
-/// Cuts a host off and heals it, while callers without a deadline call.
+/// Cuts a host off and reconnects it, while callers without a deadline call.
 fn cut_and_heal(cut_off: impl Fn(&Host), heal: impl Fn(&Host)) {
     let lan = Lan::new();
     let (machines, caller, settings) = three_servers(&lan);
@@ -76,7 +77,7 @@ fn cut_and_heal(cut_off: impl Fn(&Host), heal: impl Fn(&Host)) {
     let healing = now();
     heal(&machines[0].host);
     let healed = now();
-    wait_until("it is called again", RECOVERY_SECONDS, || {
+    wait_until("the host is called again", RECOVERY_SECONDS, || {
         load.count_ran(healed, names[0]) > 0
     });
     pause(1_000);
@@ -124,7 +125,7 @@ fn reports_lost_calls_of_a_host_without_power() {
         .iter()
         .map(|machine| machine.name().to_owned())
         .collect();
-    // Some that are over at once, and some that would take a minute; without a deadline, all of them.
+    // Short calls, and calls of a minute; all without a deadline.
     let load = Load::start(&caller, &settings);
     let long = Load::start(
         &caller,
@@ -139,7 +140,7 @@ fn reports_lost_calls_of_a_host_without_power() {
     let [first, ..] = machines;
     let cut = now();
     first.cut_power();
-    wait_until("those that ran there are given up", 30, || {
+    wait_until("calls on the dead host are given up", 30, || {
         failed_calls(&long.calls()).len() == 2
     });
     pause(3_000);
@@ -177,7 +178,7 @@ fn deadlines_hold_during_partitions() {
     load.wait_until_only(&names);
     machines[0].host.cable().pull();
     pause(3_000);
-    // The caller himself is cut off: there is nobody whom he could reach.
+    // The caller itself is cut off: it can reach no host.
     caller.host.cable().pull();
     pause(3_000);
     caller.host.cable().plug();

@@ -1,4 +1,4 @@
-//! README.md on two machines: what it has people type is typed, and what it shows is what comes of it.
+//! The README section with two machines: its commands run, and their output matches.
 
 use std::{
     os::unix::fs::{DirBuilderExt, symlink},
@@ -13,18 +13,18 @@ use crate::{machine::first_line, wait_until};
 
 const README: &str = include_str!("../../../../README.md");
 const SECTION: &str = "## Two machines, one pool";
-/// The machines, as they are called there.
+/// The names of the machines in the README.
 const NAMES: [&str; 2] = ["one", "two"];
 const ADDRESSES: [&str; 2] = ["10.0.0.1", "10.0.0.2"];
 
-/// What somebody types on a machine, and what is shown then.
+/// A command of a machine, and its expected output.
 struct TypedCommand {
     machine: usize,
     text: String,
     expected: Vec<String>,
 }
 
-/// All that is typed.
+/// All commands of the section.
 fn parse_commands() -> Vec<TypedCommand> {
     let section = README
         .split_once(SECTION)
@@ -51,7 +51,7 @@ fn parse_commands() -> Vec<TypedCommand> {
                     expected: Vec::new(),
                 });
             }
-            // It goes on in the next line.
+            // The command continues in the next line.
             (None, Some(typed)) if typed.text.ends_with('\\') && typed.expected.is_empty() => {
                 typed.text = format!(
                     "{} {}",
@@ -60,13 +60,13 @@ fn parse_commands() -> Vec<TypedCommand> {
                 );
             }
             (None, Some(typed)) => typed.expected.push(line.to_owned()),
-            (None, None) => panic!("nobody has typed anything before '{line}'"),
+            (None, None) => panic!("output before the first command: '{line}'"),
         }
     }
     all
 }
 
-/// A machine, with the programs that README.md speaks of.
+/// A machine with the programs of the README.
 struct Machine {
     host: Host,
     directory: tempfile::TempDir,
@@ -114,7 +114,7 @@ impl Machine {
         command
     }
 
-    /// What is shown by a command that comes to its end.
+    /// The output of a command that ends.
     fn run(&self, text: &str) -> Vec<String> {
         let output = self.shell(text).output().unwrap();
         let expected = String::from_utf8(output.stdout).unwrap();
@@ -122,7 +122,7 @@ impl Machine {
         expected.lines().map(str::to_owned).collect()
     }
 
-    /// What is shown first by one that stays.
+    /// The first line of a command that keeps running.
     fn serve(&mut self, text: &str) -> Vec<String> {
         let mut child = self.shell(&format!("exec {text}")).spawn().unwrap();
         let line = first_line(&mut child);
@@ -130,17 +130,20 @@ impl Machine {
         vec![line.trim_end().to_owned()]
     }
 
-    /// Ctrl-C.
+    /// Sends `SIGINT` and waits for the end.
     fn interrupt(&mut self) {
         let mut serving = self.serving.take().unwrap();
-        // SAFETY: it is our child and not waited for, so the pid is its own; the signal has no memory effects here.
+        // SAFETY: the child was not waited for, so the pid is its own; the signal has no memory
+        // effects here.
         unsafe { libc::kill(serving.id() as i32, libc::SIGINT) };
-        wait_until("it leaves", 30, || serving.try_wait().unwrap().is_some());
+        wait_until("the server exits", 30, || {
+            serving.try_wait().unwrap().is_some()
+        });
         assert_eq!(serving.wait().unwrap().code(), Some(0));
     }
 }
 
-/// Cargo builds programs and examples with the tests, beside them.
+/// The path of a program that Cargo builds beside the tests.
 fn built(program: &str) -> PathBuf {
     let program = std::env::current_exe()
         .unwrap()
@@ -150,17 +153,18 @@ fn built(program: &str) -> PathBuf {
         .join(program);
     assert!(
         program.exists(),
-        "{} is not there: `cargo test --workspace` builds it",
+        "{} is missing: build it with `cargo test --workspace`",
         program.display()
     );
     program
 }
 
-/// Whether a word is of the same kind as the one that README.md has in its place: what is another each time, in the same place.
+/// Whether a word is equal to the word in the README, or of the same kind where values differ
+/// between runs.
 fn is_same_word(written: &str, expected: &str) -> bool {
     let kinds: [fn(&str) -> bool; 5] = [
         |word| word.parse::<WorkerUid>().is_ok(),
-        // A date, a time, how long something takes.
+        // A date, a time, a duration.
         |word| word.len() == 10 && word.split('-').map(str::len).eq([4, 2, 2]),
         |word| word.trim_end_matches(';').ends_with('Z') && word.matches(':').count() == 2,
         |word| {
@@ -169,7 +173,7 @@ fn is_same_word(written: &str, expected: &str) -> bool {
         },
         |word| NAMES.contains(&word),
     ];
-    // A port, at the same address.
+    // A port at the same address.
     let port = |word: &str| -> Option<(String, u16)> {
         let (host, port) = word.trim_end_matches(',').rsplit_once(':')?;
         Some((host.to_owned(), port.parse().ok()?))
@@ -223,7 +227,7 @@ fn readme_transcript_of_two_machines_is_accurate() {
                 .filter_map(|line| line.rsplit_once(' ').map(|(_, host)| host.to_owned()))
                 .collect();
         }
-        // Numbers of processes are others each time.
+        // Pids differ between runs.
         let is_table = run.contains("pool workers");
         let is_number = |word: &str| is_table && word.parse::<u32>().is_ok();
         let alike = |(written, real): (&String, &String)| {
@@ -234,7 +238,7 @@ fn readme_transcript_of_two_machines_is_accurate() {
         };
         matches &= expected.len() == real.len() && expected.iter().zip(&real).all(alike);
         transcript.push_str(&format!("$ {text}\n{}\n", real.join("\n")));
-        // What README.md has people bring to the machines.
+        // The README tells users to copy these files to the machines.
         if run.contains("cert issue") {
             let issued_for = run
                 .split_whitespace()
@@ -255,8 +259,8 @@ fn readme_transcript_of_two_machines_is_accurate() {
         }
     }
     machines[1].interrupt();
-    assert!(matches, "README.md shows something else than\n{transcript}");
+    assert!(matches, "README.md differs from\n{transcript}");
     called.sort();
     called.dedup();
-    assert_eq!(called, NAMES, "both machines have been called");
+    assert_eq!(called, NAMES, "both machines were called");
 }

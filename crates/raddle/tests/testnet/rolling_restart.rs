@@ -1,4 +1,4 @@
-//! Every worker of every host is replaced, one host after the other, while calls are made.
+//! A rolling restart: the workers of each host are replaced in turn, under load.
 
 use std::collections::BTreeSet;
 
@@ -39,9 +39,9 @@ fn a_rolling_restart_fails_no_call() {
     for machine in &mut machines {
         machine.stop_first();
         new.extend(serve(machine));
-        // As who watches over it would have it: the next when this one is called.
+        // As in a deployment: continue when the new workers are called.
         let since = now();
-        wait_until("who is new is called", 30, || {
+        wait_until("the new workers are called", 30, || {
             load.count_ran(since, machine.name()) > 0
         });
     }
@@ -54,8 +54,8 @@ fn a_rolling_restart_fails_no_call() {
         failed.len(),
         calls.len()
     );
-    // A few hundred a second on the slowest of machines.
+    // A few hundred per second even on slow machines.
     assert!(calls.len() > 100, "{}", calls.len());
     let count_ran: BTreeSet<u32> = calls.iter().filter_map(|call| call.process).collect();
-    assert_eq!(count_ran, &old | &new, "each of them was called");
+    assert_eq!(count_ran, &old | &new, "each worker was called");
 }
