@@ -10,7 +10,7 @@ use raddle::{CallError, WorkerProxy};
 
 use crate::{CALLEE, routines, start_pool, within};
 
-const NOBODY_UID: u32 = 65534;
+const UNPRIVILEGED_ID: u32 = 65534;
 
 /// The test program as another user, which only root can start.
 #[expect(
@@ -25,8 +25,8 @@ fn other_user_command(arguments: [&str; 2]) -> Option<Command> {
     let mut command = Command::new(CALLEE);
     command
         .args(arguments)
-        .uid(NOBODY_UID)
-        .gid(NOBODY_UID)
+        .uid(UNPRIVILEGED_ID)
+        .gid(UNPRIVILEGED_ID)
         .stdout(Stdio::piped());
     Some(command)
 }

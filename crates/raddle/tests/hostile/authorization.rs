@@ -19,7 +19,7 @@ async fn denies_and_logs_forbidden_calls() {
         ];
         let target = TargetServer::secure(&rules).await;
         let honest = HonestCaller::begin(&target).await;
-        let own = target.trust().caller("spiffe://test/guest");
+        let own = target.trust().caller("spiffe://test/other");
         let proxy = WorkerProxy::of_workers([target.worker()])
             .credentials(own.clone())
             .start()
@@ -38,7 +38,7 @@ async fn denies_and_logs_forbidden_calls() {
         assert!(
             target
                 .log()
-                .contains("spiffe://test/guest may not call 'echo'"),
+                .contains("spiffe://test/other may not call 'echo'"),
             "{}",
             target.log()
         );

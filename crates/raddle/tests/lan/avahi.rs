@@ -9,7 +9,7 @@ use std::{
 
 use raddle_testnet::{Host, Lan};
 
-use crate::{at, command, program::Program, wait_until};
+use crate::{command, metadata_at, program::Program, wait_until};
 
 /// A daemon with its own D-Bus and its own `/run`, so that it does not touch the machine's.
 const DAEMON: &str = r#"
@@ -91,7 +91,7 @@ fn avahi_browses_published_workers() {
     let (publisher_host, browser_host) = (lan.host(), lan.host());
     let mut daemon = avahi(&browser_host, directory.path());
     let mut publisher = Program::publisher(&publisher_host, "math");
-    let worker = at("[::]:7000");
+    let worker = metadata_at("[::]:7000");
     publisher.run(&command("added", &worker));
     let mut seen = Vec::new();
     wait_until(

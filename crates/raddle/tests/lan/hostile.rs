@@ -16,8 +16,9 @@ use raddle_testnet::{Host, Lan};
 use serde_json::{Value, json};
 
 use crate::{
-    QUIET, SOON, at, command,
+    QUIET, SOON, command,
     forger::{Fake, forge},
+    metadata_at,
     program::Program,
     seen_at, wait_until,
 };
@@ -243,7 +244,7 @@ fn ignores_invalid_records() {
         ("added", fake.uid, format!("{}:7666", evil.ipv4()))
     );
     let mut publisher = Program::publisher(&there, "math");
-    let worker = at("0.0.0.0:7000");
+    let worker = metadata_at("0.0.0.0:7000");
     publisher.run(&command("added", &worker));
     watcher.expect(
         "added",
@@ -278,7 +279,7 @@ fn a_flood_of_workers_is_bounded() {
     let (here, there, evil) = (lan.host(), lan.host(), lan.host());
     let mut watcher = Program::watch(&here, "math");
     let mut publisher = Program::publisher(&there, "math");
-    let honest = at("0.0.0.0:7000");
+    let honest = metadata_at("0.0.0.0:7000");
     publisher.run(&command("added", &honest));
     watcher.expect(
         "added",
@@ -327,7 +328,7 @@ fn a_flood_of_foreign_records_is_evicted() {
     let (here, there, evil) = (lan.host(), lan.host(), lan.host());
     let mut watcher = Program::watch(&here, "math");
     let mut publisher = Program::publisher(&there, "math");
-    let honest = at("0.0.0.0:7000");
+    let honest = metadata_at("0.0.0.0:7000");
     publisher.run(&command("added", &honest));
     watcher.expect(
         "added",
@@ -380,7 +381,7 @@ fn a_flood_of_foreign_records_is_evicted() {
         "{growth:?} kB more than {before}"
     );
     // The known worker stays, and new ones are found.
-    let other = at("0.0.0.0:7001");
+    let other = metadata_at("0.0.0.0:7001");
     publisher.run(&command("added", &other));
     watcher.expect(
         "added",

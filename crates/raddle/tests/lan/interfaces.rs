@@ -3,7 +3,7 @@
 use raddle_testnet::{Host, Lan};
 use serde_json::json;
 
-use crate::{QUIET, SOON, at, command, program::Program, seen_at, wait_until};
+use crate::{QUIET, SOON, command, metadata_at, program::Program, seen_at, wait_until};
 
 /// The interfaces on which a host has joined the mDNS groups, for IPv4 and IPv6, from the kernel.
 fn mdns_interfaces(host: &Host) -> [Vec<String>; 2] {
@@ -48,19 +48,22 @@ fn uses_chosen_interfaces_only() {
     wait_until("it listens on the chosen interface only", SOON, || {
         mdns_interfaces(&both) == [["eth0"], ["eth0"]]
     });
-    let worker = at("0.0.0.0:7000");
+    let worker = metadata_at("0.0.0.0:7000");
     let seen = seen_at(&worker, format!("{}:7000", both.ipv4()));
     chosen.run(&command("added", &worker));
     at_near.expect("added", &seen, SOON);
     chosen.expect("added", &seen, SOON);
     assert_eq!(at_far.next_event(QUIET), None);
     let mut stranger = Program::publisher(&far, "math");
-    stranger.run(&command("added", &at("0.0.0.0:7001")));
+    stranger.run(&command("added", &metadata_at("0.0.0.0:7001")));
     assert!(at_far.next_event(SOON).is_some());
     assert_eq!(chosen.next_event(QUIET), None);
     // A worker at an address outside of the chosen interfaces could not be found.
     let far_address = both.cables()[1].ipv4();
-    let error = chosen.run_refused(&command("added", &at(&format!("{far_address}:7000"))));
+    let error = chosen.run_refused(&command(
+        "added",
+        &metadata_at(&format!("{far_address}:7000")),
+    ));
     assert!(
         error.contains("no interface that was chosen has that address"),
         "{error}"
@@ -75,7 +78,7 @@ fn uses_chosen_interfaces_only() {
         &both,
         json!({"namespace": "math", "interfaces": [far_address]}),
     );
-    let worker = at("0.0.0.0:7002");
+    let worker = metadata_at("0.0.0.0:7002");
     by_address.run(&command("added", &worker));
     wait_until("it listens on the interface of the address", SOON, || {
         mdns_interfaces(&both) == [vec!["eth1".to_owned()], vec![]]
@@ -88,7 +91,7 @@ fn uses_chosen_interfaces_only() {
     assert_eq!(at_near.next_event(QUIET), None);
     drop(by_address);
     let mut everywhere = Program::publisher(&both, "math");
-    let worker = at("0.0.0.0:7003");
+    let worker = metadata_at("0.0.0.0:7003");
     everywhere.run(&command("added", &worker));
     at_near.expect(
         "added",
@@ -116,13 +119,13 @@ fn uses_loopback_on_request_and_refuses_unknown_interfaces() {
         Program::start(&here, settings.clone()),
         Program::start(&here, settings),
     );
-    let worker = at("127.0.0.1:7000");
+    let worker = metadata_at("127.0.0.1:7000");
     one.run(&command("added", &worker));
     other.expect("added", &worker, SOON);
     assert_eq!(watcher.next_event(QUIET), None);
 
     let mut mistaken = Program::start(&here, json!({"namespace": "math", "interfaces": ["eht0"]}));
-    let error = mistaken.run_refused(&command("added", &at("0.0.0.0:7000")));
+    let error = mistaken.run_refused(&command("added", &metadata_at("0.0.0.0:7000")));
     assert!(
         error.contains("there is no interface 'eht0', by name or by address; there are lo, eth0"),
         "{error}"

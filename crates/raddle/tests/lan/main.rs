@@ -21,7 +21,7 @@ const SOON: Duration = Duration::from_secs(20);
 const QUIET: Duration = Duration::from_secs(2);
 
 /// Metadata of a worker at this address.
-fn at(address: &str) -> WorkerMetadata {
+fn metadata_at(address: &str) -> WorkerMetadata {
     WorkerMetadata {
         uid: WorkerUid::new(),
         address: address.into(),

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use raddle_testnet::Lan;
 
-use crate::{SOON, at, command, program::Program, seen_at};
+use crate::{SOON, command, metadata_at, program::Program, seen_at};
 
 /// How long a worker may be silent, plus the time until that is noticed.
 pub(crate) const SILENCE: Duration = Duration::from_secs(15 + 20);
@@ -24,7 +24,7 @@ fn drops_a_dead_worker_sooner_when_its_address_is_doubted() {
         Program::publisher(&here, "math"),
         Program::publisher(&here, "math"),
     );
-    let (worker, other) = (at("0.0.0.0:7000"), at("0.0.0.0:7001"));
+    let (worker, other) = (metadata_at("0.0.0.0:7000"), metadata_at("0.0.0.0:7001"));
     publisher.run(&command("added", &worker));
     let seen = seen_at(&worker, format!("{}:7000", here.ipv4()));
     watcher.expect("added", &seen, SOON);
@@ -62,7 +62,7 @@ fn finds_a_worker_again_after_a_partition() {
     let (here, there) = (lan.host(), lan.host());
     let mut watcher = Program::watch(&there, "math");
     let mut publisher = Program::publisher(&here, "math");
-    let worker = at("0.0.0.0:7000");
+    let worker = metadata_at("0.0.0.0:7000");
     publisher.run(&command("added", &worker));
     let seen = seen_at(&worker, format!("{}:7000", here.ipv4()));
     watcher.expect("added", &seen, SOON);
@@ -92,7 +92,7 @@ fn keeps_a_worker_on_a_lossy_link() {
     let (here, there) = (lan.host(), lan.host());
     let mut watcher = Program::watch(&there, "math");
     let mut publisher = Program::publisher(&here, "math");
-    let worker = at("0.0.0.0:7000");
+    let worker = metadata_at("0.0.0.0:7000");
     here.cable().lose_from_host(20);
     publisher.run(&command("added", &worker));
     let seen = seen_at(&worker, format!("{}:7000", here.ipv4()));

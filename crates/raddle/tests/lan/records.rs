@@ -6,7 +6,7 @@ use raddle::pool::WorkerMetadata;
 use raddle_testnet::Lan;
 use serde_json::json;
 
-use crate::{QUIET, SOON, at, command, program::Program, seen_at};
+use crate::{QUIET, SOON, command, metadata_at, program::Program, seen_at};
 
 #[test]
 fn other_hosts_see_added_updated_and_dropped_workers() {
@@ -18,7 +18,7 @@ fn other_hosts_see_added_updated_and_dropped_workers() {
     let mut watcher = Program::watch(&there, "math");
     let mut beside = Program::watch(&here, "math");
     let mut publisher = Program::publisher(&here, "math");
-    let worker = at("0.0.0.0:7000");
+    let worker = metadata_at("0.0.0.0:7000");
     let seen = seen_at(&worker, format!("{}:7000", here.ipv4()));
     publisher.run(&command("added", &worker));
     watcher.expect("added", &seen, SOON);
@@ -47,7 +47,7 @@ fn other_hosts_see_added_updated_and_dropped_workers() {
     }
 
     // A program that exits unpublishes its workers.
-    let worker = at("0.0.0.0:7001");
+    let worker = metadata_at("0.0.0.0:7001");
     publisher.run(&command("added", &worker));
     let seen = seen_at(&worker, format!("{}:7001", here.ipv4()));
     watcher.expect("added", &seen, SOON);
@@ -75,7 +75,7 @@ fn publishes_ipv4_and_ipv6_addresses() {
         ),
         ("[::]:7000".to_owned(), format!("{}:7000", here.ipv4())),
     ] {
-        let worker = at(&bound);
+        let worker = metadata_at(&bound);
         publisher.run(&command("added", &worker));
         watcher.expect("added", &seen_at(&worker, &seen), SOON);
         publisher.run(&command("dropped", &worker));
@@ -84,7 +84,7 @@ fn publishes_ipv4_and_ipv6_addresses() {
     // An advertised address is published unchanged.
     let settings = json!({"namespace": "math", "advertise": "192.0.2.9:80"});
     let mut elsewhere = Program::start(&here, settings);
-    let worker = at("0.0.0.0:7000");
+    let worker = metadata_at("0.0.0.0:7000");
     elsewhere.run(&command("added", &worker));
     watcher.expect("added", &seen_at(&worker, "192.0.2.9:80"), SOON);
 }
@@ -102,10 +102,10 @@ fn filters_workers_by_namespace_and_tag() {
         Program::publisher(&here, "math"),
         Program::publisher(&here, "mathematics"),
     );
-    other.run(&command("added", &at("0.0.0.0:7000")));
+    other.run(&command("added", &metadata_at("0.0.0.0:7000")));
     let plain = WorkerMetadata {
         tags: [].into(),
-        ..at("0.0.0.0:7001")
+        ..metadata_at("0.0.0.0:7001")
     };
     publisher.run(&command("added", &plain));
     assert_eq!(watcher.next_event(QUIET), None);
@@ -130,24 +130,24 @@ fn explains_workers_that_cannot_be_published() {
     let mut publisher = Program::publisher(&here, "math");
     let large = WorkerMetadata {
         tags: ["x".repeat(300)].into(),
-        ..at("0.0.0.0:7000")
+        ..metadata_at("0.0.0.0:7000")
     };
     for (worker, reason) in [
         (&large, "tags: longer than 128 bytes"),
         (
-            &at("unix:/run/x.sock"),
+            &metadata_at("unix:/run/x.sock"),
             "it serves at unix:/run/x.sock, which other machines cannot reach",
         ),
         (
-            &at("127.0.0.1:7000"),
+            &metadata_at("127.0.0.1:7000"),
             "it serves at 127.0.0.1:7000, which other machines cannot reach",
         ),
         (
-            &at("10.9.9.9:7000"),
+            &metadata_at("10.9.9.9:7000"),
             "no interface that was chosen has that address",
         ),
         (
-            &at("host.example:7000"),
+            &metadata_at("host.example:7000"),
             "only an IP address can be published",
         ),
     ] {
