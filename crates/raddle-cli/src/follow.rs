@@ -2,6 +2,7 @@
 
 use raddle_broker::{Broker, TaskUpdate};
 use raddle_model::{TaskEventKind, TaskState, Tid};
+use raddle_view::task::OUTPUT_LOST;
 pub(crate) use raddle_worker::explain::{EXPLAIN_AFTER, PrintedReasons, announce_wait};
 use raddle_worker::{
     explain,
@@ -12,7 +13,6 @@ use tokio::time::{Instant, timeout_at};
 use crate::{
     context::Context,
     error::{Failure, Outcome},
-    result::OUTPUT_LOST,
     spec,
 };
 
@@ -64,7 +64,7 @@ pub(crate) async fn until_finished(
     if let Ok(finished) = timeout_at(deadline, finished).await {
         return Ok(finished?.state);
     }
-    let state = crate::tid::view(broker, tid).await?.state;
+    let state = crate::tid::get_task(broker, tid).await?.state;
     if state.is_terminal() {
         return Ok(state);
     }

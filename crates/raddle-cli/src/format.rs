@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use raddle_model::TaskView;
 pub(crate) use raddle_worker::text::{count, time};
 
 /// The time since `then`: `3s`, `5m`, `2h`, `4d`.
@@ -28,15 +27,6 @@ pub(crate) fn fine(length: Duration) -> String {
         1_000..100_000 => format!("{:.1}s", length.as_secs_f64()),
         _ => coarse(length),
     }
-}
-
-/// The run time of the last attempt of a finished task, or of the running one so far.
-pub(crate) fn took(task: &TaskView, now: Timestamp) -> Option<Duration> {
-    let (from, to) = match &task.report {
-        Some(report) => (report.started_at?, report.ended_at),
-        None => (task.claimed_at?, now),
-    };
-    Duration::try_from(to.duration_since(from)).ok()
 }
 
 /// The progress that a task has reported.

@@ -57,7 +57,7 @@ impl Interrupts {
             biased;
             started = &mut starting => return Some(started),
             () = self.next() => shutdown.request(),
-            () = shutdown.asked(1) => {}
+            () = shutdown.requested(1) => {}
         }
         timeout(START_WITHIN, starting).await.ok()
     }

@@ -15,7 +15,7 @@ use raddle_model::{
 use raddle_runner::{ExecRequest, Runner, RunnerEvent, RunnerOptions};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    raddle_runner::runner_main_if_asked(None);
+    raddle_runner::runner_main_if_requested(None);
     let mut arguments = std::env::args()
         .skip(1)
         .map(|argument| argument.parse::<u32>());
@@ -98,7 +98,7 @@ async fn through(runner: &mut Runner, tasks: u32) -> Result<Duration, Box<dyn st
         ],
         timeout: Some(Duration::from_secs(60)),
         grace: Duration::from_secs(5),
-        overtime: Duration::from_secs(5),
+        timeout_grace: Duration::from_secs(5),
         ..ExecRequest::command(tid, "true", ["/bin/true"])
     };
     let begin = Instant::now();

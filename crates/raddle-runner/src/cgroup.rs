@@ -1,7 +1,8 @@
-//! A small writer of cgroup v2 files: a group per attempt where the system has delegated a part of the hierarchy to us.
+//! cgroup v2: one cgroup per attempt, if part of the hierarchy is delegated to this process.
 //!
-//! Where it has not, as on hosts with the v1 hierarchy, nothing here does anything, and limits are sampled instead. Everything takes
-//! the root of the hierarchy as a parameter, so that it can be tried on a plain directory.
+//! If not, as on hosts with cgroup v1, this module does nothing, and limits are sampled instead.
+//! Functions take the root of the hierarchy as a parameter, so that tests can use a plain
+//! directory.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -14,16 +15,17 @@ use std::{
 use raddle_model::Limits;
 use thiserror::Error;
 
-/// Where a worker puts itself, so that the group it was given has no processes of its own: only such a group can hand
-/// controllers down.
+/// Child cgroup that a worker moves itself to: only a cgroup without processes can delegate
+/// controllers.
 const LEAF: &str = "raddle-leaf";
-/// What the names of all our groups begin with.
+/// Prefix of the names of all cgroups of Raddle.
 const PREFIX: &str = "raddle-";
 const PERIOD_US: u64 = 100_000;
-/// How often a group is tried that somebody of ours is born into, or sweeps away, meanwhile.
+/// Attempts to create a cgroup whose name another process of Raddle creates or sweeps at the same
+/// time.
 const TRIES: u32 = 5;
 
-/// Which resources can be limited.
+/// Resources that can be limited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Controllers {
     /// `memory.max`
@@ -34,24 +36,25 @@ pub struct Controllers {
     pub cpu: bool,
 }
 
-/// A group below which we may make groups.
+/// A cgroup in which this process may create cgroups.
 #[derive(Clone, Debug)]
 pub struct CgroupDelegation {
     dir: PathBuf,
     controllers: Controllers,
 }
 
-/// The group of one attempt. Dropping it kills what is left in it and removes it.
+/// The cgroup of one attempt. It is killed and removed on drop.
 #[derive(Debug)]
 pub(crate) struct AttemptCgroup {
     dir: PathBuf,
-    /// Held for as long as somebody has use for the group, which is empty before its first process joins. It goes with a runner that is killed.
+    /// Locked while the cgroup is in use, because it is empty before the first process joins. The
+    /// kernel releases the lock of a runner that is killed.
     _lock: File,
     procs: File,
     controllers: Controllers,
 }
 
-/// Why no groups can be made below the one that this process is in.
+/// Why no cgroups can be created below that of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub(crate) enum CgroupUnavailable {
     #[error("the cgroup offers no memory, pids or cpu controller")]
@@ -72,19 +75,19 @@ impl Controllers {
         }
     }
 
-    /// Whether there is any.
+    /// Whether any controller is available.
     pub fn any(self) -> bool {
         self.memory || self.pids || self.cpu
     }
 }
 
 impl CgroupDelegation {
-    /// What is delegated to this process; `None` if nothing is.
+    /// The delegation of this process. `None` if nothing is delegated.
     pub fn find() -> Option<Self> {
         Self::at(&own_group()?)
     }
 
-    /// What is delegated below `own`, the group that this process is in.
+    /// The delegation at `own`, the cgroup of this process.
     pub(crate) fn at(own: &Path) -> Option<Self> {
         let dir = if own.ends_with(LEAF) {
             own.parent()?
@@ -93,25 +96,25 @@ impl CgroupDelegation {
         };
         let controllers =
             Controllers::parse(&fs::read_to_string(dir.join("cgroup.subtree_control")).ok()?);
-        (controllers.any() && writable(dir)).then(|| Self {
+        (controllers.any() && is_writable(dir)).then(|| Self {
             dir: dir.into(),
             controllers,
         })
     }
 
-    /// What can be limited.
+    /// Controllers that can be used.
     pub fn controllers(&self) -> Controllers {
         self.controllers
     }
 
-    /// Makes a group with these limits.
-    pub(crate) fn group(&self, name: &str, limits: &Limits) -> io::Result<AttemptCgroup> {
+    /// Creates a cgroup with these limits.
+    pub(crate) fn create_group(&self, name: &str, limits: &Limits) -> io::Result<AttemptCgroup> {
         let dir = self.dir.join(name);
-        let lock = held(&dir)?;
-        let fill = || {
+        let lock = create_locked(&dir)?;
+        let set_limits = || {
             if let Some(mb) = limits.memory_mb.filter(|_| self.controllers.memory) {
                 write(&dir, "memory.max", &mb.saturating_mul(1 << 20).to_string())?;
-                // Absent without swap accounting.
+                // Missing without swap accounting.
                 let _ = write(&dir, "memory.swap.max", "0");
                 write(&dir, "memory.oom.group", "1")?;
             }
@@ -126,7 +129,7 @@ impl CgroupDelegation {
                 .write(true)
                 .open(dir.join("cgroup.procs"))
         };
-        match fill() {
+        match set_limits() {
             Ok(procs) => Ok(AttemptCgroup {
                 procs,
                 controllers: self.controllers,
@@ -140,14 +143,16 @@ impl CgroupDelegation {
         }
     }
 
-    /// Removes the groups that runners have left which were killed. One in which somebody still is stays: it cannot be removed.
+    /// Removes the cgroups of runners that were killed. A cgroup that still has processes stays,
+    /// because the kernel refuses to remove it.
     fn sweep(&self) {
         for entry in fs::read_dir(&self.dir).into_iter().flatten().flatten() {
             let name = entry.file_name();
             let is_ours = name
                 .to_str()
                 .is_some_and(|name| name.starts_with(PREFIX) && name != LEAF);
-            // Held until it is removed: who takes it up meanwhile would go on in a group that is no more.
+            // Locked until it is removed: otherwise another runner could take it in between and
+            // continue in a removed cgroup.
             if is_ours
                 && let Ok(lock) = File::open(entry.path())
                 && lock.try_lock().is_ok()
@@ -158,22 +163,23 @@ impl CgroupDelegation {
     }
 }
 
-/// Removes the groups that runners have left which were killed, beside that of this process.
+/// Removes the cgroups of killed runners in the delegation of this process.
 pub(crate) fn sweep() {
     if let Some(delegation) = CgroupDelegation::find() {
         delegation.sweep();
     }
 }
 
-/// Makes a group, or takes one that was left, and holds it.
-fn held(dir: &Path) -> io::Result<File> {
+/// Creates a cgroup, or takes one that was left, and locks it.
+fn create_locked(dir: &Path) -> io::Result<File> {
     for _ in 0..TRIES {
         match fs::create_dir(dir) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             made => made?,
         }
         match File::open(dir) {
-            // Somebody who sweeps may have come before the lock: then it is gone, or about to be.
+            // A sweep may have run before the lock was taken: the directory is then gone, or about
+            // to be removed.
             Ok(lock) if lock.try_lock().is_ok() && dir.exists() => return Ok(lock),
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => thread::sleep(Duration::from_millis(1)),
@@ -187,22 +193,22 @@ impl AttemptCgroup {
         self.controllers
     }
 
-    /// A process that writes `0` here joins the group.
+    /// A process that writes `0` to this file joins the cgroup.
     pub(crate) fn procs(&self) -> &File {
         &self.procs
     }
 
-    /// Whether a fork failed for want of `pids.max`.
-    pub(crate) fn refused_a_process(&self) -> bool {
+    /// Whether a fork failed because of `pids.max`.
+    pub(crate) fn has_refused_a_fork(&self) -> bool {
         count_events(&self.dir.join("pids.events"), "max") > 0
     }
 
-    /// Whether the kernel has killed a process of the group for want of memory.
-    pub(crate) fn killed_for_memory(&self) -> bool {
+    /// Whether the kernel has killed a process of the cgroup because of its memory limit.
+    pub(crate) fn has_killed_for_memory(&self) -> bool {
         count_events(&self.dir.join("memory.events"), "oom_kill") > 0
     }
 
-    /// The most memory that the group ever had, in bytes.
+    /// Peak memory of the cgroup in bytes.
     pub(crate) fn peak_memory(&self) -> Option<u64> {
         fs::read_to_string(self.dir.join("memory.peak"))
             .ok()?
@@ -212,7 +218,7 @@ impl AttemptCgroup {
     }
 }
 
-/// How often a file of events says that one has happened.
+/// Reads the count of an event from an event file.
 pub(crate) fn count_events(file: &Path, name: &str) -> u64 {
     let events = fs::read_to_string(file).unwrap_or_default();
     let mut words = events.lines().filter_map(|line| line.split_once(' '));
@@ -225,7 +231,7 @@ pub(crate) fn count_events(file: &Path, name: &str) -> u64 {
 impl Drop for AttemptCgroup {
     fn drop(&mut self) {
         let _ = write(&self.dir, "cgroup.kill", "1");
-        // A process that has ended leaves its group a moment later.
+        // A process leaves its cgroup a moment after it exits.
         for _ in 0..20 {
             match fs::remove_dir(&self.dir) {
                 Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
@@ -237,8 +243,9 @@ impl Drop for AttemptCgroup {
     }
 }
 
-/// Makes the cgroup of this process ready to hold one cgroup per attempt, if the cgroup is delegated and holds no other process. A worker calls this once,
-/// before it starts runners, and goes on without cgroups if it fails.
+/// Prepares the cgroup of this process to hold one cgroup per attempt, if it is delegated and holds
+/// no other process. A worker calls this once, before it starts runners, and continues without
+/// cgroups on failure.
 pub fn prepare() -> io::Result<Controllers> {
     let own = own_group().ok_or_else(|| io::Error::other("no cgroup v2 hierarchy is mounted"))?;
     let prepared = prepare_at(&own, std::process::id());
@@ -266,14 +273,15 @@ fn prepare_at(own: &Path, worker: u32) -> io::Result<Controllers> {
     Ok(controllers)
 }
 
-/// What could be limited below `own`, a group that is not ready, if `worker` stepped aside. Looks only.
+/// Controllers that would be available below `own`, which is not prepared, if `worker` moved to a
+/// child cgroup. Changes nothing.
 pub(crate) fn survey(own: &Path, worker: u32) -> Result<Controllers, CgroupUnavailable> {
     let read = |file| fs::read_to_string(own.join(file)).unwrap_or_default();
     let controllers = Controllers::parse(&read("cgroup.controllers"));
     if !controllers.any() {
         return Err(CgroupUnavailable::NoControllers);
     }
-    if !writable(own)
+    if !is_writable(own)
         || OpenOptions::new()
             .write(true)
             .open(own.join("cgroup.subtree_control"))
@@ -281,7 +289,7 @@ pub(crate) fn survey(own: &Path, worker: u32) -> Result<Controllers, CgroupUnava
     {
         return Err(CgroupUnavailable::NotDelegated);
     }
-    // Of a process that has another number here, as from outside a container, the kernel says 0.
+    // The kernel shows a process of another pid namespace as 0.
     let is_alone = read("cgroup.procs")
         .lines()
         .all(|line| line.trim().parse() == Ok(worker));
@@ -292,27 +300,27 @@ pub(crate) fn survey(own: &Path, worker: u32) -> Result<Controllers, CgroupUnava
     }
 }
 
-/// The directory of the v2 group that this process is in.
+/// Directory of the v2 cgroup of this process.
 pub(crate) fn own_group() -> Option<PathBuf> {
     let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
     let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
-    locate(&groups, &mounts)
+    find_own_group(&groups, &mounts)
 }
 
-fn locate(groups: &str, mounts: &str) -> Option<PathBuf> {
+fn find_own_group(groups: &str, mounts: &str) -> Option<PathBuf> {
     let path = groups.lines().find_map(|line| line.strip_prefix("0::"))?;
     mounts.lines().find_map(|line| {
         let (mount, kind) = line.split_once(" - ")?;
         let mut fields = mount.split(' ').skip(3);
         let (root, point) = (fields.next()?, fields.next()?);
-        // What is mounted may be a part of the hierarchy only, as in a container.
+        // The mount may show only a part of the hierarchy, as in a container.
         let below = Path::new(path).strip_prefix(root).ok()?;
         kind.starts_with("cgroup2 ")
             .then(|| Path::new(point).join(below))
     })
 }
 
-fn writable(dir: &Path) -> bool {
+fn is_writable(dir: &Path) -> bool {
     OpenOptions::new()
         .write(true)
         .open(dir.join("cgroup.procs"))
@@ -320,7 +328,7 @@ fn writable(dir: &Path) -> bool {
 }
 
 fn write(dir: &Path, file: &str, value: &str) -> io::Result<()> {
-    // Never created: a file that is not there is a feature that the kernel does not have.
+    // Never created: a missing file is a feature that the kernel does not have.
     io::Write::write_all(
         &mut OpenOptions::new().write(true).open(dir.join(file))?,
         value.as_bytes(),
@@ -347,20 +355,20 @@ mod tests {
                       32 23 0:28 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n";
         let container = "33 23 0:29 /pod/a /sys/fs/cgroup ro - cgroup2 cgroup rw\n";
         assert_eq!(
-            locate("0::/user/x\n", unified),
+            find_own_group("0::/user/x\n", unified),
             Some("/sys/fs/cgroup/user/x".into())
         );
         assert_eq!(
-            locate("4:memory:/m\n0::/\n", hybrid),
+            find_own_group("4:memory:/m\n0::/\n", hybrid),
             Some("/sys/fs/cgroup/unified/".into())
         );
         assert_eq!(
-            locate("0::/pod/a/b\n", container),
+            find_own_group("0::/pod/a/b\n", container),
             Some("/sys/fs/cgroup/b".into())
         );
-        assert_eq!(locate("4:memory:/m\n", hybrid), None);
+        assert_eq!(find_own_group("4:memory:/m\n", hybrid), None);
         assert_eq!(
-            locate(
+            find_own_group(
                 "0::/\n",
                 "31 23 0:27 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
             ),
@@ -400,7 +408,7 @@ mod tests {
             fs::create_dir_all(root.path().join("t")).unwrap();
             fs::write(root.path().join("t").join(file), "").unwrap();
         }
-        let group = delegation.group("t", &limits).unwrap();
+        let group = delegation.create_group("t", &limits).unwrap();
         let read = |file: &str| fs::read_to_string(root.path().join("t").join(file)).unwrap();
         assert_eq!(
             (read("memory.max"), read("cpu.max")),
@@ -416,7 +424,7 @@ mod tests {
         )
         .unwrap();
         fs::write(root.path().join("t/memory.peak"), "123\n").unwrap();
-        assert!(group.killed_for_memory() && !group.refused_a_process());
+        assert!(group.has_killed_for_memory() && !group.has_refused_a_fork());
         assert_eq!(group.peak_memory(), Some(123));
     }
 
@@ -431,7 +439,7 @@ mod tests {
             memory_mb: Some(1),
             ..Limits::default()
         };
-        assert!(delegation.group("t", &limits).is_err());
+        assert!(delegation.create_group("t", &limits).is_err());
         assert!(!root.path().join("t").exists());
     }
 
@@ -447,7 +455,7 @@ mod tests {
             fs::create_dir(root.path().join(left)).unwrap();
         }
         // What is in a directory stands for processes in a group.
-        let fresh = held(&root.path().join("raddle-6-1")).unwrap();
+        let fresh = create_locked(&root.path().join("raddle-6-1")).unwrap();
         delegation.sweep();
         let mut there: Vec<_> = fs::read_dir(root.path())
             .unwrap()
@@ -461,12 +469,12 @@ mod tests {
             "who has not joined yet, and who is left"
         );
         assert!(
-            held(&root.path().join("raddle-6-1")).is_err(),
+            create_locked(&root.path().join("raddle-6-1")).is_err(),
             "another has it"
         );
         // Its runner is killed, and an attempt of that name comes again.
         drop(fresh);
-        drop(held(&root.path().join("raddle-6-1")).unwrap());
+        drop(create_locked(&root.path().join("raddle-6-1")).unwrap());
         delegation.sweep();
         assert!(!root.path().join("raddle-6-1").exists());
     }

@@ -1,4 +1,4 @@
-//! The worker's handle on a runner.
+//! `Runner`: the worker's handle to a runner process.
 
 use std::{
     borrow::Cow, ffi::OsStr, io, os::fd::AsFd, path::PathBuf, process::Stdio, sync::Arc,
@@ -23,27 +23,29 @@ use crate::{
     runner, runner_cleanup, sys,
 };
 
-/// A runner that was told to end, or whose socket is closed, has nothing to do but kill and reap.
+/// Maximum wait for a runner to exit. A runner that must end, or whose socket is closed, only has
+/// to kill and reap.
 const CLOSE_DEADLINE: Duration = Duration::from_secs(10);
-const KEPT: usize = 64 * 1024;
+const RETAINED_CAPACITY: usize = 64 * 1024;
 
-/// How to start a runner.
+/// Options for starting a runner.
 #[derive(Clone, Debug)]
 pub struct RunnerOptions {
-    /// The program, which calls [`crate::runner_main_if_asked`]. By default this very program: the file that this process was
-    /// started from, also when another has taken its place on the disk since.
+    /// Program that calls [`crate::runner_main_if_requested`]. Default: the file that this process
+    /// was started from, even if it was replaced on disk since.
     pub program: PathBuf,
-    /// The title of a runner that has nothing to run.
+    /// Process title of an idle runner.
     pub title_idle: String,
-    /// The page that holds the deadline of the worker's lease. Without it attempts outlive a lease.
-    pub attempt_id: Option<Arc<LeaseDeadlinePage>>,
-    /// Variables of this process that neither the runner nor what it runs inherits.
-    pub without: &'static [&'static str],
+    /// Page that holds the deadline of the worker's lease. Without it, attempts outlive the lease.
+    pub lease_deadline: Option<Arc<LeaseDeadlinePage>>,
+    /// Variables of this process that neither the runner nor its attempts inherit.
+    pub removed_variables: &'static [&'static str],
 }
 
 /// A runner process, reused for one attempt after another.
 ///
-/// Dropping the handle closes the runner's socket: the runner kills what it runs, down to the last grandchild, and exits.
+/// Dropping the handle closes the runner's socket. The runner then kills all processes of its
+/// attempt, and exits.
 #[derive(Debug)]
 pub struct Runner {
     child: Child,
@@ -51,30 +53,32 @@ pub struct Runner {
     socket: UnixStream,
     incoming: Decoder,
     outgoing: Vec<u8>,
-    /// How much of `outgoing` was sent.
+    /// Number of bytes of `outgoing` that were sent.
     sent: usize,
-    /// The account of an attempt that no runner would take.
-    refused: Option<Box<ExecResult>>,
+    /// Result of a request that is too large to send.
+    too_large: Option<Box<ExecResult>>,
     gone: bool,
-    /// It was gone before it was a runner.
-    never_began: bool,
+    /// The process exited before it was set up as a runner.
+    never_started: bool,
 }
 
-/// The runner has ended, or does not speak our language. Whatever it ran is dead or dying; what its command left behind is adopted by a
-/// worker that is a subreaper, and [`crate::reap_orphans`] ends it.
+/// The runner has exited, or sent an unreadable message. Its attempt is dead or dying. A worker
+/// that is a subreaper adopts the processes that the command left, and [`crate::reap_orphans`]
+/// kills them.
 #[derive(Debug, thiserror::Error)]
 #[error("the runner with pid {pid} is gone")]
 pub struct RunnerLost {
     pid: u32,
-    never_began: bool,
+    never_started: bool,
     #[source]
     source: Option<io::Error>,
 }
 
 impl RunnerLost {
-    /// Whether the system has not given it what a runner needs, so that it has run nothing. Nobody has killed it.
-    pub fn never_began(&self) -> bool {
-        self.never_began
+    /// Whether the runner could not be set up because the system refused a resource. It ran
+    /// nothing, and it was not killed.
+    pub fn never_started(&self) -> bool {
+        self.never_started
     }
 }
 
@@ -83,36 +87,37 @@ impl Default for RunnerOptions {
         Self {
             program: "/proc/self/exe".into(),
             title_idle: "raddle-runner".into(),
-            attempt_id: None,
-            without: &[],
+            lease_deadline: None,
+            removed_variables: &[],
         }
     }
 }
 
 impl Runner {
-    /// Starts a runner.
+    /// Starts a runner process.
     pub async fn spawn(opts: &RunnerOptions) -> io::Result<Self> {
         let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
         ours.set_nonblocking(true)?;
         let socket = UnixStream::from_std(ours)?;
-        let stdout = match &opts.attempt_id {
+        let stdout = match &opts.lease_deadline {
             Some(page) => Stdio::from(page.as_fd().try_clone_to_owned()?),
             None => Stdio::null(),
         };
         let title = opts.title_idle.replace('\0', "_");
         let mut command = Command::new(&opts.program);
-        // Nothing here may take std off its posix_spawn path: forking a large worker costs tens of milliseconds.
+        // No option here may make std leave its posix_spawn path: forking a large worker costs tens
+        // of milliseconds.
         command
             .arg0(OsStr::new(&title))
-            .args(runner::arguments(opts.attempt_id.is_some()))
+            .args(runner::arguments(opts.lease_deadline.is_some()))
             .stdin(std::os::fd::OwnedFd::from(theirs))
             .stdout(stdout)
             .stderr(Stdio::inherit())
             .process_group(0);
-        for name in opts.without {
+        for name in opts.removed_variables {
             command.env_remove(name);
         }
-        let (pid, child) = runner_cleanup::starting(|| {
+        let (pid, child) = runner_cleanup::register_started(|| {
             let child = command.spawn()?;
             let pid = child
                 .id()
@@ -131,23 +136,23 @@ impl Runner {
             incoming,
             outgoing,
             sent: 0,
-            refused: None,
+            too_large: None,
             gone: false,
-            never_began: false,
+            never_started: false,
         }
     }
 
-    /// The runner's process id.
+    /// Process id of the runner.
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// Whether the runner's process is still there. It may have been killed while it had nothing to run.
+    /// Whether the runner process is alive. It may have been killed while it was idle.
     pub fn is_alive(&mut self) -> bool {
         !self.gone && matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Gives the runner an attempt to run. The one before must be done.
+    /// Starts an attempt. The previous attempt must be done.
     pub async fn start(&mut self, request: &ExecRequest) -> Result<(), RunnerLost> {
         let before = self.outgoing.len();
         frame::encode_into(&mut self.outgoing, &ToRunner::Start(Cow::Borrowed(request)));
@@ -155,61 +160,64 @@ impl Runner {
             self.outgoing.truncate(before);
             let message =
                 "more than 1 GiB of standard input, arguments and environment: use a file".into();
-            self.refused = Some(Box::new(ExecResult::without_start(
-                ExitStatus::SpawnFailed { message },
-            )));
+            self.too_large = Some(Box::new(ExecResult::not_started(ExitStatus::SpawnFailed {
+                message,
+            })));
         }
         self.flush().await
     }
 
-    /// Sends an order about the attempt that is running.
-    pub async fn send(&mut self, order: RunnerCommand) -> Result<(), RunnerLost> {
-        if matches!(order, RunnerCommand::Stop | RunnerCommand::Kill) && !self.gone {
-            // A runner that somebody has stopped could not obey.
+    /// Sends a command for the running attempt.
+    pub async fn send(&mut self, command: RunnerCommand) -> Result<(), RunnerLost> {
+        if matches!(command, RunnerCommand::Stop | RunnerCommand::Kill) && !self.gone {
+            // A runner that is suspended (SIGSTOP) could not carry out the command.
             sys::kill(self.pid, Signal::CONT);
         }
-        frame::encode_into(&mut self.outgoing, &ToRunner::Order(order));
+        frame::encode_into(&mut self.outgoing, &ToRunner::Command(command));
         self.flush().await
     }
 
-    /// The next news of the attempt that is running. Cancel-safe: nothing is lost when the future is dropped.
+    /// Receives the next event of the running attempt. Cancel-safe: dropping the future loses no
+    /// event.
     pub async fn next(&mut self) -> Result<RunnerEvent, RunnerLost> {
-        if let Some(done) = self.refused.take() {
+        if let Some(done) = self.too_large.take() {
             return Ok(RunnerEvent::Done(done));
         }
         self.flush().await?;
         loop {
             match self.incoming.next() {
-                Ok(Some(notice)) => return Ok(notice),
+                Ok(Some(event)) => return Ok(event),
                 Ok(None) => {}
                 Err(error) => {
-                    tracing::error!(pid = self.pid, %error, "a runner sent something unreadable and is killed");
+                    tracing::error!(pid = self.pid, %error, "killing a runner that sent an unreadable message");
                     let _ = self.child.start_kill();
-                    return Err(self.ended(Some(io::Error::other(error))).await);
+                    return Err(self.wait_for_exit(Some(io::Error::other(error))).await);
                 }
             }
             self.incoming.buffer().reserve(4096);
             match self.socket.read_buf(self.incoming.buffer()).await {
-                Ok(0) => return Err(self.ended(None).await),
+                Ok(0) => return Err(self.wait_for_exit(None).await),
                 Ok(_) => {}
-                Err(error) => return Err(self.ended(Some(error)).await),
+                Err(error) => return Err(self.wait_for_exit(Some(error)).await),
             }
         }
     }
 
-    /// Ends the runner and waits until it is gone. What it still runs is killed.
+    /// Stops the runner and waits until it has exited. A running attempt is killed.
     pub async fn close(mut self) {
-        // One that is closed already needs no word.
+        // An error means that the socket is closed already.
         let _ = self.socket.shutdown().await;
-        self.ended(None).await;
+        self.wait_for_exit(None).await;
     }
 
-    /// Sends what was not sent yet. What a cancelled call leaves is sent by the next one, so that frames stay whole.
+    /// Sends pending bytes. If the future is dropped, the next call continues where it stopped, so
+    /// frames stay whole.
     async fn flush(&mut self) -> Result<(), RunnerLost> {
         while self.sent < self.outgoing.len() {
             match self.socket.write(&self.outgoing[self.sent..]).await {
                 Ok(n) => self.sent += n,
-                // It has left, and nobody needs the rest. That shows when the socket is read, behind what it has said before.
+                // The runner has exited and needs nothing more. The next read reports the exit,
+                // after the messages that it sent before.
                 Err(error)
                     if matches!(
                         error.kind(),
@@ -218,36 +226,36 @@ impl Runner {
                 {
                     break;
                 }
-                Err(error) => return Err(self.ended(Some(error)).await),
+                Err(error) => return Err(self.wait_for_exit(Some(error)).await),
             }
         }
         self.outgoing.clear();
-        self.outgoing.shrink_to(KEPT);
+        self.outgoing.shrink_to(RETAINED_CAPACITY);
         self.sent = 0;
         Ok(())
     }
 
-    /// Waits for the process. A socket closes a little before its process has given its children away: whoever hears that the
-    /// runner is gone shall find the orphans adopted.
-    async fn ended(&mut self, source: Option<io::Error>) -> RunnerLost {
+    /// Waits for the process to exit. The kernel closes its socket shortly before it reparents its
+    /// children: only after the wait are the orphans children of this process.
+    async fn wait_for_exit(&mut self, source: Option<io::Error>) -> RunnerLost {
         if !self.gone {
-            // A stopped runner could not notice that it is to end.
+            // A stopped runner would not notice that its socket is closed.
             sys::kill(self.pid, Signal::CONT);
             let code = match timeout(CLOSE_DEADLINE, self.child.wait()).await {
                 Ok(status) => status.ok().and_then(|status| status.code()),
                 Err(_) => {
-                    tracing::warn!(pid = self.pid, "a runner did not end in time and is killed");
+                    tracing::warn!(pid = self.pid, "killing a runner that did not exit in time");
                     let _ = self.child.kill().await;
                     None
                 }
             };
-            self.never_began = code == Some(runner::NOT_SET_UP);
+            self.never_started = code == Some(runner::NOT_SET_UP);
             self.gone = true;
-            runner_cleanup::ended(self.pid);
+            runner_cleanup::forget_runner(self.pid);
         }
         RunnerLost {
             pid: self.pid,
-            never_began: self.never_began,
+            never_started: self.never_started,
             source,
         }
     }
@@ -255,8 +263,8 @@ impl Runner {
 
 impl Drop for Runner {
     fn drop(&mut self) {
-        // Not killed: killed it could not take its command's children with it. The socket, closed when this is over, ends it;
-        // the runtime reaps it.
+        // Do not kill the runner: it must kill its command's children first. Closing the socket,
+        // which follows this drop, makes it do that and exit. The runtime reaps it.
         if !self.gone {
             sys::kill(self.pid, Signal::CONT);
         }

@@ -1,30 +1,32 @@
-//! One attempt of a task: spawn, limits, process title, output capture, staged stop and exit classification.
+//! One attempt of a task: spawn, limits, process title, output capture, staged stop and exit
+//! classification.
 //!
-//! The attempt's command is a child of a *runner*, a small re-exec'd process of ours with one thread and one `poll` loop. A
-//! worker keeps one runner per slot and gives it one attempt after another; the only process started per task is the
-//! command itself. The runner wears the task's title, enforces its limits and its timeout, forwards its output, and leaves no
-//! process behind, however the attempt ends. It dies with its worker.
+//! The attempt's command is a child of a *runner*: a small re-exec'd process of ours with one
+//! thread and one `poll` loop. A worker keeps one runner per slot and reuses it for one attempt
+//! after another, so the command is the only process that is started per task. The runner carries
+//! the task's process title, enforces its limits and timeout, forwards its output, and kills every
+//! process of the attempt when the attempt ends. The runner exits when its worker exits.
 //!
-//! The worker's side is [`Runner`]; the runner's side starts in [`runner_main_if_asked`], which every program that uses
-//! this crate calls first thing in `main`:
+//! [`Runner`] is the worker's side. The runner's side starts in [`runner_main_if_requested`], which
+//! every program that uses this crate must call first in `main`:
 //!
 //! ```no_run
-//! # async fn example(request: raddle_runner::Request) -> Result<(), Box<dyn std::error::Error>> {
-//! use raddle_runner::{Notice, Runner, RunnerOptions};
+//! # async fn example(request: raddle_runner::ExecRequest) -> Result<(), Box<dyn std::error::Error>> {
+//! use raddle_runner::{Runner, RunnerEvent, RunnerOptions};
 //!
-//! raddle_runner::runner_main_if_asked(None);
+//! raddle_runner::runner_main_if_requested(None);
 //! let mut runner = Runner::spawn(&RunnerOptions::default()).await?;
 //! runner.start(&request).await?;
 //! loop {
 //!     match runner.next().await? {
-//!         Notice::Done(done) => break println!("{}", done.exit),
-//!         notice => println!("{notice:?}"),
+//!         RunnerEvent::Done(done) => break println!("{}", done.exit),
+//!         event => println!("{event:?}"),
 //!     }
 //! }
 //! # Ok(()) }
 //! ```
 //!
-//! This crate knows nothing of queues, brokers or retries.
+//! This crate must not know about queues, brokers or retries.
 
 pub mod cgroup;
 pub mod container;
@@ -49,13 +51,13 @@ pub use message::{
 };
 pub use progress_page::ProgressPage;
 pub use raddle_process::{check_descriptors, log, title};
-pub use runner::{FunctionCall, NOBODY, capped, runner_main_if_asked};
+pub use runner::{FunctionCall, NOBODY, cap_limits, runner_main_if_requested};
 pub use runner_cleanup::{
-    SUSPEND, become_subreaper, children, end_runners, end_what_runs, interrupt, is_ignored,
-    kill_group, reap_orphans, setsid_self, stop_self, terminate,
+    SUSPEND, become_subreaper, children, interrupt, is_ignored, kill_attempts_of_worker,
+    kill_group, kill_runners_of_worker, reap_orphans, setsid_self, stop_self, terminate,
 };
-pub use sigterm::is_terminated;
+pub use sigterm::is_sigterm_received;
 pub use sys::{
     close_on_exec, deny_inspection, survive_file_limit, unblock_signals, wake_when_parent_dies,
 };
-pub use tree::{TreeUsage, consumption, parent_of, place, process_start_time};
+pub use tree::{TreeUsage, parent_of, pid_scope, process_start_time, tree_usage};

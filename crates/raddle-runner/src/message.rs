@@ -1,5 +1,5 @@
-//! The messages between a worker and its runner, in the frames of [`raddle_model::frame`]. The supervisor of a container and its process 1, which is a runner,
-//! use the same.
+//! Messages between a worker and its runner, in the frames of [`raddle_model::frame`]. The
+//! supervisor of a container and its process 1, which is a runner, use the same messages.
 
 use std::{borrow::Cow, time::Duration};
 
@@ -10,45 +10,47 @@ use raddle_model::{
 };
 use serde::{Deserialize, Serialize};
 
-/// The longest body of a frame to a runner: a [`ExecRequest`] with its standard input.
+/// Maximum body length of a frame to a runner: an [`ExecRequest`] with its standard input.
 pub(crate) const MAX_TO_RUNNER: usize = 1 << 30;
-/// The longest body of a frame from a runner: a [`ExecResult`] with the unsent ends of the streams.
+/// Maximum body length of a frame from a runner: an [`ExecResult`] with the unsent ends of the
+/// streams.
 pub const MAX_FROM_RUNNER: usize = 1 << 20;
 
-/// One attempt to be run.
+/// One attempt to run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExecRequest {
-    /// The task.
+    /// Id of the task.
     pub tid: Tid,
-    /// The number of the attempt.
+    /// Number of the attempt.
     pub attempt: u32,
-    /// The task's name, for the process title.
+    /// Name of the task, for the process title.
     pub name: String,
     /// What to run.
     pub program: ExecTarget,
-    /// Set on top of the environment that the runner inherited from its worker.
+    /// Variables that are set on top of the environment that the runner inherited from its worker.
     pub env: Vec<(String, String)>,
-    /// The directory to run in; the worker's own when absent.
+    /// Working directory. `None` means the worker's.
     pub cwd: Option<String>,
-    /// Written to a command's standard input, which is then closed, or handed to a function; the runner holds it in memory. Without it the input is
-    /// empty.
+    /// Standard input of a command, or the input of a function. The runner holds it in memory.
+    /// `None` means empty input.
     #[serde(with = "raddle_model::bytes::option")]
     pub stdin: Option<Vec<u8>>,
-    /// How long the attempt may run. The time it spends paused does not count.
+    /// Maximum run time. Paused time does not count.
     pub timeout: Option<Duration>,
-    /// What it may use, its child processes included.
+    /// Resource limits, for the command and its child processes together.
     pub limits: Limits,
-    /// How long it has between SIGTERM and SIGKILL.
+    /// Time between SIGTERM and SIGKILL.
     pub grace: Duration,
-    /// How long it has between the two when it has run for too long.
-    pub overtime: Duration,
-    /// The sandbox that it runs in, if it runs in one: without the worker's files, environment, processes and network.
+    /// Time between SIGTERM and SIGKILL after a timeout.
+    pub timeout_grace: Duration,
+    /// Sandbox to run in, without the worker's files, environment, processes and network.
     pub sandbox: Option<SandboxConfig>,
 }
 
 impl ExecRequest {
-    /// The first attempt to run a command: where its worker is, with nothing to read and no bounds, and killed at once when it is to end.
+    /// The first attempt to run a command: in the worker's directory, without input, limits and
+    /// grace.
     pub fn command(
         tid: Tid,
         name: impl Into<String>,
@@ -65,39 +67,43 @@ impl ExecRequest {
             timeout: None,
             limits: Limits::default(),
             grace: Duration::ZERO,
-            overtime: Duration::ZERO,
+            timeout_grace: Duration::ZERO,
             sandbox: None,
         }
     }
 }
 
-/// What a sandbox is like.
+/// Configuration of a sandbox.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SandboxConfig {
-    /// What is reached of the network.
+    /// Network endpoints that the attempt may reach.
     pub network: NetworkPolicy,
-    /// Whether it may lack what the system refuses. Else the attempt fails there.
+    /// Whether the sandbox may omit layers that the system refuses. If not, a refused layer fails
+    /// the attempt.
     pub fallback: bool,
-    /// A directory of the host that is seen inside as [`HANDLER`], cannot be written, and is begun in.
+    /// Host directory that appears inside as [`HANDLER`]: read-only, and the working directory.
     pub directory: Option<String>,
-    /// What else is seen of the host's files.
+    /// Other files of the host that are visible inside.
     pub mounts: Vec<Mount>,
 }
 
-/// Where a sandbox shows the one directory of the host that it may show.
+/// Path in the sandbox of [`SandboxConfig::directory`].
 pub const HANDLER: &str = "/handler";
 
 /// What an attempt runs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ExecTarget {
-    /// A program and its arguments. One without a slash is searched in the `PATH` of the attempt's environment.
+    /// A program and its arguments. A program without a slash is searched in the `PATH` of the
+    /// attempt's environment.
     Command(Vec<String>),
-    /// A function of the runner's own program, by the name that its [`crate::FunctionCall`] knows. It runs in a process that is forked for it from one that has
-    /// never heard of a task, and so has nothing in it but what every run begins with.
+    /// A function of the runner's own program, by the name that its [`crate::FunctionCall`] takes.
+    /// It runs in a process that is forked from the fork server, which has never seen a task, so no
+    /// state of earlier attempts reaches it.
     Function(String),
-    /// The runner's own program with these arguments, which keeps the command somewhere else. It answers with how that ended
-    /// ([`OutputChannel::Reply`]), and is paused by SIGTSTP, so that it can pause what it keeps.
-    Keeper(Vec<String>),
+    /// The runner's own program with these arguments: the supervisor of a container, which runs the
+    /// command in there. It reports how the command ended on [`OutputChannel::Reply`], and is
+    /// paused with SIGTSTP, so that it can pause the container's processes.
+    ContainerSupervisor(Vec<String>),
 }
 
 /// A message to a runner.
@@ -107,25 +113,28 @@ pub enum ExecTarget {
     reason = "one exists at a time: a box would cost an allocation for each attempt"
 )]
 pub enum ToRunner<'a> {
-    /// In a container, before all others: the [`VERSION`](crate::contained::VERSION) of the supervisor.
+    /// In a container, as the first message: the [`VERSION`](crate::container::VERSION) of the
+    /// supervisor.
     Version(u32),
-    /// Run this attempt. The one before is over.
+    /// Run this attempt. The previous attempt is over.
     Start(Cow<'a, ExecRequest>),
-    /// About the attempt that is running.
-    Order(RunnerCommand),
-    /// In a container: standard input of the command, which begins with [`ExecRequest::stdin`]. At most [`WINDOW`](crate::contained::WINDOW) of it may be on its
-    /// way.
+    /// Control the running attempt.
+    Command(RunnerCommand),
+    /// In a container: standard input of the command, after [`ExecRequest::stdin`]. At most
+    /// [`INPUT_WINDOW`](crate::container::INPUT_WINDOW) bytes may be in flight.
     Input(#[serde(with = "raddle_model::bytes")] Vec<u8>),
     /// In a container: standard input ends.
     InputEnds,
-    /// In a container: the supervisor is there.
-    Beat,
+    /// In a container: the supervisor is alive.
+    Heartbeat,
 }
 
-/// An order about the attempt that is running. One that comes when nothing runs is ignored: it crossed the attempt's end.
+/// A command for the running attempt. The runner ignores one that arrives when nothing runs,
+/// because the command may have crossed the attempt's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RunnerCommand {
-    /// SIGTERM to the process group; SIGKILL to the whole tree after the grace, or when asked a second time.
+    /// SIGTERM to the process group; SIGKILL to the whole tree after the grace period, or on a
+    /// second `Stop`.
     Stop,
     /// SIGKILL to the whole tree.
     Kill,
@@ -135,65 +144,65 @@ pub enum RunnerCommand {
     Resume,
 }
 
-/// What a runner tells its worker about an attempt: `Started`, any number of `Output`, then one `ExecResult`. A command that could
-/// not be started has no `Started`.
+/// Events of an attempt that a runner reports to its worker: `Started`, any number of `Output`,
+/// then one `Done`. An attempt whose command could not be started has no `Started`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum RunnerEvent {
     /// The command runs.
     Started {
-        /// Its process id.
+        /// Process id of the command.
         pid: u32,
     },
-    /// It wrote something.
+    /// The command wrote output.
     Output {
-        /// Where to.
+        /// Stream that it was written to.
         stream: OutputChannel,
-        /// What, in the order it was written to this stream.
+        /// Bytes in the order in which they were written to this stream.
         #[serde(with = "raddle_model::bytes")]
         bytes: Vec<u8>,
     },
-    /// In a container: the command has taken this much of its standard input.
+    /// In a container: the command has read this much of its standard input.
     InputTaken {
-        /// How much.
+        /// Number of bytes.
         bytes: usize,
     },
-    /// The attempt is over, and no process of it is left.
+    /// The attempt is over, and none of its processes is left.
     Done(Box<ExecResult>),
 }
 
-/// The account of an attempt.
+/// Result of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExecResult {
-    /// How it ended.
+    /// How the attempt ended.
     pub exit: ExitStatus,
-    /// Whether the runner sent it SIGKILL.
+    /// Whether the runner sent SIGKILL.
     pub killed: bool,
-    /// What it used.
+    /// Resources that the attempt used.
     pub usage: ResourceUsage,
-    /// All that was written to standard output.
+    /// Total bytes written to standard output.
     pub stdout_bytes: u64,
-    /// All that was written to standard error.
+    /// Total bytes written to standard error.
     pub stderr_bytes: u64,
-    /// The end of standard output, not sent as [`RunnerEvent::Output`].
+    /// The end of standard output that was not sent as [`RunnerEvent::Output`].
     #[serde(with = "raddle_model::bytes")]
     pub stdout: Vec<u8>,
-    /// The end of standard error, not sent as [`RunnerEvent::Output`].
+    /// The end of standard error that was not sent as [`RunnerEvent::Output`].
     #[serde(with = "raddle_model::bytes")]
     pub stderr: Vec<u8>,
-    /// The end of what a function answered, not sent as [`RunnerEvent::Output`].
+    /// The end of a function's reply that was not sent as [`RunnerEvent::Output`].
     #[serde(with = "raddle_model::bytes")]
     pub reply: Vec<u8>,
-    /// When the command began to run; absent when it could not be started.
+    /// When the command started. `None` if it could not be started.
     pub started_at: Option<Timestamp>,
-    /// When it was over.
+    /// When the attempt was over.
     pub ended_at: Timestamp,
 }
 
 impl ExecResult {
-    /// The account of an attempt whose command never ran.
-    pub fn without_start(exit: ExitStatus) -> Self {
+    /// Result of an attempt whose command never ran.
+    pub fn not_started(exit: ExitStatus) -> Self {
         Self {
             exit,
             killed: false,
@@ -209,14 +218,14 @@ impl ExecResult {
     }
 }
 
-/// What an attempt writes to.
+/// A stream that an attempt writes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum OutputChannel {
     /// File descriptor 1.
     Stdout,
     /// File descriptor 2.
     Stderr,
-    /// What a function answers, apart from what it prints.
+    /// Reply of a function, separate from what it prints.
     Reply,
 }
 
@@ -262,7 +271,7 @@ mod tests {
             stdout: b"out\xff".to_vec(),
             reply: b"reply".to_vec(),
             started_at: Some(Timestamp::now()),
-            ..ExecResult::without_start(ExitStatus::NotFound {
+            ..ExecResult::not_started(ExitStatus::NotFound {
                 message: "command not found: x".into(),
             })
         }
@@ -275,27 +284,27 @@ mod tests {
         assert!(start.len() < 11_000, "{}", start.len());
         let mut decoder = Decoder::new(MAX_TO_RUNNER);
         decoder.push(&start);
-        decoder.push(&encode(&ToRunner::Order(RunnerCommand::Resume)));
+        decoder.push(&encode(&ToRunner::Command(RunnerCommand::Resume)));
         assert_eq!(
             decoder.next().unwrap(),
             Some(ToRunner::Start(Cow::Owned(request)))
         );
         assert_eq!(
             decoder.next().unwrap(),
-            Some(ToRunner::Order(RunnerCommand::Resume))
+            Some(ToRunner::Command(RunnerCommand::Resume))
         );
         let output = RunnerEvent::Output {
             stream: OutputChannel::Stderr,
             bytes: vec![0, 0xff],
         };
         let mut decoder = Decoder::new(MAX_FROM_RUNNER);
-        for notice in [
+        for event in [
             RunnerEvent::Started { pid: 77 },
             output,
             RunnerEvent::Done(Box::new(done())),
         ] {
-            decoder.push(&encode(&notice));
-            assert_eq!(decoder.next().unwrap(), Some(notice));
+            decoder.push(&encode(&event));
+            assert_eq!(decoder.next().unwrap(), Some(event));
         }
     }
 

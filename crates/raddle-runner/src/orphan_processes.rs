@@ -1,8 +1,9 @@
-//! What is left of attempts that nobody keeps any more.
+//! Orphan processes: processes of attempts that no runner supervises any more.
 //!
-//! A runner ends with its worker, and all that it runs with it. When both are killed at the same moment nobody ends what the command had started, and
-//! when both are stopped nobody ends the command. Who takes such a task over does it first. What belongs to an attempt is known by the variables that every
-//! attempt has in its environment, and that whatever it starts inherits.
+//! A runner exits with its worker and kills its attempt. If both are killed at the same moment, the
+//! children of the command survive; if both are stopped, the command itself does. The worker that
+//! takes over such a task kills them first. It recognises a process of an attempt by the variables
+//! that every attempt has in its environment and that its children inherit.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -19,74 +20,80 @@ use rustix::process::Signal;
 
 use crate::tree::{self, ProcessStat};
 
-/// A tree that grows while it is being ended is ended again. What is left after so many rounds cannot be killed.
-const ROUNDS: u32 = 50;
+/// Maximum number of passes. A tree that grows while it is killed needs several; after this many,
+/// the rest cannot be killed.
+const MAX_PASSES: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// The attempts that processes on this machine belong to which nobody keeps.
-pub fn forsaken() -> HashSet<(Tid, u32)> {
+/// Attempts on this machine that have processes but no runner.
+pub fn orphaned_attempts() -> HashSet<(Tid, u32)> {
     let all = tree::pids()
         .into_iter()
-        .filter_map(|pid| Some((pid, mark(pid)?)));
-    all.filter(|(pid, (tid, _))| !is_kept(*pid, *tid))
-        .map(|(_, mark)| mark)
+        .filter_map(|pid| Some((pid, attempt_of_process(pid)?)));
+    all.filter(|(pid, (tid, _))| !has_runner(*pid, *tid))
+        .map(|(_, attempt_of_process)| attempt_of_process)
         .collect()
 }
 
-/// Ends all processes on this machine that belong to attempts of these tasks, up to the number that each has here, and what they have started. Returns how
-/// many there were.
+/// Kills all processes on this machine that belong to attempts of these tasks, up to the given
+/// attempt number, with their descendants. Returns how many there were.
 ///
-/// Spared is what a runner keeps that is not stopped, whoever its broker is: it knows best how long. Not found is a process that has cleared its
-/// environment, or written something else there, and what is another user's.
+/// Spares processes below a runner that is not stopped, whichever broker it belongs to: the runner
+/// decides how long they live. Misses processes that cleared or changed their environment, and
+/// those of other users.
 pub fn kill_orphans(stale: &HashMap<Tid, u32>) -> usize {
-    // Who is below one of them itself is the last who could end the others.
+    // If this process is itself below one of them, its ancestors must survive until the others are
+    // dead.
     let above: HashSet<u32> = tree::ancestors(process::id())
         .map(|process| process.pid)
         .collect();
     let mut ended = 0;
-    for _ in 0..ROUNDS {
+    for _ in 0..MAX_PASSES {
         let others = tree::pids()
             .into_iter()
             .filter(|pid| *pid != process::id() && !above.contains(pid));
-        let left: Vec<ProcessStat> = others.filter_map(|pid| of_attempt(pid, stale)).collect();
-        if left.is_empty() {
+        let orphans: Vec<ProcessStat> =
+            others.filter_map(|pid| stale_process(pid, stale)).collect();
+        if orphans.is_empty() {
             break;
         }
-        ended = ended.max(left.len());
-        // None of them is to act upon the end of another.
-        tree::signal(&left, Signal::STOP);
-        for process in &left {
+        ended = ended.max(orphans.len());
+        // Stop all first, so that none reacts to the end of another.
+        tree::signal(&orphans, Signal::STOP);
+        for process in &orphans {
             tree::kill(process.pid);
         }
-        tree::signal(&left, Signal::KILL);
+        tree::signal(&orphans, Signal::KILL);
         thread::sleep(PAUSE);
     }
     ended
 }
 
-/// The process, if it belongs to one of these attempts and nobody keeps it.
-fn of_attempt(pid: u32, stale: &HashMap<Tid, u32>) -> Option<ProcessStat> {
+/// The process, if it belongs to one of these attempts and has no runner.
+fn stale_process(pid: u32, stale: &HashMap<Tid, u32>) -> Option<ProcessStat> {
     let is_stale = || {
-        let (tid, attempt) = mark(pid)?;
+        let (tid, attempt) = attempt_of_process(pid)?;
         (attempt <= *stale.get(&tid)?).then_some(tid)
     };
     let tid = is_stale()?;
-    // Its number may have come to mean another since.
-    tree::read(pid).filter(|process| !process.zombie && is_stale().is_some() && !is_kept(pid, tid))
+    // The pid may have been reused since.
+    tree::read(pid)
+        .filter(|process| !process.zombie && is_stale().is_some() && !has_runner(pid, tid))
 }
 
-/// Whether a runner of the task, which wears its id, is above a process and can see to it.
-fn is_kept(pid: u32, tid: Tid) -> bool {
+/// Whether a live runner of the task, recognised by its process title, is an ancestor of the
+/// process.
+fn has_runner(pid: u32, tid: Tid) -> bool {
     let title = format!("raddle-{}:", tid.short());
-    let wears_it = |pid| {
+    let has_title = |pid| {
         fs::read(format!("/proc/{pid}/cmdline"))
             .is_ok_and(|line| line.starts_with(title.as_bytes()))
     };
-    tree::ancestors(pid).any(|above| !above.stopped && !above.zombie && wears_it(above.pid))
+    tree::ancestors(pid).any(|above| !above.stopped && !above.zombie && has_title(above.pid))
 }
 
-/// The attempt that a process says it belongs to.
-fn mark(pid: u32) -> Option<(Tid, u32)> {
+/// The attempt that a process belongs to, from its environment.
+fn attempt_of_process(pid: u32) -> Option<(Tid, u32)> {
     let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
     let value = |name: &str| {
         let of_name = |entry: &[u8]| {
@@ -115,7 +122,7 @@ mod tests {
     use super::*;
 
     fn tid() -> Tid {
-        // As good as an id of its own: no broker gives one of that time.
+        // Unique enough: no broker generates ids of that time.
         Tid::from_u64(1_000_000_000_000_000_000 + u64::from(process::id()))
             .expect("in the range of ids")
     }
@@ -124,7 +131,7 @@ mod tests {
         below("sh", attempt)
     }
 
-    /// Two sleepers below one that is called so.
+    /// Two sleepers below a shell with this name.
     fn below(name: &str, attempt: u32) -> Child {
         let mut sleeper = Command::new("sh");
         sleeper
@@ -137,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn earlier_attempts_are_ended_and_no_others() {
+    fn kills_processes_of_earlier_attempts_only() {
         let [mut first, mut second, mut third] = [1, 2, 3].map(sleeper);
         let until = |what: &str, holds: &dyn Fn() -> bool| {
             let begun = std::time::Instant::now();
@@ -165,7 +172,7 @@ mod tests {
         for child in [&mut first, &mut second] {
             assert!(!child.wait().unwrap().success());
         }
-        // Also what had cleared its environment, below one that had not.
+        // Including a process that cleared its environment, below one that did not.
         until("all of it is gone", &|| {
             trees.iter().all(|was| {
                 tree::read(was.pid)
@@ -180,25 +187,25 @@ mod tests {
     }
 
     #[test]
-    fn what_a_runner_keeps_is_spared_as_long_as_it_is_not_stopped() {
+    fn spares_processes_below_a_runner_that_is_not_stopped() {
         let mut runner = below(&format!("raddle-{}:task:running", tid().short()), 1);
-        let kept = || tree::descendants(runner.id());
+        let children = || tree::descendants(runner.id());
         let begun = std::time::Instant::now();
-        while kept().len() < 2 {
+        while children().len() < 2 {
             assert!(begun.elapsed() < Duration::from_secs(10), "it has begun");
             thread::sleep(PAUSE);
         }
         let stale = HashMap::from([(tid(), 1)]);
-        // It has the mark itself, unlike a real one, and nobody above it.
-        assert!(forsaken().contains(&(tid(), 1)));
-        let marked = kept()
+        // Unlike a real runner, this shell has the variables itself, and no runner above it.
+        assert!(orphaned_attempts().contains(&(tid(), 1)));
+        let with_variables = children()
             .into_iter()
-            .filter(|process| mark(process.pid).is_some())
+            .filter(|process| attempt_of_process(process.pid).is_some())
             .map(|process| process.pid);
-        let sleeper = marked.collect::<Vec<_>>()[0];
-        assert!(is_kept(sleeper, tid()) && of_attempt(sleeper, &stale).is_none());
+        let sleeper = with_variables.collect::<Vec<_>>()[0];
+        assert!(has_runner(sleeper, tid()) && stale_process(sleeper, &stale).is_none());
         tree::signal(&[tree::read(runner.id()).unwrap()], Signal::STOP);
-        while is_kept(sleeper, tid()) {
+        while has_runner(sleeper, tid()) {
             assert!(begun.elapsed() < Duration::from_secs(10), "it is stopped");
             thread::sleep(PAUSE);
         }
@@ -207,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn those_above_a_process_are_known_and_it_is_not_among_them() {
+    fn lists_ancestors_without_the_process_itself() {
         let above: Vec<u32> = tree::ancestors(process::id())
             .map(|process| process.pid)
             .collect();

@@ -1,4 +1,4 @@
-//! What can be enforced on this machine, for `raddle doctor`. Looks only; changes nothing.
+//! Probes of what this machine can enforce, for `raddle doctor`. They change nothing.
 
 use std::{path::Path, time::Duration};
 
@@ -10,29 +10,29 @@ use crate::{
     cgroup::{self, CgroupDelegation, CgroupUnavailable, Controllers},
 };
 
-/// The id of a task that is none.
+/// Task id of the probe attempt. No broker generates ids of that time.
 const PROBE_TID: u64 = 1_000_000_000_000_000_000;
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 
 const LIMITS: &str = "kernel-enforced limits";
 const SAMPLED: &str = "limits are sampled every 10 ms instead";
-const OWN_GROUP: &str = "start the worker itself in a cgroup of its own, for example with \
+const OWN_GROUP: &str = "start the worker in its own cgroup, for example with \
                          'systemd-run --user --scope -p Delegate=yes raddle worker start --no-detach'";
 
-/// One thing that was looked at.
+/// Result of one probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CapabilityProbe {
-    /// What was looked at.
+    /// Name of the capability.
     pub name: &'static str,
-    /// Whether it is as good as it can be. What is not is degraded, never off.
+    /// Whether the capability is fully available. If not, Raddle falls back to something weaker.
     pub ok: bool,
-    /// What was found.
+    /// Details of the result.
     pub detail: String,
-    /// What to do about it.
+    /// How to make the capability available.
     pub fix: Option<String>,
 }
 
-/// Looks at everything.
+/// Runs all probes except the sandbox.
 pub fn all() -> Vec<CapabilityProbe> {
     let (open, most) = rlimit(Resource::Nofile);
     let me = std::process::id();
@@ -46,7 +46,7 @@ pub fn all() -> Vec<CapabilityProbe> {
 }
 
 impl CapabilityProbe {
-    fn good(name: &'static str, detail: impl Into<String>) -> Self {
+    fn ok(name: &'static str, detail: impl Into<String>) -> Self {
         Self {
             name,
             ok: true,
@@ -55,8 +55,8 @@ impl CapabilityProbe {
         }
     }
 
-    /// Nothing is found wanting without a word on what to do about it.
-    fn bad(name: &'static str, detail: impl Into<String>, fix: impl Into<String>) -> Self {
+    /// A failed probe always names a fix.
+    fn failed(name: &'static str, detail: impl Into<String>, fix: impl Into<String>) -> Self {
         Self {
             name,
             ok: false,
@@ -66,7 +66,7 @@ impl CapabilityProbe {
     }
 }
 
-/// Makes a sandbox, and looks whether it holds.
+/// Runs an attempt in a sandbox and reports whether all layers hold.
 pub async fn sandbox(options: &RunnerOptions) -> CapabilityProbe {
     let name = "sandbox";
     let attempt = async {
@@ -86,53 +86,53 @@ pub async fn sandbox(options: &RunnerOptions) -> CapabilityProbe {
             .start(&request)
             .await
             .map_err(|error| error.to_string())?;
-        let mut said = Vec::new();
+        let mut stderr = Vec::new();
         let exit = loop {
             match runner.next().await.map_err(|error| error.to_string())? {
                 RunnerEvent::Done(done) => {
-                    said.extend(done.stderr);
+                    stderr.extend(done.stderr);
                     break done.exit;
                 }
                 RunnerEvent::Output {
                     stream: OutputChannel::Stderr,
                     bytes,
-                } => said.extend(bytes),
+                } => stderr.extend(bytes),
                 _ => {}
             }
         };
         runner.close().await;
         match exit {
-            ExitStatus::Code { code: 0 } if said.is_empty() => Ok(()),
-            ExitStatus::Code { code: 0 } => Err(lacking(&String::from_utf8_lossy(&said))),
+            ExitStatus::Code { code: 0 } if stderr.is_empty() => Ok(()),
+            ExitStatus::Code { code: 0 } => Err(missing_layers(&String::from_utf8_lossy(&stderr))),
             ExitStatus::SpawnFailed { message } => Err(message),
             other => Err(format!("{other:?}")),
         }
     };
     match attempt.await {
-        Ok(()) => CapabilityProbe::good(name, "all layers hold"),
+        Ok(()) => CapabilityProbe::ok(name, "all layers hold"),
         Err(detail) => {
             let fix = "allow user namespaces (user.max_user_namespaces, kernel.apparmor_restrict_unprivileged_userns), and use Linux 5.13 or newer";
-            CapabilityProbe::bad(name, detail, fix)
+            CapabilityProbe::failed(name, detail, fix)
         }
     }
 }
 
-/// Which layers are lacking, as the attempt has said: a line for each.
-fn lacking(said: &str) -> String {
+/// Lists the refused layers, which the attempt's standard error names line by line.
+fn missing_layers(stderr: &str) -> String {
     let refusal = |line: &'_ str| {
         line.strip_prefix("raddle: ")?
             .split(';')
             .next()
             .map(str::to_owned)
     };
-    let refusals: Vec<String> = said.lines().filter_map(refusal).collect();
+    let refusals: Vec<String> = stderr.lines().filter_map(refusal).collect();
     format!("{}; the other layers hold", refusals.join("; "))
 }
 
 fn limits() -> CapabilityProbe {
     match cgroup::own_group() {
         Some(own) => limits_in(&own, std::process::id()),
-        None => CapabilityProbe::bad(
+        None => CapabilityProbe::failed(
             LIMITS,
             format!("no cgroup v2 hierarchy is mounted: {SAMPLED}"),
             "boot with cgroup v2",
@@ -140,15 +140,16 @@ fn limits() -> CapabilityProbe {
     }
 }
 
-/// What a worker that was started as this process was, which is in the group `own`, could have the kernel enforce. It makes a group that is delegated ready by
-/// itself, so that one that is not yet is as good.
+/// Probes what the kernel would enforce for a worker that is started like this process, in the
+/// cgroup `own`. A worker prepares a delegated cgroup itself, so a cgroup that is delegated and not
+/// prepared counts as good.
 fn limits_in(own: &Path, pid: u32) -> CapabilityProbe {
-    let prospect = match CgroupDelegation::at(own) {
+    let available = match CgroupDelegation::at(own) {
         Some(ready) => Ok(ready.controllers()),
         None => cgroup::survey(own, pid),
     };
     let shown = own.display();
-    let (detail, fix) = match prospect {
+    let (detail, fix) = match available {
         Ok(controllers) => return delegated(controllers),
         Err(CgroupUnavailable::NoControllers) => (
             format!("{shown} offers no memory, pids or cpu controller"),
@@ -161,23 +162,24 @@ fn limits_in(own: &Path, pid: u32) -> CapabilityProbe {
             (format!("{shown} is shared with other processes"), OWN_GROUP)
         }
     };
-    CapabilityProbe::bad(LIMITS, format!("{detail}: {SAMPLED}"), fix)
+    CapabilityProbe::failed(LIMITS, format!("{detail}: {SAMPLED}"), fix)
 }
 
-/// What is delegated may be less than what there is: systemd gives users what `user@.service` names.
+/// Reports the delegated controllers. They may be fewer than the kernel has: systemd gives users
+/// those that `user@.service` names.
 fn delegated(Controllers { memory, pids, cpu }: Controllers) -> CapabilityProbe {
     let detail = format!(
         "cgroup v2 is delegated: memory {}, pids {}, cpu {}",
-        yes(memory),
-        yes(pids),
-        yes(cpu)
+        yes_no(memory),
+        yes_no(pids),
+        yes_no(cpu)
     );
     if memory && pids && cpu {
-        return CapabilityProbe::good(LIMITS, detail);
+        return CapabilityProbe::ok(LIMITS, detail);
     }
-    let fix = "have all three delegated: 'Delegate=cpu memory pids' in the unit of the worker, and for units of users in \
-               user@.service too ('systemctl edit user@.service', then log in anew)";
-    CapabilityProbe::bad(LIMITS, detail, fix)
+    let fix = "delegate all three: 'Delegate=cpu memory pids' in the unit of the worker, and for units of users in \
+               user@.service too ('systemctl edit user@.service', then log in again)";
+    CapabilityProbe::failed(LIMITS, detail, fix)
 }
 
 fn open_files(soft: u64, hard: u64) -> CapabilityProbe {
@@ -190,28 +192,28 @@ fn open_files(soft: u64, hard: u64) -> CapabilityProbe {
         ),
     );
     if soft < 1024 {
-        CapabilityProbe::bad(name, detail, "raise it with 'ulimit -n 4096'")
+        CapabilityProbe::failed(name, detail, "raise it with 'ulimit -n 4096'")
     } else {
-        CapabilityProbe::good(name, detail)
+        CapabilityProbe::ok(name, detail)
     }
 }
 
 fn processes(soft: u64) -> CapabilityProbe {
     let (name, detail) = ("processes", format!("{} processes per user", show(soft)));
     if soft < 256 {
-        CapabilityProbe::bad(name, detail, "raise it with 'ulimit -u 4096'")
+        CapabilityProbe::failed(name, detail, "raise it with 'ulimit -u 4096'")
     } else {
-        CapabilityProbe::good(name, detail)
+        CapabilityProbe::ok(name, detail)
     }
 }
 
 fn descendants(lists_children: bool) -> CapabilityProbe {
     let name = "process trees";
     if lists_children {
-        return CapabilityProbe::good(name, "the kernel lists the children of a process");
+        return CapabilityProbe::ok(name, "the kernel lists the children of a process");
     }
     let detail = "the kernel does not list the children of a process: limits are sampled by walking all of /proc";
-    CapabilityProbe::bad(
+    CapabilityProbe::failed(
         name,
         detail,
         "use a kernel that is built with CONFIG_PROC_CHILDREN, as those of distributions are",
@@ -234,7 +236,7 @@ fn show(limit: u64) -> String {
     }
 }
 
-fn yes(there: bool) -> &'static str {
+fn yes_no(there: bool) -> &'static str {
     if there { "yes" } else { "no" }
 }
 
@@ -244,7 +246,7 @@ mod tests {
 
     use super::*;
 
-    /// What is said in a group with these files, by process 42.
+    /// Probes a cgroup with these files, as process 42.
     fn in_group(files: &[(&str, &str)]) -> CapabilityProbe {
         let group = tempfile::tempdir().unwrap();
         for (file, content) in files {
@@ -315,15 +317,15 @@ mod tests {
                 probe.detail
             );
         }
-        let good = [
+        let ok = [
             in_group(&[all, switch, procs]),
             open_files(1024, 1024),
             processes(256),
             descendants(true),
         ];
         assert!(
-            good.iter().all(|probe| probe.ok && probe.fix.is_none()),
-            "{good:?}"
+            ok.iter().all(|probe| probe.ok && probe.fix.is_none()),
+            "{ok:?}"
         );
     }
 
@@ -336,9 +338,9 @@ mod tests {
 
     #[test]
     fn each_lacking_layer_is_named() {
-        let said = "raddle: this system refuses the sandbox landlock (its rules): no; it runs without\nraddle: and more: no; so";
-        let shown = "this system refuses the sandbox landlock (its rules): no; and more: no; the other layers hold";
-        assert_eq!(super::lacking(said), shown);
+        let stderr = "raddle: this system refuses the sandbox landlock (ruleset): no; it runs without\nraddle: and more: no; so";
+        let shown = "this system refuses the sandbox landlock (ruleset): no; and more: no; the other layers hold";
+        assert_eq!(super::missing_layers(stderr), shown);
     }
 
     #[test]

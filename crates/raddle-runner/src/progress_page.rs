@@ -1,7 +1,9 @@
-//! The marks of a process that somebody keeps alive: that its loop turns, how much it has begun, and until when what it runs has to be over.
+//! `ProgressPage`: shows a supervisor that a process makes progress: turns of its loop, attempts
+//! started, and the deadlines of its running attempts.
 //!
-//! It writes them to a page of memory that its keeper shares, and its keeper looks there. So a process that is stopped, or whose loop is
-//! blocked, does not have to cooperate to be noticed; and to look at five hundred of them takes no system call.
+//! The process writes to a page of memory that it shares with its supervisor. The supervisor
+//! therefore notices a process that is stopped or whose loop is blocked without its cooperation,
+//! and checks five hundred of them without a system call.
 
 use std::{
     fs::File,
@@ -15,111 +17,118 @@ use raddle_model::Tid;
 
 use crate::shared_page::{CELLS, SharedPage};
 
-/// The page. Its first number counts turns of the loop, its second attempts; the others are two for each slot: by when its attempt has to be
-/// over, on the monotonic clock in nanoseconds, or 0, or how much is left to it, while it is held; and of which task that is.
+/// The page. Cell 0 counts turns of the loop, cell 1 attempts. Two cells per slot follow: the
+/// deadline of the slot's attempt on the monotonic clock in nanoseconds (0: none; with `PAUSED`:
+/// the time left), and the id of its task.
 #[derive(Debug)]
 pub struct ProgressPage(SharedPage);
 
 const TURNS: usize = 0;
-const BEGUN: usize = 1;
+const ATTEMPTS: usize = 1;
 const FIRST_SLOT: usize = 2;
 const SLOTS: usize = (CELLS - FIRST_SLOT) / 2;
-/// Marks a time as one that does not run on at present. No clock has such a reading.
-const HELD: u64 = 1 << 63;
+/// Flag of a deadline that is paused. No clock reading has this bit.
+const PAUSED: u64 = 1 << 63;
 
 impl ProgressPage {
-    /// A page for one process.
+    /// Creates a page for one process.
     pub fn new() -> io::Result<Self> {
         SharedPage::new().map(Self)
     }
 
-    /// The page that this process was started with, as its standard input, which is empty from then on.
-    pub fn of_stdin() -> io::Result<Self> {
+    /// Maps the page that this process received as its standard input, and replaces the input by
+    /// `/dev/null`.
+    pub fn from_stdin() -> io::Result<Self> {
         let fd = io::stdin().as_fd().try_clone_to_owned()?;
         let page = SharedPage::from_fd(fd, true)?;
         rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
         Ok(Self(page))
     }
 
-    /// The loop has turned.
-    pub fn mark(&self) {
+    /// Counts a turn of the loop.
+    pub fn count_turn(&self) {
         self.0.cell(TURNS).fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How often it has.
+    /// Number of turns of the loop.
     pub fn turns(&self) -> u64 {
         self.0.cell(TURNS).load(Ordering::Relaxed)
     }
 
-    /// So many attempts have begun.
-    pub fn set_begun(&self, attempts: u64) {
-        self.0.cell(BEGUN).store(attempts, Ordering::Relaxed);
+    /// Sets the number of attempts that have started.
+    pub fn set_attempts_started(&self, attempts: u64) {
+        self.0.cell(ATTEMPTS).store(attempts, Ordering::Relaxed);
     }
 
-    /// How many have.
-    pub fn begun(&self) -> u64 {
-        self.0.cell(BEGUN).load(Ordering::Relaxed)
+    /// Number of attempts that have started.
+    pub fn attempts_started(&self) -> u64 {
+        self.0.cell(ATTEMPTS).load(Ordering::Relaxed)
     }
 
-    /// The attempt that runs in a slot has to be over by then, if it has to. Slots beyond what a page has room for are not looked at.
-    pub fn set_due(&self, slot: usize, due: Option<(Tid, Duration)>) {
+    /// Sets or clears the deadline of the attempt in a slot. Slots beyond the size of the page are
+    /// not monitored.
+    pub fn set_deadline(&self, slot: usize, next_deadline: Option<(Tid, Duration)>) {
         if slot < SLOTS {
-            let (task, nanos) =
-                due.map_or((0, 0), |(tid, due)| (tid.as_u64(), due.as_nanos() as u64));
+            let (task, nanos) = next_deadline.map_or((0, 0), |(tid, next_deadline)| {
+                (tid.as_u64(), next_deadline.as_nanos() as u64)
+            });
             let index = FIRST_SLOT + 2 * slot;
             self.0.cell(index + 1).store(task, Ordering::Relaxed);
-            // Whoever sees the time sees whose it is.
+            // Release: a reader that sees the time also sees the task.
             self.0.cell(index).store(nanos, Ordering::Release);
         }
     }
 
-    /// The attempt in a slot stands still at `now`, or goes on. While it does stand still it has to be over by no time; then it has as much left as before.
-    pub fn hold(&self, slot: usize, is_held: bool, now: Duration) {
+    /// Pauses or resumes the deadline of a slot at `now`. A paused attempt has no deadline; after
+    /// it resumes, it has as much time left as before.
+    pub fn set_paused(&self, slot: usize, paused: bool, now: Duration) {
         if slot >= SLOTS {
             return;
         }
         let now = now.as_nanos() as u64;
-        let turn = |due: u64| match (due & HELD != 0, is_held) {
-            (false, true) if due != 0 => Some(due.saturating_sub(now) | HELD),
-            (true, false) => Some((due & !HELD) + now),
+        let update = |next_deadline: u64| match (next_deadline & PAUSED != 0, paused) {
+            (false, true) if next_deadline != 0 => Some(next_deadline.saturating_sub(now) | PAUSED),
+            (true, false) => Some((next_deadline & !PAUSED) + now),
             _ => None,
         };
-        // Refused only where there is nothing to turn.
+        // `update` returns `None` if there is nothing to change.
         let _ = self.0.cell(FIRST_SLOT + 2 * slot).fetch_update(
             Ordering::AcqRel,
             Ordering::Acquire,
-            turn,
+            update,
         );
     }
 
-    /// When the first of what runs in so many slots has to be over, if something has to.
-    pub fn due(&self, slots: usize) -> Option<Duration> {
-        self.slots(slots).map(|(due, _)| due).min()
+    /// Earliest deadline in the first `slots` slots.
+    pub fn next_deadline(&self, slots: usize) -> Option<Duration> {
+        self.slots(slots)
+            .map(|(next_deadline, _)| next_deadline)
+            .min()
     }
 
-    /// The tasks that should be over by `now`, of so many slots.
-    pub fn overdue(&self, slots: usize, now: Duration) -> Vec<Tid> {
+    /// Tasks in the first `slots` slots whose deadline has passed at `now`.
+    pub fn overdue_tasks(&self, slots: usize, now: Duration) -> Vec<Tid> {
         self.slots(slots)
-            .filter(|(due, _)| *due <= now)
+            .filter(|(next_deadline, _)| *next_deadline <= now)
             .filter_map(|(_, task)| Tid::from_u64(task))
             .collect()
     }
 
     fn slots(&self, slots: usize) -> impl Iterator<Item = (Duration, u64)> {
         let slot = |slot: usize| {
-            let (due, index) = (
+            let (next_deadline, index) = (
                 self.0.cell(FIRST_SLOT + 2 * slot).load(Ordering::Acquire),
                 FIRST_SLOT + 2 * slot + 1,
             );
-            (due, self.0.cell(index).load(Ordering::Relaxed))
+            (next_deadline, self.0.cell(index).load(Ordering::Relaxed))
         };
         let dues = (0..slots.min(SLOTS))
             .map(slot)
-            .filter(|(due, _)| *due != 0 && due & HELD == 0);
-        dues.map(|(due, task)| (Duration::from_nanos(due), task))
+            .filter(|(next_deadline, _)| *next_deadline != 0 && next_deadline & PAUSED == 0);
+        dues.map(|(next_deadline, task)| (Duration::from_nanos(next_deadline), task))
     }
 
-    /// The present reading of the clock that it has times of.
+    /// Current reading of the clock of all deadlines.
     pub fn clock_now() -> Duration {
         crate::sys::now()
     }
@@ -136,43 +145,47 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_has_to_be_over_first_is_found() {
+    fn finds_the_earliest_deadline_that_is_not_paused() {
         let page = ProgressPage::new().unwrap();
         let at = Duration::from_secs;
         let tid = |number| Tid::from_u64(1_800_000_000_000_000_000 + number).unwrap();
         let some = |number| Some((tid(number), at(number)));
-        assert_eq!(page.due(4), None);
-        page.set_due(3, some(5));
-        page.set_due(1, some(7));
+        assert_eq!(page.next_deadline(4), None);
+        page.set_deadline(3, some(5));
+        page.set_deadline(1, some(7));
         assert_eq!(
-            (page.due(4), page.due(3), page.due(1)),
+            (
+                page.next_deadline(4),
+                page.next_deadline(3),
+                page.next_deadline(1)
+            ),
             (Some(at(5)), Some(at(7)), None)
         );
         assert_eq!(
-            (page.overdue(4, at(5)), page.overdue(4, at(9))),
+            (page.overdue_tasks(4, at(5)), page.overdue_tasks(4, at(9))),
             (vec![tid(5)], vec![tid(7), tid(5)])
         );
-        page.hold(3, true, at(2));
-        page.hold(3, true, at(3));
+        page.set_paused(3, true, at(2));
+        page.set_paused(3, true, at(3));
         assert_eq!(
-            (page.due(4), page.overdue(4, at(6))),
+            (page.next_deadline(4), page.overdue_tasks(4, at(6))),
             (Some(at(7)), vec![]),
             "it stands still"
         );
-        page.hold(3, false, at(12));
-        page.hold(3, false, at(13));
+        page.set_paused(3, false, at(12));
+        page.set_paused(3, false, at(13));
         assert_eq!(
-            page.overdue(4, at(15)),
+            page.overdue_tasks(4, at(15)),
             [tid(7), tid(5)],
             "it had three seconds left, and has them now"
         );
-        assert_eq!(page.overdue(4, at(14)), [tid(7)]);
-        page.hold(0, true, at(20));
-        page.hold(CELLS, true, at(20));
-        page.hold(3, true, at(20));
-        page.set_due(3, None);
-        page.hold(3, false, at(21));
-        page.set_due(CELLS, some(1));
-        assert_eq!(page.due(usize::MAX), Some(at(7)));
+        assert_eq!(page.overdue_tasks(4, at(14)), [tid(7)]);
+        page.set_paused(0, true, at(20));
+        page.set_paused(CELLS, true, at(20));
+        page.set_paused(3, true, at(20));
+        page.set_deadline(3, None);
+        page.set_paused(3, false, at(21));
+        page.set_deadline(CELLS, some(1));
+        assert_eq!(page.next_deadline(usize::MAX), Some(at(7)));
     }
 }

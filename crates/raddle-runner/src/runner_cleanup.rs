@@ -1,4 +1,4 @@
-//! The worker's part in leaving nobody behind: it adopts what a killed runner leaves, and ends it.
+//! Cleanup in the worker: adopts the processes that a killed runner left, and kills them.
 
 use std::{
     collections::HashMap,
@@ -17,57 +17,59 @@ use crate::{
     tree::{self, ProcessStat},
 };
 
-/// The runners of this process. Held while a runner is being started and while orphans are looked for, so that a runner is never taken for an orphan because
-/// it is new.
+/// The runners of this process. The lock is held while a runner is started and while orphans are
+/// searched, so that a new runner is not taken for an orphan.
 static RUNNERS: Mutex<Option<Runners>> = Mutex::new(None);
 
-/// By pid: when each has begun, which tells it from a later process with its pid.
+/// By pid: the start time, which tells a runner from a later process with the same pid.
 type Runners = HashMap<u32, u64>;
 
-const ROUNDS: u32 = 200;
+const MAX_PASSES: u32 = 200;
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// Makes this process adopt the orphans among its descendants, where they would otherwise go to init.
+/// Makes this process adopt the orphans among its descendants, which otherwise go to init.
 pub fn become_subreaper() -> io::Result<()> {
     sys::set_subreaper()
 }
 
-/// Makes this process the leader of a new session, away from the terminal it was started at.
+/// Makes this process the leader of a new session, detached from its terminal.
 ///
-/// For a process that goes on in the background. It does so itself, early: asking for it in the parent would put the parent on
-/// the slow path of spawning.
+/// A process that continues in the background calls this itself, early. Setting it in the parent
+/// would put the parent on std's slow spawn path.
 pub fn setsid_self() -> io::Result<()> {
     Ok(rustix::process::setsid().map(drop)?)
 }
 
-/// Kills a child of this process that leads a process group, and all that are in it. Only for one that has not been waited for.
+/// Kills the process group that a child of this process leads. The child must not have been waited
+/// for.
 pub fn kill_group(pid: u32) {
     sys::kill_group(pid, Signal::KILL);
 }
 
-/// Asks a child of this process to end. Only for one that has not been waited for: its number may be another's afterwards.
+/// Sends SIGTERM to a child of this process. The child must not have been waited for: its pid may
+/// be reused afterwards.
 pub fn terminate(pid: u32) {
     sys::kill(pid, Signal::TERM);
 }
 
-/// Sends `SIGINT` to a child of this process that has not been waited for.
+/// Sends SIGINT to a child of this process that has not been waited for.
 pub fn interrupt(pid: u32) {
     sys::kill(pid, Signal::INT);
 }
 
-/// The signal by which a terminal asks a process to stop for a while.
+/// The signal with which a terminal suspends a process.
 pub const SUSPEND: i32 = libc::SIGTSTP;
 
-/// Stops this process with all its threads. Returns when somebody lets it go on.
+/// Stops this process with all its threads. Returns when it is continued.
 pub fn stop_self() {
-    // To this thread: one that is sent to the process may stop another thread first, while this one goes on for a moment.
-    // SAFETY: a plain system call.
+    // raise(3) signals this thread. A signal to the process may stop another thread first, and this
+    // one would run on for a moment. SAFETY: a plain system call.
     unsafe { libc::raise(libc::SIGSTOP) };
 }
 
-/// Whether this process ignores a signal, as its parent may have asked for: `nohup` does.
+/// Whether this process ignores a signal. A parent can set that: `nohup` does.
 pub fn is_ignored(signal: i32) -> bool {
-    // SAFETY: an all-zero sigaction is a valid one, and only written to: nothing is changed.
+    // SAFETY: an all-zero sigaction is valid, and only written to; the call changes nothing.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         libc::sigaction(signal, std::ptr::null(), &mut action) == 0
@@ -75,9 +77,9 @@ pub fn is_ignored(signal: i32) -> bool {
     }
 }
 
-/// The children that this process has now.
+/// Current children of this process.
 pub fn children() -> Vec<u32> {
-    // Most processes that ask have none, and that is told without a look at the list.
+    // Most callers have no children, and waitid answers that without reading the list.
     if !sys::has_children() {
         return Vec::new();
     }
@@ -87,29 +89,31 @@ pub fn children() -> Vec<u32> {
         .collect()
 }
 
-/// Kills and reaps the children of this process that are neither its runners nor in `keep`, with all their descendants. Returns how
-/// many it reaped. Directories that the runner's attempt has left on the disk are removed too, and control groups.
+/// Kills and reaps all children of this process, with their descendants, that are neither its
+/// runners nor in `keep`. Returns how many it reaped. Also removes scratch directories and cgroups
+/// that dead runners left.
 ///
-/// To be called after a runner has ended unexpectedly: its command dies with it, and what the command had started in turn
-/// is adopted by this process (see [`become_subreaper`]). Every child that this process has started in another way must be in `keep`:
-/// it would be taken for an orphan. Blocks for as long as the orphans need to die, at most 400 ms.
+/// Call this after a runner has exited unexpectedly: its command dies with it, and this process
+/// adopts the command's children (see [`become_subreaper`]). `keep` must list every other child
+/// that this process has started, or it is taken for an orphan. Blocks until the orphans are dead,
+/// at most 400 ms.
 pub fn reap_orphans(keep: &[u32]) -> usize {
     let me = std::process::id();
     let mut reaped = 0;
-    for _ in 0..ROUNDS {
-        let mut runners = lock();
+    for _ in 0..MAX_PASSES {
+        let mut runners = lock_runners();
         let mut orphans = tree::direct_children(me);
         if let Some(runners) = runners.as_mut() {
-            let is = |child: &ProcessStat, start: &u64| *start == child.start_ticks;
+            let is_same = |child: &ProcessStat, start: &u64| *start == child.start_ticks;
             runners.retain(|pid, start| {
                 orphans
                     .iter()
-                    .any(|child| child.pid == *pid && is(child, start))
+                    .any(|child| child.pid == *pid && is_same(child, start))
             });
             orphans.retain(|child| {
                 !runners
                     .get(&child.pid)
-                    .is_some_and(|start| is(child, start))
+                    .is_some_and(|start| is_same(child, start))
             });
         }
         orphans.retain(|child| !keep.contains(&child.pid));
@@ -124,7 +128,7 @@ pub fn reap_orphans(keep: &[u32]) -> usize {
         drop(runners);
         let mut waiting = orphans.len();
         for orphan in &orphans {
-            // By its pid: waiting for any child would take exit statuses that belong to others.
+            // By pid: waiting for any child would take exit statuses that other code waits for.
             match sys::try_wait(Some(orphan.pid)) {
                 WaitResult::Reaped(_) => (reaped, waiting) = (reaped + 1, waiting - 1),
                 WaitResult::NoChild => waiting -= 1,
@@ -140,12 +144,13 @@ pub fn reap_orphans(keep: &[u32]) -> usize {
     reaped
 }
 
-/// Ends what the runners of a worker run, which is a child of this process and about to be killed. They stand still from then on, so that the worker does
-/// not hear of it: whoever kills it says what has become of its tasks. Blocks for as long as all that needs to die, at most 400 ms.
-pub fn end_what_runs(worker: u32) {
+/// Kills the attempts of a worker that is a child of this process and is about to be killed. Its
+/// runners stay suspended, so that they do not report to the worker: the caller decides what
+/// becomes of the tasks. Blocks until all processes are dead, at most 400 ms.
+pub fn kill_attempts_of_worker(worker: u32) {
     let me = std::process::id();
-    for _ in 0..ROUNDS {
-        // One that is gone may have lent its number to another.
+    for _ in 0..MAX_PASSES {
+        // The worker may have exited, and its pid may be reused.
         if tree::parent_of(worker) != Some(me) {
             return;
         }
@@ -163,33 +168,34 @@ pub fn end_what_runs(worker: u32) {
     }
 }
 
-/// Kills the runners of a worker that [`end_what_runs`] has left standing. A runner goes on when its worker dies, to see that it is gone; one that has not
-/// read its task yet would begin it then, after somebody has written that it is over.
-pub fn end_runners(worker: u32) {
+/// Kills the runners that [`kill_attempts_of_worker`] has left suspended. A runner is continued
+/// when its worker dies (PR_SET_PDEATHSIG). One that has not read its request yet would then start
+/// a task that is already recorded as over.
+pub fn kill_runners_of_worker(worker: u32) {
     if tree::parent_of(worker) == Some(std::process::id()) {
         tree::signal(&tree::direct_children(worker), Signal::KILL);
     }
 }
 
 /// Starts a runner and remembers it.
-pub(crate) fn starting<T>(start: impl FnOnce() -> io::Result<(u32, T)>) -> io::Result<T> {
-    let mut runners = lock();
+pub(crate) fn register_started<T>(start: impl FnOnce() -> io::Result<(u32, T)>) -> io::Result<T> {
+    let mut runners = lock_runners();
     let (pid, started) = start()?;
-    // It cannot be gone: nobody but its handle, which does not exist yet, waits for it.
+    // It cannot have been reaped: only its handle waits for it, and that does not exist yet.
     runners
         .get_or_insert_default()
         .insert(pid, tree::process_start_time(pid).unwrap_or_default());
     Ok(started)
 }
 
-/// Forgets a runner that was waited for: its pid may be given to another process from now on.
-pub(crate) fn ended(pid: u32) {
-    if let Some(runners) = lock().as_mut() {
+/// Forgets a runner that was waited for: its pid may be reused from now on.
+pub(crate) fn forget_runner(pid: u32) {
+    if let Some(runners) = lock_runners().as_mut() {
         runners.remove(&pid);
     }
 }
 
-fn lock() -> MutexGuard<'static, Option<Runners>> {
+fn lock_runners() -> MutexGuard<'static, Option<Runners>> {
     RUNNERS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -204,8 +210,8 @@ mod tests {
 
     use super::*;
 
-    /// Whether a process neither stands still nor has ended.
-    fn goes_on(pid: u32) -> bool {
+    /// Whether a process is neither stopped nor dead.
+    fn is_running(pid: u32) -> bool {
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
         let state = status
             .lines()
@@ -215,8 +221,9 @@ mod tests {
     }
 
     #[test]
-    fn what_runs_is_ended_and_nobody_hears_of_it() {
-        // A worker, its runner, and what that runs: in the background, and as somebody else's child.
+    fn kills_attempts_of_a_worker_and_suspends_its_runners() {
+        // A worker, its runner, and processes of the runner: one in the background, one orphan in
+        // another session.
         let runner = "sleep 1000 & setsid sh -c 'sleep 1000 & wait' & echo $$ $!; wait";
         let mut worker = Command::new("sh")
             .args(["-c", "sh -c \"$0\" & wait", runner])
@@ -236,24 +243,24 @@ mod tests {
             panic!("two are told of: {line}")
         };
         let own = worker.id();
-        // Whoever is no child of this process is none of its business.
-        end_what_runs(std::process::id());
-        assert!(goes_on(runner) && goes_on(leader));
-        end_what_runs(own);
+        // Processes that are no children of this process are left alone.
+        kill_attempts_of_worker(std::process::id());
+        assert!(is_running(runner) && is_running(leader));
+        kill_attempts_of_worker(own);
         assert!(
             tree::descendants(runner)
                 .iter()
                 .all(|process| process.zombie),
             "nothing runs any more"
         );
-        // It was told to, and does so when it is its turn to run.
+        // SIGSTOP takes effect when the process is scheduled next.
         let deadline = Instant::now() + Duration::from_secs(10);
-        while goes_on(runner) {
+        while is_running(runner) {
             assert!(Instant::now() < deadline, "the runner stands still");
             thread::sleep(PAUSE);
         }
-        assert!(goes_on(own), "the worker does not know");
-        end_runners(own);
+        assert!(is_running(own), "the worker does not know");
+        kill_runners_of_worker(own);
         worker.wait().unwrap();
         assert!(
             tree::read(runner).is_none(),

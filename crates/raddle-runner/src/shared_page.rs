@@ -1,4 +1,4 @@
-//! A page of memory that processes share: numbers, each read and written as one.
+//! A page of memory that processes share: an array of atomic numbers.
 
 use std::{
     fs::File,
@@ -11,35 +11,36 @@ use std::{
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, memfd_create};
 
 const SIZE: usize = 4096;
-/// How many numbers there are in it.
+/// Number of cells in a page.
 pub(crate) const CELLS: usize = SIZE / size_of::<AtomicU64>();
 
-/// A page shared with whoever has its descriptor. All its numbers are 0 at first.
+/// A page shared with every process that has its descriptor. All cells start at 0.
 #[derive(Debug)]
 pub(crate) struct SharedPage {
     fd: OwnedFd,
     page: NonNull<AtomicU64>,
 }
 
-// SAFETY: the page is only ever accessed through the atomics in it, and unmapped when its sole owner is dropped.
+// SAFETY: the page is only accessed through the atomics in it, and unmapped when its only owner is
+// dropped.
 unsafe impl Send for SharedPage {}
 // SAFETY: as above.
 unsafe impl Sync for SharedPage {}
 
 impl SharedPage {
-    /// A new one.
+    /// Creates a page.
     pub(crate) fn new() -> io::Result<Self> {
         let fd = memfd_create(
             c"raddle-page",
             MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING,
         )?;
         File::from(fd.try_clone()?).set_len(SIZE as u64)?;
-        // A page that could be cut short would turn a read into SIGBUS.
+        // A page that could be truncated would turn a read into SIGBUS.
         fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         Self::map(fd, libc::PROT_READ | libc::PROT_WRITE)
     }
 
-    /// A view of the page behind `fd`. Only one that `is_writable` may be written to.
+    /// Maps the page behind `fd`. Cells may be written only if `is_writable` is set.
     pub(crate) fn from_fd(fd: OwnedFd, is_writable: bool) -> io::Result<Self> {
         let seals = fcntl_get_seals(&fd)?;
         if !seals.contains(SealFlags::SHRINK)
@@ -54,7 +55,7 @@ impl SharedPage {
     }
 
     fn map(fd: OwnedFd, protection: libc::c_int) -> io::Result<Self> {
-        // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing of ours.
+        // SAFETY: a new mapping at an address that the kernel chooses aliases nothing.
         let page = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -73,10 +74,10 @@ impl SharedPage {
         Ok(Self { fd, page })
     }
 
-    /// One of its numbers.
+    /// One cell.
     pub(crate) fn cell(&self, index: usize) -> &AtomicU64 {
         assert!(index < CELLS, "a page has {CELLS} numbers");
-        // SAFETY: the mapping is page-aligned, holds so many numbers, and lives as long as `self`.
+        // SAFETY: the mapping is page-aligned, holds `CELLS` numbers, and lives as long as `self`.
         unsafe { self.page.add(index).as_ref() }
     }
 }
@@ -89,7 +90,7 @@ impl AsFd for SharedPage {
 
 impl Drop for SharedPage {
     fn drop(&mut self) {
-        // SAFETY: this is the mapping made in `map`, and nothing can refer to it any more.
+        // SAFETY: this is the mapping made in `map`, and no reference to it is left.
         unsafe { libc::munmap(self.page.as_ptr().cast(), SIZE) };
     }
 }

@@ -1,4 +1,4 @@
-//! SIGTERM as something that can be asked for, instead of the end.
+//! A flag that SIGTERM sets instead of ending the process.
 
 use std::sync::{
     Once,
@@ -8,12 +8,13 @@ use std::sync::{
 static TERMINATED: AtomicBool = AtomicBool::new(false);
 static CAUGHT: Once = Once::new();
 
-extern "C" fn note(_: libc::c_int) {
+extern "C" fn set_flag(_: libc::c_int) {
     TERMINATED.store(true, Ordering::Relaxed);
 }
 
-/// Whether this process was asked to end with SIGTERM. From the first call on that signal does not end it: for a process that looks here again and again.
-pub fn is_terminated() -> bool {
-    CAUGHT.call_once(|| crate::sys::handle(libc::SIGTERM, note));
+/// Whether this process has received SIGTERM. From the first call on, SIGTERM no longer ends the
+/// process, so the caller must poll this function.
+pub fn is_sigterm_received() -> bool {
+    CAUGHT.call_once(|| crate::sys::set_handler(libc::SIGTERM, set_flag));
     TERMINATED.load(Ordering::Relaxed)
 }

@@ -1,4 +1,5 @@
-//! The system calls that std does not offer, each behind a safe function: by rustix where that has them, else by libc. No policy here.
+//! Safe wrappers for system calls that std does not offer, on top of rustix or libc. This module
+//! contains no policy.
 
 use std::{
     io::{self, IoSlice, IoSliceMut, Seek as _, Write as _},
@@ -32,11 +33,11 @@ pub(crate) struct Reaped {
     pub(crate) max_rss_bytes: u64,
 }
 
-/// What a non-blocking wait found.
+/// Result of a non-blocking wait.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum WaitResult {
     Reaped(Reaped),
-    /// There are children, none of which has ended.
+    /// There are children, but none has exited.
     StillRunning,
     NoChild,
 }
@@ -49,7 +50,7 @@ pub(crate) fn check(result: c_int) -> io::Result<c_int> {
     }
 }
 
-/// Whether this process has any child, dead ones that nobody has waited for included.
+/// Whether this process has any child, zombies included.
 pub(crate) fn has_children() -> bool {
     waitid(
         WaitId::All,
@@ -58,21 +59,23 @@ pub(crate) fn has_children() -> bool {
     .is_ok()
 }
 
-/// Time since boot, suspended time included: all deadlines of this crate are readings of this clock.
+/// Reading of `CLOCK_MONOTONIC`. All deadlines of this crate use this clock.
 pub(crate) fn now() -> Duration {
     let now = clock_gettime(ClockId::Monotonic);
     Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
 
-/// Waits for events on `fds` for at most `timeout`. Entries with a negative descriptor are skipped by the kernel.
+/// Waits for events on `fds` for at most `timeout`. The kernel skips entries with a negative
+/// descriptor.
 pub(crate) fn poll(fds: &mut [libc::pollfd], timeout: Option<Duration>) -> io::Result<()> {
     let ts = timeout.map(|t| libc::timespec {
-        // A century is for ever, and fits every timespec.
+        // About a century: never, in practice, and it fits every timespec.
         tv_sec: t.as_secs().min(3_000_000_000) as libc::time_t,
         tv_nsec: t.subsec_nanos().into(),
     });
     let ts_ptr = ts.as_ref().map_or(ptr::null(), ptr::from_ref);
-    // SAFETY: `fds` is a valid slice of pollfd, `ts_ptr` is null or points to `ts`, which outlives the call.
+    // SAFETY: `fds` is a valid slice of pollfd, `ts_ptr` is null or points to `ts`, which outlives
+    // the call.
     let result = unsafe {
         libc::ppoll(
             fds.as_mut_ptr(),
@@ -90,39 +93,40 @@ pub(crate) fn poll(fds: &mut [libc::pollfd], timeout: Option<Duration>) -> io::R
     }
 }
 
-/// The room for a read. A buffer that needs more grows with what it has read.
-const ROOM: usize = 4096;
+/// Minimum space for a read. A buffer that needs more grows as it is filled.
+const MIN_READ: usize = 4096;
 
-/// Appends bytes from `fd` to `buf`: at least a page, if there are so many. `Ok(0)` is the end of the file.
+/// Reads up to at least one page from `fd` and appends it to `buf`. `Ok(0)` means end of file.
 pub(crate) fn read_some(fd: BorrowedFd<'_>, buf: &mut Vec<u8>) -> io::Result<usize> {
-    buf.reserve(ROOM);
+    buf.reserve(MIN_READ);
     Ok(retry_on_intr(|| rustix::io::read(fd, spare_capacity(buf)))?)
 }
 
-/// Writes what `fd` takes of `bytes`.
+/// Writes as many of `bytes` as `fd` accepts.
 pub(crate) fn write_some(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
     Ok(retry_on_intr(|| rustix::io::write(fd, bytes))?)
 }
 
-/// For pipes and sockets that have no other status flag: they are not read first, which would cost a call per pipe.
+/// Sets O_NONBLOCK. Only for pipes and sockets without other status flags: the current flags are
+/// not read, which saves a call per pipe.
 pub(crate) fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
     Ok(fcntl_setfl(fd, OFlags::NONBLOCK)?)
 }
 
-/// A close-on-exec duplicate with a number of at least `min`.
+/// Duplicates a descriptor, close-on-exec, to a number of at least `min`.
 pub(crate) fn dup_above(fd: BorrowedFd<'_>, min: c_int) -> io::Result<OwnedFd> {
     Ok(fcntl_dupfd_cloexec(fd, min)?)
 }
 
-/// Sends a message in one piece, and waits for room. A reader who is gone is not an error worth telling.
+/// Sends a message in one piece, and waits for space. A closed peer is not an error.
 pub(crate) fn send_whole(socket: BorrowedFd<'_>, bytes: &[u8]) {
     let _ = retry_on_intr(|| net::send(socket, bytes, SendFlags::NOSIGNAL));
 }
 
-/// The longest list of descriptors in one message.
+/// Maximum number of descriptors in one message.
 const MAX_PASSED: usize = 8;
 
-/// Sends a message with descriptors, which the reader gets copies of, without waiting for more room.
+/// Sends a message with descriptors (SCM_RIGHTS), without waiting for space.
 pub(crate) fn send_with(
     socket: BorrowedFd<'_>,
     bytes: &[u8],
@@ -142,7 +146,7 @@ pub(crate) fn send_with(
     Ok(())
 }
 
-/// Receives a message of at most `max` bytes, and the descriptors that came with it.
+/// Receives a message of at most `max` bytes, with its descriptors.
 pub(crate) fn receive_with(
     socket: BorrowedFd<'_>,
     max: usize,
@@ -166,7 +170,8 @@ pub(crate) fn receive_with(
     Ok((bytes, passed.flatten().collect()))
 }
 
-/// Two ends of a connection that keeps the bounds of messages, and that tells when the other end is closed.
+/// Creates a connected socket pair that keeps message boundaries and reports when the other end is
+/// closed.
 pub(crate) fn seqpacket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(net::socketpair(
         AddressFamily::UNIX,
@@ -176,25 +181,28 @@ pub(crate) fn seqpacket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
     )?)
 }
 
-/// Makes descriptor number `target` another name for `fd`.
+/// Makes descriptor number `target` a duplicate of `fd`.
 pub(crate) fn dup_onto(fd: BorrowedFd<'_>, target: c_int) -> io::Result<()> {
-    // SAFETY: dup2 on a descriptor that is open for the length of the borrow; the caller gives `target` away.
+    // SAFETY: dup2 on a descriptor that is open for the length of the borrow; the caller gives up
+    // `target`.
     check(unsafe { libc::dup2(fd.as_raw_fd(), target) }).map(drop)
 }
 
-/// Forks this process as `fork` does, with `flags` of clone(2): the signal that reports the child's end, `CLONE_PARENT`, namespaces. Runs `child` in the
-/// new process, which exits with the code that it returns, and returns the pid of that process.
+/// Forks this process with `flags` of clone(2): the exit signal, `CLONE_PARENT`, namespaces. Runs
+/// `child` in the new process, which exits with the returned code. Returns the pid of that process.
 ///
 /// # Safety
-/// The process has one thread. Nothing that was registered with `pthread_atfork` is called; of what the C library does besides only the number of the
-/// thread is kept right.
+/// The process must have one thread. Handlers of `pthread_atfork` are not called. Of the C
+/// library's own bookkeeping, only the cached thread id is kept correct.
 pub(crate) unsafe fn fork(flags: c_int, child: impl FnOnce() -> c_int) -> io::Result<u32> {
-    /// Where the C library keeps the number of this thread. Not in libc.
+    /// Returns the address at which the C library caches this thread's id. Not in libc.
     const PR_GET_TID_ADDRESS: c_int = 40;
     let mut number = ptr::null_mut::<pid_t>();
-    let nothing = ptr::null_mut::<pid_t>();
-    // SAFETY: there is room for the address, and a kernel without the request leaves it as it is. Without a stack and without shared memory a clone is a
-    // fork. The last two arguments stand in another order on other architectures; there is no flag for the other of them.
+    let ignore_signal = ptr::null_mut::<pid_t>();
+    // SAFETY: `number` has space for the address, and a kernel without this request leaves it
+    // unchanged. A clone without a stack and without shared memory is a fork. Other architectures
+    // swap the last two arguments, but the flags here use only one of them, and both are the same
+    // pointer.
     let pid = unsafe {
         libc::prctl(PR_GET_TID_ADDRESS, &raw mut number);
         let keeps = if number.is_null() {
@@ -205,8 +213,8 @@ pub(crate) unsafe fn fork(flags: c_int, child: impl FnOnce() -> c_int) -> io::Re
         libc::syscall(
             libc::SYS_clone,
             (flags | keeps) as libc::c_ulong,
-            nothing,
-            nothing,
+            ignore_signal,
+            ignore_signal,
             number,
             number,
         )
@@ -217,25 +225,27 @@ pub(crate) unsafe fn fork(flags: c_int, child: impl FnOnce() -> c_int) -> io::Re
     }
 }
 
-/// Ends this process without running the exit handlers that its parent has registered.
+/// Exits without running the exit handlers that the parent process has registered.
 pub(crate) fn exit_at_once(code: c_int) -> ! {
     // SAFETY: the process ends.
     unsafe { libc::_exit(code) }
 }
 
-/// Memory that can be passed on, with these bytes in it.
-pub(crate) fn memory(name: &std::ffi::CStr, bytes: &[u8]) -> io::Result<OwnedFd> {
+/// Creates a memfd with these bytes.
+pub(crate) fn create_memfd(name: &std::ffi::CStr, bytes: &[u8]) -> io::Result<OwnedFd> {
     let mut file = std::fs::File::from(memfd_create(name, MemfdFlags::CLOEXEC)?);
     file.write_all(bytes)?;
     file.rewind()?;
     Ok(file.into())
 }
 
-/// Looks for an ended child: `Some(pid)` asks for that one, `None` for any whose end is told by SIGCHLD.
+/// Waits for a child without blocking: the one with this pid, or, for `None`, any whose exit signal
+/// is SIGCHLD.
 pub(crate) fn try_wait(pid: Option<u32>) -> WaitResult {
     let mut status = 0;
     let (which, how) = pid.map_or((-1, 0), |pid| (pid as pid_t, libc::__WALL));
-    // SAFETY: rusage is plain data, for which zeros are a value; both out-pointers are valid for the call. It does not block, and so is not interrupted.
+    // SAFETY: rusage is plain data, for which zeros are valid; both out-pointers are valid for the
+    // call. WNOHANG calls do not block, so they are not interrupted.
     let (got, usage) = unsafe {
         let mut usage: libc::rusage = std::mem::zeroed();
         (
@@ -256,9 +266,9 @@ pub(crate) fn try_wait(pid: Option<u32>) -> WaitResult {
     }
 }
 
-/// Waits for the end of a child whose status is of no interest.
+/// Waits for a child to exit and discards its status.
 pub(crate) fn wait_for_end(pid: u32) {
-    // Also one whose end is reported by another signal than SIGCHLD.
+    // __WALL: also a child whose exit signal is not SIGCHLD.
     let options = WaitIdOptions::EXITED | WaitIdOptions::from_bits_retain(libc::__WALL as u32);
     let _ = retry_on_intr(|| waitid(WaitId::Pid(pid_of(pid)), options));
 }
@@ -267,12 +277,12 @@ fn timeval(tv: libc::timeval) -> Duration {
     Duration::new(tv.tv_sec as u64, tv.tv_usec as u32 * 1000)
 }
 
-/// The pid of a process that is there: never 0.
+/// The pid of an existing process, which is never 0.
 pub(crate) fn pid_of(pid: u32) -> Pid {
     Pid::from_raw(pid as pid_t).expect("no process has the number 0")
 }
 
-/// Sends a signal to one process. A process that is gone is not an error worth telling.
+/// Sends a signal to one process. A process that has exited is not an error.
 pub(crate) fn kill(pid: u32, signal: Signal) {
     let _ = process::kill_process(pid_of(pid), signal);
 }
@@ -287,24 +297,25 @@ pub(crate) fn kill_group(pgid: u32, signal: Signal) {
     let _ = process::kill_process_group(pid_of(pgid), signal);
 }
 
-/// Keeps all descriptors but the standard ones from programs that this process starts.
+/// Makes all descriptors except the standard ones close-on-exec.
 pub fn close_on_exec() {
     close_range(3, u32::MAX, libc::CLOSE_RANGE_CLOEXEC);
 }
 
-/// Closes all descriptors from `first` on. Only for a process that uses none of them any more: a fork that is to run something else.
+/// Closes all descriptors from `first` on. Only for a fork that uses none of them.
 pub(crate) fn close_from(first: c_int) {
     close_range(first as u32, u32::MAX, 0);
 }
 
 pub(crate) fn close_range(first: u32, last: u32, flags: libc::c_uint) {
-    // SAFETY: plain integers. Callers close only what belongs to a part of the program that does not run in this process.
+    // SAFETY: plain integers. Callers close only descriptors of code that does not run in this
+    // process.
     unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) };
 }
 
-/// Sets what a signal does: a handler, `SIG_DFL` or `SIG_IGN`.
+/// Sets the action of a signal: a handler, `SIG_DFL` or `SIG_IGN`.
 fn set_action(signal: c_int, action: libc::sighandler_t, flags: c_int) {
-    // SAFETY: all zeros is a valid action. The handlers of this crate store to an atomic at most.
+    // SAFETY: all zeros is a valid action. The handlers of this crate at most store to an atomic.
     unsafe {
         let mut new: libc::sigaction = std::mem::zeroed();
         (new.sa_sigaction, new.sa_flags) = (action, flags);
@@ -312,8 +323,9 @@ fn set_action(signal: c_int, action: libc::sighandler_t, flags: c_int) {
     }
 }
 
-/// Has a signal call `handler`, which does no more than store to an atomic. System calls go on after it.
-pub(crate) fn handle(signal: c_int, handler: extern "C" fn(c_int)) {
+/// Installs `handler` for a signal. The handler must at most store to an atomic. System calls are
+/// restarted.
+pub(crate) fn set_handler(signal: c_int, handler: extern "C" fn(c_int)) {
     set_action(signal, handler as libc::sighandler_t, libc::SA_RESTART);
 }
 
@@ -322,32 +334,35 @@ pub(crate) fn ignore(signal: c_int) {
     set_action(signal, libc::SIG_IGN, 0);
 }
 
-/// Gives a signal its default action. `flags` are those of sigaction(2).
+/// Restores the default action of a signal. `flags` are those of sigaction(2).
 pub(crate) fn set_default(signal: c_int, flags: c_int) {
     set_action(signal, libc::SIG_DFL, flags);
 }
 
-/// Sets the signals that are blocked.
+/// Sets the mask of blocked signals.
 pub(crate) fn block_signals(blocked: &libc::sigset_t) -> io::Result<()> {
     // SAFETY: the set is valid for the call.
     check(unsafe { libc::sigprocmask(libc::SIG_SETMASK, blocked, ptr::null_mut()) }).map(drop)
 }
 
-/// Unblocks every signal. A process inherits the mask of the process that started it, and a blocked SIGTERM would never reach it.
+/// Unblocks every signal. A process inherits the mask of its parent, and a blocked SIGTERM would
+/// never arrive.
 pub fn unblock_signals() {
-    // Fails only for an argument that is not valid.
+    // Fails only for an invalid argument.
     let _ = block_signals(&signal_set([]));
 }
 
-/// Keeps other processes of this user from reading the memory and the environment of this one in `/proc`, and from attaching to it.
+/// Clears the dumpable flag: other processes of this user cannot read memory and environment of
+/// this one in `/proc`, or attach to it.
 pub fn deny_inspection() {
-    // Fails only for an argument that is not valid.
+    // Fails only for an invalid argument.
     let _ = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable);
 }
 
-/// A set of these signals.
+/// Creates a set of these signals.
 pub(crate) fn signal_set(signals: impl IntoIterator<Item = c_int>) -> libc::sigset_t {
-    // SAFETY: a signal set is plain data, and valid for the calls; numbers that are no signals are refused.
+    // SAFETY: a signal set is plain data, and valid for the calls; invalid signal numbers are
+    // refused.
     unsafe {
         let mut set = std::mem::zeroed();
         libc::sigemptyset(&raw mut set);
@@ -358,25 +373,26 @@ pub(crate) fn signal_set(signals: impl IntoIterator<Item = c_int>) -> libc::sigs
     }
 }
 
-/// Has a write beyond the largest size of a file fail, instead of ending this process. It is a handler, and not the signal ignored: that
-/// would be passed on to commands.
+/// Makes a write beyond RLIMIT_FSIZE fail instead of ending this process. SIGXFSZ gets a handler
+/// and is not ignored, because commands would inherit the ignored signal.
 pub fn survive_file_limit() {
-    extern "C" fn nothing(_: c_int) {}
-    handle(libc::SIGXFSZ, nothing);
+    extern "C" fn ignore_signal(_: c_int) {}
+    set_handler(libc::SIGXFSZ, ignore_signal);
 }
 
-/// Has the kernel continue this process when its parent dies. One that somebody has stopped could otherwise not see that: a runner that its worker
-/// is gone, and its task would run beside the next attempt; a worker that its manager is gone.
+/// Makes the kernel send SIGCONT to this process when its parent dies (PR_SET_PDEATHSIG). Otherwise
+/// a stopped process would not notice: a stopped runner would keep its attempt while the next
+/// attempt runs elsewhere, and a stopped worker would outlive its manager.
 pub fn wake_when_parent_dies() {
     let _ = process::set_parent_process_death_signal(Some(Signal::CONT));
 }
 
-/// Orphaned descendants of this process become its children instead of init's.
+/// Makes orphaned descendants of this process its children instead of init's.
 pub(crate) fn set_subreaper() -> io::Result<()> {
     Ok(process::set_child_subreaper(Some(process::getpid()))?)
 }
 
-/// Whether the processes of a user are counted in each user namespace by itself, as since Linux 5.14.
+/// Whether the kernel counts RLIMIT_NPROC per user namespace (since Linux 5.14).
 pub(crate) fn counts_by_namespace() -> bool {
     let uname = rustix::system::uname();
     let release = uname.release().to_string_lossy();
@@ -390,27 +406,27 @@ pub(crate) fn is_root() -> bool {
     process::geteuid().is_root()
 }
 
-/// The niceness that puts an ordinary process before all others.
+/// Highest scheduling priority of an ordinary process.
 pub(crate) const HIGHEST_PRIORITY: i32 = -20;
 
 pub(crate) fn niceness() -> i32 {
     process::getpriority_process(None).unwrap_or(0)
 }
 
-/// Sets the niceness of this process. To lower it needs a privilege, without which nothing happens.
+/// Sets the niceness of this process. Lowering it needs a privilege; without it nothing happens.
 pub(crate) fn set_niceness(niceness: i32) {
     let _ = process::setpriority_process(None, niceness);
 }
 
-/// Puts this process before all ordinary ones, or among them again. Its children are ordinary in any case. Needs a privilege, without
-/// which nothing happens.
+/// Switches this process to real-time scheduling (SCHED_FIFO), or back. Its children are not
+/// affected. Needs a privilege; without it nothing happens.
 pub(crate) fn set_urgent(urgent: bool) {
     let (policy, priority) = if urgent {
         (libc::SCHED_FIFO, 1)
     } else {
         (libc::SCHED_OTHER, 0)
     };
-    // SAFETY: sched_param is plain data, for which zeros are a value, and valid for the call.
+    // SAFETY: sched_param is plain data, for which zeros are valid, and it is valid for the call.
     unsafe {
         let mut param: libc::sched_param = std::mem::zeroed();
         param.sched_priority = priority;

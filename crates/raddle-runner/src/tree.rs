@@ -1,8 +1,9 @@
-//! The processes below a process: finding them, counting what they use, stopping and killing all of them.
+//! Process trees: finding the descendants of a process, measuring them, stopping and killing all of
+//! them.
 //!
-//! A descendant cannot get away from its ancestors' view as long as one of them is a subreaper: a process whose parent ends becomes
-//! the subreaper's child. That is why a walk from the subreaper down finds double-forked daemons too. What limits follow
-//! from the numbers is decided elsewhere.
+//! A descendant cannot escape as long as one of its ancestors is a subreaper: when its parent
+//! exits, it becomes a child of the subreaper. A walk down from the subreaper therefore finds
+//! double-forked daemons too. This module only measures; `limit_watch.rs` decides what follows.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -20,55 +21,59 @@ use rustix::{
 
 use crate::sys;
 
-/// Passes over a tree that grows while it is being frozen. Each pass stops every process it sees, so that a fork bomb runs dry
-/// long before; the bound is for a tree that some outsider keeps waking.
+/// Maximum passes over a tree that grows while it is being frozen. Each pass stops every process it
+/// finds, so a fork bomb runs dry long before; the limit is for a tree that an outside process
+/// keeps continuing.
 const FREEZE_PASSES: usize = 64;
 
-/// A process as its stat line shows it.
+/// A process, from `/proc/PID/stat`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ProcessStat {
     pub(crate) pid: u32,
     pub(crate) ppid: u32,
-    /// Its process group.
+    /// Process group.
     group: u32,
-    /// Ended with all its threads, and not waited for.
+    /// All threads have exited, and the process has not been waited for.
     pub(crate) zombie: bool,
-    /// By a signal, or by a debugger.
+    /// Stopped by a signal or by a debugger.
     pub(crate) stopped: bool,
-    /// At least one: as for the kernel, a process counts until it is waited for.
+    /// At least 1: as in the kernel, a process counts until it is waited for.
     pub(crate) threads: u64,
-    /// Processor time of the process and of the children it has waited for, in clock ticks.
+    /// CPU time of the process and of the children it has waited for, in clock ticks.
     pub(crate) cpu_ticks: u64,
     pub(crate) rss_pages: u64,
-    /// When it began, in clock ticks since boot: tells two processes with one pid apart.
+    /// Start time in clock ticks since boot. Tells apart two processes with the same pid.
     pub(crate) start_ticks: u64,
 }
 
-/// The process that a tree is below.
+/// The root of a tree.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TreeRoot {
     pub(crate) pid: u32,
-    /// A child of it that is left out, with all below: it belongs to whoever looks.
-    pub(crate) spared: Option<u32>,
+    /// A child that is left out with its descendants: the caller's fork server.
+    pub(crate) excluded: Option<u32>,
 }
 
 impl From<u32> for TreeRoot {
     fn from(pid: u32) -> Self {
-        Self { pid, spared: None }
+        Self {
+            pid,
+            excluded: None,
+        }
     }
 }
 
-/// What a process and all below it use now.
+/// Current resource usage of a process and its descendants.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TreeUsage {
-    /// Processor time since they began, that of children that have ended included.
+    /// CPU time, including children that have exited.
     pub cpu: Duration,
-    /// Resident memory, in bytes. What they share is counted for each.
+    /// Resident memory in bytes. Shared pages count once per process.
     pub rss_bytes: u64,
 }
 
-/// What the process `pid` of this machine and all below it use, if it is there.
-pub fn consumption(pid: u32) -> Option<TreeUsage> {
+/// Resource usage of process `pid` and its descendants, if it exists.
+pub fn tree_usage(pid: u32) -> Option<TreeUsage> {
     let tree: Vec<ProcessStat> = read(pid).into_iter().chain(descendants(pid)).collect();
     let ticks: u64 = tree.iter().map(|process| process.cpu_ticks).sum();
     let pages: u64 = tree.iter().map(|process| process.rss_pages).sum();
@@ -79,47 +84,48 @@ pub fn consumption(pid: u32) -> Option<TreeUsage> {
     })
 }
 
-/// The parent of a process of this machine, if it is there.
+/// Parent of a process, if the process exists.
 pub fn parent_of(pid: u32) -> Option<u32> {
     read(pid).map(|process| process.ppid)
 }
 
-/// When a process began, in clock ticks since boot, if there is one of this number.
+/// Start time of a process in clock ticks since boot, if the process exists.
 pub fn process_start_time(pid: u32) -> Option<u64> {
     read(pid).map(|process| process.start_ticks)
 }
 
-/// Where numbers of processes mean what they mean to this one: a boot of a machine, and a namespace of it.
-pub fn place() -> Option<&'static str> {
-    static PLACE: OnceLock<Option<String>> = OnceLock::new();
-    let look = || {
+/// The scope in which a pid is valid: this boot of this machine, and this pid namespace.
+pub fn pid_scope() -> Option<&'static str> {
+    static PID_SCOPE: OnceLock<Option<String>> = OnceLock::new();
+    let read_scope = || {
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
         let namespace = fs::metadata("/proc/self/ns/pid").ok()?;
         Some(format!("{}/{}", boot.trim(), namespace.ino()))
     };
-    PLACE.get_or_init(look).as_deref()
+    PID_SCOPE.get_or_init(read_scope).as_deref()
 }
 
-/// All descendants of `root`, parents before their children.
+/// All descendants of `root`, parents before children.
 pub(crate) fn descendants(root: impl Into<TreeRoot>) -> Vec<ProcessStat> {
     descendants_up_to(root, u64::MAX)
 }
 
-/// As [`descendants`], but stops soon after it has seen more than `most` threads: a fork bomb leaves its watcher no time to count it.
-pub(crate) fn descendants_up_to(root: impl Into<TreeRoot>, most: u64) -> Vec<ProcessStat> {
-    let TreeRoot { pid, spared } = root.into();
+/// As [`descendants`], but stops soon after it has counted `max_threads` threads: a fork bomb grows
+/// faster than it can be counted.
+pub(crate) fn descendants_up_to(root: impl Into<TreeRoot>, max_threads: u64) -> Vec<ProcessStat> {
+    let TreeRoot { pid, excluded } = root.into();
     let mut found = Vec::new();
     match children(pid) {
         Ok(mut first) => {
-            first.retain(|child| Some(*child) != spared);
-            walk(first, most, &mut found);
+            first.retain(|child| Some(*child) != excluded);
+            walk(first, max_threads, &mut found);
         }
-        // A kernel without /proc/*/children.
+        // A kernel without /proc/PID/task/TID/children.
         Err(_) => {
-            let others = all()
+            let others = all_processes()
                 .into_iter()
-                .filter(|process| Some(process.pid) != spared);
-            select(pid, others.collect(), &mut found);
+                .filter(|process| Some(process.pid) != excluded);
+            select_descendants(pid, others.collect(), &mut found);
         }
     }
     found
@@ -129,31 +135,32 @@ pub(crate) fn descendants_up_to(root: impl Into<TreeRoot>, most: u64) -> Vec<Pro
 pub(crate) fn direct_children(root: u32) -> Vec<ProcessStat> {
     match children(root) {
         Ok(pids) => pids.into_iter().filter_map(read).collect(),
-        Err(_) => all()
+        Err(_) => all_processes()
             .into_iter()
             .filter(|process| process.ppid == root)
             .collect(),
     }
 }
 
-/// Sends a signal to each of these processes, unless its pid has come to mean another since.
+/// Sends a signal to each process whose pid has not been reused since.
 pub(crate) fn signal<'a>(processes: impl IntoIterator<Item = &'a ProcessStat>, signal: Signal) {
     for process in processes.into_iter().filter(|process| !process.zombie) {
         match pidfd_open(sys::pid_of(process.pid), PidfdFlags::empty()) {
-            // The descriptor means one process for good; whether it is the right one is asked after it was opened.
+            // A pidfd refers to one process for good. Check that it is the right one after it was
+            // opened.
             Ok(pidfd) => {
                 if read(process.pid).is_some_and(|now| now.start_ticks == process.start_ticks) {
                     let _ = pidfd_send_signal(pidfd, signal);
                 }
             }
             Err(Errno::SRCH) => {}
-            // An old kernel, or the filter of a container engine that does not know the call.
+            // An old kernel, or a container engine whose seccomp filter does not know the call.
             Err(_) => sys::kill(process.pid, signal),
         }
     }
 }
 
-/// Stops every descendant of `root` with SIGSTOP, those included that are forked meanwhile.
+/// Stops every descendant of `root` with SIGSTOP, including those that are forked meanwhile.
 pub(crate) fn freeze(root: impl Into<TreeRoot>) -> Vec<ProcessStat> {
     let root = root.into();
     let mut frozen = HashSet::new();
@@ -172,33 +179,36 @@ pub(crate) fn freeze(root: impl Into<TreeRoot>) -> Vec<ProcessStat> {
     tree
 }
 
-/// Lets every descendant of `root` run again.
+/// Continues every descendant of `root` with SIGCONT.
 pub(crate) fn thaw(root: impl Into<TreeRoot>) {
     signal(&descendants(root), Signal::CONT);
 }
 
-/// Kills every descendant of `root`. The caller reaps, and calls again while children are left.
+/// Kills every descendant of `root`. The caller reaps, and repeats the call while children are
+/// left.
 ///
-/// A tree that forks faster than it is walked would outlive the walk. So whole groups go first, which the kernel kills in one step that
-/// no fork can escape; what is left is frozen, then killed.
+/// A tree that forks faster than it is walked would outlive the walk. Therefore whole process
+/// groups are killed first, which the kernel does in one step that no fork escapes. The rest is
+/// frozen, then killed.
 pub(crate) fn kill(root: impl Into<TreeRoot>) {
     let root = root.into();
     kill_groups(&descendants(root));
     signal(&freeze(root), Signal::KILL);
 }
 
-/// Kills the groups that are led by one of these processes. Others are left alone: a process may have joined a group outside its tree.
+/// Kills the process groups that one of these processes leads. Other groups are left alone: a
+/// process may have joined a group outside its tree.
 fn kill_groups(tree: &[ProcessStat]) {
     let groups: HashSet<u32> = tree.iter().map(|process| process.group).collect();
     for leader in tree.iter().filter(|process| groups.contains(&process.pid)) {
-        // While its leader is not waited for, the number of a group means no other.
+        // The id of a group cannot be reused until its leader is waited for.
         if read(leader.pid).is_some_and(|now| now.start_ticks == leader.start_ticks) {
             sys::kill_group(leader.pid, Signal::KILL);
         }
     }
 }
 
-/// The proportional set size of a process in bytes: its memory, with what it shares divided by the number of sharers.
+/// Proportional set size of a process in bytes: shared pages are divided by the number of sharers.
 pub(crate) fn proportional_bytes(pid: u32) -> Option<u64> {
     let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
     let line = rollup.lines().find_map(|line| line.strip_prefix("Pss:"))?;
@@ -209,16 +219,20 @@ pub(crate) fn proportional_bytes(pid: u32) -> Option<u64> {
         .map(|kib| kib * 1024)
 }
 
-/// The number of threads that the processes of this user have, all in all.
+/// Number of threads of all processes of this user.
 pub(crate) fn threads_of_user() -> u64 {
     let me = rustix::process::geteuid().as_raw();
     let owned = |p: &ProcessStat| {
         fs::metadata(format!("/proc/{}", p.pid)).is_ok_and(|found| found.uid() == me)
     };
-    all().iter().filter(|p| owned(p)).map(|p| p.threads).sum()
+    all_processes()
+        .iter()
+        .filter(|p| owned(p))
+        .map(|p| p.threads)
+        .sum()
 }
 
-fn walk(first: Vec<u32>, most: u64, found: &mut Vec<ProcessStat>) {
+fn walk(first: Vec<u32>, max_threads: u64, found: &mut Vec<ProcessStat>) {
     let mut seen = HashSet::new();
     let mut next = first;
     let mut threads = 0u64;
@@ -232,7 +246,8 @@ fn walk(first: Vec<u32>, most: u64, found: &mut Vec<ProcessStat>) {
             threads += process.threads;
             if !process.zombie {
                 let pid = process.pid;
-                // Only a thread that forked has children; one thread is by far the most common number.
+                // Only a thread that forked has children, and most processes have one thread: skip
+                // reading the list of threads.
                 let children = if process.threads == 1 {
                     children_of_thread(pid, pid)
                 } else {
@@ -241,7 +256,7 @@ fn walk(first: Vec<u32>, most: u64, found: &mut Vec<ProcessStat>) {
                 below.extend(children.unwrap_or_default());
             }
             found.push(process);
-            if threads > most {
+            if threads > max_threads {
                 return;
             }
         }
@@ -249,9 +264,10 @@ fn walk(first: Vec<u32>, most: u64, found: &mut Vec<ProcessStat>) {
     }
 }
 
-fn select(root: u32, all: Vec<ProcessStat>, found: &mut Vec<ProcessStat>) {
+fn select_descendants(root: u32, all_processes: Vec<ProcessStat>, found: &mut Vec<ProcessStat>) {
     let mut by_parent: HashMap<u32, Vec<ProcessStat>> = HashMap::new();
-    all.into_iter()
+    all_processes
+        .into_iter()
         .for_each(|process| by_parent.entry(process.ppid).or_default().push(process));
     let mut next = vec![root];
     while let Some(parent) = next.pop() {
@@ -261,12 +277,12 @@ fn select(root: u32, all: Vec<ProcessStat>, found: &mut Vec<ProcessStat>) {
     }
 }
 
-/// Those above a process, the nearest first.
+/// Ancestors of a process, nearest first.
 pub(crate) fn ancestors(pid: u32) -> impl Iterator<Item = ProcessStat> {
     std::iter::successors(read(pid), |process| read(process.ppid)).skip(1)
 }
 
-/// All processes that this one can see.
+/// All pids that this process can see.
 pub(crate) fn pids() -> Vec<u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     entries
@@ -274,7 +290,7 @@ pub(crate) fn pids() -> Vec<u32> {
         .collect()
 }
 
-fn all() -> Vec<ProcessStat> {
+fn all_processes() -> Vec<ProcessStat> {
     pids().into_iter().filter_map(read).collect()
 }
 
@@ -291,7 +307,7 @@ fn children(pid: u32) -> io::Result<Vec<u32>> {
 }
 
 fn children_of_thread(pid: u32, tid: u32) -> io::Result<Vec<u32>> {
-    let text = slurp(&format!("/proc/{pid}/task/{tid}/children"))?;
+    let text = read_proc_file(&format!("/proc/{pid}/task/{tid}/children"))?;
     let pids = text
         .split(|b| *b == b' ')
         .filter_map(|pid| std::str::from_utf8(pid).ok()?.parse().ok());
@@ -299,8 +315,8 @@ fn children_of_thread(pid: u32, tid: u32) -> io::Result<Vec<u32>> {
 }
 
 pub(crate) fn read(pid: u32) -> Option<ProcessStat> {
-    let mut process = parse(&slurp(&format!("/proc/{pid}/stat")).ok()?)?;
-    // Its first thread has ended, and shows nothing of what the others hold.
+    let mut process = parse(&read_proc_file(&format!("/proc/{pid}/stat")).ok()?)?;
+    // The first thread has exited, so its stat shows no memory of the other threads.
     if process.rss_pages == 0 && process.threads > 1 {
         process.rss_pages = rss_of_threads(pid);
     }
@@ -313,13 +329,13 @@ fn rss_of_threads(pid: u32) -> u64 {
         .flatten()
         .flatten();
     let rss = threads.filter_map(|thread| {
-        Some(parse(&slurp(thread.path().join("stat").to_str()?).ok()?)?.rss_pages)
+        Some(parse(&read_proc_file(thread.path().join("stat").to_str()?).ok()?)?.rss_pages)
     });
     rss.max().unwrap_or(0)
 }
 
-/// Reads a file of /proc, which says that it is empty: std would begin with tiny reads.
-fn slurp(path: &str) -> io::Result<Vec<u8>> {
+/// Reads a file of /proc. Its reported size is 0, for which std would begin with tiny reads.
+fn read_proc_file(path: &str) -> io::Result<Vec<u8>> {
     let file = fs::File::open(path)?;
     let mut content = Vec::new();
     while sys::read_some(file.as_fd(), &mut content)? != 0 {}
@@ -327,7 +343,8 @@ fn slurp(path: &str) -> io::Result<Vec<u8>> {
 }
 
 fn parse(stat: &[u8]) -> Option<ProcessStat> {
-    // The name in parentheses may hold anything, invalid UTF-8 included; what follows the last parenthesis is numbers.
+    // The name in parentheses may hold anything, invalid UTF-8 included. Numbers follow the last
+    // parenthesis.
     let end = stat.iter().rposition(|b| *b == b')')?;
     let pid = std::str::from_utf8(stat.split(|b| *b == b' ').next()?)
         .ok()?
@@ -337,7 +354,7 @@ fn parse(stat: &[u8]) -> Option<ProcessStat> {
         .ok()?
         .split_ascii_whitespace()
         .collect();
-    // Counted as proc(5) does, where the state is field 3.
+    // Numbered as in proc(5), where the state is field 3.
     let field = |n: usize| {
         fields
             .get(n - 3)?
@@ -350,7 +367,7 @@ fn parse(stat: &[u8]) -> Option<ProcessStat> {
         pid,
         ppid: field(4)? as u32,
         group: field(5)? as u32,
-        // The state is that of the first thread, which may end before the others.
+        // The state is that of the first thread, which may exit before the others.
         zombie: matches!(*fields.first()?, "Z" | "X") && threads == 1,
         stopped: matches!(*fields.first()?, "T" | "t"),
         cpu_ticks: field(14)? + field(15)? + field(16)? + field(17)?,
@@ -365,7 +382,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stat_line_is_read_whatever_the_name() {
+    fn parses_a_stat_line_with_any_name() {
         let line =
             b"42 (a ) \xff(b) S 7 42 42 0 -1 4194304 1 2 3 4 10 20 30 40 20 0 3 0 555 1000 77 18446744073709551615";
         let expected = ProcessStat {
@@ -384,7 +401,7 @@ mod tests {
         assert_eq!(parse(b""), None);
     }
 
-    /// Whoever lets its first thread end must not get out of sight with the others.
+    /// A process must not escape by letting its first thread exit.
     #[test]
     fn a_process_whose_first_thread_has_ended_is_alive() {
         const SCRIPT: &str = "import ctypes, threading, time, os
@@ -417,7 +434,7 @@ ctypes.CDLL(None).syscall(60, 0)";
     }
 
     #[test]
-    fn both_ways_of_walking_see_a_grandchild() {
+    fn both_walks_find_a_grandchild() {
         let mut shell = std::process::Command::new("sh")
             .args(["-c", "sleep 60 & echo; wait"])
             .stdout(std::process::Stdio::piped())
@@ -425,7 +442,7 @@ ctypes.CDLL(None).syscall(60, 0)";
             .unwrap();
         std::io::Read::read_exact(shell.stdout.as_mut().unwrap(), &mut [0]).unwrap();
         let mut scanned = Vec::new();
-        select(shell.id(), all(), &mut scanned);
+        select_descendants(shell.id(), all_processes(), &mut scanned);
         let walked = descendants(shell.id());
         let pids = |found: &[ProcessStat]| found.iter().map(|p| p.pid).collect::<Vec<_>>();
         assert_eq!(pids(&walked), pids(&scanned));

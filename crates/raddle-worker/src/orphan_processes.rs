@@ -16,7 +16,7 @@ const ASKING: Duration = Duration::from_secs(1);
 const LOOKING: Duration = Duration::from_secs(5);
 
 /// Ends what is left of attempts that came before this one, if any of them has not come to an end that was told.
-pub(crate) async fn of_earlier_attempts(broker: &dyn Broker, attempt_id: AttemptId) {
+pub(crate) async fn kill_orphans_of_earlier_attempts(broker: &dyn Broker, attempt_id: AttemptId) {
     if attempt_id.attempt == 1 {
         return;
     }
@@ -28,7 +28,7 @@ pub(crate) async fn of_earlier_attempts(broker: &dyn Broker, attempt_id: Attempt
 }
 
 /// Ends what is left of attempts that were taken from workers which are gone.
-pub async fn of_the_dead(taken: &[Reclaimed]) {
+pub async fn kill_orphans_of_reclaimed(taken: &[Reclaimed]) {
     if !taken.is_empty() {
         end(attempts(taken)).await;
     }
@@ -36,7 +36,7 @@ pub async fn of_the_dead(taken: &[Reclaimed]) {
 
 /// Ends what is left on this machine of tasks of this broker that have come to an end, or to a later attempt. For who has not seen what was taken from the
 /// dead: it may have been taken by somebody who had no time for more.
-pub async fn of_anybody(broker: &dyn Broker) -> Result<()> {
+pub async fn kill_orphans_of_broker(broker: &dyn Broker) -> Result<()> {
     let mut stale = HashMap::new();
     for (tid, attempt) in look_for_forsaken().await {
         // One that is unknown is another broker's.
@@ -57,7 +57,7 @@ pub async fn of_anybody(broker: &dyn Broker) -> Result<()> {
 async fn look_for_forsaken() -> HashSet<(Tid, u32)> {
     timeout(
         LOOKING,
-        on_thread(raddle_runner::orphan_processes::forsaken),
+        on_thread(raddle_runner::orphan_processes::orphaned_attempts),
     )
     .await
     .ok()
@@ -66,7 +66,7 @@ async fn look_for_forsaken() -> HashSet<(Tid, u32)> {
 }
 
 /// The same as for the dead, beside whatever this thread has to do: it must not wait for it.
-pub(crate) fn of_the_dead_meanwhile(taken: &[Reclaimed]) {
+pub(crate) fn kill_orphans_of_reclaimed_in_background(taken: &[Reclaimed]) {
     if !taken.is_empty() {
         drop(end_on_thread(attempts(taken)));
     }

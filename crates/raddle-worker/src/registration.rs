@@ -17,7 +17,7 @@ use tokio::{
 use crate::{
     Shutdown, wait_for_space,
     worker::{
-        control_commands::listen,
+        control_commands::receive_commands,
         is_local,
         lease_renewal::{RenewerThread, WorkerStats},
     },
@@ -28,64 +28,64 @@ pub(crate) const LEASE: Duration = Duration::from_secs(3);
 /// After an error of the broker, before the next try.
 const ERROR_PAUSE: Duration = Duration::from_millis(500);
 /// How long leaving the registry may take.
-const LEAVE_WITHIN: Duration = Duration::from_secs(5);
+const DEREGISTER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Whether a manager is there: not one that was killed here, and is listed until its lease has run out.
-pub(crate) fn is_there(entry: &WorkerEntry) -> bool {
+pub(crate) fn is_running(entry: &WorkerEntry) -> bool {
     let info = &entry.info;
     let is_the_same = |born| info.born.is_none_or(|then| then == born);
     !is_local(info) || raddle_runner::process_start_time(info.pid).is_some_and(is_the_same)
 }
 
 /// Whether a manager is there, and is not leaving.
-pub(crate) fn stays(entry: &WorkerEntry) -> bool {
-    entry.status != WorkerStatus::Draining && is_there(entry)
+pub(crate) fn is_staying(entry: &WorkerEntry) -> bool {
+    entry.status != WorkerStatus::Draining && is_running(entry)
 }
 
 /// A lease, and how long runners take it to hold.
 #[derive(Clone)]
 pub(crate) struct WorkerLease {
     pub(crate) length: Duration,
-    /// When it was asked for, on the monotonic clock: it began no earlier.
-    pub(crate) began: u64,
+    /// When it was asked for, on the monotonic clock: the lease began no earlier.
+    pub(crate) requested_at: u64,
     /// Where runners read how long it holds.
-    pub(crate) attempt_id: Arc<LeaseDeadlinePage>,
+    pub(crate) deadline: Arc<LeaseDeadlinePage>,
 }
 
 impl WorkerLease {
     /// A lease that is about to be asked for. The page comes first: a process without descriptors for it must not hold a task.
-    pub(crate) fn ask(length: Duration) -> Result<Self> {
+    pub(crate) fn prepare(length: Duration) -> Result<Self> {
         let page = |error: io::Error| Error::Starved {
             what: "shared memory".into(),
             reason: error.to_string(),
         };
-        let attempt_id = Arc::new(LeaseDeadlinePage::new().map_err(page)?);
+        let deadline = Arc::new(LeaseDeadlinePage::new().map_err(page)?);
         Ok(Self {
             length,
-            began: LeaseDeadlinePage::clock_now(),
-            attempt_id,
+            requested_at: LeaseDeadlinePage::clock_now(),
+            deadline,
         })
     }
 
-    /// Lets runners know that it was granted, or renewed, no earlier than at `began`.
-    pub(crate) fn holds_from(&self, began: u64) {
-        self.attempt_id
-            .extend_to(began + self.length.as_nanos() as u64);
+    /// Lets runners know that it was granted, or renewed, no earlier than at `requested_at`.
+    pub(crate) fn extend_from(&self, requested_at: u64) {
+        self.deadline
+            .extend_to(requested_at + self.length.as_nanos() as u64);
     }
 
     /// Where the broker took its time to grant it, the lease is renewed. Otherwise runners would take it to be over when it has hardly begun, and
     /// would end all that they are given.
     async fn renew_if_late(&mut self, broker: &dyn Broker, tid: Tid) {
         let now = LeaseDeadlinePage::clock_now();
-        if u128::from(now - self.began) < self.length.as_nanos() / 4 {
+        if u128::from(now - self.requested_at) < self.length.as_nanos() / 4 {
             return;
         }
-        let mut renewer = broker.renewer(tid, self.length);
-        // What any other answer means is for the pulse to find out.
+        let mut renewer = broker.lease_renewer(tid, self.length);
+        // What any other answer means is for the renewer to find out.
         if let Ok(Ok(LeaseStatus::Alive(_))) =
-            tokio::task::spawn_blocking(move || renewer.heartbeat(Heartbeat::default())).await
+            tokio::task::spawn_blocking(move || renewer.renew(Heartbeat::default())).await
         {
-            self.began = now;
+            self.requested_at = now;
         }
     }
 }
@@ -94,10 +94,10 @@ impl WorkerLease {
 pub(crate) struct Registration {
     pub(crate) tid: Tid,
     pub(crate) lease: WorkerLease,
-    pub(crate) words: mpsc::UnboundedReceiver<ControlDelivery>,
+    pub(crate) commands: mpsc::UnboundedReceiver<ControlDelivery>,
     listener: JoinHandle<()>,
-    pub(crate) pulse: RenewerThread,
-    pub(crate) vitals: Arc<WorkerStats>,
+    pub(crate) renewer: RenewerThread,
+    pub(crate) stats: Arc<WorkerStats>,
     /// The lease is lost: others may take it for gone.
     pub(crate) lost: bool,
 }
@@ -111,49 +111,49 @@ impl Registration {
         let register = || {
             let (broker, info) = (Arc::clone(broker), info.clone());
             async move {
-                let lease = WorkerLease::ask(lease)?;
+                let lease = WorkerLease::prepare(lease)?;
                 Ok((broker.register(info, lease.length).await?, lease))
             }
         };
         let (tid, lease) = wait_for_space(Error::is_out_of_space, register).await?;
-        Self::open(broker, tid, lease).await
+        Self::keep_lease(broker, tid, lease).await
     }
 
     /// Keeps a lease that was granted to `tid`.
-    pub(crate) async fn open(
+    pub(crate) async fn keep_lease(
         broker: &Arc<dyn Broker>,
         tid: Tid,
         mut lease: WorkerLease,
     ) -> Result<Self> {
         lease.renew_if_late(&**broker, tid).await;
-        let vitals = Arc::new(WorkerStats::default());
-        let pulse = match RenewerThread::start(
-            broker.renewer(tid, lease.length),
+        let stats = Arc::new(WorkerStats::default());
+        let renewer = match RenewerThread::start(
+            broker.lease_renewer(tid, lease.length),
             lease.clone(),
-            Arc::clone(&vitals),
+            Arc::clone(&stats),
         ) {
-            Ok(pulse) => pulse,
+            Ok(renewer) => renewer,
             Err(error) => {
-                leave(broker, tid, Some(error.to_string())).await;
+                deregister(broker, tid, Some(error.to_string())).await;
                 return Err(error);
             }
         };
-        let (say, words) = mpsc::unbounded_channel();
-        let listener = tokio::spawn(listen(Arc::clone(broker), tid, say));
+        let (commands_tx, commands) = mpsc::unbounded_channel();
+        let listener = tokio::spawn(receive_commands(Arc::clone(broker), tid, commands_tx));
         Ok(Self {
             tid,
             lease,
-            words,
+            commands,
             listener,
-            pulse,
-            vitals,
+            renewer,
+            stats,
             lost: false,
         })
     }
 
     /// Registers one whose lease was lost under a new id, unless it is asked to stop before. What kept the lease from being renewed may still be there:
     /// an agent that is gone is waited for as long as `patience` says.
-    pub(crate) async fn anew(
+    pub(crate) async fn register_again(
         broker: &Arc<dyn Broker>,
         info: &WorkerInfo,
         lease: Duration,
@@ -162,29 +162,29 @@ impl Registration {
     ) -> Result<Option<Self>> {
         let since = Instant::now();
         loop {
-            let anew = tokio::select! {
-                anew = Self::register(broker, info.clone(), lease) => anew,
-                () = shutdown.asked(1) => return Ok(None),
+            let result = tokio::select! {
+                result = Self::register(broker, info.clone(), lease) => result,
+                () = shutdown.requested(1) => return Ok(None),
             };
-            match anew {
+            match result {
                 // The engine has tried for as long as its URL says.
                 Err(error @ Error::Unreachable { .. }) => return Err(error),
                 Err(error @ Error::AgentGone { .. }) if since.elapsed() >= patience => {
                     return Err(error);
                 }
                 Err(error) if error.is_retryable() => {
-                    tracing::error!(%error, "cannot register anew yet");
+                    tracing::error!(%error, "cannot register again yet: retrying");
                     sleep(ERROR_PAUSE).await;
                 }
-                anew => return anew.map(Some),
+                result => return result.map(Some),
             }
         }
     }
 }
 
 /// Takes a manager out of the registry. One that nobody hears is taken for gone when its lease has run out.
-pub(crate) async fn leave(broker: &Arc<dyn Broker>, tid: Tid, failure: Option<String>) {
-    if timeout(LEAVE_WITHIN, broker.deregister(tid, failure))
+pub(crate) async fn deregister(broker: &Arc<dyn Broker>, tid: Tid, failure: Option<String>) {
+    if timeout(DEREGISTER_TIMEOUT, broker.deregister(tid, failure))
         .await
         .is_err()
     {
@@ -227,11 +227,11 @@ mod tests {
             WorkerEntry::new(tid, info, Heartbeat::default(), Timestamp::UNIX_EPOCH)
         };
         assert!(
-            !is_there(&nobody(raddle_runner::place())) && !is_there(&nobody(None)),
+            !is_running(&nobody(raddle_runner::pid_scope())) && !is_running(&nobody(None)),
             "it was killed here"
         );
         assert!(
-            is_there(&nobody(Some("a container"))),
+            is_running(&nobody(Some("a container"))),
             "its lease has to tell"
         );
     }

@@ -1,6 +1,8 @@
-//! Runs one task to its end: submits it, follows it, and runs it on an inline worker with one slot, unless it needs what only other workers have.
+//! `run_task`: submits a task and follows it to its end. The task runs on an inline worker with one
+//! slot, unless it requires what only other workers have.
 //!
-//! [`run_task`] prints nothing and catches no signal: its caller shows [`RunEvent`]s and sends [`RunCommand`]s.
+//! [`run_task`] prints nothing and installs no signal handler: the caller shows [`RunEvent`]s and
+//! sends [`RunCommand`]s.
 
 use std::{future::Future, ops::ControlFlow, pin::Pin, sync::Arc, time::Duration};
 
@@ -18,59 +20,60 @@ use tokio::{
 };
 
 use crate::{
-    wait::{LONG, TaskFollower, WATCH_WORKERS, is_within, take_from_the_dead},
+    wait::{LONG, TaskFollower, WATCH_WORKERS, is_within, reclaim_if_worker_lost},
     worker::{Options, Shutdown, SuspendGuard, Worker, WorkerEnd, WorkerEndReason},
 };
 
-/// How often the progress of a task is read while [`RunOptions::progress`] asks for it.
-const PROGRESS_EVERY: Duration = Duration::from_millis(250);
-/// How long at least the record of a task is kept after its end.
+/// How often to read the progress of a task if [`RunOptions::progress`] is set.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(250);
+/// Shortest time to keep the record of a finished task, because this run reads it.
 const KEPT_FOR: HumanDuration = HumanDuration::secs(60);
-/// How long an inline worker without a task may take to leave.
+/// How long an inline worker without a task may take to exit.
 const DRAIN_WITHIN: Duration = Duration::from_millis(100);
 /// How long an inline worker may take to pause its task before the process is suspended anyway.
 const PAUSE_WITHIN: Duration = Duration::from_secs(2);
-/// How long an inline worker may take to return its task: longer than the grace period of a command.
+/// How long an inline worker may take to release its task: longer than the grace of a command.
 const LEAVE_WITHIN: Duration = Duration::from_secs(10);
 
-/// What to run.
+/// What to run, and how.
 #[derive(Clone, Debug)]
 pub struct RunOptions {
     /// The task.
     pub task: NewTask,
     /// Whether to report [`RunEvent::Progress`].
     pub progress: bool,
-    /// Whether an inline worker may run it. Otherwise it is left to other workers.
+    /// Whether an inline worker may run it. Otherwise other workers must.
     pub inline: bool,
 }
 
-/// What the user asks of a run.
+/// A request of the user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RunCommand {
-    /// Ctrl-C: the first stops the task, the second kills it, the third leaves it.
+    /// Ctrl-C: the first stops the task, the second kills it, the third abandons it.
     Interrupt,
-    /// Ctrl-Z: pause the task if it runs in this process, then stop the process.
+    /// Ctrl-Z: pause the task if it runs in this process, then suspend the process.
     Suspend,
 }
 
-/// What a run reports. `ControlFlow::Break` means that the output has no reader any more: the task is stopped, and its output is no longer reported.
+/// A report of a run. The observer returns `ControlFlow::Break` if the output has no reader any
+/// more: the task is then stopped, and its output no longer reported.
 #[derive(Clone, Copy, Debug)]
 pub enum RunEvent<'a> {
-    /// The task has this id. Reported once, before everything else.
+    /// The task's id. Reported once, before all other events.
     Submitted(Tid),
-    /// An unfinished task has the same unique key: the run follows that one.
+    /// An unfinished task has the same unique key, and the run follows that one.
     Existing(Tid),
-    /// The task has written this.
+    /// Output of the task.
     Output(OutputStream, &'a [u8]),
-    /// Some output could not be kept.
+    /// Some output was lost.
     OutputLost(&'a str),
-    /// How far the task has come.
+    /// Progress of the task.
     Progress(&'a raddle_model::Progress),
-    /// The task was told to stop.
+    /// The task is being stopped.
     Stopping(Tid),
-    /// The task was told to end at once.
+    /// The task is being killed.
     Killing(Tid),
-    /// The run leaves the task to its end.
+    /// The run abandons the task, which goes on.
     Leaving(Tid),
     /// The task goes back to its queue, as its spec asks.
     Requeueing(Tid),
@@ -84,17 +87,18 @@ pub enum RunEvent<'a> {
 pub enum RunOutcome {
     /// It was interrupted before the task was submitted.
     NotSubmitted,
-    /// The task that has the same unique key is one that this process is part of: the run would wait for its own end.
+    /// The task with the same unique key is an ancestor of this process: the run would wait for its
+    /// own end.
     Recursive(Tid),
     /// It was interrupted, and the task waits in its queue.
     Interrupted,
-    /// It was interrupted too often to wait for the end of the task.
+    /// It was interrupted three times, and does not wait for the end of the task.
     Abandoned,
     /// The task is finished.
     Finished(Box<TaskView>),
 }
 
-/// Submits a task and returns when it is finished, or when the user wants to wait no longer.
+/// Submits a task and returns when it is finished, or when the user stops waiting.
 pub async fn run_task(
     broker: Arc<dyn Broker>,
     options: RunOptions,
@@ -106,7 +110,7 @@ pub async fn run_task(
         progress: watches_progress,
         inline,
     } = options;
-    // The record has to be there when this run reads it.
+    // The record must still exist when this run reads it.
     task.spec.result_ttl = task.spec.result_ttl.map(|ttl| ttl.max(KEPT_FOR));
     let (mut spec, parent) = (task.spec.clone(), task.parent);
     let Some((submitted, worker)) = submit(&broker, task, inline, &mut commands).await? else {
@@ -119,7 +123,7 @@ pub async fn run_task(
             return Ok(RunOutcome::Recursive(tid));
         }
         let _ = observe(RunEvent::Existing(tid));
-        // The spec of the existing task says which workers can take it and what a stop means.
+        // The spec of the existing task decides which workers can take it and what a stop does.
         if let Some(existing) = broker.task(tid).await? {
             spec = existing.spec;
         }
@@ -145,7 +149,8 @@ pub async fn run_task(
     Box::pin(run.run()).await
 }
 
-/// Submits a task, together with an inline worker if this process may run it. `None` if the user interrupted that.
+/// Submits a task, together with an inline worker if this process may run it. Returns `None` if the
+/// user interrupts that.
 async fn submit(
     broker: &Arc<dyn Broker>,
     task: NewTask,
@@ -173,7 +178,8 @@ async fn submit(
     }
 }
 
-/// Whether an inline worker can run the task. It depends on the spec alone, and not on which workers are alive: they have another environment.
+/// Whether an inline worker can run the task. This depends on the spec alone, not on which workers
+/// are alive, because their environment differs.
 pub fn can_run_inline(spec: &TaskSpec) -> bool {
     matches!(spec.target, Target::Command(_))
         && spec.isolation != Isolation::Docker
@@ -185,16 +191,16 @@ struct Run<F> {
     broker: Arc<dyn Broker>,
     tid: Tid,
     spec: TaskSpec,
-    /// Its attempts belong to an inline worker.
+    /// Its attempts run on an inline worker.
     runs_inline: bool,
     commands: mpsc::Receiver<RunCommand>,
     observe: F,
     watches_progress: bool,
-    /// How often the user has interrupted it.
+    /// Interrupts so far.
     interrupted: u32,
-    /// Until when its task is to be paused, for this process to be suspended.
+    /// Until when to wait for the task to pause before suspending this process.
     pausing: Option<Instant>,
-    /// The observer takes no more output.
+    /// The observer accepts no more output.
     is_unread: bool,
     inline: Option<Inline>,
     /// The inline worker saw the end of the task.
@@ -205,7 +211,7 @@ struct Run<F> {
 struct Inline {
     working: Pin<Box<dyn Future<Output = Result<WorkerEnd>> + Send>>,
     shutdown: Shutdown,
-    standstill: SuspendGuard,
+    suspend_guard: SuspendGuard,
 }
 
 enum Step {
@@ -222,7 +228,7 @@ impl<F: FnMut(RunEvent<'_>) -> ControlFlow<()>> Run<F> {
         if followed.is_err() {
             self.stop_inline().await;
         }
-        // Also after an error: others should not have to wait for the lease of the inline worker to run out.
+        // Also after an error: other workers should not have to wait for the inline worker's lease.
         let left = self.close_inline().await;
         if let Some(outcome) = followed? {
             return Ok(outcome);
@@ -231,12 +237,13 @@ impl<F: FnMut(RunEvent<'_>) -> ControlFlow<()>> Run<F> {
         self.conclude().await
     }
 
-    /// Returns when the task is finished, or with the outcome when it goes on, or waits, without this run.
+    /// Returns `None` when the task is finished, or the outcome if the task goes on without this
+    /// run.
     async fn follow(&mut self) -> Result<Option<RunOutcome>> {
         let mut follower = TaskFollower::new(self.tid);
         loop {
             let wait = match (&self.inline, self.watches_progress) {
-                (_, true) => PROGRESS_EVERY,
+                (_, true) => PROGRESS_INTERVAL,
                 (Some(_), false) => LONG,
                 (None, false) => WATCH_WORKERS,
             };
@@ -245,7 +252,8 @@ impl<F: FnMut(RunEvent<'_>) -> ControlFlow<()>> Run<F> {
                 ended = Inline::work(&mut self.inline), if self.inline.is_some() => {
                     self.inline = None;
                     if let Err(error @ Error::Starved { .. }) = ended {
-                        // The caller hears that the task did not begin, so no other worker may begin it.
+                        // The caller reports that the task did not start, so no other worker may
+                        // start it.
                         self.control(ControlCommand::Stop).await?;
                         return Err(error);
                     }
@@ -277,7 +285,7 @@ impl<F: FnMut(RunEvent<'_>) -> ControlFlow<()>> Run<F> {
     async fn on_progress(&mut self, progress: TaskUpdate) -> Result<Step> {
         for chunk in &progress.output {
             if self.report_output(chunk.stream, &chunk.bytes).is_break() {
-                // As with any program in a pipe: a task whose output has no reader is stopped.
+                // Like any program in a broken pipe: a task whose output has no reader is stopped.
                 self.control(ControlCommand::Stop).await?;
                 break;
             }
@@ -317,7 +325,7 @@ impl<F: FnMut(RunEvent<'_>) -> ControlFlow<()>> Run<F> {
         Ok(Step::Continue)
     }
 
-    /// Reports output, and breaks the first time that the observer does not take it.
+    /// Reports output. Breaks the first time that the observer does not accept it.
     fn report_output(&mut self, stream: OutputStream, bytes: &[u8]) -> ControlFlow<()> {
         if self.is_unread {
             return ControlFlow::Continue(());
@@ -327,7 +335,8 @@ impl<F: FnMut(RunEvent<'_>) -> ControlFlow<()>> Run<F> {
         taken
     }
 
-    /// Ensures that the task has a worker: an inline one if it belongs to that, otherwise one that is alive.
+    /// Ensures that the task has a worker: an inline one if it runs inline, otherwise one that is
+    /// alive.
     async fn ensure_worker(&mut self) -> Result<()> {
         let Some(task) = self.broker.task(self.tid).await? else {
             return Ok(());
@@ -340,14 +349,15 @@ impl<F: FnMut(RunEvent<'_>) -> ControlFlow<()>> Run<F> {
                 self.inline = Some(Inline::start(worker));
                 Ok(())
             }
-            _ => take_from_the_dead(&*self.broker, &task).await,
+            _ => reclaim_if_worker_lost(&*self.broker, &task).await,
         }
     }
 
     async fn interrupt(&mut self) -> Result<Step> {
         self.interrupted += 1;
         match self.interrupted {
-            // An inline worker that is told to stop would return the task and claim it again: it has to leave first.
+            // An inline worker that is only asked to stop would release the task and claim it
+            // again.
             1 if self.inline.is_some() && self.spec.on_stop == ReservedPolicy::Requeue => {
                 let _ = (self.observe)(RunEvent::Requeueing(self.tid));
                 Ok(Step::Leave(RunOutcome::Interrupted))
@@ -367,7 +377,8 @@ impl<F: FnMut(RunEvent<'_>) -> ControlFlow<()>> Run<F> {
         }
     }
 
-    /// Stops this process, as the shell asks. A task that runs inline is paused first; a task of another worker goes on.
+    /// Suspends this process for Ctrl-Z. A task that runs inline is paused first. A task of another
+    /// worker goes on.
     async fn suspend(&mut self) -> Result<Step> {
         let is_paused = self
             .broker
@@ -384,7 +395,7 @@ impl<F: FnMut(RunEvent<'_>) -> ControlFlow<()>> Run<F> {
             .map(|_| Step::Continue)
     }
 
-    /// Stops this process, whose task is paused, and resumes the task afterwards.
+    /// Suspends this process, whose task is paused, and resumes the task afterwards.
     async fn stop_process_and_resume(&mut self) -> Result<Step> {
         self.pausing = None;
         self.stop_process().await;
@@ -394,26 +405,27 @@ impl<F: FnMut(RunEvent<'_>) -> ControlFlow<()>> Run<F> {
     }
 
     async fn stop_process(&self) {
-        let standstill = self
+        let suspend_guard = self
             .inline
             .as_ref()
-            .map(|inline| inline.standstill.clone())
+            .map(|inline| inline.suspend_guard.clone())
             .unwrap_or_default();
-        // On a blocking thread: the inline worker has to renew its lease until the last moment.
+        // On a blocking thread: the inline worker must renew its lease until the last moment.
         let _ =
-            tokio::task::spawn_blocking(move || standstill.through(raddle_runner::stop_self)).await;
+            tokio::task::spawn_blocking(move || suspend_guard.suspend(raddle_runner::stop_self))
+                .await;
     }
 
-    async fn control(&self, word: ControlCommand) -> Result<Step> {
+    async fn control(&self, command: ControlCommand) -> Result<Step> {
         match self
             .broker
-            .control(self.tid, ControlMessage::new(word))
+            .control(self.tid, ControlMessage::new(command))
             .await
         {
-            // No worker had it and it is not over: its spec wants it back in the queue, where it stands.
+            // No worker had the task: as its spec says, it waits in its queue.
             Ok(DeliveryOutcome::Applied(state))
                 if !state.is_terminal()
-                    && matches!(word, ControlCommand::Stop | ControlCommand::Kill) =>
+                    && matches!(command, ControlCommand::Stop | ControlCommand::Kill) =>
             {
                 Ok(Step::Leave(RunOutcome::Interrupted))
             }
@@ -422,7 +434,8 @@ impl<F: FnMut(RunEvent<'_>) -> ControlFlow<()>> Run<F> {
         }
     }
 
-    /// Stops the task of the inline worker and waits for that. This run is about to report failure, so the task must not run after it.
+    /// Stops the inline worker's task and waits for it. The run is about to report failure, so the
+    /// task must not be retried after this process exits.
     async fn stop_inline(&mut self) {
         if self.inline.is_some()
             && self.control(ControlCommand::Stop).await.is_ok()
@@ -434,7 +447,7 @@ impl<F: FnMut(RunEvent<'_>) -> ControlFlow<()>> Run<F> {
         }
     }
 
-    /// Has the inline worker leave: a task that it still has goes back to its queue.
+    /// Stops the inline worker. A task that it still holds is released.
     async fn close_inline(&mut self) -> Result<()> {
         for patience in [DRAIN_WITHIN, LEAVE_WITHIN] {
             let Some(inline) = &self.inline else { break };
@@ -444,7 +457,8 @@ impl<F: FnMut(RunEvent<'_>) -> ControlFlow<()>> Run<F> {
                 ended?;
             }
         }
-        // A worker that is still there ends with this process, as does its runner: others take its task over.
+        // If the worker is still there, it and its runner end with this process, and others reclaim
+        // its task.
         Ok(())
     }
 
@@ -458,20 +472,20 @@ impl<F: FnMut(RunEvent<'_>) -> ControlFlow<()>> Run<F> {
     }
 }
 
-/// Reported where an event does not say more.
-const OUTPUT_LOST: &str = "some of its output could not be kept";
+/// The report for an `output_lost` event without detail.
+const OUTPUT_LOST: &str = "some of its output could not be stored";
 
 impl Inline {
     fn start(worker: Worker) -> Self {
-        let (shutdown, standstill) = (Shutdown::new(), worker.standstill());
+        let (shutdown, suspend_guard) = (Shutdown::new(), worker.suspend_guard());
         Self {
             working: Box::pin(worker.run(shutdown.clone())),
             shutdown,
-            standstill,
+            suspend_guard,
         }
     }
 
-    /// Works on, if there is one.
+    /// Runs the worker, if there is one.
     async fn work(inline: &mut Option<Self>) -> Result<WorkerEnd> {
         match inline {
             Some(inline) => (&mut inline.working).await,

@@ -64,13 +64,13 @@ pub async fn until_finished(broker: &dyn Broker, tid: Tid) -> Result<TaskView> {
             return Ok(view);
         }
         if !news.next(broker, WATCH_WORKERS).await? {
-            take_from_the_dead(broker, &view).await?;
+            reclaim_if_worker_lost(broker, &view).await?;
         }
     }
 }
 
 /// Takes a task back from a worker that is gone. Live workers do this by themselves; without one, nobody else would.
-pub async fn take_from_the_dead(broker: &dyn Broker, task: &TaskView) -> Result<()> {
+pub async fn reclaim_if_worker_lost(broker: &dyn Broker, task: &TaskView) -> Result<()> {
     if task.state.is_active()
         && !broker
             .workers()
@@ -78,7 +78,7 @@ pub async fn take_from_the_dead(broker: &dyn Broker, task: &TaskView) -> Result<
             .iter()
             .any(|worker| Some(worker.tid) == task.worker)
     {
-        orphan_processes::of_the_dead(&broker.reclaim().await?).await;
+        orphan_processes::kill_orphans_of_reclaimed(&broker.reclaim().await?).await;
     }
     Ok(())
 }

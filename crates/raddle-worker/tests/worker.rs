@@ -1,4 +1,4 @@
-//! A worker on a real broker, where the command line has no say.
+//! Workers on a real broker, without the command line.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -16,7 +16,7 @@ use tokio::{
 
 const DEADLINE: Duration = Duration::from_secs(90);
 
-/// An agent, and a worker that reaches its broker through it.
+/// A broker agent, and a worker that uses it.
 async fn behind_an_agent(
     dir: &tempfile::TempDir,
     give_up_after: Duration,
@@ -45,7 +45,7 @@ async fn behind_an_agent(
 }
 
 #[tokio::test]
-async fn a_worker_ends_when_its_agent_stays_away() {
+async fn a_worker_exits_when_its_agent_stays_unreachable() {
     let dir = tempfile::tempdir().unwrap();
     let patience = Duration::from_millis(700);
     let (worker, leave) = behind_an_agent(&dir, patience).await;

@@ -51,7 +51,7 @@
 //!
 //! fn main() -> Result<(), Box<dyn std::error::Error>> {
 //!     // First of all, while there is one thread: runners are this same program, started again, and do not get past this line.
-//!     raddle::exec::runner_main_if_asked(None);
+//!     raddle::exec::runner_main_if_requested(None);
 //!     raddle::exec::title::init();
 //!     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(run())
 //! }

@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 use raddle_model::{CapSet, HumanDuration, spec::Isolation};
 use raddle_worker::{
     spawner::{Config, LauncherKind, WarmPool},
-    worker::minimum,
+    worker::parse_min_isolation,
 };
 
 use super::{LogArgs, MetricsArgs, absolute, trimmed};
@@ -72,7 +72,7 @@ pub(crate) struct SpawnerArgs {
     #[arg(long, value_name = "IMAGE")]
     pub(crate) worker_image: Option<String>,
     /// The weakest isolation to accept: tasks that ask for less run with 'process', 'sandbox' or 'docker'
-    #[arg(long, value_name = "HOW", env = "WORKER_MIN_ISOLATION", value_parser = minimum)]
+    #[arg(long, value_name = "HOW", env = "WORKER_MIN_ISOLATION", value_parser = parse_min_isolation)]
     pub(crate) min_isolation: Option<Isolation>,
     /// Run tasks with the isolation 'docker', each in a container of this image
     #[arg(long, value_name = "IMAGE", env = "WORKER_TASK_IMAGE")]

@@ -86,7 +86,7 @@ pub(crate) struct StartArgs {
     #[arg(long, value_name = "A,B", env = "WORKER_PLUGINS", value_delimiter = ',', value_parser = trimmed)]
     pub(crate) plugins: Option<Vec<String>>,
     /// The weakest isolation to accept: tasks that ask for less run with 'process', 'sandbox' or 'docker'
-    #[arg(long, value_name = "HOW", env = "WORKER_MIN_ISOLATION", value_parser = raddle_worker::worker::minimum)]
+    #[arg(long, value_name = "HOW", env = "WORKER_MIN_ISOLATION", value_parser = raddle_worker::worker::parse_min_isolation)]
     pub(crate) min_isolation: Option<Isolation>,
     /// Run tasks with the isolation 'docker', each in a container of this image
     #[arg(long, value_name = "IMAGE", env = "WORKER_TASK_IMAGE")]

@@ -39,7 +39,7 @@ pub(super) async fn recover(
     force: bool,
 ) -> Outcome {
     let broker = context.open_read_only().await?;
-    let task = tid::find(&*broker, arg).await?;
+    let task = tid::find_task(&*broker, arg).await?;
     worker::refuse(&*broker, &task, "recovered").await?;
     if task.state == TaskState::Completed && !force {
         let again = format!("'raddle task recover --force {}' runs it again", task.tid);
@@ -107,7 +107,7 @@ async fn act(broker: &dyn Broker, task: &TaskView, patience: Duration) -> Outcom
             answer => return Ok(given_back(&answer)),
         }
     }
-    orphan_processes::of_the_dead(&broker.reclaim().await?).await;
+    orphan_processes::kill_orphans_of_reclaimed(&broker.reclaim().await?).await;
     Ok(RecoverAction::Reclaimed)
 }
 

@@ -165,7 +165,7 @@ async fn foreground(context: &Context, args: &StartArgs) -> Outcome {
         Listener::Starter => announce(context, tid, args.serve.as_deref(), url.as_deref())?,
         Listener::Spawner | Listener::Reader(_) => listener.say(&tid.to_string()),
     }
-    let mut begun = worker.begun();
+    let mut begun = worker.attempts_started();
     let mut tells = true;
     let mut working = Box::pin(worker.run(shutdown.clone()));
     let ended = loop {
@@ -256,7 +256,7 @@ pub(super) fn options(context: &Context, args: &StartArgs) -> Outcome<Options> {
         env: url.into_iter().collect(),
         min_isolation: args.min_isolation.unwrap_or_default(),
         task_image: task_image(args)?,
-        grouped: context.is_warm(),
+        in_cgroup: context.is_warm(),
         parent: std::env::var(SPAWNER_VARIABLE)
             .ok()
             .and_then(|spawner| spawner.parse().ok()),
@@ -264,7 +264,7 @@ pub(super) fn options(context: &Context, args: &StartArgs) -> Outcome<Options> {
     };
     let options = options.offering(&routines, plugins);
     Ok(match &args.charter {
-        Some(charter) => options.chartered(Arc::new(charter.clone())),
+        Some(charter) => options.with_spawn_policy(Arc::new(charter.clone())),
         None => options,
     })
 }

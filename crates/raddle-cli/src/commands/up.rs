@@ -254,7 +254,7 @@ async fn register(
         }
         tokio::select! {
             () = interrupts.next() => return Ok(None),
-            () = shutdown.asked(1) => return Ok(None),
+            () = shutdown.requested(1) => return Ok(None),
             () = sleep(STANDBY_LOOK) => systemd::alive(),
         }
     }

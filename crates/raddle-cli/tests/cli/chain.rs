@@ -484,7 +484,7 @@ fn what_runs_in_a_sandbox_chains_nothing() {
         exit["message"]
             .as_str()
             .unwrap()
-            .contains("what runs in a sandbox can chain nothing"),
+            .contains("a task in a sandbox cannot chain"),
         "{exit}"
     );
     assert!(children(&world, &tid).is_empty());

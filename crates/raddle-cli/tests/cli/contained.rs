@@ -688,11 +688,11 @@ fn a_worker_can_have_every_task_in_a_container() {
     for (flags, reason) in [
         (
             &["--isolation", "docker", "--network", "host"][..],
-            "lets no task into its host's network",
+            "gives no task its host's network",
         ),
         (
             &["--isolation", "sandbox", "--network", "example.org:443"],
-            "'sandbox' knows lists of places",
+            "use the isolation 'sandbox'",
         ),
     ] {
         bay.world

@@ -279,7 +279,7 @@ fn a_run_says_that_there_is_no_room_for_what_its_task_writes() {
     assert_eq!(ran.text(), "0\n", "{ran:?}");
     let words = world.read("words");
     assert!(
-        words.contains("output cannot be kept yet") && words.contains("no space left"),
+        words.contains("output cannot be stored yet") && words.contains("no space left"),
         "{words}"
     );
 }

@@ -447,7 +447,7 @@ fn a_worker_short_of_descriptors_gives_tasks_back() {
                 ran.stderr.contains("Too many open files"),
                 "with {limit}: {ran:?}"
             );
-            starved += usize::from(ran.code == 125 && ran.stderr.contains("given back"));
+            starved += usize::from(ran.code == 125 && ran.stderr.contains("releasing a task"));
         }
     }
     assert!(

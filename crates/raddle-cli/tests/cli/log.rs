@@ -134,7 +134,7 @@ fn every_line_about_a_task_says_which_attempt_and_trace() {
             "1 \"an attempt is over, and another follows\"",
             "2 \"an attempt begins\"",
             &format!("2 \"an attempt failed: 'raddle logs {tid}' shows its output\""),
-            "2 \"a task is over\""
+            "2 \"a task is finished\""
         ]
     );
     assert!(
@@ -167,7 +167,7 @@ fn a_background_worker_and_a_spawner_write_json_by_their_environment() {
     assert!(
         read(&lines.join("\n"))
             .iter()
-            .any(|line| line["message"] == "a task is over"),
+            .any(|line| line["message"] == "a task is finished"),
         "{lines:?}"
     );
 

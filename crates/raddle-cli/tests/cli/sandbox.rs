@@ -184,7 +184,7 @@ fn where_the_system_refuses_a_layer_the_task_is_refused_unless_it_says_otherwise
     let world = World::new();
     let script = "raddle run --isolation sandbox -- echo ran; echo code $?
                   raddle run --isolation sandbox --isolation-fallback -- sh -c 'pwd; id -u; cat secret'; echo code $?
-                  raddle doctor | grep -c 'namespaces of its own (clone).*the other layers hold'";
+                  raddle doctor | grep -c 'its own namespaces (clone).*the other layers hold'";
     world.file("secret", "the secret");
     let refusing = "echo 0 > /proc/sys/user/max_user_namespaces && exec bash inner.sh";
     world.file("inner.sh", script);
@@ -198,7 +198,7 @@ fn where_the_system_refuses_a_layer_the_task_is_refused_unless_it_says_otherwise
         "{ran:?}"
     );
     assert_eq!(lines[3..], ["code 1", "1"], "{ran:?}");
-    let refused = "this system refuses the sandbox namespaces of its own (clone)";
+    let refused = "this system refuses the sandbox its own namespaces (clone)";
     assert_eq!(ran.stderr.matches(refused).count(), 2, "{}", ran.stderr);
     assert!(
         ran.stderr
@@ -233,7 +233,7 @@ fn a_worker_may_demand_a_sandbox_for_every_task() {
             .unwrap()
             .to_owned();
         assert!(
-            message.contains("lets no task into its host's network"),
+            message.contains("gives no task its host's network"),
             "{message}"
         );
     }
@@ -372,6 +372,6 @@ fn mounts_that_cannot_be_are_refused() {
             "true",
         ])
         .code(125)
-        .says("absent of its host")
+        .says("absent of the host")
         .says("No such file");
 }

@@ -1,4 +1,5 @@
-//! One attempt, from the clone to the account of it: the loop, the reasons to stop, and the sweep at the end.
+//! One attempt, from the start of its process to its result: the event loop, and the deadlines that
+//! stop it.
 
 use std::{io, os::fd::AsFd, time::Duration};
 
@@ -10,7 +11,7 @@ use raddle_model::{
 
 use super::{
     RunnerProcess,
-    capture::{Capture, Feed},
+    capture::{Capture, InputFeed},
     child::{self, ChildPlan, ChildStep},
     control::ControlClosed,
     fork_server::ForkServer,
@@ -25,66 +26,68 @@ use crate::{
     tree::{self, TreeRoot},
 };
 
-/// How long the news of a start waits for more to travel with it: a command that ends within this wakes its worker once.
+/// How long `Started` is held back so that other events travel with it: a command that ends within
+/// this time wakes its worker once.
 const STARTED_LINGER: Duration = Duration::from_millis(2);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AttemptPhase {
-    /// The command has not been waited for.
+    /// The command has not been reaped.
     Running,
-    /// The command is over; what it left behind is being killed.
+    /// The command has exited; the processes it left are being killed.
     Sweeping,
-    /// No process is left; its output may be.
+    /// All processes are reaped; the pipes may still hold output.
     Draining,
 }
 
 /// An attempt in progress.
 pub(super) struct Attempt<'a> {
     pub(super) start: &'a ExecRequest,
-    /// The runner's own, for its next attempt.
+    /// The runner's niceness between attempts.
     niceness: i32,
-    /// All that is below the runner, but for what belongs to it.
+    /// All descendants of the runner except its fork server.
     pub(super) root: TreeRoot,
     pub(super) pid: u32,
-    /// Whether it came out of the cradle: then it is waited for by its number.
-    pub(super) is_born: bool,
+    /// Whether the fork server forked the process: it is then waited for by its pid, because its
+    /// exit signal is not SIGCHLD.
+    pub(super) is_forked: bool,
     pub(super) phase: AttemptPhase,
     /// The command's wait status.
     pub(super) status: i32,
-    /// The sandbox around it. There a shim is what is waited for, and knows it better.
-    pub(super) boxed: Option<sandbox::SandboxedChild>,
-    /// How the attempt ends if that is not the command's own doing.
+    /// The sandbox. The runner then waits for the shim, and the shim reports the command's status.
+    pub(super) sandboxed: Option<sandbox::SandboxedChild>,
+    /// How the attempt ends, if not by the command itself.
     pub(super) cause: Option<ExitStatus>,
     pub(super) stop: StagedStop,
-    pub(super) times_out: Option<Duration>,
+    pub(super) timeout_at: Option<Duration>,
     pub(super) paused_at: Option<Duration>,
-    /// Standing still because its processor time is used up.
-    pub(super) held: bool,
-    /// When to look for survivors again, while something is being killed.
+    /// Stopped because its CPU time is used up.
+    pub(super) throttled: bool,
+    /// Time of the next kill pass, while the tree is being killed.
     pub(super) next_kill: Option<Duration>,
-    /// Since when something is being killed.
+    /// Start of the first kill pass.
     pub(super) killing_since: Option<Duration>,
     /// Whether the command was sent SIGKILL.
     pub(super) killed: bool,
-    /// Somebody is there who cannot be killed, and that was said.
-    pub(super) gave_up: bool,
-    /// There may be more children that have ended.
+    /// A process cannot be killed, and this was reported.
+    pub(super) unkillable_reported: bool,
+    /// More children may have exited.
     pub(super) reap_again: bool,
     pub(super) started_due: Option<Duration>,
-    /// Standard output and error, and what a function answers.
+    /// Standard output, standard error, and the reply channel.
     pub(super) captures: Vec<Capture>,
-    pub(super) feed: Option<Feed>,
-    pub(super) watch: Option<LimitWatch>,
-    /// In a container: when to look whether it has run into a limit of that.
-    look_at: Option<Duration>,
+    pub(super) feed: Option<InputFeed>,
+    pub(super) start_watch: Option<LimitWatch>,
+    /// In a container: time of the next check of the container's limits.
+    next_check: Option<Duration>,
     pub(super) usage: ResourceUsage,
     pub(super) started_at: Timestamp,
-    /// How often the kernel had killed for memory in this container before.
-    memory_kills: u64,
+    /// Number of out-of-memory kills in this container before the attempt.
+    oom_kills: u64,
 }
 
 impl<'a> Attempt<'a> {
-    /// Starts the command. The error says how the attempt ends without having begun.
+    /// Starts the command. An error is the end of an attempt that did not start.
     pub(super) fn begin(
         runner: &mut RunnerProcess,
         start: &'a ExecRequest,
@@ -94,7 +97,7 @@ impl<'a> Attempt<'a> {
             message: format!("the system refused a pipe: {error}"),
         };
         let now = sys::now();
-        if fence_deadline(runner).is_some_and(|deadline| deadline <= now) {
+        if lease_deadline_of(runner).is_some_and(|deadline| deadline <= now) {
             return Err(ExitStatus::LeaseExpired);
         }
         if runner.is_init {
@@ -105,28 +108,31 @@ impl<'a> Attempt<'a> {
         let mut captures = vec![open(OutputChannel::Stdout)?, open(OutputChannel::Stderr)?];
         match &start.program {
             ExecTarget::Command(_) => {}
-            ExecTarget::Function(name) if runner.cradle.is_none() => {
+            ExecTarget::Function(name) if runner.fork_server.is_none() => {
                 return Err(no_functions(name));
             }
-            ExecTarget::Keeper(_) | ExecTarget::Function(_) => {
+            ExecTarget::ContainerSupervisor(_) | ExecTarget::Function(_) => {
                 captures.push(open(OutputChannel::Reply)?)
             }
         }
         let feed = stdin
-            .map(|stdin| Feed::new(stdin, runner.is_init))
+            .map(|stdin| InputFeed::new(stdin, runner.is_init))
             .transpose()
             .map_err(refused)?;
         let (feed, reader) = feed.unzip();
-        let limits = start
-            .sandbox
-            .as_ref()
-            .map_or_else(|| start.limits.clone(), |_| sandbox::bounded(&start.limits));
-        let watch = if limits.is_empty() {
+        let limits = start.sandbox.as_ref().map_or_else(
+            || start.limits.clone(),
+            |_| sandbox::with_default_limits(&start.limits),
+        );
+        let start_watch = if limits.is_empty() {
             None
         } else {
-            runner.watch(start, &limits, now)
+            runner.start_watch(start, &limits, now)
         };
-        let enforced = watch.as_ref().map(LimitWatch::enforced).unwrap_or_default();
+        let enforced = start_watch
+            .as_ref()
+            .map(LimitWatch::enforced)
+            .unwrap_or_default();
         let mut rlimits = limit_watch::rlimits(&limits, enforced, start.sandbox.is_some());
         rlimits.extend(start.sandbox.iter().flat_map(|_| sandbox::rlimits()));
         let plan = ChildPlan {
@@ -138,18 +144,18 @@ impl<'a> Attempt<'a> {
                 .filter_map(Capture::command_end)
                 .collect::<Vec<_>>(),
             rlimits: &rlimits,
-            cgroup: watch.as_ref().and_then(LimitWatch::join),
+            cgroup: start_watch.as_ref().and_then(LimitWatch::join),
             leads: true,
         };
-        // Worn before the command exists, so that whoever sees the command sees its runner's title.
-        runner.show(start, "running");
+        // Set the title before the command exists, so that it is visible as soon as the command is.
+        runner.set_title_status(start, "running");
         let started_at = Timestamp::now();
-        let memory_kills = init::memory_kills();
-        let mut boxed = None;
+        let oom_kills = init::oom_kills();
+        let mut sandboxed = None;
         let niceness = sys::niceness();
         let spawned = match (&prepared.executable, &start.sandbox) {
             (Some(executable), Some(sandbox)) => match sandbox::spawn(&plan, executable, sandbox) {
-                Ok(spawned) => Ok(boxed.insert(spawned).pid),
+                Ok(spawned) => Ok(sandboxed.insert(spawned).pid),
                 Err(StartError::Step(step, error)) => Err((step, error)),
                 Err(StartError::Refused(refused)) => {
                     return Err(ExitStatus::SpawnFailed {
@@ -159,8 +165,8 @@ impl<'a> Attempt<'a> {
             },
             (Some(executable), None) if runner.is_init => init::spawn(&plan, executable),
             (Some(executable), None) => child::spawn(&plan, executable),
-            (None, _) => match &runner.cradle {
-                Some(Ok(cradle)) => cradle.bear(&plan, start),
+            (None, _) => match &runner.fork_server {
+                Some(Ok(fork_server)) => fork_server.fork_function(&plan, start),
                 Some(Err(error)) => Err((
                     ChildStep::Clone,
                     io::Error::new(error.kind(), error.to_string()),
@@ -169,65 +175,74 @@ impl<'a> Attempt<'a> {
             },
         };
         let pid = spawned.map_err(|(step, error)| prepared.failure(start, step, &error))?;
-        if watch.as_ref().is_some_and(|watch| watch.due().is_some()) {
-            // Limits that are sampled need a sampler that gets its turn among the processes of a fork bomb. The command exists already and
-            // keeps its own niceness.
+        if start_watch
+            .as_ref()
+            .is_some_and(|start_watch| start_watch.due().is_some())
+        {
+            // Sampled limits need a sampler that is scheduled even among the processes of a fork
+            // bomb. The command exists already and keeps its own niceness.
             sys::set_niceness(sys::HIGHEST_PRIORITY);
         }
-        runner.control.put(&RunnerEvent::Started { pid });
+        runner.control.queue(&RunnerEvent::Started { pid });
         let mut attempt = Self {
             start,
             niceness,
             root: TreeRoot {
                 pid: std::process::id(),
-                spared: runner.cradle.iter().flatten().map(ForkServer::pid).next(),
+                excluded: runner
+                    .fork_server
+                    .iter()
+                    .flatten()
+                    .map(ForkServer::pid)
+                    .next(),
             },
-            is_born: prepared.executable.is_none(),
+            is_forked: prepared.executable.is_none(),
             pid,
             phase: AttemptPhase::Running,
             status: 0,
-            boxed,
+            sandboxed,
             cause: None,
             stop: StagedStop::new(StopPolicy::cancel(start.grace)),
-            times_out: start.timeout.map(|timeout| now.saturating_add(timeout)),
+            timeout_at: start.timeout.map(|timeout| now.saturating_add(timeout)),
             paused_at: None,
-            held: false,
+            throttled: false,
             next_kill: None,
             killing_since: None,
             killed: false,
-            gave_up: false,
+            unkillable_reported: false,
             reap_again: false,
             started_due: Some(now + STARTED_LINGER),
             captures,
             feed,
-            watch,
-            look_at: runner.is_init.then_some(now),
+            start_watch,
+            next_check: runner.is_init.then_some(now),
             usage: ResourceUsage::default(),
             started_at,
-            memory_kills,
+            oom_kills,
         };
-        attempt.name_what_lacks(now);
+        attempt.report_missing_layers(now);
         attempt.feed(runner);
         Ok(attempt)
     }
 
-    /// Sees the attempt through. An error means that the worker is gone; the attempt is then over as well.
+    /// Runs the attempt to its end. An error means that the worker is gone; the attempt is then
+    /// over as well.
     pub(super) fn run(mut self, runner: &mut RunnerProcess) -> Result<ExecResult, ControlClosed> {
         loop {
             let now = sys::now();
             self.tick(runner, now);
             self.send(runner, now);
-            if self.phase == AttemptPhase::Draining && self.drained(runner, now) {
+            if self.phase == AttemptPhase::Draining && self.drain_pipes(runner, now) {
                 return Ok(self.finish());
             }
-            if let Err(hangup) = self.wait(runner, now) {
+            if let Err(closed) = self.wait(runner, now) {
                 self.abandon();
-                return Err(hangup);
+                return Err(closed);
             }
         }
     }
 
-    /// Waits for something to happen and takes it in.
+    /// Waits for events and handles them.
     fn wait(&mut self, runner: &mut RunnerProcess, now: Duration) -> Result<(), ControlClosed> {
         let reading = self.phase != AttemptPhase::Draining && !runner.control.is_full();
         let nothing = libc::pollfd {
@@ -236,7 +251,7 @@ impl<'a> Attempt<'a> {
             revents: 0,
         };
         let [input, output] = runner.control.pollfds();
-        let feed = self.feed.as_ref().map_or(nothing, Feed::pollfd);
+        let feed = self.feed.as_ref().map_or(nothing, InputFeed::pollfd);
         let mut fds = [
             input,
             output,
@@ -270,45 +285,48 @@ impl<'a> Attempt<'a> {
             if received.child {
                 self.reap();
             }
-            (0..received.end).for_each(|_| self.ask_to_stop(runner, ExitStatus::Killed, now));
+            (0..received.end).for_each(|_| self.request_stop(runner, ExitStatus::Killed, now));
         }
-        runner.control.attend([input, output])?;
+        runner.control.handle_events([input, output])?;
         while let Some(message) = runner.control.next()? {
             match message {
-                ToRunner::Order(order) => self.apply_command(runner, order, now),
+                ToRunner::Command(command) => self.apply_command(runner, command, now),
                 ToRunner::Input(bytes) => match &mut self.feed {
                     Some(feed) => {
                         feed.extend(&bytes);
                         self.feed(runner);
                     }
-                    // It is read by no process any more, and its sender must not wait for that.
-                    None => report_taken(runner, bytes.len()),
+                    // No process reads the input any more, and its sender must not wait for that.
+                    None => report_input_taken(runner, bytes.len()),
                 },
                 ToRunner::InputEnds => {
-                    self.feed.iter_mut().for_each(Feed::end);
+                    self.feed.iter_mut().for_each(InputFeed::end);
                     self.feed(runner);
                 }
-                ToRunner::Beat => {}
-                // Attempts do not overlap: a worker that starts one now has lost count.
-                ToRunner::Start(_) | ToRunner::Version(_) => return Err(ControlClosed::OutOfTurn),
+                ToRunner::Heartbeat => {}
+                // Attempts do not overlap: this worker's protocol state is wrong.
+                ToRunner::Start(_) | ToRunner::Version(_) => {
+                    return Err(ControlClosed::UnexpectedStart);
+                }
             }
         }
         Ok(())
     }
 
-    /// When [`tick`](Self::tick) or [`send`](Self::send) has something to do.
+    /// Next time at which [`tick`](Self::tick) or [`send`](Self::send) has work.
     fn deadline(&self, runner: &RunnerProcess) -> Option<Duration> {
         let full = runner.control.is_full();
         let running = self.phase == AttemptPhase::Running;
-        let times_out = self
-            .times_out
+        let timeout_at = self
+            .timeout_at
             .filter(|_| running && self.paused_at.is_none() && self.cause.is_none());
         [
             self.reap_again.then_some(Duration::ZERO),
-            times_out,
+            timeout_at,
             self.stop.deadline().filter(|_| running),
-            fence_deadline(runner).filter(|_| running && self.stop.stage() != StopStage::Killing),
-            self.watch
+            lease_deadline_of(runner)
+                .filter(|_| running && self.stop.stage() != StopStage::Killing),
+            self.start_watch
                 .as_ref()
                 .and_then(LimitWatch::due)
                 .filter(|_| self.is_sampled()),
@@ -316,7 +334,7 @@ impl<'a> Attempt<'a> {
                 .filter(|_| self.phase != AttemptPhase::Draining),
             self.started_due,
             runner.control.deadline(),
-            self.look_at.filter(|_| running && self.cause.is_none()),
+            self.next_check.filter(|_| running && self.cause.is_none()),
             self.captures
                 .iter()
                 .filter_map(Capture::due)
@@ -328,7 +346,7 @@ impl<'a> Attempt<'a> {
         .min()
     }
 
-    /// Does what is due by the clock.
+    /// Handles deadlines that have passed.
     fn tick(&mut self, runner: &RunnerProcess, now: Duration) {
         if self.reap_again {
             self.reap();
@@ -339,27 +357,27 @@ impl<'a> Attempt<'a> {
         if self.phase != AttemptPhase::Running {
             return;
         }
-        if fence_deadline(runner).is_some_and(|at| at <= now) {
+        if lease_deadline_of(runner).is_some_and(|at| at <= now) {
             self.kill(runner, ExitStatus::LeaseExpired, now);
         }
-        if self.look_at.is_some_and(|at| at <= now) && self.cause.is_none() {
-            self.look_at = Some(now + init::LOOK);
+        if self.next_check.is_some_and(|at| at <= now) && self.cause.is_none() {
+            self.next_check = Some(now + init::CHECK_INTERVAL);
             if let Some(exit) = init::exceeded() {
                 self.kill(runner, exit, now);
             }
         }
-        if self.times_out.is_some_and(|at| at <= now)
+        if self.timeout_at.is_some_and(|at| at <= now)
             && self.paused_at.is_none()
             && self.cause.is_none()
         {
-            self.ask_to_stop(runner, ExitStatus::Timeout, now);
+            self.request_stop(runner, ExitStatus::Timeout, now);
         }
         if self.stop.tick(now) == Some(StopStage::Killing) {
             self.kill_pass(now);
         }
         if self.is_sampled()
             && self
-                .watch
+                .start_watch
                 .as_ref()
                 .and_then(LimitWatch::due)
                 .is_some_and(|at| at <= now)
@@ -368,7 +386,8 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// Whether limits are looked after: not while the tree stands still on request, nor once it is being killed.
+    /// Whether limits are sampled: not while the tree is paused on request, nor once it is being
+    /// killed.
     fn is_sampled(&self) -> bool {
         self.phase == AttemptPhase::Running
             && self.paused_at.is_none()
@@ -376,18 +395,20 @@ impl<'a> Attempt<'a> {
     }
 
     fn sample(&mut self, runner: &RunnerProcess, now: Duration) {
-        // What has ended and is ours to wait for shall not count.
+        // Children that have exited must not count.
         self.reap();
         let reaped = Duration::from_micros(self.usage.user_us + self.usage.system_us);
-        let Some(watch) = &mut self.watch else { return };
-        let hold = match watch.sample(self.root, self.boxed.as_ref(), reaped) {
+        let Some(start_watch) = &mut self.start_watch else {
+            return;
+        };
+        let hold = match start_watch.sample(self.root, self.sandboxed.as_ref(), reaped) {
             LimitVerdict::Over(exit) => return self.kill(runner, exit, now),
-            // A tree that is to end gets the time it needs to do so.
+            // A tree that is being stopped gets the CPU time it needs to exit.
             LimitVerdict::Hold => self.stop.stage() == StopStage::Running,
             LimitVerdict::Run => false,
         };
-        if hold != self.held {
-            self.held = hold;
+        if hold != self.throttled {
+            self.throttled = hold;
             if hold {
                 drop(tree::freeze(self.root))
             } else {
@@ -396,13 +417,13 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// Says what its sandbox does without, where whoever looks at the task will see it.
-    fn name_what_lacks(&mut self, now: Duration) {
-        let (Some(boxed), Some(stderr)) = (&self.boxed, self.captures.get_mut(1)) else {
+    /// Writes the layers that the sandbox omits to the task's standard error.
+    fn report_missing_layers(&mut self, now: Duration) {
+        let (Some(sandboxed), Some(stderr)) = (&self.sandboxed, self.captures.get_mut(1)) else {
             return;
         };
-        for refused in &boxed.lacks {
-            stderr.remark(
+        for refused in &sandboxed.missing {
+            stderr.append_message(
                 &format!("raddle: {refused}; it runs without, as isolation_fallback says\n"),
                 now,
             );
@@ -415,10 +436,10 @@ impl<'a> Attempt<'a> {
         if feed.is_over() {
             self.feed = None;
         }
-        report_taken(runner, taken);
+        report_input_taken(runner, taken);
     }
 
-    /// Sends what has waited long enough.
+    /// Sends output and events that have waited long enough.
     fn send(&mut self, runner: &mut RunnerProcess, now: Duration) {
         let control = &mut runner.control;
         let mut send = self.started_due.is_some_and(|at| at <= now);
@@ -433,8 +454,9 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// Reads what the pipes still hold, as far as the worker takes it. Returns whether nothing is left.
-    fn drained(&mut self, runner: &mut RunnerProcess, now: Duration) -> bool {
+    /// Reads the rest of the pipes, as far as the worker accepts it. Returns whether nothing is
+    /// left.
+    fn drain_pipes(&mut self, runner: &mut RunnerProcess, now: Duration) -> bool {
         while !runner.control.is_full() {
             let Some(capture) = self.captures.iter_mut().find(|capture| !capture.at_end()) else {
                 return true;
@@ -445,7 +467,8 @@ impl<'a> Attempt<'a> {
         false
     }
 
-    /// Whether SIGKILL has ended the command, or one that a shell reports so, and it was not sent from here.
+    /// Whether SIGKILL ended the command, directly or as a shell reports it (exit code 137), and
+    /// the runner did not send it.
     fn was_killed(&self) -> bool {
         let by_signal =
             libc::WIFSIGNALED(self.status) && libc::WTERMSIG(self.status) == libc::SIGKILL;
@@ -459,22 +482,22 @@ impl<'a> Attempt<'a> {
             sys::set_urgent(false);
         }
         if self
-            .watch
+            .start_watch
             .as_ref()
-            .is_some_and(|watch| watch.due().is_some())
+            .is_some_and(|start_watch| start_watch.due().is_some())
         {
             sys::set_niceness(self.niceness);
         }
-        if let Some(watch) = &self.watch {
-            self.usage.peak_rss_bytes = self.usage.peak_rss_bytes.max(watch.peak_rss());
-            if self.cause.is_none() && watch.out_of_memory() {
+        if let Some(start_watch) = &self.start_watch {
+            self.usage.peak_rss_bytes = self.usage.peak_rss_bytes.max(start_watch.peak_rss());
+            if self.cause.is_none() && start_watch.out_of_memory() {
                 self.cause = Some(ExitStatus::OutOfMemory);
             }
         }
-        if self.look_at.is_some() && self.cause.is_none() {
+        if self.next_check.is_some() && self.cause.is_none() {
             self.cause = init::exceeded();
         }
-        if self.cause.is_none() && self.was_killed() && init::memory_kills() > self.memory_kills {
+        if self.cause.is_none() && self.was_killed() && init::oom_kills() > self.oom_kills {
             self.cause = Some(ExitStatus::OutOfMemory);
         }
         let exit = self.cause.unwrap_or_else(|| {
@@ -509,23 +532,22 @@ impl<'a> Attempt<'a> {
     }
 }
 
-fn fence_deadline(runner: &RunnerProcess) -> Option<Duration> {
-    let deadline = runner.attempt_id.as_ref()?.deadline();
+fn lease_deadline_of(runner: &RunnerProcess) -> Option<Duration> {
+    let deadline = runner.lease_deadline.as_ref()?.deadline();
     (deadline != 0).then(|| Duration::from_nanos(deadline))
 }
 
 fn no_functions(name: &str) -> ExitStatus {
     ExitStatus::SpawnFailed {
-        message: format!(
-            "this program has no functions that tasks could run, so no '{name}' either"
-        ),
+        message: format!("this program has no functions that tasks can run, so it has no '{name}'"),
     }
 }
 
-/// Tells the supervisor of a container, which waits for it before it sends more, how much input was taken.
-fn report_taken(runner: &mut RunnerProcess, bytes: usize) {
+/// Reports how much input was taken to the supervisor of a container, which waits for that before
+/// it sends more.
+fn report_input_taken(runner: &mut RunnerProcess, bytes: usize) {
     if runner.is_init && bytes > 0 {
-        runner.control.put(&RunnerEvent::InputTaken { bytes });
+        runner.control.queue(&RunnerEvent::InputTaken { bytes });
         runner.control.flush();
     }
 }

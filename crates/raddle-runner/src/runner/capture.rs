@@ -1,6 +1,7 @@
-//! The pipes of a command: what it writes is collected and cut into frames, what it reads is fed to it.
+//! The pipes of a command: `Capture` collects its output and cuts it into frames, `InputFeed`
+//! writes its input.
 //!
-//! Within a stream nothing is lost or reordered; between the two streams no order is promised.
+//! Within a stream nothing is lost or reordered. The order between two streams is not kept.
 
 use std::{
     io::{self, PipeReader, PipeWriter},
@@ -14,31 +15,31 @@ use crate::{
     sys,
 };
 
-/// The size at which collected output is sent at once.
-const CHUNK: usize = 64 * 1024;
-/// How long collected output may wait for more.
+/// Size at which collected output is sent at once.
+const SEND_SIZE: usize = 64 * 1024;
+/// Maximum time that collected output waits for more.
 const LINGER: Duration = Duration::from_millis(20);
 
 /// One output stream of a command.
 pub(crate) struct Capture {
     stream: OutputChannel,
     reader: PipeReader,
-    /// Our own copy of the command's end. While it is open the pipe cannot hang up, so that a command which ends wakes us once
-    /// and not three times.
+    /// Our copy of the command's end. While it is open, the pipe cannot hang up, so a command that
+    /// exits wakes the runner once instead of three times.
     writer: Option<PipeWriter>,
     buf: Vec<u8>,
     total: u64,
-    /// When the collected output is to be sent.
+    /// Time at which the collected output must be sent.
     due: Option<Duration>,
     at_end: bool,
 }
 
-/// Standard input that is still being written.
-pub(crate) struct Feed {
+/// Writes the standard input of a command.
+pub(crate) struct InputFeed {
     writer: PipeWriter,
     bytes: Vec<u8>,
     written: usize,
-    /// Whether more may follow.
+    /// Whether more input may follow.
     is_open: bool,
 }
 
@@ -57,7 +58,7 @@ impl Capture {
         })
     }
 
-    /// The descriptor that the command writes to, before it has begun.
+    /// The descriptor that the command writes to, until the command is over.
     pub(crate) fn command_end(&self) -> Option<BorrowedFd<'_>> {
         self.writer.as_ref().map(AsFd::as_fd)
     }
@@ -83,25 +84,27 @@ impl Capture {
                 self.total += n as u64;
                 self.due.get_or_insert(now + LINGER);
             }
-            // With our own end closed and every process of the command gone, "nothing there" is as good as the end: whoever else was
-            // given the pipe is none of ours, and may keep it for ever.
+            // Our copy is closed and every process of the command is dead, so an empty pipe counts
+            // as end of file: only processes outside the attempt can still hold the other end, and
+            // they may keep it for ever.
             Err(_) if self.writer.is_none() => self.at_end = true,
             Err(_) => {}
         }
     }
 
-    /// Adds a remark of ours to what the command wrote.
-    pub(crate) fn remark(&mut self, text: &str, now: Duration) {
+    /// Adds a message of the runner to the command's output.
+    pub(crate) fn append_message(&mut self, text: &str, now: Duration) {
         self.buf.extend_from_slice(text.as_bytes());
         self.total += text.len() as u64;
         self.due.get_or_insert(now + LINGER);
     }
 
-    /// Has a notice sent if enough was collected, or it has waited long enough. Returns whether it did.
+    /// Queues the output if enough was collected or it has waited long enough. Returns whether it
+    /// did.
     pub(crate) fn send_if_due(&mut self, now: Duration, control: &mut ControlSocket) -> bool {
-        let send = self.buf.len() >= CHUNK || self.due.is_some_and(|due| due <= now);
+        let send = self.buf.len() >= SEND_SIZE || self.due.is_some_and(|due| due <= now);
         if send {
-            control.put(&RunnerEvent::Output {
+            control.queue(&RunnerEvent::Output {
                 stream: self.stream,
                 bytes: std::mem::take(&mut self.buf),
             });
@@ -110,12 +113,13 @@ impl Capture {
         send
     }
 
-    /// When [`send_if_due`](Self::send_if_due) has something to send.
+    /// Time at which [`send_if_due`](Self::send_if_due) has something to send.
     pub(crate) fn due(&self) -> Option<Duration> {
         self.due
     }
 
-    /// No process of the command is left: from here on the pipe has an end.
+    /// Closes our copy of the command's end, so that the pipe can end. No process of the command is
+    /// left.
     pub(crate) fn close_command_end(&mut self) {
         self.writer = None;
     }
@@ -124,13 +128,13 @@ impl Capture {
         self.at_end
     }
 
-    /// The number of bytes read in all, and those of them that were not sent.
+    /// The total number of bytes, and those bytes that were not sent.
     pub(crate) fn finish(self) -> (u64, Vec<u8>) {
         (self.total, self.buf)
     }
 }
 
-impl Feed {
+impl InputFeed {
     /// Returns the feed and the descriptor that the command reads from.
     pub(crate) fn new(bytes: Vec<u8>, is_open: bool) -> io::Result<(Self, PipeReader)> {
         let (reader, writer) = io::pipe()?;
@@ -147,7 +151,7 @@ impl Feed {
     }
 
     pub(crate) fn pollfd(&self) -> libc::pollfd {
-        // With nothing to write only the end of its reader is news.
+        // With nothing to write, only a closed reader matters.
         let events = if self.written < self.bytes.len() {
             libc::POLLOUT
         } else {
@@ -160,19 +164,20 @@ impl Feed {
         }
     }
 
-    /// Adds to what is to be written. It has been [written](Self::write) as far as possible.
+    /// Appends input. Call it after a [`write`](Self::write).
     pub(crate) fn extend(&mut self, bytes: &[u8]) {
         self.bytes.drain(..self.written);
         self.written = 0;
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Nothing more follows.
+    /// Marks the end of the input.
     pub(crate) fn end(&mut self) {
         self.is_open = false;
     }
 
-    /// Writes what the pipe takes, and returns how much that was. What is not read by any process any more counts as taken.
+    /// Writes what the pipe accepts, and returns how much that was. Input that no process can read
+    /// any more counts as written.
     pub(crate) fn write(&mut self) -> usize {
         let before = self.written;
         while self.written < self.bytes.len() {
@@ -188,7 +193,7 @@ impl Feed {
         self.written - before
     }
 
-    /// Whether all is written, or no process reads it any more.
+    /// Whether all input is written, or no process can read it.
     pub(crate) fn is_over(&self) -> bool {
         !self.is_open && self.written == self.bytes.len()
     }

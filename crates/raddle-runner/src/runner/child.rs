@@ -1,8 +1,9 @@
-//! Starting the command: a clone that shares our memory until it has become the command.
+//! Starts a command: a clone that shares the runner's memory until exec.
 //!
-//! This is what `posix_spawn` does inside; ours exists because the child must also ask for the signal that follows its
-//! parent's death, take its limits on and join its cgroup, which `posix_spawn` cannot be told. Between clone and exec only
-//! system calls happen: no allocation, no lock, no formatting. Everything they need is prepared in a [`ChildPlan`].
+//! This is how `posix_spawn` works inside. It is reimplemented because the child must also set
+//! PR_SET_PDEATHSIG, apply rlimits and join its cgroup, for which `posix_spawn` has no options.
+//! Between clone and exec the child makes only system calls: no allocation, no lock, no formatting.
+//! [`ChildPlan`] holds everything it needs.
 
 use std::{
     ffi::{CStr, c_char, c_int, c_void},
@@ -20,49 +21,49 @@ use serde::{Deserialize, Serialize};
 use super::program::Executable;
 use crate::sys;
 
-/// More than the child's few calls need; only the pages that are touched cost memory.
+/// More than the child's few calls need. Only pages that are touched cost memory.
 const STACK_SIZE: usize = 64 * 1024;
 
-/// All that the child needs to become the attempt, whatever it runs.
+/// Everything that a child needs to become the attempt.
 #[derive(Clone, Copy)]
 pub(crate) struct ChildPlan<'a> {
     /// Ends with a null pointer.
     pub(crate) envp: &'a [*const c_char],
     pub(crate) cwd: Option<&'a CStr>,
-    /// What becomes descriptor 0.
+    /// Becomes descriptor 0.
     pub(crate) stdin: BorrowedFd<'a>,
-    /// What become descriptors 1, 2 and, for a function, 3. None of them may be below 3.
+    /// Become descriptors 1, 2 and, for a function, 3. None of them may be below 3.
     pub(crate) outputs: &'a [BorrowedFd<'a>],
     pub(crate) rlimits: &'a [(Resource, u64)],
     /// An open `cgroup.procs` to join.
     pub(crate) cgroup: Option<BorrowedFd<'a>>,
-    /// Whether it leads a process group of its own.
+    /// Whether the child leads its own process group.
     pub(crate) leads: bool,
 }
 
-/// What setrlimit(2) limits.
+/// A resource of setrlimit(2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Resource {
     /// Open files.
     Nofile,
-    /// Memory, but for what is mapped from files.
+    /// Memory, except what is mapped from files.
     Data,
     /// Processes of the user.
     Nproc,
-    /// The size of a file.
+    /// Size of a file.
     Fsize,
-    /// The size of a core dump.
+    /// Size of a core dump.
     Core,
 }
 
-/// The step at which the child gave up.
+/// The step at which the start failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum ChildStep {
     /// There is no child.
     Clone,
-    /// Its process group, descriptors, cgroup or limits.
+    /// Its process group, descriptors, cgroup or rlimits.
     Setup,
-    /// Its directory.
+    /// Its working directory.
     Chdir,
     /// The program.
     Exec,
@@ -88,8 +89,8 @@ impl From<Resource> for process::Resource {
     }
 }
 
-/// Starts the command and returns its pid, or the step that failed and why. Signals must be blocked, so that no handler of ours
-/// can run in the child.
+/// Starts the command and returns its pid, or the step that failed with its error. Signals must be
+/// blocked, so that no handler runs in the child.
 pub(crate) fn spawn(
     plan: &ChildPlan<'_>,
     executable: &Executable,
@@ -104,10 +105,11 @@ pub(crate) fn spawn(
     };
     let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
     let mut stack = Vec::<u128>::with_capacity(STACK_SIZE / size_of::<u128>());
-    // Stacks grow down from here.
+    // The stack grows down from here.
     let top = stack.spare_capacity_mut().as_mut_ptr_range().end.cast();
-    // SAFETY: the stack is ours alone and aligned as any needs to be. CLONE_VFORK suspends this thread, the only one of the
-    // process, until the child has exec'd or exited, so that the stack, `shared` and the plan outlive the child's use of them.
+    // SAFETY: the stack is exclusive and sufficiently aligned. CLONE_VFORK suspends this thread,
+    // the only one of the process, until the child has exec'd or exited, so the stack, `shared` and
+    // the plan outlive the child's use of them.
     let pid = unsafe {
         libc::clone(
             become_command,
@@ -119,7 +121,8 @@ pub(crate) fn spawn(
     if pid < 0 {
         return Err((ChildStep::Clone, io::Error::last_os_error()));
     }
-    // SAFETY: the child wrote through a pointer the compiler has lost sight of; a volatile read sees it.
+    // SAFETY: the child wrote through a pointer that the compiler cannot track; a volatile read
+    // sees the write.
     match unsafe { ptr::read_volatile(&raw const shared.failure) } {
         None => Ok(pid as u32),
         Some((step, errno)) => {
@@ -130,7 +133,8 @@ pub(crate) fn spawn(
 }
 
 extern "C" fn become_command(shared: *mut c_void) -> c_int {
-    // SAFETY: `spawn` passes a `ChildReport` that it does not touch until this process has exec'd or exited.
+    // SAFETY: `spawn` passes a `ChildReport` that it does not touch until this process has exec'd
+    // or exited.
     let shared = unsafe { &mut *shared.cast::<ChildReport<'_>>() };
     let (step, error) =
         set_up(shared.plan, shared.parent).map_or_else(|failed| failed, |()| exec(shared));
@@ -138,10 +142,10 @@ extern "C" fn become_command(shared: *mut c_void) -> c_int {
     sys::exit_at_once(127)
 }
 
-/// Returns only if it fails.
+/// Executes the program. Returns only on failure.
 fn exec(shared: &ChildReport<'_>) -> (ChildStep, io::Error) {
     let (argv, envp) = (shared.argv.as_ptr(), shared.plan.envp.as_ptr());
-    // SAFETY: the pointers are kept alive by `spawn`, and both lists end with a null pointer.
+    // SAFETY: `spawn` keeps the pointers alive, and both lists end with a null pointer.
     unsafe {
         match shared.executable.opened() {
             Some(fd) => libc::syscall(
@@ -158,14 +162,14 @@ fn exec(shared: &ChildReport<'_>) -> (ChildStep, io::Error) {
     (ChildStep::Exec, io::Error::last_os_error())
 }
 
-/// Makes the child of `parent` what the plan says, but for what it runs. Only for a child: it rearranges the process, and makes nothing but system calls.
+/// Applies the plan to this process, a child of `parent`, except for exec. Makes only system calls.
 pub(super) fn set_up(plan: &ChildPlan<'_>, parent: Pid) -> Result<(), (ChildStep, io::Error)> {
     let failed = |error: io::Error| (ChildStep::Setup, error);
     if plan.leads {
         let _ = process::setpgid(None, None);
     }
     let _ = process::set_parent_process_death_signal(Some(Signal::KILL));
-    // The parent may have died before the request was in place.
+    // The parent may have died before PR_SET_PDEATHSIG was set.
     if process::getppid() != Some(parent) {
         sys::exit_at_once(127);
     }
@@ -175,7 +179,7 @@ pub(super) fn set_up(plan: &ChildPlan<'_>, parent: Pid) -> Result<(), (ChildStep
     for (target, fd) in (0..).zip([&plan.stdin].into_iter().chain(plan.outputs)) {
         sys::dup_onto(*fd, target).map_err(failed)?;
         if fd.as_raw_fd() == target {
-            // Then nothing was done, and it would be closed when the program begins.
+            // dup2 did nothing then, and the descriptor is still close-on-exec.
             let _ = fcntl_setfd(fd, FdFlags::empty());
         }
     }
@@ -183,7 +187,8 @@ pub(super) fn set_up(plan: &ChildPlan<'_>, parent: Pid) -> Result<(), (ChildStep
         process::chdir(cwd).map_err(|error| (ChildStep::Chdir, error.into()))?;
     }
     for &(resource, value) in plan.rlimits {
-        // Raising a hard limit is refused; then the one in force is lower than what was asked for, which is safe.
+        // Raising a hard limit is refused. The limit in force is then lower than requested, which
+        // is safe.
         let _ = process::setrlimit(
             resource.into(),
             Rlimit {

@@ -1,5 +1,5 @@
-//! The runner's end of the connection to its worker, or to the supervisor of its container. It never blocks; what the other end does not take yet waits in
-//! a buffer whose size its users keep an eye on.
+//! The runner's connection to its worker, or to the supervisor of its container. It never blocks:
+//! unsent bytes wait in a buffer, whose size callers check with `is_full`.
 
 use std::{
     io,
@@ -10,25 +10,25 @@ use std::{
 use raddle_model::frame::{self, Decoder};
 
 use crate::{
-    container::SILENCE,
+    container::HEARTBEAT_TIMEOUT,
     message::{MAX_TO_RUNNER, RunnerEvent, ToRunner},
     sys,
 };
 
-/// Beyond this much unsent, no more output is read from the command.
-const FULL: usize = 256 * 1024;
-const KEPT: usize = 64 * 1024;
+/// Number of unsent bytes above which no more output is read from the command.
+const MAX_UNSENT: usize = 256 * 1024;
+const RETAINED_CAPACITY: usize = 64 * 1024;
 
-/// Why the worker cannot be listened to any more.
+/// Reason why the connection cannot be used any more.
 #[derive(Debug)]
 pub(crate) enum ControlClosed {
-    /// It closed the connection, or died.
+    /// The peer closed the connection, or died.
     Closed,
-    /// It can be told nothing more: functions cannot be called here any more.
-    Broken,
+    /// The fork server failed: this runner cannot call functions any more.
+    ForkServerFailed,
     Malformed(frame::FrameError),
-    /// It started an attempt while another was running.
-    OutOfTurn,
+    /// The peer started an attempt while another was running.
+    UnexpectedStart,
 }
 
 pub(crate) struct ControlSocket {
@@ -36,26 +36,27 @@ pub(crate) struct ControlSocket {
     output: OwnedFd,
     incoming: Decoder,
     outgoing: Vec<u8>,
-    /// How much of `outgoing` was sent.
+    /// Number of bytes of `outgoing` that were sent.
     sent: usize,
-    /// The other end has not taken all that was offered to it.
+    /// The peer has not taken all bytes.
     blocked: bool,
-    /// When something was last received, where the other end says regularly that it is there.
-    heard: Option<Duration>,
+    /// Time of the last received message, if the peer sends heartbeats.
+    last_received: Option<Duration>,
 }
 
 impl ControlSocket {
     /// A socket to a worker.
-    pub(crate) fn of_socket(socket: OwnedFd) -> io::Result<Self> {
+    pub(crate) fn from_socket(socket: OwnedFd) -> io::Result<Self> {
         Self::new(socket.try_clone()?, socket, None)
     }
 
-    /// Two pipes to the supervisor of a container. An engine that is restarted may keep them open with nothing at their other ends, so silence is an end too.
-    pub(crate) fn of_pipes(input: OwnedFd, output: OwnedFd) -> io::Result<Self> {
+    /// Two pipes to the supervisor of a container. A container engine that restarts may keep them
+    /// open without a peer, so silence counts as a closed connection.
+    pub(crate) fn from_pipes(input: OwnedFd, output: OwnedFd) -> io::Result<Self> {
         Self::new(input, output, Some(sys::now()))
     }
 
-    fn new(input: OwnedFd, output: OwnedFd, heard: Option<Duration>) -> io::Result<Self> {
+    fn new(input: OwnedFd, output: OwnedFd, last_received: Option<Duration>) -> io::Result<Self> {
         sys::set_nonblocking(input.as_fd())?;
         sys::set_nonblocking(output.as_fd())?;
         let incoming = Decoder::new(MAX_TO_RUNNER);
@@ -66,7 +67,7 @@ impl ControlSocket {
             outgoing: Vec::new(),
             sent: 0,
             blocked: false,
-            heard,
+            last_received,
         })
     }
 
@@ -87,19 +88,23 @@ impl ControlSocket {
         })
     }
 
-    /// When the other end is given up, if it is silent until then.
+    /// Time at which a silent peer is given up.
     pub(crate) fn deadline(&self) -> Option<Duration> {
-        self.heard.map(|heard| heard + SILENCE)
+        self.last_received
+            .map(|last_received| last_received + HEARTBEAT_TIMEOUT)
     }
 
-    /// Takes in what poll has found of [`pollfds`](Self::pollfds).
-    pub(crate) fn attend(&mut self, [input, output]: [i16; 2]) -> Result<(), ControlClosed> {
+    /// Handles the events that poll found on [`pollfds`](Self::pollfds).
+    pub(crate) fn handle_events(&mut self, [input, output]: [i16; 2]) -> Result<(), ControlClosed> {
         if output != 0 {
             self.flush();
         }
         if input != 0 {
             match sys::read_some(self.input.as_fd(), self.incoming.buffer()) {
-                Ok(1..) => self.heard.iter_mut().for_each(|heard| *heard = sys::now()),
+                Ok(1..) => self
+                    .last_received
+                    .iter_mut()
+                    .for_each(|last_received| *last_received = sys::now()),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Ok(0) | Err(_) => return Err(ControlClosed::Closed),
             }
@@ -114,22 +119,22 @@ impl ControlSocket {
         }
     }
 
-    /// Has a notice sent with the next [`flush`](Self::flush).
-    pub(crate) fn put(&mut self, notice: &RunnerEvent) {
-        frame::encode_into(&mut self.outgoing, notice);
+    /// Queues an event for the next [`flush`](Self::flush).
+    pub(crate) fn queue(&mut self, event: &RunnerEvent) {
+        frame::encode_into(&mut self.outgoing, event);
     }
 
-    /// Whether something waits to be sent.
+    /// Whether bytes wait to be sent.
     pub(crate) fn has_outgoing(&self) -> bool {
         self.sent < self.outgoing.len()
     }
 
-    /// Whether more output should wait until the other end has read some.
+    /// Whether output must wait until the peer has read some.
     pub(crate) fn is_full(&self) -> bool {
-        self.outgoing.len() - self.sent > FULL
+        self.outgoing.len() - self.sent > MAX_UNSENT
     }
 
-    /// Sends what the other end takes. That it is gone shows when the input is read.
+    /// Sends what the peer accepts. A closed peer is reported when the input is read.
     pub(crate) fn flush(&mut self) {
         while self.has_outgoing() {
             match sys::write_some(self.output.as_fd(), &self.outgoing[self.sent..]) {
@@ -141,15 +146,15 @@ impl ControlSocket {
         self.blocked = self.has_outgoing();
         if !self.blocked {
             self.outgoing.clear();
-            self.outgoing.shrink_to(KEPT);
+            self.outgoing.shrink_to(RETAINED_CAPACITY);
             self.sent = 0;
-        } else if self.sent > FULL {
+        } else if self.sent > MAX_UNSENT {
             self.outgoing.drain(..self.sent);
             self.sent = 0;
         }
     }
 
-    /// The next message that has arrived whole.
+    /// The next complete message.
     pub(crate) fn next(&mut self) -> Result<Option<ToRunner<'static>>, ControlClosed> {
         self.incoming.next().map_err(ControlClosed::Malformed)
     }

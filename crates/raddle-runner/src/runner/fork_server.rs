@@ -1,12 +1,15 @@
-//! The fork server: the process that functions' processes are forked from, as it was before its runner had heard of any task.
+//! The fork server: a process that forks the processes of functions. The runner makes it before it
+//! has received any task.
 //!
-//! A runner is used again and again, and what it has passed on may still be in its memory. So a function is not given a fork of the runner,
-//! but of a process that the runner has made at its own beginning and that has done nothing since but wait: what it forks is as pristine as
-//! a new process, and costs a fraction of one, for nothing is loaded, linked or initialised again.
+//! A runner is reused, and its memory may hold data of earlier tasks. Therefore functions are not
+//! forked from the runner, but from a process that the runner forked at its own start and that has
+//! only waited since. Its forks are as clean as new processes and much cheaper: nothing is loaded,
+//! linked or initialised again.
 //!
-//! What it forks are its *siblings* (`CLONE_PARENT`): the runner waits for them, and is given what they leave behind, as with any
-//! command. They, and the cradle itself, are what the kernel calls clone children: their end is told by a signal of its own, and who waits for
-//! any child without asking for such does not see them. So the cradle is never in the way of a runner that waits until nobody is left.
+//! Its forks are its *siblings* (`CLONE_PARENT`): the runner waits for them and adopts their
+//! orphans, as with any command. They and the fork server are clone children (their exit signal is
+//! SIGURG, not SIGCHLD), which a plain wait(2) does not see. So the fork server does not disturb a
+//! runner that waits until it has no children left.
 
 use std::{
     cell::Cell,
@@ -24,8 +27,8 @@ use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_sig
 use super::{
     FAULT,
     child::{ChildPlan, ChildStep, Resource, set_up},
-    complain,
     function::{self, FunctionCall},
+    print_error,
     program::{PreparedAttempt, inherited_environment},
 };
 use crate::{
@@ -33,32 +36,36 @@ use crate::{
     sys, title,
 };
 
-/// Tells of the end of what a cradle has forked.
-pub(super) const ENDED: c_int = libc::SIGURG;
-/// One that does not answer was stopped by somebody.
-const PATIENCE: Duration = Duration::from_secs(5);
-const TITLE: &str = "raddle-cradle";
-/// The descriptor of its socket. Those of what it forks come after it, and take its place.
+/// Exit signal of the fork server and its forks.
+pub(super) const EXIT_SIGNAL: c_int = libc::SIGURG;
+/// Maximum wait for a reply. A fork server that takes longer was stopped from outside.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
+const TITLE: &str = "raddle-fork-srv";
+/// Descriptor of its socket in the fork server. In the forks, the reply channel takes this number.
 const SOCKET: c_int = 3;
-/// The longest answer: a pid, or the number of an error.
-const ANSWER: usize = 64;
+/// Maximum length of a reply: a pid, or an errno.
+const MAX_REPLY: usize = 64;
 
-/// A cradle. Dropped, it ends.
+/// A fork server. It is killed on drop.
 pub(super) struct ForkServer {
     pid: u32,
     socket: OwnedFd,
-    /// It is of no use any more, and there can be no other: the runner has heard of tasks.
+    /// It failed. It cannot be replaced, because the runner has received tasks since.
     is_broken: Cell<bool>,
 }
 
 impl ForkServer {
-    /// Forks the cradle of this runner, which must have one thread and must not have heard of a task.
-    pub(super) fn make(call: FunctionCall) -> io::Result<Self> {
+    /// Forks the fork server of this runner, which must have one thread and must not have received
+    /// a task.
+    pub(super) fn spawn(call: FunctionCall) -> io::Result<Self> {
         let (ours, theirs) = sys::seqpacket_pair()?;
         let runner = getpid();
         // SAFETY: a runner has one thread.
-        let pid =
-            unsafe { sys::fork(ENDED, || serve(&theirs, call, runner).map_or(FAULT, |()| 0)) }?;
+        let pid = unsafe {
+            sys::fork(EXIT_SIGNAL, || {
+                serve(&theirs, call, runner).map_or(FAULT, |()| 0)
+            })
+        }?;
         Ok(Self {
             pid,
             socket: ours,
@@ -70,31 +77,33 @@ impl ForkServer {
         self.pid
     }
 
-    /// Whether it was killed, or does not answer.
+    /// Whether it was killed, or does not reply.
     pub(super) fn is_broken(&self) -> bool {
         self.is_broken.get()
     }
 
-    /// Forks a process that calls the function of this request and exits; returns its pid.
-    pub(super) fn bear(
+    /// Forks a process that calls the function of this request and exits. Returns its pid.
+    pub(super) fn fork_function(
         &self,
         plan: &ChildPlan<'_>,
         request: &ExecRequest,
     ) -> Result<u32, (ChildStep, io::Error)> {
-        self.ask(plan, request)
+        self.request_fork(plan, request)
             .map_err(|error| (ChildStep::Clone, error))
     }
 
-    /// Asks for a process. As long as it has not answered it is of no use.
-    fn ask(&self, plan: &ChildPlan<'_>, request: &ExecRequest) -> io::Result<u32> {
-        // In memory that the cradle passes on, and does not look at.
-        let memory = sys::memory(c"raddle-request", &frame::encode(&(request, plan.rlimits)))?;
+    /// Requests a fork. Until the reply arrives, the fork server counts as broken.
+    fn request_fork(&self, plan: &ChildPlan<'_>, request: &ExecRequest) -> io::Result<u32> {
+        // In a memfd that the fork server passes on without reading it.
+        let memory =
+            sys::create_memfd(c"raddle-request", &frame::encode(&(request, plan.rlimits)))?;
         let passed = [memory.as_fd(), plan.stdin]
             .into_iter()
             .chain(plan.outputs.iter().copied())
             .chain(plan.cgroup);
         self.is_broken.set(true);
-        // Whoever has stopped its runner has stopped it, too, and only the runner is woken.
+        // A process that stopped the runner may have stopped the fork server too, and only the
+        // runner was continued.
         sys::kill(self.pid, Signal::CONT);
         sys::send_with(self.socket.as_fd(), b"F", &passed.collect::<Vec<_>>())?;
         let mut fds = [libc::pollfd {
@@ -102,17 +111,17 @@ impl ForkServer {
             events: libc::POLLIN,
             revents: 0,
         }];
-        sys::poll(&mut fds, Some(PATIENCE))?;
+        sys::poll(&mut fds, Some(REPLY_TIMEOUT))?;
         if fds[0].revents == 0 {
             return Err(io::Error::new(
                 io::ErrorKind::TimedOut,
-                "the process that forks functions does not answer",
+                "the fork server does not reply",
             ));
         }
-        let mut answer = Decoder::new(ANSWER);
-        sys::read_some(self.socket.as_fd(), answer.buffer())?;
-        let Ok(Some(forked)) = answer.next::<Result<u32, i32>>() else {
-            return Err(io::Error::other("the process that forks functions is gone"));
+        let mut reply = Decoder::new(MAX_REPLY);
+        sys::read_some(self.socket.as_fd(), reply.buffer())?;
+        let Ok(Some(forked)) = reply.next::<Result<u32, i32>>() else {
+            return Err(io::Error::other("the fork server is gone"));
         };
         self.is_broken.set(false);
         forked.map_err(io::Error::from_raw_os_error)
@@ -120,24 +129,24 @@ impl ForkServer {
 }
 
 impl Drop for ForkServer {
-    /// It is waited for here: nobody else would, once it is an orphan.
+    /// Reaps the fork server: nothing else would reap it once it is an orphan.
     fn drop(&mut self) {
         sys::kill(self.pid, Signal::KILL);
         sys::wait_for_end(self.pid);
     }
 }
 
-/// The cradle's part. Returns when its runner is gone.
+/// Main loop of the fork server. Returns when its runner is gone.
 fn serve(socket: &OwnedFd, call: FunctionCall, runner: Pid) -> io::Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
     if getppid() != Some(runner) {
         return Ok(());
     }
     sys::dup_onto(socket.as_fd(), SOCKET)?;
-    // What is closed belongs to the runner's part of the program, of which nothing runs here.
+    // The closed descriptors belong to the runner, none of whose code runs here.
     sys::close_from(SOCKET + 1);
     sys::close_on_exec();
-    // SAFETY: it was put there above, and stays.
+    // SAFETY: the socket was moved there above, and stays open.
     let socket = unsafe { BorrowedFd::borrow_raw(SOCKET) };
     title::set(TITLE);
     loop {
@@ -148,25 +157,25 @@ fn serve(socket: &OwnedFd, call: FunctionCall, runner: Pid) -> io::Result<()> {
         // SAFETY: there is one thread.
         let forked = unsafe {
             sys::fork(libc::CLONE_PARENT, || {
-                process::exit(be_born(passed, call, runner))
+                process::exit(child_main(passed, call, runner))
             })
         };
-        let answer = forked.map_err(|error| error.raw_os_error().unwrap_or(libc::EAGAIN));
-        sys::send_whole(socket, &frame::encode(&answer));
+        let reply = forked.map_err(|error| error.raw_os_error().unwrap_or(libc::EAGAIN));
+        sys::send_whole(socket, &frame::encode(&reply));
     }
 }
 
-/// The part of the process that was forked: becomes what the request says. Returns the exit code.
-fn be_born(passed: Vec<OwnedFd>, call: FunctionCall, runner: Pid) -> i32 {
-    run(passed, call, runner).unwrap_or_else(|error| {
-        complain(format_args!(
+/// Main function of a forked process. Returns the exit code.
+fn child_main(passed: Vec<OwnedFd>, call: FunctionCall, runner: Pid) -> i32 {
+    run_function(passed, call, runner).unwrap_or_else(|error| {
+        print_error(format_args!(
             "the process of a function could not be set up: {error}"
         ));
         FAULT
     })
 }
 
-fn run(passed: Vec<OwnedFd>, call: FunctionCall, runner: Pid) -> io::Result<i32> {
+fn run_function(passed: Vec<OwnedFd>, call: FunctionCall, runner: Pid) -> io::Result<i32> {
     let mut passed = passed.into_iter();
     let memory = passed.next().ok_or(io::ErrorKind::UnexpectedEof)?;
     let mut decoder = Decoder::new(usize::MAX);
@@ -182,7 +191,7 @@ fn run(passed: Vec<OwnedFd>, call: FunctionCall, runner: Pid) -> io::Result<i32>
     };
     let prepared = PreparedAttempt::new(&request, &inherited_environment());
     let prepared = prepared.map_err(|exit| io::Error::other(exit.to_string()))?;
-    // They are needed until the process ends.
+    // Needed until the process exits.
     let prepared: &'static PreparedAttempt = Box::leak(Box::new(prepared));
     let envp: &'static [_] = prepared.envp().leak();
     let plan = ChildPlan {
@@ -198,7 +207,7 @@ fn run(passed: Vec<OwnedFd>, call: FunctionCall, runner: Pid) -> io::Result<i32>
     let ExecTarget::Function(name) = &request.program else {
         return Err(io::ErrorKind::InvalidInput.into());
     };
-    // `call` closes all descriptors but the standard ones and that of the reply.
+    // `call` closes all descriptors except the standard ones and the reply channel.
     std::mem::forget(descriptors);
     Ok(function::call(
         envp,

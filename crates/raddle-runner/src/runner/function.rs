@@ -1,5 +1,6 @@
-//! Running a function of this very program instead of a command, in a process that was forked for it (see `cradle.rs`). In a sandbox it
-//! is the program anew: a fork would have the runner's memory, and with it the worker's environment.
+//! Calls a function of this program, in a process that was forked for it (see `fork_server.rs`). In
+//! a sandbox the process is this program started again instead: a fork would hold the runner's
+//! memory, and with it the worker's environment.
 
 use std::{
     ffi::c_char,
@@ -8,33 +9,33 @@ use std::{
     os::fd::FromRawFd,
 };
 
-use super::{FAULT, open_null, take};
+use super::{FAULT, open_null, take_descriptor};
 use crate::{sys, title};
 
-/// Calls the function of this name with an input. What it answers goes to the file, what it prints to standard output and error as always.
-/// Returns the exit code of its process.
+/// Calls the function with this name. The reply goes to the file; what the function prints goes to
+/// standard output and error. Returns the exit code of the process.
 pub type FunctionCall = fn(name: &str, input: Vec<u8>, reply: File) -> i32;
 
-/// The descriptor of the answer, in the function's process.
+/// Descriptor of the reply channel in the function's process.
 const REPLY: i32 = 3;
 
 unsafe extern "C" {
     static mut environ: *const *const c_char;
 }
 
-/// Calls a function in a process that was started for it, in a sandbox: with its input on standard input, and nothing in its memory of
-/// whoever has started it. Returns the exit code.
+/// Main function of a process that calls a function in a sandbox. The input comes on standard
+/// input; the memory holds nothing of the parent. Returns the exit code.
 pub(super) fn main(call: Option<FunctionCall>, name: &str) -> i32 {
     match (call, prepare()) {
         (Some(call), Ok((input, reply))) => call(name, input, reply),
         (None, _) => {
-            super::complain(format_args!(
-                "this program has no functions that tasks could run"
+            super::print_error(format_args!(
+                "this program has no functions that tasks can run"
             ));
             FAULT
         }
         (_, Err(error)) => {
-            super::complain(format_args!(
+            super::print_error(format_args!(
                 "cannot run a function, which only a sandbox can start: {error}"
             ));
             FAULT
@@ -42,17 +43,17 @@ pub(super) fn main(call: Option<FunctionCall>, name: &str) -> i32 {
     }
 }
 
-/// The input and the answer. Standard input is empty after that.
+/// Returns the input and the reply channel. Standard input is `/dev/null` afterwards.
 fn prepare() -> io::Result<(Vec<u8>, File)> {
     let null = open_null()?;
-    // What the function starts must not be able to answer for it.
-    let reply = take(REPLY, &null)?;
+    // Child processes of the function must not inherit the reply channel.
+    let reply = take_descriptor(REPLY, &null)?;
     let mut input = Vec::new();
-    File::from(take(0, &null)?).read_to_end(&mut input)?;
+    File::from(take_descriptor(0, &null)?).read_to_end(&mut input)?;
     Ok((input, reply.into()))
 }
 
-/// Calls the function in a process that was forked for it and set up. Returns the exit code.
+/// Calls the function in a process that was forked and set up for it. Returns the exit code.
 pub(super) fn call(
     envp: &'static [*const c_char],
     call: FunctionCall,
@@ -60,10 +61,10 @@ pub(super) fn call(
     input: Vec<u8>,
 ) -> i32 {
     sys::close_from(REPLY + 1);
-    // As every Rust program has it: to write to a closed pipe is an error, and not the end.
+    // As in every Rust program: a write to a closed pipe is an error and does not end the process.
     sys::ignore(libc::SIGPIPE);
-    // SAFETY: there is one thread, and the variables live as long as the process. The answer's descriptor was put in place by `set_up`, and nothing else
-    // owns it.
+    // SAFETY: there is one thread, and the variables live as long as the process. `set_up` put the
+    // reply channel at this descriptor, and nothing else owns it.
     let reply = unsafe {
         environ = envp.as_ptr();
         File::from_raw_fd(REPLY)

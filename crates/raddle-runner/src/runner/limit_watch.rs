@@ -1,6 +1,6 @@
-//! The limits of an attempt: which of them the kernel enforces, and what is sampled because it does not.
+//! `LimitWatch`: the limits of an attempt. The kernel enforces what it can; the rest is sampled.
 //!
-//! Without limits there is no [`LimitWatch`], and nothing is sampled.
+//! An attempt without limits has no [`LimitWatch`], and nothing is sampled.
 
 use std::{
     os::fd::{AsFd, BorrowedFd},
@@ -17,130 +17,134 @@ use crate::{
     tree::{self, TreeRoot},
 };
 
-/// A tree that grows as fast as memory can be written grows by some tens of MiB in this time.
+/// Sampling interval. A tree that writes memory as fast as it can grows by some tens of MiB in this
+/// time.
 const INTERVAL: Duration = Duration::from_millis(10);
-/// How far `RLIMIT_NPROC`, which counts all processes of a user, stays above what the user has and the task may.
-const OTHERS: u64 = 64;
-/// Threads that a sandbox has at most, besides those of its task.
-const OF_SANDBOX: u64 = 256;
+/// Margin of `RLIMIT_NPROC`, which counts all processes of a user, above the current count and the
+/// task's limit.
+const NPROC_MARGIN: u64 = 64;
+/// Maximum number of threads of a sandbox itself.
+const SANDBOX_THREADS: u64 = 256;
 const MIB: u64 = 1 << 20;
 
-/// What a sample asks for.
+/// Result of a sample.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum LimitVerdict {
     /// The tree may run.
     Run,
-    /// The tree has used up its processor time for the moment.
+    /// The tree has used up its CPU time for now and must be stopped.
     Hold,
-    /// The tree is over a limit.
+    /// The tree exceeds a limit.
     Over(ExitStatus),
 }
 
 /// The limits of one attempt.
 pub(crate) struct LimitWatch {
-    /// In bytes, if it has to be sampled.
+    /// Limit in bytes, if memory must be sampled.
     memory: Option<u64>,
     procs: Option<u64>,
     throttle: Option<Throttle>,
-    group: Option<AttemptCgroup>,
+    cgroup: Option<AttemptCgroup>,
     next: Option<Duration>,
     peak_rss: u64,
 }
 
 impl LimitWatch {
-    /// `None` if nothing is limited that a process cannot hold by itself.
+    /// `None` if no limit needs a cgroup or samples.
     pub(crate) fn new(
         limits: &Limits,
-        group: Option<AttemptCgroup>,
+        cgroup: Option<AttemptCgroup>,
         now: Duration,
     ) -> Option<Self> {
-        let has = group
+        let enforced_by_cgroup = cgroup
             .as_ref()
             .map(AttemptCgroup::controllers)
             .unwrap_or_default();
         let mut watch = Self {
             memory: limits
                 .memory_mb
-                .filter(|_| !has.memory)
+                .filter(|_| !enforced_by_cgroup.memory)
                 .map(|mb| mb.saturating_mul(MIB)),
             procs: limits.max_procs,
             throttle: limits
                 .cpu_percent
-                .filter(|_| !has.cpu)
+                .filter(|_| !enforced_by_cgroup.cpu)
                 .map(|percent| Throttle::new(percent, now)),
-            group,
+            cgroup,
             next: None,
             peak_rss: 0,
         };
         let sampled = watch.memory.is_some() || watch.procs.is_some() || watch.throttle.is_some();
         watch.next = sampled.then_some(now + INTERVAL);
-        (sampled || watch.group.is_some()).then_some(watch)
+        (sampled || watch.cgroup.is_some()).then_some(watch)
     }
 
-    /// The cgroup's `cgroup.procs`, for the command to join.
+    /// The `cgroup.procs` file of the attempt's cgroup, for the command to join.
     pub(crate) fn join(&self) -> Option<BorrowedFd<'_>> {
-        self.group.as_ref().map(|group| group.procs().as_fd())
+        self.cgroup.as_ref().map(|cgroup| cgroup.procs().as_fd())
     }
 
-    /// What the cgroup limits.
+    /// Controllers that the cgroup enforces.
     pub(crate) fn enforced(&self) -> Controllers {
-        self.group
+        self.cgroup
             .as_ref()
             .map(AttemptCgroup::controllers)
             .unwrap_or_default()
     }
 
-    /// When the next sample is due.
+    /// Time of the next sample.
     pub(crate) fn due(&self) -> Option<Duration> {
         self.next
     }
 
-    /// Looks at the tree below `root`, whose ended processes have used `reaped` processor time.
+    /// Samples the tree below `root`, whose reaped processes have used `reaped` CPU time.
     pub(crate) fn sample(
         &mut self,
         root: TreeRoot,
-        boxed: Option<&SandboxedChild>,
+        sandboxed: Option<&SandboxedChild>,
         reaped: Duration,
     ) -> LimitVerdict {
-        let most = self
+        let max = self
             .procs
-            .map_or(u64::MAX, |most| most.saturating_add(OF_SANDBOX));
-        let tree = tree::descendants_up_to(root, most);
+            .map_or(u64::MAX, |max| max.saturating_add(SANDBOX_THREADS));
+        let tree = tree::descendants_up_to(root, max);
         let now = sys::now();
         self.next = Some(now + INTERVAL);
-        // What a sandbox is made of is nothing that the task has.
-        let is_ours = |pid| boxed.is_some_and(|boxed| boxed.pid == pid || boxed.proxy == Some(pid));
+        // The processes of the sandbox itself do not count.
+        let is_ours = |pid| {
+            sandboxed.is_some_and(|sandboxed| sandboxed.pid == pid || sandboxed.proxy == Some(pid))
+        };
         let own = || tree.iter().filter(|process| !is_ours(process.pid));
         let alive = || own().filter(|process| !process.zombie);
 
         let page = page_size() as u64;
         let rss = alive().map(|process| process.rss_pages).sum::<u64>() * page;
         let refused = self
-            .group
+            .cgroup
             .as_ref()
-            .is_some_and(AttemptCgroup::refused_a_process);
+            .is_some_and(AttemptCgroup::has_refused_a_fork);
         if self
             .procs
-            .is_some_and(|most| refused || own().map(|process| process.threads).sum::<u64>() > most)
+            .is_some_and(|max| refused || own().map(|process| process.threads).sum::<u64>() > max)
         {
             return LimitVerdict::Over(ExitStatus::Limit {
                 limit: LimitKind::MaxProcs,
             });
         }
-        let inside = alive().map(|process| process.pid).next();
-        let files = boxed
+        let pid_inside = alive().map(|process| process.pid).next();
+        let files = sandboxed
             .filter(|_| self.memory.is_some())
-            .map_or(0, |boxed| boxed.files.bytes(inside));
+            .map_or(0, |sandboxed| sandboxed.files.bytes(pid_inside));
         let mut used = rss + files;
-        if let Some(most) = self.memory
-            && used > most
+        if let Some(max) = self.memory
+            && used > max
         {
-            // The sum counts shared pages once for each sharer, which would punish a tree for forking. The true sum is dearer to
-            // come by, and asked for only when it matters.
-            let held =
+            // The sum counts shared pages once per process, which would punish a tree for forking.
+            // The exact sum is expensive, and computed only if it matters.
+            let exact =
                 alive().map(|p| tree::proportional_bytes(p.pid).unwrap_or(p.rss_pages * page));
-            used = held.sum::<u64>() + files;
-            if used > most {
+            used = exact.sum::<u64>() + files;
+            if used > max {
                 self.peak_rss = self.peak_rss.max(used);
                 return LimitVerdict::Over(ExitStatus::OutOfMemory);
             }
@@ -151,7 +155,7 @@ impl LimitWatch {
         let hold = self
             .throttle
             .as_mut()
-            .is_some_and(|throttle| throttle.hold(now, cpu));
+            .is_some_and(|throttle| throttle.must_stop(now, cpu));
         if hold {
             LimitVerdict::Hold
         } else {
@@ -159,17 +163,17 @@ impl LimitWatch {
         }
     }
 
-    /// Whether the kernel has killed for want of memory.
+    /// Whether the kernel has killed a process because of the memory limit.
     pub(crate) fn out_of_memory(&self) -> bool {
-        self.group
+        self.cgroup
             .as_ref()
-            .is_some_and(AttemptCgroup::killed_for_memory)
+            .is_some_and(AttemptCgroup::has_killed_for_memory)
     }
 
-    /// The largest memory seen, in bytes.
+    /// Largest memory seen, in bytes.
     pub(crate) fn peak_rss(&self) -> u64 {
         self.peak_rss.max(
-            self.group
+            self.cgroup
                 .as_ref()
                 .and_then(AttemptCgroup::peak_memory)
                 .unwrap_or(0),
@@ -177,21 +181,21 @@ impl LimitWatch {
     }
 }
 
-/// A cgroup for an attempt, if it has limits that one can enforce here.
-pub(crate) fn group(
+/// Creates a cgroup for an attempt, if one can enforce any of its limits here.
+pub(crate) fn cgroup(
     delegation: Option<&CgroupDelegation>,
     name: &str,
     limits: &Limits,
 ) -> Option<AttemptCgroup> {
     let wanted =
         limits.memory_mb.is_some() || limits.cpu_percent.is_some() || limits.max_procs.is_some();
-    // A group that cannot be made is no reason to refuse the task: the same limits are sampled instead.
+    // If the cgroup cannot be created, the same limits are sampled instead of refusing the task.
     delegation
         .filter(|_| wanted)
-        .and_then(|delegation| delegation.group(name, limits).ok())
+        .and_then(|delegation| delegation.create_group(name, limits).ok())
 }
 
-/// The limits that each process of the attempt holds by itself. `enforced` are those of its cgroup.
+/// Rlimits that each process of the attempt sets on itself. `enforced` are those of its cgroup.
 pub(crate) fn rlimits(
     limits: &Limits,
     enforced: Controllers,
@@ -204,7 +208,8 @@ pub(crate) fn rlimits(
     if let Some(mb) = limits.memory_mb
         && !enforced.memory
     {
-        // A backstop for what grows between two samples. Generous: address space that is never touched is no memory.
+        // A backstop for growth between two samples. It is generous, because it also counts address
+        // space that is never touched.
         own.push((
             Resource::Data,
             mb.saturating_mul(2).saturating_add(256).saturating_mul(MIB),
@@ -213,7 +218,8 @@ pub(crate) fn rlimits(
     if let Some(procs) = limits.max_procs
         && !enforced.pids
     {
-        // A user of its own has none but its own; where the kernel does not see it so, nobody can say what to count from.
+        // A sandbox's user namespace has no other processes. Where the kernel does not count per
+        // namespace, or for root, no base count is known.
         let others = match (sandboxed, sys::is_root()) {
             (true, _) => sys::counts_by_namespace().then_some(0),
             (false, false) => Some(tree::threads_of_user()),
@@ -222,7 +228,7 @@ pub(crate) fn rlimits(
         own.extend(others.map(|others| {
             (
                 Resource::Nproc,
-                others.saturating_add(procs).saturating_add(OTHERS),
+                others.saturating_add(procs).saturating_add(NPROC_MARGIN),
             )
         }));
     }

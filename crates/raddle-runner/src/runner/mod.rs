@@ -1,7 +1,7 @@
 //! The runner process: one thread, one `poll` loop, one attempt at a time.
 //!
-//! It is told what to do over a socket and knows nothing but the attempt in hand. It ends when its worker closes the socket or
-//! dies, and takes the attempt with it.
+//! The worker sends requests over a socket; the runner knows only its current attempt. When the
+//! worker closes the socket or dies, the runner kills the attempt and exits.
 
 mod attempt;
 mod capture;
@@ -49,89 +49,93 @@ use crate::{
 
 pub use self::function::FunctionCall;
 pub(crate) use self::sandbox::sweep_scratch;
-pub use self::sandbox::{NOBODY, capped};
-pub(crate) use self::settings::{ARGUMENT, FAULT, NOT_SET_UP, arguments};
+pub use self::sandbox::{NOBODY, cap_limits};
+pub(crate) use self::settings::{FAULT, NOT_SET_UP, RUNNER_ARGUMENT, arguments};
 
-/// What outlives an attempt.
+/// State that outlives an attempt.
 pub(crate) struct RunnerProcess {
     control: ControlSocket,
     signals: Signals,
-    attempt_id: Option<LeaseDeadlinePage>,
-    /// Standard input of commands that have none.
+    lease_deadline: Option<LeaseDeadlinePage>,
+    /// `/dev/null`: standard input of commands without input.
     null: File,
     inherited: Arc<[CString]>,
-    /// Where the functions of this program are called from, if it has any; or why they cannot be.
-    cradle: Option<io::Result<ForkServer>>,
+    /// Forks the functions of this program, if it has any; or the reason why it cannot.
+    fork_server: Option<io::Result<ForkServer>>,
     title_idle: String,
-    /// Looked for when the first attempt with limits comes.
+    /// Found when the first attempt with limits starts. The inner `None` means that no cgroup is
+    /// delegated.
     delegation: Option<Option<CgroupDelegation>>,
-    /// Whether the other end speaks as this one does. A worker is of the same file; the supervisor of a container has to say so.
-    is_understood: bool,
-    /// Whether it is process 1 of a container, and has one attempt.
+    /// Whether the other end speaks the same protocol version. A worker runs the same file; the
+    /// supervisor of a container must send its version.
+    version_known: bool,
+    /// Whether this is process 1 of a container, which runs one attempt.
     is_init: bool,
     /// Whether that attempt is over.
-    is_over: bool,
+    is_done: bool,
 }
 
-/// Runs a runner, a function in a sandbox, or process 1 of a container, and exits, if that is what this process was started for; else returns at once.
+/// If this process was started as a runner, as a function in a sandbox or as process 1 of a
+/// container, does that work and exits. Otherwise returns at once.
 ///
-/// To be called first thing in `main`, before threads exist and before arguments are parsed. A program that has functions of its own for
-/// tasks to run gives the one that calls them.
-pub fn runner_main_if_asked(call: Option<FunctionCall>) {
+/// Call this first in `main`, before threads exist and before arguments are parsed. A program whose
+/// functions may be tasks passes `call`, which calls them.
+pub fn runner_main_if_requested(call: Option<FunctionCall>) {
     let mut arguments = std::env::args_os();
     let title = arguments.next();
     match arguments.next() {
-        Some(argument) if argument == ARGUMENT => {}
-        Some(argument) if argument == settings::FUNCTION => {
+        Some(argument) if argument == RUNNER_ARGUMENT => {}
+        Some(argument) if argument == settings::FUNCTION_ARGUMENT => {
             let name = arguments
                 .next()
                 .map(|name| name.to_string_lossy().into_owned())
                 .unwrap_or_default();
             process::exit(function::main(call, &name))
         }
-        // Process 1 is nothing else. Any process may call itself so, and then finds nobody who leads it.
-        Some(argument) if argument == INIT => start(
+        // Any process may be started with this argument. Without a supervisor, it gets no request
+        // and exits.
+        Some(argument) if argument == INIT => run_process(
             RunnerProcess::set_up_init(),
             "process 1 of a container",
             FAULT,
         ),
         _ => return,
     }
-    let fenced = arguments
+    let has_lease = arguments
         .next()
-        .is_some_and(|argument| argument == settings::FENCED);
+        .is_some_and(|argument| argument == settings::LEASE);
     let title = title
         .map(|title| title.to_string_lossy().into_owned())
         .unwrap_or_default();
-    start(
-        RunnerProcess::set_up(title, fenced, call),
+    run_process(
+        RunnerProcess::set_up(title, has_lease, call),
         "a runner",
         NOT_SET_UP,
     )
 }
 
-fn start(runner: io::Result<RunnerProcess>, what: &str, otherwise: i32) -> ! {
+fn run_process(runner: io::Result<RunnerProcess>, role: &str, failure_code: i32) -> ! {
     match runner {
         Ok(runner) => process::exit(runner.run()),
         Err(error) => {
-            complain(format_args!(
-                "cannot run as {what}, which only a worker can start: {error}"
+            print_error(format_args!(
+                "cannot run as {role}, which only a worker can start: {error}"
             ));
-            process::exit(otherwise);
+            process::exit(failure_code);
         }
     }
 }
 
 impl RunnerProcess {
-    fn set_up(title_idle: String, fenced: bool, call: Option<FunctionCall>) -> io::Result<Self> {
+    fn set_up(title_idle: String, has_lease: bool, call: Option<FunctionCall>) -> io::Result<Self> {
         title::init();
         title::set(&title_idle);
         let null = open_null()?;
-        let socket = take(0, &null)?;
-        let attempt_id = take(1, &null)?;
+        let socket = take_descriptor(0, &null)?;
+        let lease_deadline = take_descriptor(1, &null)?;
         keep_stderr(&null)?;
-        let attempt_id = fenced
-            .then(|| LeaseDeadlinePage::from_fd(attempt_id))
+        let lease_deadline = has_lease
+            .then(|| LeaseDeadlinePage::from_fd(lease_deadline))
             .transpose()?;
         if File::from(socket.try_clone()?)
             .metadata()
@@ -142,25 +146,26 @@ impl RunnerProcess {
         let signals = Signals::take_over()?;
         sys::set_subreaper()?;
         sys::wake_when_parent_dies();
-        let cradle = call.map(ForkServer::make);
+        let fork_server = call.map(ForkServer::spawn);
         Ok(Self {
-            attempt_id,
-            cradle,
+            lease_deadline,
+            fork_server,
             title_idle,
-            ..Self::new(ControlSocket::of_socket(socket)?, signals, null)
+            ..Self::new(ControlSocket::from_socket(socket)?, signals, null)
         })
     }
 
     fn set_up_init() -> io::Result<Self> {
-        // The command is the same user, and could otherwise write in its name.
+        // The command runs as the same user and could otherwise write to this process's descriptors
+        // through /proc.
         let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
         let null = open_null()?;
-        let (input, output) = (take(0, &null)?, take(1, &null)?);
+        let (input, output) = (take_descriptor(0, &null)?, take_descriptor(1, &null)?);
         let signals = Signals::take_over()?;
         Ok(Self {
-            is_understood: false,
+            version_known: false,
             is_init: true,
-            ..Self::new(ControlSocket::of_pipes(input, output)?, signals, null)
+            ..Self::new(ControlSocket::from_pipes(input, output)?, signals, null)
         })
     }
 
@@ -168,56 +173,56 @@ impl RunnerProcess {
         Self {
             control,
             signals,
-            attempt_id: None,
+            lease_deadline: None,
             null,
             inherited: inherited_environment().into(),
-            cradle: None,
+            fork_server: None,
             title_idle: String::new(),
             delegation: None,
-            is_understood: true,
+            version_known: true,
             is_init: false,
-            is_over: false,
+            is_done: false,
         }
     }
 
-    /// Runs attempts until the worker is gone. Returns the exit code.
+    /// Runs attempts until the worker disconnects. Returns the exit code.
     fn run(mut self) -> i32 {
         loop {
             let attempted = match self.wait_for_start() {
                 Ok(Some(request)) => self.attempt(request),
                 Ok(None) => return 0,
-                Err(hangup) => Err(hangup),
+                Err(closed) => Err(closed),
             };
             match attempted {
                 Ok(()) => {}
                 Err(ControlClosed::Closed) => return 0,
-                Err(ControlClosed::Broken) => return settings::BROKEN,
-                Err(ControlClosed::Malformed(error)) => return malformed(&error),
-                Err(ControlClosed::OutOfTurn) => {
-                    return malformed(&"a start came while an attempt was running");
+                Err(ControlClosed::ForkServerFailed) => return settings::FORK_SERVER_FAILED,
+                Err(ControlClosed::Malformed(error)) => return report_malformed(&error),
+                Err(ControlClosed::UnexpectedStart) => {
+                    return report_malformed(&"a start came while an attempt was running");
                 }
             }
         }
     }
 
-    /// Idles until there is something to run; `None` if the runner is to end.
+    /// Waits for the next request. `None` means that the runner must exit.
     fn wait_for_start(&mut self) -> Result<Option<ExecRequest>, ControlClosed> {
         loop {
-            while !self.is_over
+            while !self.is_done
                 && let Some(message) = self.next_message()?
             {
                 match message {
-                    ToRunner::Version(VERSION) => self.is_understood = true,
+                    ToRunner::Version(VERSION) => self.version_known = true,
                     ToRunner::Version(other) => self.refuse_version(&other.to_string()),
-                    ToRunner::Start(_) if !self.is_understood => {
+                    ToRunner::Start(_) if !self.version_known => {
                         self.refuse_version("an earlier one")
                     }
                     ToRunner::Start(request) => return Ok(Some(request.into_owned())),
-                    // About the attempt that has just ended.
+                    // A command for the attempt that has just ended.
                     _ => {}
                 }
             }
-            if self.is_over && !self.control.has_outgoing() {
+            if self.is_done && !self.control.has_outgoing() {
                 return Ok(None);
             }
             let [input, output] = self.control.pollfds();
@@ -231,14 +236,15 @@ impl RunnerProcess {
             if signals != 0 && self.signals.read().end > 0 {
                 return Ok(None);
             }
-            self.control.attend(control)?;
+            self.control.handle_events(control)?;
         }
     }
 
-    /// The next message. One that cannot be read before the version is known is of another version.
+    /// The next message. A message that cannot be read before the version is known belongs to
+    /// another version.
     fn next_message(&mut self) -> Result<Option<ToRunner<'static>>, ControlClosed> {
         match self.control.next() {
-            Err(ControlClosed::Malformed(_)) if !self.is_understood => {
+            Err(ControlClosed::Malformed(_)) if !self.version_known => {
                 self.refuse_version("another one");
                 Ok(None)
             }
@@ -246,22 +252,24 @@ impl RunnerProcess {
         }
     }
 
-    /// Runs nothing for a supervisor of another version. The task goes back, and is charged nothing.
+    /// Refuses to run an attempt for a supervisor of another version. The task goes back to its
+    /// queue, and the attempt is not charged.
     fn refuse_version(&mut self, theirs: &str) {
         let message = format!(
             "the worker and process 1 of the container are of different versions (protocol {theirs}, inside {VERSION}): \
              restart the worker"
         );
         self.control
-            .put(&RunnerEvent::Done(Box::new(ExecResult::without_start(
+            .queue(&RunnerEvent::Done(Box::new(ExecResult::not_started(
                 ExitStatus::NoHandler { message },
             ))));
         self.control.flush();
-        self.is_over = true;
+        self.is_done = true;
     }
 
     fn attempt(&mut self, mut request: ExecRequest) -> Result<(), ControlClosed> {
-        // A function that is forked reads its input from the request; every other process reads it from a pipe.
+        // A forked function gets its input from the request; every other process reads it from a
+        // pipe.
         let is_forked =
             matches!(request.program, ExecTarget::Function(_)) && request.sandbox.is_none();
         let stdin = if is_forked {
@@ -271,62 +279,71 @@ impl RunnerProcess {
         };
         let done = match Attempt::begin(self, &request, stdin) {
             Ok(attempt) => attempt.run(self)?,
-            Err(exit) => ExecResult::without_start(exit),
+            Err(exit) => ExecResult::not_started(exit),
         };
-        // Before the worker can know: a task that is over has no process, and whoever looks for one by its state must not find this.
+        // Reset the title before the worker learns of the end: a search for the titles of a
+        // finished task must find no process.
         title::set(&self.title_idle);
-        self.control.put(&RunnerEvent::Done(Box::new(done)));
+        self.control.queue(&RunnerEvent::Done(Box::new(done)));
         self.control.flush();
-        self.is_over = self.is_init;
-        let is_usable = |cradle: &io::Result<ForkServer>| {
-            cradle.as_ref().is_ok_and(|cradle| !cradle.is_broken())
+        self.is_done = self.is_init;
+        let is_usable = |fork_server: &io::Result<ForkServer>| {
+            fork_server
+                .as_ref()
+                .is_ok_and(|fork_server| !fork_server.is_broken())
         };
-        if is_forked && !self.cradle.as_ref().is_none_or(is_usable) {
-            complain(format_args!(
-                "a runner leaves: what it forks functions from is not there, or stands still"
+        if is_forked && !self.fork_server.as_ref().is_none_or(is_usable) {
+            print_error(format_args!(
+                "a runner exits: the fork server of its functions is gone or hangs"
             ));
-            return Err(ControlClosed::Broken);
+            return Err(ControlClosed::ForkServerFailed);
         }
         Ok(())
     }
 
-    /// The watch over an attempt with limits.
-    fn watch(&mut self, start: &ExecRequest, limits: &Limits, now: Duration) -> Option<LimitWatch> {
+    /// Starts to watch the limits of an attempt.
+    fn start_watch(
+        &mut self,
+        start: &ExecRequest,
+        limits: &Limits,
+        now: Duration,
+    ) -> Option<LimitWatch> {
         let delegation = self
             .delegation
             .get_or_insert_with(CgroupDelegation::find)
             .as_ref();
         let name = format!("raddle-{}-{}", start.tid, start.attempt);
-        // Only where the task asks for a limit: to join a group takes longer than many a task.
+        // Only if the task asks for a limit: joining a cgroup takes longer than many tasks run.
         let delegation = delegation.filter(|_| !start.limits.is_empty());
-        LimitWatch::new(limits, limit_watch::group(delegation, &name, limits), now)
+        LimitWatch::new(limits, limit_watch::cgroup(delegation, &name, limits), now)
     }
 
-    fn show(&self, start: &ExecRequest, status: &str) {
+    fn set_title_status(&self, start: &ExecRequest, status: &str) {
         title::set(&raddle_model::title::format(start.tid, &start.name, status));
     }
 }
 
-fn malformed(error: &dyn std::fmt::Display) -> i32 {
-    complain(format_args!(
-        "a runner ends because of what its worker sent: {error}"
+fn report_malformed(error: &dyn std::fmt::Display) -> i32 {
+    print_error(format_args!(
+        "a runner exits because of what its worker sent: {error}"
     ));
     FAULT
 }
 
-/// Says something to whoever reads the worker's stderr, if anybody does: `eprintln!` would panic where nobody can.
-fn complain(what: std::fmt::Arguments<'_>) {
-    let _ = writeln!(io::stderr(), "raddle: {what}");
+/// Writes to the worker's standard error, and ignores failures: `eprintln!` panics if it is closed.
+fn print_error(message: std::fmt::Arguments<'_>) {
+    let _ = writeln!(io::stderr(), "raddle: {message}");
 }
 
-/// Opens what stands for nothing. From here on only descriptors 0 to 2 can reach a command, whatever the worker left open.
+/// Opens `/dev/null`. Afterwards only descriptors 0 to 2 can reach a command, whatever the worker
+/// left open.
 fn open_null() -> io::Result<File> {
     sys::close_on_exec();
     let null = File::options().read(true).write(true).open("/dev/null")?;
     Ok(File::from(sys::dup_above(null.as_fd(), 10)?))
 }
 
-/// Leaves standard error as it is, if there is one.
+/// Keeps standard error, or replaces it with `/dev/null` if it is closed.
 fn keep_stderr(null: &File) -> io::Result<()> {
     if sys::dup_above(io::stderr().as_fd(), 10).is_err() {
         sys::dup_onto(null.as_fd(), 2)?;
@@ -334,9 +351,10 @@ fn keep_stderr(null: &File) -> io::Result<()> {
     Ok(())
 }
 
-/// Takes a standard descriptor away and leaves `/dev/null` in its place.
-fn take(number: i32, null: &File) -> io::Result<OwnedFd> {
-    // SAFETY: the three standard descriptors are never closed by this process; an absent one gives an error.
+/// Moves a standard descriptor away and puts `/dev/null` in its place.
+fn take_descriptor(number: i32, null: &File) -> io::Result<OwnedFd> {
+    // SAFETY: this process never closes the three standard descriptors; a missing one gives an
+    // error.
     let taken = sys::dup_above(unsafe { BorrowedFd::borrow_raw(number) }, 10)?;
     sys::dup_onto(null.as_fd(), number)?;
     debug_assert!(taken.as_raw_fd() >= 10);

@@ -1,6 +1,8 @@
-//! From a request to what `execve` takes: the program's file, its arguments and its environment, as C strings.
+//! Turns a request into the arguments of `execve`: the program's file, its arguments and its
+//! environment, as C strings.
 //!
-//! The search for a program and the difference between "not found" and "not executable" follow the shell. Nothing is started here.
+//! The search for a program and the difference between "not found" and "not executable" follow the
+//! shell. This module starts nothing.
 
 use std::{
     collections::BTreeSet,
@@ -22,35 +24,35 @@ use crate::{
     sys,
 };
 
-/// Variables that carry news from a worker to its own processes; commands do not see them.
-const PRIVATE: &[u8] = b"RADDLE_INTERNAL_";
-/// This very program, also when another has taken its place on the disk.
+/// Prefix of variables that a worker sets for its own processes. Commands do not see them.
+const PRIVATE_PREFIX: &[u8] = b"RADDLE_INTERNAL_";
+/// The running program, even if its file was replaced on disk.
 const PROGRAM: &str = "/proc/self/exe";
-/// What this program is called where it keeps a command somewhere else, until it gives itself a title.
-const KEEPER: &str = "raddle";
-/// Where a shell looks when there is no `PATH`.
+/// argv[0] of a container supervisor, until it sets its title.
+const CONTAINER_SUPERVISOR_NAME: &str = "raddle";
+/// Search path of a shell without `PATH`.
 const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
-/// An attempt ready to begin.
+/// An attempt that is ready to start.
 pub(crate) struct PreparedAttempt {
-    /// What a command is; a function needs nothing, unless it is in a sandbox.
+    /// The executable of a command. `None` for a function, unless it runs in a sandbox.
     pub(crate) executable: Option<Executable>,
     pub(crate) cwd: Option<CString>,
     env: Vec<CString>,
 }
 
-/// A command's file and arguments.
+/// File and arguments of a command.
 pub(crate) struct Executable {
     pub(crate) path: CString,
     argv: Vec<CString>,
-    /// The file itself, where the path leads nowhere: this program, in a sandbox that does not show it.
+    /// The open file, if no path leads to it: this program, in a sandbox where it is not visible.
     opened: Option<OwnedFd>,
 }
 
 /// The environment that every command of this runner inherits.
 pub(crate) fn inherited_environment() -> Vec<CString> {
     std::env::vars_os()
-        .filter(|(key, _)| !key.as_bytes().starts_with(PRIVATE))
+        .filter(|(key, _)| !key.as_bytes().starts_with(PRIVATE_PREFIX))
         .filter_map(|(key, value)| {
             CString::new([key.as_bytes(), b"=", value.as_bytes()].concat()).ok()
         })
@@ -76,7 +78,8 @@ impl Executable {
             argv[0].clone()
         } else {
             search(name, env, cwd, sandboxed).map_err(|exit| match cwd {
-                // A shell would have failed to enter the directory before it looked for the program.
+                // A shell enters the directory before it looks for the program, so report that
+                // failure first.
                 Some(cwd) => unusable_directory(cwd).unwrap_or(exit),
                 None => exit,
             })?
@@ -88,22 +91,19 @@ impl Executable {
         })
     }
 
-    /// This very program, which is to call a function of its own and nothing else.
+    /// This program, started to call one function.
     fn function(name: &str) -> Result<Self, ExitStatus> {
-        Self::own(&[name, settings::FUNCTION, name])
+        Self::reexec_self(&[name, settings::FUNCTION_ARGUMENT, name])
     }
 
-    /// This very program with these arguments, the first of which is what it is called.
-    fn own(words: &[&str]) -> Result<Self, ExitStatus> {
-        let unusable = |error: io::Error| {
-            failed(format!(
-                "this program cannot be opened to run it anew: {error}"
-            ))
-        };
+    /// This program with these arguments. The first is argv[0].
+    fn reexec_self(args: &[&str]) -> Result<Self, ExitStatus> {
+        let unusable =
+            |error: io::Error| failed(format!("cannot open this program to run it again: {error}"));
         let file = fs::File::open(PROGRAM).map_err(unusable)?;
-        // Out of the way of those that a process is given.
+        // Above the descriptors that a process is given.
         let opened = Some(sys::dup_above(file.as_fd(), 10).map_err(unusable)?);
-        let argv = words
+        let argv = args
             .iter()
             .map(|word| c_string(word, || "its name".into()))
             .collect::<Result<_, _>>()?;
@@ -119,14 +119,14 @@ impl Executable {
         self.opened.as_ref().map(AsFd::as_fd)
     }
 
-    /// The arguments, ended by a null pointer.
+    /// The arguments, with a null pointer at the end.
     pub(crate) fn argv(&self) -> Vec<*const c_char> {
         pointers(&self.argv)
     }
 }
 
 impl PreparedAttempt {
-    /// Finds what is to be run. The error says how the attempt ends without having begun.
+    /// Prepares a request. An error is the end of an attempt that did not start.
     pub(crate) fn new(start: &ExecRequest, inherited: &[CString]) -> Result<Self, ExitStatus> {
         let cwd = start
             .cwd
@@ -135,7 +135,7 @@ impl PreparedAttempt {
             .transpose()?;
         if start.sandbox.is_some() && start.cwd.is_some() {
             return Err(failed(
-                "a sandbox has a directory of its own, and sees no other: leave out cwd",
+                "a sandbox has its own working directory and sees no other: remove cwd",
             ));
         }
         let env = match &start.sandbox {
@@ -149,17 +149,18 @@ impl PreparedAttempt {
                 start.cwd.as_deref(),
                 start.sandbox.is_some(),
             )?),
-            ExecTarget::Keeper(args) => {
-                let words: Vec<&str> = [KEEPER]
+            ExecTarget::ContainerSupervisor(args) => {
+                let args: Vec<&str> = [CONTAINER_SUPERVISOR_NAME]
                     .into_iter()
                     .chain(args.iter().map(String::as_str))
                     .collect();
-                Some(Executable::own(&words)?)
+                Some(Executable::reexec_self(&args)?)
             }
             ExecTarget::Function(name) if start.sandbox.is_some() => {
                 Some(Executable::function(name)?)
             }
-            // Looked at here, because what a function does in its own process cannot be told from what it does wrong.
+            // Checked here, because an error in the forked process could not be told from an error
+            // of the function.
             ExecTarget::Function(_) => match start.cwd.as_deref().and_then(unusable_directory) {
                 Some(exit) => return Err(exit),
                 None => None,
@@ -172,12 +173,12 @@ impl PreparedAttempt {
         })
     }
 
-    /// The environment, ended by a null pointer.
+    /// The environment, with a null pointer at the end.
     pub(crate) fn envp(&self) -> Vec<*const c_char> {
         pointers(&self.env)
     }
 
-    /// How an attempt ends whose command could not be started.
+    /// The exit status of an attempt whose command could not be started.
     pub(crate) fn failure(
         &self,
         start: &ExecRequest,
@@ -187,14 +188,14 @@ impl PreparedAttempt {
         let name = match &start.program {
             ExecTarget::Command(argv) => argv.first().map_or("", String::as_str),
             ExecTarget::Function(name) => name,
-            ExecTarget::Keeper(_) => KEEPER,
+            ExecTarget::ContainerSupervisor(_) => CONTAINER_SUPERVISOR_NAME,
         };
         match step {
             ChildStep::Clone => ExitStatus::ResourceExhausted {
                 message: format!("the system refused a process: {error}"),
             },
             ChildStep::Setup | ChildStep::Exec
-                if is_want(error) && start.limits.memory_mb.is_none() =>
+                if is_shortage(error) && start.limits.memory_mb.is_none() =>
             {
                 ExitStatus::ResourceExhausted {
                     message: format!("the system refused a process: {error}"),
@@ -210,12 +211,12 @@ impl PreparedAttempt {
                 failed(format!("cannot enter the directory '{directory}': {error}"))
             }
             ChildStep::Exec if error.raw_os_error() == Some(libc::ENOMEM) => failed(format!(
-                "its memory_mb leaves no room for a process: {error}"
+                "memory_mb is too small to start a process: {error}"
             )),
             ChildStep::Exec
                 if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR)) =>
             {
-                // The file may well be there: then it is the interpreter that its first line names which is not.
+                // If the file exists, the interpreter in its first line is missing.
                 let path = self
                     .executable
                     .as_ref()
@@ -237,8 +238,9 @@ impl PreparedAttempt {
     }
 }
 
-/// Whether the system has no more of something. That is nothing that the task has done, unless it was given a limit of its own.
-fn is_want(error: &io::Error) -> bool {
+/// Whether the system is out of a resource. The task is not to blame for that, unless it has its
+/// own limit.
+fn is_shortage(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
         Some(libc::ENOMEM | libc::EAGAIN | libc::ENFILE | libc::EMFILE)
@@ -255,10 +257,11 @@ fn c_string(text: &str, what: impl Fn() -> String) -> Result<CString, ExitStatus
     CString::new(text).map_err(|_| failed(format!("{} contains a NUL byte", what())))
 }
 
-/// The inherited variables that the request does not set, then those it does. The last of several settings wins.
+/// The variables of the request, then the inherited ones that the request does not set. Of several
+/// settings the last wins.
 fn environment(start: &ExecRequest, inherited: &[CString]) -> Result<Vec<CString>, ExitStatus> {
-    let mut own: Vec<CString> = Vec::with_capacity(inherited.len() + start.env.len());
-    // A tree, whose keys need no random seed: that would be a system call for each attempt.
+    let mut variables: Vec<CString> = Vec::with_capacity(inherited.len() + start.env.len());
+    // A BTreeSet needs no random seed, which would cost a system call for each attempt.
     let mut set = BTreeSet::new();
     for (key, value) in start.env.iter().rev() {
         if key.is_empty() || key.contains('=') {
@@ -267,19 +270,19 @@ fn environment(start: &ExecRequest, inherited: &[CString]) -> Result<Vec<CString
             )));
         }
         if set.insert(key.as_bytes()) {
-            own.push(c_string(&format!("{key}={value}"), || {
+            variables.push(c_string(&format!("{key}={value}"), || {
                 format!("the environment variable '{key}'")
             })?);
         }
     }
-    own.reverse();
-    own.extend(
+    variables.reverse();
+    variables.extend(
         inherited
             .iter()
             .filter(|entry| !set.contains(key_of(entry)))
             .cloned(),
     );
-    Ok(own)
+    Ok(variables)
 }
 
 fn key_of(entry: &CStr) -> &[u8] {
@@ -295,7 +298,7 @@ fn pointers(strings: &[CString]) -> Vec<*const c_char> {
         .collect()
 }
 
-/// Searches `PATH` for a file that can be executed.
+/// Searches `PATH` for an executable file.
 fn search(
     name: &str,
     env: &[CString],
@@ -311,7 +314,8 @@ fn search(
             .unwrap_or(DEFAULT_PATH.as_bytes())
             .split(|b| *b == b':')
         {
-            // An empty entry means the current directory. Relative ones count from the directory that the command will run in.
+            // An empty entry means the current directory. Relative entries count from the directory
+            // that the command will run in.
             let directory = if directory.is_empty() {
                 b"."
             } else {
@@ -319,7 +323,7 @@ fn search(
             };
             let candidate = CString::new([directory, b"/", name.as_bytes()].concat());
             let Ok(candidate) = candidate else { continue };
-            if sandboxed && !sandbox::shows(candidate.to_bytes()) {
+            if sandboxed && !sandbox::is_visible(candidate.to_bytes()) {
                 continue;
             }
             match usable(&in_directory(cwd, &candidate)) {
@@ -342,7 +346,7 @@ fn search(
     })
 }
 
-/// Whether a file can be executed; `None` if there is none (a directory of that name is none).
+/// Whether a file can be executed. `None` if there is no file, or if it is a directory.
 fn usable(path: &Path) -> Option<bool> {
     let found = fs::metadata(path).ok()?;
     (!found.is_dir()).then(|| accessat(CWD, path, Access::EXEC_OK, AtFlags::EACCESS).is_ok())
@@ -389,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn the_search_follows_the_path_of_the_task() {
+    fn searches_the_path_of_the_task() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().to_str().unwrap();
         let tool = directory.path().join("tool");
@@ -411,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn the_request_overrides_what_is_inherited() {
+    fn request_variables_override_inherited_ones() {
         let program = prepare(&start(&["true"], &[("A", "1"), ("KEEP", "2"), ("A", "3")]))
             .map_err(drop)
             .unwrap();
@@ -421,9 +425,9 @@ mod tests {
         assert!(program.envp().last().unwrap().is_null());
     }
 
-    /// The runner does nothing else meanwhile: no order reaches it, and no timeout.
+    /// The runner does nothing else meanwhile: it handles neither commands nor the timeout.
     #[test]
-    fn very_many_variables_take_no_time() {
+    fn prepares_many_variables_quickly() {
         let mut many = start(&["true"], &[("KEEP", "2")]);
         many.env
             .extend((0..150_000).map(|n| (format!("K{n}"), String::new())));
@@ -442,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_requests_are_named() {
+    fn reports_the_invalid_part_of_a_request() {
         let message = |s: &ExecRequest| match prepare(s) {
             Err(ExitStatus::SpawnFailed { message }) => message,
             _ => panic!("was not refused"),

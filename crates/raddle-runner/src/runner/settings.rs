@@ -1,25 +1,35 @@
-//! What a runner is told on its command line: that it is one, whether it has a fence, and room for its title.
+//! Command-line arguments and exit codes of a runner.
 
 use std::ffi::OsStr;
 
-/// The first argument of a runner.
-pub(crate) const ARGUMENT: &str = "__runner";
-/// The first argument of a process that calls a function of its program, and is nothing else.
-pub(super) const FUNCTION: &str = "__function";
-/// Said of a runner whose standard output is a fence page.
-pub(super) const FENCED: &str = "fenced";
-const FREE: &str = "free";
-/// The title overwrites arguments and environment; with this it has room even if the environment is empty.
-const ROOM: &str = "                                                                                                \
+/// First argument of a runner.
+pub(crate) const RUNNER_ARGUMENT: &str = "__runner";
+/// First argument of a process that calls one function of its program in a sandbox.
+pub(super) const FUNCTION_ARGUMENT: &str = "__function";
+/// Second argument of a runner whose standard output is a
+/// [`LeaseDeadlinePage`](crate::LeaseDeadlinePage).
+pub(super) const LEASE: &str = "fenced";
+const NO_LEASE: &str = "free";
+/// Space for the title, which overwrites arguments and environment: this is enough even if the
+/// environment is empty.
+const TITLE_SPACE: &str = "                                                                                                \
                     ";
 
-/// The arguments of a runner, after its name.
-pub(crate) fn arguments(fenced: bool) -> [&'static OsStr; 3] {
-    [ARGUMENT, if fenced { FENCED } else { FREE }, ROOM].map(OsStr::new)
+/// Arguments of a runner, after argv[0].
+pub(crate) fn arguments(has_lease: bool) -> [&'static OsStr; 3] {
+    [
+        RUNNER_ARGUMENT,
+        if has_lease { LEASE } else { NO_LEASE },
+        TITLE_SPACE,
+    ]
+    .map(OsStr::new)
 }
-/// The exit code of a runner that can fork no functions: who sees it looks for what one may have left.
-pub(super) const BROKEN: i32 = 1;
-/// The exit code of a process of ours that fails by itself and not by what it runs, as of the command line.
+/// Exit code of a runner whose fork server failed. The worker then looks for processes that the
+/// fork server may have left.
+pub(super) const FORK_SERVER_FAILED: i32 = 1;
+/// Exit code of a Raddle process that failed itself, and not the command that it runs. The command
+/// line uses the same code.
 pub(crate) const FAULT: i32 = 125;
-/// The exit code of a runner that has not become one, for want of what the system gives: its worker knows by it that nothing was begun.
+/// Exit code of a runner that the system refused a resource during its setup. Its worker then knows
+/// that nothing was started.
 pub(crate) const NOT_SET_UP: i32 = 71;

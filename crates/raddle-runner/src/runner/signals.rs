@@ -1,4 +1,5 @@
-//! The runner's signals, all of which arrive through a descriptor: nothing ever interrupts it.
+//! Signals of the runner. All of them arrive through a signalfd, so no handler ever interrupts the
+//! runner.
 
 use std::{
     io,
@@ -9,27 +10,28 @@ use std::{
 use super::fork_server;
 use crate::sys;
 
-/// What a batch of signals asks for.
+/// A batch of received signals.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ReceivedSignals {
     /// A child changed its state.
     pub(crate) child: bool,
-    /// Somebody wants the runner to end.
+    /// Number of signals that ask the runner to exit.
     pub(crate) end: u32,
 }
 
-const ENDING: [libc::c_int; 4] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT];
+const EXIT_SIGNALS: [libc::c_int; 4] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT];
 
-/// A descriptor that signals are read from.
+/// A signalfd.
 pub(crate) struct Signals(OwnedFd);
 
-/// The kernel's own sigaction. The C library keeps two signals for itself and refuses to touch them; whoever started the worker may have
-/// left them ignored all the same.
+/// Resets a signal with the kernel's own sigaction. The C library refuses to touch two signals that
+/// it uses itself, but the parent of the worker may have left them ignored.
 fn set_default(signal: libc::c_int) {
-    // At least as large as the kernel's structure on any architecture; all zeros are the default action.
+    // At least as large as the kernel's structure on any architecture. All zeros are the default
+    // action.
     let action = [0u64; 8];
     let nothing = ptr::null_mut::<u64>();
-    // SAFETY: the structure is only read, and eight is the size of the kernel's signal set.
+    // SAFETY: the structure is only read, and 8 is the size of the kernel's signal set.
     unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, action.as_ptr(), nothing, 8) };
 }
 
@@ -37,16 +39,18 @@ impl Signals {
     /// Blocks every signal, resets every disposition, and opens the descriptor.
     pub(crate) fn take_over() -> io::Result<Self> {
         Self::reset();
-        Self::listen()
+        Self::open()
     }
 
     /// Resets every disposition.
     ///
-    /// Once here and not in each child: what is at its default in the runner stays so across exec. SIGPIPE, which std ignores, is blocked
-    /// instead by [`listen`](Self::listen): a write to a closed pipe gives an error either way.
+    /// Once here and not in each child: default dispositions survive exec. SIGPIPE, which std
+    /// ignores, is blocked by [`open`](Self::open) instead: a write to a closed pipe gives an error
+    /// either way.
     fn reset() {
         for signal in 1..=64 {
-            // The faults keep std's handlers, which report a stack overflow, and exec resets those.
+            // Fault signals keep std's handlers, which report a stack overflow; exec resets those.
+            // SIGKILL and SIGSTOP cannot be changed.
             if ![
                 libc::SIGSEGV,
                 libc::SIGBUS,
@@ -59,12 +63,13 @@ impl Signals {
                 set_default(signal);
             }
         }
-        // A child that is stopped, as a paused or throttled one is, is no news to its runner.
+        // SA_NOCLDSTOP: a stopped child, such as a paused or throttled one, must not wake the
+        // runner.
         sys::set_default(libc::SIGCHLD, libc::SA_NOCLDSTOP);
     }
 
     /// Blocks every signal, and opens the descriptor.
-    fn listen() -> io::Result<Self> {
+    fn open() -> io::Result<Self> {
         let faults = [
             libc::SIGSEGV,
             libc::SIGBUS,
@@ -76,11 +81,12 @@ impl Signals {
         sys::block_signals(&sys::signal_set(
             (1..=64).filter(|signal| !faults.contains(signal)),
         ))?;
-        // SIGCONT asks for nothing, but wakes a runner that was stopped: the time it slept counts against its deadlines.
+        // SIGCONT wakes a runner that was stopped, so that it checks its deadlines: time while
+        // stopped counts.
         let wanted = sys::signal_set(
-            [libc::SIGCHLD, fork_server::ENDED, libc::SIGCONT]
+            [libc::SIGCHLD, fork_server::EXIT_SIGNAL, libc::SIGCONT]
                 .into_iter()
-                .chain(ENDING),
+                .chain(EXIT_SIGNALS),
         );
         // SAFETY: the set outlives the call, and the descriptor is new.
         unsafe {
@@ -101,18 +107,18 @@ impl Signals {
         }
     }
 
-    /// Takes what has arrived.
+    /// Reads the signals that have arrived.
     pub(crate) fn read(&self) -> ReceivedSignals {
         const RECORD: usize = size_of::<libc::signalfd_siginfo>();
         let (mut received, mut buf) = (ReceivedSignals::default(), Vec::new());
         if sys::read_some(self.0.as_fd(), &mut buf).is_ok() {
             for record in buf.chunks_exact(RECORD) {
-                // The signal's number is the first field of the record.
+                // The signal number is the first field of the record.
                 let signal =
                     record.first_chunk().map_or(0, |n| u32::from_ne_bytes(*n)) as libc::c_int;
-                if [libc::SIGCHLD, fork_server::ENDED].contains(&signal) {
+                if [libc::SIGCHLD, fork_server::EXIT_SIGNAL].contains(&signal) {
                     received.child = true;
-                } else if ENDING.contains(&signal) {
+                } else if EXIT_SIGNALS.contains(&signal) {
                     received.end += 1;
                 }
             }

@@ -1,4 +1,5 @@
-//! The end of an attempt: who asked for it, what is sent to whom, and the sweep after which nobody is left.
+//! The stop of an attempt: requests and signals, and the kill passes after which no process is
+//! left.
 
 use std::time::Duration;
 
@@ -21,51 +22,60 @@ use crate::{
     tree,
 };
 
-/// Between two passes over a tree that is being killed. Mostly SIGCHLD comes first.
+/// Pause between two kill passes. Usually SIGCHLD comes first.
 const KILL_PAUSE: Duration = Duration::from_millis(5);
-/// How long everything is killed again and again before it is looked for those who cannot be killed; and the pause once there are any.
-const SAID_AFTER: Duration = Duration::from_secs(1);
-const FUTILE_PAUSE: Duration = Duration::from_millis(500);
-/// A fork bomb's children end as fast as they can be waited for: everything else gets its turn after so many.
-const REAP_TURN: u32 = 1024;
-/// How long a runner without a worker goes on killing before it leaves the rest to the kernel.
+/// Time of repeated killing after which processes that cannot be killed are searched for, and the
+/// pause between passes once there are any.
+const UNKILLABLE_AFTER: Duration = Duration::from_secs(1);
+const UNKILLABLE_PAUSE: Duration = Duration::from_millis(500);
+/// Children reaped in a row before the loop handles other events: those of a fork bomb exit as fast
+/// as they can be reaped.
+const MAX_REAPS_IN_A_ROW: u32 = 1024;
+/// How long a runner without a worker keeps killing before it exits and leaves the rest to the
+/// kernel.
 const ABANDON_DEADLINE: Duration = Duration::from_secs(5);
 
 impl Attempt<'_> {
     pub(super) fn apply_command(
         &mut self,
         runner: &RunnerProcess,
-        order: RunnerCommand,
+        command: RunnerCommand,
         now: Duration,
     ) {
-        match order {
-            RunnerCommand::Stop => self.ask_to_stop(runner, ExitStatus::Cancelled, now),
+        match command {
+            RunnerCommand::Stop => self.request_stop(runner, ExitStatus::Cancelled, now),
             RunnerCommand::Kill => self.kill(runner, ExitStatus::Killed, now),
             RunnerCommand::Pause
                 if self.stop.stage() == StopStage::Running && self.paused_at.is_none() =>
             {
                 self.paused_at = Some(now);
                 match self.start.program {
-                    // What it keeps is not below it.
-                    ExecTarget::Keeper(_) => sys::kill(self.pid, Signal::TSTP),
+                    // The container's processes are not descendants.
+                    ExecTarget::ContainerSupervisor(_) => sys::kill(self.pid, Signal::TSTP),
                     _ => drop(tree::freeze(self.root)),
                 }
-                runner.show(self.start, "paused");
+                runner.set_title_status(self.start, "paused");
             }
             RunnerCommand::Resume if self.paused_at.is_some() => {
                 self.unpause(now);
-                if !self.held {
+                if !self.throttled {
                     tree::thaw(self.root);
                 }
-                runner.show(self.start, "running");
+                runner.set_title_status(self.start, "running");
             }
             RunnerCommand::Pause | RunnerCommand::Resume => {}
         }
     }
 
-    /// The first call terminates, the second kills. What the command did by itself before counts as its own. A command that has run for too long has
-    /// `overtime` to end after SIGTERM: the stop of its worker takes nothing from it.
-    pub(super) fn ask_to_stop(&mut self, runner: &RunnerProcess, cause: ExitStatus, now: Duration) {
+    /// The first request sends SIGTERM, the second SIGKILL. A command that exited before counts as
+    /// ended by itself. After a timeout the command has `timeout_grace` to exit, and the stop of
+    /// its worker does not shorten that.
+    pub(super) fn request_stop(
+        &mut self,
+        runner: &RunnerProcess,
+        cause: ExitStatus,
+        now: Duration,
+    ) {
         self.reap();
         if self.phase != AttemptPhase::Running {
             return;
@@ -75,7 +85,7 @@ impl Attempt<'_> {
         }
         let is_timeout = cause == ExitStatus::Timeout;
         if is_timeout && self.stop.stage() == StopStage::Running {
-            self.stop = StagedStop::new(StopPolicy::cancel(self.start.overtime));
+            self.stop = StagedStop::new(StopPolicy::cancel(self.start.timeout_grace));
         }
         let status = if is_timeout { "timeout" } else { "stopping" };
         self.cause.get_or_insert(cause);
@@ -83,12 +93,12 @@ impl Attempt<'_> {
         match self.stop.request(now) {
             StopStage::Killing => self.kill_pass(now),
             stage if stage != before => {
-                runner.show(self.start, status);
+                runner.set_title_status(self.start, status);
                 sys::kill_group(self.pid, Signal::TERM);
-                let stood_still = self.paused_at.is_some() || self.held;
+                let was_stopped = self.paused_at.is_some() || self.throttled;
                 self.unpause(now);
-                self.held = false;
-                if stood_still {
+                self.throttled = false;
+                if was_stopped {
                     tree::thaw(self.root);
                 } else {
                     // A command may have stopped itself.
@@ -106,27 +116,27 @@ impl Attempt<'_> {
             return;
         }
         match &self.cause {
-            // Who first asked it to stop and then had it killed killed it.
+            // A kill overrides the cancel that came before it.
             None | Some(ExitStatus::Cancelled) => self.cause = Some(cause),
             Some(_) => {}
         }
-        runner.show(self.start, "stopping");
+        runner.set_title_status(self.start, "stopping");
         self.stop.kill(now);
         self.kill_pass(now);
     }
 
-    /// One pass over everything that is left; comes again until nothing is.
+    /// Kills all remaining processes once. `tick` repeats the pass until none is left.
     pub(super) fn kill_pass(&mut self, now: Duration) {
         if self.phase == AttemptPhase::Running {
-            // Its number is the command's own until it is waited for.
+            // The pid is valid until the command is reaped.
             sys::kill_group(self.pid, Signal::KILL);
             self.killed = true;
         }
         sys::set_urgent(true);
         tree::kill(self.root);
         self.next_kill = Some(
-            now + if self.gave_up {
-                FUTILE_PAUSE
+            now + if self.unkillable_reported {
+                UNKILLABLE_PAUSE
             } else {
                 KILL_PAUSE
             },
@@ -134,52 +144,56 @@ impl Attempt<'_> {
         self.reap();
         let since = *self.killing_since.get_or_insert(now);
         if self.phase != AttemptPhase::Draining
-            && !self.gave_up
-            && now.saturating_sub(since) > SAID_AFTER
+            && !self.unkillable_reported
+            && now.saturating_sub(since) > UNKILLABLE_AFTER
         {
-            self.name_the_unkillable(now);
+            self.report_unkillable(now);
         }
     }
 
-    /// Says who cannot be killed, where whoever waits for the task will see it. The attempt is over when they are.
-    fn name_the_unkillable(&mut self, now: Duration) {
-        let deaf = tree::descendants(self.root)
+    /// Reports processes that cannot be killed on the task's standard error. The attempt ends when
+    /// they do.
+    fn report_unkillable(&mut self, now: Duration) {
+        let unkillable = tree::descendants(self.root)
             .into_iter()
             .filter(|process| !process.zombie);
-        let deaf: Vec<String> = deaf
+        let unkillable: Vec<String> = unkillable
             .map(|process| process.pid)
             .filter(|pid| !sys::may_signal(*pid))
             .map(|pid| pid.to_string())
             .collect();
-        if let (false, Some(stderr)) = (deaf.is_empty(), self.captures.get_mut(1)) {
-            self.gave_up = true;
-            let pids = deaf.join(", ");
-            stderr.remark(
+        if let (false, Some(stderr)) = (unkillable.is_empty(), self.captures.get_mut(1)) {
+            self.unkillable_reported = true;
+            let pids = unkillable.join(", ");
+            stderr.append_message(
                 &format!(
-                    "raddle: cannot kill process {pids}, which runs as another user now: the task is not over before it is; \
+                    "raddle: cannot kill process {pids}, which now runs as another user: the task ends when it does; \
                      end it as that user, with 'kill {}'\n",
-                    deaf.join(" ")
+                    unkillable.join(" ")
                 ),
                 now,
             );
         }
     }
 
-    /// Waits for children that have ended.
+    /// Reaps children that have exited.
     pub(super) fn reap(&mut self) {
         self.reap_again = false;
         for turn in 0.. {
-            if turn == REAP_TURN {
+            if turn == MAX_REAPS_IN_A_ROW {
                 self.reap_again = true;
                 break;
             }
-            match self.next_ended() {
+            match self.wait_next() {
                 WaitResult::Reaped(ended) => {
                     self.usage.user_us += ended.user.as_micros() as u64;
                     self.usage.system_us += ended.system.as_micros() as u64;
                     self.usage.peak_rss_bytes = self.usage.peak_rss_bytes.max(ended.max_rss_bytes);
                     if ended.pid == self.pid {
-                        let seen = self.boxed.as_ref().and_then(|boxed| boxed.witness.status());
+                        let seen = self
+                            .sandboxed
+                            .as_ref()
+                            .and_then(|sandboxed| sandboxed.status_reader.status());
                         self.status = seen.unwrap_or(ended.status);
                         self.phase = AttemptPhase::Sweeping;
                     }
@@ -198,13 +212,13 @@ impl Attempt<'_> {
             }
         }
         if self.phase == AttemptPhase::Sweeping && self.next_kill.is_none() {
-            self.judge_survivors();
+            self.check_survivors();
             self.next_kill = Some(Duration::ZERO);
         }
     }
 
-    fn next_ended(&self) -> WaitResult {
-        if self.is_born
+    fn wait_next(&self) -> WaitResult {
+        if self.is_forked
             && self.phase == AttemptPhase::Running
             && let own @ WaitResult::Reaped(_) = sys::try_wait(Some(self.pid))
         {
@@ -213,18 +227,19 @@ impl Attempt<'_> {
         sys::try_wait(None)
     }
 
-    /// A command that could not fork any more ends by itself, before a sample sees why: what it leaves behind tells.
-    fn judge_survivors(&mut self) {
-        if let Some(watch) = &mut self.watch
+    /// A command that cannot fork any more may exit before a sample sees why: check the limits on
+    /// the processes it left.
+    fn check_survivors(&mut self) {
+        if let Some(start_watch) = &mut self.start_watch
             && self.cause.is_none()
             && let LimitVerdict::Over(exit) =
-                watch.sample(self.root, self.boxed.as_ref(), Duration::ZERO)
+                start_watch.sample(self.root, self.sandboxed.as_ref(), Duration::ZERO)
         {
             self.cause = Some(exit);
         }
     }
 
-    /// The worker is gone: nobody is left to tell.
+    /// Kills the attempt without reporting: the worker is gone.
     pub(super) fn abandon(&mut self) {
         let give_up = sys::now() + ABANDON_DEADLINE;
         while self.phase != AttemptPhase::Draining && sys::now() < give_up {
@@ -237,8 +252,8 @@ impl Attempt<'_> {
 
     fn unpause(&mut self, now: Duration) {
         if let Some(since) = self.paused_at.take() {
-            self.times_out = self
-                .times_out
+            self.timeout_at = self
+                .timeout_at
                 .map(|at| at.saturating_add(now.saturating_sub(since)));
         }
     }

@@ -11,7 +11,7 @@ use raddle_model::{Limits, Tid};
 use raddle_runner::{ExecRequest, ExecTarget, Runner, RunnerEvent, RunnerOptions, SandboxConfig};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    raddle_runner::runner_main_if_asked(Some(functions::call));
+    raddle_runner::runner_main_if_requested(Some(functions::call));
     let mut arguments = std::env::args().skip(1);
     let work = |script, sandbox| {
         tokio::runtime::Builder::new_current_thread()
@@ -46,7 +46,7 @@ async fn worker(
         timeout: None,
         limits: Limits::default(),
         grace: Duration::from_secs(5),
-        overtime: Duration::from_secs(5),
+        timeout_grace: Duration::from_secs(5),
         sandbox,
     };
     runner.start(&request).await?;

@@ -15,7 +15,7 @@ fn fenced() -> (Arc<LeaseDeadlinePage>, RunnerOptions) {
     (
         page.clone(),
         RunnerOptions {
-            attempt_id: Some(page),
+            lease_deadline: Some(page),
             ..options()
         },
     )

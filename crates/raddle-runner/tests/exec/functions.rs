@@ -77,9 +77,9 @@ async fn a_runner_leaves_that_can_fork_no_functions_any_more() {
     assert_eq!(rig.run(&rig.function("count", "")).await.reply, "0");
     let pid = rig.runner.pid();
     let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
-    let cradle: i32 = children.trim().parse().unwrap();
+    let fork_server: i32 = children.trim().parse().unwrap();
     rustix::process::kill_process(
-        rustix::process::Pid::from_raw(cradle).unwrap(),
+        rustix::process::Pid::from_raw(fork_server).unwrap(),
         rustix::process::Signal::KILL,
     )
     .unwrap();

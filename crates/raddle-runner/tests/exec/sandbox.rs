@@ -373,7 +373,7 @@ async fn nothing_outlives_it() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_kept_inside_is_refused() {
+async fn refuses_a_working_directory_of_the_host() {
     let mut rig = Rig::new().await;
     let request = ExecRequest {
         cwd: Some("/tmp".into()),
@@ -381,7 +381,7 @@ async fn what_cannot_be_kept_inside_is_refused() {
     };
     let exit = rig.run(&request).await.done.exit;
     assert!(
-        matches!(&exit, ExitStatus::SpawnFailed { message } if message.contains("leave out cwd")),
+        matches!(&exit, ExitStatus::SpawnFailed { message } if message.contains("remove cwd")),
         "{exit:?}"
     );
     rig.finish().await;

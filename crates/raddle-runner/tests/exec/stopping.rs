@@ -31,7 +31,7 @@ async fn a_timeout_kills_what_ignores_sigterm() {
     let mut rig = Rig::new().await;
     let mut request = rig.sh(STUBBORN);
     // Not the grace of what is told to end, which is longer here.
-    request.overtime = Duration::from_millis(200);
+    request.timeout_grace = Duration::from_millis(200);
     request.timeout = Some(Duration::from_millis(300));
     let begin = Instant::now();
     assert_eq!(rig.run(&request).await.done.exit, ExitStatus::Timeout);
@@ -66,7 +66,7 @@ async fn a_stop_takes_no_time_from_what_cleans_up_after_a_timeout() {
     let mut request = rig.sh(script);
     request.cwd = Some(directory.path().to_string_lossy().into_owned());
     request.timeout = Some(Duration::from_millis(100));
-    request.overtime = Duration::from_secs(60);
+    request.timeout_grace = Duration::from_secs(60);
     rig.start_until_output(&request).await;
     rig.runner.send(RunnerCommand::Stop).await.unwrap();
     rig.runner.send(RunnerCommand::Stop).await.unwrap();

@@ -86,7 +86,7 @@ impl Rig {
         ExecRequest {
             env: vec![(MARK.into(), self.mark.clone())],
             grace: Duration::from_secs(20),
-            overtime: Duration::from_secs(20),
+            timeout_grace: Duration::from_secs(20),
             ..ExecRequest::command(
                 Tid::from_u64(1_763_000_123_456_789_012).unwrap(),
                 "test",

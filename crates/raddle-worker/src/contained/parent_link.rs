@@ -14,7 +14,7 @@ use bollard::{
     },
 };
 use raddle_model::{ExitStatus, frame, title};
-use raddle_runner::{ExecResult, container::SILENCE};
+use raddle_runner::{ExecResult, container::HEARTBEAT_TIMEOUT};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::{
@@ -50,7 +50,7 @@ pub fn main() -> u8 {
         Ok(runtime) => runtime.block_on(keep()),
         Err(error) => Err(starved(&error)),
     };
-    let done = exit.unwrap_or_else(ExecResult::without_start);
+    let done = exit.unwrap_or_else(ExecResult::not_started);
     answer
         .write_all(&frame::encode(&done))
         .map_or_else(|error| complain(&error), |()| 0)
@@ -149,7 +149,7 @@ async fn run(
 /// How an attempt ends whose container has not said how: somebody has ended it from outside, or the engine has ended.
 async fn untold(engine: &DockerEngine, name: &str, since: &str) -> ExitStatus {
     // By then process 1 has missed its leash, also if it runs without an engine.
-    let give_up = Instant::now() + SILENCE;
+    let give_up = Instant::now() + HEARTBEAT_TIMEOUT;
     loop {
         let gone = match engine.fate(name, since).await {
             Ok(ContainerExit::Gone(ExitKind::OutOfMemory)) => return ExitStatus::OutOfMemory,

@@ -5,7 +5,7 @@ use std::{fmt, str::FromStr};
 /// A process, told apart from all others that this machine has had.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ProcessIdentity {
-    /// Where its number counts: a boot of a machine, and a namespace there ([`raddle_runner::place`]).
+    /// Where its number counts: a boot of a machine, and a namespace there ([`raddle_runner::pid_scope`]).
     place: String,
     pid: u32,
     /// When it began, in clock ticks since boot.
@@ -21,7 +21,7 @@ impl ProcessIdentity {
     pub(super) fn of_this_process() -> Option<Self> {
         let pid = std::process::id();
         Some(Self {
-            place: raddle_runner::place()?.to_owned(),
+            place: raddle_runner::pid_scope()?.to_owned(),
             pid,
             began: raddle_runner::process_start_time(pid)?,
         })

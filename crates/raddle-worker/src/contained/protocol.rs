@@ -17,7 +17,7 @@ use raddle_model::{
 };
 use raddle_runner::{
     ExecRequest, ExecResult, MAX_FROM_RUNNER, OutputChannel, RunnerCommand, RunnerEvent, ToRunner,
-    container::{BEAT, VERSION, WINDOW},
+    container::{HEARTBEAT_INTERVAL, INPUT_WINDOW, VERSION},
 };
 use tokio::{
     io::{AsyncWrite, AsyncWriteExt},
@@ -114,12 +114,12 @@ pub(super) async fn talk<E>(
     let (tell, mut taken) = mpsc::unbounded_channel();
     let mut heard = tokio::spawn(hear(output, tell));
     let (mut on_its_way, mut input) = (0, request.stdin.as_deref());
-    let mut heartbeat = interval(BEAT);
+    let mut heartbeat = interval(HEARTBEAT_INTERVAL);
     loop {
         if let Some(rest) = input
-            && on_its_way < WINDOW
+            && on_its_way < INPUT_WINDOW
         {
-            let (piece, rest) = rest.split_at(rest.len().min(WINDOW - on_its_way));
+            let (piece, rest) = rest.split_at(rest.len().min(INPUT_WINDOW - on_its_way));
             on_its_way += piece.len();
             said.say(&ToRunner::Input(piece.to_vec()));
             input = (!rest.is_empty()).then_some(rest);
@@ -130,8 +130,8 @@ pub(super) async fn talk<E>(
         tokio::select! {
             done = &mut heard => return Ok(done.unwrap_or(None)),
             Some(bytes) = taken.recv() => on_its_way -= on_its_way.min(bytes),
-            order = signals.next() => said.say(&ToRunner::Order(order)),
-            _ = heartbeat.tick() => said.say(&ToRunner::Beat),
+            order = signals.next() => said.say(&ToRunner::Command(order)),
+            _ = heartbeat.tick() => said.say(&ToRunner::Heartbeat),
             () = said.send(), if !said.bytes.is_empty() => {}
         }
     }

@@ -43,7 +43,7 @@ mod tests {
         };
         let mut done = ExecResult {
             usage,
-            ..ExecResult::without_start(exit)
+            ..ExecResult::not_started(exit)
         };
         judge(&mut done, answer);
         (done.exit, done.usage.user_us)
@@ -58,7 +58,7 @@ mod tests {
             };
             encode(&ExecResult {
                 usage,
-                ..ExecResult::without_start(exit)
+                ..ExecResult::not_started(exit)
             })
         };
         let answer = ended(ExitStatus::OutOfMemory);

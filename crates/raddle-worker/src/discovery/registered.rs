@@ -105,11 +105,11 @@ async fn keep(
 
 /// Enters the worker, as one that is no task: it claims none, and nobody speaks to it through the broker.
 async fn enter(broker: &Arc<dyn Broker>, info: &WorkerInfo) -> Result<(Tid, RenewerThread)> {
-    let lease = WorkerLease::ask(LEASE)?;
+    let lease = WorkerLease::prepare(LEASE)?;
     let tid = broker.register_ephemeral(info.clone(), LEASE).await?;
     Ok((
         tid,
-        RenewerThread::start(broker.renewer(tid, LEASE), lease, Arc::default())?,
+        RenewerThread::start(broker.lease_renewer(tid, LEASE), lease, Arc::default())?,
     ))
 }
 

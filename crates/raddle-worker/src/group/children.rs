@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 
 use crate::{
     spawner::{BroadcastCommand, ProcessTemplate, WorkerEvent, process::watch},
-    worker::BEYOND,
+    worker::HANG_MARGIN,
 };
 
 /// The processes there are.
@@ -108,7 +108,7 @@ impl Children {
 
     /// How many attempts one has begun.
     pub(super) fn begun(&self, id: ChildId) -> Option<u64> {
-        self.kept.get(&id).map(|kept| kept.page.begun())
+        self.kept.get(&id).map(|kept| kept.page.attempts_started())
     }
 
     pub(super) fn pid_of(&self, id: ChildId) -> Option<u32> {
@@ -144,15 +144,19 @@ impl Children {
             core.note(
                 SupervisorEvent::Measured {
                     child: *id,
-                    tasks: kept.page.begun(),
+                    tasks: kept.page.attempts_started(),
                     rss,
                 },
                 now,
             );
             let spared = self
                 .spared
-                .map_or(Duration::ZERO, |since| since + kept.overtime + BEYOND);
-            match kept.page.due(kept.slots).map(|due| due.max(spared)) {
+                .map_or(Duration::ZERO, |since| since + kept.overtime + HANG_MARGIN);
+            match kept
+                .page
+                .next_deadline(kept.slots)
+                .map(|due| due.max(spared))
+            {
                 Some(due) if due <= clock => {
                     overdue.push(SupervisorEvent::Hung(*id, HangKind::Overdue))
                 }
@@ -166,7 +170,9 @@ impl Children {
     /// The process and the worker that one of them is, and those of its tasks that should be over.
     pub(super) fn overdue(&self, id: ChildId) -> Option<(u32, Tid, Vec<Tid>)> {
         let kept = self.kept.get(&id)?;
-        let tasks = kept.page.overdue(kept.slots, ProgressPage::clock_now());
+        let tasks = kept
+            .page
+            .overdue_tasks(kept.slots, ProgressPage::clock_now());
         kept.tid
             .filter(|_| !tasks.is_empty())
             .map(|worker| (kept.pid, worker, tasks))
@@ -247,7 +253,7 @@ mod tests {
             Tid::from_u64(1_800_000_000_000_000_000).unwrap(),
         );
         let began = ProgressPage::clock_now();
-        page.set_due(0, Some((tid, began)));
+        page.set_deadline(0, Some((tid, began)));
         let (orders, _) = mpsc::unbounded_channel();
         let id = ChildId(7);
         let overtime = Duration::from_secs(5);
@@ -272,7 +278,7 @@ mod tests {
         let (found, next) = children.look(&mut core, now, false);
         assert!(
             found.is_empty()
-                && next.is_some_and(|next| next > now && next <= now + overtime + BEYOND),
+                && next.is_some_and(|next| next > now && next <= now + overtime + HANG_MARGIN),
             "{found:?} {next:?}"
         );
         // That time is over.

@@ -92,7 +92,7 @@ impl GroupProcess {
         // Stopped or not, it is to see that its manager is gone. The kernel wakes it by itself only where nobody of its session is left above it, and hangs up
         // on it then: that would count as a first word to stop.
         raddle_runner::wake_when_parent_dies();
-        let page = Arc::new(ProgressPage::of_stdin()?);
+        let page = Arc::new(ProgressPage::from_stdin()?);
         let mut turns = interval(charge.every.0.max(Duration::from_millis(1)));
         turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Ok(Some(Self {
@@ -112,19 +112,19 @@ impl GroupProcess {
             .map(|(queue, span)| (queue.clone(), span.0))
             .collect();
         let within = self.charge.shutdown_timeout.0;
-        let (max_tasks, marks) = (self.charge.max_tasks, Some(Arc::clone(&self.page)));
-        let bound = TimeLimits {
+        let (max_tasks, page) = (self.charge.max_tasks, Some(Arc::clone(&self.page)));
+        let time_limits = TimeLimits {
             by_queue,
             overtime: Some(within),
             max_tasks,
-            marks,
+            page,
         };
         // What is left of it is for giving back what was cancelled, and for the hook.
         let grace = within - (within / 4).min(AFTERWARDS);
         let GroupProcessParams { parent, paused, .. } = self.charge;
         Options {
             grace,
-            bound,
+            time_limits,
             schedules: false,
             parent: Some(parent),
             paused,
@@ -178,14 +178,14 @@ impl GroupProcess {
 
     /// So many attempts have begun.
     pub fn begun(&self, attempts: u64) {
-        self.page.set_begun(attempts);
+        self.page.set_attempts_started(attempts);
     }
 
     /// Marks each turn of the loop that polls it. Never returns.
     pub async fn turn(&mut self) {
         loop {
             self.turns.tick().await;
-            self.page.mark();
+            self.page.count_turn();
         }
     }
 

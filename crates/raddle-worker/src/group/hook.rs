@@ -50,7 +50,7 @@ impl Hook<'_> {
         let request = ExecRequest {
             timeout: self.within,
             grace: OVERTIME,
-            overtime: OVERTIME,
+            timeout_grace: OVERTIME,
             ..ExecRequest::command(self.of, self.name, self.argv)
         };
         runner.start(&request).await?;

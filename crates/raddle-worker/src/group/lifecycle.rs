@@ -27,7 +27,7 @@ use super::{
 };
 use crate::{
     Shutdown,
-    registration::{LEASE, Registration, leave, stays},
+    registration::{LEASE, Registration, deregister, is_staying},
     schedule,
     spawner::ProcessTemplate,
     wait_for_space,
@@ -204,7 +204,7 @@ impl Options {
             pid: std::process::id(),
             born: raddle_runner::process_start_time(std::process::id()),
             host: this_host(),
-            place: raddle_runner::place().map(Into::into),
+            place: raddle_runner::pid_scope().map(Into::into),
             ..WorkerInfo::new(&self.name, kind::GROUP)
         }
     }
@@ -241,7 +241,7 @@ impl Manager {
         let line = Registration::register(&broker, options.info(), options.lease).await?;
         let confirm = || confirm(&*broker, &options, line.tid);
         if let Err(error) = wait_for_space(ManagerError::is_out_of_space, confirm).await {
-            leave(&broker, line.tid, Some(error.to_string())).await;
+            deregister(&broker, line.tid, Some(error.to_string())).await;
             return Err(error);
         }
         if let Err(error) = log_outdated(&*broker, &options.processes).await {
@@ -290,7 +290,7 @@ impl Manager {
                 Ok(true) => break failed.map_or(Ok(()), Err),
                 // Others may take it for gone. Its processes have leases of their own.
                 Ok(false) => {
-                    match Registration::anew(
+                    match Registration::register_again(
                         &broker,
                         &options.info(),
                         options.lease,
@@ -336,7 +336,7 @@ impl Manager {
         };
         let (started, killed, tid) = (service.started(), service.killed(), service.tid());
         service.close().await;
-        leave(&broker, tid, end.as_ref().err().map(ToString::to_string)).await;
+        deregister(&broker, tid, end.as_ref().err().map(ToString::to_string)).await;
         end?;
         kept.map_or(Ok(GroupEnd { started, killed }), Err)
     }
@@ -402,7 +402,7 @@ async fn check_alone(
                 .any(|slug| info.capabilities.iter().any(|own| own == slug))
             && manager.is_none_or(|manager| entry.tid < manager)
             && !is_itself(entry)
-            && stays(entry)
+            && is_staying(entry)
     };
     match broker.workers().await?.iter().find(keeps) {
         Some(other) => Err(ManagerError::Kept {

@@ -20,7 +20,7 @@ const GIVEN_UP: Duration = Duration::from_secs(5);
 /// broker needs to write.
 pub(super) async fn end(broker: Arc<dyn Broker>, pid: u32, worker: Tid, tasks: Vec<Tid>) {
     // It does not panic.
-    let _ = tokio::task::spawn_blocking(move || raddle_runner::end_what_runs(pid)).await;
+    let _ = tokio::task::spawn_blocking(move || raddle_runner::kill_attempts_of_worker(pid)).await;
     let writing = tokio::spawn(async move {
         match timeout(GIVEN_UP, time_out(&*broker, worker, &tasks)).await {
             Ok(Ok(())) => {}
@@ -35,7 +35,7 @@ pub(super) async fn end(broker: Arc<dyn Broker>, pid: u32, worker: Tid, tasks: V
     // One that is written later is a late finish, at the worst, and refused.
     let _ = timeout(WITHIN, writing).await;
     // Before their worker, whose death would wake them. What it could say of their end is refused, as they are over.
-    raddle_runner::end_runners(pid);
+    raddle_runner::kill_runners_of_worker(pid);
 }
 
 async fn time_out(broker: &dyn Broker, worker: Tid, tasks: &[Tid]) -> Result<()> {
@@ -63,7 +63,7 @@ async fn time_out(broker: &dyn Broker, worker: Tid, tasks: &[Tid]) -> Result<()>
         });
     }
     if !batch.is_empty() {
-        broker.finish(batch).await?;
+        broker.complete(batch).await?;
     }
     Ok(())
 }

@@ -139,7 +139,7 @@ impl GroupService {
             broker: Arc::clone(broker),
             wanted,
             tasks,
-            asked: shutdown.watch(),
+            asked: shutdown.subscribe(),
             heeded: 0,
             suspended,
             look_every: every.max(Duration::from_millis(20)),
@@ -148,7 +148,7 @@ impl GroupService {
             purge_at: PURGE_EVERY,
             started: 0,
             killed: 0,
-            errands: CommandJobs::start(Arc::clone(broker), haste.pace()),
+            errands: CommandJobs::start(Arc::clone(broker), haste.watch()),
             _haste: haste,
             shown,
             began: Instant::now(),
@@ -218,14 +218,16 @@ impl GroupService {
             .into_iter()
             .fold(self.look_at, Duration::min);
         let time = self.began + wake;
-        let Registration { words, pulse, .. } = &mut self.line;
+        let Registration {
+            commands, renewer, ..
+        } = &mut self.line;
         tokio::select! {
             (id, news) = self.children.next() => GroupEvent::News(id, news),
             Some(()) = self.suspended.recv() => GroupEvent::Suspensions,
-            Some(word) = words.recv() => GroupEvent::Word(word),
+            Some(word) = commands.recv() => GroupEvent::Word(word),
             Ok(()) = self.asked.changed() => GroupEvent::Asked(*self.asked.borrow_and_update()),
             Ok(()) = self.wanted.changed() => GroupEvent::Wanted,
-            _ = pulse.lost() => GroupEvent::LeaseLost,
+            _ = renewer.lost() => GroupEvent::LeaseLost,
             () = sleep_until(time) => GroupEvent::Time,
         }
     }
@@ -285,7 +287,7 @@ impl GroupService {
             GroupEvent::Word(ControlDelivery { tid, body }) => match body.parse::<ControlMessage>()
             {
                 Ok(message) if tid == self.line.tid => self.apply_command(&message),
-                Ok(message) => self.errands.run(CommandJob::PassOn { tid, message }),
+                Ok(message) => self.errands.push(CommandJob::Forward { tid, message }),
                 Err(error) => tracing::warn!(%tid, %error, "a control message was passed over"),
             },
             GroupEvent::Asked(times) => {
@@ -313,8 +315,8 @@ impl GroupService {
             _ => {}
         }
         let reply = message.reply("ok", self.status());
-        self.errands.run(CommandJob::Reply {
-            of: self.line.tid,
+        self.errands.push(CommandJob::Reply {
+            tid: self.line.tid,
             reply,
         });
     }
@@ -327,7 +329,7 @@ impl GroupService {
             ControlCommand::Resume
         };
         for tid in whom {
-            self.errands.run(CommandJob::PassOn {
+            self.errands.push(CommandJob::Forward {
                 tid,
                 message: ControlMessage::new(word),
             });
@@ -491,7 +493,7 @@ impl GroupService {
         }
         if now >= self.purge_at {
             self.purge_at = now + PURGE_EVERY;
-            self.errands.run(CommandJob::Purge);
+            self.errands.push(CommandJob::Purge);
         }
         let (overdue, next) = self.children.look(&mut self.core, now, with_rss);
         self.look_at = next.into_iter().fold(now + self.look_every, Duration::min);
@@ -544,9 +546,9 @@ impl GroupService {
             *shown = snapshot;
             has_changed
         });
-        let vitals = &self.line.vitals;
-        vitals.spawned.store(self.started, Ordering::Relaxed);
-        vitals.set_status(match status {
+        let stats = &self.line.stats;
+        stats.spawned.store(self.started, Ordering::Relaxed);
+        stats.set_status(match status {
             "paused" => WorkerStatus::Paused,
             "braking" => WorkerStatus::Braking,
             "draining" | "stopping" => WorkerStatus::Draining,

@@ -11,7 +11,7 @@ use super::{
     DesiredState,
     desired_state::{change, remove, standings},
 };
-use crate::{registration::is_there, schedule};
+use crate::{registration::is_running, schedule};
 
 /// A worker of a group, as it stands.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -141,7 +141,7 @@ pub(super) fn keepers(workers: &[WorkerEntry], slug: &str) -> Vec<GroupManagerRe
     let keeps = |entry: &&WorkerEntry| {
         entry.info.kind == kind::GROUP
             && entry.info.capabilities.iter().any(|of| of == slug)
-            && is_there(entry)
+            && is_running(entry)
     };
     let keeper = |entry: &WorkerEntry| GroupManagerRef {
         tid: entry.tid,

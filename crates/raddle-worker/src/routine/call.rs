@@ -1,4 +1,4 @@
-//! Running a function, in the process that was forked for it.
+//! Calling a routine or handler, in the process that was forked for it.
 
 use std::{
     fs::File,
@@ -17,65 +17,69 @@ use serde_json::Value;
 use super::{Routines, context};
 use crate::handler;
 
-/// The exit code of a process whose function has failed. Why it did is in the answer.
+/// Exit code of a process whose function failed. The reply has the reason.
 const FAILED: i32 = 1;
 
-/// Where the last panic happened. It is only known while it is being reported.
-static PANICKED_AT: Mutex<Option<String>> = Mutex::new(None);
+/// Location of the last panic. Only the panic hook gets it.
+static PANIC_LOCATION: Mutex<Option<String>> = Mutex::new(None);
 
-/// Calls the function of this program that `name` names, with the job in `input`: a [`raddle_runner::FunctionCall`].
-pub fn call(name: &str, input: Vec<u8>, reply: File) -> i32 {
-    context::open(reply);
-    panic::set_hook(Box::new(note_place));
-    let outcome = match panic::catch_unwind(AssertUnwindSafe(|| run(name, &input))) {
+/// Calls the function `name` of this program with `input`, a serialised
+/// [`raddle_runner::FunctionCall`], and writes the reply. Returns the exit code.
+pub fn call_function(name: &str, input: Vec<u8>, reply: File) -> i32 {
+    context::open_reply(reply);
+    panic::set_hook(Box::new(record_panic));
+    let outcome = match panic::catch_unwind(AssertUnwindSafe(|| run_function(name, &input))) {
         Ok(outcome) => outcome,
-        Err(thrown) => Err(ReportedError {
-            message: said(&*thrown),
-            panicked_at: Some(place()),
+        Err(payload) => Err(ReportedError {
+            message: panic_message(&*payload),
+            panicked_at: Some(take_panic_location()),
             permanent: false,
             value: None,
         }),
     };
     let code = if outcome.is_ok() { 0 } else { FAILED };
-    match context::say(&outcome.map_or_else(ReplyLine::Error, ReplyLine::Result)) {
+    match context::write_line(&outcome.map_or_else(ReplyLine::Error, ReplyLine::Result)) {
         Ok(()) => code,
-        // Nobody listens any more: the worker is gone, and with it who wanted to know.
+        // The worker is gone, so there is no reader for the reply.
         Err(_) => FAILED,
     }
 }
 
-fn run(name: &str, input: &[u8]) -> Result<Value, ReportedError> {
+fn run_function(name: &str, input: &[u8]) -> Result<Value, ReportedError> {
     let job: AttemptInput = serde_json::from_slice(input)
-        .map_err(|error| cannot(format!("the task is unreadable: {error}")))?;
-    let routines = Routines::of_this_program().map_err(|clash| cannot(clash.to_string()))?;
+        .map_err(|error| plain_error(format!("the task is unreadable: {error}")))?;
+    let routines = Routines::of_this_program().map_err(|clash| plain_error(clash.to_string()))?;
     if let Some(routine) = routines.get(name) {
-        let given = RoutineInput::Job(Box::new(job));
+        let input = RoutineInput::Job(Box::new(job));
         return match routine.run {
-            RoutineFn::Plain(function) => Ok(function(given)?.into_json()?),
-            // Called in the runtime: what makes a stream may make timers for it.
-            RoutineFn::Async(function) => wait(async { Ok(function(given)?.await?.into_json()?) }),
-            RoutineFn::Stream(function) => wait(async { Ok(gather(function(given)?).await?) }),
+            RoutineFn::Plain(function) => Ok(function(input)?.into_json()?),
+            // Called inside the runtime, because the constructor of a stream may create timers.
+            RoutineFn::Async(function) => {
+                block_on(async { Ok(function(input)?.await?.into_json()?) })
+            }
+            RoutineFn::Stream(function) => block_on(async { Ok(gather(function(input)?).await?) }),
         };
     }
     let handler =
         handler::of_this_program().find(|handler| handler::function_name(&handler.name()) == name);
-    let handler = handler.ok_or_else(|| cannot(format!("this program has no '{name}'")))?;
-    wait(handler.handle(job, handler::HandlerContext))
+    let handler = handler.ok_or_else(|| plain_error(format!("this program has no '{name}'")))?;
+    block_on(handler.handle(job, handler::HandlerContext))
 }
 
-fn wait(
+fn block_on(
     running: impl Future<Output = Result<Value, ReportedError>>,
 ) -> Result<Value, ReportedError> {
-    // One thread: a second would cost every short function its start. Whoever needs more can have them.
+    // One thread: a second one would cost every short function its start. A function that needs
+    // more can start its own runtime.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
     runtime
-        .map_err(|error| cannot(format!("no runtime: {error}")))?
+        .map_err(|error| plain_error(format!("no runtime: {error}")))?
         .block_on(running)
 }
 
-fn cannot(message: String) -> ReportedError {
+fn plain_error(message: String) -> ReportedError {
     ReportedError {
         message,
         panicked_at: None,
@@ -84,27 +88,29 @@ fn cannot(message: String) -> ReportedError {
     }
 }
 
-fn note_place(info: &PanicHookInfo<'_>) {
-    // For the task's log, with a backtrace if that was asked for.
+fn record_panic(info: &PanicHookInfo<'_>) {
+    // For the task's log, with a backtrace if RUST_BACKTRACE is set.
     eprintln!("{info}");
     let backtrace = std::backtrace::Backtrace::capture();
     if backtrace.status() == std::backtrace::BacktraceStatus::Captured {
         eprintln!("{backtrace}");
     }
-    let place = info.location().map(ToString::to_string);
-    *PANICKED_AT.lock().unwrap_or_else(PoisonError::into_inner) = place;
+    let location = info.location().map(ToString::to_string);
+    *PANIC_LOCATION
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner) = location;
 }
 
-fn place() -> String {
-    let place = PANICKED_AT
+fn take_panic_location() -> String {
+    let location = PANIC_LOCATION
         .lock()
         .unwrap_or_else(PoisonError::into_inner)
         .take();
-    place.unwrap_or_else(|| "an unknown place".into())
+    location.unwrap_or_else(|| "an unknown location".into())
 }
 
-fn said(thrown: &(dyn std::any::Any + Send)) -> String {
-    let text = thrown.downcast_ref::<&str>().map(ToString::to_string);
-    text.or_else(|| thrown.downcast_ref::<String>().cloned())
-        .unwrap_or_else(|| "without a word".into())
+fn panic_message(payload: &(dyn std::any::Any + Send)) -> String {
+    let text = payload.downcast_ref::<&str>().map(ToString::to_string);
+    text.or_else(|| payload.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "the panic payload is not a string".into())
 }

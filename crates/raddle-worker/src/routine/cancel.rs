@@ -1,28 +1,30 @@
-//! Whether a task was asked to end, for functions that want to end in good order.
+//! Cancellation of the running task, for functions that clean up before they end.
 
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::context;
 
-/// Whether this task was asked to end: it was stopped, its worker was told to give back what it runs, or it has taken too long. A function that asks is not ended by
-/// that, and has as long as its worker leaves it. Outside of a task, `false`.
+/// Whether the running task was cancelled: it was stopped, its worker is stopping, or it has timed
+/// out. A function that calls this is not killed by the SIGTERM and has the grace period to end.
+/// Outside of a task, `false`.
 pub fn is_cancelled() -> bool {
-    context::is_open() && raddle_runner::is_terminated()
+    context::has_reply() && raddle_runner::is_sigterm_received()
 }
 
-/// Returns when this task is asked to end, as [`is_cancelled`] has it. Outside of a task it never returns.
+/// Returns when the running task is cancelled, see [`is_cancelled`]. Outside of a task it never
+/// returns.
 pub async fn cancelled() {
-    if !context::is_open() {
+    if !context::has_reply() {
         std::future::pending::<()>().await;
     }
-    // Asked first, so that the signal is noted from here on.
-    if raddle_runner::is_terminated() {
+    // Called first, so that SIGTERM is recorded from now on.
+    if raddle_runner::is_sigterm_received() {
         return;
     }
     match signal(SignalKind::terminate()) {
-        Ok(mut terminate) if !raddle_runner::is_terminated() => _ = terminate.recv().await,
+        Ok(mut terminate) if !raddle_runner::is_sigterm_received() => _ = terminate.recv().await,
         Ok(_) => {}
-        // Nobody can be told: as if it was not asked.
+        // No signal handler can be installed: behave as if the task is never cancelled.
         Err(_) => std::future::pending::<()>().await,
     }
 }

@@ -1,4 +1,4 @@
-//! What is to follow the task that this process runs, if it succeeds.
+//! Chaining: tasks that are submitted if the running task succeeds.
 
 use std::io;
 
@@ -6,24 +6,26 @@ use raddle_model::{ReplyLine, TaskSpec, Trace, spec::InvalidSpec};
 
 use super::{context, trace};
 
-/// Why nothing was chained.
+/// Why a task was not chained.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChainError {
-    /// The task could not be run.
+    /// The spec is invalid.
     #[error("the task cannot be chained, {0}")]
     Invalid(#[from] InvalidSpec),
-    /// There is nothing that it could follow.
+    /// This process runs no task.
     #[error("only a task can chain others, and this process runs none: submit it instead")]
     NoTask,
-    /// The worker is gone, and with it the attempt.
-    #[error("the worker does not listen any more: {0}")]
-    Unheard(#[source] io::Error),
+    /// The worker is gone, and its attempt with it.
+    #[error("the worker does not read the reply: {0}")]
+    WorkerGone(#[source] io::Error),
 }
 
-/// Lets a task follow the one that this process runs: it is submitted if that succeeds, in the same step, and is never there if it does not.
+/// Chains a task to the one that this process runs: it is submitted if that task succeeds, in the
+/// same transaction, and never otherwise.
 ///
-/// It returns when the worker has been told. What a broker does not take then, because there are too many, fails the task.
+/// Returns when the request is written to the worker. If the broker refuses it, because the limit
+/// of chained tasks is reached, the running task fails.
 pub fn chain(spec: TaskSpec) -> Result<(), ChainError> {
     spec.validate()?;
     let spec = match trace() {
@@ -34,15 +36,15 @@ pub fn chain(spec: TaskSpec) -> Result<(), ChainError> {
         },
         _ => spec,
     };
-    let line = serde_json::to_value(&spec).map_err(|error| ChainError::Unheard(error.into()))?;
-    match context::say_to_worker(&ReplyLine::Chain(line)) {
+    let line = serde_json::to_value(&spec).map_err(|error| ChainError::WorkerGone(error.into()))?;
+    match context::try_write_line(&ReplyLine::Chain(line)) {
         Ok(true) => Ok(()),
         Ok(false) => Err(ChainError::NoTask),
-        Err(error) => Err(ChainError::Unheard(error)),
+        Err(error) => Err(ChainError::WorkerGone(error)),
     }
 }
 
-/// So that a handler can give it back as its own error.
+/// Lets a handler return it as its own error.
 impl From<ChainError> for String {
     fn from(error: ChainError) -> Self {
         error.to_string()
@@ -54,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_be_chained_is_named() {
+    fn refuses_invalid_specs_and_calls_outside_of_a_task() {
         let bad = TaskSpec {
             priority: 10,
             ..TaskSpec::command(["x"])
@@ -63,7 +65,7 @@ mod tests {
             chain(bad).unwrap_err().to_string(),
             "the task cannot be chained, at 'priority': must be 0 to 9"
         );
-        let nobody = chain(TaskSpec::command(["x"])).unwrap_err();
-        assert!(matches!(nobody, ChainError::NoTask), "{nobody}");
+        let outside = chain(TaskSpec::command(["x"])).unwrap_err();
+        assert!(matches!(outside, ChainError::NoTask), "{outside}");
     }
 }

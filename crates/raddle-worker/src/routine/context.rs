@@ -1,4 +1,4 @@
-//! What a function can say while it runs.
+//! The reply channel of the running task: progress, log lines and its trace.
 
 use std::{
     env,
@@ -13,31 +13,31 @@ use raddle_model::{
     trace::{TRACEPARENT, TRACESTATE},
 };
 
-/// The answer of the task that this process runs, if it runs one.
+/// The reply of the task that this process runs, if it runs one.
 static REPLY: Mutex<Option<File>> = Mutex::new(None);
 
-pub(super) fn open(reply: File) {
+pub(super) fn open_reply(reply: File) {
     *REPLY.lock().unwrap_or_else(PoisonError::into_inner) = Some(reply);
 }
 
 /// Whether this process runs a task.
-pub(super) fn is_open() -> bool {
+pub(super) fn has_reply() -> bool {
     REPLY
         .lock()
         .unwrap_or_else(PoisonError::into_inner)
         .is_some()
 }
 
-/// One line of the answer. Outside of a task it goes nowhere.
-pub(super) fn say(reply: &ReplyLine) -> io::Result<()> {
-    say_to_worker(reply).map(drop)
+/// Writes one line of the reply. Ignored outside of a task.
+pub(super) fn write_line(reply: &ReplyLine) -> io::Result<()> {
+    try_write_line(reply).map(drop)
 }
 
-/// One line of the answer. Says whether there is anybody to hear it.
-pub(super) fn say_to_worker(reply: &ReplyLine) -> io::Result<bool> {
+/// Writes one line of the reply. Returns `false` outside of a task.
+pub(super) fn try_write_line(reply: &ReplyLine) -> io::Result<bool> {
     let mut line = serde_json::to_vec(reply)?;
     line.push(b'\n');
-    // Written under the lock and at once, so that lines of several threads stay whole.
+    // One write under the lock, so that lines of several threads do not mix.
     match REPLY
         .lock()
         .unwrap_or_else(PoisonError::into_inner)
@@ -48,10 +48,10 @@ pub(super) fn say_to_worker(reply: &ReplyLine) -> io::Result<bool> {
     }
 }
 
-/// Says how far the task has come, from 0 to 100. It is shown by `task status`; outside of a task it goes nowhere.
+/// Reports progress in percent, which `raddle task status` shows. Ignored outside of a task.
 pub fn progress(percent: f64, message: impl Into<String>) {
-    // Whether anybody listens does not matter to the task.
-    let _ = say(&ReplyLine::Progress(Progress {
+    // A lost worker does not matter to the task here.
+    let _ = write_line(&ReplyLine::Progress(Progress {
         percent: Some(percent),
         message: message.into(),
     }));
@@ -59,13 +59,14 @@ pub fn progress(percent: f64, message: impl Into<String>) {
 
 /// Writes a line to the task's log.
 pub fn log(level: LogLevel, message: impl Into<String>) {
-    let _ = say(&ReplyLine::Log(LogLine {
+    let _ = write_line(&ReplyLine::Log(LogLine {
         level,
         message: message.into(),
     }));
 }
 
-/// The trace that this process belongs to: in a task, the task's, with the attempt as its span. What it calls should carry it on.
+/// The trace of this process: in a task, the task's trace with the attempt as span. Pass it on in
+/// calls to other services.
 pub fn trace() -> Option<Trace> {
     let parent = env::var(TRACEPARENT).ok()?.parse().ok()?;
     Some(Trace {

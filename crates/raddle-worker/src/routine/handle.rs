@@ -1,4 +1,4 @@
-//! A submitted call, and its result when there is one.
+//! `TaskHandle`: a submitted routine call and its result.
 
 use std::{fmt, marker::PhantomData, sync::Arc};
 
@@ -11,21 +11,21 @@ use crate::{
     wait,
 };
 
-/// A submitted task that will give back a `T`.
+/// A submitted task with a result of type `T`.
 pub struct TaskHandle<T> {
     broker: Arc<dyn Broker>,
     tid: Tid,
     result: PhantomData<fn() -> T>,
 }
 
-/// Why there is no result.
+/// Why a task has no result.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TaskError {
-    /// The broker could not be asked.
+    /// The broker failed.
     #[error(transparent)]
     Broker(#[from] Error),
-    /// The task came to another end.
+    /// The task did not complete.
     #[error("task {tid} {state}: {exit}")]
     Ended {
         /// The task.
@@ -35,26 +35,26 @@ pub enum TaskError {
         /// How its last attempt ended.
         exit: ExitStatus,
     },
-    /// The task came to an end without having begun.
-    #[error("task {tid} was {state} before it began")]
-    NeverBegan {
+    /// The task ended before an attempt started.
+    #[error("task {tid} was {state} before it started")]
+    NeverStarted {
         /// The task.
         tid: Tid,
         /// Its state.
         state: TaskState,
     },
-    /// The result is not of the type that is asked for. A worker of another version may have run the task.
-    #[error("the result of task {tid} is not of the type asked for: {source}")]
+    /// The result is not of type `T`. A worker of another version may have run the task.
+    #[error("the result of task {tid} is not of the expected type: {source}")]
     Type {
         /// The task.
         tid: Tid,
-        /// What is wrong with it.
+        /// The deserialisation error.
         source: serde_json::Error,
     },
 }
 
 impl<T> TaskHandle<T> {
-    /// The task `tid`, which is known to give back a `T`.
+    /// The handle of task `tid`, whose result has type `T`.
     pub fn new(broker: Arc<dyn Broker>, tid: Tid) -> Self {
         Self {
             broker,
@@ -70,8 +70,9 @@ impl<T> TaskHandle<T> {
 }
 
 impl<T: DeserializeOwned> TaskHandle<T> {
-    /// The result, as soon as there is one. May be asked for again, as long as the task's record is kept. If the task does not begin within 2 s, a warning in the
-    /// log says why, and what to do; at once, if no worker serves what it asks for.
+    /// Waits for the result. May be called again as long as the task's record is kept. If the task
+    /// does not start within 2 s, or at once if no worker serves it, a warning in the log says why
+    /// and what to do.
     pub async fn result(&self) -> Result<T, TaskError> {
         let finished = wait::until_finished(&*self.broker, self.tid);
         let (mut printed, print) = (PrintedReasons::default(), |line: String| {
@@ -82,7 +83,7 @@ impl<T: DeserializeOwned> TaskHandle<T> {
         let TaskView {
             tid, state, report, ..
         } = finished;
-        let report = report.ok_or(TaskError::NeverBegan { tid, state })?;
+        let report = report.ok_or(TaskError::NeverStarted { tid, state })?;
         if state != TaskState::Completed {
             return Err(TaskError::Ended {
                 tid,
@@ -133,7 +134,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_wait_for_a_task_that_no_worker_takes_says_why_and_what_to_do() {
+    async fn warns_why_a_task_waits_and_what_to_do() {
         let broker: Arc<dyn Broker> = Arc::new(Sqlite::in_memory().await.unwrap());
         for (target, why, what_to_do) in [
             (
@@ -160,14 +161,14 @@ mod tests {
                 .unwrap()[0]
                 .tid();
             let handle = TaskHandle::<u32>::new(Arc::clone(&broker), tid);
-            let said = async {
+            let warned = async {
                 while !log.text().contains(why) {
                     tokio::time::sleep(Duration::from_millis(10)).await;
                 }
             };
             tokio::select! {
                 result = handle.result() => panic!("there is none: {result:?}"),
-                said = tokio::time::timeout(Duration::from_secs(30), said) => said.expect("it is said"),
+                warned = tokio::time::timeout(Duration::from_secs(30), warned) => warned.expect("a warning"),
             }
             let text = log.text();
             assert!(

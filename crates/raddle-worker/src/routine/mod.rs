@@ -1,7 +1,8 @@
 //! Routines: functions of the user's program that tasks can run.
 //!
-//! `#[raddle::routine]` registers a function under a stable name, in the list that [`raddle_model::routine`] has. A task names it and carries its
-//! arguments; a worker of the same program runs it in a process forked from a runner, which is as new as one that was just started.
+//! `#[raddle::routine]` registers a function under a stable name, see [`raddle_model::routine`]. A
+//! task names it and carries its arguments. A worker of the same program runs it in a process that
+//! the runner's fork server forks, so its state is as fresh as in a new process.
 
 mod call;
 mod cancel;
@@ -13,7 +14,7 @@ mod task;
 pub use raddle_model::routine::{DuplicateRoutine, Routines};
 
 pub use self::{
-    call::call,
+    call::call_function,
     cancel::{cancelled, is_cancelled},
     chain::{ChainError, chain},
     context::{log, progress, trace},

@@ -1,4 +1,4 @@
-//! A call of a routine as a task: described, then submitted.
+//! `RoutineTask`: builds a task that calls a routine, and submits, chains or schedules it.
 
 use std::{fmt, future::Future, marker::PhantomData, sync::Arc, time::Duration};
 
@@ -10,12 +10,12 @@ use serde_json::Value;
 use super::{ChainError, TaskHandle, chain};
 use crate::schedule::PutOutcome;
 
-/// A task that will run a routine and give back a `T`.
+/// A task that runs a routine with a result of type `T`.
 #[must_use = "a task that is not submitted never runs"]
 pub struct RoutineTask<T> {
     spec: TaskSpec,
-    /// An argument that cannot be written down.
-    refused: Option<String>,
+    /// Why an argument could not be serialised.
+    invalid_argument: Option<String>,
     result: PhantomData<fn() -> T>,
 }
 
@@ -24,18 +24,18 @@ impl<T> RoutineTask<T> {
     pub fn new(routine: &str) -> Self {
         Self {
             spec: TaskSpec::new(Target::Routine(routine.into())),
-            refused: None,
+            invalid_argument: None,
             result: PhantomData,
         }
     }
 
-    /// Adds an argument, which the routine calls `name`.
+    /// Adds an argument. `name` is used in error messages.
     pub fn argument(mut self, name: &str, value: &impl Serialize) -> Self {
         match serde_json::to_value(value) {
             Ok(value) => self.spec.args.push(value),
             Err(error) => {
                 self.spec.args.push(Value::Null);
-                self.refused.get_or_insert(format!(
+                self.invalid_argument.get_or_insert(format!(
                     "the argument '{name}' cannot be written as JSON: {error}"
                 ));
             }
@@ -43,64 +43,64 @@ impl<T> RoutineTask<T> {
         self
     }
 
-    /// How often it may be tried.
+    /// The most attempts.
     pub fn retry(self, attempts: u32) -> Self {
         self.with(|spec| spec.retry.attempts = attempts)
     }
 
-    /// The queue it waits in.
+    /// The queue.
     pub fn queue(self, queue: impl Into<String>) -> Self {
         self.with(|spec| spec.queue = queue.into())
     }
 
-    /// From 0 to 9; higher runs first.
+    /// Priority from 0 to 9. Higher runs first.
     pub fn priority(self, priority: u8) -> Self {
         self.with(|spec| spec.priority = priority)
     }
 
-    /// How long one attempt may take.
+    /// Timeout of one attempt.
     pub fn timeout(self, timeout: Duration) -> Self {
         self.with(|spec| spec.timeout = Some(HumanDuration(timeout)))
     }
 
-    /// How long to wait before the first attempt.
+    /// Delay before the first attempt.
     pub fn delay(self, delay: Duration) -> Self {
         self.with(|spec| spec.delay = Some(HumanDuration(delay)))
     }
 
-    /// How long it may wait for a worker. After that it expires, and is never run.
+    /// How long the task may wait for a worker before it expires.
     pub fn lifetime(self, lifetime: Duration) -> Self {
         self.with(|spec| spec.lifetime = Some(HumanDuration(lifetime)))
     }
 
-    /// What a worker must offer.
+    /// Capabilities that a worker must offer.
     pub fn requires(self, caps: CapSet) -> Self {
         self.with(|spec| spec.requires = caps)
     }
 
-    /// While a task with this key is not finished, submitting another gives the first.
+    /// While an unfinished task has this key, submitting returns that task.
     pub fn unique_key(self, key: impl Into<String>) -> Self {
         self.with(|spec| spec.unique_key = Some(key.into()))
     }
 
-    /// The trace it belongs to. Else it is that of the process that submits it, if it has one.
+    /// The trace that the task belongs to. Default: the trace of the submitting process.
     pub fn trace(self, trace: Trace) -> Self {
         self.with(|spec| (spec.traceparent, spec.tracestate) = (Some(trace.parent), trace.state))
     }
 
-    /// Changes anything else.
+    /// Changes any other field.
     pub fn with(mut self, change: impl FnOnce(&mut TaskSpec)) -> Self {
         change(&mut self.spec);
         self
     }
 
-    /// What it is to do.
+    /// The spec so far.
     pub fn spec(&self) -> &TaskSpec {
         &self.spec
     }
 
-    /// Has it submitted again and again. A schedule of this name that says something else is replaced; one that says the same goes on as it is,
-    /// so that a program may say this whenever it starts.
+    /// Stores a schedule that submits the task repeatedly. A schedule of this name is replaced if
+    /// it differs and kept if it is the same, so a program may call this at each start.
     ///
     /// ```no_run
     /// # use std::{sync::Arc, time::Duration};
@@ -125,14 +125,15 @@ impl<T> RoutineTask<T> {
         }
     }
 
-    /// Lets it follow the task that this process runs: it is submitted if that succeeds, in the same step. See [`chain`](super::chain()).
+    /// Chains the task to the one that this process runs: it is submitted if that succeeds, in the
+    /// same transaction. See [`chain`](super::chain()).
     pub fn chain(self) -> Result<(), ChainError> {
         chain(self.checked()?)
     }
 
-    /// The spec, unless an argument could not be written down.
+    /// Returns the spec, or an error for an argument that could not be serialised.
     fn checked(self) -> Result<TaskSpec, InvalidSpec> {
-        match self.refused {
+        match self.invalid_argument {
             Some(reason) => Err(InvalidSpec {
                 path: "args".into(),
                 reason,
@@ -141,7 +142,7 @@ impl<T> RoutineTask<T> {
         }
     }
 
-    /// Stores it. When this returns, the task will run.
+    /// Submits the task. It is durable when this returns.
     pub fn submit(
         self,
         broker: &Arc<dyn Broker>,

@@ -18,7 +18,7 @@ use super::{Config, LaunchFailureCounts, Launcher, service::SpawnerService, spaw
 use crate::{
     Shutdown,
     metrics::{LogCounter, Metrics, SpawnerIds},
-    registration::{LEASE, Registration, leave},
+    registration::{LEASE, Registration, deregister},
     schedule, worker,
 };
 
@@ -116,7 +116,7 @@ impl Options {
             concurrency: 0,
             max_workers: self.config.max_workers(),
             parent: self.parent,
-            ..self.worker.info()
+            ..self.worker.worker_info()
         }
     }
 }
@@ -187,7 +187,7 @@ impl Spawner {
                 Ok(false) => {
                     former.push(service.tid());
                     let info = spawner_ids::continued(options.info(), &former);
-                    match Registration::anew(
+                    match Registration::register_again(
                         &broker,
                         &info,
                         options.lease,
@@ -214,7 +214,7 @@ impl Spawner {
             counting.stop().await;
         }
         let failure = end.as_ref().err().map(ToString::to_string);
-        leave(&broker, tid, failure).await;
+        deregister(&broker, tid, failure).await;
         // Last of all: its workers may have asked it until now. Those that it has not waited for go on without.
         if let Some(serving) = serving {
             serving.stop().await;

@@ -39,7 +39,7 @@ use super::{
 use crate::{
     Shutdown,
     metrics::ExitReason,
-    registration::{Registration, is_there},
+    registration::{Registration, is_running},
     worker::{
         control_commands::{CommandJob, CommandJobs},
         shutdown_deadline::ShutdownDeadline,
@@ -163,14 +163,14 @@ impl SpawnerService {
             launcher,
             shown,
             line,
-            roster: WorkerTable::new(options.worker.info()),
+            roster: WorkerTable::new(options.worker.worker_info()),
             core: Supervisor::new([policy]),
             grief: None,
             auto: (warm_pool == WarmPool::Auto)
                 .then(|| AutoSizer::new(hit_target, options.config.max_workers())),
             entered: StopStage::Running,
             heeded: 0,
-            asked: shutdown.watch(),
+            asked: shutdown.subscribe(),
             leave_by: None,
             paused: false,
             pausing: Vec::new(),
@@ -194,7 +194,7 @@ impl SpawnerService {
             kills: false,
             managers_left: None,
             obstacles: LaunchFailureCounts::default(),
-            errands: CommandJobs::start(Arc::clone(&broker), haste.pace()),
+            errands: CommandJobs::start(Arc::clone(&broker), haste.watch()),
             _haste: haste,
             began: Instant::now(),
             title: String::new(),
@@ -253,14 +253,16 @@ impl SpawnerService {
 
     async fn next(&mut self) -> SpawnerEvent {
         let time = self.began + self.wake_at();
-        let Registration { words, pulse, .. } = &mut self.line;
+        let Registration {
+            commands, renewer, ..
+        } = &mut self.line;
         tokio::select! {
             (id, news) = self.launcher.next() => SpawnerEvent::News(id, news),
             counted = look(&mut self.counting), if self.counting.is_some() => SpawnerEvent::Counted(counted),
             registry = look(&mut self.registry), if self.registry.is_some() => SpawnerEvent::Registry(registry),
-            Some(word) = words.recv() => SpawnerEvent::Word(word),
+            Some(word) = commands.recv() => SpawnerEvent::Word(word),
             Ok(()) = self.asked.changed() => SpawnerEvent::Asked(*self.asked.borrow_and_update()),
-            _ = pulse.lost() => SpawnerEvent::LeaseLost,
+            _ = renewer.lost() => SpawnerEvent::LeaseLost,
             () = sleep_until(time) => SpawnerEvent::Time,
         }
     }
@@ -290,7 +292,7 @@ impl SpawnerService {
             SpawnerEvent::Word(ControlDelivery { tid, body }) => {
                 match body.parse::<ControlMessage>() {
                     Ok(message) if tid == self.line.tid => self.apply_command(message, now),
-                    Ok(message) => self.errands.run(CommandJob::PassOn { tid, message }),
+                    Ok(message) => self.errands.push(CommandJob::Forward { tid, message }),
                     Err(error) => tracing::warn!(%tid, %error, "a control message was passed over"),
                 }
             }
@@ -426,7 +428,7 @@ impl SpawnerService {
         match registry {
             Ok(entries) => {
                 self.seen = true;
-                let others = spawner_ids::others(&entries, self.line.tid, is_there);
+                let others = spawner_ids::others(&entries, self.line.tid, is_running);
                 self.estate |= self.others.iter().any(|tid| !others.contains(tid));
                 self.others = others;
                 let recognise = |info: &WorkerInfo| self.launcher.recognise(info);
@@ -469,7 +471,7 @@ impl SpawnerService {
             }
             if self.purge_at <= now {
                 self.purge_at = now + PURGE_EVERY;
-                self.errands.run(CommandJob::Purge);
+                self.errands.push(CommandJob::Purge);
             }
         }
         if self.stage() == StopStage::Running {
@@ -512,7 +514,7 @@ impl SpawnerService {
         };
         (self.stale, self.due, self.taken) = (false, false, 0);
         let broker = Arc::clone(&self.broker);
-        self.counting = Some(Box::pin(async move { broker.waiting(request).await }));
+        self.counting = Some(Box::pin(async move { broker.count_waiting(request).await }));
     }
 
     // -- what others see of it
@@ -545,10 +547,10 @@ impl SpawnerService {
         };
         self.shown
             .send_if_modified(|shown| std::mem::replace(shown, snapshot) != snapshot);
-        let vitals = &self.line.vitals;
-        vitals.spawned.store(self.begun, Ordering::Relaxed);
-        vitals.busy.store(census.busy, Ordering::Relaxed);
-        vitals.set_status(match self.stage() {
+        let stats = &self.line.stats;
+        stats.spawned.store(self.begun, Ordering::Relaxed);
+        stats.busy.store(census.busy, Ordering::Relaxed);
+        stats.set_status(match self.stage() {
             StopStage::Running if self.paused => WorkerStatus::Paused,
             StopStage::Running if is_braking => WorkerStatus::Braking,
             StopStage::Running => WorkerStatus::Active,

@@ -12,7 +12,7 @@ use super::{
     service::{GROUP, SpawnerService},
 };
 use crate::{
-    registration::stays,
+    registration::is_staying,
     worker::{control_commands::CommandJob, is_local},
 };
 
@@ -50,8 +50,8 @@ impl SpawnerService {
 
     fn answer(&self, message: &ControlMessage) {
         let reply = message.reply("ok", self.status());
-        self.errands.run(CommandJob::Reply {
-            of: self.line.tid,
+        self.errands.push(CommandJob::Reply {
+            tid: self.line.tid,
             reply,
         });
     }
@@ -146,7 +146,7 @@ impl SpawnerService {
         let (primes, managers): (Vec<_>, Vec<_>) =
             others.partition(|entry| entry.info.kind == PRIME);
         // One that leaves as well tells nobody for this one, nor does one that was killed and is listed until its lease has run out.
-        let is_last = !primes.into_iter().any(stays);
+        let is_last = !primes.into_iter().any(is_staying);
         let is_mine = |entry: &WorkerEntry| {
             // It is the command of a runner, which is a child of the worker.
             let mut above =
@@ -176,7 +176,7 @@ impl SpawnerService {
 
     fn say(&self, whom: Vec<Tid>, word: ControlCommand) {
         for tid in whom {
-            self.errands.run(CommandJob::PassOn {
+            self.errands.push(CommandJob::Forward {
                 tid,
                 message: ControlMessage::new(word),
             });

@@ -1,4 +1,4 @@
-//! What control words mean to a worker: those to itself, and those to the tasks it has. Decisions only.
+//! What control commands do to a worker and to the tasks it holds. Decisions only, no I/O.
 
 use std::time::Duration;
 
@@ -14,48 +14,48 @@ use super::{
 
 impl WorkerCore {
     pub(super) fn apply_command(&mut self, tid: Tid, message: ControlMessage, now: Duration) {
-        let of_task = |running: &RunningAttempt| running.attempt_id.tid == tid;
+        let is_of_task = |running: &RunningAttempt| running.attempt_id.tid == tid;
         let state = if tid == self.tid {
-            self.obey_self(message.command, now)
+            self.apply_to_worker(message.command, now)
         } else if let Some(slot) = self
             .slots
             .iter()
-            .position(|slot| slot.as_ref().is_some_and(of_task))
+            .position(|slot| slot.as_ref().is_some_and(is_of_task))
         {
-            self.obey_running(slot, &message)
-        } else if self.backlog.holds(tid) {
-            match self.obey_waiting(tid, &message) {
+            self.apply_to_running(slot, &message)
+        } else if self.backlog.contains(tid) {
+            match self.apply_to_prefetched(tid, &message) {
                 Some(state) => state,
                 None => return,
             }
         } else if self
-            .unsettled
+            .unrecorded
             .iter()
             .any(|attempt_id| attempt_id.tid == tid)
         {
-            // Its attempt is over; whether the task is as well is for the broker to say.
-            self.late.push((tid, message));
+            // The attempt is over. Only the broker's answer says whether the task is over too.
+            self.late_commands.push((tid, message));
             return;
         } else {
-            self.act(WorkerEffect::Errand(CommandJob::PassOn { tid, message }));
+            self.push_effect(WorkerEffect::RunJob(CommandJob::Forward { tid, message }));
             return;
         };
-        self.act(WorkerEffect::Errand(CommandJob::Reply {
-            of: tid,
+        self.push_effect(WorkerEffect::RunJob(CommandJob::Reply {
+            tid,
             reply: message.reply("ok", state),
         }));
     }
 
-    fn obey_self(&mut self, word: ControlCommand, now: Duration) -> &'static str {
-        match word {
-            // Once is enough: to ask again is to ask whether it was heard. Who wants more says KILL.
+    fn apply_to_worker(&mut self, command: ControlCommand, now: Duration) -> &'static str {
+        match command {
+            // A repeated STOP only asks for the status again. KILL is the way to escalate.
             ControlCommand::Stop if self.stop.stage() == StopStage::Running => {
-                self.stop_further(now)
+                self.advance_stop(now)
             }
-            ControlCommand::Kill => self.kill(now),
+            ControlCommand::Kill => self.kill_all(now),
             ControlCommand::Pause => {
                 self.paused = true;
-                self.return_backlog("its worker was told to pause");
+                self.release_backlog("its worker was paused");
             }
             ControlCommand::Resume => self.paused = false,
             _ => {}
@@ -63,35 +63,36 @@ impl WorkerCore {
         self.status()
     }
 
-    fn obey_running(&mut self, slot: usize, message: &ControlMessage) -> &'static str {
+    fn apply_to_running(&mut self, slot: usize, message: &ControlMessage) -> &'static str {
         let running = self.slots[slot]
             .as_mut()
             .expect("the caller has just found it");
         let attempt_id = running.attempt_id;
-        let order = match message.command {
+        let command = match message.command {
             ControlCommand::Stop => Some(RunnerCommand::Stop),
             ControlCommand::Kill => Some(RunnerCommand::Kill),
             ControlCommand::Pause => Some(RunnerCommand::Pause),
             ControlCommand::Resume => Some(RunnerCommand::Resume),
             _ => None,
         };
-        match order {
+        match command {
             Some(RunnerCommand::Stop | RunnerCommand::Kill) => {
-                running.give_back |= message.command == ControlCommand::Stop && message.requeue;
-                running.told = Some(message.clone());
+                running.release_on_stop |=
+                    message.command == ControlCommand::Stop && message.requeue;
+                running.stop_command = Some(message.clone());
             }
-            Some(_) => running.paused = order == Some(RunnerCommand::Pause),
+            Some(_) => running.paused = command == Some(RunnerCommand::Pause),
             None => {}
         }
         let (paused, changes) = (
             running.paused,
-            matches!(order, Some(RunnerCommand::Pause | RunnerCommand::Resume)),
+            matches!(command, Some(RunnerCommand::Pause | RunnerCommand::Resume)),
         );
-        if let Some(order) = order {
-            self.act(WorkerEffect::Order { slot, order });
+        if let Some(command) = command {
+            self.push_effect(WorkerEffect::SendCommand { slot, command });
         }
         if changes {
-            self.act(WorkerEffect::Errand(CommandJob::Paused {
+            self.push_effect(WorkerEffect::RunJob(CommandJob::RecordPause {
                 attempt_id,
                 paused,
             }));
@@ -103,27 +104,31 @@ impl WorkerCore {
         }
     }
 
-    /// A word to a task that is claimed but not begun. What the broker can obey better goes back to it with the task; then it is the
-    /// broker that answers, and there is no state to tell.
-    fn obey_waiting(&mut self, tid: Tid, message: &ControlMessage) -> Option<&'static str> {
+    /// Applies a command to a task that is claimed but not started. A command that the broker can
+    /// apply better goes back to the broker with the task. The broker then sends the reply, so
+    /// there is no state to report here.
+    fn apply_to_prefetched(&mut self, tid: Tid, message: &ControlMessage) -> Option<&'static str> {
         if matches!(
             message.command,
             ControlCommand::Ping | ControlCommand::Status
         ) {
             return Some(TaskState::Spawning.as_str());
         }
-        let attempt_id = self.backlog.take(tid)?.attempt_id;
+        let attempt_id = self.backlog.remove(tid)?.attempt_id;
         let exit = match message.command {
             ControlCommand::Stop if !message.requeue => ExitStatus::Cancelled,
             ControlCommand::Kill => ExitStatus::Killed,
             _ => {
-                self.late.push((tid, message.clone()));
-                self.give_back(attempt_id, "a control word came before it began");
+                self.late_commands.push((tid, message.clone()));
+                self.release(
+                    attempt_id,
+                    "a control command came before the attempt started",
+                );
                 return None;
             }
         };
-        self.unsettled.insert(attempt_id);
-        self.act(WorkerEffect::Write(PendingWrite::Unbegun {
+        self.unrecorded.insert(attempt_id);
+        self.push_effect(WorkerEffect::Write(PendingWrite::FinishUnstarted {
             attempt_id,
             exit,
         }));

@@ -1,4 +1,4 @@
-//! What a routine or handler says while it runs, and what becomes of it.
+//! The reply of a routine or handler: log lines, progress, chained tasks and the result.
 
 use raddle_broker::{AttemptId, ChainRequest};
 use raddle_model::{
@@ -10,151 +10,159 @@ use serde_json::Value;
 
 use super::chaining;
 
-/// The answer of one attempt, as it comes in.
+/// The reply of one attempt, parsed while it arrives.
 pub(super) struct AttemptReply {
-    on: OutputChannel,
-    dialogue: ReplyParser,
-    /// How many bytes of it are in the task's log.
-    logged: u64,
-    /// How many tasks it has chained.
-    chained: u64,
-    /// The trace of what it chains.
+    channel: OutputChannel,
+    parser: ReplyParser,
+    /// Bytes of the reply that went to the task's log.
+    logged_bytes: u64,
+    /// Chained tasks that the broker has stored.
+    chained_count: u64,
+    /// The trace of chained tasks that name none.
     trace: Trace,
     may_chain: bool,
-    /// How many tasks were heard of last, which are being passed on.
-    passing: u64,
-    refusal: Option<ExitStatus>,
-    /// Whether that has been told.
-    is_refusal_known: bool,
+    /// Chained tasks of the latest update, which are being stored.
+    pending_chain: u64,
+    chain_error: Option<ExitStatus>,
+    /// Whether [`AttemptReply::chain_just_failed`] has returned true.
+    chain_error_reported: bool,
 }
 
-/// What was new in it.
+/// What one piece of the reply contained.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct ReplyUpdate {
-    /// For the task's log.
+    /// Text for the task's log.
     pub(super) log: Vec<u8>,
-    /// How far the task has come, if it said so.
+    /// The last progress that the attempt reported.
     pub(super) progress: Option<Progress>,
-    /// What is to follow it.
+    /// Tasks that it chained.
     pub(super) chained: Vec<TaskSpec>,
-    /// It has just become clear that it cannot be understood: there is no use in letting it go on.
-    pub(super) is_garbled: bool,
+    /// The reply has just become unreadable, so the attempt should be killed.
+    pub(super) is_malformed: bool,
 }
 
 impl AttemptReply {
-    /// What it chains belongs to the trace, if it may chain at all.
-    pub(super) fn new(on: OutputChannel, trace: Trace, may_chain: bool) -> Self {
-        let (dialogue, refusal, is_refusal_known) = (ReplyParser::default(), None, false);
+    /// Chained tasks belong to `trace`. An attempt in a sandbox may not chain.
+    pub(super) fn new(channel: OutputChannel, trace: Trace, may_chain: bool) -> Self {
+        let (parser, chain_error, chain_error_reported) = (ReplyParser::default(), None, false);
         Self {
-            on,
-            dialogue,
-            logged: 0,
-            chained: 0,
+            channel,
+            parser,
+            logged_bytes: 0,
+            chained_count: 0,
             trace,
             may_chain,
-            passing: 0,
-            refusal,
-            is_refusal_known,
+            pending_chain: 0,
+            chain_error,
+            chain_error_reported,
         }
     }
 
-    /// Whether it is held on this stream.
-    pub(super) fn is_on(&self, stream: OutputChannel) -> bool {
-        self.on == stream
+    /// Whether the reply arrives on this channel.
+    pub(super) fn is_on_channel(&self, stream: OutputChannel) -> bool {
+        self.channel == stream
     }
 
-    pub(super) fn hear(&mut self, bytes: &[u8]) -> ReplyUpdate {
-        let was_garbled = self.dialogue.garbled().is_some();
-        let mut heard = ReplyUpdate::default();
-        for aside in self.dialogue.hear(bytes) {
-            match aside {
-                ParsedOutput::Log(remark) => {
-                    let level = match remark.level {
+    pub(super) fn parse(&mut self, bytes: &[u8]) -> ReplyUpdate {
+        let was_malformed = self.parser.garbled().is_some();
+        let mut update = ReplyUpdate::default();
+        for output in self.parser.hear(bytes) {
+            match output {
+                ParsedOutput::Log(line) => {
+                    let level = match line.level {
                         LogLevel::Debug => "debug: ",
                         LogLevel::Info => "",
                         LogLevel::Warn => "warning: ",
                         LogLevel::Error => "error: ",
                     };
-                    heard
+                    update
                         .log
-                        .extend_from_slice(format!("{level}{}\n", remark.message).as_bytes());
+                        .extend_from_slice(format!("{level}{}\n", line.message).as_bytes());
                 }
-                // Only the last is of interest to anybody who looks later.
-                ParsedOutput::Progress(progress) => heard.progress = Some(progress),
+                // Only the last progress is of interest to a later reader.
+                ParsedOutput::Progress(progress) => update.progress = Some(progress),
                 ParsedOutput::Chain(_) if !self.may_chain => {
-                    self.refusal.get_or_insert_with(chaining::untrusted);
+                    self.chain_error
+                        .get_or_insert_with(chaining::chain_from_sandbox);
                 }
-                // Behind one that was refused, none is of use.
-                ParsedOutput::Chain(_) if self.refusal.is_some() => {}
-                ParsedOutput::Chain(spec) => heard.chained.push(self.traced(*spec)),
+                // The attempt fails anyway, so the tasks that follow a refused one are dropped.
+                ParsedOutput::Chain(_) if self.chain_error.is_some() => {}
+                ParsedOutput::Chain(spec) => update.chained.push(self.add_trace(*spec)),
             }
         }
-        self.logged += heard.log.len() as u64;
-        heard.is_garbled = !was_garbled && self.dialogue.garbled().is_some();
-        heard
+        self.logged_bytes += update.log.len() as u64;
+        update.is_malformed = !was_malformed && self.parser.garbled().is_some();
+        update
     }
 
-    /// Hears the last of it. The last line of all need not have an end.
-    pub(super) fn hear_out(&mut self, bytes: &[u8]) -> ReplyUpdate {
-        let mut heard = self.hear(bytes);
-        let last = self.hear(b"\n");
-        heard.log.extend(last.log);
-        heard.chained.extend(last.chained);
-        heard
+    /// Parses the last bytes. The last line may lack its newline.
+    pub(super) fn parse_last(&mut self, bytes: &[u8]) -> ReplyUpdate {
+        let mut update = self.parse(bytes);
+        let last = self.parse(b"\n");
+        update.log.extend(last.log);
+        update.chained.extend(last.chained);
+        update
     }
 
-    /// How many bytes of it are in the task's log.
-    pub(super) fn logged(&self) -> u64 {
-        self.logged
+    /// Bytes of the reply that went to the task's log.
+    pub(super) fn logged_bytes(&self) -> u64 {
+        self.logged_bytes
     }
 
-    /// What it has chained, as the broker is told it. What comes of that is to be [told](Self::passed_on).
-    pub(super) fn chain(&mut self, attempt_id: AttemptId, tasks: Vec<TaskSpec>) -> ChainRequest {
-        self.passing = tasks.len() as u64;
+    /// Makes the request that stores chained tasks. Pass its outcome to
+    /// [`Self::record_chain_result`].
+    pub(super) fn chain_request(
+        &mut self,
+        attempt_id: AttemptId,
+        tasks: Vec<TaskSpec>,
+    ) -> ChainRequest {
+        self.pending_chain = tasks.len() as u64;
         ChainRequest {
             attempt_id,
             tasks,
-            told: Some(self.chained),
+            offset: Some(self.chained_count),
         }
     }
 
-    /// Notes what came of passing it on; nothing, if that took too long.
-    pub(super) fn passed_on(&mut self, outcome: Option<Result<(), ExitStatus>>) {
-        match outcome.unwrap_or_else(|| Err(chaining::late())) {
-            Ok(()) => self.chained += self.passing,
-            Err(refusal) => self.refusal = Some(refusal),
+    /// Records the outcome of a chain request. `None` means that it timed out.
+    pub(super) fn record_chain_result(&mut self, outcome: Option<Result<(), ExitStatus>>) {
+        match outcome.unwrap_or_else(|| Err(chaining::chain_timed_out())) {
+            Ok(()) => self.chained_count += self.pending_chain,
+            Err(chain_error) => self.chain_error = Some(chain_error),
         }
     }
 
-    /// Whether it has become clear since the last time that what it chained is not taken: there is no use in letting it go on.
-    pub(super) fn is_just_refused(&mut self) -> bool {
-        self.refusal.is_some() && !std::mem::replace(&mut self.is_refusal_known, true)
+    /// Returns true once, after a chain request has failed: the attempt should then be killed.
+    pub(super) fn chain_just_failed(&mut self) -> bool {
+        self.chain_error.is_some() && !std::mem::replace(&mut self.chain_error_reported, true)
     }
 
-    /// How the attempt ended, given how its process did.
-    pub(super) fn conclude(self, exit: ExitStatus) -> (ExitStatus, Option<Value>) {
+    /// Returns how the attempt ended and its result, given how its process ended.
+    pub(super) fn into_result(self, exit: ExitStatus) -> (ExitStatus, Option<Value>) {
         let Self {
-            dialogue, refusal, ..
+            parser,
+            chain_error,
+            ..
         } = self;
-        // We killed it for that, or it had come to its own end by then.
-        if let Some(refusal) =
-            refusal.filter(|_| matches!(exit, ExitStatus::Killed | ExitStatus::Code { .. }))
+        // Either the worker killed the attempt for the failed chain, or it had ended by itself.
+        if let Some(chain_error) =
+            chain_error.filter(|_| matches!(exit, ExitStatus::Killed | ExitStatus::Code { .. }))
         {
-            return (refusal, None);
+            return (chain_error, None);
         }
-        match dialogue.garbled() {
-            // We killed it for that.
-            Some(garbled) if exit == ExitStatus::Killed => (
+        match parser.garbled() {
+            // The worker killed it for that.
+            Some(malformed) if exit == ExitStatus::Killed => (
                 ExitStatus::ProtocolError {
-                    message: garbled.to_string(),
+                    message: malformed.to_string(),
                 },
                 None,
             ),
-            _ => dialogue.conclude(exit),
+            _ => parser.conclude(exit),
         }
     }
 
-    fn traced(&self, spec: TaskSpec) -> TaskSpec {
+    fn add_trace(&self, spec: TaskSpec) -> TaskSpec {
         if spec.traceparent.is_some() {
             return spec;
         }
@@ -174,7 +182,7 @@ mod tests {
 
     use super::*;
 
-    const ENDED: ExitStatus = ExitStatus::Code { code: 0 };
+    const SUCCESS: ExitStatus = ExitStatus::Code { code: 0 };
     const CHAIN: &[u8] = b"{\"chain\":{\"target\":{\"command\":[\"x\"]}}}\n";
 
     fn attempt_id() -> AttemptId {
@@ -186,29 +194,29 @@ mod tests {
         }
     }
 
-    fn conversation(may_chain: bool) -> AttemptReply {
+    fn new_reply(may_chain: bool) -> AttemptReply {
         let trace = TaskSpec::command(["parent"]).trace(attempt_id().tid, 1);
         AttemptReply::new(OutputChannel::Reply, trace, may_chain)
     }
 
     #[test]
-    fn what_is_chained_is_counted_when_it_is_kept_and_carries_the_trace() {
-        let mut with = conversation(true);
+    fn counts_stored_chained_tasks_and_adds_the_trace() {
+        let mut with = new_reply(true);
         for told in 0..2 {
-            let chained = with.hear(CHAIN).chained;
-            let chain = with.chain(attempt_id(), chained);
-            assert_eq!((chain.told, chain.tasks.len()), (Some(told), 1));
+            let chained = with.parse(CHAIN).chained;
+            let chain = with.chain_request(attempt_id(), chained);
+            assert_eq!((chain.offset, chain.tasks.len()), (Some(told), 1));
             assert_eq!(chain.tasks[0].traceparent, Some(with.trace.parent));
-            with.passed_on(Some(Ok(())));
-            assert_eq!(with.chained, told + 1);
+            with.record_chain_result(Some(Ok(())));
+            assert_eq!(with.chained_count, told + 1);
         }
-        assert!(!with.is_just_refused());
+        assert!(!with.chain_just_failed());
         let other = "00-11111111111111111111111111111111-2222222222222222-01";
         let line = format!(
             "{{\"chain\":{{\"target\":{{\"command\":[\"x\"]}},\"traceparent\":\"{other}\"}}}}\n"
         );
         assert_eq!(
-            with.hear(line.as_bytes()).chained[0]
+            with.parse(line.as_bytes()).chained[0]
                 .traceparent
                 .unwrap()
                 .to_string(),
@@ -217,31 +225,31 @@ mod tests {
     }
 
     #[test]
-    fn the_last_line_needs_no_end() {
-        let mut with = conversation(true);
+    fn accepts_a_last_line_without_newline() {
+        let mut with = new_reply(true);
         let lines = b"{\"result\":1}\n{\"chain\":{\"target\":{\"command\":[\"x\"]}}}";
-        assert_eq!(with.hear_out(lines).chained.len(), 1);
-        assert_eq!(with.conclude(ENDED), (ENDED, Some(json!(1))));
+        assert_eq!(with.parse_last(lines).chained.len(), 1);
+        assert_eq!(with.into_result(SUCCESS), (SUCCESS, Some(json!(1))));
     }
 
     #[test]
-    fn a_refusal_fails_the_attempt() {
-        let refused = |exit: ExitStatus| {
-            let mut with = conversation(true);
-            let chained = with.hear(CHAIN).chained;
-            with.chain(attempt_id(), chained);
-            with.passed_on(Some(Err(chaining::late())));
+    fn a_failed_chain_fails_the_attempt() {
+        let fail_chain = |exit: ExitStatus| {
+            let mut with = new_reply(true);
+            let chained = with.parse(CHAIN).chained;
+            with.chain_request(attempt_id(), chained);
+            with.record_chain_result(Some(Err(chaining::chain_timed_out())));
             assert!(
-                with.is_just_refused() && !with.is_just_refused(),
-                "told once"
+                with.chain_just_failed() && !with.chain_just_failed(),
+                "reported once"
             );
-            assert!(with.hear(CHAIN).chained.is_empty());
-            with.hear(b"{\"result\":1}\n");
-            with.conclude(exit)
+            assert!(with.parse(CHAIN).chained.is_empty());
+            with.parse(b"{\"result\":1}\n");
+            with.into_result(exit)
         };
-        for exit in [ENDED, ExitStatus::Killed] {
+        for exit in [SUCCESS, ExitStatus::Killed] {
             assert!(matches!(
-                refused(exit),
+                fail_chain(exit),
                 (
                     ExitStatus::Error {
                         permanent: false,
@@ -251,15 +259,15 @@ mod tests {
                 )
             ));
         }
-        assert_eq!(refused(ExitStatus::Timeout), (ExitStatus::Timeout, None));
+        assert_eq!(fail_chain(ExitStatus::Timeout), (ExitStatus::Timeout, None));
     }
 
     #[test]
-    fn nothing_is_chained_from_a_sandbox() {
-        let mut with = conversation(false);
-        assert!(with.hear(CHAIN).chained.is_empty());
-        assert!(with.is_just_refused());
-        let (exit, value) = with.conclude(ExitStatus::Killed);
+    fn refuses_chained_tasks_of_a_sandboxed_attempt() {
+        let mut with = new_reply(false);
+        assert!(with.parse(CHAIN).chained.is_empty());
+        assert!(with.chain_just_failed());
+        let (exit, value) = with.into_result(ExitStatus::Killed);
         assert!(
             matches!(&exit, ExitStatus::Error { permanent: true, message } if message.contains("sandbox")),
             "{exit:?}"

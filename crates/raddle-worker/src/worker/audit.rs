@@ -1,8 +1,11 @@
-//! Audits: what the worker holds against what the broker assigns to it. Decisions only.
+//! Audits: comparing the attempts that the worker holds with those that the broker assigns to it.
+//! Decisions only, no I/O.
 //!
-//! A Redis server that loses its last writes, by a power cut under `appendfsync everysec` or by a failover to a replica that lags, forgets claims and
-//! completions that it has confirmed. An attempt whose claim is forgotten runs here while the task waits for another worker. A task whose completion is
-//! forgotten stays assigned to this worker for as long as the worker lives, and no lease runs out.
+//! A Redis server can lose its last writes in a power cut under `appendfsync everysec`, or in a
+//! failover to a replica that lags. It then forgets claims and completions that it has confirmed.
+//! If a claim is forgotten, the attempt runs here while the task waits for another worker. If a
+//! completion is forgotten, the task stays assigned to this worker as long as the worker lives,
+//! because its lease never expires.
 
 use std::collections::HashSet;
 
@@ -12,79 +15,80 @@ use raddle_runner::RunnerCommand;
 use super::{core::WorkerCore, event::WorkerEffect};
 
 impl WorkerCore {
-    /// Whether it compares from time to time. One that leaves at once, or whose tasks are others' by now, has no use for it.
+    /// Whether audits run. A worker that is about to exit or has lost its lease needs none.
     pub(super) fn audits(&self) -> bool {
-        !self.lease_lost && self.leave_by.is_none()
+        !self.lease_lost && self.exit_at.is_none()
     }
 
-    /// The attempts that run here, or wait for a slot.
-    pub(super) fn held(&self) -> Vec<AttemptId> {
+    /// The attempts that run here or wait for a slot.
+    pub(super) fn held_attempts(&self) -> Vec<AttemptId> {
         self.slots
             .iter()
             .flatten()
             .map(|running| running.attempt_id)
-            .chain(self.backlog.fences())
+            .chain(self.backlog.attempt_ids())
             .collect()
     }
 
-    /// Whether this attempt runs here, waits for a slot, or waits to be written.
-    pub(super) fn holds(&self, attempt_id: AttemptId) -> bool {
-        self.unsettled.contains(&attempt_id) || self.held().contains(&attempt_id)
+    /// Whether an attempt runs here, waits for a slot, or waits to be recorded.
+    pub(super) fn holds_attempt(&self, attempt_id: AttemptId) -> bool {
+        self.unrecorded.contains(&attempt_id) || self.held_attempts().contains(&attempt_id)
     }
 
-    /// Stops attempts that the broker does not assign to this worker, and gives back those that only the broker knows of.
+    /// Kills attempts that the broker does not assign to this worker, and releases those that only
+    /// the broker knows of.
     ///
-    /// `held` was true before the broker was asked. An attempt that was claimed or ended since then is judged by the next audit.
-    pub(super) fn compare(&mut self, held: &[AttemptId], assigned: &HashSet<AttemptId>) {
+    /// `held` was taken before the broker was asked. Attempts that were claimed or ended since then
+    /// are left to the next audit.
+    pub(super) fn apply_audit(&mut self, held: &[AttemptId], assigned: &HashSet<AttemptId>) {
         for attempt_id in held
             .iter()
             .filter(|attempt_id| !assigned.contains(attempt_id))
         {
-            self.abandon(*attempt_id);
+            self.end_unassigned(*attempt_id);
         }
-        // The answer to a claim may be on its way, and the end of an attempt may have crossed the question: only the second audit in a row is sure.
-        let unknown: HashSet<AttemptId> = assigned
+        // One audit is not proof: a claim's answer may still be in flight, and the end of an
+        // attempt may have crossed the query. Two audits in a row are.
+        let unheld: HashSet<AttemptId> = assigned
             .iter()
             .copied()
-            .filter(|attempt_id| !self.holds(*attempt_id))
+            .filter(|attempt_id| !self.holds_attempt(*attempt_id))
             .collect();
-        for attempt_id in unknown.intersection(&std::mem::take(&mut self.unknown)) {
-            self.warn(
+        for attempt_id in unheld.intersection(&std::mem::take(&mut self.unheld)) {
+            self.push_warning(
                 *attempt_id,
-                "the broker has lost what became of an attempt: its task goes back to the queue",
+                "the broker has lost the end of an attempt: releasing its task",
             );
-            self.give_back(
-                *attempt_id,
-                "the broker has lost what its worker wrote of it",
-            );
+            self.release(*attempt_id, "the broker has lost the end of the attempt");
         }
-        self.unknown = unknown;
+        self.unheld = unheld;
     }
 
-    /// Ends an attempt here whose task may be another worker's by now. The release is refused, counted and logged by the broker.
-    fn abandon(&mut self, attempt_id: AttemptId) {
-        if self.backlog.take_attempt(attempt_id) {
-            return self.give_back(attempt_id, "the broker has forgotten its claim");
+    /// Ends an attempt whose task may belong to another worker by now. The broker refuses, counts
+    /// and logs the release.
+    fn end_unassigned(&mut self, attempt_id: AttemptId) {
+        if self.backlog.remove_attempt(attempt_id) {
+            return self.release(attempt_id, "the broker has forgotten the claim");
         }
         for slot in 0..self.slots.len() {
             if let Some(running) = &mut self.slots[slot]
                 && running.attempt_id == attempt_id
             {
-                running.give_back = true;
-                self.act(WorkerEffect::Order {
+                running.release_on_stop = true;
+                self.push_effect(WorkerEffect::SendCommand {
                     slot,
-                    order: RunnerCommand::Kill,
+                    command: RunnerCommand::Kill,
                 });
-                self.warn(
+                self.push_warning(
                     attempt_id,
-                    "the broker does not assign a running task to this worker any more: its attempt is killed",
+                    "the broker does not assign a running task to this worker: killing its attempt",
                 );
             }
         }
     }
 
-    fn warn(&mut self, attempt_id: AttemptId, message: &'static str) {
-        self.act(WorkerEffect::Warn {
+    fn push_warning(&mut self, attempt_id: AttemptId, message: &'static str) {
+        self.push_effect(WorkerEffect::Warn {
             attempt_id,
             message,
         });

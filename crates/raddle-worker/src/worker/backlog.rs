@@ -1,27 +1,28 @@
-//! Claimed tasks that wait in the worker for a slot, and how many of them there should be.
+//! Claimed tasks that wait for a slot, and how many tasks to claim ahead.
 //!
-//! When tasks are short, asking the broker for each one costs more than running it, so the worker claims a few ahead. When they are
-//! long it claims none ahead: they would wait here while another worker has nothing to do. Decisions only; time is a parameter.
+//! For short tasks a claim costs more than the run, so the worker claims several ahead. Long tasks
+//! are not claimed ahead: they would wait here while another worker is idle. Decisions only; time
+//! is a parameter.
 
 use std::{collections::VecDeque, time::Duration};
 
 use raddle_broker::{AttemptId, LeasedTask};
 use raddle_model::Tid;
 
-/// How much work to have at hand, in time.
-const AHEAD: Duration = Duration::from_millis(40);
-/// No more than this, however short the tasks are.
-const MOST_AHEAD: u32 = 128;
-/// Tasks that have waited for so long are given back: those before them turned out to be long.
-pub(super) const PATIENCE: Duration = Duration::from_millis(250);
-/// How much one run counts against those before it.
-const WEIGHT: f64 = 0.2;
+/// How much work to hold ready, in run time.
+const PREFETCH_TIME: Duration = Duration::from_millis(40);
+/// The most tasks to claim ahead, however short they are.
+const MAX_PREFETCH: u32 = 128;
+/// Tasks that have waited this long are released: the tasks before them turned out to be long.
+pub(super) const MAX_WAIT: Duration = Duration::from_millis(250);
+/// Weight of the latest run time in the moving average.
+const SMOOTHING: f64 = 0.2;
 
 pub(super) struct Backlog {
     slots: u32,
     waiting: VecDeque<(LeasedTask, Duration)>,
-    /// How long a task takes, as far as is known. Unknown is taken for long.
-    typical_secs: Option<f64>,
+    /// Moving average of run times. `None` counts as long.
+    mean_secs: Option<f64>,
 }
 
 impl Backlog {
@@ -29,7 +30,7 @@ impl Backlog {
         Self {
             slots,
             waiting: VecDeque::new(),
-            typical_secs: None,
+            mean_secs: None,
         }
     }
 
@@ -50,33 +51,33 @@ impl Backlog {
         self.waiting.pop_front().map(|(claim, _)| claim)
     }
 
-    /// Whether the task is here.
-    pub(super) fn holds(&self, tid: Tid) -> bool {
+    /// Whether the task waits here.
+    pub(super) fn contains(&self, tid: Tid) -> bool {
         self.waiting
             .iter()
             .any(|(claim, _)| claim.attempt_id.tid == tid)
     }
 
-    /// Takes one task out of turn.
-    pub(super) fn take(&mut self, tid: Tid) -> Option<LeasedTask> {
-        let at = self
+    /// Removes one task from any position.
+    pub(super) fn remove(&mut self, tid: Tid) -> Option<LeasedTask> {
+        let index = self
             .waiting
             .iter()
             .position(|(claim, _)| claim.attempt_id.tid == tid)?;
-        self.waiting.remove(at).map(|(claim, _)| claim)
+        self.waiting.remove(index).map(|(claim, _)| claim)
     }
 
-    /// Takes one attempt out of turn, if it is here.
-    pub(super) fn take_attempt(&mut self, attempt_id: AttemptId) -> bool {
-        let at = self
+    /// Removes one attempt from any position. Returns whether it was here.
+    pub(super) fn remove_attempt(&mut self, attempt_id: AttemptId) -> bool {
+        let index = self
             .waiting
             .iter()
             .position(|(claim, _)| claim.attempt_id == attempt_id);
-        at.and_then(|at| self.waiting.remove(at)).is_some()
+        index.and_then(|index| self.waiting.remove(index)).is_some()
     }
 
-    /// The attempts that wait.
-    pub(super) fn fences(&self) -> impl Iterator<Item = AttemptId> {
+    /// The waiting attempts.
+    pub(super) fn attempt_ids(&self) -> impl Iterator<Item = AttemptId> {
         self.waiting.iter().map(|(claim, _)| claim.attempt_id)
     }
 
@@ -84,40 +85,44 @@ impl Backlog {
         self.waiting.drain(..).map(|(claim, _)| claim).collect()
     }
 
-    /// Learns from a run.
-    pub(super) fn ran_for(&mut self, took: Duration) {
-        let took = took.as_secs_f64();
-        self.typical_secs = Some(
-            self.typical_secs
-                .map_or(took, |typical| typical + WEIGHT * (took - typical)),
+    /// Adds a run time to the average.
+    pub(super) fn record_duration(&mut self, duration: Duration) {
+        let duration = duration.as_secs_f64();
+        self.mean_secs = Some(
+            self.mean_secs
+                .map_or(duration, |mean| mean + SMOOTHING * (duration - mean)),
         );
     }
 
-    /// How many tasks to claim now, when `free` slots stand empty.
-    pub(super) fn wants(&self, free: u32) -> u32 {
+    /// How many tasks to claim now, with `free` empty slots.
+    pub(super) fn claim_size(&self, free: u32) -> u32 {
         let per_slot = self
-            .typical_secs
-            .map_or(0.0, |typical| AHEAD.as_secs_f64() / typical.max(1e-6));
-        let ahead = ((per_slot as u32).saturating_mul(self.slots)).min(MOST_AHEAD);
+            .mean_secs
+            .map_or(0.0, |mean| PREFETCH_TIME.as_secs_f64() / mean.max(1e-6));
+        let ahead = ((per_slot as u32).saturating_mul(self.slots)).min(MAX_PREFETCH);
         let waiting = self.waiting.len() as u32;
-        // A claim costs the same for one task as for many, so it is made when half of the stock is used up.
+        // A claim costs the same for one task as for many, so claim when half of the stock is used.
         if free == 0 && waiting > ahead / 2 {
             return 0;
         }
         (free + ahead).saturating_sub(waiting)
     }
 
-    /// The tasks that have waited too long. That they did means that tasks are not as short as they seemed.
-    pub(super) fn overdue(&mut self, now: Duration) -> Vec<LeasedTask> {
-        if self.oldest().is_none_or(|since| now < since + PATIENCE) {
+    /// Removes all tasks if the oldest has waited too long. The average was too low then, so it is
+    /// reset.
+    pub(super) fn drain_overdue(&mut self, now: Duration) -> Vec<LeasedTask> {
+        if self
+            .oldest_since()
+            .is_none_or(|since| now < since + MAX_WAIT)
+        {
             return Vec::new();
         }
-        self.typical_secs = None;
+        self.mean_secs = None;
         self.drain()
     }
 
-    /// Since when the oldest has been waiting.
-    pub(super) fn oldest(&self) -> Option<Duration> {
+    /// When the oldest waiting task was claimed.
+    pub(super) fn oldest_since(&self) -> Option<Duration> {
         self.waiting.front().map(|(_, since)| *since)
     }
 }
@@ -147,39 +152,48 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_claimed_ahead_of_unknown_or_long_tasks() {
+    fn claims_nothing_ahead_for_unknown_or_long_tasks() {
         let mut backlog = Backlog::new(2);
-        assert_eq!(backlog.wants(2), 2);
-        assert_eq!(backlog.wants(0), 0);
-        backlog.ran_for(Duration::from_secs(1));
-        assert_eq!(backlog.wants(1), 1);
-        assert_eq!(backlog.wants(0), 0);
+        assert_eq!(backlog.claim_size(2), 2);
+        assert_eq!(backlog.claim_size(0), 0);
+        backlog.record_duration(Duration::from_secs(1));
+        assert_eq!(backlog.claim_size(1), 1);
+        assert_eq!(backlog.claim_size(0), 0);
     }
 
     #[test]
-    fn short_tasks_are_claimed_ahead_in_strides() {
+    fn claims_short_tasks_ahead_in_batches() {
         let mut backlog = Backlog::new(2);
-        backlog.ran_for(Duration::from_millis(1));
-        assert_eq!(backlog.wants(0), 80);
+        backlog.record_duration(Duration::from_millis(1));
+        assert_eq!(backlog.claim_size(0), 80);
         backlog.push(claims(80), Duration::ZERO);
-        assert_eq!(backlog.wants(0), 0);
+        assert_eq!(backlog.claim_size(0), 0);
         (0..35).for_each(|_| drop(backlog.pop()));
-        assert_eq!(backlog.wants(0), 0, "more than half of the stock is left");
+        assert_eq!(
+            backlog.claim_size(0),
+            0,
+            "more than half of the stock is left"
+        );
         (0..10).for_each(|_| drop(backlog.pop()));
-        assert_eq!(backlog.wants(0), 45);
+        assert_eq!(backlog.claim_size(0), 45);
     }
 
     #[test]
-    fn what_waits_too_long_is_given_back_and_remembered() {
+    fn releases_tasks_that_wait_too_long_and_resets_the_average() {
         let mut backlog = Backlog::new(1);
-        backlog.ran_for(Duration::from_millis(1));
+        backlog.record_duration(Duration::from_millis(1));
         backlog.push(claims(3), Duration::from_secs(1));
         assert!(
             backlog
-                .overdue(Duration::from_secs(1) + PATIENCE / 2)
+                .drain_overdue(Duration::from_secs(1) + MAX_WAIT / 2)
                 .is_empty()
         );
-        assert_eq!(backlog.overdue(Duration::from_secs(1) + PATIENCE).len(), 3);
-        assert_eq!(backlog.wants(0), 0);
+        assert_eq!(
+            backlog
+                .drain_overdue(Duration::from_secs(1) + MAX_WAIT)
+                .len(),
+            3
+        );
+        assert_eq!(backlog.claim_size(0), 0);
     }
 }

@@ -1,4 +1,4 @@
-//! What an attempt chains by saying so, on its way to the broker.
+//! Storing tasks that an attempt has chained.
 
 use raddle_broker::{Broker, ChainRequest, Error};
 use raddle_model::ExitStatus;
@@ -6,51 +6,58 @@ use tokio::time::{sleep, timeout};
 
 use super::{
     attempt_tracing,
-    output_forwarding::{OUTPUT_PATIENCE, OUTPUT_PAUSE},
+    output_forwarding::{OUTPUT_RETRY_PAUSE, OUTPUT_TIMEOUT},
 };
 
-/// Passes on what an attempt has chained, and tries again what may succeed later: the broker knows what it has heard before.
-pub(super) async fn pass_on(broker: &dyn Broker, chain: ChainRequest) -> Result<(), ExitStatus> {
+/// Stores chained tasks, and retries errors that may pass. Retries are safe: the broker compares
+/// with what it has already stored.
+pub(super) async fn store_chain(
+    broker: &dyn Broker,
+    chain: ChainRequest,
+) -> Result<(), ExitStatus> {
     loop {
         match broker.chain(chain.clone()).await {
             Ok(_) => return Ok(()),
             Err(error) if error.is_retryable() => {
-                attempt_tracing::log!(error, chain.attempt_id, %error, "what is to follow a task cannot be kept yet");
-                sleep(OUTPUT_PAUSE).await;
+                attempt_tracing::log!(error, chain.attempt_id, %error, "chained tasks cannot be stored yet");
+                sleep(OUTPUT_RETRY_PAUSE).await;
             }
-            Err(error) => return Err(refused(&error)),
+            Err(error) => return Err(chain_refused(&error)),
         }
     }
 }
 
-/// The same when the attempt is over, and nobody gives orders about it any more.
-pub(super) async fn pass_on_at_last(
+/// Stores chained tasks after the end of the attempt, when no command can interrupt the wait.
+/// Returns `None` after [`OUTPUT_TIMEOUT`].
+pub(super) async fn store_chain_in_time(
     broker: &dyn Broker,
     chain: ChainRequest,
 ) -> Option<Result<(), ExitStatus>> {
-    timeout(OUTPUT_PATIENCE, pass_on(broker, chain)).await.ok()
+    timeout(OUTPUT_TIMEOUT, store_chain(broker, chain))
+        .await
+        .ok()
 }
 
-/// How an attempt ends whose chain was not taken: what should follow it would be lost in silence otherwise.
-fn refused(error: &Error) -> ExitStatus {
+/// The end of an attempt whose chained tasks were refused. Without it they would be lost silently.
+fn chain_refused(error: &Error) -> ExitStatus {
     let permanent = matches!(error, Error::Invalid(_) | Error::ChainFull { .. });
     ExitStatus::Error {
-        message: format!("what it chained was not taken: {error}"),
+        message: format!("its chained tasks were refused: {error}"),
         permanent,
     }
 }
 
-/// The same when it took too long.
-pub(super) fn late() -> ExitStatus {
+/// The end of an attempt whose chained tasks could not be stored in time.
+pub(super) fn chain_timed_out() -> ExitStatus {
     ExitStatus::Error {
-        message: "what it chained could not be kept for too long".into(),
+        message: "its chained tasks could not be stored in time".into(),
         permanent: false,
     }
 }
 
-/// The same of an attempt in a sandbox. What it chained would run elsewhere.
-pub(super) fn untrusted() -> ExitStatus {
-    let message = "what runs in a sandbox can chain nothing, for that would run outside".into();
+/// The end of an attempt in a sandbox that chains: the chained task would run outside the sandbox.
+pub(super) fn chain_from_sandbox() -> ExitStatus {
+    let message = "a task in a sandbox cannot chain: the chained task would run outside it".into();
     ExitStatus::Error {
         message,
         permanent: true,

@@ -1,11 +1,13 @@
-//! Writes what became of attempts to the broker, in batches, while the slots go on with the next.
+//! `CompletionBatcher`: writes starts and ends of attempts to the broker in batches, while the
+//! slots run the next tasks.
 //!
-//! A slot does not wait until its last task is on disk: the lease covers it meanwhile. What comes in while one batch is being
-//! committed makes up the next. When there is more to come, a batch also waits a moment for company, because a commit costs the
-//! same for one as for many.
+//! A slot does not wait for the fsync of its last task: the lease covers that task meanwhile.
+//! Writes that arrive during one commit form the next batch. If more writes are expected, a batch
+//! also waits up to [`LINGER`], because a commit costs the same for one entry as for many.
 //!
-//! What cannot be written yet is tried again, for the lease covers it and a full disk may be emptied. When the worker has no time left it is
-//! tried once more, and then given up: its task runs again.
+//! Failed writes are retried, because the lease covers the tasks and a full disk may get space.
+//! After the shutdown deadline each write is tried once more and then given up: its task runs
+//! again.
 
 use std::{
     collections::HashSet,
@@ -28,77 +30,78 @@ use tokio::{
 };
 
 use super::{
-    attempt_tracing, event::WorkerLoopEvent, shutdown_deadline::DeadlineWatch, slot::ended,
+    attempt_tracing, event::WorkerLoopEvent, shutdown_deadline::DeadlineWatch,
+    slot::bare_completion,
 };
 
-/// One thing to be written.
+/// A write to the broker.
 #[derive(Debug)]
 pub(super) enum PendingWrite {
     Started(AttemptStarted),
     Finish(Box<Completion>),
-    /// The end of an attempt that has not begun.
-    Unbegun {
+    /// The end of an attempt that was not started.
+    FinishUnstarted {
         attempt_id: AttemptId,
         exit: ExitStatus,
     },
     Release(Release),
 }
 
-/// The writing end. The ledger is complete once [`close`](Self::close) returns.
+/// The sending end. All writes are done when [`close`](Self::close) returns.
 pub(super) struct CompletionBatcher {
     entries: mpsc::UnboundedSender<PendingWrite>,
     task: JoinHandle<()>,
-    busy: Arc<AtomicBool>,
+    more_expected: Arc<AtomicBool>,
 }
 
-/// How long a batch waits for company while more is to come.
+/// How long a batch waits for more entries while more are expected.
 const LINGER: Duration = Duration::from_millis(6);
-/// How long the start of an attempt may go unwritten. Most short attempts are over by then, and one write tells both.
+/// How long the start of an attempt may stay unwritten. Most short attempts end within that time,
+/// and the write of the end covers the start.
 const START_LINGER: Duration = Duration::from_millis(10);
 const RETRY_PAUSE: Duration = Duration::from_millis(250);
-/// Between tries to write what may be written later.
+/// Pauses between retries.
 const BACKOFF: ExponentialBackoff = ExponentialBackoff::new(RETRY_PAUSE, Duration::from_secs(4));
-pub(super) const GIVEN_UP: &str =
-    "what became of this task could not be written: it will run again";
+pub(super) const GIVEN_UP: &str = "the end of this task could not be written: it will run again";
 
 impl CompletionBatcher {
-    /// Entries come from the worker's slots, one or two for each attempt, so the channel is bounded by the number of slots in effect. What it
-    /// tells is one event for each, or one for each pause between two tries.
+    /// The channels need no bound: each attempt sends one or two entries, and slots are few.
+    /// `events` gets one event for each entry, or one for each retry.
     pub(super) fn start(
         broker: Arc<dyn Broker>,
         events: mpsc::UnboundedSender<WorkerLoopEvent>,
-        pace: DeadlineWatch,
+        deadline: DeadlineWatch,
     ) -> Self {
         let (entries, queue) = mpsc::unbounded_channel();
-        let busy = Arc::new(AtomicBool::new(false));
+        let more_expected = Arc::new(AtomicBool::new(false));
         let task = tokio::spawn(
             BatchWriter {
                 broker,
                 events,
-                pace,
+                deadline,
             }
-            .keep(queue, Arc::clone(&busy)),
+            .run(queue, Arc::clone(&more_expected)),
         );
         Self {
             entries,
             task,
-            busy,
+            more_expected,
         }
     }
 
     pub(super) fn write(&self, entry: PendingWrite) {
-        // The other end lives until `close`, which takes `self`.
+        // The receiver lives until `close`, which takes `self`.
         let _ = self.entries.send(entry);
     }
 
-    /// Says whether more entries are to be expected at once.
-    pub(super) fn set_busy(&self, busy: bool) {
-        self.busy.store(busy, Ordering::Relaxed);
+    /// Sets whether more entries are expected soon.
+    pub(super) fn set_more_expected(&self, more_expected: bool) {
+        self.more_expected.store(more_expected, Ordering::Relaxed);
     }
 
-    /// Writes what is left.
+    /// Writes the remaining entries.
     pub(super) async fn close(self) {
-        self.set_busy(false);
+        self.set_more_expected(false);
         drop(self.entries);
         let _ = self.task.await;
     }
@@ -116,18 +119,20 @@ impl WriteBatch {
         match entry {
             PendingWrite::Started(started) => self.started.push(started),
             PendingWrite::Finish(finish) => self.finish.push(*finish),
-            PendingWrite::Unbegun { attempt_id, exit } => self.finish.push(ended(attempt_id, exit)),
+            PendingWrite::FinishUnstarted { attempt_id, exit } => {
+                self.finish.push(bare_completion(attempt_id, exit))
+            }
             PendingWrite::Release(release) => self.release.push(release),
         }
     }
 
-    /// Whether something in it ends an attempt.
-    fn is_pressing(&self) -> bool {
+    /// Whether the batch contains the end of an attempt.
+    fn ends_attempt(&self) -> bool {
         !self.finish.is_empty() || !self.release.is_empty()
     }
 
-    /// Leaves out starts that are told by an end in the same batch.
-    fn condense(&mut self) {
+    /// Removes starts whose end is in the same batch.
+    fn drop_redundant_starts(&mut self) {
         let ended: HashSet<AttemptId> =
             self.finish.iter().map(|finish| finish.attempt_id).collect();
         self.started
@@ -135,28 +140,32 @@ impl WriteBatch {
     }
 }
 
-/// The task that writes.
+/// The tokio task that writes.
 struct BatchWriter {
     broker: Arc<dyn Broker>,
     events: mpsc::UnboundedSender<WorkerLoopEvent>,
-    pace: DeadlineWatch,
+    deadline: DeadlineWatch,
 }
 
 /// Why entries were not written.
 enum WriteFailure {
-    /// The broker does not take them.
+    /// The broker refuses them.
     Refused(Error),
-    /// There was no time left.
+    /// The shutdown deadline has passed.
     GivenUp(Option<Error>),
 }
 
 impl BatchWriter {
-    async fn keep(self, mut queue: mpsc::UnboundedReceiver<PendingWrite>, busy: Arc<AtomicBool>) {
+    async fn run(
+        self,
+        mut queue: mpsc::UnboundedReceiver<PendingWrite>,
+        more_expected: Arc<AtomicBool>,
+    ) {
         while let Some(first) = queue.recv().await {
             let mut batch = WriteBatch::default();
             batch.add(first);
-            gather(&mut batch, &mut queue, &busy).await;
-            batch.condense();
+            fill_batch(&mut batch, &mut queue, &more_expected).await;
+            batch.drop_redundant_starts();
             self.write(batch).await;
         }
     }
@@ -167,52 +176,58 @@ impl BatchWriter {
             finish,
             release,
         } = batch;
-        // Asked for together, so that the engine can do them together.
+        // Concurrent calls, so that the engine can put them into one transaction.
         let ((), unfinished, unreleased) = tokio::join!(
-            self.note(started),
-            self.persist(
+            self.write_started(started),
+            self.write_entries(
                 finish,
                 |finish| finish.attempt_id,
-                |finish| self.broker.finish(finish)
+                |finish| self.broker.complete(finish)
             ),
-            self.persist(
+            self.write_entries(
                 release,
                 |release| release.attempt_id,
                 |release| self.broker.release(release)
             ),
         );
-        // An end that the broker does not take must not keep the task here for as long as this worker lives.
+        // If the broker refuses the end of an attempt, the task must not stay assigned to this
+        // worker while it lives.
         if !unfinished.is_empty() {
-            // It comes back at once, and must not go round as fast as it can.
+            // The task comes back at once: the pause keeps this from becoming a busy loop.
             sleep(RETRY_PAUSE).await;
         }
-        let back: Vec<Release> = unfinished.into_iter().map(give_back).collect();
-        let unreturned = self
-            .persist(
-                back,
+        let releases: Vec<Release> = unfinished.into_iter().map(release_after_refusal).collect();
+        let unreleased_after_refusal = self
+            .write_entries(
+                releases,
                 |release| release.attempt_id,
                 |release| self.broker.release(release),
             )
             .await;
-        for (attempt_id, error) in unreleased.into_iter().chain(unreturned) {
+        for (attempt_id, error) in unreleased.into_iter().chain(unreleased_after_refusal) {
             tracing::error!(tid = %attempt_id.tid, attempt = attempt_id.attempt, reason = %error, "{GIVEN_UP}");
             let _ = self
                 .events
-                .send(WorkerLoopEvent::Refused { attempt_id, error });
+                .send(WorkerLoopEvent::WriteRefused { attempt_id, error });
         }
     }
 
-    async fn note(&self, started: Vec<AttemptStarted>) {
+    async fn write_started(&self, started: Vec<AttemptStarted>) {
         if !started.is_empty()
-            && let Some(Err(error)) = self.pace.clone().bound(self.broker.started(started)).await
+            && let Some(Err(error)) = self
+                .deadline
+                .clone()
+                .limit(self.broker.mark_started(started))
+                .await
         {
-            tracing::warn!(%error, "the start of attempts could not be noted");
+            tracing::warn!(%error, "starts of attempts could not be written");
         }
     }
 
-    /// Writes entries, and settles each but those that the broker does not take, which it returns. They are found one by one, so that they
-    /// take no other with them.
-    async fn persist<T, W>(
+    /// Writes entries and reports the outcome of each. Returns those that the broker refuses: after
+    /// a refused batch each entry is tried alone, so that a bad one does not take the others with
+    /// it.
+    async fn write_entries<T, W>(
         &self,
         entries: Vec<T>,
         attempt_id: impl Fn(&T) -> AttemptId,
@@ -226,37 +241,41 @@ impl BatchWriter {
         if entries.is_empty() {
             return refused;
         }
-        let fences: Vec<AttemptId> = entries.iter().map(attempt_id).collect();
-        match self.insist(&entries, &write).await {
-            Ok(verdicts) => fences
+        let attempt_ids: Vec<AttemptId> = entries.iter().map(attempt_id).collect();
+        match self.retry_until_deadline(&entries, &write).await {
+            Ok(outcomes) => attempt_ids
                 .into_iter()
-                .zip(verdicts)
-                .for_each(|(attempt_id, outcome)| self.settle(attempt_id, outcome)),
-            Err(WriteFailure::GivenUp(error)) => fences
+                .zip(outcomes)
+                .for_each(|(attempt_id, outcome)| self.report_outcome(attempt_id, outcome)),
+            Err(WriteFailure::GivenUp(error)) => attempt_ids
                 .into_iter()
-                .for_each(|attempt_id| self.give_up(attempt_id, error.as_ref())),
-            // Nobody can say whether the broker has them, and sent again they would be refused: its process writes nothing more.
+                .for_each(|attempt_id| self.report_given_up(attempt_id, error.as_ref())),
+            // The fsync failed, so it is unknown whether the broker has them. A second try would be
+            // refused, because the database thread is poisoned.
             Err(WriteFailure::Refused(error @ Error::Unsynced { .. })) => {
-                for attempt_id in fences {
-                    attempt_tracing::log!(error, attempt_id, %error, "what became of it may not last");
-                    let _ = self.events.send(WorkerLoopEvent::Settled {
+                for attempt_id in attempt_ids {
+                    attempt_tracing::log!(error, attempt_id, %error, "the end of an attempt may not be durable");
+                    let _ = self.events.send(WorkerLoopEvent::Recorded {
                         attempt_id,
                         outcome: None,
                     });
                 }
             }
             Err(WriteFailure::Refused(_)) => {
-                for (attempt_id, entry) in fences.into_iter().zip(&entries) {
-                    match self.insist(std::slice::from_ref(entry), &write).await {
-                        Ok(verdicts) => verdicts
+                for (attempt_id, entry) in attempt_ids.into_iter().zip(&entries) {
+                    match self
+                        .retry_until_deadline(std::slice::from_ref(entry), &write)
+                        .await
+                    {
+                        Ok(outcomes) => outcomes
                             .into_iter()
-                            .for_each(|outcome| self.settle(attempt_id, outcome)),
+                            .for_each(|outcome| self.report_outcome(attempt_id, outcome)),
                         Err(WriteFailure::GivenUp(error)) => {
-                            self.give_up(attempt_id, error.as_ref())
+                            self.report_given_up(attempt_id, error.as_ref())
                         }
-                        // The server has it, and that others do not is no refusal.
+                        // The primary has it. Missing replica confirmations are no refusal.
                         Err(WriteFailure::Refused(error @ Error::Unconfirmed { .. })) => {
-                            self.give_up(attempt_id, Some(&error))
+                            self.report_given_up(attempt_id, Some(&error))
                         }
                         Err(WriteFailure::Refused(error)) => refused.push((attempt_id, error)),
                     }
@@ -266,8 +285,8 @@ impl BatchWriter {
         refused
     }
 
-    /// Tries again what may succeed later, for as long as there is time.
-    async fn insist<T, W>(
+    /// Retries transient errors until the shutdown deadline.
+    async fn retry_until_deadline<T, W>(
         &self,
         entries: &[T],
         write: &impl Fn(Vec<T>) -> W,
@@ -276,12 +295,12 @@ impl BatchWriter {
         T: Clone,
         W: Future<Output = Result<Vec<CompletionOutcome>, Error>>,
     {
-        let mut pace = self.pace.clone();
+        let mut deadline = self.deadline.clone();
         let mut failures = 0;
         loop {
-            let is_last = pace.is_hasty();
-            let error = match pace.bound(write(entries.to_vec())).await {
-                Some(Ok(verdicts)) => return Ok(verdicts),
+            let is_last = deadline.has_passed();
+            let error = match deadline.limit(write(entries.to_vec())).await {
+                Some(Ok(outcomes)) => return Ok(outcomes),
                 Some(Err(error)) if error.is_retryable() => error,
                 Some(Err(error)) => return Err(WriteFailure::Refused(error)),
                 None => return Err(WriteFailure::GivenUp(None)),
@@ -289,59 +308,63 @@ impl BatchWriter {
             if is_last {
                 return Err(WriteFailure::GivenUp(Some(error)));
             }
-            // Once, and not with every try.
+            // Log the first failure only.
             if failures == 0 {
-                tracing::error!(%error, "results cannot be written yet");
+                tracing::error!(%error, "results cannot be written yet: retrying");
             }
             failures += 1;
-            let _ = self.events.send(WorkerLoopEvent::Unwritten(error));
+            let _ = self.events.send(WorkerLoopEvent::WriteFailed(error));
             tokio::select! {
                 () = sleep(BACKOFF.pause(failures)) => {}
-                () = pace.haste() => {}
+                () = deadline.passed() => {}
             }
         }
     }
 
-    fn settle(&self, attempt_id: AttemptId, outcome: CompletionOutcome) {
+    fn report_outcome(&self, attempt_id: AttemptId, outcome: CompletionOutcome) {
         if outcome == CompletionOutcome::Stale {
-            attempt_tracing::log!(warn, attempt_id, "what became of it was not taken");
+            attempt_tracing::log!(
+                warn,
+                attempt_id,
+                "the broker refused the end of a stale attempt"
+            );
         }
-        let _ = self.events.send(WorkerLoopEvent::Settled {
+        let _ = self.events.send(WorkerLoopEvent::Recorded {
             attempt_id,
             outcome: Some(outcome),
         });
     }
 
-    fn give_up(&self, attempt_id: AttemptId, error: Option<&Error>) {
+    fn report_given_up(&self, attempt_id: AttemptId, error: Option<&Error>) {
         let reason = error.map_or_else(|| "the broker does not answer".into(), Error::to_string);
         attempt_tracing::log!(error, attempt_id, %reason, "{GIVEN_UP}");
-        let _ = self.events.send(WorkerLoopEvent::Settled {
+        let _ = self.events.send(WorkerLoopEvent::Recorded {
             attempt_id,
             outcome: None,
         });
     }
 }
 
-/// What is left to do with an attempt whose end was not taken.
-fn give_back((attempt_id, error): (AttemptId, Error)) -> Release {
-    tracing::error!(tid = %attempt_id.tid, attempt = attempt_id.attempt, %error, "how a task ended cannot be recorded: it runs again");
+/// Makes the release of an attempt whose end was refused.
+fn release_after_refusal((attempt_id, error): (AttemptId, Error)) -> Release {
+    tracing::error!(tid = %attempt_id.tid, attempt = attempt_id.attempt, %error, "the end of a task was refused: it runs again");
     Release {
         attempt_id,
-        reason: format!("how it ended could not be recorded: {error}"),
+        reason: format!("its end could not be recorded: {error}"),
     }
 }
 
-async fn gather(
+async fn fill_batch(
     batch: &mut WriteBatch,
     queue: &mut mpsc::UnboundedReceiver<PendingWrite>,
-    busy: &AtomicBool,
+    more_expected: &AtomicBool,
 ) {
     let began = Instant::now();
     loop {
         while let Ok(entry) = queue.try_recv() {
             batch.add(entry);
         }
-        let linger = match (batch.is_pressing(), busy.load(Ordering::Relaxed)) {
+        let linger = match (batch.ends_attempt(), more_expected.load(Ordering::Relaxed)) {
             (true, false) => return,
             (true, true) => LINGER,
             (false, _) => START_LINGER,
@@ -363,16 +386,16 @@ mod tests {
     use super::{super::shutdown_deadline::ShutdownDeadline, *};
 
     #[tokio::test]
-    async fn what_the_broker_has_is_not_sent_again_because_it_may_not_last() {
-        let (events, mut told) = mpsc::unbounded_channel();
-        let haste = ShutdownDeadline::new();
-        let keeper = BatchWriter {
+    async fn does_not_retry_a_write_whose_fsync_failed() {
+        let (events, mut received) = mpsc::unbounded_channel();
+        let deadline = ShutdownDeadline::new();
+        let writer = BatchWriter {
             broker: Arc::new(Sqlite::in_memory().await.unwrap()),
             events,
-            pace: haste.pace(),
+            deadline: deadline.watch(),
         };
         let tid = Tid::from_u64(1_500_000_000_000_000_000).expect("in the range of ids");
-        let fences = vec![
+        let attempt_ids = vec![
             AttemptId {
                 tid,
                 attempt: 1,
@@ -388,7 +411,8 @@ mod tests {
             std::path::PathBuf::from("x"),
             "input/output error".to_owned(),
         );
-        // As a database answers whose sync has failed: of what was written, and to all that comes after.
+        // A database whose fsync failed answers like this: first to the write itself, then to all
+        // later ones.
         let answers = Mutex::new(vec![
             Error::Io {
                 path: path.clone(),
@@ -397,24 +421,20 @@ mod tests {
             Error::Unsynced { path, reason },
         ]);
         let write = |_: Vec<AttemptId>| {
-            let answer = answers
-                .lock()
-                .unwrap()
-                .pop()
-                .expect("it is not asked so often");
+            let answer = answers.lock().unwrap().pop().expect("one call at most");
             async move { Err(answer) }
         };
-        let refused = keeper
-            .persist(fences.clone(), |attempt_id| *attempt_id, write)
+        let refused = writer
+            .write_entries(attempt_ids.clone(), |attempt_id| *attempt_id, write)
             .await;
-        assert!(refused.is_empty(), "they do not run again: {refused:?}");
-        for attempt_id in fences {
-            let settled = told.try_recv().unwrap();
+        assert!(refused.is_empty(), "they must not run again: {refused:?}");
+        for attempt_id in attempt_ids {
+            let event = received.try_recv().unwrap();
             assert!(
-                matches!(settled, WorkerLoopEvent::Settled { attempt_id: of, outcome: None } if of == attempt_id),
-                "{settled:?}"
+                matches!(event, WorkerLoopEvent::Recorded { attempt_id: id, outcome: None } if id == attempt_id),
+                "{event:?}"
             );
         }
-        assert_eq!(answers.lock().unwrap().len(), 1, "asked once");
+        assert_eq!(answers.lock().unwrap().len(), 1, "called once");
     }
 }

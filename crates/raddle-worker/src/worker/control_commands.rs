@@ -1,4 +1,5 @@
-//! Control words on their way: in from the broker, and the answers to them out again. What a word means is decided in `obey.rs`.
+//! Control commands: receiving them from the broker, and the broker calls that carry them out.
+//! `apply_command.rs` decides what a command does.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,63 +13,64 @@ use super::{
     shutdown_deadline::DeadlineWatch,
 };
 
-/// How old a worker is when it begins to listen to control words.
+/// Age of a worker when it starts to receive control commands.
 pub(crate) const LISTEN_AFTER: Duration = Duration::from_millis(20);
 
-/// Passes on control messages as they come. A word in the first moment of a worker's life waits for [`LISTEN_AFTER`]; a worker that lives no longer
-/// does not pay for listening.
-pub(crate) async fn listen(
+/// Forwards control commands to the worker's loop. It starts after [`LISTEN_AFTER`], so that a
+/// worker that ends sooner does not pay for the subscription.
+pub(crate) async fn receive_commands(
     broker: Arc<dyn Broker>,
     tid: Tid,
-    words: mpsc::UnboundedSender<ControlDelivery>,
+    commands: mpsc::UnboundedSender<ControlDelivery>,
 ) {
     tokio::time::sleep(LISTEN_AFTER).await;
     loop {
         match broker.recv_commands(tid, WAIT).await {
             Ok(deliveries) => {
                 for delivery in deliveries {
-                    if words.send(delivery).is_err() {
+                    if commands.send(delivery).is_err() {
                         return;
                     }
                 }
             }
             Err(error) => {
-                tracing::error!(%error, "control messages cannot be read");
+                tracing::error!(%error, "control commands cannot be received");
                 tokio::time::sleep(ERROR_PAUSE).await;
             }
         }
     }
 }
 
-/// What a word asks of the broker.
+/// A broker call that follows from a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum CommandJob {
-    /// Answer for the worker, or for a task that it has.
-    Reply { of: Tid, reply: ControlReply },
-    /// Note that an attempt stands still, or goes on.
-    Paused { attempt_id: AttemptId, paused: bool },
-    /// Give the word to whoever has the task now.
-    PassOn { tid: Tid, message: ControlMessage },
-    /// Remove what has expired.
+    /// Reply for the worker, or for a task that it holds.
+    Reply { tid: Tid, reply: ControlReply },
+    /// Record that an attempt is paused or resumed.
+    RecordPause { attempt_id: AttemptId, paused: bool },
+    /// Send the command to the current owner of the task.
+    Forward { tid: Tid, message: ControlMessage },
+    /// Remove expired records.
     Purge,
 }
 
-/// Runs errands, one after the other: not in the worker's loop, which a server that is away would hold up, and not in the ledger, where they
-/// would wait behind results that cannot be written.
+/// Runs [`CommandJob`]s one after the other: outside the worker's loop, which a slow server would
+/// block, and outside the `CompletionBatcher`, where they would wait behind results.
 pub(crate) struct CommandJobs {
     queue: mpsc::UnboundedSender<CommandJob>,
     task: JoinHandle<()>,
 }
 
 impl CommandJobs {
-    /// There are one or two for each word, and words come as fast as one connection to the broker brings them: the channel needs no bound.
-    pub(crate) fn start(broker: Arc<dyn Broker>, mut pace: DeadlineWatch) -> Self {
-        let (queue, mut errands) = mpsc::unbounded_channel();
+    /// The channel needs no bound: each command makes one or two jobs, and commands arrive over one
+    /// broker connection.
+    pub(crate) fn start(broker: Arc<dyn Broker>, mut deadline: DeadlineWatch) -> Self {
+        let (queue, mut jobs) = mpsc::unbounded_channel();
         let task = tokio::spawn(async move {
-            while let Some(errand) = errands.recv().await {
-                if pace.bound(run(&*broker, errand)).await.is_none() {
+            while let Some(job) = jobs.recv().await {
+                if deadline.limit(run_job(&*broker, job)).await.is_none() {
                     tracing::warn!(
-                        "the broker takes no answers to control messages: they are left"
+                        "the broker does not accept replies to control commands: dropping them"
                     );
                     return;
                 }
@@ -77,38 +79,38 @@ impl CommandJobs {
         Self { queue, task }
     }
 
-    pub(crate) fn run(&self, errand: CommandJob) {
-        // Refused only when there was no time left for those before it.
-        let _ = self.queue.send(errand);
+    pub(crate) fn push(&self, job: CommandJob) {
+        // Fails only after the shutdown deadline.
+        let _ = self.queue.send(job);
     }
 
-    /// Runs what is left: whoever sent the last word may wait for its answer.
+    /// Runs the remaining jobs: the sender of the last command may wait for its reply.
     pub(crate) async fn close(self) {
         drop(self.queue);
         let _ = self.task.await;
     }
 }
 
-async fn run(broker: &dyn Broker, errand: CommandJob) {
-    match errand {
-        CommandJob::Reply { of, reply } => {
+async fn run_job(broker: &dyn Broker, job: CommandJob) {
+    match job {
+        CommandJob::Reply { tid, reply } => {
             let body = serde_json::to_string(&reply).expect("a reply has only string keys");
             if let Err(error) = broker
-                .put(QueueName::Task(of, TaskQueue::CtrlOut), vec![body])
+                .put(QueueName::Task(tid, TaskQueue::CtrlOut), vec![body])
                 .await
             {
-                tracing::warn!(tid = %of, %error, "a control message could not be answered");
+                tracing::warn!(%tid, %error, "could not reply to a control command");
             }
         }
-        CommandJob::Paused { attempt_id, paused } => {
-            if let Err(error) = broker.paused(attempt_id, paused).await {
-                attempt_tracing::log!(warn, attempt_id, %error, "the pause could not be noted");
+        CommandJob::RecordPause { attempt_id, paused } => {
+            if let Err(error) = broker.mark_paused(attempt_id, paused).await {
+                attempt_tracing::log!(warn, attempt_id, %error, "a pause could not be recorded");
             }
         }
         CommandJob::Purge => super::service::purge(broker).await,
-        CommandJob::PassOn { tid, message } => match broker.control(tid, message).await {
+        CommandJob::Forward { tid, message } => match broker.control(tid, message).await {
             Ok(_) | Err(Error::Finished(..) | Error::NotFound(_)) => {}
-            Err(error) => tracing::warn!(%tid, %error, "a control message was lost"),
+            Err(error) => tracing::warn!(%tid, %error, "a control command was lost"),
         },
     }
 }

@@ -1,9 +1,12 @@
-//! What a worker decides: which tasks to claim, where they run, what is written of them, when it stops and why it leaves.
+//! `WorkerCore`: decides which tasks to claim, where they run, what is written about them, when the
+//! worker stops and why it exits.
 //!
-//! [`WorkerCore::on`] takes what has happened and says what to do about it. It does no I/O and reads no clock: `now` is the worker's age. The
-//! service carries the effects out, in their order. Words are in `obey.rs`, the stages of a stop in `stopping.rs`, audits in `audit.rs`.
+//! [`WorkerCore::handle_event`] takes an event and returns effects. It does no I/O and reads no
+//! clock: `now` is the worker's age. The service carries the effects out in order. Commands are in
+//! `apply_command.rs`, the stages of a stop in `stopping.rs`, audits in `audit.rs`.
 //!
-//! Every claim that comes in ends in exactly one of [`PendingWrite::Finish`], [`PendingWrite::Unbegun`], [`PendingWrite::Release`] and [`WorkerEffect::Forsake`].
+//! Every claim ends in exactly one of [`PendingWrite::Finish`], [`PendingWrite::FinishUnstarted`],
+//! [`PendingWrite::Release`] and [`WorkerEffect::Abandon`].
 
 use std::{collections::HashSet, time::Duration};
 
@@ -16,96 +19,99 @@ use raddle_model::{
 
 use super::{
     Options, WorkerEndReason,
-    backlog::{Backlog, PATIENCE},
+    backlog::{Backlog, MAX_WAIT},
     completion_batcher::PendingWrite,
     control_commands::CommandJob,
     event::{ClaimResult, LoopEnd, WorkerEffect, WorkerLoopEvent},
 };
 use crate::space;
 
-/// How long one wait for tasks or words lasts before it is begun again. Nothing depends on it.
+/// Longest single wait for tasks or commands. It is repeated, so nothing depends on the length.
 pub(super) const WAIT: Duration = Duration::from_secs(3600);
-/// How long a worker for one task waits for it between two looks at whether it is over.
-const LOOK: Duration = Duration::from_millis(250);
-/// How often a resident worker removes what has expired.
+/// How long a worker for one task waits in a claim before it checks whether the task is finished.
+const ONLY_TASK_WAIT: Duration = Duration::from_millis(250);
+/// How often a resident worker removes expired records.
 const PURGE_EVERY: Duration = Duration::from_secs(60);
-/// After an attempt that the system gave nothing to begin with, before the next is claimed. It doubles as long as that goes on.
-const STARVED_PAUSE: Duration = Duration::from_secs(1);
-const LONGEST_STARVED_PAUSE: Duration = Duration::from_secs(30);
-/// After so many in a row a worker that is to leave when it has nothing to do has nothing to do.
-const STARVED_TIMES: u32 = 3;
-/// How often within its lease a worker compares what it holds with what the broker assigns to it.
+/// Pause before the next claim after the system had no resources to start an attempt. It doubles
+/// while that continues.
+const EXHAUSTED_PAUSE: Duration = Duration::from_secs(1);
+const MAX_EXHAUSTED_PAUSE: Duration = Duration::from_secs(30);
+/// After this many failures in a row, a worker that exits when idle exits with an error.
+const MAX_EXHAUSTED: u32 = 3;
+/// Audits per lease length.
 const AUDITS_PER_LEASE: u32 = 2;
-/// After an error of the broker, before the next try.
+/// Pause after a broker error.
 pub(super) const ERROR_PAUSE: Duration = Duration::from_millis(500);
 
 /// An attempt in a slot.
 #[derive(Debug)]
 pub(super) struct RunningAttempt {
     pub(super) attempt_id: AttemptId,
-    began: Duration,
-    /// What ends by a stop goes back to the queue instead of counting as cancelled.
-    pub(super) give_back: bool,
+    started_at: Duration,
+    /// A stop releases the task instead of cancelling it.
+    pub(super) release_on_stop: bool,
     pub(super) paused: bool,
-    /// The word that is to end it.
-    pub(super) told: Option<ControlMessage>,
+    /// The command that is to end the attempt.
+    pub(super) stop_command: Option<ControlMessage>,
 }
 
 pub(super) struct WorkerCore {
     pub(super) tid: Tid,
     pub(super) options: Options,
-    /// When it begins nothing more.
+    /// When it starts no more attempts.
     retire_at: Option<Duration>,
     pub(super) slots: Vec<Option<RunningAttempt>>,
     pub(super) backlog: Backlog,
     pub(super) stop: StagedStop,
-    /// How many of the requests to stop have been carried out.
-    pub(super) heeded: u32,
-    /// When it leaves, whatever is still to be done: it kills.
-    pub(super) leave_by: Option<Duration>,
-    /// Why it cannot go on.
+    /// Stop requests that have been applied.
+    pub(super) stop_requests_applied: u32,
+    /// When it exits even if work is left. Set by a kill.
+    pub(super) exit_at: Option<Duration>,
+    /// The error to exit with.
     pub(super) failure: Option<Error>,
     pub(super) paused: bool,
     pub(super) lease_lost: bool,
-    /// Attempts that are over here, and not yet in the broker.
-    pub(super) unsettled: HashSet<AttemptId>,
-    /// How many attempts it has begun.
-    begun: u64,
-    /// It is old enough to leave.
+    /// Attempts that are over here, but whose end is not recorded in the broker.
+    pub(super) unrecorded: HashSet<AttemptId>,
+    /// Attempts started so far.
+    attempts_started: u64,
+    /// `max_uptime` has passed.
     retired: bool,
-    /// Words that came when their attempt was already over. If the task waits again they are for the task.
-    pub(super) late: Vec<(Tid, ControlMessage)>,
-    /// The one task this worker is for has reached its end.
-    only_done: bool,
-    /// A task has come to its end here.
-    has_ended_task: bool,
-    /// The last look at the queue found nothing.
-    nothing_waits: bool,
+    /// Commands that arrived after their attempt had ended. If the task is retried, they are
+    /// forwarded.
+    pub(super) late_commands: Vec<(Tid, ControlMessage)>,
+    /// The task of [`Options::only`] is finished.
+    only_task_finished: bool,
+    /// At least one task was finished by this worker.
+    has_finished_task: bool,
+    /// The last claim found no task.
+    queue_is_empty: bool,
     idle_since: Duration,
-    /// Whether tasks are being asked for.
+    /// A claim is under way.
     claiming: bool,
-    /// Not before this.
+    /// Earliest time of the next claim.
     claim_at: Duration,
-    /// What the system refused when an attempt was last to begin, and how often in a row it has.
-    starved: Option<(String, u32)>,
-    /// Since when the agent has not answered.
-    away_since: Option<Duration>,
-    /// Claims in a row for which the broker had no space.
+    /// Why the system could not start the last attempt, and how many failed in a row.
+    exhausted: Option<(String, u32)>,
+    /// When the broker agent first failed to answer.
+    agent_gone_since: Option<Duration>,
+    /// Claims in a row that failed because the broker had no space.
     claims_without_space: u32,
     purge_at: Duration,
     audit_at: Duration,
-    /// Attempts that the broker assigned to this worker at the last audit, and that it did not hold.
-    pub(super) unknown: HashSet<AttemptId>,
+    /// Attempts that the last audit found assigned to this worker, but not held by it.
+    pub(super) unheld: HashSet<AttemptId>,
     effects: Vec<WorkerEffect>,
 }
 
 impl WorkerCore {
-    /// A worker that is about to begin, with what it has claimed already. `age` and `begun` are what it has come to under earlier ids.
+    /// A worker before its first event, with an optional task that it has already claimed. `age`
+    /// and `attempts_started` carry over from earlier registrations.
     pub(super) fn new(
         tid: Tid,
         options: Options,
         age: Duration,
-        begun: u64,
+        attempts_started: u64,
         claim: Option<LeasedTask>,
     ) -> Self {
         let mut backlog = Backlog::new(options.slots() as u32);
@@ -116,90 +122,98 @@ impl WorkerCore {
             slots: (0..options.slots()).map(|_| None).collect(),
             backlog,
             stop: StagedStop::new(StopPolicy::drain(options.grace)),
-            heeded: 0,
-            leave_by: None,
+            stop_requests_applied: 0,
+            exit_at: None,
             failure: None,
             paused: options.paused,
             lease_lost: false,
-            unsettled: HashSet::new(),
-            begun,
+            unrecorded: HashSet::new(),
+            attempts_started,
             retired: false,
-            late: Vec::new(),
-            only_done: false,
-            has_ended_task: false,
-            nothing_waits: false,
+            late_commands: Vec::new(),
+            only_task_finished: false,
+            has_finished_task: false,
+            queue_is_empty: false,
             idle_since: Duration::ZERO,
             claiming: false,
             claim_at: Duration::ZERO,
-            starved: None,
-            away_since: None,
+            exhausted: None,
+            agent_gone_since: None,
             claims_without_space: 0,
             purge_at: PURGE_EVERY,
             audit_at: options.lease / AUDITS_PER_LEASE,
-            unknown: HashSet::new(),
+            unheld: HashSet::new(),
             effects: Vec::new(),
             options,
         }
     }
 
-    /// What to do about it. After [`WorkerEffect::End`] there is nothing more to say.
-    pub(super) fn on(&mut self, event: WorkerLoopEvent, now: Duration) -> Vec<WorkerEffect> {
+    /// Handles an event and returns the effects. [`WorkerEffect::End`] is always the last one.
+    pub(super) fn handle_event(
+        &mut self,
+        event: WorkerLoopEvent,
+        now: Duration,
+    ) -> Vec<WorkerEffect> {
         match event {
-            WorkerLoopEvent::Time => self.tick(now),
-            WorkerLoopEvent::Asked(times) => self.heed(times, now),
-            WorkerLoopEvent::Claimed(found) => self.claimed(found, now),
+            WorkerLoopEvent::TimerFired => self.handle_timer(now),
+            WorkerLoopEvent::StopRequested(times) => self.apply_stop_requests(times, now),
+            WorkerLoopEvent::Claimed(found) => self.handle_claim(found, now),
             WorkerLoopEvent::Started(started) => {
-                self.act(WorkerEffect::Write(PendingWrite::Started(started)))
+                self.push_effect(WorkerEffect::Write(PendingWrite::Started(started)))
             }
-            WorkerLoopEvent::Ended { slot, finish, .. } => self.ended(slot, finish, now),
-            WorkerLoopEvent::Settled {
+            WorkerLoopEvent::AttemptEnded { slot, finish, .. } => {
+                self.handle_attempt_end(slot, finish, now)
+            }
+            WorkerLoopEvent::Recorded {
                 attempt_id,
                 outcome,
-            } => self.settled(attempt_id, outcome),
-            WorkerLoopEvent::Refused { attempt_id, error } => {
-                self.settled(attempt_id, None);
-                // Only the end of its lease will free the task.
+            } => self.handle_recorded(attempt_id, outcome),
+            WorkerLoopEvent::WriteRefused { attempt_id, error } => {
+                self.handle_recorded(attempt_id, None);
+                // Only the expiry of the lease frees the task now.
                 self.fail(error, now);
             }
-            WorkerLoopEvent::Unwritten(error) => self.away(error, now),
-            WorkerLoopEvent::Told { tid, message } => self.apply_command(tid, message, now),
-            WorkerLoopEvent::Audited { held, assigned } => self.compare(&held, &assigned),
-            WorkerLoopEvent::LeaseLost => self.lose_lease(),
+            WorkerLoopEvent::WriteFailed(error) => self.handle_broker_error(error, now),
+            WorkerLoopEvent::Command { tid, message } => self.apply_command(tid, message, now),
+            WorkerLoopEvent::Audited { held, assigned } => self.apply_audit(&held, &assigned),
+            WorkerLoopEvent::LeaseLost => self.handle_lease_loss(),
         }
-        self.go_on(now);
+        self.decide_actions(now);
         std::mem::take(&mut self.effects)
     }
 
-    /// When to be told that time has passed, if nothing happens before.
+    /// When the service must send [`WorkerLoopEvent::TimerFired`], unless another event comes
+    /// first.
     pub(super) fn wake_at(&self) -> Option<Duration> {
         let idle = self
             .options
             .idle_exit
-            .filter(|patience| !patience.is_zero() && self.is_quiet() && !self.paused);
+            .filter(|patience| !patience.is_zero() && self.is_drained() && !self.paused);
         [
             self.options.only.is_none().then_some(self.purge_at),
             self.audits().then_some(self.audit_at),
             self.retire_at.filter(|_| !self.retired),
-            self.backlog.oldest().map(|since| since + PATIENCE),
+            self.backlog.oldest_since().map(|since| since + MAX_WAIT),
             self.stop.deadline(),
-            self.leave_by,
+            self.exit_at,
             idle.map(|patience| self.idle_since.saturating_add(patience)),
-            self.wants().map(|_| self.claim_at),
+            self.claim_size().map(|_| self.claim_at),
         ]
         .into_iter()
         .flatten()
         .min()
     }
 
-    // -- what others see of it
+    // -- status
 
     pub(super) fn status(&self) -> &'static str {
         match self.stop.stage() {
             StopStage::Running if self.paused => "paused",
             StopStage::Running if self.retired => "draining",
-            StopStage::Running if self.busy() == 0 && self.is_spent() => "draining",
+            StopStage::Running if self.busy() == 0 && self.is_at_task_limit() => "draining",
             StopStage::Running if self.busy() == 0 => "listening",
-            // Not `running`: that is what tasks are, and whoever looks for those in `ps` wants no worker.
+            // Not `running`: that is the status of tasks, and a search for those in `ps` must not
+            // find workers.
             StopStage::Running => "busy",
             StopStage::Draining => "draining",
             StopStage::Terminating | StopStage::Killing => "stopping",
@@ -208,96 +222,99 @@ impl WorkerCore {
 
     pub(super) fn registered_status(&self) -> WorkerStatus {
         match self.stop.stage() {
-            // Nobody is to wait for it.
-            StopStage::Running if self.retired || self.is_spent() => WorkerStatus::Draining,
+            // No task should wait for this worker.
+            StopStage::Running if self.retired || self.is_at_task_limit() => WorkerStatus::Draining,
             StopStage::Running if self.paused => WorkerStatus::Paused,
             StopStage::Running => WorkerStatus::Active,
             _ => WorkerStatus::Draining,
         }
     }
 
-    pub(super) fn has_ended_task(&self) -> bool {
-        self.has_ended_task
+    pub(super) fn has_finished_task(&self) -> bool {
+        self.has_finished_task
     }
 
     pub(super) fn busy(&self) -> u32 {
         self.slots.iter().flatten().count() as u32
     }
 
-    /// Whether tasks are at hand that will begin, and so end, soon.
-    pub(super) fn has_more(&self) -> bool {
+    /// Whether claimed tasks wait for a slot, so that more completions are expected soon.
+    pub(super) fn has_backlog(&self) -> bool {
         !self.backlog.is_empty()
     }
 
-    /// The attempts whose end is not known to the broker.
-    pub(super) fn open(&self) -> impl Iterator<Item = AttemptId> {
+    /// The attempts whose end the broker does not know.
+    pub(super) fn open_attempts(&self) -> impl Iterator<Item = AttemptId> {
         self.slots
             .iter()
             .flatten()
             .map(|running| running.attempt_id)
-            .chain(self.unsettled.iter().copied())
+            .chain(self.unrecorded.iter().copied())
     }
 
-    // -- intake
+    // -- claiming
 
-    /// The one place that says whether tasks are begun: a worker that retires stops here.
+    /// Whether new attempts may start.
     fn takes_tasks(&self) -> bool {
-        let is_done = self.only_done || self.retired || self.is_spent();
+        let is_done = self.only_task_finished || self.retired || self.is_at_task_limit();
         !self.paused && !self.lease_lost && !is_done && self.stop.stage() == StopStage::Running
     }
 
-    /// How many attempts it may still begin.
-    fn left(&self) -> Option<u64> {
+    /// How many more attempts it may start.
+    fn remaining_attempts(&self) -> Option<u64> {
         self.options
-            .most_tasks()
-            .map(|max| max.saturating_sub(self.begun))
+            .max_attempts()
+            .map(|max| max.saturating_sub(self.attempts_started))
     }
 
-    /// Whether it has begun all that it may.
-    fn is_spent(&self) -> bool {
-        self.left() == Some(0)
+    /// Whether it has started as many attempts as it may.
+    fn is_at_task_limit(&self) -> bool {
+        self.remaining_attempts() == Some(0)
     }
 
-    /// How many tasks to ask for, if any: a worker that may take only so many is bounded here.
-    fn wants(&self) -> Option<u32> {
+    /// How many tasks to claim, if any.
+    fn claim_size(&self) -> Option<u32> {
         if self.claiming || !self.takes_tasks() {
             return None;
         }
         let free = self.slots.len() as u32 - self.busy();
         let max = match self.options.only {
-            Some(_) if self.unsettled.is_empty() && self.backlog.is_empty() => free.min(1),
+            Some(_) if self.unrecorded.is_empty() && self.backlog.is_empty() => free.min(1),
             Some(_) => 0,
-            // One is enough to see whether it is better by now.
-            None if self.starved.is_some() => free.min(1).saturating_sub(self.backlog.len() as u32),
-            None => self.backlog.wants(free),
+            // One attempt is enough to test whether the system has resources again.
+            None if self.exhausted.is_some() => {
+                free.min(1).saturating_sub(self.backlog.len() as u32)
+            }
+            None => self.backlog.claim_size(free),
         };
-        let room = self.left().map_or(u64::MAX, |left| {
+        let room = self.remaining_attempts().map_or(u64::MAX, |left| {
             left.saturating_sub(self.backlog.len() as u64)
         });
         let max = u64::from(max).min(room) as u32;
         (max > 0).then_some(max)
     }
 
-    fn claimed(&mut self, found: Result<ClaimResult>, now: Duration) {
+    fn handle_claim(&mut self, found: Result<ClaimResult>, now: Duration) {
         self.claiming = false;
         if found.is_ok() {
-            (self.away_since, self.claims_without_space) = (None, 0);
+            (self.agent_gone_since, self.claims_without_space) = (None, 0);
         }
         match found {
             Ok(ClaimResult::Tasks(mut claims)) => {
-                // A server that forgot a claim of this worker gives the same attempt out again. It is under way.
-                claims.retain(|claim| !self.holds(claim.attempt_id));
+                // A server that forgot a claim of this worker hands out the same attempt again. It
+                // is already running.
+                claims.retain(|claim| !self.holds_attempt(claim.attempt_id));
                 if self.takes_tasks() {
                     self.backlog.push(claims, now);
                 } else {
                     claims.into_iter().for_each(|claim| {
-                        self.give_back(claim.attempt_id, "its worker takes no tasks")
+                        self.release(claim.attempt_id, "its worker takes no tasks")
                     });
                 }
             }
-            Ok(ClaimResult::Nothing) => self.nothing_waits = true,
-            Ok(ClaimResult::Over) => self.only_done = true,
-            Err(Error::NotFound(owner)) if owner == self.tid => self.lose_lease(),
+            Ok(ClaimResult::Empty) => self.queue_is_empty = true,
+            Ok(ClaimResult::TaskFinished) => self.only_task_finished = true,
+            Err(Error::NotFound(owner)) if owner == self.tid => self.handle_lease_loss(),
             Err(error) if error.is_retryable() => {
                 let pause = if error.is_out_of_space() {
                     self.claims_without_space += 1;
@@ -306,20 +323,20 @@ impl WorkerCore {
                     ERROR_PAUSE
                 };
                 self.claim_at = now + pause;
-                self.away(error, now);
+                self.handle_broker_error(error, now);
             }
             Err(error) => self.fail(error, now),
         }
     }
 
-    /// The broker could not do what it was asked to. Whether that may go on depends on why: a full disk may be emptied, and somebody who
-    /// is there is needed for that; a server that has been away for long enough is taken for gone.
-    fn away(&mut self, error: Error, now: Duration) {
+    /// Handles a broker error that may pass. A full disk may get space, so the worker waits. A
+    /// server that has been away for too long ends the worker.
+    fn handle_broker_error(&mut self, error: Error, now: Duration) {
         let is_over = match error {
-            // The engine has tried for as long as its URL says.
+            // The engine has already retried for as long as its URL says.
             Error::Unreachable { .. } => true,
             Error::AgentGone { .. } => {
-                let since = *self.away_since.get_or_insert(now);
+                let since = *self.agent_gone_since.get_or_insert(now);
                 now.saturating_sub(since) >= self.options.give_up_after
             }
             _ => false,
@@ -334,187 +351,194 @@ impl WorkerCore {
             if self.slots[slot].is_some() {
                 continue;
             }
-            if self.is_spent() {
+            if self.is_at_task_limit() {
                 return;
             }
             let Some(claim) = self.backlog.pop() else {
                 return;
             };
-            self.begun += 1;
+            self.attempts_started += 1;
             let attempt_id = claim.attempt_id;
             self.slots[slot] = Some(RunningAttempt {
                 attempt_id,
-                began: now,
-                give_back: false,
+                started_at: now,
+                release_on_stop: false,
                 paused: false,
-                told: None,
+                stop_command: None,
             });
-            self.act(WorkerEffect::Run {
+            self.push_effect(WorkerEffect::Run {
                 slot,
-                claim: Box::new(claim),
+                task: Box::new(claim),
             });
         }
     }
 
-    // -- what slots and ledger tell
+    // -- results
 
-    fn ended(&mut self, slot: usize, finish: Box<Completion>, now: Duration) {
+    fn handle_attempt_end(&mut self, slot: usize, finish: Box<Completion>, now: Duration) {
         let Some(running) =
             self.slots[slot].take_if(|running| running.attempt_id == finish.attempt_id)
         else {
             return;
         };
         let attempt_id = finish.attempt_id;
-        let obeyed = matches!(
+        let was_stopped = matches!(
             finish.report.exit,
             ExitStatus::Cancelled | ExitStatus::Killed
         );
-        self.late.extend(
+        self.late_commands.extend(
             running
-                .told
-                .filter(|_| !obeyed)
+                .stop_command
+                .filter(|_| !was_stopped)
                 .map(|word| (attempt_id.tid, word)),
         );
         if !matches!(finish.report.exit, ExitStatus::ResourceExhausted { .. }) {
-            self.backlog.ran_for(now.saturating_sub(running.began));
+            self.backlog
+                .record_duration(now.saturating_sub(running.started_at));
         }
         self.idle_since = now;
-        self.nothing_waits = false;
-        self.unsettled.insert(attempt_id);
-        self.note_want(&finish.report.exit, now);
-        // What was killed because the lease is lost was not killed on request: the task goes on elsewhere.
-        let entry = if (running.give_back || self.lease_lost) && obeyed {
+        self.queue_is_empty = false;
+        self.unrecorded.insert(attempt_id);
+        self.back_off_if_exhausted(&finish.report.exit, now);
+        // An attempt that was killed for the lost lease was not killed on request: release its
+        // task.
+        let entry = if (running.release_on_stop || self.lease_lost) && was_stopped {
             PendingWrite::Release(Release {
                 attempt_id,
-                reason: "its worker was told to give it back".into(),
+                reason: "its worker was stopped".into(),
             })
         } else {
             PendingWrite::Finish(finish)
         };
-        self.act(WorkerEffect::Write(entry));
+        self.push_effect(WorkerEffect::Write(entry));
     }
 
-    /// A worker that can begin nothing is no place for tasks: others may have what it lacks, and it looks again after a while.
-    fn note_want(&mut self, exit: &ExitStatus, now: Duration) {
-        let before = self.starved.take().map_or(0, |(_, times)| times);
+    /// Out of processes, descriptors or memory: releases the prefetched tasks and backs off before
+    /// claiming again. Other workers may have what this one lacks.
+    fn back_off_if_exhausted(&mut self, exit: &ExitStatus, now: Duration) {
+        let before = self.exhausted.take().map_or(0, |(_, times)| times);
         if let ExitStatus::ResourceExhausted { message } = exit {
-            self.starved = Some((message.clone(), before + 1));
+            self.exhausted = Some((message.clone(), before + 1));
             self.claim_at =
-                now + (STARVED_PAUSE * 2u32.pow(before.min(8))).min(LONGEST_STARVED_PAUSE);
-            self.return_backlog("its worker can start no process");
+                now + (EXHAUSTED_PAUSE * 2u32.pow(before.min(8))).min(MAX_EXHAUSTED_PAUSE);
+            self.release_backlog("its worker cannot start a process");
             if std::mem::take(&mut self.claiming) {
-                self.act(WorkerEffect::Unclaim);
+                self.push_effect(WorkerEffect::CancelClaim);
             }
         }
     }
 
-    fn settled(&mut self, attempt_id: AttemptId, outcome: Option<CompletionOutcome>) {
-        self.unsettled.remove(&attempt_id);
-        // It may be one that waits again.
-        self.nothing_waits = false;
+    fn handle_recorded(&mut self, attempt_id: AttemptId, outcome: Option<CompletionOutcome>) {
+        self.unrecorded.remove(&attempt_id);
+        // The recorded attempt may be waiting for its retry.
+        self.queue_is_empty = false;
         if outcome.is_some() {
-            self.away_since = None;
+            self.agent_gone_since = None;
         }
-        if let Some(CompletionOutcome::Done(_)) = outcome {
-            self.has_ended_task = true;
-            self.only_done |= self.options.only == Some(attempt_id.tid);
+        if let Some(CompletionOutcome::Finished(_)) = outcome {
+            self.has_finished_task = true;
+            self.only_task_finished |= self.options.only == Some(attempt_id.tid);
         }
-        for (tid, message) in self.late.extract_if(.., |(tid, _)| *tid == attempt_id.tid) {
-            if let Some(CompletionOutcome::Again(_)) = outcome {
+        for (tid, message) in self
+            .late_commands
+            .extract_if(.., |(tid, _)| *tid == attempt_id.tid)
+        {
+            if let Some(CompletionOutcome::Retry(_)) = outcome {
                 self.effects
-                    .push(WorkerEffect::Errand(CommandJob::PassOn { tid, message }));
+                    .push(WorkerEffect::RunJob(CommandJob::Forward { tid, message }));
             }
         }
     }
 
-    // -- time, and what follows
+    // -- time
 
-    fn tick(&mut self, now: Duration) {
+    fn handle_timer(&mut self, now: Duration) {
         if !self.retired && self.retire_at.is_some_and(|at| at <= now) {
             self.retired = true;
-            self.return_backlog("its worker is old enough to leave");
+            self.release_backlog("its worker has reached its maximum uptime");
         }
-        for claim in self.backlog.overdue(now) {
-            self.give_back(claim.attempt_id, "it waited too long for a slot");
+        for claim in self.backlog.drain_overdue(now) {
+            self.release(claim.attempt_id, "it waited too long for a slot");
         }
         if let Some(stage) = self.stop.tick(now) {
-            self.enter(stage, now);
+            self.enter_stage(stage, now);
         }
     }
 
-    /// What is to be done whatever has happened.
-    fn go_on(&mut self, now: Duration) {
+    /// Decides what follows after any event: start, claim, purge, audit or exit.
+    fn decide_actions(&mut self, now: Duration) {
         if self.takes_tasks() {
             self.fill_slots(now);
         }
-        if let Some(end) = self.end(now) {
-            return self.act(WorkerEffect::End(end));
+        if let Some(end) = self.decide_exit(now) {
+            return self.push_effect(WorkerEffect::End(end));
         }
         if self.claiming && !self.takes_tasks() {
             self.claiming = false;
-            self.act(WorkerEffect::Unclaim);
+            self.push_effect(WorkerEffect::CancelClaim);
         }
-        if let Some(max) = self.wants().filter(|_| self.claim_at <= now) {
+        if let Some(max) = self.claim_size().filter(|_| self.claim_at <= now) {
             self.claiming = true;
             let wait = match self.options.idle_exit {
-                _ if self.options.only.is_some() => LOOK,
+                _ if self.options.only.is_some() => ONLY_TASK_WAIT,
                 Some(Duration::ZERO) => Duration::ZERO,
                 _ => WAIT,
             };
-            self.act(WorkerEffect::Claim { max, wait });
+            self.push_effect(WorkerEffect::Claim { max, wait });
         }
         if self.options.only.is_none() && self.purge_at <= now {
             self.purge_at = now + PURGE_EVERY;
-            self.act(WorkerEffect::Purge);
+            self.push_effect(WorkerEffect::Purge);
         }
         if self.audits() && self.audit_at <= now {
             self.audit_at = now + self.options.lease / AUDITS_PER_LEASE;
-            let held = self.held();
-            self.act(WorkerEffect::Audit { held });
+            let held = self.held_attempts();
+            self.push_effect(WorkerEffect::Audit { held });
         }
     }
 
-    fn end(&mut self, now: Duration) -> Option<Result<LoopEnd>> {
-        if !self.is_quiet() && self.leave_by.is_none_or(|by| now < by) {
+    fn decide_exit(&mut self, now: Duration) -> Option<Result<LoopEnd>> {
+        if !self.is_drained() && self.exit_at.is_none_or(|by| now < by) {
             return None;
         }
         if let Some(error) = self.failure.take() {
             return Some(Err(error));
         }
-        if let Some(error) = self.want() {
+        if let Some(error) = self.exhaustion_error() {
             return Some(Err(error));
         }
         let idle = self.options.idle_exit.filter(|_| !self.paused);
-        // Its registration may have ended with its task: that is no loss.
-        let reason = if self.only_done {
+        // The registration may have ended together with the single task: that is not a lost lease.
+        let reason = if self.only_task_finished {
             WorkerEndReason::Done
         } else if self.stop.stage() != StopStage::Running {
             WorkerEndReason::Stopped
         } else if self.lease_lost {
             return Some(Ok(LoopEnd::LeaseLost));
-        } else if self.is_spent() {
+        } else if self.is_at_task_limit() {
             WorkerEndReason::Done
         } else if self.retired {
             WorkerEndReason::Aged
         } else if idle? == Duration::ZERO {
-            // Zero means: when a look at the queue has found nothing since the last task.
+            // Zero means: exit once a claim has found nothing since the last task.
             return self
-                .nothing_waits
-                .then_some(Ok(LoopEnd::Left(WorkerEndReason::Idle)));
+                .queue_is_empty
+                .then_some(Ok(LoopEnd::Exit(WorkerEndReason::Idle)));
         } else {
             return (now.saturating_sub(self.idle_since) >= idle?)
-                .then_some(Ok(LoopEnd::Left(WorkerEndReason::Idle)));
+                .then_some(Ok(LoopEnd::Exit(WorkerEndReason::Idle)));
         };
-        Some(Ok(LoopEnd::Left(reason)))
+        Some(Ok(LoopEnd::Exit(reason)))
     }
 
-    /// Why a worker leaves that has been of no use: it was there for this very task, or has nothing more to try.
-    fn want(&self) -> Option<Error> {
-        let has_one = self.options.only.is_some() && !self.only_done;
-        let (reason, times) = self.starved.as_ref()?;
-        let is_in_vain = self.nothing_waits || *times >= STARVED_TIMES;
+    /// The error of a worker that could start nothing: its only task, its last allowed task, or all
+    /// tasks of a worker that exits when idle.
+    fn exhaustion_error(&self) -> Option<Error> {
+        let has_one = self.options.only.is_some() && !self.only_task_finished;
+        let (reason, times) = self.exhausted.as_ref()?;
+        let is_in_vain = self.queue_is_empty || *times >= MAX_EXHAUSTED;
         let leaves = has_one
-            || self.is_spent()
+            || self.is_at_task_limit()
             || (self.options.idle_exit == Some(Duration::ZERO) && is_in_vain);
         let is_free = self.stop.stage() == StopStage::Running && !self.lease_lost;
         let want = || Error::Starved {
@@ -524,12 +548,12 @@ impl WorkerCore {
         (leaves && is_free).then(want)
     }
 
-    /// Whether nothing runs, waits for a slot, or waits to be written.
-    fn is_quiet(&self) -> bool {
-        self.busy() == 0 && self.backlog.is_empty() && self.unsettled.is_empty()
+    /// Whether nothing runs, waits for a slot, or waits to be recorded.
+    fn is_drained(&self) -> bool {
+        self.busy() == 0 && self.backlog.is_empty() && self.unrecorded.is_empty()
     }
 
-    pub(super) fn act(&mut self, effect: WorkerEffect) {
+    pub(super) fn push_effect(&mut self, effect: WorkerEffect) {
         self.effects.push(effect);
     }
 }

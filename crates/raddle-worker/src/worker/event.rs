@@ -1,4 +1,4 @@
-//! What can happen to a worker, and what it can do about it.
+//! Events that reach a `WorkerCore`, and the effects that it returns.
 
 use std::{collections::HashSet, time::Duration};
 
@@ -10,83 +10,83 @@ use raddle_runner::RunnerCommand;
 
 use super::{WorkerEndReason, completion_batcher::PendingWrite, control_commands::CommandJob};
 
-/// Something that has happened.
+/// An event in the worker's loop.
 #[derive(Debug)]
 pub(super) enum WorkerLoopEvent {
-    /// The time that was waited for has come.
-    Time,
-    /// It has been asked to stop so many times in all.
-    Asked(u32),
-    /// The broker was asked for tasks.
+    /// The timer of [`WorkerCore::wake_at`](super::core::WorkerCore::wake_at) has fired.
+    TimerFired,
+    /// The total number of stop requests so far.
+    StopRequested(u32),
+    /// The outcome of a claim.
     Claimed(Result<ClaimResult>),
-    /// A target has begun.
+    /// An attempt's process has started.
     Started(AttemptStarted),
-    /// An attempt is over, and its slot is free. Whether its runner had to kill it.
-    Ended {
+    /// An attempt is over, and its slot is free. `killed`: its runner had to kill it.
+    AttemptEnded {
         slot: usize,
         finish: Box<Completion>,
         killed: bool,
     },
-    /// What became of an attempt is written, or `None`: it was given up.
-    Settled {
+    /// The end of an attempt is written. `None`: the write was given up.
+    Recorded {
         attempt_id: AttemptId,
         outcome: Option<CompletionOutcome>,
     },
-    /// The broker takes nothing that is said of an attempt, not even that it goes back.
-    Refused { attempt_id: AttemptId, error: Error },
-    /// What became of attempts cannot be written yet, and is tried again.
-    Unwritten(Error),
-    /// A control word, to the worker or to a task.
-    Told { tid: Tid, message: ControlMessage },
-    /// The broker was asked which attempts it assigns to this worker. These were held when it was asked.
+    /// The broker refuses every write about an attempt, its release included.
+    WriteRefused { attempt_id: AttemptId, error: Error },
+    /// A write failed and is being retried.
+    WriteFailed(Error),
+    /// A control command to the worker or to a task.
+    Command { tid: Tid, message: ControlMessage },
+    /// The attempts that the broker assigns to this worker. `held` was taken before the query.
     Audited {
         held: Vec<AttemptId>,
         assigned: HashSet<AttemptId>,
     },
-    /// Others may have its tasks.
+    /// The lease is lost: other workers may have the tasks.
     LeaseLost,
 }
 
-/// What asking for tasks has found.
+/// The outcome of a claim.
 #[derive(Debug)]
 pub(super) enum ClaimResult {
     Tasks(Vec<LeasedTask>),
-    Nothing,
-    /// The one task that was asked for has reached its end.
-    Over,
+    Empty,
+    /// The single task of this worker is finished.
+    TaskFinished,
 }
 
-/// Something to do.
+/// An action for the service.
 #[derive(Debug)]
 pub(super) enum WorkerEffect {
-    /// Ask for tasks.
+    /// Claim tasks.
     Claim {
         max: u32,
         wait: Duration,
     },
-    /// Stop asking. What may have been taken by then goes back.
-    Unclaim,
+    /// Cancel the claim. Tasks that it has taken by then are released.
+    CancelClaim,
     Run {
         slot: usize,
-        claim: Box<LeasedTask>,
+        task: Box<LeasedTask>,
     },
-    Order {
+    SendCommand {
         slot: usize,
-        order: RunnerCommand,
+        command: RunnerCommand,
     },
     Write(PendingWrite),
-    Errand(CommandJob),
-    /// It was claimed under a lease that is lost: it is not ours to write about.
-    Forsake(AttemptId),
-    /// Nothing is insisted on from now on.
-    Haste,
-    /// Remove what has expired.
+    RunJob(CommandJob),
+    /// Drop an attempt that was claimed under a lost lease: this worker must not write about it.
+    Abandon(AttemptId),
+    /// Start the shutdown deadline: retries end from now on.
+    StartDeadline,
+    /// Remove expired records.
     Purge,
-    /// Ask the broker which attempts it assigns to this worker, which holds these.
+    /// Ask the broker which attempts it assigns to this worker.
     Audit {
         held: Vec<AttemptId>,
     },
-    /// Log it.
+    /// Log a warning.
     Warn {
         attempt_id: AttemptId,
         message: &'static str,
@@ -97,7 +97,7 @@ pub(super) enum WorkerEffect {
 /// Why the loop ended.
 #[derive(Debug, PartialEq)]
 pub(super) enum LoopEnd {
-    Left(WorkerEndReason),
-    /// It may go on under another id.
+    Exit(WorkerEndReason),
+    /// The worker may go on under a new id.
     LeaseLost,
 }

@@ -1,4 +1,4 @@
-//! From a claimed task to what a runner is asked to do.
+//! Building the `ExecRequest` for a claimed task.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use raddle_runner::{ExecRequest, ExecTarget, HANDLER, OutputChannel, SandboxConf
 
 use super::{
     Options,
-    isolation::{self, IsolationSite},
+    isolation::{self, ResolvedIsolation},
     slot::SlotContext,
 };
 use crate::{
@@ -22,11 +22,13 @@ use crate::{
     handler::HandlerKind,
 };
 
-/// The open files of each process in a container, as in a sandbox, where the task does not say.
+/// Limit of open files per process in a container when the spec sets none; the same as in a
+/// sandbox.
 const MAX_FDS: u64 = 1024;
 
-/// What to run, and what it answers on if it is one that answers. The error says how the attempt ends without having begun.
-pub(super) fn of(
+/// Builds the request for the runner, and names the channel of the reply for targets that reply.
+/// The error is the end of an attempt that cannot start.
+pub(super) fn build_exec_request(
     context: &SlotContext,
     claim: LeasedTask,
 ) -> Result<(ExecRequest, Option<OutputChannel>), ExitStatus> {
@@ -36,42 +38,50 @@ pub(super) fn of(
         fencing_token,
     } = claim;
     let options = &context.options;
-    let spec = match &options.charter {
-        Some(charter) => charter
+    let spec = match &options.spawn_policy {
+        Some(spawn_policy) => spawn_policy
             .resolve(spec)
-            .map_err(|refusal| refused(attempt_id, &refusal))?,
+            .map_err(|refusal| rejected(attempt_id, &refusal))?,
         None => spec,
     };
-    let place = isolation::of(&spec, options.min_isolation, options.task_image.is_some())?;
-    let is_apart = place != IsolationSite::Open;
-    // What the worker has for its tasks is not for those that it does not trust.
-    let mut vars = if is_apart {
+    let resolved =
+        isolation::resolve_isolation(&spec, options.min_isolation, options.task_image.is_some())?;
+    let is_isolated = resolved != ResolvedIsolation::Process;
+    // The worker's variables are only for tasks that run without isolation: others are not trusted.
+    let mut env_map = if is_isolated {
         BTreeMap::new()
     } else {
         options.env.clone()
     };
-    // Set also where nobody named a trace: the worker's own environment may have one, which is not the task's.
+    // Always set: the worker's own environment may carry a trace that is not the task's.
     let Trace { parent, state } = spec.trace(attempt_id.tid, attempt_id.attempt);
-    vars.insert(TRACEPARENT.into(), parent.to_string());
-    if state.is_some() || (!is_apart && std::env::var_os(TRACESTATE).is_some()) {
-        vars.insert(
+    env_map.insert(TRACEPARENT.into(), parent.to_string());
+    if state.is_some() || (!is_isolated && std::env::var_os(TRACESTATE).is_some()) {
+        env_map.insert(
             TRACESTATE.into(),
             state.map_or_else(String::new, |state| state.to_string()),
         );
     }
-    vars.extend(spec.env.clone());
-    let mut env: Vec<(String, String)> = vars.into_iter().collect();
+    env_map.extend(spec.env.clone());
+    let mut env: Vec<(String, String)> = env_map.into_iter().collect();
     env.push((TID_VARIABLE.into(), attempt_id.tid.to_string()));
     env.push((ATTEMPT_VARIABLE.into(), attempt_id.attempt.to_string()));
     env.push((WORKER_VARIABLE.into(), attempt_id.owner.to_string()));
     env.push((FENCING_TOKEN_VARIABLE.into(), fencing_token.to_string()));
-    let (sandbox, cwd) = match place {
-        IsolationSite::Open => (None, spec.cwd.clone()),
-        IsolationSite::Asked(sandbox) => (Some(sandbox), spec.cwd.clone()),
-        IsolationSite::Raised(sandbox) => (Some(sandbox), None),
-        IsolationSite::Contained { is_in_host_network } => {
+    let (sandbox, cwd) = match resolved {
+        ResolvedIsolation::Process => (None, spec.cwd.clone()),
+        ResolvedIsolation::Sandbox(sandbox) => (Some(sandbox), spec.cwd.clone()),
+        ResolvedIsolation::RaisedSandbox(sandbox) => (Some(sandbox), None),
+        ResolvedIsolation::Container { is_in_host_network } => {
             let image = options.task_image.clone().unwrap_or_default();
-            return contained(options, attempt_id, spec, env, image, is_in_host_network);
+            return build_container_request(
+                options,
+                attempt_id,
+                spec,
+                env,
+                image,
+                is_in_host_network,
+            );
         }
     };
     let mut request = ExecRequest {
@@ -82,13 +92,13 @@ pub(super) fn of(
         env,
         cwd,
         stdin: None,
-        timeout: options.bound.of(&spec),
-        limits: isolation::limits(&spec, options.min_isolation),
+        timeout: options.time_limits.timeout_of(&spec),
+        limits: isolation::effective_limits(&spec, options.min_isolation),
         grace: options.grace,
-        overtime: options.bound.overtime.unwrap_or(options.grace),
+        timeout_grace: options.time_limits.overtime.unwrap_or(options.grace),
         sandbox,
     };
-    let answers = match spec.target {
+    let channel = match spec.target {
         Target::Command(argv) => {
             request.program = ExecTarget::Command(argv);
             request.stdin = spec.stdin.map(String::into_bytes);
@@ -107,26 +117,28 @@ pub(super) fn of(
                 let (mut argv, directory) =
                     (argv.clone(), directory.to_string_lossy().into_owned());
                 match &mut request.sandbox {
-                    Some(sandbox) => move_in(&mut argv, directory, sandbox),
+                    Some(sandbox) => use_handler_directory(&mut argv, directory, sandbox),
                     None => drop(request.cwd.get_or_insert(directory)),
                 }
                 request.program = ExecTarget::Command(argv);
                 OutputChannel::Stdout
             }
             Err(message) => {
-                context.log_return(&message);
+                context.log_release(&message);
                 return Err(ExitStatus::NoHandler { message });
             }
         },
-        _ => return Err(failed("this worker cannot run such a target".into())),
+        _ => return Err(spawn_failed("this worker cannot run such a target".into())),
     };
-    let job = AttemptInput::new(attempt_id.tid, attempt_id.attempt, spec);
-    request.stdin = Some(serde_json::to_vec(&job).map_err(|error| failed(error.to_string()))?);
-    Ok((request, Some(answers)))
+    let input = AttemptInput::new(attempt_id.tid, attempt_id.attempt, spec);
+    request.stdin =
+        Some(serde_json::to_vec(&input).map_err(|error| spawn_failed(error.to_string()))?);
+    Ok((request, Some(channel)))
 }
 
-/// What to run where a container is to be kept: a leash, which is told the rest.
-fn contained(
+/// Builds the request for a task in a container: the runner starts a container supervisor, which
+/// gets the real request on its stdin.
+fn build_container_request(
     options: &Options,
     attempt_id: AttemptId,
     spec: TaskSpec,
@@ -136,11 +148,11 @@ fn contained(
 ) -> Result<(ExecRequest, Option<OutputChannel>), ExitStatus> {
     let (name, limits) = (
         spec.display_name().to_owned(),
-        isolation::limits(&spec, options.min_isolation),
+        isolation::effective_limits(&spec, options.min_isolation),
     );
-    let timeout = options.bound.of(&spec);
+    let timeout = options.time_limits.timeout_of(&spec);
     let Target::Command(argv) = spec.target else {
-        return Err(failed("only commands run in containers".into()));
+        return Err(spawn_failed("only commands run in containers".into()));
     };
     let request = ExecRequest {
         tid: attempt_id.tid,
@@ -156,29 +168,29 @@ fn contained(
             ..limits
         },
         grace: options.grace,
-        overtime: options.bound.overtime.unwrap_or(options.grace),
+        timeout_grace: options.time_limits.overtime.unwrap_or(options.grace),
         sandbox: None,
     };
-    let charge = ContainerParams {
+    let params = ContainerParams {
         request,
         image,
         is_in_host_network,
     };
-    let stdin = Some(frame::encode(&charge));
-    let program = ExecTarget::Keeper(vec![LEASH.into()]);
-    // The limits are the container's.
+    let stdin = Some(frame::encode(&params));
+    let program = ExecTarget::ContainerSupervisor(vec![LEASH.into()]);
+    // The limits apply to the container, not to its supervisor.
     let request = ExecRequest {
         program,
         env: Vec::new(),
         stdin,
         limits: Limits::default(),
-        ..charge.request
+        ..params.request
     };
     Ok((request, None))
 }
 
-/// Has a sandbox show the directory of a handler, and its program called by its name there.
-fn move_in(argv: &mut [String], directory: String, sandbox: &mut SandboxConfig) {
+/// Mounts the handler's directory in the sandbox, and names the program by its path there.
+fn use_handler_directory(argv: &mut [String], directory: String, sandbox: &mut SandboxConfig) {
     if let Some(program) = argv.first_mut()
         && let Some(name) = program
             .strip_prefix(&directory)
@@ -189,14 +201,14 @@ fn move_in(argv: &mut [String], directory: String, sandbox: &mut SandboxConfig) 
     sandbox.directory = Some(directory);
 }
 
-/// The end of a request that its manager does not do.
-fn refused(attempt_id: AttemptId, refusal: &SpawnRefusal) -> ExitStatus {
+/// The end of a spawn request that the manager's policy refuses.
+fn rejected(attempt_id: AttemptId, refusal: &SpawnRefusal) -> ExitStatus {
     tracing::warn!(tid = %attempt_id.tid, %refusal, "a request was refused");
     ExitStatus::Rejected {
         message: refusal.to_string(),
     }
 }
 
-fn failed(message: String) -> ExitStatus {
+fn spawn_failed(message: String) -> ExitStatus {
     ExitStatus::SpawnFailed { message }
 }

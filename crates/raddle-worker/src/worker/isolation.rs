@@ -1,6 +1,7 @@
-//! How far a task is kept apart from its host: what it asks for, and what its worker asks of every task.
+//! Isolation of a task: what its spec asks for, and the minimum that its worker enforces.
 //!
-//! A worker with a minimum is for tasks that nobody trusts, and so it does not trust what their specs say in their own favour either.
+//! A worker with a minimum is meant for untrusted tasks, so it also ignores settings in their specs
+//! that would weaken the isolation.
 
 use raddle_model::{
     ExitStatus, Limits, Target, TaskSpec,
@@ -8,53 +9,54 @@ use raddle_model::{
 };
 use raddle_runner::SandboxConfig;
 
-/// Why a text names nothing that a worker can ask of every task.
+/// A text that names no isolation level.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("'{0}' cannot be asked of every task: say 'process', 'sandbox' or 'docker'")]
+#[error("'{0}' is no isolation level: use 'process', 'sandbox' or 'docker'")]
 pub struct ParseMinIsolationError(String);
 
-/// What a worker can ask of every task.
-pub fn minimum(text: &str) -> Result<Isolation, ParseMinIsolationError> {
-    let least = Isolation::ALL
+/// Parses the minimum isolation of a worker.
+pub fn parse_min_isolation(text: &str) -> Result<Isolation, ParseMinIsolationError> {
+    let found = Isolation::ALL
         .into_iter()
         .find(|isolation| isolation.as_str() == text);
-    least.ok_or_else(|| ParseMinIsolationError(text.to_owned()))
+    found.ok_or_else(|| ParseMinIsolationError(text.to_owned()))
 }
 
-const NO_MOUNTS: &str = "this worker shows no task its host's files: leave out mounts";
+const NO_MOUNTS: &str = "this worker shows tasks no files of its host: leave out mounts";
 
-/// The place of a task.
+/// How a task is isolated on this worker.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum IsolationSite {
-    /// A process like any other.
-    Open,
-    /// A sandbox, as the task asks for.
-    Asked(SandboxConfig),
-    /// A sandbox, because its worker asks for it. The task knows nothing of that: what it says of directories is about its host.
-    Raised(SandboxConfig),
+pub(super) enum ResolvedIsolation {
+    /// An ordinary process.
+    Process,
+    /// The sandbox that the task asks for.
+    Sandbox(SandboxConfig),
+    /// A sandbox that only the worker's minimum asks for. The task does not know of it, so its
+    /// `cwd` names a directory of the host.
+    RaisedSandbox(SandboxConfig),
     /// A container.
-    Contained {
-        /// Whether it is in its host's network, or in none.
+    Container {
+        /// Whether it shares the host's network. Otherwise it has none.
         is_in_host_network: bool,
     },
 }
 
-/// Where a task runs on a worker that keeps all tasks apart by `least`, and has an image for containers or not. The error says how it ends
-/// without having begun.
-pub(super) fn of(
+/// Resolves the isolation of a task on a worker that enforces `minimum` and has an image for
+/// containers or not. The error is the end of an attempt that cannot start.
+pub(super) fn resolve_isolation(
     spec: &TaskSpec,
-    least: Isolation,
+    minimum: Isolation,
     has_image: bool,
-) -> Result<IsolationSite, ExitStatus> {
+) -> Result<ResolvedIsolation, ExitStatus> {
     let refused = |message: &str| {
         Err(ExitStatus::SpawnFailed {
             message: message.into(),
         })
     };
-    match spec.isolation.max(least) {
-        Isolation::Process => Ok(IsolationSite::Open),
+    match spec.isolation.max(minimum) {
+        Isolation::Process => Ok(ResolvedIsolation::Process),
         Isolation::Sandbox if spec.isolation < Isolation::Sandbox => {
-            Ok(IsolationSite::Raised(SandboxConfig::default()))
+            Ok(ResolvedIsolation::RaisedSandbox(SandboxConfig::default()))
         }
         Isolation::Sandbox => {
             let mut sandbox = SandboxConfig {
@@ -63,14 +65,14 @@ pub(super) fn of(
                 directory: None,
                 mounts: spec.mounts.clone(),
             };
-            if least == Isolation::Sandbox {
+            if minimum == Isolation::Sandbox {
                 sandbox.fallback = false;
                 if !sandbox.mounts.is_empty() {
                     return refused(NO_MOUNTS);
                 }
                 if sandbox.network == NetworkPolicy::Host {
                     return refused(
-                        "this worker lets no task into its host's network: list the places it needs",
+                        "this worker gives no task its host's network: list the endpoints it needs",
                     );
                 }
                 let is_inside = |address| !is_public(address);
@@ -78,33 +80,34 @@ pub(super) fn of(
                     .network
                     .places()
                     .iter()
-                    .filter_map(|place| place.address())
+                    .filter_map(|endpoint| endpoint.address())
                     .any(is_inside)
                 {
                     return refused(
-                        "this worker lets no task into its host's network: list none of its addresses",
+                        "this worker gives no task its host's network: list no address of it",
                     );
                 }
             }
-            Ok(IsolationSite::Asked(sandbox))
+            Ok(ResolvedIsolation::Sandbox(sandbox))
         }
-        Isolation::Docker if has_image => contained(spec, least),
-        // Such a task is not claimed by a worker that does not offer it; whatever brought it here, it must not run without.
-        _ => refused("this worker cannot isolate it as asked"),
+        Isolation::Docker if has_image => resolve_container(spec, minimum),
+        // A worker without this capability does not claim such a task. If one arrives anyway,
+        // refuse it instead of running it without isolation.
+        _ => refused("this worker cannot isolate the task as its spec asks"),
     }
 }
 
-/// What a task may use there. One that is not trusted may lower what sandboxes have, and not raise it.
-pub(super) fn limits(spec: &TaskSpec, least: Isolation) -> Limits {
-    if least == Isolation::Process {
+/// The limits of a task. An untrusted task may lower the sandbox defaults, and not raise them.
+pub(super) fn effective_limits(spec: &TaskSpec, minimum: Isolation) -> Limits {
+    if minimum == Isolation::Process {
         spec.limits.clone()
     } else {
-        raddle_runner::capped(&spec.limits)
+        raddle_runner::cap_limits(&spec.limits)
     }
 }
 
-/// The place of a task that runs in a container.
-fn contained(spec: &TaskSpec, least: Isolation) -> Result<IsolationSite, ExitStatus> {
+/// Resolves the isolation of a task that runs in a container.
+fn resolve_container(spec: &TaskSpec, minimum: Isolation) -> Result<ResolvedIsolation, ExitStatus> {
     let refused = |message: &str| {
         Err(ExitStatus::SpawnFailed {
             message: message.into(),
@@ -115,23 +118,24 @@ fn contained(spec: &TaskSpec, least: Isolation) -> Result<IsolationSite, ExitSta
             "only commands run in containers: give a routine or handler the isolation 'sandbox'",
         );
     }
-    // Whoever asks for less does not know that it has another root here, and sends the directory that it is in.
+    // A task that asked for less does not know that it has another root, and its submitter may have
+    // set `cwd`; it is ignored then.
     if spec.isolation > Isolation::Process && spec.cwd.is_some() {
-        return refused("a container has a directory of its own, and sees no other: leave out cwd");
+        return refused("a container has its own root directory: leave out cwd");
     }
     if !spec.mounts.is_empty() {
         return refused(NO_MOUNTS);
     }
     match &spec.network {
-        NetworkPolicy::None => Ok(IsolationSite::Contained {
+        NetworkPolicy::None => Ok(ResolvedIsolation::Container {
             is_in_host_network: false,
         }),
-        NetworkPolicy::Host if least == Isolation::Process => Ok(IsolationSite::Contained {
+        NetworkPolicy::Host if minimum == Isolation::Process => Ok(ResolvedIsolation::Container {
             is_in_host_network: true,
         }),
-        NetworkPolicy::Host => refused("this worker lets no task into its host's network"),
+        NetworkPolicy::Host => refused("this worker gives no task its host's network"),
         _ => refused(
-            "a container reaches its host's network or none: the isolation 'sandbox' knows lists of places",
+            "a container has its host's network or none: use the isolation 'sandbox' for a list of endpoints",
         ),
     }
 }
@@ -151,11 +155,11 @@ mod tests {
     }
 
     #[test]
-    fn a_task_gets_what_it_asks_for() {
-        let place = |spec: &TaskSpec| of(spec, Isolation::Process, false);
+    fn without_a_minimum_a_task_gets_the_isolation_it_asks_for() {
+        let resolve = |spec: &TaskSpec| resolve_isolation(spec, Isolation::Process, false);
         assert_eq!(
-            place(&spec(Isolation::Process, false, "none")),
-            Ok(IsolationSite::Open)
+            resolve(&spec(Isolation::Process, false, "none")),
+            Ok(ResolvedIsolation::Process)
         );
         let asked = SandboxConfig {
             network: NetworkPolicy::Host,
@@ -163,14 +167,14 @@ mod tests {
             ..SandboxConfig::default()
         };
         assert_eq!(
-            place(&spec(Isolation::Sandbox, true, "host")),
-            Ok(IsolationSite::Asked(asked))
+            resolve(&spec(Isolation::Sandbox, true, "host")),
+            Ok(ResolvedIsolation::Sandbox(asked))
         );
-        assert!(place(&spec(Isolation::Docker, false, "none")).is_err());
+        assert!(resolve(&spec(Isolation::Docker, false, "none")).is_err());
     }
 
     #[test]
-    fn a_minimum_lets_no_task_raise_its_own_limits() {
+    fn a_minimum_caps_limits() {
         let greedy = Limits {
             memory_mb: Some(100_000),
             max_procs: Some(100_000),
@@ -181,8 +185,8 @@ mod tests {
             limits: greedy.clone(),
             ..TaskSpec::command(["true"])
         };
-        assert_eq!(limits(&spec, Isolation::Process), greedy);
-        let capped = limits(&spec, Isolation::Sandbox);
+        assert_eq!(effective_limits(&spec, Isolation::Process), greedy);
+        let capped = effective_limits(&spec, Isolation::Sandbox);
         assert_eq!(
             (capped.memory_mb, capped.max_procs, capped.max_fds),
             (Some(1024), Some(256), Some(4))
@@ -190,41 +194,41 @@ mod tests {
     }
 
     #[test]
-    fn a_minimum_raises_what_is_below_and_concedes_nothing() {
-        let place = |spec: &TaskSpec| of(spec, Isolation::Sandbox, false);
+    fn a_minimum_raises_lower_levels_and_allows_no_weakening() {
+        let resolve = |spec: &TaskSpec| resolve_isolation(spec, Isolation::Sandbox, false);
         assert_eq!(
-            place(&spec(Isolation::Process, false, "none")),
-            Ok(IsolationSite::Raised(SandboxConfig::default()))
+            resolve(&spec(Isolation::Process, false, "none")),
+            Ok(ResolvedIsolation::RaisedSandbox(SandboxConfig::default()))
         );
         let whole = SandboxConfig {
             network: "example.org:443".parse().unwrap(),
             ..SandboxConfig::default()
         };
         assert_eq!(
-            place(&spec(Isolation::Sandbox, true, "example.org:443")),
-            Ok(IsolationSite::Asked(whole))
+            resolve(&spec(Isolation::Sandbox, true, "example.org:443")),
+            Ok(ResolvedIsolation::Sandbox(whole))
         );
         for network in ["host", "127.0.0.1:6379", "example.org:443,[::1]:80"] {
-            let refused = place(&spec(Isolation::Sandbox, false, network))
+            let refused = resolve(&spec(Isolation::Sandbox, false, network))
                 .unwrap_err()
                 .to_string();
             assert!(refused.contains("its host's network"), "{refused}");
         }
-        assert!(place(&spec(Isolation::Docker, false, "none")).is_err());
+        assert!(resolve(&spec(Isolation::Docker, false, "none")).is_err());
         let mounts = vec!["/home:/data".parse().unwrap()];
-        let curious = TaskSpec {
+        let with_mounts = TaskSpec {
             mounts,
             ..spec(Isolation::Sandbox, false, "none")
         };
-        assert!(of(&curious, Isolation::Process, false).is_ok());
+        assert!(resolve_isolation(&with_mounts, Isolation::Process, false).is_ok());
         assert!(
-            place(&curious)
+            resolve(&with_mounts)
                 .unwrap_err()
                 .to_string()
                 .contains("leave out mounts")
         );
         assert!(
-            of(&curious, Isolation::Docker, true)
+            resolve_isolation(&with_mounts, Isolation::Docker, true)
                 .unwrap_err()
                 .to_string()
                 .contains("leave out mounts")
@@ -232,30 +236,30 @@ mod tests {
     }
 
     #[test]
-    fn a_container_is_there_where_an_image_is() {
-        let place = |spec: &TaskSpec, least| of(spec, least, true);
+    fn runs_containers_on_a_worker_with_an_image() {
+        let resolve = |spec: &TaskSpec, minimum| resolve_isolation(spec, minimum, true);
         let (none, host) = (
-            IsolationSite::Contained {
+            ResolvedIsolation::Container {
                 is_in_host_network: false,
             },
-            IsolationSite::Contained {
+            ResolvedIsolation::Container {
                 is_in_host_network: true,
             },
         );
         let asked = |network| spec(Isolation::Docker, false, network);
         assert_eq!(
-            place(&asked("none"), Isolation::Process).as_ref(),
+            resolve(&asked("none"), Isolation::Process).as_ref(),
             Ok(&none)
         );
-        assert_eq!(place(&asked("host"), Isolation::Process), Ok(host));
+        assert_eq!(resolve(&asked("host"), Isolation::Process), Ok(host));
         assert!(
-            place(&asked("host"), Isolation::Sandbox)
+            resolve(&asked("host"), Isolation::Sandbox)
                 .unwrap_err()
                 .to_string()
                 .contains("its host's network")
         );
         assert!(
-            place(&asked("example.org:443"), Isolation::Process)
+            resolve(&asked("example.org:443"), Isolation::Process)
                 .unwrap_err()
                 .to_string()
                 .contains("'sandbox'")
@@ -265,18 +269,18 @@ mod tests {
             ..spec(isolation, false, "none")
         };
         assert!(
-            place(&cwd(Isolation::Docker), Isolation::Process)
+            resolve(&cwd(Isolation::Docker), Isolation::Process)
                 .unwrap_err()
                 .to_string()
                 .contains("cwd")
         );
         assert_eq!(
-            place(&cwd(Isolation::Process), Isolation::Docker).as_ref(),
+            resolve(&cwd(Isolation::Process), Isolation::Docker).as_ref(),
             Ok(&none),
             "it is raised"
         );
         assert_eq!(
-            place(&spec(Isolation::Sandbox, true, "none"), Isolation::Docker),
+            resolve(&spec(Isolation::Sandbox, true, "none"), Isolation::Docker),
             Ok(none)
         );
         let routine = TaskSpec {
@@ -284,7 +288,7 @@ mod tests {
             ..TaskSpec::new(Target::Routine("r".into()))
         };
         assert!(
-            place(&routine, Isolation::Process)
+            resolve(&routine, Isolation::Process)
                 .unwrap_err()
                 .to_string()
                 .contains("only commands")
@@ -292,18 +296,21 @@ mod tests {
     }
 
     #[test]
-    fn what_can_be_asked_of_every_task_is_named() {
+    fn parses_every_isolation_level() {
         assert_eq!(
-            (minimum("process"), minimum("sandbox")),
+            (
+                parse_min_isolation("process"),
+                parse_min_isolation("sandbox")
+            ),
             (Ok(Isolation::Process), Ok(Isolation::Sandbox))
         );
-        assert_eq!(minimum("docker"), Ok(Isolation::Docker));
+        assert_eq!(parse_min_isolation("docker"), Ok(Isolation::Docker));
         for text in ["", "Docker", "Sandbox", "vm"] {
             assert!(
-                minimum(text)
+                parse_min_isolation(text)
                     .unwrap_err()
                     .to_string()
-                    .contains("say 'process', 'sandbox' or 'docker'")
+                    .contains("use 'process', 'sandbox' or 'docker'")
             );
         }
     }

@@ -1,4 +1,4 @@
-//! The worker's lease: renewed on a thread of its own, so that nothing a task does can hold it up.
+//! Lease renewal, on its own thread, so that no task can delay it.
 
 use std::{
     sync::{
@@ -16,20 +16,20 @@ use tokio::sync::Notify;
 
 use crate::{orphan_processes, registration::WorkerLease};
 
-/// How often the lease is renewed within its length.
-const BEATS_PER_LEASE: u32 = 4;
+/// Renewals per lease length.
+const RENEWALS_PER_LEASE: u32 = 4;
 
-/// What the worker tells of itself with each beat; kept up to date by the service.
+/// What a heartbeat reports about the worker. The service keeps it up to date.
 #[derive(Default)]
 pub(crate) struct WorkerStats {
     pub(crate) busy: AtomicU32,
     pub(crate) spawned: AtomicU64,
     status: AtomicU8,
-    /// Held while the lease is being renewed.
-    beats: Mutex<()>,
+    /// Held during a renewal.
+    renewal_lock: Mutex<()>,
 }
 
-/// The thread that renews a lease. It stops when this is dropped.
+/// The thread that renews a lease. Dropping this stops it.
 pub(crate) struct RenewerThread {
     lost: Arc<Notify>,
     _stop: mpsc::Sender<()>,
@@ -39,17 +39,17 @@ impl RenewerThread {
     pub(crate) fn start(
         renewer: Box<dyn LeaseRenewer>,
         lease: WorkerLease,
-        vitals: Arc<WorkerStats>,
+        stats: Arc<WorkerStats>,
     ) -> Result<Self> {
-        lease.holds_from(lease.began);
+        lease.extend_from(lease.requested_at);
         let (stop, stopped) = mpsc::channel();
         let lost = Arc::new(Notify::new());
         let notify = Arc::clone(&lost);
         let thread = thread::Builder::new()
-            .name("pulse".into())
+            .name("lease-renewal".into())
             .stack_size(256 * 1024);
         let started = thread.spawn(move || {
-            if heartbeat(renewer, &lease, &vitals, &stopped) {
+            if renew_until_stopped(renewer, &lease, &stats, &stopped) {
                 notify.notify_one();
             }
         });
@@ -57,64 +57,66 @@ impl RenewerThread {
         Ok(Self { lost, _stop: stop })
     }
 
-    /// Returns once when the lease is lost. Cancel-safe.
+    /// Returns once, when the lease is lost. Cancel-safe.
     pub(crate) async fn lost(&self) {
         self.lost.notified().await;
     }
 }
 
-/// Beats until told to stop, with `false`, or until the lease is lost, with `true`.
-fn heartbeat(
+/// Renews until stopped (returns `false`) or until the lease is lost (returns `true`).
+fn renew_until_stopped(
     mut renewer: Box<dyn LeaseRenewer>,
     lease: &WorkerLease,
-    vitals: &WorkerStats,
+    stats: &WorkerStats,
     stopped: &mpsc::Receiver<()>,
 ) -> bool {
-    // Since when the broker is known to be down: no other worker takes over meanwhile.
+    // When the broker was found down. No other worker can take over while it is down.
     let mut down_since = None;
-    let every = lease.length / BEATS_PER_LEASE;
+    let every = lease.length / RENEWALS_PER_LEASE;
     let mut pause = every / 2;
     while stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
-        let beating = vitals.beating();
-        // Read before the renewal is sent: the lease is at least as long as the runners believe.
+        let renewing = stats.lock_renewal();
+        // Taken before the renewal is sent, so the lease ends no earlier than the runners believe.
         let now = LeaseDeadlinePage::clock_now();
-        let found = renewer.heartbeat(vitals.heartbeat());
-        // One that failed is repeated soon: there may be time for it yet.
-        pause = if matches!(found, Ok(LeaseStatus::Alive(_))) {
+        let status = renewer.renew(stats.heartbeat());
+        // A failed renewal is repeated soon, while there is still time.
+        pause = if matches!(status, Ok(LeaseStatus::Alive(_))) {
             every
         } else {
             every / 4
         };
         let was_down_since: Option<u64> = down_since.take();
-        match found {
+        match status {
             Ok(LeaseStatus::Alive(reclaimed)) => {
-                lease.holds_from(now);
-                orphan_processes::of_the_dead_meanwhile(&reclaimed);
+                lease.extend_from(now);
+                orphan_processes::kill_orphans_of_reclaimed_in_background(&reclaimed);
                 for task in reclaimed {
-                    tracing::warn!(tid = %task.attempt_id.tid, attempt = task.attempt_id.attempt, from = %task.attempt_id.owner, "took a task back");
+                    tracing::warn!(tid = %task.attempt_id.tid, attempt = task.attempt_id.attempt, from = %task.attempt_id.owner, "reclaimed a task");
                 }
             }
             Ok(LeaseStatus::Expired) => return true,
-            // Leases stand still, and with them the runners' fence.
+            // Leases do not expire while the broker is down, so extend the runners' deadline too.
             Ok(LeaseStatus::Down) => {
                 match was_down_since {
-                    Some(since) => lease.attempt_id.extend_by(now - since),
-                    None => tracing::warn!(
-                        "the broker is down: what runs goes on, and the lease stands still"
-                    ),
+                    Some(since) => lease.deadline.extend_by(now - since),
+                    None => {
+                        tracing::warn!(
+                            "the broker is down: attempts go on, and the lease does not expire"
+                        )
+                    }
                 }
                 down_since = Some(now);
             }
-            // The runners' fence stays where it is: when this lasts, they stop before another worker takes over. What comes after that is
-            // begun under another lease.
+            // The runners' deadline stays: if this lasts, they stop before another worker takes
+            // over. Later attempts run under a new lease.
             Err(error) => {
                 tracing::error!(%error, "the lease could not be renewed");
-                if lease.attempt_id.has_passed() {
+                if lease.deadline.has_passed() {
                     return true;
                 }
             }
         }
-        drop(beating);
+        drop(renewing);
     }
     false
 }
@@ -124,9 +126,11 @@ impl WorkerStats {
         self.status.store(status as u8, Ordering::Relaxed);
     }
 
-    /// Keeps others from renewing the lease meanwhile.
-    pub(super) fn beating(&self) -> MutexGuard<'_, ()> {
-        self.beats.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Keeps the renewer thread from renewing meanwhile.
+    pub(super) fn lock_renewal(&self) -> MutexGuard<'_, ()> {
+        self.renewal_lock
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn heartbeat(&self) -> Heartbeat {

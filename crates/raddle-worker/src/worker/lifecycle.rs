@@ -1,4 +1,4 @@
-//! A worker's life: registered, at work, gone.
+//! The lifecycle of a worker: register, run, deregister.
 
 use std::{future::Future, sync::Arc, time::Duration};
 
@@ -22,105 +22,109 @@ use super::{
     Options, Shutdown, SuspendGuard,
     event::LoopEnd,
     service::{LoopClosed, WorkerService},
-    shutdown::KILLED_AFTER,
-    shutdown_deadline::LAST_TRY,
+    shutdown::KILL_REQUESTS,
+    shutdown_deadline::LAST_TRY_TIMEOUT,
     suspend_guard::CurrentRegistration,
 };
 
-/// A registered worker, not running yet.
+/// A registered worker that does not run yet.
 pub struct Worker {
     pub(super) broker: Arc<dyn Broker>,
     pub(super) options: Options,
-    pub(super) line: Registration,
-    /// What it has claimed already.
+    pub(super) registration: Registration,
+    /// A task that it has already claimed.
     pub(super) claim: Option<LeasedTask>,
-    /// The children that this process had before.
-    pub(super) strangers: Arc<[u32]>,
-    /// Whether it leaves the registry with its task.
-    pub(super) own: bool,
-    /// How many attempts it has begun, under whatever id.
-    pub(super) begun: watch::Sender<u64>,
-    pub(super) born: Instant,
-    pub(super) standstill: SuspendGuard,
+    /// Child processes that this process had before.
+    pub(super) preexisting_children: Arc<[u32]>,
+    /// Whether the broker deregisters it when its task finishes.
+    pub(super) deregisters_with_task: bool,
+    /// Attempts started so far, under all its ids.
+    pub(super) attempts_started: watch::Sender<u64>,
+    pub(super) created_at: Instant,
+    pub(super) suspend_guard: SuspendGuard,
 }
 
-/// How a worker's life went.
+/// How a worker ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkerEnd {
-    /// How many attempts it began.
+    /// Attempts that it started.
     pub tasks: u64,
-    /// Why it left.
+    /// Why it ended.
     pub reason: WorkerEndReason,
-    /// How many attempts did not end when it was stopped, and were killed.
+    /// Attempts that did not end when the worker was stopped, and were killed.
     pub killed: u64,
 }
 
-/// Why a worker left.
+/// Why a worker ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WorkerEndReason {
-    /// It had nothing to do for long enough.
+    /// It was idle for `idle_exit`.
     Idle,
-    /// It was asked to.
+    /// It was asked to stop.
     Stopped,
-    /// All that it was for is over: its one task, or as many as it was to take.
+    /// Its single task is finished, or it has started `max_tasks` attempts.
     Done,
-    /// It was as old as it was to become.
+    /// It has reached `max_uptime`.
     Aged,
-    /// It lost its lease, and with that the last attempt that it was to make: others have the task.
+    /// It lost its lease with the last attempt that it was allowed: another worker has the task.
     LeaseLost,
 }
 
-/// How long leaving the registry may take where the broker is away: the lease runs out sooner than that.
-const LEAVE_WITHIN: Duration = Duration::from_secs(30);
+/// How long deregistering may take. The lease expires sooner.
+const DEREGISTER_TIMEOUT: Duration = Duration::from_secs(30);
 /// One in this many workers for one task removes expired records.
 const PURGE_ONE_IN: u64 = 64;
-/// The part of an id below the clock's: a counter that hardly ever moves.
+/// Distance of TIDs of consecutive clock values: the low 12 bits are a counter that is usually
+/// zero.
 const TID_STEP: u64 = 4096;
 
 impl Worker {
-    /// Enters a worker into the broker's registry.
+    /// Registers a worker with the broker.
     pub async fn register(broker: Arc<dyn Broker>, options: Options) -> Result<Self> {
-        let line = Registration::register(&broker, options.info(), options.lease).await?;
-        Ok(Self::new(broker, options, line, None, false))
+        let registration =
+            Registration::register(&broker, options.worker_info(), options.lease).await?;
+        Ok(Self::new(broker, options, registration, None, false))
     }
 
     fn new(
         broker: Arc<dyn Broker>,
         options: Options,
-        line: Registration,
+        registration: Registration,
         claim: Option<LeasedTask>,
-        own: bool,
+        deregisters_with_task: bool,
     ) -> Self {
-        broker.acquire_liveness_lock(line.tid);
+        broker.acquire_liveness_lock(registration.tid);
         let worker = Self {
             broker,
             options,
-            line,
+            registration,
             claim,
-            strangers: raddle_runner::children().into(),
-            own,
-            begun: watch::Sender::new(0),
-            born: Instant::now(),
-            standstill: SuspendGuard::default(),
+            preexisting_children: raddle_runner::children().into(),
+            deregisters_with_task,
+            attempts_started: watch::Sender::new(0),
+            created_at: Instant::now(),
+            suspend_guard: SuspendGuard::default(),
         };
-        worker.announce();
+        worker.publish_registration();
         worker
     }
 
-    /// Submits a task together with a worker that will run it, in one step. There is no worker when another task has the same key.
+    /// Submits a task and registers a worker that has claimed it, in one transaction. The worker is
+    /// `None` if an unfinished task has the same unique key.
     ///
-    /// Nothing is submitted, and `None` returned, when `give_up` comes first. Dropping this may leave a task behind that nobody waits for.
+    /// Returns `None` and submits nothing if `give_up` finishes first. Dropping the future may
+    /// leave a submitted task behind.
     pub async fn submit(
         broker: Arc<dyn Broker>,
         task: NewTask,
         options: Options,
         give_up: impl Future<Output = ()>,
     ) -> Result<Option<(Submitted, Option<Self>)>> {
-        let lease = WorkerLease::ask(options.lease)?;
+        let lease = WorkerLease::prepare(options.lease)?;
         let request = SubmitAndClaim {
             task,
-            worker: options.info(),
+            worker: options.worker_info(),
             lease: options.lease,
         };
         let SubmitAndClaimOutcome {
@@ -129,136 +133,141 @@ impl Worker {
             claim,
         } = tokio::select! {
             biased;
-            own = broker.submit_and_claim(request) => own?,
+            claimed = broker.submit_and_claim(request) => claimed?,
             () = give_up => return Ok(None),
         };
         let Some(tid) = worker else {
             return Ok(Some((submitted, None)));
         };
-        let line = Registration::open(&broker, tid, lease).await?;
+        let registration = Registration::keep_lease(&broker, tid, lease).await?;
         let options = Options {
             only: Some(submitted.tid()),
             ..options
         };
         Ok(Some((
             submitted,
-            Some(Self::new(broker, options, line, claim, true)),
+            Some(Self::new(broker, options, registration, claim, true)),
         )))
     }
 
-    /// The worker's own id.
+    /// The worker's id.
     pub fn tid(&self) -> Tid {
-        self.line.tid
+        self.registration.tid
     }
 
-    /// Whether it should remove expired records first. Where only workers for one task come, one in many does what a resident worker does every minute.
+    /// Whether it should remove expired records before it runs. Where only workers for one task
+    /// run, one in [`PURGE_ONE_IN`] does what a resident worker does every minute.
     pub(crate) fn should_purge(&self) -> bool {
         self.options.only.is_some()
-            && (self.line.tid.as_u64() / TID_STEP).is_multiple_of(PURGE_ONE_IN)
+            && (self.registration.tid.as_u64() / TID_STEP).is_multiple_of(PURGE_ONE_IN)
     }
 
-    /// How many attempts it has begun, as it begins them.
-    pub fn begun(&self) -> watch::Receiver<u64> {
-        self.begun.subscribe()
+    /// The number of attempts started, as it changes.
+    pub fn attempts_started(&self) -> watch::Receiver<u64> {
+        self.attempts_started.subscribe()
     }
 
-    /// What lets this process be stopped for a while.
-    pub fn standstill(&self) -> SuspendGuard {
-        self.standstill.clone()
+    /// A guard for suspending this process without losing the lease.
+    pub fn suspend_guard(&self) -> SuspendGuard {
+        self.suspend_guard.clone()
     }
 
-    /// Works until it is asked to stop, has been idle for long enough, or its one task is over.
+    /// Runs until it is asked to stop, is idle for `idle_exit`, or its single task is finished.
     ///
-    /// A worker that loses its lease, because it was stopped or cut off for longer than that, kills what it runs and goes on under a new
-    /// id.
+    /// A worker that loses its lease, because it was suspended or cut off for longer than that,
+    /// kills its attempts and registers under a new id.
     pub async fn run(mut self, shutdown: Shutdown) -> Result<WorkerEnd> {
         if let Err(error) = raddle_runner::become_subreaper() {
-            tracing::warn!(%error, "the grandchildren of a killed runner will not be found");
+            tracing::warn!(%error, "grandchildren of a killed runner will not be found: this process cannot be a subreaper");
         }
-        // To find a group to work in takes as long as to start a process, and a single task without limits has no use for one.
-        let needs_group = !self.options.grouped
+        // Finding a writable cgroup takes as long as starting a process, and a single task without
+        // limits needs none.
+        let needs_cgroup = !self.options.in_cgroup
             && self
                 .claim
                 .as_ref()
                 .is_none_or(|claim| !claim.spec.limits.is_empty());
-        if let Some(Err(error)) = needs_group.then(raddle_runner::cgroup::prepare) {
-            tracing::debug!(%error, "limits are kept without control groups");
+        if let Some(Err(error)) = needs_cgroup.then(raddle_runner::cgroup::prepare) {
+            tracing::debug!(%error, "limits are enforced without cgroups");
         }
-        // It ends with this worker, whichever way that ends.
+        // Stops when this worker ends.
         let _scheduling = self
             .options
             .schedules
             .then(|| schedule::RunningScheduler::start(Arc::clone(&self.broker)));
-        // So does this. Who comes for one task has no time for the others'.
-        let mut beside = JoinSet::new();
-        if self.claim.is_none() && !self.options.is_for_one() {
+        // So does this. A worker for one task skips it.
+        let mut background = JoinSet::new();
+        if self.claim.is_none() && !self.options.is_single_task() {
             let broker = Arc::clone(&self.broker);
-            beside.spawn(async move {
-                if let Err(error) = orphan_processes::of_anybody(&*broker).await {
-                    tracing::warn!(%error, "what is left of earlier attempts could not be looked for");
+            background.spawn(async move {
+                if let Err(error) = orphan_processes::kill_orphans_of_broker(&*broker).await {
+                    tracing::warn!(%error, "processes of earlier attempts could not be searched for");
                 }
             });
         }
         let mut killed = 0;
         loop {
-            let tid = self.line.tid;
+            let tid = self.registration.tid;
             let closed = WorkerService::start(&mut self, &shutdown).run().await;
             let LoopClosed {
                 end,
-                is_hasty,
-                has_ended_task,
+                deadline_passed,
+                has_finished_task,
                 ..
             } = closed;
             killed += closed.killed;
-            let tasks = *self.begun.borrow();
+            let tasks = *self.attempts_started.borrow();
             let ended = |reason| WorkerEnd {
                 tasks,
                 reason,
                 killed,
             };
-            let is_spent = self.options.most_tasks().is_some_and(|max| max <= tasks);
+            let is_at_task_limit = self.options.max_attempts().is_some_and(|max| max <= tasks);
             match end {
-                Ok(LoopEnd::Left(reason)) => {
-                    if !(self.own && has_ended_task) {
-                        self.leave(None, is_hasty, &shutdown).await?;
+                Ok(LoopEnd::Exit(reason)) => {
+                    if !(self.deregisters_with_task && has_finished_task) {
+                        self.deregister(None, deadline_passed, &shutdown).await?;
                     }
                     return Ok(ended(reason));
                 }
-                Ok(LoopEnd::LeaseLost) if is_spent => return Ok(ended(WorkerEndReason::LeaseLost)),
+                Ok(LoopEnd::LeaseLost) if is_at_task_limit => {
+                    return Ok(ended(WorkerEndReason::LeaseLost));
+                }
                 Ok(LoopEnd::LeaseLost) => {
-                    tracing::warn!(worker = %tid, "the lease was lost: its tasks go to others, or begin again");
+                    tracing::warn!(worker = %tid, "the lease was lost: its tasks go to other workers, or run again");
                     let Self {
                         broker, options, ..
                     } = &self;
-                    let anew = Registration::anew(
+                    let again = Registration::register_again(
                         broker,
-                        &options.info(),
+                        &options.worker_info(),
                         options.lease,
                         options.give_up_after,
                         &shutdown,
                     )
                     .await?;
-                    // It has nothing that would have to be given back.
-                    let Some(line) = anew else {
+                    // It holds nothing that would have to be released.
+                    let Some(registration) = again else {
                         return Ok(ended(WorkerEndReason::Stopped));
                     };
-                    (self.line, self.own) = (line, false);
-                    self.broker.acquire_liveness_lock(self.line.tid);
-                    self.announce();
-                    // Where nobody took over, what it had claimed and not begun waits for this.
+                    (self.registration, self.deregisters_with_task) = (registration, false);
+                    self.broker.acquire_liveness_lock(self.registration.tid);
+                    self.publish_registration();
+                    // If no other worker took over, this releases what it had claimed and not
+                    // started.
                     let _ = self
                         .broker
-                        .deregister(tid, Some("its lease ran out".into()))
+                        .deregister(tid, Some("its lease expired".into()))
                         .await;
-                    tracing::warn!(was = %tid, now = %self.line.tid, "registered anew");
+                    tracing::warn!(was = %tid, now = %self.registration.tid, "registered again");
                 }
-                // Nobody is there to be told.
+                // The broker cannot be reached, so there is nowhere to deregister.
                 Err(error @ (Error::Unreachable { .. } | Error::AgentGone { .. })) => {
                     return Err(error);
                 }
                 Err(error) => {
                     let _ = self
-                        .leave(Some(error.to_string()), is_hasty, &shutdown)
+                        .deregister(Some(error.to_string()), deadline_passed, &shutdown)
                         .await;
                     return Err(error);
                 }
@@ -266,44 +275,48 @@ impl Worker {
         }
     }
 
-    /// Leaves the registry. Who is killed, or was and still is here, does not wait for long: what it has is taken back from it when its lease has
-    /// run out.
-    async fn leave(
+    /// Deregisters. A worker that was killed does not wait long: its tasks are reclaimed when its
+    /// lease expires.
+    async fn deregister(
         &self,
         failure: Option<String>,
-        is_hasty: bool,
+        deadline_passed: bool,
         shutdown: &Shutdown,
     ) -> Result<()> {
         let out_of_time = async {
-            if !is_hasty {
-                let _ = timeout(LEAVE_WITHIN, shutdown.asked(KILLED_AFTER)).await;
+            if !deadline_passed {
+                let _ = timeout(DEREGISTER_TIMEOUT, shutdown.requested(KILL_REQUESTS)).await;
             }
-            sleep(LAST_TRY).await;
+            sleep(LAST_TRY_TIMEOUT).await;
         };
         let left = tokio::select! {
-            left = self.broker.deregister(self.line.tid, failure) => Some(left),
+            left = self.broker.deregister(self.registration.tid, failure) => Some(left),
             () = out_of_time => None,
         };
         match left {
-            Some(Err(error)) if is_hasty || error.is_out_of_space() => {
-                tracing::warn!(%error, "left without a word: the lease will run out")
+            Some(Err(error)) if deadline_passed || error.is_out_of_space() => {
+                tracing::warn!(%error, "could not deregister: the lease will expire")
             }
             Some(left) => return left,
             None => tracing::warn!(
-                "left without a word, for the broker does not answer: the lease will run out"
+                "could not deregister, the broker does not answer: the lease will expire"
             ),
         }
         Ok(())
     }
 
-    /// Lets its process be stopped for a while under its present lease.
-    fn announce(&self) {
-        let Self { broker, line, .. } = self;
-        self.standstill.enter(CurrentRegistration {
+    /// Tells the `SuspendGuard` about the current registration.
+    fn publish_registration(&self) {
+        let Self {
+            broker,
+            registration,
+            ..
+        } = self;
+        self.suspend_guard.set_registration(CurrentRegistration {
             broker: Arc::clone(broker),
-            tid: line.tid,
-            lease: line.lease.clone(),
-            vitals: Arc::clone(&line.vitals),
+            tid: registration.tid,
+            lease: registration.lease.clone(),
+            stats: Arc::clone(&registration.stats),
         });
     }
 }

@@ -1,19 +1,19 @@
-//! The worker: claims tasks and runs each in a process of its own.
+//! The worker: claims tasks and runs each in its own process.
 //!
-//! A worker is itself a task. It has an id, an entry in the registry, control queues and a title. Whether it takes tasks as they come or
-//! exactly one ([`Options::only`]) is a matter of policy; the code is the same.
+//! A worker is itself a task: it has an id, a registration, control queues and a title. The same code
+//! serves all policies, from a worker for exactly one task ([`Options::only`]) to a resident worker.
 //!
 //! ```text
-//!            claim                 job                    frames
+//!            claim               task                  ExecRequest
 //! broker ───────────► service ───────────► slot (× N) ───────────► runner ──► command
 //!    ▲                  │ ▲                  │
-//!    │ started, finish  │ └── words ◄────────┼── control queue
-//!    └──── ledger ◄─────┴──── outcome ◄──────┘
+//!    │ started, finish  │ └── commands ◄─────┼── control queue
+//!    └── CompletionBatcher ◄── completion ◄──┘
 //!    ▲
-//!    └──── pulse (own thread): renews the lease, moves the runners' fence
+//!    └──── RenewerThread: renews the lease, extends the runners' deadline
 //! ```
 //!
-//! What the service does about what it hears is decided in `core`, without I/O or a clock.
+//! `WorkerCore` decides what the service does, without I/O or a clock.
 
 mod apply_command;
 mod attempt_reply;
@@ -39,10 +39,10 @@ mod stopping;
 mod suspend_guard;
 mod time_limits;
 
-pub use isolation::{ParseMinIsolationError, minimum};
+pub use isolation::{ParseMinIsolationError, parse_min_isolation};
 pub use lifecycle::{Worker, WorkerEnd, WorkerEndReason};
 pub use options::{Options, is_local, this_host};
 pub use shutdown::Shutdown;
 pub use suspend_guard::SuspendGuard;
-pub(crate) use time_limits::BEYOND;
+pub(crate) use time_limits::HANG_MARGIN;
 pub use time_limits::TimeLimits;

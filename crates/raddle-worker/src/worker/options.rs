@@ -1,4 +1,4 @@
-//! How a worker behaves.
+//! Options of a worker.
 
 use std::{
     collections::BTreeMap,
@@ -23,61 +23,66 @@ use crate::{handler::Plugins, routine::Routines};
 /// How a worker behaves.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Its name, for lists and titles.
+    /// Name in lists and titles.
     pub name: String,
-    /// What it offers.
+    /// Capabilities that it offers.
     pub caps: CapSet,
-    /// The queues it serves.
+    /// Queues that it serves.
     pub queues: Vec<String>,
-    /// How many attempts it runs at once.
+    /// Attempts that run at once.
     pub concurrency: u32,
-    /// It leaves after having had nothing to do for so long; with zero, as soon as nothing is waiting.
+    /// Exit after this idle time. Zero: exit as soon as no task waits.
     pub idle_exit: Option<Duration>,
-    /// It leaves after having begun so many attempts.
+    /// Exit after this many attempts.
     pub max_tasks: Option<u64>,
-    /// When it is so old it takes nothing new, and leaves after what it runs.
+    /// Age at which it starts nothing more, and exits after its running attempts.
     pub max_uptime: Option<Duration>,
-    /// It runs this task and no other, whatever the task needs, and leaves when that is over.
+    /// Run only this task, whatever it requires, and exit when it is finished.
     pub only: Option<Tid>,
-    /// How long others wait after its last sign of life before they take its tasks over.
+    /// Length of its lease: how long after its last renewal others reclaim its tasks.
     pub lease: Duration,
-    /// How long what is told to end may take before it is killed.
+    /// Time between SIGTERM and SIGKILL for an attempt that is stopped.
     pub grace: Duration,
-    /// How long tasks may take, whatever they say themselves, and what somebody sees of that.
-    pub bound: TimeLimits,
-    /// How long the agent that it reaches its broker through may be away before it ends. Redis has a bound of its own, in its URL.
+    /// Time limits that apply to every task, and where a supervisor can watch them.
+    pub time_limits: TimeLimits,
+    /// How long the broker agent may be unreachable before the worker exits. Redis has its own
+    /// limit, in its URL.
     pub give_up_after: Duration,
-    /// What is in the environment of tasks whose spec does not set it otherwise.
+    /// Environment variables for tasks whose spec does not set them.
     pub env: BTreeMap<String, String>,
-    /// How far it keeps every task apart, at least. One that asks for less is given this.
+    /// Minimum isolation. A task that asks for less gets this.
     pub min_isolation: Isolation,
-    /// What it makes containers from, for tasks that are to run in one of their own. Without it, and without a Docker engine, it takes none.
-    /// The program that runners are started from has to be a leash as well: [`crate::contained::LEASH`].
+    /// Image for tasks in containers. Without it, and without a Docker engine, the worker takes no
+    /// such tasks. The `runner` program must also serve as container supervisor:
+    /// [`crate::contained::LEASH`].
     pub task_image: Option<String>,
-    /// The handlers it has.
+    /// Handler plug-ins.
     pub plugins: Arc<Plugins>,
-    /// What its manager may spawn, if it has one that is asked: nothing else is run.
-    pub charter: Option<Arc<SpawnPolicy>>,
-    /// The program that runners are started from; it calls `raddle_runner::runner_main_if_asked` first.
+    /// What its manager may spawn, if it serves a manager. It then runs nothing else.
+    pub spawn_policy: Option<Arc<SpawnPolicy>>,
+    /// The program that runners are started from. It must call
+    /// `raddle_runner::runner_main_if_requested` first.
     pub runner: PathBuf,
-    /// Whoever has started it has looked for a control group to work in, and it is in that.
-    pub grouped: bool,
-    /// Whether it fires schedules, and ends tasks that have expired. Any number may: each due time is fired once.
+    /// Whether the parent process has already put it into a cgroup that it can use.
+    pub in_cgroup: bool,
+    /// Whether it fires schedules and expires tasks. Any number of workers may: each due time is
+    /// fired once.
     pub schedules: bool,
-    /// The task that has started it, if one has.
+    /// The task that started it.
     pub parent: Option<Tid>,
-    /// Whether it begins paused: then it takes nothing before it is told to go on.
+    /// Whether it starts paused, and claims nothing until `RESUME`.
     pub paused: bool,
 }
 
-/// A worker that dies is replaced within seconds, and one that is only slow is not: it renews four times as often.
+/// Default lease. A dead worker is replaced within seconds. A slow one is not: it renews four times
+/// per lease.
 const LEASE: Duration = Duration::from_secs(3);
 const GRACE: Duration = Duration::from_secs(5);
-/// As long as a server on another machine may be away: whoever started the one started the other.
+/// As long as a Redis server may be unreachable: both are usually started by the same supervisor.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(30);
 
 impl Options {
-    /// A worker that takes tasks as they come, one per core at a time.
+    /// A worker that claims tasks as they come, one per core at a time.
     pub fn resident() -> Self {
         let cores = thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
         Self {
@@ -92,17 +97,20 @@ impl Options {
         self.concurrency.max(1) as usize
     }
 
-    /// How many attempts it begins at most.
-    pub(super) fn most_tasks(&self) -> Option<u64> {
-        self.max_tasks.into_iter().chain(self.bound.max_tasks).min()
+    /// The most attempts that it starts.
+    pub(super) fn max_attempts(&self) -> Option<u64> {
+        self.max_tasks
+            .into_iter()
+            .chain(self.time_limits.max_tasks)
+            .min()
     }
 
-    /// Whether it is there for one task alone.
-    pub(super) fn is_for_one(&self) -> bool {
+    /// Whether it runs a single task.
+    pub(super) fn is_single_task(&self) -> bool {
         self.only.is_some() || self.max_tasks == Some(1)
     }
 
-    /// A worker that takes one task as it comes, runs it and leaves.
+    /// A worker that claims one task, runs it and exits.
     pub fn one_shot() -> Self {
         let (name, queues) = ("worker".into(), vec![DEFAULT_QUEUE.into()]);
         Self {
@@ -127,22 +135,22 @@ impl Options {
             only: tid,
             lease: LEASE,
             grace: GRACE,
-            bound: TimeLimits::default(),
+            time_limits: TimeLimits::default(),
             give_up_after: GIVE_UP_AFTER,
             env: BTreeMap::new(),
             min_isolation: Isolation::Process,
             task_image: None,
             plugins: Arc::default(),
-            charter: None,
+            spawn_policy: None,
             runner: "/proc/self/exe".into(),
-            grouped: false,
+            in_cgroup: false,
             schedules: false,
             parent: None,
             paused: false,
         }
     }
 
-    /// A worker that takes no tasks, and fires schedules alone.
+    /// A worker that takes no tasks and only fires schedules.
     pub fn scheduler() -> Self {
         Self {
             name: kind::SCHEDULER.into(),
@@ -151,47 +159,48 @@ impl Options {
         }
     }
 
-    /// Offers these routines, and those of these handlers that may run here, to tasks; a sandbox, which every worker has; and containers, if there is an
-    /// image for them.
+    /// Adds capabilities for these routines, for those handlers that can run here, for sandboxes,
+    /// and for containers if there is an image.
     pub fn offering(mut self, routines: &Routines, plugins: Plugins) -> Self {
         let containers = self.task_image.is_some().then(|| DOCKER.to_owned());
-        let apart = [SANDBOX.to_owned()].into_iter().chain(containers);
+        let isolation = [SANDBOX.to_owned()].into_iter().chain(containers);
         let handlers: Vec<String> = plugins.tags(&self.caps).collect();
         for tag in routines
             .names()
             .map(routine_tag)
             .chain(handlers)
-            .chain(apart)
+            .chain(isolation)
         {
-            // A name that is no label has no task either.
+            // A name that is no valid label cannot be required by a task either.
             let _ = self.caps.insert(&tag);
         }
         self.plugins = Arc::new(plugins);
         self
     }
 
-    /// Spawns what is asked of a manager with this charter: it serves the queues of that, and offers what that lists.
-    pub fn chartered(mut self, charter: Arc<SpawnPolicy>) -> Self {
-        self.queues = vec![requests(&charter.kind), WAITING.into()];
-        for tag in charter.registry.names().chain([REQUEST]) {
-            // Names that are no tags are in no registry.
+    /// Makes it serve the requests of a manager with this policy: its queues and the capabilities
+    /// that the policy lists.
+    pub fn with_spawn_policy(mut self, spawn_policy: Arc<SpawnPolicy>) -> Self {
+        self.queues = vec![requests(&spawn_policy.kind), WAITING.into()];
+        for tag in spawn_policy.registry.names().chain([REQUEST]) {
+            // The registry contains only valid labels.
             let _ = self.caps.insert(tag);
         }
-        self.charter = Some(charter);
+        self.spawn_policy = Some(spawn_policy);
         self
     }
 
     fn kind(&self) -> &'static str {
         match self.max_tasks {
             _ if self.queues.is_empty() && self.schedules => kind::SCHEDULER,
-            // One that serves no queue is there for a task that it was given.
+            // Without queues it runs the one task that it was given.
             _ if self.queues.is_empty() => kind::INLINE,
             Some(1) => kind::ONE_SHOT,
             _ => kind::RESIDENT,
         }
     }
 
-    pub(crate) fn info(&self) -> WorkerInfo {
+    pub(crate) fn worker_info(&self) -> WorkerInfo {
         let pid = std::process::id();
         WorkerInfo {
             capabilities: self.caps.clone(),
@@ -200,14 +209,14 @@ impl Options {
             pid,
             born: raddle_runner::process_start_time(pid),
             host: this_host(),
-            place: raddle_runner::place().map(Into::into),
+            place: raddle_runner::pid_scope().map(Into::into),
             parent: self.parent,
             ..WorkerInfo::new(&self.name, self.kind())
         }
     }
 }
 
-/// Variables of this process that its tasks do not see: a queue URL with a password in it.
+/// Variables of this process that tasks must not see: a queue URL that contains a password.
 pub(super) fn secret_variables() -> &'static [&'static str] {
     const QUEUE_URL: [&str; 1] = ["QUEUE_URL"];
     static SECRET: LazyLock<bool> = LazyLock::new(|| {
@@ -219,12 +228,12 @@ pub(super) fn secret_variables() -> &'static [&'static str] {
     if *SECRET { &QUEUE_URL } else { &[] }
 }
 
-/// Whether the process of a worker can be looked at here, by its number.
+/// Whether the worker's PID names a process of this machine and PID namespace.
 pub fn is_local(info: &WorkerInfo) -> bool {
-    info.is_at(&this_host(), raddle_runner::place())
+    info.is_at(&this_host(), raddle_runner::pid_scope())
 }
 
-/// The name of this machine, as workers on it give it.
+/// The name of this machine, as its workers report it.
 pub fn this_host() -> String {
     rustix::system::uname()
         .nodename()

@@ -1,4 +1,5 @@
-//! Output of an attempt on its way to the broker, and the orders that come meanwhile on theirs to the runner: neither waits for the other.
+//! Forwarding an attempt's output to the broker and commands to its runner, without either waiting
+//! for the other.
 
 use std::{future::Future, time::Duration};
 
@@ -11,116 +12,117 @@ use tokio::{
 
 use super::{attempt_tracing, slot::SlotCommand};
 
-/// How long output waits for room, or for a server: as long as a person may need to make some, and no longer, because the task waits with it.
-pub(super) const OUTPUT_PATIENCE: Duration = Duration::from_secs(10);
-/// How long when the task has been killed.
-const LAST_OUTPUT_PATIENCE: Duration = Duration::from_secs(1);
-pub(super) const OUTPUT_PAUSE: Duration = Duration::from_millis(250);
-/// It is said once a second that it waits.
-const SAID_EVERY: u32 = 4;
+/// How long output waits for space or for a server: long enough for a person to free some space.
+/// The task waits with it.
+pub(super) const OUTPUT_TIMEOUT: Duration = Duration::from_secs(10);
+/// The same for a task that was killed.
+const KILLED_OUTPUT_TIMEOUT: Duration = Duration::from_secs(1);
+pub(super) const OUTPUT_RETRY_PAUSE: Duration = Duration::from_millis(250);
+/// Retries per log line: one line each second.
+const LOG_EVERY: u32 = 4;
 
-/// Orders about an attempt, on their way to its runner.
-pub(super) struct RunnerCommands<'a, N> {
+/// Relays commands to the runner of an attempt.
+pub(super) struct RunnerCommandRelay<'a, N> {
     queue: &'a mut mpsc::UnboundedReceiver<SlotCommand>,
-    /// Takes note of each that is passed on.
-    note: N,
+    /// Called with each command that is relayed.
+    on_relay: N,
     killed: bool,
-    /// The worker is gone without waiting for us: nobody wants to know how this ends.
-    forsaken: bool,
-    /// There was no time left for output.
+    /// The worker's loop is gone and does not wait for the end of this attempt.
+    worker_is_gone: bool,
+    /// Storing output has timed out after a kill.
     output_lost: bool,
 }
 
-impl<'a, N: Fn(RunnerCommand)> RunnerCommands<'a, N> {
-    pub(super) fn new(queue: &'a mut mpsc::UnboundedReceiver<SlotCommand>, note: N) -> Self {
+impl<'a, N: Fn(RunnerCommand)> RunnerCommandRelay<'a, N> {
+    pub(super) fn new(queue: &'a mut mpsc::UnboundedReceiver<SlotCommand>, on_relay: N) -> Self {
         Self {
             queue,
-            note,
+            on_relay,
             killed: false,
-            forsaken: false,
+            worker_is_gone: false,
             output_lost: false,
         }
     }
 
-    /// The next one. Dropping it in between loses nothing.
+    /// The next command. Cancel-safe.
     pub(super) async fn next(&mut self) -> Option<SlotCommand> {
-        if self.forsaken {
+        if self.worker_is_gone {
             std::future::pending().await
         } else {
             self.queue.recv().await
         }
     }
 
-    pub(super) async fn apply_command(
+    pub(super) async fn relay(
         &mut self,
-        job: Option<SlotCommand>,
+        command: Option<SlotCommand>,
         runner: &mut Runner,
     ) -> Result<(), RunnerLost> {
-        let order = match job {
-            Some(SlotCommand::Order(order)) => order,
+        let command = match command {
+            Some(SlotCommand::Send(command)) => command,
             Some(SlotCommand::Run(claim)) => {
                 attempt_tracing::log!(
                     error,
                     claim.attempt_id,
-                    "a task was given to a slot that is in use"
+                    "a task was sent to a slot that is in use"
                 );
                 return Ok(());
             }
             None => {
-                self.forsaken = true;
+                self.worker_is_gone = true;
                 RunnerCommand::Kill
             }
         };
-        self.killed |= order == RunnerCommand::Kill;
-        (self.note)(order);
-        runner.send(order).await
+        self.killed |= command == RunnerCommand::Kill;
+        (self.on_relay)(command);
+        runner.send(command).await
     }
 
-    /// Obeys while output is being kept, and gives the output up when that takes too long.
-    pub(super) async fn obey_while(
+    /// Relays commands while output is stored. The output is dropped when that takes too long.
+    pub(super) async fn relay_while_storing(
         &mut self,
         storing: impl Future<Output = ()>,
         attempt_id: AttemptId,
         runner: &mut Runner,
     ) -> Result<(), RunnerLost> {
-        if !self.output_lost && self.obey_during(storing, runner).await?.is_none() {
+        if !self.output_lost && self.relay_during(storing, runner).await?.is_none() {
             attempt_tracing::log!(
                 error,
                 attempt_id,
-                "output was lost, for it could not be kept for too long"
+                "output was lost: it could not be stored in time"
             );
-            // Of one that is killed, nothing more is waited for.
+            // After a kill, do not wait for any further output.
             self.output_lost = self.killed;
         }
         Ok(())
     }
 
-    /// Obeys while something is being done, and gives that up when it takes too long.
-    pub(super) async fn obey_during<T>(
+    /// Relays commands while a future runs. Returns `None` when that takes too long.
+    pub(super) async fn relay_during<T>(
         &mut self,
-        doing: impl Future<Output = T>,
+        future: impl Future<Output = T>,
         runner: &mut Runner,
     ) -> Result<Option<T>, RunnerLost> {
-        tokio::pin!(doing);
+        tokio::pin!(future);
         let began = Instant::now();
         loop {
-            let patience = if self.killed {
-                LAST_OUTPUT_PATIENCE
+            let limit = if self.killed {
+                KILLED_OUTPUT_TIMEOUT
             } else {
-                OUTPUT_PATIENCE
+                OUTPUT_TIMEOUT
             };
             tokio::select! {
                 biased;
-                done = &mut doing => return Ok(Some(done)),
-                job = self.next() => self.apply_command(job, runner).await?,
-                () = sleep_until(began + patience) => return Ok(None),
+                done = &mut future => return Ok(Some(done)),
+                command = self.next() => self.relay(command, runner).await?,
+                () = sleep_until(began + limit) => return Ok(None),
             }
         }
     }
 }
 
-/// Adds to the output of an attempt, and tries again what may succeed later.
-pub(super) async fn store(
+/// Appends to the output of an attempt, and retries errors that may pass.
+pub(super) async fn store_output(
     broker: &dyn Broker,
     attempt_id: AttemptId,
     stream: raddle_runner::OutputChannel,
@@ -131,18 +133,18 @@ pub(super) async fn store(
         raddle_runner::OutputChannel::Stderr => OutputStream::Stderr,
         raddle_runner::OutputChannel::Reply => return,
     };
-    for tried in 0_u32.. {
+    for tries in 0_u32.. {
         match broker
             .append_output(attempt_id, stream, bytes.clone())
             .await
         {
             Ok(()) => return,
-            // The command waits too, when its pipe is full: better late than never.
+            // The command blocks too when its pipe is full. Late output is better than none.
             Err(error) if error.is_retryable() => {
-                if tried % SAID_EVERY == 0 {
-                    attempt_tracing::log!(error, attempt_id, %error, "output cannot be kept yet");
+                if tries % LOG_EVERY == 0 {
+                    attempt_tracing::log!(error, attempt_id, %error, "output cannot be stored yet: retrying");
                 }
-                sleep(OUTPUT_PAUSE).await;
+                sleep(OUTPUT_RETRY_PAUSE).await;
             }
             Err(error) => {
                 attempt_tracing::log!(error, attempt_id, %error, "output was lost");

@@ -1,5 +1,6 @@
-//! The worker's loop: waits for what happens, asks [`WorkerCore`] what to do about it, and does it. Nothing is decided here, and nothing that takes
-//! time is waited for between two events: a signal, a word or a lost lease is heard at once whatever the broker does.
+//! `WorkerService`: the worker's loop. It waits for events, passes them to [`WorkerCore`] and
+//! carries out the effects. It decides nothing, and awaits nothing slow between two events:
+//! signals, commands and a lost lease are handled at once, even if the broker hangs.
 
 use std::{
     collections::HashSet,
@@ -25,7 +26,7 @@ use super::{
     control_commands::CommandJobs,
     core::WorkerCore,
     event::{ClaimResult, LoopEnd, WorkerEffect, WorkerLoopEvent},
-    shutdown_deadline::{LAST_TRY, ShutdownDeadline},
+    shutdown_deadline::{LAST_TRY_TIMEOUT, ShutdownDeadline},
     slot::{Slot, SlotContext},
 };
 
@@ -35,36 +36,37 @@ pub(super) struct WorkerService<'a> {
     core: WorkerCore,
     worker: &'a mut Worker,
     slots: Vec<Slot>,
-    ledger: CompletionBatcher,
-    errands: CommandJobs,
-    haste: ShutdownDeadline,
-    /// From slots and the ledger: a few for each attempt, so the channel needs no bound.
+    batcher: CompletionBatcher,
+    jobs: CommandJobs,
+    deadline: ShutdownDeadline,
+    /// From slots and the `CompletionBatcher`: a few events for each attempt, so the channel needs
+    /// no bound.
     events: mpsc::UnboundedReceiver<WorkerLoopEvent>,
     claiming: Option<PendingClaim>,
-    /// For what the service itself has asked.
-    tell: mpsc::UnboundedSender<WorkerLoopEvent>,
-    /// Why the last claim failed, if it may succeed later.
-    claim_refusal: Option<String>,
+    /// For events that the service itself produces.
+    events_tx: mpsc::UnboundedSender<WorkerLoopEvent>,
+    /// The last retryable claim error, to log each only once.
+    last_claim_error: Option<String>,
     purging: Option<JoinHandle<()>>,
     auditing: Option<JoinHandle<()>>,
-    /// Looks for what others have left in the engine.
+    /// Searches for containers that dead workers have left in the Docker engine.
     #[cfg(feature = "docker")]
-    looking: Option<JoinHandle<()>>,
-    asked: watch::Receiver<u32>,
+    container_search: Option<JoinHandle<()>>,
+    stop_requests: watch::Receiver<u32>,
     began: Instant,
     title: &'static str,
-    /// Attempts that had to be killed in a stop.
+    /// Attempts that were killed during a stop.
     killed: u64,
 }
 
 /// How the loop ended.
 pub(super) struct LoopClosed {
     pub(super) end: Result<LoopEnd>,
-    /// The broker need not have heard of it.
-    pub(super) is_hasty: bool,
-    /// A task has come to its end here.
-    pub(super) has_ended_task: bool,
-    /// Attempts that had to be killed in a stop.
+    /// The shutdown deadline has passed, so the broker may not know of the end.
+    pub(super) deadline_passed: bool,
+    /// At least one task was finished by this worker.
+    pub(super) has_finished_task: bool,
+    /// Attempts that were killed during a stop.
     pub(super) killed: u64,
 }
 
@@ -73,51 +75,51 @@ impl<'a> WorkerService<'a> {
         let Worker {
             broker,
             options,
-            line,
+            registration,
             claim,
-            strangers,
-            begun,
-            born,
+            preexisting_children,
+            attempts_started,
+            created_at,
             ..
         } = worker;
-        attempt_tracing::take(claim.as_slice());
+        attempt_tracing::remember_traces(claim.as_slice());
         let context = Arc::new(SlotContext {
             broker: Arc::clone(broker),
             options: options.clone(),
-            attempt_id: Arc::clone(&line.lease.attempt_id),
-            idle_title: title::format(line.tid, "runner", "idle"),
+            attempt_id: Arc::clone(&registration.lease.deadline),
+            idle_title: title::format(registration.tid, "runner", "idle"),
             logged: Mutex::default(),
-            strangers: Arc::clone(strangers),
+            preexisting_children: Arc::clone(preexisting_children),
         });
-        let (tell, events) = mpsc::unbounded_channel();
+        let (events_tx, events) = mpsc::unbounded_channel();
         let slots = (0..options.slots())
-            .map(|number| Slot::start(number, Arc::clone(&context), tell.clone()));
-        let haste = ShutdownDeadline::new();
+            .map(|number| Slot::start(number, Arc::clone(&context), events_tx.clone()));
+        let deadline = ShutdownDeadline::new();
         let core = WorkerCore::new(
-            line.tid,
+            registration.tid,
             options.clone(),
-            born.elapsed(),
-            *begun.borrow(),
+            created_at.elapsed(),
+            *attempts_started.borrow(),
             claim.take(),
         );
         Self {
             slots: slots.collect(),
             core,
-            ledger: CompletionBatcher::start(Arc::clone(broker), tell.clone(), haste.pace()),
-            errands: CommandJobs::start(Arc::clone(broker), haste.pace()),
-            haste,
+            batcher: CompletionBatcher::start(Arc::clone(broker), events_tx.clone(), deadline.watch()),
+            jobs: CommandJobs::start(Arc::clone(broker), deadline.watch()),
+            deadline,
             events,
             claiming: None,
-            tell,
-            claim_refusal: None,
+            events_tx,
+            last_claim_error: None,
             purging: None,
             auditing: None,
             #[cfg(feature = "docker")]
-            // The spawner of a warm worker looks once for all its workers.
-            looking: options.task_image.clone().filter(|_| !options.grouped).map(|image| {
+            // A spawner searches once for all its warm workers.
+            container_search: options.task_image.clone().filter(|_| !options.in_cgroup).map(|image| {
                 tokio::spawn(async move { crate::contained::look_around(&image).await })
             }),
-            asked: shutdown.watch(),
+            stop_requests: shutdown.subscribe(),
             began: Instant::now(),
             title: "",
             killed: 0,
@@ -125,61 +127,61 @@ impl<'a> WorkerService<'a> {
         }
     }
 
-    /// Works to the end.
+    /// Runs until the core ends the loop.
     pub(super) async fn run(mut self) -> LoopClosed {
-        let asked = *self.asked.borrow_and_update();
-        let mut event = WorkerLoopEvent::Asked(asked);
+        let requests = *self.stop_requests.borrow_and_update();
+        let mut event = WorkerLoopEvent::StopRequested(requests);
         let end = loop {
-            if let Some(end) = self.carry_out(event) {
+            if let Some(end) = self.handle_event(event) {
                 break end;
             }
-            self.show();
-            event = self.next().await;
+            self.publish_status();
+            event = self.next_event().await;
         };
-        let is_hasty = self.haste.pace().is_hasty();
-        let (has_ended_task, killed) = (self.core.has_ended_task(), self.killed);
-        self.close(is_hasty).await;
+        let deadline_passed = self.deadline.watch().has_passed();
+        let (has_finished_task, killed) = (self.core.has_finished_task(), self.killed);
+        self.close(deadline_passed).await;
         LoopClosed {
             end,
-            is_hasty,
-            has_ended_task,
+            deadline_passed,
+            has_finished_task,
             killed,
         }
     }
 
-    async fn next(&mut self) -> WorkerLoopEvent {
+    async fn next_event(&mut self) -> WorkerLoopEvent {
         loop {
             let time = self.core.wake_at().map(|at| self.began + at);
-            let line = &mut self.worker.line;
+            let registration = &mut self.worker.registration;
             tokio::select! {
                 found = async { self.claiming.as_mut().expect("polled only when there is one").await }, if self.claiming.is_some() => {
                     self.claiming = None;
-                    let refusal = found.as_ref().err().filter(|error| error.is_retryable()).map(ToString::to_string);
-                    // Once, and not with every try.
-                    if let Some(error) = refusal.as_ref().filter(|_| refusal != self.claim_refusal) {
-                        tracing::error!(%error, "no tasks can be claimed");
+                    let error_text = found.as_ref().err().filter(|error| error.is_retryable()).map(ToString::to_string);
+                    // Log each error once, not at every retry.
+                    if let Some(error) = error_text.as_ref().filter(|_| error_text != self.last_claim_error) {
+                        tracing::error!(%error, "tasks cannot be claimed: retrying");
                     }
-                    self.claim_refusal = refusal;
+                    self.last_claim_error = error_text;
                     return WorkerLoopEvent::Claimed(found);
                 }
                 Some(event) = self.events.recv() => return event,
-                Some(ControlDelivery { tid, body }) = line.words.recv() => match body.parse::<ControlMessage>() {
-                    Ok(message) => return WorkerLoopEvent::Told { tid, message },
-                    Err(error) => tracing::warn!(%tid, %error, "a control message was passed over"),
+                Some(ControlDelivery { tid, body }) = registration.commands.recv() => match body.parse::<ControlMessage>() {
+                    Ok(message) => return WorkerLoopEvent::Command { tid, message },
+                    Err(error) => tracing::warn!(%tid, %error, "skipped a malformed control command"),
                 },
-                Ok(()) = self.asked.changed() => return WorkerLoopEvent::Asked(*self.asked.borrow_and_update()),
-                () = line.pulse.lost() => return WorkerLoopEvent::LeaseLost,
+                Ok(()) = self.stop_requests.changed() => return WorkerLoopEvent::StopRequested(*self.stop_requests.borrow_and_update()),
+                () = registration.renewer.lost() => return WorkerLoopEvent::LeaseLost,
                 () = async { sleep_until(time.expect("polled only when there is one")).await }, if time.is_some() => {
-                    return WorkerLoopEvent::Time;
+                    return WorkerLoopEvent::TimerFired;
                 }
             }
         }
     }
 
-    fn carry_out(&mut self, event: WorkerLoopEvent) -> Option<Result<LoopEnd>> {
+    fn handle_event(&mut self, event: WorkerLoopEvent) -> Option<Result<LoopEnd>> {
         let now = self.began.elapsed();
-        note(&event);
-        if let WorkerLoopEvent::Ended {
+        log_event(&event);
+        if let WorkerLoopEvent::AttemptEnded {
             finish,
             killed: true,
             ..
@@ -193,29 +195,35 @@ impl<'a> WorkerService<'a> {
                 "a task did not end when its worker stopped, and was killed (SIGKILL)"
             );
         }
-        for effect in self.core.on(event, now) {
+        for effect in self.core.handle_event(event, now) {
             match effect {
                 WorkerEffect::Claim { max, wait } => self.claiming = Some(self.claim(max, wait)),
-                // Dropping a claim that waits is safe: what it had taken goes back.
-                WorkerEffect::Unclaim => self.claiming = None,
-                WorkerEffect::Run { slot, claim } => {
+                // Safe to drop: the broker releases what the claim had taken.
+                WorkerEffect::CancelClaim => self.claiming = None,
+                WorkerEffect::Run { slot, task } => {
                     attempt_tracing::log!(
                         info,
-                        claim.attempt_id,
-                        name = claim.spec.display_name(),
+                        task.attempt_id,
+                        name = task.spec.display_name(),
                         "an attempt begins"
                     );
-                    self.worker.begun.send_modify(|begun| *begun += 1);
-                    self.slots[slot].run(claim);
+                    self.worker
+                        .attempts_started
+                        .send_modify(|attempts_started| *attempts_started += 1);
+                    self.slots[slot].run(task);
                 }
-                WorkerEffect::Order { slot, order } => self.slots[slot].order(order),
-                WorkerEffect::Write(entry) => self.ledger.write(entry),
-                WorkerEffect::Errand(errand) => self.errands.run(errand),
-                WorkerEffect::Forsake(attempt_id) => {
-                    attempt_tracing::log!(warn, attempt_id, "a task was lost with the lease");
-                    attempt_tracing::leave(attempt_id.tid);
+                WorkerEffect::SendCommand { slot, command } => self.slots[slot].send(command),
+                WorkerEffect::Write(entry) => self.batcher.write(entry),
+                WorkerEffect::RunJob(job) => self.jobs.push(job),
+                WorkerEffect::Abandon(attempt_id) => {
+                    attempt_tracing::log!(
+                        warn,
+                        attempt_id,
+                        "dropped a task that was claimed under a lost lease"
+                    );
+                    attempt_tracing::forget_trace(attempt_id.tid);
                 }
-                WorkerEffect::Haste => self.haste.begin(),
+                WorkerEffect::StartDeadline => self.deadline.pass(),
                 WorkerEffect::Purge => self.purge(),
                 WorkerEffect::Audit { held } => self.audit(held),
                 WorkerEffect::Warn {
@@ -232,11 +240,11 @@ impl<'a> WorkerService<'a> {
         let Worker {
             broker,
             options,
-            line,
+            registration,
             ..
         } = &*self.worker;
         let request = ClaimRequest {
-            owner: line.tid,
+            owner: registration.tid,
             caps: options.caps.clone(),
             queues: options.queues.clone(),
             only: options.only,
@@ -251,16 +259,16 @@ impl<'a> WorkerService<'a> {
                 return Ok(ClaimResult::Tasks(claims));
             }
             let Some(tid) = only else {
-                return Ok(ClaimResult::Nothing);
+                return Ok(ClaimResult::Empty);
             };
             let is_over = broker
                 .task(tid)
                 .await?
                 .is_none_or(|task| task.state.is_terminal());
             Ok(if is_over {
-                ClaimResult::Over
+                ClaimResult::TaskFinished
             } else {
-                ClaimResult::Nothing
+                ClaimResult::Empty
             })
         })
     }
@@ -272,109 +280,116 @@ impl<'a> WorkerService<'a> {
         }
     }
 
-    /// Asks the broker which attempts it assigns to this worker. One question at a time: a server that is away answers all of them when it is back.
+    /// Queries which attempts the broker assigns to this worker. One query at a time: a server that
+    /// was away would answer all of them at once.
     fn audit(&mut self, held: Vec<AttemptId>) {
         if self.auditing.as_ref().is_none_or(JoinHandle::is_finished) {
-            let (broker, worker, tell) = (
+            let (broker, worker, events_tx) = (
                 Arc::clone(&self.worker.broker),
-                self.worker.line.tid,
-                self.tell.clone(),
+                self.worker.registration.tid,
+                self.events_tx.clone(),
             );
             self.auditing = Some(tokio::spawn(async move {
                 match assigned_to(&*broker, worker).await {
-                    Ok(assigned) => _ = tell.send(WorkerLoopEvent::Audited { held, assigned }),
+                    Ok(assigned) => _ = events_tx.send(WorkerLoopEvent::Audited { held, assigned }),
                     Err(error) => {
-                        tracing::debug!(%error, "the broker could not be asked what it assigns to this worker")
+                        tracing::debug!(%error, "the broker could not be queried for an audit")
                     }
                 }
             }));
         }
     }
 
-    /// Keeps the title and the registry true, and the ledger informed.
-    fn show(&mut self) {
-        self.ledger.set_busy(self.core.has_more());
+    /// Updates the process title, the registration and the `CompletionBatcher`.
+    fn publish_status(&mut self) {
+        self.batcher.set_more_expected(self.core.has_backlog());
         let Worker {
             options,
-            line,
-            begun,
+            registration,
+            attempts_started,
             ..
         } = &*self.worker;
-        line.vitals.busy.store(self.core.busy(), Ordering::Relaxed);
-        line.vitals
+        registration
+            .stats
+            .busy
+            .store(self.core.busy(), Ordering::Relaxed);
+        registration
+            .stats
             .spawned
-            .store(*begun.borrow(), Ordering::Relaxed);
-        line.vitals.set_status(self.core.registered_status());
+            .store(*attempts_started.borrow(), Ordering::Relaxed);
+        registration.stats.set_status(self.core.registered_status());
         let status = self.core.status();
         if self.title != status {
             self.title = status;
-            raddle_runner::title::set(&title::format(line.tid, &options.name, status));
+            raddle_runner::title::set(&title::format(registration.tid, &options.name, status));
         }
     }
 
-    async fn close(self, is_hasty: bool) {
-        self.worker.line.close();
-        for asking in [self.purging, self.auditing].into_iter().flatten() {
-            asking.abort();
+    async fn close(self, deadline_passed: bool) {
+        self.worker.registration.close();
+        for query in [self.purging, self.auditing].into_iter().flatten() {
+            query.abort();
         }
         #[cfg(feature = "docker")]
-        if let Some(looking) = self.looking {
-            looking.abort();
+        if let Some(container_search) = self.container_search {
+            container_search.abort();
         }
-        for attempt_id in self.core.open() {
+        for attempt_id in self.core.open_attempts() {
             attempt_tracing::log!(
                 error,
                 attempt_id,
-                reason = "there was no time left",
+                reason = "the shutdown deadline has passed",
                 "{GIVEN_UP}"
             );
         }
         let Self {
             slots,
-            ledger,
-            errands,
+            batcher,
+            jobs,
             ..
         } = self;
         let close = async {
             for slot in slots {
                 slot.close().await;
             }
-            ledger.close().await;
-            errands.close().await;
+            batcher.close().await;
+            jobs.close().await;
         };
-        if is_hasty {
-            // What is still there then ends with this process.
-            let _ = timeout(3 * LAST_TRY, close).await;
+        if deadline_passed {
+            // Anything left ends with this process.
+            let _ = timeout(3 * LAST_TRY_TIMEOUT, close).await;
         } else {
             close.await;
         }
     }
 }
 
-/// Keeps the log's knowledge of what is in hand true.
-fn note(event: &WorkerLoopEvent) {
+/// Logs an event, and keeps the map of trace ids up to date.
+fn log_event(event: &WorkerLoopEvent) {
     match event {
-        WorkerLoopEvent::Claimed(Ok(ClaimResult::Tasks(claims))) => attempt_tracing::take(claims),
-        WorkerLoopEvent::Ended { finish, .. } => {
+        WorkerLoopEvent::Claimed(Ok(ClaimResult::Tasks(claims))) => {
+            attempt_tracing::remember_traces(claims)
+        }
+        WorkerLoopEvent::AttemptEnded { finish, .. } => {
             if let ExitStatus::ResourceExhausted { message } = &finish.report.exit {
-                tracing::error!(tid = %finish.attempt_id.tid, reason = message, "a task is given back, for it cannot be started");
+                tracing::error!(tid = %finish.attempt_id.tid, reason = message, "releasing a task that cannot be started");
             }
         }
-        WorkerLoopEvent::Settled {
+        WorkerLoopEvent::Recorded {
             attempt_id,
             outcome,
         } => {
             match outcome {
-                Some(CompletionOutcome::Done(state)) => {
-                    attempt_tracing::log!(info, *attempt_id, %state, "a task is over")
+                Some(CompletionOutcome::Finished(state)) => {
+                    attempt_tracing::log!(info, *attempt_id, %state, "a task is finished")
                 }
-                Some(CompletionOutcome::Again(at)) => {
+                Some(CompletionOutcome::Retry(at)) => {
                     attempt_tracing::log!(info, *attempt_id, %at, "an attempt is over, and another follows")
                 }
-                // Said by who has written it, or could not.
+                // Logged by `CompletionBatcher`.
                 Some(CompletionOutcome::Stale) | None => {}
             }
-            attempt_tracing::leave(attempt_id.tid);
+            attempt_tracing::forget_trace(attempt_id.tid);
         }
         _ => {}
     }
@@ -401,7 +416,7 @@ async fn assigned_to(broker: &dyn Broker, worker: Tid) -> Result<HashSet<Attempt
 }
 
 pub(super) async fn purge(broker: &dyn Broker) {
-    // One call removes a bounded number; the rest follows at once, so that the records of a burst go together.
+    // One call removes a limited number of records. Repeat until none is left.
     while let Ok(purged) = broker.purge().await {
         if purged == 0 {
             return;

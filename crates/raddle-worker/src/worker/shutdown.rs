@@ -1,44 +1,44 @@
-//! Asking a worker to stop, from outside.
+//! `Shutdown`: asks a worker to stop, from outside.
 
 use std::sync::Arc;
 
 use tokio::sync::watch;
 
-/// How many requests to stop mean: at once.
-pub(super) const KILLED_AFTER: u32 = 3;
+/// This many stop requests mean: kill.
+pub(super) const KILL_REQUESTS: u32 = 3;
 
-/// Asks a worker to stop. Clones ask the same one.
+/// Asks a worker to stop. Clones refer to the same worker.
 #[derive(Clone, Debug)]
 pub struct Shutdown {
     requests: Arc<watch::Sender<u32>>,
 }
 
 impl Shutdown {
-    /// A shutdown that nobody has asked for yet.
+    /// A shutdown without requests.
     pub fn new() -> Self {
         Self {
             requests: Arc::new(watch::channel(0).0),
         }
     }
 
-    /// Asks once more: first to finish what runs and take nothing new, then to give back what runs, then to kill it.
+    /// Requests the next stage: first drain, then cancel and release, then kill.
     pub fn request(&self) {
         self.requests.send_modify(|count| *count += 1);
     }
 
-    /// Asks for the last stage at once.
+    /// Requests the last stage at once.
     pub fn kill(&self) {
         self.requests
-            .send_modify(|count| *count = (*count).max(KILLED_AFTER));
+            .send_modify(|count| *count = (*count).max(KILL_REQUESTS));
     }
 
-    /// Returns when it has been asked for so many times.
-    pub async fn asked(&self, times: u32) {
-        // Cannot fail: this is the other end.
-        let _ = self.watch().wait_for(|count| *count >= times).await;
+    /// Returns when there have been at least `times` requests.
+    pub async fn requested(&self, times: u32) {
+        // Cannot fail: `self` is the sender.
+        let _ = self.subscribe().wait_for(|count| *count >= times).await;
     }
 
-    pub(crate) fn watch(&self) -> watch::Receiver<u32> {
+    pub(crate) fn subscribe(&self) -> watch::Receiver<u32> {
         self.requests.subscribe()
     }
 }

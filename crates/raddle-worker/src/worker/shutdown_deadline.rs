@@ -1,16 +1,16 @@
-//! How long a worker insists on what the broker does not do: for as long as it takes, until it has no time left.
+//! The shutdown deadline: until it starts, broker calls are retried without limit.
 
 use std::{future::Future, time::Duration};
 
 use tokio::{sync::watch, time::sleep};
 
-/// What is tried a last time has this long. A server that is there answers in a fraction of it.
-pub(super) const LAST_TRY: Duration = Duration::from_secs(2);
+/// Time for the last try of each call. A healthy server answers in a fraction of it.
+pub(super) const LAST_TRY_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Says that no time is left. Dropping it says so too: nobody waits any more.
+/// The sender. Dropping it passes the deadline too.
 pub(crate) struct ShutdownDeadline(watch::Sender<bool>);
 
-/// Hears of it.
+/// The receiver.
 #[derive(Clone)]
 pub(crate) struct DeadlineWatch(watch::Receiver<bool>);
 
@@ -19,34 +19,34 @@ impl ShutdownDeadline {
         Self(watch::channel(false).0)
     }
 
-    pub(crate) fn begin(&self) {
+    pub(crate) fn pass(&self) {
         self.0.send_replace(true);
     }
 
-    pub(crate) fn pace(&self) -> DeadlineWatch {
+    pub(crate) fn watch(&self) -> DeadlineWatch {
         DeadlineWatch(self.0.subscribe())
     }
 }
 
 impl DeadlineWatch {
-    pub(super) fn is_hasty(&self) -> bool {
+    pub(super) fn has_passed(&self) -> bool {
         *self.0.borrow()
     }
 
-    /// Returns when there is no time left.
-    pub(super) async fn haste(&mut self) {
-        // An error means that the other end is gone.
-        let _ = self.0.wait_for(|hasty| *hasty).await;
+    /// Returns when the deadline has passed.
+    pub(super) async fn passed(&mut self) {
+        // An error means that the sender is gone.
+        let _ = self.0.wait_for(|passed| *passed).await;
     }
 
-    /// Does it, or gives up [`LAST_TRY`] after there was no time left.
-    pub(super) async fn bound<T>(&mut self, deed: impl Future<Output = T>) -> Option<T> {
+    /// Awaits a future, and gives up [`LAST_TRY_TIMEOUT`] after the deadline.
+    pub(super) async fn limit<T>(&mut self, call: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             biased;
-            done = deed => Some(done),
+            done = call => Some(done),
             () = async {
-                self.haste().await;
-                sleep(LAST_TRY).await;
+                self.passed().await;
+                sleep(LAST_TRY_TIMEOUT).await;
             } => None,
         }
     }
@@ -61,19 +61,22 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn what_hangs_is_given_up_a_while_after_the_haste_began() {
-        let haste = ShutdownDeadline::new();
-        let mut pace = haste.pace();
+    async fn gives_up_a_hanging_call_after_the_deadline() {
+        let deadline = ShutdownDeadline::new();
+        let mut watch = deadline.watch();
         let began = Instant::now();
-        let begin = async {
+        let pass = async {
             sleep(Duration::from_secs(60)).await;
-            haste.begin();
+            deadline.pass();
         };
-        assert_eq!(tokio::join!(pace.bound(pending::<()>()), begin).0, None);
-        assert_eq!(began.elapsed(), Duration::from_secs(60) + LAST_TRY);
-        // What begins later has as long, and what can be done is done.
-        assert_eq!(pace.bound(pending::<()>()).await, None);
-        assert_eq!(began.elapsed(), Duration::from_secs(60) + 2 * LAST_TRY);
-        assert_eq!(pace.bound(ready(1)).await, Some(1));
+        assert_eq!(tokio::join!(watch.limit(pending::<()>()), pass).0, None);
+        assert_eq!(began.elapsed(), Duration::from_secs(60) + LAST_TRY_TIMEOUT);
+        // A later call gets the same time, and one that is ready succeeds.
+        assert_eq!(watch.limit(pending::<()>()).await, None);
+        assert_eq!(
+            began.elapsed(),
+            Duration::from_secs(60) + 2 * LAST_TRY_TIMEOUT
+        );
+        assert_eq!(watch.limit(ready(1)).await, Some(1));
     }
 }

@@ -1,4 +1,4 @@
-//! A slot: one runner, and the attempt that runs in it.
+//! `Slot`: one runner, and the attempt that runs in it.
 
 use std::{
     collections::HashSet,
@@ -23,53 +23,54 @@ use super::{
     Options,
     attempt_reply::{AttemptReply, ReplyUpdate},
     attempt_tracing,
-    chaining::{pass_on, pass_on_at_last},
+    chaining::{store_chain, store_chain_in_time},
     event::WorkerLoopEvent,
-    exec_request,
+    exec_request::build_exec_request,
     options::secret_variables,
-    output_forwarding::{RunnerCommands, store},
+    output_forwarding::{RunnerCommandRelay, store_output},
 };
 use crate::{contained, orphan_processes};
 
-/// What every slot of a worker needs.
+/// What all slots of a worker share.
 pub(super) struct SlotContext {
     pub(super) broker: Arc<dyn Broker>,
     pub(super) options: Options,
     pub(super) attempt_id: Arc<LeaseDeadlinePage>,
     pub(super) idle_title: String,
-    /// The reasons for returning tasks that were logged.
+    /// Reasons for releasing tasks that were already logged.
     pub(super) logged: Mutex<HashSet<String>>,
-    /// The children that this process had before it was a worker: they have nothing to do with tasks.
-    pub(super) strangers: Arc<[u32]>,
+    /// Child processes from before the worker started. They are not part of any attempt.
+    pub(super) preexisting_children: Arc<[u32]>,
 }
 
-/// How often at most the progress of an attempt is written.
-const REPORT_EVERY: Duration = Duration::from_millis(200);
-/// How many characters of the last line of standard error are in the log.
-const LAST_LINE: usize = 200;
-/// How many different reasons for returning tasks are logged.
-const REASONS: usize = 1000;
+/// Shortest time between two writes of an attempt's progress.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
+/// How many characters of the last line of stderr go to the log.
+const LAST_LINE_CHARS: usize = 200;
+/// How many different reasons for releasing tasks are logged.
+const MAX_LOGGED_REASONS: usize = 1000;
 
 impl SlotContext {
-    /// Logs why tasks are returned, each reason once: such tasks come again and again.
-    pub(super) fn log_return(&self, reason: &str) {
+    /// Logs why a task is released, once per reason: such tasks come again and again.
+    pub(super) fn log_release(&self, reason: &str) {
         let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
-        if logged.len() < REASONS && logged.insert(reason.to_owned()) {
-            tracing::warn!("tasks are given back: {reason}");
+        if logged.len() < MAX_LOGGED_REASONS && logged.insert(reason.to_owned()) {
+            tracing::warn!("tasks are released: {reason}");
         }
     }
 }
 
-/// The worker's end of a slot.
+/// The worker's handle of a slot.
 pub(super) struct Slot {
-    jobs: mpsc::UnboundedSender<SlotCommand>,
+    commands: mpsc::UnboundedSender<SlotCommand>,
     task: JoinHandle<()>,
 }
 
-/// What a slot can be told. At most one claim and a few orders are ever under way, so the channel needs no bound.
+/// Commands to a slot. At most one task and a few commands are under way, so the channel needs no
+/// bound.
 pub(super) enum SlotCommand {
     Run(Box<LeasedTask>),
-    Order(RunnerCommand),
+    Send(RunnerCommand),
 }
 
 impl Slot {
@@ -78,7 +79,7 @@ impl Slot {
         context: Arc<SlotContext>,
         events: mpsc::UnboundedSender<WorkerLoopEvent>,
     ) -> Self {
-        let (jobs, queue) = mpsc::unbounded_channel();
+        let (commands, queue) = mpsc::unbounded_channel();
         let task = tokio::spawn(
             SlotTask {
                 number,
@@ -87,26 +88,26 @@ impl Slot {
                 runner: None,
                 killed: false,
                 #[cfg(feature = "docker")]
-                sweeping: None,
+                sweep: None,
             }
             .run(queue),
         );
-        Self { jobs, task }
+        Self { commands, task }
     }
 
     /// Runs an attempt. The slot must be free.
     pub(super) fn run(&self, claim: Box<LeasedTask>) {
-        let _ = self.jobs.send(SlotCommand::Run(claim));
+        let _ = self.commands.send(SlotCommand::Run(claim));
     }
 
-    /// Passes on an order about what runs; ignored when nothing does.
-    pub(super) fn order(&self, order: RunnerCommand) {
-        let _ = self.jobs.send(SlotCommand::Order(order));
+    /// Sends a command to the running attempt. Ignored if none runs.
+    pub(super) fn send(&self, command: RunnerCommand) {
+        let _ = self.commands.send(SlotCommand::Send(command));
     }
 
     /// Ends the slot and its runner.
     pub(super) async fn close(self) {
-        drop(self.jobs);
+        drop(self.commands);
         let _ = self.task.await;
     }
 }
@@ -115,24 +116,25 @@ struct SlotTask {
     number: usize,
     context: Arc<SlotContext>,
     events: mpsc::UnboundedSender<WorkerLoopEvent>,
-    /// Started with the first task and kept for the next.
+    /// Started with the first task, and kept for the next.
     runner: Option<Runner>,
     /// Whether the runner killed the last attempt.
     killed: bool,
-    /// Looking for what a leash that was killed has left. It is waited for.
+    /// Searches for the container of a supervisor that was killed. `close` waits for it.
     #[cfg(feature = "docker")]
-    sweeping: Option<JoinHandle<()>>,
+    sweep: Option<JoinHandle<()>>,
 }
 
 impl SlotTask {
     async fn run(mut self, mut queue: mpsc::UnboundedReceiver<SlotCommand>) {
-        if self.context.options.is_for_one() {
-            // Start the runner ahead of the task: a warm worker has its start-up behind it. If that fails, the task tries again.
+        if self.context.options.is_single_task() {
+            // Start the runner before the task arrives, so that a warm worker has done it. If it
+            // fails, the task tries again.
             self.runner = self.ready_runner().await.ok();
         }
-        while let Some(job) = queue.recv().await {
-            // An order that finds nothing running has crossed the end of its task.
-            let SlotCommand::Run(claim) = job else {
+        while let Some(command) = queue.recv().await {
+            // A command without a running attempt has crossed the end of the attempt.
+            let SlotCommand::Run(claim) = command else {
                 continue;
             };
             let (of_queue, name) = (
@@ -144,7 +146,7 @@ impl SlotTask {
                 log_failure(&of_queue, &name, &finish);
             }
             let killed = std::mem::take(&mut self.killed);
-            self.tell(WorkerLoopEvent::Ended {
+            self.send_event(WorkerLoopEvent::AttemptEnded {
                 slot: self.number,
                 finish,
                 killed,
@@ -154,8 +156,8 @@ impl SlotTask {
             runner.close().await;
         }
         #[cfg(feature = "docker")]
-        if let Some(sweeping) = self.sweeping {
-            let _ = sweeping.await;
+        if let Some(sweep) = self.sweep {
+            let _ = sweep.await;
         }
     }
 
@@ -169,112 +171,122 @@ impl SlotTask {
             ref spec,
             ..
         } = claim;
-        orphan_processes::of_earlier_attempts(&*self.context.broker, attempt_id).await;
-        // What it chains is of its trace, unless that says otherwise. Commands do not answer.
+        orphan_processes::kill_orphans_of_earlier_attempts(&*self.context.broker, attempt_id).await;
+        // Chained tasks join this trace unless they name one. Commands have no reply.
         let trace = (!matches!(spec.target, Target::Command(_)))
             .then(|| spec.trace(attempt_id.tid, attempt_id.attempt));
-        let (request, answers_on) = match exec_request::of(&self.context, claim) {
-            Ok(order) => order,
-            Err(exit) => return ended(attempt_id, exit),
+        let (request, channel) = match build_exec_request(&self.context, claim) {
+            Ok(built) => built,
+            Err(exit) => return bare_completion(attempt_id, exit),
         };
         let may_chain = request.sandbox.is_none();
-        let mut conversation = answers_on
+        let mut reply_state = channel
             .zip(trace)
             .map(|(on, trace)| AttemptReply::new(on, trace, may_chain));
-        let is_contained = matches!(request.program, ExecTarget::Keeper(_));
-        let mut answer = is_contained.then(Vec::new);
+        let is_contained = matches!(request.program, ExecTarget::ContainerSupervisor(_));
+        let mut container_reply = is_contained.then(Vec::new);
         let mut runner = match self.ready_runner().await {
             Ok(runner) => runner,
             Err(error) => {
-                return ended(
+                return bare_completion(
                     attempt_id,
                     ExitStatus::ResourceExhausted {
-                        message: format!("no process could be started for it: {error}"),
+                        message: format!("no process could be started for the task: {error}"),
                     },
                 );
             }
         };
-        self.context.options.bound.begun(self.number, &request);
-        let watched = self
+        self.context
+            .options
+            .time_limits
+            .attempt_started(self.number, &request);
+        let outcome = self
             .watch(
                 &mut runner,
                 &request,
                 attempt_id,
                 queue,
-                &mut conversation,
-                &mut answer,
+                &mut reply_state,
+                &mut container_reply,
             )
             .await;
-        self.context.options.bound.over(self.number);
-        match watched {
-            Ok(mut done) => {
+        self.context.options.time_limits.attempt_ended(self.number);
+        match outcome {
+            Ok(mut result) => {
                 self.runner = Some(runner);
-                self.killed = done.killed;
-                if let Some(mut answer) = answer {
-                    answer.append(&mut done.reply);
-                    self.judge(&mut done, &answer, attempt_id).await;
+                self.killed = result.killed;
+                if let Some(mut container_reply) = container_reply {
+                    container_reply.append(&mut result.reply);
+                    self.finish_container(&mut result, &container_reply, attempt_id)
+                        .await;
                 }
-                self.finish(attempt_id, *done, conversation).await
+                self.finish(attempt_id, *result, reply_state).await
             }
-            Err(gone) if gone.never_began() => ended(
+            Err(lost) if lost.never_started() => bare_completion(
                 attempt_id,
                 ExitStatus::ResourceExhausted {
-                    message: "the system gave its runner less than a process needs".into(),
+                    message: "the system gave the runner fewer resources than a process needs"
+                        .into(),
                 },
             ),
-            Err(gone) => {
+            Err(lost) => {
                 if is_contained {
-                    // Its leash was killed with it.
-                    self.unleashed(attempt_id).await;
+                    // The container supervisor was killed with the runner.
+                    self.remove_container(attempt_id).await;
                 }
-                self.forsaken(attempt_id, &gone, runner).await
+                self.finish_killed(attempt_id, &lost, runner).await
             }
         }
     }
 
-    /// The end of an attempt whose runner was killed.
-    async fn forsaken(
+    /// Finishes an attempt whose runner was killed.
+    async fn finish_killed(
         &self,
         attempt_id: AttemptId,
-        gone: &RunnerLost,
+        lost: &RunnerLost,
         runner: Runner,
     ) -> Completion {
         let message = "the runner was killed, and its task with it";
         match self.context.options.only {
-            // The caller waits for this task, and shows how it ended.
-            Some(_) => attempt_tracing::log!(warn, attempt_id, %gone, "{message}"),
-            None => attempt_tracing::log!(error, attempt_id, %gone, "{message}"),
+            // The caller waits for this task and reports its end.
+            Some(_) => attempt_tracing::log!(warn, attempt_id, %lost, "{message}"),
+            None => attempt_tracing::log!(error, attempt_id, %lost, "{message}"),
         }
         drop(runner);
-        // What the command had started was adopted by this process when the runner died.
-        let keep = Arc::clone(&self.context.strangers);
+        // Processes that the command had started were reparented to this subreaper.
+        let keep = Arc::clone(&self.context.preexisting_children);
         let _ = tokio::task::spawn_blocking(move || raddle_runner::reap_orphans(&keep)).await;
-        ended(attempt_id, ExitStatus::Killed)
+        bare_completion(attempt_id, ExitStatus::Killed)
     }
 
-    /// What has become of a container, whose leash gave this answer.
-    async fn judge(&mut self, done: &mut ExecResult, answer: &[u8], attempt_id: AttemptId) {
-        contained::judge(done, answer);
-        if answer.is_empty() {
-            self.unleashed(attempt_id).await;
+    /// Reads the result of a container from its supervisor's reply.
+    async fn finish_container(
+        &mut self,
+        result: &mut ExecResult,
+        container_reply: &[u8],
+        attempt_id: AttemptId,
+    ) {
+        contained::judge(result, container_reply);
+        if container_reply.is_empty() {
+            self.remove_container(attempt_id).await;
         }
-        if let ExitStatus::NoHandler { message } = &done.exit {
-            self.context.log_return(message);
+        if let ExitStatus::NoHandler { message } = &result.exit {
+            self.context.log_release(message);
         }
     }
 
-    /// A leash was killed, and may have just asked for a container, or have one that is about to end.
-    async fn unleashed(&mut self, attempt_id: AttemptId) {
+    /// Removes the container of a supervisor that was killed. It may have just created one.
+    async fn remove_container(&mut self, attempt_id: AttemptId) {
         #[cfg(feature = "docker")]
         {
             contained::end(attempt_id).await;
-            self.sweeping = Some(tokio::spawn(contained::sweep()));
+            self.sweep = Some(tokio::spawn(contained::sweep()));
         }
         #[cfg(not(feature = "docker"))]
         let _ = attempt_id;
     }
 
-    /// The runner, started or started anew: one may have been killed while it had nothing to do.
+    /// Returns the runner, and starts a new one if it was killed while idle.
     async fn ready_runner(&mut self) -> std::io::Result<Runner> {
         if let Some(mut runner) = self.runner.take()
             && runner.is_alive()
@@ -290,8 +302,8 @@ impl SlotTask {
         Runner::spawn(&RunnerOptions {
             program: options.runner.clone(),
             title_idle: idle_title.clone(),
-            attempt_id: Some(Arc::clone(attempt_id)),
-            without: secret_variables(),
+            lease_deadline: Some(Arc::clone(attempt_id)),
+            removed_variables: secret_variables(),
         })
         .await
     }
@@ -302,52 +314,55 @@ impl SlotTask {
         request: &ExecRequest,
         attempt_id: AttemptId,
         queue: &mut mpsc::UnboundedReceiver<SlotCommand>,
-        conversation: &mut Option<AttemptReply>,
-        answer: &mut Option<Vec<u8>>,
+        reply_state: &mut Option<AttemptReply>,
+        container_reply: &mut Option<Vec<u8>>,
     ) -> Result<Box<ExecResult>, RunnerLost> {
         runner.start(request).await?;
         let broker = &*self.context.broker;
-        let mut orders = RunnerCommands::new(queue, |order| {
-            self.context.options.bound.told(self.number, order)
+        let mut relay = RunnerCommandRelay::new(queue, |command| {
+            self.context
+                .options
+                .time_limits
+                .command_sent(self.number, command)
         });
-        let (mut unreported, mut report_at) = (None, Instant::now());
+        let (mut unreported_progress, mut report_at) = (None, Instant::now());
         loop {
             tokio::select! {
                 biased;
-                () = sleep_until(report_at), if unreported.is_some() => {
-                    report_at = Instant::now() + REPORT_EVERY;
-                    if let Some(progress) = unreported.take() {
-                        let reporting = broker.progress(attempt_id, progress);
-                        // What comes later tells as much.
-                        if let Some(Err(error)) = orders.obey_during(reporting, runner).await? {
-                            attempt_tracing::log!(debug, attempt_id, %error, "progress was not kept");
+                () = sleep_until(report_at), if unreported_progress.is_some() => {
+                    report_at = Instant::now() + PROGRESS_INTERVAL;
+                    if let Some(progress) = unreported_progress.take() {
+                        let reporting = broker.report_progress(attempt_id, progress);
+                        // A later progress report replaces this one.
+                        if let Some(Err(error)) = relay.relay_during(reporting, runner).await? {
+                            attempt_tracing::log!(debug, attempt_id, %error, "progress was not stored");
                         }
                     }
                 }
-                job = orders.next() => orders.apply_command(job, runner).await?,
-                notice = runner.next() => match notice? {
-                    RunnerEvent::Started { pid } => self.tell(WorkerLoopEvent::Started(AttemptStarted { attempt_id, pid: Some(pid) })),
-                    RunnerEvent::Output { stream: raddle_runner::OutputChannel::Reply, bytes } if answer.is_some() => {
-                        // Not known to anybody else until the attempt is over, and so not kept.
-                        answer.iter_mut().for_each(|answer| answer.extend_from_slice(&bytes));
+                command = relay.next() => relay.relay(command, runner).await?,
+                event = runner.next() => match event? {
+                    RunnerEvent::Started { pid } => self.send_event(WorkerLoopEvent::Started(AttemptStarted { attempt_id, pid: Some(pid) })),
+                    RunnerEvent::Output { stream: raddle_runner::OutputChannel::Reply, bytes } if container_reply.is_some() => {
+                        // Only the worker needs it, at the end of the attempt, so it is not stored.
+                        container_reply.iter_mut().for_each(|container_reply| container_reply.extend_from_slice(&bytes));
                     }
-                    RunnerEvent::Output { stream, bytes } => match conversation {
-                        Some(with) if with.is_on(stream) => {
-                            let ReplyUpdate { log, progress, chained, is_garbled } = with.hear(&bytes);
-                            unreported = progress.or(unreported);
+                    RunnerEvent::Output { stream, bytes } => match reply_state {
+                        Some(reply_state) if reply_state.is_on_channel(stream) => {
+                            let ReplyUpdate { log, progress, chained, is_malformed } = reply_state.parse(&bytes);
+                            unreported_progress = progress.or(unreported_progress);
                             if !log.is_empty() {
-                                let storing = store(broker, attempt_id, raddle_runner::OutputChannel::Stderr, log);
-                                orders.obey_while(storing, attempt_id, runner).await?;
+                                let storing = store_output(broker, attempt_id, raddle_runner::OutputChannel::Stderr, log);
+                                relay.relay_while_storing(storing, attempt_id, runner).await?;
                             }
                             if !chained.is_empty() {
-                                let passing = pass_on(broker, with.chain(attempt_id, chained));
-                                with.passed_on(orders.obey_during(passing, runner).await?);
+                                let passing = store_chain(broker, reply_state.chain_request(attempt_id, chained));
+                                reply_state.record_chain_result(relay.relay_during(passing, runner).await?);
                             }
-                            if is_garbled || with.is_just_refused() {
+                            if is_malformed || reply_state.chain_just_failed() {
                                 runner.send(RunnerCommand::Kill).await?;
                             }
                         }
-                        _ => orders.obey_while(store(broker, attempt_id, stream, bytes), attempt_id, runner).await?,
+                        _ => relay.relay_while_storing(store_output(broker, attempt_id, stream, bytes), attempt_id, runner).await?,
                     },
                     RunnerEvent::Done(done) => return Ok(done),
                     _ => {}
@@ -356,12 +371,12 @@ impl SlotTask {
         }
     }
 
-    /// The end of an attempt that gave an account of itself. What it said last may still be to be passed on.
+    /// Finishes an attempt with an `ExecResult`. Its last output may contain chained tasks.
     async fn finish(
         &self,
         attempt_id: AttemptId,
-        done: ExecResult,
-        conversation: Option<AttemptReply>,
+        result: ExecResult,
+        reply_state: Option<AttemptReply>,
     ) -> Completion {
         let ExecResult {
             exit,
@@ -372,30 +387,32 @@ impl SlotTask {
             mut stderr,
             reply,
             ..
-        } = done;
-        let (exit, value) = match conversation {
+        } = result;
+        let (exit, value) = match reply_state {
             None => (exit, None),
-            Some(mut with) => {
-                // What a handler says to us is no output of its task; what it wants in the log is.
-                let rest = if with.is_on(raddle_runner::OutputChannel::Stdout) {
+            Some(mut reply_state) => {
+                // The reply on stdout is not output of the task. Its log lines are.
+                let rest = if reply_state.is_on_channel(raddle_runner::OutputChannel::Stdout) {
                     stdout_bytes = 0;
                     std::mem::take(&mut stdout)
                 } else {
                     reply
                 };
-                let ReplyUpdate { log, chained, .. } = with.hear_out(&rest);
+                let ReplyUpdate { log, chained, .. } = reply_state.parse_last(&rest);
                 stderr.extend(log);
-                stderr_bytes += with.logged();
-                // Nothing follows what has not succeeded.
+                stderr_bytes += reply_state.logged_bytes();
+                // Chained tasks follow only a successful attempt.
                 if exit.is_success() && !chained.is_empty() {
-                    let passing =
-                        pass_on_at_last(&*self.context.broker, with.chain(attempt_id, chained));
-                    with.passed_on(passing.await);
+                    let passing = store_chain_in_time(
+                        &*self.context.broker,
+                        reply_state.chain_request(attempt_id, chained),
+                    );
+                    reply_state.record_chain_result(passing.await);
                 }
-                with.conclude(exit)
+                reply_state.into_result(exit)
             }
         };
-        let (started_at, ended_at) = (done.started_at, done.ended_at);
+        let (started_at, ended_at) = (result.started_at, result.ended_at);
         let report = AttemptReport {
             exit,
             started_at,
@@ -413,12 +430,12 @@ impl SlotTask {
         }
     }
 
-    fn tell(&self, event: WorkerLoopEvent) {
+    fn send_event(&self, event: WorkerLoopEvent) {
         let _ = self.events.send(event);
     }
 }
 
-/// Logs an attempt that failed, whatever becomes of its task. An attempt that goes back without being charged has not failed: what returns it says so.
+/// Logs a failed attempt. A released attempt has not failed, and its release is logged.
 fn log_failure(
     queue: &str,
     name: &str,
@@ -434,7 +451,7 @@ fn log_failure(
     }
     let text = String::from_utf8_lossy(stderr);
     let last = text.lines().rfind(|line| !line.trim().is_empty());
-    let stderr: Option<String> = last.map(|line| line.chars().take(LAST_LINE).collect());
+    let stderr: Option<String> = last.map(|line| line.chars().take(LAST_LINE_CHARS).collect());
     let (exit, tid) = (&report.exit, attempt_id.tid);
     attempt_tracing::log!(error, *attempt_id, queue, name, %exit, stderr, "an attempt failed: 'raddle logs {tid}' shows its output");
 }
@@ -444,7 +461,7 @@ fn is_failure(exit: &ExitStatus) -> bool {
         Cancelled, Expired, Killed, LeaseExpired, NoHandler, Rejected, ResourceExhausted,
         WorkerLost,
     };
-    // Asked for, or logged by what returns or refuses the task.
+    // Requested, or logged where the task is reclaimed or rejected.
     let is_logged = matches!(
         exit,
         Cancelled | Expired | Killed | LeaseExpired | WorkerLost { .. }
@@ -456,8 +473,8 @@ fn is_failure(exit: &ExitStatus) -> bool {
     !exit.is_success() && !is_logged && !is_returned
 }
 
-/// The end of an attempt that has nothing else to tell.
-pub(super) fn ended(attempt_id: AttemptId, exit: ExitStatus) -> Completion {
+/// A completion without output.
+pub(super) fn bare_completion(attempt_id: AttemptId, exit: ExitStatus) -> Completion {
     let report = AttemptReport::bare(exit, Timestamp::now());
     Completion {
         attempt_id,

@@ -1,4 +1,5 @@
-//! Stopping the process of a worker for a while, as a shell does on Ctrl-Z, without losing what it has.
+//! `SuspendGuard`: suspends the process of a worker, as a shell does on Ctrl-Z, without losing its
+//! lease.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -12,44 +13,44 @@ use raddle_runner::LeaseDeadlinePage;
 use super::lease_renewal::WorkerStats;
 use crate::registration::WorkerLease;
 
-/// How long a worker whose process stands still keeps what it has. Where the broker cannot see that the process is gone, nobody takes its
-/// task before this is over.
-const LONGEST: Duration = Duration::from_secs(24 * 3600);
+/// How long a suspended worker keeps its tasks. If the broker cannot see that the process is gone,
+/// other workers take its tasks only after this.
+const MAX_SUSPENSION: Duration = Duration::from_secs(24 * 3600);
 
-/// A worker whose process may be stopped. Clones mean the same one.
+/// Suspends the process of a worker. Clones refer to the same worker.
 #[derive(Clone, Default)]
 pub struct SuspendGuard {
-    present: Arc<Mutex<Option<CurrentRegistration>>>,
+    current: Arc<Mutex<Option<CurrentRegistration>>>,
 }
 
-/// The worker as it is registered at present.
+/// The worker's current registration.
 pub(super) struct CurrentRegistration {
     pub(super) broker: Arc<dyn Broker>,
     pub(super) tid: Tid,
     pub(super) lease: WorkerLease,
-    pub(super) vitals: Arc<WorkerStats>,
+    pub(super) stats: Arc<WorkerStats>,
 }
 
 impl SuspendGuard {
-    /// Calls `stop`, which stops this process and returns when it goes on. The lease is long enough for that, and as short as ever
-    /// afterwards.
+    /// Extends the lease, calls `stop`, which suspends this process and returns when it resumes,
+    /// and shortens the lease again.
     ///
-    /// What the worker runs has to be paused before: its runner does not see meanwhile that the lease runs out. Takes as long as the broker
-    /// does, and so is nothing for a thread that others wait for.
-    pub fn through(&self, mut stop: impl FnMut()) {
-        let present = self.present.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(present) = &*present else {
+    /// The worker's attempts must be paused first: meanwhile their runners do not notice an expired
+    /// lease. This blocks on the broker, so call it on a blocking thread.
+    pub fn suspend(&self, mut stop: impl FnMut()) {
+        let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(current) = &*current else {
             return stop();
         };
-        // A beat in between would make the lease short again.
-        let _no_beat = present.vitals.beating();
-        present.renew(LONGEST);
-        present.broker.stop_unlocked(&mut stop);
-        present.renew(present.lease.length);
+        // A renewal in between would shorten the lease again.
+        let _renewal_lock = current.stats.lock_renewal();
+        current.renew(MAX_SUSPENSION);
+        current.broker.suspend_unlocked(&mut stop);
+        current.renew(current.lease.length);
     }
 
-    pub(super) fn enter(&self, present: CurrentRegistration) {
-        *self.present.lock().unwrap_or_else(PoisonError::into_inner) = Some(present);
+    pub(super) fn set_registration(&self, current: CurrentRegistration) {
+        *self.current.lock().unwrap_or_else(PoisonError::into_inner) = Some(current);
     }
 }
 
@@ -58,17 +59,16 @@ impl CurrentRegistration {
         let now = LeaseDeadlinePage::clock_now();
         let until = match self
             .broker
-            .renewer(self.tid, ttl)
-            .heartbeat(self.vitals.heartbeat())
+            .lease_renewer(self.tid, ttl)
+            .renew(self.stats.heartbeat())
         {
             Ok(LeaseStatus::Alive(_)) => ttl,
-            // Whatever was asked for: nothing of it is to go on before the pulse has found out.
+            // Nothing may go on before the renewer thread notices the expiry.
             Ok(LeaseStatus::Expired) => Duration::ZERO,
-            // The lease holds for a while yet, or stands still with its server. The pulse finds out.
+            // The lease holds for a while, or does not expire because the server is down. The
+            // renewer thread finds out.
             Ok(LeaseStatus::Down) | Err(_) => self.lease.length.min(ttl),
         };
-        self.lease
-            .attempt_id
-            .extend_to(now + until.as_nanos() as u64);
+        self.lease.deadline.extend_to(now + until.as_nanos() as u64);
     }
 }

@@ -1,60 +1,65 @@
-//! How long tasks may take by the word of the worker, and what those who keep it alive see of that.
+//! `TimeLimits`: time limits that a worker sets for its tasks, and the page where its supervisor
+//! watches them.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use raddle_model::TaskSpec;
 use raddle_runner::{ExecRequest, ProgressPage, RunnerCommand};
 
-/// How long tasks may take.
+/// Time limits for tasks.
 #[derive(Clone, Debug, Default)]
 pub struct TimeLimits {
-    /// Of each queue that has a bound, how long one attempt may take, whatever the task itself allows.
+    /// Limit of one attempt for each queue, whatever the task allows.
     pub by_queue: BTreeMap<String, Duration>,
-    /// How long what has taken too long may take to end before it is killed; else as long as whatever is told to end.
+    /// Time between SIGTERM and SIGKILL after a timeout. Default: the grace of any stop.
     pub overtime: Option<Duration>,
-    /// How many attempts the worker begins at most before it leaves. Unlike `Options::max_tasks`, it does not make a one-shot worker of one.
+    /// The most attempts before the worker exits. Unlike `Options::max_tasks`, the value 1 does not
+    /// make a one-shot worker.
     pub max_tasks: Option<u64>,
-    /// Where it is noted by when what runs has to be over, for those who keep this worker alive.
-    pub marks: Option<Arc<ProgressPage>>,
+    /// Page that shows the supervisor by when the running attempts must be over.
+    pub page: Option<Arc<ProgressPage>>,
 }
 
-/// How much later than a runner ends what has taken too long its worker is taken for hung: the runner itself is then.
-pub(crate) const BEYOND: Duration = Duration::from_millis(400);
+/// How much later than the runner's deadline the supervisor takes the worker for hung. By then the
+/// runner should have killed the attempt.
+pub(crate) const HANG_MARGIN: Duration = Duration::from_millis(400);
 
 impl TimeLimits {
-    /// How long an attempt of this task may take.
-    pub(super) fn of(&self, spec: &TaskSpec) -> Option<Duration> {
-        let own = spec.timeout.map(|timeout| timeout.0);
-        own.into_iter()
+    /// The timeout of an attempt of this task.
+    pub(super) fn timeout_of(&self, spec: &TaskSpec) -> Option<Duration> {
+        let task = spec.timeout.map(|timeout| timeout.0);
+        task.into_iter()
             .chain(self.by_queue.get(&spec.queue).copied())
             .min()
     }
 
-    pub(super) fn begun(&self, slot: usize, request: &ExecRequest) {
-        if let Some(marks) = &self.marks {
-            let due =
-                |timeout: Duration| ProgressPage::clock_now() + timeout + request.overtime + BEYOND;
-            marks.set_due(
+    pub(super) fn attempt_started(&self, slot: usize, request: &ExecRequest) {
+        if let Some(page) = &self.page {
+            let due = |timeout: Duration| {
+                ProgressPage::clock_now() + timeout + request.timeout_grace + HANG_MARGIN
+            };
+            page.set_deadline(
                 slot,
                 request.timeout.map(|timeout| (request.tid, due(timeout))),
             );
         }
     }
 
-    /// The attempt in a slot is told something: what stands still on request may do so for as long as it likes, and whatever else it is told has it go on.
-    pub(super) fn told(&self, slot: usize, order: RunnerCommand) {
-        if let Some(marks) = &self.marks {
-            marks.hold(
+    /// Updates the page for a command to a slot: a paused attempt has no deadline, and any other
+    /// command resumes it.
+    pub(super) fn command_sent(&self, slot: usize, command: RunnerCommand) {
+        if let Some(page) = &self.page {
+            page.set_paused(
                 slot,
-                order == RunnerCommand::Pause,
+                command == RunnerCommand::Pause,
                 ProgressPage::clock_now(),
             );
         }
     }
 
-    pub(super) fn over(&self, slot: usize) {
-        if let Some(marks) = &self.marks {
-            marks.set_due(slot, None);
+    pub(super) fn attempt_ended(&self, slot: usize) {
+        if let Some(page) = &self.page {
+            page.set_deadline(slot, None);
         }
     }
 }

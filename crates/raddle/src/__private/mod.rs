@@ -24,7 +24,7 @@ pub use self::{
 )]
 pub fn enter(version: Option<&'static str>) {
     #[cfg(feature = "queue")]
-    raddle_runner::runner_main_if_asked(Some(raddle_worker::routine::call));
+    raddle_runner::runner_main_if_requested(Some(raddle_worker::routine::call_function));
     raddle_process::title::init();
     if let Err(clash) = raddle_model::routine::Routines::of_this_program() {
         eprintln!("raddle: {clash}");

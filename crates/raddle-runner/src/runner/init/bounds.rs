@@ -1,4 +1,5 @@
-//! The bounds of a container, as its control group tells of them: whether somebody was killed for want of memory, or refused a process.
+//! The limits of a container, from inside: reads the events of its cgroup for out-of-memory kills
+//! and refused forks.
 
 use std::path::Path;
 
@@ -6,7 +7,7 @@ use raddle_model::{ExitStatus, limits::LimitKind};
 
 use crate::cgroup::count_events;
 
-/// Where a container sees its own control group, of either version, and the word before the count.
+/// Event files of a container's own cgroup, for cgroup v2 and v1, and the key of the count.
 const MEMORY: [(&str, &str); 2] = [
     ("/sys/fs/cgroup/memory.events", "oom_kill"),
     ("/sys/fs/cgroup/memory/memory.oom_control", "oom_kill"),
@@ -16,8 +17,9 @@ const PIDS: [(&str, &str); 2] = [
     ("/sys/fs/cgroup/pids/pids.events", "max"),
 ];
 
-/// How often the kernel has killed a process of the control group that is mounted here for memory: in a container, that is its own.
-pub(in super::super) fn memory_kills() -> u64 {
+/// Number of out-of-memory kills in the cgroup that is mounted here, which in a container is its
+/// own.
+pub(in super::super) fn oom_kills() -> u64 {
     MEMORY
         .iter()
         .map(|(path, word)| count_events(Path::new(path), word))
@@ -25,18 +27,18 @@ pub(in super::super) fn memory_kills() -> u64 {
         .unwrap_or(0)
 }
 
-/// How an attempt ends that has run into one of its bounds.
+/// The exit status of an attempt that has exceeded a limit of its container.
 pub(in super::super) fn exceeded() -> Option<ExitStatus> {
-    if happened(&MEMORY) {
+    if any_event(&MEMORY) {
         return Some(ExitStatus::OutOfMemory);
     }
-    happened(&PIDS).then_some(ExitStatus::Limit {
+    any_event(&PIDS).then_some(ExitStatus::Limit {
         limit: LimitKind::MaxProcs,
     })
 }
 
-fn happened(places: &[(&str, &str)]) -> bool {
-    places
+fn any_event(files: &[(&str, &str)]) -> bool {
+    files
         .iter()
         .any(|(path, word)| count_events(Path::new(path), word) > 0)
 }

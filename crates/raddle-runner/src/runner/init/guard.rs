@@ -1,14 +1,15 @@
-//! Whether a container is what it was asked to be, seen from inside. An engine can be set up to leave things out; half of them is not enough.
+//! Checks from inside that a container has the isolation that was requested. An engine can be
+//! configured to omit layers, and a partial isolation is not accepted.
 
 use std::{fs, io};
 
-/// What the container lacks, if it lacks something.
+/// The first missing layer, if any.
 pub(super) fn check() -> io::Result<Option<&'static str>> {
-    Ok(lacking(&fs::read_to_string("/proc/self/status")?))
+    Ok(missing_layer(&fs::read_to_string("/proc/self/status")?))
 }
 
-/// What `/proc/self/status` shows to be lacking.
-fn lacking(status: &str) -> Option<&'static str> {
+/// The first layer that is missing according to `/proc/self/status`.
+fn missing_layer(status: &str) -> Option<&'static str> {
     let field = |name: &str| {
         status
             .lines()
@@ -42,8 +43,8 @@ mod tests {
                         Seccomp_filters:\t1\n";
 
     #[test]
-    fn each_layer_is_missed() {
-        assert_eq!(lacking(GOOD), None);
+    fn detects_each_missing_layer() {
+        assert_eq!(missing_layer(GOOD), None);
         for (held, lost, name) in [
             ("Seccomp:\t2", "Seccomp:\t0", "seccomp"),
             ("NoNewPrivs:\t1", "NoNewPrivs:\t0", "no-new-privileges"),
@@ -59,10 +60,10 @@ mod tests {
             ),
         ] {
             assert!(
-                lacking(&GOOD.replace(held, lost)).is_some_and(|lacks| lacks.contains(name)),
+                missing_layer(&GOOD.replace(held, lost)).is_some_and(|lacks| lacks.contains(name)),
                 "{name}"
             );
         }
-        assert!(lacking("").is_some());
+        assert!(missing_layer("").is_some());
     }
 }

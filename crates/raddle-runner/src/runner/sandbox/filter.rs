@@ -1,5 +1,5 @@
-//! A filter of system calls. Commands need few of those that are refused here, and holes in the kernel were found in most of them: mounts,
-//! other namespaces, modules, tracing, keys, programs for the kernel.
+//! The seccomp filter. It refuses system calls that few commands need and in which most kernel
+//! vulnerabilities were found: mounts, namespaces, modules, tracing, keys, BPF programs.
 
 use std::io;
 
@@ -10,7 +10,7 @@ use libc::{
 
 use crate::sys;
 
-/// Refused with `EPERM`, whatever they are called with.
+/// Refused with `EPERM`, whatever their arguments.
 const REFUSED: &[c_long] = &[
     // Other processes.
     libc::SYS_ptrace,
@@ -68,7 +68,7 @@ const REFUSED: &[c_long] = &[
     libc::SYS_add_key,
     libc::SYS_request_key,
     libc::SYS_keyctl,
-    // The machine's clock and names.
+    // The machine's clock and host name.
     libc::SYS_settimeofday,
     libc::SYS_clock_settime,
     libc::SYS_clock_adjtime,
@@ -86,7 +86,7 @@ const REFUSED: &[c_long] = &[
     libc::SYS_modify_ldt,
 ];
 
-/// Namespaces that a new process could be in.
+/// Flags of clone(2) for new namespaces.
 const NAMESPACES: i32 = libc::CLONE_NEWUSER
     | libc::CLONE_NEWNS
     | libc::CLONE_NEWPID
@@ -94,51 +94,53 @@ const NAMESPACES: i32 = libc::CLONE_NEWUSER
     | libc::CLONE_NEWIPC
     | libc::CLONE_NEWUTS
     | libc::CLONE_NEWCGROUP;
-/// What puts words into a terminal's mouth.
-const INTO_TERMINALS: [u32; 2] = [libc::TIOCSTI as u32, 0x541c];
-/// Families of sockets that a namespace keeps inside. Others reach past it.
+/// ioctls that inject input into a terminal.
+const TERMINAL_INJECTION: [u32; 2] = [libc::TIOCSTI as u32, 0x541c];
+/// Socket families that a network namespace confines. Other families bypass it.
 const FAMILIES: [i32; 3] = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6];
-/// The usual one of a family; ICMP, TCP, UDP, and ICMP for IPv6.
+/// The default protocol of a family, ICMP, TCP, UDP, and ICMPv6.
 const PROTOCOLS: [u32; 5] = [0, 1, 6, 17, 58];
-/// Personalities that can be asked for: to be told one's own, and to be a program of Linux. Others take protections away.
+/// Allowed arguments of personality(2): query, and PER_LINUX. Others disable protections.
 const PERSONALITIES: [u32; 2] = [u32::MAX, 0];
 
-/// System V shared memory stays when nobody has it mapped. Of segments of this size there can be 256 MiB.
+/// Maximum size of a System V shared memory segment. Segments stay when no process has them mapped;
+/// with this size they add up to at most 256 MiB.
 const LARGEST_SEGMENT: u32 = 64 * 1024;
 
-/// Which sockets can be made.
+/// Which sockets can be created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sockets {
-    /// Those that a namespace keeps inside.
+    /// Families that a network namespace confines.
     Usual,
-    /// None but pairs: there is no namespace, and whatever they reached would be the host's.
+    /// Socket pairs only: without a network namespace, any other socket would reach the host.
     None,
 }
 
-/// Calls of another architecture have other numbers.
+/// The architecture of allowed calls. Other architectures use other numbers.
 #[cfg(target_arch = "x86_64")]
 const ARCHITECTURE: u32 = 0xc000_003e;
 #[cfg(target_arch = "aarch64")]
 const ARCHITECTURE: u32 = 0xc000_00b7;
-/// The first number of a second set that some kernels have.
+/// First number of the x32 system calls that some x86-64 kernels have.
 const SECOND_SET: u32 = 0x4000_0000;
 
-/// The highest number that this filter was written for. Later calls are answered with `ENOSYS`, as by a kernel that lacks them: they may do what is refused
-/// above, and programs fall back to older ones.
+/// Highest system call number that this filter was written for. Later calls get `ENOSYS`, as from a
+/// kernel without them: they may do what is refused above, and programs fall back to older calls.
 const HIGHEST: u32 = libc::SYS_mseal as u32;
 
-/// So few calls are tried one after another.
-const TRIED_IN_TURN: usize = 3;
+/// Up to this many calls are compared one after another.
+const LINEAR_SEARCH_MAX: usize = 3;
 
-/// Where the filter finds what it looks at.
+/// Offsets in `struct seccomp_data`.
 const NUMBER: u32 = 0;
 const ARCH: u32 = 4;
 const fn argument(n: u32) -> u32 {
-    // The lower half of eight bytes.
+    // The lower half of 8 bytes, on a little-endian machine.
     16 + 8 * n
 }
 
-/// Puts this process, and all that it will start, behind the filter. It must have given up its privileges.
+/// Installs the filter for this process and its children. The process must have dropped its
+/// privileges.
 pub(super) fn install(sockets: Sockets) -> io::Result<()> {
     let rules = program(sockets);
     let program = libc::sock_fprog {
@@ -157,20 +159,20 @@ pub(super) fn install(sockets: Sockets) -> io::Result<()> {
     sys::check(done as i32).map(drop)
 }
 
-/// The filter: a search for the number of the call among those that are looked at, and what is done about each.
+/// Builds the filter: a binary search for the call's number, and a rule for each call found.
 ///
-/// A search, because the kernel tries the filter with every number there is when it is installed, to know those that it need not be asked
-/// about. With one test after another that took longer than to start a process.
+/// On installation the kernel runs the filter for every system call number, to cache those that are
+/// always allowed. A linear filter made that slower than starting a process.
 fn program(sockets: Sockets) -> Vec<sock_filter> {
     let mut rules = vec![
         load(ARCH),
         jump(BPF_JEQ, ARCHITECTURE, 1, 0),
-        give(SECCOMP_RET_KILL_PROCESS),
+        ret(SECCOMP_RET_KILL_PROCESS),
         load(NUMBER),
     ];
     rules.extend([
         jump(BPF_JGE, SECOND_SET, 0, 1),
-        give(SECCOMP_RET_KILL_PROCESS),
+        ret(SECCOMP_RET_KILL_PROCESS),
     ]);
     rules.extend([jump(BPF_JGE, HIGHEST + 1, 0, 1), refuse(libc::ENOSYS)]);
     let mut calls: Vec<_> = REFUSED
@@ -183,19 +185,23 @@ fn program(sockets: Sockets) -> Vec<sock_filter> {
         Vec::new()
     };
     calls.extend([
-        // Its flags are in memory, where no filter sees them. Whoever is told that there is no such call uses the older one.
+        // Its flags are in memory, where no filter can read them. Programs fall back to clone(2).
         (libc::SYS_clone3 as u32, vec![refuse(libc::ENOSYS)]),
-        // Memory that no process has mapped is counted by nobody. Whoever is told that there is no such call uses a file in /tmp.
+        // Memory that no process has mapped counts for no process. Programs fall back to a file in
+        // /tmp.
         (libc::SYS_memfd_create as u32, vec![refuse(libc::ENOSYS)]),
         (
             libc::SYS_shmget as u32,
             if_no_larger(1, LARGEST_SEGMENT, libc::ENOMEM),
         ),
-        // What queues and semaphores take is the kernel's memory.
+        // Message queues and semaphores use kernel memory.
         (libc::SYS_msgget as u32, vec![refuse(libc::ENOSYS)]),
         (libc::SYS_semget as u32, vec![refuse(libc::ENOSYS)]),
         (libc::SYS_clone as u32, unless_set(NAMESPACES as u32)),
-        (libc::SYS_ioctl as u32, unless_one_of(1, &INTO_TERMINALS)),
+        (
+            libc::SYS_ioctl as u32,
+            unless_one_of(1, &TERMINAL_INJECTION),
+        ),
         (libc::SYS_socket as u32, sockets_of(&families)),
         (
             libc::SYS_socketpair as u32,
@@ -211,15 +217,16 @@ fn program(sockets: Sockets) -> Vec<sock_filter> {
     rules
 }
 
-/// Finds the call, whose number is loaded, among some in the order of their numbers. What is not among them is allowed.
+/// Builds a search for the call whose number is loaded, among calls sorted by number. Other calls
+/// are allowed.
 fn search(calls: &[(u32, Vec<sock_filter>)]) -> Vec<sock_filter> {
-    if calls.len() <= TRIED_IN_TURN {
+    if calls.len() <= LINEAR_SEARCH_MAX {
         let tried = calls.iter().flat_map(|(number, then)| {
             [jump(BPF_JEQ, *number, 0, then.len() as u8)]
                 .into_iter()
                 .chain(then.iter().copied())
         });
-        return tried.chain([give(SECCOMP_RET_ALLOW)]).collect();
+        return tried.chain([ret(SECCOMP_RET_ALLOW)]).collect();
     }
     let (lower, upper) = calls.split_at(calls.len() / 2);
     let below = search(lower);
@@ -233,18 +240,19 @@ fn search(calls: &[(u32, Vec<sock_filter>)]) -> Vec<sock_filter> {
 
 /// Allows a call whose argument is one of these.
 fn if_one_of(nth: u32, allowed: &[u32], errno: i32) -> Vec<sock_filter> {
-    either(nth, allowed, refuse(errno), give(SECCOMP_RET_ALLOW))
+    match_argument(nth, allowed, refuse(errno), ret(SECCOMP_RET_ALLOW))
 }
 
-/// Allows sockets of these families, and of the protocols that every kernel has: for another it would load a module.
+/// Allows sockets of these families with the protocols that every kernel has: for others the kernel
+/// would load a module.
 fn sockets_of(families: &[u32]) -> Vec<sock_filter> {
-    let mut rules = either(
+    let mut rules = match_argument(
         2,
         &PROTOCOLS,
         refuse(libc::EPROTONOSUPPORT),
-        give(SECCOMP_RET_ALLOW),
+        ret(SECCOMP_RET_ALLOW),
     );
-    // Where it would be allowed, the family is looked at.
+    // Where the protocol check would allow the call, check the family.
     rules.pop();
     rules.extend(if_one_of(0, families, libc::EAFNOSUPPORT));
     rules
@@ -252,22 +260,27 @@ fn sockets_of(families: &[u32]) -> Vec<sock_filter> {
 
 /// Refuses a call whose argument is one of these.
 fn unless_one_of(nth: u32, refused: &[u32]) -> Vec<sock_filter> {
-    either(nth, refused, give(SECCOMP_RET_ALLOW), refuse(libc::EPERM))
+    match_argument(nth, refused, ret(SECCOMP_RET_ALLOW), refuse(libc::EPERM))
 }
 
-fn either(nth: u32, these: &[u32], others: sock_filter, then: sock_filter) -> Vec<sock_filter> {
-    let tests = these
+fn match_argument(
+    nth: u32,
+    values: &[u32],
+    otherwise: sock_filter,
+    then: sock_filter,
+) -> Vec<sock_filter> {
+    let tests = values
         .iter()
-        .zip((1..=these.len() as u8).rev())
+        .zip((1..=values.len() as u8).rev())
         .map(|(with, beyond)| jump(BPF_JEQ, *with, beyond, 0));
     [load(argument(nth))]
         .into_iter()
         .chain(tests)
-        .chain([others, then])
+        .chain([otherwise, then])
         .collect()
 }
 
-/// Allows a call whose argument is not larger.
+/// Allows a call whose argument is at most `largest`.
 fn if_no_larger(nth: u32, largest: u32, errno: i32) -> Vec<sock_filter> {
     let (low, high) = (argument(nth), argument(nth) + 4);
     vec![
@@ -276,7 +289,7 @@ fn if_no_larger(nth: u32, largest: u32, errno: i32) -> Vec<sock_filter> {
         load(low),
         jump(BPF_JGE, largest + 1, 0, 1),
         refuse(errno),
-        give(SECCOMP_RET_ALLOW),
+        ret(SECCOMP_RET_ALLOW),
     ]
 }
 
@@ -286,12 +299,12 @@ fn unless_set(bits: u32) -> Vec<sock_filter> {
         load(argument(0)),
         jump(BPF_JSET, bits, 0, 1),
         refuse(libc::EPERM),
-        give(SECCOMP_RET_ALLOW),
+        ret(SECCOMP_RET_ALLOW),
     ]
 }
 
 fn refuse(errno: i32) -> sock_filter {
-    give(SECCOMP_RET_ERRNO | errno as u32)
+    ret(SECCOMP_RET_ERRNO | errno as u32)
 }
 
 fn load(offset: u32) -> sock_filter {
@@ -312,7 +325,7 @@ fn jump(test: u32, with: u32, if_so: u8, if_not: u8) -> sock_filter {
     }
 }
 
-fn give(answer: u32) -> sock_filter {
+fn ret(answer: u32) -> sock_filter {
     sock_filter {
         code: (BPF_RET | BPF_K) as u16,
         jt: 0,
@@ -332,12 +345,12 @@ mod tests {
         answer_of(&program(Sockets::Usual), arch, number, arguments)
     }
 
-    /// What the kernel would answer.
+    /// The kernel's answer.
     fn answer_of(rules: &[sock_filter], arch: u32, number: u32, arguments: [u32; 2]) -> u32 {
         answer_with(rules, arch, number, arguments, 0)
     }
 
-    /// The same, where the upper halves of arguments are these.
+    /// The kernel's answer, with these upper halves of the arguments.
     fn answer_with(
         rules: &[sock_filter],
         arch: u32,
@@ -391,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn protocols_that_a_kernel_would_have_to_load_are_refused() {
+    fn refuses_protocols_that_need_a_kernel_module() {
         let rules = program(Sockets::Usual);
         let protocol = |third| {
             run(
@@ -413,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_only_the_kernel_holds_is_not_to_be_had() {
+    fn refuses_memory_that_only_the_kernel_holds() {
         let absent = SECCOMP_RET_ERRNO | libc::ENOSYS as u32;
         assert_eq!(
             [libc::SYS_msgget, libc::SYS_semget].map(|number| call(number, [0, 1])),
@@ -422,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_command_needs_is_refused() {
+    fn refuses_calls_that_no_command_needs() {
         for number in REFUSED {
             assert_eq!(call(*number, [0, 0]), EPERM, "{number}");
         }
@@ -433,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn what_commands_need_is_allowed() {
+    fn allows_calls_that_commands_need() {
         let calls = [
             libc::SYS_read,
             libc::SYS_execve,
@@ -455,7 +468,7 @@ mod tests {
             call(libc::SYS_clone, [libc::SYS_socket as u32, 0]),
             SECCOMP_RET_ALLOW
         );
-        // Nothing is looked at that is not named above.
+        // A sample of the calls that the filter does not name.
         let named = |number: &c_long| {
             let with_arguments = [
                 libc::SYS_clone,
@@ -466,21 +479,21 @@ mod tests {
             ];
             REFUSED.contains(number) || with_arguments.contains(number)
         };
-        let others = [
+        let otherwise = [
             libc::SYS_socketpair,
             libc::SYS_personality,
             libc::SYS_msgget,
             libc::SYS_semget,
         ];
-        for number in
-            (0..=c_long::from(HIGHEST)).filter(|number| !named(number) && !others.contains(number))
+        for number in (0..=c_long::from(HIGHEST))
+            .filter(|number| !named(number) && !otherwise.contains(number))
         {
             assert_eq!(call(number, [7, 7]), SECCOMP_RET_ALLOW, "{number}");
         }
     }
 
     #[test]
-    fn calls_that_are_newer_than_the_filter_are_absent() {
+    fn answers_newer_calls_with_enosys() {
         for number in [HIGHEST + 1, 467, 600, SECOND_SET - 1] {
             let answer = answer(ARCHITECTURE, number, [0, 0]);
             assert_eq!(answer, SECCOMP_RET_ERRNO | libc::ENOSYS as u32, "{number}");
@@ -488,7 +501,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_are_looked_at() {
+    fn checks_arguments() {
         assert_eq!(
             call(libc::SYS_clone, [libc::CLONE_NEWUSER as u32 | 17, 0]),
             EPERM
@@ -537,7 +550,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_namespace_no_socket_leads_out() {
+    fn refuses_sockets_without_a_namespace() {
         let rules = program(Sockets::None);
         let made = |number: c_long, family: i32| {
             answer_of(&rules, ARCHITECTURE, number as u32, [family as u32, 0])
@@ -551,7 +564,7 @@ mod tests {
     }
 
     #[test]
-    fn another_set_of_calls_is_the_end() {
+    fn kills_calls_of_another_architecture() {
         assert_eq!(
             answer(0x4000_0003, libc::SYS_read as u32, [0, 0]),
             SECCOMP_RET_KILL_PROCESS

@@ -1,5 +1,6 @@
-//! The user that a command in a sandbox is. Inside it is an ordinary one. Outside it is the worker's own, which has no power over anything that
-//! is to be seen inside; or `nobody`, where the worker is root.
+//! User ids of a sandboxed command. Inside it is an ordinary user. Outside it is the worker's user,
+//! who has no power over anything that is visible inside; or uid 65534 (`nobody`) if the worker is
+//! root.
 
 use std::{fs, io, os::fd::AsFd};
 
@@ -11,19 +12,20 @@ use rustix::{
 
 use crate::sys;
 
-/// Its number inside. No other is there.
+/// Uid and gid inside. No others exist there.
 pub(super) const INSIDE: u32 = 1000;
-/// What root's commands are outside.
+/// Uid of root's commands outside.
 pub const NOBODY: u32 = 65534;
 
-/// Names the user of a user namespace that `pid` has just entered. It is named from outside: whoever is to name itself must let others of its
-/// user look into it, and what it still has in memory is the worker's.
-pub(super) fn name(pid: u32) -> io::Result<()> {
+/// Maps the ids of the user namespace that `pid` has just entered. This is done from outside: to
+/// map its own ids, the shim would have to be dumpable for its user, while its memory still holds
+/// the worker's data.
+pub(super) fn map_ids(pid: u32) -> io::Result<()> {
     let (mut user, mut group) = (geteuid().as_raw(), getegid().as_raw());
     if sys::is_root() {
         (user, group) = (NOBODY, NOBODY);
     } else {
-        // The system asks for it: whoever drops a group that keeps him out of something would be let in.
+        // Required by the kernel: dropping a group that denies access could otherwise grant access.
         fs::write(format!("/proc/{pid}/setgroups"), "deny")?;
     }
     fs::write(format!("/proc/{pid}/uid_map"), format!("{INSIDE} {user} 1"))?;
@@ -33,15 +35,16 @@ pub(super) fn name(pid: u32) -> io::Result<()> {
     )
 }
 
-/// Becomes that user. Root leaves its other groups, too; others cannot.
+/// Changes to the inside user. Root also drops its supplementary groups; others cannot.
 ///
-/// The calling thread alone does. The C library would have every thread do so, and wait for one that is making a network.
-pub(super) fn become_it(is_root: bool) -> io::Result<()> {
+/// Changes only the calling thread. The C library would change every thread, and wait for one that
+/// is creating a network namespace.
+pub(super) fn become_inside_user(is_root: bool) -> io::Result<()> {
     become_user(INSIDE, is_root)
 }
 
-/// Becomes `nobody`, as root, where there is no user namespace to be another in.
-pub(super) fn become_nobody() -> io::Result<()> {
+/// Changes root to uid 65534, where there is no user namespace.
+pub(super) fn become_nobody_user() -> io::Result<()> {
     become_user(NOBODY, true)
 }
 
@@ -54,16 +57,18 @@ fn become_user(id: u32, leaves_groups: bool) -> io::Result<()> {
     Ok(thread::set_thread_res_uid(user, user, user)?)
 }
 
-/// Whether a file that belongs to this user was made by a command of this process, or by the process itself.
+/// Whether a file of this user was created by this process or by one of its commands.
 pub(super) fn is_ours(user: u32) -> bool {
     user == geteuid().as_raw() || (sys::is_root() && user == NOBODY)
 }
 
-/// Gives what root has made for a command to its user, who may want to open it by its name.
-pub(super) fn hand_over(fds: impl IntoIterator<Item = impl AsFd>) {
+/// Gives files that root has created for a command to the command's user, who may open them by
+/// name.
+pub(super) fn give_to_command_user(fds: impl IntoIterator<Item = impl AsFd>) {
     if sys::is_root() {
         for fd in fds {
-            // A device, as the empty input is, is the host's own: its owner may take it away from all others.
+            // A device, such as the empty input, belongs to the host: its new owner could deny it
+            // to all others.
             if fstat(&fd).is_ok_and(|found| {
                 FileType::from_raw_mode(found.st_mode) != FileType::CharacterDevice
             }) {
@@ -77,17 +82,19 @@ pub(super) fn hand_over(fds: impl IntoIterator<Item = impl AsFd>) {
     }
 }
 
-/// Bounds what any program can ever get to nothing. That takes a capability itself, so it must be done before anything is given up, and
-/// before root is somebody else. Whoever has not got that one gets none by a program either, once it has given up its privileges.
+/// Empties the capability bounding set, so that no program can gain capabilities. This needs
+/// CAP_SETPCAP, so it must come before privileges are dropped and before root changes its user. A
+/// process without CAP_SETPCAP cannot gain capabilities from programs either, once it has dropped
+/// its privileges.
 pub(super) fn bound_capabilities() {
     let all = (0..u64::BITS).map(|number| CapabilitySet::from_bits_retain(1 << number));
-    // Until the kernel has none of that number.
+    // Until the kernel knows no capability of that number.
     all.map(thread::remove_capability_from_bounding_set)
         .take_while(Result::is_ok)
         .for_each(drop);
 }
 
-/// Gives up every capability, and the means to get one.
+/// Drops every capability, and sets no_new_privs so that none can be gained.
 pub(super) fn give_up_privileges() -> io::Result<()> {
     let none = CapabilitySet::empty();
     thread::set_no_new_privs(true)?;

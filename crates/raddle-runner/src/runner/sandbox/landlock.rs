@@ -1,5 +1,5 @@
-//! Landlock: files are written, and sockets of others found by their path, below a few directories alone. It stands behind the root, should that have a hole,
-//! and is the only layer that guards files where there is no root.
+//! Landlock: limits writing, and reaching other processes' sockets by path, to a few directories.
+//! It backs up the root, and is the only protection of files where there is no root.
 
 use std::{error::Error, io, os::fd::BorrowedFd};
 
@@ -8,11 +8,12 @@ use landlock::{
     RulesetStatus, Scope, path_beneath_rules,
 };
 
-/// The newest version whose rights are asked for. Of an older kernel, those that it knows.
+/// Newest ABI whose rights are requested. Older kernels ignore the rights that they do not know.
 const NEWEST: ABI = ABI::V9;
 
-/// Puts this process, and all that it starts, under rules: what it may read and run, and what it may write besides, as far as that exists, and a program
-/// that it may run although no path leads there. From version 6 on, abstract sockets and signals stay inside as well.
+/// Restricts this process and its children: the paths that may be read and executed, the paths that
+/// may also be written, if they exist, and a program that may be executed although no path leads to
+/// it. From ABI 6 on, abstract sockets and signals also stay inside.
 pub(super) fn restrict(
     readable: &[&str],
     writable: &[&str],
@@ -47,7 +48,7 @@ fn enforce(
     Ok(restricted.ruleset)
 }
 
-/// The kernel's own reason.
+/// Extracts the kernel's error.
 fn os_error(error: &(dyn Error + 'static)) -> io::Error {
     let mut causes = std::iter::successors(Some(error), |&error| error.source());
     let number = causes.find_map(|cause| cause.downcast_ref::<io::Error>()?.raw_os_error());

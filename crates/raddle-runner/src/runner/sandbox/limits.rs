@@ -1,4 +1,4 @@
-//! What a command in a sandbox may use if its task does not say: nobody trusts it, so it does not get the whole machine.
+//! Default limits of a sandboxed command: untrusted code must not get the whole machine.
 
 use std::{cell::OnceCell, fs::File, os::unix::fs::OpenOptionsExt};
 
@@ -6,26 +6,26 @@ use raddle_model::Limits;
 
 use super::{super::child::Resource, SCRATCH};
 
-/// Memory, what it keeps in `/scratch` and `/tmp` included.
+/// Memory, including files in `/scratch` and `/tmp`.
 const MEMORY_MB: u64 = 1024;
 /// Processes and threads.
 const PROCS: u64 = 256;
 /// Open files of each process.
 const FDS: u64 = 1024;
-/// The largest file, in bytes: as large as `/scratch`, and for those too that are in no directory.
+/// Largest file in bytes: the size of `/scratch`. Also applies to files that are in no directory.
 const FILE: u64 = 256 << 20;
 
-/// Files in memory, which no process has in its own.
+/// The sandbox's files in memory (tmpfs), which no process's RSS contains.
 #[derive(Debug)]
 pub(in super::super) struct MemoryFiles {
-    /// The directories that they are in, looked for when somebody first asks: most tasks are over before.
+    /// The tmpfs directories, opened on first use: most tasks end before.
     directories: OnceCell<Vec<File>>,
-    /// There are none where there is no root of its own.
-    are_there: bool,
+    /// Whether the sandbox has them. It has none without its own root.
+    has_tmpfs: bool,
 }
 
-/// The limits of a task, and where it names none those of a sandbox.
-pub(in super::super) fn bounded(limits: &Limits) -> Limits {
+/// The limits of a task, with the sandbox's defaults for those that it does not set.
+pub(in super::super) fn with_default_limits(limits: &Limits) -> Limits {
     Limits {
         memory_mb: limits.memory_mb.or(Some(MEMORY_MB)),
         cpu_percent: limits.cpu_percent,
@@ -34,36 +34,37 @@ pub(in super::super) fn bounded(limits: &Limits) -> Limits {
     }
 }
 
-/// The same for a task that is not trusted with its own limits: it may lower them, and not raise them.
-pub fn capped(limits: &Limits) -> Limits {
-    let least = |own: Option<u64>, usual: u64| Some(own.map_or(usual, |own| own.min(usual)));
+/// As [`with_default_limits`], for a task that is not trusted with its own limits: it may lower the
+/// defaults, but not raise them.
+pub fn cap_limits(limits: &Limits) -> Limits {
+    let cap = |own: Option<u64>, usual: u64| Some(own.map_or(usual, |own| own.min(usual)));
     Limits {
-        memory_mb: least(limits.memory_mb, MEMORY_MB),
+        memory_mb: cap(limits.memory_mb, MEMORY_MB),
         cpu_percent: limits.cpu_percent,
-        max_fds: least(limits.max_fds, FDS),
-        max_procs: least(limits.max_procs, PROCS),
+        max_fds: cap(limits.max_fds, FDS),
+        max_procs: cap(limits.max_procs, PROCS),
     }
 }
 
-/// What each process holds by itself, besides what all attempts do: the size of files, and that nothing is left of one that crashes.
+/// Rlimits of each process, in addition to those of all attempts: file size, and no core dump.
 pub(in super::super) fn rlimits() -> [(Resource, u64); 2] {
     [(Resource::Fsize, FILE), (Resource::Core, 0)]
 }
 
 impl MemoryFiles {
-    pub(super) fn new(are_there: bool) -> Self {
+    pub(super) fn new(has_tmpfs: bool) -> Self {
         Self {
             directories: OnceCell::new(),
-            are_there,
+            has_tmpfs,
         }
     }
 
-    /// How much memory they take, as a process inside sees them.
-    pub(in super::super) fn bytes(&self, inside: Option<u32>) -> u64 {
-        let Some(pid) = inside.filter(|_| self.are_there) else {
+    /// Memory that the files use, as seen by a process inside.
+    pub(in super::super) fn bytes(&self, pid_inside: Option<u32>) -> u64 {
+        let Some(pid) = pid_inside.filter(|_| self.has_tmpfs) else {
             return 0;
         };
-        // A process that ends meanwhile shows nothing; the next that is looked at will.
+        // A process that exits meanwhile cannot be read. The next sample tries another.
         if self.directories.get().is_none()
             && let Some(directories) = open(pid)
         {
@@ -71,11 +72,12 @@ impl MemoryFiles {
         }
         self.directories
             .get()
-            .map_or(0, |directories| directories.iter().map(used).sum())
+            .map_or(0, |directories| directories.iter().map(used_bytes).sum())
     }
 }
 
-/// The directories as this process sees them. It cannot have put others in their place: its root cannot be written.
+/// Opens the directories as this process sees them. It cannot have replaced them, because its root
+/// is read-only.
 fn open(pid: u32) -> Option<Vec<File>> {
     let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW;
     let open = |path: &str| {
@@ -88,7 +90,7 @@ fn open(pid: u32) -> Option<Vec<File>> {
     Some(vec![open(SCRATCH)?, open("/tmp")?])
 }
 
-fn used(directory: &File) -> u64 {
+fn used_bytes(directory: &File) -> u64 {
     rustix::fs::fstatfs(directory).map_or(0, |found| {
         found
             .f_blocks
@@ -102,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_task_says_goes_before() {
+    fn limits_of_a_task_override_the_defaults() {
         let said = Limits {
             memory_mb: Some(2000),
             cpu_percent: Some(50),
@@ -113,7 +115,7 @@ mod tests {
             max_fds: Some(1024),
             ..said.clone()
         };
-        assert_eq!(bounded(&said), all);
-        assert_eq!(bounded(&Limits::default()).cpu_percent, None);
+        assert_eq!(with_default_limits(&said), all);
+        assert_eq!(with_default_limits(&Limits::default()).cpu_percent, None);
     }
 }

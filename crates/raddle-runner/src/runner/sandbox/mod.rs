@@ -1,20 +1,23 @@
-//! A sandbox around a command, for code that nobody trusts.
+//! The sandbox around a command that runs untrusted code.
 //!
-//! Between the runner and the command stands a *shim*: a fork of the runner in namespaces of its own, where it is process 1. It builds what the
-//! command will see, layer by layer, takes every privilege away from itself, starts the command, and waits. When the command ends, so does the
-//! shim, and with process 1 the kernel ends whatever is left in there.
+//! Between the runner and the command is a *shim*: a fork of the runner in new namespaces, where it
+//! is process 1. It builds the command's environment layer by layer, drops all its privileges,
+//! starts the command, and waits. When the command exits, the shim exits, and with process 1 the
+//! kernel kills every process in the namespace.
 //!
-//! | layer | file | what it keeps from the command |
+//! | layer | file | protects |
 //! | --- | --- | --- |
-//! | namespaces | `shim.rs`, `network.rs` | other processes, the network, the host's name, shared memory of others |
-//! | ids | `ids.rs` | the worker's user, and every other |
-//! | root | `root.rs` | every file but the system's, which cannot be written, and two directories in memory |
-//! | landlock | `landlock.rs` | writing anywhere else, should the root have a hole |
-//! | filter | `filter.rs` | system calls that no command needs and that holes were found in |
+//! | namespaces | `shim.rs`, `network.rs` | other processes, the network, the host name, shared memory of others |
+//! | ids | `ids.rs` | the worker's user and all others |
+//! | root | `root.rs` | all files except the system's, which are read-only, and two directories in memory |
+//! | landlock | `landlock.rs` | files outside the writable directories, should the root have a hole |
+//! | filter | `filter.rs` | the kernel, from system calls that no command needs and that had vulnerabilities |
 //!
-//! A layer that the kernel refuses is an error: half a sandbox is none. Only a task that says so is run with what is left of one ([`MissingLayers`]).
+//! A layer that the kernel refuses is an error: a partial sandbox counts as none. Only a task that
+//! allows it (`isolation_fallback`) runs with the layers that are left ([`MissingLayers`]).
 //!
-//! A task that may reach a few places of the network has a *proxy* besides, outside (`proxy/`).
+//! A task that may reach listed network endpoints also has an egress *proxy*, outside the sandbox
+//! (`proxy/`).
 
 mod filter;
 mod ids;
@@ -32,29 +35,29 @@ use std::{ffi::CString, fmt, io};
 use serde::{Deserialize, Serialize};
 
 pub use ids::NOBODY;
-pub use limits::capped;
-pub(super) use limits::{MemoryFiles, bounded, rlimits};
-pub(super) use root::shows;
+pub use limits::cap_limits;
+pub(super) use limits::{MemoryFiles, rlimits, with_default_limits};
+pub(super) use root::is_visible;
 pub(crate) use scratch::sweep_scratch;
 pub(super) use spawn::{SandboxedChild, spawn};
 
 use super::child::ChildStep;
 use crate::message::SandboxConfig;
 
-/// Where a command begins, and may write.
+/// Working directory of a command, which it may write to.
 pub(super) const SCRATCH: &str = "/scratch";
 
-/// What the environment of a command begins with: nothing of the worker's.
+/// Base environment of a command. Nothing of the worker's environment is in it.
 const ENVIRONMENT: [&std::ffi::CStr; 4] = [
     c"PATH=/usr/local/bin:/usr/bin:/bin",
     c"HOME=/scratch",
     c"TMPDIR=/tmp",
     c"LANG=C.UTF-8",
 ];
-/// Those of them that name a directory.
-const DIRECTORYS: [&str; 2] = ["HOME", "TMPDIR"];
+/// The variables of [`ENVIRONMENT`] that name a directory.
+const DIRECTORY_VARIABLES: [&str; 2] = ["HOME", "TMPDIR"];
 
-/// What a sandbox is made of.
+/// A layer of the sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Layer {
     Namespaces,
@@ -65,7 +68,7 @@ pub(super) enum Layer {
     Filter,
 }
 
-/// Why there is no sandbox: the layer that was refused, what was tried, and why it could not be done.
+/// Why a sandbox could not be created: the refused layer, the step, and the error.
 #[derive(Debug)]
 pub(super) struct SandboxRefused {
     layer: Layer,
@@ -73,22 +76,22 @@ pub(super) struct SandboxRefused {
     error: io::Error,
 }
 
-/// Why a command did not begin.
+/// Why a command did not start.
 pub(super) enum StartError {
     Refused(SandboxRefused),
     Step(ChildStep, io::Error),
 }
 
-/// The layers that a sandbox does without, because the system refuses them and its task says that it may.
+/// Layers that the sandbox omits, because the system refuses them and its task allows that.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct MissingLayers {
-    /// And with them the user and the root, which are nothing without.
+    /// Namespaces, and with them the ids and the root, which need a namespace.
     namespaces: bool,
     landlock: bool,
     filter: bool,
 }
 
-/// What the environment of an attempt begins with.
+/// The base environment of an attempt.
 pub(super) fn environment(sandbox: &SandboxConfig) -> Vec<CString> {
     let mut variables: Vec<CString> = ENVIRONMENT.map(Into::into).into();
     variables.extend(proxy::environment(&sandbox.network));
@@ -96,13 +99,14 @@ pub(super) fn environment(sandbox: &SandboxConfig) -> Vec<CString> {
 }
 
 impl MissingLayers {
-    /// Does without this layer too. Returns whether that makes a difference: if not, there is nothing left to do without.
+    /// Omits another layer. Returns whether that changes anything: if not, the sandbox cannot be
+    /// created at all.
     fn add(&mut self, layer: Layer) -> bool {
         let lacking = match layer {
             Layer::Namespaces | Layer::Ids | Layer::Root => &mut self.namespaces,
             Layer::Landlock => &mut self.landlock,
             Layer::Filter => &mut self.filter,
-            // Every system lets a process give up what it has.
+            // Every system lets a process drop its privileges, so a refusal is a real error.
             Layer::Privileges => return false,
         };
         !std::mem::replace(lacking, true)
@@ -112,17 +116,18 @@ impl MissingLayers {
 impl Layer {
     fn as_str(self) -> &'static str {
         match self {
-            Self::Namespaces => "namespaces of its own",
-            Self::Ids => "a user of its own",
-            Self::Root => "a root of its own",
+            Self::Namespaces => "its own namespaces",
+            Self::Ids => "its own user",
+            Self::Root => "its own root",
             Self::Privileges => "to give up privileges",
             Self::Landlock => "landlock",
-            Self::Filter => "a filter of system calls",
+            Self::Filter => "a system call filter",
         }
     }
 
-    /// Names what was tried when something of this layer fails. A shortage is no refusal: a task with `fallback` must not lose a layer because the
-    /// system is out of memory, processes or descriptors for a moment.
+    /// Turns an error of this layer into a refusal that names the step. A shortage is not a
+    /// refusal: a task with `fallback` must not lose a layer because the system is briefly out of
+    /// memory, processes or descriptors.
     fn refused(self, what: impl Into<String>) -> impl FnOnce(io::Error) -> StartError {
         let what = what.into();
         move |error| match error.raw_os_error() {
@@ -155,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_shortage_is_no_refusal_of_a_layer() {
+    fn treats_a_shortage_not_as_a_refusal() {
         let layers = [
             Layer::Namespaces,
             Layer::Ids,
@@ -188,23 +193,25 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_on_a_layer_goes_with_it_and_privileges_always_go() {
-        let mut lacks = MissingLayers::default();
-        assert!(lacks.add(Layer::Root));
+    fn omits_dependent_layers_and_never_privileges() {
+        let mut missing = MissingLayers::default();
+        assert!(missing.add(Layer::Root));
         assert_eq!(
-            lacks,
+            missing,
             MissingLayers {
                 namespaces: true,
                 ..MissingLayers::default()
             }
         );
         assert!(
-            !lacks.add(Layer::Namespaces)
-                && !lacks.add(Layer::Ids)
-                && !lacks.add(Layer::Privileges)
+            !missing.add(Layer::Namespaces)
+                && !missing.add(Layer::Ids)
+                && !missing.add(Layer::Privileges)
         );
         assert!(
-            lacks.add(Layer::Landlock) && lacks.add(Layer::Filter) && !lacks.add(Layer::Filter)
+            missing.add(Layer::Landlock)
+                && missing.add(Layer::Filter)
+                && !missing.add(Layer::Filter)
         );
     }
 }

@@ -1,4 +1,4 @@
-//! The network namespace of a sandbox: one interface, by which programs talk to themselves.
+//! The network namespace of a sandbox: one loopback interface.
 
 use std::{io, os::fd::AsRawFd};
 
@@ -6,10 +6,10 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
 use crate::sys;
 
-/// The interface that each network namespace has.
+/// The loopback interface that each network namespace has.
 const INTERFACE: &str = "lo";
 
-/// Takes the interface up. The process is in a network namespace of its own, and has its privileges there.
+/// Brings the loopback interface up. The process must be privileged in its own network namespace.
 pub(super) fn set_up() -> io::Result<()> {
     let socket = socket_with(
         AddressFamily::INET,
@@ -17,7 +17,8 @@ pub(super) fn set_up() -> io::Result<()> {
         SocketFlags::CLOEXEC,
         None,
     )?;
-    // SAFETY: plain data, for which zeros are a value; it is the structure that this request takes, and outlives the call.
+    // SAFETY: plain data, for which zeros are valid. It is the structure that this ioctl takes, and
+    // it outlives the call.
     let done = unsafe {
         let mut request: libc::ifreq = std::mem::zeroed();
         for (to, from) in request.ifr_name.iter_mut().zip(INTERFACE.bytes()) {

@@ -1,5 +1,6 @@
-//! What a command in a sandbox sees of the file system: the system's own directories, which cannot be written; `/scratch` and `/tmp`, in memory and
-//! gone with it; a few devices; its own processes; and what its task mounts.
+//! The file system of a sandboxed command: the system's directories, read-only; `/scratch` and
+//! `/tmp` in memory, which vanish with the sandbox; a few devices; its own processes; and the
+//! mounts of its task.
 
 use std::{
     ffi::CString,
@@ -25,17 +26,17 @@ use rustix::{
 use super::{super::child::ChildStep, Layer, SCRATCH, StartError, ids};
 use crate::{HANDLER, message::SandboxConfig, sys};
 
-/// Where the new root is put together. What the host has there is not to be seen inside anyway.
+/// Where the new root is assembled. The host's files there are not visible inside anyway.
 const STAGE: &str = "/tmp";
-/// The system's own directories. Some are links to others.
+/// The system's directories. Some may be links to others.
 const SYSTEM: [&str; 7] = [
     "/usr", "/bin", "/sbin", "/lib", "/lib64", "/lib32", "/libx32",
 ];
-/// What programs need to find of `/etc`, and tells nothing of the host.
+/// Files of `/etc` that programs need and that reveal nothing about the host.
 const SETTINGS: [&str; 3] = ["/etc/ld.so.cache", "/etc/alternatives", "/etc/ssl/certs"];
-/// What it takes to find hosts by their names, besides.
+/// Files that host name lookups need in addition.
 const NAMES: [&str; 2] = ["/etc/resolv.conf", "/etc/hosts"];
-/// Each costs a mount, so there are no more than programs cannot do without.
+/// Each device costs a mount, so only those are here that programs cannot do without.
 const DEVICES: [&str; 3] = ["/dev/null", "/dev/zero", "/dev/urandom"];
 const LINKS: [(&str, &str); 6] = [
     ("urandom", "dev/random"),
@@ -46,7 +47,8 @@ const LINKS: [(&str, &str); 6] = [
     ("/tmp", "dev/shm"),
 ];
 
-/// The directories themselves are small. What the command writes may be larger, and is bounded: it is memory.
+/// Mount options. The root itself is small; the writable directories are larger, and bounded
+/// because they are memory.
 const OF_ROOT: &str = "size=1m,nr_inodes=512,mode=0755";
 const OF_SCRATCH: &str = "size=256m,nr_inodes=65536,mode=0700";
 const OF_TMP: &str = "size=64m,nr_inodes=16384,mode=1777";
@@ -55,8 +57,9 @@ const READ_ONLY: u64 = 0x1;
 const NO_SUID: u64 = 0x2;
 const NO_DEVICES: u64 = 0x4;
 
-/// Whether a program at this path is to be seen inside. Asked of the host's files, before there is a root: so nothing that leads elsewhere.
-pub(in super::super) fn shows(path: &[u8]) -> bool {
+/// Whether a program at this path is visible inside. Checked against the host's files before the
+/// root exists, so paths with `.` or `..` do not count.
+pub(in super::super) fn is_visible(path: &[u8]) -> bool {
     let is_straight = path
         .split(|b| *b == b'/')
         .skip(1)
@@ -68,9 +71,10 @@ pub(in super::super) fn shows(path: &[u8]) -> bool {
         })
 }
 
-/// What may be read, and what may be written besides, where there is no root of its own: as near to one as the host's files come. What
-/// tells of processes is not among it: the worker's environment could be read there.
-pub(super) fn instead<'a>(
+/// The readable and the writable paths for a sandbox without its own root: as close to that root as
+/// the host's files come. `/proc` is not included, because the worker's environment could be read
+/// there.
+pub(super) fn accessible_paths<'a>(
     sandbox: &'a SandboxConfig,
     scratch: &'a str,
 ) -> (Vec<&'a str>, Vec<&'a str>) {
@@ -95,23 +99,24 @@ pub(super) fn instead<'a>(
     )
 }
 
-/// Builds the root, and enters it. The process is in namespaces of its own.
-pub(super) fn enter(sandbox: &SandboxConfig) -> Result<(), StartError> {
+/// Builds the root and enters it. The process must be in its own namespaces.
+pub(super) fn enter_root(sandbox: &SandboxConfig) -> Result<(), StartError> {
     if let Some(directory) = &sandbox.directory {
-        // What the new root is put together on may hide it: from here on it is where this process stands.
+        // Enter it now: the new root may be assembled on top of it. From here on it is reachable as
+        // ".".
         std::env::set_current_dir(directory)
             .map_err(|error| StartError::Step(ChildStep::Chdir, error))?;
     }
     let stage = Path::new(STAGE);
     let at = |path: &str| within(stage, path);
-    // What is made here is for another user, whatever the worker keeps to itself.
+    // Files created here are for another user, whatever the worker's umask is.
     umask(Mode::from_raw_mode(0o022));
     let private = MountPropagationFlags::REC | MountPropagationFlags::PRIVATE;
     step(
         "keep mounts to itself",
         mount_change("/", private).map_err(Into::into),
     )?;
-    // Opened before the new root is put together, which may hide them.
+    // Opened before the new root is assembled, which may hide them.
     let mounts = sandbox
         .mounts
         .iter()
@@ -128,16 +133,13 @@ pub(super) fn enter(sandbox: &SandboxConfig) -> Result<(), StartError> {
         )?)
     };
     step("a directory in memory", in_memory(stage, OF_ROOT))?;
-    step("directories", directories(stage))?;
-    step("the system's directories", system(stage))?;
-    step(
-        "/etc",
-        settings(stage, sandbox.network == NetworkPolicy::Host),
-    )?;
+    step("directories", mount_points_and_links(stage))?;
+    step("the system's directories", system_directories(stage))?;
+    step("/etc", etc(stage, sandbox.network == NetworkPolicy::Host))?;
     if sandbox.directory.is_some() {
         step(
             HANDLER,
-            fs::create_dir(at(HANDLER)).and_then(|()| show(".", &at(HANDLER))),
+            fs::create_dir(at(HANDLER)).and_then(|()| bind_mount(".", &at(HANDLER))),
         )?;
     }
     for (mount, tree) in &mounts {
@@ -146,7 +148,7 @@ pub(super) fn enter(sandbox: &SandboxConfig) -> Result<(), StartError> {
             step(&mount.path, attach(tree, &at(&mount.path)))?;
         }
     }
-    // All of it at once, before anything is there that can be written.
+    // Make everything read-only at once, before anything writable is mounted.
     step(
         "a root that cannot be written",
         set_attributes(
@@ -156,7 +158,7 @@ pub(super) fn enter(sandbox: &SandboxConfig) -> Result<(), StartError> {
         ),
     )?;
     for path in DEVICES {
-        step(path, show(path, &at(path)))?;
+        step(path, bind_mount(path, &at(path)))?;
     }
     for (mount, tree) in mounts.iter().filter(|(mount, _)| mount.writable) {
         let at = at(&mount.path);
@@ -199,24 +201,24 @@ fn step(what: &str, outcome: io::Result<()>) -> Result<(), StartError> {
     outcome.map_err(Layer::Root.refused(what))
 }
 
-/// Makes a directory or file of the host seen inside.
-fn show(path: &str, at: &Path) -> io::Result<()> {
+/// Bind-mounts a directory or file of the host.
+fn bind_mount(path: &str, at: &Path) -> io::Result<()> {
     Ok(mount_bind_recursive(path, at)?)
 }
 
-/// Files of the host, with what is mounted below them, as a tree that can be attached elsewhere.
+/// Opens files of the host, with all mounts below them, as a tree that can be attached elsewhere.
 fn open_mount(mount: &Mount) -> Result<(&Mount, OwnedFd), StartError> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE
         | OpenTreeFlags::OPEN_TREE_CLOEXEC
         | OpenTreeFlags::AT_RECURSIVE;
     let tree = open_tree(CWD, &*mount.host, flags).map_err(|error| {
-        let what = format!("{} of its host", mount.host);
+        let what = format!("{} of the host", mount.host);
         Layer::Root.refused(what)(error.into())
     })?;
     Ok((mount, tree))
 }
 
-/// A directory or an empty file, whichever such a tree can be attached to.
+/// Creates a mount point for such a tree: a directory or an empty file.
 fn make_mount_point(tree: &OwnedFd, at: &Path) -> io::Result<()> {
     if FileType::from_raw_mode(fstat(tree)?.st_mode) == FileType::Directory {
         return fs::create_dir_all(at);
@@ -235,8 +237,8 @@ fn attach(tree: &OwnedFd, at: &Path) -> io::Result<()> {
     )?)
 }
 
-/// What is mounted on later, and links.
-fn directories(stage: &Path) -> io::Result<()> {
+/// Creates mount points and links.
+fn mount_points_and_links(stage: &Path) -> io::Result<()> {
     for path in [SCRATCH, "/tmp", "/proc", "/dev", "/etc"] {
         fs::create_dir(within(stage, path))?;
     }
@@ -248,14 +250,14 @@ fn directories(stage: &Path) -> io::Result<()> {
         .try_for_each(|(target, link)| symlink(target, stage.join(link)))
 }
 
-fn system(stage: &Path) -> io::Result<()> {
+fn system_directories(stage: &Path) -> io::Result<()> {
     for path in SYSTEM {
         let at = within(stage, path);
         match fs::read_link(path) {
             Ok(link) => symlink(link, at)?,
             Err(_) if Path::new(path).is_dir() => {
                 fs::create_dir(&at)?;
-                show(path, &at)?;
+                bind_mount(path, &at)?;
             }
             Err(_) => {}
         }
@@ -263,10 +265,10 @@ fn system(stage: &Path) -> io::Result<()> {
     Ok(())
 }
 
-fn settings(stage: &Path, has_names: bool) -> io::Result<()> {
+fn etc(stage: &Path, has_host_names: bool) -> io::Result<()> {
     for path in SETTINGS
         .into_iter()
-        .chain(NAMES.into_iter().filter(|_| has_names))
+        .chain(NAMES.into_iter().filter(|_| has_host_names))
     {
         let at = within(stage, path);
         match fs::metadata(path) {
@@ -274,11 +276,12 @@ fn settings(stage: &Path, has_names: bool) -> io::Result<()> {
             Ok(_) => fs::write(&at, "")?,
             Err(_) => continue,
         }
-        show(path, &at)?;
+        bind_mount(path, &at)?;
     }
     let user = ids::INSIDE;
-    let hosts = (!has_names).then(|| ("hosts", "127.0.0.1 localhost\n::1 localhost\n".to_owned()));
-    let sources = if has_names { "files dns" } else { "files" };
+    let hosts =
+        (!has_host_names).then(|| ("hosts", "127.0.0.1 localhost\n::1 localhost\n".to_owned()));
+    let sources = if has_host_names { "files dns" } else { "files" };
     let own = [
         (
             "passwd",
@@ -295,16 +298,18 @@ fn settings(stage: &Path, has_names: bool) -> io::Result<()> {
         .try_for_each(|(name, text)| fs::write(stage.join("etc").join(name), text))
 }
 
-/// Makes `stage` the root, and lets go of the one before.
+/// Makes `stage` the root, and detaches the old one.
 fn change_root(stage: &Path) -> io::Result<()> {
     std::env::set_current_dir(stage)?;
-    // The old root is put over the new one, which is how it can be let go of without a place for it.
+    // pivot_root(".", ".") stacks the old root on the new one, where it can be unmounted without a
+    // mount point for it.
     pivot_root(".", ".")?;
     unmount(".", UnmountFlags::DETACH)?;
     std::env::set_current_dir("/")
 }
 
-/// Attributes that hold for all that is mounted below, whatever attributes it has already.
+/// Sets attributes on a mount, and with AT_RECURSIVE on all mounts below it, in addition to those
+/// they have.
 fn set_attributes(at: &Path, flags: u32, set: u64) -> io::Result<()> {
     /// `struct mount_attr` of the kernel.
     #[repr(C)]

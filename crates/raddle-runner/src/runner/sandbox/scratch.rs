@@ -1,4 +1,5 @@
-//! A directory to write in, for a sandbox that has no root of its own. Unlike the usual one it is on the host's disk, and so it has to be removed.
+//! The writable directory of a sandbox without its own root. It is on the host's disk, so it must
+//! be removed.
 
 use std::{
     fs::{self, DirBuilder, File},
@@ -11,35 +12,38 @@ use super::ids;
 use crate::sys;
 
 const PREFIX: &str = "raddle-scratch-";
-/// Names that are tried before somebody is taken to be in the way.
-const TRIES: u32 = 100;
+/// Names to try before giving up.
+const MAX_TRIES: u32 = 100;
 
-/// A directory for one attempt. Dropping it removes it.
+/// A directory for one attempt. It is removed on drop.
 #[derive(Debug)]
 pub(in super::super) struct ScratchDir {
     path: PathBuf,
-    /// Held by the runner as long as it lives: what nobody holds was left by one that was killed.
+    /// Locked as long as the runner lives: an unlocked directory was left by a runner that was
+    /// killed.
     _lock: File,
 }
 
 impl ScratchDir {
-    /// Makes one among temporary files, where those are removed that nobody holds any more.
+    /// Creates a directory among the temporary files, after removing those that killed runners
+    /// left.
     pub(super) fn new() -> io::Result<Self> {
-        Self::among(&std::env::temp_dir())
+        Self::create_in(&std::env::temp_dir())
     }
 
-    fn among(directory: &Path) -> io::Result<Self> {
+    fn create_in(directory: &Path) -> io::Result<Self> {
         sweep(directory);
-        for number in 0..TRIES {
+        for number in 0..MAX_TRIES {
             let path = directory.join(format!("{PREFIX}{}-{number}", std::process::id()));
             match DirBuilder::new().mode(0o700).create(&path) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
                 made => made?,
             }
             let lock = open(&path)?;
-            // Somebody who sweeps may have come before the lock: then it is gone, or about to be.
+            // A sweep may have run before the lock was taken: the directory is then gone, or about
+            // to be removed.
             if lock.try_lock().is_ok() && lock.metadata()?.nlink() > 0 && path.exists() {
-                ids::hand_over([&lock]);
+                ids::give_to_command_user([&lock]);
                 return Ok(Self { path, _lock: lock });
             }
         }
@@ -57,12 +61,12 @@ impl Drop for ScratchDir {
     }
 }
 
-/// Removes what runners have left that were killed, among temporary files.
+/// Removes directories of killed runners among the temporary files.
 pub(crate) fn sweep_scratch() {
     sweep(&std::env::temp_dir());
 }
 
-/// Removes what runners have left that were killed.
+/// Removes directories of killed runners.
 fn sweep(directory: &Path) {
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
         let is_ours = |found: fs::Metadata| found.is_dir() && ids::is_ours(found.uid());
@@ -75,22 +79,22 @@ fn sweep(directory: &Path) {
     }
 }
 
-/// Removes a directory, also what its owner has made unreadable.
+/// Removes a directory, even if its owner made parts of it unreadable.
 fn remove(path: &Path) {
-    // Root needs no permission, and must not be led to give one.
+    // Root needs no permissions, and must not be tricked into changing any.
     if fs::remove_dir_all(path).is_err() && !sys::is_root() {
-        open_up(path);
+        make_accessible(path);
         let _ = fs::remove_dir_all(path);
     }
 }
 
-/// Gives its directories back to their owner. Links are not followed.
-fn open_up(directory: &Path) {
+/// Makes all directories accessible to their owner. Does not follow links.
+fn make_accessible(directory: &Path) {
     use std::os::unix::fs::PermissionsExt;
     let _ = fs::set_permissions(directory, fs::Permissions::from_mode(0o700));
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            open_up(&entry.path());
+            make_accessible(&entry.path());
         }
     }
 }
@@ -106,15 +110,15 @@ fn open(path: &Path) -> io::Result<File> {
 mod tests {
     use super::*;
 
-    fn left(directory: &Path) -> usize {
+    fn count_entries(directory: &Path) -> usize {
         fs::read_dir(directory).unwrap().count()
     }
 
     #[test]
-    fn it_is_gone_with_its_attempt_whatever_is_in_it() {
+    fn removes_the_directory_with_any_content() {
         let directory = tempfile::tempdir().unwrap();
-        let first = ScratchDir::among(directory.path()).unwrap();
-        let second = ScratchDir::among(directory.path()).unwrap();
+        let first = ScratchDir::create_in(directory.path()).unwrap();
+        let second = ScratchDir::create_in(directory.path()).unwrap();
         assert_ne!(first.path(), second.path());
         fs::create_dir_all(first.path().join("a/b")).unwrap();
         fs::write(first.path().join("a/b/c"), "").unwrap();
@@ -124,21 +128,22 @@ mod tests {
         )
         .unwrap();
         drop(first);
-        assert_eq!(left(directory.path()), 1);
+        assert_eq!(count_entries(directory.path()), 1);
         drop(second);
-        assert_eq!(left(directory.path()), 0);
+        assert_eq!(count_entries(directory.path()), 0);
     }
 
     #[test]
-    fn what_a_killed_runner_has_left_is_removed_by_the_next() {
+    fn removes_directories_of_killed_runners() {
         let directory = tempfile::tempdir().unwrap();
         let orphan = directory.path().join("raddle-scratch-1-0");
         fs::create_dir_all(orphan.join("a")).unwrap();
-        let stranger = directory.path().join("raddle-other");
-        fs::create_dir(&stranger).unwrap();
-        std::os::unix::fs::symlink(&stranger, directory.path().join("raddle-scratch-2-0")).unwrap();
-        let held = ScratchDir::among(directory.path()).unwrap();
-        assert!(!orphan.exists() && stranger.exists() && held.path().exists());
-        assert_eq!(left(directory.path()), 3);
+        let unrelated = directory.path().join("raddle-other");
+        fs::create_dir(&unrelated).unwrap();
+        std::os::unix::fs::symlink(&unrelated, directory.path().join("raddle-scratch-2-0"))
+            .unwrap();
+        let kept = ScratchDir::create_in(directory.path()).unwrap();
+        assert!(!orphan.exists() && unrelated.exists() && kept.path().exists());
+        assert_eq!(count_entries(directory.path()), 3);
     }
 }

@@ -1,4 +1,5 @@
-//! The process between the runner and the command: it makes the sandbox from inside, and is process 1 there.
+//! The shim: the process between the runner and the command. It builds the sandbox from inside, and
+//! is process 1 there.
 
 use std::{
     io,
@@ -22,7 +23,7 @@ use super::{
 };
 use crate::{message::SandboxConfig, sys};
 
-/// Everything of its own, but for the network, which a task may share with the host.
+/// All namespaces except the network, which a task may share with the host.
 const NAMESPACES: libc::c_int = libc::CLONE_NEWUSER
     | libc::CLONE_NEWNS
     | libc::CLONE_NEWPID
@@ -30,62 +31,62 @@ const NAMESPACES: libc::c_int = libc::CLONE_NEWUSER
     | libc::CLONE_NEWUTS
     | libc::CLONE_NEWCGROUP;
 
-/// Tells the shim that its user has a name.
+/// Tells the shim that its ids are mapped.
 pub(super) const GO: u8 = b'G';
-/// The longest thing that it says.
-pub(super) const LONGEST: usize = 4096;
-/// The exit code of every shim. What its command's is, it has said before.
-const SHIM: libc::c_int = 125;
+/// Maximum length of a report.
+pub(super) const MAX_REPORT: usize = 4096;
+/// Exit code of every shim. The command's status is sent over the socket before.
+const SHIM_EXIT_CODE: libc::c_int = 125;
 
-/// What a shim is to make.
+/// Configuration of a shim.
 pub(super) struct ShimConfig<'a> {
     pub(super) sandbox: &'a SandboxConfig,
-    pub(super) lacks: MissingLayers,
+    pub(super) missing: MissingLayers,
     pub(super) is_root: bool,
-    /// The way to the proxy, if there is one.
-    pub(super) door: Option<BorrowedFd<'a>>,
-    /// The directory to write in, where there is no root of its own.
+    /// The socket to the egress proxy, if there is one.
+    pub(super) proxy_socket: Option<BorrowedFd<'a>>,
+    /// The writable directory on the host, if the sandbox has no root of its own.
     pub(super) scratch: Option<&'a Path>,
 }
 
-/// The shim's ends of its ways.
+/// The shim's ends of its connections.
 pub(super) struct ShimEnds {
-    /// What it says to the runner.
-    pub(super) says: OwnedFd,
-    /// What it hears from it: its user has a name; or the end of file, when the runner is gone.
-    pub(super) leash: OwnedFd,
+    /// Reports to the runner.
+    pub(super) reports: OwnedFd,
+    /// From the runner: `GO`, or end of file when the runner has died.
+    pub(super) runner_pipe: OwnedFd,
 }
 
-/// How the command ended, as the shim saw it. A shim that was killed has seen nothing.
+/// Reads the command's wait status, as the shim saw it. A shim that was killed has sent none.
 pub(in super::super) struct ShimExit(pub(super) OwnedFd);
 
-/// What the shim says first, once: that the command has begun, at which step of its start it failed, or which layer was refused. Errors are numbers of the
-/// system.
+/// The shim's first message: the command has started, or the step at which its start failed, or the
+/// layer that was refused. Errors are errno values.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum ShimReport {
-    Begun,
+    Started,
     Step(ChildStep, i32),
     Refused(Layer, i32, String),
 }
 
 impl ShimConfig<'_> {
-    /// The namespaces that it is to be in.
+    /// Namespaces to create.
     pub(super) fn namespaces(&self) -> libc::c_int {
         let network = if self.has_network() {
             libc::CLONE_NEWNET
         } else {
             0
         };
-        if self.lacks.namespaces {
+        if self.missing.namespaces {
             0
         } else {
             NAMESPACES | network
         }
     }
 
-    /// Whether it is to have a network of its own.
+    /// Whether the sandbox has a network namespace.
     fn has_network(&self) -> bool {
-        !self.lacks.namespaces && self.sandbox.network != NetworkPolicy::Host
+        !self.missing.namespaces && self.sandbox.network != NetworkPolicy::Host
     }
 }
 
@@ -98,27 +99,27 @@ impl ShimExit {
     }
 }
 
-/// The shim's part.
-pub(super) fn live(
+/// Main function of the shim.
+pub(super) fn run(
     plan: &ChildPlan<'_>,
     executable: &Executable,
-    ends: &ShimEnds,
-    design: &ShimConfig<'_>,
+    channels: &ShimEnds,
+    config: &ShimConfig<'_>,
 ) -> ! {
-    let say = |bytes: &[u8]| _ = sys::write_some(ends.says.as_fd(), bytes);
-    let fail = |word: ShimReport| -> ! {
-        say(&frame::encode(&word));
-        leave()
+    let send = |bytes: &[u8]| _ = sys::write_some(channels.reports.as_fd(), bytes);
+    let fail = |report: ShimReport| -> ! {
+        send(&frame::encode(&report));
+        exit()
     };
     let number = |error: io::Error| error.raw_os_error().unwrap_or(0);
-    match build(plan, executable, ends, design) {
+    match build(plan, executable, channels, config) {
         Ok(()) => {}
         Err(StartError::Refused(SandboxRefused { layer, what, error })) => {
             fail(ShimReport::Refused(layer, number(error), what))
         }
         Err(StartError::Step(step, error)) => fail(ShimReport::Step(step, number(error))),
     }
-    // The shim has seen to the rest: the group, the control group, and the directory.
+    // The shim has already handled the group, the cgroup and the working directory.
     let plan = ChildPlan {
         leads: false,
         cgroup: None,
@@ -129,38 +130,39 @@ pub(super) fn live(
         Ok(command) => command,
         Err((step, error)) => fail(ShimReport::Step(step, number(error))),
     };
-    say(&frame::encode(&ShimReport::Begun));
-    say(&wait_for(command).to_le_bytes());
-    leave()
+    send(&frame::encode(&ShimReport::Started));
+    send(&wait_for(command).to_le_bytes());
+    exit()
 }
 
-/// Makes all layers, each of which takes away what it takes to make those before it.
+/// Builds all layers. Each layer drops the privileges that the earlier ones needed.
 fn build(
     plan: &ChildPlan<'_>,
     executable: &Executable,
-    ends: &ShimEnds,
-    design: &ShimConfig<'_>,
+    channels: &ShimEnds,
+    config: &ShimConfig<'_>,
 ) -> Result<(), StartError> {
     let setup = Layer::Privileges;
-    // The group that the command will be in.
+    // The process group of the command.
     let _ = process::setpgid(None, None);
-    end_with_the_runner();
-    // The runner names its user meanwhile. What takes no name is done before that is waited for.
+    die_with_the_runner();
+    // The runner maps the ids meanwhile. Steps that need no mapping come before the wait.
     ids::bound_capabilities();
     if let Some(procs) = plan.cgroup {
-        sys::write_some(procs, b"0").map_err(setup.refused("join its control group"))?;
+        sys::write_some(procs, b"0").map_err(setup.refused("join its cgroup"))?;
     }
     let own = [
         Some(plan.stdin.as_raw_fd()),
-        Some(ends.says.as_raw_fd()),
-        Some(ends.leash.as_raw_fd()),
+        Some(channels.reports.as_raw_fd()),
+        Some(channels.runner_pipe.as_raw_fd()),
         executable.opened().map(|fd| fd.as_raw_fd()),
     ];
-    let own = own
-        .into_iter()
-        .flatten()
-        .chain(design.door.map(|door| door.as_raw_fd()));
-    close_all_but(
+    let own = own.into_iter().flatten().chain(
+        config
+            .proxy_socket
+            .map(|proxy_socket| proxy_socket.as_raw_fd()),
+    );
+    close_all_except(
         &mut plan
             .outputs
             .iter()
@@ -169,41 +171,42 @@ fn build(
             .collect::<Vec<_>>(),
     );
     let mut go = Vec::new();
-    if !matches!(sys::read_some(ends.leash.as_fd(), &mut go), Ok(1)) {
-        leave();
+    if !matches!(sys::read_some(channels.runner_pipe.as_fd(), &mut go), Ok(1)) {
+        exit();
     }
-    // What the shim has open or in memory is nothing for the command, which is the same user.
+    // The command runs as the same user and must not read the shim's descriptors and memory.
     let _ = process::set_dumpable_behavior(DumpableBehavior::NotDumpable);
-    if !design.lacks.namespaces {
-        ids::become_it(design.is_root).map_err(Layer::Ids.refused("become it"))?;
-    } else if design.is_root {
-        // In a container without other users root cannot be another. It has lost what makes it root all the same, below.
-        let _ = ids::become_nobody();
+    if !config.missing.namespaces {
+        ids::become_inside_user(config.is_root).map_err(Layer::Ids.refused("change its user"))?;
+    } else if config.is_root {
+        // In a container without other users, root cannot change its user. It loses all of root's
+        // privileges below in any case.
+        let _ = ids::become_nobody_user();
     }
-    // Whoever changes its user loses what it had asked for.
-    end_with_the_runner();
-    let mut leash = [libc::pollfd {
-        fd: ends.leash.as_raw_fd(),
+    // The kernel clears PR_SET_PDEATHSIG when the user changes.
+    die_with_the_runner();
+    let mut runner_pipe = [libc::pollfd {
+        fd: channels.runner_pipe.as_raw_fd(),
         events: 0,
         revents: 0,
     }];
-    if sys::poll(&mut leash, Some(Duration::ZERO)).is_err() || leash[0].revents != 0 {
-        leave();
+    if sys::poll(&mut runner_pipe, Some(Duration::ZERO)).is_err() || runner_pipe[0].revents != 0 {
+        exit();
     }
-    match design.scratch {
-        None => enter(design)?,
+    match config.scratch {
+        None => enter_root(config)?,
         Some(scratch) => {
-            let directory = design.sandbox.directory.as_ref().map_or(scratch, Path::new);
+            let directory = config.sandbox.directory.as_ref().map_or(scratch, Path::new);
             std::env::set_current_dir(directory)
                 .map_err(|error| StartError::Step(ChildStep::Chdir, error))?;
         }
     }
     ids::give_up_privileges().map_err(setup.refused("capabilities"))?;
-    if !design.lacks.landlock {
-        restrict(design, executable).map_err(Layer::Landlock.refused("its rules"))?;
+    if !config.missing.landlock {
+        restrict(config, executable).map_err(Layer::Landlock.refused("ruleset"))?;
     }
-    if !design.lacks.filter {
-        let is_bare = design.lacks.namespaces && design.sandbox.network != NetworkPolicy::Host;
+    if !config.missing.filter {
+        let is_bare = config.missing.namespaces && config.sandbox.network != NetworkPolicy::Host;
         let sockets = if is_bare {
             Sockets::None
         } else {
@@ -214,23 +217,24 @@ fn build(
     Ok(())
 }
 
-/// Makes what namespaces have in them.
-fn enter(design: &ShimConfig<'_>) -> Result<(), StartError> {
-    root::enter(design.sandbox)?;
-    if design.has_network() {
-        network::set_up().map_err(Layer::Namespaces.refused("its network"))?;
+/// Sets up the inside of the namespaces.
+fn enter_root(config: &ShimConfig<'_>) -> Result<(), StartError> {
+    root::enter_root(config.sandbox)?;
+    if config.has_network() {
+        network::set_up().map_err(Layer::Namespaces.refused("its loopback interface"))?;
     }
-    if let Some(door) = design.door {
-        proxy::open(door).map_err(|error| StartError::Step(ChildStep::Setup, error))?;
+    if let Some(proxy_socket) = config.proxy_socket {
+        proxy::open_listener(proxy_socket)
+            .map_err(|error| StartError::Step(ChildStep::Setup, error))?;
     }
     let _ = rustix::system::sethostname(b"sandbox");
     Ok(())
 }
 
-fn restrict(design: &ShimConfig<'_>, executable: &Executable) -> io::Result<()> {
-    match design.scratch {
+fn restrict(config: &ShimConfig<'_>, executable: &Executable) -> io::Result<()> {
+    match config.scratch {
         None => {
-            let mounts = design
+            let mounts = config
                 .sandbox
                 .mounts
                 .iter()
@@ -244,19 +248,21 @@ fn restrict(design: &ShimConfig<'_>, executable: &Executable) -> io::Result<()> 
         }
         Some(scratch) => {
             let scratch = scratch.to_string_lossy();
-            let (readable, writable) = root::instead(design.sandbox, &scratch);
+            let (readable, writable) = root::accessible_paths(config.sandbox, &scratch);
             landlock::restrict(&readable, &writable, executable.opened())
         }
     }
 }
 
-/// Asks for SIGKILL at the runner's death. Whether that has come before is told by the leash: a shim does not see its parent.
-pub(super) fn end_with_the_runner() {
+/// Sets PR_SET_PDEATHSIG to SIGKILL. Whether the runner died before is checked on its pipe: a shim
+/// cannot see its parent's pid.
+pub(super) fn die_with_the_runner() {
     let _ = process::set_parent_process_death_signal(Some(Signal::KILL));
 }
 
-/// Lets go of what belongs to the runner: its socket, its fence, its signals, and the worker's standard error.
-pub(super) fn close_all_but(kept: &mut [RawFd]) {
+/// Closes the runner's descriptors: its socket, its lease deadline page, its signalfd, and the
+/// worker's standard error.
+pub(super) fn close_all_except(kept: &mut [RawFd]) {
     kept.sort_unstable();
     let mut from = 0;
     for fd in kept.iter().copied().chain([RawFd::MAX]) {
@@ -267,18 +273,18 @@ pub(super) fn close_all_but(kept: &mut [RawFd]) {
     }
 }
 
-/// Waits for all that ends in the sandbox, until the command does.
+/// Reaps all processes of the sandbox until the command exits.
 fn wait_for(command: u32) -> libc::c_int {
     loop {
         match process::wait(WaitOptions::empty()) {
             Ok(Some((pid, status))) if pid == sys::pid_of(command) => return status.as_raw(),
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(_) => leave(),
+            Err(_) => exit(),
         }
     }
 }
 
-/// Ends, and with it all that is in the sandbox.
-fn leave() -> ! {
-    sys::exit_at_once(SHIM)
+/// Exits, and ends all processes of the sandbox.
+fn exit() -> ! {
+    sys::exit_at_once(SHIM_EXIT_CODE)
 }

@@ -1,5 +1,5 @@
-//! The runner's side of a sandbox: starting the shim, hearing what has come of it, and doing without what the system refuses where the
-//! task says so.
+//! The runner's side of a sandbox: starts the shim, reads its report, and retries without a refused
+//! layer if the task allows that.
 
 use std::{
     ffi::{CStr, CString, c_char},
@@ -16,28 +16,28 @@ use super::{
         child::{ChildPlan, ChildStep, Resource},
         program::Executable,
     },
-    DIRECTORYS, Layer, MemoryFiles, MissingLayers, SandboxRefused, StartError, ids,
+    DIRECTORY_VARIABLES, Layer, MemoryFiles, MissingLayers, SandboxRefused, StartError, ids,
     proxy::EgressProxy,
     scratch::ScratchDir,
     shim::{self, GO, ShimConfig, ShimEnds, ShimExit, ShimReport},
 };
 use crate::{message::SandboxConfig, sys};
 
-/// No system takes so long.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Maximum wait for the shim's report. No working system takes that long.
+const REPORT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A command that has begun.
+/// A command that has started in a sandbox.
 pub(in super::super) struct SandboxedChild {
-    /// The shim, whose group the command is in.
+    /// The shim, in whose process group the command is.
     pub(in super::super) pid: u32,
-    pub(in super::super) witness: ShimExit,
-    /// The process of the proxy, if there is one.
+    pub(in super::super) status_reader: ShimExit,
+    /// The process of the egress proxy, if there is one.
     pub(in super::super) proxy: Option<u32>,
-    /// What it does without.
-    pub(in super::super) lacks: Vec<SandboxRefused>,
-    /// What it keeps in files in memory.
+    /// The refusals of the layers that are omitted.
+    pub(in super::super) missing: Vec<SandboxRefused>,
+    /// The command's files in memory.
     pub(in super::super) files: MemoryFiles,
-    /// Where it writes, if that is on the host. Removed with this.
+    /// The writable directory, if it is on the host. Removed on drop.
     _scratch: Option<ScratchDir>,
 }
 
@@ -47,16 +47,16 @@ pub(in super::super) fn spawn(
     executable: &Executable,
     sandbox: &SandboxConfig,
 ) -> Result<SandboxedChild, StartError> {
-    let (mut lacks, mut refusals) = (MissingLayers::default(), Vec::new());
+    let (mut missing, mut refusals) = (MissingLayers::default(), Vec::new());
     loop {
-        match spawn_without(lacks, plan, executable, sandbox) {
-            Err(StartError::Refused(refused)) if sandbox.fallback && lacks.add(refused.layer) => {
+        match spawn_without(missing, plan, executable, sandbox) {
+            Err(StartError::Refused(refused)) if sandbox.fallback && missing.add(refused.layer) => {
                 refusals.push(refused)
             }
-            Err(not_begun) => return Err(not_begun),
+            Err(error) => return Err(error),
             Ok(spawned) => {
                 return Ok(SandboxedChild {
-                    lacks: refusals,
+                    missing: refusals,
                     ..spawned
                 });
             }
@@ -65,76 +65,86 @@ pub(in super::super) fn spawn(
 }
 
 fn spawn_without(
-    lacks: MissingLayers,
+    missing: MissingLayers,
     plan: &ChildPlan<'_>,
     executable: &Executable,
     sandbox: &SandboxConfig,
 ) -> Result<SandboxedChild, StartError> {
-    let starved = |error| StartError::Step(ChildStep::Clone, error);
-    let scratch = lacks
+    let shortage = |error| StartError::Step(ChildStep::Clone, error);
+    let scratch = missing
         .namespaces
         .then(ScratchDir::new)
         .transpose()
         .map_err(|error| StartError::Step(ChildStep::Setup, error))?;
-    // Without a network of its own there is nobody to listen for, and no way to say what is reached: then it is nothing.
-    let proxied = matches!(sandbox.network, NetworkPolicy::Only(_)) && !lacks.namespaces;
+    // Without a network namespace there is neither a place for the listener nor a way to limit the
+    // endpoints: then there is no network at all.
+    let proxied = matches!(sandbox.network, NetworkPolicy::Only(_)) && !missing.namespaces;
     let proxy = proxied
         .then(|| EgressProxy::fork(&sandbox.network))
         .transpose()
-        .map_err(starved)?;
-    let moved = scratch.as_ref().map(|scratch| moved(plan.envp, scratch));
-    // Without a user of its own all processes of the worker's user would count.
-    let counted = |limit: &&(Resource, u64)| !lacks.namespaces || limit.0 != Resource::Nproc;
+        .map_err(shortage)?;
+    let redirected = scratch
+        .as_ref()
+        .map(|scratch| redirect_directories(plan.envp, scratch));
+    // Without a user namespace, all processes of the worker's user would count.
+    let counted = |limit: &&(Resource, u64)| !missing.namespaces || limit.0 != Resource::Nproc;
     let rlimits: Vec<_> = plan.rlimits.iter().filter(counted).copied().collect();
-    let envp = moved.as_ref().map_or(plan.envp, |(pointers, _)| pointers);
+    let envp = redirected
+        .as_ref()
+        .map_or(plan.envp, |(pointers, _)| pointers);
     let plan = ChildPlan {
         envp,
         rlimits: &rlimits,
         ..*plan
     };
-    let design = ShimConfig {
+    let config = ShimConfig {
         sandbox,
-        lacks,
-        // Asked before: in a user namespace nobody is root.
+        missing,
+        // Checked before the fork: in a user namespace no process is root.
         is_root: sys::is_root(),
-        door: proxy.as_ref().map(EgressProxy::door),
+        proxy_socket: proxy.as_ref().map(EgressProxy::socket),
         scratch: scratch.as_ref().map(ScratchDir::path),
     };
-    match start(&plan, executable, &design) {
-        Ok((pid, witness)) => {
-            let files = MemoryFiles::new(!lacks.namespaces);
+    match start(&plan, executable, &config) {
+        Ok((pid, status_reader)) => {
+            let files = MemoryFiles::new(!missing.namespaces);
             let proxy = proxy.map(|proxy| proxy.pid);
             Ok(SandboxedChild {
                 pid,
-                witness,
+                status_reader,
                 proxy,
-                lacks: Vec::new(),
+                missing: Vec::new(),
                 files,
                 _scratch: scratch,
             })
         }
-        Err(not_begun) => {
+        Err(error) => {
             proxy.into_iter().for_each(EgressProxy::discard);
-            Err(not_begun)
+            Err(error)
         }
     }
 }
 
-/// The environment of a command whose directory is on the host.
-fn moved(envp: &[*const c_char], scratch: &ScratchDir) -> (Vec<*const c_char>, Vec<CString>) {
+/// Replaces the directories in the environment of a command whose writable directory is on the
+/// host.
+fn redirect_directories(
+    envp: &[*const c_char],
+    scratch: &ScratchDir,
+) -> (Vec<*const c_char>, Vec<CString>) {
     use std::os::unix::ffi::OsStrExt;
-    let named =
+    let variable =
         |name: &&str| [name.as_bytes(), b"=", scratch.path().as_os_str().as_bytes()].concat();
-    let own: Vec<CString> = DIRECTORYS
+    let own: Vec<CString> = DIRECTORY_VARIABLES
         .iter()
-        .filter_map(|name| CString::new(named(name)).ok())
+        .filter_map(|name| CString::new(variable(name)).ok())
         .collect();
     let usual = super::ENVIRONMENT;
     let replaced = |variable: &*const c_char| {
         let text = if variable.is_null() {
             c""
         } else {
-            // SAFETY: the plan's variables are C strings that outlive it, and a null pointer at the end.
+            // SAFETY: the plan's variables are C strings that outlive it, with a null pointer at
+            // the end.
             unsafe { CStr::from_ptr(*variable) }
         };
         let name = |text: &CStr| {
@@ -143,7 +153,7 @@ fn moved(envp: &[*const c_char], scratch: &ScratchDir) -> (Vec<*const c_char>, V
                 .next()
                 .map(<[u8]>::to_vec)
         };
-        // What the task has set itself is not ours to change.
+        // Variables that the task has set itself stay unchanged.
         let own = own
             .iter()
             .find(|own| usual.contains(&text) && name(own) == name(text));
@@ -152,71 +162,71 @@ fn moved(envp: &[*const c_char], scratch: &ScratchDir) -> (Vec<*const c_char>, V
     (envp.iter().map(replaced).collect(), own)
 }
 
-/// Forks the shim, and listens to it.
+/// Forks the shim and waits for its report.
 fn start(
     plan: &ChildPlan<'_>,
     executable: &Executable,
-    design: &ShimConfig<'_>,
+    config: &ShimConfig<'_>,
 ) -> Result<(u32, ShimExit), StartError> {
-    let starved = |error| StartError::Step(ChildStep::Clone, error);
-    let (ours, theirs) = sys::seqpacket_pair().map_err(starved)?;
-    let (leash, held) = io::pipe().map_err(starved)?;
-    ids::hand_over(plan.outputs.iter().chain([&plan.stdin]));
-    let ends = ShimEnds {
-        says: theirs,
-        leash: leash.into(),
+    let shortage = |error| StartError::Step(ChildStep::Clone, error);
+    let (ours, theirs) = sys::seqpacket_pair().map_err(shortage)?;
+    let (runner_pipe, release) = io::pipe().map_err(shortage)?;
+    ids::give_to_command_user(plan.outputs.iter().chain([&plan.stdin]));
+    let channels = ShimEnds {
+        reports: theirs,
+        runner_pipe: runner_pipe.into(),
     };
-    let flags = design.namespaces() | libc::SIGCHLD;
+    let flags = config.namespaces() | libc::SIGCHLD;
     // SAFETY: a runner has one thread.
-    match unsafe { sys::fork(flags, || shim::live(plan, executable, &ends, design)) } {
+    match unsafe { sys::fork(flags, || shim::run(plan, executable, &channels, config)) } {
         Ok(pid) => {
-            drop(ends);
-            let named = if design.lacks.namespaces {
+            drop(channels);
+            let mapped = if config.missing.namespaces {
                 Ok(())
             } else {
-                ids::name(pid)
+                ids::map_ids(pid)
             };
-            let named = named.map_err(Layer::Ids.refused("its names"));
-            let begun = named.and_then(|()| {
-                let _ = sys::write_some(held.as_fd(), &[GO]);
-                listen(&ours)
+            let mapped = mapped.map_err(Layer::Ids.refused("map its ids"));
+            let started = mapped.and_then(|()| {
+                let _ = sys::write_some(release.as_fd(), &[GO]);
+                read_report(&ours)
             });
-            match begun {
+            match started {
                 Ok(()) => {
-                    sys::set_nonblocking(ours.as_fd()).map_err(starved)?;
+                    sys::set_nonblocking(ours.as_fd()).map_err(shortage)?;
                     Ok((pid, ShimExit(ours)))
                 }
-                Err(not_begun) => {
+                Err(error) => {
                     sys::kill(pid, Signal::KILL);
                     sys::wait_for_end(pid);
-                    Err(not_begun)
+                    Err(error)
                 }
             }
         }
-        Err(error) if is_refusal(&error) && !design.lacks.namespaces => {
+        Err(error) if refuses_namespaces(&error) && !config.missing.namespaces => {
             Err(Layer::Namespaces.refused("clone")(error))
         }
-        Err(error) => Err(starved(error)),
+        Err(error) => Err(shortage(error)),
     }
 }
 
-/// Whether the system does not give namespaces at all, and not just now.
-fn is_refusal(error: &io::Error) -> bool {
+/// Whether the system refuses namespaces in general, as opposed to a temporary shortage.
+fn refuses_namespaces(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
         Some(libc::EPERM | libc::ENOSPC | libc::EINVAL | libc::ENOSYS | libc::EUSERS)
     )
 }
 
-/// What the shim says first.
-fn listen(socket: &OwnedFd) -> Result<(), StartError> {
+/// Reads the shim's first report.
+fn read_report(socket: &OwnedFd) -> Result<(), StartError> {
     let mut fds = [libc::pollfd {
         fd: socket.as_raw_fd(),
         events: libc::POLLIN,
         revents: 0,
     }];
-    let mut said = Decoder::new(shim::LONGEST);
-    sys::poll(&mut fds, Some(PATIENCE))
+    let mut said = Decoder::new(shim::MAX_REPORT);
+    sys::poll(&mut fds, Some(REPORT_TIMEOUT))
         .and_then(|()| {
             if fds[0].revents == 0 {
                 Err(io::ErrorKind::TimedOut.into())
@@ -228,7 +238,7 @@ fn listen(socket: &OwnedFd) -> Result<(), StartError> {
         .map_err(|error| StartError::Step(ChildStep::Setup, error))?;
     let error = io::Error::from_raw_os_error;
     match said.next() {
-        Ok(Some(ShimReport::Begun)) => Ok(()),
+        Ok(Some(ShimReport::Started)) => Ok(()),
         Ok(Some(ShimReport::Refused(layer, errno, what))) => {
             Err(StartError::Refused(SandboxRefused {
                 layer,

@@ -33,10 +33,10 @@ fn scratches() -> Vec<String> {
 #[tokio::test]
 async fn what_the_system_refuses_is_named_and_done_without_if_the_task_says_so() {
     for (refused, layer) in [
-        ("namespaces", "namespaces of its own (clone)"),
-        ("mount", "a root of its own"),
+        ("namespaces", "its own namespaces (clone)"),
+        ("mount", "its own root"),
         ("landlock", "landlock"),
-        ("filter", "a filter of system calls"),
+        ("filter", "a system call filter"),
     ] {
         for mut rig in rigs_under(&format!("refusing {refused}")).await {
             let request = boxed(rig.sh("echo ran"));

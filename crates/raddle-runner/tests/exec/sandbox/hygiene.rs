@@ -43,13 +43,14 @@ pub(super) fn below(pid: u32) -> Vec<u32> {
     let children =
         fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
     // What a runner has for its functions belongs to no attempt.
-    let is_cradle = |pid: &u32| {
-        fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "raddle-cradle\n")
+    let is_fork_server = |pid: &u32| {
+        fs::read_to_string(format!("/proc/{pid}/comm"))
+            .is_ok_and(|name| name == "raddle-fork-srv\n")
     };
     let children = children
         .split_whitespace()
         .filter_map(|child| child.parse().ok())
-        .filter(|pid| !is_cradle(pid));
+        .filter(|pid| !is_fork_server(pid));
     children
         .flat_map(|child| [vec![child], below(child)].concat())
         .collect()

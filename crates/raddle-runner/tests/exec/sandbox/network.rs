@@ -163,7 +163,8 @@ async fn a_name_does_not_lead_to_the_host() {
     for mut rig in rigs().await {
         let said = python(&mut rig, &format!("localhost:{port}"), &script).await;
         assert!(
-            said.starts_with("HTTP/1.1 403") && said.contains("leads into the network of the host"),
+            said.starts_with("HTTP/1.1 403")
+                && said.contains("resolves to an address of the host itself"),
             "{said}"
         );
         assert_eq!(place.count(), 0);

@@ -1,4 +1,4 @@
-//! What holds whatever happens to a core.
+//! Property tests of `WorkerCore`: invariants under random event sequences.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -6,12 +6,12 @@ use proptest::prelude::*;
 use raddle_model::ControlCommand;
 use raddle_runner::RunnerCommand;
 
-use super::{super::stopping::KILL_WITHIN, tests::*, *};
+use super::{super::stopping::KILL_TIMEOUT, tests::*, *};
 
-/// What the world around a core does next. Numbers choose among what is possible then.
+/// A random step of the core's environment. Numbers choose among what is possible at that point.
 #[derive(Clone, Debug)]
 enum Turn {
-    /// Time passes, as far as the core waits or a part of it.
+    /// Time passes, up to the core's next timer.
     Wait(u8),
     Claimed(u8),
     Fails(u8),
@@ -21,7 +21,7 @@ enum Turn {
     Unwritten(u8),
     Told(u8, u8),
     Asked,
-    /// The broker has forgotten one of the claims, or assigns an attempt that was not heard of.
+    /// The broker has forgotten a claim, or assigns an attempt that the worker does not hold.
     Audited(u8),
     LeaseLost,
 }
@@ -69,22 +69,23 @@ fn policies() -> impl Strategy<Value = Options> {
     )
 }
 
-/// The world as far as a core can tell: it keeps to what the service, the slots and the ledger promise.
+/// The environment of a core. It keeps the guarantees of the service, the slots and the
+/// `CompletionBatcher`.
 struct Around {
     core: WorkerCore,
     now: Duration,
     asked: u32,
     claiming: Option<u32>,
     attempts: BTreeMap<u64, u32>,
-    /// What each claim ended in.
+    /// How each claim ended.
     fates: BTreeMap<AttemptId, Vec<String>>,
     slots: Vec<Option<AttemptId>>,
-    /// Ordered to end.
+    /// Slots that got a STOP or KILL.
     ordered: Vec<bool>,
-    begun: u64,
-    unsettled: Vec<AttemptId>,
+    attempts_started: u64,
+    unrecorded: Vec<AttemptId>,
     hasty: bool,
-    /// How many attempts of task 0 the broker has assigned without the core having heard of them.
+    /// Attempts of task 0 that the broker has assigned without the core knowing.
     unheard: u32,
     end: Option<Result<LoopEnd>>,
 }
@@ -101,67 +102,70 @@ impl Around {
             fates: BTreeMap::new(),
             slots: vec![None; slots],
             ordered: vec![false; slots],
-            begun: 0,
-            unsettled: Vec::new(),
+            attempts_started: 0,
+            unrecorded: Vec::new(),
             hasty: false,
             unheard: 0,
             end: None,
         };
-        around.happens(WorkerLoopEvent::Asked(0));
+        around.happens(WorkerLoopEvent::StopRequested(0));
         around
     }
 
     fn happens(&mut self, event: WorkerLoopEvent) {
-        for effect in self.core.on(event, self.now) {
+        for effect in self.core.handle_event(event, self.now) {
             assert!(self.end.is_none(), "{effect:?} after the end");
             match effect {
                 WorkerEffect::Claim { max, .. } => {
                     assert!(max > 0);
                     assert_eq!(self.claiming.replace(max), None, "two claims at a time");
                 }
-                WorkerEffect::Unclaim => {
+                WorkerEffect::CancelClaim => {
                     assert!(self.claiming.take().is_some(), "no claim was under way")
                 }
-                WorkerEffect::Run { slot, claim } => {
+                WorkerEffect::Run { slot, task } => {
                     assert!(
                         !self.core.paused && self.asked == 0 && !self.core.lease_lost,
-                        "it takes nothing"
+                        "started an attempt while not taking tasks"
                     );
                     assert_eq!(
-                        self.slots[slot].replace(claim.attempt_id),
+                        self.slots[slot].replace(task.attempt_id),
                         None,
                         "the slot is in use"
                     );
                     self.ordered[slot] = false;
-                    self.begun += 1;
+                    self.attempts_started += 1;
                     let (max_tasks, retire_at) = (self.core.options.max_tasks, self.core.retire_at);
                     assert!(
-                        max_tasks.is_none_or(|max| self.begun <= max),
-                        "it takes no more"
+                        max_tasks.is_none_or(|max| self.attempts_started <= max),
+                        "started more than max_tasks attempts"
                     );
-                    assert!(retire_at.is_none_or(|at| self.now <= at), "it is too old");
+                    assert!(
+                        retire_at.is_none_or(|at| self.now <= at),
+                        "started after max_uptime"
+                    );
                 }
-                WorkerEffect::Order { slot, order } => {
-                    assert!(self.slots[slot].is_some(), "an order to nobody");
+                WorkerEffect::SendCommand { slot, command } => {
+                    assert!(self.slots[slot].is_some(), "a command to an empty slot");
                     self.ordered[slot] |=
-                        matches!(order, RunnerCommand::Stop | RunnerCommand::Kill);
+                        matches!(command, RunnerCommand::Stop | RunnerCommand::Kill);
                 }
                 WorkerEffect::Write(PendingWrite::Started(_)) => {}
                 WorkerEffect::Write(PendingWrite::Finish(finish)) => {
                     self.ends(finish.attempt_id, "finish", true)
                 }
-                WorkerEffect::Write(PendingWrite::Unbegun { attempt_id, .. }) => {
+                WorkerEffect::Write(PendingWrite::FinishUnstarted { attempt_id, .. }) => {
                     self.ends(attempt_id, "unbegun", true)
                 }
                 WorkerEffect::Write(PendingWrite::Release(release)) => {
                     self.ends(release.attempt_id, "release", true)
                 }
-                WorkerEffect::Forsake(attempt_id) => self.ends(attempt_id, "forsaken", false),
-                WorkerEffect::Haste => assert!(
+                WorkerEffect::Abandon(attempt_id) => self.ends(attempt_id, "forsaken", false),
+                WorkerEffect::StartDeadline => assert!(
                     !std::mem::replace(&mut self.hasty, true),
-                    "haste begins once"
+                    "the deadline starts once"
                 ),
-                WorkerEffect::Errand(_)
+                WorkerEffect::RunJob(_)
                 | WorkerEffect::Purge
                 | WorkerEffect::Audit { .. }
                 | WorkerEffect::Warn { .. } => {}
@@ -179,7 +183,7 @@ impl Around {
             .expect("only what was claimed ends")
             .push(how.into());
         assert!(!self.slots.contains(&Some(attempt_id)), "it still runs");
-        self.unsettled.extend(is_written.then_some(attempt_id));
+        self.unrecorded.extend(is_written.then_some(attempt_id));
     }
 
     fn take(&mut self, turn: &Turn) {
@@ -192,7 +196,7 @@ impl Around {
                 let until = until.max(self.now);
                 self.now += (until - self.now) * u32::from(part % 4 + 1) / 4;
                 if self.now >= until {
-                    self.happens(WorkerLoopEvent::Time);
+                    self.happens(WorkerLoopEvent::TimerFired);
                     let again = self.core.wake_at();
                     assert!(
                         self.end.is_some() || again.is_none_or(|again| again > self.now),
@@ -206,7 +210,7 @@ impl Around {
                 };
                 let count = u32::from(number) % (max + 1);
                 if count == 0 {
-                    return self.happens(WorkerLoopEvent::Claimed(Ok(ClaimResult::Nothing)));
+                    return self.happens(WorkerLoopEvent::Claimed(Ok(ClaimResult::Empty)));
                 }
                 let only = self.core.options.only;
                 let numbers = (0..u64::from(count)).map(|n| {
@@ -258,36 +262,36 @@ impl Around {
                     },
                     _ => OK,
                 };
-                self.happens(WorkerLoopEvent::Ended {
+                self.happens(WorkerLoopEvent::AttemptEnded {
                     slot,
                     finish: finish(attempt_id, exit),
                     killed: false,
                 });
             }
             Turn::Refused(which) => {
-                let Some(at) = pick(which, self.unsettled.len()) else {
+                let Some(at) = pick(which, self.unrecorded.len()) else {
                     return;
                 };
-                let attempt_id = self.unsettled.swap_remove(at);
-                self.happens(WorkerLoopEvent::Refused {
+                let attempt_id = self.unrecorded.swap_remove(at);
+                self.happens(WorkerLoopEvent::WriteRefused {
                     attempt_id,
                     error: Error::Closed,
                 });
             }
             Turn::Settles(which, how) => {
-                let Some(at) = pick(which, self.unsettled.len()) else {
+                let Some(at) = pick(which, self.unrecorded.len()) else {
                     return;
                 };
-                let attempt_id = self.unsettled.swap_remove(at);
+                let attempt_id = self.unrecorded.swap_remove(at);
                 let verdicts = [DONE, AGAIN, Some(CompletionOutcome::Stale), None];
-                self.happens(WorkerLoopEvent::Settled {
+                self.happens(WorkerLoopEvent::Recorded {
                     attempt_id,
                     outcome: verdicts[usize::from(how) % 4],
                 });
             }
             Turn::Unwritten(why) => {
-                if !self.unsettled.is_empty() && !self.hasty {
-                    self.happens(WorkerLoopEvent::Unwritten(
+                if !self.unrecorded.is_empty() && !self.hasty {
+                    self.happens(WorkerLoopEvent::WriteFailed(
                         [gone(), full(), unreachable()][usize::from(why) % 3].clone(),
                     ));
                 }
@@ -309,7 +313,7 @@ impl Around {
                     .collect();
                 let whom = known[usize::from(whom) % known.len()];
                 let word = words[usize::from(what) % words.len()];
-                // Words that end the worker are rarer than others, or nothing else would be seen.
+                // Commands that end the worker are rare, because nothing else happens after one.
                 if whom == tid(1)
                     && matches!(word, ControlCommand::Stop | ControlCommand::Kill)
                     && what < 200
@@ -323,10 +327,10 @@ impl Around {
                     requeue: what % 2 == 0,
                     ..ControlMessage::new(word)
                 };
-                self.happens(WorkerLoopEvent::Told { tid: whom, message });
+                self.happens(WorkerLoopEvent::Command { tid: whom, message });
             }
             Turn::Audited(which) => {
-                let held = self.core.held();
+                let held = self.core.held_attempts();
                 let mut assigned: HashSet<AttemptId> = held.iter().copied().collect();
                 match pick(which, held.len() + 1) {
                     Some(0) | None => {
@@ -335,14 +339,14 @@ impl Around {
                             attempt: self.unheard,
                             ..attempt_id(0)
                         });
-                        // Only what is assigned twice in a row goes back, and it does.
+                        // Only an attempt that two audits in a row report is released.
                         self.happens(WorkerLoopEvent::Audited {
                             held: held.clone(),
                             assigned: assigned.clone(),
                         });
                         if self.end.is_none() {
                             self.happens(WorkerLoopEvent::Audited {
-                                held: self.core.held(),
+                                held: self.core.held_attempts(),
                                 assigned,
                             });
                         }
@@ -354,17 +358,17 @@ impl Around {
             }
             Turn::Asked => {
                 self.asked += 1;
-                self.happens(WorkerLoopEvent::Asked(self.asked));
+                self.happens(WorkerLoopEvent::StopRequested(self.asked));
             }
             Turn::LeaseLost => self.happens(WorkerLoopEvent::LeaseLost),
         }
     }
 
-    /// Lets everything that is under way come to its end.
+    /// Lets everything that is under way end.
     fn conclude(&mut self) {
         for _ in 0..4 {
             (0..self.slots.len() as u8).for_each(|slot| self.unless_over(&Turn::Ends(slot, 1)));
-            (0..self.unsettled.len()).for_each(|_| self.unless_over(&Turn::Settles(0, 0)));
+            (0..self.unrecorded.len()).for_each(|_| self.unless_over(&Turn::Settles(0, 0)));
         }
     }
 
@@ -383,9 +387,9 @@ proptest! {
         around.unless_over(&Turn::Asked);
         around.conclude();
         prop_assert!(around.end.is_some(), "it was asked to stop, and nothing is left to do");
-        // Only a kill that nobody answered in time leaves some, and it knows which.
-        let out_of_time = around.core.leave_by.is_some_and(|by| by <= around.now);
-        let left: Vec<AttemptId> = around.core.open().collect();
+        // Only a kill that times out leaves attempts open, and `open` lists them.
+        let out_of_time = around.core.exit_at.is_some_and(|by| by <= around.now);
+        let left: Vec<AttemptId> = around.core.open_attempts().collect();
         prop_assert!(left.is_empty() || out_of_time, "{:?}", left);
         for (attempt_id, fates) in &around.fates {
             let expected = usize::from(!around.slots.contains(&Some(*attempt_id)));
@@ -395,19 +399,19 @@ proptest! {
     }
 
     #[test]
-    fn a_kill_ends_the_worker_whatever_does_not_answer(policy in policies(), turns in turns()) {
+    fn a_killed_worker_exits_without_any_answer(policy in policies(), turns in turns()) {
         let mut around = Around::new(policy);
         turns.iter().for_each(|turn| around.unless_over(turn));
         if around.end.is_none() {
             let killed_at = around.now;
-            around.happens(told(tid(1), ControlCommand::Kill));
+            around.happens(command(tid(1), ControlCommand::Kill));
             prop_assert!(around.hasty);
-            // No slot and no ledger says anything any more: the timers alone end it.
+            // No slot and no batcher answers any more: only the timers can end the worker.
             for _ in 0..4 {
                 around.unless_over(&Turn::Wait(3));
             }
             prop_assert!(around.end.is_some());
-            prop_assert!(around.now <= killed_at + KILL_WITHIN);
+            prop_assert!(around.now <= killed_at + KILL_TIMEOUT);
         }
         for fates in around.fates.values() {
             prop_assert!(fates.len() <= 1, "{:?}", fates);

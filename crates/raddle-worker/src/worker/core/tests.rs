@@ -1,15 +1,15 @@
-//! The core, without a broker, a process or a clock.
+//! Unit tests of `WorkerCore`, without a broker, a process or a clock.
 
 use raddle_broker::AttemptStarted;
 use raddle_model::{AttemptReport, ControlCommand, TaskSpec, TaskState};
 
-use super::{super::stopping::KILL_WITHIN, *};
+use super::{super::stopping::KILL_TIMEOUT, *};
 
 const GRACE: Duration = Duration::from_secs(5);
 const GIVE_UP_AFTER: Duration = Duration::from_secs(30);
 
 pub(super) fn tid(number: u64) -> Tid {
-    // The worker is 1; ids below the first slot of the clock are as good as any.
+    // Any valid TIDs will do. The worker has number 1.
     (1_700_000_000_000_000_000 + number * 4096)
         .to_string()
         .parse()
@@ -45,7 +45,7 @@ pub(super) fn finish(attempt_id: AttemptId, exit: ExitStatus) -> Box<Completion>
 pub(super) fn gone() -> Error {
     Error::AgentGone {
         path: "agent.sock".into(),
-        reason: "nobody is there".into(),
+        reason: "connection refused".into(),
     }
 }
 
@@ -58,7 +58,7 @@ pub(super) fn full() -> Error {
 pub(super) fn unreachable() -> Error {
     Error::Unreachable {
         place: "redis".into(),
-        reason: "nobody is there".into(),
+        reason: "connection refused".into(),
         down: false,
     }
 }
@@ -68,7 +68,7 @@ pub(super) fn at(millis: u64) -> Duration {
 }
 
 pub(super) fn options() -> Options {
-    // Without audits, which have tests of their own.
+    // Without audits, which have their own tests.
     let lease = Duration::from_secs(1_000_000);
     Options {
         concurrency: 2,
@@ -83,11 +83,11 @@ pub(super) fn idle(options: Options) -> WorkerCore {
     WorkerCore::new(tid(1), options, Duration::ZERO, 0, None)
 }
 
-/// A worker with tasks 10, 11, … claimed, and as many of them begun as it has slots.
+/// A worker that has claimed tasks 10, 11, … and started as many as it has slots.
 fn busy(options: Options, tasks: u64) -> WorkerCore {
     let mut core = idle(options);
-    core.on(WorkerLoopEvent::Asked(0), at(0));
-    core.on(
+    core.handle_event(WorkerLoopEvent::StopRequested(0), at(0));
+    core.handle_event(
         WorkerLoopEvent::Claimed(Ok(ClaimResult::Tasks(
             (10..10 + tasks).map(claim).collect(),
         ))),
@@ -96,54 +96,54 @@ fn busy(options: Options, tasks: u64) -> WorkerCore {
     core
 }
 
-pub(super) fn told(of: Tid, word: ControlCommand) -> WorkerLoopEvent {
-    WorkerLoopEvent::Told {
+pub(super) fn command(of: Tid, word: ControlCommand) -> WorkerLoopEvent {
+    WorkerLoopEvent::Command {
         tid: of,
         message: ControlMessage::new(word),
     }
 }
 
-/// An effect in a few words.
+/// An effect as a short text.
 fn brief(effect: &WorkerEffect) -> String {
     let number = |attempt_id: &AttemptId| (attempt_id.tid.as_u64() - tid(0).as_u64()) / 4096;
     match effect {
         WorkerEffect::Claim { max, .. } => format!("claim {max}"),
-        WorkerEffect::Unclaim => "unclaim".into(),
-        WorkerEffect::Run { slot, claim } => format!("run {} in {slot}", number(&claim.attempt_id)),
-        WorkerEffect::Order { slot, order } => format!("{order:?} {slot}"),
+        WorkerEffect::CancelClaim => "unclaim".into(),
+        WorkerEffect::Run { slot, task } => format!("run {} in {slot}", number(&task.attempt_id)),
+        WorkerEffect::SendCommand { slot, command } => format!("{command:?} {slot}"),
         WorkerEffect::Write(PendingWrite::Started(started)) => {
             format!("started {}", number(&started.attempt_id))
         }
         WorkerEffect::Write(PendingWrite::Finish(finish)) => {
             format!("finish {}", number(&finish.attempt_id))
         }
-        WorkerEffect::Write(PendingWrite::Unbegun { attempt_id, exit }) => {
+        WorkerEffect::Write(PendingWrite::FinishUnstarted { attempt_id, exit }) => {
             format!("finish {} {exit:?}", number(attempt_id))
         }
         WorkerEffect::Write(PendingWrite::Release(release)) => {
             format!("release {}", number(&release.attempt_id))
         }
-        WorkerEffect::Errand(CommandJob::Reply { reply, .. }) => format!("reply {}", reply.state),
-        WorkerEffect::Errand(CommandJob::Paused { attempt_id, paused }) => {
+        WorkerEffect::RunJob(CommandJob::Reply { reply, .. }) => format!("reply {}", reply.state),
+        WorkerEffect::RunJob(CommandJob::RecordPause { attempt_id, paused }) => {
             format!("paused {} {paused}", number(attempt_id))
         }
-        WorkerEffect::Errand(CommandJob::PassOn { message, .. }) => {
+        WorkerEffect::RunJob(CommandJob::Forward { message, .. }) => {
             format!("pass on {}", message.command)
         }
-        WorkerEffect::Forsake(attempt_id) => format!("forsake {}", number(attempt_id)),
-        WorkerEffect::Haste => "haste".into(),
-        WorkerEffect::Purge | WorkerEffect::Errand(CommandJob::Purge) => "purge".into(),
+        WorkerEffect::Abandon(attempt_id) => format!("forsake {}", number(attempt_id)),
+        WorkerEffect::StartDeadline => "haste".into(),
+        WorkerEffect::Purge | WorkerEffect::RunJob(CommandJob::Purge) => "purge".into(),
         WorkerEffect::Audit { held } => format!("audit {}", held.len()),
         WorkerEffect::Warn { attempt_id, .. } => format!("warn of {}", number(attempt_id)),
-        WorkerEffect::End(Ok(LoopEnd::Left(reason))) => format!("left: {reason:?}"),
+        WorkerEffect::End(Ok(LoopEnd::Exit(reason))) => format!("left: {reason:?}"),
         WorkerEffect::End(Ok(LoopEnd::LeaseLost)) => "lease lost".into(),
         WorkerEffect::End(Err(error)) => format!("failed: {error}"),
     }
 }
 
-/// What the core does about an event, in a few words.
+/// The effects of an event as a short text.
 fn does(core: &mut WorkerCore, event: WorkerLoopEvent, now: Duration) -> String {
-    core.on(event, now)
+    core.handle_event(event, now)
         .iter()
         .map(brief)
         .collect::<Vec<_>>()
@@ -153,7 +153,7 @@ fn does(core: &mut WorkerCore, event: WorkerLoopEvent, now: Duration) -> String 
 fn ends(core: &mut WorkerCore, slot: usize, task: u64, exit: ExitStatus, now: Duration) -> String {
     does(
         core,
-        WorkerLoopEvent::Ended {
+        WorkerLoopEvent::AttemptEnded {
             slot,
             finish: finish(attempt_id(task), exit),
             killed: false,
@@ -170,7 +170,7 @@ fn settles(
 ) -> String {
     does(
         core,
-        WorkerLoopEvent::Settled {
+        WorkerLoopEvent::Recorded {
             attempt_id: attempt_id(task),
             outcome,
         },
@@ -180,14 +180,17 @@ fn settles(
 
 pub(super) const OK: ExitStatus = ExitStatus::Code { code: 0 };
 pub(super) const DONE: Option<CompletionOutcome> =
-    Some(CompletionOutcome::Done(TaskState::Completed));
+    Some(CompletionOutcome::Finished(TaskState::Completed));
 pub(super) const AGAIN: Option<CompletionOutcome> =
-    Some(CompletionOutcome::Again(jiff::Timestamp::UNIX_EPOCH));
+    Some(CompletionOutcome::Retry(jiff::Timestamp::UNIX_EPOCH));
 
 #[test]
-fn a_task_goes_from_the_queue_to_a_slot_to_the_ledger() {
+fn runs_a_claimed_task_and_writes_its_end() {
     let mut core = idle(options());
-    assert_eq!(does(&mut core, WorkerLoopEvent::Asked(0), at(0)), "claim 2");
+    assert_eq!(
+        does(&mut core, WorkerLoopEvent::StopRequested(0), at(0)),
+        "claim 2"
+    );
     assert_eq!(core.status(), "listening");
     assert_eq!(
         does(
@@ -206,14 +209,14 @@ fn a_task_goes_from_the_queue_to_a_slot_to_the_ledger() {
     assert_eq!(ends(&mut core, 0, 10, OK, at(1000)), "finish 10");
     assert_eq!(settles(&mut core, 10, DONE, at(1001)), "");
     assert_eq!(core.status(), "listening");
-    assert_eq!(core.open().count(), 0);
+    assert_eq!(core.open_attempts().count(), 0);
 }
 
 #[test]
-fn a_drained_worker_leaves_when_the_last_result_is_written() {
+fn a_draining_worker_exits_when_the_last_result_is_written() {
     let mut core = busy(options(), 1);
     assert_eq!(
-        does(&mut core, WorkerLoopEvent::Asked(1), at(10)),
+        does(&mut core, WorkerLoopEvent::StopRequested(1), at(10)),
         "unclaim"
     );
     assert_eq!(core.status(), "draining");
@@ -222,11 +225,11 @@ fn a_drained_worker_leaves_when_the_last_result_is_written() {
 }
 
 #[test]
-fn the_second_request_gives_back_and_the_third_kills() {
+fn the_second_stop_request_releases_and_the_third_kills() {
     let mut core = busy(options(), 2);
-    does(&mut core, WorkerLoopEvent::Asked(1), at(10));
+    does(&mut core, WorkerLoopEvent::StopRequested(1), at(10));
     assert_eq!(
-        does(&mut core, WorkerLoopEvent::Asked(2), at(20)),
+        does(&mut core, WorkerLoopEvent::StopRequested(2), at(20)),
         "Stop 0, Stop 1"
     );
     assert_eq!(
@@ -234,68 +237,72 @@ fn the_second_request_gives_back_and_the_third_kills() {
         "release 10"
     );
     assert_eq!(
-        does(&mut core, WorkerLoopEvent::Asked(3), at(40)),
+        does(&mut core, WorkerLoopEvent::StopRequested(3), at(40)),
         "haste, Kill 1"
     );
-    // It had ended by itself when the order came.
+    // It had ended by itself before the kill.
     assert_eq!(ends(&mut core, 1, 11, OK, at(50)), "finish 11");
     assert_eq!(settles(&mut core, 10, AGAIN, at(51)), "");
     assert_eq!(settles(&mut core, 11, DONE, at(52)), "left: Stopped");
 }
 
 #[test]
-fn grace_over_is_a_kill() {
+fn kills_after_the_grace_period() {
     let mut core = busy(options(), 1);
-    does(&mut core, WorkerLoopEvent::Asked(2), at(10));
+    does(&mut core, WorkerLoopEvent::StopRequested(2), at(10));
     assert_eq!(core.wake_at(), Some(at(10) + GRACE));
     assert_eq!(
-        does(&mut core, WorkerLoopEvent::Time, at(10) + GRACE),
+        does(&mut core, WorkerLoopEvent::TimerFired, at(10) + GRACE),
         "haste, Kill 0"
     );
 }
 
 #[test]
-fn a_kill_does_not_wait_for_a_result_that_is_given_up() {
+fn a_killed_worker_does_not_wait_for_a_result_that_was_given_up() {
     let mut core = busy(options(), 1);
     ends(&mut core, 0, 10, OK, at(20));
     assert_eq!(
-        does(&mut core, WorkerLoopEvent::Unwritten(full()), at(30)),
+        does(&mut core, WorkerLoopEvent::WriteFailed(full()), at(30)),
         "",
-        "a full disk may be emptied"
+        "a full disk may get space"
     );
     assert_eq!(
-        does(&mut core, WorkerLoopEvent::Asked(3), at(40)),
+        does(&mut core, WorkerLoopEvent::StopRequested(3), at(40)),
         "haste, unclaim"
     );
     assert_eq!(settles(&mut core, 10, None, at(50)), "left: Stopped");
 }
 
 #[test]
-fn a_kill_ends_though_nobody_answers() {
+fn a_killed_worker_exits_without_answers_from_slots_and_broker() {
     let mut core = busy(options(), 2);
     ends(&mut core, 0, 10, OK, at(20));
     assert_eq!(
-        does(&mut core, told(tid(1), ControlCommand::Kill), at(30)),
+        does(&mut core, command(tid(1), ControlCommand::Kill), at(30)),
         "haste, Kill 1, reply stopping, unclaim"
     );
-    assert_eq!(core.wake_at(), Some(at(30) + KILL_WITHIN));
+    assert_eq!(core.wake_at(), Some(at(30) + KILL_TIMEOUT));
     assert_eq!(
         does(
             &mut core,
-            WorkerLoopEvent::Time,
-            at(30) + KILL_WITHIN - at(1)
+            WorkerLoopEvent::TimerFired,
+            at(30) + KILL_TIMEOUT - at(1)
         ),
         ""
     );
-    assert_eq!(core.open().count(), 2);
+    assert_eq!(core.open_attempts().count(), 2);
     assert_eq!(
-        does(&mut core, WorkerLoopEvent::Time, at(30) + KILL_WITHIN),
+        does(
+            &mut core,
+            WorkerLoopEvent::TimerFired,
+            at(30) + KILL_TIMEOUT
+        ),
         "left: Stopped"
     );
 }
 
 #[test]
-fn an_unreachable_server_ends_the_worker_wherever_it_is_noticed() {
+fn an_unreachable_server_ends_the_worker() {
     let mut core = busy(options(), 1);
     assert_eq!(
         does(
@@ -310,46 +317,54 @@ fn an_unreachable_server_ends_the_worker_wherever_it_is_noticed() {
         "release 10"
     );
     assert!(settles(&mut core, 10, None, at(30)).starts_with("failed: cannot reach redis"));
-    // One that drains claims nothing, and has a result.
+    // A draining worker makes no claims, but writes a result.
     let mut core = busy(options(), 1);
-    does(&mut core, WorkerLoopEvent::Asked(1), at(10));
+    does(&mut core, WorkerLoopEvent::StopRequested(1), at(10));
     ends(&mut core, 0, 10, OK, at(20));
     assert_eq!(
-        does(&mut core, WorkerLoopEvent::Unwritten(unreachable()), at(30)),
+        does(
+            &mut core,
+            WorkerLoopEvent::WriteFailed(unreachable()),
+            at(30)
+        ),
         "haste"
     );
     assert!(settles(&mut core, 10, None, at(40)).starts_with("failed: cannot reach redis"));
 }
 
 #[test]
-fn an_agent_may_be_away_for_a_while() {
+fn an_agent_may_be_unreachable_for_give_up_after() {
     let mut core = idle(options());
-    does(&mut core, WorkerLoopEvent::Asked(0), at(0));
+    does(&mut core, WorkerLoopEvent::StopRequested(0), at(0));
     assert_eq!(
         does(&mut core, WorkerLoopEvent::Claimed(Err(gone())), at(1000)),
         ""
     );
     assert_eq!(core.wake_at(), Some(at(1000) + ERROR_PAUSE));
     assert_eq!(
-        does(&mut core, WorkerLoopEvent::Time, at(1000) + ERROR_PAUSE),
+        does(
+            &mut core,
+            WorkerLoopEvent::TimerFired,
+            at(1000) + ERROR_PAUSE
+        ),
         "claim 2"
     );
-    // It comes back in between: the time begins anew.
+    // It answers in between, so the time starts again.
     assert_eq!(
         does(
             &mut core,
-            WorkerLoopEvent::Claimed(Ok(ClaimResult::Nothing)),
+            WorkerLoopEvent::Claimed(Ok(ClaimResult::Empty)),
             at(20_000)
         ),
         "claim 2"
     );
     does(&mut core, WorkerLoopEvent::Claimed(Err(gone())), at(21_000));
-    does(&mut core, WorkerLoopEvent::Time, at(22_000));
+    does(&mut core, WorkerLoopEvent::TimerFired, at(22_000));
     assert_eq!(
         does(&mut core, WorkerLoopEvent::Claimed(Err(gone())), at(40_000)),
         ""
     );
-    does(&mut core, WorkerLoopEvent::Time, at(50_000));
+    does(&mut core, WorkerLoopEvent::TimerFired, at(50_000));
     let does = does(
         &mut core,
         WorkerLoopEvent::Claimed(Err(gone())),
@@ -362,104 +377,107 @@ fn an_agent_may_be_away_for_a_while() {
 }
 
 #[test]
-fn what_is_claimed_ahead_goes_back_when_it_waits_too_long_or_the_worker_pauses() {
+fn releases_prefetched_tasks_that_wait_too_long_and_on_pause() {
     let mut core = busy(options(), 4);
-    assert_eq!(core.wake_at(), Some(at(1) + PATIENCE));
+    assert_eq!(core.wake_at(), Some(at(1) + MAX_WAIT));
     assert_eq!(
-        does(&mut core, WorkerLoopEvent::Time, at(1) + PATIENCE),
+        does(&mut core, WorkerLoopEvent::TimerFired, at(1) + MAX_WAIT),
         "release 12, release 13"
     );
     let mut core = busy(options(), 4);
     assert_eq!(
-        does(&mut core, told(tid(1), ControlCommand::Pause), at(10)),
+        does(&mut core, command(tid(1), ControlCommand::Pause), at(10)),
         "release 12, release 13, reply paused"
     );
     assert_eq!(
         ends(&mut core, 0, 10, OK, at(20)),
         "finish 10",
-        "nothing is begun"
+        "nothing is started"
     );
     assert_eq!(
-        does(&mut core, told(tid(1), ControlCommand::Status), at(30)),
+        does(&mut core, command(tid(1), ControlCommand::Status), at(30)),
         "reply paused"
     );
     assert_eq!(
-        does(&mut core, told(tid(1), ControlCommand::Resume), at(40)),
+        does(&mut core, command(tid(1), ControlCommand::Resume), at(40)),
         "reply busy, claim 5"
     );
 }
 
 #[test]
-fn who_begins_paused_takes_nothing_before_it_is_told_to() {
+fn a_worker_that_starts_paused_claims_nothing_before_resume() {
     let mut core = idle(Options {
         paused: true,
         ..options()
     });
-    assert_eq!(does(&mut core, WorkerLoopEvent::Asked(0), at(0)), "");
+    assert_eq!(
+        does(&mut core, WorkerLoopEvent::StopRequested(0), at(0)),
+        ""
+    );
     assert_eq!(
         (core.status(), core.registered_status()),
         ("paused", WorkerStatus::Paused)
     );
-    let claims = does(&mut core, told(tid(1), ControlCommand::Resume), at(10));
+    let claims = does(&mut core, command(tid(1), ControlCommand::Resume), at(10));
     assert!(claims.starts_with("reply listening, claim "), "{claims}");
 }
 
 #[test]
-fn words_reach_what_they_are_for() {
+fn commands_reach_their_target() {
     let mut core = busy(options(), 5);
     assert_eq!(
-        does(&mut core, told(tid(10), ControlCommand::Ping), at(10)),
+        does(&mut core, command(tid(10), ControlCommand::Ping), at(10)),
         "reply running"
     );
     assert_eq!(
-        does(&mut core, told(tid(10), ControlCommand::Pause), at(10)),
+        does(&mut core, command(tid(10), ControlCommand::Pause), at(10)),
         "Pause 0, paused 10 true, reply paused"
     );
     assert_eq!(
-        does(&mut core, told(tid(10), ControlCommand::Ping), at(10)),
+        does(&mut core, command(tid(10), ControlCommand::Ping), at(10)),
         "reply paused"
     );
     assert_eq!(
-        does(&mut core, told(tid(10), ControlCommand::Resume), at(10)),
+        does(&mut core, command(tid(10), ControlCommand::Resume), at(10)),
         "Resume 0, paused 10 false, reply running"
     );
     assert_eq!(
-        does(&mut core, told(tid(11), ControlCommand::Stop), at(10)),
+        does(&mut core, command(tid(11), ControlCommand::Stop), at(10)),
         "Stop 1, reply stopping"
     );
-    // Those that have not begun: answered, ended, or left to the broker together with the word.
+    // Prefetched tasks: answered, ended, or released to the broker together with the command.
     assert_eq!(
-        does(&mut core, told(tid(12), ControlCommand::Status), at(10)),
+        does(&mut core, command(tid(12), ControlCommand::Status), at(10)),
         "reply spawning"
     );
     assert_eq!(
-        does(&mut core, told(tid(12), ControlCommand::Kill), at(10)),
+        does(&mut core, command(tid(12), ControlCommand::Kill), at(10)),
         "finish 12 Killed, reply stopping"
     );
     assert_eq!(
-        does(&mut core, told(tid(13), ControlCommand::Pause), at(10)),
+        does(&mut core, command(tid(13), ControlCommand::Pause), at(10)),
         "release 13"
     );
     assert_eq!(settles(&mut core, 13, AGAIN, at(11)), "pass on PAUSE");
-    // One that is nobody's here.
+    // A task that this worker does not hold.
     assert_eq!(
-        does(&mut core, told(tid(99), ControlCommand::Stop), at(12)),
+        does(&mut core, command(tid(99), ControlCommand::Stop), at(12)),
         "pass on STOP"
     );
-    // One that is being written: it is for the task if that goes on.
+    // A task whose end is being written: the command is forwarded if the task is retried.
     ends(&mut core, 0, 10, OK, at(13));
     assert_eq!(
-        does(&mut core, told(tid(10), ControlCommand::Kill), at(14)),
+        does(&mut core, command(tid(10), ControlCommand::Kill), at(14)),
         ""
     );
     assert_eq!(settles(&mut core, 10, AGAIN, at(15)), "pass on KILL");
-    // One that crossed the end of its attempt, of a task that is over.
+    // A command that crossed the end of its attempt, and the task is finished.
     assert!(ends(&mut core, 1, 11, OK, at(16)).starts_with("finish 11"));
     assert!(!settles(&mut core, 11, DONE, at(17)).contains("pass on"));
 }
 
 #[test]
-fn a_stop_that_asks_for_it_gives_the_task_back() {
+fn a_stop_with_requeue_releases_the_task() {
     let mut core = busy(options(), 2);
     let message = ControlMessage {
         requeue: true,
@@ -467,16 +485,16 @@ fn a_stop_that_asks_for_it_gives_the_task_back() {
     };
     does(
         &mut core,
-        WorkerLoopEvent::Told {
+        WorkerLoopEvent::Command {
             tid: tid(10),
             message,
         },
         at(10),
     );
-    does(&mut core, told(tid(11), ControlCommand::Stop), at(10));
+    does(&mut core, command(tid(11), ControlCommand::Stop), at(10));
     assert!(ends(&mut core, 0, 10, ExitStatus::Cancelled, at(20)).starts_with("release 10"));
-    // Told by name to end, it ends, also when its worker stops after that.
-    does(&mut core, WorkerLoopEvent::Asked(2), at(30));
+    // It got its own STOP, so it is cancelled, even though its worker stops later.
+    does(&mut core, WorkerLoopEvent::StopRequested(2), at(30));
     assert_eq!(
         ends(&mut core, 1, 11, ExitStatus::Cancelled, at(40)),
         "finish 11"
@@ -484,20 +502,20 @@ fn a_stop_that_asks_for_it_gives_the_task_back() {
 }
 
 #[test]
-fn a_second_stop_does_not_hurry_a_worker() {
+fn a_second_stop_command_does_not_escalate() {
     let mut core = busy(options(), 1);
     assert_eq!(
-        does(&mut core, told(tid(1), ControlCommand::Stop), at(10)),
+        does(&mut core, command(tid(1), ControlCommand::Stop), at(10)),
         "reply draining, unclaim"
     );
     assert_eq!(
-        does(&mut core, told(tid(1), ControlCommand::Stop), at(20)),
+        does(&mut core, command(tid(1), ControlCommand::Stop), at(20)),
         "reply draining"
     );
 }
 
 #[test]
-fn a_lost_lease_kills_what_runs_and_writes_nothing_of_what_has_not_begun() {
+fn a_lost_lease_kills_running_attempts_and_abandons_prefetched_tasks() {
     let mut core = busy(options(), 3);
     assert_eq!(
         does(&mut core, WorkerLoopEvent::LeaseLost, at(10)),
@@ -516,7 +534,7 @@ fn a_lost_lease_kills_what_runs_and_writes_nothing_of_what_has_not_begun() {
         settles(&mut core, 11, Some(CompletionOutcome::Stale), at(30)),
         "lease lost"
     );
-    // The same, learnt from a claim; told to stop meanwhile, it does not come back under another id.
+    // The same, learnt from a claim. A worker that was stopped meanwhile does not register again.
     let mut core = busy(options(), 1);
     assert_eq!(
         does(
@@ -526,7 +544,7 @@ fn a_lost_lease_kills_what_runs_and_writes_nothing_of_what_has_not_begun() {
         ),
         "Kill 0"
     );
-    does(&mut core, told(tid(1), ControlCommand::Stop), at(15));
+    does(&mut core, command(tid(1), ControlCommand::Stop), at(15));
     ends(&mut core, 0, 10, ExitStatus::Killed, at(20));
     assert_eq!(
         settles(&mut core, 10, Some(CompletionOutcome::Stale), at(30)),
@@ -535,7 +553,7 @@ fn a_lost_lease_kills_what_runs_and_writes_nothing_of_what_has_not_begun() {
 }
 
 #[test]
-fn an_idle_worker_leaves() {
+fn an_idle_worker_exits_after_idle_exit() {
     let mut core = busy(
         Options {
             idle_exit: Some(at(1000)),
@@ -546,22 +564,22 @@ fn an_idle_worker_leaves() {
     ends(&mut core, 0, 10, OK, at(500));
     settles(&mut core, 10, DONE, at(600));
     assert_eq!(core.wake_at(), Some(at(1500)));
-    assert_eq!(does(&mut core, WorkerLoopEvent::Time, at(1499)), "");
+    assert_eq!(does(&mut core, WorkerLoopEvent::TimerFired, at(1499)), "");
     assert_eq!(
-        does(&mut core, WorkerLoopEvent::Time, at(1500)),
+        does(&mut core, WorkerLoopEvent::TimerFired, at(1500)),
         "left: Idle"
     );
-    // Not while it is paused: somebody wants it to be there.
+    // Not while it is paused: its operator wants it to stay.
     let mut core = idle(Options {
         idle_exit: Some(at(1000)),
         ..options()
     });
-    does(&mut core, told(tid(1), ControlCommand::Pause), at(0));
-    assert_eq!(does(&mut core, WorkerLoopEvent::Time, at(5000)), "");
+    does(&mut core, command(tid(1), ControlCommand::Pause), at(0));
+    assert_eq!(does(&mut core, WorkerLoopEvent::TimerFired, at(5000)), "");
 }
 
 #[test]
-fn one_that_leaves_when_nothing_waits_looks_again_after_each_task() {
+fn a_worker_that_exits_when_idle_claims_again_after_each_task() {
     let mut core = busy(
         Options {
             idle_exit: Some(Duration::ZERO),
@@ -572,7 +590,7 @@ fn one_that_leaves_when_nothing_waits_looks_again_after_each_task() {
     assert_eq!(
         does(
             &mut core,
-            WorkerLoopEvent::Claimed(Ok(ClaimResult::Nothing)),
+            WorkerLoopEvent::Claimed(Ok(ClaimResult::Empty)),
             at(2)
         ),
         "claim 1"
@@ -582,7 +600,7 @@ fn one_that_leaves_when_nothing_waits_looks_again_after_each_task() {
     assert_eq!(
         does(
             &mut core,
-            WorkerLoopEvent::Claimed(Ok(ClaimResult::Nothing)),
+            WorkerLoopEvent::Claimed(Ok(ClaimResult::Empty)),
             at(700)
         ),
         "left: Idle"
@@ -590,7 +608,7 @@ fn one_that_leaves_when_nothing_waits_looks_again_after_each_task() {
 }
 
 #[test]
-fn a_worker_for_one_task_leaves_with_it() {
+fn a_worker_for_one_task_exits_when_the_task_finishes() {
     let only = || Options {
         concurrency: 1,
         only: Some(tid(10)),
@@ -598,24 +616,24 @@ fn a_worker_for_one_task_leaves_with_it() {
     };
     let mut core = WorkerCore::new(tid(1), only(), Duration::ZERO, 0, Some(claim(10)));
     assert_eq!(
-        does(&mut core, WorkerLoopEvent::Asked(0), at(0)),
+        does(&mut core, WorkerLoopEvent::StopRequested(0), at(0)),
         "run 10 in 0"
     );
     assert_eq!(
         ends(&mut core, 0, 10, OK, at(10)),
         "finish 10",
-        "it does not claim while it does not know"
+        "no claim while the outcome is unknown"
     );
     assert_eq!(settles(&mut core, 10, DONE, at(20)), "left: Done");
-    // One that is tried again, and ends elsewhere.
+    // A task that is retried, and ends on another worker.
     let mut core = WorkerCore::new(tid(1), only(), Duration::ZERO, 0, Some(claim(10)));
-    does(&mut core, WorkerLoopEvent::Asked(0), at(0));
+    does(&mut core, WorkerLoopEvent::StopRequested(0), at(0));
     ends(&mut core, 0, 10, OK, at(10));
     assert_eq!(settles(&mut core, 10, AGAIN, at(20)), "claim 1");
     assert_eq!(
         does(
             &mut core,
-            WorkerLoopEvent::Claimed(Ok(ClaimResult::Nothing)),
+            WorkerLoopEvent::Claimed(Ok(ClaimResult::Empty)),
             at(300)
         ),
         "claim 1"
@@ -623,7 +641,7 @@ fn a_worker_for_one_task_leaves_with_it() {
     assert_eq!(
         does(
             &mut core,
-            WorkerLoopEvent::Claimed(Ok(ClaimResult::Over)),
+            WorkerLoopEvent::Claimed(Ok(ClaimResult::TaskFinished)),
             at(600)
         ),
         "left: Done"
@@ -631,14 +649,17 @@ fn a_worker_for_one_task_leaves_with_it() {
 }
 
 #[test]
-fn a_worker_that_takes_one_task_takes_one() {
+fn a_one_shot_worker_runs_one_attempt() {
     let once = Options {
         concurrency: 1,
         max_tasks: Some(1),
         ..options()
     };
     let mut core = idle(once.clone());
-    assert_eq!(does(&mut core, WorkerLoopEvent::Asked(0), at(0)), "claim 1");
+    assert_eq!(
+        does(&mut core, WorkerLoopEvent::StopRequested(0), at(0)),
+        "claim 1"
+    );
     assert_eq!(core.status(), "listening");
     assert_eq!(
         does(
@@ -656,20 +677,20 @@ fn a_worker_that_takes_one_task_takes_one() {
     assert_eq!(
         settles(&mut core, 10, AGAIN, at(20)),
         "left: Done",
-        "another attempt is for another worker"
+        "the retry is for another worker"
     );
-    // One that was taken back before it began was not its task.
+    // A pause before its task has started does not use it up.
     let mut core = idle(once);
-    does(&mut core, WorkerLoopEvent::Asked(0), at(0));
-    does(&mut core, told(tid(1), ControlCommand::Pause), at(1));
+    does(&mut core, WorkerLoopEvent::StopRequested(0), at(0));
+    does(&mut core, command(tid(1), ControlCommand::Pause), at(1));
     assert_eq!(
-        does(&mut core, told(tid(1), ControlCommand::Resume), at(2)),
+        does(&mut core, command(tid(1), ControlCommand::Resume), at(2)),
         "reply listening, claim 1"
     );
 }
 
 #[test]
-fn an_old_worker_finishes_what_it_runs_and_leaves() {
+fn a_worker_past_its_maximum_uptime_finishes_its_attempts_and_exits() {
     let mut core = busy(
         Options {
             concurrency: 1,
@@ -679,54 +700,64 @@ fn an_old_worker_finishes_what_it_runs_and_leaves() {
         1,
     );
     assert_eq!(core.wake_at(), Some(at(100)));
-    assert_eq!(does(&mut core, WorkerLoopEvent::Time, at(100)), "");
+    assert_eq!(does(&mut core, WorkerLoopEvent::TimerFired, at(100)), "");
     assert_eq!(
         (core.status(), core.registered_status()),
         ("draining", WorkerStatus::Draining)
     );
     assert_eq!(ends(&mut core, 0, 10, OK, at(200)), "finish 10");
     assert_eq!(settles(&mut core, 10, DONE, at(210)), "left: Aged");
-    // With nothing to do it leaves at once.
+    // An idle one exits at once.
     let mut core = idle(Options {
         max_uptime: Some(at(100)),
         ..options()
     });
-    does(&mut core, WorkerLoopEvent::Asked(0), at(0));
+    does(&mut core, WorkerLoopEvent::StopRequested(0), at(0));
     assert_eq!(
-        does(&mut core, WorkerLoopEvent::Time, at(100)),
+        does(&mut core, WorkerLoopEvent::TimerFired, at(100)),
         "left: Aged"
     );
 }
 
 #[test]
-fn a_resident_worker_purges_now_and_then() {
+fn a_resident_worker_purges_every_minute() {
     let mut core = idle(options());
-    assert_eq!(does(&mut core, WorkerLoopEvent::Asked(0), at(0)), "claim 2");
+    assert_eq!(
+        does(&mut core, WorkerLoopEvent::StopRequested(0), at(0)),
+        "claim 2"
+    );
     assert_eq!(core.wake_at(), Some(PURGE_EVERY));
-    assert_eq!(does(&mut core, WorkerLoopEvent::Time, PURGE_EVERY), "purge");
+    assert_eq!(
+        does(&mut core, WorkerLoopEvent::TimerFired, PURGE_EVERY),
+        "purge"
+    );
     assert_eq!(core.wake_at(), Some(2 * PURGE_EVERY));
 }
 
-fn starved() -> ExitStatus {
+fn exhausted() -> ExitStatus {
     ExitStatus::ResourceExhausted {
         message: "no more processes".into(),
     }
 }
 
 #[test]
-fn a_worker_that_can_start_nothing_takes_nothing_for_a_while() {
+fn backs_off_when_it_cannot_start_attempts() {
     let mut core = busy(options(), 3);
     assert_eq!(
-        ends(&mut core, 0, 10, starved(), at(10)),
+        ends(&mut core, 0, 10, exhausted(), at(10)),
         "release 12, finish 10"
     );
-    assert_eq!(core.wake_at(), Some(at(1010)), "and not before");
-    assert_eq!(ends(&mut core, 1, 11, starved(), at(20)), "finish 11");
-    assert_eq!(core.wake_at(), Some(at(2020)), "longer each time");
     assert_eq!(
-        does(&mut core, WorkerLoopEvent::Time, at(2020)),
+        core.wake_at(),
+        Some(at(1010)),
+        "not before the pause is over"
+    );
+    assert_eq!(ends(&mut core, 1, 11, exhausted(), at(20)), "finish 11");
+    assert_eq!(core.wake_at(), Some(at(2020)), "the pause doubles");
+    assert_eq!(
+        does(&mut core, WorkerLoopEvent::TimerFired, at(2020)),
         "claim 1",
-        "one is enough to see"
+        "one attempt is enough to test"
     );
     assert_eq!(
         does(
@@ -740,16 +771,16 @@ fn a_worker_that_can_start_nothing_takes_nothing_for_a_while() {
     assert_eq!(
         does(
             &mut core,
-            WorkerLoopEvent::Claimed(Ok(ClaimResult::Nothing)),
+            WorkerLoopEvent::Claimed(Ok(ClaimResult::Empty)),
             at(2050)
         ),
         "claim 10",
-        "all is well again"
+        "back to normal"
     );
 }
 
 #[test]
-fn a_worker_for_one_task_that_cannot_start_it_fails() {
+fn a_worker_for_one_task_fails_if_it_cannot_start_the_task() {
     let mut core = WorkerCore::new(
         tid(1),
         Options {
@@ -761,8 +792,8 @@ fn a_worker_for_one_task_that_cannot_start_it_fails() {
         0,
         Some(claim(10)),
     );
-    does(&mut core, WorkerLoopEvent::Asked(0), at(0));
-    assert_eq!(ends(&mut core, 0, 10, starved(), at(10)), "finish 10");
+    does(&mut core, WorkerLoopEvent::StopRequested(0), at(0));
+    assert_eq!(ends(&mut core, 0, 10, exhausted(), at(10)), "finish 10");
     let end = settles(&mut core, 10, AGAIN, at(11));
     assert!(
         end.starts_with("failed: the system gives no process"),
@@ -771,10 +802,10 @@ fn a_worker_for_one_task_that_cannot_start_it_fails() {
 }
 
 #[test]
-fn a_worker_whose_words_the_broker_does_not_take_fails() {
+fn a_worker_whose_writes_are_refused_fails() {
     let mut core = busy(options(), 1);
     assert_eq!(ends(&mut core, 0, 10, OK, at(20)), "finish 10");
-    let refused = WorkerLoopEvent::Refused {
+    let refused = WorkerLoopEvent::WriteRefused {
         attempt_id: attempt_id(10),
         error: Error::Closed,
     };
@@ -784,7 +815,7 @@ fn a_worker_whose_words_the_broker_does_not_take_fails() {
     );
 }
 
-/// What the broker answers to an audit, with the tasks that were held then and those that it assigns.
+/// The result of an audit.
 fn audited(held: &[u64], assigned: &[u64]) -> WorkerLoopEvent {
     let fences = |numbers: &[u64]| {
         numbers
@@ -799,14 +830,20 @@ fn audited(held: &[u64], assigned: &[u64]) -> WorkerLoopEvent {
 }
 
 #[test]
-fn compares_what_it_holds_with_the_broker_twice_in_a_lease() {
+fn audits_twice_in_a_lease() {
     let lease = at(3000);
     let mut core = busy(Options { lease, ..options() }, 1);
     assert!(core.wake_at().is_some_and(|at| at <= lease / 2));
-    assert_eq!(does(&mut core, WorkerLoopEvent::Time, lease / 2), "audit 1");
-    assert_eq!(does(&mut core, WorkerLoopEvent::Time, lease / 2), "");
+    assert_eq!(
+        does(&mut core, WorkerLoopEvent::TimerFired, lease / 2),
+        "audit 1"
+    );
+    assert_eq!(does(&mut core, WorkerLoopEvent::TimerFired, lease / 2), "");
     assert_eq!(does(&mut core, audited(&[10], &[10]), lease / 2), "");
-    assert_eq!(does(&mut core, WorkerLoopEvent::Time, lease), "audit 1");
+    assert_eq!(
+        does(&mut core, WorkerLoopEvent::TimerFired, lease),
+        "audit 1"
+    );
 }
 
 #[test]
@@ -816,7 +853,7 @@ fn kills_an_attempt_whose_claim_the_broker_has_forgotten() {
         does(&mut core, audited(&[10, 11], &[11]), at(2000)),
         "Kill 0, warn of 10"
     );
-    // The broker refuses the release, and counts it.
+    // The broker refuses the release and counts it.
     assert_eq!(
         ends(&mut core, 0, 10, ExitStatus::Killed, at(2010)),
         "release 10, claim 1"
@@ -828,12 +865,12 @@ fn kills_an_attempt_whose_claim_the_broker_has_forgotten() {
 }
 
 #[test]
-fn gives_back_an_attempt_that_only_the_broker_knows_of_at_the_second_audit() {
+fn releases_an_attempt_that_only_the_broker_knows_at_the_second_audit() {
     let mut core = busy(options(), 1);
     assert_eq!(
         does(&mut core, audited(&[10], &[10, 77]), at(2000)),
         "",
-        "the answer to its claim may be on its way"
+        "the answer to its claim may be in flight"
     );
     assert_eq!(
         does(&mut core, audited(&[10], &[10, 77]), at(4000)),
@@ -843,15 +880,15 @@ fn gives_back_an_attempt_that_only_the_broker_knows_of_at_the_second_audit() {
 }
 
 #[test]
-fn an_attempt_that_came_or_went_during_an_audit_is_left_alone() {
+fn ignores_attempts_that_started_or_ended_during_an_audit() {
     let mut core = busy(options(), 1);
-    // Claimed after the question, and not in the answer.
-    core.on(
+    // Claimed after the query, so not in the answer.
+    core.handle_event(
         WorkerLoopEvent::Claimed(Ok(ClaimResult::Tasks(vec![claim(11)]))),
         at(1500),
     );
     assert_eq!(does(&mut core, audited(&[10], &[10]), at(2000)), "");
-    // Ended after the answer was made, and its end is being written.
+    // Ended after the query, and its end is being written.
     ends(&mut core, 0, 10, OK, at(2500));
     assert_eq!(does(&mut core, audited(&[10, 11], &[10, 11]), at(3000)), "");
     settles(&mut core, 10, DONE, at(3001));
@@ -859,7 +896,7 @@ fn an_attempt_that_came_or_went_during_an_audit_is_left_alone() {
 }
 
 #[test]
-fn does_not_begin_an_attempt_twice_that_a_forgetful_server_gives_out_again() {
+fn does_not_start_an_attempt_twice_that_a_forgetful_server_hands_out_again() {
     let mut core = busy(options(), 1);
     assert_eq!(
         does(

@@ -1,8 +1,9 @@
-//! The way out of a sandbox that may reach a few places: a proxy that connects to those and to no other.
+//! The egress proxy of a sandbox: connects to the endpoints that the task lists, and to no others.
 //!
-//! It is a fork of the runner, outside of the sandbox but without its privileges, and ends with the attempt. What it listens at is inside:
-//! the shim makes that socket in the network of the sandbox, and hands it over. Names are looked up here, so that the sandbox needs nobody
-//! to ask; and an address of the host's own network is not connected to, whatever name leads there, unless that address is listed.
+//! It is a fork of the runner outside the sandbox, without the runner's privileges, and ends with
+//! the attempt. The shim creates the listening socket in the sandbox's network namespace and passes
+//! it over. The proxy resolves names, so the sandbox needs no name server. It does not connect to
+//! addresses of the host itself, whatever name resolves to them, unless that address is listed.
 
 mod request;
 
@@ -29,28 +30,28 @@ use super::{
 };
 use crate::sys;
 
-/// Where programs in the sandbox find it. Nobody else is there who could have the port.
+/// Port in the sandbox. The network namespace is new, so the port is free.
 const PORT: u16 = 3128;
-/// The longest head of a request.
-const LONGEST: usize = 16 * 1024;
-/// How long a program may take to say what it wants, and a place to answer at all.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// Connections at a time, each of which is two threads. Whoever wants more waits for one to end.
-const MOST: usize = 64;
+/// Maximum length of a request head.
+const MAX_HEAD: usize = 16 * 1024;
+/// Maximum time for a program to send its request, and for a connection to be established.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum number of connections at a time. Each needs two threads. Further connections wait.
+const MAX_CONNECTIONS: usize = 64;
 
-/// A proxy that waits for what it is to listen at.
+/// A proxy that waits for its listening socket.
 pub(super) struct EgressProxy {
     pub(super) pid: u32,
-    /// The shim's end of the way to it.
-    door: OwnedFd,
+    /// The shim's end of the connection over which the listener is passed.
+    socket: OwnedFd,
 }
 
-/// The variables that lead programs to it.
+/// The variables that direct programs to the proxy.
 pub(super) fn environment(network: &NetworkPolicy) -> Vec<CString> {
     if network.places().is_empty() {
         return Vec::new();
     }
-    // What a program serves to itself is not for the proxy. An address that is listed means the host's.
+    // A program's own services bypass the proxy. A listed loopback address means the host's.
     let listed: Vec<_> = network
         .places()
         .iter()
@@ -78,62 +79,63 @@ pub(super) fn environment(network: &NetworkPolicy) -> Vec<CString> {
 }
 
 impl EgressProxy {
-    /// Forks one. The runner has one thread, so the child is a whole process.
+    /// Forks a proxy. The runner has one thread, so the child is a complete process.
     pub(super) fn fork(network: &NetworkPolicy) -> io::Result<Self> {
-        let (door, theirs) = sys::seqpacket_pair()?;
+        let (socket, theirs) = sys::seqpacket_pair()?;
         let parent = process::getpid();
         let child = || {
-            live(parent, &theirs, network);
+            run(parent, &theirs, network);
             0
         };
         // SAFETY: a runner has one thread.
         let pid = unsafe { sys::fork(libc::SIGCHLD, child) }?;
-        Ok(Self { pid, door })
+        Ok(Self { pid, socket })
     }
 
-    /// What the shim keeps open.
-    pub(super) fn door(&self) -> BorrowedFd<'_> {
-        self.door.as_fd()
+    /// The socket that the shim keeps open.
+    pub(super) fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 
-    /// Ends it before it was of use.
+    /// Kills a proxy that was not used.
     pub(super) fn discard(self) {
         sys::kill(self.pid, Signal::KILL);
         sys::wait_for_end(self.pid);
     }
 }
 
-/// Makes what a proxy listens at, in the network of this process, and hands it over.
-pub(super) fn open(door: BorrowedFd<'_>) -> io::Result<()> {
+/// Creates the listening socket in the network of this process, and passes it to the proxy.
+pub(super) fn open_listener(socket: BorrowedFd<'_>) -> io::Result<()> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, PORT))?;
-    sys::send_with(door, b"L", &[listener.as_fd()])
+    sys::send_with(socket, b"L", &[listener.as_fd()])
 }
 
-/// The proxy's part. It reads what nobody trusts, and so has no more than it needs.
-fn live(parent: Pid, door: &OwnedFd, network: &NetworkPolicy) {
+/// Main function of the proxy. It parses untrusted input, so it keeps no more privileges than it
+/// needs.
+fn run(parent: Pid, socket: &OwnedFd, network: &NetworkPolicy) {
     let _ = process::setpgid(None, None);
-    shim::end_with_the_runner();
+    shim::die_with_the_runner();
     let _ = process::set_dumpable_behavior(DumpableBehavior::NotDumpable);
-    // What a panic would say is nothing for the worker's log: the runner's standard input is empty, and so is this.
+    // Panic messages must not reach the worker's log. The runner's standard input is `/dev/null`.
     let _ = rustix::stdio::dup2_stderr(rustix::stdio::stdin());
-    shim::close_all_but(&mut [0, 1, 2, door.as_raw_fd()]);
+    shim::close_all_except(&mut [0, 1, 2, socket.as_raw_fd()]);
     let bound = || {
         ids::bound_capabilities();
         if sys::is_root() {
-            ids::become_nobody()?;
-            // Whoever changes its user loses what it had asked for.
-            shim::end_with_the_runner();
+            ids::become_nobody_user()?;
+            // The kernel clears PR_SET_PDEATHSIG when the user changes.
+            shim::die_with_the_runner();
         }
         ids::give_up_privileges()
     };
-    // The parent may have died before its death was asked about.
+    // The parent may have died before PR_SET_PDEATHSIG was set.
     if bound().is_err() || process::getppid() != Some(parent) {
         return;
     }
-    // The sandbox has these too, or may do without; what is here is a second lock.
+    // Defence in depth: the proxy also works where the kernel refuses these.
     let _ = landlock::restrict(&["/"], &[], None);
     let _ = filter::install(Sockets::Usual);
-    let listener = match sys::receive_with(door.as_fd(), 1) {
+    let listener = match sys::receive_with(socket.as_fd(), 1) {
         Ok((_, mut passed)) => passed.pop().map(TcpListener::from),
         Err(_) => None,
     };
@@ -143,78 +145,78 @@ fn live(parent: Pid, door: &OwnedFd, network: &NetworkPolicy) {
 }
 
 fn serve(listener: &TcpListener, network: &Arc<NetworkPolicy>) {
-    let open = Arc::new(AtomicUsize::new(0));
+    let open_listener = Arc::new(AtomicUsize::new(0));
     for client in listener.incoming() {
         let Ok(client) = client else {
-            // No descriptor is to be had; a connection that ends gives one back.
+            // Out of descriptors: a connection that ends gives one back.
             thread::sleep(Duration::from_millis(50));
             continue;
         };
-        while open.load(Ordering::Acquire) >= MOST {
+        while open_listener.load(Ordering::Acquire) >= MAX_CONNECTIONS {
             thread::sleep(Duration::from_millis(5));
         }
-        open.fetch_add(1, Ordering::AcqRel);
-        let (network, open) = (Arc::clone(network), Arc::clone(&open));
-        // It ends with its connection, or with the process.
+        open_listener.fetch_add(1, Ordering::AcqRel);
+        let (network, open_listener) = (Arc::clone(network), Arc::clone(&open_listener));
+        // The thread ends with its connection, or with the process.
         let started = thread::Builder::new().spawn({
-            let open = Arc::clone(&open);
+            let open_listener = Arc::clone(&open_listener);
             move || {
-                let _ = attend(client, &network);
-                open.fetch_sub(1, Ordering::AcqRel);
+                let _ = handle_connection(client, &network);
+                open_listener.fetch_sub(1, Ordering::AcqRel);
             }
         });
         if started.is_err() {
-            open.fetch_sub(1, Ordering::AcqRel);
+            open_listener.fetch_sub(1, Ordering::AcqRel);
         }
     }
 }
 
-/// One connection, from what is asked for to its end.
-fn attend(mut client: TcpStream, network: &NetworkPolicy) -> io::Result<()> {
-    let read = read_head(&mut client)?;
-    let answer = |mut client: TcpStream, status: &str, why: &str| {
+/// Handles one connection.
+fn handle_connection(mut client: TcpStream, network: &NetworkPolicy) -> io::Result<()> {
+    let read = read_request(&mut client)?;
+    let respond = |mut client: TcpStream, status: &str, why: &str| {
         let (length, why) = (why.len() + 9, format!("raddle: {why}\n"));
         write!(
             client,
             "HTTP/1.1 {status}\r\nContent-Type: text/plain\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{why}"
         )
     };
-    let (wanted, rest) = match read {
+    let (request, rest) = match read {
         Ok(read) => read,
         Err(why) => {
-            return answer(
+            return respond(
                 client,
                 "400 Bad Request",
-                &format!("the request is not understood: {why}"),
+                &format!("invalid request: {why}"),
             );
         }
     };
-    let (ProxyRequest::Tunnel(place) | ProxyRequest::Forward(place, _)) = &wanted;
-    let mut there = match reach(place, network) {
-        Ok(there) => there,
-        Err(ConnectError::Forbidden(why)) => return answer(client, "403 Forbidden", &why),
+    let (ProxyRequest::Tunnel(endpoint) | ProxyRequest::Forward(endpoint, _)) = &request;
+    let mut server = match connect(endpoint, network) {
+        Ok(server) => server,
+        Err(ConnectError::Forbidden(why)) => return respond(client, "403 Forbidden", &why),
         Err(ConnectError::Failed(error)) => {
-            return answer(client, "502 Bad Gateway", &format!("{place}: {error}"));
+            return respond(client, "502 Bad Gateway", &format!("{endpoint}: {error}"));
         }
     };
-    match wanted {
+    match request {
         ProxyRequest::Tunnel(_) => {
             client.write_all(b"HTTP/1.1 200 Connection established\r\n\r\n")?
         }
-        ProxyRequest::Forward(_, head) => there.write_all(&head)?,
+        ProxyRequest::Forward(_, head) => server.write_all(&head)?,
     }
-    there.write_all(&rest)?;
-    join(client, there)
+    server.write_all(&rest)?;
+    copy_both(client, server)
 }
 
-/// What a program asks for first, and what it has sent beyond that; or why it is not understood.
-fn read_head(client: &mut TcpStream) -> io::Result<Result<(ProxyRequest, Vec<u8>), String>> {
-    let until = Instant::now() + PATIENCE;
+/// Reads the request and the bytes received beyond it; or the reason why it is invalid.
+fn read_request(client: &mut TcpStream) -> io::Result<Result<(ProxyRequest, Vec<u8>), String>> {
+    let until = Instant::now() + TIMEOUT;
     let mut received = Vec::new();
     let mut part = [0; 2048];
     loop {
         let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() || received.len() > LONGEST {
+        if left.is_zero() || received.len() > MAX_HEAD {
             return Err(io::ErrorKind::TimedOut.into());
         }
         client.set_read_timeout(Some(left))?;
@@ -225,52 +227,53 @@ fn read_head(client: &mut TcpStream) -> io::Result<Result<(ProxyRequest, Vec<u8>
         received.extend_from_slice(&part[..n]);
         match request::parse(&received) {
             Ok(None) => {}
-            Ok(Some((wanted, length))) => {
+            Ok(Some((request, length))) => {
                 client.set_read_timeout(None)?;
-                return Ok(Ok((wanted, received.split_off(length))));
+                return Ok(Ok((request, received.split_off(length))));
             }
             Err(why) => return Ok(Err(why)),
         }
     }
 }
 
-/// Why there is no connection.
+/// Why no connection was made.
 enum ConnectError {
     Forbidden(String),
     Failed(io::Error),
 }
 
-fn reach(place: &NetworkEndpoint, network: &NetworkPolicy) -> Result<TcpStream, ConnectError> {
-    if !network.lists(place) {
+fn connect(endpoint: &NetworkEndpoint, network: &NetworkPolicy) -> Result<TcpStream, ConnectError> {
+    if !network.lists(endpoint) {
         return Err(ConnectError::Forbidden(format!(
-            "{place} is not in the network of this task"
+            "{endpoint} is not in the network of this task"
         )));
     }
-    let found = raddle_dns::lookup_host_blocking(&place.host(), place.port())
+    let found = raddle_dns::lookup_host_blocking(&endpoint.host(), endpoint.port())
         .map_err(ConnectError::Failed)?;
-    let is_meant = |address: &SocketAddr| {
+    let is_listed = |address: &SocketAddr| {
         NetworkEndpoint::new(&address.ip().to_string(), address.port())
             .is_ok_and(|own| network.lists(&own))
     };
-    let (admitted, others): (Vec<SocketAddr>, Vec<_>) = found
-        .into_iter()
-        .partition(|address| network.admits(*address) && (is_meant(address) || !is_own(*address)));
+    let (admitted, others): (Vec<SocketAddr>, Vec<_>) = found.into_iter().partition(|address| {
+        network.admits(*address) && (is_listed(address) || !is_host_address(*address))
+    });
     if admitted.is_empty() && !others.is_empty() {
-        let why = "leads into the network of the host: list the address itself, if that is meant";
-        return Err(ConnectError::Forbidden(format!("{place} {why}")));
+        let why = "resolves to an address of the host itself: list that address to allow it";
+        return Err(ConnectError::Forbidden(format!("{endpoint} {why}")));
     }
     let mut last = io::Error::new(io::ErrorKind::NotFound, "it has no address");
     for address in admitted {
-        match TcpStream::connect_timeout(&address, PATIENCE) {
-            Ok(there) => return Ok(there),
+        match TcpStream::connect_timeout(&address, TIMEOUT) {
+            Ok(server) => return Ok(server),
             Err(error) => last = error,
         }
     }
     Err(ConnectError::Failed(last))
 }
 
-/// Whether an address is one of this host's own: what goes there passes by whatever guards the host from outside. Nothing is sent to find out.
-fn is_own(address: SocketAddr) -> bool {
+/// Whether an address belongs to this host: a firewall that protects the host from outside does not
+/// see such connections. A connected UDP socket shows the source address without sending anything.
+fn is_host_address(address: SocketAddr) -> bool {
     let any: IpAddr = if address.is_ipv4() {
         Ipv4Addr::UNSPECIFIED.into()
     } else {
@@ -283,18 +286,18 @@ fn is_own(address: SocketAddr) -> bool {
     from.is_ok_and(|from| from.ip() == address.ip())
 }
 
-/// Passes on what either says, until both have ended.
-fn join(client: TcpStream, there: TcpStream) -> io::Result<()> {
-    let (from, to) = (client.try_clone()?, there.try_clone()?);
-    let out = thread::Builder::new().spawn(move || pass(from, to))?;
-    pass(there, client);
+/// Copies both directions until both have ended.
+fn copy_both(client: TcpStream, server: TcpStream) -> io::Result<()> {
+    let (from, to) = (client.try_clone()?, server.try_clone()?);
+    let out = thread::Builder::new().spawn(move || copy_one_way(from, to))?;
+    copy_one_way(server, client);
     let _ = out.join();
     Ok(())
 }
 
-fn pass(mut from: TcpStream, mut to: TcpStream) {
+fn copy_one_way(mut from: TcpStream, mut to: TcpStream) {
     if io::copy(&mut from, &mut to).is_err() {
-        // Nobody listens there any more: then nothing more is to be said here either.
+        // The receiver is gone, so the sender must stop too.
         let _ = from.shutdown(Shutdown::Both);
     }
     let _ = to.shutdown(Shutdown::Write);
@@ -305,7 +308,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn programs_are_led_to_it_and_not_when_they_mean_themselves() {
+    fn sets_proxy_variables_and_bypasses_loopback() {
         assert_eq!(environment(&NetworkPolicy::None), Vec::<CString>::new());
         assert_eq!(environment(&NetworkPolicy::Host), Vec::<CString>::new());
         let of = |network: &str| environment(&network.parse().unwrap());

@@ -12,7 +12,7 @@ use raddle_model::Tid;
 use rustix::io::{FdFlags, fcntl_setfd};
 
 /// Takes the lock of a worker on a file that was opened for it alone. `None` where the file system has no such locks.
-pub(super) fn acquire_liveness_lock(file: File, worker: Tid) -> Option<OwnedFd> {
+pub(crate) fn acquire_liveness_lock(file: File, worker: Tid) -> Option<OwnedFd> {
     let mut lock = byte_of(worker);
     // SAFETY: the descriptor is open, and the lock is one that the call may read.
     let taken = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw mut lock) } == 0;
@@ -21,7 +21,7 @@ pub(super) fn acquire_liveness_lock(file: File, worker: Tid) -> Option<OwnedFd> 
 }
 
 /// Whether nobody holds the lock of a worker. `file` must be another opening than the one that it was taken on.
-pub(super) fn is_free(file: &File, worker: Tid) -> bool {
+pub(crate) fn is_free(file: &File, worker: Tid) -> bool {
     let mut lock = byte_of(worker);
     // SAFETY: the descriptor is open, and the lock is one that the call may write to.
     let asked = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) } == 0;

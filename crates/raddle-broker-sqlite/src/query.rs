@@ -1,5 +1,8 @@
 //! Tasks as others see them, and the way of a task through the files beside this one.
 
+mod summary;
+mod waiting;
+
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
@@ -10,12 +13,11 @@ use raddle_model::{
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::{
-    Sqlite, chain, claim, clock, control, finish, health,
+    Sqlite, chain, claim, clock, complete, control, health,
     notify::Topic,
     output::{self, WritePosition},
     reclaim, submit, submit_and_claim,
     tx::{TxError, WaitingLocation, counters, find_active, find_waiting, state_at, tid_at},
-    waiting,
     writer::{Durability, Writer},
 };
 use raddle_broker::{
@@ -67,10 +69,10 @@ impl Tasks for Sqlite {
         }
     }
 
-    async fn note(&self, batch: Vec<AttemptUpdate>) -> Result<()> {
+    async fn update_attempts(&self, batch: Vec<AttemptUpdate>) -> Result<()> {
         let mut rest = Vec::new();
         for note in batch {
-            match note.news {
+            match note.kind {
                 AttemptUpdateKind::Output(stream, bytes) => {
                     self.append(note.attempt_id, stream, bytes).await?
                 }
@@ -82,11 +84,11 @@ impl Tasks for Sqlite {
         }
         self.write(Durability::Process, move |tx| {
             rest.iter()
-                .try_for_each(|AttemptUpdate { attempt_id, news }| match news {
-                    AttemptUpdateKind::Started(pid) => finish::started(tx, *attempt_id, *pid),
-                    AttemptUpdateKind::Paused(paused) => finish::paused(tx, *attempt_id, *paused),
+                .try_for_each(|AttemptUpdate { attempt_id, kind }| match kind {
+                    AttemptUpdateKind::Started(pid) => complete::started(tx, *attempt_id, *pid),
+                    AttemptUpdateKind::Paused(paused) => complete::paused(tx, *attempt_id, *paused),
                     AttemptUpdateKind::Progress(progress) => {
-                        finish::progress(tx, *attempt_id, progress)
+                        complete::progress(tx, *attempt_id, progress)
                     }
                     AttemptUpdateKind::Output(..) => Ok(()),
                 })
@@ -96,30 +98,30 @@ impl Tasks for Sqlite {
 
     async fn chain(&self, chain: ChainRequest) -> Result<u64> {
         let ChainRequest {
-            attempt_id, told, ..
+            attempt_id, offset, ..
         } = chain;
-        let specs = chain.written()?;
+        let specs = chain.serialize_specs()?;
         let chained = self
             .write(Durability::Process, move |tx| {
-                chain::chain(tx, attempt_id, &specs, told)
+                chain::chain(tx, attempt_id, &specs, offset)
             })
             .await?;
         chained.ok_or(Error::Superseded(attempt_id))
     }
 
-    async fn finish(&self, batch: Vec<Completion>) -> Result<Vec<CompletionOutcome>> {
+    async fn complete(&self, batch: Vec<Completion>) -> Result<Vec<CompletionOutcome>> {
         let lost = self.complete_files(&batch).await?;
         self.write(Durability::Power, move |tx| {
             for (attempt_id, what) in &lost {
-                finish::output_lost(tx, *attempt_id, what)?;
+                complete::output_lost(tx, *attempt_id, what)?;
             }
-            finish::finish(tx, &batch)
+            complete::complete(tx, &batch)
         })
         .await
     }
 
     async fn release(&self, batch: Vec<Release>) -> Result<Vec<CompletionOutcome>> {
-        self.write(Durability::Process, move |tx| finish::release(tx, &batch))
+        self.write(Durability::Process, move |tx| complete::release(tx, &batch))
             .await
     }
 
@@ -155,8 +157,8 @@ impl Tasks for Sqlite {
     async fn resubmit(&self, tid: Tid, dead: bool) -> Result<Tid> {
         self.write(Durability::Power, move |tx| {
             let old = view(tx.db(), tid)?.ok_or(Error::NotFound(tid))?;
-            let prepared = submit::prepare(NewTask::once_more(old.clone(), dead)?)?;
-            let again = submit::submit(tx, vec![prepared])?[0].again(tid)?;
+            let prepared = submit::prepare(NewTask::resubmit(old.clone(), dead)?)?;
+            let again = submit::submit(tx, vec![prepared])?[0].into_resubmitted(tid)?;
             tx.db()
                 .prepare_cached("UPDATE done SET dead = 0 WHERE tid = ?1")?
                 .execute([tid.as_i64()])?;
@@ -170,7 +172,7 @@ impl Tasks for Sqlite {
         self.read(move |db| list(db, &filter)).await
     }
 
-    async fn waiting(&self, request: WaitingRequest) -> Result<u64> {
+    async fn count_waiting(&self, request: WaitingRequest) -> Result<u64> {
         let mut wait = self.wait(Topic::Ready, request.wait);
         let request = Arc::new(request);
         loop {
@@ -274,7 +276,7 @@ impl Drop for UndeliveredClaims {
             })
             .collect();
         self.writer
-            .write_unattended(move |tx| finish::release(tx, &back), drop);
+            .write_unattended(move |tx| complete::release(tx, &back), drop);
     }
 }
 
@@ -367,7 +369,7 @@ fn list(db: &Connection, filter: &TaskFilter) -> Result<Vec<TaskView>, TxError> 
     let limit = filter.limit as usize;
     let mut found = Vec::new();
     let completed = filter.short.map(|short| complete(db, short)).transpose()?;
-    if let Some(chosen) = filter.chosen(completed.unwrap_or_default()) {
+    if let Some(chosen) = filter.named_ids(completed.unwrap_or_default()) {
         let mut chosen = chosen.into_iter();
         while found.len() < limit
             && let Some(tid) = chosen.next()
@@ -420,9 +422,9 @@ fn list(db: &Connection, filter: &TaskFilter) -> Result<Vec<TaskView>, TxError> 
 fn fitting(db: &Connection, filter: &TaskFilter, tid: Tid) -> Result<Option<TaskView>, TxError> {
     let wanted = |state: &TaskState| filter.states.is_empty() || filter.states.contains(state);
     match view(db, tid) {
-        Ok(task) => Ok(task.filter(|task| wanted(&task.state) && filter.admits(task))),
+        Ok(task) => Ok(task.filter(|task| wanted(&task.state) && filter.matches(task))),
         // One record that cannot be read must not hide the others.
-        Err(TxError::Caller(Error::Record { .. })) if !filter.is_one() => Ok(None),
+        Err(TxError::Caller(Error::Record { .. })) if !filter.is_single_task() => Ok(None),
         Err(fail) => Err(fail),
     }
 }

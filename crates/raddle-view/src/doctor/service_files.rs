@@ -1,5 +1,5 @@
 //! Checks that service managers wait for the end of group processes: compose files and units beside
-//! the file, and the units of this machine.
+//! the file with the groups, and the units of this machine.
 
 use std::{
     fs,
@@ -12,12 +12,7 @@ use raddle_worker::group::{
     service_manager::{self, UpService},
 };
 
-use super::{super::up::found, Finding};
-use crate::{
-    context::Context,
-    error::{Failure, Outcome},
-    project::{FILE, Source, here},
-};
+use super::Finding;
 
 const AREA: &str = "groups";
 const COMPOSE: [&str; 4] = [
@@ -29,38 +24,15 @@ const COMPOSE: [&str; 4] = [
 /// The directory of a machine's own units.
 const UNITS: &str = "/etc/systemd/system";
 
-/// The findings for the groups of a file, or of the one found here, and for the units of this
-/// machine.
-pub(super) fn findings(
-    context: &Context,
-    file: Option<&Path>,
-    workers: &[WorkerEntry],
-) -> Outcome<Vec<Finding>> {
-    let here = here()?;
-    let path = match (file, &context.project.source) {
-        (Some(path), _) => Some(here.join(path)),
-        (None, Source::File(path)) => Some(path.clone()),
-        // The location of the broker does not tell which groups run.
-        (None, Source::Asked | Source::Here) => found(&here),
-    };
-    let mut findings = Vec::new();
-    if let Some(path) = path {
-        if file.is_some() && !path.is_file() {
-            return Err(Failure::Usage(format!(
-                "{}: there is no such file",
-                path.display()
-            )));
-        }
-        findings = beside(&path, workers);
-    }
-    findings.extend(of_machine(Path::new(UNITS)));
-    Ok(findings)
+/// Checks the units of this machine.
+pub(super) fn check_system_units() -> Vec<Finding> {
+    check_units(Path::new(UNITS))
 }
 
 /// Checks compose files and units beside a file, or in its directory `deploy`. They belong to that
 /// file, under whatever name they run.
-fn beside(path: &Path, workers: &[WorkerEntry]) -> Vec<Finding> {
-    let processes = match groups_of(path) {
+pub(super) fn check_beside(path: &Path, workers: &[WorkerEntry]) -> Vec<Finding> {
+    let processes = match read_groups(path) {
         Ok(Some(processes)) => processes,
         // Without groups there is nothing to check.
         Ok(None) => return Vec::new(),
@@ -69,9 +41,11 @@ fn beside(path: &Path, workers: &[WorkerEntry]) -> Vec<Finding> {
     let directory = path.parent().unwrap_or(Path::new("/"));
     let directories =
         ["", "deploy", "deploy/compose", "deploy/systemd"].map(|name| directory.join(name));
-    let mut findings: Vec<Finding> = unoffered(path, &processes, workers).into_iter().collect();
+    let mut findings: Vec<Finding> = check_routines(path, &processes, workers)
+        .into_iter()
+        .collect();
     for file in directories.iter().flat_map(|directory| files_in(directory)) {
-        let name = name_of(&file);
+        let name = file_name(&file);
         let is_compose = COMPOSE.contains(&&*name);
         if !is_compose && !name.ends_with(".service") {
             continue;
@@ -86,19 +60,19 @@ fn beside(path: &Path, workers: &[WorkerEntry]) -> Vec<Finding> {
         };
         findings.extend(
             runs.iter()
-                .map(|run| judged(&file, run, is_compose, &processes)),
+                .map(|run| check_stop_timeout(&file, run, is_compose, &processes)),
         );
     }
-    findings.sort_by(|a, b| a.detail().cmp(b.detail()));
+    findings.sort_by(|a, b| a.detail.cmp(&b.detail));
     findings
 }
 
 /// A routine in the file that no program offers.
-fn unoffered(path: &Path, processes: &[Process], workers: &[WorkerEntry]) -> Option<Finding> {
+fn check_routines(path: &Path, processes: &[Process], workers: &[WorkerEntry]) -> Option<Finding> {
     let mistake = group::unoffered_routine(processes, workers)?;
     let mistake = GroupFileError::locate(&fs::read_to_string(path).unwrap_or_default(), mistake);
     let detail = format!("{}:{mistake}", path.display());
-    Some(Finding::wrong(
+    Some(Finding::error(
         AREA,
         "routine",
         detail,
@@ -107,24 +81,26 @@ fn unoffered(path: &Path, processes: &[Process], workers: &[WorkerEntry]) -> Opt
 }
 
 /// Checks the units of a machine, each of which names its file.
-fn of_machine(directory: &Path) -> Vec<Finding> {
+fn check_units(directory: &Path) -> Vec<Finding> {
     let mut findings = Vec::new();
     for file in files_in(directory)
         .into_iter()
-        .filter(|file| name_of(file).ends_with(".service"))
+        .filter(|file| file_name(file).ends_with(".service"))
     {
         let Ok(text) = fs::read_to_string(&file) else {
             continue;
         };
         let text = text + &drop_ins(&file);
         let (Some(run), Some(path)) = (
-            service_manager::unit(&name_of(&file), &text),
+            service_manager::unit(&file_name(&file), &text),
             service_manager::file_of_unit(&text),
         ) else {
             continue;
         };
-        match groups_of(&path) {
-            Ok(Some(processes)) => findings.push(judged(&file, &run, false, &processes)),
+        match read_groups(&path) {
+            Ok(Some(processes)) => {
+                findings.push(check_stop_timeout(&file, &run, false, &processes))
+            }
             Ok(None) => {}
             Err(finding) => findings.push(*finding),
         }
@@ -134,10 +110,10 @@ fn of_machine(directory: &Path) -> Vec<Finding> {
 
 /// The drop-ins of a unit: the last value counts.
 fn drop_ins(unit: &Path) -> String {
-    let directory = unit.with_file_name(format!("{}.d", name_of(unit)));
+    let directory = unit.with_file_name(format!("{}.d", file_name(unit)));
     let files = files_in(&directory)
         .into_iter()
-        .filter(|file| name_of(file).ends_with(".conf"));
+        .filter(|file| file_name(file).ends_with(".conf"));
     files
         .filter_map(|file| fs::read_to_string(file).ok())
         .map(|text| format!("\n{text}"))
@@ -145,7 +121,7 @@ fn drop_ins(unit: &Path) -> String {
 }
 
 /// The groups of a file; `None` if it has none or cannot be read.
-fn groups_of(path: &Path) -> Result<Option<Vec<Process>>, Box<Finding>> {
+fn read_groups(path: &Path) -> Result<Option<Vec<Process>>, Box<Finding>> {
     let Ok(text) = fs::read_to_string(path) else {
         return Ok(None);
     };
@@ -156,7 +132,7 @@ fn groups_of(path: &Path) -> Result<Option<Vec<Process>>, Box<Finding>> {
             let detail = format!("{}:{mistake}", path.display());
             Err(Box::new(Finding::warning(
                 AREA,
-                FILE,
+                "raddle.toml",
                 detail,
                 "mend that line: 'raddle up' refuses the file as it is",
             )))
@@ -165,7 +141,12 @@ fn groups_of(path: &Path) -> Result<Option<Vec<Process>>, Box<Finding>> {
 }
 
 /// Checks whether a service waits as long as a stop may take.
-fn judged(file: &Path, run: &UpService, is_compose: bool, processes: &[Process]) -> Finding {
+fn check_stop_timeout(
+    file: &Path,
+    run: &UpService,
+    is_compose: bool,
+    processes: &[Process],
+) -> Finding {
     let needed = HumanDuration(service_manager::stop_grace_period(processes));
     let seconds = needed.0.as_secs_f64().ceil();
     let (name, assigned) = match is_compose {
@@ -211,7 +192,7 @@ fn files_in(directory: &Path) -> Vec<PathBuf> {
     files
 }
 
-fn name_of(file: &Path) -> String {
+fn file_name(file: &Path) -> String {
     file.file_name()
         .unwrap_or_default()
         .to_string_lossy()
@@ -223,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_unit_of_a_machine_is_compared_with_its_own_file() {
+    fn compares_each_unit_of_a_machine_with_its_own_file() {
         let directory = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &str| {
             let path = directory.path().join(name);
@@ -255,19 +236,19 @@ mod tests {
             "units/d.service",
             &unit("/usr/bin/raddle up -f /nowhere/raddle.toml", ""),
         );
-        let judged = || {
-            of_machine(&directory.path().join("units"))
+        let check = || {
+            check_units(&directory.path().join("units"))
                 .iter()
-                .map(Finding::verdict)
+                .map(|finding| (finding.ok, finding.fix.clone()))
                 .collect::<Vec<_>>()
         };
         let fix = "write 'TimeoutStopSec=603' there: else what runs is killed".to_owned();
-        assert_eq!(judged(), [(false, Some(fix)), (true, None)]);
+        assert_eq!(check(), [(false, Some(fix)), (true, None)]);
         write(
             "units/a.service.d/more.conf",
             "[Service]\nTimeoutStopSec=15min\n",
         );
-        assert_eq!(judged(), [(true, None), (true, None)]);
-        assert!(of_machine(&directory.path().join("none")).is_empty());
+        assert_eq!(check(), [(true, None), (true, None)]);
+        assert!(check_units(&directory.path().join("none")).is_empty());
     }
 }

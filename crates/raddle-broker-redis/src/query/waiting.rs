@@ -5,15 +5,15 @@ use std::time::Duration;
 use raddle_model::Tid;
 use redis::Value;
 
-use super::{
+use crate::{
     Redis, Topic,
-    keys::Partition,
+    schema::Partition,
     value::{Time, micros},
 };
 use raddle_broker::{Result, WaitingRequest};
 
 impl Redis {
-    pub(super) async fn waiting_for(&self, request: WaitingRequest) -> Result<u64> {
+    pub(crate) async fn waiting_for(&self, request: WaitingRequest) -> Result<u64> {
         // Whatever makes a task ready is an event, but for its time.
         let mut wait = self.core.bell.wait(Topic::Log, request.wait).await;
         loop {

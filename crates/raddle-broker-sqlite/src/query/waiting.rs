@@ -5,11 +5,11 @@ use std::time::Duration;
 use raddle_model::CapSet;
 use rusqlite::{Connection, params};
 
-use super::{clock, submit::rank, tx::TxError};
+use crate::{clock, submit::rank, tx::TxError};
 use raddle_broker::WaitingRequest;
 
 /// How many there are, and when more will be due.
-pub(super) fn waiting(
+pub(crate) fn waiting(
     db: &Connection,
     request: &WaitingRequest,
 ) -> Result<(u64, Option<Duration>), TxError> {

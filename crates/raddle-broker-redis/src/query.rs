@@ -1,5 +1,8 @@
 //! Tasks as others see them, and the way of a task through the files beside this one.
 
+mod summary;
+mod waiting;
+
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -8,11 +11,11 @@ use raddle_model::{ControlMessage, TaskState, TaskView, Tid, tid::ShortTid};
 use super::{
     Redis,
     change::Snapshot,
-    finish,
-    keys::{Topic, stream_id},
+    complete,
     log::{born, known},
     reclaim,
     record::TaskLocation,
+    schema::{Topic, stream_id},
     value::{Entries, at_micros, at_nanos, tids},
 };
 use raddle_broker::{
@@ -41,10 +44,10 @@ impl Tasks for Redis {
         self.claim_for(request).await
     }
 
-    async fn note(&self, batch: Vec<AttemptUpdate>) -> Result<()> {
+    async fn update_attempts(&self, batch: Vec<AttemptUpdate>) -> Result<()> {
         let mut started = Vec::new();
-        for AttemptUpdate { attempt_id, news } in batch {
-            match news {
+        for AttemptUpdate { attempt_id, kind } in batch {
+            match kind {
                 AttemptUpdateKind::Started(pid) => started.push(AttemptStarted { attempt_id, pid }),
                 AttemptUpdateKind::Paused(paused) => self.note_paused(attempt_id, paused).await?,
                 AttemptUpdateKind::Progress(progress) => {
@@ -62,15 +65,15 @@ impl Tasks for Redis {
         self.chain_tasks(&chain).await
     }
 
-    async fn finish(&self, batch: Vec<Completion>) -> Result<Vec<CompletionOutcome>> {
+    async fn complete(&self, batch: Vec<Completion>) -> Result<Vec<CompletionOutcome>> {
         self.core
-            .doubts
-            .finish(self, batch, async |batch| self.finish_batch(batch).await)
+            .unconfirmed
+            .complete(self, batch, async |batch| self.finish_batch(batch).await)
             .await
     }
 
     async fn release(&self, batch: Vec<Release>) -> Result<Vec<CompletionOutcome>> {
-        finish::release(self.link(), batch).await
+        complete::release(self.link(), batch).await
     }
 
     async fn reclaim(&self) -> Result<Vec<Reclaimed>> {
@@ -93,7 +96,7 @@ impl Tasks for Redis {
 
     async fn resubmit(&self, tid: Tid, dead: bool) -> Result<Tid> {
         let old = self.task(tid).await?.ok_or(Error::NotFound(tid))?;
-        self.submit_again(tid, NewTask::once_more(old, dead)?, dead)
+        self.submit_again(tid, NewTask::resubmit(old, dead)?, dead)
             .await
     }
 
@@ -101,7 +104,7 @@ impl Tasks for Redis {
         self.list(&filter).await
     }
 
-    async fn waiting(&self, request: WaitingRequest) -> Result<u64> {
+    async fn count_waiting(&self, request: WaitingRequest) -> Result<u64> {
         self.waiting_for(request).await
     }
 
@@ -134,7 +137,7 @@ impl Redis {
             Some(short) => self.complete_short(short).await?,
             None => Vec::new(),
         };
-        let few = if let Some(chosen) = filter.chosen(completed) {
+        let few = if let Some(chosen) = filter.named_ids(completed) {
             Some(chosen)
         } else if are_all(|state| state.is_active()) {
             Some(match filter.worker {
@@ -150,7 +153,7 @@ impl Redis {
         };
         let mut found = Vec::new();
         if let Some(mut tids) = few {
-            tids.retain(|tid| filter.reaches(*tid));
+            tids.retain(|tid| filter.is_in_page(*tid));
             for page in tids.chunks(PAGE) {
                 self.add_fitting(&mut found, page, filter).await?;
             }
@@ -169,7 +172,7 @@ impl Redis {
             let tids = entries
                 .iter()
                 .flat_map(|(id, fields)| born(id, fields).into_iter().rev());
-            let tids: Vec<Tid> = tids.filter(|tid| filter.reaches(*tid)).collect();
+            let tids: Vec<Tid> = tids.filter(|tid| filter.is_in_page(*tid)).collect();
             for page in tids.chunks(PAGE) {
                 self.add_fitting(&mut found, page, filter).await?;
             }
@@ -194,11 +197,11 @@ impl Redis {
             }
             let task = match view(task) {
                 Ok(task) => task,
-                Err(error) if filter.is_one() => return Err(error),
+                Err(error) if filter.is_single_task() => return Err(error),
                 // One record that cannot be read must not hide the others.
                 Err(_) => continue,
             };
-            if filter.admits(&task) && found.len() < filter.limit as usize {
+            if filter.matches(&task) && found.len() < filter.limit as usize {
                 found.push(task);
             }
         }

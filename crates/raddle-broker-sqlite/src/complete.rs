@@ -92,7 +92,7 @@ pub(super) fn progress(
 }
 
 /// Ends attempts. What needs no more than a record is written together at the end, and then what follows them.
-pub(super) fn finish(
+pub(super) fn complete(
     tx: &mut Tx<'_>,
     batch: &[Completion],
 ) -> Result<Vec<CompletionOutcome>, TxError> {
@@ -158,7 +158,7 @@ pub(super) fn finish(
                         report,
                     },
                 ));
-                CompletionOutcome::Done(state)
+                CompletionOutcome::Finished(state)
             }
             NextStep::Retry { pause, counters } => again(tx, &active, report, pause, counters)?,
         });
@@ -279,7 +279,7 @@ pub(super) fn end_attempt(
                     report,
                 },
             )?;
-            Ok(CompletionOutcome::Done(state))
+            Ok(CompletionOutcome::Finished(state))
         }
         NextStep::Retry { pause, counters } => again(tx, active, report, pause, counters),
     }
@@ -373,9 +373,9 @@ fn wait_again(
     }
     // Words that came for the attempt and were not obeyed in time hold for the task.
     if let Some(state) = control::apply_pending(tx, last.tid, last.told)? {
-        return Ok(CompletionOutcome::Done(state));
+        return Ok(CompletionOutcome::Finished(state));
     }
-    Ok(CompletionOutcome::Again(clock::timestamp(
+    Ok(CompletionOutcome::Retry(clock::timestamp(
         run_at.unwrap_or(tx.now),
     )))
 }

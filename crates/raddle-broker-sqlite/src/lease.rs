@@ -8,6 +8,9 @@
 //! **A worker without a slot** has lost it with the file: somebody deleted that, or copied the database without it. It is given
 //! [`GRACE_NANOS`] from the making of the new file, and enters itself again with its next beat.
 
+mod liveness_lock;
+pub(super) mod renewer;
+
 use std::{
     os::fd::OwnedFd,
     path::PathBuf,
@@ -24,7 +27,7 @@ use raddle_model::{
 };
 
 use super::{
-    clock, liveness_lock,
+    clock,
     shared_state::{SharedState, WorkerSlot},
 };
 use raddle_broker::Result;

@@ -75,11 +75,11 @@ impl Redis {
                 .for_each(|(_, finish)| args.extend(success_args(finish, max_output)));
             let answers: Vec<String> = self
                 .link()
-                .change(&script::FINISH, args, Certainty::Durable)
+                .change(&script::COMPLETE, args, Certainty::Durable)
                 .await?;
             for ((index, finish), answer) in part.iter().zip(answers) {
                 match answer.as_str() {
-                    "done" => verdicts[*index] = CompletionOutcome::Done(TaskState::Completed),
+                    "done" => verdicts[*index] = CompletionOutcome::Finished(TaskState::Completed),
                     "chained" => others.push((*index, finish.clone())),
                     _ => {}
                 }

@@ -14,17 +14,17 @@ use std::{
 use raddle_model::{Tid, worker::Heartbeat};
 use rusqlite::OptionalExtension;
 
-use super::{
-    HandleState, clock,
-    leases::{RenewalOutcome, end_of},
+use crate::{
+    HandleState, Sqlite, clock,
+    lease::{RenewalOutcome, end_of},
     open,
     reclaim::reclaim,
     registry::entered_at,
     writer::WeakWriter,
 };
-use raddle_broker::{LeaseRenewer, LeaseStatus, Reclaimed, Result};
+use raddle_broker::{LeaseRenewer, LeaseStatus, Leases, Reclaimed, Result};
 
-pub(super) struct SqliteLeaseRenewer {
+pub(crate) struct SqliteLeaseRenewer {
     shared: Arc<HandleState>,
     writer: WeakWriter,
     worker: Tid,
@@ -35,14 +35,34 @@ pub(super) struct SqliteLeaseRenewer {
 
 /// The look for workers that are gone, if one is under way. One for all hearts of a handle: each would find the same.
 #[derive(Default)]
-pub(super) struct Reaper(Mutex<Option<mpsc::Receiver<Vec<Reclaimed>>>>);
+pub(crate) struct Reaper(Mutex<Option<mpsc::Receiver<Vec<Reclaimed>>>>);
 
 /// The part of a lease that a beat may wait for others.
 const PATIENCE_IN_LEASE: u32 = 8;
 const LONGEST_PATIENCE: Duration = Duration::from_secs(2);
 
+impl Leases for Sqlite {
+    fn lease_renewer(&self, worker: Tid, ttl: Duration) -> Box<dyn LeaseRenewer> {
+        Box::new(SqliteLeaseRenewer::new(
+            Arc::clone(&self.shared),
+            self.writer().downgrade(),
+            worker,
+            ttl,
+        ))
+    }
+
+    fn acquire_liveness_lock(&self, worker: Tid) -> bool {
+        self.shared.leases.acquire_liveness_lock(worker)
+    }
+
+    fn suspend_unlocked(&self, stop: &mut dyn FnMut()) {
+        let _gate = self.shared.bell.close();
+        stop();
+    }
+}
+
 impl SqliteLeaseRenewer {
-    pub(super) fn new(
+    pub(crate) fn new(
         shared: Arc<HandleState>,
         writer: WeakWriter,
         worker: Tid,
@@ -113,7 +133,7 @@ impl SqliteLeaseRenewer {
 }
 
 impl LeaseRenewer for SqliteLeaseRenewer {
-    fn heartbeat(&mut self, heartbeat: Heartbeat) -> Result<LeaseStatus> {
+    fn renew(&mut self, heartbeat: Heartbeat) -> Result<LeaseStatus> {
         self.shared.check_in_place()?;
         let leases = &self.shared.leases;
         leases.refresh();

@@ -3,7 +3,7 @@
 use raddle_model::{TaskState, Tid};
 use rusqlite::{Connection, params};
 
-use super::{
+use crate::{
     Sqlite, clock, messages as stored_messages,
     tx::{TxError, state_at, tid_at},
 };
@@ -20,7 +20,7 @@ enum ScanPosition {
 }
 
 impl Sqlite {
-    pub(super) async fn count_all(&self, detail: SummaryDetail) -> Result<Summary> {
+    pub(crate) async fn count_all(&self, detail: SummaryDetail) -> Result<Summary> {
         let SummaryDetail {
             finished,
             kinds,
@@ -101,7 +101,7 @@ fn counts(
             summary.ready.insert(queue, waiting);
         }
     }
-    summary.add_created();
+    summary.sum_created();
     let mut states = db.prepare_cached(
         "SELECT state, count(*) FROM active WHERE tid != owner GROUP BY state UNION ALL
          SELECT state, count(*) FROM done WHERE ?1 AND tid NOT IN (SELECT tid FROM tasks WHERE service = 1) GROUP BY state",
@@ -139,7 +139,7 @@ fn portion(
             let mut rows = query.query(params![part, rank, tid, PORTION as i64])?;
             while let Some(row) = rows.next()? {
                 let tid: Tid = tid_at(row, 2)?;
-                summary.add_written(tid, row.get_ref(3)?.as_str().unwrap_or_default(), None);
+                summary.count_kind(tid, row.get_ref(3)?.as_str().unwrap_or_default(), None);
                 (seen, last) = (
                     seen + 1,
                     ScanPosition::Ready(row.get(0)?, row.get(1)?, tid.as_i64()),
@@ -156,7 +156,7 @@ fn portion(
             while let Some(row) = rows.next()? {
                 let (run_at, tid): (i64, Tid) = (row.get(0)?, tid_at(row, 1)?);
                 let due = Some(clock::timestamp(run_at));
-                summary.add_written(tid, row.get_ref(2)?.as_str().unwrap_or_default(), due);
+                summary.count_kind(tid, row.get_ref(2)?.as_str().unwrap_or_default(), due);
                 (seen, last) = (seen + 1, ScanPosition::Due(run_at, tid.as_i64()));
             }
         }

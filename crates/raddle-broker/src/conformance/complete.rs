@@ -8,11 +8,8 @@ use raddle_model::{
 
 use super::{Fixture, Handle, support::*};
 use crate::{
-    Error, Result,
-    request::{
-        AttemptId, AttemptStarted, ChainRequest, Completion, CompletionOutcome, OutputStream,
-        TaskFilter,
-    },
+    AttemptId, AttemptStarted, ChainRequest, Completion, CompletionOutcome, Error, OutputStream,
+    Result, TaskFilter,
 };
 
 /// Submits one task and begins its first attempt.
@@ -32,7 +29,7 @@ async fn running(broker: &Handle, spec: TaskSpec) -> Result<(Tid, AttemptId)> {
 }
 
 fn is_again(outcome: CompletionOutcome) -> bool {
-    matches!(outcome, CompletionOutcome::Again(_))
+    matches!(outcome, CompletionOutcome::Retry(_))
 }
 
 /// Result, state and event in one step.
@@ -44,15 +41,15 @@ pub async fn success_completes(store: &dyn Fixture) -> Result<()> {
         ..report(success())
     };
     let owner = view(broker, tid).await?.worker;
-    let finish = Completion {
+    let completion = Completion {
         attempt_id,
         report: report.clone(),
         stdout: b"out".to_vec(),
         stderr: Vec::new(),
     };
     assert_eq!(
-        broker.finish(vec![finish]).await?,
-        [CompletionOutcome::Done(TaskState::Completed)]
+        broker.complete(vec![completion]).await?,
+        [CompletionOutcome::Finished(TaskState::Completed)]
     );
     let task = view(&store.reopen().await, tid).await?;
     assert_eq!(
@@ -94,9 +91,9 @@ pub async fn a_success_that_was_never_started_is_logged_as_running(
     let broker = store.broker();
     let owner = worker(broker).await?;
     let tid = submit(broker, spec("task")).await?;
-    let mut finish = finish(take(broker, owner).await?, success());
-    finish.report.started_at = None;
-    broker.finish(vec![finish]).await?;
+    let mut completion = super::support::completion(take(broker, owner).await?, success());
+    completion.report.started_at = None;
+    broker.complete(vec![completion]).await?;
     let steps = [
         TaskEventKind::Created,
         TaskEventKind::Spawning,
@@ -112,16 +109,16 @@ pub async fn an_attempt_that_never_ran_is_not_logged_as_running(store: &dyn Fixt
     let broker = store.broker();
     let owner = worker(broker).await?;
     let tid = submit(broker, spec("task")).await?;
-    let mut finish = finish(
+    let mut completion = super::support::completion(
         take(broker, owner).await?,
         ExitStatus::NotFound {
             message: "nosuch: not found".into(),
         },
     );
-    finish.report.started_at = None;
+    completion.report.started_at = None;
     assert_eq!(
-        broker.finish(vec![finish]).await?,
-        [CompletionOutcome::Done(TaskState::Failed)]
+        broker.complete(vec![completion]).await?,
+        [CompletionOutcome::Finished(TaskState::Failed)]
     );
     assert_eq!(
         kinds(broker, tid).await?,
@@ -144,7 +141,7 @@ pub async fn a_failure_says_why(store: &dyn Fixture) -> Result<()> {
     let (tid, attempt_id) = running(broker, spec("task")).await?;
     assert_eq!(
         end(broker, attempt_id, failure()).await?,
-        CompletionOutcome::Done(TaskState::Failed)
+        CompletionOutcome::Finished(TaskState::Failed)
     );
     assert_eq!(last_detail(broker, tid).await?, Some(failure().to_string()));
     Ok(())
@@ -178,7 +175,7 @@ pub async fn a_failed_attempt_is_followed_by_another(store: &dyn Fixture) -> Res
     );
     assert_eq!(
         end(broker, second, success()).await?,
-        CompletionOutcome::Done(TaskState::Completed)
+        CompletionOutcome::Finished(TaskState::Completed)
     );
     assert_eq!(view(broker, tid).await?.failures, 1);
     Ok(())
@@ -190,7 +187,7 @@ pub async fn the_next_attempt_waits_for_its_pause(store: &dyn Fixture) -> Result
     let (tid, attempt_id) = running(broker, retrying(2, HumanDuration::secs(3600))).await?;
     let owner = view(broker, tid).await?.worker.expect("it is claimed");
     let outcome = end(broker, attempt_id, failure()).await?;
-    let CompletionOutcome::Again(at) = outcome else {
+    let CompletionOutcome::Retry(at) = outcome else {
         panic!("one more attempt is left: {outcome:?}")
     };
     assert!(at > Timestamp::now());
@@ -209,7 +206,7 @@ pub async fn used_up_attempts_end_in_the_dead_letter_queue(store: &dyn Fixture) 
     let second = begin(broker, owner).await?;
     assert_eq!(
         end(broker, second, failure()).await?,
-        CompletionOutcome::Done(TaskState::Failed)
+        CompletionOutcome::Finished(TaskState::Failed)
     );
     let task = view(broker, tid).await?;
     assert_eq!((task.dead, task.attempt, task.failures), (true, 2, 2));
@@ -233,7 +230,7 @@ pub async fn clear_keeps_the_exhausted_out_of_the_dead_letter_queue(
     .await?;
     assert_eq!(
         end(broker, attempt_id, failure()).await?,
-        CompletionOutcome::Done(TaskState::Failed)
+        CompletionOutcome::Finished(TaskState::Failed)
     );
     assert!(!view(broker, tid).await?.dead);
     assert_eq!(broker.summary().await?.dead, 0);
@@ -263,7 +260,7 @@ pub async fn a_timeout_is_a_state_of_its_own(store: &dyn Fixture) -> Result<()> 
     let (tid, attempt_id) = running(broker, spec("task")).await?;
     assert_eq!(
         end(broker, attempt_id, ExitStatus::Timeout).await?,
-        CompletionOutcome::Done(TaskState::Timeout)
+        CompletionOutcome::Finished(TaskState::Timeout)
     );
     assert_eq!(
         kinds(broker, tid).await?.last(),
@@ -279,7 +276,7 @@ pub async fn a_stopped_attempt_cancels_its_task(store: &dyn Fixture) -> Result<(
     let (tid, attempt_id) = running(broker, retrying(5, HumanDuration::default())).await?;
     assert_eq!(
         end(broker, attempt_id, ExitStatus::Cancelled).await?,
-        CompletionOutcome::Done(TaskState::Cancelled)
+        CompletionOutcome::Finished(TaskState::Cancelled)
     );
     let task = view(broker, tid).await?;
     assert_eq!((task.state, task.dead), (TaskState::Cancelled, false));
@@ -329,7 +326,7 @@ pub async fn a_killed_attempt_kills_its_task(store: &dyn Fixture) -> Result<()> 
     .await?;
     assert_eq!(
         end(broker, attempt_id, ExitStatus::Killed).await?,
-        CompletionOutcome::Done(TaskState::Killed)
+        CompletionOutcome::Finished(TaskState::Killed)
     );
     assert_eq!(
         kinds(broker, tid).await?.last(),
@@ -377,7 +374,7 @@ pub async fn a_finish_of_an_earlier_attempt_is_stale(store: &dyn Fixture) -> Res
     assert_eq!(view(broker, tid).await?.state, TaskState::Running);
     assert_eq!(
         end(broker, second, success()).await?,
-        CompletionOutcome::Done(TaskState::Completed)
+        CompletionOutcome::Finished(TaskState::Completed)
     );
     Ok(())
 }
@@ -402,13 +399,13 @@ pub async fn a_write_of_another_worker_is_refused(store: &dyn Fixture) -> Result
     let chain = ChainRequest {
         attempt_id: other,
         tasks: vec![spec("chained")],
-        told: None,
+        offset: None,
     };
     assert!(
         matches!(broker.chain(chain).await, Err(Error::Superseded(refused)) if refused == other)
     );
     assert_eq!(broker.summary().await?.stale_writes, 4);
-    broker.paused(other, true).await?;
+    broker.mark_paused(other, true).await?;
     broker
         .append_output(other, OutputStream::Stdout, b"forged".to_vec())
         .await?;
@@ -425,7 +422,7 @@ pub async fn a_write_of_another_worker_is_refused(store: &dyn Fixture) -> Result
     );
     assert_eq!(
         end(broker, attempt_id, success()).await?,
-        CompletionOutcome::Done(TaskState::Completed)
+        CompletionOutcome::Finished(TaskState::Completed)
     );
     Ok(())
 }
@@ -483,7 +480,7 @@ pub async fn verdicts_come_in_the_order_of_the_batch(store: &dyn Fixture) -> Res
         .map(|claim| claim.attempt_id)
         .collect();
     broker
-        .started(
+        .mark_started(
             fences
                 .iter()
                 .map(|attempt_id| AttemptStarted {
@@ -498,21 +495,21 @@ pub async fn verdicts_come_in_the_order_of_the_batch(store: &dyn Fixture) -> Res
         ..fences[0]
     };
     let batch = vec![
-        finish(fences[0], success()),
-        finish(late, success()),
-        finish(fences[1], failure()),
-        finish(fences[2], ExitStatus::Timeout),
+        completion(fences[0], success()),
+        completion(late, success()),
+        completion(fences[1], failure()),
+        completion(fences[2], ExitStatus::Timeout),
     ];
-    let verdicts = broker.finish(batch).await?;
+    let verdicts = broker.complete(batch).await?;
     assert_eq!(
         verdicts[..2],
         [
-            CompletionOutcome::Done(TaskState::Completed),
+            CompletionOutcome::Finished(TaskState::Completed),
             CompletionOutcome::Stale
         ]
     );
     assert!(is_again(verdicts[2]));
-    assert_eq!(verdicts[3], CompletionOutcome::Done(TaskState::Timeout));
+    assert_eq!(verdicts[3], CompletionOutcome::Finished(TaskState::Timeout));
     Ok(())
 }
 
@@ -526,7 +523,7 @@ pub async fn words_left_over_go_with_the_task(store: &dyn Fixture) -> Result<()>
     assert_eq!(bodies(broker, &ctrl_in(tid)).await?, ["STOP"]);
     assert_eq!(
         end(broker, attempt_id, success()).await?,
-        CompletionOutcome::Done(TaskState::Completed)
+        CompletionOutcome::Finished(TaskState::Completed)
     );
     assert!(bodies(broker, &ctrl_in(tid)).await?.is_empty());
     Ok(())
@@ -541,7 +538,7 @@ pub async fn a_terminal_state_is_final(store: &dyn Fixture) -> Result<()> {
     let before = view(broker, tid).await?;
     assert_eq!(release(broker, attempt_id).await?, CompletionOutcome::Stale);
     broker
-        .started(vec![AttemptStarted {
+        .mark_started(vec![AttemptStarted {
             attempt_id,
             pid: Some(1),
         }])

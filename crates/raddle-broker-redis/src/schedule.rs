@@ -11,14 +11,14 @@ use super::{
     apply::{Applied, apply, snapshots},
     change::Draft,
     connection::Certainty,
-    keys::Topic,
+    schema::Topic,
     script,
     submit::{micros_from, pack},
     value::{Time, arg, at_micros, micros, tids},
 };
 use raddle_broker::{
     DueItems, Error, Result, ScheduleChange, ScheduleChangeOutcome, ScheduleView, Schedules,
-    engine::{AGENDA, EXPIRED_AT_ONCE, read_entry},
+    engine::{MAX_DUE, MAX_EXPIRED, parse_entry},
 };
 
 /// The members of a sorted set with their scores.
@@ -51,10 +51,10 @@ impl Schedules for Redis {
     }
 
     async fn change_schedule(&self, change: ScheduleChange) -> Result<ScheduleChangeOutcome> {
-        let entry = change.written()?;
+        let entry = change.serialize_entry()?;
         let ScheduleChange {
             name,
-            seen,
+            expected,
             entry: is,
             tasks,
             due,
@@ -63,7 +63,7 @@ impl Schedules for Redis {
         let args = vec![
             pack(&tasks)?,
             name.into_bytes(),
-            seen.map_or(Vec::new(), arg),
+            expected.map_or(Vec::new(), arg),
             due.map_or(Vec::new(), |due| arg(micros_from(unix_nanos(due)))),
             next.map_or(Vec::new(), |next| arg(micros_from(unix_nanos(next)))),
             entry.unwrap_or_default().into_bytes(),
@@ -73,9 +73,9 @@ impl Schedules for Redis {
             .change(&script::SCHEDULE, args, Certainty::Durable)
             .await?;
         Ok(match word.as_str() {
-            "raced" => ScheduleChangeOutcome::Raced,
-            "early" => ScheduleChangeOutcome::Early,
-            version => ScheduleChangeOutcome::Made {
+            "raced" => ScheduleChangeOutcome::Conflict,
+            "early" => ScheduleChangeOutcome::NotDue,
+            version => ScheduleChangeOutcome::Applied {
                 version: version.parse().map_err(|_| Error::Closed)?,
                 submitted: self.submitted(tids)?,
             },
@@ -105,7 +105,7 @@ impl Redis {
     /// Ends tasks that have waited for longer than their lifetime.
     async fn expire(&self) -> Result<ExpiryOutcome> {
         let mut pipe = redis::pipe();
-        let (expiring, most) = (self.core.keys.of("expiring"), EXPIRED_AT_ONCE);
+        let (expiring, most) = (self.core.keys.of("expiring"), MAX_EXPIRED);
         pipe.cmd("TIME")
             .cmd("ZRANGE")
             .arg(expiring)
@@ -160,7 +160,7 @@ impl Redis {
         pipe.cmd("ZRANGE")
             .arg(keys.of("agenda"))
             .arg(0)
-            .arg(AGENDA)
+            .arg(MAX_DUE)
             .arg("WITHSCORES");
         pipe.cmd("ZRANGE")
             .arg(keys.of("expiring"))
@@ -174,7 +174,7 @@ impl Redis {
             .iter()
             .filter(|(_, at)| is_due(*at))
             .map(|(name, _)| name.clone())
-            .take(AGENDA)
+            .take(MAX_DUE)
             .collect();
         let due = if names.is_empty() {
             Vec::new()
@@ -261,5 +261,5 @@ impl Redis {
 fn read(name: &str, stored: &str) -> Option<ScheduleView> {
     let (head, entry) = stored.split_once('\n')?;
     let (version, task) = head.split_once(' ')?;
-    read_entry(name, version.parse().ok()?, task.parse().ok(), entry)
+    parse_entry(name, version.parse().ok()?, task.parse().ok(), entry)
 }

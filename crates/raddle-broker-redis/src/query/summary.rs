@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use raddle_model::{TaskState, Tid};
 
-use super::{
+use crate::{
     Redis, script,
     value::{Time, arg, micros},
 };
@@ -16,7 +16,7 @@ const PORTION: usize = 500;
 type Claimable = (Tid, Option<Timestamp>);
 
 impl Redis {
-    pub(super) async fn count_all(&self, detail: SummaryDetail) -> Result<Summary> {
+    pub(crate) async fn count_all(&self, detail: SummaryDetail) -> Result<Summary> {
         if let Some(batch) = &detail.batch {
             return self.batch_states(batch).await;
         }
@@ -162,7 +162,7 @@ impl Redis {
         if spawning > 0 {
             summary.states.insert(TaskState::Spawning, spawning);
         }
-        summary.add_created();
+        summary.sum_created();
         Ok((summary, micros(time)))
     }
 
@@ -210,7 +210,7 @@ impl Redis {
         for ((tid, due), stored) in tasks.into_iter().zip(specs) {
             // One that was purged meanwhile has none. The first line is ours.
             if let Some((_, spec)) = stored.as_deref().and_then(|stored| stored.split_once('\n')) {
-                summary.add_written(tid, spec, due);
+                summary.count_kind(tid, spec, due);
             }
         }
         Ok(())

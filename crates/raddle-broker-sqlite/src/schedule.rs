@@ -10,7 +10,7 @@ use super::{
     Sqlite,
     claim::spec_of,
     clock,
-    finish::{TaskEnding, end_waiting},
+    complete::{TaskEnding, end_waiting},
     notify::Topic,
     reclaim::report,
     submit::{TaskRow, prepare, submit},
@@ -19,7 +19,7 @@ use super::{
 };
 use raddle_broker::{
     DueItems, Result, ScheduleChange, ScheduleChangeOutcome, ScheduleView, Schedules,
-    engine::{AGENDA, EXPIRED_AT_ONCE, read_entry},
+    engine::{MAX_DUE, MAX_EXPIRED, parse_entry},
 };
 
 #[async_trait]
@@ -38,10 +38,10 @@ impl Schedules for Sqlite {
     }
 
     async fn change_schedule(&self, change: ScheduleChange) -> Result<ScheduleChangeOutcome> {
-        let text = change.written()?;
+        let text = change.serialize_entry()?;
         let ScheduleChange {
             name,
-            seen,
+            expected,
             entry,
             tasks,
             due,
@@ -49,11 +49,11 @@ impl Schedules for Sqlite {
         let tasks = tasks.into_iter().map(prepare).collect::<Result<Vec<_>>>()?;
         let next = entry.as_ref().and_then(|entry| entry.due()).map(unix_nanos);
         self.write(Durability::Power, move |tx| {
-            if version_of(tx.db(), &name)? != seen {
-                return Ok(ScheduleChangeOutcome::Raced);
+            if version_of(tx.db(), &name)? != expected {
+                return Ok(ScheduleChangeOutcome::Conflict);
             }
             if due.is_some_and(|due| unix_nanos(due) > tx.now) {
-                return Ok(ScheduleChangeOutcome::Early);
+                return Ok(ScheduleChangeOutcome::NotDue);
             }
             let submitted = submit(tx, tasks)?;
             let (version, task) = (tx.next_id(), submitted.last().map(|last| last.tid().as_i64()));
@@ -69,7 +69,7 @@ impl Schedules for Sqlite {
             };
             // A service that waits for schedules waits on the topic of control messages.
             tx.touch(Topic::Control);
-            Ok(ScheduleChangeOutcome::Made { version, submitted })
+            Ok(ScheduleChangeOutcome::Applied { version, submitted })
         })
         .await
     }
@@ -98,7 +98,7 @@ fn view_at(row: &rusqlite::Row<'_>) -> rusqlite::Result<Option<ScheduleView>> {
     let task = row
         .get::<_, Option<i64>>(2)?
         .and_then(|raw| Tid::from_u64(raw as u64));
-    Ok(read_entry(&name, tid_at(row, 1)?, task, &text))
+    Ok(parse_entry(&name, tid_at(row, 1)?, task, &text))
 }
 
 fn version_of(db: &Connection, name: &str) -> rusqlite::Result<Option<Tid>> {
@@ -112,7 +112,7 @@ fn due_items(db: &Connection) -> Result<(DueItems, bool, Option<Duration>), TxEr
     let now = clock::wall() as i64;
     let due: Vec<_> = db
         .prepare_cached("SELECT name, version, task, entry FROM schedules WHERE next <= ?1 ORDER BY next LIMIT ?2")?
-        .query_map(params![now, AGENDA as i64], view_at)?
+        .query_map(params![now, MAX_DUE as i64], view_at)?
         .collect::<rusqlite::Result<_>>()?;
     let due_items = DueItems {
         now: clock::timestamp(now),
@@ -163,7 +163,7 @@ fn expire(tx: &mut Tx<'_>) -> Result<u64, TxError> {
     let due: Vec<(i64, Tid)> = tx
         .db()
         .prepare_cached("SELECT expires_at, tid FROM expiring WHERE expires_at <= ?1 ORDER BY expires_at LIMIT ?2")?
-        .query_map(params![tx.now, EXPIRED_AT_ONCE as i64], |row| Ok((row.get(0)?, tid_at(row, 1)?)))?
+        .query_map(params![tx.now, MAX_EXPIRED as i64], |row| Ok((row.get(0)?, tid_at(row, 1)?)))?
         .collect::<rusqlite::Result<_>>()?;
     let mut ended = 0;
     for (at, tid) in due {
