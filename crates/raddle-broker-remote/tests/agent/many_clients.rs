@@ -1,4 +1,4 @@
-//! Many clients at once: the point of it all.
+//! Many clients share one server's database connections.
 
 use std::{fs, path::Path};
 
@@ -9,8 +9,8 @@ use tokio::task::JoinSet;
 
 use crate::support::*;
 
-/// How often this process has the database open.
-fn opened(database: &Path) -> usize {
+/// The number of descriptors of the database in this process.
+fn count_open(database: &Path) -> usize {
     let links = fs::read_dir("/proc/self/fd")
         .unwrap()
         .filter_map(|entry| fs::read_link(entry.unwrap().path()).ok());
@@ -18,15 +18,15 @@ fn opened(database: &Path) -> usize {
 }
 
 #[tokio::test]
-async fn a_thousand_short_clients_cost_no_database_connections() {
-    let served = Served::start(Engine::Sqlite);
+async fn a_thousand_clients_open_no_database_connections() {
+    let served = ServedBroker::start(Engine::Sqlite);
     let database = served.directory().join("broker.db");
-    let before = opened(&database);
+    let before = count_open(&database);
     let mut clients = JoinSet::new();
     for n in 0..1000 {
         let path = served.path();
         clients.spawn(async move {
-            // As a one-shot worker does: it comes, runs what it finds, and leaves.
+            // Like a one-shot worker: connects, runs a task and disconnects.
             let broker = remote(&path).await;
             let owner = broker.register(info(), TTL).await.unwrap();
             broker
@@ -40,56 +40,56 @@ async fn a_thousand_short_clients_cost_no_database_connections() {
             assert_eq!(claims.len(), 1);
             broker.deregister(owner, None).await.unwrap();
         });
-        // As many at a time as this process may have files open, as it has both ends.
+        // Limited by the open files of this process, which has both ends.
         while clients.len() >= 200 {
             clients.join_next().await.unwrap().unwrap();
-            assert_eq!(opened(&database), before);
+            assert_eq!(count_open(&database), before);
         }
     }
     while let Some(client) = clients.join_next().await {
         client.unwrap();
     }
-    assert_eq!(opened(&database), before);
+    assert_eq!(count_open(&database), before);
 }
 
 #[tokio::test]
-async fn many_hearts_share_one_database_connection() {
-    let served = Served::start(Engine::Sqlite);
+async fn many_lease_renewers_share_one_database_connection() {
+    let served = ServedBroker::start(Engine::Sqlite);
     let database = served.directory().join("broker.db");
-    let before = opened(&database);
+    let before = count_open(&database);
     let broker = remote(served.path()).await;
-    let mut hearts = Vec::new();
+    let mut renewers = Vec::new();
     for _ in 0..100 {
         let owner = broker.register(info(), TTL).await.unwrap();
-        hearts.push(broker.lease_renewer(owner, TTL));
+        renewers.push(broker.lease_renewer(owner, TTL));
     }
-    let beating = std::thread::spawn(move || {
+    let renewals = std::thread::spawn(move || {
         for _ in 0..3 {
-            for renewer in &mut hearts {
+            for renewer in &mut renewers {
                 assert!(matches!(
                     renewer.renew(Heartbeat::default()),
                     Ok(LeaseStatus::Alive(_))
                 ));
             }
         }
-        hearts
+        renewers
     });
-    let hearts = tokio::task::spawn_blocking(|| beating.join().unwrap())
+    let renewers = tokio::task::spawn_blocking(|| renewals.join().unwrap())
         .await
         .unwrap();
     assert!(
-        opened(&database) <= before + 1,
+        count_open(&database) <= before + 1,
         "{} for {}",
-        opened(&database),
-        hearts.len()
+        count_open(&database),
+        renewers.len()
     );
 }
 
 #[tokio::test]
-async fn a_client_too_many_is_told_to_come_later() {
+async fn a_client_above_the_limit_gets_a_retryable_error() {
     let mut options = Options::default();
     options.connections = 2;
-    let served = Served::start_with(Engine::Memory, options);
+    let served = ServedBroker::start_with(Engine::Memory, options);
     let (first, _second) = (remote(served.path()).await, remote(served.path()).await);
     let error = Remote::connect(&served.path()).await.err().unwrap();
     assert!(
@@ -103,7 +103,7 @@ async fn a_client_too_many_is_told_to_come_later() {
         "{error}"
     );
     drop(first);
-    until("a place is free", async || {
+    wait_until("a connection is free", async || {
         Remote::connect(&served.path()).await.ok()
     })
     .await;

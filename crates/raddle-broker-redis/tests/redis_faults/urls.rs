@@ -1,4 +1,4 @@
-//! The ways to name a server.
+//! URLs of servers.
 
 use std::time::Duration;
 
@@ -10,9 +10,9 @@ use super::{redis_server::Server, support::*};
 async fn namespaces_and_databases_are_kept_apart() {
     let server = Server::start();
     let mut brokers = Vec::new();
-    for place in ["0?namespace=a", "0?namespace=b", "1?namespace=a"] {
+    for path in ["0?namespace=a", "0?namespace=b", "1?namespace=a"] {
         brokers.push(
-            open(&format!("redis://127.0.0.1:{}/{place}", server.port))
+            open(&format!("redis://127.0.0.1:{}/{path}", server.port))
                 .await
                 .unwrap(),
         );
@@ -36,7 +36,7 @@ async fn namespaces_and_databases_are_kept_apart() {
 }
 
 #[tokio::test]
-async fn a_socket_file_will_do() {
+async fn connects_to_a_unix_socket() {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("redis.sock");
     let path = socket.to_str().unwrap();

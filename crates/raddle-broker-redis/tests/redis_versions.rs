@@ -1,10 +1,7 @@
-//! The conformance suite on other kinds of servers: one of the oldest version that will do, and a cluster. All cases share it, each in a
-//! namespace of its own.
+//! The conformance suite on the oldest supported version and on a cluster. All cases share it, each
+//! in its own namespace.
 
-#[expect(
-    dead_code,
-    reason = "the suite asks less of a server than the faults do"
-)]
+#[expect(dead_code, reason = "other tests use more of it")]
 mod redis_server;
 
 use std::{
@@ -17,7 +14,7 @@ use raddle_broker::conformance::{Fixture, Handle, run_all};
 use raddle_broker_connect::{BrokerUrl, connect};
 use redis_server::{Server, cluster::Cluster};
 
-/// A namespace on a server that others use as well.
+/// A namespace on a shared server.
 struct Namespace {
     url: BrokerUrl,
     broker: Handle,
@@ -34,7 +31,7 @@ impl Fixture for Namespace {
     }
 }
 
-/// A namespace of its own at one of these ports, one after the other.
+/// A fresh namespace on one of these ports, in turn.
 async fn make(ports: Vec<u16>) -> Namespace {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     let n = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -48,19 +45,19 @@ async fn make(ports: Vec<u16>) -> Namespace {
 }
 
 #[test]
-fn the_oldest_version_will_do() {
+fn conforms_on_redis_6_2() {
     let program = concat!(
         env!("CARGO_MANIFEST_DIR"),
         "/../../target/servers/redis-6.2/redis-server"
     );
     assert!(
         Path::new(program).exists(),
-        "{program} is missing: 'cargo xtask test' gets it"
+        "{program} is missing: run 'cargo xtask test'"
     );
-    let server = Server::of(program, &["--appendonly", "yes"]);
+    let server = Server::with_program(program, &["--appendonly", "yes"]);
     assert!(
         server
-            .ask(&["INFO", "server"])
+            .command(&["INFO", "server"])
             .contains("redis_version:6.2.")
     );
     run_all(
@@ -69,9 +66,9 @@ fn the_oldest_version_will_do() {
     );
 }
 
-/// Two of three namespaces are at another node than the one that is asked first.
+/// Two of three namespaces are on another node than the one in the URL.
 #[test]
-fn a_cluster_will_do() {
+fn conforms_on_a_cluster() {
     let cluster = Cluster::start();
     let ports = cluster.nodes.iter().map(|node| node.port).collect();
     run_all(raddle_broker::conformance!(list make(Vec<u16>)), &ports);

@@ -1,4 +1,4 @@
-//! Clients that are not trusted: a task in a container has the socket of its worker.
+//! Untrusted clients: a task in a container can use the socket of its worker.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,22 +16,22 @@ use raddle_model::{
 
 use crate::support::*;
 
-/// As long as workers have it, and longer than a case takes.
+/// The lease of workers, which is longer than a test.
 const LEASE: Duration = Duration::from_secs(60);
 
-/// A socket for guests, and the broker behind it, as others have it.
-async fn hosted() -> (Served, Arc<dyn Broker>) {
-    let mut served = Served::start_with(Engine::Sqlite, options());
+/// A socket for container workers, and a direct connection to its broker.
+async fn serve_containers() -> (ServedBroker, Arc<dyn Broker>) {
+    let mut served = ServedBroker::start_with(Engine::Sqlite, options());
     let url = served.url(Engine::Sqlite);
     (served, connect(&url).await.unwrap())
 }
 
 fn options() -> Options {
-    let guests = ContainerClients::new("cpu".parse().unwrap(), vec!["default".into()]);
-    Options::default().with_guests(Some(guests))
+    let clients = ContainerClients::new("cpu".parse().unwrap(), vec!["default".into()]);
+    Options::default().with_guests(Some(clients))
 }
 
-fn one_shot() -> WorkerInfo {
+fn one_shot_info() -> WorkerInfo {
     let capabilities = "cpu".parse().unwrap();
     WorkerInfo {
         kind: "one-shot".into(),
@@ -68,18 +68,18 @@ fn assert_refused<T: std::fmt::Debug>(outcome: Result<T>, what: &str) {
 }
 
 #[tokio::test]
-async fn a_guest_that_is_a_worker_works() {
-    let (served, host) = hosted().await;
-    let guest = remote(served.path()).await;
-    let owner = guest.register(one_shot(), LEASE).await.unwrap();
+async fn a_container_worker_runs_tasks() {
+    let (served, host) = serve_containers().await;
+    let client = remote(served.path()).await;
+    let owner = client.register(one_shot_info(), LEASE).await.unwrap();
     assert!(matches!(
-        guest
+        client
             .lease_renewer(owner, LEASE)
             .renew(Heartbeat::default()),
         Ok(LeaseStatus::Alive(_))
     ));
     let tid = submit(&*host).await;
-    let attempt_id = guest.claim(request(owner, SOON)).await.unwrap()[0].attempt_id;
+    let attempt_id = client.claim(request(owner, SOON)).await.unwrap()[0].attempt_id;
     assert_eq!(
         attempt_id,
         AttemptId {
@@ -89,7 +89,7 @@ async fn a_guest_that_is_a_worker_works() {
         }
     );
     let states = vec![TaskState::Spawning, TaskState::Running];
-    let held = guest
+    let held = client
         .tasks(TaskFilter {
             worker: Some(owner),
             states,
@@ -98,22 +98,25 @@ async fn a_guest_that_is_a_worker_works() {
         .await
         .unwrap();
     assert_eq!(held.iter().map(|task| task.tid).collect::<Vec<_>>(), [tid]);
-    guest
+    client
         .mark_started(vec![AttemptStarted {
             attempt_id,
             pid: Some(7),
         }])
         .await
         .unwrap();
-    guest
+    client
         .append_output(attempt_id, OutputStream::Stdout, b"out".to_vec())
         .await
         .unwrap();
     host.control(tid, "status".parse().unwrap()).await.unwrap();
-    assert_eq!(guest.recv_commands(owner, SOON).await.unwrap()[0].tid, tid);
-    for of in [tid, owner] {
-        guest
-            .put(QueueName::Task(of, TaskQueue::CtrlOut), vec!["{}".into()])
+    assert_eq!(client.recv_commands(owner, SOON).await.unwrap()[0].tid, tid);
+    for target in [tid, owner] {
+        client
+            .put(
+                QueueName::Task(target, TaskQueue::CtrlOut),
+                vec!["{}".into()],
+            )
             .await
             .unwrap();
     }
@@ -124,13 +127,13 @@ async fn a_guest_that_is_a_worker_works() {
         )]
     };
     assert_eq!(
-        guest.complete(end()).await.unwrap(),
+        client.complete(end()).await.unwrap(),
         [CompletionOutcome::Finished(TaskState::Completed)]
     );
     assert_eq!(
-        guest.complete(end()).await.unwrap(),
+        client.complete(end()).await.unwrap(),
         [CompletionOutcome::Stale],
-        "it is told so by the broker"
+        "the broker reports a stale write"
     );
     assert_eq!(
         host.read_output(
@@ -146,8 +149,8 @@ async fn a_guest_that_is_a_worker_works() {
     );
 
     let tid = submit(&*host).await;
-    let attempt_id = guest.claim(request(owner, SOON)).await.unwrap()[0].attempt_id;
-    // Another connection, as after the end of an agent.
+    let attempt_id = client.claim(request(owner, SOON)).await.unwrap()[0].attempt_id;
+    // Another connection, as after a restart of the server.
     let again = remote(served.path()).await;
     again
         .release(vec![Release {
@@ -159,7 +162,7 @@ async fn a_guest_that_is_a_worker_works() {
     assert_eq!(state(&*host, tid).await, TaskState::Created);
     again.deregister(owner, None).await.unwrap();
     assert!(host.workers().await.unwrap().is_empty());
-    // One that is not registered any more is told so, and can register again.
+    // A worker that is not registered any more gets an error, and can register again.
     assert!(
         matches!(again.claim(request(owner, SOON)).await, Err(Error::NotFound(gone)) if gone == owner)
     );
@@ -172,19 +175,19 @@ async fn a_guest_that_is_a_worker_works() {
 }
 
 #[tokio::test]
-async fn a_guest_submits_nothing_and_reads_nothing_and_controls_nobody() {
-    let (served, host) = hosted().await;
-    let guest = remote(served.path()).await;
+async fn a_container_worker_cannot_submit_read_or_control() {
+    let (served, host) = serve_containers().await;
+    let client = remote(served.path()).await;
     let queue: QueueName = "jobs".parse().unwrap();
     host.put(queue.clone(), vec!["secret".into()])
         .await
         .unwrap();
     let tid = submit(&*host).await;
     assert_refused(
-        guest.submit(vec![NewTask::new(spec("default"))]).await,
+        client.submit(vec![NewTask::new(spec("default"))]).await,
         "submit",
     );
-    assert_refused(guest.resubmit(tid, false).await, "resubmit");
+    assert_refused(client.resubmit(tid, false).await, "resubmit");
     let chain = ChainRequest {
         attempt_id: AttemptId {
             tid,
@@ -194,15 +197,18 @@ async fn a_guest_submits_nothing_and_reads_nothing_and_controls_nobody() {
         tasks: vec![spec("default")],
         offset: Some(0),
     };
-    assert_refused(guest.chain(chain).await, "chain");
-    assert_refused(guest.control(tid, "kill".parse().unwrap()).await, "control");
-    assert_refused(guest.tasks(TaskFilter::default()).await, "tasks");
+    assert_refused(client.chain(chain).await, "chain");
     assert_refused(
-        guest.resolve_short_id(tid.short()).await,
+        client.control(tid, "kill".parse().unwrap()).await,
+        "control",
+    );
+    assert_refused(client.tasks(TaskFilter::default()).await, "tasks");
+    assert_refused(
+        client.resolve_short_id(tid.short()).await,
         "tasks by their last digits",
     );
     assert_refused(
-        guest
+        client
             .tasks(TaskFilter {
                 among: Some(vec![tid, tid]),
                 ..TaskFilter::default()
@@ -210,16 +216,16 @@ async fn a_guest_submits_nothing_and_reads_nothing_and_controls_nobody() {
             .await,
         "some tasks",
     );
-    assert_refused(guest.workers().await, "workers");
-    assert_refused(guest.summary().await, "summary");
-    assert_refused(guest.health().await, "health");
-    assert_refused(guest.purge().await, "purge");
-    assert_refused(guest.reclaim().await, "reclaim");
-    assert_refused(guest.put(queue.clone(), vec!["x".into()]).await, "put");
-    assert_refused(guest.take(queue.clone(), 1, Duration::ZERO).await, "take");
+    assert_refused(client.workers().await, "workers");
+    assert_refused(client.summary().await, "summary");
+    assert_refused(client.health().await, "health");
+    assert_refused(client.purge().await, "purge");
+    assert_refused(client.reclaim().await, "reclaim");
+    assert_refused(client.put(queue.clone(), vec!["x".into()]).await, "put");
+    assert_refused(client.take(queue.clone(), 1, Duration::ZERO).await, "take");
     let broadcast: QueueName = "raddle.workers.control".parse().unwrap();
     assert_refused(
-        guest.put(broadcast.clone(), vec!["kill".into()]).await,
+        client.put(broadcast.clone(), vec!["kill".into()]).await,
         "broadcast",
     );
     assert_eq!(state(&*host, tid).await, TaskState::Created);
@@ -227,16 +233,16 @@ async fn a_guest_submits_nothing_and_reads_nothing_and_controls_nobody() {
 }
 
 #[tokio::test]
-async fn a_guest_is_a_one_shot_worker_of_its_class() {
-    let (served, host) = hosted().await;
-    let guest = remote(served.path()).await;
-    assert_refused(guest.register(info(), LEASE).await, "resident");
+async fn a_container_worker_is_a_one_shot_worker_of_its_class() {
+    let (served, host) = serve_containers().await;
+    let client = remote(served.path()).await;
+    assert_refused(client.register(info(), LEASE).await, "resident");
     assert_refused(
-        guest
+        client
             .register(
                 WorkerInfo {
                     concurrency: 9,
-                    ..one_shot()
+                    ..one_shot_info()
                 },
                 LEASE,
             )
@@ -244,11 +250,11 @@ async fn a_guest_is_a_one_shot_worker_of_its_class() {
         "many at a time",
     );
     assert_refused(
-        guest
+        client
             .register(
                 WorkerInfo {
                     queues: vec!["root".into()],
-                    ..one_shot()
+                    ..one_shot_info()
                 },
                 LEASE,
             )
@@ -256,29 +262,29 @@ async fn a_guest_is_a_one_shot_worker_of_its_class() {
         "queue",
     );
     assert_refused(
-        guest
+        client
             .register(
                 WorkerInfo {
                     callee: Some(Box::default()),
-                    ..one_shot()
+                    ..one_shot_info()
                 },
                 LEASE,
             )
             .await,
         "calls",
     );
-    assert_refused(guest.register(one_shot(), TTL).await, "a long lease");
+    assert_refused(client.register(one_shot_info(), TTL).await, "a long lease");
     assert_refused(
-        guest.register_ephemeral(one_shot(), LEASE).await,
+        client.register_ephemeral(one_shot_info(), LEASE).await,
         "for another",
     );
 
     let capabilities = "cpu,gpu".parse().unwrap();
-    let owner = guest
+    let owner = client
         .register(
             WorkerInfo {
                 capabilities,
-                ..one_shot()
+                ..one_shot_info()
             },
             LEASE,
         )
@@ -291,8 +297,8 @@ async fn a_guest_is_a_one_shot_worker_of_its_class() {
             .to_string(),
         "cpu"
     );
-    let elsewhere = submit_to(&*host, spec("root")).await;
-    let greater = submit_to(
+    let other_queue = submit_to(&*host, spec("root")).await;
+    let needs_gpu = submit_to(
         &*host,
         TaskSpec {
             requires: "gpu".parse().unwrap(),
@@ -306,7 +312,7 @@ async fn a_guest_is_a_one_shot_worker_of_its_class() {
         ..request(owner, Duration::ZERO)
     };
     assert_refused(
-        guest
+        client
             .claim(ClaimRequest {
                 queues: vec!["root".into()],
                 ..claim()
@@ -315,42 +321,45 @@ async fn a_guest_is_a_one_shot_worker_of_its_class() {
         "queue",
     );
     assert_refused(
-        guest
+        client
             .claim(ClaimRequest {
-                only: Some(elsewhere),
+                only: Some(other_queue),
                 ..claim()
             })
             .await,
         "by name",
     );
-    assert_refused(guest.task(elsewhere).await, "reading elsewhere");
+    assert_refused(client.task(other_queue).await, "reading elsewhere");
     assert!(
-        guest.claim(claim()).await.unwrap().is_empty(),
-        "a capability that its class has not"
+        client.claim(claim()).await.unwrap().is_empty(),
+        "its class does not have the capability"
     );
-    for tid in [elsewhere, greater] {
+    for tid in [other_queue, needs_gpu] {
         assert_eq!(state(&*host, tid).await, TaskState::Created);
     }
     submit(&*host).await;
     submit(&*host).await;
     assert_eq!(
-        guest.claim(claim()).await.unwrap().len(),
+        client.claim(claim()).await.unwrap().len(),
         1,
         "one at a time"
     );
 }
 
 #[tokio::test]
-async fn a_guest_does_not_speak_for_others() {
-    let (served, host) = hosted().await;
-    let guest = remote(served.path()).await;
-    guest.register(one_shot(), LEASE).await.unwrap();
+async fn a_container_worker_cannot_act_for_others() {
+    let (served, host) = serve_containers().await;
+    let client = remote(served.path()).await;
+    client.register(one_shot_info(), LEASE).await.unwrap();
     let other = host.register(info(), LEASE).await.unwrap();
-    assert_refused(guest.claim(request(other, Duration::ZERO)).await, "claim");
-    assert_refused(guest.recv_commands(other, Duration::ZERO).await, "controls");
-    assert_refused(guest.deregister(other, None).await, "deregister");
+    assert_refused(client.claim(request(other, Duration::ZERO)).await, "claim");
     assert_refused(
-        guest
+        client.recv_commands(other, Duration::ZERO).await,
+        "controls",
+    );
+    assert_refused(client.deregister(other, None).await, "deregister");
+    assert_refused(
+        client
             .tasks(TaskFilter {
                 worker: Some(other),
                 ..TaskFilter::default()
@@ -359,16 +368,19 @@ async fn a_guest_does_not_speak_for_others() {
         "its tasks",
     );
     assert_refused(
-        guest
+        client
             .lease_renewer(other, LEASE)
             .renew(Heartbeat::default()),
-        "beat",
+        "renewal",
     );
-    let nobody = Tid::from_u64(1_700_000_000_000_000_000).unwrap();
-    for of in [other, nobody] {
+    let unknown_tid = Tid::from_u64(1_700_000_000_000_000_000).unwrap();
+    for target in [other, unknown_tid] {
         assert_refused(
-            guest
-                .put(QueueName::Task(of, TaskQueue::CtrlOut), vec!["{}".into()])
+            client
+                .put(
+                    QueueName::Task(target, TaskQueue::CtrlOut),
+                    vec!["{}".into()],
+                )
                 .await,
             "answers",
         );
@@ -386,9 +398,12 @@ async fn a_guest_does_not_speak_for_others() {
             ExitStatus::Code { code: 0 },
         )]
     };
-    assert_refused(guest.complete(end(next)).await, "what nobody has begun");
     assert_refused(
-        guest
+        client.complete(end(next)).await,
+        "an attempt that was not claimed",
+    );
+    assert_refused(
+        client
             .complete(end(AttemptId {
                 tid: other,
                 attempt: 0,
@@ -398,9 +413,9 @@ async fn a_guest_does_not_speak_for_others() {
         "a worker",
     );
     let attempt_id = host.claim(request(other, SOON)).await.unwrap()[0].attempt_id;
-    assert_refused(guest.complete(end(attempt_id)).await, "finish");
+    assert_refused(client.complete(end(attempt_id)).await, "finish");
     assert_refused(
-        guest
+        client
             .mark_started(vec![AttemptStarted {
                 attempt_id,
                 pid: None,
@@ -409,7 +424,7 @@ async fn a_guest_does_not_speak_for_others() {
         "started",
     );
     assert_refused(
-        guest
+        client
             .release(vec![Release {
                 attempt_id,
                 reason: "mine".into(),
@@ -417,15 +432,15 @@ async fn a_guest_does_not_speak_for_others() {
             .await,
         "release",
     );
-    assert_refused(guest.mark_paused(attempt_id, true).await, "paused");
+    assert_refused(client.mark_paused(attempt_id, true).await, "paused");
     assert_refused(
-        guest
+        client
             .append_output(attempt_id, OutputStream::Stdout, b"forged".to_vec())
             .await,
         "output",
     );
     assert_refused(
-        guest
+        client
             .put(QueueName::Task(tid, TaskQueue::CtrlOut), vec!["{}".into()])
             .await,
         "answers",

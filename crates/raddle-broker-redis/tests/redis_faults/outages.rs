@@ -1,4 +1,4 @@
-//! A server that goes away and comes back, and connections that break.
+//! Outages of the server, and broken connections.
 
 use std::{
     collections::BTreeSet,
@@ -15,9 +15,9 @@ use raddle_model::{
 
 use super::{proxy::Proxy, redis_server::Server, support::*};
 
-/// Nothing that was accepted is lost, and nothing is there twice.
+/// No accepted task is lost or stored twice.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn submissions_survive_a_server_that_is_killed() {
+async fn submits_survive_kills_of_the_server() {
     let server = Arc::new(Server::start());
     let url = server.url("x");
     let mut submitters = tokio::task::JoinSet::new();
@@ -46,20 +46,20 @@ async fn submissions_survive_a_server_that_is_killed() {
         .unwrap();
     }
     let accepted: Vec<_> = submitters.join_all().await.concat();
-    let there = open(&url)
+    let stored_tids = open(&url)
         .await
         .unwrap()
         .tasks(TaskFilter::default())
         .await
         .unwrap();
-    let there: BTreeSet<_> = there.into_iter().map(|task| task.tid).collect();
-    assert_eq!(accepted.len(), there.len());
-    assert_eq!(accepted.into_iter().collect::<BTreeSet<_>>(), there);
+    let stored_tids: BTreeSet<_> = stored_tids.into_iter().map(|task| task.tid).collect();
+    assert_eq!(accepted.len(), stored_tids.len());
+    assert_eq!(accepted.into_iter().collect::<BTreeSet<_>>(), stored_tids);
 }
 
-/// Its worker could not renew the lease, and nobody could have taken over.
+/// During the outage its worker could not renew the lease, and no other could reclaim.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_attempt_outlives_a_server_that_is_started_anew() {
+async fn an_attempt_survives_a_server_restart() {
     let server = Server::start();
     let broker = open(&server.url("x")).await.unwrap();
     let lease = Duration::from_millis(400);
@@ -78,14 +78,14 @@ async fn an_attempt_outlives_a_server_that_is_started_anew() {
     server.restart();
     assert!(
         broker.reclaim().await.unwrap().is_empty(),
-        "the worker has time to come back"
+        "the worker has time to renew"
     );
     let mut renewer = broker.lease_renewer(worker, lease);
-    let pulse = tokio::task::spawn_blocking(move || renewer.renew(Heartbeat::default()))
+    let status = tokio::task::spawn_blocking(move || renewer.renew(Heartbeat::default()))
         .await
         .unwrap()
         .unwrap();
-    assert_eq!(pulse, LeaseStatus::Alive(Vec::new()));
+    assert_eq!(status, LeaseStatus::Alive(Vec::new()));
     assert_eq!(
         broker.complete(vec![success(attempt_id)]).await.unwrap(),
         [CompletionOutcome::Finished(TaskState::Completed)]
@@ -96,9 +96,9 @@ async fn an_attempt_outlives_a_server_that_is_started_anew() {
     );
 }
 
-/// Nobody could renew a lease, so nobody has let one run out.
+/// While the server is stopped no worker can renew, so no lease expires.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn leases_do_not_run_while_the_server_stands_still() {
+async fn leases_do_not_expire_while_the_server_is_stopped() {
     let server = Server::start();
     let broker = open(&server.url("x")).await.unwrap();
     let lease = Duration::from_secs(1);
@@ -116,14 +116,14 @@ async fn leases_do_not_run_while_the_server_stands_still() {
     tokio::time::sleep(Duration::from_millis(3000)).await;
     server.signal("CONT");
     let mut renewer = broker.lease_renewer(one, lease);
-    let pulse = tokio::task::spawn_blocking(move || renewer.renew(Heartbeat::default()))
+    let status = tokio::task::spawn_blocking(move || renewer.renew(Heartbeat::default()))
         .await
         .unwrap()
         .unwrap();
     assert_eq!(
-        pulse,
+        status,
         LeaseStatus::Alive(Vec::new()),
-        "and it takes nothing from the other"
+        "the renewal reclaims nothing"
     );
     let done = [
         CompletionOutcome::Finished(TaskState::Completed),
@@ -138,9 +138,9 @@ async fn leases_do_not_run_while_the_server_stands_still() {
     );
 }
 
-/// Whoever is cut off while others are heard has let its lease run out.
+/// A worker that does not renew while others do has lost its lease.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn leases_run_while_others_are_heard() {
+async fn leases_expire_while_other_workers_renew_theirs() {
     let server = Server::start();
     let broker = open(&server.url("x")).await.unwrap();
     let lease = Duration::from_secs(1);
@@ -159,10 +159,10 @@ async fn leases_run_while_others_are_heard() {
                     std::thread::sleep(Duration::from_millis(100))
                 }
                 LeaseStatus::Alive(taken) => return (taken, began.elapsed()),
-                pulse => panic!("the lease of the other holds: {pulse:?}"),
+                status => panic!("the lease of the other holds: {status:?}"),
             }
         }
-        panic!("nobody took over")
+        panic!("no worker reclaimed the task")
     });
     let (taken, after) = taken.await.unwrap();
     assert_eq!(taken[0].attempt_id, attempt_id);
@@ -175,33 +175,33 @@ async fn leases_run_while_others_are_heard() {
     assert_eq!(late, LeaseStatus::Expired);
 }
 
-/// A worker that knows the server to be down may go on.
+/// A worker that knows that the server is down may continue.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_beat_tells_that_the_server_is_down() {
+async fn a_renewal_reports_that_the_server_is_down() {
     let server = Server::start();
     let broker = open(&server.url("x")).await.unwrap();
     let lease = Duration::from_secs(1);
     let worker = broker.register(info(), lease).await.unwrap();
     server.kill();
     let mut renewer = broker.lease_renewer(worker, lease);
-    let pulse = tokio::task::spawn_blocking(move || renewer.renew(Heartbeat::default()))
+    let status = tokio::task::spawn_blocking(move || renewer.renew(Heartbeat::default()))
         .await
         .unwrap();
-    assert_eq!(pulse.unwrap(), LeaseStatus::Down);
+    assert_eq!(status.unwrap(), LeaseStatus::Down);
 }
 
-/// A worker that lives for a year must not keep the log of a year.
+/// A long-lived worker must not keep the log from being trimmed.
 #[tokio::test]
-async fn the_log_is_cut_while_a_worker_lives() {
+async fn trims_the_log_while_a_worker_is_registered() {
     let server = Server::start();
     let broker = open(&server.url("x")).await.unwrap();
     let worker = broker
         .register(info(), Duration::from_secs(60))
         .await
         .unwrap();
-    let length = |of: &str| {
+    let length = |key: &str| {
         server
-            .ask(&["XLEN", &format!("raddle:{{x}}:{of}")])
+            .command(&["XLEN", &format!("raddle:{{x}}:{key}")])
             .trim()
             .trim_start_matches(':')
             .parse::<u64>()
@@ -227,9 +227,9 @@ async fn the_log_is_cut_while_a_worker_lives() {
     assert_eq!(length("born"), 2);
 }
 
-/// A worker that waits is woken over a new connection.
+/// A waiting worker is woken over a new connection.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_claim_that_waits_survives_a_server_that_is_started_anew() {
+async fn a_waiting_claim_survives_a_server_restart() {
     let server = Server::start();
     let broker = open(&server.url("x")).await.unwrap();
     let worker = broker
@@ -253,7 +253,7 @@ async fn a_claim_that_waits_survives_a_server_that_is_started_anew() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn dropped_connections_are_made_again() {
+async fn reconnects_dropped_connections() {
     let server = Server::start();
     let broker = open(&server.url("x")).await.unwrap();
     let worker = broker
@@ -266,8 +266,8 @@ async fn dropped_connections_are_made_again() {
             async move { broker.claim(request(worker, 1)).await }
         });
         tokio::time::sleep(Duration::from_millis(30)).await;
-        server.ask(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
-        server.ask(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+        server.command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+        server.command(&["CLIENT", "KILL", "TYPE", "pubsub"]);
         let tid = broker.submit(vec![task("one")]).await.unwrap()[0].tid();
         let claims = tokio::time::timeout(SOON, waiting)
             .await
@@ -279,7 +279,7 @@ async fn dropped_connections_are_made_again() {
 }
 
 #[tokio::test]
-async fn scripts_that_were_flushed_are_sent_again() {
+async fn sends_flushed_scripts_again() {
     let server = Server::start();
     let broker = open(&server.url("x")).await.unwrap();
     let worker = broker
@@ -287,12 +287,12 @@ async fn scripts_that_were_flushed_are_sent_again() {
         .await
         .unwrap();
     for _ in 0..3 {
-        server.ask(&["SCRIPT", "FLUSH"]);
+        server.command(&["SCRIPT", "FLUSH"]);
         let tid = broker.submit(vec![task("one")]).await.unwrap()[0].tid();
-        server.ask(&["SCRIPT", "FLUSH"]);
+        server.command(&["SCRIPT", "FLUSH"]);
         let attempt_id = broker.claim(request(worker, 1)).await.unwrap()[0].attempt_id;
         assert_eq!(attempt_id.tid, tid);
-        server.ask(&["SCRIPT", "FLUSH"]);
+        server.command(&["SCRIPT", "FLUSH"]);
         assert_eq!(
             broker.complete(vec![success(attempt_id)]).await.unwrap(),
             [CompletionOutcome::Finished(TaskState::Completed)]
@@ -300,9 +300,9 @@ async fn scripts_that_were_flushed_are_sent_again() {
     }
 }
 
-/// Carried out, and the answer lost: sent again, it is not carried out again.
+/// The call is executed and its reply is lost: the repeated call is not executed again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lost_answer_changes_nothing_twice() {
+async fn a_lost_reply_applies_no_write_twice() {
     let server = Server::start();
     let proxy = Proxy::to(server.port).await;
     let broker = open(&format!("redis://127.0.0.1:{}?namespace=x", proxy.port))
@@ -313,11 +313,11 @@ async fn a_lost_answer_changes_nothing_twice() {
         .await
         .unwrap();
     for n in 0..5 {
-        proxy.cut_next_answer();
+        proxy.cut_next_reply();
         let stored = broker.submit(vec![task("one"), task("two")]).await.unwrap();
         assert!(proxy.has_cut() && stored.len() == 2);
-        proxy.cut_next_answer();
-        let fences: Vec<_> = broker
+        proxy.cut_next_reply();
+        let attempt_ids: Vec<_> = broker
             .claim(request(worker, 2))
             .await
             .unwrap()
@@ -327,18 +327,22 @@ async fn a_lost_answer_changes_nothing_twice() {
         assert!(proxy.has_cut());
         let tids: Vec<_> = stored.iter().map(|stored| stored.tid()).collect();
         assert_eq!(
-            fences
+            attempt_ids
                 .iter()
                 .map(|(attempt_id, _)| attempt_id.tid)
                 .collect::<Vec<_>>(),
             tids,
             "round {n}"
         );
-        assert!(fences.iter().all(|(attempt_id, _)| attempt_id.attempt == 1));
-        proxy.cut_next_answer();
-        let verdicts = broker
+        assert!(
+            attempt_ids
+                .iter()
+                .all(|(attempt_id, _)| attempt_id.attempt == 1)
+        );
+        proxy.cut_next_reply();
+        let outcomes = broker
             .complete(
-                fences
+                attempt_ids
                     .iter()
                     .map(|(attempt_id, _)| success(*attempt_id))
                     .collect(),
@@ -347,13 +351,13 @@ async fn a_lost_answer_changes_nothing_twice() {
             .unwrap();
         assert!(proxy.has_cut());
         assert_eq!(
-            verdicts,
+            outcomes,
             [CompletionOutcome::Finished(TaskState::Completed); 2]
         );
-        proxy.cut_next_answer();
+        proxy.cut_next_reply();
         let queue: raddle_model::QueueName = "jobs".parse().unwrap();
         let put = broker.put(queue.clone(), vec!["x".into()]).await.unwrap();
-        proxy.cut_next_answer();
+        proxy.cut_next_reply();
         let taken = broker.take(queue.clone(), 9, Duration::ZERO).await.unwrap();
         assert_eq!(
             taken.iter().map(|message| message.id).collect::<Vec<_>>(),
@@ -365,19 +369,20 @@ async fn a_lost_answer_changes_nothing_twice() {
     assert_eq!(summary.stale_writes, 0);
 }
 
-/// What a connection that was given up had still on its way may arrive after all, when its call was made again and others after it.
+/// A call in the buffers of an abandoned connection may arrive after its repetition and later
+/// calls.
 #[tokio::test]
-async fn a_call_that_is_over_is_not_made_again() {
+async fn refuses_a_late_duplicate_of_a_call() {
     let server = Server::start();
     let broker = open(&server.url("x")).await.unwrap();
     broker.submit(vec![task("one")]).await.unwrap();
-    let fields = server.ask(&["HKEYS", "raddle:{x}:meta"]);
+    let fields = server.command(&["HKEYS", "raddle:{x}:meta"]);
     let slot = fields
         .split_whitespace()
         .find(|field| field.contains(":1:"))
         .unwrap();
     // As if call number 2^54 had been answered since.
-    server.ask(&[
+    server.command(&[
         "HSET",
         "raddle:{x}:meta",
         slot,
@@ -385,63 +390,60 @@ async fn a_call_that_is_over_is_not_made_again() {
     ]);
     let error = broker.submit(vec![task("two")]).await.unwrap_err();
     assert!(error.to_string().contains("a call that is over"), "{error}");
-    assert_eq!(server.ask(&["HLEN", "raddle:{x}:spec"]), ":1");
+    assert_eq!(server.command(&["HLEN", "raddle:{x}:spec"]), ":1");
 }
 
-/// What calls were answered is kept for those that may ask again, and for no longer.
+/// Replies are kept for callers that may repeat their call, and no longer.
 #[tokio::test]
-async fn answers_are_forgotten_when_nobody_can_ask_for_them_again() {
+async fn forgets_replies_that_cannot_be_requested_again() {
     let server = Server::start();
     let broker = open(&server.url("x")).await.unwrap();
     let old = |n: u32| format!("00000000000000aa:{n}:600");
-    let is_kept = |name: &str| server.ask(&["HEXISTS", "raddle:{x}:meta", name]) == ":1";
-    // Call number 2, in the second 2.
-    let said = "\0\0\0\0\0\0\0\u{40}\0\0\0\0\0\0\0\u{40}\u{1}";
+    let is_kept = |name: &str| server.command(&["HEXISTS", "raddle:{x}:meta", name]) == ":1";
+    // Call number 2, at second 2.
+    let reply = "\0\0\0\0\0\0\0\u{40}\0\0\0\0\0\0\0\u{40}\u{1}";
     for n in 0..1_000 {
-        server.ask(&["HSET", "raddle:{x}:meta", &old(n), said]);
+        server.command(&["HSET", "raddle:{x}:meta", &old(n), reply]);
     }
-    server.ask(&[
+    server.command(&[
         "HSET",
         "raddle:{x}:meta",
         "00000000000000bb:1:9999999999",
-        said,
+        reply,
     ]);
     broker.submit(vec![task("one")]).await.unwrap();
-    // As if the minute since the broker was opened were over.
-    server.ask(&["HDEL", "raddle:{x}:meta", "forgot"]);
+    // As if a minute had passed since the broker was opened.
+    server.command(&["HDEL", "raddle:{x}:meta", "forgot"]);
     broker.purge().await.unwrap();
     assert!((0..1_000).all(|n| !is_kept(&old(n))));
     assert!(
         is_kept("00000000000000bb:1:9999999999"),
-        "its caller is patient"
+        "its caller may still repeat the call"
     );
-    assert!(
-        is_kept("clock") && is_kept("run"),
-        "what is no answer stays"
-    );
+    assert!(is_kept("clock") && is_kept("run"), "other fields stay");
     let answers = server
-        .ask(&["HKEYS", "raddle:{x}:meta"])
+        .command(&["HKEYS", "raddle:{x}:meta"])
         .matches(":1:")
         .count();
-    assert_eq!(answers, 2, "the submission's, and the patient one's");
-    server.ask(&["HSET", "raddle:{x}:meta", &old(1), said]);
-    broker.purge().await.unwrap();
-    assert!(
-        is_kept(&old(1)),
-        "looked for each minute, and not more often"
+    assert_eq!(
+        answers, 2,
+        "the replies of the submit and of the patient caller"
     );
-    assert_eq!(server.ask(&["KEYS", "*once*"]), "*0");
+    server.command(&["HSET", "raddle:{x}:meta", &old(1), reply]);
+    broker.purge().await.unwrap();
+    assert!(is_kept(&old(1)), "replies are cleaned up once a minute");
+    assert_eq!(server.command(&["KEYS", "*once*"]), "*0");
 }
 
 #[tokio::test]
-async fn a_server_that_stays_away_is_given_up() {
+async fn gives_up_a_server_that_stays_down() {
     let server = Server::start();
     let url = format!("{}&give_up_after=400ms&max=100ms", server.url("x"));
     let broker = open(&url).await.unwrap();
     server.kill();
     let began = Instant::now();
     let error = broker.submit(vec![task("one")]).await.unwrap_err();
-    // It may have been sent over the old connection, of which nobody had heard yet that it was over.
+    // It may have been sent over the old connection, whose end was not noticed yet.
     assert!(
         matches!(error, Error::Unreachable { .. } | Error::Unanswered { .. }),
         "{error}"
@@ -454,9 +456,10 @@ async fn a_server_that_stays_away_is_given_up() {
     assert_eq!(broker.tasks(TaskFilter::default()).await.unwrap().len(), 1);
 }
 
-/// Carried out, and no answer came for so long that the call was given up: the worker, which insists, is told what was recorded.
+/// The call was executed, and given up without a reply: the worker repeats it and gets the recorded
+/// outcome.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_end_that_was_recorded_is_not_refused_when_it_is_sent_again() {
+async fn a_repeated_completion_returns_the_recorded_outcome() {
     let server = Server::start();
     let proxy = Proxy::to(server.port).await;
     let url = format!(
@@ -487,22 +490,22 @@ async fn an_end_that_was_recorded_is_not_refused_when_it_is_sent_again() {
         .submit((0..5).map(|_| task()).collect())
         .await
         .unwrap();
-    let fences: Vec<_> = broker
+    let attempt_ids: Vec<_> = broker
         .claim(request(worker, 5))
         .await
         .unwrap()
         .iter()
         .map(|claim| claim.attempt_id)
         .collect();
-    // The server has to know the scripts, or the first answer that is cut is that it does not.
+    // The server must know the scripts, or the reply that is cut is NOSCRIPT.
     broker
-        .complete(vec![success(fences[0]), failure(fences[1])])
+        .complete(vec![success(attempt_ids[0]), failure(attempt_ids[1])])
         .await
         .unwrap();
     // A success is sent at once; before a failure the task is read.
     let ends = [
-        (success(fences[2]), 0, TaskState::Completed),
-        (failure(fences[3]), 1, TaskState::Created),
+        (success(attempt_ids[2]), 0, TaskState::Completed),
+        (failure(attempt_ids[3]), 1, TaskState::Created),
     ];
     for (end, before, state) in &ends {
         broker.summary().await.unwrap();
@@ -512,29 +515,29 @@ async fn an_end_that_was_recorded_is_not_refused_when_it_is_sent_again() {
         assert_eq!(
             other.task(end.attempt_id.tid).await.unwrap().unwrap().state,
             *state,
-            "it was recorded"
+            "the completion was recorded"
         );
-        proxy.mend();
+        proxy.restore();
     }
     let all: Vec<_> = ends
         .into_iter()
         .map(|(end, ..)| end)
-        .chain([success(fences[4])])
+        .chain([success(attempt_ids[4])])
         .collect();
-    let verdicts = broker.complete(all.clone()).await.unwrap();
+    let outcomes = broker.complete(all.clone()).await.unwrap();
     assert!(
         matches!(
-            verdicts[..],
+            outcomes[..],
             [
                 CompletionOutcome::Finished(TaskState::Completed),
                 CompletionOutcome::Retry(_),
                 CompletionOutcome::Finished(TaskState::Completed)
             ]
         ),
-        "{verdicts:?}"
+        "{outcomes:?}"
     );
     assert_eq!(broker.summary().await.unwrap().stale_writes, 0);
-    // Who is not in doubt any more is refused as ever.
+    // Without an unknown outcome a repeated completion is stale.
     assert_eq!(
         broker.complete(all).await.unwrap(),
         [CompletionOutcome::Stale; 3]
@@ -542,9 +545,10 @@ async fn an_end_that_was_recorded_is_not_refused_when_it_is_sent_again() {
     assert_eq!(broker.summary().await.unwrap().stale_writes, 3);
 }
 
-/// A worker that was held up for longer than its lease learns that it is gone, also when it was waiting for tasks.
+/// A worker that was delayed for longer than its lease learns that it has expired, while it waits
+/// for tasks too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_worker_that_was_taken_for_dead_is_told_while_it_waits() {
+async fn a_waiting_claim_reports_an_expired_lease() {
     let server = Server::start();
     let broker = open(&server.url("x")).await.unwrap();
     let worker = broker
@@ -562,16 +566,17 @@ async fn a_worker_that_was_taken_for_dead_is_told_while_it_waits() {
         .reclaim()
         .await
         .unwrap();
-    let told = tokio::time::timeout(SOON, waiting).await.unwrap().unwrap();
+    let error = tokio::time::timeout(SOON, waiting).await.unwrap().unwrap();
     assert!(
-        matches!(told, Err(Error::NotFound(tid)) if tid == worker),
-        "{told:?}"
+        matches!(error, Err(Error::NotFound(tid)) if tid == worker),
+        "{error:?}"
     );
 }
 
-/// Stored, and no answer came through: whoever repeats it would have it twice, so it is told that nobody knows.
+/// Stored, and the reply was lost: a repetition would store it twice, so the error says that the
+/// outcome is unknown.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_may_have_been_stored_is_not_said_to_have_failed() {
+async fn reports_writes_with_an_unknown_outcome() {
     let server = Server::start();
     let proxy = Proxy::to(server.port).await;
     let broker = open(&format!(
@@ -581,7 +586,7 @@ async fn what_may_have_been_stored_is_not_said_to_have_failed() {
     .await
     .unwrap();
     let queue: raddle_model::QueueName = "jobs".parse().unwrap();
-    // The server has to know the scripts, or the first answer that is cut is that it does not.
+    // The server must know the scripts, or the reply that is cut is NOSCRIPT.
     broker.submit(vec![task("known")]).await.unwrap();
     broker
         .put(queue.clone(), vec!["known".into()])
@@ -599,11 +604,11 @@ async fn what_may_have_been_stored_is_not_said_to_have_failed() {
             .contains("did not say whether it has stored a task"),
         "{error}"
     );
-    proxy.mend();
+    proxy.restore();
     assert_eq!(
         broker.tasks(TaskFilter::default()).await.unwrap().len(),
         2,
-        "it is there"
+        "the task is stored"
     );
     proxy.cut_all_after(0);
     let error = broker
@@ -614,21 +619,22 @@ async fn what_may_have_been_stored_is_not_said_to_have_failed() {
         error.to_string().contains("has stored a message"),
         "{error}"
     );
-    // What can be asked for again without harm fails as before, and so does what never reached the server.
+    // Idempotent calls fail with a retryable error, and so do calls that never reached the server.
     let error = broker.reclaim().await.unwrap_err();
     assert!(error.is_retryable(), "{error}");
     server.kill();
-    proxy.mend();
+    proxy.restore();
     let error = broker.submit(vec![task("two")]).await.unwrap_err();
     assert!(matches!(error, Error::Unreachable { .. }), "{error}");
 }
 
-/// A clock that stood years back for a moment has left a task there. Nobody looks for others at every ten seconds in between.
+/// The clock was years back for a moment and left a task there. The search must not visit every ten
+/// seconds in between.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_short_id_is_found_at_once_however_old_the_first_task_is() {
+async fn resolves_a_short_id_quickly_with_an_old_first_task() {
     let server = Server::start();
     let old = 1_000_000_000_000_000_000u64;
-    server.ask(&[
+    server.command(&[
         "XADD",
         "raddle:{x}:born",
         &format!("{}-{}", old >> 12, old & 4095),
@@ -639,7 +645,7 @@ async fn a_short_id_is_found_at_once_however_old_the_first_task_is() {
         "5|default| 1000 - \n{}",
         serde_json::to_string(&task("old").spec).unwrap()
     );
-    server.ask(&["HSET", "raddle:{x}:spec", &old.to_string(), &stored]);
+    server.command(&["HSET", "raddle:{x}:spec", &old.to_string(), &stored]);
     let broker = open(&server.url("x")).await.unwrap();
     let tid = broker.submit(vec![task("one")]).await.unwrap()[0].tid();
     let began = Instant::now();
@@ -653,7 +659,7 @@ async fn a_short_id_is_found_at_once_however_old_the_first_task_is() {
     );
 }
 
-/// A claim that meets an unreadable record fails and takes no task out of the queue.
+/// A claim with an unreadable record fails and takes no task out of the queue.
 #[tokio::test]
 async fn an_unreadable_record_leaves_other_tasks_claimable() {
     let server = Server::start();
@@ -667,10 +673,10 @@ async fn an_unreadable_record_leaves_other_tasks_claimable() {
         .await
         .unwrap();
     let tid = stored[1].tid().to_string();
-    server.ask(&["HSET", "raddle:{x}:task", &tid, "nonsense"]);
+    server.command(&["HSET", "raddle:{x}:task", &tid, "nonsense"]);
     let error = broker.claim(request(worker, 3)).await.unwrap_err();
     assert!(error.to_string().contains("cannot be read"), "{error}");
-    server.ask(&["HDEL", "raddle:{x}:task", &tid]);
+    server.command(&["HDEL", "raddle:{x}:task", &tid]);
     let claims = broker.claim(request(worker, 3)).await.unwrap();
     let claimed: Vec<_> = claims.iter().map(|claim| claim.attempt_id.tid).collect();
     assert_eq!(

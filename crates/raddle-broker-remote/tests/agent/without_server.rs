@@ -1,4 +1,4 @@
-//! A client that goes on without its agent.
+//! Clients that continue without their broker server.
 
 use std::time::{Duration, Instant};
 
@@ -13,9 +13,9 @@ use raddle_model::{ExitStatus, TaskSpec, TaskState, worker::Heartbeat};
 use crate::support::*;
 
 #[tokio::test]
-async fn what_was_begun_with_an_agent_is_finished_without() {
+async fn a_client_continues_without_its_server() {
     for engine in [Engine::Sqlite, Engine::Redis] {
-        let mut served = Served::start(engine);
+        let mut served = ServedBroker::start(engine);
         let url = served.url(engine);
         let remote = Remote::connect_or(&served.path(), url.clone())
             .await
@@ -24,16 +24,16 @@ async fn what_was_begun_with_an_agent_is_finished_without() {
         let mut renewer = remote.lease_renewer(owner, TTL);
         let tid = submit(&remote).await;
         let claims = remote.claim(request(owner, SOON)).await.unwrap();
-        // One call waits for something when the agent goes, as a worker's wait for control words does.
-        let (stopped, words) = tokio::join!(
+        // One call is waiting when the server stops, as a worker waits for control commands.
+        let (stopped, commands) = tokio::join!(
             tokio::task::spawn_blocking(move || {
                 served.stop();
                 served
             }),
             remote.recv_commands(owner, Duration::from_millis(200)),
         );
-        assert_eq!(words.unwrap(), [], "{engine:?}");
-        let (heartbeat, _heart) =
+        assert_eq!(commands.unwrap(), [], "{engine:?}");
+        let (heartbeat, _renewer) =
             tokio::task::spawn_blocking(move || (renewer.renew(Heartbeat::default()), renewer))
                 .await
                 .unwrap();
@@ -55,25 +55,25 @@ async fn what_was_begun_with_an_agent_is_finished_without() {
 }
 
 #[tokio::test]
-async fn where_nobody_serves_the_engine_is_opened_at_once() {
-    let mut served = Served::start(Engine::Sqlite);
+async fn opens_the_engine_directly_without_a_server() {
+    let mut served = ServedBroker::start(Engine::Sqlite);
     let url = served.url(Engine::Sqlite);
     served.stop();
-    let begun = Instant::now();
+    let began = Instant::now();
     let remote = Remote::connect_or(&served.path(), url).await.unwrap();
     let tid = submit(&remote).await;
-    assert!(remote.task(tid).await.unwrap().is_some() && begun.elapsed() < SOON);
+    assert!(remote.task(tid).await.unwrap().is_some() && began.elapsed() < SOON);
     assert!(matches!(
         Remote::connect(&served.path()).await.err(),
         Some(Error::AgentGone { .. })
     ));
 }
 
-/// What a worker passes on is counted, so that it can say it to whoever is there next.
+/// Chained tasks are numbered, so that a repetition is detected.
 #[tokio::test]
-async fn what_was_chained_with_an_agent_is_not_chained_again_without() {
+async fn a_chain_is_not_repeated_after_the_loss_of_the_server() {
     for engine in [Engine::Sqlite, Engine::Redis] {
-        let mut served = Served::start(engine);
+        let mut served = ServedBroker::start(engine);
         let url = served.url(engine);
         let remote = Remote::connect_or(&served.path(), url.clone())
             .await
@@ -92,7 +92,7 @@ async fn what_was_chained_with_an_agent_is_not_chained_again_without() {
             served
         };
         let _directory = tokio::task::spawn_blocking(stop).await.unwrap();
-        // As if it had not been answered.
+        // As if the reply had been lost.
         assert_eq!(remote.chain(chain(0, 2)).await.unwrap(), 2, "{engine:?}");
         assert_eq!(remote.chain(chain(2, 1)).await.unwrap(), 3, "{engine:?}");
         let finish = conformance::completion(attempt_id, ExitStatus::Code { code: 0 });

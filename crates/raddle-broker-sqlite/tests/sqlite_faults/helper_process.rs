@@ -1,4 +1,4 @@
-//! Other processes: this very test binary, started again to play a part.
+//! `HelperProcess`: this test binary, started again to play a part.
 
 use std::{
     env,
@@ -16,21 +16,21 @@ use crate::support::*;
 
 const PART: &str = "RADDLE_TEST_PART";
 const DATABASE: &str = "RADDLE_TEST_DATABASE";
-/// Marks the lines that are for the test that started the process, among those of the test harness.
+/// The prefix of lines for the test, among those of the test harness.
 const MARK: &str = "> ";
-/// How many tasks the submitter puts into each group.
+/// The number of tasks per batch.
 pub(crate) const GROUP: usize = 10;
 
-/// Another process. It is killed with -9 when it is dropped.
-pub(crate) struct Other {
+/// A helper process. Dropping it kills the process.
+pub(crate) struct HelperProcess {
     child: Child,
     lines: std::io::Lines<BufReader<ChildStdout>>,
 }
 
-impl Other {
+impl HelperProcess {
     pub(crate) fn start(part: &str, database: &Path) -> Self {
         let mut child = Command::new(env::current_exe().unwrap())
-            .args(["--exact", "helper::other_process", "--nocapture"])
+            .args(["--exact", "helper_process::run_part", "--nocapture"])
             .env(PART, part)
             .env(DATABASE, database)
             .stdin(Stdio::piped())
@@ -41,8 +41,8 @@ impl Other {
         Self { child, lines }
     }
 
-    /// Lets it go on.
-    pub(crate) fn go(&mut self) {
+    /// Sends the signal to continue.
+    pub(crate) fn resume(&mut self) {
         self.child
             .stdin
             .as_mut()
@@ -55,36 +55,36 @@ impl Other {
         Pid::from_child(&self.child)
     }
 
-    /// The words of the next line it says; `None` when it is gone.
-    pub(crate) fn hear(&mut self) -> Option<Vec<String>> {
+    /// The words of the next line; `None` when the process has ended.
+    pub(crate) fn next_line(&mut self) -> Option<Vec<String>> {
         loop {
             let line = self.lines.next()?.unwrap();
-            if let Some(said) = line.strip_prefix(MARK) {
-                return Some(said.split(' ').map(String::from).collect());
+            if let Some(line_text) = line.strip_prefix(MARK) {
+                return Some(line_text.split(' ').map(String::from).collect());
             }
         }
     }
 
-    /// How it ends by itself.
+    /// Waits for its own end.
     pub(crate) fn wait(mut self) -> std::process::ExitStatus {
         self.child.wait().unwrap()
     }
 
-    /// Kills it with -9, and gives back what it had said by then.
+    /// Sends `SIGKILL`, and returns the lines that it had printed.
     pub(crate) fn kill(mut self) -> Vec<Vec<String>> {
         self.child.kill().unwrap();
-        std::iter::from_fn(|| self.hear()).collect()
+        std::iter::from_fn(|| self.next_line()).collect()
     }
 }
 
-impl Drop for Other {
+impl Drop for HelperProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Nanoseconds on a clock that all processes share.
+/// Nanoseconds of the wall clock, which all processes share.
 pub(crate) fn now() -> u64 {
     u64::try_from(
         SystemTime::now()
@@ -95,58 +95,58 @@ pub(crate) fn now() -> u64 {
     .unwrap()
 }
 
-/// No test of its own: what the other process does.
+/// Not a test: the main function of a helper process.
 #[tokio::test]
-async fn other_process() {
+async fn run_part() {
     let (Ok(part), Some(database)) = (env::var(PART), env::var_os(DATABASE)) else {
         return;
     };
-    // The harness has begun a line of its own.
+    // The harness has begun a line.
     println!();
     let database = Path::new(&database);
     match part.as_str() {
-        "open" => open_at_a_word(database).await,
+        "open" => open_on_signal(database).await,
         "submit" => submit_groups(database).await,
-        "claim" => claim_and_stay(database).await,
-        "hold" => hold(database),
-        "tied" => claim_and_leave_a_child(database).await,
-        "wait" => claim_what_comes(database).await,
-        part => panic!("no part {part}"),
+        "claim" => claim_and_wait(database).await,
+        "hold" => hold_locks(database),
+        "tied" => claim_and_leave_child(database).await,
+        "wait" => claim_in_loop(database).await,
+        part => panic!("unknown part {part}"),
     }
 }
 
-fn say(words: &[String]) {
+fn print_line(words: &[String]) {
     println!("{MARK}{}", words.join(" "));
 }
 
-fn listen() {
+fn wait_for_go() {
     std::io::stdin()
         .lock()
         .read_line(&mut String::new())
         .unwrap();
 }
 
-/// Opens the database when told to, and puts one task into it.
-async fn open_at_a_word(database: &Path) {
-    say(&["here".into()]);
-    listen();
+/// Opens the database when signalled, and submits a task.
+async fn open_on_signal(database: &Path) {
+    print_line(&["here".into()]);
+    wait_for_go();
     let broker = open(database).await;
     let tids = submit(&broker, vec![spec("task")]).await.unwrap();
-    say(&["stored".into(), tids[0].to_string()]);
+    print_line(&["stored".into(), tids[0].to_string()]);
 }
 
-/// Submits one group after another, and tells the ids of each that was accepted.
+/// Submits batches, and prints the ids of each that was accepted.
 async fn submit_groups(database: &Path) {
     let broker = open(database).await;
     for n in 0.. {
         let group = vec![spec(&format!("group-{}-{n}", std::process::id())); GROUP];
         let tids = submit(&broker, group).await.unwrap();
-        say(&tids.iter().map(|tid| tid.to_string()).collect::<Vec<_>>());
+        print_line(&tids.iter().map(|tid| tid.to_string()).collect::<Vec<_>>());
     }
 }
 
-/// Claims and begins one task under a short lease, and does nothing more.
-async fn claim_and_stay(database: &Path) {
+/// Claims and starts a task under a short lease, and waits.
+async fn claim_and_wait(database: &Path) {
     let broker = open(database).await;
     let owner = worker(&broker, Duration::from_millis(700)).await;
     let attempt_id = broker.claim(request(owner, SOON)).await.unwrap()[0].attempt_id;
@@ -157,7 +157,7 @@ async fn claim_and_stay(database: &Path) {
         }])
         .await
         .unwrap();
-    say(&[
+    print_line(&[
         "claimed".into(),
         owner.to_string(),
         attempt_id.tid.to_string(),
@@ -165,23 +165,23 @@ async fn claim_and_stay(database: &Path) {
     std::future::pending::<()>().await;
 }
 
-/// Takes every lock on the database, and stays.
-fn hold(database: &Path) {
-    let bell = File::options()
+/// Takes every lock on the database, and waits.
+fn hold_locks(database: &Path) {
+    let shared_file = File::options()
         .read(true)
         .write(true)
         .open(format!("{}-bell", database.display()))
         .unwrap();
-    rustix::fs::flock(&bell, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    rustix::fs::flock(&shared_file, rustix::fs::FlockOperation::LockExclusive).unwrap();
     let sqlite = rusqlite::Connection::open(database).unwrap();
     sqlite.busy_timeout(SOON).unwrap();
     sqlite.execute_batch("BEGIN IMMEDIATE").unwrap();
-    say(&["held".into()]);
+    print_line(&["held".into()]);
     std::thread::sleep(SOON);
 }
 
-/// Claims and begins one task under a long lease, and starts a child that lives until there is a file to end it.
-async fn claim_and_leave_a_child(database: &Path) {
+/// Claims and starts a task under a long lease, and starts a child that lives until a file exists.
+async fn claim_and_leave_child(database: &Path) {
     let broker = open(database).await;
     let owner = worker(&broker, TTL).await;
     broker.acquire_liveness_lock(owner);
@@ -195,25 +195,25 @@ async fn claim_and_leave_a_child(database: &Path) {
         .unwrap();
     let wait = "for n in $(seq 200); do test -e \"$0\" && exit; sleep 0.05; done";
     let mut child = Command::new("sh");
-    // Not the pipe that the test reads to its end.
+    // The child must not keep the pipe open that the test reads.
     child
         .args(["-c", wait])
         .arg(database.with_extension("go"))
         .stdin(Stdio::null())
         .stdout(Stdio::null());
     let mut child = child.spawn().unwrap();
-    say(&["claimed".into(), owner.to_string()]);
+    print_line(&["claimed".into(), owner.to_string()]);
     child.wait().unwrap();
 }
 
-/// Claims tasks as they come, and tells when each came.
-async fn claim_what_comes(database: &Path) {
+/// Claims tasks in a loop, and prints when each arrived.
+async fn claim_in_loop(database: &Path) {
     let broker = open(database).await;
     let owner = worker(&broker, TTL).await;
     loop {
-        say(&["waiting".into()]);
+        print_line(&["waiting".into()]);
         let claims = broker.claim(request(owner, SOON)).await.unwrap();
-        say(&[
+        print_line(&[
             "got".into(),
             claims[0].attempt_id.tid.to_string(),
             now().to_string(),

@@ -1,4 +1,4 @@
-//! Servers that lose their last writes, as by a power cut under `appendfsync everysec`.
+//! Lost writes, as after a power cut under `appendfsync everysec`.
 
 use std::time::Duration;
 
@@ -7,9 +7,9 @@ use raddle_model::{TaskEventKind, TaskState};
 
 use super::{redis_server::Server, support::*};
 
-/// The claim is given out twice under one number. Only the second attempt counts.
+/// The same attempt number is given out twice. Only the second attempt counts.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_first_worker_of_a_forgotten_claim_is_refused() {
+async fn fences_the_first_worker_of_a_forgotten_claim() {
     let server = Server::start();
     let broker = open(&server.url("x")).await.unwrap();
     let first = broker
@@ -21,16 +21,16 @@ async fn the_first_worker_of_a_forgotten_claim_is_refused() {
         .await
         .unwrap();
     let tid = broker.submit(vec![task("task")]).await.unwrap()[0].tid();
-    let kept = server.log_size();
+    let kept = server.aof_size();
     let lost = broker.claim(request(first, 1)).await.unwrap().remove(0);
     server.kill();
-    server.cut_log(kept);
+    server.truncate_aof(kept);
     server.restart();
     let again = broker.claim(request(second, 1)).await.unwrap().remove(0);
     assert_eq!(
         (again.attempt_id.tid, again.attempt_id.attempt),
         (tid, lost.attempt_id.attempt),
-        "the server has forgotten it"
+        "the server has lost the claim"
     );
     assert!(
         again.fencing_token > lost.fencing_token,

@@ -1,4 +1,4 @@
-//! Other processes: this very test binary, started again to play a part.
+//! `HelperProcess`: this test binary, started again to play a part.
 
 use std::{
     env,
@@ -18,26 +18,26 @@ use crate::support::*;
 
 const PART: &str = "RADDLE_TEST_PART";
 const SOCKET: &str = "RADDLE_TEST_SOCKET";
-/// Marks the lines that are for the test that started the process, among those of the test harness.
+/// The prefix of lines for the test, among those of the test harness.
 const MARK: &str = "> ";
 
-/// Another process. It is killed with -9 when it is dropped.
-pub(crate) struct Other {
+/// A helper process. Dropping it kills the process.
+pub(crate) struct HelperProcess {
     child: Child,
     lines: std::io::Lines<BufReader<ChildStdout>>,
 }
 
-impl Other {
+impl HelperProcess {
     pub(crate) fn start(part: &str, socket: &Path) -> Self {
         Self::start_as(&[], env::current_exe().unwrap().as_os_str(), part, socket)
     }
 
-    /// Starts `program`, a copy of this one, through the words of `prefix`.
+    /// Starts `program`, a copy of this one, with the command `prefix` before it.
     pub(crate) fn start_as(prefix: &[&str], program: &OsStr, part: &str, socket: &Path) -> Self {
-        let mut words = prefix.iter().map(OsStr::new).chain([program]);
-        let mut child = Command::new(words.next().unwrap())
-            .args(words)
-            .args(["--exact", "helper::other_process", "--nocapture"])
+        let mut text = prefix.iter().map(OsStr::new).chain([program]);
+        let mut child = Command::new(text.next().unwrap())
+            .args(text)
+            .args(["--exact", "helper_process::run_part", "--nocapture"])
             .env(PART, part)
             .env(SOCKET, socket)
             .stdin(Stdio::null())
@@ -48,67 +48,67 @@ impl Other {
         Self { child, lines }
     }
 
-    /// The next line it says; `None` when it is gone.
-    pub(crate) fn hear(&mut self) -> Option<String> {
+    /// The next line; `None` when the process has ended.
+    pub(crate) fn next_line(&mut self) -> Option<String> {
         loop {
             let line = self.lines.next()?.unwrap();
-            if let Some(said) = line.strip_prefix(MARK) {
-                return Some(said.to_owned());
+            if let Some(line_text) = line.strip_prefix(MARK) {
+                return Some(line_text.to_owned());
             }
         }
     }
 
-    /// Kills it with -9, and waits until it is gone.
+    /// Sends `SIGKILL` and waits for the end.
     pub(crate) fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 }
 
-impl Drop for Other {
+impl Drop for HelperProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// No test of its own: what the other process does.
+/// Not a test: the main function of a helper process.
 #[tokio::test]
-async fn other_process() {
+async fn run_part() {
     let (Ok(part), Some(socket)) = (env::var(PART), env::var_os(SOCKET)) else {
         return;
     };
-    // The harness has begun a line of its own.
+    // The harness has begun a line.
     println!();
     let socket = Path::new(&socket);
     match part.as_str() {
         "wait" => wait_for_a_task(socket).await,
         "hold" => hold_a_task(socket).await,
-        "look" => look(socket).await,
+        "look" => connect(socket).await,
         "serve" => serve(socket).await,
-        part => panic!("no part {part}"),
+        part => panic!("unknown part {part}"),
     }
 }
 
-fn say(words: &str) {
-    println!("{MARK}{words}");
+fn print_line(text: &str) {
+    println!("{MARK}{text}");
 }
 
-/// Waits for a task that has not come.
+/// Waits for a task that does not arrive.
 async fn wait_for_a_task(socket: &Path) {
     let broker = remote(socket).await;
     let owner = broker.register(info(), TTL).await.unwrap();
     let claiming = broker.claim(request(owner, TTL));
     let saying = async {
-        // Calls of one client are begun in their order: when this is answered, the other waits.
+        // Calls of one client start in order: once this one is answered, the claim is waiting.
         broker.summary().await.unwrap();
-        say("waiting");
+        print_line("waiting");
         std::future::pending::<()>().await;
     };
     let _ = tokio::join!(claiming, saying);
 }
 
-/// Claims and begins one task under a short lease, and does nothing more.
+/// Claims and starts a task under a short lease, and waits.
 async fn hold_a_task(socket: &Path) {
     let broker = remote(socket).await;
     let owner = broker
@@ -123,15 +123,15 @@ async fn hold_a_task(socket: &Path) {
         }])
         .await
         .unwrap();
-    say("holding");
+    print_line("holding");
     std::future::pending::<()>().await;
 }
 
-/// Says what it is told when it wants to look.
-async fn look(socket: &Path) {
+/// Connects and prints the outcome.
+async fn connect(socket: &Path) {
     match Remote::connect(socket).await {
-        Ok(_) => say("served"),
-        Err(error) => say(&error.to_string()),
+        Ok(_) => print_line("served"),
+        Err(error) => print_line(&error.to_string()),
     }
 }
 
@@ -143,6 +143,6 @@ async fn serve(socket: &Path) {
             .unwrap(),
     );
     let agent = BrokerServer::bind(socket, broker).await.unwrap();
-    say("serving");
+    print_line("serving");
     agent.run(std::future::pending()).await;
 }
