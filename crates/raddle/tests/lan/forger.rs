@@ -31,10 +31,10 @@ s.bind(("", 5353))
 s.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(sys.argv[1]))
 s.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, 255)
 for line in sys.stdin:
-    record = json.loads(line)
-    data = bytes.fromhex(record["raw"]) if "raw" in record else message(record)
+    line = json.loads(line)
+    data = bytes.fromhex(line["raw"]) if "raw" in line else message(line)
     s.sendto(data, ("224.0.0.251", 5353))
-    time.sleep(record.get("pause", 0))
+    time.sleep(line.get("pause", 0))
 "#;
 
 /// A forged worker.
