@@ -130,10 +130,10 @@ macro_rules! balancer {
     };
 }
 
-/// How workers are found: who publishes them, and who hears of them.
+/// How callers find workers.
 #[cfg(feature = "pool")]
 pub mod discovery {
-    pub use raddle_rpc::discovery::*;
+    pub use raddle_discovery::*;
     #[cfg(feature = "queue")]
     pub use raddle_worker::discovery::BrokerDiscovery;
 }
@@ -153,6 +153,8 @@ pub use raddle_model as core;
 pub use raddle_rpc as pool;
 #[cfg(feature = "queue")]
 pub use raddle_runner as exec;
+#[cfg(feature = "pool")]
+pub use raddle_tls as tls;
 /// What workers and callers say to each other: for workers that are made by hand.
 #[cfg(feature = "pool")]
 pub use raddle_wire as wire;

@@ -15,11 +15,9 @@ use std::{
 
 use raddle::{
     WorkerPool,
-    pool::{
-        PoolBuilder, WorkerMetadata,
-        credentials::WorkerCredentials,
-        discovery::{LanDiscovery, StaticDiscovery},
-    },
+    discovery::{LanDiscovery, StaticDiscovery},
+    pool::{PoolBuilder, WorkerMetadata},
+    tls::WorkerCredentials,
 };
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinSet;

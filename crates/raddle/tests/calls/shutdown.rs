@@ -119,7 +119,7 @@ async fn dropping_a_pool_ends_its_processes_and_entries() {
             pool.workers().iter().map(|worker| worker.pid).collect(),
         );
         assert_eq!(
-            raddle::pool::discovery::LocalDiscovery::new(&name)
+            raddle::discovery::LocalDiscovery::new(&name)
                 .unwrap()
                 .snapshot()
                 .len(),
@@ -131,7 +131,7 @@ async fn dropping_a_pool_ends_its_processes_and_entries() {
         })
         .await;
         assert_eq!(
-            raddle::pool::discovery::LocalDiscovery::new(&name)
+            raddle::discovery::LocalDiscovery::new(&name)
                 .unwrap()
                 .snapshot(),
             []

@@ -8,7 +8,8 @@ use std::{
 
 use raddle::{
     WorkerPool,
-    pool::{WorkerMetadata, WorkerUid, discovery::StaticDiscovery},
+    discovery::StaticDiscovery,
+    pool::{WorkerMetadata, WorkerUid},
 };
 
 use crate::{routines, start_pool, within};

@@ -115,7 +115,7 @@ async fn a_signal_during_startup_ends_the_server() {
             child.try_wait().unwrap().is_some()
         })
         .await;
-        let found = raddle::pool::discovery::LocalDiscovery::in_directory(
+        let found = raddle::discovery::LocalDiscovery::in_directory(
             world.path().join("raddle/pools"),
             "default",
         );
