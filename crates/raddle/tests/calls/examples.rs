@@ -6,12 +6,13 @@ use std::{
 };
 
 /// Complete programs in the documentation, and the examples that they must equal.
-const PRINTED: [(&str, &str); 5] = [
-    ("README.md", "sum"),
-    ("README.md", "call"),
-    ("README.md", "machines"),
+const PRINTED: [(&str, &str); 6] = [
     ("docs/how-to/calls.md", "countdown"),
     ("docs/how-to/handlers.md", "add"),
+    ("docs/start/first-function.md", "sum"),
+    ("docs/start/first-pool.md", "call"),
+    ("docs/tutorials/many-machines.md", "machines"),
+    ("docs/tutorials/rust-service.md", "primes"),
 ];
 
 fn program(example: &str) -> PathBuf {

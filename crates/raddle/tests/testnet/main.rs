@@ -11,8 +11,8 @@ mod machine;
 #[path = "../bin/monotonic.rs"]
 mod monotonic;
 mod partitions;
-mod readme;
 mod rolling_restart;
+mod tutorial;
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! The README section with two machines: its commands run, and their output matches.
+//! The tutorial with two machines: its commands run, and their output matches.
 
 use std::{
     os::unix::fs::{DirBuilderExt, symlink},
@@ -11,9 +11,9 @@ use raddle_testnet::{Host, Lan};
 
 use crate::{machine::first_line, wait_until};
 
-const README: &str = include_str!("../../../../README.md");
-const SECTION: &str = "## Two machines, one pool";
-/// The names of the machines in the README.
+const PAGE: &str = include_str!("../../../../docs/tutorials/many-machines.md");
+const SECTION: &str = "## Calls: workers that are found on the network";
+/// The names of the machines in the tutorial.
 const NAMES: [&str; 2] = ["one", "two"];
 const ADDRESSES: [&str; 2] = ["10.0.0.1", "10.0.0.2"];
 
@@ -26,9 +26,9 @@ struct TypedCommand {
 
 /// All commands of the section.
 fn parse_commands() -> Vec<TypedCommand> {
-    let section = README
+    let section = PAGE
         .split_once(SECTION)
-        .expect("README.md has that section")
+        .expect("the tutorial has that section")
         .1;
     let section = section
         .split_once("\n## ")
@@ -66,7 +66,7 @@ fn parse_commands() -> Vec<TypedCommand> {
     all
 }
 
-/// A machine with the programs of the README.
+/// A machine with the programs of the tutorial.
 struct Machine {
     host: Host,
     directory: tempfile::TempDir,
@@ -159,7 +159,7 @@ fn built(program: &str) -> PathBuf {
     program
 }
 
-/// Whether a word is equal to the word in the README, or of the same kind where values differ
+/// Whether a word is equal to the word in the tutorial, or of the same kind where values differ
 /// between runs.
 fn is_same_word(written: &str, expected: &str) -> bool {
     let kinds: [fn(&str) -> bool; 5] = [
@@ -187,7 +187,7 @@ fn words(line: &str) -> Vec<&str> {
 }
 
 #[test]
-fn readme_transcript_of_two_machines_is_accurate() {
+fn executes_the_tutorial_on_two_machines() {
     if !raddle_testnet::can_be_made() {
         return;
     }
@@ -238,7 +238,7 @@ fn readme_transcript_of_two_machines_is_accurate() {
         };
         matches &= expected.len() == real.len() && expected.iter().zip(&real).all(alike);
         transcript.push_str(&format!("$ {text}\n{}\n", real.join("\n")));
-        // The README tells users to copy these files to the machines.
+        // The tutorial tells users to copy these files to the machines.
         if run.contains("cert issue") {
             let issued_for = run
                 .split_whitespace()
@@ -259,7 +259,7 @@ fn readme_transcript_of_two_machines_is_accurate() {
         }
     }
     machines[1].interrupt();
-    assert!(matches, "README.md differs from\n{transcript}");
+    assert!(matches, "the tutorial differs from\n{transcript}");
     called.sort();
     called.dedup();
     assert_eq!(called, NAMES, "both machines were called");
