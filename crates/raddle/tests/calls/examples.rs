@@ -125,7 +125,7 @@ fn every_complete_program_in_the_docs_is_an_example() {
     assert_eq!(found, printed);
 }
 
-/// `machines` is run by the README test with two hosts.
+/// `machines` is run by the tutorial test with two hosts.
 #[test]
 fn documented_examples_run() {
     let sums = |stdout: String| {
