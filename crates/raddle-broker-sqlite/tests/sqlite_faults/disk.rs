@@ -246,7 +246,7 @@ async fn reports_a_full_disk_when_opening_a_database() {
     };
     let path = disk.path().join("broker.db");
     drop(open(&path).await);
-    fs::remove_file(disk.path().join("broker.db-bell")).unwrap();
+    fs::remove_file(disk.path().join("broker.db-state")).unwrap();
     let _ballast = disk.fill();
     let error = Sqlite::open(&path).await.err().expect("the disk is full");
     assert!(matches!(error, Error::Full { .. }), "{error:?}");

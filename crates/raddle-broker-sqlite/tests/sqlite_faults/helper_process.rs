@@ -170,7 +170,7 @@ fn hold_locks(database: &Path) {
     let shared_file = File::options()
         .read(true)
         .write(true)
-        .open(format!("{}-bell", database.display()))
+        .open(format!("{}-state", database.display()))
         .unwrap();
     rustix::fs::flock(&shared_file, rustix::fs::FlockOperation::LockExclusive).unwrap();
     let sqlite = rusqlite::Connection::open(database).unwrap();

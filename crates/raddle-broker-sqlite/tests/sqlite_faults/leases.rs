@@ -24,7 +24,7 @@ const LEASE: Duration = Duration::from_millis(800);
 const CREATED_AT_OFFSET: u64 = 40;
 
 fn shared_file(database: &Path) -> PathBuf {
-    format!("{}-bell", database.display()).into()
+    format!("{}-state", database.display()).into()
 }
 
 async fn start_attempt(broker: &Sqlite, owner: Tid) -> AttemptId {

@@ -35,7 +35,7 @@ async fn runs_a_call_in_another_process() {
         // A call keeps the scope in which it was created.
         let call = pool.scope(async { routines::add(2, 3) }).await;
         assert_eq!(tokio::spawn(call).await.unwrap(), Ok(5));
-        assert_eq!(routines::add::here(1, 2).await, 3);
+        assert_eq!(routines::add::local(1, 2).await, 3);
     })
     .await;
 }

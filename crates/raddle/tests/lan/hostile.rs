@@ -78,7 +78,7 @@ pub(crate) fn credentials(directory: &Path) -> Value {
 
 #[test]
 fn a_pool_with_credentials_never_calls_a_fake_worker_in_plain() {
-    if !raddle_testnet::can_be_made() {
+    if !raddle_testnet::can_create_hosts() {
         return;
     }
     let (lan, directory) = (Lan::new(), tempfile::tempdir().unwrap());
@@ -134,7 +134,7 @@ fn a_pool_with_credentials_never_calls_a_fake_worker_in_plain() {
 
 #[test]
 fn a_pool_ignores_forged_records_of_its_own_workers() {
-    if !raddle_testnet::can_be_made() {
+    if !raddle_testnet::can_create_hosts() {
         return;
     }
     let lan = Lan::new();
@@ -163,7 +163,7 @@ fn a_pool_ignores_forged_records_of_its_own_workers() {
 
 #[test]
 fn ignores_invalid_records() {
-    if !raddle_testnet::can_be_made() {
+    if !raddle_testnet::can_create_hosts() {
         return;
     }
     let lan = Lan::new();
@@ -271,7 +271,7 @@ fn ignores_invalid_records() {
 
 #[test]
 fn a_flood_of_workers_is_bounded() {
-    if !raddle_testnet::can_be_made() {
+    if !raddle_testnet::can_create_hosts() {
         return;
     }
     const MANY: usize = 1024;
@@ -321,7 +321,7 @@ fn a_flood_of_workers_is_bounded() {
 /// Records of no worker, which the library caches for as long as their TTL.
 #[test]
 fn a_flood_of_foreign_records_is_evicted() {
-    if !raddle_testnet::can_be_made() {
+    if !raddle_testnet::can_create_hosts() {
         return;
     }
     let lan = Lan::new();

@@ -34,7 +34,7 @@ fn mdns_interfaces(host: &Host) -> [Vec<String>; 2] {
 
 #[test]
 fn uses_chosen_interfaces_only() {
-    if !raddle_testnet::can_be_made() {
+    if !raddle_testnet::can_create_hosts() {
         return;
     }
     let (lan, other) = (Lan::new(), Lan::new());
@@ -108,7 +108,7 @@ fn uses_chosen_interfaces_only() {
 
 #[test]
 fn uses_loopback_on_request_and_refuses_unknown_interfaces() {
-    if !raddle_testnet::can_be_made() {
+    if !raddle_testnet::can_create_hosts() {
         return;
     }
     let lan = Lan::new();

@@ -23,7 +23,7 @@ fn hosts(pool: &mut Program, calls: usize) -> BTreeSet<String> {
 
 #[test]
 fn a_pool_calls_the_workers_of_other_hosts() {
-    if !raddle_testnet::can_be_made() {
+    if !raddle_testnet::can_create_hosts() {
         return;
     }
     let (lan, directory) = (Lan::new(), tempfile::tempdir().unwrap());
@@ -76,7 +76,7 @@ fn a_pool_calls_the_workers_of_other_hosts() {
 
 #[test]
 fn hybrid_pools_share_their_workers() {
-    if !raddle_testnet::can_be_made() {
+    if !raddle_testnet::can_create_hosts() {
         return;
     }
     let lan = Lan::new();
@@ -113,7 +113,7 @@ fn hybrid_pools_share_their_workers() {
 
 #[test]
 fn forgets_a_dead_host_when_a_call_fails() {
-    if !raddle_testnet::can_be_made() {
+    if !raddle_testnet::can_create_hosts() {
         return;
     }
     let lan = Lan::new();

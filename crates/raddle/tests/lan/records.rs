@@ -10,7 +10,7 @@ use crate::{QUIET, SOON, command, metadata_at, program::Program, seen_at};
 
 #[test]
 fn other_hosts_see_added_updated_and_dropped_workers() {
-    if !raddle_testnet::can_be_made() {
+    if !raddle_testnet::can_create_hosts() {
         return;
     }
     let lan = Lan::new();
@@ -57,7 +57,7 @@ fn other_hosts_see_added_updated_and_dropped_workers() {
 
 #[test]
 fn publishes_ipv4_and_ipv6_addresses() {
-    if !raddle_testnet::can_be_made() {
+    if !raddle_testnet::can_create_hosts() {
         return;
     }
     let lan = Lan::new();
@@ -91,7 +91,7 @@ fn publishes_ipv4_and_ipv6_addresses() {
 
 #[test]
 fn filters_workers_by_namespace_and_tag() {
-    if !raddle_testnet::can_be_made() {
+    if !raddle_testnet::can_create_hosts() {
         return;
     }
     let lan = Lan::new();
@@ -122,7 +122,7 @@ fn filters_workers_by_namespace_and_tag() {
 
 #[test]
 fn explains_workers_that_cannot_be_published() {
-    if !raddle_testnet::can_be_made() {
+    if !raddle_testnet::can_create_hosts() {
         return;
     }
     let lan = Lan::new();

@@ -8,7 +8,7 @@ const LAN: [&str; 4] = ["--workers", "1", "--discovery", "lan"];
 
 #[test]
 fn hosts_join_and_leave_without_failed_calls() {
-    if !raddle_testnet::can_be_made() {
+    if !raddle_testnet::can_create_hosts() {
         return;
     }
     let lan = Lan::new();
@@ -57,7 +57,7 @@ fn hosts_join_and_leave_without_failed_calls() {
 
 #[test]
 fn finds_a_disconnected_host_again() {
-    if !raddle_testnet::can_be_made() {
+    if !raddle_testnet::can_create_hosts() {
         return;
     }
     let lan = Lan::new();

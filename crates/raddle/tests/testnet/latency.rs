@@ -48,7 +48,7 @@ fn call_with_delay(delay: u64) {
 
 #[test]
 fn calls_over_a_slow_link_succeed() {
-    if raddle_testnet::can_be_made() {
+    if raddle_testnet::can_create_hosts() {
         call_with_delay(150);
     }
 }
@@ -56,7 +56,7 @@ fn calls_over_a_slow_link_succeed() {
 /// The limit for an acknowledgement is 0.7 s.
 #[test]
 fn calls_just_below_the_ack_timeout_succeed() {
-    if raddle_testnet::can_be_made() {
+    if raddle_testnet::can_create_hosts() {
         call_with_delay(250);
     }
 }

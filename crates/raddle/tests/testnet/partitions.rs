@@ -89,14 +89,14 @@ fn cut_and_heal(cut_off: impl Fn(&Host), heal: impl Fn(&Host)) {
 
 #[test]
 fn a_pulled_cable_loses_only_calls_in_flight() {
-    if raddle_testnet::can_be_made() {
+    if raddle_testnet::can_create_hosts() {
         cut_and_heal(|host| host.cable().pull(), |host| host.cable().plug());
     }
 }
 
 #[test]
 fn survives_loss_of_outgoing_packets() {
-    if raddle_testnet::can_be_made() {
+    if raddle_testnet::can_create_hosts() {
         cut_and_heal(
             |host| host.cable().lose_from_host(100),
             |host| host.cable().lose_from_host(0),
@@ -106,7 +106,7 @@ fn survives_loss_of_outgoing_packets() {
 
 #[test]
 fn survives_loss_of_incoming_packets() {
-    if raddle_testnet::can_be_made() {
+    if raddle_testnet::can_create_hosts() {
         cut_and_heal(
             |host| host.cable().lose_to_host(100),
             |host| host.cable().lose_to_host(0),
@@ -116,7 +116,7 @@ fn survives_loss_of_incoming_packets() {
 
 #[test]
 fn reports_lost_calls_of_a_host_without_power() {
-    if !raddle_testnet::can_be_made() {
+    if !raddle_testnet::can_create_hosts() {
         return;
     }
     let lan = Lan::new();
@@ -162,7 +162,7 @@ fn reports_lost_calls_of_a_host_without_power() {
 
 #[test]
 fn deadlines_hold_during_partitions() {
-    if !raddle_testnet::can_be_made() {
+    if !raddle_testnet::can_create_hosts() {
         return;
     }
     let lan = Lan::new();

@@ -8,7 +8,7 @@ use crate::{Load, Machine, Settings, load::failed_calls_after, now, pause, wait_
 
 #[test]
 fn a_rolling_restart_fails_no_call() {
-    if !raddle_testnet::can_be_made() {
+    if !raddle_testnet::can_create_hosts() {
         return;
     }
     let lan = Lan::new();
