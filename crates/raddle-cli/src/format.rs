@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
+pub(crate) use raddle_client::text::{count, time};
 use raddle_model::TaskView;
-pub(crate) use raddle_worker::text::{count, time};
 
 /// The time since `then`: `3s`, `5m`, `2h`, `4d`.
 pub(crate) fn age(then: Timestamp, now: Timestamp) -> String {

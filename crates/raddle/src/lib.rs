@@ -75,19 +75,18 @@ mod error;
 
 pub use async_trait::async_trait;
 pub use futures_core::Stream;
-pub use raddle_macros::{main, routine, routines};
-pub use raddle_model::{Schedule, schedule::MissedPolicy};
-#[cfg(feature = "pool")]
-pub use raddle_rpc::{Call, CallError, CallStream, Never, WorkerPool, WorkerProxy, context, spawn};
 #[cfg(feature = "queue")]
-pub use raddle_worker::{
-    group,
+pub use raddle_client::{
     handler::{self, Handler},
     routine::{
         ChainError, RoutineTask, TaskError, TaskHandle, cancelled, chain, is_cancelled, log,
         progress, trace,
     },
 };
+pub use raddle_macros::{main, routine, routines};
+pub use raddle_model::{Schedule, schedule::MissedPolicy};
+#[cfg(feature = "pool")]
+pub use raddle_rpc::{Call, CallError, CallStream, Never, WorkerPool, WorkerProxy, context, spawn};
 
 pub use self::error::{Error, Result};
 
@@ -148,16 +147,24 @@ pub mod broker {
     pub use raddle_broker::*;
     pub use raddle_broker_connect::*;
 }
+#[cfg(feature = "queue")]
+pub use raddle_client as client;
+#[cfg(feature = "queue")]
+pub use raddle_groups as group;
 pub use raddle_model as core;
 #[cfg(feature = "pool")]
 pub use raddle_rpc as pool;
 #[cfg(feature = "queue")]
 pub use raddle_runner as exec;
+#[cfg(feature = "queue")]
+pub use raddle_spawner as spawner;
+#[cfg(feature = "queue")]
+pub use raddle_telemetry as telemetry;
 /// What workers and callers say to each other: for workers that are made by hand.
 #[cfg(feature = "pool")]
 pub use raddle_wire as wire;
 #[cfg(feature = "queue")]
-pub use raddle_worker as fabric;
+pub use raddle_worker as worker;
 
 pub mod prelude {
     //! What most programs need.

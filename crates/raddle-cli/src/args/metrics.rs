@@ -1,9 +1,9 @@
 //! `raddle metrics`, and the flags of all that show metrics.
 
 use clap::{Args, Subcommand};
-use raddle_web::Address;
 #[cfg(feature = "otlp")]
-use raddle_worker::otlp::endpoint;
+use raddle_telemetry::otlp::endpoint;
+use raddle_web::Address;
 
 use super::LogArgs;
 
@@ -57,8 +57,9 @@ impl MetricsArgs {
     /// Whether spans are sent. A worker under a spawner has the environment of that, which sends them for all of its workers.
     #[cfg(feature = "otlp")]
     pub(crate) fn sends_spans(&self) -> bool {
-        let is_under_spawner = || std::env::var_os(raddle_worker::spawner::WARM_VARIABLE).is_some();
-        self.otlp_endpoint.is_some() || raddle_worker::otlp::is_configured() && !is_under_spawner()
+        let is_under_spawner = || std::env::var_os(raddle_spawner::WARM_VARIABLE).is_some();
+        self.otlp_endpoint.is_some()
+            || raddle_telemetry::otlp::is_configured() && !is_under_spawner()
     }
 
     #[cfg(not(feature = "otlp"))]

@@ -6,8 +6,8 @@ use futures_util::{StreamExt, stream};
 use indicatif::ProgressBar;
 use jiff::Timestamp;
 use raddle_broker::{BatchSummary, Broker, Error, SummaryDetail, TaskFilter};
+use raddle_client::wait::{WATCH_WORKERS, reclaim_if_worker_lost};
 use raddle_model::{ControlCommand, ControlMessage, TaskState, Tid};
-use raddle_worker::wait::{WATCH_WORKERS, reclaim_if_worker_lost};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, timeout_at};
 

@@ -7,9 +7,9 @@ use std::path::Path;
 
 use raddle_broker::{Broker, EngineHealth};
 use raddle_broker_connect::BrokerUrl;
+use raddle_groups as group;
 use raddle_model::WorkerEntry;
 use raddle_runner::{RunnerOptions, probe};
-use raddle_worker::group;
 use serde_json::json;
 
 use self::finding::Finding;
@@ -172,7 +172,7 @@ async fn unmanaged_workers(broker: &dyn Broker) -> Outcome<Vec<Finding>> {
 /// Checks the Docker engine. A machine without one is not a fault.
 #[cfg(feature = "docker")]
 async fn engine() -> Finding {
-    use raddle_worker::spawner::{LaunchFailure, docker::DockerEngine};
+    use raddle_spawner::{LaunchFailure, docker::DockerEngine};
 
     let named = std::env::var_os("DOCKER_HOST").is_some_and(|host| !host.is_empty());
     let (area, name) = ("containers", "docker engine");
@@ -203,7 +203,7 @@ async fn engine() -> Finding {
 /// Checks whether tasks can run in containers, as far as that is known without a worker's image.
 #[cfg(feature = "docker")]
 async fn contained() -> Finding {
-    use raddle_worker::spawner::docker::DockerEngine;
+    use raddle_spawner::docker::DockerEngine;
 
     let (area, name) = ("isolation", "docker");
     let image = std::env::var("WORKER_TASK_IMAGE")
@@ -230,8 +230,8 @@ async fn contained() -> Finding {
 
 /// The fix for an engine or image that does not work.
 #[cfg(feature = "docker")]
-fn remedy(obstacle: raddle_worker::spawner::LaunchFailure, image: Option<&str>) -> String {
-    use raddle_worker::spawner::LaunchFailure;
+fn remedy(obstacle: raddle_spawner::LaunchFailure, image: Option<&str>) -> String {
+    use raddle_spawner::LaunchFailure;
 
     match (obstacle, image) {
         (LaunchFailure::Image, Some(image)) => {
@@ -300,7 +300,7 @@ mod tests {
     #[cfg(feature = "docker")]
     #[test]
     fn an_image_that_is_missing_is_named_and_an_engine_is_not_blamed_for_it() {
-        use raddle_worker::spawner::LaunchFailure;
+        use raddle_spawner::LaunchFailure;
 
         assert!(
             remedy(LaunchFailure::Unreachable, Some("some/image:1"))

@@ -2,8 +2,8 @@
 //! every renewal.
 
 use raddle_broker::{CompletionOutcome, Reclaimed};
+use raddle_client::orphan_processes;
 use raddle_model::{TaskState, Tid};
-use raddle_worker::orphan_processes;
 use serde::Serialize;
 
 use crate::{context::Context, error::Outcome, format};

@@ -6,8 +6,8 @@ use std::{
 };
 
 use raddle_broker::{Broker, Summary, TaskFilter};
+use raddle_client::wait::LONG;
 use raddle_model::{TaskState, TaskView, WorkerEntry};
-use raddle_worker::wait::LONG;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 

@@ -14,11 +14,11 @@ use super::{
 };
 
 /// Age of a worker when it starts to receive control commands.
-pub(crate) const LISTEN_AFTER: Duration = Duration::from_millis(20);
+pub const LISTEN_AFTER: Duration = Duration::from_millis(20);
 
 /// Forwards control commands to the worker's loop. It starts after [`LISTEN_AFTER`], so that a
 /// worker that ends sooner does not pay for the subscription.
-pub(crate) async fn receive_commands(
+pub async fn receive_commands(
     broker: Arc<dyn Broker>,
     tid: Tid,
     commands: mpsc::UnboundedSender<ControlDelivery>,
@@ -43,7 +43,7 @@ pub(crate) async fn receive_commands(
 
 /// A broker call that follows from a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum CommandJob {
+pub enum CommandJob {
     /// Reply for the worker, or for a task that it holds.
     Reply { tid: Tid, reply: ControlReply },
     /// Record that an attempt is paused or resumed.
@@ -56,7 +56,7 @@ pub(crate) enum CommandJob {
 
 /// Runs [`CommandJob`]s one after the other: outside the worker's loop, which a slow server would
 /// block, and outside the `CompletionBatcher`, where they would wait behind results.
-pub(crate) struct CommandJobs {
+pub struct CommandJobs {
     queue: mpsc::UnboundedSender<CommandJob>,
     task: JoinHandle<()>,
 }
@@ -64,7 +64,7 @@ pub(crate) struct CommandJobs {
 impl CommandJobs {
     /// The channel needs no bound: each command makes one or two jobs, and commands arrive over one
     /// broker connection.
-    pub(crate) fn start(broker: Arc<dyn Broker>, mut deadline: DeadlineWatch) -> Self {
+    pub fn start(broker: Arc<dyn Broker>, mut deadline: DeadlineWatch) -> Self {
         let (queue, mut jobs) = mpsc::unbounded_channel();
         let task = tokio::spawn(async move {
             while let Some(job) = jobs.recv().await {
@@ -79,13 +79,13 @@ impl CommandJobs {
         Self { queue, task }
     }
 
-    pub(crate) fn push(&self, job: CommandJob) {
+    pub fn push(&self, job: CommandJob) {
         // Fails only after the shutdown deadline.
         let _ = self.queue.send(job);
     }
 
     /// Runs the remaining jobs: the sender of the last command may wait for its reply.
-    pub(crate) async fn close(self) {
+    pub async fn close(self) {
         drop(self.queue);
         let _ = self.task.await;
     }

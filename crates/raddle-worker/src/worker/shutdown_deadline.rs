@@ -8,22 +8,22 @@ use tokio::{sync::watch, time::sleep};
 pub(super) const LAST_TRY_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The sender. Dropping it passes the deadline too.
-pub(crate) struct ShutdownDeadline(watch::Sender<bool>);
+pub struct ShutdownDeadline(watch::Sender<bool>);
 
 /// The receiver.
 #[derive(Clone)]
-pub(crate) struct DeadlineWatch(watch::Receiver<bool>);
+pub struct DeadlineWatch(watch::Receiver<bool>);
 
 impl ShutdownDeadline {
-    pub(crate) fn new() -> Self {
+    pub fn new() -> Self {
         Self(watch::channel(false).0)
     }
 
-    pub(crate) fn pass(&self) {
+    pub fn pass(&self) {
         self.0.send_replace(true);
     }
 
-    pub(crate) fn watch(&self) -> DeadlineWatch {
+    pub fn watch(&self) -> DeadlineWatch {
         DeadlineWatch(self.0.subscribe())
     }
 }

@@ -6,9 +6,9 @@ mod failing;
 use std::{future::Future, process};
 
 pub use inventory;
-pub use raddle_model::routine::{Arguments, EncodedArgs, Routine, RoutineFn, TranscodedArgs};
 #[cfg(feature = "queue")]
-pub use raddle_worker::handler::HandlerEntry;
+pub use raddle_client::handler::HandlerEntry;
+pub use raddle_model::routine::{Arguments, EncodedArgs, Routine, RoutineFn, TranscodedArgs};
 
 pub use self::{
     crossing::RoutineValue,
@@ -24,7 +24,7 @@ pub use self::{
 )]
 pub fn enter(version: Option<&'static str>) {
     #[cfg(feature = "queue")]
-    raddle_runner::runner_main_if_requested(Some(raddle_worker::routine::call_function));
+    raddle_runner::runner_main_if_requested(Some(raddle_client::routine::call_function));
     raddle_process::title::init();
     if let Err(clash) = raddle_model::routine::Routines::of_this_program() {
         eprintln!("raddle: {clash}");

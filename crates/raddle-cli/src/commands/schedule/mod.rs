@@ -4,11 +4,9 @@ mod add;
 
 use jiff::Timestamp;
 use raddle_broker::{Broker, ScheduleView, Submitted};
+use raddle_client::schedule::{self, zone};
 use raddle_model::{Schedule, schedule::ScheduleEntry};
-use raddle_worker::{
-    Options, Shutdown, Worker,
-    schedule::{self, zone},
-};
+use raddle_worker::{Options, Shutdown, Worker};
 use serde_json::{Value, json};
 
 use crate::{
