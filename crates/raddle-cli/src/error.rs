@@ -2,20 +2,11 @@
 
 use std::{fmt, io};
 
-use crate::output;
+pub(crate) use raddle_view::exit_code::{
+    INTERRUPTED, KILLED, RADDLE, TASK_FAILED, TIMED_OUT, USAGE,
+};
 
-/// The task failed.
-pub(crate) const TASK_FAILED: u8 = 1;
-/// The request was wrong, or names something that does not exist.
-pub(crate) const USAGE: u8 = 2;
-/// A timeout passed.
-pub(crate) const TIMED_OUT: u8 = 124;
-/// Raddle itself failed.
-pub(crate) const RADDLE: u8 = 125;
-/// Interrupted.
-pub(crate) const INTERRUPTED: u8 = 130;
-/// Killed.
-pub(crate) const KILLED: u8 = 137;
+use crate::output;
 
 /// The result of a command: its exit code, or an error.
 pub(crate) type Outcome<T = u8> = Result<T, Failure>;
@@ -135,6 +126,15 @@ impl From<raddle_broker::Error> for Failure {
             Self::Usage(error.to_string())
         } else {
             Self::Raddle(error.to_string())
+        }
+    }
+}
+
+impl From<raddle_view::Error> for Failure {
+    fn from(error: raddle_view::Error) -> Self {
+        match error {
+            raddle_view::Error::Broker(error) => error.into(),
+            error => Self::Usage(error.to_string()),
         }
     }
 }

@@ -7,12 +7,12 @@ use raddle_client::{
     wait::{self, is_within},
 };
 use raddle_model::{TaskEventKind, TaskState, Tid};
+use raddle_view::task::OUTPUT_LOST;
 use tokio::time::{Instant, timeout_at};
 
 use crate::{
     context::Context,
     error::{Failure, Outcome},
-    result::OUTPUT_LOST,
     spec,
 };
 
@@ -64,7 +64,7 @@ pub(crate) async fn until_finished(
     if let Ok(finished) = timeout_at(deadline, finished).await {
         return Ok(finished?.state);
     }
-    let state = crate::tid::view(broker, tid).await?.state;
+    let state = crate::tid::get_task(broker, tid).await?.state;
     if state.is_terminal() {
         return Ok(state);
     }

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 pub(crate) use raddle_client::text::{count, time};
-use raddle_model::TaskView;
 
 /// The time since `then`: `3s`, `5m`, `2h`, `4d`.
 pub(crate) fn age(then: Timestamp, now: Timestamp) -> String {
@@ -28,15 +27,6 @@ pub(crate) fn fine(length: Duration) -> String {
         1_000..100_000 => format!("{:.1}s", length.as_secs_f64()),
         _ => coarse(length),
     }
-}
-
-/// The run time of the last attempt of a finished task, or of the running one so far.
-pub(crate) fn took(task: &TaskView, now: Timestamp) -> Option<Duration> {
-    let (from, to) = match &task.report {
-        Some(report) => (report.started_at?, report.ended_at),
-        None => (task.claimed_at?, now),
-    };
-    Duration::try_from(to.duration_since(from)).ok()
 }
 
 /// The progress that a task has reported.

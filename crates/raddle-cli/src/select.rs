@@ -1,22 +1,14 @@
 //! Selects tasks by ids or a filter of the command line.
 
-use raddle_broker::{Broker, SummaryDetail, TaskFilter};
-use raddle_model::{TaskState, TaskView, Tid};
+use raddle_broker::{Broker, TaskFilter};
+use raddle_model::{TaskState, Tid};
+use raddle_view::select::{FAILED, check_batch, matching_tids, newest_batch};
 
 use crate::{
     args::{FilterArgs, LAST, SelectArgs},
     error::{Failure, Outcome},
     tid,
 };
-
-/// The states of tasks that failed by themselves.
-pub(crate) const FAILED: [TaskState; 3] =
-    [TaskState::Failed, TaskState::Timeout, TaskState::Killed];
-/// The states of tasks that are not finished.
-pub(crate) const UNFINISHED: [TaskState; 3] =
-    [TaskState::Created, TaskState::Spawning, TaskState::Running];
-/// How many tasks are read at once.
-const PAGE: u32 = 1000;
 
 /// The selected tasks; for a filter the oldest first, and those in `states` unless the filter names
 /// states.
@@ -44,15 +36,9 @@ pub(crate) async fn select_each(
         }
         return tid::resolve_each(broker, &args.tids).await;
     }
-    let mut found = Vec::new();
-    for_each(
-        broker,
-        filter(broker, &args.filter, states).await?,
-        |task| found.push(Ok(task.tid)),
-    )
-    .await?;
-    found.reverse();
-    Ok(found)
+    let filter = filter(broker, &args.filter, states).await?;
+    let found = matching_tids(broker, filter).await?;
+    Ok(found.into_iter().map(Ok).collect())
 }
 
 /// The filter that the flags describe.
@@ -86,50 +72,11 @@ pub(crate) async fn filter(
     })
 }
 
-/// Calls `see` with every matching task, the newest first.
-pub(crate) async fn for_each(
-    broker: &dyn Broker,
-    filter: TaskFilter,
-    mut see: impl FnMut(&TaskView),
-) -> Outcome<()> {
-    let mut before = filter.before;
-    loop {
-        let page = broker
-            .tasks(TaskFilter {
-                before,
-                limit: PAGE,
-                ..filter.clone()
-            })
-            .await?;
-        page.iter().for_each(&mut see);
-        match page.last() {
-            Some(last) if page.len() == PAGE as usize => before = Some(last.tid),
-            _ => return Ok(()),
-        }
-    }
-}
-
 /// Resolves a batch. An unknown name is an error: a mistyped name must not look like finished work.
 pub(crate) async fn resolve_batch(broker: &dyn Broker, name: &str) -> Outcome<String> {
-    let batches = broker
-        .summarize(SummaryDetail {
-            batches: true,
-            ..SummaryDetail::default()
-        })
-        .await?
-        .batches;
     if name == LAST {
-        let newest = batches
-            .into_iter()
-            .max_by_key(|(_, batch)| batch.since)
-            .map(|(name, _)| name);
-        return newest
-            .ok_or_else(|| Failure::Usage("there is no batch yet, and so no last one".into()));
+        return Ok(newest_batch(broker).await?);
     }
-    if batches.contains_key(name) {
-        return Ok(name.into());
-    }
-    Err(Failure::Usage(format!(
-        "there is no batch '{name}': 'raddle batch list' shows those there are"
-    )))
+    check_batch(broker, name).await?;
+    Ok(name.into())
 }

@@ -70,7 +70,7 @@ pub fn title(task: &TaskView) -> String {
 pub async fn explain_task(broker: &dyn Broker, task: &TaskView) -> Result<Explanation> {
     let workers = broker.workers().await?;
     let ahead = match task.state {
-        TaskState::Created => broker.waiting(WaitingRequest::ahead_of(task)).await?,
+        TaskState::Created => broker.count_waiting(WaitingRequest::ahead_of(task)).await?,
         _ => 0,
     };
     let because = match task.run_at {

@@ -129,10 +129,10 @@ macro_rules! balancer {
     };
 }
 
-/// How workers are found: who publishes them, and who hears of them.
+/// How callers find workers.
 #[cfg(feature = "pool")]
 pub mod discovery {
-    pub use raddle_rpc::discovery::*;
+    pub use raddle_discovery::*;
     #[cfg(feature = "queue")]
     pub use raddle_worker::discovery::BrokerDiscovery;
 }
@@ -160,6 +160,8 @@ pub use raddle_runner as exec;
 pub use raddle_spawner as spawner;
 #[cfg(feature = "queue")]
 pub use raddle_telemetry as telemetry;
+#[cfg(feature = "pool")]
+pub use raddle_tls as tls;
 /// What workers and callers say to each other: for workers that are made by hand.
 #[cfg(feature = "pool")]
 pub use raddle_wire as wire;

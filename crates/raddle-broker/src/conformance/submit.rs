@@ -5,10 +5,7 @@ use std::collections::BTreeSet;
 use raddle_model::{HumanDuration, Target, TaskEventKind, TaskSpec, TaskState, spec::Isolation};
 
 use super::{Fixture, support::*};
-use crate::{
-    Error, Result,
-    request::{NewTask, Submitted, TaskFilter},
-};
+use crate::{Error, NewTask, Result, Submitted, TaskFilter};
 
 /// A stored task is what was submitted, and waits.
 pub async fn what_was_given_is_stored(store: &dyn Fixture) -> Result<()> {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use raddle_rpc::credentials::issue::SubjectName;
+use raddle_tls::issue::SubjectName;
 
 /// Make certificates for development, and show what is in them.
 #[derive(Debug, Subcommand)]

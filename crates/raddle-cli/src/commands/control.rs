@@ -10,6 +10,7 @@ use raddle_model::{
     ControlCommand, ControlMessage, QueueName, TaskState, TaskView, Tid, control::ControlReply,
     queue_name::TaskQueue,
 };
+use raddle_view::{find::held_tasks, select::UNFINISHED};
 use serde_json::json;
 use tokio::time::Instant;
 
@@ -17,9 +18,7 @@ use crate::{
     args::TaskCommandArgs,
     context::Context,
     error::{Failure, Outcome, TIMED_OUT},
-    format, output,
-    select::{self, UNFINISHED},
-    tid, worker,
+    format, output, select, tid, worker,
 };
 
 /// How many commands are in flight: an end may take a while, and the broker commits many writes at
@@ -57,7 +56,7 @@ impl UnansweredTask {
         let is_worker = worker::is_worker(task);
         let finishes = is_worker && word == ControlCommand::Stop;
         let finishing = if finishes {
-            worker::held_tasks(broker, task.tid).await?.len() as u64
+            held_tasks(broker, task.tid).await?.len() as u64
         } else {
             0
         };
@@ -169,7 +168,7 @@ pub(super) async fn ask(
     patience: Duration,
 ) -> Outcome<CommandOutcome> {
     let deadline = Instant::now() + patience;
-    let before = tid::view(broker, tid).await?;
+    let before = tid::get_task(broker, tid).await?;
     message.request_id = Some(format!(
         "{}-{}",
         std::process::id(),
@@ -177,7 +176,7 @@ pub(super) async fn ask(
     ));
     if let DeliveryOutcome::Applied(state) = broker.control(tid, message.clone()).await? {
         // Paused is no state of its own, but it is the reply of a paused task.
-        let held = !state.is_terminal() && tid::view(broker, tid).await?.paused;
+        let held = !state.is_terminal() && tid::get_task(broker, tid).await?.paused;
         return Ok(if held {
             CommandOutcome::Said("paused".into())
         } else {
@@ -188,7 +187,7 @@ pub(super) async fn ask(
     let replies = QueueName::Task(tid, TaskQueue::CtrlOut);
     let (mut news, mut heard) = (TaskWatch::of(broker, tid).await?, 0);
     loop {
-        let now = tid::view(broker, tid).await?;
+        let now = tid::get_task(broker, tid).await?;
         let another_attempt = now.state == TaskState::Created || now.attempt != before.attempt;
         if now.state.is_terminal() || (ends && another_attempt) {
             return Ok(CommandOutcome::Became(now.state));
@@ -210,7 +209,7 @@ pub(super) async fn ask(
             changed = news.next(broker, slice) => if !changed? {
                 reclaim_if_worker_lost(broker, &now).await?;
             },
-            messages = broker.look(peek), if !ends => {
+            messages = broker.peek(peek), if !ends => {
                 let messages = messages?;
                 heard = messages.last().map_or(heard, |message| message.id.as_u64());
                 let reply = messages

@@ -2,7 +2,8 @@
 
 use jiff::{SignedDuration, Timestamp};
 use raddle_broker::Broker;
-use raddle_model::{TaskState, Tid};
+use raddle_model::Tid;
+use raddle_view::select::{FINISHED, for_each};
 use serde_json::json;
 
 use crate::{
@@ -14,22 +15,13 @@ use crate::{
     tid,
 };
 
-/// The states of tasks that are finished.
-pub(super) const FINISHED: [TaskState; 5] = [
-    TaskState::Completed,
-    TaskState::Failed,
-    TaskState::Timeout,
-    TaskState::Cancelled,
-    TaskState::Killed,
-];
-
 pub(super) async fn delete(context: &Context, args: &SelectArgs) -> Outcome {
     let broker = context.open_read_only().await?;
     let tids = select(&*broker, args, &FINISHED).await?;
     // Resolve all ids first: deletion cannot be undone.
     if args.filter.is_empty() {
         for tid in &tids {
-            let task = tid::view(&*broker, *tid).await?;
+            let task = tid::get_task(&*broker, *tid).await?;
             if !task.state.is_terminal() {
                 let hint = "stop it first with 'raddle task stop'";
                 return Err(Failure::Usage(format!(
@@ -50,7 +42,7 @@ pub(super) async fn clean(context: &Context, args: &CleanArgs) -> Outcome {
     });
     let mut tids = Vec::new();
     let filter = select::filter(&*broker, &args.filter, &FINISHED).await?;
-    select::for_each(&*broker, filter, |task| {
+    for_each(&*broker, filter, |task| {
         let is_old = before.is_none_or(|before| task.finished_at.is_some_and(|at| at < before));
         if task.state.is_terminal() && is_old && (args.dead || !task.dead) {
             tids.push(task.tid);

@@ -7,6 +7,7 @@ use indicatif::ProgressBar;
 use raddle_broker::{Broker, OutputStream};
 use raddle_client::{routine::Routines, wait::LONG};
 use raddle_model::{TaskSpec, TaskState, TaskView, Tid, spec::RUN_QUEUE_PREFIX};
+use raddle_view::task::{copy_output, result_record};
 use raddle_worker::{
     Options, Shutdown, Worker, plugins::Plugins, run::can_run_inline, worker::WorkerEnd,
 };
@@ -19,7 +20,7 @@ use crate::{
     error::{Failure, INTERRUPTED, Outcome, TASK_FAILED},
     format::count,
     interrupt::Interrupts,
-    output, progress, result, spec, tid,
+    output, progress, spec, tid,
 };
 
 /// How many events are read at once.
@@ -214,19 +215,19 @@ impl EachLineRun<'_> {
 
     /// Prints the output and the end of a task.
     async fn show(&mut self, tid: Tid) -> Outcome<()> {
-        let task = tid::view(self.broker, tid).await?;
+        let task = tid::get_task(self.broker, tid).await?;
         self.failed += u64::from(task.state != TaskState::Completed);
         self.bar.inc(1);
         if self.failed > 0 {
             self.bar.set_message(format!(" ({} failed)", self.failed));
         }
         if self.context.json {
-            let record = result::result_json(self.broker, &task).await?;
+            let record = result_record(self.broker, &task).await?;
             return output::json(&record);
         }
         for stream in OutputStream::BOTH {
             let write = |bytes: &[u8]| self.bar.suspend(|| output::pass_on(stream, bytes));
-            result::copy(self.broker, tid, task.attempt, stream, write).await?;
+            copy_output(self.broker, tid, task.attempt, stream, write).await?;
         }
         if task.state != TaskState::Completed {
             self.bar.suspend(|| self.context.note(became(&task)));

@@ -1,12 +1,11 @@
 //! `raddle tid` and `raddle task status`: one task or worker.
 
 use jiff::Timestamp;
-use raddle_model::{
-    Target, TaskState, TaskView, Tid, next_step::LOSSES_ALLOWED, spec::ReservedPolicy,
-};
+use raddle_model::{Target, TaskView, Tid};
+use raddle_view::task::{attempt_limits, expiry, lost_output, return_value, run_time, task_record};
 use serde_json::json;
 
-use crate::{args::TaskArg, context::Context, error::Outcome, format, result, table, tid, worker};
+use crate::{args::TaskArg, context::Context, error::Outcome, format, table, tid, worker};
 
 /// How many characters of a returned value `task status` shows.
 const SHOWN: usize = 200;
@@ -14,7 +13,7 @@ const SHOWN: usize = 200;
 /// Prints the full id.
 pub(super) async fn tid(context: &Context, arg: TaskArg) -> Outcome {
     let broker = context.open_read_only().await?;
-    let (task, _) = tid::meet(&*broker, arg).await?;
+    let (task, _) = tid::find_task_or_worker(&*broker, arg).await?;
     let record = json!({ "tid": task.tid, "short": task.tid.short().to_string() });
     context.show(&record, || format!("{}\n", task.tid))
 }
@@ -22,9 +21,9 @@ pub(super) async fn tid(context: &Context, arg: TaskArg) -> Outcome {
 /// Prints everything that is known of a task.
 pub(super) async fn status(context: &Context, arg: TaskArg) -> Outcome {
     let broker = context.open_read_only().await?;
-    let (task, runs) = tid::meet(&*broker, arg).await?;
-    let lost = result::lost_output(&*broker, &task).await?;
-    context.show(&result::task_json(&task), || text(&task, &runs, &lost))
+    let (task, runs) = tid::find_task_or_worker(&*broker, arg).await?;
+    let lost = lost_output(&*broker, &task).await?;
+    context.show(&task_record(&task), || text(&task, &runs, &lost))
 }
 
 fn text(task: &TaskView, runs: &[Tid], lost: &[String]) -> String {
@@ -80,13 +79,13 @@ fn text(task: &TaskView, runs: &[Tid], lost: &[String]) -> String {
                 .filter(|_| !task.state.is_terminal())
                 .map(format::time),
         ),
-        ("expires", expiry(task)),
+        ("expires", expiry(task).map(format::time)),
         (
             "finished",
             task.finished_at
                 .map(|at| format!("{} ({} ago)", format::time(at), format::age(at, now))),
         ),
-        ("took", format::took(task, now).map(format::fine)),
+        ("took", run_time(task, now).map(format::fine)),
     ];
     lines.extend(
         optional
@@ -95,7 +94,7 @@ fn text(task: &TaskView, runs: &[Tid], lost: &[String]) -> String {
     );
     if let Some(report) = &task.report {
         lines.push(("exit", report.exit.to_string()));
-        lines.extend(result::returned(Some(report)).map(|value| ("returned", shortened(value))));
+        lines.extend(return_value(Some(report)).map(|value| ("returned", shortened(value))));
         lines.push((
             "output",
             format!(
@@ -130,30 +129,27 @@ fn shortened(value: &serde_json::Value) -> String {
     }
 }
 
-/// When it expires, if it waits and has not been run.
-fn expiry(task: &TaskView) -> Option<String> {
-    let waits = task.state == TaskState::Created && task.failures + task.losses == 0;
-    let at = task.spec.expires_at(task.tid).filter(|_| waits)?;
-    Timestamp::from_nanosecond(at.into()).ok().map(format::time)
-}
-
 /// The number of the latest attempt, and how many failures are left. The number also counts lost
 /// and released attempts, which are not charged.
 fn tries(task: &TaskView) -> Vec<(&'static str, String)> {
-    let attempts = task.spec.retry.attempts;
-    let bound = |bound: u32| match task.spec.on_error {
-        ReservedPolicy::Requeue => String::new(),
-        _ => format!(" of {bound}"),
-    };
+    let limits = attempt_limits(task);
+    let of = |limit: Option<u32>| limit.map_or_else(String::new, |limit| format!(" of {limit}"));
     let mut lines = vec![("attempt", task.attempt.to_string())];
-    lines.push(("failures", format!("{}{}", task.failures, bound(attempts))));
+    lines.push((
+        "failures",
+        format!(
+            "{}{}",
+            task.failures,
+            of(limits.map(|(failures, _)| failures))
+        ),
+    ));
     if task.losses > 0 {
         lines.push((
             "losses",
             format!(
                 "{}{}, each with its worker",
                 task.losses,
-                bound(attempts.max(LOSSES_ALLOWED))
+                of(limits.map(|(_, losses)| losses))
             ),
         ));
     }

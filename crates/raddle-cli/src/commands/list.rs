@@ -3,13 +3,14 @@
 use jiff::Timestamp;
 use raddle_broker::TaskFilter;
 use raddle_model::{TaskState, TaskView};
+use raddle_view::task::{run_time, task_record};
 
 use super::inspect::target;
 use crate::{
     args::ListArgs,
     context::Context,
     error::Outcome,
-    format, output, result, select,
+    format, output, select,
     table::{Colour, Table},
 };
 
@@ -27,10 +28,9 @@ pub(super) async fn list(context: &Context, args: ListArgs) -> Outcome {
     if more {
         tasks.pop();
     }
-    context.show(
-        &tasks.iter().map(result::task_json).collect::<Vec<_>>(),
-        || render(&tasks),
-    )?;
+    context.show(&tasks.iter().map(task_record).collect::<Vec<_>>(), || {
+        render(&tasks)
+    })?;
     if more && !context.json {
         context.note(format!(
             "these are the newest {}: see more with --limit",
@@ -52,7 +52,7 @@ fn render(tasks: &[TaskView]) -> String {
             task.attempt.to_string(),
             task.spec.queue.clone(),
             format::age(task.created_at, now),
-            format::took(task, now).map_or_else(|| "-".into(), format::fine),
+            run_time(task, now).map_or_else(|| "-".into(), format::fine),
             task.spec.display_name().into(),
             note(task, now),
             target(task),

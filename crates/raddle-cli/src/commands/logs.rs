@@ -5,6 +5,7 @@ use std::time::Duration;
 use raddle_broker::{Broker, OutputChunk, OutputStream};
 use raddle_client::wait::{LONG, TaskFollower};
 use raddle_model::Tid;
+use raddle_view::task::{copy_output, logged_output_losses};
 use serde_json::json;
 
 use crate::{
@@ -12,12 +13,12 @@ use crate::{
     context::Context,
     error::{Failure, Outcome},
     follow::{self, PrintedReasons},
-    output, result, tid,
+    output, tid,
 };
 
 pub(super) async fn logs(context: &Context, args: &LogsArgs) -> Outcome {
     let broker = context.open_read_only().await?;
-    let task = tid::find(&*broker, args.tid).await?;
+    let task = tid::find_task(&*broker, args.tid).await?;
     if args.follow {
         follow::refuse_own(&*broker, task.tid).await?;
     }
@@ -88,9 +89,9 @@ impl Printer<'_> {
                     bytes: bytes.into(),
                 })
             };
-            result::copy(broker, tid, attempt, stream, print).await?;
+            copy_output(broker, tid, attempt, stream, print).await?;
         }
-        result::logged_losses(broker, tid, attempt)
+        logged_output_losses(broker, tid, attempt)
             .await?
             .iter()
             .for_each(|lost| self.context.note(lost));

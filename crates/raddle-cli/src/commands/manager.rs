@@ -202,7 +202,7 @@ async fn asked(context: &Context, args: &SpawnArgs) -> Outcome<bool> {
             context.show(&record, || format!("{}\n", made.tid))?;
             return Ok(true);
         }
-        let task = tids::view(&*broker, request).await?;
+        let task = tids::get_task(&*broker, request).await?;
         if task.state.is_terminal() || task.failures > 0 {
             let why = task
                 .report

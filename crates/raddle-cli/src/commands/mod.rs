@@ -121,7 +121,7 @@ async fn perform(global: &Global, command: Command) -> Outcome {
         Command::Wait(args) => wait::wait(&shared()?, &args).await,
         Command::Tid { tid } => inspect::tid(&shared()?, tid).await,
         Command::Task(command) => task(&shared()?, command).await,
-        Command::Batch(command) => batch::batch(&shared()?, command).await,
+        Command::Batch(command) => batch::execute(&shared()?, command).await,
         Command::Queue(command) => queue::queue(&shared()?, command).await,
         Command::Schedule(command) => schedule::schedule(&shared()?, command).await,
         Command::Worker(WorkerCommand::Start(args)) => start::start(&context()?, &args).await,

@@ -39,7 +39,7 @@ pub(super) async fn recover(
     force: bool,
 ) -> Outcome {
     let broker = context.open_read_only().await?;
-    let task = tid::find(&*broker, arg).await?;
+    let task = tid::find_task(&*broker, arg).await?;
     worker::refuse(&*broker, &task, "recovered").await?;
     if task.state == TaskState::Completed && !force {
         let again = format!("'raddle task recover --force {}' runs it again", task.tid);

@@ -1,5 +1,11 @@
 //! `raddle result`: the end of a task.
 
+use raddle_view::{
+    exit_code,
+    task::{exit_remark, result_record},
+};
+use tokio::time::Instant;
+
 use crate::{
     args::ResultArgs,
     context::Context,
@@ -7,12 +13,11 @@ use crate::{
     follow::{self, PrintedReasons},
     output, result, tid,
 };
-use tokio::time::Instant;
 
 pub(super) async fn result(context: &Context, args: &ResultArgs) -> Outcome {
     let broker = context.open_read_only().await?;
     let deadline = args.timeout.map(|timeout| Instant::now() + timeout.0);
-    let mut task = tid::find(&*broker, args.tid).await?;
+    let mut task = tid::find_task(&*broker, args.tid).await?;
     if !task.state.is_terminal() {
         if !args.wait {
             let hint = "wait for it with --wait, or see 'raddle task explain'";
@@ -31,16 +36,16 @@ pub(super) async fn result(context: &Context, args: &ResultArgs) -> Outcome {
             finished,
         )
         .await?;
-        task = tid::view(&*broker, task.tid).await?;
+        task = tid::get_task(&*broker, task.tid).await?;
     }
     if context.json {
-        output::json(&result::result_json(&*broker, &task).await?)?;
+        output::json(&result_record(&*broker, &task).await?)?;
     } else {
         result::print(&*broker, &task).await?;
-        if let Some(remark) = result::remark(task.tid, &task.spec, task.report.as_ref()) {
+        if let Some(remark) = exit_remark(task.tid, &task.spec, task.report.as_ref()) {
             context.note(remark);
         }
     }
     result::note_lost_output(context, &*broker, &task).await?;
-    Ok(result::exit_code(task.state, task.report.as_ref()))
+    Ok(exit_code::of_task(task.state, task.report.as_ref()))
 }

@@ -2,6 +2,7 @@
 
 use raddle_broker::{Broker, Error, TaskFilter};
 use raddle_model::Tid;
+use raddle_view::select::{FAILED, matching_tids};
 use serde_json::json;
 
 use crate::{
@@ -9,7 +10,7 @@ use crate::{
     context::Context,
     error::{Outcome, USAGE},
     output,
-    select::{FAILED, filter, for_each, select},
+    select::{filter, select},
     tid, worker,
 };
 
@@ -74,19 +75,21 @@ pub(super) async fn resubmit_all(
 async fn named(broker: &dyn Broker, args: &SelectArgs) -> Outcome<Vec<Tid>> {
     let tids = select(broker, args, &FAILED).await?;
     for tid in &tids {
-        worker::refuse(broker, &tid::view(broker, *tid).await?, "submitted again").await?;
+        worker::refuse(
+            broker,
+            &tid::get_task(broker, *tid).await?,
+            "submitted again",
+        )
+        .await?;
     }
     Ok(tids)
 }
 
 /// The dead letters, the oldest first.
 async fn dead(broker: &dyn Broker, args: &FilterArgs) -> Outcome<Vec<Tid>> {
-    let mut dead = Vec::new();
     let filter = TaskFilter {
         dead: true,
         ..filter(broker, args, &[]).await?
     };
-    for_each(broker, filter, |task| dead.push(task.tid)).await?;
-    dead.reverse();
-    Ok(dead)
+    Ok(matching_tids(broker, filter).await?)
 }

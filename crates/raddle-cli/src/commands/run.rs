@@ -5,6 +5,10 @@ use std::{convert::Infallible, ops::ControlFlow, path::Path, time::Duration};
 use indicatif::ProgressBar;
 use raddle_broker::Broker;
 use raddle_model::{Target, TaskState, TaskView, Tid};
+use raddle_view::{
+    exit_code,
+    task::{exit_remark, result_record, return_value},
+};
 use raddle_worker::run::{RunCommand, RunEvent, RunOptions, RunOutcome, run_task};
 use tokio::{
     sync::{mpsc, oneshot},
@@ -18,7 +22,7 @@ use crate::{
     error::{Failure, INTERRUPTED, KILLED, Outcome},
     follow::{self, PrintedReasons},
     interrupt::{Interrupts, Suspensions},
-    output, progress, result, spec, table,
+    output, progress, spec, table,
 };
 
 /// More signals than a run distinguishes.
@@ -89,16 +93,16 @@ pub(super) async fn run(context: &Context, args: &RunArgs) -> Outcome {
         None => {}
     }
     if context.json {
-        output::json(&result::result_json(&*broker, &task).await?)?;
+        output::json(&result_record(&*broker, &task).await?)?;
     } else {
-        if let Some(value) = result::returned(task.report.as_ref()) {
+        if let Some(value) = return_value(task.report.as_ref()) {
             output::json(value)?;
         }
-        if let Some(remark) = result::remark(task.tid, &task.spec, task.report.as_ref()) {
+        if let Some(remark) = exit_remark(task.tid, &task.spec, task.report.as_ref()) {
             context.note(remark);
         }
     }
-    Ok(result::exit_code(task.state, task.report.as_ref()))
+    Ok(exit_code::of_task(task.state, task.report.as_ref()))
 }
 
 /// Reads piped standard input to its end: the task gets all of it at its start.

@@ -200,7 +200,7 @@ pub(super) async fn keep(
         hatch.open()?;
     }
     let parent = match manager.and_then(|manager| manager.parent) {
-        Some(arg) => Some(crate::tid::find(&*broker, arg).await?.tid),
+        Some(arg) => Some(crate::tid::find_task(&*broker, arg).await?.tid),
         None => spec::own_task(),
     };
     let usual = Options::new(config, worker.clone());

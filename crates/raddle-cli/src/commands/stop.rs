@@ -71,7 +71,7 @@ pub(super) async fn stop_these(
 
 /// The state of a worker that has not stopped in time.
 async fn silence(broker: &dyn Broker, tid: Tid, word: ControlCommand) -> Outcome<CommandOutcome> {
-    let worker = tids::view(broker, tid).await?;
+    let worker = tids::get_task(broker, tid).await?;
     Ok(CommandOutcome::Nothing(
         UnansweredTask::of(broker, &worker, word).await?,
     ))
@@ -104,7 +104,7 @@ async fn check_is_worker(broker: &dyn Broker, tid: Tid) -> Outcome<()> {
             "worker {tid} is there for one task: {instead}, which is {pid}"
         )));
     }
-    if worker::is_worker(&tids::view(broker, tid).await?) {
+    if worker::is_worker(&tids::get_task(broker, tid).await?) {
         return Ok(());
     }
     Err(Failure::Usage(format!(

@@ -1,6 +1,7 @@
 //! `raddle wait`: waits until tasks are finished.
 
 use raddle_model::TaskState;
+use raddle_view::exit_code;
 use serde_json::json;
 use tokio::time::Instant;
 
@@ -10,7 +11,7 @@ use crate::{
     context::Context,
     error::{Failure, Outcome, TASK_FAILED},
     follow::{self, PrintedReasons},
-    output, result, tid as tids,
+    output, tid as tids,
 };
 
 pub(super) async fn wait(context: &Context, args: &WaitArgs) -> Outcome {
@@ -22,7 +23,7 @@ pub(super) async fn wait(context: &Context, args: &WaitArgs) -> Outcome {
     let all = tids::resolve_all(&*broker, &args.tids).await?;
     // Resolve all first: a mistyped id must not surface after an hour of waiting.
     for tid in &all {
-        tids::view(&*broker, *tid).await?;
+        tids::get_task(&*broker, *tid).await?;
         follow::refuse_own(&*broker, *tid).await?;
     }
     let mut records = Vec::new();
@@ -42,9 +43,9 @@ pub(super) async fn wait(context: &Context, args: &WaitArgs) -> Outcome {
             };
         all_well &= state == TaskState::Completed;
         if context.json {
-            let task = tids::view(&*broker, tid).await?;
+            let task = tids::get_task(&*broker, tid).await?;
             records.push(
-                json!({ "tid": tid, "state": state, "exit_code": result::exit_code(state, task.report.as_ref()) }),
+                json!({ "tid": tid, "state": state, "exit_code": exit_code::of_task(state, task.report.as_ref()) }),
             );
         } else {
             output::line(format!("{tid} {state}"))?;

@@ -12,8 +12,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use raddle_discovery::{Address, Encoding, WorkerMetadata};
 use raddle_model::routine::Routines;
 use raddle_process::{log::Log, title};
+use raddle_tls::CredentialSource;
 use raddle_wire::v1::worker_server::WorkerServer;
 use tokio::{
     runtime::Handle,
@@ -38,9 +40,6 @@ use super::{
     service::WorkerService,
 };
 use crate::{
-    Encoding, WorkerMetadata,
-    connection::Address,
-    credentials::CredentialSource,
     proxy::{NestedIdentity, NestedProxies},
     stream::{CONNECTION_WINDOW, GRPC, LINK, MAX_MESSAGE, STREAM_WINDOW},
 };

@@ -435,7 +435,7 @@ impl WorkerCore {
         if outcome.is_some() {
             self.agent_gone_since = None;
         }
-        if let Some(CompletionOutcome::Done(_)) = outcome {
+        if let Some(CompletionOutcome::Finished(_)) = outcome {
             self.has_finished_task = true;
             self.only_task_finished |= self.options.only == Some(attempt_id.tid);
         }
@@ -443,7 +443,7 @@ impl WorkerCore {
             .late_commands
             .extract_if(.., |(tid, _)| *tid == attempt_id.tid)
         {
-            if let Some(CompletionOutcome::Again(_)) = outcome {
+            if let Some(CompletionOutcome::Retry(_)) = outcome {
                 self.effects
                     .push(WorkerEffect::RunJob(CommandJob::Forward { tid, message }));
             }

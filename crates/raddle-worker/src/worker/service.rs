@@ -380,10 +380,10 @@ fn log_event(event: &WorkerLoopEvent) {
             outcome,
         } => {
             match outcome {
-                Some(CompletionOutcome::Done(state)) => {
+                Some(CompletionOutcome::Finished(state)) => {
                     attempt_tracing::log!(info, *attempt_id, %state, "a task is finished")
                 }
-                Some(CompletionOutcome::Again(at)) => {
+                Some(CompletionOutcome::Retry(at)) => {
                     attempt_tracing::log!(info, *attempt_id, %at, "an attempt is over, and another follows")
                 }
                 // Logged by `CompletionBatcher`.

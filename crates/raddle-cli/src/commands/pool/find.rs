@@ -1,13 +1,7 @@
 //! Finds pools and workers, and selects those that the user names.
 
-use std::time::Duration;
-
-use raddle_rpc::{
-    WorkerMetadata, WorkerUid,
-    connection::Address,
-    discovery::{Discovery, DiscoveryEvent, LocalDiscovery},
-};
-use tokio::time::timeout;
+use raddle_discovery::{Address, WorkerMetadata, WorkerUid};
+use raddle_view::pool::{FoundWorkers, local_pools, snapshot};
 
 use super::discovery;
 use crate::{
@@ -18,28 +12,9 @@ use crate::{
 /// The name of a pool without a name.
 const DEFAULT: &str = "default";
 
-/// Workers that were found together, as a snapshot.
-pub(super) struct FoundWorkers {
-    pub(super) name: String,
-    pub(super) workers: Vec<WorkerMetadata>,
-    /// Their local discovery, if they run on this machine.
-    pub(super) local: Option<LocalDiscovery>,
-}
-
 /// All pools of this user on this machine that have workers.
 pub(super) fn all() -> Outcome<Vec<FoundWorkers>> {
-    let names = LocalDiscovery::namespaces().map_err(|error| Failure::Raddle(error.to_string()))?;
-    // Skip directories that no pool could have made.
-    let known = names
-        .iter()
-        .filter_map(|name| LocalDiscovery::new(name).ok());
-    let pools = known.map(|discovery| FoundWorkers {
-        name: discovery.namespace().to_owned(),
-        workers: discovery.snapshot(),
-        local: Some(discovery),
-    });
-    // The last worker may have left meanwhile.
-    Ok(pools.filter(|pool| !pool.workers.is_empty()).collect())
+    local_pools().map_err(|error| Failure::Raddle(error.to_string()))
 }
 
 /// Selects workers by pool name, uid or address; all if nothing is named.
@@ -100,26 +75,12 @@ async fn elsewhere(global: &Global, args: &FindArgs, named: Option<&str>) -> Out
     let is_secure = args.credentials.credentials_ca.is_some();
     let name = own.or(named).unwrap_or(DEFAULT);
     let (discovery, name) = discovery::discovery(global, &args.discovery, name, is_secure).await?;
+    let workers = snapshot(&*discovery).await;
     Ok(FoundWorkers {
         name,
-        workers: snapshot(&*discovery).await?,
+        workers: workers.map_err(|error| Failure::Raddle(error.to_string()))?,
         local: None,
     })
-}
-
-/// The workers that a discovery knows now.
-async fn snapshot(discovery: &dyn Discovery) -> Outcome<Vec<WorkerMetadata>> {
-    let listening = discovery.subscribe(None).await;
-    let mut listening = listening.map_err(|error| Failure::Raddle(error.to_string()))?;
-    let mut found = Vec::new();
-    // A subscription delivers the present workers without waiting.
-    while let Ok(Some(event)) = timeout(Duration::ZERO, listening.next()).await {
-        if let DiscoveryEvent::Added(worker) = event {
-            found.push(worker);
-        }
-    }
-    found.sort_by_key(|worker: &WorkerMetadata| worker.uid);
-    Ok(found)
 }
 
 /// The error for an unknown name, with the known ones.

@@ -1,22 +1,21 @@
 //! `raddle pool list`.
 
-use std::collections::BTreeSet;
+use raddle_view::pool::FoundWorkers;
+use serde_json::Value;
 
-use serde_json::{Value, json};
-
-use super::find::{self, FoundWorkers};
+use super::find;
 use crate::{args::Global, error::Outcome, output, table::Table};
 
 pub(super) fn list(global: &Global) -> Outcome {
     let pools = find::all()?;
     if global.json {
-        let records: Vec<Value> = pools.iter().map(record).collect();
+        let records: Vec<Value> = pools.iter().map(FoundWorkers::record).collect();
         output::json(&records)?;
         return Ok(0);
     }
     let mut table = Table::new(&["POOL", "WORKERS", "TAGS"]);
     for pool in &pools {
-        let tags: Vec<&str> = tags(pool).into_iter().collect();
+        let tags: Vec<&str> = pool.tags().into_iter().collect();
         table.row([
             pool.name.clone(),
             pool.workers.len().to_string(),
@@ -25,17 +24,4 @@ pub(super) fn list(global: &Global) -> Outcome {
     }
     output::raw(table.render().as_bytes())?;
     Ok(0)
-}
-
-fn record(pool: &FoundWorkers) -> Value {
-    json!({ "name": pool.name, "workers": pool.workers.len(), "tags": tags(pool) })
-}
-
-/// The tags of all its workers.
-fn tags(pool: &FoundWorkers) -> BTreeSet<&str> {
-    pool.workers
-        .iter()
-        .flat_map(|worker| &worker.tags)
-        .map(String::as_str)
-        .collect()
 }

@@ -7,7 +7,6 @@ mod find;
 mod list;
 mod metrics;
 mod ping;
-mod query;
 mod serve;
 mod stop;
 mod tree;

@@ -2,13 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use raddle_rpc::{WorkerMetadata, connection::ControlConnection, credentials::WorkerCredentials};
+use raddle_discovery::WorkerMetadata;
+use raddle_rpc::connection::ControlConnection;
+use raddle_tls::WorkerCredentials;
+use raddle_view::pool::{QueryFailure, RoundTrips, query};
 use serde_json::{Value, json};
 
-use super::{
-    credentials, find,
-    query::{self, QueryFailure},
-};
+use super::{credentials, find};
 use crate::{
     args::{Global, PingArgs},
     error::{Outcome, TASK_FAILED},
@@ -25,27 +25,27 @@ struct PingTarget {
 impl PingTarget {
     fn new(worker: WorkerMetadata, own: Option<&WorkerCredentials>) -> Self {
         Self {
-            control: query::control(&worker, own),
+            control: query::connect(&worker, own),
             worker,
         }
     }
 
     fn label(&self) -> String {
-        query::named(&self.worker)
+        query::expected_uid(&self.worker)
             .map_or_else(|| self.worker.address.clone(), |uid| uid.to_string())
     }
 
     async fn ask(&mut self) -> Result<Duration, QueryFailure> {
         let began = Instant::now();
         let control = self.control.as_mut().map_err(|error| error.clone())?;
-        query::once(control, &self.worker).await?;
+        query::query(control, &self.worker).await?;
         Ok(began.elapsed())
     }
 
     fn record(&self, number: u32, answer: &Result<Duration, QueryFailure>) -> Value {
         let error = answer.as_ref().err().map(QueryFailure::to_string);
         let seconds = answer.as_ref().ok().map(Duration::as_secs_f64);
-        let (uid, address) = (query::named(&self.worker), &self.worker.address);
+        let (uid, address) = (query::expected_uid(&self.worker), &self.worker.address);
         json!({ "uid": uid, "address": address, "seq": number, "seconds": seconds, "error": error })
     }
 }
@@ -80,9 +80,9 @@ pub(super) async fn ping(global: &Global, args: &PingArgs) -> Outcome {
             }
         }
     }
-    let summary = PingSummary::of(&mut times);
+    let summary = RoundTrips::new(&mut times);
     if global.json {
-        let in_seconds = |time: fn(&PingSummary) -> Duration| {
+        let in_seconds = |time: fn(&RoundTrips) -> Duration| {
             summary.as_ref().map(|summary| time(summary).as_secs_f64())
         };
         output::json(&json!({
@@ -99,7 +99,7 @@ pub(super) async fn ping(global: &Global, args: &PingArgs) -> Outcome {
             "{target}: {asked} asked, {} answered",
             times.len()
         )))?;
-        if let Some(PingSummary { min, median, max }) = summary {
+        if let Some(RoundTrips { min, median, max }) = summary {
             let [min, median, max] = [min, median, max].map(millis);
             output::line(format!("round trip min/median/max {min}/{median}/{max} ms"))?;
         }
@@ -116,45 +116,4 @@ fn told(who: &str, number: u32, answer: &Result<Duration, QueryFailure>) -> Stri
 
 fn millis(time: Duration) -> String {
     format!("{:.3}", time.as_secs_f64() * 1e3)
-}
-
-/// Statistics of round trips.
-#[derive(Debug, PartialEq, Eq)]
-struct PingSummary {
-    min: Duration,
-    median: Duration,
-    max: Duration,
-}
-
-impl PingSummary {
-    /// Sorts the times. `None` if there are none.
-    fn of(times: &mut [Duration]) -> Option<Self> {
-        times.sort_unstable();
-        let (min, max) = (*times.first()?, *times.last()?);
-        let (below, above) = (times[(times.len() - 1) / 2], times[times.len() / 2]);
-        Some(Self {
-            min,
-            median: (below + above) / 2,
-            max,
-        })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_median_is_in_the_middle() {
-        let of = |times: &[u64]| {
-            let mut times: Vec<_> = times.iter().copied().map(Duration::from_millis).collect();
-            PingSummary::of(&mut times).map(|PingSummary { min, median, max }| {
-                [min, median, max].map(|time| time.as_millis())
-            })
-        };
-        assert_eq!(of(&[]), None);
-        assert_eq!(of(&[7]), Some([7, 7, 7]));
-        assert_eq!(of(&[9, 1, 2]), Some([1, 2, 9]));
-        assert_eq!(of(&[8, 1, 2, 4]), Some([1, 3, 8]));
-    }
 }

@@ -2,16 +2,14 @@
 
 use std::time::Duration;
 
-use raddle_rpc::{
-    WorkerMetadata, credentials::WorkerCredentials, discovery::LocalDiscovery, worker::StopMode,
-};
+use raddle_discovery::{LocalDiscovery, WorkerMetadata};
+use raddle_rpc::worker::StopMode;
+use raddle_tls::WorkerCredentials;
+use raddle_view::pool::{QueryFailure, query};
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
-use super::{
-    credentials, find, note,
-    query::{self, QueryFailure},
-};
+use super::{credentials, find, note};
 use crate::{
     args::{Global, PoolStopArgs},
     error::{Outcome, TASK_FAILED, TIMED_OUT},
@@ -73,8 +71,8 @@ pub(super) async fn stop(global: &Global, args: &PoolStopArgs) -> Outcome {
             .unwrap_or_else(|error| StopOutcome::Unable(error.to_string()));
         code = code.max(stopped.code());
         // An address is all that is known of a worker that was named by it.
-        let who =
-            query::named(&worker).map_or_else(|| worker.address.clone(), |uid| uid.to_string());
+        let who = query::expected_uid(&worker)
+            .map_or_else(|| worker.address.clone(), |uid| uid.to_string());
         if let Some(remark) = stopped.remark(&who, is_here.then_some(worker.pid)) {
             note(global, &remark);
         }
@@ -102,15 +100,15 @@ impl StopTarget {
     /// Stops it, and waits until it is gone.
     async fn end(self, patience: StopMode) -> StopOutcome {
         // A wrong publication must not stop another worker.
-        if let Err(silence) = query::published(self.worker.clone(), self.own.clone()).await {
+        if let Err(silence) = query::query_published(self.worker.clone(), self.own.clone()).await {
             return match silence {
                 _ if self.is_gone() => StopOutcome::Lost,
-                QueryFailure::Late => StopOutcome::Silent,
-                QueryFailure::Because(why) => StopOutcome::Unable(why),
+                QueryFailure::TimedOut => StopOutcome::Silent,
+                QueryFailure::Other(why) => StopOutcome::Unable(why),
             };
         }
         let stopping = async {
-            Ok(query::control(&self.worker, self.own.as_ref())?
+            Ok(query::connect(&self.worker, self.own.as_ref())?
                 .stop(patience)
                 .await?)
         };
@@ -145,7 +143,7 @@ impl StopTarget {
         loop {
             let is_gone = match &self.local {
                 Some(_) => self.is_gone(),
-                None => query::published(self.worker.clone(), self.own.clone())
+                None => query::query_published(self.worker.clone(), self.own.clone())
                     .await
                     .is_err(),
             };

@@ -1,18 +1,16 @@
 //! Pools in `raddle task tree`: each a tree of its workers, beside those of the tasks.
 
+use raddle_view::pool::{QueriedWorker, query::query_all};
 use serde_json::{Value, json};
 
-use super::{
-    find,
-    query::{self, QueriedWorker},
-};
+use super::find;
 use crate::{format, table};
 
 /// All pools, as lines and as records. Empty if they cannot be listed: the user asked for tasks.
 pub(in crate::commands) async fn trees() -> (String, Vec<Value>) {
     let (mut drawing, mut records) = (String::new(), Vec::new());
     for pool in find::all().unwrap_or_default() {
-        let workers = query::all(&pool.workers, None).await;
+        let workers = query_all(&pool.workers, None).await;
         drawing.push_str(&draw(&pool.name, &workers));
         let below: Vec<Value> = workers
             .iter()

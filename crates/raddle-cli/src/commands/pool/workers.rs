@@ -1,11 +1,9 @@
 //! `raddle pool workers`.
 
+use raddle_view::pool::{QueriedWorker, query::query_all};
 use serde_json::Value;
 
-use super::{
-    credentials, find, note,
-    query::{self, QueriedWorker},
-};
+use super::{credentials, find, note};
 use crate::{
     args::{Global, PoolWorkersArgs},
     error::Outcome,
@@ -19,7 +17,7 @@ pub(super) async fn workers(global: &Global, args: &PoolWorkersArgs) -> Outcome 
     let mut asked: Vec<(&str, QueriedWorker)> = Vec::new();
     for pool in &pools {
         asked.extend(
-            query::all(&pool.workers, own.as_ref())
+            query_all(&pool.workers, own.as_ref())
                 .await
                 .into_iter()
                 .map(|asked| (pool.name.as_str(), asked)),

@@ -4,10 +4,11 @@ mod add;
 
 use jiff::Timestamp;
 use raddle_broker::{Broker, ScheduleView, Submitted};
-use raddle_client::schedule::{self, zone};
+use raddle_client::schedule;
 use raddle_model::{Schedule, schedule::ScheduleEntry};
+use raddle_view::schedule::{ScheduleDetail, is_fired, schedule_record};
 use raddle_worker::{Options, Shutdown, Worker};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::{
     args::{ScheduleCommand, ScheduleNames, ScheduleRunArgs},
@@ -87,20 +88,14 @@ async fn run_now(context: &Context, names: &ScheduleNames) -> Outcome {
 async fn list(context: &Context) -> Outcome {
     let broker = context.open_read_only().await?;
     let schedules = broker.schedules(None).await?;
-    context.show(&schedules.iter().map(to_json).collect::<Vec<_>>(), || {
-        render(&schedules)
-    })?;
+    context.show(
+        &schedules.iter().map(schedule_record).collect::<Vec<_>>(),
+        || render(&schedules),
+    )?;
     if !context.json && schedules.iter().any(|view| view.entry.due().is_some()) {
         warn_if_nobody_fires(context, &*broker).await?;
     }
     Ok(0)
-}
-
-/// A schedule as JSON. A paused one keeps a time at which it is not due.
-fn to_json(view: &ScheduleView) -> Value {
-    let mut shown = serde_json::to_value(view).expect("a schedule has only string keys");
-    shown["next"] = json!(view.entry.due());
-    shown
 }
 
 fn render(schedules: &[ScheduleView]) -> String {
@@ -154,28 +149,17 @@ fn or_dash(at: Option<Timestamp>) -> String {
 
 async fn show(context: &Context, name: &str, count: usize) -> Outcome {
     let broker = context.open_read_only().await?;
-    let view = broker
-        .schedule(name)
-        .await?
-        .ok_or_else(|| schedule::Error::Absent(name.into()))?;
-    let ScheduleView { entry, task, .. } = &view;
-    let about = &entry.schedule;
-    let upcoming = match zone(about.zone()) {
-        Some(zone) if !entry.paused => entry.upcoming(&zone, count),
-        _ => Vec::new(),
-    };
+    let detail = ScheduleDetail::read(&*broker, name, count).await?;
     if context.json {
-        let mut shown = to_json(&view);
-        shown["upcoming"] = json!(upcoming);
-        output::json(&shown)?;
+        output::json(&detail.record())?;
         return Ok(0);
     }
-    let state = match *task {
-        Some(tid) => match broker.task(tid).await? {
-            Some(task) => format!("{tid} ({})", task.state),
-            None => format!("{tid} (its record is gone)"),
-        },
-        None => "-".into(),
+    let ScheduleView { entry, task, .. } = &detail.view;
+    let about = &entry.schedule;
+    let state = match (task, detail.task_state) {
+        (Some(tid), Some(state)) => format!("{tid} ({state})"),
+        (Some(tid), None) => format!("{tid} (its record is gone)"),
+        (None, _) => "-".into(),
     };
     let rows = [
         ("name", about.name.clone()),
@@ -212,7 +196,7 @@ async fn show(context: &Context, name: &str, count: usize) -> Outcome {
     for (key, value) in rows {
         output::line(format!("{:<10} {}", format!("{key}:"), printable(&value)))?;
     }
-    for (n, at) in upcoming.into_iter().enumerate() {
+    for (n, at) in detail.upcoming.into_iter().enumerate() {
         output::line(format!(
             "{:<10} {}",
             if n == 0 { "next:" } else { "" },
@@ -253,12 +237,7 @@ async fn run(context: &Context, args: &ScheduleRunArgs) -> Outcome {
 
 /// Warns if no process fires schedules.
 async fn warn_if_nobody_fires(context: &Context, broker: &dyn Broker) -> Outcome<()> {
-    if !broker
-        .workers()
-        .await?
-        .iter()
-        .any(|worker| schedule::fires(&worker.info))
-    {
+    if !is_fired(broker).await? {
         let who = "'raddle worker start', 'raddle spawner run' or 'raddle schedule run'";
         context.note(format!(
             "nobody is there to fire schedules: start one who does with {who}"
