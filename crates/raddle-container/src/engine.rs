@@ -42,7 +42,9 @@ pub struct ImageInfo {
 /// What has become of a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ContainerExit {
+    /// It runs.
     Runs,
+    /// It has ended, and is removed.
     Gone(ExitKind),
 }
 
@@ -95,6 +97,7 @@ impl DockerEngine {
         ask.await.map_err(|error| self.fault(&error, ""))
     }
 
+    /// A client of the engine.
     pub fn client(&self) -> Result<Docker, Error> {
         Docker::connect_with_unix(
             &self.socket.to_string_lossy(),
@@ -288,6 +291,7 @@ fn ended(code: Option<i64>, starved: bool) -> ExitKind {
     }
 }
 
+/// Whether the engine has no such container or image.
 pub fn is_absent(error: &Error) -> bool {
     matches!(
         error,

@@ -45,6 +45,7 @@ pub fn is_staying(entry: &WorkerEntry) -> bool {
 /// A lease, and how long runners take it to hold.
 #[derive(Clone)]
 pub struct WorkerLease {
+    /// Its length.
     pub length: Duration,
     /// When it was asked for, on the monotonic clock: the lease began no earlier.
     pub requested_at: u64,
@@ -92,17 +93,23 @@ impl WorkerLease {
 
 /// The registration of a worker or manager: its id, its lease, and the control messages to it.
 pub struct Registration {
+    /// The id.
     pub tid: Tid,
+    /// The lease.
     pub lease: WorkerLease,
+    /// Control commands, to the worker and to its tasks.
     pub commands: mpsc::UnboundedReceiver<ControlDelivery>,
     listener: JoinHandle<()>,
+    /// The thread that renews the lease.
     pub renewer: RenewerThread,
+    /// What heartbeats report.
     pub stats: Arc<WorkerStats>,
     /// The lease is lost: others may take it for gone.
     pub lost: bool,
 }
 
 impl Registration {
+    /// Registers a worker, and starts to renew its lease. Waits while the broker has no space.
     pub async fn register(
         broker: &Arc<dyn Broker>,
         info: WorkerInfo,

@@ -45,10 +45,12 @@ const LAST_LOOK: Duration = Duration::from_secs(2);
 const MAX_WORKERS: usize = 20_000;
 
 impl SpawnerIds {
+    /// The ids of a spawner that has one id so far.
     pub fn new(spawner: Tid) -> Self {
         Self(Arc::new(Mutex::new(BTreeSet::from([spawner]))))
     }
 
+    /// Adds the id of a new registration.
     pub fn add(&self, spawner: Tid) {
         self.0
             .lock()

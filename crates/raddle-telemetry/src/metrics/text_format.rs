@@ -13,7 +13,9 @@ pub struct MetricsPage(String);
 pub enum MetricKind {
     /// It only grows.
     Counter,
+    /// A value that goes up and down.
     Gauge,
+    /// A distribution, in buckets.
     Histogram,
     /// Its name says another kind than it has, and is a promise to those who have rules for it. Prometheus treats it as it is.
     Untyped,
@@ -85,6 +87,7 @@ impl MetricsPage {
 }
 
 impl MetricFamily<'_> {
+    /// Adds a sample.
     pub fn sample(&mut self, labels: &[(&str, &str)], value: f64) {
         self.line("", labels, value);
     }

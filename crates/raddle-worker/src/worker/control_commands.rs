@@ -45,11 +45,26 @@ pub async fn receive_commands(
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CommandJob {
     /// Reply for the worker, or for a task that it holds.
-    Reply { tid: Tid, reply: ControlReply },
+    Reply {
+        /// The worker or task.
+        tid: Tid,
+        /// The reply.
+        reply: ControlReply,
+    },
     /// Record that an attempt is paused or resumed.
-    RecordPause { attempt_id: AttemptId, paused: bool },
+    RecordPause {
+        /// The attempt.
+        attempt_id: AttemptId,
+        /// Paused, or resumed.
+        paused: bool,
+    },
     /// Send the command to the current owner of the task.
-    Forward { tid: Tid, message: ControlMessage },
+    Forward {
+        /// The task.
+        tid: Tid,
+        /// The command.
+        message: ControlMessage,
+    },
     /// Remove expired records.
     Purge,
 }
@@ -79,6 +94,7 @@ impl CommandJobs {
         Self { queue, task }
     }
 
+    /// Queues a job.
     pub fn push(&self, job: CommandJob) {
         // Fails only after the shutdown deadline.
         let _ = self.queue.send(job);

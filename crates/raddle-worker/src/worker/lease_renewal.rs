@@ -24,7 +24,9 @@ const RENEWALS_PER_LEASE: u32 = 4;
 /// What a heartbeat reports about the worker. The service keeps it up to date.
 #[derive(Default)]
 pub struct WorkerStats {
+    /// Attempts that run.
     pub busy: AtomicU32,
+    /// Attempts started so far.
     pub spawned: AtomicU64,
     status: AtomicU8,
     /// Held during a renewal.
@@ -38,6 +40,7 @@ pub struct RenewerThread {
 }
 
 impl RenewerThread {
+    /// Starts the thread. `lease` was just granted.
     pub fn start(
         renewer: Box<dyn LeaseRenewer>,
         lease: WorkerLease,
@@ -124,6 +127,7 @@ fn renew_until_stopped(
 }
 
 impl WorkerStats {
+    /// Sets the status in the registry.
     pub fn set_status(&self, status: WorkerStatus) {
         self.status.store(status as u8, Ordering::Relaxed);
     }

@@ -201,6 +201,7 @@ impl Options {
         }
     }
 
+    /// The registration of a worker with these options in this process.
     pub fn worker_info(&self) -> WorkerInfo {
         let pid = std::process::id();
         WorkerInfo {

@@ -38,6 +38,7 @@ impl Shutdown {
         let _ = self.subscribe().wait_for(|count| *count >= times).await;
     }
 
+    /// The number of requests, as it changes.
     pub fn subscribe(&self) -> watch::Receiver<u32> {
         self.requests.subscribe()
     }

@@ -14,15 +14,24 @@ pub struct ShutdownDeadline(watch::Sender<bool>);
 #[derive(Clone)]
 pub struct DeadlineWatch(watch::Receiver<bool>);
 
+impl Default for ShutdownDeadline {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl ShutdownDeadline {
+    /// A deadline that has not passed.
     pub fn new() -> Self {
         Self(watch::channel(false).0)
     }
 
+    /// Passes the deadline.
     pub fn pass(&self) {
         self.0.send_replace(true);
     }
 
+    /// A receiver.
     pub fn watch(&self) -> DeadlineWatch {
         DeadlineWatch(self.0.subscribe())
     }
