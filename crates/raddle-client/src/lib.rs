@@ -3,6 +3,7 @@
 
 pub mod explain;
 pub mod handler;
+pub mod host;
 pub mod orphan_processes;
 pub mod routine;
 pub mod schedule;

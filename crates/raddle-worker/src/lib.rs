@@ -5,6 +5,7 @@
 
 #[cfg(feature = "pool")]
 pub mod discovery;
+pub mod host;
 pub mod plugins;
 pub mod registration;
 pub mod run;

@@ -83,8 +83,12 @@ pub use raddle_client::{
         progress, trace,
     },
 };
-pub use raddle_macros::{main, routine, routines};
-pub use raddle_model::{Schedule, schedule::MissedPolicy};
+pub use raddle_macros::{main, routine, routines, shutdown, startup};
+pub use raddle_model::{
+    Schedule,
+    routine::{State, state},
+    schedule::MissedPolicy,
+};
 #[cfg(feature = "pool")]
 pub use raddle_rpc::{Call, CallError, CallStream, Never, WorkerPool, WorkerProxy, context, spawn};
 
@@ -183,4 +187,32 @@ pub mod prelude {
     pub use raddle_rpc::{WorkerPool, WorkerProxy};
     #[cfg(feature = "queue")]
     pub use raddle_worker::{Options, Shutdown, Worker, WorkerEnd};
+}
+
+/// The Rust blocks of README.md and of the book, compiled as doctests.
+#[cfg(doctest)]
+mod book {
+    macro_rules! compile {
+        ($($name:ident $page:literal)*) => {
+            $(
+                #[doc = include_str!(concat!("../../../", $page))]
+                struct $name;
+            )*
+        };
+    }
+
+    compile! {
+        Readme "README.md"
+        FirstFunction "docs/start/first-function.md"
+        FirstPool "docs/start/first-pool.md"
+        RustService "docs/tutorials/rust-service.md"
+        ManyMachines "docs/tutorials/many-machines.md"
+        Calls "docs/how-to/calls.md"
+        Discovery "docs/how-to/discovery.md"
+        Groups "docs/how-to/groups.md"
+        Handlers "docs/how-to/handlers.md"
+        Languages "docs/how-to/languages.md"
+        Schedules "docs/how-to/schedules.md"
+        Tls "docs/how-to/tls.md"
+    }
 }

@@ -19,7 +19,7 @@ pub struct ContainerParams {
 pub(super) mod tests {
     use super::*;
 
-    pub fn charge() -> ContainerParams {
+    pub(crate) fn charge() -> ContainerParams {
         let request = ExecRequest::command("1794800817069096960".parse().unwrap(), "sh", ["sh"]);
         let request = ExecRequest {
             attempt: 2,
