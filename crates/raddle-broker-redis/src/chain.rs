@@ -5,22 +5,22 @@
 use raddle_model::{TaskSpec, TaskView, Tid};
 
 use super::{Redis, connection::Certainty, record::unreadable, script, submit::pack, value::arg};
-use raddle_broker::{ChainRequest, Error, NewTask, Result, engine::ChainAccount};
+use raddle_broker::{ChainRequest, Error, NewTask, Result, engine::ChainTotals};
 
-/// What there is of one attempt's: "calls tasks bytes told".
+/// What there is of one attempt's: "calls tasks bytes offset".
 #[derive(Default)]
 struct Chained {
     calls: u64,
-    account: ChainAccount,
+    account: ChainTotals,
 }
 
 impl Redis {
     /// Lets tasks follow an attempt. What there was of it is read, what there is then is decided, and stored if nothing has changed.
     pub(super) async fn chain_tasks(&self, chain: &ChainRequest) -> Result<u64> {
         let ChainRequest {
-            attempt_id, told, ..
+            attempt_id, offset, ..
         } = *chain;
-        let sizes: Vec<usize> = chain.written()?.iter().map(String::len).collect();
+        let sizes: Vec<usize> = chain.serialize_specs()?.iter().map(String::len).collect();
         loop {
             let before = self.chained(&[attempt_id.tid]).await?.pop().flatten();
             let mut now = before
@@ -28,7 +28,7 @@ impl Redis {
                 .map(|text| Chained::parse(attempt_id.tid, text))
                 .transpose()?
                 .unwrap_or_default();
-            let known = now.account.add(attempt_id, told, &sizes)?;
+            let known = now.account.add(attempt_id, offset, &sizes)?;
             now.calls += 1;
             let task = |spec: &TaskSpec| NewTask {
                 spec: spec.clone(),

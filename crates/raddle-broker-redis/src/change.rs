@@ -10,8 +10,8 @@ use raddle_model::{
 use serde::Serialize;
 
 use super::{
-    keys::output_field,
     record::{FinishedRecord, Record, StoredSpec, TaskLocation},
+    schema::output_field,
     value::{at_micros, at_nanos},
 };
 use raddle_broker::{AttemptId, CompletionOutcome, OutputStream, Result};
@@ -209,7 +209,7 @@ impl<'a> Draft<'a> {
             } => {
                 self.record.counters = counters;
                 self.finish(state, dead, report, owner);
-                CompletionOutcome::Done(state)
+                CompletionOutcome::Finished(state)
             }
             NextStep::Retry { pause, counters } => {
                 self.record.counters = counters;
@@ -354,7 +354,7 @@ impl<'a> Draft<'a> {
                 apply_command::apply_command(&ControlMessage::new(word), false, self.goes_back())
         {
             self.end_waiting(state, exit);
-            return CompletionOutcome::Done(state);
+            return CompletionOutcome::Finished(state);
         }
         for body in &self.before.words {
             match body.parse::<ControlMessage>() {
@@ -364,10 +364,10 @@ impl<'a> Draft<'a> {
                 }
             }
             if let Some(end) = &self.end {
-                return CompletionOutcome::Done(end.state);
+                return CompletionOutcome::Finished(end.state);
             }
         }
-        CompletionOutcome::Again(at_nanos(run_at))
+        CompletionOutcome::Retry(at_nanos(run_at))
     }
 
     fn line_up(&mut self, run_at: Option<i64>) {

@@ -6,14 +6,14 @@ use raddle_model::{ExitStatus, TaskState, Tid};
 use tokio::{sync::oneshot, time::Instant};
 
 use super::{
-    FOR_EVER, Redis, RedisCore, SAFETY_INTERVAL,
+    FOREVER, Redis, RedisCore, SAFETY_INTERVAL,
     apply::{apply, snapshots},
     change::Draft,
+    complete::release,
     connection::{Certainty, ReconnectBackoff},
     failure::Fault,
-    finish::release,
-    keys::Partition,
     record::{StoredSpec, TaskLocation},
+    schema::Partition,
     script,
     value::{arg, tids},
 };
@@ -68,12 +68,12 @@ impl RedisCore {
         request: &ClaimRequest,
         caller: &mut ClaimCaller,
     ) -> Result<Vec<LeasedTask>> {
-        let deadline = Instant::now() + request.wait.min(FOR_EVER);
+        let deadline = Instant::now() + request.wait.min(FOREVER);
         if request.only.is_some() {
             return self.claim_only(request, caller).await;
         }
         let options = &self.link.target.address.options;
-        let mut backoff = ReconnectBackoff::new(options, FOR_EVER);
+        let mut backoff = ReconnectBackoff::new(options, FOREVER);
         let (mut wait, mut has_warned) = (None, false);
         loop {
             // Why this worker cannot wait for tasks, now or ever.
@@ -90,7 +90,7 @@ impl RedisCore {
                         .await
                     {
                         Ok(answer) => {
-                            backoff = ReconnectBackoff::new(options, FOR_EVER);
+                            backoff = ReconnectBackoff::new(options, FOREVER);
                             has_warned = false;
                             Ok(answer)
                         }

@@ -19,8 +19,8 @@ use tokio::time::{Instant, timeout};
 
 use super::{
     failure::Fault,
-    keys::Keys,
     open::{self, Server},
+    schema::Keys,
     script::{self, Script},
     target::ServerTarget,
     url::Options,

@@ -2,7 +2,9 @@
 
 use raddle_model::{ControlMessage, QueueName, Tid, apply_command, queue_name::TaskQueue};
 
-use super::{Redis, connection::Certainty, keys::MessageKeys, record::flag_of, script, value::arg};
+use super::{
+    Redis, connection::Certainty, record::flag_of, schema::MessageKeys, script, value::arg,
+};
 use raddle_broker::{ControlDelivery, DeliveryOutcome, Error, Result};
 
 impl Redis {

@@ -14,12 +14,12 @@ mod apply;
 mod chain;
 mod change;
 mod claim;
+mod complete;
 mod connection;
 mod control;
 mod failure;
-mod finish;
 mod health;
-mod keys;
+mod lease;
 mod log;
 mod messages;
 mod notify;
@@ -27,20 +27,19 @@ mod open;
 mod output;
 mod progress;
 mod purge;
+mod query;
 mod reader;
 mod reclaim;
 mod record;
 mod registry;
-mod schedules;
+mod schedule;
+mod schema;
 mod script;
 mod stream_source;
 mod submit;
-mod summary;
 mod target;
-mod tasks;
 mod url;
 mod value;
-mod waiting;
 
 use std::{
     sync::{Arc, Mutex},
@@ -48,14 +47,14 @@ use std::{
 };
 
 use connection::ServerConnection;
-use keys::{Keys, Partition, Topic};
 use notify::{Notifier, TopicWait};
 use raddle_broker::{
     Result,
     engine::UnconfirmedCompletions,
-    engine::{FOR_EVER, SAFETY_INTERVAL},
+    engine::{FOREVER, SAFETY_INTERVAL},
 };
 use reader::Readers;
+use schema::{Keys, Partition, Topic};
 use target::ServerTarget;
 
 pub use stream_source::RedisStream;
@@ -72,7 +71,7 @@ struct RedisCore {
     keys: Arc<Keys>,
     bell: Notifier,
     readers: Readers,
-    doubts: UnconfirmedCompletions,
+    unconfirmed: UnconfirmedCompletions,
     /// The partitions there are, as far as this handle knows.
     parts: Mutex<Arc<Vec<Partition>>>,
 }
@@ -109,7 +108,7 @@ impl RedisCore {
             keys,
             bell,
             readers: Readers::default(),
-            doubts: UnconfirmedCompletions::default(),
+            unconfirmed: UnconfirmedCompletions::default(),
             parts: Mutex::default(),
         }
     }

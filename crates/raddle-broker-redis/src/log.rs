@@ -8,7 +8,7 @@ use raddle_model::{TaskEvent, TaskEventKind, Tid};
 use super::{
     Redis,
     connection::ServerConnection,
-    keys::{Topic, from_stream_id, stream_id},
+    schema::{Topic, from_stream_id, stream_id},
     value::{Entries, at_nanos},
 };
 use raddle_broker::{
@@ -38,9 +38,9 @@ impl Log for Redis {
                 Some(tid) => of_one(self.link(), tid, after).await?,
             };
             after = after.max(stretch.scanned);
-            let then = stretch.then();
-            if then == FollowStep::Give || then == FollowStep::Wait && !wait.again(None).await {
-                return Ok(stretch.first(max));
+            let then = stretch.next_step();
+            if then == FollowStep::Return || then == FollowStep::Wait && !wait.again(None).await {
+                return Ok(stretch.into_first(max));
             }
         }
     }

@@ -8,7 +8,7 @@ use raddle_model::{QueueName, Tid};
 use super::{
     Redis,
     connection::Certainty,
-    keys::Topic,
+    schema::Topic,
     script,
     submit::pack,
     value::{arg, tids},
@@ -45,7 +45,7 @@ impl Messages for Redis {
         }
     }
 
-    async fn look(&self, peek: PeekRequest) -> Result<Vec<Message>> {
+    async fn peek(&self, peek: PeekRequest) -> Result<Vec<Message>> {
         let mut wait = self.wait(Topic::Queue, peek.wait).await;
         let place = self.core.keys.queue(&peek.queue);
         let after = peek.after.min(i64::MAX as u64);
@@ -69,7 +69,7 @@ impl Messages for Redis {
         }
     }
 
-    async fn shift(&self, from: QueueName, to: QueueName, max: u32) -> Result<u64> {
+    async fn move_messages(&self, from: QueueName, to: QueueName, max: u32) -> Result<u64> {
         let mut args = vec![arg(max)];
         args.extend(
             [from, to]
@@ -83,12 +83,15 @@ impl Messages for Redis {
         Ok(moved.len() as u64)
     }
 
-    async fn convert(&self, conversion: MessageTransaction) -> Result<Option<Vec<Submitted>>> {
+    async fn apply_transaction(
+        &self,
+        conversion: MessageTransaction,
+    ) -> Result<Option<Vec<Submitted>>> {
         let MessageTransaction {
             queue,
             messages,
             tasks,
-            letters,
+            new_messages,
         } = conversion;
         let place = self.core.keys.queue(&queue);
         let mut args = vec![pack(&tasks)?];
@@ -99,8 +102,8 @@ impl Messages for Redis {
                 .iter()
                 .map(|message| arg(format!("{}{}:{}", place.prefix, message.id, message.body))),
         );
-        for NewMessage { to, body } in letters {
-            args.extend(self.core.keys.queue(&to).args());
+        for NewMessage { queue, body } in new_messages {
+            args.extend(self.core.keys.queue(&queue).args());
             args.push(body.into_bytes());
         }
         let tids: Option<Vec<String>> = self

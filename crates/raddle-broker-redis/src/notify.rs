@@ -9,7 +9,7 @@ use tokio::{
 };
 
 use super::{
-    FOR_EVER, SAFETY_INTERVAL, connection::ReconnectBackoff, keys::Keys, keys::Topic,
+    FOREVER, SAFETY_INTERVAL, connection::ReconnectBackoff, schema::Keys, schema::Topic,
     target::ServerTarget,
 };
 
@@ -41,7 +41,7 @@ impl Notifier {
 
     /// A wait for `topic`, which listens from now on.
     pub(super) async fn wait(&self, topic: Topic, wait: Duration) -> TopicWait {
-        let deadline = Instant::now() + wait.min(FOR_EVER);
+        let deadline = Instant::now() + wait.min(FOREVER);
         // Who does not want to wait should not cost a connection.
         if wait.is_zero() {
             return TopicWait {
@@ -78,7 +78,7 @@ impl Notifier {
 /// Listens to a channel, over as many connections as it takes. Calls `ring` for each message, and when it begins to listen: what rang
 /// while nobody listened is made up for by looking once.
 async fn listen(target: &ServerTarget, channel: &str, mut ring: impl FnMut()) {
-    let mut backoff = ReconnectBackoff::new(&target.address.options, FOR_EVER);
+    let mut backoff = ReconnectBackoff::new(&target.address.options, FOREVER);
     loop {
         let (hear, mut heard) = mpsc::unbounded_channel();
         if let Ok(mut connection) = target.subscriber(hear).await
@@ -92,7 +92,7 @@ async fn listen(target: &ServerTarget, channel: &str, mut ring: impl FnMut()) {
                     ring();
                 }
             }
-            backoff = ReconnectBackoff::new(&target.address.options, FOR_EVER);
+            backoff = ReconnectBackoff::new(&target.address.options, FOREVER);
         }
         backoff.pause().await;
     }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use redis::aio::MultiplexedConnection;
 
-use super::{failure::Fault, keys::Keys, script, target::ServerTarget};
+use super::{failure::Fault, schema::Keys, script, target::ServerTarget};
 use raddle_broker::Error;
 
 /// The oldest server that has all that is used.

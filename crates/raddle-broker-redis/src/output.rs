@@ -8,8 +8,9 @@ use raddle_model::Tid;
 use super::{
     Redis,
     connection::Certainty,
-    keys::{Topic, output_field},
-    log, script,
+    log,
+    schema::{Topic, output_field},
+    script,
     url::MAX_OUTPUT,
     value::arg,
 };
@@ -60,9 +61,9 @@ impl Output for Redis {
         let mut wait = self.wait(Topic::Log, wait).await;
         loop {
             let progress = self.progress(tid, cursor).await?;
-            let then = follow::then(cursor, &progress);
+            let then = follow::next_step(cursor, &progress);
             cursor = progress.cursor;
-            if then == FollowStep::Give || then == FollowStep::Wait && !wait.again(None).await {
+            if then == FollowStep::Return || then == FollowStep::Wait && !wait.again(None).await {
                 return Ok(progress);
             }
         }
@@ -98,7 +99,7 @@ impl Redis {
     async fn progress(&self, tid: Tid, from: TaskCursor) -> Result<TaskUpdate> {
         let standing = self.standing(tid).await?;
         let stretch = log::of_one(self.link(), tid, from.event).await?;
-        follow::look(self, tid, standing, stretch, from).await
+        follow::read_update(self, tid, standing, stretch, from).await
     }
 
     async fn standing(&self, tid: Tid) -> Result<TaskPosition> {

@@ -10,7 +10,7 @@ use raddle_model::Tid;
 use redis::{Cmd, Value, aio::MultiplexedConnection};
 use tokio::time::timeout;
 
-use super::{RedisCore, SAFETY_INTERVAL, failure::Fault, keys::Partition};
+use super::{RedisCore, SAFETY_INTERVAL, failure::Fault, schema::Partition};
 
 /// How long an answer may take beyond the time it was asked to block.
 const MARGIN: Duration = Duration::from_secs(5);

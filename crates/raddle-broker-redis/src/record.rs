@@ -4,7 +4,7 @@ use std::fmt;
 
 use raddle_model::{AttemptCounters, AttemptReport, ControlCommand, TaskSpec, TaskState, Tid};
 
-use super::keys::Partition;
+use super::schema::Partition;
 use raddle_broker::{Error, Result};
 
 /// Beyond this a number is not exact in a script.

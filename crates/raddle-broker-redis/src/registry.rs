@@ -1,11 +1,6 @@
 //! The workers that live on the server.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, mpsc},
-    thread,
-    time::Duration,
-};
+use std::{collections::HashMap, time::Duration};
 
 use async_trait::async_trait;
 use raddle_model::{
@@ -16,35 +11,20 @@ use raddle_model::{
 use super::{
     Redis,
     connection::{Certainty, ServerConnection},
-    keys::Keys,
     reclaim::{TAKEOVER_MARGIN, WorkerLossCause, held_by, reclaim, take_from},
-    record::{millis, unreadable},
+    record::unreadable,
     script,
     submit::{own_args, worker_args},
-    target::ServerTarget,
-    value::{Time, arg, at_nanos, micros},
+    value::{Time, at_nanos, micros},
 };
-use raddle_broker::{Error, LeaseRenewer, LeaseStatus, Leases, Registry, Result};
+use raddle_broker::{Error, Registry, Result};
 
 /// How long what operators see of a worker outlives its last beat.
 const SHOWN_SECONDS: u64 = 15;
 
-/// Keeps one worker alive, on a connection of its own.
-struct RedisLeaseRenewer {
-    target: Arc<ServerTarget>,
-    keys: Arc<Keys>,
-    worker: Tid,
-    ttl: Duration,
-    /// Started with the first beat: a worker that lives shorter than that need not pay for it.
-    thread: Option<RenewerThread>,
-}
-
-/// The way to the thread that renews the lease: it has its own runtime, so that a beat can be asked for from anywhere.
-type RenewerThread = mpsc::Sender<(Heartbeat, mpsc::Sender<Result<LeaseStatus>>)>;
-
 #[async_trait]
 impl Registry for Redis {
-    async fn enter(&self, info: WorkerInfo, ttl: Duration, own: bool) -> Result<Tid> {
+    async fn register_worker(&self, info: WorkerInfo, ttl: Duration, own: bool) -> Result<Tid> {
         if own {
             let tid: String = self
                 .link()
@@ -108,19 +88,6 @@ impl Registry for Redis {
     }
 }
 
-impl Leases for Redis {
-    fn renewer(&self, worker: Tid, ttl: Duration) -> Box<dyn LeaseRenewer> {
-        let (target, keys) = (Arc::clone(&self.link().target), Arc::clone(&self.core.keys));
-        Box::new(RedisLeaseRenewer {
-            target,
-            keys,
-            worker,
-            ttl,
-            thread: None,
-        })
-    }
-}
-
 impl Redis {
     /// Lets operators see a worker with `redis-cli`. Nothing depends on it.
     pub(super) async fn show_worker(&self, worker: Tid, info: &WorkerInfo) {
@@ -132,7 +99,7 @@ impl Redis {
 }
 
 /// Writes the hash `worker:<tid>`: what the worker is, if that is given, what it does, and when it said so.
-async fn show(
+pub(super) async fn show(
     link: &ServerConnection,
     worker: Tid,
     info: Option<&WorkerInfo>,
@@ -200,85 +167,4 @@ fn entry(tid: Tid, info: &str, heartbeat: Option<&String>) -> Result<WorkerEntry
         heartbeat,
         at_nanos(tid.as_i64()),
     ))
-}
-
-impl LeaseRenewer for RedisLeaseRenewer {
-    fn heartbeat(&mut self, heartbeat: Heartbeat) -> Result<LeaseStatus> {
-        let beats = match &self.thread {
-            Some(beats) => beats,
-            None => self.thread.insert(self.start()?),
-        };
-        let (reply, answer) = mpsc::channel();
-        beats.send((heartbeat, reply)).map_err(|_| Error::Closed)?;
-        // The thread gives up before this by itself.
-        answer
-            .recv_timeout(2 * self.ttl + Duration::from_secs(20))
-            .unwrap_or(Err(Error::Closed))
-    }
-}
-
-impl RedisLeaseRenewer {
-    /// How long a beat is tried. The next one comes soon.
-    fn patience(&self) -> Duration {
-        self.ttl / 8
-    }
-
-    fn start(&self) -> Result<RenewerThread> {
-        let (beats, asked) = mpsc::channel::<(Heartbeat, mpsc::Sender<Result<LeaseStatus>>)>();
-        let link = ServerConnection::lazy(
-            Arc::clone(&self.target),
-            Arc::clone(&self.keys),
-            self.patience(),
-            self.ttl / 4,
-        );
-        let (worker, ttl) = (self.worker, self.ttl);
-        let no_thread = |error: std::io::Error| Error::Server {
-            place: self.target.place(),
-            reason: format!("no thread to renew the lease on: {error}"),
-        };
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .map_err(no_thread)?;
-        thread::Builder::new()
-            .name("heart".into())
-            .spawn(move || {
-                while let Ok((heartbeat, reply)) = asked.recv() {
-                    let _ = reply.send(runtime.block_on(renew(&link, worker, ttl, heartbeat)));
-                }
-            })
-            .map_err(no_thread)?;
-        Ok(beats)
-    }
-}
-
-async fn renew(
-    link: &ServerConnection,
-    worker: Tid,
-    ttl: Duration,
-    heartbeat: Heartbeat,
-) -> Result<LeaseStatus> {
-    let told = serde_json::to_vec(&heartbeat).expect("a beat has only string keys");
-    let args = vec![
-        arg(worker),
-        arg(millis(ttl)),
-        told,
-        arg(TAKEOVER_MARGIN.as_millis()),
-    ];
-    let (state, gone): (String, u64) = match link.look(&script::BEAT, args).await {
-        Err(Error::Unreachable { down: true, .. }) => return Ok(LeaseStatus::Down),
-        answer => answer?,
-    };
-    let reclaimed = if gone > 0 {
-        reclaim(link).await?
-    } else {
-        Vec::new()
-    };
-    if state != "alive" {
-        return Ok(LeaseStatus::Expired);
-    }
-    if let Err(error) = show(link, worker, None, heartbeat).await {
-        tracing::debug!(%error, "a worker is not shown to operators");
-    }
-    Ok(LeaseStatus::Alive(reclaimed))
 }

@@ -4,7 +4,7 @@
 
 use std::sync::LazyLock;
 
-use super::keys::FIXED;
+use super::schema::FIXED;
 
 /// A script as the server runs it.
 pub(super) struct Script {
@@ -30,10 +30,11 @@ scripts! {
     BOOT = "boot.lua";
     CHAIN = "chain.lua" doubles "has chained tasks";
     CLAIM = "claim.lua";
+    COMPLETE = "complete.lua";
     CONVERT = "convert.lua";
     DEPTHS = "depths.lua";
     DISMISS = "dismiss.lua";
-    FINISH = "finish.lua";
+
     FORGET = "forget.lua";
     GONE = "gone.lua";
     PURGE = "purge.lua";

@@ -7,15 +7,15 @@ use raddle_model::{Target, TaskSpec, Tid, time::unix_nanos, worker::WorkerInfo};
 use super::{
     Redis,
     connection::Certainty,
-    keys::Partition,
     reclaim::reclaim,
     record::{key_of, millis, stored},
+    schema::Partition,
     script,
     value::arg,
 };
 use raddle_broker::{
     AttemptId, Error, LeasedTask, NewTask, Result, SubmitAndClaim, SubmitAndClaimOutcome,
-    Submitted, engine::written,
+    Submitted, engine::serialize_spec,
 };
 
 /// How long the record of a worker that has left is kept.
@@ -57,7 +57,11 @@ impl Redis {
             .store(&[task], Mode::Again(old, dead))
             .await?
             .ok_or(Error::NotDead(old))?;
-        stored.submitted.first().ok_or(Error::Closed)?.again(old)
+        stored
+            .submitted
+            .first()
+            .ok_or(Error::Closed)?
+            .into_resubmitted(old)
     }
 
     pub(super) async fn submit_for(
@@ -185,7 +189,13 @@ fn pack_one(task: &NewTask) -> Result<Vec<String>> {
     let (key, (due, due_nanos), lifetime) = (key_of(spec), due(spec), lifetime(spec));
     let mut packed = vec![
         Partition::name_of(spec),
-        stored(spec, *parent, false, spec.result_ttl().0, &written(spec)?),
+        stored(
+            spec,
+            *parent,
+            false,
+            spec.result_ttl().0,
+            &serialize_spec(spec)?,
+        ),
     ];
     if !key.is_empty() || !due.is_empty() || lifetime != "-" || spec.batch.is_some() {
         packed.extend([key, due, due_nanos, lifetime]);

@@ -2,7 +2,7 @@
 
 use std::{fmt, path::PathBuf, time::Duration};
 
-use raddle_broker::engine::FOR_EVER;
+use raddle_broker::engine::FOREVER;
 
 /// Where a server is, and how to deal with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -115,7 +115,7 @@ impl Options {
 impl RedisAddress {
     /// Waits for a server that is away for as long as it takes, unless the URL says otherwise; with `opens`, also for one that is not there yet.
     pub fn patient(mut self, opens: bool) -> Self {
-        (self.options.usual_patience, self.options.waits_to_open) = (FOR_EVER, opens);
+        (self.options.usual_patience, self.options.waits_to_open) = (FOREVER, opens);
         self
     }
 
@@ -348,7 +348,7 @@ fn namespace(text: String) -> Result<String, String> {
     if fits {
         Ok(text)
     } else {
-        Err("the namespace is not 1 to 64 letters, digits, and . _ -".into())
+        Err("the namespace is not 1 to 64 new_messages, digits, and . _ -".into())
     }
 }
 
@@ -511,7 +511,7 @@ mod tests {
         );
         assert_eq!(
             parse("redis://host").patient(true).options.patience(),
-            FOR_EVER
+            FOREVER
         );
         assert!(address.options.volatile && address.options.wait_replicas == 1);
         for (text, bytes) in [("1000", 1000), ("4K", 4096), ("512M", 512 << 20), ("0G", 0)] {

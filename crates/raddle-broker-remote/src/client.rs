@@ -22,7 +22,7 @@ pub struct Remote {
     link: Mutex<Option<Arc<RemoteConnection>>>,
     /// Held while a connection is made, so that calls which find none share one.
     connecting: tokio::sync::Mutex<()>,
-    doubts: UnconfirmedCompletions,
+    unconfirmed: UnconfirmedCompletions,
     direct: Option<Arc<Direct>>,
 }
 
@@ -50,7 +50,7 @@ impl Remote {
             path: path.into(),
             link: Mutex::default(),
             connecting: tokio::sync::Mutex::default(),
-            doubts: UnconfirmedCompletions::default(),
+            unconfirmed: UnconfirmedCompletions::default(),
             direct,
         }
     }
@@ -106,12 +106,14 @@ impl Remote {
 impl CallHandler for Remote {
     async fn call(&self, call: Call) -> Result<Reply> {
         match call {
-            Call::Finish { batch } => {
-                let send = async |batch| match self.ask(Call::Finish { batch }).await? {
-                    Reply::Finish(verdicts) => Ok(verdicts),
+            Call::Complete { batch } => {
+                let send = async |batch| match self.ask(Call::Complete { batch }).await? {
+                    Reply::Complete(verdicts) => Ok(verdicts),
                     _ => Err(Error::Closed),
                 };
-                Ok(Reply::Finish(self.doubts.finish(self, batch, send).await?))
+                Ok(Reply::Complete(
+                    self.unconfirmed.complete(self, batch, send).await?,
+                ))
             }
             Call::Health {} => {
                 let mut reply = self.ask(call).await?;
@@ -142,7 +144,7 @@ impl CallHandler for Remote {
 }
 
 impl Leases for Remote {
-    fn renewer(&self, worker: Tid, ttl: Duration) -> Box<dyn LeaseRenewer> {
+    fn lease_renewer(&self, worker: Tid, ttl: Duration) -> Box<dyn LeaseRenewer> {
         Box::new(RemoteLeaseRenewer::new(
             self.path.clone(),
             worker,

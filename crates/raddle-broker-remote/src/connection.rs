@@ -169,14 +169,14 @@ impl RemoteConnection {
         let _ = self
             .orders
             .send(DriverCommand::Send(frame, Some(Arc::clone(&sent))));
-        let patience = ANSWER_PATIENCE + call.wait().min(LONGEST_WAIT);
+        let patience = ANSWER_PATIENCE + call.max_wait().min(LONGEST_WAIT);
         let lost = match timeout(patience, answer).await {
             Ok(Ok(answer)) => return answer,
             Ok(Err(_)) => self.shared.gone_because(),
             Err(_) => self.shared.gone("it does not answer"),
         };
         drop(waiting);
-        Err(match (lost, call.doubles()) {
+        Err(match (lost, call.repeated_effect()) {
             (Error::AgentGone { path, reason }, Some(what)) if sent.load(Ordering::Acquire) => {
                 Error::Unanswered {
                     place: format!("the agent at {}", path.display()),

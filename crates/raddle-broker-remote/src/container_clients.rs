@@ -112,7 +112,7 @@ impl ContainerClient {
     /// Does what was asked for, if it is for guests.
     pub(super) async fn perform(&self, broker: &dyn Broker, call: Call) -> Result<Reply> {
         let reply = self.admit(broker, call).await?.perform(broker).await?;
-        if let Reply::Enter(worker) = reply {
+        if let Reply::RegisterWorker(worker) = reply {
             self.speaks_for(worker);
         }
         Ok(reply)
@@ -132,11 +132,11 @@ impl ContainerClient {
     /// which may be the task.
     async fn admit(&self, broker: &dyn Broker, mut call: Call) -> Result<Call> {
         match &mut call {
-            Call::Note { batch } => {
+            Call::UpdateAttempts { batch } => {
                 self.check_all(broker, batch.iter().map(|note| note.attempt_id).collect())
                     .await?
             }
-            Call::Finish { batch } => {
+            Call::Complete { batch } => {
                 self.check_all(
                     broker,
                     batch.iter().map(|finish| finish.attempt_id).collect(),
@@ -150,10 +150,10 @@ impl ContainerClient {
                 )
                 .await?
             }
-            Call::Enter {
+            Call::RegisterWorker {
                 info,
                 ttl,
-                own: false,
+                ephemeral: false,
             } => {
                 check_lease(*ttl)?;
                 self.guests.register(info)?;
@@ -165,7 +165,7 @@ impl ContainerClient {
                 request.caps = self.guests.offered(&request.caps);
                 request.max = request.max.min(1);
             }
-            Call::Controls { owner: worker, .. } | Call::Deregister { worker, .. } => {
+            Call::RecvCommands { owner: worker, .. } | Call::Deregister { worker, .. } => {
                 self.check_worker(broker, *worker).await?;
             }
             // Answers to control words, for the worker or for its task.
@@ -191,7 +191,7 @@ impl ContainerClient {
                     return Err(foreign());
                 }
             }
-            Call::Tasks { filter } if filter.is_one() => {
+            Call::Tasks { filter } if filter.is_single_task() => {
                 let tasks = broker.tasks(filter.clone()).await?;
                 if !tasks.iter().all(|task| self.guests.may_see(task)) {
                     return Err(refused("the task is in another queue"));

@@ -52,9 +52,9 @@ pub(super) enum CallInput {
 
 impl CallInput {
     /// How long it may wait for something to happen.
-    pub(super) fn wait(&self) -> Duration {
+    pub(super) fn max_wait(&self) -> Duration {
         match self {
-            Self::Call(call) => call.wait(),
+            Self::Call(call) => call.max_wait(),
             Self::Beat(_) => Duration::ZERO,
         }
     }
@@ -116,9 +116,9 @@ async fn beat_once(
         let mut beating = kept.unwrap_or_else(|| CachedRenewer {
             worker,
             ttl,
-            renewer: broker.renewer(worker, ttl),
+            renewer: broker.lease_renewer(worker, ttl),
         });
-        let pulse = beating.renewer.heartbeat(heartbeat);
+        let pulse = beating.renewer.renew(heartbeat);
         *lock(&chest) = Some(beating);
         pulse
     });

@@ -63,7 +63,7 @@ impl RemoteLeaseRenewer {
     fn own(&mut self) -> Option<&mut Box<dyn LeaseRenewer>> {
         if self.own.is_none() {
             let broker = self.direct.as_ref()?.opened()?;
-            self.own = Some(broker.renewer(self.worker, self.ttl));
+            self.own = Some(broker.lease_renewer(self.worker, self.ttl));
         }
         self.own.as_mut()
     }
@@ -133,15 +133,15 @@ impl RemoteLeaseRenewer {
 }
 
 impl LeaseRenewer for RemoteLeaseRenewer {
-    fn heartbeat(&mut self, heartbeat: Heartbeat) -> Result<LeaseStatus> {
+    fn renew(&mut self, heartbeat: Heartbeat) -> Result<LeaseStatus> {
         if let Some(own) = self.own() {
-            return own.heartbeat(heartbeat);
+            return own.renew(heartbeat);
         }
         match (self.beat_by_agent(heartbeat), &self.direct) {
             // One that was stopped (SIGSTOP) is there, and says nothing. The lease must not run out meanwhile.
             (Err(Error::AgentGone { .. }), Some(direct)) => {
-                let mut own = direct.open_blocking()?.renewer(self.worker, self.ttl);
-                let pulse = own.heartbeat(heartbeat);
+                let mut own = direct.open_blocking()?.lease_renewer(self.worker, self.ttl);
+                let pulse = own.renew(heartbeat);
                 self.own = Some(own);
                 pulse
             }

@@ -292,8 +292,8 @@ mod tests {
             Submitted::Existing(tid())
         );
         assert_eq!(
-            there_and_back(&CompletionOutcome::Done(TaskState::Killed)),
-            CompletionOutcome::Done(TaskState::Killed)
+            there_and_back(&CompletionOutcome::Finished(TaskState::Killed)),
+            CompletionOutcome::Finished(TaskState::Killed)
         );
     }
 

@@ -191,7 +191,7 @@ impl Session {
         }
         let queued = QueuedCall { id, asked, room };
         // One that waits may do so for an hour: it has no turn to wait for, and takes none.
-        if queued.asked.wait().is_zero() {
+        if queued.asked.max_wait().is_zero() {
             self.queued.push_back(queued);
         } else {
             self.begin(queued);
@@ -211,7 +211,7 @@ impl Session {
 
     fn begin(&mut self, queued: QueuedCall) {
         let QueuedCall { id, asked, room } = queued;
-        let waits = !asked.wait().is_zero();
+        let waits = !asked.max_wait().is_zero();
         self.busy += usize::from(!waits);
         let (broker, returns) = (Arc::clone(&self.shared.broker), self.shared.returns.clone());
         let (chest, guest) = (Arc::clone(&self.chest), self.guest.clone());

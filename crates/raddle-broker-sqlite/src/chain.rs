@@ -11,11 +11,11 @@ use rusqlite::{OptionalExtension, params, types::Type};
 
 use super::{
     bulk_insert::BulkStatement,
-    finish::refuse,
+    complete::refuse,
     submit::{PreparedTask, submit},
     tx::{Tx, TxError},
 };
-use raddle_broker::{AttemptId, Error, engine::ChainAccount};
+use raddle_broker::{AttemptId, Error, engine::ChainTotals};
 
 static INSERT: LazyLock<BulkStatement> =
     LazyLock::new(|| BulkStatement::insert("chained (tid, n, spec)", 3));
@@ -25,7 +25,7 @@ pub(super) fn chain(
     tx: &mut Tx<'_>,
     attempt_id: AttemptId,
     specs: &[String],
-    told: Option<u64>,
+    offset: Option<u64>,
 ) -> Result<Option<u64>, TxError> {
     let tid = attempt_id.tid.as_i64();
     // A worker's own task has nobody to run it.
@@ -48,7 +48,7 @@ pub(super) fn chain(
     let mut account = parse(attempt_id.tid, text.as_deref())?;
     let first = account.tasks;
     let sizes: Vec<usize> = specs.iter().map(String::len).collect();
-    let known = account.add(attempt_id, told, &sizes)?;
+    let known = account.add(attempt_id, offset, &sizes)?;
     let rows: Vec<(u64, &String)> = (first..).zip(&specs[known..]).collect();
     INSERT.write(tx.db(), &rows, |row, (n, spec)| {
         row.bind(tid)?;
@@ -98,7 +98,7 @@ pub(super) fn discard(tx: &Tx<'_>, tid: Tid) -> rusqlite::Result<()> {
 }
 
 /// What an attempt has chained, as `active` has it.
-pub(super) fn parse(tid: Tid, text: Option<&str>) -> Result<ChainAccount, Error> {
+pub(super) fn parse(tid: Tid, text: Option<&str>) -> Result<ChainTotals, Error> {
     let account = text.map(str::parse).transpose();
     account
         .map(Option::unwrap_or_default)

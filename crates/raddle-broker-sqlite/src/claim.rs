@@ -6,7 +6,7 @@ use raddle_model::{AttemptCounters, ExitStatus, TaskEventKind, TaskSpec, TaskSta
 use rusqlite::{OptionalExtension, params};
 
 use super::{
-    finish::{TaskEnding, end_active, end_attempt},
+    complete::{TaskEnding, end_active, end_attempt},
     reclaim::report,
     registry::entered_at,
     submit::refresh_parts,

@@ -11,7 +11,7 @@ use rusqlite::params;
 
 use super::{
     claim::spec_of,
-    finish::{TaskEnding, end_waiting},
+    complete::{TaskEnding, end_waiting},
     messages,
     reclaim::report,
     tx::{

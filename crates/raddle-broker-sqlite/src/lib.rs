@@ -11,30 +11,26 @@ mod bulk_insert;
 mod chain;
 mod claim;
 mod clock;
+mod complete;
 mod control;
 mod file_mode;
-mod finish;
 mod health;
-mod lease_renewer;
-mod leases;
-mod liveness_lock;
+mod lease;
 mod log;
 mod messages;
 mod notify;
 mod open;
 mod output;
 mod purge;
+mod query;
 mod reclaim;
 mod registry;
-mod schedules;
+mod schedule;
 mod schema;
 mod shared_state;
 mod submit;
 mod submit_and_claim;
-mod summary;
-mod tasks;
 mod tx;
-mod waiting;
 mod wal_index;
 mod writer;
 
@@ -48,12 +44,12 @@ use std::{
 use rusqlite::{Connection, ffi};
 use tokio::sync::oneshot;
 
-use leases::LeaseTable;
+use lease::LeaseTable;
 use notify::{Notifier, Topic};
 use open::DatabaseLocation;
 use raddle_broker::{
     Error, Result,
-    engine::{FOR_EVER, SAFETY_INTERVAL},
+    engine::{FOREVER, SAFETY_INTERVAL},
 };
 use shared_state::SharedState;
 use tx::{Tx, TxError};
@@ -83,7 +79,7 @@ struct HandleState {
     leases: LeaseTable,
     /// Why the log could not be synced, from then on.
     hole: OnceLock<String>,
-    sweep: lease_renewer::Reaper,
+    sweep: lease::renewer::Reaper,
     /// What output is looked up with, once there is any. Whoever has it writes output, and nobody else does.
     outlet: Arc<tokio::sync::Mutex<Option<Connection>>>,
 }
@@ -160,7 +156,7 @@ impl Sqlite {
         };
         TopicWait {
             rung,
-            deadline: tokio::time::Instant::now() + wait.min(FOR_EVER),
+            deadline: tokio::time::Instant::now() + wait.min(FOREVER),
         }
     }
 }
@@ -221,7 +217,7 @@ impl HandleState {
         let leases = LeaseTable::new(path.clone(), boot, Arc::clone(&page));
         let (hole, sweep, outlet) = (
             OnceLock::new(),
-            lease_renewer::Reaper::default(),
+            lease::renewer::Reaper::default(),
             Arc::default(),
         );
         Ok(Self {

@@ -125,9 +125,9 @@ impl Log for Sqlite {
                 })
                 .await?;
             after = after.max(stretch.scanned);
-            let then = stretch.then();
-            if then == FollowStep::Give || then == FollowStep::Wait && !wait.again(None).await {
-                return Ok(stretch.first(max));
+            let then = stretch.next_step();
+            if then == FollowStep::Return || then == FollowStep::Wait && !wait.again(None).await {
+                return Ok(stretch.into_first(max));
             }
         }
     }

@@ -118,7 +118,7 @@ impl Messages for Sqlite {
         }
     }
 
-    async fn look(&self, peek: PeekRequest) -> Result<Vec<Message>> {
+    async fn peek(&self, peek: PeekRequest) -> Result<Vec<Message>> {
         let mut wait = self.wait(Topic::Queue, peek.wait);
         loop {
             let peek = peek.clone();
@@ -131,7 +131,7 @@ impl Messages for Sqlite {
         }
     }
 
-    async fn shift(&self, from: QueueName, to: QueueName, max: u32) -> Result<u64> {
+    async fn move_messages(&self, from: QueueName, to: QueueName, max: u32) -> Result<u64> {
         self.write(Durability::Power, move |tx| {
             let taken = take(tx, &from, max)?;
             taken
@@ -142,12 +142,15 @@ impl Messages for Sqlite {
         .await
     }
 
-    async fn convert(&self, conversion: MessageTransaction) -> Result<Option<Vec<Submitted>>> {
+    async fn apply_transaction(
+        &self,
+        conversion: MessageTransaction,
+    ) -> Result<Option<Vec<Submitted>>> {
         let MessageTransaction {
             queue,
             messages,
             tasks,
-            letters,
+            new_messages,
         } = conversion;
         let tasks = tasks.into_iter().map(prepare).collect::<Result<Vec<_>>>()?;
         let queue = key(&queue);
@@ -169,9 +172,9 @@ impl Messages for Sqlite {
                     .execute(params![queue, message.id.as_i64()])?;
             }
             let submitted = submit(tx, tasks)?;
-            letters
+            new_messages
                 .iter()
-                .try_for_each(|letter| insert(tx, &letter.to, &letter.body).map(drop))?;
+                .try_for_each(|message| insert(tx, &message.queue, &message.body).map(drop))?;
             Ok(Some(submitted))
         })
         .await

@@ -27,7 +27,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, config::DbConfig, ffi};
 use rustix::fs::StatVfsMountFlags;
 
 use super::{HandleState, file_mode, schema, wal_index};
-use raddle_broker::{Error, Result, engine::is_want};
+use raddle_broker::{Error, Result, engine::is_resource_exhaustion};
 
 const OPEN: OpenFlags = OpenFlags::SQLITE_OPEN_READ_WRITE.union(OpenFlags::SQLITE_OPEN_NO_MUTEX);
 const READ_IMMUTABLE: OpenFlags = OpenFlags::SQLITE_OPEN_READ_ONLY
@@ -469,7 +469,7 @@ pub(super) fn unusable(path: &Path, error: &io::Error) -> Error {
             reason: "the directory it would stand in does not exist".into(),
         },
         io::ErrorKind::ReadOnlyFilesystem => read_only(path),
-        _ if is_want(error) => Error::io(path, error),
+        _ if is_resource_exhaustion(error) => Error::io(path, error),
         io::ErrorKind::PermissionDenied => Error::ReadOnly {
             path: path.into(),
             reason: file_mode::whose(path).unwrap_or_else(|| error.to_string()),
@@ -536,7 +536,7 @@ pub(super) fn explain(path: &Path, error: &rusqlite::Error) -> Error {
 /// Whether it was for want of a descriptor that something could not be opened: the engine does not tell.
 fn no_descriptor() -> Option<Error> {
     let path = Path::new("/dev/null");
-    let refused = File::open(path).err().filter(is_want)?;
+    let refused = File::open(path).err().filter(is_resource_exhaustion)?;
     Some(Error::io(path, &refused))
 }
 

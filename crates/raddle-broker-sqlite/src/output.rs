@@ -49,10 +49,10 @@ impl Output for Sqlite {
                 Ok((standing(db, tid)?, log::select_of(db, tid, from.event)?))
             };
             let (standing, stretch) = self.read(look).await?;
-            let progress = follow::look(self, tid, standing, stretch, from).await?;
-            let then = follow::then(cursor, &progress);
+            let progress = follow::read_update(self, tid, standing, stretch, from).await?;
+            let then = follow::next_step(cursor, &progress);
             cursor = progress.cursor;
-            if then == FollowStep::Give || then == FollowStep::Wait && !wait.again(None).await {
+            if then == FollowStep::Return || then == FollowStep::Wait && !wait.again(None).await {
                 return Ok(progress);
             }
         }

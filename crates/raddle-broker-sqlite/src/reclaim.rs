@@ -7,8 +7,8 @@ use raddle_model::{
 
 use super::{
     clock,
-    finish::{TaskEnding, end_active, end_attempt, give_back},
-    leases::WorkerRow,
+    complete::{TaskEnding, end_active, end_attempt, give_back},
+    lease::WorkerRow,
     registry::entered,
     tx::{ACTIVE_COLUMNS, ActiveTask, Tx, TxError, active_at, find_active},
 };

@@ -12,21 +12,20 @@ use rusqlite::{Connection, params};
 
 use super::{
     Sqlite, clock,
-    lease_renewer::SqliteLeaseRenewer,
-    leases::{LeaseTable, WorkerRow, end_of},
+    lease::{LeaseTable, WorkerRow, end_of},
     reclaim::{end_service, give_back_all, reclaim},
     submit::{PreparedTask, TaskRow, insert},
     tx::{Tx, TxError, tid_at},
     writer::Durability,
 };
-use raddle_broker::{Error, LeaseRenewer, Registry, Result};
+use raddle_broker::{Error, Registry, Result};
 
 /// How long the record of a worker that has left is kept: a day.
 const RECORD_KEPT_NANOS: i64 = 86_400_000_000_000;
 
 #[async_trait]
 impl Registry for Sqlite {
-    async fn enter(&self, info: WorkerInfo, ttl: Duration, own: bool) -> Result<Tid> {
+    async fn register_worker(&self, info: WorkerInfo, ttl: Duration, own: bool) -> Result<Tid> {
         self.write(Durability::Process, move |tx| {
             if !own {
                 return register(tx, &info, ttl);
@@ -49,26 +48,6 @@ impl Registry for Sqlite {
     async fn workers(&self) -> Result<Vec<WorkerEntry>> {
         let shared = Arc::clone(&self.shared);
         self.read(move |db| living(db, &shared.leases)).await
-    }
-}
-
-impl raddle_broker::Leases for Sqlite {
-    fn renewer(&self, worker: Tid, ttl: Duration) -> Box<dyn LeaseRenewer> {
-        Box::new(SqliteLeaseRenewer::new(
-            Arc::clone(&self.shared),
-            self.writer().downgrade(),
-            worker,
-            ttl,
-        ))
-    }
-
-    fn acquire_liveness_lock(&self, worker: Tid) -> bool {
-        self.shared.leases.acquire_liveness_lock(worker)
-    }
-
-    fn stop_unlocked(&self, stop: &mut dyn FnMut()) {
-        let _gate = self.shared.bell.close();
-        stop();
     }
 }
 

@@ -8,10 +8,10 @@ use rusqlite::{Connection, OptionalExtension, params};
 use super::{
     bulk_insert::BulkStatement,
     notify::Topic,
-    schedules::note_expiries,
+    schedule::note_expiries,
     tx::{Partition, Tx, TxError},
 };
-use raddle_broker::{Error, NewTask, Submitted, engine::written};
+use raddle_broker::{Error, NewTask, Submitted, engine::serialize_spec};
 
 /// A task that has been checked and written out, ready for the writer's thread.
 pub(super) struct PreparedTask {
@@ -29,7 +29,7 @@ impl PreparedTask {
 
 /// Checks a task before it costs anybody a transaction.
 pub(super) fn prepare(submit: NewTask) -> Result<PreparedTask, Error> {
-    let text = written(&submit.spec)?;
+    let text = serialize_spec(&submit.spec)?;
     Ok(PreparedTask {
         spec: submit.spec,
         text,

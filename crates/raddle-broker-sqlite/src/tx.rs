@@ -11,7 +11,7 @@ use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, 
 use super::{
     bulk_insert::BulkStatement,
     clock,
-    leases::LeaseTable,
+    lease::LeaseTable,
     notify::{Topic, Topics},
 };
 use raddle_broker::{AttemptId, Error};

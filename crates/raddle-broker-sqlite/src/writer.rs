@@ -458,8 +458,8 @@ mod tests {
         broker.shared.leases.release_liveness_lock(lost);
         assert!(broker.shared.leases.is_anyone_gone());
         let pulse = broker
-            .renewer(other, LEASE)
-            .heartbeat(Heartbeat::default())
+            .lease_renewer(other, LEASE)
+            .renew(Heartbeat::default())
             .unwrap();
         assert!(
             matches!(&pulse, LeaseStatus::Alive(reclaimed) if reclaimed.is_empty()),

@@ -40,8 +40,8 @@ impl CallHandler for Noting {
 }
 
 impl Leases for Noting {
-    fn renewer(&self, worker: Tid, ttl: Duration) -> Box<dyn LeaseRenewer> {
-        self.broker.renewer(worker, ttl)
+    fn lease_renewer(&self, worker: Tid, ttl: Duration) -> Box<dyn LeaseRenewer> {
+        self.broker.lease_renewer(worker, ttl)
     }
 }
 
@@ -80,7 +80,7 @@ async fn no_more_tasks_are_held_than_one_page_of_them() {
     };
     let claims = broker.claim(claim).await.unwrap();
     broker
-        .finish(claims.iter().map(|claim| end(claim.attempt_id)).collect())
+        .complete(claims.iter().map(|claim| end(claim.attempt_id)).collect())
         .await
         .unwrap();
 

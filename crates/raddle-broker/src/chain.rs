@@ -1,48 +1,52 @@
-//! What an attempt may chain, and how much of it it has: decided here for all engines.
+//! Limits and totalsing of chained tasks, the same for all engines.
 //!
-//! Chained tasks stand aside. They have no id, no place in a line and no unique key until the attempt that chained them has succeeded, and
-//! then they are submitted as any others, in the step that ends it.
+//! Chained tasks are stored aside, without an id, a queue position or a unique key. When the attempt that chained them succeeds
+//! they are submitted like any others, in the transaction that completes it.
 
 use std::{fmt, str::FromStr};
 
-use crate::{AttemptId, ChainRequest, Error, Result, request::written};
+use crate::{AttemptId, ChainRequest, Error, Result, request::serialize_spec};
 
-/// How many tasks one attempt may chain: they are all submitted in one step.
+/// How many tasks one attempt may chain: they are all submitted in one transaction.
 pub const MAX_CHAINED: u64 = 10_000;
-/// How many bytes they may have together, written out: two of the largest.
+/// The limit of their serialised size together: two specs of the maximum size.
 pub const MAX_CHAINED_BYTES: u64 = 32 << 20;
 
-/// What an attempt has chained so far.
+/// The totals of what an attempt has chained so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ChainAccount {
-    /// How many tasks.
+pub struct ChainTotals {
+    /// The number of tasks.
     pub tasks: u64,
     bytes: u64,
-    /// How many of them came by way of the attempt's worker.
-    told: u64,
+    /// How many of them the attempt's worker forwarded.
+    forwarded: u64,
 }
 
 impl ChainRequest {
-    /// Checks the tasks and writes their specs out, before they cost anybody a transaction.
-    pub fn written(&self) -> Result<Vec<String>> {
-        self.tasks.iter().map(|spec| Ok(written(spec)?)).collect()
+    /// Validates and serialises the specs, before a transaction is begun for them.
+    pub fn serialize_specs(&self) -> Result<Vec<String>> {
+        self.tasks
+            .iter()
+            .map(|spec| Ok(serialize_spec(spec)?))
+            .collect()
     }
 }
 
-impl ChainAccount {
-    /// Adds tasks of these sizes, of which the first so many may have been `told` before. Returns how many of them were: those are passed over.
+impl ChainTotals {
+    /// Adds tasks of these sizes. `offset` is [`ChainRequest::offset`]. Returns how many of the first tasks are chained already
+    /// and must be skipped.
     pub fn add(
         &mut self,
         attempt_id: AttemptId,
-        told: Option<u64>,
+        offset: Option<u64>,
         sizes: &[usize],
     ) -> Result<usize> {
-        let known = match told.map(|told| self.told.checked_sub(told)) {
+        let known = match offset.map(|offset| self.forwarded.checked_sub(offset)) {
             None => 0,
             Some(Some(known)) => usize::try_from(known)
                 .unwrap_or(usize::MAX)
                 .min(sizes.len()),
-            // What came before these is not here. It was, and the store has lost it.
+            // Tasks that were forwarded before are missing: the store has lost them.
             Some(None) => return Err(Error::ChainLost(attempt_id)),
         };
         let new = &sizes[known..];
@@ -53,19 +57,27 @@ impl ChainAccount {
         if tasks > MAX_CHAINED || bytes > MAX_CHAINED_BYTES {
             return Err(Error::ChainFull(attempt_id));
         }
-        let told = self.told + if told.is_some() { new.len() as u64 } else { 0 };
-        *self = Self { tasks, bytes, told };
+        let new_forwarded = if offset.is_some() {
+            new.len() as u64
+        } else {
+            0
+        };
+        *self = Self {
+            tasks,
+            bytes,
+            forwarded: self.forwarded + new_forwarded,
+        };
         Ok(known)
     }
 }
 
-impl fmt::Display for ChainAccount {
+impl fmt::Display for ChainTotals {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {} {}", self.tasks, self.bytes, self.told)
+        write!(f, "{} {} {}", self.tasks, self.bytes, self.forwarded)
     }
 }
 
-impl FromStr for ChainAccount {
+impl FromStr for ChainTotals {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -74,12 +86,12 @@ impl FromStr for ChainAccount {
             numbers
                 .next()
                 .and_then(|number| number.ok())
-                .ok_or("what it has chained is not as it was written")
+                .ok_or("the totals of chained tasks are not three numbers")
         };
         Ok(Self {
             tasks: next()?,
             bytes: next()?,
-            told: next()?,
+            forwarded: next()?,
         })
     }
 }
@@ -100,63 +112,63 @@ mod tests {
     }
 
     #[test]
-    fn what_was_told_before_counts_once() {
-        let mut account = ChainAccount::default();
-        assert_eq!(account.add(attempt_id(), Some(0), &[10, 20]).unwrap(), 0);
+    fn skips_tasks_that_were_forwarded_before() {
+        let mut totals = ChainTotals::default();
+        assert_eq!(totals.add(attempt_id(), Some(0), &[10, 20]).unwrap(), 0);
         assert_eq!(
-            account.add(attempt_id(), None, &[5]).unwrap(),
+            totals.add(attempt_id(), None, &[5]).unwrap(),
             0,
             "the attempt itself may chain in between"
         );
         assert_eq!(
-            account.add(attempt_id(), Some(0), &[10, 20]).unwrap(),
+            totals.add(attempt_id(), Some(0), &[10, 20]).unwrap(),
             2,
-            "all of it was there"
+            "all are chained already"
         );
         assert_eq!(
-            account.add(attempt_id(), Some(1), &[20, 30]).unwrap(),
+            totals.add(attempt_id(), Some(1), &[20, 30]).unwrap(),
             1,
-            "half of it was"
+            "one of two is chained already"
         );
         assert_eq!(
-            account,
-            ChainAccount {
+            totals,
+            ChainTotals {
                 tasks: 4,
                 bytes: 65,
-                told: 3
+                forwarded: 3
             }
         );
-        assert_eq!(account.to_string().parse(), Ok(account));
-        assert!("1 2".parse::<ChainAccount>().is_err() && "1 2 x".parse::<ChainAccount>().is_err());
+        assert_eq!(totals.to_string().parse(), Ok(totals));
+        assert!("1 2".parse::<ChainTotals>().is_err() && "1 2 x".parse::<ChainTotals>().is_err());
     }
 
     #[test]
-    fn what_is_missing_is_noticed() {
-        let mut account = ChainAccount::default();
+    fn reports_lost_chained_tasks() {
+        let mut totals = ChainTotals::default();
         assert!(matches!(
-            account.add(attempt_id(), Some(1), &[1]),
+            totals.add(attempt_id(), Some(1), &[1]),
             Err(Error::ChainLost(_))
         ));
     }
 
     #[test]
-    fn neither_tasks_nor_bytes_are_without_end() {
-        let mut account = ChainAccount::default();
-        account
+    fn limits_tasks_and_bytes() {
+        let mut totals = ChainTotals::default();
+        totals
             .add(attempt_id(), None, &vec![1; MAX_CHAINED as usize])
             .unwrap();
-        let before = account;
+        let before = totals;
         assert!(matches!(
-            account.add(attempt_id(), None, &[1]),
+            totals.add(attempt_id(), None, &[1]),
             Err(Error::ChainFull(_))
         ));
-        assert_eq!(account, before, "what is refused is not counted");
-        let mut account = ChainAccount::default();
-        account
+        assert_eq!(totals, before, "refused tasks are not counted");
+        let mut totals = ChainTotals::default();
+        totals
             .add(attempt_id(), None, &[MAX_CHAINED_BYTES as usize])
             .unwrap();
         assert!(matches!(
-            account.add(attempt_id(), None, &[1]),
+            totals.add(attempt_id(), None, &[1]),
             Err(Error::ChainFull(_))
         ));
     }

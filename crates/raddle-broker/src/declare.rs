@@ -1,8 +1,10 @@
-//! From one declaration of the broker's methods to all that has to know every one of them: the traits, a value for each call and for what it
-//! returns, the way from such a value to an engine, and the way back from a trait to such a value.
+//! Generates everything that must know all methods of the broker from one declaration: the traits, a [`Call`](crate::Call)
+//! and a [`Reply`](crate::Reply) with one variant per method, `Call::perform` (a call on an engine), and the traits' methods on
+//! top of a [`CallHandler`](crate::CallHandler).
 
-/// Declares traits of async methods. Behind each method stands the name of its [`Call`](crate::Call), how long it `waits` for something to happen, if
-/// it can, and what has happened twice if it `doubles` when it is sent again. Both see the arguments as references.
+/// Declares traits of async methods. After `as` comes the name of the method's [`Call`](crate::Call) variant; `waits` is the
+/// time for which the method may block; `doubles` is the effect that happens twice if the call is sent twice. Both expressions
+/// see the arguments as references.
 macro_rules! declare {
     ($(
         $(#[$about:meta])*
@@ -27,7 +29,7 @@ macro_rules! declare {
                     async fn $method(&self $(, $arg: $ty)*) -> Result<$ret> {
                         match self.call(Call::$Call { $($arg),* }).await? {
                             Reply::$Call(value) => Ok(value),
-                            other => Err(other.misplaced()),
+                            other => Err(other.unexpected()),
                         }
                     }
                 )*
@@ -36,44 +38,44 @@ macro_rules! declare {
 
         /// One call of a broker: a method with its arguments.
         #[derive(Debug, Serialize, Deserialize)]
-        #[expect(clippy::large_enum_variant, reason = "one exists for the time of a call: a box would cost an allocation for each")]
+        #[expect(clippy::large_enum_variant, reason = "short-lived: a box would cost an allocation per call")]
         pub enum Call {
             $($(
                 #[doc = concat!("[`", stringify!($Trait), "::", stringify!($method), "`].")]
-                $Call { $( #[doc = "As the method has it."] $(#[$field])* $arg: $ty ),* },
+                $Call { $( #[doc = "An argument of the method."] $(#[$field])* $arg: $ty ),* },
             )*)*
         }
 
-        /// What a call has returned.
+        /// The return value of a call.
         #[derive(Debug, Serialize, Deserialize)]
-        #[expect(clippy::large_enum_variant, reason = "one exists for the time of a call: a box would cost an allocation for each")]
+        #[expect(clippy::large_enum_variant, reason = "short-lived: a box would cost an allocation per call")]
         pub enum Reply {
             $($(
-                #[doc = concat!("Of [`", stringify!($Trait), "::", stringify!($method), "`].")]
+                #[doc = concat!("Returned by [`", stringify!($Trait), "::", stringify!($method), "`].")]
                 $Call($ret),
             )*)*
         }
 
         impl Call {
-            /// Makes the call.
+            /// Performs the call on `broker`.
             pub async fn perform(self, broker: &dyn Broker) -> Result<Reply> {
                 match self {
                     $($( Self::$Call { $($arg),* } => broker.$method($($arg),*).await.map(Reply::$Call), )*)*
                 }
             }
 
-            /// How long the call may wait for something to happen.
-            #[expect(unused_variables, reason = "few calls wait, and few arguments say how long")]
-            pub fn wait(&self) -> Duration {
+            /// For how long the call may block.
+            #[expect(unused_variables, reason = "most calls do not block")]
+            pub fn max_wait(&self) -> Duration {
                 match self {
                     $($( Self::$Call { $($arg),* } => Duration::ZERO $(+ $wait)?, )*)*
                 }
             }
 
-            /// What is done a second time when the call is, if something is. The rest is fenced, or changes nothing more, or is output, which is
-            /// better there twice than not at all.
-            #[expect(unused_variables, reason = "few calls do something twice, and fewer arguments decide that")]
-            pub fn doubles(&self) -> Option<&'static str> {
+            /// The effect that happens twice if the call is sent twice, for the error message. `None` for calls that are safe
+            /// to repeat: they are fenced, idempotent, or append output, where a duplicate is better than a loss.
+            #[expect(unused_variables, reason = "most calls are safe to repeat")]
+            pub fn repeated_effect(&self) -> Option<&'static str> {
                 match self {
                     $($( Self::$Call { $($arg),* } => None $(.or($doubled))?, )*)*
                 }

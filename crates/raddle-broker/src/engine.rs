@@ -1,12 +1,12 @@
-//! Parts that the engines share. Applications need none of them.
+//! Code that the engines share. Not for applications.
 
 pub mod follow;
 
 pub use crate::{
-    chain::ChainAccount,
-    error::is_want,
-    request::written,
-    schedules::{AGENDA, EXPIRED_AT_ONCE, read_entry},
-    unconfirmed::{UnconfirmedCompletions, leaves_doubt},
-    wait::{FOR_EVER, SAFETY_INTERVAL},
+    chain::ChainTotals,
+    error::is_resource_exhaustion,
+    request::serialize_spec,
+    schedules::{MAX_DUE, MAX_EXPIRED, parse_entry},
+    unconfirmed::{UnconfirmedCompletions, is_unconfirmed},
+    wait::{FOREVER, SAFETY_INTERVAL},
 };

@@ -280,7 +280,7 @@ impl Error {
                 path: path.into(),
                 reason: format!("{error}: raise the limit on files, 'ulimit -f'"),
             },
-            _ if is_want(error) => Self::Starved {
+            _ if is_resource_exhaustion(error) => Self::Starved {
                 what: "open file".into(),
                 reason: error.to_string(),
             },
@@ -342,7 +342,7 @@ impl Error {
 }
 
 /// Whether the system has refused something because there is no more of it for this process or for all.
-pub fn is_want(error: &io::Error) -> bool {
+pub fn is_resource_exhaustion(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
         Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::EAGAIN)

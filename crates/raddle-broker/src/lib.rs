@@ -1,16 +1,18 @@
-//! Where tasks are kept: one trait, several engines that behave the same.
+//! The broker: the trait that stores tasks, queues, results, workers and events, and its values.
 //!
-//! [`Broker`] is the contract. The engines are crates of their own, `raddle-broker-sqlite`, `raddle-broker-redis` and
-//! `raddle-broker-remote`; `raddle-broker-connect` opens the one that a URL names. The `conformance` feature holds the suite
-//! that every engine passes. Nothing here runs a task; engines store, order, lease and fence.
+//! [`Broker`] is the contract. The engines are crates of their own, `raddle-broker-sqlite` and `raddle-broker-redis`, and
+//! `raddle-broker-remote` for a broker in another process; `raddle-broker-connect` opens the one that a URL names. The
+//! `conformance` feature holds the suite that every engine passes. Engines store, order, lease and fence; nothing here runs a
+//! task.
 
 mod broker;
 pub mod chain;
 mod declare;
 pub mod engine;
 mod error;
+mod filter;
 pub mod queues;
-pub mod request;
+mod request;
 mod schedules;
 mod stream_source;
 mod summary;
@@ -27,6 +29,7 @@ pub use broker::{
     Registry, Reply, Schedules, Tasks,
 };
 pub use error::{Error, Result};
+pub use filter::{TaskFilter, matches_pattern};
 pub use request::*;
 pub use schedules::{DueItems, ScheduleChange, ScheduleChangeOutcome, ScheduleView};
 pub use stream_source::StreamSource;

@@ -22,8 +22,8 @@ use raddle_model::{
 use serde::Serialize;
 
 use crate::{
-    Broker, Error, Result, SummaryDetail,
-    request::{DeliveryOutcome, Message, QueueSize, TaskFilter, matches_pattern},
+    Broker, DeliveryOutcome, Error, Message, QueueSize, Result, SummaryDetail, TaskFilter,
+    matches_pattern,
 };
 
 pub use counts::{QueueCounts, TaskCounts, list_counts};
@@ -150,7 +150,7 @@ pub async fn move_messages(
     if is_control(to) {
         return Err(Error::ControlQueue(to.clone()));
     }
-    let moved = broker.shift(from.clone(), to.clone(), max).await?;
+    let moved = broker.move_messages(from.clone(), to.clone(), max).await?;
     if moved == 0 {
         refuse_records(broker, from, "moved").await?;
     }

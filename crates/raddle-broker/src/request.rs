@@ -1,4 +1,4 @@
-//! What goes in and out of a broker. Plain values that can be sent over a socket.
+//! Arguments and results of broker methods: plain values that can be serialised.
 
 use std::{fmt, time::Duration};
 
@@ -6,274 +6,246 @@ use jiff::Timestamp;
 use raddle_model::{
     AttemptReport, CapSet, QueueName, TaskEvent, TaskSpec, TaskState, TaskView, Tid,
     spec::{InvalidSpec, MAX_SPEC_BYTES},
-    tid::ShortTid,
     worker::WorkerInfo,
 };
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
 
-/// One task to be stored.
+/// A task to store.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NewTask {
-    /// What it is to do.
+    /// What to run.
     pub spec: TaskSpec,
-    /// The task that submits it, if one does.
+    /// The task that submits it, if any.
     pub parent: Option<Tid>,
 }
 
-/// Follow-ups of a running attempt: tasks that are submitted if it succeeds, and in the same step.
+/// Tasks to submit if a running attempt succeeds, in the transaction that completes it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ChainRequest {
     /// The attempt.
     pub attempt_id: AttemptId,
-    /// What is to follow it.
+    /// The tasks.
     pub tasks: Vec<TaskSpec>,
-    /// For the attempt's worker, which passes on what it is told: how many it has passed on before these. So it can say them again when it does
-    /// not know whether it was heard, and those that are there already are passed over.
-    pub told: Option<u64>,
+    /// Set by the attempt's worker, which forwards the attempt's requests: how many tasks it forwarded before these. It makes the
+    /// request idempotent: when a reply is lost the worker sends again, and tasks that are already chained are skipped.
+    pub offset: Option<u64>,
 }
 
-/// What became of a submission.
+/// The outcome of a submission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Submitted {
-    /// It is stored under this id.
+    /// The task is stored under this id.
     New(Tid),
     /// An unfinished task has the same unique key; nothing was stored.
     Existing(Tid),
 }
 
-/// A task that is to run where it is submitted.
+/// A task to run by the process that submits it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SubmitAndClaim {
     /// The task.
     pub task: NewTask,
-    /// What is to run it.
+    /// The ephemeral worker that runs it.
     pub worker: WorkerInfo,
-    /// How long that counts as alive from now.
+    /// The worker's lease, from now.
     pub lease: Duration,
 }
 
-/// What became of a task that was to run where it is submitted.
+/// The outcome of [`SubmitAndClaim`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SubmitAndClaimOutcome {
-    /// What became of the submission.
+    /// The outcome of the submission.
     pub submitted: Submitted,
-    /// The worker that was registered for it. It is no task itself, and leaves the registry with the end of this one: there is none if that has expired already.
+    /// The ephemeral worker that was registered. `None` if none was, or if the task had already expired.
     pub worker: Option<Tid>,
-    /// The task, claimed by that worker.
+    /// The task, leased to that worker.
     pub claim: Option<LeasedTask>,
 }
 
-/// Which tasks a worker wants.
+/// Which tasks to claim.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClaimRequest {
-    /// The registered worker that will own them.
+    /// The registered worker that claims.
     pub owner: Tid,
-    /// What it offers.
+    /// The worker's capabilities.
     pub caps: CapSet,
-    /// The queues it serves.
+    /// The queues that the worker serves.
     pub queues: Vec<String>,
-    /// Only this task, whatever its queue and needs.
+    /// Claim only this task, whatever its queue and needs.
     pub only: Option<Tid>,
-    /// How many at most.
+    /// The maximum.
     pub max: u32,
     /// How long to wait for the first.
     pub wait: Duration,
 }
 
-/// For which tasks to look without taking them.
+/// Which waiting tasks to count.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WaitingRequest {
-    /// What a worker would offer.
+    /// The capabilities of the worker that would claim them.
     pub caps: CapSet,
-    /// The queues it would serve.
+    /// The queues that it would serve.
     pub queues: Vec<String>,
-    /// Only those that are claimed before a task of this priority with this id.
+    /// Only tasks that are claimed before the task with this priority and id.
     pub before: Option<(u8, Tid)>,
-    /// Beyond this nobody counts: to know that there are many is enough.
+    /// Stop counting here: callers only need to know that there are many.
     pub max: u32,
     /// How long to wait for the first.
     pub wait: Duration,
 }
 
-/// A claimed task.
+/// A task leased to a worker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LeasedTask {
-    /// The attempt that has begun.
+    /// The attempt that the claim began.
     pub attempt_id: AttemptId,
-    /// What it is to do.
+    /// What to run.
     pub spec: TaskSpec,
-    /// Grows with every claim of the task and never repeats, also where a server has forgotten a claim: the id of the claim's event.
+    /// Increases with every claim of the task and never repeats, even if a Redis server lost a claim: the id of the claim's event.
     pub fencing_token: u64,
 }
 
-/// One attempt of one task. Every write of the attempt carries it, and counts only while the broker has the task as this
-/// attempt of this worker. The number alone is not enough: a Redis server that forgets a claim gives the same number out again.
+/// One attempt of one task. Every write of the attempt carries it and is refused unless it is the task's current attempt. The
+/// number alone is not enough: a Redis server that loses a claim in a crash hands the same number out again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct AttemptId {
     /// The task.
     pub tid: Tid,
-    /// The attempt's number.
+    /// The attempt number.
     pub attempt: u32,
     /// The worker that runs it.
     pub owner: Tid,
 }
 
-/// An attempt whose target has begun.
+/// An attempt whose target has started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AttemptStarted {
     /// The attempt.
     pub attempt_id: AttemptId,
-    /// The process that runs it.
+    /// The process id.
     pub pid: Option<u32>,
 }
 
-/// What is new of a running attempt.
+/// An update of a running attempt.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AttemptUpdate {
     /// The attempt.
     pub attempt_id: AttemptId,
-    /// What is new.
-    pub news: AttemptUpdateKind,
+    /// The update.
+    pub kind: AttemptUpdateKind,
 }
 
-/// What can be new of a running attempt.
+/// The kinds of [`AttemptUpdate`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum AttemptUpdateKind {
-    /// Its target has begun, in this process if it has one.
+    /// The target has started, in this process if it has one.
     Started(Option<u32>),
-    /// It stands still on request, or goes on.
+    /// The attempt was paused, or continues.
     Paused(bool),
-    /// How far it has come.
+    /// Progress that the task reported.
     Progress(raddle_model::Progress),
-    /// What it wrote to one of its streams, behind what it wrote there before.
+    /// Bytes to append to one of its streams.
     Output(OutputStream, #[serde(with = "crate::bytes")] Vec<u8>),
 }
 
-/// An attempt that is over.
+/// The end of an attempt.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Completion {
     /// The attempt.
     pub attempt_id: AttemptId,
-    /// How it went.
+    /// How it ended.
     pub report: AttemptReport,
-    /// The end of its standard output, after what was appended before.
+    /// The rest of its standard output, to append.
     #[serde(with = "crate::bytes")]
     pub stdout: Vec<u8>,
-    /// The end of its standard error, after what was appended before.
+    /// The rest of its standard error, to append.
     #[serde(with = "crate::bytes")]
     pub stderr: Vec<u8>,
 }
 
-/// An attempt given back unfinished.
+/// An attempt to give back unfinished.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Release {
     /// The attempt.
     pub attempt_id: AttemptId,
-    /// Why, for the log.
+    /// The reason, for the event log.
     pub reason: String,
 }
 
-/// What came of the end of an attempt.
+/// What the end of an attempt led to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CompletionOutcome {
-    /// The task is over.
-    Done(TaskState),
-    /// The task waits for another attempt, at this time or later.
-    Again(Timestamp),
-    /// The attempt was not the latest any more; nothing was changed.
+    /// The task is finished.
+    Finished(TaskState),
+    /// The task waits for another attempt, not before this time.
+    Retry(Timestamp),
+    /// The attempt was not the current one; nothing was changed.
     Stale,
 }
 
-/// A task taken back from a worker that is gone.
+/// A task reclaimed from a lost worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reclaimed {
-    /// The attempt that was lost.
+    /// The lost attempt.
     pub attempt_id: AttemptId,
-    /// What became of the task.
+    /// What its loss led to.
     pub outcome: CompletionOutcome,
 }
 
-/// What became of a control message.
+/// What a control message led to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DeliveryOutcome {
-    /// Nobody runs the task, so the broker obeyed; this is its state now.
+    /// No worker runs the task, so the broker applied the command; this is the state now.
     Applied(TaskState),
-    /// The worker that runs the task will see it.
+    /// The worker that runs the task receives it.
     Sent,
 }
 
-/// A control message on its way to a worker.
+/// A control message for a worker.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ControlDelivery {
-    /// The task it is for: one that the worker runs, or the worker itself.
+    /// The addressee: a task that the worker runs, or the worker itself.
     pub tid: Tid,
-    /// Its text, as it was written.
+    /// The text.
     pub body: String,
 }
 
-/// What renewing a lease found.
+/// The result of renewing a lease.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LeaseStatus {
-    /// The lease holds for another `ttl`; these were taken back from others on the way.
+    /// The lease holds for another `ttl`; these tasks of other workers were reclaimed.
     Alive(Vec<Reclaimed>),
-    /// The lease had run out and the worker's tasks were taken back: it has to stop what it runs and register anew.
+    /// The lease had expired and the worker's tasks were reclaimed. The worker must stop what it runs and register again.
     Expired,
-    /// The server is down for everybody. Nobody takes over meanwhile, and leases do not run.
+    /// The server is down for all clients. No worker takes over meanwhile, and leases do not expire.
     Down,
 }
 
-/// Which tasks to list.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TaskFilter {
-    /// In one of these states; empty for all.
-    pub states: Vec<TaskState>,
-    /// Whose shown name is this, where `*` stands for anything.
-    pub name: Option<String>,
-    /// In this queue.
-    pub queue: Option<String>,
-    /// In this batch. A task that was submitted again has left it to the new one.
-    pub batch: Option<String>,
-    /// In the dead-letter queue.
-    pub dead: bool,
-    /// Whether to show Raddle's own services too.
-    pub services: bool,
-    /// One of these; `None` for any.
-    pub among: Option<Vec<Tid>>,
-    /// Whose id ends in these digits.
-    pub short: Option<ShortTid>,
-    /// Which this worker has, or had last.
-    pub worker: Option<Tid>,
-    /// Older than this one: behind the last task of one list the next begins.
-    pub before: Option<Tid>,
-    /// How many at most.
-    pub limit: u32,
-}
-
-/// What an engine says of itself.
+/// The self-description of an engine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EngineHealth {
     /// `sqlite`, `memory`, …
     pub engine: String,
-    /// Where it keeps things.
+    /// Where it stores data.
     pub location: String,
-    /// What survives what, in plain words.
+    /// Which failures the data survives.
     pub durability: String,
-    /// What was looked at.
+    /// The checks.
     pub checks: Vec<HealthCheck>,
 }
 
-/// One thing that was looked at.
+/// One check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HealthCheck {
-    /// What.
+    /// What was checked.
     pub name: String,
-    /// Whether it is as it should be.
+    /// Whether it passed.
     pub ok: bool,
     /// What was found.
     pub detail: String,
-    /// What to do about it.
+    /// How to fix it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fix: Option<String>,
 }
@@ -281,42 +253,42 @@ pub struct HealthCheck {
 /// A stored message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Message {
-    /// Its id, from the same clock as task ids.
+    /// The id, from the same sequence as task ids.
     pub id: Tid,
-    /// Its text.
+    /// The text.
     pub body: String,
 }
 
-/// Messages that become something else: tasks, other messages, or nothing.
+/// Messages to replace by tasks, other messages, or nothing, in one transaction.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MessageTransaction {
-    /// The queue that they are in.
+    /// The queue that holds them.
     pub queue: QueueName,
-    /// The messages, as they were seen.
+    /// The messages to take. If one is gone, nothing is done.
     pub messages: Vec<Message>,
-    /// The tasks.
+    /// The tasks to submit.
     pub tasks: Vec<NewTask>,
-    /// The other messages, in the order in which they are put.
-    pub letters: Vec<NewMessage>,
+    /// The messages to put, in this order.
+    pub new_messages: Vec<NewMessage>,
 }
 
-/// A message that is to be put into a queue.
+/// A message to put into a queue.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NewMessage {
     /// The queue.
-    pub to: QueueName,
-    /// Its text.
+    pub queue: QueueName,
+    /// The text.
     pub body: String,
 }
 
-/// Which messages to look at.
+/// Which messages to read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeekRequest {
-    /// In this queue.
+    /// The queue.
     pub queue: QueueName,
-    /// After this id; 0 for all.
+    /// Only those after this id; 0 for all.
     pub after: u64,
-    /// How many at most.
+    /// The maximum.
     pub max: u32,
     /// How long to wait for the first.
     pub wait: Duration,
@@ -327,7 +299,7 @@ pub struct PeekRequest {
 pub struct QueueSize {
     /// The queue.
     pub queue: QueueName,
-    /// How many.
+    /// The number of messages.
     pub messages: u64,
 }
 
@@ -350,40 +322,40 @@ impl fmt::Display for OutputStream {
     }
 }
 
-/// How far a reader of a task's events and output has come. Starts at its default.
+/// The position of a reader of a task's events and output. Starts at its default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskCursor {
-    /// The last event seen.
+    /// The last event that was read.
     pub event: u64,
-    /// The attempt whose output is read.
+    /// The attempt whose output is read next.
     pub attempt: u32,
-    /// Bytes of its standard output seen.
+    /// Bytes of its standard output that were read.
     pub stdout: u64,
-    /// Bytes of its standard error seen.
+    /// Bytes of its standard error that were read.
     pub stderr: u64,
 }
 
-/// What is new of a task.
+/// New events and output of a task.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskUpdate {
-    /// New output, in the order in which it is to be shown.
+    /// New output, in display order.
     pub output: Vec<OutputChunk>,
     /// New events.
     pub events: Vec<TaskEvent>,
-    /// Where to go on from.
+    /// Where the next read starts.
     pub cursor: TaskCursor,
-    /// The terminal state, once it is reached and all output has been given.
+    /// The final state, once it is reached and all output has been returned.
     pub done: Option<TaskState>,
 }
 
 /// A piece of output.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OutputChunk {
-    /// The attempt that wrote it.
+    /// The attempt.
     pub attempt: u32,
-    /// To which stream.
+    /// The stream.
     pub stream: OutputStream,
-    /// What.
+    /// The bytes.
     #[serde(with = "crate::bytes")]
     pub bytes: Vec<u8>,
 }
@@ -395,13 +367,13 @@ impl fmt::Display for AttemptId {
 }
 
 impl NewTask {
-    /// A task that no other task submits.
+    /// A task without a parent.
     pub fn new(spec: TaskSpec) -> Self {
         Self { spec, parent: None }
     }
 
-    /// A finished task once more, or only a dead letter. One that is not finished cannot be had twice.
-    pub fn once_more(old: TaskView, only_dead: bool) -> Result<Self, Error> {
+    /// A new task with the spec of a finished one. With `only_dead`, fails unless the old one is a dead letter.
+    pub fn resubmit(old: TaskView, only_dead: bool) -> Result<Self, Error> {
         let TaskView {
             tid,
             state,
@@ -422,14 +394,14 @@ impl NewTask {
         })
     }
 
-    /// Whether every engine would refuse it.
+    /// Checks what all engines check.
     pub fn validate(&self) -> Result<(), InvalidSpec> {
-        written(&self.spec).map(drop)
+        serialize_spec(&self.spec).map(drop)
     }
 }
 
-/// Checks a spec before it costs a transaction, and writes it out as engines store it.
-pub fn written(spec: &TaskSpec) -> Result<String, InvalidSpec> {
+/// Validates a spec before a transaction is begun for it, and serialises it as engines store it.
+pub fn serialize_spec(spec: &TaskSpec) -> Result<String, InvalidSpec> {
     spec.validate()?;
     let text = serde_json::to_string(spec).expect("a spec has only string keys");
     if text.len() > MAX_SPEC_BYTES {
@@ -444,15 +416,15 @@ pub fn written(spec: &TaskSpec) -> Result<String, InvalidSpec> {
 }
 
 impl Submitted {
-    /// The id to follow, whichever way it went.
+    /// The id of the stored or the existing task.
     pub fn tid(self) -> Tid {
         match self {
             Self::New(tid) | Self::Existing(tid) => tid,
         }
     }
 
-    /// The id under which the finished task `old` was stored once more. While its key is taken it is not, and stays as it is.
-    pub fn again(self, old: Tid) -> Result<Tid, Error> {
+    /// The new id of the resubmitted task `old`; an error if an unfinished task has its unique key.
+    pub fn into_resubmitted(self, old: Tid) -> Result<Tid, Error> {
         match self {
             Self::New(tid) => Ok(tid),
             Self::Existing(holder) => Err(Error::KeyTaken { tid: old, holder }),
@@ -461,7 +433,7 @@ impl Submitted {
 }
 
 impl WaitingRequest {
-    /// Those that a worker claims before `task`, if it may claim that.
+    /// The tasks that a worker claims before `task`, for a worker that may claim `task`.
     pub fn ahead_of(task: &TaskView) -> Self {
         let TaskView { tid, spec, .. } = task;
         let (queues, before) = (vec![spec.queue.clone()], Some((spec.priority, *tid)));
@@ -476,142 +448,6 @@ impl WaitingRequest {
 }
 
 impl OutputStream {
-    /// Both, in the order in which they are shown.
+    /// Both, in display order.
     pub const BOTH: [Self; 2] = [Self::Stdout, Self::Stderr];
-}
-
-impl Default for TaskFilter {
-    fn default() -> Self {
-        Self {
-            states: Vec::new(),
-            name: None,
-            queue: None,
-            batch: None,
-            dead: false,
-            services: false,
-            among: None,
-            short: None,
-            worker: None,
-            before: None,
-            limit: u32::MAX,
-        }
-    }
-}
-
-impl TaskFilter {
-    /// This one task, whatever it is. A record of it that cannot be read is an error then, where lists pass over it.
-    pub fn one(tid: Tid) -> Self {
-        Self {
-            among: Some(vec![tid]),
-            services: true,
-            ..Self::default()
-        }
-    }
-
-    /// Whether no more than one task is asked for by its id.
-    pub fn is_one(&self) -> bool {
-        self.among.as_ref().is_some_and(|among| among.len() == 1)
-    }
-
-    /// The ids that are asked for, the newest first, if they are. `completed` are those that end in the digits that are.
-    pub fn chosen(&self, completed: Vec<Tid>) -> Option<Vec<Tid>> {
-        let mut chosen = match (&self.among, self.short) {
-            (Some(among), _) => among.clone(),
-            (None, Some(_)) => completed,
-            (None, None) => return None,
-        };
-        chosen.retain(|tid| {
-            self.reaches(*tid) && self.short.is_none_or(|short| tid.short() == short)
-        });
-        chosen.sort_unstable_by(|a, b| b.cmp(a));
-        chosen.dedup();
-        Some(chosen)
-    }
-
-    /// Whether a task is old enough.
-    pub fn reaches(&self, tid: Tid) -> bool {
-        self.before.is_none_or(|before| tid < before)
-    }
-
-    /// Whether a task fits all but its id and its state, which engines look at first.
-    pub fn admits(&self, task: &TaskView) -> bool {
-        (self.services || !task.spec.is_service())
-            && (!self.dead || task.dead)
-            && (self.worker.is_none() || task.worker == self.worker)
-            && self
-                .queue
-                .as_ref()
-                .is_none_or(|queue| task.spec.queue == *queue)
-            && (self.batch.is_none() || task.spec.batch == self.batch)
-            && self
-                .name
-                .as_ref()
-                .is_none_or(|pattern| matches_pattern(pattern, task.spec.display_name()))
-    }
-}
-
-/// Whether `text` is what `pattern` says, where `*` stands for anything.
-pub fn matches_pattern(pattern: &str, text: &str) -> bool {
-    let Some((head, rest)) = pattern.split_once('*') else {
-        return pattern == text;
-    };
-    let (middle, tail) = rest.rsplit_once('*').unwrap_or(("", rest));
-    let Some(text) = text
-        .strip_prefix(head)
-        .and_then(|text| text.strip_suffix(tail))
-    else {
-        return false;
-    };
-    // The first place that fits leaves the most for what follows, so that nothing has to be tried again.
-    middle
-        .split('*')
-        .try_fold(text, |left, piece| {
-            left.split_once(piece).map(|(_, right)| right)
-        })
-        .is_some()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_star_stands_for_anything() {
-        for (pattern, text) in [
-            ("", ""),
-            ("*", ""),
-            ("a*", "a"),
-            ("*a", "ba"),
-            ("a*b*c", "a-b-b-c"),
-            ("**", "x"),
-            ("ä*", "äh"),
-        ] {
-            assert!(matches_pattern(pattern, text), "{pattern} {text}");
-        }
-        for (pattern, text) in [
-            ("", "a"),
-            ("a", ""),
-            ("a*a", "a"),
-            ("ab*ba", "aba"),
-            ("a*b*c", "a-c-b"),
-            ("*x*", "abc"),
-        ] {
-            assert!(!matches_pattern(pattern, text), "{pattern} {text}");
-        }
-    }
-
-    /// Nobody can keep a broker busy with a pattern.
-    #[test]
-    fn many_stars_cost_little() {
-        let began = std::time::Instant::now();
-        assert!(!matches_pattern(
-            &"*a".repeat(60).replace("**", "*"),
-            &format!("{}b", "a".repeat(128))
-        ));
-        assert!(!matches_pattern(
-            &format!("{}b", "*a".repeat(60)),
-            &"a".repeat(128)
-        ));
-        assert!(began.elapsed().as_secs() < 5);
-    }
 }

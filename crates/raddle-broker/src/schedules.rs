@@ -1,7 +1,8 @@
-//! What goes in and out of a broker that keeps schedules. Plain values that can be sent over a socket.
+//! Arguments and results of the methods for schedules.
 //!
-//! A broker knows nothing of due times but when they are. There is one step: a schedule is changed if it is still as it was seen, and tasks
-//! are submitted with that, or nothing is. Whoever fires a due time stores the next one in this way, so that it is fired once.
+//! A broker only stores due times; the scheduler computes them. The one operation is compare-and-set: a schedule is changed if
+//! its version is the expected one, and tasks are submitted in the same transaction. The scheduler that fires a due time stores
+//! the next one in this way, so each due time is fired once.
 
 use jiff::Timestamp;
 use raddle_model::{
@@ -11,70 +12,67 @@ use raddle_model::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    Error, Result,
-    request::{NewTask, Submitted},
-};
+use crate::{Error, NewTask, Result, Submitted};
 
-/// A schedule as it stands.
+/// A stored schedule.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ScheduleView {
-    /// Another one with every change.
+    /// Changes with every write.
     pub version: Tid,
-    /// The last task that was submitted for it.
+    /// The last task that was submitted by it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task: Option<Tid>,
-    /// What is kept of it.
+    /// The definition and its due time.
     #[serde(flatten)]
     pub entry: ScheduleEntry,
 }
 
-/// A change of one schedule.
+/// A compare-and-set of one schedule.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ScheduleChange {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// The version that the change was decided from; nothing, if there was no such schedule.
-    pub seen: Option<Tid>,
-    /// What it is from now on; nothing, if it is removed.
+    /// The version that must be stored now; `None` if no such schedule may exist.
+    pub expected: Option<Tid>,
+    /// The new definition; `None` to remove the schedule.
     pub entry: Option<ScheduleEntry>,
-    /// Tasks that are submitted with the change.
+    /// Tasks to submit in the same transaction.
     pub tasks: Vec<NewTask>,
-    /// The broker's clock must have come to this.
+    /// Refuse the change before this time by the broker's clock.
     pub due: Option<Timestamp>,
 }
 
-/// What came of a change.
+/// The outcome of a change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ScheduleChangeOutcome {
-    /// It is made.
-    Made {
-        /// The version from now on.
+    /// It was made.
+    Applied {
+        /// The new version.
         version: Tid,
-        /// What became of the tasks, in their order.
+        /// The outcomes of the submissions, in order.
         submitted: Vec<Submitted>,
     },
-    /// The schedule is not as it was seen any more. Nothing was done.
-    Raced,
-    /// By the broker's clock it is not due yet. Nothing was done.
-    Early,
+    /// The version is not the expected one. Nothing was done.
+    Conflict,
+    /// Not due yet by the broker's clock. Nothing was done.
+    NotDue,
 }
 
-/// What is to be done about schedules and lifetimes at a moment.
+/// Schedules that are due, and tasks that expired.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DueItems {
-    /// The moment, by the broker's clock.
+    /// The time, by the broker's clock.
     pub now: Timestamp,
-    /// Schedules that are due, the first of them first; some, if they are many.
+    /// Due schedules, earliest first, a limited number.
     pub due: Vec<ScheduleView>,
-    /// How many tasks had expired, and were ended with this call.
+    /// The number of expired tasks that this call ended.
     pub expired: u64,
 }
 
-/// How many schedules an [`DueItems`] has at most.
-pub const AGENDA: usize = 64;
-/// How many expired tasks one call ends at most.
-pub const EXPIRED_AT_ONCE: usize = 256;
+/// The most schedules in one [`DueItems`].
+pub const MAX_DUE: usize = 64;
+/// The most expired tasks that one call ends.
+pub const MAX_EXPIRED: usize = 256;
 
 impl DueItems {
     /// Whether nothing is due and nothing has expired.
@@ -84,8 +82,8 @@ impl DueItems {
 }
 
 impl ScheduleChange {
-    /// Checks a change before it costs anybody a transaction, and writes the entry out as engines store it.
-    pub fn written(&self) -> Result<Option<String>> {
+    /// Validates the change before a transaction is begun for it, and serialises the entry as engines store it.
+    pub fn serialize_entry(&self) -> Result<Option<String>> {
         let wrong = |path: &'static str, reason: &str| {
             Err(Error::Invalid(InvalidSpec {
                 path: path.into(),
@@ -99,7 +97,7 @@ impl ScheduleChange {
             return Ok(None);
         };
         if entry.schedule.name != self.name {
-            return wrong("name", "is not that of the schedule");
+            return wrong("name", "differs from the name in the schedule");
         }
         entry.schedule.validate()?;
         Ok(Some(
@@ -108,8 +106,13 @@ impl ScheduleChange {
     }
 }
 
-/// A stored entry. One that cannot be read was made by a later version, and is left to that.
-pub fn read_entry(name: &str, version: Tid, task: Option<Tid>, text: &str) -> Option<ScheduleView> {
+/// Parses a stored entry. `None` for an entry that a newer version wrote.
+pub fn parse_entry(
+    name: &str,
+    version: Tid,
+    task: Option<Tid>,
+    text: &str,
+) -> Option<ScheduleView> {
     match serde_json::from_str(text) {
         Ok(entry) => Some(ScheduleView {
             version,
@@ -117,7 +120,7 @@ pub fn read_entry(name: &str, version: Tid, task: Option<Tid>, text: &str) -> Op
             entry,
         }),
         Err(error) => {
-            tracing::debug!(schedule = name, %error, "a schedule cannot be read here");
+            tracing::debug!(schedule = name, %error, "skipping a schedule that this version cannot read");
             None
         }
     }

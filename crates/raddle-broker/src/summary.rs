@@ -1,4 +1,4 @@
-//! How many tasks and messages there are.
+//! Counts of tasks and messages.
 
 use std::{borrow::Cow, collections::BTreeMap};
 
@@ -6,70 +6,71 @@ use jiff::Timestamp;
 use raddle_model::{HumanDuration, QueueName, TaskState, Tid, spec::DEFAULT_QUEUE};
 use serde::{Deserialize, Serialize};
 
-/// What a summary is to have that takes a walk through many records.
+/// The parts of a summary that require a scan of many records.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SummaryDetail {
-    /// Finished tasks, by state.
+    /// Count finished tasks, by state.
     pub finished: bool,
-    /// Tasks that could be claimed now, by kind.
+    /// Count the tasks that could be claimed now, by kind.
     pub kinds: bool,
-    /// Stored messages, by queue.
+    /// Count stored messages, by queue.
     pub messages: bool,
-    /// Which batches there are.
+    /// List batches.
     pub batches: bool,
-    /// The tasks of this batch by state, finished ones among them, and nothing else.
+    /// Count only the tasks of this batch by state, including finished ones.
     pub batch: Option<String>,
 }
 
-/// How many tasks and messages there are.
+/// Counts of tasks and messages.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Summary {
-    /// Tasks by state; finished ones only if they were asked for. Services are not counted.
+    /// Tasks by state; finished ones only on request. Services are not counted.
     pub states: BTreeMap<TaskState, u64>,
-    /// Ready to be claimed, by queue. Those whose time has come since the last claim are still in `delayed`, unless kinds were asked for.
+    /// Tasks that are ready, by queue. Tasks that became due since the last claim still count as delayed, unless kinds were requested.
     pub ready: BTreeMap<String, u64>,
-    /// Tasks that could be claimed now, by their `kind`; those without one have the empty one.
+    /// Tasks that could be claimed now, by `kind`; the empty string for tasks without one.
     pub kinds: BTreeMap<String, WaitingTasks>,
-    /// Waiting for their time.
+    /// Delayed tasks.
     pub delayed: u64,
-    /// Held back on request.
+    /// Paused tasks.
     pub paused: u64,
-    /// In the dead-letter queue.
+    /// Dead letters.
     pub dead: u64,
-    /// Tasks that were taken back from workers that were gone, since the broker was made.
+    /// Tasks reclaimed from lost workers, since the broker was created.
     pub reclaims: u64,
-    /// Writes that were refused because they came from a lost attempt, since the broker was made.
+    /// Writes of stale attempts that were refused, since the broker was created.
     pub stale_writes: u64,
     /// Stored messages, by queue.
     pub messages: BTreeMap<QueueName, u64>,
-    /// Batches of which a task is known, by name.
+    /// Batches that have a task record, by name.
     pub batches: BTreeMap<String, BatchSummary>,
 }
 
-/// Tasks that were submitted together, or under one name.
+/// A batch: tasks that were submitted together, or under one name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BatchSummary {
-    /// How many are known.
+    /// The number of task records.
     pub tasks: u64,
-    /// When the first of them was submitted.
+    /// When the first was submitted.
     pub since: Timestamp,
 }
 
 /// Tasks of one kind that could be claimed now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WaitingTasks {
-    /// How many.
+    /// The number of tasks.
     pub tasks: u64,
-    /// Since when the first of them could be claimed.
+    /// Since when the first could be claimed.
     pub since: Timestamp,
 }
 
-/// How many different kinds are told apart. Labels are for people to tell tasks apart; one for each task must not fill the memory of those who watch.
-const TOLD_APART: usize = 100;
-/// Where the rest is counted.
-const THE_REST: &str = "other";
+/// The most kinds that are counted separately, so that a program with one kind per task does not fill the memory of its
+/// observers.
+const MAX_KINDS: usize = 100;
+/// The kind under which the rest is counted.
+const OTHER_KINDS: &str = "other";
 
-/// What of a spec matters here. The rest, which may be long, is passed over.
+/// The fields of a spec that matter here. Parsing skips the rest, which may be long.
 #[derive(Deserialize)]
 struct SpecBrief<'a> {
     #[serde(borrow, default)]
@@ -83,10 +84,10 @@ struct SpecBrief<'a> {
 }
 
 impl Summary {
-    /// Counts a task that could be claimed now by its kind, which is in its spec as that is stored. `due` is when its time came, if it is still among those that
-    /// are delayed.
-    pub fn add_written(&mut self, tid: Tid, spec: &str, due: Option<Timestamp>) {
-        // One that cannot be read fails when it is claimed; it waits like any other.
+    /// Counts a task that could be claimed now under the kind in its stored spec. `due` is the time at which it became due, if it
+    /// is still stored as delayed.
+    pub fn count_kind(&mut self, tid: Tid, spec: &str, due: Option<Timestamp>) {
+        // An unreadable spec fails when it is claimed; until then it waits like any other.
         let nothing = SpecBrief {
             kind: None,
             queue: None,
@@ -108,10 +109,10 @@ impl Summary {
         }
         let since = due.unwrap_or_else(|| ready_at(tid, delay, run_at));
         let kind = kind.as_deref().unwrap_or_default();
-        let kind = if self.kinds.len() < TOLD_APART || self.kinds.contains_key(kind) {
+        let kind = if self.kinds.len() < MAX_KINDS || self.kinds.contains_key(kind) {
             kind
         } else {
-            THE_REST
+            OTHER_KINDS
         };
         let waiting = self
             .kinds
@@ -121,7 +122,7 @@ impl Summary {
         waiting.since = waiting.since.min(since);
     }
 
-    /// Adds a batch of so many tasks, of which this is the first.
+    /// Adds a batch of `tasks` tasks, of which `first` is the oldest.
     pub fn add_batch(&mut self, name: String, tasks: u64, first: Tid) {
         self.batches.insert(
             name,
@@ -132,8 +133,8 @@ impl Summary {
         );
     }
 
-    /// Adds up the tasks that wait.
-    pub fn add_created(&mut self) {
+    /// Sets the count of created tasks: ready, delayed and paused.
+    pub fn sum_created(&mut self) {
         let waiting = self.ready.values().sum::<u64>() + self.delayed + self.paused;
         if waiting > 0 {
             self.states.insert(TaskState::Created, waiting);
@@ -141,7 +142,7 @@ impl Summary {
     }
 }
 
-/// When a task could first be claimed. A later attempt may have waited since then.
+/// When a task could first be claimed. A later attempt counts from then too.
 fn ready_at(tid: Tid, delay: Option<HumanDuration>, run_at: Option<Timestamp>) -> Timestamp {
     let submitted = submitted_at(tid);
     let delayed = delay
@@ -161,7 +162,7 @@ mod tests {
     use super::*;
 
     fn add(summary: &mut Summary, n: u64, spec: &TaskSpec) {
-        summary.add_written(tid(n), &serde_json::to_string(spec).unwrap(), None);
+        summary.count_kind(tid(n), &serde_json::to_string(spec).unwrap(), None);
     }
 
     fn tid(number: u64) -> Tid {
@@ -169,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn specs_are_counted_as_they_are_written() {
+    fn counts_stored_specs_by_kind() {
         let specs = [
             TaskSpec::command(["true"]),
             TaskSpec {
@@ -205,21 +206,21 @@ mod tests {
             (since(""), since("late")),
             (tid(0).unix_nanos(), tid(2).unix_nanos() + 5_000_000_000)
         );
-        summary.add_written(tid(9), "no spec", None);
+        summary.count_kind(tid(9), "no spec", None);
         assert_eq!(summary.kinds[""].tasks, 3);
     }
 
     #[test]
-    fn no_more_kinds_are_told_apart_than_people_could() {
+    fn limits_the_number_of_kinds() {
         let mut summary = Summary::default();
-        for n in 0..10 * TOLD_APART as u64 {
+        for n in 0..10 * MAX_KINDS as u64 {
             let spec = TaskSpec {
                 kind: Some(n.to_string()),
                 ..TaskSpec::command(["x"])
             };
             add(&mut summary, n, &spec);
         }
-        assert_eq!(summary.kinds.len(), TOLD_APART + 1);
-        assert_eq!(summary.kinds[THE_REST].tasks, 9 * TOLD_APART as u64);
+        assert_eq!(summary.kinds.len(), MAX_KINDS + 1);
+        assert_eq!(summary.kinds[OTHER_KINDS].tasks, 9 * MAX_KINDS as u64);
     }
 }

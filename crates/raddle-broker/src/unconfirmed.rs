@@ -1,7 +1,7 @@
-//! Ends of attempts of which it is not known whether they were recorded.
+//! Completions whose reply was lost.
 //!
-//! A call that was given up may have been carried out all the same. Who sends the same end again would be told that it comes too late, and
-//! the broker would count a write as refused that it had taken. So whoever is in doubt looks before it sends again.
+//! A call that failed on the way may still have been performed. Sent again, the same completion would be reported as stale, and
+//! the broker would count a refused write although it had accepted it. So the caller checks the task before it sends again.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -13,101 +13,108 @@ use raddle_model::{TaskState, TaskView};
 
 use crate::{AttemptId, Completion, CompletionOutcome, Error, Queries, Result};
 
-/// The attempts that are in doubt.
+/// Attempts whose completion was sent without a reply.
 #[derive(Default)]
 pub struct UnconfirmedCompletions(Mutex<HashSet<AttemptId>>);
 
 impl UnconfirmedCompletions {
-    /// Ends attempts with `send`, but for those that have been ended by a call whose answer was lost.
-    pub async fn finish(
+    /// Completes attempts with `send`, except those that an earlier call without a reply has completed.
+    pub async fn complete(
         &self,
         broker: &impl Queries,
         batch: Vec<Completion>,
         send: impl AsyncFnOnce(Vec<Completion>) -> Result<Vec<CompletionOutcome>>,
     ) -> Result<Vec<CompletionOutcome>> {
-        let recorded = self.recorded(broker, &batch).await?;
-        let fences: Vec<AttemptId> = batch.iter().map(|finish| finish.attempt_id).collect();
-        let open: Vec<Completion> = batch
-            .into_iter()
-            .filter(|finish| !recorded.contains_key(&finish.attempt_id))
+        let recorded = self.find_recorded(broker, &batch).await?;
+        let attempt_ids: Vec<AttemptId> = batch
+            .iter()
+            .map(|completion| completion.attempt_id)
             .collect();
-        let sent: Vec<AttemptId> = open.iter().map(|finish| finish.attempt_id).collect();
-        let mut verdicts = match send(open).await {
-            Ok(verdicts) => verdicts.into_iter(),
+        let unsent: Vec<Completion> = batch
+            .into_iter()
+            .filter(|completion| !recorded.contains_key(&completion.attempt_id))
+            .collect();
+        let sent: Vec<AttemptId> = unsent
+            .iter()
+            .map(|completion| completion.attempt_id)
+            .collect();
+        let mut outcomes = match send(unsent).await {
+            Ok(outcomes) => outcomes.into_iter(),
             Err(error) => {
-                if leaves_doubt(&error) {
-                    self.fences().extend(sent);
+                if is_unconfirmed(&error) {
+                    self.lock().extend(sent);
                 }
                 return Err(error);
             }
         };
-        let mut in_doubt = self.fences();
+        let mut unconfirmed = self.lock();
         let outcome = |attempt_id: AttemptId| {
-            in_doubt.remove(&attempt_id);
+            unconfirmed.remove(&attempt_id);
             recorded
                 .get(&attempt_id)
                 .copied()
-                .or_else(|| verdicts.next())
+                .or_else(|| outcomes.next())
                 .unwrap_or(CompletionOutcome::Stale)
         };
-        Ok(fences.into_iter().map(outcome).collect())
+        Ok(attempt_ids.into_iter().map(outcome).collect())
     }
 
-    /// What became of those that are in doubt and were recorded.
-    async fn recorded(
+    /// The outcomes of unconfirmed completions that were recorded.
+    async fn find_recorded(
         &self,
         broker: &impl Queries,
         batch: &[Completion],
     ) -> Result<HashMap<AttemptId, CompletionOutcome>> {
         let suspects: Vec<&Completion> = {
-            let in_doubt = self.fences();
+            let unconfirmed = self.lock();
             batch
                 .iter()
-                .filter(|finish| in_doubt.contains(&finish.attempt_id))
+                .filter(|completion| unconfirmed.contains(&completion.attempt_id))
                 .collect()
         };
         let mut recorded = HashMap::new();
-        for finish in suspects {
-            let task = broker.task(finish.attempt_id.tid).await?;
+        for completion in suspects {
+            let task = broker.task(completion.attempt_id.tid).await?;
             recorded.extend(
-                task.and_then(|task| outcome(&task, finish))
-                    .map(|outcome| (finish.attempt_id, outcome)),
+                task.and_then(|task| recorded_outcome(&task, completion))
+                    .map(|outcome| (completion.attempt_id, outcome)),
             );
         }
         Ok(recorded)
     }
 
-    fn fences(&self) -> MutexGuard<'_, HashSet<AttemptId>> {
+    fn lock(&self) -> MutexGuard<'_, HashSet<AttemptId>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Whether what was asked for may have been done.
-pub fn leaves_doubt(error: &Error) -> bool {
+/// Whether a call that failed in this way may have been performed.
+pub fn is_unconfirmed(error: &Error) -> bool {
     matches!(
         error,
         Error::AgentGone { .. } | Error::Unreachable { .. } | Error::Unconfirmed { .. }
     )
 }
 
-/// What became of an attempt, if the task shows that this end of it was recorded. Reports hold times: those of two ends are not the same.
-fn outcome(task: &TaskView, finish: &Completion) -> Option<CompletionOutcome> {
-    if task.attempt != finish.attempt_id.attempt
+/// The outcome of an attempt if the task shows that this completion was recorded. Reports contain timestamps, so two different
+/// completions never have equal reports.
+fn recorded_outcome(task: &TaskView, completion: &Completion) -> Option<CompletionOutcome> {
+    if task.attempt != completion.attempt_id.attempt
         || task
             .worker
-            .is_some_and(|worker| worker != finish.attempt_id.owner)
+            .is_some_and(|worker| worker != completion.attempt_id.owner)
     {
         return None;
     }
     match task.state {
-        TaskState::Created => Some(CompletionOutcome::Again(
+        TaskState::Created => Some(CompletionOutcome::Retry(
             task.run_at.unwrap_or_else(Timestamp::now),
         )),
         TaskState::Spawning | TaskState::Running => None,
         state => task
             .report
             .as_ref()
-            .filter(|report| **report == finish.report)
-            .map(|_| CompletionOutcome::Done(state)),
+            .filter(|report| **report == completion.report)
+            .map(|_| CompletionOutcome::Finished(state)),
     }
 }

@@ -5,6 +5,8 @@
 
 mod descriptors;
 pub mod log;
+#[cfg(feature = "testing")]
+pub mod testing;
 pub mod title;
 
 pub use descriptors::check_descriptors;

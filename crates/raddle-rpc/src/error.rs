@@ -2,10 +2,9 @@
 
 use std::{convert::Infallible, fmt};
 
+use raddle_discovery::Encodings;
 use serde::{Deserialize, Deserializer, de::Error as _};
 use tonic::Code;
-
-use crate::Encodings;
 
 /// The error of a routine that returns none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

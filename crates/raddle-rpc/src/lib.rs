@@ -8,27 +8,22 @@ pub mod balancer;
 mod call;
 pub mod connection;
 pub mod context;
-pub mod credentials;
-pub mod discovery;
-mod encoding;
 mod error;
 mod link;
 mod membership;
-mod metadata;
 mod pool;
 mod proxy;
 mod scope;
 pub mod serve;
 mod stream;
-#[cfg(test)]
-mod testing;
 pub mod worker;
 
 pub use call::{Call, CallStream};
-pub use credentials::WorkerCredentials;
-pub use encoding::{Encoding, Encodings};
 pub use error::{CallError, ErrorClass, Never, NoWorkersAvailable, RpcError};
-pub use metadata::{MetadataError, WorkerMetadata, WorkerUid};
 pub use pool::{PoolBuilder, PoolError, WorkerPool, standalone};
 pub use proxy::{ProxyBuilder, WorkerProxy};
+pub use raddle_discovery::{
+    Address, Encoding, Encodings, MetadataError, WorkerMetadata, WorkerUid,
+};
+pub use raddle_tls::WorkerCredentials;
 pub use scope::{CallTarget, spawn};

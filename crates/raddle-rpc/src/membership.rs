@@ -6,13 +6,12 @@
 use std::fmt;
 
 use bytes::Bytes;
+use raddle_discovery::WorkerUid;
 use ring::{
     hmac,
     rand::{SecureRandom, SystemRandom},
 };
 use serde::{Deserialize, Serialize};
-
-use crate::WorkerUid;
 
 /// What only a pool and its workers know.
 #[derive(Clone, Serialize, Deserialize)]

@@ -15,6 +15,11 @@ use std::{
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
+use raddle_discovery::{
+    Address, Discovery, DiscoveryError, LocalDiscovery, StaticDiscovery, WorkerFilter,
+    WorkerMetadata, WorkerUid,
+};
+use raddle_tls::WorkerCredentials;
 use tokio::{
     task::{AbortHandle, JoinHandle},
     time::Instant,
@@ -23,11 +28,9 @@ use tokio::{
 use self::follow::DiscoveryFollower;
 pub(crate) use self::route::{CallerRoute, NestedIdentity, NestedProxies, Routing};
 use crate::{
-    CallError, CallTarget, NoWorkersAvailable, WorkerMetadata, WorkerUid,
+    CallError, CallTarget, NoWorkersAvailable,
     balancer::{Balancer, BalancerContext, IntoBalancer, MakeBalancer, RoundRobin},
-    connection::{self, Address, CallRequest, ConnectionFactory, ReplyStream},
-    credentials::WorkerCredentials,
-    discovery::{Discovery, DiscoveryError, LocalDiscovery, StaticDiscovery, WorkerFilter},
+    connection::{self, CallRequest, ConnectionFactory, ReplyStream},
     membership::PoolKey,
     scope::{CallDestination, Scope},
 };

@@ -2,6 +2,8 @@
 
 use std::{io, net::IpAddr, pin::Pin, time::Duration};
 
+use raddle_discovery::Address;
+use raddle_tls::{Identity, IdentityError, WorkerCredentials};
 use rustix::{net::sockopt, process::geteuid};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -9,11 +11,7 @@ use tokio::{
 };
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
-use crate::{
-    connection::Address,
-    credentials::{Identity, IdentityError, WorkerCredentials},
-    link::LinkSocket,
-};
+use crate::link::LinkSocket;
 
 /// What speaks over TLS can be either of these.
 pub(crate) const LINK: &[u8] = b"raddle/1";

@@ -9,7 +9,7 @@ use crate::{Error, Result};
 
 /// The task or worker with this short id.
 pub async fn resolve_short_id(broker: &dyn Broker, short: ShortTid) -> Result<Tid> {
-    let mut found = broker.complete(short).await?;
+    let mut found = broker.resolve_short_id(short).await?;
     if found.is_empty() {
         // An ephemeral worker has no task record, but its title shows its id.
         let workers = broker.workers().await?;

@@ -25,8 +25,8 @@ impl ReclaimedTask {
     /// The record of a reclaimed task. `None` if another process was faster.
     pub fn new(reclaimed: &Reclaimed) -> Option<Self> {
         let (state, run_at) = match reclaimed.outcome {
-            CompletionOutcome::Done(state) => (state, None),
-            CompletionOutcome::Again(at) => (TaskState::Created, Some(at)),
+            CompletionOutcome::Finished(state) => (state, None),
+            CompletionOutcome::Retry(at) => (TaskState::Created, Some(at)),
             CompletionOutcome::Stale => return None,
         };
         Some(Self {

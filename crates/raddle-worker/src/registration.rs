@@ -80,10 +80,10 @@ impl WorkerLease {
         if u128::from(now - self.requested_at) < self.length.as_nanos() / 4 {
             return;
         }
-        let mut renewer = broker.renewer(tid, self.length);
+        let mut renewer = broker.lease_renewer(tid, self.length);
         // What any other answer means is for the renewer to find out.
         if let Ok(Ok(LeaseStatus::Alive(_))) =
-            tokio::task::spawn_blocking(move || renewer.heartbeat(Heartbeat::default())).await
+            tokio::task::spawn_blocking(move || renewer.renew(Heartbeat::default())).await
         {
             self.requested_at = now;
         }
@@ -128,7 +128,7 @@ impl Registration {
         lease.renew_if_late(&**broker, tid).await;
         let stats = Arc::new(WorkerStats::default());
         let renewer = match RenewerThread::start(
-            broker.renewer(tid, lease.length),
+            broker.lease_renewer(tid, lease.length),
             lease.clone(),
             Arc::clone(&stats),
         ) {

@@ -1,4 +1,4 @@
-//! A program that calls its own functions in other processes: see the tour in README.md.
+//! A program that calls its own functions in other processes: see docs/start/first-pool.md.
 
 use raddle::WorkerPool;
 

@@ -12,9 +12,9 @@ use std::{
 
 use raddle::{
     WorkerPool, async_trait,
+    discovery::LocalDiscovery,
     pool::{
         WorkerMetadata, WorkerUid,
-        discovery::LocalDiscovery,
         worker::{LocalWorker, StopMode, Worker, WorkerError},
     },
 };

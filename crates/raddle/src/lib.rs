@@ -75,8 +75,12 @@ mod error;
 
 pub use async_trait::async_trait;
 pub use futures_core::Stream;
-pub use raddle_macros::{main, routine, routines};
-pub use raddle_model::{Schedule, schedule::MissedPolicy};
+pub use raddle_macros::{main, routine, routines, shutdown, startup};
+pub use raddle_model::{
+    Schedule,
+    routine::{State, state},
+    schedule::MissedPolicy,
+};
 #[cfg(feature = "pool")]
 pub use raddle_rpc::{Call, CallError, CallStream, Never, WorkerPool, WorkerProxy, context, spawn};
 #[cfg(feature = "queue")]
@@ -130,10 +134,10 @@ macro_rules! balancer {
     };
 }
 
-/// How workers are found: who publishes them, and who hears of them.
+/// How callers find workers.
 #[cfg(feature = "pool")]
 pub mod discovery {
-    pub use raddle_rpc::discovery::*;
+    pub use raddle_discovery::*;
     #[cfg(feature = "queue")]
     pub use raddle_worker::discovery::BrokerDiscovery;
 }
@@ -153,6 +157,8 @@ pub use raddle_model as core;
 pub use raddle_rpc as pool;
 #[cfg(feature = "queue")]
 pub use raddle_runner as exec;
+#[cfg(feature = "pool")]
+pub use raddle_tls as tls;
 /// What workers and callers say to each other: for workers that are made by hand.
 #[cfg(feature = "pool")]
 pub use raddle_wire as wire;
@@ -174,4 +180,32 @@ pub mod prelude {
     pub use raddle_rpc::{WorkerPool, WorkerProxy};
     #[cfg(feature = "queue")]
     pub use raddle_worker::{Options, Shutdown, Worker, WorkerEnd};
+}
+
+/// The Rust blocks of README.md and of the book, compiled as doctests.
+#[cfg(doctest)]
+mod book {
+    macro_rules! compile {
+        ($($name:ident $page:literal)*) => {
+            $(
+                #[doc = include_str!(concat!("../../../", $page))]
+                struct $name;
+            )*
+        };
+    }
+
+    compile! {
+        Readme "README.md"
+        FirstFunction "docs/start/first-function.md"
+        FirstPool "docs/start/first-pool.md"
+        RustService "docs/tutorials/rust-service.md"
+        ManyMachines "docs/tutorials/many-machines.md"
+        Calls "docs/how-to/calls.md"
+        Discovery "docs/how-to/discovery.md"
+        Groups "docs/how-to/groups.md"
+        Handlers "docs/how-to/handlers.md"
+        Languages "docs/how-to/languages.md"
+        Schedules "docs/how-to/schedules.md"
+        Tls "docs/how-to/tls.md"
+    }
 }

@@ -55,7 +55,7 @@ fn claim_cost(project: &ProjectDir, broker: &dyn Broker) -> f64 {
         }
         assert_eq!(claims.len(), CLAIMS);
         broker
-            .finish(claims.iter().map(finish).collect())
+            .complete(claims.iter().map(finish).collect())
             .await
             .expect("they are ours");
         broker

@@ -77,14 +77,14 @@ pub(crate) async fn claim_and_finish_all(broker: &dyn Broker, owner: Tid) {
         // The next tasks are claimed while the last are being finished.
         let (next, outcomes) = tokio::join!(
             broker.claim(request(owner, GROUP as u32)),
-            broker.finish(claims.iter().map(finish).collect()),
+            broker.complete(claims.iter().map(finish).collect()),
         );
         let outcomes = outcomes.expect("they are ours");
         assert_eq!(outcomes.len(), claims.len());
         assert!(
             outcomes
                 .iter()
-                .all(|outcome| *outcome == CompletionOutcome::Done(TaskState::Completed))
+                .all(|outcome| *outcome == CompletionOutcome::Finished(TaskState::Completed))
         );
         claims = next.expect("the broker answers");
         if claims.is_empty() {

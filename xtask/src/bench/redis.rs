@@ -225,7 +225,7 @@ fn claim_until_stopped(url: &str, sender: &mpsc::Sender<(Tid, Instant)>) {
                 .expect("the broker answers");
             let now = Instant::now();
             broker
-                .finish(claims.iter().map(finish).collect())
+                .complete(claims.iter().map(finish).collect())
                 .await
                 .expect("they are ours");
             let Some(claim) = claims.first() else {
@@ -369,7 +369,7 @@ fn measure_task(
             let claims = broker.claim(wanted).await.expect("the broker answers");
             assert_eq!(claims.len(), GROUP);
             broker
-                .finish(claims.iter().map(finish).collect())
+                .complete(claims.iter().map(finish).collect())
                 .await
                 .expect("they are ours");
         }
@@ -510,7 +510,7 @@ fn wake_up(project: &ProjectDir, server: &Server, broker: &dyn Broker) -> f64 {
                     .expect("the broker answers");
                 let _ = sender.send(Instant::now());
                 broker
-                    .finish(claims.iter().map(finish).collect())
+                    .complete(claims.iter().map(finish).collect())
                     .await
                     .expect("they are ours");
             }

@@ -160,7 +160,7 @@ fn measure_lateness(
                     .push(now.duration_since(due).as_secs_f64() * 1e3);
             }
             broker
-                .finish(claims.iter().map(finish).collect())
+                .complete(claims.iter().map(finish).collect())
                 .await
                 .expect("they are ours");
         }

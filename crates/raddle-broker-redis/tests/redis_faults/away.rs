@@ -67,7 +67,7 @@ async fn an_attempt_outlives_a_server_that_is_started_anew() {
     broker.submit(vec![task("one")]).await.unwrap();
     let attempt_id = broker.claim(request(worker, 1)).await.unwrap()[0].attempt_id;
     broker
-        .started(vec![AttemptStarted {
+        .mark_started(vec![AttemptStarted {
             attempt_id,
             pid: None,
         }])
@@ -80,18 +80,18 @@ async fn an_attempt_outlives_a_server_that_is_started_anew() {
         broker.reclaim().await.unwrap().is_empty(),
         "the worker has time to come back"
     );
-    let mut renewer = broker.renewer(worker, lease);
-    let pulse = tokio::task::spawn_blocking(move || renewer.heartbeat(Heartbeat::default()))
+    let mut renewer = broker.lease_renewer(worker, lease);
+    let pulse = tokio::task::spawn_blocking(move || renewer.renew(Heartbeat::default()))
         .await
         .unwrap()
         .unwrap();
     assert_eq!(pulse, LeaseStatus::Alive(Vec::new()));
     assert_eq!(
-        broker.finish(vec![success(attempt_id)]).await.unwrap(),
-        [CompletionOutcome::Done(TaskState::Completed)]
+        broker.complete(vec![success(attempt_id)]).await.unwrap(),
+        [CompletionOutcome::Finished(TaskState::Completed)]
     );
     assert_eq!(
-        broker.finish(vec![success(attempt_id)]).await.unwrap(),
+        broker.complete(vec![success(attempt_id)]).await.unwrap(),
         [CompletionOutcome::Stale]
     );
 }
@@ -115,8 +115,8 @@ async fn leases_do_not_run_while_the_server_stands_still() {
     server.signal("STOP");
     tokio::time::sleep(Duration::from_millis(3000)).await;
     server.signal("CONT");
-    let mut renewer = broker.renewer(one, lease);
-    let pulse = tokio::task::spawn_blocking(move || renewer.heartbeat(Heartbeat::default()))
+    let mut renewer = broker.lease_renewer(one, lease);
+    let pulse = tokio::task::spawn_blocking(move || renewer.renew(Heartbeat::default()))
         .await
         .unwrap()
         .unwrap();
@@ -126,12 +126,12 @@ async fn leases_do_not_run_while_the_server_stands_still() {
         "and it takes nothing from the other"
     );
     let done = [
-        CompletionOutcome::Done(TaskState::Completed),
-        CompletionOutcome::Done(TaskState::Completed),
+        CompletionOutcome::Finished(TaskState::Completed),
+        CompletionOutcome::Finished(TaskState::Completed),
     ];
     assert_eq!(
         broker
-            .finish(vec![success(attempt_id), success(others)])
+            .complete(vec![success(attempt_id), success(others)])
             .await
             .unwrap(),
         done
@@ -150,11 +150,11 @@ async fn leases_run_while_others_are_heard() {
     );
     broker.submit(vec![task("one")]).await.unwrap();
     let attempt_id = broker.claim(request(one, 1)).await.unwrap()[0].attempt_id;
-    let mut renewer = broker.renewer(other, lease);
+    let mut renewer = broker.lease_renewer(other, lease);
     let taken = tokio::task::spawn_blocking(move || {
         let began = Instant::now();
         while began.elapsed() < Duration::from_secs(10) {
-            match renewer.heartbeat(Heartbeat::default()).unwrap() {
+            match renewer.renew(Heartbeat::default()).unwrap() {
                 LeaseStatus::Alive(taken) if taken.is_empty() => {
                     std::thread::sleep(Duration::from_millis(100))
                 }
@@ -167,8 +167,8 @@ async fn leases_run_while_others_are_heard() {
     let (taken, after) = taken.await.unwrap();
     assert_eq!(taken[0].attempt_id, attempt_id);
     assert!(after >= lease, "{after:?}");
-    let mut renewer = broker.renewer(one, lease);
-    let late = tokio::task::spawn_blocking(move || renewer.heartbeat(Heartbeat::default()))
+    let mut renewer = broker.lease_renewer(one, lease);
+    let late = tokio::task::spawn_blocking(move || renewer.renew(Heartbeat::default()))
         .await
         .unwrap()
         .unwrap();
@@ -183,8 +183,8 @@ async fn a_beat_tells_that_the_server_is_down() {
     let lease = Duration::from_secs(1);
     let worker = broker.register(info(), lease).await.unwrap();
     server.kill();
-    let mut renewer = broker.renewer(worker, lease);
-    let pulse = tokio::task::spawn_blocking(move || renewer.heartbeat(Heartbeat::default()))
+    let mut renewer = broker.lease_renewer(worker, lease);
+    let pulse = tokio::task::spawn_blocking(move || renewer.renew(Heartbeat::default()))
         .await
         .unwrap();
     assert_eq!(pulse.unwrap(), LeaseStatus::Down);
@@ -217,7 +217,7 @@ async fn the_log_is_cut_while_a_worker_lives() {
             .await
             .unwrap();
         let attempt_id = broker.claim(request(worker, 1)).await.unwrap()[0].attempt_id;
-        broker.finish(vec![success(attempt_id)]).await.unwrap();
+        broker.complete(vec![success(attempt_id)]).await.unwrap();
     }
     tokio::time::sleep(Duration::from_millis(20)).await;
     assert_eq!(broker.purge().await.unwrap(), 20);
@@ -294,8 +294,8 @@ async fn scripts_that_were_flushed_are_sent_again() {
         assert_eq!(attempt_id.tid, tid);
         server.ask(&["SCRIPT", "FLUSH"]);
         assert_eq!(
-            broker.finish(vec![success(attempt_id)]).await.unwrap(),
-            [CompletionOutcome::Done(TaskState::Completed)]
+            broker.complete(vec![success(attempt_id)]).await.unwrap(),
+            [CompletionOutcome::Finished(TaskState::Completed)]
         );
     }
 }
@@ -337,7 +337,7 @@ async fn a_lost_answer_changes_nothing_twice() {
         assert!(fences.iter().all(|(attempt_id, _)| attempt_id.attempt == 1));
         proxy.cut_next_answer();
         let verdicts = broker
-            .finish(
+            .complete(
                 fences
                     .iter()
                     .map(|(attempt_id, _)| success(*attempt_id))
@@ -346,7 +346,10 @@ async fn a_lost_answer_changes_nothing_twice() {
             .await
             .unwrap();
         assert!(proxy.has_cut());
-        assert_eq!(verdicts, [CompletionOutcome::Done(TaskState::Completed); 2]);
+        assert_eq!(
+            verdicts,
+            [CompletionOutcome::Finished(TaskState::Completed); 2]
+        );
         proxy.cut_next_answer();
         let queue: raddle_model::QueueName = "jobs".parse().unwrap();
         let put = broker.put(queue.clone(), vec!["x".into()]).await.unwrap();
@@ -468,7 +471,7 @@ async fn an_end_that_was_recorded_is_not_refused_when_it_is_sent_again() {
         .register(info(), Duration::from_secs(60))
         .await
         .unwrap();
-    let failure = |attempt_id| conformance::finish(attempt_id, ExitStatus::Code { code: 1 });
+    let failure = |attempt_id| conformance::completion(attempt_id, ExitStatus::Code { code: 1 });
     let retry = RetryPolicy {
         attempts: 3,
         base: HumanDuration::millis(600_000),
@@ -493,7 +496,7 @@ async fn an_end_that_was_recorded_is_not_refused_when_it_is_sent_again() {
         .collect();
     // The server has to know the scripts, or the first answer that is cut is that it does not.
     broker
-        .finish(vec![success(fences[0]), failure(fences[1])])
+        .complete(vec![success(fences[0]), failure(fences[1])])
         .await
         .unwrap();
     // A success is sent at once; before a failure the task is read.
@@ -504,7 +507,7 @@ async fn an_end_that_was_recorded_is_not_refused_when_it_is_sent_again() {
     for (end, before, state) in &ends {
         broker.summary().await.unwrap();
         proxy.cut_all_after(*before);
-        let error = broker.finish(vec![end.clone()]).await.unwrap_err();
+        let error = broker.complete(vec![end.clone()]).await.unwrap_err();
         assert!(error.is_retryable(), "{error}");
         assert_eq!(
             other.task(end.attempt_id.tid).await.unwrap().unwrap().state,
@@ -518,14 +521,14 @@ async fn an_end_that_was_recorded_is_not_refused_when_it_is_sent_again() {
         .map(|(end, ..)| end)
         .chain([success(fences[4])])
         .collect();
-    let verdicts = broker.finish(all.clone()).await.unwrap();
+    let verdicts = broker.complete(all.clone()).await.unwrap();
     assert!(
         matches!(
             verdicts[..],
             [
-                CompletionOutcome::Done(TaskState::Completed),
-                CompletionOutcome::Again(_),
-                CompletionOutcome::Done(TaskState::Completed)
+                CompletionOutcome::Finished(TaskState::Completed),
+                CompletionOutcome::Retry(_),
+                CompletionOutcome::Finished(TaskState::Completed)
             ]
         ),
         "{verdicts:?}"
@@ -533,7 +536,7 @@ async fn an_end_that_was_recorded_is_not_refused_when_it_is_sent_again() {
     assert_eq!(broker.summary().await.unwrap().stale_writes, 0);
     // Who is not in doubt any more is refused as ever.
     assert_eq!(
-        broker.finish(all).await.unwrap(),
+        broker.complete(all).await.unwrap(),
         [CompletionOutcome::Stale; 3]
     );
     assert_eq!(broker.summary().await.unwrap().stale_writes, 3);
@@ -640,9 +643,9 @@ async fn a_short_id_is_found_at_once_however_old_the_first_task_is() {
     let broker = open(&server.url("x")).await.unwrap();
     let tid = broker.submit(vec![task("one")]).await.unwrap()[0].tid();
     let began = Instant::now();
-    assert_eq!(broker.complete(tid.short()).await.unwrap(), [tid]);
+    assert_eq!(broker.resolve_short_id(tid.short()).await.unwrap(), [tid]);
     let old = raddle_model::Tid::from_u64(old).unwrap();
-    assert_eq!(broker.complete(old.short()).await.unwrap(), [old]);
+    assert_eq!(broker.resolve_short_id(old.short()).await.unwrap(), [old]);
     assert!(
         began.elapsed() < Duration::from_secs(2),
         "{:?}",

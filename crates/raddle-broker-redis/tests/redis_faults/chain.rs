@@ -24,7 +24,7 @@ fn chain(attempt_id: AttemptId) -> ChainRequest {
     ChainRequest {
         attempt_id,
         tasks: tasks.into(),
-        told: None,
+        offset: None,
     }
 }
 
@@ -63,9 +63,12 @@ async fn a_lost_answer_chains_nothing_twice() {
             "after {answers} answers"
         );
         proxy.cut_one_after(answers);
-        let verdicts = broker.finish(vec![success(attempt_id)]).await.unwrap();
+        let verdicts = broker.complete(vec![success(attempt_id)]).await.unwrap();
         assert!(proxy.has_cut(), "it takes three answers");
-        assert_eq!(verdicts, [CompletionOutcome::Done(TaskState::Completed)]);
+        assert_eq!(
+            verdicts,
+            [CompletionOutcome::Finished(TaskState::Completed)]
+        );
         assert_eq!(
             children(&direct, attempt_id.tid).await,
             ["default", "other"],
@@ -74,7 +77,7 @@ async fn a_lost_answer_chains_nothing_twice() {
         let follow_up = direct.claim(request(worker, 9)).await.unwrap();
         assert_eq!(
             direct
-                .finish(vec![success(follow_up[0].attempt_id)])
+                .complete(vec![success(follow_up[0].attempt_id)])
                 .await
                 .unwrap()
                 .len(),
@@ -95,8 +98,8 @@ async fn what_is_chained_outlives_the_server() {
     server.kill();
     server.restart();
     assert_eq!(
-        broker.finish(vec![success(attempt_id)]).await.unwrap(),
-        [CompletionOutcome::Done(TaskState::Completed)]
+        broker.complete(vec![success(attempt_id)]).await.unwrap(),
+        [CompletionOutcome::Finished(TaskState::Completed)]
     );
     assert_eq!(
         children(&broker, attempt_id.tid).await,
@@ -116,7 +119,7 @@ async fn nothing_is_left_of_what_was_chained() {
         broker.chain(chain(attempt_id)).await.unwrap();
         assert_eq!(server.ask(&["HLEN", "raddle:{x}:chained"]), ":3");
         if is_followed {
-            broker.finish(vec![success(attempt_id)]).await.unwrap();
+            broker.complete(vec![success(attempt_id)]).await.unwrap();
         } else {
             broker.deregister(worker, None).await.unwrap();
         }

@@ -80,8 +80,8 @@ async fn a_namespace_is_found_and_followed() {
         .map(|claim| success(claim.attempt_id))
         .collect();
     assert_eq!(
-        broker.finish(all).await.unwrap(),
-        [CompletionOutcome::Done(TaskState::Completed); 4]
+        broker.complete(all).await.unwrap(),
+        [CompletionOutcome::Finished(TaskState::Completed); 4]
     );
     assert_eq!(broker.tasks(TaskFilter::default()).await.unwrap().len(), 4);
     drop(cluster);

@@ -37,15 +37,18 @@ async fn the_first_worker_of_a_forgotten_claim_is_refused() {
         "{again:?} after {lost:?}"
     );
     assert_eq!(
-        broker.finish(vec![success(lost.attempt_id)]).await.unwrap(),
+        broker
+            .complete(vec![success(lost.attempt_id)])
+            .await
+            .unwrap(),
         [CompletionOutcome::Stale]
     );
     assert_eq!(
         broker
-            .finish(vec![success(again.attempt_id)])
+            .complete(vec![success(again.attempt_id)])
             .await
             .unwrap(),
-        [CompletionOutcome::Done(TaskState::Completed)]
+        [CompletionOutcome::Finished(TaskState::Completed)]
     );
     let events = broker
         .events(Some(0), Some(tid), 100, Duration::ZERO)

@@ -75,8 +75,8 @@ async fn a_user_who_may_not_do_enough_is_told_what_is_missing() {
     broker.submit(vec![task("one")]).await.unwrap();
     let attempt_id = broker.claim(request(worker, 1)).await.unwrap()[0].attempt_id;
     assert_eq!(
-        broker.finish(vec![success(attempt_id)]).await.unwrap(),
-        [CompletionOutcome::Done(TaskState::Completed)]
+        broker.complete(vec![success(attempt_id)]).await.unwrap(),
+        [CompletionOutcome::Finished(TaskState::Completed)]
     );
 }
 
@@ -149,7 +149,7 @@ async fn a_master_that_becomes_a_replica_is_refused() {
     server.ask(&["REPLICAOF", "127.0.0.1", "1"]);
     for error in [
         broker.submit(vec![task("two")]).await.err(),
-        broker.finish(vec![success(attempt_id)]).await.err(),
+        broker.complete(vec![success(attempt_id)]).await.err(),
     ] {
         let error = error.unwrap().to_string();
         assert!(
@@ -159,8 +159,8 @@ async fn a_master_that_becomes_a_replica_is_refused() {
     }
     server.ask(&["REPLICAOF", "NO", "ONE"]);
     assert_eq!(
-        broker.finish(vec![success(attempt_id)]).await.unwrap(),
-        [CompletionOutcome::Done(TaskState::Completed)]
+        broker.complete(vec![success(attempt_id)]).await.unwrap(),
+        [CompletionOutcome::Finished(TaskState::Completed)]
     );
     assert_eq!(broker.tasks(TaskFilter::default()).await.unwrap().len(), 1);
 }
@@ -375,13 +375,13 @@ async fn a_server_without_memory_takes_nothing_new_and_ends_what_it_has() {
         );
     }
     let pulse = broker
-        .renewer(worker, SOON)
-        .heartbeat(Heartbeat::default())
+        .lease_renewer(worker, SOON)
+        .renew(Heartbeat::default())
         .unwrap();
     assert!(matches!(pulse, LeaseStatus::Alive(_)), "{pulse:?}");
     assert_eq!(
-        broker.finish(vec![success(attempt_id)]).await.unwrap(),
-        [CompletionOutcome::Done(TaskState::Completed)]
+        broker.complete(vec![success(attempt_id)]).await.unwrap(),
+        [CompletionOutcome::Finished(TaskState::Completed)]
     );
     broker.submit(vec![task("one")]).await.unwrap_err();
     server.ask(&["CONFIG", "SET", "maxmemory", "0"]);

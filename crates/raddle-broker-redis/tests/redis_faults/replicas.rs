@@ -91,7 +91,7 @@ async fn work_goes_on_when_a_sentinel_makes_a_replica_the_master() {
     let running = broker.submit(vec![task("running")]).await.unwrap()[0].tid();
     let attempt_id = broker.claim(request(worker, 1)).await.unwrap()[0].attempt_id;
     broker
-        .started(vec![AttemptStarted {
+        .mark_started(vec![AttemptStarted {
             attempt_id,
             pid: None,
         }])
@@ -130,8 +130,8 @@ async fn work_goes_on_when_a_sentinel_makes_a_replica_the_master() {
     assert!(!claims.is_empty());
     let plain = open(&watched.url("")).await.unwrap();
     assert_eq!(
-        plain.finish(vec![success(attempt_id)]).await.unwrap(),
-        [CompletionOutcome::Done(TaskState::Completed)]
+        plain.complete(vec![success(attempt_id)]).await.unwrap(),
+        [CompletionOutcome::Finished(TaskState::Completed)]
     );
     let mut claimed = claims.len();
     while claimed < 20 {

@@ -48,5 +48,5 @@ pub(crate) fn request(owner: Tid, max: u32) -> ClaimRequest {
 }
 
 pub(crate) fn success(attempt_id: AttemptId) -> Completion {
-    conformance::finish(attempt_id, ExitStatus::Code { code: 0 })
+    conformance::completion(attempt_id, ExitStatus::Code { code: 0 })
 }

@@ -105,9 +105,9 @@ async fn a_server_that_is_replaced_is_found_again() {
     let mut served = Served::start(Engine::Sqlite);
     let broker = remote(served.path()).await;
     let owner = broker.register(info(), TTL).await.unwrap();
-    let mut renewer = broker.renewer(owner, TTL);
+    let mut renewer = broker.lease_renewer(owner, TTL);
     assert!(matches!(
-        renewer.heartbeat(Heartbeat::default()),
+        renewer.renew(Heartbeat::default()),
         Ok(LeaseStatus::Alive(_))
     ));
     let waiting = {
@@ -132,7 +132,7 @@ async fn a_server_that_is_replaced_is_found_again() {
     );
     assert!(
         renewer
-            .heartbeat(Heartbeat::default())
+            .renew(Heartbeat::default())
             .unwrap_err()
             .is_retryable()
     );
@@ -140,7 +140,7 @@ async fn a_server_that_is_replaced_is_found_again() {
     served.resume(Engine::Sqlite);
     let tid = submit(&*broker).await;
     assert!(matches!(
-        renewer.heartbeat(Heartbeat::default()),
+        renewer.renew(Heartbeat::default()),
         Ok(LeaseStatus::Alive(_))
     ));
     assert_eq!(
@@ -153,7 +153,7 @@ async fn a_server_that_is_replaced_is_found_again() {
     served.stop();
     served.resume(Engine::Sqlite);
     assert!(matches!(
-        renewer.heartbeat(Heartbeat::default()),
+        renewer.renew(Heartbeat::default()),
         Ok(LeaseStatus::Alive(_))
     ));
 }
@@ -302,7 +302,7 @@ async fn a_submit_whose_answer_is_lost_is_not_said_to_have_failed() {
         let owner = other.register(info(), TTL).await.unwrap();
         let attempt_id = other.claim(request(owner, SOON)).await.unwrap()[0].attempt_id;
         other
-            .finish(vec![conformance::finish(
+            .complete(vec![conformance::completion(
                 attempt_id,
                 ExitStatus::Code { code: 1 },
             )])
@@ -338,7 +338,7 @@ async fn a_submit_whose_answer_is_lost_is_not_said_to_have_failed() {
         lossy.hear_again(&*broker).await;
         // What can be asked for again without harm fails as before.
         let error = broker
-            .finish(vec![conformance::finish(
+            .complete(vec![conformance::completion(
                 attempt_id,
                 ExitStatus::Code { code: 1 },
             )])
@@ -379,20 +379,26 @@ async fn an_end_whose_answer_is_lost_is_not_refused_when_it_is_sent_again() {
         submit(&*broker).await;
         let owner = broker.register(info(), TTL).await.unwrap();
         let attempt_id = broker.claim(request(owner, SOON)).await.unwrap()[0].attempt_id;
-        let end = vec![conformance::finish(
+        let end = vec![conformance::completion(
             attempt_id,
             ExitStatus::Code { code: 0 },
         )];
         lossy.deaf.store(true, Ordering::SeqCst);
-        assert!(broker.finish(end.clone()).await.unwrap_err().is_retryable());
+        assert!(
+            broker
+                .complete(end.clone())
+                .await
+                .unwrap_err()
+                .is_retryable()
+        );
         lossy.deaf.store(false, Ordering::SeqCst);
         assert_eq!(
-            broker.finish(end.clone()).await.unwrap(),
-            [CompletionOutcome::Done(TaskState::Completed)],
+            broker.complete(end.clone()).await.unwrap(),
+            [CompletionOutcome::Finished(TaskState::Completed)],
             "{engine:?}"
         );
         assert_eq!(
-            broker.finish(end).await.unwrap(),
+            broker.complete(end).await.unwrap(),
             [CompletionOutcome::Stale],
             "{engine:?}"
         );

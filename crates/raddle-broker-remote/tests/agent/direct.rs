@@ -21,7 +21,7 @@ async fn what_was_begun_with_an_agent_is_finished_without() {
             .await
             .unwrap();
         let owner = remote.register(info(), TTL).await.unwrap();
-        let mut renewer = remote.renewer(owner, TTL);
+        let mut renewer = remote.lease_renewer(owner, TTL);
         let tid = submit(&remote).await;
         let claims = remote.claim(request(owner, SOON)).await.unwrap();
         // One call waits for something when the agent goes, as a worker's wait for control words does.
@@ -34,14 +34,14 @@ async fn what_was_begun_with_an_agent_is_finished_without() {
         );
         assert_eq!(words.unwrap(), [], "{engine:?}");
         let (heartbeat, _heart) =
-            tokio::task::spawn_blocking(move || (renewer.heartbeat(Heartbeat::default()), renewer))
+            tokio::task::spawn_blocking(move || (renewer.renew(Heartbeat::default()), renewer))
                 .await
                 .unwrap();
         assert_eq!(heartbeat.unwrap(), LeaseStatus::Alive(vec![]), "{engine:?}");
-        let finish = conformance::finish(claims[0].attempt_id, ExitStatus::Code { code: 0 });
+        let finish = conformance::completion(claims[0].attempt_id, ExitStatus::Code { code: 0 });
         assert_eq!(
-            remote.finish(vec![finish]).await.unwrap(),
-            [CompletionOutcome::Done(TaskState::Completed)]
+            remote.complete(vec![finish]).await.unwrap(),
+            [CompletionOutcome::Finished(TaskState::Completed)]
         );
         remote.deregister(owner, None).await.unwrap();
         let direct = connect(&url).await.unwrap();
@@ -84,7 +84,7 @@ async fn what_was_chained_with_an_agent_is_not_chained_again_without() {
         let chain = |told, tasks| ChainRequest {
             attempt_id,
             tasks: vec![TaskSpec::command(["true"]); tasks],
-            told: Some(told),
+            offset: Some(told),
         };
         assert_eq!(remote.chain(chain(0, 2)).await.unwrap(), 2, "{engine:?}");
         let stop = move || {
@@ -95,10 +95,10 @@ async fn what_was_chained_with_an_agent_is_not_chained_again_without() {
         // As if it had not been answered.
         assert_eq!(remote.chain(chain(0, 2)).await.unwrap(), 2, "{engine:?}");
         assert_eq!(remote.chain(chain(2, 1)).await.unwrap(), 3, "{engine:?}");
-        let finish = conformance::finish(attempt_id, ExitStatus::Code { code: 0 });
+        let finish = conformance::completion(attempt_id, ExitStatus::Code { code: 0 });
         assert_eq!(
-            remote.finish(vec![finish]).await.unwrap(),
-            [CompletionOutcome::Done(TaskState::Completed)]
+            remote.complete(vec![finish]).await.unwrap(),
+            [CompletionOutcome::Finished(TaskState::Completed)]
         );
         let direct = connect(&url).await.unwrap();
         assert_eq!(

@@ -73,7 +73,9 @@ async fn a_guest_that_is_a_worker_works() {
     let guest = remote(served.path()).await;
     let owner = guest.register(one_shot(), LEASE).await.unwrap();
     assert!(matches!(
-        guest.renewer(owner, LEASE).heartbeat(Heartbeat::default()),
+        guest
+            .lease_renewer(owner, LEASE)
+            .renew(Heartbeat::default()),
         Ok(LeaseStatus::Alive(_))
     ));
     let tid = submit(&*host).await;
@@ -97,7 +99,7 @@ async fn a_guest_that_is_a_worker_works() {
         .unwrap();
     assert_eq!(held.iter().map(|task| task.tid).collect::<Vec<_>>(), [tid]);
     guest
-        .started(vec![AttemptStarted {
+        .mark_started(vec![AttemptStarted {
             attempt_id,
             pid: Some(7),
         }])
@@ -116,17 +118,17 @@ async fn a_guest_that_is_a_worker_works() {
             .unwrap();
     }
     let end = || {
-        vec![conformance::finish(
+        vec![conformance::completion(
             attempt_id,
             ExitStatus::Code { code: 0 },
         )]
     };
     assert_eq!(
-        guest.finish(end()).await.unwrap(),
-        [CompletionOutcome::Done(TaskState::Completed)]
+        guest.complete(end()).await.unwrap(),
+        [CompletionOutcome::Finished(TaskState::Completed)]
     );
     assert_eq!(
-        guest.finish(end()).await.unwrap(),
+        guest.complete(end()).await.unwrap(),
         [CompletionOutcome::Stale],
         "it is told so by the broker"
     );
@@ -162,7 +164,9 @@ async fn a_guest_that_is_a_worker_works() {
         matches!(again.claim(request(owner, SOON)).await, Err(Error::NotFound(gone)) if gone == owner)
     );
     assert!(matches!(
-        again.renewer(owner, LEASE).heartbeat(Heartbeat::default()),
+        again
+            .lease_renewer(owner, LEASE)
+            .renew(Heartbeat::default()),
         Ok(LeaseStatus::Expired)
     ));
 }
@@ -188,13 +192,13 @@ async fn a_guest_submits_nothing_and_reads_nothing_and_controls_nobody() {
             owner: tid,
         },
         tasks: vec![spec("default")],
-        told: Some(0),
+        offset: Some(0),
     };
     assert_refused(guest.chain(chain).await, "chain");
     assert_refused(guest.control(tid, "kill".parse().unwrap()).await, "control");
     assert_refused(guest.tasks(TaskFilter::default()).await, "tasks");
     assert_refused(
-        guest.complete(tid.short()).await,
+        guest.resolve_short_id(tid.short()).await,
         "tasks by their last digits",
     );
     assert_refused(
@@ -355,7 +359,9 @@ async fn a_guest_does_not_speak_for_others() {
         "its tasks",
     );
     assert_refused(
-        guest.renewer(other, LEASE).heartbeat(Heartbeat::default()),
+        guest
+            .lease_renewer(other, LEASE)
+            .renew(Heartbeat::default()),
         "beat",
     );
     let nobody = Tid::from_u64(1_700_000_000_000_000_000).unwrap();
@@ -375,15 +381,15 @@ async fn a_guest_does_not_speak_for_others() {
         owner: other,
     };
     let end = |attempt_id| {
-        vec![conformance::finish(
+        vec![conformance::completion(
             attempt_id,
             ExitStatus::Code { code: 0 },
         )]
     };
-    assert_refused(guest.finish(end(next)).await, "what nobody has begun");
+    assert_refused(guest.complete(end(next)).await, "what nobody has begun");
     assert_refused(
         guest
-            .finish(end(AttemptId {
+            .complete(end(AttemptId {
                 tid: other,
                 attempt: 0,
                 owner: other,
@@ -392,10 +398,10 @@ async fn a_guest_does_not_speak_for_others() {
         "a worker",
     );
     let attempt_id = host.claim(request(other, SOON)).await.unwrap()[0].attempt_id;
-    assert_refused(guest.finish(end(attempt_id)).await, "finish");
+    assert_refused(guest.complete(end(attempt_id)).await, "finish");
     assert_refused(
         guest
-            .started(vec![AttemptStarted {
+            .mark_started(vec![AttemptStarted {
                 attempt_id,
                 pid: None,
             }])
@@ -411,7 +417,7 @@ async fn a_guest_does_not_speak_for_others() {
             .await,
         "release",
     );
-    assert_refused(guest.paused(attempt_id, true).await, "paused");
+    assert_refused(guest.mark_paused(attempt_id, true).await, "paused");
     assert_refused(
         guest
             .append_output(attempt_id, OutputStream::Stdout, b"forged".to_vec())

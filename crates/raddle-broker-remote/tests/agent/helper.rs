@@ -117,7 +117,7 @@ async fn hold_a_task(socket: &Path) {
         .unwrap();
     let attempt_id = broker.claim(request(owner, SOON)).await.unwrap()[0].attempt_id;
     broker
-        .started(vec![AttemptStarted {
+        .mark_started(vec![AttemptStarted {
             attempt_id,
             pid: Some(std::process::id()),
         }])

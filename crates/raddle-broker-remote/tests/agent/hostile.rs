@@ -87,7 +87,7 @@ async fn what_is_no_frame_ends_its_connection_and_no_other() {
     let with_greeting = |bytes: &[u8]| [GREETING, bytes].concat();
     let asking = |payload: &[u8]| with_greeting(&call(0, payload));
     let twice = [call(5, &summary()), call(5, &summary())].concat();
-    let recv_commands = wire(&Call::Controls {
+    let recv_commands = wire(&Call::RecvCommands {
         owner: Tid::from_u64(1_700_000_000_000_000_000).unwrap(),
         wait: SOON,
     });
@@ -186,7 +186,7 @@ async fn a_client_that_does_not_read_costs_no_memory_without_end() {
     let before = resident_kib();
     let mut slow = open(&served.path());
     slow.write_all(GREETING).unwrap();
-    let look = wire(&Call::Look {
+    let look = wire(&Call::Peek {
         peek: PeekRequest {
             queue,
             after: 0,
@@ -239,7 +239,7 @@ async fn a_claim_that_cannot_be_delivered_goes_back() {
             wait: Duration::ZERO,
         };
         client
-            .write_all(&call(1, &wire(&Call::Look { peek })))
+            .write_all(&call(1, &wire(&Call::Peek { peek })))
             .unwrap();
         // When the first byte of the large answer is there, that one is ahead of the next.
         let mut seen = vec![0; 4096];

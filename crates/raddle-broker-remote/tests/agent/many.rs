@@ -61,13 +61,13 @@ async fn many_hearts_share_one_database_connection() {
     let mut hearts = Vec::new();
     for _ in 0..100 {
         let owner = broker.register(info(), TTL).await.unwrap();
-        hearts.push(broker.renewer(owner, TTL));
+        hearts.push(broker.lease_renewer(owner, TTL));
     }
     let beating = std::thread::spawn(move || {
         for _ in 0..3 {
             for renewer in &mut hearts {
                 assert!(matches!(
-                    renewer.heartbeat(Heartbeat::default()),
+                    renewer.renew(Heartbeat::default()),
                     Ok(LeaseStatus::Alive(_))
                 ));
             }

@@ -37,9 +37,9 @@ async fn what_a_killed_client_held_comes_back_with_its_lease() {
     other.kill();
     assert_eq!(state(&*broker, tid).await, TaskState::Running);
     let owner = broker.register(info(), TTL).await.unwrap();
-    let mut renewer = broker.renewer(owner, TTL);
+    let mut renewer = broker.lease_renewer(owner, TTL);
     let reclaimed = until("it is taken back", async || {
-        match renewer.heartbeat(Heartbeat::default()).unwrap() {
+        match renewer.renew(Heartbeat::default()).unwrap() {
             LeaseStatus::Alive(reclaimed) => reclaimed.first().copied(),
             pulse => panic!("the lease is long, and the server is there: {pulse:?}"),
         }

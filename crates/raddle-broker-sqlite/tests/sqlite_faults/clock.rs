@@ -43,8 +43,8 @@ async fn a_lease_ends_on_the_machines_clock() {
     assert!((before..=machine()).contains(&(lease(&path, owner) - 60_000_000_000)));
     let before = machine();
     broker
-        .renewer(owner, Duration::from_secs(90))
-        .heartbeat(Heartbeat::default())
+        .lease_renewer(owner, Duration::from_secs(90))
+        .renew(Heartbeat::default())
         .unwrap();
     assert!((before..=machine()).contains(&(lease(&path, owner) - 90_000_000_000)));
 }
@@ -68,8 +68,8 @@ async fn a_clock_that_was_set_back_expires_nothing() {
         .unwrap()[0];
     assert!(second.as_i64() > first.as_i64() + YEAR_NANOS);
     assert_eq!(
-        broker.finish(vec![success(attempt_id)]).await.unwrap(),
-        [CompletionOutcome::Done(TaskState::Completed)]
+        broker.complete(vec![success(attempt_id)]).await.unwrap(),
+        [CompletionOutcome::Finished(TaskState::Completed)]
     );
     let ids: Vec<_> = broker
         .events(Some(0), None, 100, Duration::ZERO)
@@ -118,10 +118,16 @@ async fn a_short_id_is_found_at_once_however_old_the_first_task_is() {
     }
     let began = std::time::Instant::now();
     assert_eq!(
-        broker.complete(tids[0].short()).await.unwrap(),
+        broker.resolve_short_id(tids[0].short()).await.unwrap(),
         [tids[0], old]
     );
-    assert!(broker.complete(tids[1].short()).await.unwrap().is_empty());
+    assert!(
+        broker
+            .resolve_short_id(tids[1].short())
+            .await
+            .unwrap()
+            .is_empty()
+    );
     assert!(
         began.elapsed() < Duration::from_secs(2),
         "{:?}",

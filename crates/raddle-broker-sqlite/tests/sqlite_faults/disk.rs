@@ -114,7 +114,10 @@ async fn what_was_accepted_outlives_a_full_disk() {
     assert_eq!(there(&again).await, accepted);
     let owner = worker(&again, TTL).await;
     let claim = again.claim(request(owner, SOON)).await.unwrap().remove(0);
-    again.finish(vec![success(claim.attempt_id)]).await.unwrap();
+    again
+        .complete(vec![success(claim.attempt_id)])
+        .await
+        .unwrap();
     assert_sound(&again).await;
 }
 
@@ -131,17 +134,17 @@ async fn a_result_that_finds_no_room_can_be_given_again() {
     let mut finish = success(attempt_id);
     finish.stdout = vec![b'x'; 500_000];
     finish.report.stdout_bytes = 500_000;
-    let refused = broker.finish(vec![finish.clone()]).await;
+    let refused = broker.complete(vec![finish.clone()]).await;
     assert!(matches!(refused, Err(Error::Full { .. })), "{refused:?}");
     let refused = broker
         .append_output(attempt_id, OutputStream::Stderr, vec![b'x'; 500_000])
         .await;
     assert!(matches!(refused, Err(Error::Full { .. })), "{refused:?}");
     fs::remove_file(ballast).unwrap();
-    let outcome = broker.finish(vec![finish]).await.unwrap();
+    let outcome = broker.complete(vec![finish]).await.unwrap();
     assert_eq!(
         outcome,
-        [raddle_broker::CompletionOutcome::Done(
+        [raddle_broker::CompletionOutcome::Finished(
             raddle_model::TaskState::Completed
         )]
     );
@@ -191,10 +194,10 @@ async fn output_that_finds_no_room_is_not_doubled() {
     let mut finish = success(attempt_id);
     finish.stdout = vec![b'e'; 100_000];
     finish.report.stdout_bytes = 200_006;
-    let refused = broker.finish(vec![finish.clone()]).await;
+    let refused = broker.complete(vec![finish.clone()]).await;
     assert!(matches!(refused, Err(Error::Full { .. })), "{refused:?}");
     fs::remove_file(ballast).unwrap();
-    broker.finish(vec![finish.clone()]).await.unwrap();
+    broker.complete(vec![finish.clone()]).await.unwrap();
     let output = broker
         .read_output(
             attempt_id.tid,

@@ -151,7 +151,7 @@ async fn claim_and_stay(database: &Path) {
     let owner = worker(&broker, Duration::from_millis(700)).await;
     let attempt_id = broker.claim(request(owner, SOON)).await.unwrap()[0].attempt_id;
     broker
-        .started(vec![AttemptStarted {
+        .mark_started(vec![AttemptStarted {
             attempt_id,
             pid: Some(std::process::id()),
         }])
@@ -187,7 +187,7 @@ async fn claim_and_leave_a_child(database: &Path) {
     broker.acquire_liveness_lock(owner);
     let attempt_id = broker.claim(request(owner, SOON)).await.unwrap()[0].attempt_id;
     broker
-        .started(vec![AttemptStarted {
+        .mark_started(vec![AttemptStarted {
             attempt_id,
             pid: Some(std::process::id()),
         }])

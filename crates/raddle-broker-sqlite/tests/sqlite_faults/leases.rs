@@ -30,7 +30,7 @@ fn page(database: &Path) -> PathBuf {
 async fn begin(broker: &Sqlite, owner: Tid) -> AttemptId {
     let attempt_id = broker.claim(request(owner, SOON)).await.unwrap()[0].attempt_id;
     broker
-        .started(vec![AttemptStarted {
+        .mark_started(vec![AttemptStarted {
             attempt_id,
             pid: Some(std::process::id()),
         }])
@@ -54,7 +54,7 @@ impl Beating {
                 let began = Instant::now();
                 found.push(
                     renewer
-                        .heartbeat(Heartbeat {
+                        .renew(Heartbeat {
                             busy: 1,
                             ..Heartbeat::default()
                         })
@@ -82,7 +82,7 @@ async fn at_work(path: &Path) -> (Sqlite, Beating, AttemptId) {
     let broker = open(path).await;
     submit(&broker, vec![spec("task")]).await.unwrap();
     let owner = worker(&broker, LEASE).await;
-    let beating = Beating::start(broker.renewer(owner, LEASE));
+    let beating = Beating::start(broker.lease_renewer(owner, LEASE));
     let attempt_id = begin(&broker, owner).await;
     (broker, beating, attempt_id)
 }
@@ -106,8 +106,8 @@ async fn who_holds_the_database_costs_nobody_his_lease() {
         (1, 0, TaskState::Running)
     );
     assert_eq!(
-        broker.finish(vec![success(attempt_id)]).await.unwrap(),
-        [CompletionOutcome::Done(TaskState::Completed)]
+        broker.complete(vec![success(attempt_id)]).await.unwrap(),
+        [CompletionOutcome::Finished(TaskState::Completed)]
     );
     let (found, slowest) = beating.stop();
     assert!(
@@ -148,10 +148,10 @@ async fn a_killed_worker_is_missed_before_its_lease_ends() {
     assert_eq!(broker.workers().await.unwrap().len(), 1);
     // Before that child ends: who registers takes from the dead, and nobody is told what.
     let watcher = worker(&broker, TTL).await;
-    let mut renewer = broker.renewer(watcher, TTL);
+    let mut renewer = broker.lease_renewer(watcher, TTL);
     fs::write(path.with_extension("go"), "").unwrap();
     let taken: Vec<Reclaimed> = until("noticing", async || {
-        match renewer.heartbeat(Heartbeat::default()).unwrap() {
+        match renewer.renew(Heartbeat::default()).unwrap() {
             LeaseStatus::Alive(taken) if taken.is_empty() => None,
             LeaseStatus::Alive(taken) => Some(taken),
             other => panic!("{other:?}"),
@@ -189,8 +189,8 @@ async fn a_stopped_worker_is_missed_when_its_lease_ends() {
     assert_eq!(taken[0].attempt_id.owner, owner);
     assert_eq!(
         broker
-            .renewer(owner, LEASE)
-            .heartbeat(Heartbeat::default())
+            .lease_renewer(owner, LEASE)
+            .renew(Heartbeat::default())
             .unwrap(),
         LeaseStatus::Expired
     );
@@ -208,8 +208,8 @@ async fn a_worker_that_stood_still_is_as_any_other_afterwards() {
     let attempt_id = begin(&broker, owner).await;
     let heartbeat = |ttl| {
         broker
-            .renewer(owner, ttl)
-            .heartbeat(Heartbeat::default())
+            .lease_renewer(owner, ttl)
+            .renew(Heartbeat::default())
             .unwrap()
     };
     assert!(broker.acquire_liveness_lock(owner));
@@ -247,8 +247,8 @@ async fn a_worker_outlives_the_page() {
         "{found:?}"
     );
     assert_eq!(
-        broker.finish(vec![success(attempt_id)]).await.unwrap(),
-        [CompletionOutcome::Done(TaskState::Completed)]
+        broker.complete(vec![success(attempt_id)]).await.unwrap(),
+        [CompletionOutcome::Finished(TaskState::Completed)]
     );
     assert_eq!(
         broker.task(attempt_id.tid).await.unwrap().unwrap().attempt,
@@ -269,9 +269,9 @@ async fn a_dead_worker_does_not_outlive_the_page_for_long() {
     let broker = open(&path).await;
     tokio::time::sleep(LEASE * 2).await;
     let watcher = worker(&broker, TTL).await;
-    let mut renewer = broker.renewer(watcher, TTL);
+    let mut renewer = broker.lease_renewer(watcher, TTL);
     assert_eq!(
-        renewer.heartbeat(Heartbeat::default()).unwrap(),
+        renewer.renew(Heartbeat::default()).unwrap(),
         LeaseStatus::Alive(Vec::new())
     );
     assert_eq!(broker.workers().await.unwrap().len(), 2);
@@ -282,7 +282,7 @@ async fn a_dead_worker_does_not_outlive_the_page_for_long() {
         .unwrap()
         .write_all_at(&long_ago, MADE_AT)
         .unwrap();
-    let LeaseStatus::Alive(taken) = renewer.heartbeat(Heartbeat::default()).unwrap() else {
+    let LeaseStatus::Alive(taken) = renewer.renew(Heartbeat::default()).unwrap() else {
         panic!("its lease is long")
     };
     assert_eq!(
@@ -307,8 +307,8 @@ async fn there_is_room_for_many_workers() {
         for owner in &owners {
             assert_eq!(
                 other
-                    .renewer(*owner, TTL)
-                    .heartbeat(Heartbeat::default())
+                    .lease_renewer(*owner, TTL)
+                    .renew(Heartbeat::default())
                     .unwrap(),
                 LeaseStatus::Alive(Vec::new())
             );

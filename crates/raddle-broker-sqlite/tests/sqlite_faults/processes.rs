@@ -171,12 +171,12 @@ async fn a_killed_worker_loses_its_task_once() {
         }
     );
     assert_eq!(
-        broker.finish(vec![success(lost)]).await.unwrap(),
+        broker.complete(vec![success(lost)]).await.unwrap(),
         [CompletionOutcome::Stale]
     );
     assert_eq!(
-        broker.finish(vec![success(attempt_id)]).await.unwrap(),
-        [CompletionOutcome::Done(TaskState::Completed)]
+        broker.complete(vec![success(attempt_id)]).await.unwrap(),
+        [CompletionOutcome::Finished(TaskState::Completed)]
     );
     let events = broker
         .events(Some(0), Some(tid), 100, Duration::ZERO)

@@ -22,7 +22,7 @@ async fn run(broker: &Sqlite, owner: Tid, kind: TaskSpec, tasks: usize) -> HashS
             .unwrap();
         left -= claims.len();
         broker
-            .finish(
+            .complete(
                 claims
                     .iter()
                     .map(|claim| success(claim.attempt_id))
@@ -156,7 +156,7 @@ async fn what_expires_together_goes_in_one_round() {
         let next = remembered(&path, "swept_done");
         assert!(next > at, "it goes on from where it was");
         if at == 0 {
-            broker.finish(vec![success(oldest)]).await.unwrap();
+            broker.complete(vec![success(oldest)]).await.unwrap();
         }
         at = next;
     }
@@ -214,7 +214,7 @@ async fn files_go_with_their_records() {
         .append_output(attempt_id, OutputStream::Stdout, b"live".to_vec())
         .await
         .unwrap();
-    broker.finish(vec![success(attempt_id)]).await.unwrap();
+    broker.complete(vec![success(attempt_id)]).await.unwrap();
     let directory = Path::new(&format!("{}-out", path.display())).to_owned();
     assert_eq!(fs::read_dir(&directory).unwrap().count(), 1);
     assert_eq!(broker.purge().await.unwrap(), 1);

@@ -47,7 +47,7 @@ pub(crate) async fn worker(broker: &Sqlite, ttl: Duration) -> Tid {
 }
 
 pub(crate) fn success(attempt_id: raddle_broker::AttemptId) -> Completion {
-    conformance::finish(attempt_id, ExitStatus::Code { code: 0 })
+    conformance::completion(attempt_id, ExitStatus::Code { code: 0 })
 }
 
 /// All tasks, the oldest first.

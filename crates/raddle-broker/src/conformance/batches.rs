@@ -5,10 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use raddle_model::{HumanDuration, TaskSpec, TaskState, Tid};
 
 use super::{Fixture, Handle, support::*};
-use crate::{
-    Error, Result, SummaryDetail,
-    request::{ChainRequest, TaskFilter},
-};
+use crate::{ChainRequest, Error, Result, SummaryDetail, TaskFilter};
 
 fn of_batch(batch: &str, name: &str) -> TaskSpec {
     TaskSpec {
@@ -211,7 +208,7 @@ pub async fn a_chained_task_joins_its_batch_when_it_is_submitted(
         .chain(ChainRequest {
             attempt_id,
             tasks: vec![of_batch("b", "next")],
-            told: None,
+            offset: None,
         })
         .await?;
     assert_eq!(states(broker, "b").await?, BTreeMap::new());

@@ -9,12 +9,9 @@ use raddle_model::{
 
 use super::{Fixture, Handle, support::*};
 use crate::{
-    ChainRequest, Error, Result, SummaryDetail,
+    AttemptId, AttemptStarted, ChainRequest, ClaimRequest, CompletionOutcome, Error, NewTask,
+    Result, SubmitAndClaim, SummaryDetail, TaskFilter,
     chain::{MAX_CHAINED, MAX_CHAINED_BYTES},
-    request::{
-        AttemptId, AttemptStarted, ClaimRequest, CompletionOutcome, NewTask, SubmitAndClaim,
-        TaskFilter,
-    },
 };
 
 /// Chains tasks by their names, as a command does.
@@ -32,7 +29,7 @@ async fn chain_specs(broker: &Handle, attempt_id: AttemptId, tasks: Vec<TaskSpec
         .chain(ChainRequest {
             attempt_id,
             tasks,
-            told: None,
+            offset: None,
         })
         .await
 }
@@ -72,7 +69,7 @@ pub async fn what_was_chained_follows_success(store: &dyn Fixture) -> Result<()>
     );
     assert_eq!(
         end(broker, attempt_id, success()).await?,
-        CompletionOutcome::Done(TaskState::Completed)
+        CompletionOutcome::Finished(TaskState::Completed)
     );
     assert_eq!(
         children_names(broker, attempt_id.tid).await?,
@@ -189,7 +186,7 @@ pub async fn any_other_end_leaves_nothing(store: &dyn Fixture) -> Result<()> {
         let attempt_id = running(broker, spec("parent")).await?;
         chain(broker, attempt_id, &["never"]).await?;
         let outcome = end(broker, attempt_id, exit.clone()).await?;
-        assert_ne!(outcome, CompletionOutcome::Done(TaskState::Completed));
+        assert_ne!(outcome, CompletionOutcome::Finished(TaskState::Completed));
         assert_eq!(
             view(broker, attempt_id.tid).await?.chained,
             0,
@@ -199,7 +196,7 @@ pub async fn any_other_end_leaves_nothing(store: &dyn Fixture) -> Result<()> {
             children(broker, attempt_id.tid).await?.is_empty(),
             "after {exit}"
         );
-        if matches!(outcome, CompletionOutcome::Again(_)) {
+        if matches!(outcome, CompletionOutcome::Retry(_)) {
             broker
                 .control(attempt_id.tid, ControlMessage::new(ControlCommand::Kill))
                 .await?;
@@ -220,7 +217,7 @@ pub async fn only_the_attempt_that_succeeds_is_followed(store: &dyn Fixture) -> 
     chain(broker, first, &["first"]).await?;
     assert!(matches!(
         end(broker, first, failure()).await?,
-        CompletionOutcome::Again(_)
+        CompletionOutcome::Retry(_)
     ));
     let second = begin(broker, owner).await?;
     assert_eq!(view(broker, first.tid).await?.chained, 0);
@@ -252,7 +249,7 @@ pub async fn what_a_worker_leaves_behind_is_not_followed(store: &dyn Fixture) ->
     let owner = worker(broker).await?;
     let paused = begin(broker, owner).await?;
     chain(broker, paused, &["paused"]).await?;
-    broker.paused(paused, true).await?;
+    broker.mark_paused(paused, true).await?;
     assert_eq!(
         view(broker, tid).await?.chained,
         1,
@@ -679,7 +676,7 @@ pub async fn a_batch_ends_with_and_without(store: &dyn Fixture) -> Result<()> {
         .collect();
     // Of the last it is not known that it has begun.
     broker
-        .started(
+        .mark_started(
             fences[..4]
                 .iter()
                 .map(|attempt_id| AttemptStarted {
@@ -695,20 +692,20 @@ pub async fn a_batch_ends_with_and_without(store: &dyn Fixture) -> Result<()> {
     chain(broker, fences[4], &["e1"]).await?;
     let mut batch: Vec<_> = fences
         .iter()
-        .map(|attempt_id| finish(*attempt_id, success()))
+        .map(|attempt_id| completion(*attempt_id, success()))
         .collect();
-    batch[2] = finish(fences[2], failure());
+    batch[2] = completion(fences[2], failure());
     batch[3].stdout = b"said".to_vec();
     batch[3].report.stdout_bytes = 4;
     // A second end of the same attempt comes too late.
-    batch.push(finish(fences[1], success()));
-    let verdicts = broker.finish(batch).await?;
-    let done = CompletionOutcome::Done(TaskState::Completed);
+    batch.push(completion(fences[1], success()));
+    let verdicts = broker.complete(batch).await?;
+    let done = CompletionOutcome::Finished(TaskState::Completed);
     assert_eq!(
         [verdicts[0], verdicts[1], verdicts[3], verdicts[4]],
         [done; 4]
     );
-    assert!(matches!(verdicts[2], CompletionOutcome::Again(_)));
+    assert!(matches!(verdicts[2], CompletionOutcome::Retry(_)));
     assert_eq!(verdicts[5], CompletionOutcome::Stale);
     for (attempt_id, names) in fences
         .iter()
@@ -750,12 +747,12 @@ pub async fn a_batch_ends_with_and_without(store: &dyn Fixture) -> Result<()> {
 pub async fn what_a_worker_says_twice_is_chained_once(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let attempt_id = running(broker, spec("parent")).await?;
-    let say = |told: u64, names: &[&str]| {
+    let say = |offset: u64, names: &[&str]| {
         let tasks = names.iter().map(|name| spec(name)).collect();
         broker.chain(ChainRequest {
             attempt_id,
             tasks,
-            told: Some(told),
+            offset: Some(offset),
         })
     };
     assert_eq!(say(0, &["a", "b"]).await?, 2);
@@ -808,7 +805,7 @@ pub async fn chaining_from_many_hands_loses_none(store: &dyn Fixture) -> Result<
     Ok(())
 }
 
-/// A chain call and the end of its attempt: either it came in time, or it is told that it did not.
+/// A chain call and the end of its attempt: either it came in time, or it is offset that it did not.
 pub async fn what_races_with_the_end_is_told_apart(store: &dyn Fixture) -> Result<()> {
     let (broker, other) = (store.broker(), store.reopen().await);
     for _ in 0..20 {
@@ -818,7 +815,7 @@ pub async fn what_races_with_the_end_is_told_apart(store: &dyn Fixture) -> Resul
             chain(&other, attempt_id, &["racing"]),
             end(broker, attempt_id, success())
         );
-        assert_eq!(ended?, CompletionOutcome::Done(TaskState::Completed));
+        assert_eq!(ended?, CompletionOutcome::Finished(TaskState::Completed));
         let expected: &[&str] = match chained {
             Ok(2) => &["before", "racing"],
             Err(Error::Superseded { .. }) => &["before"],

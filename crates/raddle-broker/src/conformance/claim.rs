@@ -8,10 +8,7 @@ use raddle_model::{
 };
 
 use super::{Fixture, support::*};
-use crate::{
-    Error, Result,
-    request::{AttemptStarted, ClaimRequest, WaitingRequest},
-};
+use crate::{AttemptStarted, ClaimRequest, Error, Result, WaitingRequest};
 
 /// An empty queue gives nothing, and not before the time is over.
 pub async fn nothing_to_claim_takes_the_whole_wait(store: &dyn Fixture) -> Result<()> {
@@ -151,7 +148,7 @@ pub async fn a_batch_may_lose_tasks_from_its_middle(store: &dyn Fixture) -> Resu
         Ok((
             ready,
             broker
-                .waiting(WaitingRequest::ahead_of(&view(broker, tids[8]).await?))
+                .count_waiting(WaitingRequest::ahead_of(&view(broker, tids[8]).await?))
                 .await?,
         ))
     };
@@ -600,7 +597,7 @@ pub async fn started_is_noted_once(store: &dyn Fixture) -> Result<()> {
     let tid = submit(broker, spec("task")).await?;
     let attempt_id = begin(broker, owner).await?;
     broker
-        .started(vec![AttemptStarted {
+        .mark_started(vec![AttemptStarted {
             attempt_id,
             pid: Some(4711),
         }])
@@ -629,7 +626,7 @@ pub async fn started_by_a_late_attempt_is_passed_over(store: &dyn Fixture) -> Re
     let late = take(broker, owner).await?;
     release(broker, late).await?;
     broker
-        .started(vec![AttemptStarted {
+        .mark_started(vec![AttemptStarted {
             attempt_id: late,
             pid: Some(1),
         }])
@@ -637,7 +634,7 @@ pub async fn started_by_a_late_attempt_is_passed_over(store: &dyn Fixture) -> Re
     assert_eq!(view(broker, tid).await?.state, TaskState::Created);
     take(broker, owner).await?;
     broker
-        .started(vec![AttemptStarted {
+        .mark_started(vec![AttemptStarted {
             attempt_id: late,
             pid: Some(1),
         }])

@@ -6,10 +6,7 @@ use raddle_model::{
 };
 
 use super::{Fixture, Handle, support::*};
-use crate::{
-    Error, Result,
-    request::{ClaimRequest, CompletionOutcome, ControlDelivery, DeliveryOutcome},
-};
+use crate::{ClaimRequest, CompletionOutcome, ControlDelivery, DeliveryOutcome, Error, Result};
 
 async fn tell(
     broker: &Handle,
@@ -314,7 +311,7 @@ pub async fn words_left_over_hold_for_a_released_task(store: &dyn Fixture) -> Re
     tell(broker, tid, ControlCommand::Pause).await?;
     assert!(matches!(
         release(broker, attempt_id).await?,
-        CompletionOutcome::Again(_)
+        CompletionOutcome::Retry(_)
     ));
     assert!(view(broker, tid).await?.paused);
     assert!(claim(broker, owner, 1).await?.is_empty());
@@ -324,7 +321,7 @@ pub async fn words_left_over_hold_for_a_released_task(store: &dyn Fixture) -> Re
     tell(broker, tid, ControlCommand::Kill).await?;
     assert_eq!(
         release(broker, attempt_id).await?,
-        CompletionOutcome::Done(TaskState::Killed)
+        CompletionOutcome::Finished(TaskState::Killed)
     );
     assert_eq!(view(broker, tid).await?.state, TaskState::Killed);
     Ok(())
@@ -339,7 +336,7 @@ pub async fn words_left_over_hold_for_a_retried_task(store: &dyn Fixture) -> Res
     tell(broker, tid, ControlCommand::Stop).await?;
     assert_eq!(
         end(broker, attempt_id, failure()).await?,
-        CompletionOutcome::Done(TaskState::Cancelled)
+        CompletionOutcome::Finished(TaskState::Cancelled)
     );
     let steps = kinds(broker, tid).await?;
     assert_eq!(
@@ -411,7 +408,7 @@ pub async fn an_attempt_that_stands_still_shows_as_paused(store: &dyn Fixture) -
     let tid = submit(broker, spec("task")).await?;
     let attempt_id = begin(broker, owner).await?;
     for paused in [true, true, false, false, true] {
-        broker.paused(attempt_id, paused).await?;
+        broker.mark_paused(attempt_id, paused).await?;
         let task = view(&store.reopen().await, tid).await?;
         assert_eq!((task.state, task.paused), (TaskState::Running, paused));
     }
@@ -424,21 +421,21 @@ pub async fn an_attempt_that_stands_still_shows_as_paused(store: &dyn Fixture) -
             TaskEventKind::Paused
         ]
     );
-    broker.paused(attempt_id, false).await?;
+    broker.mark_paused(attempt_id, false).await?;
     release(broker, attempt_id).await?;
     assert!(!view(broker, tid).await?.paused);
-    broker.paused(attempt_id, true).await?;
+    broker.mark_paused(attempt_id, true).await?;
     let second = begin(broker, owner).await?;
-    broker.paused(attempt_id, true).await?;
+    broker.mark_paused(attempt_id, true).await?;
     assert!(
         !view(broker, tid).await?.paused,
         "a late attempt is passed over"
     );
     assert_eq!(
         end(broker, second, success()).await?,
-        CompletionOutcome::Done(TaskState::Completed)
+        CompletionOutcome::Finished(TaskState::Completed)
     );
-    broker.paused(second, true).await?;
+    broker.mark_paused(second, true).await?;
     assert!(!view(broker, tid).await?.paused);
     assert_eq!(broker.summary().await?.stale_writes, 0);
     Ok(())
@@ -460,7 +457,7 @@ pub async fn a_pause_outlives_its_attempt(store: &dyn Fixture) -> Result<()> {
         } else {
             begin(broker, first).await?
         };
-        broker.paused(attempt_id, true).await?;
+        broker.mark_paused(attempt_id, true).await?;
         let outcome = match way {
             "released" => release(broker, attempt_id).await?,
             "failed" => end(broker, attempt_id, failure()).await?,
@@ -470,7 +467,7 @@ pub async fn a_pause_outlives_its_attempt(store: &dyn Fixture) -> Result<()> {
             }
         };
         assert!(
-            matches!(outcome, CompletionOutcome::Again(_)),
+            matches!(outcome, CompletionOutcome::Retry(_)),
             "{way}: {outcome:?}"
         );
         let task = view(&store.reopen().await, tid).await?;
@@ -512,7 +509,7 @@ pub async fn a_pause_that_was_taken_back_in_time_does_not(store: &dyn Fixture) -
     let owner = worker(broker).await?;
     let tid = submit(broker, spec("task")).await?;
     let attempt_id = begin(broker, owner).await?;
-    broker.paused(attempt_id, true).await?;
+    broker.mark_paused(attempt_id, true).await?;
     tell(broker, tid, ControlCommand::Resume).await?;
     release(broker, attempt_id).await?;
     assert!(!view(broker, tid).await?.paused);

@@ -8,10 +8,7 @@ use raddle_model::{
 };
 
 use super::{Fixture, Handle, support::*};
-use crate::{
-    Result,
-    request::{ClaimRequest, CompletionOutcome, DeliveryOutcome, NewTask, SubmitAndClaim},
-};
+use crate::{ClaimRequest, CompletionOutcome, DeliveryOutcome, NewTask, Result, SubmitAndClaim};
 
 /// How long what is to expire in its case may wait.
 const LIFETIME: Duration = Duration::from_millis(80);
@@ -151,7 +148,7 @@ pub async fn what_was_taken_in_time_does_not_expire(store: &dyn Fixture) -> Resu
     assert_eq!(view(broker, tid).await?.state, TaskState::Running);
     assert_eq!(
         end(broker, attempt_id, success()).await?,
-        CompletionOutcome::Done(TaskState::Completed)
+        CompletionOutcome::Finished(TaskState::Completed)
     );
     Ok(())
 }
@@ -171,14 +168,14 @@ pub async fn what_has_failed_in_time_may_be_tried_again_later(store: &dyn Fixtur
     let attempt_id = begin(broker, owner).await?;
     assert!(matches!(
         end(broker, attempt_id, failure()).await?,
-        CompletionOutcome::Again(_)
+        CompletionOutcome::Retry(_)
     ));
     let again = begin(broker, owner).await?;
     assert_eq!((again.tid, again.attempt), (tid, 2));
     assert_eq!(sweep(broker).await?, 0);
     assert_eq!(
         end(broker, again, success()).await?,
-        CompletionOutcome::Done(TaskState::Completed)
+        CompletionOutcome::Finished(TaskState::Completed)
     );
     Ok(())
 }

@@ -6,10 +6,7 @@ use raddle_model::Tid;
 use tokio::task::JoinSet;
 
 use super::{Fixture, support::*};
-use crate::{
-    Result,
-    request::{AttemptId, ClaimRequest, TaskFilter},
-};
+use crate::{AttemptId, ClaimRequest, Result, TaskFilter};
 
 const TASKS: usize = 2000;
 
@@ -38,10 +35,10 @@ pub async fn eight_claimers_share_two_thousand_tasks(store: &dyn Fixture) -> Res
                     return Ok(mine);
                 }
                 handle
-                    .finish(
+                    .complete(
                         claims
                             .iter()
-                            .map(|claim| finish(claim.attempt_id, success()))
+                            .map(|claim| completion(claim.attempt_id, success()))
                             .collect(),
                     )
                     .await?;

@@ -5,10 +5,7 @@ use std::time::{Duration, Instant};
 use raddle_model::{TaskEventKind, TaskSpec, Tid};
 
 use super::{Fixture, Handle, support::*};
-use crate::{
-    Result,
-    request::{AttemptStarted, ClaimRequest},
-};
+use crate::{AttemptStarted, ClaimRequest, Result};
 
 /// It is not stored twice, and stands where it belongs among the others.
 pub async fn created_is_the_task_itself(store: &dyn Fixture) -> Result<()> {
@@ -136,7 +133,7 @@ pub(super) async fn finish_behind_many(broker: &Handle) -> Result<Tid> {
         .await?;
     assert_eq!(claims.len(), 4000);
     broker
-        .started(
+        .mark_started(
             claims
                 .iter()
                 .map(|claim| AttemptStarted {
@@ -147,10 +144,10 @@ pub(super) async fn finish_behind_many(broker: &Handle) -> Result<Tid> {
         )
         .await?;
     broker
-        .finish(
+        .complete(
             claims
                 .iter()
-                .map(|claim| finish(claim.attempt_id, success()))
+                .map(|claim| completion(claim.attempt_id, success()))
                 .collect(),
         )
         .await?;
@@ -203,10 +200,10 @@ pub async fn the_last_event_is_known(store: &dyn Fixture) -> Result<()> {
         "a message is no event"
     );
     broker
-        .finish(
+        .complete(
             claims
                 .iter()
-                .map(|claim| finish(claim.attempt_id, success()))
+                .map(|claim| completion(claim.attempt_id, success()))
                 .collect(),
         )
         .await?;

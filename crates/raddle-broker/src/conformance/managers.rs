@@ -11,9 +11,8 @@ use serde_json::Value;
 
 use super::{Fixture, Handle, support::*};
 use crate::{
-    Error, Result,
+    AttemptStarted, ClaimRequest, Completion, Error, Result,
     queues::{self, Watch, WriteOutcome},
-    request::{AttemptStarted, ClaimRequest, Completion},
 };
 
 /// Registers a manager of this type that lists these tasks.
@@ -112,7 +111,7 @@ pub async fn a_request_is_a_task(store: &dyn Fixture) -> Result<()> {
     );
     assert!(peek(broker, queue).await?.is_empty());
     broker
-        .started(vec![AttemptStarted {
+        .mark_started(vec![AttemptStarted {
             attempt_id: claims[0].attempt_id,
             pid: Some(7),
         }])
@@ -126,9 +125,9 @@ pub async fn a_request_is_a_task(store: &dyn Fixture) -> Result<()> {
         Timestamp::now(),
     );
     broker
-        .finish(vec![Completion {
+        .complete(vec![Completion {
             report: refused,
-            ..finish(claims[1].attempt_id, success())
+            ..completion(claims[1].attempt_id, success())
         }])
         .await?;
     for results in ["worker.unix.results", "raddle.spawn.results"] {

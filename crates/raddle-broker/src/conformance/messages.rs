@@ -9,8 +9,7 @@ use raddle_model::{HumanDuration, QueueName, TaskSpec, Tid};
 
 use super::{Fixture, support::*};
 use crate::{
-    Result, queues,
-    request::{ControlDelivery, Message, MessageTransaction, NewMessage, NewTask, PeekRequest},
+    ControlDelivery, Message, MessageTransaction, NewMessage, NewTask, PeekRequest, Result, queues,
 };
 
 fn texts(messages: &[Message]) -> Vec<&str> {
@@ -49,7 +48,7 @@ pub async fn looking_takes_nothing(store: &dyn Fixture) -> Result<()> {
         assert_eq!(bodies(broker, &queue).await?, ["a", "b"]);
     }
     let first = broker
-        .look(PeekRequest {
+        .peek(PeekRequest {
             queue,
             after: 0,
             max: 1,
@@ -75,7 +74,7 @@ pub async fn looking_goes_on_after_an_id(store: &dyn Fixture) -> Result<()> {
         (u64::MAX, 0),
     ] {
         let seen = broker
-            .look(PeekRequest {
+            .peek(PeekRequest {
                 queue: queue.clone(),
                 after,
                 max: 10,
@@ -95,10 +94,10 @@ pub async fn moved_messages_come_last(store: &dyn Fixture) -> Result<()> {
         .await?;
     let there = broker.put(to.clone(), vec!["c".into()]).await?[0];
     broker.put(from.clone(), vec!["d".into()]).await?;
-    assert_eq!(broker.shift(from.clone(), to.clone(), 2).await?, 2);
+    assert_eq!(broker.move_messages(from.clone(), to.clone(), 2).await?, 2);
     assert_eq!(bodies(broker, &to).await?, ["c", "a", "b"]);
     let news = broker
-        .look(PeekRequest {
+        .peek(PeekRequest {
             queue: to.clone(),
             after: there.as_u64(),
             max: 10,
@@ -111,12 +110,12 @@ pub async fn moved_messages_come_last(store: &dyn Fixture) -> Result<()> {
     assert!(next > news[1].id, "ids are used once");
     assert_eq!(bodies(broker, &from).await?, ["d"]);
     assert_eq!(
-        broker.shift(from.clone(), from.clone(), 5).await?,
+        broker.move_messages(from.clone(), from.clone(), 5).await?,
         1,
         "a queue may be moved onto itself"
     );
     assert_eq!(bodies(broker, &from).await?, ["d"]);
-    assert_eq!(broker.shift(free("empty"), to.clone(), 5).await?, 0);
+    assert_eq!(broker.move_messages(free("empty"), to.clone(), 5).await?, 0);
     Ok(())
 }
 
@@ -127,7 +126,7 @@ pub async fn messages_become_tasks_once(store: &dyn Fixture) -> Result<()> {
         .put(queue.clone(), vec!["a".into(), "b".into(), "c".into()])
         .await?;
     let seen = broker
-        .look(PeekRequest {
+        .peek(PeekRequest {
             queue: queue.clone(),
             after: 0,
             max: 2,
@@ -146,11 +145,11 @@ pub async fn messages_become_tasks_once(store: &dyn Fixture) -> Result<()> {
                 })
             })
             .collect(),
-        letters: Vec::new(),
+        new_messages: Vec::new(),
     };
     // One for each of two, in queues of their own: partitions that nobody has heard of.
     let made = broker
-        .convert(of(&seen, &["x", "y"]))
+        .apply_transaction(of(&seen, &["x", "y"]))
         .await?
         .expect("both are there");
     assert_eq!(made.len(), 2);
@@ -163,12 +162,16 @@ pub async fn messages_become_tasks_once(store: &dyn Fixture) -> Result<()> {
     }
     assert_eq!(bodies(broker, &queue).await?, ["c"]);
     assert_eq!(
-        store.reopen().await.convert(of(&seen, &["x"])).await?,
+        store
+            .reopen()
+            .await
+            .apply_transaction(of(&seen, &["x"]))
+            .await?,
         None,
         "somebody was faster"
     );
     let left = broker
-        .look(PeekRequest {
+        .peek(PeekRequest {
             queue: queue.clone(),
             after: 0,
             max: 9,
@@ -177,13 +180,13 @@ pub async fn messages_become_tasks_once(store: &dyn Fixture) -> Result<()> {
         .await?;
     let both: Vec<Message> = seen.iter().take(1).chain(&left).cloned().collect();
     assert_eq!(
-        broker.convert(of(&both, &["x"])).await?,
+        broker.apply_transaction(of(&both, &["x"])).await?,
         None,
         "one of them is gone, and so nothing is done"
     );
     assert_eq!(bodies(broker, &queue).await?, ["c"]);
     assert_eq!(
-        broker.convert(of(&left, &[])).await?,
+        broker.apply_transaction(of(&left, &[])).await?,
         Some(Vec::new()),
         "of a message may become nothing"
     );
@@ -191,7 +194,7 @@ pub async fn messages_become_tasks_once(store: &dyn Fixture) -> Result<()> {
     // Many at once: each is converted by one of them.
     broker.put(queue.clone(), vec!["d".into()]).await?;
     let last = broker
-        .look(PeekRequest {
+        .peek(PeekRequest {
             queue: queue.clone(),
             after: 0,
             max: 9,
@@ -201,9 +204,9 @@ pub async fn messages_become_tasks_once(store: &dyn Fixture) -> Result<()> {
     let (mut tries, mut made) = (Vec::new(), 0);
     for _ in 0..8 {
         let (another, conversion) = (store.reopen().await, of(&last, &["z"]));
-        tries.push(tokio::spawn(
-            async move { another.convert(conversion).await },
-        ));
+        tries.push(tokio::spawn(async move {
+            another.apply_transaction(conversion).await
+        }));
     }
     for attempt in tries {
         made += usize::from(attempt.await.expect("it does not panic")?.is_some());
@@ -214,7 +217,7 @@ pub async fn messages_become_tasks_once(store: &dyn Fixture) -> Result<()> {
         ..of(&[], &[])
     };
     assert!(
-        broker.convert(wrong).await.is_err(),
+        broker.apply_transaction(wrong).await.is_err(),
         "a task that cannot be run is refused"
     );
     Ok(())
@@ -227,15 +230,15 @@ pub async fn messages_become_others_once(store: &dyn Fixture) -> Result<()> {
         .put(queue.clone(), vec!["a".into(), "b".into()])
         .await?;
     let seen = broker
-        .look(PeekRequest {
+        .peek(PeekRequest {
             queue: queue.clone(),
             after: 0,
             max: 9,
             wait: AT_ONCE,
         })
         .await?;
-    let letter = |to: QueueName, body: &str| NewMessage {
-        to,
+    let message = |queue: QueueName, body: &str| NewMessage {
+        queue,
         body: body.into(),
     };
     let keyed = TaskSpec {
@@ -243,11 +246,11 @@ pub async fn messages_become_others_once(store: &dyn Fixture) -> Result<()> {
         lifetime: Some(HumanDuration::secs(60)),
         ..spec("keyed")
     };
-    let letters = vec![
-        letter(free("dead"), "a \u{1f9f5}\n"),
-        letter(queue.clone(), "c"),
-        letter(free("dead"), ""),
-        letter(queue.clone(), "d"),
+    let new_messages = vec![
+        message(free("dead"), "a \u{1f9f5}\n"),
+        message(queue.clone(), "c"),
+        message(free("dead"), ""),
+        message(queue.clone(), "d"),
     ];
     let tasks = vec![
         NewTask::new(keyed.clone()),
@@ -258,11 +261,11 @@ pub async fn messages_become_others_once(store: &dyn Fixture) -> Result<()> {
         queue: queue.clone(),
         messages: seen.clone(),
         tasks,
-        letters,
+        new_messages,
     };
     let wrong = NewTask::new(TaskSpec::command(Vec::<String>::new()));
     let refused = broker
-        .convert(MessageTransaction {
+        .apply_transaction(MessageTransaction {
             tasks: vec![wrong],
             ..of.clone()
         })
@@ -271,13 +274,16 @@ pub async fn messages_become_others_once(store: &dyn Fixture) -> Result<()> {
         refused.is_err() && bodies(broker, &free("dead")).await?.is_empty(),
         "nothing is done: {refused:?}"
     );
-    let made = broker.convert(of.clone()).await?.expect("both are there");
+    let made = broker
+        .apply_transaction(of.clone())
+        .await?
+        .expect("both are there");
     assert_eq!((made.len(), made[2].tid()), (3, made[0].tid()));
     for _ in 0..2 {
         assert_eq!(bodies(broker, &free("dead")).await?, ["a \u{1f9f5}\n", ""]);
         assert_eq!(bodies(broker, &queue).await?, ["c", "d"]);
         assert_eq!(
-            store.reopen().await.convert(of.clone()).await?,
+            store.reopen().await.apply_transaction(of.clone()).await?,
             None,
             "somebody was faster"
         );
@@ -289,11 +295,11 @@ pub async fn messages_become_others_once(store: &dyn Fixture) -> Result<()> {
         queue: queue.clone(),
         messages: Vec::new(),
         tasks: Vec::new(),
-        letters: Vec::new(),
+        new_messages: Vec::new(),
     };
     let made = broker
-        .convert(MessageTransaction {
-            letters: vec![letter(free("late"), "e")],
+        .apply_transaction(MessageTransaction {
+            new_messages: vec![message(free("late"), "e")],
             ..none.clone()
         })
         .await?;
@@ -311,8 +317,8 @@ pub async fn messages_become_others_once(store: &dyn Fixture) -> Result<()> {
     .await?;
     assert_eq!(begin(broker, owner).await?.tid, tid);
     broker
-        .convert(MessageTransaction {
-            letters: vec![letter(ctrl_in(tid), "PING")],
+        .apply_transaction(MessageTransaction {
+            new_messages: vec![message(ctrl_in(tid), "PING")],
             ..none
         })
         .await?;
@@ -338,7 +344,7 @@ pub async fn queues_exist_while_they_hold_something(store: &dyn Fixture) -> Resu
         [(free("a"), 2), (free("b"), 1)].into()
     );
     broker.take(free("a"), 2, AT_ONCE).await?;
-    broker.shift(free("b"), free("d"), 1).await?;
+    broker.move_messages(free("b"), free("d"), 1).await?;
     assert_eq!(queue_sizes(broker).await?, [(free("d"), 1)].into());
     Ok(())
 }
@@ -398,7 +404,7 @@ pub async fn waiting_for_a_message_ends(store: &dyn Fixture) -> Result<()> {
     assert!(broker.take(queue.clone(), 1, wait).await?.is_empty());
     assert!(
         broker
-            .look(PeekRequest {
+            .peek(PeekRequest {
                 queue,
                 after: 0,
                 max: 1,

@@ -7,9 +7,9 @@
 pub mod batches;
 pub mod chain;
 pub mod claim;
+pub mod complete;
 pub mod control;
 pub mod expiry;
-pub mod finish;
 pub mod load;
 pub mod log;
 pub mod managers;
@@ -31,7 +31,7 @@ pub mod wake;
 mod support;
 
 // For the tests of single engines.
-pub use support::{finish, info};
+pub use support::{completion, info};
 
 use std::{
     panic::AssertUnwindSafe,
@@ -213,7 +213,7 @@ macro_rules! conformance {
                 a_key_is_free_once_its_task_has_expired
                 many_expire_in_turn
             }
-            finish {
+            complete {
                 success_completes
                 an_attempt_that_ran_is_logged_as_running
                 a_success_that_was_never_started_is_logged_as_running

@@ -10,8 +10,8 @@ use raddle_model::{
 
 use super::{Fixture, Handle, support::*};
 use crate::{
-    ChainRequest, Error, Result,
-    request::{AttemptId, AttemptStarted, ClaimRequest, CompletionOutcome, TaskFilter},
+    AttemptId, AttemptStarted, ChainRequest, ClaimRequest, CompletionOutcome, Error, Result,
+    TaskFilter,
 };
 
 /// How many sequences are tried.
@@ -265,7 +265,7 @@ impl Model {
                     return Ok(());
                 };
                 broker
-                    .started(vec![AttemptStarted {
+                    .mark_started(vec![AttemptStarted {
                         attempt_id,
                         pid: None,
                     }])
@@ -291,7 +291,7 @@ impl Model {
                         .chain(ChainRequest {
                             attempt_id,
                             tasks,
-                            told: None,
+                            offset: None,
                         })
                         .await,
                     known,
@@ -411,10 +411,10 @@ impl Model {
             "{outcome:?} for a task that is {known:?}"
         );
         match outcome {
-            CompletionOutcome::Done(state) => {
+            CompletionOutcome::Finished(state) => {
                 _ = self.tasks.insert(attempt_id.tid, Known::Over(state))
             }
-            CompletionOutcome::Again(_) => {
+            CompletionOutcome::Retry(_) => {
                 self.learn(broker, attempt_id.tid).await?;
                 assert!(
                     matches!(self.tasks[&attempt_id.tid], Known::Waits { .. }),
@@ -524,7 +524,7 @@ impl Model {
         {
             assert_eq!(
                 end(broker, claim.attempt_id, success()).await?,
-                CompletionOutcome::Done(TaskState::Completed)
+                CompletionOutcome::Finished(TaskState::Completed)
             );
             self.tasks
                 .insert(claim.attempt_id.tid, Known::Over(TaskState::Completed));

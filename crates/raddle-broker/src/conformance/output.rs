@@ -6,10 +6,8 @@ use raddle_model::{HumanDuration, TaskEventKind, TaskState, Tid};
 
 use super::{Fixture, Handle, support::*};
 use crate::{
-    Error, Result,
-    request::{
-        AttemptId, Completion, CompletionOutcome, OutputChunk, OutputStream, TaskCursor, TaskUpdate,
-    },
+    AttemptId, Completion, CompletionOutcome, Error, OutputChunk, OutputStream, Result, TaskCursor,
+    TaskUpdate,
 };
 
 async fn running(broker: &Handle) -> Result<AttemptId> {
@@ -27,7 +25,7 @@ fn ending(
 ) -> Completion {
     let mut finish = Completion {
         stdout: tail.to_vec(),
-        ..finish(attempt_id, exit)
+        ..completion(attempt_id, exit)
     };
     finish.report.stdout_bytes = before + tail.len() as u64;
     finish
@@ -105,9 +103,9 @@ pub async fn the_end_follows_what_came_before(store: &dyn Fixture) -> Result<()>
         .append_output(attempt_id, OutputStream::Stdout, b"begin ".to_vec())
         .await?;
     let outcome = broker
-        .finish(vec![ending(attempt_id, success(), 6, b"end")])
+        .complete(vec![ending(attempt_id, success(), 6, b"end")])
         .await?;
-    assert_eq!(outcome, [CompletionOutcome::Done(TaskState::Completed)]);
+    assert_eq!(outcome, [CompletionOutcome::Finished(TaskState::Completed)]);
     assert_eq!(stdout(broker, attempt_id).await?, b"begin end");
     Ok(())
 }
@@ -118,7 +116,7 @@ pub async fn small_output_comes_with_the_end(store: &dyn Fixture) -> Result<()> 
     let attempt_id = running(broker).await?;
     let mut finish = ending(attempt_id, success(), 0, b"out");
     (finish.stderr, finish.report.stderr_bytes) = (b"err".to_vec(), 3);
-    broker.finish(vec![finish]).await?;
+    broker.complete(vec![finish]).await?;
     let other = store.reopen().await;
     assert_eq!(stdout(&other, attempt_id).await?, b"out");
     assert_eq!(
@@ -146,7 +144,7 @@ pub async fn bytes_are_kept_as_they_are(store: &dyn Fixture) -> Result<()> {
         .await?;
     let mut finish = ending(attempt_id, success(), 5000, &bytes);
     (finish.stderr, finish.report.stderr_bytes) = (bytes.clone(), 5000);
-    broker.finish(vec![finish]).await?;
+    broker.complete(vec![finish]).await?;
     assert_eq!(
         stdout(broker, attempt_id).await?,
         [bytes.clone(), bytes.clone()].concat()
@@ -200,14 +198,14 @@ pub async fn a_late_finish_adds_no_output(store: &dyn Fixture) -> Result<()> {
         .append_output(attempt_id, OutputStream::Stdout, b"begin ".to_vec())
         .await?;
     let finish = ending(attempt_id, success(), 6, b"end");
-    broker.finish(vec![finish.clone()]).await?;
+    broker.complete(vec![finish.clone()]).await?;
     assert_eq!(
-        broker.finish(vec![finish]).await?,
+        broker.complete(vec![finish]).await?,
         [CompletionOutcome::Stale]
     );
     assert_eq!(
         broker
-            .finish(vec![ending(attempt_id, success(), 0, b"other")])
+            .complete(vec![ending(attempt_id, success(), 0, b"other")])
             .await?,
         [CompletionOutcome::Stale]
     );
@@ -257,7 +255,7 @@ pub async fn following_gives_everything_once(store: &dyn Fixture) -> Result<()> 
     }
     let expected: String = (0..20).map(|n| format!("{n} ")).collect();
     broker
-        .finish(vec![ending(
+        .complete(vec![ending(
             attempt_id,
             success(),
             expected.len() as u64,
@@ -292,13 +290,13 @@ pub async fn following_gives_attempts_in_order(store: &dyn Fixture) -> Result<()
         .append_output(first, OutputStream::Stderr, b"oh".to_vec())
         .await?;
     broker
-        .finish(vec![ending(first, failure(), 0, b"one")])
+        .complete(vec![ending(first, failure(), 0, b"one")])
         .await?;
     let second = begin(broker, owner).await?;
     release(broker, second).await?;
     let third = begin(broker, owner).await?;
     broker
-        .finish(vec![ending(third, success(), 0, b"three")])
+        .complete(vec![ending(third, success(), 0, b"three")])
         .await?;
     let (output, _, state) = follow_to_the_end(broker, first.tid).await?;
     let told: Vec<_> = output
@@ -326,7 +324,7 @@ pub async fn following_ends_after_large_output(store: &dyn Fixture) -> Result<()
             .await?;
     }
     broker
-        .finish(vec![ending(attempt_id, success(), 3_000_000, b"end")])
+        .complete(vec![ending(attempt_id, success(), 3_000_000, b"end")])
         .await?;
     let first = broker
         .follow(attempt_id.tid, TaskCursor::default(), SOON)

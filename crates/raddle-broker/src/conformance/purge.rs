@@ -5,10 +5,7 @@ use std::time::Duration;
 use raddle_model::{ControlCommand, ControlMessage, HumanDuration, TaskSpec};
 
 use super::{Fixture, support::*};
-use crate::{
-    Result,
-    request::{Completion, OutputStream, TaskFilter},
-};
+use crate::{Completion, OutputStream, Result, TaskFilter};
 
 /// Events, output and messages.
 pub async fn old_tasks_go_with_all_their_records(store: &dyn Fixture) -> Result<()> {
@@ -31,11 +28,11 @@ pub async fn old_tasks_go_with_all_their_records(store: &dyn Fixture) -> Result<
         .await?;
     let mut finish = Completion {
         stdout: b"out".to_vec(),
-        ..finish(attempt_id, success())
+        ..completion(attempt_id, success())
     };
     finish.report.stdout_bytes = 3;
     finish.report.stderr_bytes = 3;
-    broker.finish(vec![finish]).await?;
+    broker.complete(vec![finish]).await?;
     tokio::time::sleep(Duration::from_millis(20)).await;
     assert_eq!(broker.purge().await?, 1);
     assert!(broker.task(tid).await?.is_none());

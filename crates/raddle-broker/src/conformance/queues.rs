@@ -11,9 +11,8 @@ use serde_json::Value;
 
 use super::{Fixture, Handle, support::*};
 use crate::{
-    Error, Result,
+    ControlDelivery, DeliveryOutcome, Error, Message, QueueSize, Result,
     queues::{self, Watch, WriteOutcome},
-    request::{ControlDelivery, DeliveryOutcome, Message, QueueSize},
 };
 
 fn parsed(messages: &[Message]) -> Vec<Value> {
@@ -78,9 +77,9 @@ pub async fn the_way_of_a_task_shows_in_its_queues(store: &dyn Fixture) -> Resul
     );
     let attempt_id = begin(broker, owner).await?;
     assert_eq!(queue_sizes().await?, [0, 1, 0]);
-    let mut finish = finish(attempt_id, success());
+    let mut finish = completion(attempt_id, success());
     (finish.stdout, finish.report.stdout_bytes) = (b"h\xffi".to_vec(), 3);
-    broker.finish(vec![finish]).await?;
+    broker.complete(vec![finish]).await?;
     assert_eq!(queue_sizes().await?, [0, 0, 1]);
     let result = &peek(broker, ports[2].clone()).await?[0];
     assert_eq!(result["tid"], tid.to_string());
@@ -569,7 +568,9 @@ pub async fn watching_shows_what_is_moved_there(store: &dyn Fixture) -> Result<(
     broker.put(free("jobs"), vec!["new".into()]).await?;
     let mut watch = Watch::new(free("jobs"), 0);
     assert_eq!(watch.next(&*other, SOON).await?[0].body, "new");
-    broker.shift(free("elsewhere"), free("jobs"), 1).await?;
+    broker
+        .move_messages(free("elsewhere"), free("jobs"), 1)
+        .await?;
     assert_eq!(watch.next(&*other, SOON).await?[0].body, "old");
     Ok(())
 }

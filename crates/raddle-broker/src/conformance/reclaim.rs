@@ -11,11 +11,8 @@ use raddle_model::{
 
 use super::{Fixture, support::*};
 use crate::{
+    AttemptId, ChainRequest, CompletionOutcome, ControlDelivery, LeaseStatus, Reclaimed, Release,
     Result,
-    request::{
-        AttemptId, ChainRequest, CompletionOutcome, ControlDelivery, LeaseStatus, Reclaimed,
-        Release,
-    },
 };
 
 /// Its worker cannot have died of it.
@@ -28,7 +25,7 @@ pub async fn what_had_not_begun_goes_back_uncharged(store: &dyn Fixture) -> Resu
     outlive(broker, owner).await?;
     let taken = store.reopen().await.reclaim().await?;
     assert!(
-        matches!(taken[..], [Reclaimed { attempt_id: f, outcome: CompletionOutcome::Again(_) }] if f == attempt_id),
+        matches!(taken[..], [Reclaimed { attempt_id: f, outcome: CompletionOutcome::Retry(_) }] if f == attempt_id),
         "{taken:?}"
     );
     let task = view(broker, tid).await?;
@@ -95,7 +92,10 @@ pub async fn a_task_that_kills_its_workers_is_dead_lettered(store: &dyn Fixture)
         outlive(broker, victim).await?;
         let taken = broker.reclaim().await?;
         assert_eq!(
-            matches!(taken[0].outcome, CompletionOutcome::Done(TaskState::Failed)),
+            matches!(
+                taken[0].outcome,
+                CompletionOutcome::Finished(TaskState::Failed)
+            ),
             attempt == LOSSES_ALLOWED,
             "{taken:?}"
         );
@@ -173,7 +173,7 @@ pub async fn a_long_task_on_a_live_worker_is_never_taken(store: &dyn Fixture) ->
     let owner = broker.register(info("busy"), ttl).await?;
     let tid = submit(broker, spec("long")).await?;
     let attempt_id = begin(broker, owner).await?;
-    let renewer = broker.renewer(owner, ttl);
+    let renewer = broker.lease_renewer(owner, ttl);
     let until = Instant::now() + 2 * ttl;
     let beating = std::thread::spawn(move || beat_until(renewer, until));
     while Instant::now() < until {
@@ -184,7 +184,7 @@ pub async fn a_long_task_on_a_live_worker_is_never_taken(store: &dyn Fixture) ->
     assert_eq!(view(broker, tid).await?.losses, 0);
     assert_eq!(
         end(broker, attempt_id, success()).await?,
-        CompletionOutcome::Done(TaskState::Completed)
+        CompletionOutcome::Finished(TaskState::Completed)
     );
     Ok(())
 }
@@ -192,7 +192,7 @@ pub async fn a_long_task_on_a_live_worker_is_never_taken(store: &dyn Fixture) ->
 /// As a worker does it: a beat that did not come through is followed by the next.
 fn beat_until(mut renewer: Box<dyn crate::LeaseRenewer>, until: Instant) {
     while Instant::now() < until {
-        match renewer.heartbeat(Heartbeat::default()) {
+        match renewer.renew(Heartbeat::default()) {
             Ok(pulse) => assert_eq!(pulse, LeaseStatus::Alive(Vec::new())),
             Err(error) => assert!(error.is_retryable(), "the engine takes beats: {error:?}"),
         }
@@ -229,7 +229,7 @@ pub async fn a_late_finish_is_refused_counted_and_logged(store: &dyn Fixture) ->
     );
     assert_eq!(
         end(broker, second, success()).await?,
-        CompletionOutcome::Done(TaskState::Completed)
+        CompletionOutcome::Finished(TaskState::Completed)
     );
     Ok(())
 }
@@ -241,11 +241,11 @@ pub async fn a_late_beat_has_expired(store: &dyn Fixture) -> Result<()> {
     let tid = submit(broker, spec("task")).await?;
     begin(broker, owner).await?;
     outlive(broker, owner).await?;
-    let mut renewer = broker.renewer(owner, TTL);
+    let mut renewer = broker.lease_renewer(owner, TTL);
     let beats = std::thread::spawn(move || {
         [
-            renewer.heartbeat(Heartbeat::default()),
-            renewer.heartbeat(Heartbeat::default()),
+            renewer.renew(Heartbeat::default()),
+            renewer.renew(Heartbeat::default()),
         ]
     });
     for pulse in beats.join().expect("a late beat is no reason to panic") {
@@ -266,14 +266,11 @@ pub async fn a_beat_takes_back_from_others(store: &dyn Fixture) -> Result<()> {
     let attempt_id = begin(broker, owner).await?;
     outlive(broker, owner).await?;
     let handle = store.reopen().await;
-    let (mut renewer, mut taken) = (handle.renewer(other, TTL), Vec::new());
+    let (mut renewer, mut taken) = (handle.lease_renewer(other, TTL), Vec::new());
     // A beat says what is taken as far as it knows by then: one that has no time to wait for it says nothing.
     while taken.is_empty() && view(broker, attempt_id.tid).await?.state != TaskState::Created {
-        let heartbeat = std::thread::scope(|scope| {
-            scope
-                .spawn(|| renewer.heartbeat(Heartbeat::default()))
-                .join()
-        });
+        let heartbeat =
+            std::thread::scope(|scope| scope.spawn(|| renewer.renew(Heartbeat::default())).join());
         match heartbeat.expect("a beat does not panic")? {
             LeaseStatus::Alive(more) => taken.extend(more),
             pulse => panic!("its lease is long: {pulse:?}"),
@@ -322,7 +319,7 @@ pub async fn words_to_a_lost_attempt_hold_for_the_task(store: &dyn Fixture) -> R
     let taken = broker.reclaim().await?;
     assert_eq!(
         taken[0].outcome,
-        CompletionOutcome::Done(TaskState::Cancelled)
+        CompletionOutcome::Finished(TaskState::Cancelled)
     );
     assert_eq!(view(broker, tid).await?.state, TaskState::Cancelled);
     assert!(bodies(broker, &ctrl_in(tid)).await?.is_empty());
@@ -382,7 +379,7 @@ pub async fn words_that_a_lost_worker_has_heard_hold_for_the_task(
             .chain(ChainRequest {
                 attempt_id,
                 tasks: vec![spec("never")],
-                told: None,
+                offset: None,
             })
             .await?;
         for word in &words {
@@ -396,7 +393,7 @@ pub async fn words_that_a_lost_worker_has_heard_hold_for_the_task(
                 }]
             );
         }
-        broker.paused(attempt_id, false).await?;
+        broker.mark_paused(attempt_id, false).await?;
         told.push((tid, words, end));
     }
     outlive(broker, owner).await?;
@@ -423,7 +420,7 @@ pub async fn words_that_a_lost_worker_has_heard_hold_for_the_task(
     let attempt_id = begin(broker, other).await?;
     assert!(matches!(
         release(broker, attempt_id).await?,
-        CompletionOutcome::Again(_)
+        CompletionOutcome::Retry(_)
     ));
     Ok(())
 }

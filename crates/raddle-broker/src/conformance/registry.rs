@@ -8,8 +8,7 @@ use raddle_model::{
 
 use super::{Fixture, support::*};
 use crate::{
-    Error, Result,
-    request::{ControlDelivery, DeliveryOutcome, LeaseStatus, TaskFilter, WaitingRequest},
+    ControlDelivery, DeliveryOutcome, Error, LeaseStatus, Result, TaskFilter, WaitingRequest,
 };
 
 /// With an id, a state and events.
@@ -73,13 +72,13 @@ pub async fn an_entry_says_what_the_worker_said(store: &dyn Fixture) -> Result<(
 pub async fn a_beat_shows_in_the_entry(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let owner = worker(broker).await?;
-    let mut renewer = broker.renewer(owner, TTL);
+    let mut renewer = broker.lease_renewer(owner, TTL);
     for status in [
         WorkerStatus::Draining,
         WorkerStatus::Active,
         WorkerStatus::Paused,
     ] {
-        renewer.heartbeat(Heartbeat {
+        renewer.renew(Heartbeat {
             status,
             busy: 3,
             spawned_count: 17,
@@ -105,7 +104,9 @@ pub async fn a_worker_that_leaves_has_completed(store: &dyn Fixture) -> Result<(
         Some(&TaskEventKind::Completed)
     );
     assert_eq!(
-        broker.renewer(owner, TTL).heartbeat(Heartbeat::default())?,
+        broker
+            .lease_renewer(owner, TTL)
+            .renew(Heartbeat::default())?,
         LeaseStatus::Expired
     );
     Ok(())
@@ -256,7 +257,9 @@ pub async fn what_a_worker_says_to_callers_is_kept(store: &dyn Fixture) -> Resul
         [(owner, &callee())]
     );
     assert!(matches!(
-        broker.renewer(owner, TTL).heartbeat(Heartbeat::default())?,
+        broker
+            .lease_renewer(owner, TTL)
+            .renew(Heartbeat::default())?,
         LeaseStatus::Alive(_)
     ));
     assert_eq!(
@@ -276,7 +279,9 @@ pub async fn a_worker_that_takes_calls_is_gone_with_its_lease(store: &dyn Fixtur
     pass_lease().await;
     assert!(broker.workers().await?.is_empty());
     assert_eq!(
-        broker.renewer(owner, TTL).heartbeat(Heartbeat::default())?,
+        broker
+            .lease_renewer(owner, TTL)
+            .renew(Heartbeat::default())?,
         LeaseStatus::Expired
     );
     broker.reclaim().await?;
@@ -302,7 +307,7 @@ pub async fn a_worker_that_takes_calls_takes_no_tasks(store: &dyn Fixture) -> Re
         max: 9,
         wait: AT_ONCE,
     };
-    assert_eq!(broker.waiting(waiting).await?, 1);
+    assert_eq!(broker.count_waiting(waiting).await?, 1);
     let resident = worker(broker).await?;
     assert_eq!(take(broker, resident).await?.tid, tid);
     Ok(())

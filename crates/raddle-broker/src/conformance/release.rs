@@ -3,10 +3,7 @@
 use raddle_model::{TaskEventKind, TaskState};
 
 use super::{Fixture, support::*};
-use crate::{
-    Result,
-    request::{ClaimRequest, CompletionOutcome},
-};
+use crate::{ClaimRequest, CompletionOutcome, Result};
 
 /// Only the attempt's number is spent.
 pub async fn a_released_task_goes_back_uncharged(store: &dyn Fixture) -> Result<()> {
@@ -16,7 +13,7 @@ pub async fn a_released_task_goes_back_uncharged(store: &dyn Fixture) -> Result<
     let attempt_id = begin(broker, owner).await?;
     assert!(matches!(
         release(broker, attempt_id).await?,
-        CompletionOutcome::Again(_)
+        CompletionOutcome::Retry(_)
     ));
     let task = view(broker, tid).await?;
     assert_eq!(

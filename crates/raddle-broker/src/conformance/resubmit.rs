@@ -3,10 +3,7 @@
 use raddle_model::{HumanDuration, TaskSpec, TaskState};
 
 use super::{Fixture, support::*};
-use crate::{
-    Error, Result,
-    request::{NewTask, TaskFilter},
-};
+use crate::{Error, NewTask, Result, TaskFilter};
 
 /// The same spec but for its time, and it says what it is.
 pub async fn a_finished_task_runs_again_as_a_new_one(store: &dyn Fixture) -> Result<()> {

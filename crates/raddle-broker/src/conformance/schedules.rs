@@ -11,8 +11,8 @@ use tokio::task::JoinSet;
 
 use super::{Fixture, Handle, support::*};
 use crate::{
-    Error, Result, ScheduleChange, ScheduleChangeOutcome, ScheduleView,
-    request::{NewTask, Submitted, TaskFilter},
+    Error, NewTask, Result, ScheduleChange, ScheduleChangeOutcome, ScheduleView, Submitted,
+    TaskFilter,
 };
 
 const EVERY: Duration = Duration::from_secs(60);
@@ -34,7 +34,7 @@ fn change(entry: &ScheduleEntry, seen: Option<Tid>) -> ScheduleChange {
     let (name, entry) = (entry.schedule.name.clone(), Some(entry.clone()));
     ScheduleChange {
         name,
-        seen,
+        expected: seen,
         entry,
         tasks: Vec::new(),
         due: None,
@@ -44,7 +44,7 @@ fn change(entry: &ScheduleEntry, seen: Option<Tid>) -> ScheduleChange {
 /// Makes a change that nobody is in the way of.
 async fn make(broker: &Handle, change: ScheduleChange) -> Result<Tid> {
     match broker.change_schedule(change).await? {
-        ScheduleChangeOutcome::Made { version, .. } => Ok(version),
+        ScheduleChangeOutcome::Applied { version, .. } => Ok(version),
         other => panic!("nobody else has changed it: {other:?}"),
     }
 }
@@ -108,14 +108,14 @@ pub async fn a_change_is_made_from_what_was_seen(store: &dyn Fixture) -> Result<
     let first = make(broker, change(&a, None)).await?;
     assert_eq!(
         broker.change_schedule(change(&a, None)).await?,
-        ScheduleChangeOutcome::Raced,
+        ScheduleChangeOutcome::Conflict,
         "it is there already"
     );
     let second = make(broker, change(&a.paused().expect("it is not"), Some(first))).await?;
     assert!(second > first);
     assert_eq!(
         broker.change_schedule(change(&a, Some(first))).await?,
-        ScheduleChangeOutcome::Raced
+        ScheduleChangeOutcome::Conflict
     );
     assert!(stored(broker, "a").await?.entry.paused);
     let removal = |seen| ScheduleChange {
@@ -124,13 +124,13 @@ pub async fn a_change_is_made_from_what_was_seen(store: &dyn Fixture) -> Result<
     };
     assert_eq!(
         broker.change_schedule(removal(first)).await?,
-        ScheduleChangeOutcome::Raced
+        ScheduleChangeOutcome::Conflict
     );
     make(broker, removal(second)).await?;
     assert_eq!(broker.schedule("a").await?, None);
     assert_eq!(
         broker.change_schedule(removal(second)).await?,
-        ScheduleChangeOutcome::Raced
+        ScheduleChangeOutcome::Conflict
     );
     make(broker, change(&a, None)).await?;
     Ok(())
@@ -171,7 +171,7 @@ pub async fn tasks_come_with_the_change_or_not_at_all(store: &dyn Fixture) -> Re
     let view = stored(broker, "a").await?;
     let fire = firing(&view, now()).expect("it is due");
     assert_eq!(fire.tasks.len(), 4);
-    let ScheduleChangeOutcome::Made {
+    let ScheduleChangeOutcome::Applied {
         version: next,
         submitted,
     } = broker.change_schedule(fire.clone()).await?
@@ -189,7 +189,7 @@ pub async fn tasks_come_with_the_change_or_not_at_all(store: &dyn Fixture) -> Re
     // The same once more, as by another who had seen the same.
     assert_eq!(
         store.reopen().await.change_schedule(fire).await?,
-        ScheduleChangeOutcome::Raced
+        ScheduleChangeOutcome::Conflict
     );
     assert_eq!(broker.tasks(TaskFilter::default()).await?.len(), 4);
     let dues: BTreeSet<String> = {
@@ -217,7 +217,8 @@ pub async fn a_task_whose_key_is_taken_is_not_submitted_twice(store: &dyn Fixtur
     a.schedule.task.unique_key = Some("one at a time".into());
     make(broker, change(&a, None)).await?;
     let fire = firing(&stored(broker, "a").await?, now()).expect("it is due");
-    let ScheduleChangeOutcome::Made { submitted, .. } = broker.change_schedule(fire).await? else {
+    let ScheduleChangeOutcome::Applied { submitted, .. } = broker.change_schedule(fire).await?
+    else {
         panic!("nobody else fires it");
     };
     let [
@@ -242,7 +243,7 @@ pub async fn nothing_is_fired_before_its_time(store: &dyn Fixture) -> Result<()>
         firing(&stored(broker, "a").await?, now() + 2 * EVERY).expect("by that clock it is due");
     assert_eq!(
         broker.change_schedule(early).await?,
-        ScheduleChangeOutcome::Early
+        ScheduleChangeOutcome::NotDue
     );
     assert_eq!(stored(broker, "a").await?.version, version);
     assert_eq!(broker.tasks(TaskFilter::default()).await?, []);
@@ -434,7 +435,7 @@ pub async fn ten_contenders_fire_a_thousand_due_times_once(store: &dyn Fixture) 
                     },
                     _ => fire,
                 };
-                if let ScheduleChangeOutcome::Made { submitted, .. } =
+                if let ScheduleChangeOutcome::Applied { submitted, .. } =
                     handle.change_schedule(fire).await?
                 {
                     mine += submitted.len() as u64;

@@ -5,10 +5,7 @@ use std::collections::BTreeSet;
 use raddle_model::{HumanDuration, Target, TaskEventKind, TaskSpec, TaskState, spec::Isolation};
 
 use super::{Fixture, support::*};
-use crate::{
-    Error, Result,
-    request::{NewTask, Submitted, TaskFilter},
-};
+use crate::{Error, NewTask, Result, Submitted, TaskFilter};
 
 /// A stored task is what was submitted, and waits.
 pub async fn what_was_given_is_stored(store: &dyn Fixture) -> Result<()> {
@@ -21,7 +18,7 @@ pub async fn what_was_given_is_stored(store: &dyn Fixture) -> Result<()> {
     };
     given.args.push(serde_json::json!({ "a": [1, 2.5, null] }));
     given.env.insert("KEY".into(), "value".into());
-    (given.isolation, given.isolation_fallback) = (Isolation::Sandbox, true);
+    (given.isolation, given.isolation_fallback) = (Some(Isolation::Sandbox), true);
     given.network = "example.org:443,[::1]:80".parse().expect("two places");
     let stored = broker
         .submit(vec![NewTask {

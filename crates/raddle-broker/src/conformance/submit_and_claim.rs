@@ -4,11 +4,8 @@ use raddle_model::{HumanDuration, TaskEventKind, TaskSpec, TaskState, worker::He
 
 use super::{Fixture, support::*};
 use crate::{
-    Error, Result,
-    request::{
-        AttemptId, AttemptStarted, ClaimRequest, CompletionOutcome, LeaseStatus, NewTask,
-        SubmitAndClaim, Submitted, TaskFilter,
-    },
+    AttemptId, AttemptStarted, ClaimRequest, CompletionOutcome, Error, LeaseStatus, NewTask,
+    Result, SubmitAndClaim, Submitted, TaskFilter,
 };
 
 fn mine() -> SubmitAndClaim {
@@ -81,7 +78,7 @@ pub async fn a_task_of_ones_own_is_claimed_at_once(store: &dyn Fixture) -> Resul
     );
     assert_eq!(
         end(&other, claim.attempt_id, success()).await?,
-        CompletionOutcome::Done(TaskState::Completed)
+        CompletionOutcome::Finished(TaskState::Completed)
     );
     assert_eq!(view(broker, waiting).await?.state, TaskState::Created);
     Ok(())
@@ -135,7 +132,9 @@ pub async fn a_worker_for_one_task_leaves_with_the_one_it_claims(
     );
     assert_eq!(broker.task(owner).await?, None);
     assert!(matches!(
-        broker.renewer(owner, TTL).heartbeat(Heartbeat::default())?,
+        broker
+            .lease_renewer(owner, TTL)
+            .renew(Heartbeat::default())?,
         LeaseStatus::Alive(_)
     ));
     let tid = submit(broker, spec("task")).await?;
@@ -143,7 +142,7 @@ pub async fn a_worker_for_one_task_leaves_with_the_one_it_claims(
     assert_eq!(claims[0].attempt_id.tid, tid);
     assert_eq!(
         end(broker, claims[0].attempt_id, success()).await?,
-        CompletionOutcome::Done(TaskState::Completed)
+        CompletionOutcome::Finished(TaskState::Completed)
     );
     assert_eq!(broker.workers().await?, []);
     assert!(
@@ -158,7 +157,7 @@ pub async fn a_worker_for_one_task_leaves_with_the_one_it_claims(
     };
     assert!(matches!(
         end(broker, claims[0].attempt_id, lost).await?,
-        CompletionOutcome::Again(_)
+        CompletionOutcome::Retry(_)
     ));
     assert_eq!(broker.workers().await?.len(), 1);
     broker.deregister(owner, None).await?;
@@ -280,7 +279,7 @@ pub async fn its_worker_leaves_with_it(store: &dyn Fixture) -> Result<()> {
     )
     .await?;
     assert!(
-        matches!(outcome, CompletionOutcome::Again(_)),
+        matches!(outcome, CompletionOutcome::Retry(_)),
         "{outcome:?}"
     );
     assert_eq!(
@@ -297,11 +296,11 @@ pub async fn its_worker_leaves_with_it(store: &dyn Fixture) -> Result<()> {
         .await?;
     assert_eq!(
         end(broker, claims[0].attempt_id, failure()).await?,
-        CompletionOutcome::Done(TaskState::Failed)
+        CompletionOutcome::Finished(TaskState::Failed)
     );
     assert!(broker.workers().await?.is_empty());
-    let mut renewer = broker.renewer(owner, TTL);
-    let heartbeat = tokio::task::spawn_blocking(move || renewer.heartbeat(Heartbeat::default()))
+    let mut renewer = broker.lease_renewer(owner, TTL);
+    let heartbeat = tokio::task::spawn_blocking(move || renewer.renew(Heartbeat::default()))
         .await
         .expect("a beat does not panic")?;
     assert_eq!(heartbeat, LeaseStatus::Expired);
@@ -319,7 +318,7 @@ pub async fn what_its_worker_leaves_behind_is_taken_back(store: &dyn Fixture) ->
         .await?;
     let claim = own.claim.expect("it is claimed");
     broker
-        .started(vec![AttemptStarted {
+        .mark_started(vec![AttemptStarted {
             attempt_id: claim.attempt_id,
             pid: None,
         }])

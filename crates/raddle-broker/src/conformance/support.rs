@@ -12,11 +12,8 @@ use raddle_model::{
 
 use super::Handle;
 use crate::{
-    Error, Result, SummaryDetail,
-    request::{
-        AttemptId, AttemptStarted, ClaimRequest, Completion, CompletionOutcome, LeaseStatus,
-        LeasedTask, NewTask, Release,
-    },
+    AttemptId, AttemptStarted, ClaimRequest, Completion, CompletionOutcome, Error, LeaseStatus,
+    LeasedTask, NewTask, Release, Result, SummaryDetail,
 };
 
 /// Not to wait.
@@ -139,10 +136,10 @@ pub(super) async fn pass_lease() {
 
 /// Renews a lease for `ttl` from now, on a plain thread as workers do, with as many tries as it takes.
 fn renew(broker: &Handle, worker: Tid, ttl: Duration) -> Result<LeaseStatus> {
-    let mut renewer = broker.renewer(worker, ttl);
+    let mut renewer = broker.lease_renewer(worker, ttl);
     let heartbeat = move || {
         loop {
-            match renewer.heartbeat(Heartbeat::default()) {
+            match renewer.renew(Heartbeat::default()) {
                 Err(error) if error.is_retryable() => {}
                 renewed => return renewed,
             }
@@ -202,7 +199,7 @@ pub(super) async fn take(broker: &Handle, owner: Tid) -> Result<AttemptId> {
 pub(super) async fn begin(broker: &Handle, owner: Tid) -> Result<AttemptId> {
     let attempt_id = take(broker, owner).await?;
     broker
-        .started(vec![AttemptStarted {
+        .mark_started(vec![AttemptStarted {
             attempt_id,
             pid: Some(4711),
         }])
@@ -220,7 +217,7 @@ pub(super) fn report(exit: ExitStatus) -> AttemptReport {
 }
 
 /// The end of an attempt that ran and wrote nothing.
-pub fn finish(attempt_id: AttemptId, exit: ExitStatus) -> Completion {
+pub fn completion(attempt_id: AttemptId, exit: ExitStatus) -> Completion {
     Completion {
         attempt_id,
         report: report(exit),
@@ -235,7 +232,7 @@ pub(super) async fn end(
     attempt_id: AttemptId,
     exit: ExitStatus,
 ) -> Result<CompletionOutcome> {
-    Ok(broker.finish(vec![finish(attempt_id, exit)]).await?[0])
+    Ok(broker.complete(vec![completion(attempt_id, exit)]).await?[0])
 }
 
 /// Gives one attempt back.
@@ -276,7 +273,7 @@ pub(super) async fn last_detail(broker: &Handle, tid: Tid) -> Result<Option<Stri
 /// The texts that a queue holds.
 pub(super) async fn bodies(broker: &Handle, queue: &QueueName) -> Result<Vec<String>> {
     let seen = broker
-        .look(crate::PeekRequest {
+        .peek(crate::PeekRequest {
             queue: queue.clone(),
             after: 0,
             max: 1000,

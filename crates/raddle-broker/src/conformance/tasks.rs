@@ -8,10 +8,7 @@ use raddle_model::{
 use tokio::time::Instant;
 
 use super::{Fixture, Handle, support::*};
-use crate::{
-    Error, Result, Summary,
-    request::{TaskFilter, WaitingRequest},
-};
+use crate::{Error, Result, Summary, TaskFilter, WaitingRequest};
 
 async fn found(broker: &Handle, filter: TaskFilter) -> Result<Vec<Tid>> {
     Ok(broker
@@ -302,10 +299,10 @@ pub async fn short_ids_are_completed(store: &dyn Fixture) -> Result<()> {
     let owner = worker(broker).await?;
     let tids = submit_all(broker, vec![spec("task"); 3]).await?;
     for tid in tids.into_iter().chain([owner]) {
-        assert_eq!(broker.complete(tid.short()).await?, [tid]);
+        assert_eq!(broker.resolve_short_id(tid.short()).await?, [tid]);
     }
     let unknown = Tid::from_u64(1_500_000_001_234_567_891).expect("in the range of ids");
-    assert!(broker.complete(unknown.short()).await?.is_empty());
+    assert!(broker.resolve_short_id(unknown.short()).await?.is_empty());
     Ok(())
 }
 
@@ -336,7 +333,7 @@ pub async fn a_task_knows_its_place_in_line(store: &dyn Fixture) -> Result<()> {
     for (tid, ahead) in tids.iter().zip([1, 2, 0, 0, 3]) {
         assert_eq!(
             broker
-                .waiting(WaitingRequest::ahead_of(&view(broker, *tid).await?))
+                .count_waiting(WaitingRequest::ahead_of(&view(broker, *tid).await?))
                 .await?,
             ahead
         );
@@ -355,7 +352,7 @@ pub async fn what_waits_for_a_worker_is_counted(store: &dyn Fixture) -> Result<(
             max: 3,
             wait,
         };
-        async move { broker.waiting(request).await }
+        async move { broker.count_waiting(request).await }
     };
     assert_eq!(look("gpu", Duration::ZERO).await?, 0);
     let gpu = TaskSpec {
@@ -640,10 +637,10 @@ pub async fn progress_is_shown_while_the_attempt_runs(store: &dyn Fixture) -> Re
         message: message.into(),
     };
     broker
-        .progress(first, progress(Some(40.0), "almost halfway"))
+        .report_progress(first, progress(Some(40.0), "almost halfway"))
         .await?;
     broker
-        .progress(first, progress(Some(50.5), "halfway"))
+        .report_progress(first, progress(Some(50.5), "halfway"))
         .await?;
     assert_eq!(
         view(broker, tid).await?.progress,
@@ -666,15 +663,17 @@ pub async fn progress_is_shown_while_the_attempt_runs(store: &dyn Fixture) -> Re
         None,
         "the second has said nothing"
     );
-    broker.progress(second, progress(None, "hm")).await?;
-    broker.progress(first, progress(Some(99.0), "late")).await?;
+    broker.report_progress(second, progress(None, "hm")).await?;
+    broker
+        .report_progress(first, progress(Some(99.0), "late"))
+        .await?;
     let shown = view(broker, tid).await?.progress;
     assert!(
         shown.is_none_or(|shown| shown.message == "hm"),
         "the first is over"
     );
     broker
-        .finish(vec![finish(second, ExitStatus::Code { code: 0 })])
+        .complete(vec![completion(second, ExitStatus::Code { code: 0 })])
         .await?;
     assert_eq!(view(broker, tid).await?.progress, None);
     Ok(())

@@ -13,10 +13,7 @@ use raddle_model::{
 };
 
 use super::{Fixture, Handle, support::*};
-use crate::{
-    Result,
-    request::{ClaimRequest, OutputStream, PeekRequest, TaskCursor},
-};
+use crate::{ClaimRequest, OutputStream, PeekRequest, Result, TaskCursor};
 
 const ROUNDS: u32 = 4;
 const FAST: Duration = Duration::from_millis(200);
@@ -178,8 +175,8 @@ pub async fn a_reclaimed_task_wakes_a_claim(store: &dyn Fixture) -> Result<()> {
     begin(broker, lost).await?;
     let waiting = tokio::spawn(claimer(&other, owner));
     outlive(broker, lost).await?;
-    let mut renewer = broker.renewer(owner, TTL);
-    renewer.heartbeat(Heartbeat::default())?;
+    let mut renewer = broker.lease_renewer(owner, TTL);
+    renewer.renew(Heartbeat::default())?;
     let began = Instant::now();
     assert!(waiting.await.expect("waiting does not panic")?);
     // One round only, as each costs a lease: still well below any timer that could stand in for the wake-up.
@@ -423,7 +420,7 @@ fn onlooker(
     let other = other.clone();
     async move {
         Ok(!other
-            .look(PeekRequest {
+            .peek(PeekRequest {
                 queue,
                 after,
                 max: 10,
@@ -454,7 +451,12 @@ pub async fn a_moved_message_wakes_takers(store: &dyn Fixture) -> Result<()> {
     broker
         .put(free("from"), vec!["x".into(); ROUNDS as usize])
         .await?;
-    let shift = async || broker.shift(free("from"), free("jobs"), 1).await.map(drop);
+    let shift = async || {
+        broker
+            .move_messages(free("from"), free("jobs"), 1)
+            .await
+            .map(drop)
+    };
     woken(|| taker(&other, free("jobs")), shift).await
 }
 

@@ -1,82 +1,83 @@
-//! Following tasks: what one look at the log and at what attempts wrote comes to, and whether another is to follow. Nothing here waits.
+//! Reads for followers of tasks: evaluates one read of the log and of output, and decides whether to read again. Nothing here
+//! waits.
 
 use raddle_model::{TaskEvent, TaskState, Tid};
 
 use crate::{Output, OutputChunk, OutputStream, Result, TaskCursor, TaskUpdate};
 
-/// How much of each stream one look gives at most.
-pub const AT_ONCE: u32 = 256 * 1024;
+/// The most bytes of each stream that one read returns.
+pub const CHUNK_BYTES: u32 = 256 * 1024;
 
-/// A stretch of the log.
+/// The events of a range of the log.
 pub struct LogRange {
     /// The events.
     pub events: Vec<TaskEvent>,
-    /// The last id that was looked at, whether it fitted or not.
+    /// The last id that was scanned, whether the event matched or not.
     pub scanned: u64,
-    /// Whether there are more that were not looked at.
+    /// Whether there are more entries after it.
     pub more: bool,
 }
 
-/// What follows from a look.
+/// What to do after a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FollowStep {
-    /// There is something to give.
-    Give,
-    /// Entries of other tasks have filled the look: the next one goes on behind them, at once.
-    GoOn,
-    /// There is nothing yet.
+    /// Return what was found.
+    Return,
+    /// Read on at once: the read was filled with entries of other tasks.
+    ReadOn,
+    /// Wait for more: everything was read, and nothing was found.
     Wait,
 }
 
-/// Where a task stands.
+/// How far a task has come.
 #[derive(Clone, Copy, Debug)]
 pub struct TaskPosition {
-    /// Its latest attempt.
+    /// The latest attempt.
     pub attempt: u32,
-    /// Its terminal state, if it has one.
+    /// The final state, once it is reached.
     pub done: Option<TaskState>,
 }
 
 impl LogRange {
-    /// What follows for who wants events alone.
-    pub fn then(&self) -> FollowStep {
+    /// The next step of a reader of events.
+    pub fn next_step(&self) -> FollowStep {
         match (self.events.is_empty(), self.more) {
-            (false, _) => FollowStep::Give,
-            (true, true) => FollowStep::GoOn,
+            (false, _) => FollowStep::Return,
+            (true, true) => FollowStep::ReadOn,
             (true, false) => FollowStep::Wait,
         }
     }
 
-    /// Its first events.
-    pub fn first(mut self, max: u32) -> Vec<TaskEvent> {
+    /// The first `max` events.
+    pub fn into_first(mut self, max: u32) -> Vec<TaskEvent> {
         self.events.truncate(max as usize);
         self.events
     }
 }
 
-/// What follows for who follows a task from `before` on.
-pub fn then(before: TaskCursor, progress: &TaskUpdate) -> FollowStep {
-    if progress.done.is_some() || !progress.events.is_empty() || !progress.output.is_empty() {
-        return FollowStep::Give;
+/// The next step of a reader of a task that started to read at `before`.
+pub fn next_step(before: TaskCursor, update: &TaskUpdate) -> FollowStep {
+    if update.done.is_some() || !update.events.is_empty() || !update.output.is_empty() {
+        return FollowStep::Return;
     }
-    if progress.cursor.event == before.event {
+    if update.cursor.event == before.event {
         FollowStep::Wait
     } else {
-        FollowStep::GoOn
+        FollowStep::ReadOn
     }
 }
 
-/// Reads what attempts wrote, attempt by attempt, and says what the look that begins at `from` came to. The standing has to be read before: output is complete when
-/// the end of an attempt is written.
-pub async fn look(
+/// Reads output attempt by attempt, and returns it with the events of `range` as the update after `from`. `position` must have
+/// been read before: output is complete when the end of its attempt is recorded.
+pub async fn read_update(
     broker: &impl Output,
     tid: Tid,
-    standing: TaskPosition,
-    stretch: LogRange,
+    position: TaskPosition,
+    range: LogRange,
     from: TaskCursor,
 ) -> Result<TaskUpdate> {
     let mut cursor = TaskCursor {
-        event: stretch.scanned,
+        event: range.scanned,
         attempt: from.attempt.max(1),
         ..from
     };
@@ -89,10 +90,10 @@ pub async fn look(
                 OutputStream::Stderr => &mut cursor.stderr,
             };
             let bytes = broker
-                .read_output(tid, attempt, stream, *seen, AT_ONCE)
+                .read_output(tid, attempt, stream, *seen, CHUNK_BYTES)
                 .await?;
             *seen += bytes.len() as u64;
-            drained &= bytes.len() < AT_ONCE as usize;
+            drained &= bytes.len() < CHUNK_BYTES as usize;
             if !bytes.is_empty() {
                 output.push(OutputChunk {
                     attempt,
@@ -101,12 +102,12 @@ pub async fn look(
                 });
             }
         }
-        if !drained || cursor.attempt >= standing.attempt {
-            // Not before all output, and the last event, have been given too.
-            let done = standing.done.filter(|_| drained && !stretch.more);
+        if !drained || cursor.attempt >= position.attempt {
+            // Reported only with the last output and the last event.
+            let done = position.done.filter(|_| drained && !range.more);
             return Ok(TaskUpdate {
                 output,
-                events: stretch.events,
+                events: range.events,
                 cursor,
                 done,
             });

@@ -7,10 +7,7 @@ use raddle_model::{QueueName, TaskState, TaskView};
 use serde::Serialize;
 
 use super::{list, pages, views};
-use crate::{
-    Broker, Result, SummaryDetail,
-    request::{TaskFilter, matches_pattern},
-};
+use crate::{Broker, Result, SummaryDetail, TaskFilter, matches_pattern};
 
 /// How much a queue holds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

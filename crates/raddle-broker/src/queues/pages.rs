@@ -2,7 +2,7 @@
 
 use raddle_model::TaskView;
 
-use crate::{Broker, Result, request::TaskFilter};
+use crate::{Broker, Result, TaskFilter};
 
 /// How many tasks are held at a time. Their specs can be long, and over a socket they are one answer.
 pub(super) const AT_ONCE: u32 = 1000;

@@ -12,10 +12,7 @@ use raddle_model::{
 use serde_json::{Value, json};
 
 use super::views::Shown;
-use crate::{
-    Broker, Error, Result,
-    request::{Message, NewTask, TaskFilter},
-};
+use crate::{Broker, Error, Message, NewTask, Result, TaskFilter};
 
 /// How many events of the log are looked at in one go.
 const PAGE: u32 = 1000;

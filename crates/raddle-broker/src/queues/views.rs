@@ -11,10 +11,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::{pages, requests};
-use crate::{
-    Broker, Result,
-    request::{Message, OutputStream, PeekRequest, TaskFilter},
-};
+use crate::{Broker, Message, OutputStream, PeekRequest, Result, TaskFilter};
 
 /// How much of a task's standard output its result shows. `read_output` has all of it.
 const MAX_STDOUT: u32 = 1024 * 1024;
@@ -109,7 +106,7 @@ pub(super) async fn stored(
     max: u32,
 ) -> Result<Vec<Message>> {
     broker
-        .look(PeekRequest {
+        .peek(PeekRequest {
             queue: queue.clone(),
             after,
             max,

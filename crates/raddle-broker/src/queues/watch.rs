@@ -9,11 +9,7 @@ use raddle_model::{
 use tokio::time::Instant;
 
 use super::{PAGE, views};
-use crate::{
-    Broker, Result,
-    request::{Message, PeekRequest},
-    wait::FOR_EVER,
-};
+use crate::{Broker, Message, PeekRequest, Result, wait::FOREVER};
 
 /// A watcher of one queue. It remembers what it has shown.
 ///
@@ -69,7 +65,7 @@ impl Watch {
     }
 
     async fn next_stored(&mut self, broker: &dyn Broker, wait: Duration) -> Result<Vec<Message>> {
-        let new = broker.look(self.peek(wait)).await?;
+        let new = broker.peek(self.peek(wait)).await?;
         self.pass(&new);
         Ok(new)
     }
@@ -81,7 +77,7 @@ impl Watch {
         tid: Option<Tid>,
         wait: Duration,
     ) -> Result<Vec<Message>> {
-        let deadline = Instant::now() + wait.min(FOR_EVER);
+        let deadline = Instant::now() + wait.min(FOREVER);
         // What became of requests is a part of the log: events that are not about them are gone through once.
         let is_log = matches!(self.queue.desk(), Some((_, ManagerQueue::Results)));
         loop {
@@ -107,7 +103,7 @@ impl Watch {
             }
             tokio::select! {
                 event = broker.events(Some(end), tid, 1, left) => drop(event?),
-                message = broker.look(self.peek(left)) => drop(message?),
+                message = broker.peek(self.peek(left)) => drop(message?),
             }
         }
     }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use raddle_rpc::credentials::issue::SubjectName;
+use raddle_tls::issue::SubjectName;
 
 /// Creates and inspects certificates for development.
 #[derive(Debug, Subcommand)]

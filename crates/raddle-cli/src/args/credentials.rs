@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use raddle_rpc::credentials::PeerName;
+use raddle_tls::PeerName;
 
 /// Our credentials, and the CA that we trust.
 #[derive(Clone, Debug, Default, Args)]

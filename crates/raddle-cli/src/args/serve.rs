@@ -3,8 +3,10 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use raddle_discovery::Address;
 use raddle_model::HumanDuration;
-use raddle_rpc::{connection::Address, credentials::Rule, standalone::Advertise};
+use raddle_rpc::standalone::Advertise;
+use raddle_tls::Rule;
 
 use super::{CredentialsArgs, DiscoveryArgs, LogArgs};
 

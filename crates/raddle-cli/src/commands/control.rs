@@ -209,7 +209,7 @@ pub(super) async fn ask(
             changed = news.next(broker, slice) => if !changed? {
                 reclaim_if_worker_lost(broker, &now).await?;
             },
-            messages = broker.look(peek), if !ends => {
+            messages = broker.peek(peek), if !ends => {
                 let messages = messages?;
                 heard = messages.last().map_or(heard, |message| message.id.as_u64());
                 let reply = messages

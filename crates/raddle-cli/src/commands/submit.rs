@@ -199,7 +199,7 @@ async fn submit_group(
                 .chain(ChainRequest {
                     attempt_id,
                     tasks,
-                    told: None,
+                    offset: None,
                 })
                 .await
                 .map(|_| Vec::new())

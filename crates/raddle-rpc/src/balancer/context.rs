@@ -10,12 +10,13 @@ use std::{
 };
 
 use bytes::Bytes;
+use raddle_discovery::{Address, WorkerMetadata, WorkerUid};
 use tokio::{sync::watch, time::Instant};
 
 use super::endpoint_health::{EndpointHealth, InFlightCall};
 use crate::{
-    RpcError, WorkerMetadata, WorkerUid,
-    connection::{Address, CallRequest, ConnectWait, ConnectionFactory, OnLoss, ReplyStream},
+    RpcError,
+    connection::{CallRequest, ConnectWait, ConnectionFactory, OnLoss, ReplyStream},
 };
 
 /// The workers of one pool, and the ways to them. Kept by its proxy from what a discovery tells; balancers remove workers that are no use.

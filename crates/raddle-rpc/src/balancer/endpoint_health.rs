@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use raddle_discovery::WorkerUid;
 use tokio::time::Instant;
 use tonic::Code;
 
@@ -16,7 +17,7 @@ use super::{
     breaker::{BreakerState, HealthEvent},
     latency::Latency,
 };
-use crate::{ErrorClass, RpcError, WorkerUid, connection::OnLoss};
+use crate::{ErrorClass, RpcError, connection::OnLoss};
 
 /// What is known of a worker.
 pub(super) struct EndpointHealth {

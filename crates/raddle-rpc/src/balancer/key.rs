@@ -2,9 +2,8 @@
 
 use std::fmt::Display;
 
+use raddle_discovery::WorkerUid;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
-
-use crate::WorkerUid;
 
 /// The number of a key: XXH3 (64 bits) of its text in UTF-8. The same in every build, and in other languages.
 pub(crate) fn hash_key(key: &impl Display) -> u64 {

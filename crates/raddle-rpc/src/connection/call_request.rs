@@ -3,6 +3,7 @@
 use std::{fmt, sync::Arc};
 
 use bytes::Bytes;
+use raddle_discovery::encoding;
 use raddle_model::routine::{ArgsTranscoder, Encoding};
 use raddle_wire::v1;
 use tonic::Code;
@@ -10,7 +11,6 @@ use tonic::Code;
 use crate::{
     RpcError,
     context::{self, ContextValues},
-    encoding,
     stream::MAX_VALUE,
 };
 

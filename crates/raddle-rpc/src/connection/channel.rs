@@ -7,6 +7,8 @@ use std::{
 };
 
 use bytes::Bytes;
+use raddle_discovery::Encoding;
+use raddle_tls::{HandshakeError, WorkerCredentials};
 use raddle_wire::v1;
 use tokio::{
     runtime::Handle,
@@ -23,10 +25,7 @@ use super::{
     target::{CONNECT, ConnectTarget},
     transport::Transport,
 };
-use crate::{
-    Encoding, RpcError,
-    credentials::{HandshakeError, WorkerCredentials},
-};
+use crate::RpcError;
 
 /// Calls are bounded apart from each other by their depth. A routine that waits for one that it calls holds a place meanwhile: with one bound for all, enough of
 /// them would wait for each other for ever. From this depth on they are not bounded.

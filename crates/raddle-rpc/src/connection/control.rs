@@ -1,10 +1,11 @@
 //! Words to a worker that are no calls: how it is, and that it is to stop.
 
+use raddle_tls::WorkerCredentials;
 use raddle_wire::v1::{self, worker_client::WorkerClient};
 use tonic::{Response, transport};
 
 use super::{channel::unanswered, target::ConnectTarget};
-use crate::{RpcError, credentials::WorkerCredentials, worker::StopMode};
+use crate::{RpcError, worker::StopMode};
 
 /// A connection to a worker for what is no call. It is nobody else's, so that calls do not hold it up, and is closed when this is dropped.
 #[derive(Clone, Debug)]

@@ -14,6 +14,7 @@ use std::{
 
 use bytes::Bytes;
 use futures_util::task::AtomicWaker;
+use raddle_discovery::encoding;
 use raddle_wire::{
     Message,
     frame::{Frame, MAX_HEAD},
@@ -32,7 +33,7 @@ use super::{
     liveness_probe::{LivenessProbe, ProbeObservation, ProbeStep},
 };
 use crate::{
-    RpcError, encoding,
+    RpcError,
     link::{
         FEW, FlushMode, HALF, LinkClosed, LinkReader, LinkSocket, LinkWriter, ReadAmount, WINDOW,
         cost,

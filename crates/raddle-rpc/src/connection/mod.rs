@@ -3,7 +3,6 @@
 //! A [`Connection`] is a light thing: the channel with its socket is shared by all connections that one [`ConnectionFactory`] has made, belongs to its proxy, and is
 //! bounded in the calls that it carries at a time.
 
-mod address;
 mod call_request;
 mod channel;
 mod connect_state;
@@ -17,10 +16,11 @@ mod transport;
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use raddle_discovery::{Encoding, Encodings, encoding};
+use raddle_tls::WorkerCredentials;
 
 use self::channel::Channel;
 pub use self::{
-    address::Address,
     call_request::CallRequest,
     control::{ControlConnection, ping},
     reply_stream::ReplyStream,
@@ -30,11 +30,7 @@ pub(crate) use self::{
     connect_state::ConnectWait,
     reply_stream::{CallEvent, OnLoss},
 };
-use crate::{
-    RpcError,
-    credentials::WorkerCredentials,
-    encoding::{self, Encoding, Encodings},
-};
+use crate::RpcError;
 
 /// Makes connections to one worker. All of them, and those of its clones, go over the same socket.
 #[derive(Clone, Debug)]

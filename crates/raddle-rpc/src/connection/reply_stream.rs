@@ -7,16 +7,14 @@ use std::{
 };
 
 use bytes::Bytes;
+use raddle_discovery::{Encoding, encoding};
+use raddle_tls::HandshakeError;
 use raddle_wire::{ENCODINGS, v1};
 use tokio::sync::OwnedSemaphorePermit;
 use tonic::{Code, Status};
 
 use super::{channel::Channel, transport::CallReplies};
-use crate::{
-    RpcError,
-    credentials::HandshakeError,
-    encoding::{self, Encoding},
-};
+use crate::RpcError;
 
 /// What comes back of a call. Whoever drops it before the end cancels the call.
 pub struct ReplyStream {

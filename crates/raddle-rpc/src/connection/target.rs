@@ -3,6 +3,8 @@
 use std::{io, time::Duration};
 
 use hyper_util::rt::TokioIo;
+use raddle_discovery::Address;
+use raddle_tls::WorkerCredentials;
 use raddle_wire::v1::worker_client::WorkerClient;
 use tonic::{
     Code,
@@ -10,10 +12,8 @@ use tonic::{
 };
 use tower::service_fn;
 
-use super::Address;
 use crate::{
     RpcError,
-    credentials::WorkerCredentials,
     stream::{ALIVE, CONNECTION_WINDOW, GRPC, MAX_MESSAGE, PoolStream, STREAM_WINDOW},
 };
 

@@ -12,6 +12,7 @@ use std::{
 use bytes::Bytes;
 use futures_core::Stream;
 use futures_util::{StreamExt, stream};
+use raddle_discovery::{Address, WorkerUid};
 use raddle_model::routine::EncodedArgs;
 use raddle_wire::{
     ENCODINGS,
@@ -28,7 +29,6 @@ use tonic::{
 };
 
 use super::*;
-use crate::WorkerUid;
 
 /// A worker that reads this and nothing else.
 struct Reader {

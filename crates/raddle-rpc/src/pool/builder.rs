@@ -11,16 +11,17 @@ use std::{
     time::Duration,
 };
 
+use raddle_discovery::{Discovery, LocalDiscovery, Publisher, WorkerMetadata, WorkerUid};
+use raddle_tls::WorkerCredentials;
+
 use super::{
     PoolError, WorkerPool,
     supervisor::{PoolPlan, PoolSupervisor, WorkerDemand},
 };
 use crate::{
-    WorkerMetadata, WorkerProxy, WorkerUid,
+    WorkerProxy,
     balancer::{BalancerContext, IntoBalancer, MakeBalancer},
     connection,
-    credentials::WorkerCredentials,
-    discovery::{Discovery, LocalDiscovery, Publisher},
     membership::PoolKey,
     worker::{LocalWorker, WorkerFactory},
 };

@@ -7,6 +7,7 @@ use std::{
 };
 
 use futures_util::FutureExt;
+use raddle_discovery::{DiscoveryEvent, WorkerMetadata, WorkerUid};
 use raddle_model::stop::StopStage;
 use raddle_supervisor::StopReason;
 use tokio::{sync::watch, time::sleep};
@@ -14,8 +15,6 @@ use tracing::warn;
 
 use super::supervisor::PoolSupervisor;
 use crate::{
-    WorkerMetadata, WorkerUid,
-    discovery::DiscoveryEvent,
     serve::words,
     worker::{StopMode, Worker},
 };

@@ -10,11 +10,12 @@ mod tests;
 
 use std::{future::Future, sync::Arc};
 
+use raddle_discovery::{DiscoveryError, WorkerMetadata};
 use tokio::task::JoinHandle;
 
 pub use self::builder::PoolBuilder;
 use self::supervisor::PoolSupervisor;
-use crate::{CallTarget, WorkerMetadata, WorkerProxy, discovery::DiscoveryError, worker::StopMode};
+use crate::{CallTarget, WorkerProxy, worker::StopMode};
 
 /// Workers to call routines on. When it is dropped, the workers that it has started are gone.
 ///

@@ -9,6 +9,8 @@ use std::{
 };
 
 use futures_util::future::{BoxFuture, join_all};
+use raddle_discovery::{Address, DiscoveryEvent, Publisher, WorkerMetadata, WorkerUid};
+use raddle_tls::WorkerCredentials;
 use tokio::{
     sync::watch,
     task::JoinSet,
@@ -18,11 +20,8 @@ use tracing::warn;
 
 use super::{PoolError, pool_membership::PoolMembership};
 use crate::{
-    WorkerMetadata, WorkerUid,
     balancer::BalancerContext,
-    connection::{Address, ConnectWait, ConnectionFactory},
-    credentials::WorkerCredentials,
-    discovery::{DiscoveryEvent, Publisher},
+    connection::{ConnectWait, ConnectionFactory},
     membership::PoolKey,
     proxy::{DemandOutcome, WorkerSource},
     worker::{CallCounts, StopMode, Worker},

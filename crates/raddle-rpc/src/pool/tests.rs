@@ -7,6 +7,7 @@ use std::{
 };
 
 use async_trait::async_trait;
+use raddle_discovery::{WorkerMetadata, WorkerUid};
 use tokio::{
     sync::watch,
     time::{Instant, sleep, timeout},
@@ -14,7 +15,6 @@ use tokio::{
 
 use super::supervisor::{PoolPlan, PoolSupervisor, WorkerDemand};
 use crate::{
-    WorkerMetadata, WorkerUid,
     balancer::BalancerContext,
     membership::PoolKey,
     proxy::{DemandOutcome, WorkerSource},
@@ -278,7 +278,7 @@ fn a_wait_for_the_first_worker_is_explained_once() {
         assert!(calls.2.is_ok() && [calls.0, calls.1] == [DemandOutcome::Came; 2]);
         keeper.stop(StopMode::None).await;
     };
-    let log = crate::testing::logged(|| runtime.block_on(waiting));
+    let log = raddle_process::testing::capture_logs(|| runtime.block_on(waiting));
     assert_eq!(log.matches("WARN").count(), 1, "{log}");
     assert!(
         log.contains("a pool waits for workers: 0 of 1 serve; they are being started"),

@@ -9,10 +9,9 @@ use std::{
     time::Duration,
 };
 
+use raddle_discovery::{WorkerMetadata, WorkerUid};
 use raddle_model::ExponentialBackoff;
 use tokio::time::Instant;
-
-use crate::{WorkerMetadata, WorkerUid};
 
 /// How long a worker is left out, the first time.
 const FIRST: Duration = Duration::from_secs(1);

@@ -3,13 +3,11 @@
 use std::sync::Weak;
 
 use futures_util::FutureExt;
+use raddle_discovery::{DiscoveryEvent, Subscription};
 use tokio::time::{Instant, sleep_until};
 
 use super::{ProxyInner, endpoint_set::EndpointSet};
-use crate::{
-    balancer::BalancerContext,
-    discovery::{DiscoveryEvent, Subscription},
-};
+use crate::balancer::BalancerContext;
 
 /// Follows a discovery.
 pub(super) struct DiscoveryFollower {

@@ -6,16 +6,16 @@
 use std::{collections::BTreeSet, fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use raddle_discovery::{Address, WorkerMetadata, encoding};
+use raddle_tls::WorkerCredentials;
 use raddle_wire::{Message, v1};
 use tokio::{runtime::Handle, sync::OnceCell};
 
 use super::{PoolMembers, WorkerProxy, resource::ResourcePool};
 use crate::{
-    CallError, NoWorkersAvailable, WorkerMetadata,
+    CallError, NoWorkersAvailable,
     balancer::{Endpoint, balancer_by_name},
-    connection::{self, Address},
-    credentials::WorkerCredentials,
-    encoding,
+    connection,
     membership::PoolKey,
     scope::CallDestination,
 };
@@ -299,7 +299,8 @@ impl Routing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{WorkerUid, balancer::BalancerContext, connection::ConnectionFactory};
+    use crate::{balancer::BalancerContext, connection::ConnectionFactory};
+    use raddle_discovery::WorkerUid;
 
     fn worker(address: String, tags: usize) -> WorkerMetadata {
         let (extra, encodings, version) = ([].into(), [].into(), String::new());

@@ -9,16 +9,12 @@ use std::{
     time::{Duration, Instant},
 };
 
+use raddle_tls::{Action, AllowRules, HandshakeError, Identity};
 use tokio::sync::Notify;
 use tonic::Code;
 use tracing::warn;
 
-use crate::{
-    RpcError,
-    credentials::{Action, AllowRules, HandshakeError, Identity},
-    proxy::Routing,
-    stream::PeerIdentity,
-};
+use crate::{RpcError, proxy::Routing, stream::PeerIdentity};
 
 /// How often the log tells of those who were refused for the same reason: of the first at once, and of those who follow so soon in one line.
 const TOLD: Duration = Duration::from_secs(5);
@@ -274,8 +270,11 @@ fn printable(why: &dyn Display) -> String {
 
 #[cfg(test)]
 mod tests {
+    use raddle_process::testing::capture_logs;
+
     use super::*;
-    use crate::{credentials::CertificateName, testing::logged, worker::REASONS};
+    use crate::worker::REASONS;
+    use raddle_tls::CertificateName;
 
     fn caller(peer: PeerIdentity) -> AuthorizedPeer {
         AuthorizedPeer {
@@ -379,7 +378,7 @@ mod tests {
     #[test]
     fn the_log_tells_of_the_first_and_of_the_rest_in_one_line_whatever_they_are_called() {
         let from = Some("10.0.0.9".parse().unwrap());
-        let log = logged(|| {
+        let log = capture_logs(|| {
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_time()
                 .start_paused(true)

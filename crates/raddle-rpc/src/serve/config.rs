@@ -1,11 +1,11 @@
 //! What a worker's process is told when it is started, and what it says then.
 
+use raddle_discovery::WorkerMetadata;
 use raddle_process::title;
+use raddle_tls::CredentialSource;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    WorkerMetadata,
-    credentials::CredentialSource,
     membership::PoolKey,
     worker::{CallCounts, ProcessSettings},
 };

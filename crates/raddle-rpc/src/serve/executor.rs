@@ -8,7 +8,9 @@ use std::{
     time::Duration,
 };
 
+use raddle_discovery::{Encoding, WorkerUid, encoding};
 use raddle_model::routine::Routines;
+use raddle_tls::Action;
 use raddle_wire::{
     PROTOCOL,
     v1::{self, exception::Kind},
@@ -32,9 +34,7 @@ use super::{
     stop::StopPhase,
 };
 use crate::{
-    RpcError, WorkerUid,
-    credentials::Action,
-    encoding::{self, Encoding},
+    RpcError,
     membership::PoolKey,
     proxy::{NestedProxies, Routing},
     stream::PeerIdentity,
@@ -537,6 +537,7 @@ mod tests {
         let routines = Routines::new([Routine {
             name: "endless",
             place: "here",
+            isolation: raddle_model::spec::Isolation::Shared,
             run: endless,
         }])
         .unwrap();
@@ -580,6 +581,7 @@ mod tests {
         let routines = Routines::new([Routine {
             name: "endless",
             place: "here",
+            isolation: raddle_model::spec::Isolation::Shared,
             run: endless,
         }])
         .unwrap();
@@ -625,6 +627,7 @@ mod tests {
         Routines::new([Routine {
             name,
             place: "here",
+            isolation: raddle_model::spec::Isolation::Shared,
             run,
         }])
         .unwrap()
@@ -699,29 +702,10 @@ mod tests {
         }))
     }
 
-    #[derive(Clone, Default)]
-    struct CallLog(Arc<Mutex<Vec<u8>>>);
-
-    impl io::Write for CallLog {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.lock().unwrap().extend_from_slice(bytes);
-            Ok(bytes.len())
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-
     #[tokio::test]
     async fn an_async_function_that_blocks_is_named_once() {
         use super::super::connection_limiter::ConnectionLimiter;
-        let log = CallLog::default();
-        let writer = log.clone();
-        let subscriber = tracing_subscriber::fmt()
-            .with_writer(move || writer.clone())
-            .finish();
-        let _guard = tracing::subscriber::set_default(subscriber);
+        let log = raddle_process::testing::LogCapture::start();
         let runtime = routine_runtime().unwrap();
         let setup =
             ExecutorSetup::for_test(named("sleeper", RoutineFn::Async(block)), runtime.handle());
@@ -741,12 +725,7 @@ mod tests {
                 .unwrap();
         }
         let links = LinkServer::new(ConnectionLimiter::new(1, Arc::default()));
-        let said = || {
-            String::from_utf8(log.0.lock().unwrap().clone())
-                .unwrap()
-                .matches("sleeper")
-                .count()
-        };
+        let said = || log.text().matches("sleeper").count();
         let waiting = async {
             while said() == 0 {
                 tokio::time::sleep(Duration::from_millis(10)).await;

@@ -2,9 +2,10 @@
 
 use std::{io, path::Path};
 
+use raddle_discovery::Address;
 use tokio::net::{TcpListener, UnixListener};
 
-use crate::{connection::Address, stream::PoolStream};
+use crate::stream::PoolStream;
 
 /// A socket that listens.
 pub(super) enum Listener {

@@ -12,8 +12,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use raddle_model::routine::Routines;
+use raddle_discovery::{Address, Encoding, WorkerMetadata};
+use raddle_model::routine::{Routines, run_shutdown, run_startup};
 use raddle_process::{log::Log, title};
+use raddle_tls::CredentialSource;
 use raddle_wire::v1::worker_server::WorkerServer;
 use tokio::{
     runtime::Handle,
@@ -38,9 +40,6 @@ use super::{
     service::WorkerService,
 };
 use crate::{
-    Encoding, WorkerMetadata,
-    connection::Address,
-    credentials::CredentialSource,
     proxy::{NestedIdentity, NestedProxies},
     stream::{CONNECTION_WINDOW, GRPC, LINK, MAX_MESSAGE, STREAM_WINDOW},
 };
@@ -110,7 +109,11 @@ fn run(version: &str) -> io::Result<()> {
         .enable_all()
         .build()?;
     let routines = routine_runtime()?;
+    routines.block_on(run_startup()).map_err(io::Error::other)?;
     let served = control.block_on(serve(&settings, version, &leash, routines.handle()));
+    for failure in routines.block_on(run_shutdown()) {
+        tracing::error!("{failure}");
+    }
     // A thread that is blocked is not waited for.
     routines.shutdown_background();
     served

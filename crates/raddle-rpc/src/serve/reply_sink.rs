@@ -6,13 +6,14 @@ use std::sync::{
 };
 
 use bytes::Bytes;
+use raddle_discovery::encoding;
 use raddle_model::routine::{RoutineFailure, RoutineOutcome, RoutineOutput};
 use raddle_wire::v1::{self, answer::What, exception::Kind};
 use tokio::sync::{Notify, Semaphore, mpsc::UnboundedSender};
 use tonic::Code;
 
 use crate::{
-    RpcError, encoding,
+    RpcError,
     link::{FEW, FlushMode, LinkWriter, MOST_CREDIT, WINDOW, cost},
     stream::MAX_VALUE,
 };

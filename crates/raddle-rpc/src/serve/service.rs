@@ -9,6 +9,8 @@ use std::{
 
 use bytes::Bytes;
 use futures_core::Stream;
+use raddle_discovery::{WorkerMetadata, encoding};
+use raddle_tls::Action;
 use raddle_wire::{
     ENCODINGS, PROTOCOL,
     v1::{self, answer, reply, worker_server::Worker},
@@ -24,7 +26,7 @@ use super::{
     grpc_connection::{GrpcPeer, WaitGuard},
     reply_sink::ReplySink,
 };
-use crate::{RpcError, WorkerMetadata, credentials::Action, encoding, link::cost};
+use crate::{RpcError, link::cost};
 
 /// Serves one worker.
 pub(super) struct WorkerService {

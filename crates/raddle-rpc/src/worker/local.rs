@@ -8,15 +8,13 @@ use std::{
 };
 
 use async_trait::async_trait;
+use raddle_discovery::{WorkerMetadata, WorkerUid};
 use raddle_process::log::Log;
+use raddle_tls::{AllowRules, WorkerCredentials};
 use tokio::sync::Notify;
 
 use super::{CallCounts, ProcessSettings, StopMode, Worker, WorkerError, WorkerProcess};
-use crate::{
-    WorkerMetadata, WorkerUid,
-    credentials::{AllowRules, WorkerCredentials},
-    membership::PoolKey,
-};
+use crate::membership::PoolKey;
 
 /// How long a worker may take to end, beyond what its calls may.
 const BEYOND: Duration = Duration::from_secs(2);

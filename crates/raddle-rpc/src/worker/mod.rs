@@ -12,13 +12,14 @@ use std::{
 };
 
 use async_trait::async_trait;
+use raddle_discovery::{WorkerMetadata, WorkerUid};
 
 pub use self::{
     call_counts::{CallCounts, REASONS},
     local::LocalWorker,
     process::{ProcessSettings, WorkerProcess},
 };
-use crate::{RpcError, WorkerMetadata, WorkerUid};
+use crate::RpcError;
 
 /// Something that serves calls at an address. Whoever has this trait and serves `raddle.v1.Worker` can be in a pool.
 #[async_trait]

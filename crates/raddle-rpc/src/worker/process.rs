@@ -9,8 +9,10 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use raddle_discovery::{Address, WorkerMetadata, WorkerUid};
 use raddle_model::{Tid, TidClock};
 use raddle_process::log::Log;
+use raddle_tls::{AllowRules, WorkerCredentials};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 use serde::{Deserialize, Serialize};
 use tokio::{
@@ -24,9 +26,6 @@ use tokio::{
 
 use super::{CallCounts, StopMode, WorkerError, parent_link::ParentLink};
 use crate::{
-    WorkerMetadata, WorkerUid,
-    connection::Address,
-    credentials::{AllowRules, WorkerCredentials},
     membership::PoolKey,
     serve::{self, ARGUMENT, StartReport, WorkerSettings},
 };

@@ -2,10 +2,7 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use raddle_rpc::{
-    WorkerMetadata,
-    discovery::{Discovery, DiscoveryError, DiscoveryEvent, LocalDiscovery},
-};
+use raddle_discovery::{Discovery, DiscoveryError, DiscoveryEvent, LocalDiscovery, WorkerMetadata};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 

@@ -2,10 +2,9 @@
 
 use std::{fmt, time::Duration};
 
-use raddle_rpc::{
-    RpcError, WorkerMetadata, WorkerUid, connection::ControlConnection,
-    credentials::WorkerCredentials,
-};
+use raddle_discovery::{WorkerMetadata, WorkerUid};
+use raddle_rpc::{RpcError, connection::ControlConnection};
+use raddle_tls::WorkerCredentials;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 

@@ -19,14 +19,11 @@ use std::{
 use async_trait::async_trait;
 use futures_util::stream;
 use raddle_broker::{Broker, Result as BrokerResult};
-use raddle_model::routine::Routines;
-use raddle_rpc::{
-    WorkerMetadata, WorkerUid,
-    discovery::{
-        Discovery, DiscoveryError, DiscoveryEvent, Publisher, Subscription, WorkerFilter,
-        check_namespace, wait_for_doubt,
-    },
+use raddle_discovery::{
+    Discovery, DiscoveryError, DiscoveryEvent, Publisher, Subscription, WorkerFilter,
+    WorkerMetadata, WorkerUid, check_namespace, wait_for_doubt,
 };
+use raddle_model::routine::Routines;
 use tokio::sync::watch;
 
 use self::registered::RegisteredWorker;
@@ -42,7 +39,7 @@ const MOST_OFTEN: Duration = Duration::from_millis(100);
 /// A worker is there while whoever published it lives: one whose machine dies is gone when its lease is over, within 4 s. An address that means something
 /// on one machine alone (a Unix socket, the loopback) is only believed there.
 ///
-/// Whoever may write to the broker decides who is called. Use [credentials](raddle_rpc::WorkerCredentials) where that are not only those whom you trust.
+/// Whoever may write to the broker decides who is called. Use credentials where that are not only those whom you trust.
 #[derive(Clone)]
 pub struct BrokerDiscovery {
     broker: Arc<dyn Broker>,

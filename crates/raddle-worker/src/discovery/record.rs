@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use raddle_discovery::{Address, WorkerMetadata, WorkerUid};
 use raddle_model::{
     WorkerEntry,
     worker::{PoolWorkerInfo, WorkerInfo, kind},
 };
-use raddle_rpc::{WorkerMetadata, WorkerUid, connection::Address};
 
 use crate::worker::this_host;
 

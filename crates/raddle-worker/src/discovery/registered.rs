@@ -109,7 +109,7 @@ async fn enter(broker: &Arc<dyn Broker>, info: &WorkerInfo) -> Result<(Tid, Rene
     let tid = broker.register_ephemeral(info.clone(), LEASE).await?;
     Ok((
         tid,
-        RenewerThread::start(broker.renewer(tid, LEASE), lease, Arc::default())?,
+        RenewerThread::start(broker.lease_renewer(tid, LEASE), lease, Arc::default())?,
     ))
 }
 

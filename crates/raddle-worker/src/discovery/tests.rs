@@ -5,11 +5,10 @@ use std::{sync::Arc, time::Duration};
 
 use raddle_broker::Broker;
 use raddle_broker_connect::{BrokerUrl, connect};
-use raddle_model::{TaskSpec, WorkerEntry, worker::PoolWorkerInfo};
-use raddle_rpc::{
-    Encoding, WorkerMetadata, WorkerUid,
-    discovery::{Discovery, DiscoveryEvent, Publisher, Subscription},
+use raddle_discovery::{
+    Discovery, DiscoveryEvent, Encoding, Publisher, Subscription, WorkerMetadata, WorkerUid,
 };
+use raddle_model::{TaskSpec, WorkerEntry, worker::PoolWorkerInfo};
 use tokio::time::timeout;
 
 use super::{BrokerDiscovery, record};

@@ -120,7 +120,7 @@ impl DesiredState {
 impl DesiredStates {
     pub(super) async fn read(broker: &dyn Messages) -> Result<Self> {
         let messages = broker
-            .look(PeekRequest {
+            .peek(PeekRequest {
                 queue: queue(),
                 after: 0,
                 max: MOST,
@@ -177,16 +177,16 @@ impl DesiredStates {
     ) -> Result<bool> {
         let of_it = |(of, message): &(String, Message)| (of == slug).then(|| message.clone());
         let letter = |standing: &DesiredState| NewMessage {
-            to: queue(),
+            queue: queue(),
             body: serde_json::to_string(standing).expect("it has only string keys"),
         };
         let conversion = MessageTransaction {
             queue: queue(),
             messages: self.messages.iter().filter_map(of_it).collect(),
             tasks: Vec::new(),
-            letters: standing.map(letter).into_iter().collect(),
+            new_messages: standing.map(letter).into_iter().collect(),
         };
-        Ok(broker.convert(conversion).await?.is_some())
+        Ok(broker.apply_transaction(conversion).await?.is_some())
     }
 
     /// Decides from what is wanted of a worker what is wanted from now on, as often as it takes: whoever says something at the same time is not
@@ -339,7 +339,7 @@ pub(super) async fn follow(broker: Arc<dyn Broker>, tell: watch::Sender<DesiredS
             after = known.last.max(after);
             let _ = tell.send(known);
             broker
-                .look(PeekRequest {
+                .peek(PeekRequest {
                     queue: queue(),
                     after,
                     max: 1,
@@ -443,7 +443,7 @@ mod tests {
         assert_eq!(standings(&broker).await.unwrap(), [off]);
         assert_eq!(
             broker
-                .look(PeekRequest {
+                .peek(PeekRequest {
                     queue: queue(),
                     after: 0,
                     max: 9,

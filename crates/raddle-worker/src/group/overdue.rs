@@ -63,7 +63,7 @@ async fn time_out(broker: &dyn Broker, worker: Tid, tasks: &[Tid]) -> Result<()>
         });
     }
     if !batch.is_empty() {
-        broker.finish(batch).await?;
+        broker.complete(batch).await?;
     }
     Ok(())
 }

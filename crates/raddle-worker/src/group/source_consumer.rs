@@ -117,7 +117,7 @@ impl<'a> SourceConsumer<'a> {
             max: PORTION,
             wait,
         };
-        let messages = self.broker.look(peek).await?;
+        let messages = self.broker.peek(peek).await?;
         let Some(last) = messages.last().map(|message| message.id.as_u64()) else {
             return Ok(());
         };
@@ -175,15 +175,15 @@ impl<'a> SourceConsumer<'a> {
         &self,
         messages: &[Message],
         tasks: Vec<NewTask>,
-        letters: Vec<NewMessage>,
+        new_messages: Vec<NewMessage>,
     ) -> Result<bool> {
         let conversion = MessageTransaction {
             queue: self.queue.clone(),
             messages: messages.to_vec(),
             tasks,
-            letters,
+            new_messages,
         };
-        Ok(self.broker.convert(conversion).await?.is_some())
+        Ok(self.broker.apply_transaction(conversion).await?.is_some())
     }
 
     /// Converts a message for those whose task it can be, and puts it into the queues of the others.
@@ -197,7 +197,7 @@ impl<'a> SourceConsumer<'a> {
             other => return other.map(drop),
         };
         let [message] = &messages;
-        let (mut tasks, mut letters, mut dead) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut tasks, mut new_messages, mut dead) = (Vec::new(), Vec::new(), Vec::new());
         for (standing, event) in known.subscribers(&self.source) {
             let task = self.event(event, message);
             let Err(error) = task.validate() else {
@@ -206,8 +206,8 @@ impl<'a> SourceConsumer<'a> {
             };
             match dead_queue(&standing.slug) {
                 // What was dead already, and is a source now, would come round for ever.
-                Some(to) if to != self.queue => letters.push(NewMessage {
-                    to,
+                Some(to) if to != self.queue => new_messages.push(NewMessage {
+                    queue: to,
                     body: message.body.clone(),
                 }),
                 _ => return Err(refused.into()),
@@ -217,7 +217,7 @@ impl<'a> SourceConsumer<'a> {
         if dead.is_empty() {
             return Err(refused.into());
         }
-        if self.convert(&messages, tasks, letters).await? {
+        if self.convert(&messages, tasks, new_messages).await? {
             for (slug, error) in dead {
                 let (source, id) = (&self.source, message.id);
                 tracing::error!(source, %id, slug, %error, "a message cannot be a task, and is in {slug}.dead");

@@ -35,17 +35,17 @@ impl CallHandler for MeteredBroker {
                 self.book.account().claimed(&claims, asked, self.book.now());
                 Reply::Claim(claims)
             }
-            Call::Finish { batch } => {
+            Call::Complete { batch } => {
                 let ended: Vec<_> = batch
                     .iter()
                     .map(|finish| (finish.attempt_id, finish.report.clone()))
                     .collect();
-                let verdicts = broker.finish(batch).await?;
+                let verdicts = broker.complete(batch).await?;
                 let (mut account, now) = (self.book.account(), self.book.now());
                 for ((attempt_id, report), verdict) in ended.iter().zip(&verdicts) {
                     account.finished(*attempt_id, report, *verdict, now);
                 }
-                Reply::Finish(verdicts)
+                Reply::Complete(verdicts)
             }
             Call::Release { batch } => {
                 let fences: Vec<AttemptId> =
@@ -69,9 +69,9 @@ impl CallHandler for MeteredBroker {
 }
 
 impl Leases for MeteredBroker {
-    fn renewer(&self, worker: Tid, ttl: Duration) -> Box<dyn LeaseRenewer> {
+    fn lease_renewer(&self, worker: Tid, ttl: Duration) -> Box<dyn LeaseRenewer> {
         Box::new(MeteredLeaseRenewer {
-            renewer: self.broker.renewer(worker, ttl),
+            renewer: self.broker.lease_renewer(worker, ttl),
             book: Arc::clone(&self.book),
         })
     }
@@ -80,8 +80,8 @@ impl Leases for MeteredBroker {
         self.broker.acquire_liveness_lock(worker)
     }
 
-    fn stop_unlocked(&self, stop: &mut dyn FnMut()) {
-        self.broker.stop_unlocked(stop);
+    fn suspend_unlocked(&self, stop: &mut dyn FnMut()) {
+        self.broker.suspend_unlocked(stop);
     }
 }
 
@@ -91,8 +91,8 @@ struct MeteredLeaseRenewer {
 }
 
 impl LeaseRenewer for MeteredLeaseRenewer {
-    fn heartbeat(&mut self, heartbeat: Heartbeat) -> Result<LeaseStatus> {
-        let pulse = self.renewer.heartbeat(heartbeat)?;
+    fn renew(&mut self, heartbeat: Heartbeat) -> Result<LeaseStatus> {
+        let pulse = self.renewer.renew(heartbeat)?;
         if let LeaseStatus::Alive(reclaimed) = &pulse {
             self.book.reclaimed(reclaimed);
         }

@@ -119,8 +119,8 @@ impl TaskCounters {
         now: DualTime,
     ) {
         let status = match verdict {
-            CompletionOutcome::Done(state) => state.as_str(),
-            CompletionOutcome::Again(_) => match event_before_another(&report.exit) {
+            CompletionOutcome::Finished(state) => state.as_str(),
+            CompletionOutcome::Retry(_) => match event_before_another(&report.exit) {
                 TaskEventKind::Reclaimed => LOST,
                 TaskEventKind::Released => RELEASED,
                 _ => RETRIED,
@@ -340,7 +340,7 @@ mod tests {
         account.finished(
             one.attempt_id,
             &ran(50),
-            CompletionOutcome::Done(TaskState::Completed),
+            CompletionOutcome::Finished(TaskState::Completed),
             at(130),
         );
         assert!((account.runtime.sum() - 0.1).abs() < 1e-9);
@@ -350,7 +350,7 @@ mod tests {
         account.finished(
             one.attempt_id,
             &ran(50),
-            CompletionOutcome::Done(TaskState::Completed),
+            CompletionOutcome::Finished(TaskState::Completed),
             at(131),
         );
         assert_eq!((ended(&account, "completed"), account.run.count()), (1, 1));
@@ -364,7 +364,7 @@ mod tests {
         account.finished(
             tasks[0].attempt_id,
             &ran(1),
-            CompletionOutcome::Again(Timestamp::UNIX_EPOCH),
+            CompletionOutcome::Retry(Timestamp::UNIX_EPOCH),
             at(11),
         );
         account.finished(
@@ -375,7 +375,7 @@ mod tests {
         );
         account.released(
             tasks[2].attempt_id,
-            CompletionOutcome::Again(Timestamp::UNIX_EPOCH),
+            CompletionOutcome::Retry(Timestamp::UNIX_EPOCH),
             at(11),
         );
         account.released(tasks[3].attempt_id, CompletionOutcome::Stale, at(11));
@@ -440,7 +440,7 @@ mod tests {
         account.finished(
             one.attempt_id,
             &ran(5),
-            CompletionOutcome::Done(TaskState::Completed),
+            CompletionOutcome::Finished(TaskState::Completed),
             at(40),
         );
         account.claimed(&[claim(1, 1)], at(0), at(5));

@@ -177,7 +177,7 @@ async fn fire(broker: &dyn Schedules, view: ScheduleView, now: Timestamp) -> Res
     };
     let change = |next: &ScheduleEntry, tasks| ScheduleChange {
         name: schedule.name.clone(),
-        seen: Some(version),
+        expected: Some(version),
         entry: Some(next.clone()),
         tasks,
         due: entry.due(),
@@ -188,7 +188,7 @@ async fn fire(broker: &dyn Schedules, view: ScheduleView, now: Timestamp) -> Res
         .map(|due| NewTask::new(schedule.task_for(*due)))
         .collect();
     match broker.change_schedule(change(&firing.entry, tasks)).await {
-        Ok(ScheduleChangeOutcome::Made { submitted, .. }) => {
+        Ok(ScheduleChangeOutcome::Applied { submitted, .. }) => {
             for (due, stored) in firing.due.iter().zip(&submitted) {
                 tracing::info!(schedule = schedule.name, %due, tid = %stored.tid(), "fired");
             }
@@ -202,7 +202,9 @@ async fn fire(broker: &dyn Schedules, view: ScheduleView, now: Timestamp) -> Res
             }
             Ok(FireResult::Fired)
         }
-        Ok(ScheduleChangeOutcome::Raced | ScheduleChangeOutcome::Early) => Ok(FireResult::Fired),
+        Ok(ScheduleChangeOutcome::Conflict | ScheduleChangeOutcome::NotDue) => {
+            Ok(FireResult::Fired)
+        }
         // Its own fault. If it stayed due, all others would have to wait.
         Err(error) if error.is_callers() => {
             match broker

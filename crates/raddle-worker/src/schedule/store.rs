@@ -110,12 +110,12 @@ async fn place(
         };
         let change = ScheduleChange {
             name: schedule.name.clone(),
-            seen,
+            expected: seen,
             entry: Some(put.entry().clone()),
             tasks: Vec::new(),
             due: None,
         };
-        if let ScheduleChangeOutcome::Made { .. } = broker.change_schedule(change).await? {
+        if let ScheduleChangeOutcome::Applied { .. } = broker.change_schedule(change).await? {
             return Ok(put);
         }
     }
@@ -184,12 +184,12 @@ async fn alter(
         let seen = Some(view.version);
         let change = ScheduleChange {
             name: name.into(),
-            seen,
+            expected: seen,
             entry,
             tasks: Vec::new(),
             due: None,
         };
-        if let ScheduleChangeOutcome::Made { .. } = broker.change_schedule(change).await? {
+        if let ScheduleChangeOutcome::Applied { .. } = broker.change_schedule(change).await? {
             return Ok(true);
         }
     }

@@ -514,7 +514,7 @@ impl SpawnerService {
         };
         (self.stale, self.due, self.taken) = (false, false, 0);
         let broker = Arc::clone(&self.broker);
-        self.counting = Some(Box::pin(async move { broker.waiting(request).await }));
+        self.counting = Some(Box::pin(async move { broker.count_waiting(request).await }));
     }
 
     // -- what others see of it

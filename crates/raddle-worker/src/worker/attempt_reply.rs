@@ -120,7 +120,7 @@ impl AttemptReply {
         ChainRequest {
             attempt_id,
             tasks,
-            told: Some(self.chained_count),
+            offset: Some(self.chained_count),
         }
     }
 
@@ -205,7 +205,7 @@ mod tests {
         for told in 0..2 {
             let chained = with.parse(CHAIN).chained;
             let chain = with.chain_request(attempt_id(), chained);
-            assert_eq!((chain.told, chain.tasks.len()), (Some(told), 1));
+            assert_eq!((chain.offset, chain.tasks.len()), (Some(told), 1));
             assert_eq!(chain.tasks[0].traceparent, Some(with.trace.parent));
             with.record_chain_result(Some(Ok(())));
             assert_eq!(with.chained_count, told + 1);

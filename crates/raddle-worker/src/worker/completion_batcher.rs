@@ -182,7 +182,7 @@ impl BatchWriter {
             self.write_entries(
                 finish,
                 |finish| finish.attempt_id,
-                |finish| self.broker.finish(finish)
+                |finish| self.broker.complete(finish)
             ),
             self.write_entries(
                 release,
@@ -217,7 +217,7 @@ impl BatchWriter {
             && let Some(Err(error)) = self
                 .deadline
                 .clone()
-                .limit(self.broker.started(started))
+                .limit(self.broker.mark_started(started))
                 .await
         {
             tracing::warn!(%error, "starts of attempts could not be written");

@@ -103,7 +103,7 @@ async fn run_job(broker: &dyn Broker, job: CommandJob) {
             }
         }
         CommandJob::RecordPause { attempt_id, paused } => {
-            if let Err(error) = broker.paused(attempt_id, paused).await {
+            if let Err(error) = broker.mark_paused(attempt_id, paused).await {
                 attempt_tracing::log!(warn, attempt_id, %error, "a pause could not be recorded");
             }
         }

@@ -78,7 +78,7 @@ fn renew_until_stopped(
         let renewing = stats.lock_renewal();
         // Taken before the renewal is sent, so the lease ends no earlier than the runners believe.
         let now = LeaseDeadlinePage::clock_now();
-        let status = renewer.heartbeat(stats.heartbeat());
+        let status = renewer.renew(stats.heartbeat());
         // A failed renewal is repeated soon, while there is still time.
         pause = if matches!(status, Ok(LeaseStatus::Alive(_))) {
             every

@@ -332,7 +332,7 @@ impl SlotTask {
                 () = sleep_until(report_at), if unreported_progress.is_some() => {
                     report_at = Instant::now() + PROGRESS_INTERVAL;
                     if let Some(progress) = unreported_progress.take() {
-                        let reporting = broker.progress(attempt_id, progress);
+                        let reporting = broker.report_progress(attempt_id, progress);
                         // A later progress report replaces this one.
                         if let Some(Err(error)) = relay.relay_during(reporting, runner).await? {
                             attempt_tracing::log!(debug, attempt_id, %error, "progress was not stored");

@@ -45,7 +45,7 @@ impl SuspendGuard {
         // A renewal in between would shorten the lease again.
         let _renewal_lock = current.stats.lock_renewal();
         current.renew(MAX_SUSPENSION);
-        current.broker.stop_unlocked(&mut stop);
+        current.broker.suspend_unlocked(&mut stop);
         current.renew(current.lease.length);
     }
 
@@ -59,8 +59,8 @@ impl CurrentRegistration {
         let now = LeaseDeadlinePage::clock_now();
         let until = match self
             .broker
-            .renewer(self.tid, ttl)
-            .heartbeat(self.stats.heartbeat())
+            .lease_renewer(self.tid, ttl)
+            .renew(self.stats.heartbeat())
         {
             Ok(LeaseStatus::Alive(_)) => ttl,
             // Nothing may go on before the renewer thread notices the expiry.

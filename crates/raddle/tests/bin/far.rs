@@ -14,11 +14,9 @@ use std::{
 
 use raddle::{
     WorkerPool,
-    pool::{
-        PoolBuilder, WorkerMetadata,
-        credentials::WorkerCredentials,
-        discovery::{LanDiscovery, StaticDiscovery},
-    },
+    discovery::{LanDiscovery, StaticDiscovery},
+    pool::{PoolBuilder, WorkerMetadata},
+    tls::WorkerCredentials,
 };
 use serde::{Deserialize, Serialize};
 

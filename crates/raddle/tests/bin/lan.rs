@@ -7,14 +7,9 @@ use std::{io::Write, path::PathBuf, sync::Arc, time::Duration};
 
 use raddle::{
     WorkerPool,
-    pool::{
-        WorkerMetadata,
-        credentials::{CredentialSource, PeerName, PemSource, WorkerCredentials},
-        discovery::{
-            Discovery, DiscoveryEvent, LanDiscovery, Publisher, Subscription, WorkerFilter,
-        },
-        worker::LocalWorker,
-    },
+    discovery::{Discovery, DiscoveryEvent, LanDiscovery, Publisher, Subscription, WorkerFilter},
+    pool::{WorkerMetadata, worker::LocalWorker},
+    tls::{CredentialSource, PeerName, PemSource, WorkerCredentials},
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};

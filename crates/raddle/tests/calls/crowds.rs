@@ -7,7 +7,8 @@ use std::{
 
 use raddle::{
     WorkerPool,
-    pool::{WorkerMetadata, WorkerUid, discovery::StaticDiscovery},
+    discovery::StaticDiscovery,
+    pool::{WorkerMetadata, WorkerUid},
 };
 
 use crate::{routines, started, within};

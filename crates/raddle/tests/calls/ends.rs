@@ -115,7 +115,7 @@ async fn a_pool_that_is_dropped_leaves_no_process_and_no_entry() {
             pool.workers().iter().map(|worker| worker.pid).collect(),
         );
         assert_eq!(
-            raddle::pool::discovery::LocalDiscovery::new(&name)
+            raddle::discovery::LocalDiscovery::new(&name)
                 .unwrap()
                 .snapshot()
                 .len(),
@@ -127,7 +127,7 @@ async fn a_pool_that_is_dropped_leaves_no_process_and_no_entry() {
         })
         .await;
         assert_eq!(
-            raddle::pool::discovery::LocalDiscovery::new(&name)
+            raddle::discovery::LocalDiscovery::new(&name)
                 .unwrap()
                 .snapshot(),
             []

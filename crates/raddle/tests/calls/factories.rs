@@ -11,9 +11,9 @@ use std::{
 
 use raddle::{
     WorkerPool, async_trait,
+    discovery::LocalDiscovery,
     pool::{
         PoolError, WorkerMetadata, WorkerUid,
-        discovery::LocalDiscovery,
         worker::{LocalWorker, StopMode, Worker, WorkerError, WorkerFactory},
     },
 };

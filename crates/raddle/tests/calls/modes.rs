@@ -8,9 +8,9 @@ use std::{
 
 use raddle::{
     WorkerPool, WorkerProxy,
+    discovery::LocalDiscovery,
     pool::{
         balancer::{LeastLoaded, PowerOfTwo, Sticky},
-        discovery::LocalDiscovery,
         worker::LocalWorker,
     },
 };

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 
 use raddle::{
     CallError, WorkerPool, WorkerProxy,
+    discovery::LocalDiscovery,
     pool::{
         balancer::{RoundRobin, Sticky},
-        discovery::LocalDiscovery,
         worker::LocalWorker,
     },
 };

@@ -13,11 +13,11 @@ use raddle::{
     pool::{
         CallTarget, WorkerMetadata,
         connection::ControlConnection,
-        credentials::{
-            CredentialSource, PeerName, PemSource, WorkerCredentials,
-            issue::{Authority, IssuedCertificate, Validity},
-        },
         worker::{LocalWorker, StopMode},
+    },
+    tls::{
+        CredentialSource, PeerName, PemSource, WorkerCredentials,
+        issue::{Authority, IssuedCertificate, Validity},
     },
 };
 

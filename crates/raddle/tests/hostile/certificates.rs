@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use raddle::{
     CallError, WorkerProxy,
-    pool::credentials::{CredentialSource, issue::Validity},
+    tls::{CredentialSource, issue::Validity},
 };
 
 use crate::{Honest, Raw, Site, routines, site::Trust, within};

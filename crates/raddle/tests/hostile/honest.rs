@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use raddle::{WorkerProxy, pool::WorkerMetadata, pool::credentials::WorkerCredentials};
+use raddle::{WorkerProxy, pool::WorkerMetadata, tls::WorkerCredentials};
 use tokio::task::JoinHandle;
 
 use crate::{Site, routines};

@@ -2,9 +2,9 @@
 
 use std::{fs::File, path::Path, process::Command, time::SystemTime};
 
-use raddle::pool::{
-    WorkerMetadata,
-    credentials::{
+use raddle::{
+    pool::WorkerMetadata,
+    tls::{
         CredentialSource, PeerName, PemSource, WorkerCredentials,
         issue::{Authority, IssuedCertificate, Validity},
     },

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use raddle::pool::credentials::issue::{Authority, IssuedCertificate, Validity};
+use raddle::tls::issue::{Authority, IssuedCertificate, Validity};
 use raddle_testnet::Lan;
 
 use crate::{Load, Machine, Settings, load::failed, pause};

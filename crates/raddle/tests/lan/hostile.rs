@@ -8,9 +8,9 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use raddle::pool::{
-    WorkerUid,
-    credentials::issue::{Authority, Validity},
+use raddle::{
+    pool::WorkerUid,
+    tls::issue::{Authority, Validity},
 };
 use raddle_testnet::{Host, Lan};
 use serde_json::{Value, json};

@@ -14,7 +14,7 @@ mod workers;
 
 use std::path::Path;
 
-use raddle::{WorkerPool, pool::discovery::FileDiscovery};
+use raddle::{WorkerPool, discovery::FileDiscovery};
 
 use self::{
     routines::Trouble,

@@ -4,13 +4,11 @@ use std::{fs, time::SystemTime};
 
 use raddle::{
     CallError, WorkerPool, WorkerProxy,
-    pool::{
-        credentials::{
-            WorkerCredentials,
-            issue::{Authority, Validity},
-        },
-        discovery::FileDiscovery,
-        worker::LocalWorker,
+    discovery::FileDiscovery,
+    pool::worker::LocalWorker,
+    tls::{
+        WorkerCredentials,
+        issue::{Authority, Validity},
     },
 };
 

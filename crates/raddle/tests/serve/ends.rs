@@ -112,7 +112,7 @@ async fn a_signal_before_all_serve_is_the_end_as_well() {
         tokio::time::sleep(Duration::from_millis(120)).await;
         signal(child.id(), libc::SIGTERM);
         until("it has ended", async || child.try_wait().unwrap().is_some()).await;
-        let found = raddle::pool::discovery::LocalDiscovery::in_directory(
+        let found = raddle::discovery::LocalDiscovery::in_directory(
             world.path().join("raddle/pools"),
             "default",
         );

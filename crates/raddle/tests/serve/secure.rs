@@ -4,7 +4,7 @@ use std::{path::Path, time::SystemTime};
 
 use raddle::{
     CallError,
-    pool::credentials::{
+    tls::{
         WorkerCredentials,
         issue::{Authority, IssuedCertificate, Validity},
     },

@@ -11,7 +11,8 @@ use std::{
 
 use raddle::{
     WorkerPool,
-    pool::{PoolBuilder, WorkerMetadata, discovery::LocalDiscovery},
+    discovery::LocalDiscovery,
+    pool::{PoolBuilder, WorkerMetadata},
 };
 use serde_json::Value;
 

@@ -4,13 +4,10 @@ use std::time::{Duration, Instant, SystemTime};
 
 use raddle::{
     WorkerPool,
-    pool::{
-        PoolBuilder,
-        credentials::{
-            CredentialSource, PemSource, WorkerCredentials,
-            issue::{Authority, Validity},
-        },
-        worker::LocalWorker,
+    pool::{PoolBuilder, worker::LocalWorker},
+    tls::{
+        CredentialSource, PemSource, WorkerCredentials,
+        issue::{Authority, Validity},
     },
 };
 

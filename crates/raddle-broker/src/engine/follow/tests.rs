@@ -1,3 +1,5 @@
+//! Tests of reads for followers.
+
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -12,7 +14,7 @@ fn tid() -> Tid {
     Tid::from_u64(TID).unwrap()
 }
 
-fn stretch(events: usize, more: bool) -> LogRange {
+fn range(events: usize, more: bool) -> LogRange {
     let event = |offset| TaskEvent {
         id: Tid::from_u64(TID + offset).unwrap(),
         tid: tid(),
@@ -29,7 +31,7 @@ fn stretch(events: usize, more: bool) -> LogRange {
     }
 }
 
-/// Attempts that have written so much to each stream. They are numbered from one.
+/// Attempts, numbered from 1, with the sizes of their two streams.
 struct Written(Vec<[usize; 2]>);
 
 #[async_trait]
@@ -51,29 +53,29 @@ impl Output for Written {
     }
 }
 
-async fn look(
+async fn read(
     written: &[[usize; 2]],
     done: Option<TaskState>,
     more: bool,
     from: TaskCursor,
 ) -> TaskUpdate {
-    let standing = TaskPosition {
+    let position = TaskPosition {
         attempt: written.len() as u32,
         done,
     };
-    super::look(
+    super::read_update(
         &Written(written.to_vec()),
         tid(),
-        standing,
-        stretch(0, more),
+        position,
+        range(0, more),
         from,
     )
     .await
     .unwrap()
 }
 
-fn sizes(progress: &TaskUpdate) -> Vec<(u32, OutputStream, usize)> {
-    progress
+fn sizes(update: &TaskUpdate) -> Vec<(u32, OutputStream, usize)> {
+    update
         .output
         .iter()
         .map(|chunk| (chunk.attempt, chunk.stream, chunk.bytes.len()))
@@ -81,17 +83,17 @@ fn sizes(progress: &TaskUpdate) -> Vec<(u32, OutputStream, usize)> {
 }
 
 #[test]
-fn events_are_given_and_entries_of_others_are_passed_over() {
-    assert_eq!(stretch(1, false).then(), FollowStep::Give);
-    assert_eq!(stretch(1, true).then(), FollowStep::Give);
-    assert_eq!(stretch(0, true).then(), FollowStep::GoOn);
-    assert_eq!(stretch(0, false).then(), FollowStep::Wait);
-    assert_eq!(stretch(5, false).first(3).len(), 3);
+fn returns_events_and_skips_entries_of_other_tasks() {
+    assert_eq!(range(1, false).next_step(), FollowStep::Return);
+    assert_eq!(range(1, true).next_step(), FollowStep::Return);
+    assert_eq!(range(0, true).next_step(), FollowStep::ReadOn);
+    assert_eq!(range(0, false).next_step(), FollowStep::Wait);
+    assert_eq!(range(5, false).into_first(3).len(), 3);
 }
 
 #[tokio::test]
-async fn a_look_reads_every_attempt_to_its_end() {
-    let seen = look(
+async fn one_read_covers_all_attempts() {
+    let seen = read(
         &[[3, 0], [0, 4]],
         Some(TaskState::Completed),
         false,
@@ -115,16 +117,16 @@ async fn a_look_reads_every_attempt_to_its_end() {
 }
 
 #[tokio::test]
-async fn a_look_goes_on_where_the_last_one_ended() {
-    let first = look(&[[3, 1]], None, false, TaskCursor::default()).await;
-    let next = look(&[[5, 1]], None, false, first.cursor).await;
+async fn next_read_continues_at_the_cursor() {
+    let first = read(&[[3, 1]], None, false, TaskCursor::default()).await;
+    let next = read(&[[5, 1]], None, false, first.cursor).await;
     assert_eq!(sizes(&next), [(1, OutputStream::Stdout, 2)]);
 }
 
 #[tokio::test]
-async fn the_end_is_told_after_all_output() {
-    let most = AT_ONCE as usize;
-    let first = look(
+async fn reports_the_end_after_all_output() {
+    let most = CHUNK_BYTES as usize;
+    let first = read(
         &[[most + 1, 2], [1, 0]],
         Some(TaskState::Failed),
         false,
@@ -139,7 +141,7 @@ async fn the_end_is_told_after_all_output() {
         ]
     );
     assert_eq!(first.done, None);
-    let next = look(
+    let next = read(
         &[[most + 1, 2], [1, 0]],
         Some(TaskState::Failed),
         false,
@@ -154,9 +156,9 @@ async fn the_end_is_told_after_all_output() {
 }
 
 #[tokio::test]
-async fn the_end_is_told_after_the_last_event() {
+async fn reports_the_end_after_the_last_event() {
     assert_eq!(
-        look(
+        read(
             &[[0, 0]],
             Some(TaskState::Failed),
             true,
@@ -169,29 +171,29 @@ async fn the_end_is_told_after_the_last_event() {
 }
 
 #[tokio::test]
-async fn a_follower_waits_only_when_the_whole_log_was_looked_at() {
+async fn waits_only_after_the_whole_log_was_read() {
     let from = TaskCursor::default();
-    let moved = look(&[[0, 0]], None, false, from).await;
-    assert_eq!(then(from, &moved), FollowStep::GoOn);
+    let moved = read(&[[0, 0]], None, false, from).await;
+    assert_eq!(next_step(from, &moved), FollowStep::ReadOn);
     assert_eq!(
-        then(
+        next_step(
             moved.cursor,
-            &look(&[[0, 0]], None, false, moved.cursor).await
+            &read(&[[0, 0]], None, false, moved.cursor).await
         ),
         FollowStep::Wait
     );
     assert_eq!(
-        then(
+        next_step(
             moved.cursor,
-            &look(&[[1, 0]], None, false, moved.cursor).await
+            &read(&[[1, 0]], None, false, moved.cursor).await
         ),
-        FollowStep::Give
+        FollowStep::Return
     );
     assert_eq!(
-        then(
+        next_step(
             moved.cursor,
-            &look(&[[0, 0]], Some(TaskState::Killed), false, moved.cursor).await
+            &read(&[[0, 0]], Some(TaskState::Killed), false, moved.cursor).await
         ),
-        FollowStep::Give
+        FollowStep::Return
     );
 }

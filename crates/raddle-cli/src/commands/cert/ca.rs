@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-use raddle_rpc::credentials::issue::{Authority, Validity, write_pair};
+use raddle_tls::issue::{Authority, Validity, write_pair};
 use serde_json::json;
 
 use super::{CA, note, paths, timestamp, unwritten};

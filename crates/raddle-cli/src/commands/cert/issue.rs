@@ -2,9 +2,7 @@
 
 use std::{fs, path::Path, time::SystemTime};
 
-use raddle_rpc::credentials::issue::{
-    Authority, IssueError, IssuedCertificate, Validity, write_pair,
-};
+use raddle_tls::issue::{Authority, IssueError, IssuedCertificate, Validity, write_pair};
 use serde_json::json;
 
 use super::{CA, note, paths, timestamp, unwritten};

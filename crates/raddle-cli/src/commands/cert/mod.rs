@@ -10,7 +10,7 @@ use std::{
 };
 
 use jiff::Timestamp;
-use raddle_rpc::credentials::issue::FilesError;
+use raddle_tls::issue::FilesError;
 
 use crate::{
     args::{CertCommand, Global},

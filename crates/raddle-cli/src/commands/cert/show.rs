@@ -3,7 +3,7 @@
 use std::{fmt::Write, fs::File, io::Read, path::Path};
 
 use jiff::Timestamp;
-use raddle_rpc::credentials::issue::{CertificateDescription, describe};
+use raddle_tls::issue::{CertificateDescription, describe};
 use serde_json::{Value, json};
 
 use super::seconds;

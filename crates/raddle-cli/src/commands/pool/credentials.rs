@@ -1,6 +1,6 @@
 //! Credentials, as flags name them.
 
-use raddle_rpc::credentials::{CredentialSource, PemSource, WorkerCredentials};
+use raddle_tls::{CredentialSource, PemSource, WorkerCredentials};
 
 use crate::{
     args::CredentialsArgs,

@@ -3,8 +3,8 @@
 use std::{path::Path, sync::Arc};
 
 #[cfg(feature = "lan")]
-use raddle_rpc::discovery::LanDiscovery;
-use raddle_rpc::discovery::{Discovery, DiscoveryError, DnsDiscovery, FileDiscovery, Publisher};
+use raddle_discovery::LanDiscovery;
+use raddle_discovery::{Discovery, DiscoveryError, DnsDiscovery, FileDiscovery, Publisher};
 use raddle_worker::discovery::BrokerDiscovery;
 
 use super::note;

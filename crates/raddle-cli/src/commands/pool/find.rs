@@ -1,6 +1,6 @@
 //! Finds pools and workers, and selects those that the user names.
 
-use raddle_rpc::{WorkerMetadata, WorkerUid, connection::Address};
+use raddle_discovery::{Address, WorkerMetadata, WorkerUid};
 use raddle_view::pool::{FoundWorkers, local_pools, snapshot};
 
 use super::discovery;

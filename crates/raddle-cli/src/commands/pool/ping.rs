@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use raddle_rpc::{WorkerMetadata, connection::ControlConnection, credentials::WorkerCredentials};
+use raddle_discovery::WorkerMetadata;
+use raddle_rpc::connection::ControlConnection;
+use raddle_tls::WorkerCredentials;
 use raddle_view::pool::{QueryFailure, RoundTrips, query};
 use serde_json::{Value, json};
 

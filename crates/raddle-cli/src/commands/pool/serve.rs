@@ -2,14 +2,15 @@
 
 use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf, pin::pin};
 
+use raddle_discovery::WorkerMetadata;
 use raddle_model::{Tid, TidClock};
 use raddle_rpc::{
-    PoolError, WorkerMetadata,
-    credentials::AllowRules,
+    PoolError,
     standalone::{Options, ServiceEnd, Shutdown, StandaloneHandle, StandaloneService},
     worker::ProcessSettings,
 };
 use raddle_runner::title;
+use raddle_tls::AllowRules;
 use raddle_web::{Server, Serving};
 use serde_json::json;
 

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use raddle_rpc::{
-    WorkerMetadata, credentials::WorkerCredentials, discovery::LocalDiscovery, worker::StopMode,
-};
+use raddle_discovery::{LocalDiscovery, WorkerMetadata};
+use raddle_rpc::worker::StopMode;
+use raddle_tls::WorkerCredentials;
 use raddle_view::pool::{QueryFailure, query};
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};

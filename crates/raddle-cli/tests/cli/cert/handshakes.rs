@@ -6,7 +6,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use raddle_rpc::credentials::{
+use raddle_tls::{
     Action, AllowRules, CredentialSource, HandshakeError, HandshakeErrorKind, Identity, PemSource,
     WorkerCredentials,
     issue::{Authority, Validity, write_pair},

@@ -2,10 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use raddle_rpc::{
-    WorkerMetadata, WorkerUid,
-    discovery::{LocalDiscovery, Publisher},
-};
+use raddle_discovery::{LocalDiscovery, Publisher, WorkerMetadata, WorkerUid};
 use raddle_wire::v1::{
     self,
     worker_server::{Worker, WorkerServer},

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use raddle_rpc::{WorkerMetadata, WorkerUid};
+use raddle_discovery::{WorkerMetadata, WorkerUid};
 
 use super::{Pools, fake::Fake};
 use crate::{

@@ -8,11 +8,8 @@ mod stop;
 
 use std::{cell::RefCell, fs, os::unix::fs::DirBuilderExt, path::PathBuf, thread, time::Duration};
 
-use raddle_rpc::{
-    WorkerMetadata,
-    discovery::{DiscoveryEvent, LocalDiscovery, Publisher},
-    worker::{LocalWorker, StopMode, Worker, WorkerProcess},
-};
+use raddle_discovery::{DiscoveryEvent, LocalDiscovery, Publisher, WorkerMetadata};
+use raddle_rpc::worker::{LocalWorker, StopMode, Worker, WorkerProcess};
 use tokio::runtime::Runtime;
 
 use crate::world::World;

@@ -7,6 +7,7 @@ use std::{
 };
 
 use proptest::prelude::*;
+use raddle_discovery::{WorkerMetadata, WorkerUid};
 use tokio::time::Instant;
 
 use super::{
@@ -14,7 +15,6 @@ use super::{
     fake::{self, Does, pool},
 };
 use crate::{
-    WorkerMetadata, WorkerUid,
     balancer::{
         BalancerContext, Candidates, LeastLoaded, PowerOfTwo, RoundRobin, Sticky, hash_key,
         power_of_two, round_robin,

@@ -7,13 +7,14 @@ use std::{
 };
 
 use async_trait::async_trait;
+use raddle_discovery::{WorkerMetadata, WorkerUid};
 
 use super::{
     call,
     fake::{Does, pool},
 };
 use crate::{
-    CallError, NoWorkersAvailable, WorkerMetadata, WorkerUid,
+    CallError, NoWorkersAvailable,
     balancer::{Balancer, BalancerContext, attempt},
     connection::{CallRequest, ReplyStream},
 };

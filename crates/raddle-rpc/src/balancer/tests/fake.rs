@@ -12,6 +12,7 @@ use std::{
 use bytes::Bytes;
 use futures_core::Stream;
 use futures_util::{StreamExt, stream};
+use raddle_discovery::{Address, WorkerMetadata, WorkerUid};
 use raddle_model::routine::EncodedArgs;
 use raddle_wire::v1::{self, reply::What, worker_server};
 use tokio::{net::UnixListener, sync::watch, task::JoinHandle};
@@ -21,9 +22,8 @@ use tonic::{
 };
 
 use crate::{
-    WorkerMetadata, WorkerUid,
     balancer::BalancerContext,
-    connection::{Address, CallRequest, ConnectionFactory, LIMIT},
+    connection::{CallRequest, ConnectionFactory, LIMIT},
 };
 
 /// What a worker does with calls.

@@ -2,7 +2,7 @@
 
 use std::{fmt, net::Ipv6Addr, str::FromStr};
 
-use crate::connection::Address;
+use raddle_discovery::Address;
 
 /// Where others find workers that serve elsewhere: a host, and perhaps the first of several ports in a row.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,11 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-
-use crate::{
-    WorkerMetadata,
-    discovery::{DiscoveryError, DiscoveryEvent, Publisher},
-};
+use raddle_discovery::{DiscoveryError, DiscoveryEvent, Publisher, WorkerMetadata};
 
 /// Publishes workers under the address at which others find them.
 pub(super) struct AdvertisedPublisher<F> {

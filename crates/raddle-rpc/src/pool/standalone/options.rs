@@ -2,11 +2,11 @@
 
 use std::{fmt, sync::Arc, thread, time::Duration};
 
+use raddle_discovery::{Address, Publisher, WorkerUid};
+
 use super::advertise::{self, Advertise};
 use crate::{
-    PoolError, WorkerUid,
-    connection::Address,
-    discovery::Publisher,
+    PoolError,
     serve::ListenError,
     worker::{LocalWorker, ProcessSettings, Worker},
 };

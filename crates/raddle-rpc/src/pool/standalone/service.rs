@@ -2,15 +2,15 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
+use raddle_discovery::{LocalDiscovery, Publisher, WorkerMetadata};
 use raddle_model::routine::Routines;
 use tokio::{sync::watch, time::sleep};
 
 use super::{Options, Shutdown, advertise::nearby, advertised_publisher::AdvertisedPublisher};
 use crate::{
-    PoolError, WorkerMetadata,
+    PoolError,
     balancer::BalancerContext,
     connection,
-    discovery::{LocalDiscovery, Publisher},
     membership::PoolKey,
     pool::supervisor::{PoolPlan, PoolSupervisor},
     worker::{CallCounts, StopMode},

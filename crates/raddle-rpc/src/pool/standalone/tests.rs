@@ -1,11 +1,11 @@
 //! Where workers serve and are found, and how they are asked to end. With real workers it is tested in `crates/raddle/tests/serve`.
 
 use futures_util::FutureExt;
+use raddle_discovery::Address;
 
 use super::{advertise::*, *};
 use crate::{
     PoolError,
-    connection::Address,
     worker::{ProcessSettings, StopMode},
 };
 

@@ -24,7 +24,10 @@ struct Frail {
 #[async_trait]
 impl CallHandler for Frail {
     async fn call(&self, call: Call) -> Result<Reply> {
-        if let Call::Convert { conversion } = &call {
+        if let Call::ApplyTransaction {
+            transaction: conversion,
+        } = &call
+        {
             (*self.fate.lock().unwrap())(&conversion.messages)?;
         }
         call.perform(&self.memory).await
@@ -47,7 +50,7 @@ async fn held(broker: &dyn Messages, name: &str) -> Vec<String> {
         wait: Duration::ZERO,
     };
     broker
-        .look(peek)
+        .peek(peek)
         .await
         .unwrap()
         .into_iter()

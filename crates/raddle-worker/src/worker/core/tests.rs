@@ -180,9 +180,9 @@ fn settles(
 
 pub(super) const OK: ExitStatus = ExitStatus::Code { code: 0 };
 pub(super) const DONE: Option<CompletionOutcome> =
-    Some(CompletionOutcome::Done(TaskState::Completed));
+    Some(CompletionOutcome::Finished(TaskState::Completed));
 pub(super) const AGAIN: Option<CompletionOutcome> =
-    Some(CompletionOutcome::Again(jiff::Timestamp::UNIX_EPOCH));
+    Some(CompletionOutcome::Retry(jiff::Timestamp::UNIX_EPOCH));
 
 #[test]
 fn runs_a_claimed_task_and_writes_its_end() {

@@ -1,0 +1,334 @@
+//! Tasks as others see them, and the way of a task through the files beside this one.
+
+mod summary;
+mod waiting;
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use raddle_model::{ControlMessage, TaskState, TaskView, Tid, tid::ShortTid};
+
+use super::{
+    Redis,
+    change::Snapshot,
+    complete,
+    log::{born, known},
+    reclaim,
+    record::TaskLocation,
+    schema::{Topic, stream_id},
+    value::{Entries, at_micros, at_nanos, tids},
+};
+use raddle_broker::{
+    AttemptStarted, AttemptUpdate, AttemptUpdateKind, ChainRequest, ClaimRequest, Completion,
+    CompletionOutcome, ControlDelivery, DeliveryOutcome, EngineHealth, Error, LeasedTask, NewTask,
+    Queries, Reclaimed, Release, Result, SubmitAndClaim, SubmitAndClaimOutcome, Submitted, Summary,
+    SummaryDetail, TaskFilter, Tasks, WaitingRequest,
+};
+
+/// How many tasks are read at once for a list.
+const PAGE: usize = 200;
+/// How many ids that could be meant by a short one are looked for at once.
+const COMPLETED_AT_ONCE: usize = 5000;
+
+#[async_trait]
+impl Tasks for Redis {
+    async fn submit(&self, batch: Vec<NewTask>) -> Result<Vec<Submitted>> {
+        self.submit_batch(batch).await
+    }
+
+    async fn submit_and_claim(&self, request: SubmitAndClaim) -> Result<SubmitAndClaimOutcome> {
+        self.submit_for(request).await
+    }
+
+    async fn claim(&self, request: ClaimRequest) -> Result<Vec<LeasedTask>> {
+        self.claim_for(request).await
+    }
+
+    async fn update_attempts(&self, batch: Vec<AttemptUpdate>) -> Result<()> {
+        let mut started = Vec::new();
+        for AttemptUpdate { attempt_id, kind } in batch {
+            match kind {
+                AttemptUpdateKind::Started(pid) => started.push(AttemptStarted { attempt_id, pid }),
+                AttemptUpdateKind::Paused(paused) => self.note_paused(attempt_id, paused).await?,
+                AttemptUpdateKind::Progress(progress) => {
+                    self.note_progress(attempt_id, &progress).await?
+                }
+                AttemptUpdateKind::Output(stream, bytes) => {
+                    self.append(attempt_id, stream, bytes).await?
+                }
+            }
+        }
+        self.note_started(started).await
+    }
+
+    async fn chain(&self, chain: ChainRequest) -> Result<u64> {
+        self.chain_tasks(&chain).await
+    }
+
+    async fn complete(&self, batch: Vec<Completion>) -> Result<Vec<CompletionOutcome>> {
+        self.core
+            .unconfirmed
+            .complete(self, batch, async |batch| self.finish_batch(batch).await)
+            .await
+    }
+
+    async fn release(&self, batch: Vec<Release>) -> Result<Vec<CompletionOutcome>> {
+        complete::release(self.link(), batch).await
+    }
+
+    async fn reclaim(&self) -> Result<Vec<Reclaimed>> {
+        reclaim::reclaim(self.link()).await
+    }
+
+    async fn control(&self, tid: Tid, message: ControlMessage) -> Result<DeliveryOutcome> {
+        self.send_word(tid, message).await
+    }
+
+    async fn recv_commands(&self, owner: Tid, wait: Duration) -> Result<Vec<ControlDelivery>> {
+        let mut wait = self.wait(Topic::Control, wait).await;
+        loop {
+            let deliveries = self.take_words(owner).await?;
+            if !deliveries.is_empty() || !wait.again(None).await {
+                return Ok(deliveries);
+            }
+        }
+    }
+
+    async fn resubmit(&self, tid: Tid, dead: bool) -> Result<Tid> {
+        let old = self.task(tid).await?.ok_or(Error::NotFound(tid))?;
+        self.submit_again(tid, NewTask::resubmit(old, dead)?, dead)
+            .await
+    }
+
+    async fn tasks(&self, filter: TaskFilter) -> Result<Vec<TaskView>> {
+        self.list(&filter).await
+    }
+
+    async fn count_waiting(&self, request: WaitingRequest) -> Result<u64> {
+        self.waiting_for(request).await
+    }
+
+    async fn summarize(&self, detail: SummaryDetail) -> Result<Summary> {
+        self.count_all(detail).await
+    }
+
+    async fn delete(&self, tids: Vec<Tid>) -> Result<u64> {
+        self.delete_records(tids).await
+    }
+
+    async fn purge(&self) -> Result<u64> {
+        let purged = self.purge_expired().await;
+        self.forget_answers().await;
+        purged
+    }
+
+    async fn health(&self) -> Result<EngineHealth> {
+        self.ask_health().await
+    }
+}
+
+impl Redis {
+    /// The newest tasks that fit. What is walked depends on the states asked for, so that a few running tasks are found without
+    /// reading a million finished ones.
+    async fn list(&self, filter: &TaskFilter) -> Result<Vec<TaskView>> {
+        let are_all =
+            |is: fn(&TaskState) -> bool| !filter.states.is_empty() && filter.states.iter().all(is);
+        let completed = match filter.short {
+            Some(short) => self.complete_short(short).await?,
+            None => Vec::new(),
+        };
+        let few = if let Some(chosen) = filter.named_ids(completed) {
+            Some(chosen)
+        } else if are_all(|state| state.is_active()) {
+            Some(match filter.worker {
+                Some(worker) => reclaim::held_by(self.link(), worker).await?,
+                None => self.active().await?,
+            })
+        } else if let Some(batch) = &filter.batch {
+            Some(self.batch(batch).await?)
+        } else if filter.dead {
+            Some(self.dead().await?)
+        } else {
+            None
+        };
+        let mut found = Vec::new();
+        if let Some(mut tids) = few {
+            tids.retain(|tid| filter.is_in_page(*tid));
+            for page in tids.chunks(PAGE) {
+                self.add_fitting(&mut found, page, filter).await?;
+            }
+            return Ok(found);
+        }
+        // The entry before an id may stand for tasks beyond it.
+        let mut before = filter
+            .before
+            .map_or_else(|| "+".to_owned(), |before| stream_id(before.as_u64() - 1));
+        while found.len() < filter.limit as usize {
+            let entries = self.born_before(&before, PAGE).await?;
+            let Some((last, _)) = entries.last() else {
+                break;
+            };
+            before = format!("({last}");
+            let tids = entries
+                .iter()
+                .flat_map(|(id, fields)| born(id, fields).into_iter().rev());
+            let tids: Vec<Tid> = tids.filter(|tid| filter.is_in_page(*tid)).collect();
+            for page in tids.chunks(PAGE) {
+                self.add_fitting(&mut found, page, filter).await?;
+            }
+        }
+        Ok(found)
+    }
+
+    async fn add_fitting(
+        &self,
+        found: &mut Vec<TaskView>,
+        tids: &[Tid],
+        filter: &TaskFilter,
+    ) -> Result<()> {
+        if found.len() >= filter.limit as usize {
+            return Ok(());
+        }
+        let tasks = self.snapshots(tids).await?;
+        let first = found.len();
+        for task in tids.iter().filter_map(|tid| tasks.get(tid)) {
+            if !filter.states.is_empty() && !filter.states.contains(&task.state()) {
+                continue;
+            }
+            let task = match view(task) {
+                Ok(task) => task,
+                Err(error) if filter.is_single_task() => return Err(error),
+                // One record that cannot be read must not hide the others.
+                Err(_) => continue,
+            };
+            if filter.matches(&task) && found.len() < filter.limit as usize {
+                found.push(task);
+            }
+        }
+        self.show_more(&mut found[first..]).await
+    }
+
+    /// Adds what is not in the records of tasks.
+    async fn show_more(&self, tasks: &mut [TaskView]) -> Result<()> {
+        self.show_progress(tasks).await?;
+        self.show_chained(tasks).await
+    }
+
+    /// The tasks of a batch, the newest first.
+    async fn batch(&self, name: &str) -> Result<Vec<Tid>> {
+        let mut range = redis::cmd("ZREVRANGEBYLEX");
+        range
+            .arg(self.core.keys.of("batches"))
+            .arg(format!("({name}!"))
+            .arg(format!("[{name} "));
+        let members: Vec<String> = self.link().read(&range).await?;
+        Ok(members
+            .iter()
+            .filter_map(|member| member.rsplit(' ').next()?.parse().ok())
+            .collect())
+    }
+
+    async fn dead(&self) -> Result<Vec<Tid>> {
+        let dead: Vec<String> = self
+            .link()
+            .read(redis::cmd("SMEMBERS").arg(self.core.keys.of("dead")))
+            .await?;
+        let mut dead = tids(dead);
+        dead.sort_by(|a, b| b.cmp(a));
+        Ok(dead)
+    }
+
+    /// Tasks that workers have, and the workers.
+    async fn active(&self) -> Result<Vec<Tid>> {
+        let mut pipe = redis::pipe();
+        pipe.cmd("ZRANGE")
+            .arg(self.core.keys.of("owned"))
+            .arg(0)
+            .arg(-1);
+        pipe.cmd("HKEYS").arg(self.core.keys.of("workers"));
+        let (owned, workers): (Vec<String>, Vec<String>) = self.link().query(&pipe).await?;
+        let mut active: Vec<Tid> = owned
+            .iter()
+            .filter_map(|pair| pair.split_once(':')?.1.parse().ok())
+            .collect();
+        active.extend(tids(workers));
+        active.sort_by(|a, b| b.cmp(a));
+        Ok(active)
+    }
+
+    /// Ids with the same last digits lie at fixed distances, so each is one look: no index is needed for them.
+    async fn complete_short(&self, short: ShortTid) -> Result<Vec<Tid>> {
+        let mut found = Vec::new();
+        let mut most = Some(i64::MAX as u64);
+        // Ids with the same last digits lie at fixed distances. After each page of them the next begins where there is a task, so that
+        // years without any cost nothing.
+        while let Some(there) = match most {
+            Some(most) => self.born_up_to(most).await?,
+            None => None,
+        } {
+            let candidates =
+                std::iter::successors(short.at_most(there), |id| short.at_most(id - 1));
+            let page: Vec<Tid> = candidates
+                .take(COMPLETED_AT_ONCE)
+                .map_while(Tid::from_u64)
+                .collect();
+            let known = known(self.link(), page.iter().copied()).await?;
+            found.extend(page.iter().copied().filter(|tid| known.contains(tid)));
+            most = page.last().map(|last| last.as_u64() - 1);
+        }
+        Ok(found)
+    }
+
+    /// The last id up to `most` that a task was given.
+    async fn born_up_to(&self, most: u64) -> Result<Option<u64>> {
+        let last = self.born_before(&stream_id(most), 1).await?;
+        let last = last
+            .first()
+            .and_then(|(id, fields)| born(id, fields).last().copied());
+        Ok(last.map(|last| last.as_u64().min(most)))
+    }
+
+    /// The last entries of the index of tasks up to an id.
+    async fn born_before(&self, id: &str, max: usize) -> Result<Entries> {
+        let mut range = redis::cmd("XREVRANGE");
+        range
+            .arg(self.core.keys.of("born"))
+            .arg(id)
+            .arg("-")
+            .arg("COUNT")
+            .arg(max);
+        self.link().read(&range).await
+    }
+}
+
+/// Everything about one task.
+fn view(task: &Snapshot) -> Result<TaskView> {
+    let tid = task.tid;
+    let stored = super::record::StoredSpec::parse(tid, &task.stored)?;
+    let (record, done) = (&task.record, task.done.as_ref());
+    let counters = done.map_or(record.counters, |done| done.counters);
+    let active = Some(record).filter(|record| done.is_none() && record.is_active());
+    let owner = done.map_or(record.owner, |done| done.owner);
+    Ok(TaskView {
+        tid,
+        spec: stored.spec(tid)?,
+        state: task.state(),
+        attempt: counters.attempt,
+        failures: counters.failures,
+        losses: counters.losses,
+        paused: done.is_none() && (record.place == TaskLocation::Held || record.paused),
+        dead: done.is_some_and(|done| done.dead),
+        run_at: record.run_at.filter(|_| done.is_none()).map(at_nanos),
+        parent: stored.parent,
+        worker: owner.filter(|owner| *owner != tid),
+        pid: active.and_then(|record| record.pid),
+        // It has a key of its own: see `progress.rs`.
+        progress: None,
+        // That there is something: how much is in a key of its own, see `chain.rs`.
+        chained: active.map_or(0, |record| u64::from(record.chained)),
+        created_at: at_nanos(tid.as_i64()),
+        claimed_at: active.and_then(|record| record.claimed_at).map(at_micros),
+        finished_at: done.map(|done| at_micros(done.finished_at)),
+        report: done.map(|done| done.report(tid)).transpose()?,
+    })
+}

@@ -1,0 +1,218 @@
+//! How many tasks there are. Those that wait are looked at in portions for their kinds: the server does other things in between.
+
+use jiff::Timestamp;
+use raddle_model::{TaskState, Tid};
+
+use crate::{
+    Redis, script,
+    value::{Time, arg, micros},
+};
+use raddle_broker::{Result, Summary, SummaryDetail};
+
+/// How many tasks are looked at in one go.
+const PORTION: usize = 500;
+
+/// A task that could be claimed, and when its time came if that was waited for.
+type Claimable = (Tid, Option<Timestamp>);
+
+impl Redis {
+    pub(crate) async fn count_all(&self, detail: SummaryDetail) -> Result<Summary> {
+        if let Some(batch) = &detail.batch {
+            return self.batch_states(batch).await;
+        }
+        let (mut summary, now) = self.counts().await?;
+        if detail.batches {
+            self.count_batches(&mut summary).await?;
+        }
+        if detail.messages {
+            summary.messages = self.queue_sizes().await?;
+        }
+        if !detail.finished {
+            summary.states.retain(|state, _| !state.is_terminal());
+        }
+        if detail.kinds {
+            self.count_kinds(&mut summary, now).await?;
+        }
+        Ok(summary)
+    }
+
+    /// The tasks of a batch by state.
+    async fn batch_states(&self, name: &str) -> Result<Summary> {
+        let (mut summary, mut last) = (Summary::default(), String::new());
+        loop {
+            let mut reply: Vec<String> = self
+                .link()
+                .look(&script::BATCH, vec![arg(name), arg(&last), arg(PORTION)])
+                .await?;
+            for pair in reply.get(1..).unwrap_or_default().chunks_exact(2) {
+                if let (Some(state), Ok(tasks)) = (
+                    pair[0].parse().ok().and_then(TaskState::from_u8),
+                    pair[1].parse::<u64>(),
+                ) {
+                    *summary.states.entry(state).or_default() += tasks;
+                }
+            }
+            match reply.first_mut() {
+                Some(next) if !next.is_empty() => last = std::mem::take(next),
+                _ => return Ok(summary),
+            }
+        }
+    }
+
+    /// Which batches there are: each is found by a step over all tasks of the one before.
+    async fn count_batches(&self, summary: &mut Summary) -> Result<()> {
+        let key = self.core.keys.of("batches");
+        let mut from = "-".to_owned();
+        loop {
+            let mut range = redis::cmd("ZRANGEBYLEX");
+            range
+                .arg(key)
+                .arg(&from)
+                .arg("+")
+                .arg("LIMIT")
+                .arg(0)
+                .arg(1);
+            let first: Vec<String> = self.link().read(&range).await?;
+            let Some((name, tid)) = first.first().and_then(|member| member.split_once(' ')) else {
+                return Ok(());
+            };
+            let mut count = redis::cmd("ZLEXCOUNT");
+            count
+                .arg(key)
+                .arg(format!("[{name} "))
+                .arg(format!("({name}!"));
+            let tasks: u64 = self.link().read(&count).await?;
+            if let Ok(tid) = tid.parse() {
+                summary.add_batch(name.to_owned(), tasks, tid);
+            }
+            from = format!("[{name}!");
+        }
+    }
+
+    async fn count_kinds(&self, summary: &mut Summary, now: i64) -> Result<()> {
+        let mut from = "-".to_owned();
+        loop {
+            let line = self.in_line(&from).await?;
+            let tids = line
+                .iter()
+                .filter_map(|entry| entry.rsplit(' ').next()?.parse().ok());
+            self.add(summary, tids.map(|tid| (tid, None)).collect())
+                .await?;
+            match line.last() {
+                Some(last) if line.len() == PORTION => from = format!("({last}"),
+                _ => break,
+            }
+        }
+        for portion in self.overdue(now).await?.chunks(PORTION) {
+            self.add(summary, portion.to_vec()).await?;
+        }
+        Ok(())
+    }
+
+    /// What is counted already, and the server's time in microseconds.
+    async fn counts(&self) -> Result<(Summary, i64)> {
+        let keys = &self.core.keys;
+        let mut pipe = redis::pipe();
+        pipe.atomic()
+            .cmd("TIME")
+            .cmd("HGETALL")
+            .arg(keys.of("count"));
+        pipe.cmd("SCARD")
+            .arg(keys.of("dead"))
+            .cmd("ZCARD")
+            .arg(keys.of("owned"));
+        for field in ["reclaims", "stale"] {
+            pipe.cmd("HGET").arg(keys.of("meta")).arg(field);
+        }
+        type Counts = (Time, Vec<(String, i64)>, u64, u64, Option<u64>, Option<u64>);
+        let (time, counts, dead, owned, reclaims, stale): Counts = self.link().query(&pipe).await?;
+        let (reclaims, stale_writes) = (reclaims.unwrap_or(0), stale.unwrap_or(0));
+        let mut summary = Summary {
+            dead,
+            reclaims,
+            stale_writes,
+            ..Summary::default()
+        };
+        for (what, tasks) in counts {
+            let tasks = tasks.max(0).unsigned_abs();
+            match what.as_str() {
+                _ if tasks == 0 => {}
+                "d" => summary.delayed = tasks,
+                "h" => summary.paused = tasks,
+                queue if queue.starts_with('|') => {
+                    _ = summary.ready.insert(queue[1..].to_owned(), tasks)
+                }
+                state => {
+                    let state = state
+                        .parse()
+                        .ok()
+                        .and_then(TaskState::from_u8)
+                        .filter(|state| *state != TaskState::Spawning);
+                    summary.states.extend(state.map(|state| (state, tasks)));
+                }
+            }
+        }
+        let spawning = owned.saturating_sub(
+            summary
+                .states
+                .get(&TaskState::Running)
+                .copied()
+                .unwrap_or(0),
+        );
+        if spawning > 0 {
+            summary.states.insert(TaskState::Spawning, spawning);
+        }
+        summary.sum_created();
+        Ok((summary, micros(time)))
+    }
+
+    /// The next tasks that can be claimed: partition and id.
+    async fn in_line(&self, from: &str) -> Result<Vec<String>> {
+        let mut range = redis::cmd("ZRANGEBYLEX");
+        range
+            .arg(self.core.keys.of("line"))
+            .arg(from)
+            .arg("+")
+            .arg("LIMIT")
+            .arg(0)
+            .arg(PORTION);
+        self.link().read(&range).await
+    }
+
+    /// Those whose time has come and that no claim has moved yet. They are few unless no worker claims.
+    async fn overdue(&self, now: i64) -> Result<Vec<Claimable>> {
+        let mut range = redis::cmd("ZRANGEBYSCORE");
+        range
+            .arg(self.core.keys.of("delayed"))
+            .arg("-inf")
+            .arg(now)
+            .arg("WITHSCORES");
+        let overdue: Vec<(String, f64)> = self.link().read(&range).await?;
+        let claimable = |(member, due): (String, f64)| {
+            Some((
+                member.get(..19)?.parse().ok()?,
+                Timestamp::from_microsecond(due as i64).ok(),
+            ))
+        };
+        Ok(overdue.into_iter().filter_map(claimable).collect())
+    }
+
+    async fn add(&self, summary: &mut Summary, tasks: Vec<Claimable>) -> Result<()> {
+        if tasks.is_empty() {
+            return Ok(());
+        }
+        let mut get = redis::cmd("HMGET");
+        get.arg(self.core.keys.of("spec"));
+        for (tid, _) in &tasks {
+            get.arg(tid.to_string());
+        }
+        let specs: Vec<Option<String>> = self.link().read(&get).await?;
+        for ((tid, due), stored) in tasks.into_iter().zip(specs) {
+            // One that was purged meanwhile has none. The first line is ours.
+            if let Some((_, spec)) = stored.as_deref().and_then(|stored| stored.split_once('\n')) {
+                summary.count_kind(tid, spec, due);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,97 @@
+//! How many tasks a worker could claim, without claiming any. It moves nothing, and so counts what is overdue where it stands.
+
+use std::time::Duration;
+
+use raddle_model::Tid;
+use redis::Value;
+
+use crate::{
+    Redis, Topic,
+    schema::Partition,
+    value::{Time, micros},
+};
+use raddle_broker::{Result, WaitingRequest};
+
+impl Redis {
+    pub(crate) async fn waiting_for(&self, request: WaitingRequest) -> Result<u64> {
+        // Whatever makes a task ready is an event, but for its time.
+        let mut wait = self.core.bell.wait(Topic::Log, request.wait).await;
+        loop {
+            let (waiting, again_in) = self.count_waiting(&request).await?;
+            if waiting > 0 || !wait.again(again_in).await {
+                return Ok(waiting);
+            }
+        }
+    }
+
+    async fn count_waiting(&self, request: &WaitingRequest) -> Result<(u64, Option<Duration>)> {
+        let keys = &self.core.keys;
+        let mut pipe = redis::pipe();
+        pipe.cmd("TIME").cmd("SMEMBERS").arg(keys.of("parts"));
+        let (time, parts): (Time, Vec<String>) = self.link().query(&pipe).await?;
+        let now = micros(time);
+        let fitting = |part: &str| {
+            let is_early = |part: &Partition| {
+                request
+                    .before
+                    .is_none_or(|(priority, _)| part.priority >= priority)
+            };
+            let fits = |part: &Partition| {
+                request.queues.contains(&part.queue) && part.needs.is_subset(&request.caps)
+            };
+            Partition::parse(part).filter(is_early).filter(fits)
+        };
+        // Of those with the same priority, only the older ones come before a task.
+        let last = |part: &Partition| {
+            request
+                .before
+                .and_then(|(priority, tid)| (part.priority == priority).then_some(tid))
+        };
+        let mut pipe = redis::pipe();
+        let delayed = keys.of("delayed");
+        pipe.cmd("ZRANGEBYSCORE")
+            .arg(delayed)
+            .arg("-inf")
+            .arg(now)
+            .arg("LIMIT")
+            .arg(0)
+            .arg(request.max);
+        pipe.cmd("ZRANGEBYSCORE")
+            .arg(delayed)
+            .arg(format!("({now}"))
+            .arg("+inf")
+            .arg("WITHSCORES");
+        pipe.arg("LIMIT").arg(0).arg(1);
+        for part in parts.iter().filter_map(|part| fitting(part)) {
+            let name = &part.name;
+            let end =
+                last(&part).map_or_else(|| format!("({name}!"), |tid| format!("({name} {tid}"));
+            pipe.cmd("ZLEXCOUNT")
+                .arg(keys.of("line"))
+                .arg(format!("[{name} "))
+                .arg(end);
+        }
+        let answers: Vec<Value> = self.link().query(&pipe).await?;
+        let mut answers = answers.into_iter();
+        let mut next = || answers.next().unwrap_or_default();
+        // An id of 19 digits, a blank, and the partition.
+        let (overdue, due): (Vec<String>, Vec<(String, f64)>) =
+            (self.link().parse(next())?, self.link().parse(next())?);
+        let counts = |member: &&String| {
+            let overdue = member
+                .get(..19)
+                .and_then(|tid| tid.parse::<Tid>().ok())
+                .zip(member.get(20..).and_then(fitting));
+            overdue.is_some_and(|(tid, part)| last(&part).is_none_or(|last| tid < last))
+        };
+        let overdue = overdue.iter().filter(counts).count() as u64;
+        let again_in = due
+            .first()
+            .map(|(_, at)| Duration::from_micros((*at as i64 - now).unsigned_abs()));
+        let ready: Vec<u64> = self.link().parse(Value::Array(answers.collect()))?;
+        Ok((
+            (overdue + ready.iter().sum::<u64>()).min(request.max.into()),
+            again_in,
+        ))
+    }
+}

@@ -1,0 +1,567 @@
+//! The end of an attempt: finished, or given back.
+
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    sync::LazyLock,
+    time::Duration,
+};
+
+use raddle_model::{
+    AttemptCounters, AttemptReport, NextStep, Progress, TaskEventKind, TaskState, Tid, next_step,
+    time,
+};
+use rusqlite::{Connection, params};
+
+use super::{
+    bulk_insert::BulkStatement,
+    chain,
+    claim::spec_of,
+    clock, control, purge,
+    tx::{ACTIVE_COLUMNS, ActiveTask, Tx, TxError, WaitingTask, active_at, find_attempt},
+};
+use raddle_broker::{AttemptId, Completion, CompletionOutcome, OutputStream, Release};
+
+/// Notes that a target has begun.
+pub(super) fn started(
+    tx: &mut Tx<'_>,
+    attempt_id: AttemptId,
+    pid: Option<u32>,
+) -> Result<(), TxError> {
+    let changed = tx
+        .db()
+        .prepare_cached(
+            "UPDATE active SET state = ?3, pid = ?4 WHERE tid = ?1 AND attempt = ?2 AND owner = ?6 AND state = ?5",
+        )?
+        .execute(params![
+            attempt_id.tid.as_i64(),
+            attempt_id.attempt,
+            TaskState::Running as u8,
+            pid,
+            TaskState::Spawning as u8,
+            attempt_id.owner.as_i64()
+        ])?;
+    if changed > 0 {
+        tx.event(
+            attempt_id.tid,
+            TaskEventKind::Running,
+            attempt_id.attempt,
+            Some(attempt_id.owner),
+            None,
+        );
+    }
+    Ok(())
+}
+
+/// Notes that a running attempt stands still, or goes on.
+pub(super) fn paused(tx: &mut Tx<'_>, attempt_id: AttemptId, paused: bool) -> Result<(), TxError> {
+    let changed = tx
+        .db()
+        .prepare_cached(
+            "UPDATE active SET paused = ?3 WHERE tid = ?1 AND attempt = ?2 AND owner = ?4 AND paused != ?3",
+        )?
+        .execute(params![attempt_id.tid.as_i64(), attempt_id.attempt, paused, attempt_id.owner.as_i64()])?;
+    if changed > 0 {
+        let kind = if paused {
+            TaskEventKind::Paused
+        } else {
+            TaskEventKind::Resumed
+        };
+        tx.event(attempt_id.tid, kind, attempt_id.attempt, None, None);
+    }
+    Ok(())
+}
+
+/// Notes how far a running attempt has come.
+pub(super) fn progress(
+    tx: &mut Tx<'_>,
+    attempt_id: AttemptId,
+    progress: &Progress,
+) -> Result<(), TxError> {
+    let text = serde_json::to_string(progress).expect("a number and a text serialize");
+    tx.db()
+        .prepare_cached(
+            "UPDATE active SET progress = ?3 WHERE tid = ?1 AND attempt = ?2 AND owner = ?4",
+        )?
+        .execute(params![
+            attempt_id.tid.as_i64(),
+            attempt_id.attempt,
+            text,
+            attempt_id.owner.as_i64()
+        ])?;
+    Ok(())
+}
+
+/// Ends attempts. What needs no more than a record is written together at the end, and then what follows them.
+pub(super) fn complete(
+    tx: &mut Tx<'_>,
+    batch: &[Completion],
+) -> Result<Vec<CompletionOutcome>, TxError> {
+    let tids: Vec<Tid> = batch.iter().map(|finish| finish.attempt_id.tid).collect();
+    let mut actives = find_actives(tx.db(), &tids)?;
+    let mut records = Vec::with_capacity(batch.len());
+    let mut followed = Vec::new();
+    let mut verdicts = Vec::with_capacity(batch.len());
+    for Completion {
+        attempt_id,
+        report,
+        stdout,
+        stderr,
+    } in batch
+    {
+        let Some(active) = take_latest(&mut actives, *attempt_id) else {
+            refuse(tx, *attempt_id)?;
+            verdicts.push(CompletionOutcome::Stale);
+            continue;
+        };
+        keep_output(
+            tx,
+            *attempt_id,
+            OutputStream::Stdout,
+            stdout,
+            report.stdout_bytes,
+        )?;
+        keep_output(
+            tx,
+            *attempt_id,
+            OutputStream::Stderr,
+            stderr,
+            report.stderr_bytes,
+        )?;
+        let has_run = report.started_at.is_some() || report.exit.is_success();
+        if active.state == TaskState::Spawning && has_run {
+            tx.event(
+                attempt_id.tid,
+                TaskEventKind::Running,
+                attempt_id.attempt,
+                Some(active.owner),
+                None,
+            );
+        }
+        verdicts.push(match what_next(tx, &active, report)? {
+            NextStep::Finish {
+                state,
+                dead,
+                counters,
+            } => {
+                if active.chained && report.exit.is_success() {
+                    followed.push(attempt_id.tid);
+                } else if active.chained {
+                    chain::discard(tx, attempt_id.tid)?;
+                }
+                let active = ActiveTask { counters, ..active };
+                records.push(FinalRecord::of_active(
+                    tx,
+                    &active,
+                    &TaskEnding {
+                        state,
+                        dead,
+                        report,
+                    },
+                ));
+                CompletionOutcome::Finished(state)
+            }
+            NextStep::Retry { pause, counters } => again(tx, &active, report, pause, counters)?,
+        });
+    }
+    let tids: Vec<Tid> = records.iter().map(|record| record.tid).collect();
+    remove_actives(tx, &tids)?;
+    write_records(tx, &records)?;
+    chain::follow_up(tx, &followed)?;
+    Ok(verdicts)
+}
+
+/// Notes that some of what an attempt wrote is not there.
+pub(super) fn output_lost(
+    tx: &mut Tx<'_>,
+    attempt_id: AttemptId,
+    what: &str,
+) -> Result<(), TxError> {
+    if find_attempt(tx.db(), attempt_id)?.is_some() {
+        tx.event(
+            attempt_id.tid,
+            TaskEventKind::OutputLost,
+            attempt_id.attempt,
+            None,
+            Some(what),
+        );
+    }
+    Ok(())
+}
+
+/// The attempt that a write speaks of, if it is still the latest. A second write of the same batch finds none.
+fn take_latest(
+    actives: &mut HashMap<Tid, ActiveTask>,
+    attempt_id: AttemptId,
+) -> Option<ActiveTask> {
+    match actives.entry(attempt_id.tid) {
+        Entry::Occupied(entry) if entry.get().is(attempt_id) => Some(entry.remove()),
+        _ => None,
+    }
+}
+
+/// Keeps the output of an attempt in a row, when all of it is at hand. More than that means that the beginning is in a file, and
+/// the end was added to it before this.
+fn keep_output(
+    tx: &Tx<'_>,
+    attempt_id: AttemptId,
+    stream: OutputStream,
+    tail: &[u8],
+    total: u64,
+) -> rusqlite::Result<()> {
+    if !tail.is_empty() && total <= tail.len() as u64 {
+        tx.db()
+            .prepare_cached("INSERT OR REPLACE INTO outputs (tid, attempt, stream, bytes) VALUES (?1, ?2, ?3, ?4)")?
+            .execute(params![attempt_id.tid.as_i64(), attempt_id.attempt, stream as u8, tail])?;
+    }
+    Ok(())
+}
+
+pub(super) fn release(
+    tx: &mut Tx<'_>,
+    batch: &[Release],
+) -> Result<Vec<CompletionOutcome>, TxError> {
+    batch
+        .iter()
+        .map(|release| release_one(tx, release))
+        .collect()
+}
+
+fn release_one(tx: &mut Tx<'_>, release: &Release) -> Result<CompletionOutcome, TxError> {
+    let attempt_id = release.attempt_id;
+    let Some(active) = find_attempt(tx.db(), attempt_id)? else {
+        refuse(tx, attempt_id)?;
+        return Ok(CompletionOutcome::Stale);
+    };
+    give_back(tx, &active, TaskEventKind::Released, &release.reason)
+}
+
+/// Counts and logs a write that came too late.
+pub(super) fn refuse(tx: &mut Tx<'_>, attempt_id: AttemptId) -> rusqlite::Result<()> {
+    tx.count("stale_writes")?;
+    // The record may have been purged meanwhile, and the log holds nothing of tasks that are not there.
+    if tx
+        .db()
+        .prepare_cached("SELECT 1 FROM tasks WHERE tid = ?1")?
+        .exists([attempt_id.tid.as_i64()])?
+    {
+        tx.event(
+            attempt_id.tid,
+            TaskEventKind::StaleWrite,
+            attempt_id.attempt,
+            None,
+            None,
+        );
+    }
+    Ok(())
+}
+
+/// Ends one attempt and does what follows from it.
+pub(super) fn end_attempt(
+    tx: &mut Tx<'_>,
+    active: &ActiveTask,
+    report: &AttemptReport,
+) -> Result<CompletionOutcome, TxError> {
+    match what_next(tx, active, report)? {
+        NextStep::Finish {
+            state,
+            dead,
+            counters,
+        } => {
+            end_active(
+                tx,
+                &ActiveTask {
+                    counters,
+                    ..*active
+                },
+                &TaskEnding {
+                    state,
+                    dead,
+                    report,
+                },
+            )?;
+            Ok(CompletionOutcome::Finished(state))
+        }
+        NextStep::Retry { pause, counters } => again(tx, active, report, pause, counters),
+    }
+}
+
+/// Asks [`settle`]. Success leaves nothing to decide, and so no reason to read the spec.
+fn what_next(
+    tx: &Tx<'_>,
+    active: &ActiveTask,
+    report: &AttemptReport,
+) -> Result<NextStep, TxError> {
+    if report.exit.is_success() {
+        return Ok(NextStep::Finish {
+            state: TaskState::Completed,
+            dead: false,
+            counters: active.counters,
+        });
+    }
+    match spec_of(tx, active.tid) {
+        Ok(spec) => Ok(next_step::decide_next(
+            &spec,
+            active.tid,
+            active.counters,
+            &report.exit,
+        )),
+        // A task that nobody can read cannot be tried again either, and must not keep the others from being written.
+        Err(TxError::Caller(_)) => Ok(NextStep::Finish {
+            state: TaskState::Failed,
+            dead: false,
+            counters: active.counters,
+        }),
+        Err(fail) => Err(fail),
+    }
+}
+
+/// Lets a task wait for another attempt.
+fn again(
+    tx: &mut Tx<'_>,
+    active: &ActiveTask,
+    report: &AttemptReport,
+    pause: Duration,
+    counters: AttemptCounters,
+) -> Result<CompletionOutcome, TxError> {
+    leave(tx, active)?;
+    let kind = next_step::event_before_another(&report.exit);
+    tx.event(
+        active.tid,
+        kind,
+        counters.attempt,
+        Some(active.owner),
+        Some(&report.exit.to_string()),
+    );
+    wait_again(
+        tx,
+        &ActiveTask {
+            counters,
+            ..*active
+        },
+        Some(time::nanos_after(tx.now, pause)),
+    )
+}
+
+/// Puts a task back as if it had not been claimed.
+pub(super) fn give_back(
+    tx: &mut Tx<'_>,
+    active: &ActiveTask,
+    kind: TaskEventKind,
+    reason: &str,
+) -> Result<CompletionOutcome, TxError> {
+    leave(tx, active)?;
+    tx.event(
+        active.tid,
+        kind,
+        active.counters.attempt,
+        Some(active.owner),
+        Some(reason),
+    );
+    wait_again(tx, active, None)
+}
+
+/// Lets a task wait for its next attempt; held, if the last one was told to stand still: nobody has said that it may go on.
+fn wait_again(
+    tx: &mut Tx<'_>,
+    last: &ActiveTask,
+    run_at: Option<i64>,
+) -> Result<CompletionOutcome, TxError> {
+    if last.paused {
+        tx.hold(last.tid, last.counters, run_at)?;
+    } else {
+        tx.enqueue(last.tid, last.counters, run_at)?;
+    }
+    // Words that came for the attempt and were not obeyed in time hold for the task.
+    if let Some(state) = control::apply_pending(tx, last.tid, last.told)? {
+        return Ok(CompletionOutcome::Finished(state));
+    }
+    Ok(CompletionOutcome::Retry(clock::timestamp(
+        run_at.unwrap_or(tx.now),
+    )))
+}
+
+/// How a task comes to its end.
+#[derive(Clone, Copy)]
+pub(super) struct TaskEnding<'a> {
+    pub(super) state: TaskState,
+    pub(super) dead: bool,
+    pub(super) report: &'a AttemptReport,
+}
+
+/// Ends a task that a worker has.
+pub(super) fn end_active(
+    tx: &mut Tx<'_>,
+    active: &ActiveTask,
+    ending: &TaskEnding<'_>,
+) -> Result<(), TxError> {
+    leave(tx, active)?;
+    let record = FinalRecord::of_active(tx, active, ending);
+    write_records(tx, &[record])
+}
+
+/// Ends a task that waits.
+pub(super) fn end_waiting(
+    tx: &mut Tx<'_>,
+    tid: Tid,
+    waiting: WaitingTask,
+    ending: &TaskEnding<'_>,
+) -> Result<(), TxError> {
+    tx.dequeue(tid, waiting.place)?;
+    let (ttl, keyed): (i64, bool) = tx
+        .db()
+        .prepare_cached("SELECT ttl, keyed FROM tasks WHERE tid = ?1")?
+        .query_row([tid.as_i64()], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let expires_at = tx.now.saturating_add(ttl);
+    let record = FinalRecord {
+        tid,
+        ending: *ending,
+        owner: None,
+        expires_at,
+        counters: waiting.counters,
+        keyed,
+        own: false,
+    };
+    write_records(tx, &[record])
+}
+
+/// The last word on a task.
+struct FinalRecord<'a> {
+    tid: Tid,
+    ending: TaskEnding<'a>,
+    owner: Option<Tid>,
+    expires_at: i64,
+    counters: AttemptCounters,
+    keyed: bool,
+    own: bool,
+}
+
+impl<'a> FinalRecord<'a> {
+    fn of_active(tx: &Tx<'_>, active: &ActiveTask, ending: &TaskEnding<'a>) -> Self {
+        let ActiveTask {
+            tid,
+            counters,
+            keyed,
+            own,
+            ..
+        } = *active;
+        // A worker's own task has no other owner.
+        let owner = Some(active.owner).filter(|owner| *owner != tid);
+        let expires_at = tx.now.saturating_add(active.ttl);
+        Self {
+            tid,
+            ending: *ending,
+            owner,
+            expires_at,
+            counters,
+            keyed,
+            own,
+        }
+    }
+}
+
+/// Writes terminal states. The tasks have been taken from where they were.
+fn write_records(tx: &mut Tx<'_>, records: &[FinalRecord<'_>]) -> Result<(), TxError> {
+    let now = tx.now;
+    INSERT_DONE.write(tx.db(), records, |row, record| {
+        let AttemptReport {
+            exit,
+            started_at,
+            ended_at,
+            usage,
+            stdout_bytes,
+            stderr_bytes,
+            value,
+        } = record.ending.report;
+        row.bind(record.tid.as_i64())?;
+        row.bind(record.ending.state as u8)?;
+        row.bind(record.ending.dead)?;
+        row.bind(record.owner.map(Tid::as_i64))?;
+        row.bind(now)?;
+        row.bind(record.expires_at)?;
+        row.bind(record.counters.attempt)?;
+        row.bind(record.counters.failures)?;
+        row.bind(record.counters.losses)?;
+        // Success is what most have in common, and needs no words.
+        row.bind((!exit.is_success()).then(|| json(exit)))?;
+        row.bind(started_at.map(time::unix_nanos))?;
+        row.bind(time::unix_nanos(*ended_at))?;
+        row.bind(usage.peak_rss_bytes as i64)?;
+        row.bind(usage.user_us as i64)?;
+        row.bind(usage.system_us as i64)?;
+        row.bind(*stdout_bytes as i64)?;
+        row.bind(*stderr_bytes as i64)?;
+        row.bind(value.as_ref().map(json))
+    })?;
+    if let Some(soonest) = records.iter().map(|record| record.expires_at).min() {
+        purge::note_expiry(tx, soonest)?;
+    }
+    for FinalRecord {
+        tid,
+        ending,
+        owner,
+        counters,
+        keyed,
+        own,
+        ..
+    } in records
+    {
+        if *keyed {
+            tx.db()
+                .prepare_cached("DELETE FROM uniques WHERE tid = ?1")?
+                .execute([tid.as_i64()])?;
+        }
+        if let Some(owner) = owner.filter(|_| *own) {
+            tx.depart(owner)?;
+        }
+        tx.drop_control(*tid)?;
+        let exit = &ending.report.exit;
+        let detail = (!exit.is_success()).then(|| exit.to_string());
+        tx.event(
+            *tid,
+            ending.state.into(),
+            counters.attempt,
+            *owner,
+            detail.as_deref(),
+        );
+    }
+    Ok(())
+}
+
+static INSERT_DONE: LazyLock<BulkStatement> = LazyLock::new(|| {
+    let columns =
+        "tid, state, dead, owner, finished_at, expires_at, attempt, failures, losses, exit, started_at, ended_at,
+                   peak_rss, user_us, system_us, stdout_bytes, stderr_bytes, value";
+    BulkStatement::insert(&format!("done ({columns})"), 18)
+});
+static DELETE_ACTIVE: LazyLock<BulkStatement> =
+    LazyLock::new(|| BulkStatement::keys("DELETE FROM active WHERE tid IN"));
+static FIND_ACTIVE: LazyLock<BulkStatement> = LazyLock::new(|| {
+    BulkStatement::keys(&format!("SELECT {ACTIVE_COLUMNS} FROM active WHERE tid IN"))
+});
+
+fn json(value: &impl serde::Serialize) -> String {
+    serde_json::to_string(value).expect("it has only string keys")
+}
+
+/// Takes a task from its worker after an attempt that did not succeed, with what that has chained.
+fn leave(tx: &Tx<'_>, active: &ActiveTask) -> rusqlite::Result<()> {
+    if active.chained {
+        chain::discard(tx, active.tid)?;
+    }
+    remove_actives(tx, &[active.tid])
+}
+
+fn remove_actives(tx: &Tx<'_>, tids: &[Tid]) -> rusqlite::Result<()> {
+    DELETE_ACTIVE.write(tx.db(), tids, |row, tid| row.bind(tid.as_i64()))
+}
+
+/// The attempts that workers have of these tasks.
+fn find_actives(db: &Connection, tids: &[Tid]) -> rusqlite::Result<HashMap<Tid, ActiveTask>> {
+    let mut found = HashMap::with_capacity(tids.len());
+    FIND_ACTIVE.find(db, tids, |row| {
+        let active = active_at(row)?;
+        found.insert(active.tid, active);
+        Ok(())
+    })?;
+    Ok(found)
+}

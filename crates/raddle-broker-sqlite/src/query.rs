@@ -1,0 +1,449 @@
+//! Tasks as others see them, and the way of a task through the files beside this one.
+
+mod summary;
+mod waiting;
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use raddle_model::{
+    AttemptReport, ControlMessage, ExitStatus, ResourceUsage, TaskSpec, TaskState, TaskView, Tid,
+    tid::ShortTid,
+};
+use rusqlite::{Connection, OptionalExtension, params};
+
+use super::{
+    Sqlite, chain, claim, clock, complete, control, health,
+    notify::Topic,
+    output::{self, WritePosition},
+    reclaim, submit, submit_and_claim,
+    tx::{TxError, WaitingLocation, counters, find_active, find_waiting, state_at, tid_at},
+    writer::{Durability, Writer},
+};
+use raddle_broker::{
+    AttemptId, AttemptUpdate, AttemptUpdateKind, ChainRequest, ClaimRequest, Completion,
+    CompletionOutcome, ControlDelivery, DeliveryOutcome, EngineHealth, Error, LeasedTask, NewTask,
+    OutputStream, Reclaimed, Release, Result, SubmitAndClaim, SubmitAndClaimOutcome, Submitted,
+    Summary, SummaryDetail, TaskFilter, Tasks, WaitingRequest,
+};
+
+#[async_trait]
+impl Tasks for Sqlite {
+    async fn submit(&self, batch: Vec<NewTask>) -> Result<Vec<Submitted>> {
+        let batch = batch
+            .into_iter()
+            .map(submit::prepare)
+            .collect::<Result<Vec<_>>>()?;
+        self.write(Durability::Power, move |tx| submit::submit(tx, batch))
+            .await
+    }
+
+    async fn submit_and_claim(&self, request: SubmitAndClaim) -> Result<SubmitAndClaimOutcome> {
+        let SubmitAndClaim {
+            task,
+            worker,
+            lease,
+        } = request;
+        let task = submit::prepare(task)?;
+        self.write(Durability::Power, move |tx| {
+            submit_and_claim::submit_and_claim(tx, task, &worker, lease)
+        })
+        .await
+    }
+
+    async fn claim(&self, request: ClaimRequest) -> Result<Vec<LeasedTask>> {
+        let mut wait = self.wait(Topic::Ready, request.wait);
+        let request = Arc::new(request);
+        loop {
+            let (request, writer) = (Arc::clone(&request), self.writer().clone());
+            let reply = self.writer().write_and_deliver(
+                Durability::Process,
+                move |tx| claim::claim(tx, &request),
+                move |(claims, again_in)| (UndeliveredClaims { claims, writer }, again_in),
+            );
+            let (mut taken, again_in) = self.answer(reply).await?;
+            let claims = std::mem::take(&mut taken.claims);
+            if !claims.is_empty() || !wait.again(again_in).await {
+                return Ok(claims);
+            }
+        }
+    }
+
+    async fn update_attempts(&self, batch: Vec<AttemptUpdate>) -> Result<()> {
+        let mut rest = Vec::new();
+        for note in batch {
+            match note.kind {
+                AttemptUpdateKind::Output(stream, bytes) => {
+                    self.append(note.attempt_id, stream, bytes).await?
+                }
+                _ => rest.push(note),
+            }
+        }
+        if rest.is_empty() {
+            return Ok(());
+        }
+        self.write(Durability::Process, move |tx| {
+            rest.iter()
+                .try_for_each(|AttemptUpdate { attempt_id, kind }| match kind {
+                    AttemptUpdateKind::Started(pid) => complete::started(tx, *attempt_id, *pid),
+                    AttemptUpdateKind::Paused(paused) => complete::paused(tx, *attempt_id, *paused),
+                    AttemptUpdateKind::Progress(progress) => {
+                        complete::progress(tx, *attempt_id, progress)
+                    }
+                    AttemptUpdateKind::Output(..) => Ok(()),
+                })
+        })
+        .await
+    }
+
+    async fn chain(&self, chain: ChainRequest) -> Result<u64> {
+        let ChainRequest {
+            attempt_id, offset, ..
+        } = chain;
+        let specs = chain.serialize_specs()?;
+        let chained = self
+            .write(Durability::Process, move |tx| {
+                chain::chain(tx, attempt_id, &specs, offset)
+            })
+            .await?;
+        chained.ok_or(Error::Superseded(attempt_id))
+    }
+
+    async fn complete(&self, batch: Vec<Completion>) -> Result<Vec<CompletionOutcome>> {
+        let lost = self.complete_files(&batch).await?;
+        self.write(Durability::Power, move |tx| {
+            for (attempt_id, what) in &lost {
+                complete::output_lost(tx, *attempt_id, what)?;
+            }
+            complete::complete(tx, &batch)
+        })
+        .await
+    }
+
+    async fn release(&self, batch: Vec<Release>) -> Result<Vec<CompletionOutcome>> {
+        self.write(Durability::Process, move |tx| complete::release(tx, &batch))
+            .await
+    }
+
+    async fn reclaim(&self) -> Result<Vec<Reclaimed>> {
+        self.write(Durability::Process, reclaim::reclaim).await
+    }
+
+    async fn control(&self, tid: Tid, message: ControlMessage) -> Result<DeliveryOutcome> {
+        self.write(Durability::Power, move |tx| {
+            control::control(tx, tid, &message)
+        })
+        .await
+    }
+
+    async fn recv_commands(&self, owner: Tid, wait: Duration) -> Result<Vec<ControlDelivery>> {
+        let mut wait = self.wait(Topic::Control, wait);
+        loop {
+            // Almost every look finds nothing: it must not cost a write transaction.
+            let mut deliveries = Vec::new();
+            if self.read(|db| Ok(control::any_pending(db)?)).await? {
+                deliveries = self
+                    .write(Durability::Process, move |tx| {
+                        control::recv_commands(tx, owner)
+                    })
+                    .await?;
+            }
+            if !deliveries.is_empty() || !wait.again(None).await {
+                return Ok(deliveries);
+            }
+        }
+    }
+
+    async fn resubmit(&self, tid: Tid, dead: bool) -> Result<Tid> {
+        self.write(Durability::Power, move |tx| {
+            let old = view(tx.db(), tid)?.ok_or(Error::NotFound(tid))?;
+            let prepared = submit::prepare(NewTask::resubmit(old.clone(), dead)?)?;
+            let again = submit::submit(tx, vec![prepared])?[0].into_resubmitted(tid)?;
+            tx.db()
+                .prepare_cached("UPDATE done SET dead = 0 WHERE tid = ?1")?
+                .execute([tid.as_i64()])?;
+            submit::leave_batch(tx.db(), &old.spec, tid)?;
+            Ok(again)
+        })
+        .await
+    }
+
+    async fn tasks(&self, filter: TaskFilter) -> Result<Vec<TaskView>> {
+        self.read(move |db| list(db, &filter)).await
+    }
+
+    async fn count_waiting(&self, request: WaitingRequest) -> Result<u64> {
+        let mut wait = self.wait(Topic::Ready, request.wait);
+        let request = Arc::new(request);
+        loop {
+            let request = Arc::clone(&request);
+            let (waiting, again_in) = self.read(move |db| waiting::waiting(db, &request)).await?;
+            if waiting > 0 || !wait.again(again_in).await {
+                return Ok(waiting);
+            }
+        }
+    }
+
+    async fn summarize(&self, detail: SummaryDetail) -> Result<Summary> {
+        self.count_all(detail).await
+    }
+
+    async fn delete(&self, tids: Vec<Tid>) -> Result<u64> {
+        self.delete_records(tids).await
+    }
+
+    async fn purge(&self) -> Result<u64> {
+        self.purge_expired().await
+    }
+
+    async fn health(&self) -> Result<EngineHealth> {
+        let shared = Arc::clone(&self.shared);
+        self.read(move |db| health::health(db, &shared)).await
+    }
+}
+
+impl Sqlite {
+    /// Writes the end of output whose beginning is in a file already, before the record that will point to it. Returns what could not be
+    /// kept: the end of a task is to be known also when its output is not.
+    async fn complete_files(&self, batch: &[Completion]) -> Result<Vec<(AttemptId, String)>> {
+        let mut lost = Vec::new();
+        for finish in batch {
+            for (stream, tail, total) in [
+                (
+                    OutputStream::Stdout,
+                    &finish.stdout,
+                    finish.report.stdout_bytes,
+                ),
+                (
+                    OutputStream::Stderr,
+                    &finish.stderr,
+                    finish.report.stderr_bytes,
+                ),
+            ] {
+                let before = total.saturating_sub(tail.len() as u64);
+                if before == 0 {
+                    continue;
+                }
+                let (attempt_id, tail) = (finish.attempt_id, tail.clone());
+                let written = self.in_turn(move |shared, db| {
+                    output::write_latest(
+                        shared,
+                        db,
+                        attempt_id,
+                        stream,
+                        WritePosition::Offset(before),
+                        &tail,
+                    )
+                });
+                let what = match written.await {
+                    Ok(None) => continue,
+                    Ok(Some(written)) => {
+                        let missing = written.missing;
+                        written.sync(attempt_id.tid).await;
+                        if missing == 0 {
+                            continue;
+                        }
+                        format!("{missing} bytes of {stream} could not be kept")
+                    }
+                    Err(error) if error.is_retryable() => return Err(error),
+                    Err(error) => format!("the end of {stream} could not be kept: {error}"),
+                };
+                tracing::error!(tid = %attempt_id.tid, what, "output was lost");
+                lost.push((attempt_id, what));
+            }
+        }
+        Ok(lost)
+    }
+}
+
+/// Claims on their way to the caller. Whoever stops waiting for them gives them back.
+struct UndeliveredClaims {
+    claims: Vec<LeasedTask>,
+    writer: Writer,
+}
+
+impl Drop for UndeliveredClaims {
+    fn drop(&mut self) {
+        if self.claims.is_empty() {
+            return;
+        }
+        let back: Vec<Release> = self
+            .claims
+            .iter()
+            .map(|claim| Release {
+                attempt_id: claim.attempt_id,
+                reason: "its claimer stopped waiting".into(),
+            })
+            .collect();
+        self.writer
+            .write_unattended(move |tx| complete::release(tx, &back), drop);
+    }
+}
+
+/// Everything about one task.
+pub(super) fn view(db: &Connection, tid: Tid) -> Result<Option<TaskView>, TxError> {
+    let row = db
+        .prepare_cached("SELECT spec, parent FROM tasks WHERE tid = ?1")?
+        .query_row([tid.as_i64()], |row| {
+            Ok((row.get::<_, String>(0)?, row.get::<_, Option<i64>>(1)?))
+        })
+        .optional()?;
+    let Some((spec, parent)) = row else {
+        return Ok(None);
+    };
+    let spec: TaskSpec = claim::parse_spec(tid, &spec)?;
+    let mut task = TaskView::new(tid, spec, clock::timestamp(tid.as_i64()));
+    task.parent = parent.and_then(|raw| Tid::from_u64(raw as u64));
+    let counts = if let Some(active) = find_active(db, tid)? {
+        task.state = active.state;
+        task.worker = (active.owner != tid).then_some(active.owner);
+        task.pid = active.pid;
+        task.paused = active.paused;
+        task.claimed_at = Some(clock::timestamp(active.claimed_at));
+        let (progress, chained): (Option<String>, Option<String>) = db
+            .prepare_cached("SELECT progress, chained FROM active WHERE tid = ?1")?
+            .query_row([tid.as_i64()], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        task.progress = progress.and_then(|text| serde_json::from_str(&text).ok());
+        task.chained = chain::parse(tid, chained.as_deref())?.tasks;
+        active.counters
+    } else if let Some(waiting) = find_waiting(db, tid)? {
+        task.paused = waiting.place == WaitingLocation::Held;
+        task.run_at = waiting.run_at.map(clock::timestamp);
+        waiting.counters
+    } else {
+        fill_done(db, &mut task)?
+    };
+    (task.attempt, task.failures, task.losses) = (counts.attempt, counts.failures, counts.losses);
+    Ok(Some(task))
+}
+
+fn fill_done(
+    db: &Connection,
+    task: &mut TaskView,
+) -> Result<raddle_model::AttemptCounters, TxError> {
+    let tid = task.tid;
+    let unreadable = |e: serde_json::Error| Error::Record {
+        tid,
+        reason: e.to_string(),
+    };
+    let mut query = db.prepare_cached(
+        "SELECT attempt, failures, losses, state, dead, owner, finished_at, exit, started_at, ended_at, peak_rss, user_us,
+                system_us, stdout_bytes, stderr_bytes, value
+         FROM done WHERE tid = ?1",
+    )?;
+    let mut rows = query.query([tid.as_i64()])?;
+    let row = rows.next()?.ok_or(Error::NotFound(tid))?;
+    let count = |index| row.get::<_, i64>(index).map(|number| number as u64);
+    let text = |index| row.get::<_, Option<String>>(index);
+    task.state = state_at(row, 3)?;
+    task.dead = row.get(4)?;
+    task.worker = row
+        .get::<_, Option<i64>>(5)?
+        .and_then(|raw| Tid::from_u64(raw as u64));
+    task.finished_at = Some(clock::timestamp(row.get(6)?));
+    task.report = Some(AttemptReport {
+        exit: match text(7)? {
+            Some(exit) => serde_json::from_str(&exit).map_err(unreadable)?,
+            None => ExitStatus::Code { code: 0 },
+        },
+        started_at: row.get::<_, Option<i64>>(8)?.map(clock::timestamp),
+        ended_at: clock::timestamp(row.get(9)?),
+        usage: ResourceUsage {
+            peak_rss_bytes: count(10)?,
+            user_us: count(11)?,
+            system_us: count(12)?,
+        },
+        stdout_bytes: count(13)?,
+        stderr_bytes: count(14)?,
+        value: text(15)?
+            .map(|value| serde_json::from_str(&value))
+            .transpose()
+            .map_err(unreadable)?,
+    });
+    Ok(counters(row, 0)?)
+}
+
+/// The newest tasks that fit. Which table is walked depends on the states asked for, so that a few running tasks are found without
+/// reading a million finished ones.
+fn list(db: &Connection, filter: &TaskFilter) -> Result<Vec<TaskView>, TxError> {
+    let limit = filter.limit as usize;
+    let mut found = Vec::new();
+    let completed = filter.short.map(|short| complete(db, short)).transpose()?;
+    if let Some(chosen) = filter.named_ids(completed.unwrap_or_default()) {
+        let mut chosen = chosen.into_iter();
+        while found.len() < limit
+            && let Some(tid) = chosen.next()
+        {
+            found.extend(fitting(db, filter, tid)?);
+        }
+        return Ok(found);
+    }
+    let only_active =
+        !filter.states.is_empty() && filter.states.iter().all(|state| state.is_active());
+    let only_done =
+        !filter.states.is_empty() && filter.states.iter().all(|state| state.is_terminal());
+    // A task that is active has not been submitted again: it is in the batch that its spec names.
+    let batch = filter.batch.as_ref().filter(|_| !only_active);
+    let owner = filter.worker.filter(|_| only_active && !filter.dead);
+    let sql = if batch.is_some() {
+        "SELECT tid, NULL FROM batches WHERE tid <= ?1 AND batch = ?2 ORDER BY tid DESC"
+    } else if filter.dead {
+        "SELECT tid, NULL FROM done WHERE dead = 1 AND tid <= ?1 ORDER BY tid DESC"
+    } else if only_active && owner.is_some() {
+        "SELECT tid, NULL FROM active WHERE tid <= ?1 AND owner = ?2 ORDER BY tid DESC"
+    } else if only_active {
+        "SELECT tid, NULL FROM active WHERE tid <= ?1 ORDER BY tid DESC"
+    } else if only_done {
+        "SELECT tid, state FROM done WHERE tid <= ?1 ORDER BY tid DESC"
+    } else {
+        "SELECT tid, NULL FROM tasks WHERE tid <= ?1 ORDER BY tid DESC"
+    };
+    let mut query = db.prepare_cached(sql)?;
+    let most = filter.before.map_or(i64::MAX, |before| before.as_i64() - 1);
+    let mut rows = match (batch, owner) {
+        (Some(batch), _) => query.query(params![most, batch])?,
+        (None, Some(owner)) => query.query(params![most, owner.as_i64()])?,
+        (None, None) => query.query([most])?,
+    };
+    while found.len() < limit
+        && let Some(row) = rows.next()?
+    {
+        if let Some(state) = row.get::<_, Option<u8>>(1)?.and_then(TaskState::from_u8)
+            && !filter.states.contains(&state)
+        {
+            continue;
+        }
+        found.extend(fitting(db, filter, tid_at(row, 0)?)?);
+    }
+    Ok(found)
+}
+
+/// One task, if it fits.
+fn fitting(db: &Connection, filter: &TaskFilter, tid: Tid) -> Result<Option<TaskView>, TxError> {
+    let wanted = |state: &TaskState| filter.states.is_empty() || filter.states.contains(state);
+    match view(db, tid) {
+        Ok(task) => Ok(task.filter(|task| wanted(&task.state) && filter.matches(task))),
+        // One record that cannot be read must not hide the others.
+        Err(TxError::Caller(Error::Record { .. })) if !filter.is_single_task() => Ok(None),
+        Err(fail) => Err(fail),
+    }
+}
+
+/// Ids with the same last digits lie at fixed distances, so each is one look at the key, and no index is needed for them. Each look goes
+/// on to the next id below that is there, so that years without tasks cost nothing.
+fn complete(db: &Connection, short: ShortTid) -> Result<Vec<Tid>, TxError> {
+    let mut below = db.prepare_cached("SELECT max(tid) FROM tasks WHERE tid <= ?1")?;
+    let mut found = Vec::new();
+    let mut candidate = short.at_most(i64::MAX as u64);
+    while let Some(wanted) = candidate {
+        let there: Option<i64> = below.query_row([wanted as i64], |row| row.get(0))?;
+        let Some(there) = there.map(|tid| tid as u64) else {
+            break;
+        };
+        if there == wanted {
+            found.extend(Tid::from_u64(wanted));
+        }
+        candidate = short.at_most(there.min(wanted - 1));
+    }
+    Ok(found)
+}

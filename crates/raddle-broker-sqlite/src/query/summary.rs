@@ -1,0 +1,170 @@
+//! How many tasks there are. Those that wait are looked at in portions for their kinds: the thread that has the database does other things in between.
+
+use raddle_model::{TaskState, Tid};
+use rusqlite::{Connection, params};
+
+use crate::{
+    Sqlite, clock, messages as stored_messages,
+    tx::{TxError, state_at, tid_at},
+};
+use raddle_broker::{Result, Summary, SummaryDetail};
+
+/// How many tasks are looked at in one go: some milliseconds.
+const PORTION: usize = 1000;
+
+/// How far the look has come: the last task's partition, rank and id among those that are ready, or time and id among those that were delayed.
+#[derive(Clone, Copy)]
+enum ScanPosition {
+    Ready(i64, i64, i64),
+    Due(i64, i64),
+}
+
+impl Sqlite {
+    pub(crate) async fn count_all(&self, detail: SummaryDetail) -> Result<Summary> {
+        let SummaryDetail {
+            finished,
+            kinds,
+            messages,
+            batches,
+            batch,
+        } = detail;
+        if let Some(batch) = batch {
+            return self.read(move |db| batch_states(db, &batch)).await;
+        }
+        let mut summary = self
+            .read(move |db| counts(db, finished, messages, batches))
+            .await?;
+        let mut place = kinds.then_some(ScanPosition::Ready(i64::MIN, i64::MIN, i64::MIN));
+        while let Some(from) = place {
+            (summary, place) = self.read(move |db| portion(db, summary, from)).await?;
+        }
+        Ok(summary)
+    }
+}
+
+/// The tasks of a batch by state.
+fn batch_states(db: &Connection, batch: &str) -> Result<Summary, TxError> {
+    let mut summary = Summary::default();
+    let mut states = db.prepare_cached(
+        "SELECT active.state, count(*) FROM batches CROSS JOIN active ON active.tid = batches.tid WHERE batch = ?1 GROUP BY 1
+         UNION ALL
+         SELECT done.state, count(*) FROM batches CROSS JOIN done ON done.tid = batches.tid WHERE batch = ?1 GROUP BY 1",
+    )?;
+    for row in states.query_map([batch], |row| {
+        Ok((state_at(row, 0)?, row.get::<_, i64>(1)? as u64))
+    })? {
+        let (state, tasks) = row?;
+        summary.states.insert(state, tasks);
+    }
+    let all: i64 = db
+        .prepare_cached("SELECT count(*) FROM batches WHERE batch = ?1")?
+        .query_row([batch], |row| row.get(0))?;
+    let waiting = (all as u64).saturating_sub(summary.states.values().sum());
+    if waiting > 0 {
+        summary.states.insert(TaskState::Created, waiting);
+    }
+    Ok(summary)
+}
+
+fn counts(
+    db: &Connection,
+    finished: bool,
+    messages: bool,
+    batches: bool,
+) -> Result<Summary, TxError> {
+    let count = |sql: &str| {
+        db.prepare_cached(sql)?
+            .query_row([], |row| row.get::<_, i64>(0))
+            .map(|n| n as u64)
+    };
+    let mut summary = Summary {
+        delayed: count("SELECT count(*) FROM delayed")?,
+        paused: count("SELECT count(*) FROM held")?,
+        dead: count("SELECT count(*) FROM done WHERE dead = 1")?,
+        reclaims: count("SELECT coalesce(sum(value), 0) FROM meta WHERE key = 'reclaims'")?,
+        stale_writes: count("SELECT coalesce(sum(value), 0) FROM meta WHERE key = 'stale_writes'")?,
+        messages: if messages {
+            stored_messages::queue_sizes(db)?
+        } else {
+            Default::default()
+        },
+        ..Summary::default()
+    };
+    let mut ready = db.prepare_cached(
+        "SELECT parts.queue, sum((SELECT count(*) FROM ready WHERE part = parts.id)) FROM parts GROUP BY parts.queue",
+    )?;
+    for row in ready.query_map([], |row| {
+        Ok((row.get::<_, String>(0)?, row.get::<_, i64>(1)? as u64))
+    })? {
+        let (queue, waiting) = row?;
+        if waiting > 0 {
+            summary.ready.insert(queue, waiting);
+        }
+    }
+    summary.sum_created();
+    let mut states = db.prepare_cached(
+        "SELECT state, count(*) FROM active WHERE tid != owner GROUP BY state UNION ALL
+         SELECT state, count(*) FROM done WHERE ?1 AND tid NOT IN (SELECT tid FROM tasks WHERE service = 1) GROUP BY state",
+    )?;
+    for row in states.query_map([finished], |row| {
+        Ok((state_at(row, 0)?, row.get::<_, i64>(1)? as u64))
+    })? {
+        let (state, tasks) = row?;
+        summary.states.insert(state, tasks);
+    }
+    if batches {
+        let mut batches =
+            db.prepare_cached("SELECT batch, count(*), min(tid) FROM batches GROUP BY batch")?;
+        let mut rows = batches.query([])?;
+        while let Some(row) = rows.next()? {
+            summary.add_batch(row.get(0)?, row.get::<_, i64>(1)? as u64, tid_at(row, 2)?);
+        }
+    }
+    Ok(summary)
+}
+
+/// Adds the next tasks, and says where to go on.
+fn portion(
+    db: &Connection,
+    mut summary: Summary,
+    from: ScanPosition,
+) -> Result<(Summary, Option<ScanPosition>), TxError> {
+    let (mut seen, mut last) = (0, from);
+    match from {
+        ScanPosition::Ready(part, rank, tid) => {
+            let mut query = db.prepare_cached(
+                "SELECT ready.part, ready.rank, ready.tid, spec FROM ready CROSS JOIN tasks ON tasks.tid = ready.tid
+                 WHERE (ready.part, ready.rank, ready.tid) > (?1, ?2, ?3) ORDER BY ready.part, ready.rank, ready.tid LIMIT ?4",
+            )?;
+            let mut rows = query.query(params![part, rank, tid, PORTION as i64])?;
+            while let Some(row) = rows.next()? {
+                let tid: Tid = tid_at(row, 2)?;
+                summary.count_kind(tid, row.get_ref(3)?.as_str().unwrap_or_default(), None);
+                (seen, last) = (
+                    seen + 1,
+                    ScanPosition::Ready(row.get(0)?, row.get(1)?, tid.as_i64()),
+                );
+            }
+        }
+        ScanPosition::Due(run_at, tid) => {
+            let mut query = db.prepare_cached(
+                "SELECT run_at, delayed.tid, spec FROM delayed CROSS JOIN tasks ON tasks.tid = delayed.tid
+                 WHERE run_at <= ?1 AND (run_at, delayed.tid) > (?2, ?3) ORDER BY run_at, delayed.tid LIMIT ?4",
+            )?;
+            let mut rows =
+                query.query(params![clock::wall() as i64, run_at, tid, PORTION as i64])?;
+            while let Some(row) = rows.next()? {
+                let (run_at, tid): (i64, Tid) = (row.get(0)?, tid_at(row, 1)?);
+                let due = Some(clock::timestamp(run_at));
+                summary.count_kind(tid, row.get_ref(2)?.as_str().unwrap_or_default(), due);
+                (seen, last) = (seen + 1, ScanPosition::Due(run_at, tid.as_i64()));
+            }
+        }
+    }
+    let next = match last {
+        _ if seen == PORTION => Some(last),
+        ScanPosition::Ready(..) => Some(ScanPosition::Due(i64::MIN, i64::MIN)),
+        ScanPosition::Due(..) => None,
+    };
+    Ok((summary, next))
+}
