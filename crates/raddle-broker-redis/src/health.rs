@@ -158,8 +158,9 @@ fn stale_workers(stale: u64) -> HealthCheck {
         name: "stale workers".into(),
         ok: stale == 0,
         detail: format!("{stale} without a valid lease"),
-        fix: (stale > 0)
-            .then(|| "run 'raddle requeue-orphans', or start a worker, which reclaims their tasks".into()),
+        fix: (stale > 0).then(|| {
+            "run 'raddle requeue-orphans', or start a worker, which reclaims their tasks".into()
+        }),
     }
 }
 
