@@ -263,8 +263,8 @@ pub(super) fn options(context: &Context, args: &StartArgs) -> Outcome<Options> {
         ..kind
     };
     let options = options.offering(&routines, plugins);
-    Ok(match &args.charter {
-        Some(charter) => options.with_spawn_policy(Arc::new(charter.clone())),
+    Ok(match &args.spawn_policy {
+        Some(policy) => options.with_spawn_policy(Arc::new(policy.clone())),
         None => options,
     })
 }
