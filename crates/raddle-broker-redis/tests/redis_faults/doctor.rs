@@ -66,7 +66,7 @@ async fn reports_the_loss_window_of_each_persistence_mode() {
             "3600 1",
             "a crash or a power cut loses what came after the last save",
         ),
-        ("", "nothing is on disk: all tasks are gone with the server"),
+        ("", "nothing is on disk: all tasks are lost with the server"),
     ] {
         set("save", save);
         let health = health(&server).await;

@@ -59,7 +59,7 @@ async fn explains_missing_rights_of_a_user() {
     let url = format!("redis://me:geheim@127.0.0.1:{}?namespace=x", server.port);
     let error = open_error(&url).await.to_string();
     assert!(
-        error.contains("does not let this user") && !error.contains("geheim"),
+        error.contains("denies this user") && !error.contains("geheim"),
         "{error}"
     );
     let command: Vec<&str> = error

@@ -129,8 +129,8 @@ fn refuses_invalid_options_and_leaves_no_process() {
         ),
         (&["--advertise", "0.0.0.0"], "nobody is found at"),
         (&["--name", "two words"], "is no name for a pool"),
-        (&["--discovery", "rumour"], "workers are found by"),
-        (&["--discovery", "file"], "say where they are written down"),
+        (&["--discovery", "rumour"], "expected 'local', 'lan'"),
+        (&["--discovery", "file"], "name the file or directory"),
         (
             &["--discovery", "file:a-file"],
             "a-file is a file: name a directory",
