@@ -209,6 +209,41 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         }
+        Some("running") => {
+            let running = raddle::core::TaskState::Running;
+            let filter = TaskFilter {
+                states: vec![running],
+                limit: 1_000_000,
+                ..TaskFilter::default()
+            };
+            println!("{}", broker.tasks(filter).await?.len());
+        }
+        Some("control") => {
+            broker.control(words[0].parse()?, words[1].parse()?).await?;
+        }
+        Some("replies") => {
+            let queue = format!("T{}.ctrl_out", words[0]).parse()?;
+            let peek = raddle::broker::PeekRequest {
+                queue,
+                max: 100,
+                after: 0,
+                wait: Duration::ZERO,
+            };
+            for message in broker.peek(peek).await? {
+                println!("{}", message.body);
+            }
+        }
+        Some("logs") => {
+            for stream in [
+                raddle::broker::OutputStream::Stdout,
+                raddle::broker::OutputStream::Stderr,
+            ] {
+                let text = broker
+                    .read_output(words[0].parse()?, 1, stream, 0, 1 << 20)
+                    .await?;
+                print!("{}", String::from_utf8_lossy(&text));
+            }
+        }
         other => return Err(format!("there is no {other:?}").into()),
     }
     Ok(())

@@ -344,7 +344,12 @@ impl PoolCore {
             return;
         };
         host.ping_is_due = false;
-        if host.running.is_empty() || matches!(host.phase, Phase::Killed | Phase::Stopping) {
+        // An attempt in a fresh process blocks no other.
+        let is_alone = host.purpose == Purpose::Fresh;
+        if is_alone
+            || host.running.is_empty()
+            || matches!(host.phase, Phase::Killed | Phase::Stopping)
+        {
             return;
         }
         let blocked = host.unanswered_since.map(|since| now.saturating_sub(since));
@@ -453,7 +458,7 @@ impl PoolCore {
                         "its host died ({how}) while {others} others ran in it: it runs again alone"
                     ),
                 );
-                self.queue(slot, false);
+                self.queue(slot, true);
             }
             (Purpose::Alone, program) => {
                 attempt.suspicion = Suspicion::Fresh;
