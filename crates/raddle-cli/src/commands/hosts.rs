@@ -61,6 +61,13 @@ pub(super) async fn hosts(args: &StartArgs, routines: &Routines) -> Outcome<Vec<
                 flags.host.join(" ")
             )));
         }
+        let has = |name: &String| routines.get(name).is_some();
+        if let Some(name) = hosts.routines.keys().find(|name| has(name)) {
+            return Err(Failure::Usage(format!(
+                "this program and the host '{}' both have a routine '{name}': rename one of them",
+                flags.host.join(" ")
+            )));
+        }
         all.push(hosts);
     }
     Ok(all)

@@ -85,7 +85,7 @@ async def deaf():
 
 
 @raddle.routine
-async def block(seconds):
+async def jam(seconds):
     time.sleep(seconds)
     return os.getpid()
 

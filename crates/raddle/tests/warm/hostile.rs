@@ -81,6 +81,27 @@ fn refuses_a_host_that_does_not_start_and_shows_its_output() {
     refused("fail", "no database here");
 }
 
+/// The test program has a routine of this name as well.
+#[test]
+fn refuses_a_host_with_a_routine_of_the_program() {
+    let directory = tempfile::tempdir().unwrap();
+    let host = directory.path().join("host.py");
+    let text = "import os, sys\nsys.path.insert(0, os.environ['HOST_LIBRARY'])\n\
+                import raddle_host as raddle\n\n\
+                @raddle.routine\nasync def nap(ms):\n    pass\n\nraddle.main()\n";
+    fs::write(&host, text).unwrap();
+    let world = World::without_worker();
+    let output = world
+        .app()
+        .args(["worker", "start", "--no-detach", "--host", "python3"])
+        .arg(host)
+        .env("HOST_LIBRARY", LIBRARY)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("both have a routine 'nap'"), "{said}");
+}
+
 #[test]
 fn an_answer_for_an_unknown_run_ends_the_host() {
     let (task, world) = run("stranger", &[]);
@@ -150,7 +171,7 @@ fn a_task_that_ignores_its_cancellation_costs_only_itself() {
 #[test]
 fn a_blocked_loop_is_reported_and_only_its_host_replaced() {
     let mut world = world(&["--hosts", "2", "--host-blocked-timeout", "3s"]);
-    world.submit("block", 1, &["6"]);
+    world.submit("jam", 1, &["6"]);
     world.submit("good", 30, &["0.5"]);
     let tasks = world.wait();
     let log = world.log();
