@@ -56,6 +56,7 @@ class Host:
         RUN.set(start["id"])
         try:
             function, arguments = ROUTINES[start["routine"]], json.loads(payload)
+            arguments = [arguments] if start.get("handler") else arguments
             if inspect.iscoroutinefunction(function):
                 value = await function(*arguments, **start.get("kwargs", {}))
             else:

@@ -148,7 +148,10 @@ async fn foreground(context: &Context, args: &StartArgs) -> Outcome {
     let options = options(context, args)?;
     let options = match &member {
         Some(_) => options,
-        None => options.hosting(hosts(args, &routines_of_this_program()?).await?),
+        None => {
+            let plugins = Arc::clone(&options.plugins);
+            options.hosting(hosts(args, &routines_of_this_program()?, &plugins).await?)
+        }
     };
     let options = if let Some(member) = &member {
         member.bind(options)

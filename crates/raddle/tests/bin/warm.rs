@@ -157,7 +157,11 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     match std::env::args().nth(1).as_deref() {
         Some("submit") => {
             let count: usize = words.get(1).map_or(Ok(1), |word| word.parse())?;
-            let mut spec = TaskSpec::new(Target::Routine(words[0].clone()));
+            let target = match words[0].strip_prefix("handler:") {
+                Some(handler) => Target::Handler(handler.into()),
+                None => Target::Routine(words[0].clone()),
+            };
+            let mut spec = TaskSpec::new(target);
             for word in words.iter().skip(2) {
                 match word.strip_prefix("--timeout=") {
                     Some(ms) => {

@@ -206,6 +206,48 @@ fn arguments_that_do_not_fit_fail_their_task() {
 }
 
 #[test]
+fn a_handler_file_names_a_host() {
+    let mut world = World::without_worker();
+    let directory = world.path("handlers");
+    fs::create_dir(&directory).unwrap();
+    let file = "name = 'count-words'\nkind = 'host'\ncommand = ['python3', './words.py']\n";
+    fs::write(directory.join("words.handler.toml"), file).unwrap();
+    let text = "import os, sys\nsys.path.insert(0, os.environ['HOST_LIBRARY'])\n\
+                import raddle_host as raddle\n\n\
+                async def count(job):\n    \
+                return [os.getpid(), os.getcwd(), len(job['spec']['args'][0].split())]\n\n\
+                raddle.ROUTINES['count-words'] = count\nraddle.main()\n";
+    fs::write(directory.join("words.py"), text).unwrap();
+    let flags = ["--hosts", "1", "--handlers", directory.to_str().unwrap()];
+    world.start(&flags, &[("HOST_LIBRARY", LIBRARY)]);
+    world.submit("handler:count-words", 10, &["one two three"]);
+    world.submit("handler:any", 1, &["one two"]);
+    let tasks = world.wait();
+    assert_eq!(count(&tasks, "completed"), 11, "{tasks:?}\n{}", world.log());
+    assert_eq!(pids(&tasks).len(), 1, "{tasks:?}");
+    assert!(
+        tasks
+            .iter()
+            .all(|task| task["value"][1] == directory.to_str().unwrap())
+    );
+    assert!(tasks.iter().any(|task| task["value"][2] == 2), "{tasks:?}");
+    world.stop();
+}
+
+#[test]
+fn a_minimum_gives_every_task_its_own_host() {
+    let mut world = world(&["--hosts", "2", "--min-isolation", "process"]);
+    world.submit("good", 5, &["0.05"]);
+    let tasks = world.wait();
+    assert_eq!(count(&tasks, "completed"), 5, "{tasks:?}\n{}", world.log());
+    let mut pids: Vec<String> = tasks.iter().map(|task| task["value"].to_string()).collect();
+    pids.sort_unstable();
+    pids.dedup();
+    assert_eq!(pids.len(), 5);
+    world.stop();
+}
+
+#[test]
 fn the_example_host_keeps_its_state() {
     let shop = format!("{LIBRARY}/shop.py");
     let mut world = World::new(&["--hosts", "1", "--host", "python3", &shop]);

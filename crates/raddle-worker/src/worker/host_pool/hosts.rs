@@ -53,7 +53,10 @@ impl PoolCore {
                     .filter(|host| host.purpose == Purpose::Fresh && host.begun > 0)
                     .count();
             for (purpose, wanted) in [
-                (Purpose::Shared, most),
+                (
+                    Purpose::Shared,
+                    if self.options.is_fresh { 0 } else { most },
+                ),
                 (Purpose::Alone, suspects.min(most)),
                 (Purpose::Fresh, fresh.min(most)),
             ] {
