@@ -11,7 +11,8 @@ use raddle_broker_connect::{BrokerUrl, connect};
 use raddle_broker_remote::Remote;
 use raddle_broker_sqlite::Sqlite;
 
-use raddle_worker::{spawner::WARM_VARIABLE, wait_for_space};
+use raddle_spawner::WARM_VARIABLE;
+use raddle_worker::wait_for_space;
 use serde::Serialize;
 
 use crate::{
@@ -153,7 +154,7 @@ impl Context {
     pub(crate) fn absent_database(&self) -> Option<&Path> {
         self.project
             .database()
-            .filter(|path| Sqlite::is_unmade(path))
+            .filter(|path| Sqlite::is_missing(path))
     }
 
     /// Whether this is a worker of a spawner.

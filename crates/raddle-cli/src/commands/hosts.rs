@@ -2,11 +2,11 @@
 
 use std::thread;
 
+use raddle_client::routine::Routines;
 use raddle_model::{HumanDuration, Limits, spec::Isolation};
 use raddle_worker::{
-    handler::Plugins,
     host::{HostOptions, HostProgram, probe},
-    routine::Routines,
+    plugins::Plugins,
 };
 
 use crate::{

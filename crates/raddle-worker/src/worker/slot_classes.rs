@@ -16,8 +16,8 @@ use raddle_model::{
 
 use super::Options;
 use crate::{
-    handler::Plugins,
     host::{HostOptions, HostProgram},
+    plugins::Plugins,
 };
 
 /// How many tasks for hosts are claimed before it is known whether any come.

@@ -1,0 +1,264 @@
+//! The tutorial on two machines: each command is typed on its machine, and its output must be the one
+//! that the page shows.
+
+use std::{
+    os::unix::fs::{DirBuilderExt, symlink},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+};
+
+use raddle::pool::WorkerUid;
+use raddle_testnet::{Host, Lan};
+
+use crate::{machine::first_line, until};
+
+const PAGE: &str = include_str!("../../../../docs/tutorials/many-machines.md");
+const SECTION: &str = "## Calls: workers that are found on the network";
+/// The machines, as the page calls them.
+const NAMES: [&str; 2] = ["one", "two"];
+const ADDRESSES: [&str; 2] = ["10.0.0.1", "10.0.0.2"];
+
+/// A command of a machine, and the output that the page shows.
+struct Typed {
+    machine: usize,
+    text: String,
+    shown: Vec<String>,
+}
+
+/// The commands of the page.
+fn typed() -> Vec<Typed> {
+    let section = PAGE
+        .split_once(SECTION)
+        .expect("the tutorial has that section")
+        .1;
+    let section = section
+        .split_once("\n## ")
+        .map_or(section, |(section, _)| section);
+    let mut all: Vec<Typed> = Vec::new();
+    let blocks = section
+        .split("```console\n")
+        .skip(1)
+        .map(|block| block.split_once("```").unwrap().0);
+    for line in blocks.flat_map(str::lines) {
+        let prompt = NAMES
+            .iter()
+            .position(|name| line.starts_with(&format!("{name}$ ")));
+        match (prompt, all.last_mut()) {
+            (Some(machine), _) => {
+                let text = line.split_once("$ ").unwrap().1.to_owned();
+                all.push(Typed {
+                    machine,
+                    text,
+                    shown: Vec::new(),
+                });
+            }
+            // The command goes on in the next line.
+            (None, Some(typed)) if typed.text.ends_with('\\') && typed.shown.is_empty() => {
+                typed.text = format!(
+                    "{} {}",
+                    typed.text.trim_end_matches('\\').trim(),
+                    line.trim()
+                );
+            }
+            (None, Some(typed)) => typed.shown.push(line.to_owned()),
+            (None, None) => panic!("no command stands before '{line}'"),
+        }
+    }
+    all
+}
+
+/// A machine, with the programs that the page uses.
+struct Machine {
+    host: Host,
+    directory: tempfile::TempDir,
+    serving: Option<Child>,
+}
+
+impl Machine {
+    fn new(lan: &Lan) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        for name in ["run", "run/raddle", "bin"] {
+            std::fs::DirBuilder::new()
+                .mode(0o700)
+                .create(directory.path().join(name))
+                .unwrap();
+        }
+        for (name, program) in [("raddle", "raddle"), ("machines", "examples/machines")] {
+            symlink(built(program), directory.path().join("bin").join(name)).unwrap();
+        }
+        Self {
+            host: lan.host(),
+            directory,
+            serving: None,
+        }
+    }
+
+    fn path(&self) -> &Path {
+        self.directory.path()
+    }
+
+    fn shell(&self, text: &str) -> Command {
+        let mut command = self.host.command("sh");
+        let path = format!(
+            "{}:{}",
+            self.path().join("bin").display(),
+            std::env::var("PATH").unwrap()
+        );
+        command
+            .args(["-c", &format!("exec 2>&1; {text}")])
+            .env("PATH", path)
+            .current_dir(self.path());
+        command
+            .env("XDG_RUNTIME_DIR", self.path().join("run"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped());
+        command
+    }
+
+    /// Runs a command to its end. Returns its output.
+    fn run(&self, text: &str) -> Vec<String> {
+        let ran = self.shell(text).output().unwrap();
+        let shown = String::from_utf8(ran.stdout).unwrap();
+        assert!(ran.status.success(), "{text}: {shown}");
+        shown.lines().map(str::to_owned).collect()
+    }
+
+    /// Starts a command that stays. Returns the first line of its output.
+    fn serve(&mut self, text: &str) -> Vec<String> {
+        let mut child = self.shell(&format!("exec {text}")).spawn().unwrap();
+        let line = first_line(&mut child);
+        self.serving = Some(child);
+        vec![line.trim_end().to_owned()]
+    }
+
+    /// Ctrl-C.
+    fn interrupt(&mut self) {
+        let mut serving = self.serving.take().unwrap();
+        // SAFETY: it is our child and not waited for, so the pid is its own; the signal has no memory effects here.
+        unsafe { libc::kill(serving.id() as i32, libc::SIGINT) };
+        until("it leaves", 30, || serving.try_wait().unwrap().is_some());
+        assert_eq!(serving.wait().unwrap().code(), Some(0));
+    }
+}
+
+/// Cargo builds programs and examples with the tests, beside them.
+fn built(program: &str) -> PathBuf {
+    let program = std::env::current_exe()
+        .unwrap()
+        .ancestors()
+        .nth(2)
+        .unwrap()
+        .join(program);
+    assert!(
+        program.exists(),
+        "{} is not there: `cargo test --workspace` builds it",
+        program.display()
+    );
+    program
+}
+
+/// Whether a word differs from the one on the page only as ids, times and ports differ from run to
+/// run.
+fn is_alike(written: &str, shown: &str) -> bool {
+    let kinds: [fn(&str) -> bool; 5] = [
+        |word| word.parse::<WorkerUid>().is_ok(),
+        // A date, a time, how long something takes.
+        |word| word.len() == 10 && word.split('-').map(str::len).eq([4, 2, 2]),
+        |word| word.trim_end_matches(';').ends_with('Z') && word.matches(':').count() == 2,
+        |word| {
+            word.strip_suffix('s')
+                .is_some_and(|number| number.parse::<u32>().is_ok())
+        },
+        |word| NAMES.contains(&word),
+    ];
+    // A port, at the same address.
+    let port = |word: &str| -> Option<(String, u16)> {
+        let (host, port) = word.trim_end_matches(',').rsplit_once(':')?;
+        Some((host.to_owned(), port.parse().ok()?))
+    };
+    let same_place =
+        matches!((port(written), port(shown)), (Some((one, _)), Some((other, _))) if one == other);
+    written == shown || same_place || kinds.iter().any(|is| is(written) && is(shown))
+}
+
+fn words(line: &str) -> Vec<&str> {
+    line.split_whitespace().collect()
+}
+
+#[test]
+fn executes_the_tutorial_on_two_machines() {
+    if !raddle_testnet::can_create_hosts() {
+        return;
+    }
+    let lan = Lan::new();
+    let mut machines = [Machine::new(&lan), Machine::new(&lan)];
+    let addresses = [&machines[0], &machines[1]].map(|machine| machine.host.ipv4().to_string());
+    let names = [&machines[0], &machines[1]].map(|machine| machine.host.name().to_owned());
+    let exchange = |text: &str, from: [&str; 2], to: [&str; 2]| {
+        text.replace(from[0], to[0]).replace(from[1], to[1])
+    };
+    let there = |text: &str| exchange(text, ADDRESSES, [&addresses[0], &addresses[1]]);
+    let back = |text: &str| {
+        let text = exchange(text, [&names[0], &names[1]], NAMES);
+        exchange(&text, [&addresses[0], &addresses[1]], ADDRESSES)
+    };
+    let typed = typed();
+    assert!(typed.len() >= 5, "the section has its commands");
+    let (mut called, mut transcript, mut is_true) = (Vec::new(), String::new(), true);
+    for Typed {
+        machine,
+        text,
+        shown,
+    } in &typed
+    {
+        let run = there(text);
+        let serves = run.contains("pool serve");
+        let machine = &mut machines[*machine];
+        let real = if serves {
+            machine.serve(&run)
+        } else {
+            machine.run(&run)
+        };
+        let real: Vec<String> = real.iter().map(|line| back(line)).collect();
+        if run.starts_with("machines") && !serves {
+            called = real
+                .iter()
+                .filter_map(|line| line.rsplit_once(' ').map(|(_, host)| host.to_owned()))
+                .collect();
+        }
+        // Process numbers differ from run to run.
+        let is_table = run.contains("pool workers");
+        let is_number = |word: &str| is_table && word.parse::<u32>().is_ok();
+        let alike = |(written, real): (&String, &String)| {
+            let (written, real) = (words(written), words(real));
+            let same = |(a, b): (&&str, &&str)| is_alike(a, b) || (is_number(a) && is_number(b));
+            written.len() == real.len() && written.iter().zip(&real).all(same)
+        };
+        is_true &= shown.len() == real.len() && shown.iter().zip(&real).all(alike);
+        transcript.push_str(&format!("$ {text}\n{}\n", real.join("\n")));
+        // The page has the reader copy these files to the machines.
+        if run.contains("cert issue") {
+            let of = run
+                .split_whitespace()
+                .find(|word| addresses.iter().any(|address| address == word))
+                .unwrap();
+            let to = addresses.iter().position(|address| address == of).unwrap();
+            let certs = machines[0].path().join("certs");
+            for (from, name) in [
+                ("ca-cert.pem".to_owned(), "ca-cert.pem"),
+                (format!("{of}-cert.pem"), "own-cert.pem"),
+                (format!("{of}-key.pem"), "own-key.pem"),
+            ] {
+                std::fs::copy(certs.join(from), machines[to].path().join(name)).unwrap();
+            }
+        }
+    }
+    machines[1].interrupt();
+    assert!(
+        is_true,
+        "the tutorial shows something else than\n{transcript}"
+    );
+    called.sort();
+    called.dedup();
+    assert_eq!(called, NAMES, "both machines have been called");
+}
