@@ -163,6 +163,10 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             };
             let mut spec = TaskSpec::new(target);
             for word in words.iter().skip(2) {
+                if let Some(queue) = word.strip_prefix("--queue=") {
+                    spec.queue = queue.into();
+                    continue;
+                }
                 match word.strip_prefix("--timeout=") {
                     Some(ms) => {
                         spec.timeout = Some(HumanDuration(Duration::from_millis(ms.parse()?)));

@@ -6,4 +6,5 @@ mod support;
 
 mod basics;
 mod crashes;
+mod groups;
 mod hostile;
