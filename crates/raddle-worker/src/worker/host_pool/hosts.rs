@@ -386,10 +386,8 @@ impl PoolCore {
         let Some(mut host) = self.hosts.remove(&id) else {
             return;
         };
-        let never_ready = host.phase == Phase::Starting
-            || (host.phase == Phase::Killed && !host.retiring)
-            // One that leaves before it has done anything would be started again and again.
-            || (host.phase == Phase::Ready && host.begun == 0);
+        // A host that leaves before it has done anything would be started again and again.
+        let never_ready = host.begun == 0 && host.phase != Phase::Stopping;
         let how = host.fault.clone().unwrap_or_else(|| exit.to_string());
         if never_ready && !self.closing {
             self.start_failures += 1;
