@@ -75,8 +75,12 @@ mod error;
 
 pub use async_trait::async_trait;
 pub use futures_core::Stream;
-pub use raddle_macros::{main, routine, routines};
-pub use raddle_model::{Schedule, schedule::MissedPolicy};
+pub use raddle_macros::{main, routine, routines, shutdown, startup};
+pub use raddle_model::{
+    Schedule,
+    routine::{State, state},
+    schedule::MissedPolicy,
+};
 #[cfg(feature = "pool")]
 pub use raddle_rpc::{Call, CallError, CallStream, Never, WorkerPool, WorkerProxy, context, spawn};
 #[cfg(feature = "queue")]

@@ -8,6 +8,7 @@ mod credentials;
 #[cfg(feature = "pool")]
 mod discovery;
 mod group;
+mod host;
 mod log;
 mod manager;
 mod metrics;
@@ -36,7 +37,7 @@ use raddle_model::HumanDuration;
 #[cfg(feature = "tls")]
 pub(crate) use cert::*;
 pub(crate) use {
-    batch::*, group::*, log::*, manager::*, metrics::*, queue::*, schedule::*, select::*,
+    batch::*, group::*, host::*, log::*, manager::*, metrics::*, queue::*, schedule::*, select::*,
     spawner::*, spec::*, submit::*, task::*, worker::*,
 };
 #[cfg(feature = "pool")]

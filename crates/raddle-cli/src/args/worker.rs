@@ -12,7 +12,7 @@ use raddle_model::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{LogArgs, MetricsArgs, absolute, trimmed};
+use super::{HostArgs, LogArgs, MetricsArgs, absolute, trimmed};
 
 /// Start, list and stop workers.
 #[derive(Debug, Subcommand)]
@@ -85,7 +85,7 @@ pub(crate) struct StartArgs {
     /// Use only these handlers
     #[arg(long, value_name = "A,B", env = "WORKER_PLUGINS", value_delimiter = ',', value_parser = trimmed)]
     pub(crate) plugins: Option<Vec<String>>,
-    /// The weakest isolation to accept: tasks that ask for less run with 'process', 'sandbox' or 'docker'
+    /// The weakest isolation to accept: tasks that ask for less run with 'shared', 'process', 'sandbox' or 'docker'
     #[arg(long, value_name = "HOW", env = "WORKER_MIN_ISOLATION", value_parser = raddle_worker::worker::parse_min_isolation)]
     pub(crate) min_isolation: Option<Isolation>,
     /// Run tasks with the isolation 'docker', each in a container of this image
@@ -99,6 +99,9 @@ pub(crate) struct StartArgs {
     /// A name for lists and process titles
     #[arg(long, default_value = "worker")]
     pub(crate) name: String,
+    #[command(flatten)]
+    #[serde(default)]
+    pub(crate) hosts: HostArgs,
     /// What the manager may spawn whose worker this is.
     #[arg(skip)]
     pub(crate) charter: Option<SpawnPolicy>,

@@ -15,6 +15,11 @@ impl GeneratedFns<'_> {
             self.run(here),
             self.signature.output.check(|of| self.named(of)),
         );
+        let isolation = if self.is_fresh {
+            quote!(::raddle::__private::Isolation::Process)
+        } else {
+            quote!(::raddle::__private::Isolation::Shared)
+        };
         quote! {
             #(#conditions)*
             const _: () = {
@@ -23,6 +28,7 @@ impl GeneratedFns<'_> {
                     ::raddle::__private::Routine {
                         name: #name,
                         place: ::core::concat!(::core::file!(), ":", ::core::line!()),
+                        isolation: #isolation,
                         run: #run,
                     }
                 }
@@ -62,13 +68,21 @@ impl GeneratedFns<'_> {
     /// on.
     fn read(&self) -> (TokenStream, Vec<TokenStream>) {
         let arguments = &self.signature.arguments;
-        let count = arguments.len();
+        let count = self.sent().count();
         let mutability = (count > 0).then(|| quote!(mut));
         let mut read = quote!(let #mutability __arguments = ::raddle::__private::Arguments::of(__given, #count)?;);
         let mut passed = Vec::new();
         for argument in arguments {
             let (key, of) = (argument.key(), self.named(&argument.of));
             let variable = format_ident!("__argument_{}", key);
+            if let Some(state) = &argument.state {
+                let state = self.named(state);
+                read.extend(
+                    quote!(let #variable = ::raddle::__private::required_state::<#state>()?;),
+                );
+                passed.push(quote!(#variable));
+                continue;
+            }
             let taken = quote!(<#of as ::raddle::__private::RoutineValue>::take);
             read.extend(quote!(let #variable = #taken(&mut __arguments, #key)?;));
             passed.push(if argument.is_borrowed {

@@ -88,7 +88,8 @@ fn expand_method(
     let signature = Signature::read(sig, true)?;
     let ident = &sig.ident;
     let plain = ident.unraw().to_string();
-    let name = match options::given_name(options)? {
+    let options::RoutineOptions { name, is_fresh } = options::parse(options)?;
+    let name = match name {
         Some(name) => quote!(#name),
         None => quote!(::core::concat!(::core::module_path!(), "::", #place, "::", #plain)),
     };
@@ -100,6 +101,7 @@ fn expand_method(
         attributes: attrs,
         visibility: vis,
         itself: Some(itself),
+        is_fresh,
         signature: &signature,
     };
     let entry = facets.entry(&name, &quote!(<#itself>::#here));

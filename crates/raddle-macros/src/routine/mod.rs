@@ -19,6 +19,7 @@ use quote::quote;
 use syn::{ForeignItemFn, ItemFn, Result, ext::IdentExt};
 
 pub(crate) use self::methods::{expand as expand_impl, without_attributes};
+pub(crate) use self::signature::{bare, state_type};
 use self::{facets::GeneratedFns, signature::Signature};
 use crate::Features;
 
@@ -28,7 +29,7 @@ pub(crate) fn expand(
     item: TokenStream,
     features: Features,
 ) -> Result<TokenStream> {
-    let name = options::given_name(options)?;
+    let options::RoutineOptions { name, is_fresh } = options::parse(options)?;
     if let Ok(function) = syn::parse2(item.clone()) {
         return declaration::expand(name, function, features);
     }
@@ -50,6 +51,7 @@ pub(crate) fn expand(
         attributes: &attrs,
         visibility: &vis,
         itself: None,
+        is_fresh,
         signature: &signature,
     };
     let call = features

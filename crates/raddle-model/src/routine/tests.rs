@@ -263,6 +263,7 @@ fn refuses_duplicate_routine_names() {
     let routine = |place| Routine {
         name: "r",
         place,
+        isolation: crate::spec::Isolation::Shared,
         run: RoutineFn::Plain(|_| Ok(RoutineOutput::Json(Value::Null))),
     };
     let clash = Routines::new([routine("a.rs:1"), routine("b.rs:2")])

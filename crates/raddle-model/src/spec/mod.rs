@@ -122,9 +122,10 @@ pub struct TaskSpec {
         skip_serializing_if = "ReservedPolicy::is_keep"
     )]
     pub on_error: ReservedPolicy,
-    /// How strongly the attempt is isolated from its host.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub isolation: Isolation,
+    /// How strongly the attempt must at least be isolated. Without it, [`TaskSpec::isolation`]
+    /// decides by the target and the limits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub isolation: Option<Isolation>,
     /// Whether a sandbox may omit the parts that the host's kernel refuses, instead of failing.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub isolation_fallback: bool,
@@ -203,8 +204,10 @@ pub enum ReservedPolicy {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Isolation {
-    /// A separate process.
+    /// A host: a warm process that runs many attempts and keeps state between them.
     #[default]
+    Shared,
+    /// A process of its own, new at the beginning and gone at the end.
     Process,
     /// Namespaces and seccomp filters.
     Sandbox,
@@ -235,7 +238,7 @@ impl TaskSpec {
             retry: RetryPolicy::default(),
             on_stop: ReservedPolicy::Clear,
             on_error: ReservedPolicy::Keep,
-            isolation: Isolation::Process,
+            isolation: None,
             isolation_fallback: false,
             network: NetworkPolicy::None,
             mounts: Vec::new(),
@@ -289,12 +292,46 @@ impl TaskSpec {
             Target::Service(_) => imply("@service"),
             Target::Request(_) => imply(crate::manager::REQUEST),
         }
-        match self.isolation {
-            Isolation::Process => {}
+        match self.isolation() {
+            Isolation::Shared | Isolation::Process => {}
             Isolation::Sandbox => imply(SANDBOX),
             Isolation::Docker => imply(DOCKER),
         }
         needs
+    }
+
+    /// Returns the weakest isolation that the task accepts: the one it names, or `shared` for a
+    /// routine or handler that needs nothing only a process can have, and `process` for anything
+    /// else. A worker without hosts gives a `shared` task a process of its own.
+    pub fn isolation(&self) -> Isolation {
+        self.isolation
+            .unwrap_or_else(|| match self.process_only_key() {
+                None => Isolation::Shared,
+                Some(_) => Isolation::Process,
+            })
+    }
+
+    /// Returns the first key of the spec that a shared attempt cannot honour, and why.
+    pub fn process_only_key(&self) -> Option<(&'static str, &'static str)> {
+        const LIMIT: &str = "is a limit of a process, and a host runs many attempts in one: use the isolation 'process', or limit the host";
+        let Limits {
+            memory_mb,
+            cpu_percent,
+            max_fds,
+            max_procs,
+        } = &self.limits;
+        let target = !matches!(self.target, Target::Routine(_) | Target::Handler(_));
+        [
+            (target, "isolation", "'shared' is for routines and handlers: a command always has a process of its own"),
+            (memory_mb.is_some(), "limits.memory_mb", LIMIT),
+            (cpu_percent.is_some(), "limits.cpu_percent", LIMIT),
+            (max_fds.is_some(), "limits.max_fds", LIMIT),
+            (max_procs.is_some(), "limits.max_procs", LIMIT),
+            (self.cwd.is_some(), "cwd", "is the directory of a process, and a host has one for all its attempts: use the isolation 'process'"),
+            (!self.env.is_empty(), "env", "is the environment of a process, and a host has one for all its attempts: use the isolation 'process'"),
+        ]
+        .into_iter()
+        .find_map(|(holds, key, why)| holds.then_some((key, why)))
     }
 
     /// Returns when the first attempt may start, or `None` for immediately. A delay takes
@@ -387,6 +424,7 @@ impl ReservedPolicy {
 
 names! {
     Isolation {
+        Shared => "shared",
         Process => "process",
         Sandbox => "sandbox",
         Docker => "docker",

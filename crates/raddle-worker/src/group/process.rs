@@ -93,7 +93,7 @@ pub struct GroupWorker {
     /// What an attempt may use.
     pub limits: Limits,
     /// How far an attempt is kept apart.
-    pub isolation: Isolation,
+    pub isolation: Option<Isolation>,
     /// What is in the environment of an attempt.
     pub env: BTreeMap<String, String>,
     /// Where it is run.
@@ -175,7 +175,7 @@ impl Default for GroupWorker {
             handler: None,
             trigger: None,
             limits: Limits::default(),
-            isolation: Isolation::default(),
+            isolation: None,
             env: BTreeMap::new(),
             cwd: None,
         }

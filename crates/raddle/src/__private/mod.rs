@@ -6,7 +6,11 @@ mod failing;
 use std::{future::Future, process};
 
 pub use inventory;
-pub use raddle_model::routine::{Arguments, EncodedArgs, Routine, RoutineFn, TranscodedArgs};
+pub use raddle_model::routine::{
+    Arguments, EncodedArgs, LifecycleHook, Routine, RoutineFn, StateValue, TranscodedArgs,
+    required_state,
+};
+pub use raddle_model::spec::Isolation;
 #[cfg(feature = "queue")]
 pub use raddle_worker::handler::HandlerEntry;
 
@@ -30,6 +34,8 @@ pub fn enter(version: Option<&'static str>) {
         eprintln!("raddle: {clash}");
         process::exit(125);
     }
+    #[cfg(feature = "queue")]
+    raddle_worker::host::host_main_if_asked();
     #[cfg(feature = "pool")]
     raddle_rpc::serve::main_if_asked(version.unwrap_or_default());
     #[cfg(feature = "worker")]

@@ -111,7 +111,7 @@ async fn sleep() {
     tokio::time::sleep(std::time::Duration::from_secs(600)).await;
 }
 
-#[raddle::routine]
+#[raddle::routine(isolation = "process")]
 fn pid() -> u32 {
     std::process::id()
 }
