@@ -72,3 +72,21 @@ fn how_an_attempt_ends_is_named_as_in_the_program() {
         assert!(kind == "report.exit.kind" || is_known, "there is no exit '{kind}'");
     }
 }
+
+#[test]
+fn metrics_are_named_as_in_the_program() {
+    let grep = std::process::Command::new("git")
+        .args(["grep", "-hoE", "\"(raddle|warm_spawner|worker|queue)_[a-z_]+\"", "--", "crates/*/src"])
+        .current_dir(super::root())
+        .output()
+        .unwrap();
+    let code = String::from_utf8(grep.stdout).unwrap();
+    for part in ["Workers", "Spawners", "Groups", "Pool workers", "Waiting tasks", "Traces"] {
+        for name in names_below("docs/reference/metrics.md", part) {
+            let is_suffix = name.starts_with('_') || name.starts_with(", ");
+            let is_variable = name.starts_with(|first: char| first.is_uppercase());
+            let is_known = code.contains(&format!("\"{name}\""));
+            assert!(is_suffix || is_variable || is_known, "there is no metric '{name}'");
+        }
+    }
+}
