@@ -2,7 +2,7 @@
 
 use raddle::WorkerPool;
 
-/// The sum of all numbers up to `n`, and the process that has added them up.
+/// The sum of all numbers up to `n`, and the process that computed it.
 #[raddle::routine]
 async fn sum(n: u64) -> (u64, u32) {
     ((1..=n).sum(), std::process::id())

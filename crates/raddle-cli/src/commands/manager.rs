@@ -44,7 +44,7 @@ pub(super) async fn serve(context: &Context, args: &ManagerArgs, global: &Global
         kind: args.kind.clone(),
         registry: registry(args)?,
         ceiling: args.limits.clone(),
-        herald: manager_command(context, args)?,
+        manager_command: manager_command(context, args)?,
     };
     let max_workers = args.limits.max_tasks.unwrap_or(MAX_TASKS);
     let spawner = spawner_args(args, max_workers);

@@ -8,11 +8,11 @@ use syn::Type;
 use super::{facets::GeneratedFns, output::Output};
 
 impl GeneratedFns<'_> {
-    /// Generates the entry of this name. `here` is the function with the user's body.
-    pub(super) fn entry(&self, name: &TokenStream, here: &TokenStream) -> TokenStream {
+    /// Generates the entry of this name. `local` is the function with the user's body.
+    pub(super) fn entry(&self, name: &TokenStream, local: &TokenStream) -> TokenStream {
         let conditions = self.conditions();
         let (run, checks) = (
-            self.run(here),
+            self.run(local),
             self.signature.output.check(|of| self.named(of)),
         );
         let isolation = if self.is_fresh {
@@ -36,17 +36,17 @@ impl GeneratedFns<'_> {
         }
     }
 
-    fn run(&self, here: &TokenStream) -> TokenStream {
+    fn run(&self, local: &TokenStream) -> TokenStream {
         let (read, passed) = self.read();
         let answer = match (&self.signature.output, self.signature.is_async) {
             (Output::Items(of), _) => {
                 let of = self.named(of);
-                let items = quote!(<#of as ::raddle::__private::RoutineValue>::items(__form, #here(#(#passed),*)));
+                let items = quote!(<#of as ::raddle::__private::RoutineValue>::items(__form, #local(#(#passed),*)));
                 quote!(::core::result::Result::Ok(#items))
             }
-            (output, false) => self.answer(output, quote!(#here(#(#passed),*))),
+            (output, false) => self.answer(output, quote!(#local(#(#passed),*))),
             (output, true) => {
-                let answer = self.answer(output, quote!(#here(#(#passed),*).await));
+                let answer = self.answer(output, quote!(#local(#(#passed),*).await));
                 quote!(::core::result::Result::Ok(::std::boxed::Box::pin(async move { #answer })))
             }
         };
@@ -70,7 +70,7 @@ impl GeneratedFns<'_> {
         let arguments = &self.signature.arguments;
         let count = self.sent().count();
         let mutability = (count > 0).then(|| quote!(mut));
-        let mut read = quote!(let #mutability __arguments = ::raddle::__private::Arguments::of(__given, #count)?;);
+        let mut read = quote!(let #mutability __arguments = ::raddle::__private::Arguments::decode(__given, #count)?;);
         let mut passed = Vec::new();
         for argument in arguments {
             let (key, of) = (argument.key(), self.named(&argument.of));

@@ -62,7 +62,7 @@ impl GeneratedFns<'_> {
     }
 
     /// Generates the user's own function under another name.
-    pub(super) fn here(
+    pub(super) fn local(
         &self,
         ident: &TokenStream,
         plain: &str,
@@ -167,7 +167,7 @@ impl GeneratedFns<'_> {
         let mutability = (count > 0).then(|| quote!(mut));
         quote! {
             |__packed| {
-                let #mutability __rewriting = ::raddle::__private::TranscodedArgs::of(__packed, #count)?;
+                let #mutability __rewriting = ::raddle::__private::TranscodedArgs::new(__packed, #count)?;
                 #(#each)*
                 ::core::result::Result::Ok(__rewriting.finish())
             }

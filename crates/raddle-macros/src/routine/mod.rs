@@ -1,9 +1,9 @@
 //! `#[raddle::routine]`: a function that other processes can run.
 //!
 //! The function's name becomes that of a function that calls it, and of a type beside it with
-//! `task` and `here`. The user's body is `here`, and a worker finds it through an entry in the
+//! `task` and `local`. The user's body is `local`, and a worker finds it through an entry in the
 //! program's routine registry. An `impl` block cannot hold a type, so `#[raddle::routines]`
-//! generates `name_task` and `name_here` instead. A function without a body is a routine of another
+//! generates `name_task` and `name_local` instead. A function without a body is a routine of another
 //! program.
 
 mod declaration;
@@ -60,10 +60,10 @@ pub(crate) fn expand(
     let task = features
         .tasks
         .then(|| facets.task(&quote!(task), &plain, &quote!(Self::NAME)));
-    let here = facets.here(&quote!(here), &plain, &sig, &block);
-    let entry = facets.entry(&name, &quote!(#ident::here));
-    let about = format!("The routine `{plain}`: as a task, or run here.");
-    let beside = facets.beside(ident, &about, &name, &quote!(#task #here));
+    let local = facets.local(&quote!(local), &plain, &sig, &block);
+    let entry = facets.entry(&name, &quote!(#ident::local));
+    let about = format!("The routine `{plain}`: as a task, or in this process.");
+    let beside = facets.beside(ident, &about, &name, &quote!(#task #local));
     Ok(quote! {
         #call
 

@@ -44,7 +44,7 @@ pub const DEFAULT_RESULT_TTL: HumanDuration = HumanDuration::secs(7 * 86_400);
 /// Metadata key of a resubmitted task that names the original task.
 const RETRY_OF: &str = "retry_of";
 
-/// What a task runs, where, how often and within which limits.
+/// A task as submitted: target, placement, retries and limits.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TaskSpec {
@@ -52,7 +52,7 @@ pub struct TaskSpec {
     /// target.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// What an attempt runs.
+    /// Target of each attempt.
     pub target: Target,
     /// Positional arguments of a routine or handler.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -110,13 +110,13 @@ pub struct TaskSpec {
         deserialize_with = "table::only"
     )]
     pub retry: RetryPolicy,
-    /// What happens to the message in `reserved` when the task is stopped on request.
+    /// Fate of the message in `reserved` when the task is stopped on request.
     #[serde(
         default = "ReservedPolicy::clear",
         skip_serializing_if = "ReservedPolicy::is_clear"
     )]
     pub on_stop: ReservedPolicy,
-    /// What happens to the message in `reserved` when the attempts are used up.
+    /// Fate of the message in `reserved` when the attempts are used up.
     #[serde(
         default = "ReservedPolicy::keep",
         skip_serializing_if = "ReservedPolicy::is_keep"
@@ -129,7 +129,7 @@ pub struct TaskSpec {
     /// Whether a sandbox may omit the parts that the host's kernel refuses, instead of failing.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub isolation_fallback: bool,
-    /// What an isolated attempt can reach on the network.
+    /// Network endpoints that an isolated attempt can reach.
     #[serde(default, skip_serializing_if = "NetworkPolicy::is_none")]
     pub network: NetworkPolicy,
     /// Host files that are visible in a sandbox.
@@ -159,7 +159,7 @@ pub struct TaskSpec {
     pub metadata: serde_json::Map<String, Value>,
 }
 
-/// What an attempt runs.
+/// Target of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -187,7 +187,7 @@ pub enum StartTime {
     At(Timestamp),
 }
 
-/// What happens to a task's message in `reserved` once the attempt that took it has ended.
+/// Fate of a task's message in `reserved` once the attempt that took it has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ReservedPolicy {

@@ -26,7 +26,7 @@ const MAX_ATTEMPTS: u32 = 1_000_000;
 pub struct InvalidSpec {
     /// The invalid key.
     pub path: Cow<'static, str>,
-    /// What is wrong, and how to fix it.
+    /// The problem and its fix.
     pub reason: String,
 }
 

@@ -240,8 +240,8 @@ impl Process {
             on: true,
             restart: self.restart,
             stop: self.stop(),
-            start_within: Some(self.start_timeout.0),
-            patience: Some(self.hang_timeout.0),
+            start_timeout: Some(self.start_timeout.0),
+            hang_timeout: Some(self.hang_timeout.0),
             recycle: RecyclePolicy {
                 tasks: self.max_tasks,
                 age: self.max_age.map(|age| age.0),
@@ -250,7 +250,7 @@ impl Process {
             },
             after: self.after.iter().filter_map(number).collect(),
             parallel: PARALLEL,
-            brake: BackoffScope::Seat,
+            backoff_scope: BackoffScope::Slot,
         }
     }
 }

@@ -78,7 +78,7 @@ pub(super) fn resolve_isolation(
                 let is_inside = |address| !is_public(address);
                 if sandbox
                     .network
-                    .places()
+                    .endpoints()
                     .iter()
                     .filter_map(|endpoint| endpoint.address())
                     .any(is_inside)

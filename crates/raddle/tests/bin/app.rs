@@ -283,9 +283,9 @@ async fn call() -> Result<(), Box<dyn std::error::Error>> {
         "here" => {
             println!(
                 "{} {:?} {}",
-                add::here(1, 2).await,
-                Point::origin_here().scale_here(2).await,
-                read::here("/".into()).is_err()
+                add::local(1, 2).await,
+                Point::origin_local().scale_local(2).await,
+                read::local("/".into()).is_err()
             );
         }
         "explode" => explode::task().submit(&broker).await?.result().await?,

@@ -187,7 +187,7 @@ fn words(line: &str) -> Vec<&str> {
 
 #[test]
 fn executes_the_tutorial_on_two_machines() {
-    if !raddle_testnet::can_be_made() {
+    if !raddle_testnet::can_create_hosts() {
         return;
     }
     let lan = Lan::new();
