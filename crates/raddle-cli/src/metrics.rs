@@ -3,13 +3,11 @@
 use std::sync::Arc;
 
 use raddle_broker::Broker;
-use raddle_web::{Address, Router, Server, Serving};
+use raddle_spawner::{SpawnerHandle, metrics::show_spawner};
+use raddle_telemetry::metrics::{MeteredBroker, Metrics, MetricsPage, QueueExporter};
 #[cfg(feature = "otlp")]
-use raddle_worker::otlp;
-use raddle_worker::{
-    metrics::{MeteredBroker, Metrics, MetricsPage, QueueExporter, show_spawner},
-    spawner::SpawnerHandle,
-};
+use raddle_telemetry::otlp;
+use raddle_web::{Address, Router, Server, Serving};
 
 use crate::{
     args::MetricsArgs,
@@ -57,11 +55,11 @@ impl Instrumented {
             let _ = service;
             None
         };
-        let is_watched = server.is_some() || recorder.is_some();
+        let is_instrumented = server.is_some() || recorder.is_some();
         Ok(Self {
             server,
             serving: None,
-            book: is_watched.then(|| Arc::new(Metrics::new(recorder))),
+            book: is_instrumented.then(|| Arc::new(Metrics::new(recorder))),
             #[cfg(feature = "otlp")]
             spans,
         })

@@ -51,7 +51,7 @@ pub(crate) fn complete(spec: TaskSpec, flags: &SpecArgs) -> Outcome<TaskSpec> {
     let mut spec = overlay(spec, flags)?;
     // A malformed trace context is ignored, as the W3C standard says.
     if spec.traceparent.is_none()
-        && let Some(Trace { parent, state }) = raddle_worker::routine::trace()
+        && let Some(Trace { parent, state }) = raddle_client::routine::trace()
     {
         (spec.traceparent, spec.tracestate) = (Some(parent), state);
     }

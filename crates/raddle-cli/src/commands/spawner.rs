@@ -20,14 +20,12 @@ use std::{
 
 use raddle_broker_connect::BrokerUrl;
 use raddle_model::manager::SpawnPolicy;
-use raddle_worker::{
-    Shutdown,
-    metrics::QueueExporter,
-    spawner::{
-        Config, Launcher, LauncherKind, Options, ProcessLauncher, ProcessTemplate, Spawner,
-        WARM_VARIABLE,
-    },
+use raddle_spawner::{
+    Config, Launcher, LauncherKind, Options, ProcessLauncher, ProcessTemplate, Spawner,
+    WARM_VARIABLE,
 };
+use raddle_telemetry::metrics::QueueExporter;
+use raddle_worker::Shutdown;
 use serde_json::json;
 
 use super::{
@@ -156,7 +154,7 @@ fn configure(args: &SpawnerArgs) -> Outcome<(Config, PathBuf)> {
         config.handlers = config.handlers.map(|directory| base.join(directory));
     }
     let cores = thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
-    args.replace_in(&mut config);
+    args.override_config(&mut config);
     Ok((
         config
             .check(cores)
@@ -183,7 +181,7 @@ pub(super) async fn keep(
     #[cfg(feature = "docker")]
     let _looking = worker.task_image.clone().map(|image| {
         // Once for all workers. The task ends by itself, or with the process.
-        tokio::spawn(async move { raddle_worker::contained::look_around(&image).await })
+        tokio::spawn(async move { raddle_container::task::look_around(&image).await })
     });
     let mut watched = Instrumented::start(&args.metrics, noun).await?;
     let mut interrupts = Interrupts::catch()?;
@@ -276,7 +274,7 @@ pub(super) async fn keep(
 pub(super) fn worker_args(
     args: &SpawnerArgs,
     config: &Config,
-    charter: Option<SpawnPolicy>,
+    spawn_policy: Option<SpawnPolicy>,
 ) -> StartArgs {
     StartArgs {
         no_detach: true,
@@ -291,7 +289,7 @@ pub(super) fn worker_args(
         task_image: config.task_image.clone(),
         log: args.log,
         name: "worker".into(),
-        charter,
+        spawn_policy,
         ..StartArgs::default()
     }
 }
@@ -327,7 +325,8 @@ fn template(
 /// The socket that serves the broker: beside the database, or in the temporary directory. A broker
 /// that is served already needs no second server, unless metrics are counted here.
 fn socket(url: &BrokerUrl, args: &SpawnerArgs) -> Option<PathBuf> {
-    if args.serve.is_some() || matches!(url, BrokerUrl::Unix(_)) && !args.metrics.is_watched() {
+    if args.serve.is_some() || matches!(url, BrokerUrl::Unix(_)) && !args.metrics.is_instrumented()
+    {
         return args.serve.clone();
     }
     let path = beside(url, &format!("{SOCKET}{}.sock", std::process::id()), "");

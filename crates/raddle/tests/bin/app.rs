@@ -310,7 +310,7 @@ async fn call() -> Result<(), Box<dyn std::error::Error>> {
             println!(
                 "{} {}",
                 put.entry().fired,
-                matches!(again, raddle::fabric::schedule::PutOutcome::Unchanged(_))
+                matches!(again, raddle::client::schedule::PutOutcome::Unchanged(_))
             );
             let tid = loop {
                 match broker.schedule("sums").await?.and_then(|view| view.task) {
@@ -324,7 +324,7 @@ async fn call() -> Result<(), Box<dyn std::error::Error>> {
                     .result()
                     .await?
             );
-            raddle::fabric::schedule::remove(&*broker, "sums").await?;
+            raddle::client::schedule::remove(&*broker, "sums").await?;
             let wrong = add::task(1, 2)
                 .schedule(&broker, raddle::Schedule::cron("sums", "soon"))
                 .await;

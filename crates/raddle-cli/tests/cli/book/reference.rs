@@ -50,7 +50,12 @@ fn names_below(page: &str, heading: &str) -> Vec<String> {
         .lines()
         .filter_map(|line| line.strip_prefix("| `")?.split_once(" |"));
     let names: Vec<String> = cells
-        .flat_map(|(cell, _)| cell.split('`').step_by(2).map(str::to_owned).collect::<Vec<_>>())
+        .flat_map(|(cell, _)| {
+            cell.split('`')
+                .step_by(2)
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+        })
         .map(|name| name.split('{').next().unwrap().to_owned())
         .filter(|name| !name.trim_matches([',', ' ']).is_empty())
         .collect();
@@ -67,26 +72,47 @@ fn how_an_attempt_ends_is_named_as_in_the_program() {
             .map(|word| word[..1].to_uppercase() + &word[1..])
             .collect();
         let is_known = code.lines().any(|line| {
-            line.trim_start().strip_prefix(&variant).is_some_and(|rest| [",", " {"].contains(&rest))
+            line.trim_start()
+                .strip_prefix(&variant)
+                .is_some_and(|rest| [",", " {"].contains(&rest))
         });
-        assert!(kind == "report.exit.kind" || is_known, "there is no exit '{kind}'");
+        assert!(
+            kind == "report.exit.kind" || is_known,
+            "there is no exit '{kind}'"
+        );
     }
 }
 
 #[test]
 fn metrics_are_named_as_in_the_program() {
     let grep = std::process::Command::new("git")
-        .args(["grep", "-hoE", "\"(raddle|warm_spawner|worker|queue)_[a-z_]+\"", "--", "crates/*/src"])
+        .args([
+            "grep",
+            "-hoE",
+            "\"(raddle|warm_spawner|worker|queue)_[a-z_]+\"",
+            "--",
+            "crates/*/src/*",
+        ])
         .current_dir(super::root())
         .output()
         .unwrap();
     let code = String::from_utf8(grep.stdout).unwrap();
-    for part in ["Workers", "Spawners", "Groups", "Pool workers", "Waiting tasks", "Traces"] {
+    for part in [
+        "Workers",
+        "Spawners",
+        "Groups",
+        "Pool workers",
+        "Waiting tasks",
+        "Traces",
+    ] {
         for name in names_below("docs/reference/metrics.md", part) {
             let is_suffix = name.starts_with('_') || name.starts_with(", ");
             let is_variable = name.starts_with(|first: char| first.is_uppercase());
             let is_known = code.contains(&format!("\"{name}\""));
-            assert!(is_suffix || is_variable || is_known, "there is no metric '{name}'");
+            assert!(
+                is_suffix || is_variable || is_known,
+                "there is no metric '{name}'"
+            );
         }
     }
 }
