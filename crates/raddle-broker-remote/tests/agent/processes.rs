@@ -116,7 +116,7 @@ async fn clients_of_other_users_are_refused() {
     assert!(ask().contains("belongs to another user"), "{}", ask());
     fs::set_permissions(served.path(), fs::Permissions::from_mode(0o666)).unwrap();
     assert!(
-        ask().contains("it serves its own user and root alone"),
+        ask().contains("it serves only its own user and root"),
         "{}",
         ask()
     );
@@ -141,5 +141,5 @@ async fn clients_of_other_users_are_refused() {
     let said = Other::start_as(&somebody, program.as_os_str(), "look", &path)
         .hear()
         .unwrap();
-    assert!(said.contains("it is run by user 65534"), "{said}");
+    assert!(said.contains("it runs as user 65534"), "{said}");
 }

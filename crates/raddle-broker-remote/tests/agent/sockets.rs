@@ -63,7 +63,7 @@ async fn a_socket_that_nobody_listens_on_is_replaced() {
     assert!(path.exists());
     let error = Remote::connect(&path).await.err().unwrap();
     assert!(
-        error.is_retryable() && error.to_string().contains("nobody serves there"),
+        error.is_retryable() && error.to_string().contains("no process serves there"),
         "{error}"
     );
     let agent = bind(&path).await.unwrap();
@@ -108,7 +108,7 @@ async fn what_is_not_a_dead_socket_is_left_alone() {
     assert!(
         refused(&directory.path().join("no/such/directory.sock"))
             .await
-            .contains("make it first")
+            .contains("create it first")
     );
     assert!(refused(directory.path()).await.contains("not a socket"));
 }
@@ -123,7 +123,7 @@ async fn a_path_that_is_too_long_is_named_as_such() {
     assert!(
         refused(&longer)
             .await
-            .contains("has 108 bytes, and a socket's can have 107")
+            .contains("has 108 bytes, more than the 107 of a socket")
     );
     let error = Remote::connect(&longer).await.err().unwrap();
     assert!(

@@ -293,7 +293,7 @@ async fn a_link_to_nothing_is_refused() {
     assert!(
         error
             .to_string()
-            .contains("a link to a file that is not there"),
+            .contains("a link to a file that does not exist"),
         "{error}"
     );
     assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
