@@ -384,7 +384,7 @@ async fn a_call_that_is_over_is_not_made_again() {
         "\0\0\0\0\0\0\u{50}\u{43}\0\0\0\0\0\0\0\u{40}\u{1}",
     ]);
     let error = broker.submit(vec![task("two")]).await.unwrap_err();
-    assert!(error.to_string().contains("a call that is over"), "{error}");
+    assert!(error.to_string().contains("a finished call was sent again"), "{error}");
     assert_eq!(server.ask(&["HLEN", "raddle:{x}:spec"]), ":1");
 }
 

@@ -251,7 +251,7 @@ async fn a_server_that_keeps_nothing_is_refused_unless_that_is_wanted() {
     let broker = open(&format!("{url}?volatile=yes")).await.unwrap();
     let health = broker.health().await.unwrap();
     assert!(
-        health.durability.contains("gone with the server"),
+        health.durability.contains("lost with the server"),
         "{}",
         health.durability
     );
