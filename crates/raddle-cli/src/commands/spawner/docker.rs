@@ -140,7 +140,7 @@ impl ContainerSocket {
 
     /// The calls that clients at this socket may make: in a container, a client may be a task.
     pub(super) fn guests(&self, worker: &worker::Options) -> ContainerClients {
-        ContainerClients::new(worker.caps.clone(), worker.queues.clone()).of_user(self.guest())
+        ContainerClients::new(worker.caps.clone(), worker.queues.clone()).with_uid(self.guest())
     }
 
     /// The user that is served besides our own.
