@@ -16,7 +16,7 @@ const BUILDS: [(&str, &[&str], usize, Option<&str>); 2] = [
             "--features",
             "pool",
         ],
-        110,
+        115,
         Some("libsqlite3-sys"),
     ),
 ];
