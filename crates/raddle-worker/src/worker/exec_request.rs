@@ -108,7 +108,7 @@ pub(super) fn build_exec_request(
             request.program = ExecTarget::Function(name.clone());
             OutputChannel::Reply
         }
-        Target::Handler(_) => match options.plugins.pick(&spec, &options.caps) {
+        Target::Handler(_) => match options.plugins.select(&spec, &options.caps) {
             Ok((name, HandlerKind::Function)) => {
                 request.program = ExecTarget::Function(function_name(name));
                 OutputChannel::Reply
