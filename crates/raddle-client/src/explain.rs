@@ -726,8 +726,8 @@ mod tests {
         assert_eq!(reason(&task, std::slice::from_ref(&stuck), 0), not_launched);
         assert_eq!(
             reason(&task, &[stuck, spawner(Active)], 0),
+            WaitReason::Launched { ahead: 0 },
             "the other spawner can"
-            "another can"
         );
     }
 
