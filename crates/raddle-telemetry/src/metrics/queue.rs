@@ -90,7 +90,7 @@ impl QueueExporter {
             f64::from(u8::from(is_up)),
         );
         page.gauge(
-            "raddle_broker_look_seconds",
+            "raddle_broker_query_seconds",
             "How long the last query of the broker took.",
             latest.took.as_secs_f64(),
         );

@@ -18,7 +18,7 @@ use super::{
     slot::SlotContext,
 };
 use raddle_client::handler::function_name;
-use raddle_container::task::{ContainerParams, LEASH};
+use raddle_container::task::{ContainerParams, SUPERVISOR_ARGUMENT};
 
 use crate::plugins::HandlerKind;
 
@@ -177,7 +177,7 @@ fn build_container_request(
         is_in_host_network,
     };
     let stdin = Some(frame::encode(&params));
-    let program = ExecTarget::ContainerSupervisor(vec![LEASH.into()]);
+    let program = ExecTarget::ContainerSupervisor(vec![SUPERVISOR_ARGUMENT.into()]);
     // The limits apply to the container, not to its supervisor.
     let request = ExecRequest {
         program,
