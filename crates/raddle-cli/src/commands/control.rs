@@ -185,7 +185,7 @@ pub(super) async fn ask(
     }
     let ends = matches!(message.command, ControlCommand::Stop | ControlCommand::Kill);
     let replies = QueueName::Task(tid, TaskQueue::CtrlOut);
-    let (mut news, mut heard) = (TaskWatch::of(broker, tid).await?, 0);
+    let (mut news, mut heard) = (TaskWatch::start(broker, tid).await?, 0);
     loop {
         let now = tid::get_task(broker, tid).await?;
         let another_attempt = now.state == TaskState::Created || now.attempt != before.attempt;

@@ -181,7 +181,7 @@ pub(super) async fn keep(
     #[cfg(feature = "docker")]
     let _looking = worker.task_image.clone().map(|image| {
         // Once for all workers. The task ends by itself, or with the process.
-        tokio::spawn(async move { raddle_container::task::look_around(&image).await })
+        tokio::spawn(async move { raddle_container::task::prepare_engine(&image).await })
     });
     let mut watched = Instrumented::start(&args.metrics, noun).await?;
     let mut interrupts = Interrupts::catch()?;

@@ -8,8 +8,8 @@ use super::Finding;
 pub(super) async fn check_engine() -> Finding {
     let is_named = std::env::var_os("DOCKER_HOST").is_some_and(|host| !host.is_empty());
     let (area, name) = ("containers", "docker engine");
-    match async { DockerEngine::of_environment()?.standing().await }.await {
-        Ok(engine) if engine.filters => Finding::fine(
+    match async { DockerEngine::from_env()?.info().await }.await {
+        Ok(engine) if engine.has_seccomp => Finding::fine(
             area,
             name,
             format!("version {}, with a seccomp filter", engine.version),
@@ -23,12 +23,12 @@ pub(super) async fn check_engine() -> Finding {
             ),
             "start the engine with its filter, or name a profile in spawner.container.seccomp",
         ),
-        Err(error) if error.obstacle == LaunchFailure::Unreachable && !is_named => Finding::fine(
+        Err(error) if error.kind == LaunchFailure::Unreachable && !is_named => Finding::fine(
             area,
             name,
             "none here, and none needed unless workers are to be containers".into(),
         ),
-        Err(error) => Finding::warning(area, name, error.to_string(), fix(error.obstacle, None)),
+        Err(error) => Finding::warning(area, name, error.to_string(), fix(error.kind, None)),
     }
 }
 
@@ -42,18 +42,15 @@ pub(super) async fn check_task_image() -> Finding {
         let detail = "for workers with --task-image, or WORKER_TASK_IMAGE, which is not set here";
         return Finding::fine(area, name, detail.into());
     };
-    match async { DockerEngine::of_environment()?.image(&image).await }.await {
+    match async { DockerEngine::from_env()?.inspect_image(&image).await }.await {
         Ok(_) => Finding::fine(
             area,
             name,
             format!("tasks run in containers of '{image}', as WORKER_TASK_IMAGE says"),
         ),
-        Err(error) => Finding::warning(
-            area,
-            name,
-            error.to_string(),
-            fix(error.obstacle, Some(&image)),
-        ),
+        Err(error) => {
+            Finding::warning(area, name, error.to_string(), fix(error.kind, Some(&image)))
+        }
     }
 }
 
@@ -74,7 +71,7 @@ fn fix(failure: LaunchFailure, image: Option<&str>) -> String {
         (LaunchFailure::DiskFull, _) => {
             "make room on the engine's disk: 'docker system df' shows what takes it".into()
         }
-        (LaunchFailure::Starved, _) => {
+        (LaunchFailure::ResourcesExhausted, _) => {
             "raise what this user may have, with 'ulimit -n' and 'ulimit -u'".into()
         }
         _ => "look at the engine's log, for example with 'journalctl -u docker'".into(),

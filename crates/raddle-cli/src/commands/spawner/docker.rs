@@ -61,7 +61,7 @@ pub(super) fn containers(
     start: &StartArgs,
     base: &Path,
 ) -> Outcome<(DockerLauncher, Option<ContainerSocket>)> {
-    let engine = DockerEngine::of_environment().or_usage()?;
+    let engine = DockerEngine::from_env().or_usage()?;
     let class = WorkerClass::new(&project.url.to_string(), &config.caps, &config.queues);
     let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());
     let user = if uid == ROOT {
