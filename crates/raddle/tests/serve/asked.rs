@@ -136,12 +136,12 @@ async fn who_has_credentials_asks_and_stops_workers_wherever_they_are() {
         assert!(plain.ok().contains(" no answer "), "{}", plain.out);
         plain.says(
             0,
-            "it serves over TLS: say who you are with --credentials-ca",
+            "it serves over TLS: give --credentials-ca",
         );
         let once = ["--count", "1"];
         pool(&served, &[&["ping", &one.address], &once[..]].concat()).says(
             1,
-            "if it serves over TLS, say who you are with --credentials-ca",
+            "if it serves over TLS, give --credentials-ca",
         );
         // The worker refuses it after the caller has taken the handshake for done: what is heard of that first is a race.
         let strange = pool(
@@ -176,7 +176,7 @@ async fn who_has_credentials_asks_and_stops_workers_wherever_they_are() {
         // Who may not stop it cannot, whatever he may call.
         let uid = two.uid.to_string();
         let denied = pool(&served, &[&["stop", &uid], &files[..], &by(&web)].concat());
-        denied.says(1, "cannot be told to stop");
+        denied.says(1, "cannot stop worker");
         let stopped = pool(&served, &[&["stop", &uid], &files[..], &by(&ops)].concat());
         assert_eq!(
             stopped.ok(),
@@ -215,7 +215,7 @@ async fn who_is_not_there_is_said_in_words_that_help() {
         let worker = served.workers().remove(0);
         pool(&served, &["stop"]).says(2, "POOL|UID|ADDRESS");
         pool(&served, &["workers", "--discovery", "dns"])
-            .says(2, "say by which name they are found");
+            .says(2, "give the DNS name");
         pool(&served, &["workers", "--discovery", "dns:nowhere"])
             .says(2, "'nowhere' is no name of workers");
         pool(

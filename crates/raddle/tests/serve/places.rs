@@ -136,11 +136,11 @@ fn what_cannot_be_done_is_said_and_nothing_is_left() {
         ),
         (
             &["--discovery", "file:nowhere/workers"],
-            "there is no directory nowhere to make nowhere/workers in",
+            "there is no directory nowhere to create nowhere/workers in",
         ),
         (
             &["--discovery", "lan"],
-            "have them serve at a port of the network, as with --bind 0.0.0.0:0",
+            "bind to a network address, such as with --bind 0.0.0.0:0",
         ),
         (
             &["--discovery", "lan", "--bind", "127.0.0.1:0"],

@@ -251,5 +251,5 @@ fn what_others_could_not_find_is_not_told_to_them() {
         );
     }
     let said = world.refuses(&["--queue-url", "mem://", "--discovery", "broker"], 2);
-    assert!(said.contains("lives in one process"), "{said}");
+    assert!(said.contains("exists only in one process"), "{said}");
 }
