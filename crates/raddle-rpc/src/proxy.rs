@@ -226,8 +226,8 @@ impl WorkerProxy {
 impl ProxyInner {
     /// Whether a worker is protected if we are, and not if we are not. One at a Unix socket never is, whatever is said of it.
     fn is_for_us(&self, worker: &WorkerMetadata) -> bool {
-        let is_at_a_port = matches!(worker.address.parse(), Ok(Address::Tcp(_)));
-        worker.secure == self.credentials.is_some() && (is_at_a_port || !worker.secure)
+        let is_tcp = matches!(worker.address.parse(), Ok(Address::Tcp(_)));
+        worker.secure == self.credentials.is_some() && (is_tcp || !worker.secure)
     }
 
     fn put_worker(&self, metadata: WorkerMetadata) {
@@ -241,7 +241,7 @@ impl ProxyInner {
                 .is_none_or(|which| which.contains(&metadata.uid))
         };
         let factory = match self.members.as_ref().filter(is_member) {
-            Some(members) => factory.member(members.key.proof_for(metadata.uid)),
+            Some(members) => factory.with_membership(members.key.proof_for(metadata.uid)),
             None => factory,
         };
         self.context.put_worker(metadata, factory);

@@ -51,7 +51,7 @@ pub async fn attempt(
         let wait = if asked.len() < workers.len() {
             ConnectWait::Briefly
         } else {
-            ConnectWait::ForIt
+            ConnectWait::UntilDone
         };
         let error = match worker.hand_over(under_way, call.clone(), left, wait).await {
             Ok(replies) => {
@@ -62,12 +62,12 @@ pub async fn attempt(
             }
             Err(error) => error,
         };
-        if error.blame() == ErrorClass::Call {
+        if error.class() == ErrorClass::Call {
             return Err(error.into());
         }
         if wait == ConnectWait::Briefly
             && error.code == Code::Unavailable
-            && worker.factory.way() == ChannelState::Silent
+            && worker.factory.channel_state() == ChannelState::Silent
         {
             unmet.begin(&workers);
         }
@@ -150,7 +150,7 @@ impl CallRefusals {
             "worker {} at {}",
             worker.metadata.uid, worker.metadata.address
         );
-        if error.blame() == ErrorClass::Worker {
+        if error.class() == ErrorClass::Worker {
             tracing::warn!(%who, %error, "is no use: it is called no more");
             context.remove_worker(worker.metadata.uid);
         } else {
@@ -160,7 +160,7 @@ impl CallRefusals {
     }
 
     fn add(&mut self, who: &str, error: RpcError) {
-        self.some_other_reason |= error.blame() != ErrorClass::Unsuited;
+        self.some_other_reason |= error.class() != ErrorClass::Mismatch;
         self.last = Some((who.to_owned(), error));
     }
 

@@ -16,7 +16,7 @@ use tokio::{sync::watch, time::Instant};
 use super::endpoint_health::{EndpointHealth, InFlightCall};
 use crate::{
     RpcError,
-    connection::{CallRequest, ConnectWait, ConnectionFactory, OnLoss, ReplyStream},
+    connection::{CallRequest, ConnectWait, ConnectionFactory, LossListener, ReplyStream},
 };
 
 /// The workers of one pool, and the ways to them. Kept by its proxy from what a discovery tells; balancers remove workers that are no use.
@@ -129,7 +129,7 @@ impl BalancerContext {
                         && known.metadata.address == entry.metadata.address
                     {
                         entry.standing = Arc::clone(&known.standing);
-                        entry.factory.adopt(&known.factory);
+                        entry.factory.share_channel(&known.factory);
                     }
                     entry.public = known.public.take();
                     *known = entry;
@@ -221,7 +221,7 @@ impl Endpoint {
             self.standing.ask(Instant::now(), timeout),
             call,
             timeout,
-            ConnectWait::ForIt,
+            ConnectWait::UntilDone,
         )
         .await
     }
@@ -236,11 +236,11 @@ impl Endpoint {
         let outcome = self
             .factory
             .connect()
-            .dispatch_in_turn(call, timeout, wait, || under_way.send())
+            .dispatch_with(call, timeout, wait, || under_way.send())
             .await;
         under_way.hear(outcome.as_ref().err());
         let mut replies = outcome?;
-        replies.on_loss(Arc::clone(&self.standing) as Arc<dyn OnLoss>);
+        replies.notify_loss(Arc::clone(&self.standing) as Arc<dyn LossListener>);
         replies.hold(under_way);
         Ok(replies)
     }

@@ -17,7 +17,7 @@ use super::{
     breaker::{BreakerState, HealthEvent},
     latency::Latency,
 };
-use crate::{ErrorClass, RpcError, connection::OnLoss};
+use crate::{ErrorClass, RpcError, connection::LossListener};
 
 /// What is known of a worker.
 pub(super) struct EndpointHealth {
@@ -140,8 +140,8 @@ impl EndpointHealth {
     }
 }
 
-impl OnLoss for EndpointHealth {
-    fn lost(&self) {
+impl LossListener for EndpointHealth {
+    fn record_loss(&self) {
         (self.doubt)();
     }
 }
@@ -216,16 +216,16 @@ impl Drop for InFlightCall {
 
 /// What an error says of the worker.
 fn judge(error: &RpcError) -> Option<HealthEvent> {
-    match (error.blame(), error.code) {
+    match (error.class(), error.code) {
         // It is there, and has a mind of its own. One that has enough to do will take a call as soon as it has not.
-        (ErrorClass::Unsuited, _)
-        | (ErrorClass::Passing, Code::ResourceExhausted)
+        (ErrorClass::Mismatch, _)
+        | (ErrorClass::Transient, Code::ResourceExhausted)
         | (ErrorClass::Call, Code::InvalidArgument) => Some(HealthEvent::Succeeded),
         // Or the way broke.
-        (ErrorClass::Passing | ErrorClass::Call, Code::Unavailable) => {
+        (ErrorClass::Transient | ErrorClass::Call, Code::Unavailable) => {
             Some(HealthEvent::Unavailable)
         }
-        (ErrorClass::Passing | ErrorClass::Worker, _) => Some(HealthEvent::Failed),
+        (ErrorClass::Transient | ErrorClass::Worker, _) => Some(HealthEvent::Failed),
         // Nobody has waited any longer.
         (ErrorClass::Call, _) => None,
     }

@@ -28,7 +28,7 @@ impl Unconnected {
         if self.0.is_empty() {
             self.0 = workers
                 .iter()
-                .map(|worker| worker.factory.way() != ChannelState::Open)
+                .map(|worker| worker.factory.channel_state() != ChannelState::Open)
                 .collect();
         }
     }
@@ -48,11 +48,13 @@ impl Unconnected {
         let wait = if places.len() > AT_ONCE {
             ConnectWait::Briefly
         } else {
-            ConnectWait::ForIt
+            ConnectWait::UntilDone
         };
         let tries = places.into_iter().take(AT_ONCE);
         let mut tries: FuturesUnordered<_> = tries
-            .map(|place| async move { (place, workers[place].factory.reach(wait).await) })
+            .map(
+                |place| async move { (place, workers[place].factory.ensure_connected(wait).await) },
+            )
             .collect();
         let mut unreached = ConnectFailures::new();
         while let Some((place, outcome)) = tries.next().await {

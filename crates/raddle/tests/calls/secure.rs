@@ -286,7 +286,7 @@ async fn who_cannot_prove_who_it_is_is_refused_counted_and_told_why() {
             let fake = fake.worker(move |_: &_| settings.lock().unwrap().take().expect("once"));
             let error = fake.start().await.unwrap_err().to_string();
             assert!(
-                error.contains("there is no trust between worker and caller"),
+                error.contains("the TLS handshake failed"),
                 "{case}: {error}"
             );
         }

@@ -75,7 +75,9 @@ async fn who_has_taken_the_name_of_a_worker_gets_no_calls() {
         stranger.wait().unwrap();
         assert!(matches!(&error, CallError::NoWorkers(_)), "{error:?}");
         assert!(
-            error.to_string().contains("somebody else listens there"),
+            error
+                .to_string()
+                .contains("another user listens at this address"),
             "{error}"
         );
     })

@@ -149,7 +149,7 @@ async fn who_has_credentials_asks_and_stops_workers_wherever_they_are() {
             &[&["ping", &one.address], &once[..], &by(&strange)].concat(),
         );
         let heard = [
-            "there is no trust between worker and caller",
+            "the TLS handshake failed",
             "connection closed",
             "broken pipe",
             "connection reset",
@@ -223,7 +223,7 @@ async fn who_is_not_there_is_said_in_words_that_help() {
             &["workers", "other", "--discovery", "file:workers"],
         )
         .says(2, "there is no pool or worker 'other'");
-        pool(&served, &["stop", "127.0.0.1:1"]).says(1, "nobody serves there");
+        pool(&served, &["stop", "127.0.0.1:1"]).says(1, "no worker listens at this address");
         let none = pool(&served, &["stop", "--discovery", "file:nobody"]);
         assert_eq!(
             (none.ok(), none.err.as_str()),

@@ -72,7 +72,7 @@ async fn a_fake_answers_as_a_worker_does() {
     let mut replies = dispatch(&super::RoundRobin, &context, fake::call(None))
         .await
         .unwrap();
-    assert_eq!(soon(replies.next()).await, CallEvent::Taken);
+    assert_eq!(soon(replies.next()).await, CallEvent::Accepted);
     assert_eq!(
         soon(replies.next()).await,
         CallEvent::Item(bytes::Bytes::from_static(b"\xc0"))

@@ -334,9 +334,9 @@ async fn a_worker_that_is_lost_with_a_call_is_a_reason_to_find_out_whether_it_is
         .unwrap();
     assert_eq!(
         (replies.next().await, doubts.load(Ordering::Relaxed)),
-        (CallEvent::Taken, 0)
+        (CallEvent::Accepted, 0)
     );
-    assert!(matches!(replies.next().await, CallEvent::Refused(error) if error.may_have_begun));
+    assert!(matches!(replies.next().await, CallEvent::Failed(error) if error.may_have_begun));
     assert_eq!(doubts.load(Ordering::Relaxed), 1);
     fakes[0].now_does(Does::Take);
     call(&(Arc::new(RoundRobin) as Arc<dyn Balancer>), &context, None)
