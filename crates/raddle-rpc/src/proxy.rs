@@ -377,15 +377,15 @@ impl ProxyBuilder {
         let filter: Option<WorkerFilter> = (!tags.is_empty()).then(|| {
             Arc::new(move |worker: &WorkerMetadata| tags.is_subset(&worker.tags)) as WorkerFilter
         });
-        if discovery.is_hearsay()
+        if discovery.is_unauthenticated()
             && credentials
                 .as_ref()
                 .is_some_and(|own| !own.expects_somebody())
         {
-            warn_of_hearsay();
+            warn_unauthenticated();
         }
         let subscription = discovery.subscribe(filter).await?;
-        context.doubt_by(move |worker| discovery.doubt(worker));
+        context.on_unreachable(move |worker| discovery.request_recheck(worker));
         let mut follower = DiscoveryFollower::new(subscription, context.clone());
         let follower_handle = OnceLock::new();
         let inner = ProxyInner {
@@ -407,7 +407,7 @@ impl ProxyBuilder {
 }
 
 /// Once: it is the same for all pools of a program.
-fn warn_of_hearsay() {
+fn warn_unauthenticated() {
     static TOLD: Once = Once::new();
     TOLD.call_once(|| {
         tracing::warn!(

@@ -278,7 +278,7 @@ impl PoolSupervisor {
             .encodings(&metadata.encodings)
             .with_membership(self.plan.key.proof_for(metadata.uid));
         self.context
-            .put_own_worker(metadata.clone(), factory.clone());
+            .put_pool_worker(metadata.clone(), factory.clone());
         factory
     }
 

@@ -36,8 +36,8 @@ fn who_dies_without_a_word_is_missed_and_sooner_if_somebody_cannot_reach_it() {
     publisher.kill();
     let killed = Instant::now();
     // Somebody could not call them: who is there says so, and who is not cannot.
-    watcher.tell(&word("doubt", &seen));
-    watcher.tell(&word("doubt", &seen_other));
+    watcher.tell(&word("recheck", &seen));
+    watcher.tell(&word("recheck", &seen_other));
     let took = watcher.expect("dropped", &seen, SOON);
     assert!(took < Duration::from_secs(5), "{took:?}");
     idle.expect("dropped", &seen, SILENCE);
