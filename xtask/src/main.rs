@@ -4,9 +4,12 @@
 mod count;
 mod crates;
 mod dist;
+mod docs;
 mod image;
 mod install;
 mod lint_words;
+mod publish;
+mod record;
 mod step;
 mod test;
 
@@ -37,6 +40,16 @@ enum Subcommand {
     Dist(dist::Options),
     /// Check names and texts against the rules of docs/glossary.md
     LintWords,
+    /// Build the book with mdBook, into target/book
+    Docs(docs::Options),
+    /// Write docs/reference/cli.md, the reference of the command line
+    Reference,
+    /// Write manual pages
+    Man(docs::ManOptions),
+    /// Make the images of the documents, from a real run and from the measured numbers
+    Record(record::Options),
+    /// Package all crates, and check what crates.io asks for; uploads nothing
+    Publish(publish::Options),
 }
 /// Arguments that are passed on to another program.
 #[derive(Args)]
@@ -79,6 +92,11 @@ fn main() -> ExitCode {
         Subcommand::Image(options) => image::run(&options),
         Subcommand::Dist(options) => dist::run(&options),
         Subcommand::LintWords => lint_words::run(),
+        Subcommand::Docs(options) => docs::build(&options),
+        Subcommand::Reference => docs::reference(),
+        Subcommand::Man(options) => docs::man(&options),
+        Subcommand::Record(options) => record::run(&options),
+        Subcommand::Publish(options) => publish::run(&options),
     }
 }
 

@@ -1,27 +1,28 @@
-//! Many rows with one statement: a step of the engine costs more than a row.
+//! Multi-row statements: executing a statement costs SQLite more than a row does.
 
 use raddle_model::Tid;
 use rusqlite::{Connection, Statement, ToSql};
 
-/// How many rows a statement may take, the most first. What does not fill one goes to the next.
+/// The numbers of rows that a statement may have, largest first. Rows that do not fill one go to
+/// the next.
 const SIZES: [usize; 3] = [64, 8, 1];
 
-/// One statement, written out for each size.
+/// One statement in all sizes.
 pub(super) struct BulkStatement {
     sql: [String; SIZES.len()],
 }
 
-/// The values of one row, as they are bound to a statement for many.
+/// Binds the values of one row to a multi-row statement.
 pub(super) struct BoundRow<'s, 'c> {
     statement: &'s mut Statement<'c>,
     next: usize,
 }
 
 impl BulkStatement {
-    /// Inserts rows of so many columns into `target`, a table with its columns.
+    /// Inserts rows of `columns` columns into `target`, a table with its column list.
     ///
-    /// `OR ROLLBACK` spares SQLite the journal that would undo half a statement: no such row can be there already, and if one were,
-    /// the whole transaction must go.
+    /// `OR ROLLBACK` saves SQLite the statement journal. No such row can exist; if one did, the
+    /// whole transaction would have to fail.
     pub(super) fn insert(target: &str, columns: usize) -> Self {
         let values = tuple(columns);
         let sql = |rows| {
@@ -35,14 +36,14 @@ impl BulkStatement {
         }
     }
 
-    /// A statement that ends in `IN`, followed by keys.
+    /// A statement that ends in `IN`, chaining by keys.
     pub(super) fn keys(sql: &str) -> Self {
         Self {
             sql: SIZES.map(|keys| format!("{sql} {}", tuple(keys))),
         }
     }
 
-    /// Runs the statement for `rows`, whose values `bind` gives one by one.
+    /// Runs the statement for `rows`; `bind` binds the values of each.
     pub(super) fn write<R>(
         &self,
         db: &Connection,
@@ -54,7 +55,7 @@ impl BulkStatement {
         })
     }
 
-    /// Runs the statement for `keys`, and gives what it finds to `found`.
+    /// Runs the statement for `keys` and passes the resulting rows to `found`.
     pub(super) fn find(
         &self,
         db: &Connection,

@@ -1,8 +1,9 @@
-//! Tasks that stand aside until the attempt that chained them has succeeded.
+//! Tasks that running attempts have chained.
 //!
-//! They are rows of `chained`, and `active` has the account of them, which is empty for nearly all: so an end of an attempt that has chained
-//! nothing costs nothing more. What is chained need not survive a power cut by itself. It stands in the log before the end of its attempt,
-//! which is synced; and without that end the attempt is over too, and runs again.
+//! They are rows of `chained`; `active` holds their totals, NULL for almost all attempts, so that
+//! the completion of an attempt without chained tasks costs nothing more. Chained tasks need no
+//! sync of their own: they precede the completion in the WAL, which is synced, and without the
+//! completion the attempt is lost too and runs again.
 
 use std::sync::LazyLock;
 
@@ -20,7 +21,8 @@ use raddle_broker::{AttemptId, Error, engine::ChainTotals};
 static INSERT: LazyLock<BulkStatement> =
     LazyLock::new(|| BulkStatement::insert("chained (tid, n, spec)", 3));
 
-/// Lets tasks, written out, follow an attempt. Returns how many do; nothing, if the attempt is not the latest.
+/// Chains serialised tasks to an attempt. Returns how many it has chained, or `None` if it is
+/// stale.
 pub(super) fn chain(
     tx: &mut Tx<'_>,
     attempt_id: AttemptId,
@@ -28,7 +30,7 @@ pub(super) fn chain(
     offset: Option<u64>,
 ) -> Result<Option<u64>, TxError> {
     let tid = attempt_id.tid.as_i64();
-    // A worker's own task has nobody to run it.
+    // The task of a worker itself is never completed by an attempt.
     let found: Option<Option<String>> = tx
         .db()
         .prepare_cached("SELECT chained FROM active WHERE tid = ?1 AND attempt = ?2 AND owner = ?3 AND owner != tid")?
@@ -61,7 +63,8 @@ pub(super) fn chain(
     Ok(Some(account.tasks))
 }
 
-/// Submits what attempts have chained that have succeeded. Their own keys are free by now: a task may follow itself.
+/// Submits the tasks that successful attempts have chained. Their own unique keys are free by now,
+/// so a task may chain itself.
 pub(super) fn follow_up(tx: &mut Tx<'_>, parents: &[Tid]) -> Result<(), TxError> {
     let mut follow_ups = Vec::new();
     for parent in parents {
@@ -71,7 +74,8 @@ pub(super) fn follow_up(tx: &mut Tx<'_>, parents: &[Tid]) -> Result<(), TxError>
             .query_map([parent.as_i64()], |row| row.get(0))?
             .collect::<rusqlite::Result<_>>()?;
         for text in specs {
-            // One that nobody can read must not be lost in silence. Undone as a whole, the attempt goes back and chains anew.
+            // An unreadable spec must not be lost silently. The transaction is rolled back; the
+            // attempt is reclaimed and chains again.
             let unreadable =
                 |e| rusqlite::Error::FromSqlConversionFailure(0, Type::Text, Box::new(e));
             let spec = serde_json::from_str(&text).map_err(unreadable)?;
@@ -89,7 +93,7 @@ pub(super) fn follow_up(tx: &mut Tx<'_>, parents: &[Tid]) -> Result<(), TxError>
     Ok(())
 }
 
-/// Removes what an attempt has chained.
+/// Deletes what an attempt has chained.
 pub(super) fn discard(tx: &Tx<'_>, tid: Tid) -> rusqlite::Result<()> {
     tx.db()
         .prepare_cached("DELETE FROM chained WHERE tid = ?1")?
@@ -97,7 +101,7 @@ pub(super) fn discard(tx: &Tx<'_>, tid: Tid) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// What an attempt has chained, as `active` has it.
+/// Parses the totals of an attempt as `active` holds them.
 pub(super) fn parse(tid: Tid, text: Option<&str>) -> Result<ChainTotals, Error> {
     let account = text.map(str::parse).transpose();
     account

@@ -1,4 +1,4 @@
-//! Tasks out.
+//! Claims.
 
 use std::time::Duration;
 
@@ -8,13 +8,13 @@ use rusqlite::{OptionalExtension, params};
 use super::{
     complete::{TaskEnding, end_active, end_attempt},
     reclaim::report,
-    registry::entered_at,
+    registry::worker_row_at,
     submit::refresh_parts,
     tx::{Tx, TxError, WaitingLocation, counters, find_active, tid_at},
 };
 use raddle_broker::{AttemptId, ClaimRequest, Error, LeasedTask};
 
-/// A task as it stands in `ready`.
+/// A row of `ready` with its spec.
 struct ClaimCandidate {
     part: i64,
     rank: u8,
@@ -23,24 +23,25 @@ struct ClaimCandidate {
     spec: String,
 }
 
-/// How many overdue tasks one claim moves at most: the rest follows with the next.
+/// The most delayed tasks that one claim makes ready. The next claim goes on.
 const PROMOTED_AT_ONCE: u32 = 256;
 
-/// Takes what the request asks for, and says when more will be due if there was nothing.
+/// Claims what the request asks for. If there is nothing, also returns when something becomes due.
 pub(super) fn claim(
     tx: &mut Tx<'_>,
     request: &ClaimRequest,
 ) -> Result<(Vec<LeasedTask>, Option<Duration>), TxError> {
-    // Whose lease has run out gets nothing: its runners have given up, and others take over what it has.
+    // A worker with an expired lease gets nothing: its runners have given up, and other workers
+    // reclaim its tasks.
     let owner = tx
         .db()
-        .prepare_cached("SELECT own, tid, boot, alive_until FROM workers WHERE tid = ?1")?
+        .prepare_cached("SELECT ephemeral, tid, boot, alive_until FROM workers WHERE tid = ?1")?
         .query_row([request.owner.as_i64()], |row| {
-            Ok((row.get(0)?, entered_at(row, 1)?))
+            Ok((row.get(0)?, worker_row_at(row, 1)?))
         })
         .optional()?;
-    let alive = owner.filter(|(_, entered)| tx.leases.of(*entered).until >= tx.machine);
-    let Some((own, _)) = alive else {
+    let alive = owner.filter(|(_, entered)| tx.leases.get(*entered).until >= tx.machine);
+    let Some((ephemeral, _)) = alive else {
         return Err(Error::NotFound(request.owner).into());
     };
     promote(tx)?;
@@ -48,17 +49,17 @@ pub(super) fn claim(
         Some(tid) => only(tx, tid)?,
         None => best(tx, request)?,
     };
-    let claims = take(tx, request.owner, own, &candidates)?;
+    let claims = take(tx, request.owner, ephemeral, &candidates)?;
     let again_in = match (claims.is_empty(), candidates.is_empty()) {
         (true, true) => next_due(tx)?,
-        // Those behind them may be better.
+        // All candidates had expired or were unreadable: look again at once.
         (true, false) => Some(Duration::ZERO),
         _ => None,
     };
     Ok((claims, again_in))
 }
 
-/// Moves delayed tasks whose time has come to where they are claimed.
+/// Moves delayed tasks that are due to `ready`.
 fn promote(tx: &mut Tx<'_>) -> rusqlite::Result<()> {
     let due: Vec<(Tid, AttemptCounters)> = tx
         .db()
@@ -102,7 +103,7 @@ fn only(tx: &Tx<'_>, tid: Tid) -> rusqlite::Result<Vec<ClaimCandidate>> {
         .collect()
 }
 
-/// The most urgent, then oldest tasks over all partitions that the worker may take from.
+/// The first tasks by priority and age over all partitions that the worker may claim from.
 fn best(tx: &mut Tx<'_>, request: &ClaimRequest) -> rusqlite::Result<Vec<ClaimCandidate>> {
     refresh_parts(tx)?;
     let mut candidates = Vec::new();
@@ -124,16 +125,17 @@ fn best(tx: &mut Tx<'_>, request: &ClaimRequest) -> rusqlite::Result<Vec<ClaimCa
     Ok(candidates)
 }
 
-/// Moves candidates from `ready` to `active`, a run of neighbours at a time.
+/// Moves candidates from `ready` to `active`, one statement per run of neighbours.
 fn take(
     tx: &mut Tx<'_>,
     owner: Tid,
-    own: bool,
+    ephemeral: bool,
     candidates: &[ClaimCandidate],
 ) -> Result<Vec<LeasedTask>, TxError> {
     let mut claims = Vec::with_capacity(candidates.len());
     for run in candidates.chunk_by(|a, b| (a.part, a.rank) == (b.part, b.rank)) {
-        // Candidates are the first of their partition, so a run has no other task between its ends.
+        // Candidates are the first of their partition, so there is no other task between the ends
+        // of a run.
         let (first, last) = (&run[0], &run[run.len() - 1]);
         let key = params![
             first.part,
@@ -143,7 +145,7 @@ fn take(
         ];
         tx.db()
             .prepare_cached(
-                "INSERT OR ROLLBACK INTO active (tid, owner, state, claimed_at, own, ttl, keyed, attempt, failures, losses)
+                "INSERT OR ROLLBACK INTO active (tid, owner, state, claimed_at, ephemeral, ttl, keyed, attempt, failures, losses)
                  SELECT tid, ?5, ?6, ?7, ?8, ttl, keyed, attempt + 1, failures, losses FROM ready
                  WHERE part = ?1 AND rank = ?2 AND tid BETWEEN ?3 AND ?4",
             )?
@@ -155,7 +157,7 @@ fn take(
                 owner.as_i64(),
                 TaskState::Spawning as u8,
                 tx.now,
-                own
+                ephemeral
             ])?;
         tx.db()
             .prepare_cached(
@@ -188,7 +190,7 @@ fn take(
                     spec,
                     fencing_token,
                 }),
-                // A record that nobody can read must not stand in the way of those behind it.
+                // An unreadable record must not block the tasks behind it.
                 Err(error) => give_up(tx, *tid, &error)?,
             }
         }
@@ -196,7 +198,7 @@ fn take(
     Ok(claims)
 }
 
-/// Ends a task that has waited for too long. Nobody is given it.
+/// Ends a task that has expired instead of claiming it.
 fn expire(tx: &mut Tx<'_>, tid: Tid) -> Result<(), TxError> {
     let Some(active) = find_active(tx.db(), tid)? else {
         return Ok(());

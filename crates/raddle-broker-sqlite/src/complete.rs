@@ -1,4 +1,4 @@
-//! The end of an attempt: finished, or given back.
+//! Attempts: started, paused, completed, released; and the end of tasks.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -21,7 +21,7 @@ use super::{
 };
 use raddle_broker::{AttemptId, Completion, CompletionOutcome, OutputStream, Release};
 
-/// Notes that a target has begun.
+/// Records that the target of an attempt has started.
 pub(super) fn started(
     tx: &mut Tx<'_>,
     attempt_id: AttemptId,
@@ -52,7 +52,7 @@ pub(super) fn started(
     Ok(())
 }
 
-/// Notes that a running attempt stands still, or goes on.
+/// Records that a running attempt is paused, or continues.
 pub(super) fn paused(tx: &mut Tx<'_>, attempt_id: AttemptId, paused: bool) -> Result<(), TxError> {
     let changed = tx
         .db()
@@ -71,7 +71,7 @@ pub(super) fn paused(tx: &mut Tx<'_>, attempt_id: AttemptId, paused: bool) -> Re
     Ok(())
 }
 
-/// Notes how far a running attempt has come.
+/// Stores the progress of a running attempt.
 pub(super) fn progress(
     tx: &mut Tx<'_>,
     attempt_id: AttemptId,
@@ -91,16 +91,20 @@ pub(super) fn progress(
     Ok(())
 }
 
-/// Ends attempts. What needs no more than a record is written together at the end, and then what follows them.
+/// Completes attempts. Final records are written together at the end, chaining by the tasks that
+/// they chained.
 pub(super) fn complete(
     tx: &mut Tx<'_>,
     batch: &[Completion],
 ) -> Result<Vec<CompletionOutcome>, TxError> {
-    let tids: Vec<Tid> = batch.iter().map(|finish| finish.attempt_id.tid).collect();
+    let tids: Vec<Tid> = batch
+        .iter()
+        .map(|completion| completion.attempt_id.tid)
+        .collect();
     let mut actives = find_actives(tx.db(), &tids)?;
     let mut records = Vec::with_capacity(batch.len());
-    let mut followed = Vec::new();
-    let mut verdicts = Vec::with_capacity(batch.len());
+    let mut chaining = Vec::new();
+    let mut outcomes = Vec::with_capacity(batch.len());
     for Completion {
         attempt_id,
         report,
@@ -108,19 +112,19 @@ pub(super) fn complete(
         stderr,
     } in batch
     {
-        let Some(active) = take_latest(&mut actives, *attempt_id) else {
+        let Some(active) = take_current(&mut actives, *attempt_id) else {
             refuse(tx, *attempt_id)?;
-            verdicts.push(CompletionOutcome::Stale);
+            outcomes.push(CompletionOutcome::Stale);
             continue;
         };
-        keep_output(
+        store_output(
             tx,
             *attempt_id,
             OutputStream::Stdout,
             stdout,
             report.stdout_bytes,
         )?;
-        keep_output(
+        store_output(
             tx,
             *attempt_id,
             OutputStream::Stderr,
@@ -137,14 +141,14 @@ pub(super) fn complete(
                 None,
             );
         }
-        verdicts.push(match what_next(tx, &active, report)? {
+        outcomes.push(match next_step_of(tx, &active, report)? {
             NextStep::Finish {
                 state,
                 dead,
                 counters,
             } => {
                 if active.chained && report.exit.is_success() {
-                    followed.push(attempt_id.tid);
+                    chaining.push(attempt_id.tid);
                 } else if active.chained {
                     chain::discard(tx, attempt_id.tid)?;
                 }
@@ -166,12 +170,12 @@ pub(super) fn complete(
     let tids: Vec<Tid> = records.iter().map(|record| record.tid).collect();
     remove_actives(tx, &tids)?;
     write_records(tx, &records)?;
-    chain::follow_up(tx, &followed)?;
-    Ok(verdicts)
+    chain::follow_up(tx, &chaining)?;
+    Ok(outcomes)
 }
 
-/// Notes that some of what an attempt wrote is not there.
-pub(super) fn output_lost(
+/// Records that a part of an attempt's output is lost.
+pub(super) fn record_lost_output(
     tx: &mut Tx<'_>,
     attempt_id: AttemptId,
     what: &str,
@@ -188,8 +192,9 @@ pub(super) fn output_lost(
     Ok(())
 }
 
-/// The attempt that a write speaks of, if it is still the latest. A second write of the same batch finds none.
-fn take_latest(
+/// Removes and returns the attempt if it is the current one. A second completion in the same batch
+/// finds none.
+fn take_current(
     actives: &mut HashMap<Tid, ActiveTask>,
     attempt_id: AttemptId,
 ) -> Option<ActiveTask> {
@@ -199,9 +204,9 @@ fn take_latest(
     }
 }
 
-/// Keeps the output of an attempt in a row, when all of it is at hand. More than that means that the beginning is in a file, and
-/// the end was added to it before this.
-fn keep_output(
+/// Stores the output of an attempt in a row if `tail` is all of it. Otherwise the beginning is in a
+/// file, to which the end was appended before.
+fn store_output(
     tx: &Tx<'_>,
     attempt_id: AttemptId,
     stream: OutputStream,
@@ -235,10 +240,10 @@ fn release_one(tx: &mut Tx<'_>, release: &Release) -> Result<CompletionOutcome, 
     give_back(tx, &active, TaskEventKind::Released, &release.reason)
 }
 
-/// Counts and logs a write that came too late.
+/// Counts and logs a write of a stale attempt.
 pub(super) fn refuse(tx: &mut Tx<'_>, attempt_id: AttemptId) -> rusqlite::Result<()> {
-    tx.count("stale_writes")?;
-    // The record may have been purged meanwhile, and the log holds nothing of tasks that are not there.
+    tx.increment_counter("stale_writes")?;
+    // The record may have been purged; the log must not name tasks without a record.
     if tx
         .db()
         .prepare_cached("SELECT 1 FROM tasks WHERE tid = ?1")?
@@ -255,13 +260,13 @@ pub(super) fn refuse(tx: &mut Tx<'_>, attempt_id: AttemptId) -> rusqlite::Result
     Ok(())
 }
 
-/// Ends one attempt and does what follows from it.
+/// Ends one attempt and applies the decision that follows.
 pub(super) fn end_attempt(
     tx: &mut Tx<'_>,
     active: &ActiveTask,
     report: &AttemptReport,
 ) -> Result<CompletionOutcome, TxError> {
-    match what_next(tx, active, report)? {
+    match next_step_of(tx, active, report)? {
         NextStep::Finish {
             state,
             dead,
@@ -285,8 +290,8 @@ pub(super) fn end_attempt(
     }
 }
 
-/// Asks [`settle`]. Success leaves nothing to decide, and so no reason to read the spec.
-fn what_next(
+/// Calls [`next_step::decide_next`]. Success needs no decision, and so the spec is not read.
+fn next_step_of(
     tx: &Tx<'_>,
     active: &ActiveTask,
     report: &AttemptReport,
@@ -305,7 +310,8 @@ fn what_next(
             active.counters,
             &report.exit,
         )),
-        // A task that nobody can read cannot be tried again either, and must not keep the others from being written.
+        // A task with an unreadable spec cannot be retried, and must not block the rest of the
+        // batch.
         Err(TxError::Caller(_)) => Ok(NextStep::Finish {
             state: TaskState::Failed,
             dead: false,
@@ -315,7 +321,7 @@ fn what_next(
     }
 }
 
-/// Lets a task wait for another attempt.
+/// Makes a task wait for another attempt.
 fn again(
     tx: &mut Tx<'_>,
     active: &ActiveTask,
@@ -332,7 +338,7 @@ fn again(
         Some(active.owner),
         Some(&report.exit.to_string()),
     );
-    wait_again(
+    requeue(
         tx,
         &ActiveTask {
             counters,
@@ -342,7 +348,7 @@ fn again(
     )
 }
 
-/// Puts a task back as if it had not been claimed.
+/// Returns a task to its queue as if it had not been claimed.
 pub(super) fn give_back(
     tx: &mut Tx<'_>,
     active: &ActiveTask,
@@ -357,11 +363,11 @@ pub(super) fn give_back(
         Some(active.owner),
         Some(reason),
     );
-    wait_again(tx, active, None)
+    requeue(tx, active, None)
 }
 
-/// Lets a task wait for its next attempt; held, if the last one was told to stand still: nobody has said that it may go on.
-fn wait_again(
+/// Makes a task wait for its next attempt, paused if the last attempt was paused and not resumed.
+fn requeue(
     tx: &mut Tx<'_>,
     last: &ActiveTask,
     run_at: Option<i64>,
@@ -371,8 +377,8 @@ fn wait_again(
     } else {
         tx.enqueue(last.tid, last.counters, run_at)?;
     }
-    // Words that came for the attempt and were not obeyed in time hold for the task.
-    if let Some(state) = control::apply_pending(tx, last.tid, last.told)? {
+    // Control messages that the attempt did not act on apply to the task.
+    if let Some(state) = control::apply_pending(tx, last.tid, last.pending_command)? {
         return Ok(CompletionOutcome::Finished(state));
     }
     Ok(CompletionOutcome::Retry(clock::timestamp(
@@ -380,7 +386,7 @@ fn wait_again(
     )))
 }
 
-/// How a task comes to its end.
+/// The end of a task.
 #[derive(Clone, Copy)]
 pub(super) struct TaskEnding<'a> {
     pub(super) state: TaskState,
@@ -388,7 +394,7 @@ pub(super) struct TaskEnding<'a> {
     pub(super) report: &'a AttemptReport,
 }
 
-/// Ends a task that a worker has.
+/// Ends a claimed task.
 pub(super) fn end_active(
     tx: &mut Tx<'_>,
     active: &ActiveTask,
@@ -399,14 +405,14 @@ pub(super) fn end_active(
     write_records(tx, &[record])
 }
 
-/// Ends a task that waits.
+/// Ends a waiting task.
 pub(super) fn end_waiting(
     tx: &mut Tx<'_>,
     tid: Tid,
     waiting: WaitingTask,
     ending: &TaskEnding<'_>,
 ) -> Result<(), TxError> {
-    tx.dequeue(tid, waiting.place)?;
+    tx.dequeue(tid, waiting.location)?;
     let (ttl, keyed): (i64, bool) = tx
         .db()
         .prepare_cached("SELECT ttl, keyed FROM tasks WHERE tid = ?1")?
@@ -419,12 +425,12 @@ pub(super) fn end_waiting(
         expires_at,
         counters: waiting.counters,
         keyed,
-        own: false,
+        ephemeral: false,
     };
     write_records(tx, &[record])
 }
 
-/// The last word on a task.
+/// A row of `done`.
 struct FinalRecord<'a> {
     tid: Tid,
     ending: TaskEnding<'a>,
@@ -432,7 +438,7 @@ struct FinalRecord<'a> {
     expires_at: i64,
     counters: AttemptCounters,
     keyed: bool,
-    own: bool,
+    ephemeral: bool,
 }
 
 impl<'a> FinalRecord<'a> {
@@ -441,10 +447,10 @@ impl<'a> FinalRecord<'a> {
             tid,
             counters,
             keyed,
-            own,
+            ephemeral,
             ..
         } = *active;
-        // A worker's own task has no other owner.
+        // The task of a worker itself has no other owner.
         let owner = Some(active.owner).filter(|owner| *owner != tid);
         let expires_at = tx.now.saturating_add(active.ttl);
         Self {
@@ -454,12 +460,12 @@ impl<'a> FinalRecord<'a> {
             expires_at,
             counters,
             keyed,
-            own,
+            ephemeral,
         }
     }
 }
 
-/// Writes terminal states. The tasks have been taken from where they were.
+/// Writes final records. The caller has removed the tasks from their tables.
 fn write_records(tx: &mut Tx<'_>, records: &[FinalRecord<'_>]) -> Result<(), TxError> {
     let now = tx.now;
     INSERT_DONE.write(tx.db(), records, |row, record| {
@@ -481,7 +487,7 @@ fn write_records(tx: &mut Tx<'_>, records: &[FinalRecord<'_>]) -> Result<(), TxE
         row.bind(record.counters.attempt)?;
         row.bind(record.counters.failures)?;
         row.bind(record.counters.losses)?;
-        // Success is what most have in common, and needs no words.
+        // NULL stands for success, the most common exit.
         row.bind((!exit.is_success()).then(|| json(exit)))?;
         row.bind(started_at.map(time::unix_nanos))?;
         row.bind(time::unix_nanos(*ended_at))?;
@@ -493,7 +499,7 @@ fn write_records(tx: &mut Tx<'_>, records: &[FinalRecord<'_>]) -> Result<(), TxE
         row.bind(value.as_ref().map(json))
     })?;
     if let Some(soonest) = records.iter().map(|record| record.expires_at).min() {
-        purge::note_expiry(tx, soonest)?;
+        purge::lower_next_expiry(tx, soonest)?;
     }
     for FinalRecord {
         tid,
@@ -501,7 +507,7 @@ fn write_records(tx: &mut Tx<'_>, records: &[FinalRecord<'_>]) -> Result<(), TxE
         owner,
         counters,
         keyed,
-        own,
+        ephemeral,
         ..
     } in records
     {
@@ -510,10 +516,10 @@ fn write_records(tx: &mut Tx<'_>, records: &[FinalRecord<'_>]) -> Result<(), TxE
                 .prepare_cached("DELETE FROM uniques WHERE tid = ?1")?
                 .execute([tid.as_i64()])?;
         }
-        if let Some(owner) = owner.filter(|_| *own) {
-            tx.depart(owner)?;
+        if let Some(owner) = owner.filter(|_| *ephemeral) {
+            tx.remove_worker(owner)?;
         }
-        tx.drop_control(*tid)?;
+        tx.delete_control_messages(*tid)?;
         let exit = &ending.report.exit;
         let detail = (!exit.is_success()).then(|| exit.to_string());
         tx.event(
@@ -543,7 +549,7 @@ fn json(value: &impl serde::Serialize) -> String {
     serde_json::to_string(value).expect("it has only string keys")
 }
 
-/// Takes a task from its worker after an attempt that did not succeed, with what that has chained.
+/// Removes the claim of a task foreign_owner attempt did not succeed, and what the attempt chained.
 fn leave(tx: &Tx<'_>, active: &ActiveTask) -> rusqlite::Result<()> {
     if active.chained {
         chain::discard(tx, active.tid)?;
@@ -555,7 +561,7 @@ fn remove_actives(tx: &Tx<'_>, tids: &[Tid]) -> rusqlite::Result<()> {
     DELETE_ACTIVE.write(tx.db(), tids, |row, tid| row.bind(tid.as_i64()))
 }
 
-/// The attempts that workers have of these tasks.
+/// The current attempts of those of these tasks that are claimed.
 fn find_actives(db: &Connection, tids: &[Tid]) -> rusqlite::Result<HashMap<Tid, ActiveTask>> {
     let mut found = HashMap::with_capacity(tids.len());
     FIND_ACTIVE.find(db, tids, |row| {

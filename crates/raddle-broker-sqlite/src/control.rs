@@ -1,4 +1,4 @@
-//! Control words: obeyed here while nobody runs the task, passed on otherwise.
+//! Control messages: applied here to waiting tasks, delivered to workers otherwise.
 
 use raddle_model::{
     ControlCommand, ControlMessage, ExitStatus, QueueName, TaskEventKind, TaskState, Tid,
@@ -15,8 +15,8 @@ use super::{
     messages,
     reclaim::report,
     tx::{
-        Tx, TxError, WaitingLocation, WaitingTask, find_active, find_done, find_waiting, tid_at,
-        told_at,
+        Tx, TxError, WaitingLocation, WaitingTask, command_at, find_active, find_done,
+        find_waiting, tid_at,
     },
 };
 use raddle_broker::{ControlDelivery, DeliveryOutcome, Error};
@@ -41,19 +41,19 @@ pub(super) fn control(
     apply_to_waiting(tx, tid, waiting, message).map(DeliveryOutcome::Applied)
 }
 
-/// Does to a waiting task what the word says; returns its state from then on.
+/// Applies a command to a waiting task and returns its new state.
 fn apply_to_waiting(
     tx: &mut Tx<'_>,
     tid: Tid,
     waiting: WaitingTask,
     message: &ControlMessage,
 ) -> Result<TaskState, TxError> {
-    let mut held = waiting.place == WaitingLocation::Held;
-    match apply_command::apply_command(message, held, goes_back(tx, tid)?) {
+    let mut held = waiting.location == WaitingLocation::Held;
+    match apply_command::apply_command(message, held, is_requeued_on_stop(tx, tid)?) {
         CommandEffect::End(state, exit) => return end(tx, tid, waiting, state, exit),
         CommandEffect::Hold => {
             held = true;
-            tx.dequeue(tid, waiting.place)?;
+            tx.dequeue(tid, waiting.location)?;
             tx.hold(tid, waiting.counters, waiting.run_at)?;
             tx.event(
                 tid,
@@ -104,8 +104,8 @@ fn end(
     Ok(state)
 }
 
-/// Whether a task that is stopped goes back to its queue. One that nobody can read does not.
-fn goes_back(tx: &Tx<'_>, tid: Tid) -> Result<bool, TxError> {
+/// Whether a stopped task returns to its queue. An unreadable one does not.
+fn is_requeued_on_stop(tx: &Tx<'_>, tid: Tid) -> Result<bool, TxError> {
     match spec_of(tx, tid) {
         Ok(spec) => Ok(spec.on_stop == ReservedPolicy::Requeue),
         Err(TxError::Caller(_)) => Ok(false),
@@ -113,17 +113,21 @@ fn goes_back(tx: &Tx<'_>, tid: Tid) -> Result<bool, TxError> {
     }
 }
 
-/// Obeys the words that were meant for the last attempt of a task that waits again: the one by which its worker was told to end it, and those that were
-/// left for it. Returns the state they led to, if final.
+/// Applies the commands that were meant for the last attempt of a task that waits again: the one
+/// that its worker received, and those that are still stored. Returns the final state that they led
+/// to, if any.
 pub(super) fn apply_pending(
     tx: &mut Tx<'_>,
     tid: Tid,
-    told: Option<ControlCommand>,
+    pending_command: Option<ControlCommand>,
 ) -> Result<Option<TaskState>, TxError> {
-    if let Some(word) = told
+    if let Some(word) = pending_command
         && let Some(waiting) = find_waiting(tx.db(), tid)?
-        && let CommandEffect::End(state, exit) =
-            apply_command::apply_command(&ControlMessage::new(word), false, goes_back(tx, tid)?)
+        && let CommandEffect::End(state, exit) = apply_command::apply_command(
+            &ControlMessage::new(word),
+            false,
+            is_requeued_on_stop(tx, tid)?,
+        )
     {
         return end(tx, tid, waiting, state, exit).map(Some);
     }
@@ -144,30 +148,38 @@ pub(super) fn apply_pending(
     Ok(None)
 }
 
-/// Takes the messages to what `owner` has, itself included. A word that ends a task is noted with it, so that it outlives the worker. A message that is not
-/// a control message is an event of its task.
+/// Takes the control messages for `owner` and for its tasks. A command that ends a task is recorded
+/// with the task, so that it outlives the worker. A message that is not a control message becomes
+/// an event of its task.
 pub(super) fn recv_commands(tx: &mut Tx<'_>, owner: Tid) -> Result<Vec<ControlDelivery>, TxError> {
     let held: Vec<(Tid, Option<ControlCommand>, u32)> = tx
         .db()
-        .prepare_cached("SELECT tid, told, attempt FROM active WHERE owner = ?1 ORDER BY tid")?
+        .prepare_cached(
+            "SELECT tid, pending_command, attempt FROM active WHERE owner = ?1 ORDER BY tid",
+        )?
         .query_map(params![owner.as_i64()], |row| {
-            Ok((tid_at(row, 0)?, told_at(row, 1)?, row.get(2)?))
+            Ok((tid_at(row, 0)?, command_at(row, 1)?, row.get(2)?))
         })?
         .collect::<rusqlite::Result<_>>()?;
     let mut deliveries = Vec::new();
     for (tid, before, attempt) in held {
         let bodies = messages::drain(tx, &QueueName::Task(tid, TaskQueue::CtrlIn))?;
-        let mut told = before;
+        let mut pending_command = before;
         for body in &bodies {
             match body.parse() {
-                Ok(message) => told = apply_command::pending_command(told, &message),
+                Ok(message) => {
+                    pending_command = apply_command::pending_command(pending_command, &message)
+                }
                 Err(error) => ignore(tx, tid, attempt, &error),
             }
         }
-        if told != before {
+        if pending_command != before {
             tx.db()
-                .prepare_cached("UPDATE active SET told = ?2 WHERE tid = ?1")?
-                .execute(params![tid.as_i64(), told.map(|word| word.to_string())])?;
+                .prepare_cached("UPDATE active SET pending_command = ?2 WHERE tid = ?1")?
+                .execute(params![
+                    tid.as_i64(),
+                    pending_command.map(|word| word.to_string())
+                ])?;
         }
         deliveries.extend(bodies.into_iter().map(|body| ControlDelivery { tid, body }));
     }
@@ -185,7 +197,7 @@ fn ignore(tx: &mut Tx<'_>, tid: Tid, attempt: u32, error: &ParseControlError) {
     );
 }
 
-/// Whether any control message is stored at all: a cheap look before the costly one.
+/// Whether any control message is stored: a cheap check before the expensive one.
 pub(super) fn any_pending(db: &rusqlite::Connection) -> rusqlite::Result<bool> {
     db.prepare_cached(ANY_PENDING)?.exists([])
 }

@@ -1,5 +1,5 @@
-//! Files and directories for their owner alone, whatever the umask says: specs hold what people put into environments, and output what they did
-//! not think of.
+//! Permissions: files and directories are private to their owner whatever the umask is, because
+//! specs contain environment variables and output may contain secrets.
 
 use std::{
     fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions},
@@ -17,20 +17,20 @@ const FILE: u32 = 0o600;
 const DIRECTORY: u32 = 0o700;
 const MODE_BITS: u32 = 0o7777;
 
-/// How files are made. A umask can take from this, which [`keep`] makes good.
+/// Options to open files with our mode. A umask can remove bits, which [`keep`] restores.
 pub(super) fn options() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.mode(FILE);
     options
 }
 
-/// Makes a directory.
+/// Creates a directory with our mode.
 pub(super) fn make_directory(path: &Path) -> io::Result<()> {
     DirBuilder::new().mode(DIRECTORY).create(path)?;
     fs::set_permissions(path, Permissions::from_mode(DIRECTORY))
 }
 
-/// Makes a file that was made just now what it is to be. `found` is what is known of it.
+/// Sets the mode of a file that was just created. `found` is its metadata.
 pub(super) fn keep(file: &File, found: &Metadata) -> io::Result<()> {
     if found.mode() & MODE_BITS == FILE {
         return Ok(());
@@ -38,7 +38,8 @@ pub(super) fn keep(file: &File, found: &Metadata) -> io::Result<()> {
     file.set_permissions(Permissions::from_mode(FILE))
 }
 
-/// Gives what root has made beside a database to its owner, who could not use it otherwise. The engine does so with its own files.
+/// Gives a file that root has created beside a database to the owner of the database, as SQLite
+/// does with its own files.
 pub(super) fn give(made: impl AsFd, database: &Path) -> io::Result<()> {
     if !geteuid().is_root() {
         return Ok(());
@@ -53,8 +54,8 @@ pub(super) fn give(made: impl AsFd, database: &Path) -> io::Result<()> {
     }
 }
 
-/// Why somebody may not, if it is because something belongs to somebody else.
-pub(super) fn whose(path: &Path) -> Option<String> {
+/// The reason why access is denied, if a file or its directory belongs to another user.
+pub(super) fn foreign_owner(path: &Path) -> Option<String> {
     let me = geteuid();
     path.ancestors().take(2).find_map(|path| {
         let owner = fs::symlink_metadata(path).ok()?.uid();

@@ -1,4 +1,4 @@
-//! What the engine says of itself.
+//! Health checks for `raddle doctor`.
 
 use rusqlite::Connection;
 
@@ -10,22 +10,22 @@ use super::{
 };
 use raddle_broker::{EngineHealth, HealthCheck};
 
-/// Above this the log is worth a word: something keeps SQLite from moving it into the database.
+/// A WAL larger than this is reported: something prevents checkpoints.
 const LARGE_WAL_BYTES: u64 = 256 * 1024 * 1024;
 
 pub(super) fn health(db: &Connection, shared: &HandleState) -> Result<EngineHealth, TxError> {
     Ok(EngineHealth {
         engine: format!("sqlite {}", rusqlite::version()),
         location: shared.path.display().to_string(),
-        durability: match shared.place {
+        durability: match shared.location {
             DatabaseLocation::File(_) => {
-                "submit and finish are synced to disk before they return: they survive a power cut; \
+                "submit and complete are synced to disk before they return: they survive a power cut; \
                  claims survive a crash of the process, and a power cut only makes a task run again"
             }
             DatabaseLocation::Memory(_) => "nothing survives the end of the process",
         }
         .into(),
-        checks: match shared.place {
+        checks: match shared.location {
             DatabaseLocation::File(_) if shared.is_read_only => {
                 vec![read_only(), integrity(db)?, stale_workers(db, shared)?]
             }
@@ -41,7 +41,7 @@ fn read_only() -> HealthCheck {
     HealthCheck {
         name: "file system".into(),
         ok: false,
-        detail: "read-only: what is there can be read, nothing can be submitted or run".into(),
+        detail: "read-only: tasks can be read, but not submitted or run".into(),
         fix: Some(
             "'mount -o remount,rw' it, or copy the whole directory to where it can be written"
                 .into(),
@@ -80,8 +80,9 @@ fn log_size(shared: &HandleState) -> HealthCheck {
         name: "write-ahead log".into(),
         ok,
         detail: format!("{} KiB", bytes / 1024),
-        fix: (!ok)
-            .then(|| "a process reads for very long: find it with 'fuser', and stop it".into()),
+        fix: (!ok).then(|| {
+            "a process holds a read transaction open: find it with 'fuser', and stop it".into()
+        }),
     }
 }
 
@@ -89,13 +90,14 @@ fn stale_workers(db: &Connection, shared: &HandleState) -> Result<HealthCheck, T
     let now = clock::machine();
     let stale = entered(db)?
         .into_iter()
-        .filter(|worker| !shared.leases.of(*worker).holds(now))
+        .filter(|worker| !shared.leases.get(*worker).holds(now))
         .count();
     Ok(HealthCheck {
         name: "stale workers".into(),
         ok: stale == 0,
         detail: format!("{stale} without a valid lease"),
-        fix: (stale > 0)
-            .then(|| "run 'raddle requeue-orphans', or start a worker: it takes their tasks back by itself".into()),
+        fix: (stale > 0).then(|| {
+            "run 'raddle requeue-orphans', or start a worker, which reclaims their tasks".into()
+        }),
     })
 }

@@ -1,12 +1,14 @@
-//! Until when workers live. Kept in the shared page, so that renewing a lease takes a store and no lock: a process that sits on the
-//! database for longer than a lease lasts takes nothing from those that wait for it.
+//! Leases of workers, in the shared mapping: a renewal is a store and takes no lock, so a process
+//! that blocks the database for longer than a lease lasts makes no worker lose its lease.
 //!
-//! **Renewing** is to store the new end, and then to look at the clock once more: if the old end has passed by then, somebody may have
-//! decided by it, and the lease counts as lost. Whoever takes over looks at the clock first and at the end after, with a margin in
-//! between. So no two of them can both be right, wherever either is held up.
+//! **Renewal** stores the new end and then reads the clock again: if the old end has passed by
+//! then, another process may have acted on it, and the lease counts as lost. A process that takes
+//! over reads the clock first and the end after, with a margin between. So the two can never both
+//! succeed, wherever either is delayed.
 //!
-//! **A worker without a slot** has lost it with the file: somebody deleted that, or copied the database without it. It is given
-//! [`GRACE_NANOS`] from the making of the new file, and enters itself again with its next beat.
+//! **A worker without a slot** has lost it with the file: it was deleted, or the database was
+//! copied without it. The worker gets [`GRACE_NANOS`] from the creation of the new file, and
+//! registers again with its next renewal.
 
 mod liveness_lock;
 pub(super) mod renewer;
@@ -32,60 +34,63 @@ use super::{
 };
 use raddle_broker::Result;
 
-/// Between the moment a worker's own runners give up and the moment others take over, so that no task runs twice at once.
+/// The time between the moment a worker's runners give up and the moment others take over, so that
+/// no task runs twice at once.
 const TAKEOVER_MARGIN_NANOS: i64 = 250_000_000;
-/// How long workers have to enter themselves into a new file. More than one beat of any lease up to 40 s.
+/// How long workers have to register in a new file: more than one renewal interval of any lease up
+/// to 40 s.
 const GRACE_NANOS: i64 = 10_000_000_000;
-/// The end of a lease that was not said yet, and of one whose worker knows that it is over.
-const UNSAID: i64 = 0;
-const LONG_AGO: i64 = 1;
-/// How many workers a beat looks for at most: each costs a system call, and others look too.
-const LOOKED_FOR: usize = 64;
+/// Values of `lease_end`: not set yet, and expired as its worker knows.
+const NOT_SET: i64 = 0;
+const EXPIRED: i64 = 1;
+/// The most liveness locks that one renewal tests: each costs a system call, and other workers test
+/// too.
+const MAX_TESTED_LOCKS: usize = 64;
 
 pub(super) struct LeaseTable {
     database: PathBuf,
-    /// This boot of the machine. Leases of another boot are void: its clock began anew.
+    /// The boot id. Leases of another boot are void, because the monotonic clock restarted.
     pub(super) boot: i64,
     page: Mutex<Arc<SharedState>>,
-    /// What the processes of this handle's workers hold as long as they live.
-    tethers: Mutex<Vec<(Tid, OwnedFd)>>,
-    /// Whose turn it is to be looked for.
-    turn: AtomicUsize,
-    /// The making of the page whose grace was over when this was last asked.
-    looked_beside: AtomicI64,
+    /// The liveness locks of this handle's workers.
+    liveness_locks: Mutex<Vec<(Tid, OwnedFd)>>,
+    /// The slot at which the next test of liveness locks starts.
+    next_tested: AtomicUsize,
+    /// The creation time of the file foreign_owner grace period was over at the last check.
+    checked_file: AtomicI64,
 }
 
-/// A worker's entry in the database.
+/// A worker's row in the database.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WorkerRow {
     pub(super) worker: Tid,
     pub(super) boot: i64,
-    /// The end of the lease that it was entered with.
+    /// The end of the lease with which it registered.
     pub(super) until: i64,
 }
 
-/// What is known of a worker's life.
+/// A worker's lease and last heartbeat.
 #[derive(Clone, Debug)]
 pub(super) struct WorkerLease {
     pub(super) until: i64,
-    /// Its processes are known to be gone.
+    /// Its liveness lock is free, so its processes are gone.
     is_dead: bool,
-    /// What it said last.
+    /// The last heartbeat.
     pub(super) heartbeat: Heartbeat,
 }
 
-/// What became of an attempt to renew a lease.
+/// The result of a renewal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RenewalOutcome {
     Renewed,
-    /// It had run out.
+    /// The lease had expired.
     Late,
-    /// The page does not know of it.
+    /// The worker has no slot.
     Missing,
 }
 
 impl WorkerLease {
-    /// Whether the worker counts as alive. It does until others may take over.
+    /// Whether the worker counts as alive, which it does until others may take over.
     pub(super) fn holds(&self, now: i64) -> bool {
         !self.is_dead && self.until >= now.saturating_sub(TAKEOVER_MARGIN_NANOS)
     }
@@ -93,14 +98,14 @@ impl WorkerLease {
 
 impl LeaseTable {
     pub(super) fn new(database: PathBuf, boot: i64, page: Arc<SharedState>) -> Self {
-        let (page, tethers) = (Mutex::new(page), Mutex::default());
+        let (page, liveness_locks) = (Mutex::new(page), Mutex::default());
         Self {
             database,
             boot,
             page,
-            tethers,
-            turn: AtomicUsize::new(0),
-            looked_beside: AtomicI64::new(0),
+            liveness_locks,
+            next_tested: AtomicUsize::new(0),
+            checked_file: AtomicI64::new(0),
         }
     }
 
@@ -108,42 +113,44 @@ impl LeaseTable {
         Arc::clone(&self.page.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn tethers(&self) -> MutexGuard<'_, Vec<(Tid, OwnedFd)>> {
-        self.tethers.lock().unwrap_or_else(PoisonError::into_inner)
+    fn liveness_locks(&self) -> MutexGuard<'_, Vec<(Tid, OwnedFd)>> {
+        self.liveness_locks
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes over to the file that others find, if it is not the one that is mapped.
+    /// Maps the file that has the name now, if it is another than the mapped one.
     pub(super) fn refresh(&self) {
-        // Without the database there are no others, and nothing to be made for them.
+        // Without the database there are no other processes, and no file must be created for it.
         if self.page().is_current() || !self.database.exists() {
             return;
         }
         match SharedState::open(&self.database, self.boot) {
             Ok(page) => *self.page.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(page),
             Err(error) => {
-                tracing::warn!(%error, "the file of leases is gone, and there can be no other")
+                tracing::warn!(%error, "the state file is gone and cannot be created again")
             }
         }
     }
 
-    /// Gives a worker a lease until `until`.
-    pub(super) fn enter(&self, worker: Tid, until: i64, heartbeat: Heartbeat) -> Result<()> {
+    /// Gives a worker a slot and a lease until `until`.
+    pub(super) fn register(&self, worker: Tid, until: i64, heartbeat: Heartbeat) -> Result<()> {
         let page = self.page();
         let slot = loop {
-            match page.slots().iter().find(|slot| take(slot, worker)) {
+            match page.slots().iter().find(|slot| claim_slot(slot, worker)) {
                 Some(slot) => break slot,
                 None => page.grow()?,
             }
         };
-        say(slot, heartbeat);
+        store_heartbeat(slot, heartbeat);
         slot.until.store(until, Ordering::SeqCst);
         Ok(())
     }
 
-    /// Forgets a worker that is not in the database any more.
-    pub(super) fn leave(&self, worker: Tid) {
-        if let Some(slot) = find(&self.page(), worker) {
-            vacate(slot, worker);
+    /// Clears the slot of a worker that is no longer in the database.
+    pub(super) fn remove(&self, worker: Tid) {
+        if let Some(slot) = find_slot(&self.page(), worker) {
+            free_slot(slot, worker);
         }
         self.release_liveness_lock(worker);
     }
@@ -151,29 +158,30 @@ impl LeaseTable {
     /// Renews a lease for `ttl` from now.
     pub(super) fn renew(&self, worker: Tid, ttl: Duration, heartbeat: Heartbeat) -> RenewalOutcome {
         let page = self.page();
-        let Some(slot) = find(&page, worker) else {
+        let Some(slot) = find_slot(&page, worker) else {
             return RenewalOutcome::Missing;
         };
-        say(slot, heartbeat);
+        store_heartbeat(slot, heartbeat);
         let end = slot.until.load(Ordering::SeqCst);
-        // Never back: a process that was stopped right here must not shorten the lease of whoever has the slot by then.
+        // `fetch_max`: a process that was stopped right here must not shorten the lease of the
+        // slot's next owner.
         slot.until
             .fetch_max(end_of(clock::machine(), ttl), Ordering::SeqCst);
         if clock::machine() <= end {
             return RenewalOutcome::Renewed;
         }
-        // Runners have given up: others need not wait for the lease to run out once more.
+        // The runners have given up, so others need not wait for the lease to expire again.
         let stored = slot.until.load(Ordering::SeqCst);
-        if owner(slot) == Some(worker) {
+        if owner_of(slot) == Some(worker) {
             let _ =
                 slot.until
-                    .compare_exchange(stored, LONG_AGO, Ordering::SeqCst, Ordering::SeqCst);
+                    .compare_exchange(stored, EXPIRED, Ordering::SeqCst, Ordering::SeqCst);
         }
         RenewalOutcome::Late
     }
 
-    /// What is known of a worker that is in the database.
-    pub(super) fn of(&self, entered: WorkerRow) -> WorkerLease {
+    /// The lease of a registered worker.
+    pub(super) fn get(&self, entered: WorkerRow) -> WorkerLease {
         let WorkerRow {
             worker,
             boot,
@@ -187,15 +195,15 @@ impl LeaseTable {
             };
         }
         let page = self.page();
-        let slot = find(&page, worker).map(|slot| (slot, slot.until.load(Ordering::SeqCst)));
-        match slot.filter(|(_, end)| *end != UNSAID) {
+        let slot = find_slot(&page, worker).map(|slot| (slot, slot.until.load(Ordering::SeqCst)));
+        match slot.filter(|(_, end)| *end != NOT_SET) {
             Some((slot, end)) => WorkerLease {
                 until: end.max(until),
                 is_dead: is_dead(&page, slot, worker),
-                heartbeat: said(slot),
+                heartbeat: load_heartbeat(slot),
             },
             None => {
-                let until = until.max(page.made_at().saturating_add(GRACE_NANOS));
+                let until = until.max(page.created_at().saturating_add(GRACE_NANOS));
                 WorkerLease {
                     until,
                     is_dead: false,
@@ -205,118 +213,128 @@ impl LeaseTable {
         }
     }
 
-    /// Whether it is worth asking the database whose tasks can be taken back.
-    pub(super) fn is_anyone_gone(&self) -> bool {
+    /// Whether the database should be asked for tasks to reclaim.
+    pub(super) fn may_reclaim(&self) -> bool {
         let (page, now) = (self.page(), clock::machine());
         let slots = page.slots();
-        // Who has not entered a new file by now will not, and is found in the database alone. One look is enough.
-        let made_at = page.made_at();
-        if now > made_at.saturating_add(GRACE_NANOS)
-            && self.looked_beside.swap(made_at, Ordering::Relaxed) != made_at
+        // A worker that has not registered in a new file by now never will; only the database knows
+        // it. One check is enough.
+        let created_at = page.created_at();
+        if now > created_at.saturating_add(GRACE_NANOS)
+            && self.checked_file.swap(created_at, Ordering::Relaxed) != created_at
         {
             return true;
         }
         let has_run_out = |slot: &WorkerSlot| {
             slot.until.load(Ordering::SeqCst) < now.saturating_sub(TAKEOVER_MARGIN_NANOS)
         };
-        let turn = self.turn.fetch_add(LOOKED_FOR, Ordering::Relaxed) % slots.len();
-        let mut looked_for = slots
+        let start = self
+            .next_tested
+            .fetch_add(MAX_TESTED_LOCKS, Ordering::Relaxed)
+            % slots.len();
+        let mut tested = slots
             .iter()
             .cycle()
-            .skip(turn)
-            .take(LOOKED_FOR.min(slots.len()));
+            .skip(start)
+            .take(MAX_TESTED_LOCKS.min(slots.len()));
         slots
             .iter()
-            .any(|slot| owner(slot).is_some() && has_run_out(slot))
-            || looked_for.any(|slot| owner(slot).is_some_and(|worker| is_dead(&page, slot, worker)))
+            .any(|slot| owner_of(slot).is_some() && has_run_out(slot))
+            || tested.any(|slot| owner_of(slot).is_some_and(|worker| is_dead(&page, slot, worker)))
     }
 
-    /// Vacates slots of workers that are not `known` to the database: their registration was undone, or somebody was killed after he had
-    /// written that they are gone. To be called by who can write there.
+    /// Clears slots of workers that are not in the database: their registration was rolled back, or
+    /// the process that removed them was killed before it cleared the slot. The caller must hold
+    /// the write lock.
     pub(super) fn prune(&self, known: &[WorkerRow], now: i64) {
         let page = self.page();
         for slot in page.slots() {
-            let Some(worker) = owner(slot) else { continue };
+            let Some(worker) = owner_of(slot) else {
+                continue;
+            };
             let has_run_out =
                 slot.until.load(Ordering::SeqCst) < now || is_dead(&page, slot, worker);
             if has_run_out && !known.iter().any(|entered| entered.worker == worker) {
-                vacate(slot, worker);
+                free_slot(slot, worker);
             }
         }
     }
 
-    /// Has this process, and those that it starts from now on, hold what shows that the worker is not dead. Says whether it does, and did not before.
+    /// Takes the worker's liveness lock for this process and those that it starts from now on.
+    /// Returns whether the lock was taken now.
     pub(super) fn acquire_liveness_lock(&self, worker: Tid) -> bool {
         let page = self.page();
-        let Some(slot) = find(&page, worker) else {
+        let Some(slot) = find_slot(&page, worker) else {
             return false;
         };
-        // Nobody can take a lock that is held, not even who holds it.
-        let Some(tether) = page
-            .open_again()
+        // `F_OFD_SETLK` fails if the lock is held, even by this process.
+        let Some(lock) = page
+            .reopen()
             .and_then(|file| liveness_lock::acquire_liveness_lock(file, worker))
         else {
             return false;
         };
-        self.tethers().push((worker, tether));
-        slot.tied
+        self.liveness_locks().push((worker, lock));
+        slot.lock_token
             .store(clock::machine() as u32 | 1, Ordering::SeqCst);
         true
     }
 
-    /// Has a lease end `ttl` from now, if it would end later.
+    /// Shortens a lease to `ttl` from now, if it would end later.
     pub(super) fn shorten(&self, worker: Tid, ttl: Duration) {
         let page = self.page();
-        let Some(slot) = find(&page, worker) else {
+        let Some(slot) = find_slot(&page, worker) else {
             return;
         };
         let (end, sooner) = (
             slot.until.load(Ordering::SeqCst),
             end_of(clock::machine(), ttl),
         );
-        if owner(slot) == Some(worker) && sooner < end {
-            // Only what was seen: by now the slot may be another's.
+        if owner_of(slot) == Some(worker) && sooner < end {
+            // Compare: the slot may have another owner by now.
             let _ = slot
                 .until
                 .compare_exchange(end, sooner, Ordering::SeqCst, Ordering::SeqCst);
         }
     }
 
-    /// Lets go of it, of a worker that is over.
+    /// Releases the liveness lock of a worker that is gone.
     pub(super) fn release_liveness_lock(&self, worker: Tid) {
-        self.tethers().retain(|(tied, _)| *tied != worker);
+        self.liveness_locks().retain(|(owner, _)| *owner != worker);
     }
 }
 
-/// The end of a lease that begins now.
+/// The end of a lease of `ttl` from `now`.
 pub(super) fn end_of(now: i64, ttl: Duration) -> i64 {
     now.saturating_add(i64::try_from(ttl.as_nanos()).unwrap_or(i64::MAX))
 }
 
-fn find(page: &SharedState, worker: Tid) -> Option<&WorkerSlot> {
-    page.slots().iter().find(|slot| owner(slot) == Some(worker))
+fn find_slot(page: &SharedState, worker: Tid) -> Option<&WorkerSlot> {
+    page.slots()
+        .iter()
+        .find(|slot| owner_of(slot) == Some(worker))
 }
 
-fn owner(slot: &WorkerSlot) -> Option<Tid> {
+fn owner_of(slot: &WorkerSlot) -> Option<Tid> {
     Tid::from_u64(slot.worker.load(Ordering::SeqCst) as u64)
 }
 
-/// Takes a slot that is nobody's, unless somebody else is faster.
-fn take(slot: &WorkerSlot, worker: Tid) -> bool {
+/// Takes a free slot; `false` if another process was faster.
+fn claim_slot(slot: &WorkerSlot, worker: Tid) -> bool {
     slot.worker
         .compare_exchange(0, worker.as_i64(), Ordering::SeqCst, Ordering::SeqCst)
         .is_ok()
 }
 
-/// Leaves a slot as one that was never used. Several may do so at once, and the slot be somebody else's before the last is done: what
-/// they change is only what they have seen.
-fn vacate(slot: &WorkerSlot, worker: Tid) {
+/// Frees a slot. Several processes may do this at once, and the slot may have a new owner before
+/// the last is done, so each changes only the values that it has read.
+fn free_slot(slot: &WorkerSlot, worker: Tid) {
     let until = slot.until.load(Ordering::SeqCst);
-    if owner(slot) == Some(worker) {
-        slot.tied.store(0, Ordering::SeqCst);
+    if owner_of(slot) == Some(worker) {
+        slot.lock_token.store(0, Ordering::SeqCst);
         let _ = slot
             .until
-            .compare_exchange(until, UNSAID, Ordering::SeqCst, Ordering::SeqCst);
+            .compare_exchange(until, NOT_SET, Ordering::SeqCst, Ordering::SeqCst);
         let _ =
             slot.worker
                 .compare_exchange(worker.as_i64(), 0, Ordering::SeqCst, Ordering::SeqCst);
@@ -324,14 +342,14 @@ fn vacate(slot: &WorkerSlot, worker: Tid) {
 }
 
 fn is_dead(page: &SharedState, slot: &WorkerSlot, worker: Tid) -> bool {
-    let tied = slot.tied.load(Ordering::SeqCst);
-    // It may have been let go of in between by a worker that lives on, and that has tied itself anew since.
-    tied != 0
+    let token = slot.lock_token.load(Ordering::SeqCst);
+    // Read again: a live worker may have released the lock and acquired it anew in between.
+    token != 0
         && liveness_lock::is_free(page.file(), worker)
-        && slot.tied.load(Ordering::SeqCst) == tied
+        && slot.lock_token.load(Ordering::SeqCst) == token
 }
 
-fn say(slot: &WorkerSlot, heartbeat: Heartbeat) {
+fn store_heartbeat(slot: &WorkerSlot, heartbeat: Heartbeat) {
     slot.status
         .store((heartbeat.status as u8).into(), Ordering::Relaxed);
     slot.busy.store(heartbeat.busy, Ordering::Relaxed);
@@ -339,7 +357,7 @@ fn say(slot: &WorkerSlot, heartbeat: Heartbeat) {
         .store(heartbeat.spawned_count, Ordering::Relaxed);
 }
 
-fn said(slot: &WorkerSlot) -> Heartbeat {
+fn load_heartbeat(slot: &WorkerSlot) -> Heartbeat {
     Heartbeat {
         status: WorkerStatus::from_u8(slot.status.load(Ordering::Relaxed) as u8),
         busy: slot.busy.load(Ordering::Relaxed),

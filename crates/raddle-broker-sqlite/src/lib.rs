@@ -1,11 +1,13 @@
-//! The embedded engine: one SQLite file, any number of processes on this machine.
+//! The SQLite engine: one database file, any number of processes on one machine.
 //!
-//! A task's immutable part is one row of `tasks`; where it stands is which of `ready`, `delayed`, `held`, `active` and `done` holds
-//! its id, so no update ever rewrites a spec and a terminal state can only be reached once. One thread per process has the
-//! database (`writer.rs`) and writes in groups: everything that is waiting goes into one transaction, and one `fsync` makes it durable for all.
-//! Processes wake each other through a shared page (`bell.rs`) and queue for the write lock in the kernel, so nobody polls.
-//! Leases are in that page too (`leases.rs`), so that renewing one takes no lock. They are measured on the monotonic clock: setting the wall
-//! clock expires nothing.
+//! A task's immutable part is one row of `tasks`. Its status is which of the tables `ready`,
+//! `delayed`, `held`, `active` and `done` holds its id, so no update rewrites a spec, and a final
+//! state is reached once. One thread per process owns the connection (`writer.rs`) and commits in
+//! groups: all pending writes share one transaction and one `fsync`.
+//!
+//! Processes notify each other through a shared mapping (`notify.rs`) and queue for the write lock
+//! in the kernel (`flock`), so no process polls. Leases are in the same mapping (`lease.rs`), so a
+//! renewal takes no lock; they use the monotonic clock, so setting the wall clock expires nothing.
 
 mod bulk_insert;
 mod chain;
@@ -58,55 +60,57 @@ use writer::{Durability, Writer};
 /// A broker in a SQLite file.
 pub struct Sqlite {
     shared: Arc<HandleState>,
-    /// Given up before the thread is waited for.
+    /// Dropped before `Drop` waits for the thread.
     writer: Option<Writer>,
-    /// Ends with the thread.
+    /// Disconnected when the thread ends.
     ended: Mutex<mpsc::Receiver<()>>,
 }
 
-/// What the threads of one handle share.
+/// State that the threads of one handle share.
 struct HandleState {
-    place: DatabaseLocation,
-    /// What it is called in errors.
+    location: DatabaseLocation,
+    /// The name of the database in errors.
     path: PathBuf,
     /// The directory for output that is too large for a row.
     output: PathBuf,
-    /// Device and number of the database, once it is open: another file may have its name by now.
+    /// Device and inode of the database once it is open: another file may get its name later.
     identity: Option<(u64, u64)>,
-    /// Whether the file system refuses all writes.
+    /// Whether the file system is read-only.
     is_read_only: bool,
-    bell: Notifier,
+    notifier: Notifier,
     leases: LeaseTable,
-    /// Why the log could not be synced, from then on.
-    hole: OnceLock<String>,
-    sweep: lease::renewer::Reaper,
-    /// What output is looked up with, once there is any. Whoever has it writes output, and nobody else does.
-    outlet: Arc<tokio::sync::Mutex<Option<Connection>>>,
+    /// Why an `fsync` of the WAL failed. All writes are refused from then on.
+    poisoned: OnceLock<String>,
+    reaper: lease::renewer::Reaper,
+    /// The connection for output, opened on first use. Its holder is the only writer of output
+    /// files.
+    output_connection: Arc<tokio::sync::Mutex<Option<Connection>>>,
 }
 
-/// How long a call waits for other processes to let go of the database before it says who holds it.
-const LOCK_PATIENCE: Duration = Duration::from_secs(20);
-/// How long a handle that is dropped waits for its thread, which may stand still for the write lock.
-const LEAVE_PATIENCE: Duration = Duration::from_secs(2);
+/// How long a call waits for the write lock before it fails and names the holder.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long dropping a handle waits for the writer thread, which may be blocked on the write lock.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Sqlite {
-    /// Whether nobody has made a database there, nor left the log of one.
-    pub fn is_unmade(path: &Path) -> bool {
+    /// Whether there is no database at `path`, and no WAL of one.
+    pub fn is_missing(path: &Path) -> bool {
         matches!(path.try_exists(), Ok(false)) && !open::has_log(path)
     }
 
-    /// Opens the database at `path`, making it if it is not there.
+    /// Opens the database at `path`, and creates it if it does not exist.
     pub async fn open(path: &Path) -> Result<Self> {
         Self::start(DatabaseLocation::File(path.to_owned())).await
     }
 
-    /// A database of this process, which is gone with the handle. Output that is too large for a row is in the directory for temporary files meanwhile.
+    /// A private database that is deleted with the handle. Large output goes to the directory for
+    /// temporary files.
     pub async fn in_memory() -> Result<Self> {
         Self::start(DatabaseLocation::Memory(clock::unique())).await
     }
 
-    async fn start(place: DatabaseLocation) -> Result<Self> {
-        let (writer, shared, ended) = Writer::start(place).await?;
+    async fn start(location: DatabaseLocation) -> Result<Self> {
+        let (writer, shared, ended) = Writer::start(location).await?;
         Ok(Self {
             shared,
             writer: Some(writer),
@@ -117,70 +121,70 @@ impl Sqlite {
     fn writer(&self) -> &Writer {
         self.writer
             .as_ref()
-            .expect("given up only when the handle is dropped")
+            .expect("taken only when the handle is dropped")
     }
 
-    /// Runs `job` in the next group of writes and returns once that is committed.
+    /// Runs `job` in the next write group and returns once it is committed.
     async fn write<T, F>(&self, durability: Durability, job: F) -> Result<T>
     where
         T: Send + 'static,
         F: FnOnce(&mut Tx<'_>) -> Result<T, TxError> + Send + 'static,
     {
-        self.answer(self.writer().write(durability, job)).await
+        self.await_reply(self.writer().write(durability, job)).await
     }
 
-    /// Runs `query` on one state of the database.
+    /// Runs `query` on one snapshot of the database.
     async fn read<T, F>(&self, query: F) -> Result<T>
     where
         T: Send + 'static,
         F: FnOnce(&Connection) -> Result<T, TxError> + Send + 'static,
     {
-        self.answer(self.writer().read(query)).await
+        self.await_reply(self.writer().read(query)).await
     }
 
-    async fn answer<T>(&self, reply: oneshot::Receiver<Result<T>>) -> Result<T> {
-        match tokio::time::timeout(LOCK_PATIENCE, reply).await {
+    async fn await_reply<T>(&self, reply: oneshot::Receiver<Result<T>>) -> Result<T> {
+        match tokio::time::timeout(LOCK_TIMEOUT, reply).await {
             Ok(reply) => reply.unwrap_or(Err(Error::Closed)),
-            // The receiver is gone with the timeout, and the thread passes over work that nobody waits for.
-            Err(_) => Err(self.shared.locked()),
+            // The timeout drops the receiver, and the writer skips jobs foreign_owner receiver is gone.
+            Err(_) => Err(self.shared.lock_timeout_error()),
         }
     }
 
-    /// A wait for `topic`, which listens from now on.
+    /// Subscribes to `topic` from now on.
     fn wait(&self, topic: Topic, wait: Duration) -> TopicWait {
-        // Who does not want to wait should not cost a listening thread.
-        let rung = if wait.is_zero() {
+        // A call that does not wait must not start the listener thread.
+        let changes = if wait.is_zero() {
             None
         } else {
-            self.shared.bell.listen(topic)
+            self.shared.notifier.subscribe(topic)
         };
         TopicWait {
-            rung,
+            changes,
             deadline: tokio::time::Instant::now() + wait.min(FOREVER),
         }
     }
 }
 
-/// Waits for the writing thread: it may have to tidy up, and what no caller waits for may still be under way.
+/// Waits for the writer thread, which may still run detached writes and the final checkpoint.
 impl Drop for Sqlite {
     fn drop(&mut self) {
         drop(self.writer.take());
         let ended = self.ended.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let _ = ended.recv_timeout(LEAVE_PATIENCE);
+        let _ = ended.recv_timeout(CLOSE_TIMEOUT);
     }
 }
 
-/// A wait for something that may be there when its topic rings.
+/// Waits for notifications of a topic.
 struct TopicWait {
-    /// Without it, because there is no thread to listen, nothing is heard and all is looked at.
-    rung: Option<tokio::sync::watch::Receiver<u32>>,
+    /// `None` if no listener thread could be started; then the wait polls.
+    changes: Option<tokio::sync::watch::Receiver<u32>>,
     deadline: tokio::time::Instant,
 }
 
 impl TopicWait {
-    /// Returns when it is worth looking again, with `true`, or when the wait is over, with `false`. `again_in` is when something may
-    /// be there without anybody ringing.
-    async fn again(&mut self, again_in: Option<Duration>) -> bool {
+    /// Waits until it is worth checking again and returns `true`, or `false` when the wait is over.
+    /// `again_in` is when something becomes available without a notification.
+    async fn next(&mut self, again_in: Option<Duration>) -> bool {
         let now = tokio::time::Instant::now();
         if self.deadline <= now {
             return false;
@@ -189,8 +193,8 @@ impl TopicWait {
             .unwrap_or(SAFETY_INTERVAL)
             .clamp(Duration::from_millis(1), SAFETY_INTERVAL);
         let until = now + pause.min(self.deadline - now);
-        match &mut self.rung {
-            Some(rung) => drop(tokio::time::timeout_at(until, rung.changed()).await),
+        match &mut self.changes {
+            Some(changes) => drop(tokio::time::timeout_at(until, changes.changed()).await),
             None => tokio::time::sleep_until(until).await,
         }
         true
@@ -198,57 +202,58 @@ impl TopicWait {
 }
 
 impl HandleState {
-    /// Opens the page of the database, or makes it.
-    fn new(place: DatabaseLocation) -> Result<Self> {
-        let (path, boot) = (place.path(), clock::boot());
+    /// Maps the state file of the database, and creates it if it does not exist.
+    fn new(location: DatabaseLocation) -> Result<Self> {
+        let (path, boot) = (location.path(), clock::boot());
         let is_read_only =
-            matches!(&place, DatabaseLocation::File(path) if open::is_read_only(path));
-        let page = Arc::new(match &place {
+            matches!(&location, DatabaseLocation::File(path) if open::is_read_only(path));
+        let page = Arc::new(match &location {
             DatabaseLocation::File(path) if is_read_only => SharedState::copy(path, boot)?,
             DatabaseLocation::File(path) => SharedState::open(path, boot)?,
             DatabaseLocation::Memory(_) => SharedState::in_memory(boot)?,
         });
-        let output = match &place {
+        let output = match &location {
             DatabaseLocation::File(path) => open::with_suffix(path, "-out"),
             DatabaseLocation::Memory(name) => {
                 std::env::temp_dir().join(format!("raddle-{name}-out"))
             }
         };
         let leases = LeaseTable::new(path.clone(), boot, Arc::clone(&page));
-        let (hole, sweep, outlet) = (
+        let (poisoned, reaper, output_connection) = (
             OnceLock::new(),
             lease::renewer::Reaper::default(),
             Arc::default(),
         );
         Ok(Self {
-            place,
+            location,
             path,
             output,
             identity: None,
             is_read_only,
-            bell: Notifier::new(page),
+            notifier: Notifier::new(page),
             leases,
-            hole,
-            sweep,
-            outlet,
+            poisoned,
+            reaper,
+            output_connection,
         })
     }
 
-    /// Refuses to go on with a database that has lost its name. No other process finds it there, so nothing that is done to it is ever seen.
-    fn check_in_place(&self) -> Result<()> {
+    /// Fails if the database file was deleted or replaced: no other process would see what is
+    /// written to it.
+    fn check_not_replaced(&self) -> Result<()> {
         let Some(identity) = self.identity else {
             return Ok(());
         };
         match open::identity(&self.path) {
             Ok(found) if found == identity => Ok(()),
-            // Why it cannot be looked at has nothing to do with which file it is.
+            // An unreadable directory does not mean that the file was replaced.
             Err(error)
                 if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) =>
             {
                 Ok(())
             }
             _ => {
-                let reason = "was deleted or replaced while this process had it open: start this process again, to work with what is there now";
+                let reason = "was deleted or replaced while this process had it open: restart this process to use the file that is there now";
                 Err(Error::Io {
                     path: self.path.clone(),
                     reason: reason.into(),
@@ -257,28 +262,30 @@ impl HandleState {
         }
     }
 
-    /// Refuses writes that could not be made, or would not last.
+    /// Fails if writes are impossible, or would not be durable.
     fn check_writable(&self) -> Result<()> {
-        self.check_in_place()?;
+        self.check_not_replaced()?;
         if self.is_read_only {
             Err(open::read_only(&self.path))
         } else {
-            self.refuse_behind_hole()
+            self.refuse_after_failed_sync()
         }
     }
 
-    /// Refuses to write behind a sync of the log that has failed.
+    /// Refuses all writes after an `fsync` of the WAL has failed.
     ///
-    /// The system tells of that once, and takes for written what it could not write: the next sync succeeds without it. Each part of the log vouches for
-    /// the one before, so after a power cut nothing is found behind such a hole. To move the log into the database would not mend it: what the system
-    /// takes for written may have to be read back from the disk, and SQLite does not check it there. So it is refused for good, and all writes are, not only
-    /// those that have to last: a worker that can record no end must not begin anything.
-    fn refuse_behind_hole(&self) -> Result<()> {
-        let Some(reason) = self.hole.get() else {
+    /// The kernel reports a write-back error once and then marks the pages clean, so the next
+    /// `fsync` succeeds without them. WAL frames are checksummed in a chain, so after a power cut
+    /// nothing behind the lost pages is recovered. A checkpoint does not help: SQLite may have to
+    /// read the lost pages back from the disk, and does not verify them there. Writes of all
+    /// durability classes are refused, because a worker that cannot record the end of an attempt
+    /// must not begin one.
+    fn refuse_after_failed_sync(&self) -> Result<()> {
+        let Some(reason) = self.poisoned.get() else {
             return Ok(());
         };
         let reason = format!(
-            "could not be synced ({reason}), and what is written behind that may not last: see to the disk, and start this process again"
+            "could not be synced ({reason}), so later writes may be lost in a power cut: check the disk, then restart this process"
         );
         Err(Error::Io {
             path: open::with_suffix(&self.path, open::LOG),
@@ -286,8 +293,9 @@ impl HandleState {
         })
     }
 
-    /// What a failed transaction means. One that could not be synced is the last of this process.
-    fn failed(&self, source: &rusqlite::Error) -> Error {
+    /// Maps a failed commit to an error. A failed `fsync` also refuses all later writes of this
+    /// process.
+    fn commit_error(&self, source: &rusqlite::Error) -> Error {
         let unsynced = [ffi::SQLITE_IOERR_FSYNC, ffi::SQLITE_IOERR_DIR_FSYNC];
         if source
             .sqlite_error()
@@ -295,7 +303,7 @@ impl HandleState {
         {
             return self.error(source);
         }
-        let reason = self.hole.get_or_init(|| source.to_string()).clone();
+        let reason = self.poisoned.get_or_init(|| source.to_string()).clone();
         Error::Unsynced {
             path: self.path.clone(),
             reason,
@@ -306,31 +314,31 @@ impl HandleState {
         open::explain(&self.path, source)
     }
 
-    fn fail(&self, fail: TxError) -> Error {
+    fn job_error(&self, fail: TxError) -> Error {
         match fail {
             TxError::Store(source) => self.error(&source),
             TxError::Caller(error) => error,
         }
     }
 
-    /// Waits for the right to write, among all processes.
-    fn lock(&self) -> Result<notify::WriteLock<'_>> {
+    /// Takes the write lock, which excludes all other processes.
+    fn lock_for_writing(&self) -> Result<notify::WriteLock<'_>> {
         let refused = |e| Error::Io {
             path: self.path.clone(),
-            reason: format!("cannot lock it: {e}"),
+            reason: format!("cannot lock the database: {e}"),
         };
-        self.bell.lock().map_err(refused)
+        self.notifier.lock().map_err(refused)
     }
 
-    fn locked(&self) -> Error {
+    fn lock_timeout_error(&self) -> Error {
         let holder = self
-            .bell
+            .notifier
             .holder()
             .map(|pid| format!(" by process {pid}"))
             .unwrap_or_default();
         Error::Locked {
             path: self.path.clone(),
-            secs: LOCK_PATIENCE.as_secs(),
+            secs: LOCK_TIMEOUT.as_secs(),
             holder,
         }
     }
@@ -342,7 +350,7 @@ impl HandleState {
 
 impl Drop for HandleState {
     fn drop(&mut self) {
-        if let DatabaseLocation::Memory(_) = self.place {
+        if let DatabaseLocation::Memory(_) = self.location {
             let _ = std::fs::remove_dir_all(&self.output);
         }
     }

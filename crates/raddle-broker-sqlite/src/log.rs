@@ -1,4 +1,4 @@
-//! The event log. A task's own row is its `created` event; all others have rows of their own.
+//! The event log. The row of a task is its `created` event; all other events are rows of `events`.
 
 use std::time::Duration;
 
@@ -12,13 +12,13 @@ use raddle_broker::{
     engine::follow::{FollowStep, LogRange},
 };
 
-/// How many rows one look reads at most when it looks for the events of one task among those of all.
+/// The most rows that one read scans for the events of one task.
 const SCAN: u32 = 10_000;
 
-/// Events after `after`, of all tasks.
+/// Events of all tasks after `after`.
 fn select(db: &Connection, after: u64, max: u32) -> rusqlite::Result<Vec<TaskEvent>> {
     let after = after.min(i64::MAX as u64) as i64;
-    // Both halves are in the order of their keys, so SQLite merges them without sorting and stops at the limit.
+    // Both halves are in key order, so SQLite merges them without sorting and stops at the limit.
     db.prepare_cached(
         "SELECT id, tid, kind, attempt, worker, detail FROM events WHERE id > ?1
          UNION ALL SELECT tid, tid, 0, 0, NULL, NULL FROM tasks WHERE tid > ?1
@@ -28,7 +28,7 @@ fn select(db: &Connection, after: u64, max: u32) -> rusqlite::Result<Vec<TaskEve
     .collect()
 }
 
-/// Events of one task after `after`, from the next `SCAN` rows.
+/// Events of one task after `after`, among the next `SCAN` rows.
 pub(super) fn select_of(db: &Connection, tid: Tid, after: u64) -> rusqlite::Result<LogRange> {
     let mut events = Vec::new();
     let from = after.max(tid.as_u64() - 1).min(i64::MAX as u64);
@@ -59,7 +59,7 @@ pub(super) fn select_of(db: &Connection, tid: Tid, after: u64) -> rusqlite::Resu
     })
 }
 
-/// The last event. Both halves are read from the ends of their keys.
+/// The last event; reads one row from the end of each table.
 fn last(db: &Connection) -> rusqlite::Result<Vec<TaskEvent>> {
     db.prepare_cached(
         "SELECT id, tid, kind, attempt, worker, detail FROM events
@@ -114,7 +114,7 @@ impl Log for Sqlite {
         let mut wait = self.wait(Topic::Log, wait);
         loop {
             let from = after;
-            let stretch = self
+            let range = self
                 .read(move |db| match tid {
                     None => Ok(LogRange {
                         events: select(db, from, max)?,
@@ -124,10 +124,10 @@ impl Log for Sqlite {
                     Some(tid) => Ok(select_of(db, tid, from)?),
                 })
                 .await?;
-            after = after.max(stretch.scanned);
-            let then = stretch.next_step();
-            if then == FollowStep::Return || then == FollowStep::Wait && !wait.again(None).await {
-                return Ok(stretch.into_first(max));
+            after = after.max(range.scanned);
+            let step = range.next_step();
+            if step == FollowStep::Return || step == FollowStep::Wait && !wait.next(None).await {
+                return Ok(range.into_first(max));
             }
         }
     }

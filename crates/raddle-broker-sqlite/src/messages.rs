@@ -15,8 +15,8 @@ use super::{
 };
 use raddle_broker::{Message, MessageTransaction, Messages, PeekRequest, Result, Submitted};
 
-/// What a queue is called in the table. Control messages stand before all others, so that whether there is one is a single look; no
-/// name can begin like this.
+/// The key of a queue in the table. Those of control queues start with a mark that no queue name
+/// can start with, so they sort first and one lookup tells whether there is any.
 pub(super) fn key(queue: &QueueName) -> String {
     match queue {
         QueueName::Task(_, TaskQueue::CtrlIn) => format!("{CONTROL_MARK}{queue}"),
@@ -30,10 +30,10 @@ const CONTROL_MARK: char = '!';
 pub(super) fn insert(tx: &mut Tx<'_>, queue: &QueueName, body: &str) -> Result<Tid, TxError> {
     let id = tx.next_id();
     if matches!(queue, QueueName::Task(_, TaskQueue::CtrlIn)) {
-        tx.stored_control();
-        tx.touch(Topic::Control);
+        tx.mark_control_stored();
+        tx.notify(Topic::Control);
     }
-    tx.touch(Topic::Queue);
+    tx.notify(Topic::Queue);
     tx.db()
         .prepare_cached("INSERT INTO messages (queue, id, body) VALUES (?1, ?2, ?3)")?
         .execute(params![key(queue), id.as_i64(), body])?;
@@ -79,7 +79,7 @@ fn select(
     .collect()
 }
 
-/// How many messages each queue holds. A name that does not parse was not written by us, and is passed over.
+/// The sizes of all queues. Names that do not parse were not written by Raddle, and are skipped.
 pub(super) fn queue_sizes(db: &Connection) -> rusqlite::Result<BTreeMap<QueueName, u64>> {
     let mut query = db.prepare_cached("SELECT queue, count(*) FROM messages GROUP BY queue")?;
     let mut rows = query.query([])?;
@@ -112,7 +112,7 @@ impl Messages for Sqlite {
             let taken = self
                 .write(Durability::Power, move |tx| take(tx, &queue, max))
                 .await?;
-            if !taken.is_empty() || !wait.again(None).await {
+            if !taken.is_empty() || !wait.next(None).await {
                 return Ok(taken);
             }
         }
@@ -125,7 +125,7 @@ impl Messages for Sqlite {
             let seen = self
                 .read(move |db| Ok(select(db, &peek.queue, peek.after, peek.max)?))
                 .await?;
-            if !seen.is_empty() || !wait.again(None).await {
+            if !seen.is_empty() || !wait.next(None).await {
                 return Ok(seen);
             }
         }
@@ -155,7 +155,7 @@ impl Messages for Sqlite {
         let tasks = tasks.into_iter().map(prepare).collect::<Result<Vec<_>>>()?;
         let queue = key(&queue);
         self.write(Durability::Power, move |tx| {
-            // All are looked at before one goes: others have written in this transaction.
+            // Check all before deleting any: earlier jobs of this transaction must be kept.
             for message in &messages {
                 let there = "SELECT 1 FROM messages WHERE queue = ?1 AND id = ?2";
                 if !tx

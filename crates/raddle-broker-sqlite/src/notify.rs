@@ -1,9 +1,10 @@
-//! How processes on one database wake each other, and queue for the write lock.
+//! Notification between processes, and the queue for the write lock.
 //!
-//! The shared page holds a counter per topic, and one of all rings; to ring is to count up and wake whoever waits on that word in
-//! the kernel (a futex on a shared mapping). A waiter that looked before the ring sees that the counter has moved, so no wake-up is lost, and
-//! one that nobody waits for costs next to nothing. The same file carries the write lock: `flock` puts waiters to sleep and is let go by the
-//! kernel when its holder is killed.
+//! The shared mapping holds a counter per topic and one for all. To notify, a process increments
+//! the counters and wakes the futex on the common one. A waiter that read the counter before sees
+//! that it has moved, so no wake-up is lost, and a notification without waiters costs almost
+//! nothing. The same file carries the write lock: `flock` makes waiters sleep, and the kernel
+//! releases it when the holder is killed.
 
 use std::{
     io,
@@ -19,50 +20,51 @@ use tokio::sync::watch;
 
 use super::shared_state::{SharedState, TOPICS};
 
-/// What can be waited for.
+/// Something to wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Topic {
-    /// A task may be ready to be claimed.
+    /// A task may be ready to claim.
     Ready = 0,
-    /// A control message was written.
+    /// A control message was stored.
     Control = 1,
     /// An event or output was written.
     Log = 2,
-    /// A stored message was written.
+    /// A message was stored.
     Queue = 3,
 }
 
-/// Topics that a transaction has touched.
+/// The topics that a transaction affects.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Topics(u8);
 
 pub(super) struct Notifier {
-    /// `flock` belongs to the open file, which the threads of a handle share: among themselves they queue here.
-    gate: Mutex<()>,
+    /// `flock` belongs to the open file description, which the threads of a handle share, so they
+    /// queue here first.
+    local_lock: Mutex<()>,
     page: Arc<SharedState>,
     closed: Arc<AtomicBool>,
-    /// What the listening thread passes rings on to; it is started when something is first waited for.
+    /// Fed by the listener thread, which starts with the first wait.
     topics: Mutex<Option<[watch::Receiver<u32>; TOPICS]>>,
 }
 
-/// The write lock; let go when dropped.
+/// The write lock; released on drop.
 pub(super) struct WriteLock<'a> {
-    bell: &'a Notifier,
-    _gate: MutexGuard<'a, ()>,
+    notifier: &'a Notifier,
+    _local: MutexGuard<'a, ()>,
 }
 
 impl Notifier {
     pub(super) fn new(page: Arc<SharedState>) -> Self {
         Self {
-            gate: Mutex::new(()),
+            local_lock: Mutex::new(()),
             page,
             closed: Arc::default(),
             topics: Mutex::default(),
         }
     }
 
-    /// Wakes everybody who waits for one of `topics`, in this process and in others.
-    pub(super) fn ring(&self, topics: Topics) {
+    /// Wakes all waiters for `topics`, in all processes.
+    pub(super) fn notify(&self, topics: Topics) {
         if topics.0 == 0 {
             return;
         }
@@ -70,21 +72,23 @@ impl Notifier {
         for topic in (0..TOPICS).filter(|topic| topics.0 & (1 << topic) != 0) {
             page.counters[topic].fetch_add(1, Ordering::Release);
         }
-        page.rings.fetch_add(1, Ordering::Release);
-        let _ = futex::wake(&page.rings, futex::Flags::empty(), u32::MAX >> 1);
+        page.notifications.fetch_add(1, Ordering::Release);
+        let _ = futex::wake(&page.notifications, futex::Flags::empty(), u32::MAX >> 1);
     }
 
-    /// Something whose `changed` returns at the first ring of `topic` from now on. `None` where the system gives no thread to listen on.
-    pub(super) fn listen(&self, topic: Topic) -> Option<watch::Receiver<u32>> {
+    /// A receiver that changes with the next notification of `topic`. `None` if no listener thread
+    /// can be started.
+    pub(super) fn subscribe(&self, topic: Topic) -> Option<watch::Receiver<u32>> {
         let mut topics = self.topics.lock().unwrap_or_else(PoisonError::into_inner);
         if topics.is_none() {
             let listening = self.start_listening();
             *topics = listening
-                .inspect_err(|error| tracing::warn!(%error, "the system gives no thread"))
+                .inspect_err(|error| tracing::warn!(%error, "cannot start the notification thread, so waits poll"))
                 .ok();
         }
         let mut receiver = topics.as_ref()?[topic as usize].clone();
-        // Rings that the thread has not passed on yet show as a change later: that costs one look too many, and loses none.
+        // Notifications that the listener thread has not forwarded yet show as a change: one check
+        // too many, but none is lost.
         receiver.mark_unchanged();
         Some(receiver)
     }
@@ -97,15 +101,16 @@ impl Notifier {
         let senders = channels.map(|(sender, _)| sender);
         let (page, closed) = (Arc::clone(&self.page), Arc::clone(&self.closed));
         thread::Builder::new()
-            .name("bell".into())
+            .name("notify".into())
             .stack_size(64 * 1024)
-            .spawn(move || pass_on(&page, &closed, &senders))?;
+            .spawn(move || forward_notifications(&page, &closed, &senders))?;
         Ok(receivers)
     }
 
-    /// Waits for the right to write, however long it takes. Kernel queues are fair, and a holder that is killed lets go.
+    /// Waits for the write lock without a limit. `flock` queues are fair, and the kernel releases
+    /// the lock of a killed holder.
     pub(super) fn lock(&self) -> io::Result<WriteLock<'_>> {
-        let gate = self.close();
+        let local_lock = self.block_local_writers();
         while let Err(error) = rustix::fs::flock(self.page.file(), FlockOperation::LockExclusive) {
             if error != Errno::INTR {
                 return Err(error.into());
@@ -116,17 +121,20 @@ impl Notifier {
             .holder
             .store(std::process::id(), Ordering::Relaxed);
         Ok(WriteLock {
-            bell: self,
-            _gate: gate,
+            notifier: self,
+            _local: local_lock,
         })
     }
 
-    /// Keeps the threads of this process from the write lock, which none of them holds by then.
-    pub(super) fn close(&self) -> MutexGuard<'_, ()> {
-        self.gate.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Keeps the threads of this process from taking the write lock. None of them holds it when
+    /// this returns.
+    pub(super) fn block_local_writers(&self) -> MutexGuard<'_, ()> {
+        self.local_lock
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The process that holds the write lock, if one does.
+    /// The process that holds the write lock, if any.
     pub(super) fn holder(&self) -> Option<u32> {
         Some(self.page.head().holder.load(Ordering::Relaxed)).filter(|pid| *pid != 0)
     }
@@ -134,17 +142,22 @@ impl Notifier {
 
 impl Drop for WriteLock<'_> {
     fn drop(&mut self) {
-        self.bell.page.head().holder.store(0, Ordering::Relaxed);
-        let _ = rustix::fs::flock(self.bell.page.file(), FlockOperation::Unlock);
+        self.notifier.page.head().holder.store(0, Ordering::Relaxed);
+        let _ = rustix::fs::flock(self.notifier.page.file(), FlockOperation::Unlock);
     }
 }
 
-/// The listening thread: from the shared counters to channels of this process.
-fn pass_on(page: &SharedState, closed: &AtomicBool, topics: &[watch::Sender<u32>; TOPICS]) {
+/// The listener thread: forwards changes of the shared counters to the channels of this process.
+fn forward_notifications(
+    page: &SharedState,
+    closed: &AtomicBool,
+    topics: &[watch::Sender<u32>; TOPICS],
+) {
     loop {
         let page = page.head();
-        // Read first: a close that comes after this is a ring, and ends the wait below.
-        let rings = page.rings.load(Ordering::Acquire);
+        // Read first: `Drop` increments this counter after it sets `closed`, so the wait below
+        // returns.
+        let notifications = page.notifications.load(Ordering::Acquire);
         if closed.load(Ordering::Acquire) {
             return;
         }
@@ -152,18 +165,24 @@ fn pass_on(page: &SharedState, closed: &AtomicBool, topics: &[watch::Sender<u32>
             let current = counter.load(Ordering::Acquire);
             topic.send_if_modified(|seen| std::mem::replace(seen, current) != current);
         }
-        // Returns at once when somebody has rung since.
-        let _ = futex::wait(&page.rings, futex::Flags::empty(), rings, None);
+        // Returns at once if a notification came since.
+        let _ = futex::wait(
+            &page.notifications,
+            futex::Flags::empty(),
+            notifications,
+            None,
+        );
     }
 }
 
 impl Drop for Notifier {
     fn drop(&mut self) {
         self.closed.store(true, Ordering::Release);
-        // Wakes the listening thread of this process; those of others see that no topic has moved, and sleep on.
+        // Wakes the listener thread of this process. Those of others see no changed topic and sleep
+        // again.
         let page = self.page.head();
-        page.rings.fetch_add(1, Ordering::Release);
-        let _ = futex::wake(&page.rings, futex::Flags::empty(), u32::MAX >> 1);
+        page.notifications.fetch_add(1, Ordering::Release);
+        let _ = futex::wake(&page.notifications, futex::Flags::empty(), u32::MAX >> 1);
     }
 }
 

@@ -1,15 +1,17 @@
-//! Making, checking and opening the file.
+//! Creation, validation and opening of the database file.
 //!
-//! A file that is not ours, is damaged, or was made by a later version is named in the error and left as it is.
+//! A file that is not a Raddle database, is damaged, or was written by a newer version is named in
+//! the error and not touched.
 //!
-//! A new database is made under another name (`-new`), synced, and renamed to its place, under the write lock. So no process sees half of it, a power
-//! cut leaves all of it or none, and what a killed process has left under that name is removed by the next.
+//! A new database is created under another name (`-new`), synced, and renamed, under the write
+//! lock. So no process sees half of it, a power cut leaves all or nothing, and the next process
+//! removes what a killed one left under that name.
 //!
-//! A database on a read-only file system is opened for reading: SQLite needs the index of the WAL (`-shm`) for that. Without `-shm` and WAL the file is
-//! opened as immutable, which needs neither.
+//! On a read-only file system the database is opened for reading; SQLite needs the WAL index
+//! (`-shm`) for that. Without index and WAL the file is opened as immutable, which needs neither.
 //!
-//! A WAL without its database is that of one that was deleted. Over a new database it would bring back some of what the old one held, in pieces, so
-//! it is refused.
+//! A WAL without its database is left from a deleted one. Over a new database it would restore
+//! fragments of the old one, so it is refused.
 
 use std::{
     fmt::Write as _,
@@ -33,33 +35,37 @@ const OPEN: OpenFlags = OpenFlags::SQLITE_OPEN_READ_WRITE.union(OpenFlags::SQLIT
 const READ_IMMUTABLE: OpenFlags = OpenFlags::SQLITE_OPEN_READ_ONLY
     .union(OpenFlags::SQLITE_OPEN_NO_MUTEX)
     .union(OpenFlags::SQLITE_OPEN_URI);
-/// How long SQLite itself waits. Our own processes queue elsewhere, so this is for other tools that write to the file.
-const BUSY_PATIENCE: Duration = Duration::from_secs(30);
-/// Pages in the WAL before they are moved into the database: many, because each move costs the writer two syncs.
+/// The busy timeout of SQLite. Raddle processes queue on their own lock, so it only matters for
+/// other tools that write to the file.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(30);
+/// The number of WAL pages before a checkpoint: many, because each checkpoint costs the writer two
+/// syncs.
 const CHECKPOINT_PAGES: u32 = 4000;
 
-/// What the WAL is called beside its database.
+/// The suffix of the WAL.
 pub(super) const LOG: &str = "-wal";
-/// What SQLite keeps beside a database in WAL mode.
-const BESIDE: [&str; 3] = ["", LOG, INDEX];
-/// What the index of the WAL is called.
+/// The suffixes of the database and of the files that SQLite creates beside it.
+const DATABASE_SUFFIXES: [&str; 3] = ["", LOG, INDEX];
+/// The suffix of the WAL index.
 const INDEX: &str = "-shm";
 
-/// The directory of a project. The engine keeps it out of version control where it makes it: output and environments of tasks are in it.
+/// The project directory. The engine adds a `.gitignore` when it creates it: it holds output and
+/// environments of tasks.
 const PROJECT_DIRECTORY: &str = ".raddle";
 const IGNORE_FILE: &str = ".gitignore";
 const IGNORE_ALL: &[u8] = b"*\n";
 
-/// Where a database is.
+/// The location of a database.
 #[derive(Clone, Debug)]
 pub(super) enum DatabaseLocation {
     File(PathBuf),
-    /// In the memory of this process. Connections by the same name share it, and it is gone with the last.
+    /// In the memory of this process. Connections with the same name share it; it is gone with the
+    /// last.
     Memory(String),
 }
 
 impl DatabaseLocation {
-    /// What to call it.
+    /// Its name in messages.
     pub(super) fn path(&self) -> PathBuf {
         match self {
             Self::File(path) => path.clone(),
@@ -68,13 +74,13 @@ impl DatabaseLocation {
     }
 }
 
-/// Opens a database, making it if it is not there.
-pub(super) fn open(place: DatabaseLocation) -> Result<(HandleState, Connection)> {
-    match place {
+/// Opens a database, and creates it if it does not exist.
+pub(super) fn open(location: DatabaseLocation) -> Result<(HandleState, Connection)> {
+    match location {
         DatabaseLocation::File(path) => open_file(path),
         DatabaseLocation::Memory(_) => {
-            let shared = HandleState::new(place)?;
-            let made = raw(&shared.place).and_then(|connection| {
+            let shared = HandleState::new(location)?;
+            let made = raw(&shared.location).and_then(|connection| {
                 set_up(&connection)?;
                 make_tables(&connection)?;
                 Ok(connection)
@@ -87,8 +93,8 @@ pub(super) fn open(place: DatabaseLocation) -> Result<(HandleState, Connection)>
 
 fn open_file(path: PathBuf) -> Result<(HandleState, Connection)> {
     let path = resolve(path)?;
-    let (mut shared, connection) = if is_there(&path)? {
-        // Nothing is made beside a file that is refused.
+    let (mut shared, connection) = if has_database(&path)? {
+        // Validated first, so that no file is created beside one that is refused.
         let connection = checked(&path)?;
         (HandleState::new(DatabaseLocation::File(path))?, connection)
     } else {
@@ -104,12 +110,12 @@ fn open_file(path: PathBuf) -> Result<(HandleState, Connection)> {
     Ok((shared, connection))
 }
 
-/// Device and number of a file.
+/// Device and inode of a file.
 pub(super) fn identity(path: &Path) -> io::Result<(u64, u64)> {
     fs::metadata(path).map(|found| (found.dev(), found.ino()))
 }
 
-/// A connection to a file that is ours by its first bytes.
+/// A connection to a file foreign_owner header says that it is a Raddle database.
 fn checked(path: &Path) -> Result<Connection> {
     let connection = raw_file(path).map_err(|e| explain(path, &e))?;
     Header::read(&connection)
@@ -118,11 +124,12 @@ fn checked(path: &Path) -> Result<Connection> {
     Ok(connection)
 }
 
-fn raw(place: &DatabaseLocation) -> rusqlite::Result<Connection> {
-    match place {
+fn raw(location: &DatabaseLocation) -> rusqlite::Result<Connection> {
+    match location {
         DatabaseLocation::File(path) => raw_file(path),
         DatabaseLocation::Memory(name) => {
-            // SQLite shares what begins like this among the connections of a process.
+            // SQLite's `memdb` VFS shares names that start with a slash among the connections of a
+            // process.
             let flags = OPEN | OpenFlags::SQLITE_OPEN_CREATE;
             Connection::open_with_flags_and_vfs(format!("/{name}"), flags, c"memdb")
         }
@@ -138,14 +145,14 @@ fn raw_file(path: &Path) -> rusqlite::Result<Connection> {
     Ok(connection)
 }
 
-/// Whether a database is on a read-only file system, as far as that can be asked.
+/// Whether a database is on a read-only file system, as far as `statvfs` reports it.
 pub(super) fn is_read_only(path: &Path) -> bool {
-    let directory = or_here(path.parent().unwrap_or(Path::new("")));
+    let directory = or_current(path.parent().unwrap_or(Path::new("")));
     rustix::fs::statvfs(&directory)
         .is_ok_and(|disk| disk.f_flag.contains(StatVfsMountFlags::RDONLY))
 }
 
-/// The URI of a file that nothing changes: SQLite takes no locks and needs no files beside it.
+/// The URI of an immutable file: SQLite takes no locks and needs no files beside it.
 fn immutable_uri(path: &Path) -> String {
     let mut uri = if path.is_absolute() {
         "file://".to_owned()
@@ -163,17 +170,18 @@ fn immutable_uri(path: &Path) -> String {
     uri + "?immutable=1"
 }
 
-/// Whether there is something to be looked at. An empty file is nothing: SQLite and `touch` make those.
-fn is_there(path: &Path) -> Result<bool> {
+/// Whether there is a database to open. An empty file counts as none: SQLite and `touch` create
+/// those.
+fn has_database(path: &Path) -> Result<bool> {
     match fs::symlink_metadata(path) {
-        // Devices, FIFOs and sockets have no length either, and are not to be written over for that.
+        // Devices, FIFOs and sockets have no length either, and must not be overwritten.
         Ok(found) if !found.is_file() => Err(Error::Foreign {
             path: path.into(),
             found: format!("it is {}", kind(found.file_type())),
         }),
         Ok(found) => Ok(found.len() > 0),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(unusable(path, &error)),
+        Err(error) => Err(file_error(path, &error)),
     }
 }
 
@@ -187,7 +195,8 @@ fn kind(kind: fs::FileType) -> &'static str {
     }
 }
 
-/// Where a link leads. The files beside the database are beside the one that it leads to, so that all processes meet there by whichever name they come.
+/// Resolves a symbolic link. The files beside the database are beside its target, so that all
+/// processes share them whichever name they use.
 fn resolve(path: PathBuf) -> Result<PathBuf> {
     if !path.is_symlink() {
         return Ok(path);
@@ -195,34 +204,35 @@ fn resolve(path: PathBuf) -> Result<PathBuf> {
     path.canonicalize().map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => Error::Foreign {
             path: path.clone(),
-            found: "a link to a file that is not there".into(),
+            found: "a link to a file that does not exist".into(),
         },
-        _ => unusable(&path, &error),
+        _ => file_error(&path, &error),
     })
 }
 
-/// Makes a new database. Of several processes that come at once, the first does.
+/// Creates a new database. If several processes arrive at once, the first creates it.
 fn make(shared: &HandleState, above: Option<&Path>) -> Result<()> {
     let path = &shared.path;
-    let _lock = shared.lock()?;
-    if !is_there(path)? {
+    let _lock = shared.lock_for_writing()?;
+    if !has_database(path)? {
         if has_log(path) {
             return Err(Error::LogAlone { path: path.clone() });
         }
         let draft = with_suffix(path, "-new");
         let made = write(path, &draft);
-        // What a killed process has left, too.
+        // Also removes what a killed process has left.
         remove(&draft);
         made?;
     }
-    // Each who finds the directory without its name synced does that: the others may have been killed before.
+    // Every process that finds the directory unsynced syncs it: the others may have been killed
+    // before.
     above.map_or(Ok(()), sync_directory)
 }
 
-/// Writes the tables under the name `draft`, and gives that the name of the database.
+/// Creates the tables under the name `draft` and renames the file to the database.
 fn write(path: &Path, draft: &Path) -> Result<()> {
     remove(draft);
-    let io = |e: io::Error| unusable(path, &e);
+    let io = |e: io::Error| file_error(path, &e);
     let file = file_mode::options()
         .write(true)
         .create_new(true)
@@ -231,7 +241,7 @@ fn write(path: &Path, draft: &Path) -> Result<()> {
     file_mode::keep(&file, &file.metadata().map_err(io)?).map_err(io)?;
     let tables = || {
         let connection = raw_file(draft)?;
-        // Nothing of it has to last, or to be undone, before it has its name.
+        // Before the rename nothing needs to be durable or undone.
         connection.execute_batch("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF")?;
         make_tables(&connection)?;
         connection.execute_batch("PRAGMA journal_mode = WAL")?;
@@ -253,37 +263,37 @@ fn make_tables(connection: &Connection) -> rusqlite::Result<()> {
     connection.execute_batch("COMMIT")
 }
 
-/// Removes a draft with what SQLite has made beside it. Mostly there is none.
+/// Removes a draft and SQLite's files beside it, if there are any.
 fn remove(draft: &Path) {
-    BESIDE
+    DATABASE_SUFFIXES
         .iter()
         .for_each(|suffix| drop(fs::remove_file(with_suffix(draft, suffix))));
 }
 
-/// Makes the names in a directory last.
+/// Makes the names in a directory durable.
 fn sync_directory(directory: &Path) -> Result<()> {
-    let directory = or_here(directory);
+    let directory = or_current(directory);
     match File::open(&directory).and_then(|opened| opened.sync_all()) {
-        // Some file systems have no sync of directories.
+        // Some file systems cannot sync directories.
         Err(error) if error.kind() != io::ErrorKind::InvalidInput => {
-            Err(unusable(&directory, &error))
+            Err(file_error(&directory, &error))
         }
         _ => Ok(()),
     }
 }
 
-/// Whether anything was written to the WAL.
+/// Whether there is a WAL that is not empty.
 pub(super) fn has_log(path: &Path) -> bool {
     fs::metadata(with_suffix(path, LOG)).is_ok_and(|log| log.len() > 0)
 }
 
-/// What the first bytes of a database say.
+/// The header of a database file.
 struct Header {
     bytes: [u8; HEADER_BYTES],
 }
 
 const HEADER_BYTES: usize = 100;
-/// Where SQLite keeps `user_version` and `application_id` in its header.
+/// The offset of `user_version` in the header.
 const VERSION_AT: usize = 60;
 const APPLICATION_ID_AT: usize = 68;
 
@@ -294,7 +304,7 @@ impl Header {
         Ok(Self { bytes })
     }
 
-    /// Refuses a file that is not ours, or that a later version has made.
+    /// Fails for a file of another program or of a newer version.
     fn check(&self, path: &Path) -> Result<()> {
         let foreign = |found: &str| {
             Err(Error::Foreign {
@@ -328,10 +338,11 @@ impl Header {
     }
 }
 
-/// Reads the beginning of a database. What is missing of a shorter file is zero.
+/// Reads the start of a database. Bytes beyond the end of a shorter file are zero.
 fn read(connection: &Connection, bytes: &mut [u8]) -> rusqlite::Result<()> {
     let file = file_of(connection);
-    // SAFETY: the file is open as long as the connection is, and no more is read than the buffer holds.
+    // SAFETY: the file is open as long as the connection is, and no more is read than the buffer
+    // holds.
     let code = unsafe {
         match file.as_ref().and_then(|open| (*open.pMethods).xRead) {
             Some(read) => read(file, bytes.as_mut_ptr().cast(), bytes.len() as i32, 0),
@@ -345,13 +356,13 @@ fn read(connection: &Connection, bytes: &mut [u8]) -> rusqlite::Result<()> {
     }
 }
 
-/// The engine's own handle on the database; null if that is not open. It is read through it because closing another
-/// one would let go of every lock that this process has on the file.
+/// SQLite's own handle on the database file; null if it is not open. POSIX locks require this:
+/// closing another descriptor of the file would release all locks of this process on it.
 pub(super) fn file_of(connection: &Connection) -> *mut ffi::sqlite3_file {
     let which = ffi::SQLITE_FCNTL_FILE_POINTER;
     let mut file: *mut ffi::sqlite3_file = std::ptr::null_mut();
-    // SAFETY: the connection is open and used by nobody else; the engine writes one pointer to where it is asked to. A file
-    // whose methods are not set is not open.
+    // SAFETY: the connection is open and not used elsewhere; SQLite writes one pointer to the given
+    // address. A file without methods is not open.
     unsafe {
         let found = ffi::sqlite3_file_control(
             connection.handle(),
@@ -369,27 +380,29 @@ fn failure(code: i32) -> rusqlite::Error {
     rusqlite::Error::SqliteFailure(ffi::Error::new(code), None)
 }
 
-/// A further connection to a database that is known to be ours. What it commits survives the process, and need not survive a power cut.
-pub(super) fn connection(place: &DatabaseLocation) -> Result<Connection> {
+/// A further connection to a database that was validated before. Its commits survive the process,
+/// but not necessarily a power cut.
+pub(super) fn connection(location: &DatabaseLocation) -> Result<Connection> {
     let open = || {
-        let connection = raw(place)?;
+        let connection = raw(location)?;
         set_up(&connection)?;
         connection.pragma_update(None, "synchronous", "NORMAL")?;
         Ok(connection)
     };
-    open().map_err(|e| explain(&place.path(), &e))
+    open().map_err(|e| explain(&location.path(), &e))
 }
 
 fn set_up(connection: &Connection) -> rusqlite::Result<()> {
-    connection.busy_timeout(BUSY_PATIENCE)?;
+    connection.busy_timeout(BUSY_TIMEOUT)?;
     connection.set_prepared_statement_cache_capacity(256);
     connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
-    // A short-lived process would otherwise pay for moving the WAL into the database when it leaves.
+    // Otherwise a short-lived process would pay for a checkpoint when it exits.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
     Ok(())
 }
 
-/// Refuses what a later version has made. The header may be older than the log, which a connection reads too.
+/// Fails for a database of another version. The header may be older than the WAL, which a query
+/// reads too.
 fn check_version(path: &Path, connection: &Connection) -> Result<()> {
     match connection
         .pragma_query_value(None, "user_version", |row| row.get(0))
@@ -416,14 +429,14 @@ fn unreleased(format: u32) -> String {
     format!("of format {format}, which was never released")
 }
 
-/// Makes the directory that the database stands in. If it did not exist, returns the one above, which has to be synced for the name to
-/// last.
+/// Creates the directory of the database. If it did not exist, returns its parent, which must be
+/// synced to make the name durable.
 fn make_directory(path: &Path) -> Result<Option<PathBuf>> {
-    let directory = or_here(path.parent().unwrap_or(Path::new("")));
+    let directory = or_current(path.parent().unwrap_or(Path::new("")));
     match file_mode::make_directory(&directory) {
         Ok(()) => {
             if directory.ends_with(PROJECT_DIRECTORY) {
-                // A broker works without it: a failure is ignored.
+                // Optional: a failure is ignored.
                 let _ = write_gitignore(&directory);
             }
             Ok(Some(
@@ -431,7 +444,7 @@ fn make_directory(path: &Path) -> Result<Option<PathBuf>> {
             ))
         }
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(None),
-        Err(error) => Err(unusable(&directory, &error)),
+        Err(error) => Err(file_error(&directory, &error)),
     }
 }
 
@@ -444,8 +457,8 @@ fn write_gitignore(directory: &Path) -> io::Result<()> {
     file.write_all(IGNORE_ALL)
 }
 
-/// The current directory has no name in a relative path.
-fn or_here(directory: &Path) -> PathBuf {
+/// The current directory if `directory` is empty, as in the parent of a relative path.
+fn or_current(directory: &Path) -> PathBuf {
     if directory.as_os_str().is_empty() {
         PathBuf::from(".")
     } else {
@@ -459,20 +472,20 @@ pub(super) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
-pub(super) fn unusable(path: &Path, error: &io::Error) -> Error {
+pub(super) fn file_error(path: &Path, error: &io::Error) -> Error {
     match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
             Error::Full { path: path.into() }
         }
         io::ErrorKind::NotFound => Error::ReadOnly {
             path: path.into(),
-            reason: "the directory it would stand in does not exist".into(),
+            reason: "its directory does not exist".into(),
         },
         io::ErrorKind::ReadOnlyFilesystem => read_only(path),
         _ if is_resource_exhaustion(error) => Error::io(path, error),
         io::ErrorKind::PermissionDenied => Error::ReadOnly {
             path: path.into(),
-            reason: file_mode::whose(path).unwrap_or_else(|| error.to_string()),
+            reason: file_mode::foreign_owner(path).unwrap_or_else(|| error.to_string()),
         },
         _ => Error::ReadOnly {
             path: path.into(),
@@ -481,23 +494,23 @@ pub(super) fn unusable(path: &Path, error: &io::Error) -> Error {
     }
 }
 
-/// Nothing can be written to the file system of `path`.
+/// The error for a read-only file system.
 pub(super) fn read_only(path: &Path) -> Error {
-    let reason = "its file system is read-only: mount that for writing, or copy the directory to where it can be written and work there";
+    let reason = "its file system is read-only: mount it for writing, or copy the directory to a writable one and work there";
     Error::ReadOnly {
         path: path.into(),
         reason: reason.into(),
     }
 }
 
-/// What the engine's error means for the one who has to mend it.
+/// Maps an error of SQLite to one that says what to do.
 pub(super) fn explain(path: &Path, error: &rusqlite::Error) -> Error {
     let path: PathBuf = path.into();
     let code = error.sqlite_error_code();
     if matches!(
         code,
         Some(ErrorCode::CannotOpen | ErrorCode::SystemIoFailure)
-    ) && let Some(want) = no_descriptor()
+    ) && let Some(want) = descriptor_error()
     {
         return want;
     }
@@ -512,19 +525,19 @@ pub(super) fn explain(path: &Path, error: &rusqlite::Error) -> Error {
         },
         Some(ErrorCode::DiskFull) => Error::Full { path },
         Some(ErrorCode::ReadOnly | ErrorCode::CannotOpen | ErrorCode::PermissionDenied) => {
-            let reason = file_mode::whose(&path)
+            let reason = file_mode::foreign_owner(&path)
                 .filter(|_| !is_writable(&path))
                 .unwrap_or_else(|| error.to_string());
             Error::ReadOnly { path, reason }
         }
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Error::Locked {
             path,
-            secs: BUSY_PATIENCE.as_secs(),
+            secs: BUSY_TIMEOUT.as_secs(),
             holder: " by another program".into(),
         },
         Some(ErrorCode::SystemIoFailure) => Error::Io {
             path,
-            reason: format!("{error}{}", largest_file()),
+            reason: format!("{error}{}", file_size_hint()),
         },
         _ => Error::Io {
             path,
@@ -533,20 +546,21 @@ pub(super) fn explain(path: &Path, error: &rusqlite::Error) -> Error {
     }
 }
 
-/// Whether it was for want of a descriptor that something could not be opened: the engine does not tell.
-fn no_descriptor() -> Option<Error> {
+/// The error if this process has no free descriptor: SQLite does not report why it could not open a
+/// file.
+fn descriptor_error() -> Option<Error> {
     let path = Path::new("/dev/null");
     let refused = File::open(path).err().filter(is_resource_exhaustion)?;
     Some(Error::io(path, &refused))
 }
 
-/// Whether this process may write there, as far as modes and owners say.
+/// Whether this process may write the file, as far as modes and owners tell.
 fn is_writable(path: &Path) -> bool {
     rustix::fs::access(path, rustix::fs::Access::WRITE_OK).is_ok()
 }
 
-/// A remark on how large files may be, if there is a limit: the engine does not tell that it has met it.
-fn largest_file() -> String {
+/// A hint at the file size limit, if there is one: SQLite does not report that it was reached.
+fn file_size_hint() -> String {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
     limit
         .map(|most| format!(" (files may have {most} bytes: is 'ulimit -f' too low?)"))
@@ -558,7 +572,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_immutable_file_may_have_any_name() {
+    fn opens_immutable_files_with_any_name() {
         let directory = tempfile::tempdir().unwrap();
         for name in ["a?b#c%20d.db", "mit Leerzeichen & 'so'.db", "file:x"] {
             let path = directory.path().join(name);

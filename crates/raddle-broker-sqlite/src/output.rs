@@ -1,4 +1,4 @@
-//! What attempts wrote: small output in rows, large or live output in files beside the database.
+//! Output of attempts: small output in rows, large or live output in files beside the database.
 
 use std::{
     fs::{self, File},
@@ -15,7 +15,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 use tokio::sync::oneshot;
 
 use super::{
-    HandleState, LOCK_PATIENCE, Sqlite, file_mode, log,
+    HandleState, LOCK_TIMEOUT, Sqlite, file_mode, log,
     notify::Topic,
     open,
     tx::{TxError, find_attempt, find_waiting},
@@ -45,14 +45,14 @@ impl Output for Sqlite {
         let mut wait = self.wait(Topic::Log, wait);
         loop {
             let from = cursor;
-            let look = move |db: &Connection| {
-                Ok((standing(db, tid)?, log::select_of(db, tid, from.event)?))
+            let query = move |db: &Connection| {
+                Ok((position(db, tid)?, log::select_of(db, tid, from.event)?))
             };
-            let (standing, stretch) = self.read(look).await?;
-            let progress = follow::read_update(self, tid, standing, stretch, from).await?;
-            let then = follow::next_step(cursor, &progress);
+            let (position, range) = self.read(query).await?;
+            let progress = follow::read_update(self, tid, position, range, from).await?;
+            let step = follow::next_step(cursor, &progress);
             cursor = progress.cursor;
-            if then == FollowStep::Return || then == FollowStep::Wait && !wait.again(None).await {
+            if step == FollowStep::Return || step == FollowStep::Wait && !wait.next(None).await {
                 return Ok(progress);
             }
         }
@@ -60,41 +60,48 @@ impl Output for Sqlite {
 }
 
 impl Sqlite {
-    /// Adds to the output of an attempt. What comes late is passed over without a word: its worker learns of it with its next verdict.
+    /// Appends to the output of an attempt. Output of a stale attempt is dropped silently: its
+    /// worker learns of that when it completes the attempt.
     pub(super) async fn append(
         &self,
         attempt_id: AttemptId,
         stream: OutputStream,
         bytes: Vec<u8>,
     ) -> Result<()> {
-        self.in_turn(move |shared, db| {
-            if write_latest(shared, db, attempt_id, stream, WritePosition::End, &bytes)?.is_some() {
-                shared.bell.ring(Topic::Log.into());
+        self.write_in_order(move |shared, db| {
+            if write_current(shared, db, attempt_id, stream, WritePosition::End, &bytes)?.is_some()
+            {
+                shared.notifier.notify(Topic::Log.into());
             }
             Ok(())
         })
         .await
     }
 
-    /// Does what writes output, one piece after the other, so that each finds the end of the one before. What nobody waits for any more when
-    /// its turn comes is passed over.
+    /// Runs `work`, which writes output, after all earlier ones, so that each sees the end of the
+    /// file. Skipped if the caller stops waiting before.
     ///
-    /// The thread that has the database may stand still for the write lock, which a stopped process can hold for hours, and the command stands
-    /// still with its output. So what has to be looked up for it is looked up elsewhere, where only the log is read and no lock is taken.
+    /// It does not run on the writer thread, which may wait for the write lock while a stopped
+    /// process holds it for hours; the command would block on its output. It has a connection of
+    /// its own that only reads the WAL and takes no lock.
     ///
-    /// The turn is waited for before there is a thread for it: where a file system stands still, one thread stands still with it, and not one for each
-    /// piece until there are no more. What has begun is waited for without an end, because nobody can say whether it will be written.
-    pub(super) async fn in_turn<T, F>(&self, work: F) -> Result<T>
+    /// The turn is awaited before a blocking thread is taken: if a file system hangs, one thread
+    /// hangs with it, and not one per chunk until the pool is exhausted. Work that has begun is
+    /// awaited without a limit, because its outcome is unknown.
+    pub(super) async fn write_in_order<T, F>(&self, work: F) -> Result<T>
     where
         T: Send + 'static,
         F: FnOnce(&HandleState, &Connection) -> Result<T> + Send + 'static,
     {
         let shared = Arc::clone(&self.shared);
-        let turn =
-            tokio::time::timeout(LOCK_PATIENCE, Arc::clone(&shared.outlet).lock_owned()).await;
-        let mut outlet = turn.map_err(|_| Error::Locked {
+        let turn = tokio::time::timeout(
+            LOCK_TIMEOUT,
+            Arc::clone(&shared.output_connection).lock_owned(),
+        )
+        .await;
+        let mut output_connection = turn.map_err(|_| Error::Locked {
             path: shared.output_directory(),
-            secs: LOCK_PATIENCE.as_secs(),
+            secs: LOCK_TIMEOUT.as_secs(),
             holder: " by output that is being written".into(),
         })?;
         let (reply, answer) = oneshot::channel();
@@ -102,58 +109,63 @@ impl Sqlite {
             if reply.is_closed() {
                 return;
             }
-            let connected = match &mut *outlet {
+            let connected = match &mut *output_connection {
                 Some(db) => Ok(db),
-                none => open::connection(&shared.place).map(|db| none.insert(db)),
+                none => open::connection(&shared.location).map(|db| none.insert(db)),
             };
             let done = connected.and_then(|db| work(&shared, db));
-            // Whoever hears of it may have the next turn.
-            drop(outlet);
+            // Released before the reply: the caller may go on with the next chunk at once.
+            drop(output_connection);
             let _ = reply.send(done);
         });
         answer.await.unwrap_or(Err(Error::Closed))
     }
 }
 
-/// Whether an attempt is still the latest of its task.
-fn is_latest(shared: &HandleState, db: &Connection, attempt_id: AttemptId) -> Result<bool> {
+/// Whether an attempt is still the current one.
+fn is_current_attempt(
+    shared: &HandleState,
+    db: &Connection,
+    attempt_id: AttemptId,
+) -> Result<bool> {
     Ok(find_attempt(db, attempt_id)
         .map_err(|e| shared.error(&e))?
         .is_some())
 }
 
-/// Where in a file to write.
+/// The position of a write.
 pub(super) enum WritePosition {
-    /// Behind what is there.
+    /// At the end of the file.
     End,
-    /// Here, and over what is there: the same write may come twice when the first was not committed.
+    /// At this offset, over existing bytes: a write is repeated if the first was not committed.
     Offset(u64),
 }
 
-/// What was written to a file.
+/// The result of a write.
 pub(super) struct WrittenOutput {
     file: File,
     path: PathBuf,
-    /// Whether the file was empty, or is new.
+    /// Whether the file was empty or did not exist.
     is_first: bool,
-    /// How many bytes are missing before it.
+    /// The number of missing bytes before the written ones.
     pub(super) missing: u64,
 }
 
 impl WrittenOutput {
-    /// Syncs a file whose last bytes these are: it is to be as durable as the record that will point to it. This is for after the turn, so that a slow disk
-    /// holds up no other output.
+    /// Syncs the file, so that the last bytes of an attempt are as durable as the record that
+    /// points to them. To be called outside of the turn, so that a slow disk delays no other
+    /// output.
     pub(super) async fn sync(self, tid: Tid) {
         let synced = tokio::task::spawn_blocking(move || self.file.sync_data()).await;
         if let Err(error) = synced.map_err(io::Error::other).flatten() {
-            // It costs output after a power cut, not the task.
+            // A power cut may lose this output, but not the task.
             tracing::warn!(%tid, %error, "output may not survive a power cut");
         }
     }
 }
 
-/// Writes to the file of one stream, all or nothing. `None` if the attempt is not the latest of its task any more.
-pub(super) fn write_latest(
+/// Writes to the file of one stream, all or nothing. `None` if the attempt is stale.
+pub(super) fn write_current(
     shared: &HandleState,
     db: &Connection,
     attempt_id: AttemptId,
@@ -161,10 +173,10 @@ pub(super) fn write_latest(
     whereto: WritePosition,
     bytes: &[u8],
 ) -> Result<Option<WrittenOutput>> {
-    if !is_latest(shared, db, attempt_id)? {
+    if !is_current_attempt(shared, db, attempt_id)? {
         return Ok(None);
     }
-    keep_if_latest(
+    keep_if_current(
         shared,
         db,
         attempt_id,
@@ -172,15 +184,15 @@ pub(super) fn write_latest(
     )
 }
 
-/// Removes a file that was made for an attempt which is not the latest any more. This process may have been stopped between its look at the attempt and
-/// its write, until the task was purged: then nothing else would remove the file.
-fn keep_if_latest(
+/// Removes a file that was created for a stale attempt. The process may have been stopped between
+/// checking the attempt and writing until the task was purged; nothing else would remove the file.
+fn keep_if_current(
     shared: &HandleState,
     db: &Connection,
     attempt_id: AttemptId,
     written: WrittenOutput,
 ) -> Result<Option<WrittenOutput>> {
-    if written.is_first && !is_latest(shared, db, attempt_id)? {
+    if written.is_first && !is_current_attempt(shared, db, attempt_id)? {
         let _ = fs::remove_file(&written.path);
         return Ok(None);
     }
@@ -223,7 +235,7 @@ fn write(
         };
         let offset = wanted.min(length);
         file.write_all_at(bytes, offset).inspect_err(|_| {
-            // Half of it must not stay: the whole will come again.
+            // Remove a partial write: the caller sends all of it again.
             let _ = file.set_len(offset);
         })?;
         Ok(WrittenOutput {
@@ -239,13 +251,13 @@ fn write(
 fn make_directory(shared: &HandleState, directory: &Path) -> io::Result<()> {
     match file_mode::make_directory(directory) {
         Ok(()) => file_mode::give(File::open(directory)?, &shared.path),
-        // Another slot has made it.
+        // Another slot has created it.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         Err(error) => Err(error),
     }
 }
 
-/// Removes the files of a task's attempts.
+/// Deletes the output files of all attempts of a task.
 pub(super) fn remove(directory: &Path, tid: Tid, attempts: u32) {
     for attempt in 1..=attempts {
         for stream in OutputStream::BOTH {
@@ -274,7 +286,7 @@ fn read(
     let path = file_of(directory, tid, attempt, stream);
     match File::open(&path) {
         Ok(file) => {
-            // No more than there is, whatever a client of an agent asks for.
+            // Never allocate more than there is, whatever a remote client asks for.
             let there = file
                 .metadata()
                 .map_or(0, |file| file.len())
@@ -312,7 +324,7 @@ fn read(
     }
 }
 
-fn standing(db: &Connection, tid: Tid) -> Result<TaskPosition, TxError> {
+fn position(db: &Connection, tid: Tid) -> Result<TaskPosition, TxError> {
     let sql = "SELECT attempt, NULL FROM active WHERE tid = ?1 UNION ALL SELECT attempt, state FROM done WHERE tid = ?1";
     let found = db.prepare_cached(sql)?.query_row([tid.as_i64()], |row| {
         Ok(TaskPosition {
@@ -321,7 +333,7 @@ fn standing(db: &Connection, tid: Tid) -> Result<TaskPosition, TxError> {
         })
     });
     match found.optional()? {
-        Some(standing) => Ok(standing),
+        Some(position) => Ok(position),
         None => {
             let waiting = find_waiting(db, tid)?.ok_or(Error::NotFound(tid))?;
             Ok(TaskPosition {
@@ -337,7 +349,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_late_write_of_a_purged_task_leaves_no_file_behind() {
+    async fn removes_the_file_of_a_late_write_to_a_purged_task() {
         let directory = tempfile::tempdir().unwrap();
         let broker = Sqlite::open(&directory.path().join("broker.db"))
             .await
@@ -348,7 +360,7 @@ mod tests {
             attempt: 1,
             owner: tid,
         };
-        // As if the task had been there when its attempt was looked up.
+        // Skips the first check, as if the task had still existed then.
         let work = move |shared: &HandleState, db: &Connection| {
             let written = write(
                 shared,
@@ -358,9 +370,9 @@ mod tests {
                 b"late",
             )?;
             assert!(written.path.exists());
-            keep_if_latest(shared, db, attempt_id, written).map(|kept| kept.is_some())
+            keep_if_current(shared, db, attempt_id, written).map(|kept| kept.is_some())
         };
-        assert!(!broker.in_turn(work).await.unwrap());
+        assert!(!broker.write_in_order(work).await.unwrap());
         assert_eq!(
             fs::read_dir(broker.shared.output_directory())
                 .unwrap()

@@ -1,8 +1,9 @@
-//! Removing records that were kept for as long as their tasks asked for.
+//! Deletion of records that are past their retention.
 //!
-//! Records have no index by the time at which they expire, which every end of a task would have to pay for. Instead it is remembered when the next one
-//! does, and `purge` looks at none before. From then on it looks at all in turn, each once, however many calls that takes; such a round ends with the time of the
-//! next. An end that expires sooner than what is remembered says so.
+//! Records have no index by expiry time, which every completion would have to maintain. Instead
+//! `meta` holds the earliest expiry, and `purge` reads nothing before it. Then it scans all records
+//! in turn, in as many calls as that takes; the round ends with the time of the next expiry. A
+//! completion that expires earlier lowers the stored time.
 
 use std::{
     path::Path,
@@ -22,28 +23,29 @@ use super::{
 };
 use raddle_broker::Result;
 
-/// How many tasks go in one transaction, so that other writes need not wait long for it.
+/// The most tasks deleted in one transaction, so that other writes do not wait long.
 const AT_ONCE: usize = 1000;
-/// How many records are looked at each time, for the same reason.
-const RECORDS_LOOKED_AT: u32 = 50_000;
-/// For how long one call goes on looking: others may wait for it.
-const LOOKS_FOR: Duration = Duration::from_millis(250);
-/// How many events are looked at each time, and for each task that goes: twice as many as most have. So those that are still to be
-/// removed are never more than those that are kept.
-const LOOKED_AT: u64 = 4000;
-const LOOKED_AT_PER_TASK: u64 = 8;
-/// Up to which event the present round has come.
-const SWEPT: &str = "swept_events";
-/// Up to which record the present round has come; 0 if there is none.
-const SWEPT_RECORDS: &str = "swept_done";
-/// Before this no record expires.
+/// The most records scanned in one transaction, for the same reason.
+const MAX_SCANNED_RECORDS: u32 = 50_000;
+/// The time limit for one call that finds nothing.
+const TIME_LIMIT: Duration = Duration::from_millis(250);
+/// The number of events scanned per call and per deleted task: twice as many as most tasks have, so
+/// that there are never more events of deleted tasks than of others.
+const EVENTS_PER_CALL: u64 = 4000;
+const EVENTS_PER_TASK: u64 = 8;
+/// Key in `meta`: the last event that the current round has scanned.
+const LAST_EVENT: &str = "swept_events";
+/// Key in `meta`: the last record that the current round has scanned; 0 between rounds.
+const LAST_RECORD: &str = "swept_done";
+/// Key in `meta`: no record expires before this time.
 const NEXT_EXPIRY: &str = "next_expiry";
-/// The same for those that the present round has looked at, and those that were written since the last one.
+/// Key in `meta`: the earliest expiry among the records that the current round has scanned, and
+/// those written since the last round.
 const ROUND_EXPIRY: &str = "round_expiry";
 
 impl Sqlite {
-    /// Goes on until something has gone, the round is over, or others have waited for it long enough: a caller that hears that nothing has gone does not ask again
-    /// for a while.
+    /// Goes on until something was deleted, the round is over, or the time limit is reached: a
+    /// caller that gets 0 does not call again for a while.
     pub(super) async fn purge_expired(&self) -> Result<u64> {
         let began = Instant::now();
         loop {
@@ -51,7 +53,7 @@ impl Sqlite {
             let (purged, is_over) = self
                 .write(Durability::Process, move |tx| purge(tx, &directory))
                 .await?;
-            if purged > 0 || is_over || began.elapsed() >= LOOKS_FOR {
+            if purged > 0 || is_over || began.elapsed() >= TIME_LIMIT {
                 return Ok(purged);
             }
         }
@@ -59,7 +61,7 @@ impl Sqlite {
 }
 
 impl Sqlite {
-    /// Removes finished tasks before their time, some at a time so that other writes need not wait long.
+    /// Deletes finished tasks early, in several transactions so that other writes do not wait long.
     pub(super) async fn delete_records(&self, tids: Vec<Tid>) -> Result<u64> {
         let mut deleted = 0;
         for tids in tids.chunks(AT_ONCE) {
@@ -85,27 +87,27 @@ fn delete(tx: &mut Tx<'_>, directory: &Path, tids: &[Tid]) -> Result<u64, TxErro
             deleted += 1;
         }
     }
-    sweep_events(tx, LOOKED_AT + LOOKED_AT_PER_TASK * deleted)?;
+    sweep_events(tx, EVENTS_PER_CALL + EVENTS_PER_TASK * deleted)?;
     Ok(deleted)
 }
 
-/// Notes that a record will expire then.
-pub(super) fn note_expiry(tx: &Tx<'_>, at: i64) -> rusqlite::Result<()> {
+/// Lowers the stored times of the next expiry.
+pub(super) fn lower_next_expiry(tx: &Tx<'_>, at: i64) -> rusqlite::Result<()> {
     tx.db()
-        .prepare_cached(NOTE_EXPIRY)?
+        .prepare_cached(LOWER_NEXT_EXPIRY)?
         .execute(params![NEXT_EXPIRY, ROUND_EXPIRY, at])?;
     Ok(())
 }
 
-const NOTE_EXPIRY: &str = "INSERT INTO meta (key, value) VALUES (?1, ?3), (?2, ?3)
+const LOWER_NEXT_EXPIRY: &str = "INSERT INTO meta (key, value) VALUES (?1, ?3), (?2, ?3)
     ON CONFLICT DO UPDATE SET value = excluded.value WHERE excluded.value < value";
 
-/// Removes those that have expired among the next records. Also returns whether the round is over.
+/// Deletes expired tasks among the next records. Also returns whether the round is over.
 fn purge(tx: &mut Tx<'_>, directory: &Path) -> Result<(u64, bool), TxError> {
     let db = tx.db();
-    let from = remembered(db, SWEPT_RECORDS)?.unwrap_or(0);
+    let from = get_meta(db, LAST_RECORD)?.unwrap_or(0);
     let (mut purged, mut to) = (0, 0);
-    if from > 0 || remembered(db, NEXT_EXPIRY)?.is_none_or(|next| next <= tx.now) {
+    if from > 0 || get_meta(db, NEXT_EXPIRY)?.is_none_or(|next| next <= tx.now) {
         let PurgeScan {
             expired,
             next,
@@ -116,24 +118,24 @@ fn purge(tx: &mut Tx<'_>, directory: &Path) -> Result<(u64, bool), TxError> {
             purged += 1;
         }
         to = last;
-        let round = remembered(db, ROUND_EXPIRY)?.unwrap_or(i64::MAX).min(next);
-        remember(db, SWEPT_RECORDS, to)?;
-        remember(db, ROUND_EXPIRY, if to == 0 { i64::MAX } else { round })?;
+        let round = get_meta(db, ROUND_EXPIRY)?.unwrap_or(i64::MAX).min(next);
+        set_meta(db, LAST_RECORD, to)?;
+        set_meta(db, ROUND_EXPIRY, if to == 0 { i64::MAX } else { round })?;
         if to == 0 {
-            remember(db, NEXT_EXPIRY, round)?;
+            set_meta(db, NEXT_EXPIRY, round)?;
         }
     }
-    sweep_events(tx, LOOKED_AT + LOOKED_AT_PER_TASK * purged)?;
+    sweep_events(tx, EVENTS_PER_CALL + EVENTS_PER_TASK * purged)?;
     Ok((purged, to == 0))
 }
 
-/// What was found among the next records.
+/// The result of scanning some records.
 struct PurgeScan {
-    /// Tasks that have expired, and how many attempts they had.
+    /// Expired tasks and their numbers of attempts.
     expired: Vec<(Tid, u32)>,
-    /// When the first of the others expires.
+    /// The earliest expiry of the others.
     next: i64,
-    /// The last that was looked at; 0 if there are no more.
+    /// The last scanned record; 0 if there are no more.
     last: i64,
 }
 
@@ -146,8 +148,8 @@ fn look(tx: &Tx<'_>, from: i64) -> rusqlite::Result<PurgeScan> {
     let mut records = tx.db().prepare_cached(
         "SELECT tid, attempt, expires_at FROM done WHERE tid > ?1 ORDER BY tid LIMIT ?2",
     )?;
-    let mut records = records.query(params![from, RECORDS_LOOKED_AT])?;
-    let mut left = RECORDS_LOOKED_AT;
+    let mut records = records.query(params![from, MAX_SCANNED_RECORDS])?;
+    let mut left = MAX_SCANNED_RECORDS;
     while let Some(record) = records.next()? {
         let (tid, expires_at): (Tid, i64) = (tid_at(record, 0)?, record.get(2)?);
         if expires_at > tx.now {
@@ -164,7 +166,7 @@ fn look(tx: &Tx<'_>, from: i64) -> rusqlite::Result<PurgeScan> {
     Ok(look)
 }
 
-/// Removes a task with its records. Its files go first: without a record, nothing would tell whose they are.
+/// Deletes a task and its records. Files first: without the record they could not be found.
 fn remove(tx: &Tx<'_>, directory: &Path, tid: Tid, attempts: u32) -> rusqlite::Result<()> {
     output::remove(directory, tid, attempts);
     forget_spec(tx.db(), tid)?;
@@ -180,13 +182,13 @@ fn remove(tx: &Tx<'_>, directory: &Path, tid: Tid, attempts: u32) -> rusqlite::R
     Ok(())
 }
 
-/// Removes what only the spec says where it is: the entry of a task that was taken before its lifetime was over, and that of its batch.
+/// Deletes entries that only the spec leads to: in `expiring` and `batches`.
 fn forget_spec(db: &Connection, tid: Tid) -> rusqlite::Result<()> {
     let spec: Option<String> = db
         .prepare_cached("SELECT spec FROM tasks WHERE tid = ?1")?
         .query_row([tid.as_i64()], |row| row.get(0))
         .optional()?;
-    // A record that cannot be read is removed all the same.
+    // An unreadable record is deleted all the same.
     let Some(spec) = spec.and_then(|text| parse_spec(tid, &text).ok()) else {
         return Ok(());
     };
@@ -198,24 +200,24 @@ fn forget_spec(db: &Connection, tid: Tid) -> rusqlite::Result<()> {
     Ok(())
 }
 
-fn remembered(db: &Connection, key: &str) -> rusqlite::Result<Option<i64>> {
+fn get_meta(db: &Connection, key: &str) -> rusqlite::Result<Option<i64>> {
     db.prepare_cached("SELECT value FROM meta WHERE key = ?1")?
         .query_row([key], |row| row.get(0))
         .optional()
 }
 
-fn remember(db: &Connection, key: &str, value: i64) -> rusqlite::Result<()> {
+fn set_meta(db: &Connection, key: &str, value: i64) -> rusqlite::Result<()> {
     let set = "INSERT INTO meta (key, value) VALUES (?1, ?2) ON CONFLICT DO UPDATE SET value = ?2 WHERE value != ?2";
     db.prepare_cached(set)?.execute(params![key, value])?;
     Ok(())
 }
 
-/// Removes events of tasks that are gone, among the next `most`. Events have no index by task, which every one of them would have to pay
-/// for: so all are looked at in turn, round after round.
+/// Deletes events of deleted tasks among the next `most` events. Events have no index by task,
+/// which every event would have to maintain; so all are scanned in turn, round after round.
 fn sweep_events(tx: &Tx<'_>, most: u64) -> rusqlite::Result<()> {
     let db = tx.db();
-    let from = remembered(db, SWEPT)?.unwrap_or(0);
-    // The last one of those that are looked at; none if they are the last of all.
+    let from = get_meta(db, LAST_EVENT)?.unwrap_or(0);
+    // The last event of this scan; `None` if it is the last of all.
     let to: Option<i64> = db
         .prepare_cached("SELECT id FROM events WHERE id > ?1 ORDER BY id LIMIT 1 OFFSET ?2")?
         .query_row(params![from, most as i64 - 1], |row| row.get(0))
@@ -224,5 +226,5 @@ fn sweep_events(tx: &Tx<'_>, most: u64) -> rusqlite::Result<()> {
         "DELETE FROM events WHERE id > ?1 AND id <= ?2 AND NOT EXISTS (SELECT 1 FROM tasks WHERE tasks.tid = events.tid)",
     )?
     .execute([from, to.unwrap_or(i64::MAX)])?;
-    remember(db, SWEPT, to.unwrap_or(0))
+    set_meta(db, LAST_EVENT, to.unwrap_or(0))
 }

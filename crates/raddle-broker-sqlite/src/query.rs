@@ -1,4 +1,4 @@
-//! Tasks as others see them, and the way of a task through the files beside this one.
+//! Lists and views of tasks, and the implementation of [`Tasks`] by the files beside this one.
 
 mod summary;
 mod waiting;
@@ -61,9 +61,9 @@ impl Tasks for Sqlite {
                 move |tx| claim::claim(tx, &request),
                 move |(claims, again_in)| (UndeliveredClaims { claims, writer }, again_in),
             );
-            let (mut taken, again_in) = self.answer(reply).await?;
+            let (mut taken, again_in) = self.await_reply(reply).await?;
             let claims = std::mem::take(&mut taken.claims);
-            if !claims.is_empty() || !wait.again(again_in).await {
+            if !claims.is_empty() || !wait.next(again_in).await {
                 return Ok(claims);
             }
         }
@@ -71,12 +71,12 @@ impl Tasks for Sqlite {
 
     async fn update_attempts(&self, batch: Vec<AttemptUpdate>) -> Result<()> {
         let mut rest = Vec::new();
-        for note in batch {
-            match note.kind {
+        for update in batch {
+            match update.kind {
                 AttemptUpdateKind::Output(stream, bytes) => {
-                    self.append(note.attempt_id, stream, bytes).await?
+                    self.append(update.attempt_id, stream, bytes).await?
                 }
-                _ => rest.push(note),
+                _ => rest.push(update),
             }
         }
         if rest.is_empty() {
@@ -113,7 +113,7 @@ impl Tasks for Sqlite {
         let lost = self.complete_files(&batch).await?;
         self.write(Durability::Power, move |tx| {
             for (attempt_id, what) in &lost {
-                complete::output_lost(tx, *attempt_id, what)?;
+                complete::record_lost_output(tx, *attempt_id, what)?;
             }
             complete::complete(tx, &batch)
         })
@@ -139,7 +139,7 @@ impl Tasks for Sqlite {
     async fn recv_commands(&self, owner: Tid, wait: Duration) -> Result<Vec<ControlDelivery>> {
         let mut wait = self.wait(Topic::Control, wait);
         loop {
-            // Almost every look finds nothing: it must not cost a write transaction.
+            // Checked first: most calls find nothing, and must not cost a write transaction.
             let mut deliveries = Vec::new();
             if self.read(|db| Ok(control::any_pending(db)?)).await? {
                 deliveries = self
@@ -148,7 +148,7 @@ impl Tasks for Sqlite {
                     })
                     .await?;
             }
-            if !deliveries.is_empty() || !wait.again(None).await {
+            if !deliveries.is_empty() || !wait.next(None).await {
                 return Ok(deliveries);
             }
         }
@@ -178,7 +178,7 @@ impl Tasks for Sqlite {
         loop {
             let request = Arc::clone(&request);
             let (waiting, again_in) = self.read(move |db| waiting::waiting(db, &request)).await?;
-            if waiting > 0 || !wait.again(again_in).await {
+            if waiting > 0 || !wait.next(again_in).await {
                 return Ok(waiting);
             }
         }
@@ -203,30 +203,31 @@ impl Tasks for Sqlite {
 }
 
 impl Sqlite {
-    /// Writes the end of output whose beginning is in a file already, before the record that will point to it. Returns what could not be
-    /// kept: the end of a task is to be known also when its output is not.
+    /// Appends the rest of output foreign_owner beginning is in a file, before the record that will point
+    /// to it. Returns descriptions of what could not be stored: the end of a task must be recorded
+    /// even if its output is lost.
     async fn complete_files(&self, batch: &[Completion]) -> Result<Vec<(AttemptId, String)>> {
         let mut lost = Vec::new();
-        for finish in batch {
+        for completion in batch {
             for (stream, tail, total) in [
                 (
                     OutputStream::Stdout,
-                    &finish.stdout,
-                    finish.report.stdout_bytes,
+                    &completion.stdout,
+                    completion.report.stdout_bytes,
                 ),
                 (
                     OutputStream::Stderr,
-                    &finish.stderr,
-                    finish.report.stderr_bytes,
+                    &completion.stderr,
+                    completion.report.stderr_bytes,
                 ),
             ] {
                 let before = total.saturating_sub(tail.len() as u64);
                 if before == 0 {
                     continue;
                 }
-                let (attempt_id, tail) = (finish.attempt_id, tail.clone());
-                let written = self.in_turn(move |shared, db| {
-                    output::write_latest(
+                let (attempt_id, tail) = (completion.attempt_id, tail.clone());
+                let written = self.write_in_order(move |shared, db| {
+                    output::write_current(
                         shared,
                         db,
                         attempt_id,
@@ -256,7 +257,7 @@ impl Sqlite {
     }
 }
 
-/// Claims on their way to the caller. Whoever stops waiting for them gives them back.
+/// Claims that were not delivered to the caller yet. Dropping them releases them.
 struct UndeliveredClaims {
     claims: Vec<LeasedTask>,
     writer: Writer,
@@ -276,11 +277,11 @@ impl Drop for UndeliveredClaims {
             })
             .collect();
         self.writer
-            .write_unattended(move |tx| complete::release(tx, &back), drop);
+            .write_detached(move |tx| complete::release(tx, &back), drop);
     }
 }
 
-/// Everything about one task.
+/// All stored data of one task.
 pub(super) fn view(db: &Connection, tid: Tid) -> Result<Option<TaskView>, TxError> {
     let row = db
         .prepare_cached("SELECT spec, parent FROM tasks WHERE tid = ?1")?
@@ -307,7 +308,7 @@ pub(super) fn view(db: &Connection, tid: Tid) -> Result<Option<TaskView>, TxErro
         task.chained = chain::parse(tid, chained.as_deref())?.tasks;
         active.counters
     } else if let Some(waiting) = find_waiting(db, tid)? {
-        task.paused = waiting.place == WaitingLocation::Held;
+        task.paused = waiting.location == WaitingLocation::Held;
         task.run_at = waiting.run_at.map(clock::timestamp);
         waiting.counters
     } else {
@@ -363,8 +364,8 @@ fn fill_done(
     Ok(counters(row, 0)?)
 }
 
-/// The newest tasks that fit. Which table is walked depends on the states asked for, so that a few running tasks are found without
-/// reading a million finished ones.
+/// The newest tasks that match. The table to scan depends on the requested states, so that a few
+/// running tasks are found without reading a million finished ones.
 fn list(db: &Connection, filter: &TaskFilter) -> Result<Vec<TaskView>, TxError> {
     let limit = filter.limit as usize;
     let mut found = Vec::new();
@@ -382,7 +383,7 @@ fn list(db: &Connection, filter: &TaskFilter) -> Result<Vec<TaskView>, TxError> 
         !filter.states.is_empty() && filter.states.iter().all(|state| state.is_active());
     let only_done =
         !filter.states.is_empty() && filter.states.iter().all(|state| state.is_terminal());
-    // A task that is active has not been submitted again: it is in the batch that its spec names.
+    // An active task was not resubmitted, so it is still in the batch that its spec names.
     let batch = filter.batch.as_ref().filter(|_| !only_active);
     let owner = filter.worker.filter(|_| only_active && !filter.dead);
     let sql = if batch.is_some() {
@@ -418,19 +419,19 @@ fn list(db: &Connection, filter: &TaskFilter) -> Result<Vec<TaskView>, TxError> 
     Ok(found)
 }
 
-/// One task, if it fits.
+/// One task, if it matches.
 fn fitting(db: &Connection, filter: &TaskFilter, tid: Tid) -> Result<Option<TaskView>, TxError> {
     let wanted = |state: &TaskState| filter.states.is_empty() || filter.states.contains(state);
     match view(db, tid) {
         Ok(task) => Ok(task.filter(|task| wanted(&task.state) && filter.matches(task))),
-        // One record that cannot be read must not hide the others.
+        // An unreadable record must not hide the others.
         Err(TxError::Caller(Error::Record { .. })) if !filter.is_single_task() => Ok(None),
         Err(fail) => Err(fail),
     }
 }
 
-/// Ids with the same last digits lie at fixed distances, so each is one look at the key, and no index is needed for them. Each look goes
-/// on to the next id below that is there, so that years without tasks cost nothing.
+/// Finds ids by their last digits. Such ids are equidistant, so each candidate is one lookup by primary
+/// key, without an index. Each lookup returns the next existing id below, so that gaps cost nothing.
 fn complete(db: &Connection, short: ShortTid) -> Result<Vec<Tid>, TxError> {
     let mut below = db.prepare_cached("SELECT max(tid) FROM tasks WHERE tid <= ?1")?;
     let mut found = Vec::new();

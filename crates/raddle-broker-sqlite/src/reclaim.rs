@@ -1,4 +1,4 @@
-//! Taking back what belongs to workers that are gone.
+//! Reclaim of tasks from lost workers.
 
 use raddle_model::{
     AttemptReport, ExitStatus, TaskState, Tid,
@@ -14,13 +14,13 @@ use super::{
 };
 use raddle_broker::{AttemptId, Reclaimed};
 
-/// Takes back the tasks of every worker that is dead, or whose lease has run out.
+/// Reclaims the tasks of every worker that is dead or foreign_owner lease has expired.
 pub(super) fn reclaim(tx: &mut Tx<'_>) -> Result<Vec<Reclaimed>, TxError> {
     let workers = entered(tx.db())?;
     let (leases, now) = (tx.leases, tx.machine);
-    let is_gone = |worker: &&WorkerRow| !leases.of(**worker).holds(now);
+    let is_gone = |worker: &&WorkerRow| !leases.get(**worker).holds(now);
     if workers.iter().any(|worker| is_gone(&worker)) {
-        // The file may be gone instead, and they live on in another.
+        // The workers may be alive and use a new state file, if this one was deleted.
         leases.refresh();
     }
     let gone: Vec<Tid> = workers
@@ -37,7 +37,8 @@ pub(super) fn reclaim(tx: &mut Tx<'_>) -> Result<Vec<Reclaimed>, TxError> {
     Ok(reclaimed)
 }
 
-/// Takes every task from a worker. Those that had begun count as lost; the others were only waiting there.
+/// Takes all tasks from a worker. Those that had started count as lost; the others go back to their
+/// queues.
 pub(super) fn take_from(tx: &mut Tx<'_>, worker: Tid) -> Result<Vec<Reclaimed>, TxError> {
     let mut reclaimed = Vec::new();
     for active in tasks_of(tx, worker)? {
@@ -50,7 +51,7 @@ pub(super) fn take_from(tx: &mut Tx<'_>, worker: Tid) -> Result<Vec<Reclaimed>, 
             LostTaskOutcome::Ended(exit) => end_attempt(tx, &active, &report(tx, exit))?,
             LostTaskOutcome::Back(kind, reason) => give_back(tx, &active, kind, &reason)?,
         };
-        tx.count("reclaims")?;
+        tx.increment_counter("reclaims")?;
         reclaimed.push(Reclaimed {
             attempt_id: AttemptId {
                 tid,
@@ -63,7 +64,7 @@ pub(super) fn take_from(tx: &mut Tx<'_>, worker: Tid) -> Result<Vec<Reclaimed>, 
     Ok(reclaimed)
 }
 
-/// Puts everything back that a worker has which leaves in good order: that is no loss.
+/// Returns all tasks of a worker that leaves normally. This is not a loss.
 pub(super) fn give_back_all(tx: &mut Tx<'_>, worker: Tid) -> Result<(), TxError> {
     for active in tasks_of(tx, worker)? {
         let (kind, reason) = worker_loss::given_back_by(worker);
@@ -72,7 +73,7 @@ pub(super) fn give_back_all(tx: &mut Tx<'_>, worker: Tid) -> Result<(), TxError>
     Ok(())
 }
 
-/// The tasks that a worker has, itself not counted.
+/// The tasks that a worker has claimed, without its own task.
 fn tasks_of(tx: &Tx<'_>, worker: Tid) -> rusqlite::Result<Vec<ActiveTask>> {
     let sql = [
         "SELECT ",
@@ -86,9 +87,9 @@ fn tasks_of(tx: &Tx<'_>, worker: Tid) -> rusqlite::Result<Vec<ActiveTask>> {
         .collect()
 }
 
-/// Ends the task that a worker itself is, and its entry in the registry.
+/// Removes a worker from the registry and ends its own task.
 pub(super) fn end_service(tx: &mut Tx<'_>, worker: Tid, exit: ExitStatus) -> Result<(), TxError> {
-    tx.depart(worker)?;
+    tx.remove_worker(worker)?;
     let Some(active) = find_active(tx.db(), worker)? else {
         return Ok(());
     };
@@ -105,7 +106,7 @@ pub(super) fn end_service(tx: &mut Tx<'_>, worker: Tid, exit: ExitStatus) -> Res
     )
 }
 
-/// The account of an attempt that cannot give its own.
+/// A report for an attempt that cannot report itself.
 pub(super) fn report(tx: &Tx<'_>, exit: ExitStatus) -> AttemptReport {
     AttemptReport::bare(exit, clock::timestamp(tx.now))
 }

@@ -1,4 +1,4 @@
-//! The workers that live on the database.
+//! The registry of workers.
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,14 +20,19 @@ use super::{
 };
 use raddle_broker::{Error, Registry, Result};
 
-/// How long the record of a worker that has left is kept: a day.
+/// The retention of a worker's own task record: one day.
 const RECORD_KEPT_NANOS: i64 = 86_400_000_000_000;
 
 #[async_trait]
 impl Registry for Sqlite {
-    async fn register_worker(&self, info: WorkerInfo, ttl: Duration, own: bool) -> Result<Tid> {
+    async fn register_worker(
+        &self,
+        info: WorkerInfo,
+        ttl: Duration,
+        ephemeral: bool,
+    ) -> Result<Tid> {
         self.write(Durability::Process, move |tx| {
-            if !own {
+            if !ephemeral {
                 return register(tx, &info, ttl);
             }
             let tid = tx.next_id();
@@ -47,20 +52,23 @@ impl Registry for Sqlite {
 
     async fn workers(&self) -> Result<Vec<WorkerEntry>> {
         let shared = Arc::clone(&self.shared);
-        self.read(move |db| living(db, &shared.leases)).await
+        self.read(move |db| live_workers(db, &shared.leases)).await
     }
 }
 
-/// The workers that are alive.
-pub(super) fn living(db: &Connection, leases: &LeaseTable) -> Result<Vec<WorkerEntry>, TxError> {
+/// The live workers.
+pub(super) fn live_workers(
+    db: &Connection,
+    leases: &LeaseTable,
+) -> Result<Vec<WorkerEntry>, TxError> {
     let rows = db
         .prepare_cached("SELECT info, tid, boot, alive_until FROM workers ORDER BY tid")?
-        .query_map([], |row| Ok((row.get(0)?, entered_at(row, 1)?)))?
+        .query_map([], |row| Ok((row.get(0)?, worker_row_at(row, 1)?)))?
         .collect::<rusqlite::Result<Vec<(String, WorkerRow)>>>()?;
     let now = clock::machine();
     let leased = rows
         .into_iter()
-        .map(|(info, entered)| (info, entered.worker, leases.of(entered)));
+        .map(|(info, entered)| (info, entered.worker, leases.get(entered)));
     leased
         .filter(|(.., lease)| lease.holds(now))
         .map(|(info, tid, lease)| entry(tid, &info, lease.heartbeat))
@@ -80,14 +88,14 @@ fn entry(tid: Tid, info: &str, heartbeat: Heartbeat) -> Result<WorkerEntry, TxEr
     ))
 }
 
-/// All workers that are in the registry, alive or not.
+/// All registered workers, alive or not.
 pub(super) fn entered(db: &Connection) -> rusqlite::Result<Vec<WorkerRow>> {
     let mut query = db.prepare_cached("SELECT tid, boot, alive_until FROM workers")?;
-    query.query_map([], |row| entered_at(row, 0))?.collect()
+    query.query_map([], |row| worker_row_at(row, 0))?.collect()
 }
 
-/// An entry from three columns, of which `first` is the first.
-pub(super) fn entered_at(row: &rusqlite::Row<'_>, first: usize) -> rusqlite::Result<WorkerRow> {
+/// A worker from three columns, starting at `first`.
+pub(super) fn worker_row_at(row: &rusqlite::Row<'_>, first: usize) -> rusqlite::Result<WorkerRow> {
     Ok(WorkerRow {
         worker: tid_at(row, first)?,
         boot: row.get(first + 1)?,
@@ -96,7 +104,7 @@ pub(super) fn entered_at(row: &rusqlite::Row<'_>, first: usize) -> rusqlite::Res
 }
 
 pub(super) fn register(tx: &mut Tx<'_>, info: &WorkerInfo, ttl: Duration) -> Result<Tid, TxError> {
-    // Where workers come and go, those that are gone must not have to wait for one that stays.
+    // Reclaim now: where only short-lived workers run, no worker stays to do it.
     reclaim(tx)?;
     let mut spec = TaskSpec::new(Target::Service(info.kind.clone()));
     spec.name = Some(info.name.clone());
@@ -126,23 +134,23 @@ pub(super) fn register(tx: &mut Tx<'_>, info: &WorkerInfo, ttl: Duration) -> Res
     Ok(tid)
 }
 
-/// Gives a worker a lease and enters it into the registry; `own` if it is there for one task alone. If what follows is undone, the lease is found to belong to
-/// no worker, and goes with the next look for those.
+/// Gives a worker a lease and adds it to the registry. If the transaction is rolled back, the lease
+/// belongs to no worker and [`LeaseTable::prune`] clears it.
 pub(super) fn enter(
     tx: &Tx<'_>,
     worker: Tid,
     info: &WorkerInfo,
     ttl: Duration,
-    own: bool,
+    ephemeral: bool,
 ) -> Result<(), TxError> {
     let until = end_of(tx.machine, ttl);
-    // Before anything is written: there may be no room for another worker.
-    tx.leases.enter(worker, until, Heartbeat::default())?;
+    // First, because the state file may be full.
+    tx.leases.register(worker, until, Heartbeat::default())?;
     let info = serde_json::to_string(info).expect("worker info has only string keys");
     tx.db()
         .prepare_cached(
-            "INSERT INTO workers (tid, info, boot, alive_until, own) VALUES (?1, ?2, ?3, ?4, ?5)",
+            "INSERT INTO workers (tid, info, boot, alive_until, ephemeral) VALUES (?1, ?2, ?3, ?4, ?5)",
         )?
-        .execute(params![worker.as_i64(), info, tx.leases.boot, until, own])?;
+        .execute(params![worker.as_i64(), info, tx.leases.boot, until, ephemeral])?;
     Ok(())
 }

@@ -67,8 +67,8 @@ impl Schedules for Sqlite {
                     .execute(params![name, version.as_i64(), next, task, text])?,
                 None => tx.db().prepare_cached("DELETE FROM schedules WHERE name = ?1")?.execute([name])?,
             };
-            // A service that waits for schedules waits on the topic of control messages.
-            tx.touch(Topic::Control);
+            // Schedulers wait for the topic of control messages.
+            tx.notify(Topic::Control);
             Ok(ScheduleChangeOutcome::Applied { version, submitted })
         })
         .await
@@ -81,18 +81,19 @@ impl Schedules for Sqlite {
             if has_expired {
                 due_items.expired = self.write(Durability::Process, expire).await?;
                 if due_items.is_empty() {
-                    // They were claimed in time, or are over, and are off the list now.
+                    // They were claimed in time or are finished, and are removed from the list now.
                     continue;
                 }
             }
-            if !due_items.is_empty() || !wait.again(again_in).await {
+            if !due_items.is_empty() || !wait.next(again_in).await {
                 return Ok(due_items);
             }
         }
     }
 }
 
-/// A schedule in a row of name, version, task and entry, if it can be read here.
+/// A schedule from the columns name, version, task and entry; `None` if this version cannot read
+/// it.
 fn view_at(row: &rusqlite::Row<'_>) -> rusqlite::Result<Option<ScheduleView>> {
     let (name, text): (String, String) = (row.get(0)?, row.get(3)?);
     let task = row
@@ -107,7 +108,7 @@ fn version_of(db: &Connection, name: &str) -> rusqlite::Result<Option<Tid>> {
         .optional()
 }
 
-/// What is to be done now, whether tasks may have expired, and when there will be more.
+/// What is due now, whether tasks may have expired, and when there will be more.
 fn due_items(db: &Connection) -> Result<(DueItems, bool, Option<Duration>), TxError> {
     let now = clock::wall() as i64;
     let due: Vec<_> = db
@@ -119,7 +120,7 @@ fn due_items(db: &Connection) -> Result<(DueItems, bool, Option<Duration>), TxEr
         due: due.into_iter().flatten().collect(),
         expired: 0,
     };
-    // One that cannot be read is due for others.
+    // An unreadable schedule is due only for newer versions.
     let next: Option<i64> = db
         .prepare_cached("SELECT min(next) FROM schedules WHERE next > ?1")?
         .query_row([now], |row| row.get(0))?;
@@ -134,8 +135,8 @@ fn due_items(db: &Connection) -> Result<(DueItems, bool, Option<Duration>), TxEr
     ))
 }
 
-/// Notes which of some new tasks expire.
-pub(super) fn note_expiries(tx: &mut Tx<'_>, rows: &[TaskRow<'_>]) -> rusqlite::Result<()> {
+/// Stores when new tasks expire.
+pub(super) fn store_expiries(tx: &mut Tx<'_>, rows: &[TaskRow<'_>]) -> rusqlite::Result<()> {
     let expiring = rows
         .iter()
         .filter_map(|row| Some((row.task.spec.expires_at(row.tid)?, row.tid)));
@@ -153,12 +154,12 @@ pub(super) fn note_expiries(tx: &mut Tx<'_>, rows: &[TaskRow<'_>]) -> rusqlite::
             .execute(params![at, tid.as_i64()])?;
     }
     if first.is_none_or(|first| soonest < first) {
-        tx.touch(Topic::Control);
+        tx.notify(Topic::Control);
     }
     Ok(())
 }
 
-/// Ends tasks that have waited for longer than their lifetime, and says how many.
+/// Ends expired tasks and returns how many.
 fn expire(tx: &mut Tx<'_>) -> Result<u64, TxError> {
     let due: Vec<(i64, Tid)> = tx
         .db()
@@ -175,7 +176,7 @@ fn expire(tx: &mut Tx<'_>) -> Result<u64, TxError> {
         };
         let has_expired = match spec_of(tx, tid) {
             Ok(spec) => spec.has_expired(tid, waiting.counters, tx.now),
-            // Whoever claims it finds out.
+            // The claim that finds it ends it.
             Err(TxError::Caller(_)) => false,
             Err(fail) => return Err(fail),
         };

@@ -1,16 +1,21 @@
 //! The tables.
 
-/// Marks a file as ours: `RDDL`.
+/// Identifies the file as a Raddle database: `RDDL`.
 pub(super) const APPLICATION_ID: i32 = 0x5244_444c;
-/// The format of the tables. A file with a higher number was made by a later version.
-pub(super) const VERSION: u32 = 3;
+/// The format of the tables. A file with a higher number was written by a newer version.
+pub(super) const VERSION: u32 = 4;
 
-/// What a new database holds.
+/// The statements that create a new database.
 ///
-/// A task's id is in `tasks`, and in exactly one of `ready`, `delayed`, `held`, `active` and `done`. What the attempt of an active one has chained is in
-/// `chained`, and is no task yet. `rank` is 9 minus the priority, so that
-/// the primary key of `ready` is the order of claiming. Times are nanoseconds: of the wall clock, but for `alive_until`, which is the
-/// machine's: the end of the lease that a worker was entered with. What it says of itself later is in the shared page. `next` is when a schedule is due, and nothing while it is paused. Of those in `expiring`, some may have been taken, or be over, by now. `batches` has the tasks of batches, but for those that were submitted again.
+/// - The id of a task is in `tasks`, and in exactly one of `ready`, `delayed`, `held`, `active` and
+///   `done`.
+/// - `chained` holds tasks that running attempts have chained. They are no tasks yet.
+/// - `rank` is 9 minus the priority, so the primary key of `ready` is the claim order.
+/// - Times are wall-clock nanoseconds, except `alive_until`: the monotonic end of the lease with
+///   which a worker registered. Later heartbeats are in the state file.
+/// - `next` is when a schedule is due; NULL while it is paused.
+/// - `expiring` may still list tasks that were claimed or finished.
+/// - `batches` lists the tasks of batches, except those that were resubmitted.
 pub(super) const STATEMENTS: [&str; 23] = [
     "CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID",
     "CREATE TABLE parts (id INTEGER PRIMARY KEY, queue TEXT NOT NULL, needs TEXT NOT NULL)",
@@ -36,8 +41,8 @@ pub(super) const STATEMENTS: [&str; 23] = [
 )",
     "CREATE TABLE active (
     tid INTEGER PRIMARY KEY, owner INTEGER NOT NULL, state INTEGER NOT NULL, claimed_at INTEGER NOT NULL, pid INTEGER,
-    ttl INTEGER NOT NULL, keyed INTEGER NOT NULL, paused INTEGER NOT NULL DEFAULT 0, own INTEGER NOT NULL DEFAULT 0,
-    attempt INTEGER NOT NULL, failures INTEGER NOT NULL, losses INTEGER NOT NULL, progress TEXT, chained TEXT, told TEXT
+    ttl INTEGER NOT NULL, keyed INTEGER NOT NULL, paused INTEGER NOT NULL DEFAULT 0, ephemeral INTEGER NOT NULL DEFAULT 0,
+    attempt INTEGER NOT NULL, failures INTEGER NOT NULL, losses INTEGER NOT NULL, progress TEXT, chained TEXT, pending_command TEXT
 )",
     "CREATE TABLE chained (tid INTEGER NOT NULL, n INTEGER NOT NULL, spec TEXT NOT NULL, PRIMARY KEY (tid, n)) WITHOUT ROWID",
     "CREATE TABLE done (
@@ -59,7 +64,7 @@ pub(super) const STATEMENTS: [&str; 23] = [
     PRIMARY KEY (tid, attempt, stream)
 ) WITHOUT ROWID",
     "CREATE TABLE workers (
-    tid INTEGER PRIMARY KEY, info TEXT NOT NULL, boot INTEGER NOT NULL, alive_until INTEGER NOT NULL, own INTEGER NOT NULL
+    tid INTEGER PRIMARY KEY, info TEXT NOT NULL, boot INTEGER NOT NULL, alive_until INTEGER NOT NULL, ephemeral INTEGER NOT NULL
 )",
     "CREATE TABLE schedules (
     name TEXT PRIMARY KEY, version INTEGER NOT NULL, next INTEGER, task INTEGER, entry TEXT NOT NULL

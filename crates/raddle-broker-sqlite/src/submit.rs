@@ -1,4 +1,4 @@
-//! Tasks in.
+//! Submission.
 
 use std::sync::LazyLock;
 
@@ -8,12 +8,12 @@ use rusqlite::{Connection, OptionalExtension, params};
 use super::{
     bulk_insert::BulkStatement,
     notify::Topic,
-    schedule::note_expiries,
+    schedule::store_expiries,
     tx::{Partition, Tx, TxError},
 };
 use raddle_broker::{Error, NewTask, Submitted, engine::serialize_spec};
 
-/// A task that has been checked and written out, ready for the writer's thread.
+/// A validated and serialised task, ready for the writer thread.
 pub(super) struct PreparedTask {
     pub(super) spec: TaskSpec,
     pub(super) text: String,
@@ -21,13 +21,13 @@ pub(super) struct PreparedTask {
 }
 
 impl PreparedTask {
-    /// How long its record is kept, in nanoseconds.
+    /// The retention of its record, in nanoseconds.
     pub(super) fn ttl(&self) -> i64 {
         i64::try_from(self.spec.result_ttl().0.as_nanos()).unwrap_or(i64::MAX)
     }
 }
 
-/// Checks a task before it costs anybody a transaction.
+/// Validates and serialises a task before a transaction is begun for it.
 pub(super) fn prepare(submit: NewTask) -> Result<PreparedTask, Error> {
     let text = serialize_spec(&submit.spec)?;
     Ok(PreparedTask {
@@ -41,27 +41,27 @@ pub(super) fn submit(tx: &mut Tx<'_>, batch: Vec<PreparedTask>) -> Result<Vec<Su
     let mut stored = Vec::with_capacity(batch.len());
     let mut rows = Vec::with_capacity(batch.len());
     for task in &batch {
-        if let Some(tid) = key_holder(tx, task)? {
+        if let Some(tid) = find_key_holder(tx, task)? {
             stored.push(Submitted::Existing(tid));
             continue;
         }
         let row = TaskRow {
             tid: tx.next_id(),
-            part: part_of(tx, &task.spec)?,
+            part: partition_id(tx, &task.spec)?,
             service: false,
             task,
         };
-        hold_key(tx, &row)?;
+        store_key(tx, &row)?;
         join_batch(tx, &row)?;
         stored.push(Submitted::New(row.tid));
         rows.push(row);
     }
     insert(tx, &rows)?;
-    note_expiries(tx, &rows)?;
+    store_expiries(tx, &rows)?;
     let mut ready = None;
     for TaskRow { tid, task, .. } in &rows {
         match due(tx, &task.spec) {
-            // A task that waits for its time interrupts the run of those that do not.
+            // A delayed task interrupts the run of ready ones.
             Some(at) => {
                 enqueue_run(tx, ready.take())?;
                 tx.enqueue_delayed(*tid, AttemptCounters::default(), at)?;
@@ -70,13 +70,13 @@ pub(super) fn submit(tx: &mut Tx<'_>, batch: Vec<PreparedTask>) -> Result<Vec<Su
         }
     }
     enqueue_run(tx, ready)?;
-    // A task's own row is its `created` event.
-    tx.touch(Topic::Log);
+    // The row of a task is also its `created` event.
+    tx.notify(Topic::Log);
     Ok(stored)
 }
 
-/// The unfinished task that has this task's unique key.
-pub(super) fn key_holder(tx: &Tx<'_>, task: &PreparedTask) -> rusqlite::Result<Option<Tid>> {
+/// The unfinished task that holds this task's unique key.
+pub(super) fn find_key_holder(tx: &Tx<'_>, task: &PreparedTask) -> rusqlite::Result<Option<Tid>> {
     let Some(key) = &task.spec.unique_key else {
         return Ok(None);
     };
@@ -86,8 +86,8 @@ pub(super) fn key_holder(tx: &Tx<'_>, task: &PreparedTask) -> rusqlite::Result<O
         .optional()
 }
 
-/// Takes a unique key for a task.
-fn hold_key(tx: &Tx<'_>, row: &TaskRow<'_>) -> rusqlite::Result<()> {
+/// Stores the unique key of a task.
+fn store_key(tx: &Tx<'_>, row: &TaskRow<'_>) -> rusqlite::Result<()> {
     if let Some(key) = &row.task.spec.unique_key {
         tx.db()
             .prepare_cached("INSERT INTO uniques (key, tid) VALUES (?1, ?2)")?
@@ -96,7 +96,7 @@ fn hold_key(tx: &Tx<'_>, row: &TaskRow<'_>) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// Enters a task in its batch.
+/// Adds a task to its batch.
 fn join_batch(tx: &Tx<'_>, row: &TaskRow<'_>) -> rusqlite::Result<()> {
     if let Some(batch) = &row.task.spec.batch {
         tx.db()
@@ -106,7 +106,7 @@ fn join_batch(tx: &Tx<'_>, row: &TaskRow<'_>) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// Takes a task out of its batch.
+/// Removes a task from its batch.
 pub(super) fn leave_batch(db: &Connection, spec: &TaskSpec, tid: Tid) -> rusqlite::Result<()> {
     if let Some(batch) = &spec.batch {
         db.prepare_cached("DELETE FROM batches WHERE batch = ?1 AND tid = ?2")?
@@ -115,7 +115,7 @@ pub(super) fn leave_batch(db: &Connection, spec: &TaskSpec, tid: Tid) -> rusqlit
     Ok(())
 }
 
-/// The part of a task that never changes.
+/// The immutable part of a task.
 pub(super) struct TaskRow<'a> {
     pub(super) tid: Tid,
     pub(super) part: i64,
@@ -130,7 +130,7 @@ static INSERT_TASKS: LazyLock<BulkStatement> = LazyLock::new(|| {
     )
 });
 
-/// Where a task stands among those that wait: the lowest come first.
+/// The sort key of a priority: lower ranks are claimed first.
 pub(super) fn rank(priority: u8) -> i64 {
     i64::from(9 - priority.min(9))
 }
@@ -149,7 +149,7 @@ pub(super) fn insert(tx: &Tx<'_>, rows: &[TaskRow<'_>]) -> rusqlite::Result<()> 
     })
 }
 
-/// When a task may begin, if that is not now.
+/// When a task may start, unless that is now.
 fn due(tx: &Tx<'_>, spec: &TaskSpec) -> Option<i64> {
     let at = match spec.start()? {
         StartTime::After(delay) => time::nanos_after(tx.now, delay),
@@ -158,12 +158,13 @@ fn due(tx: &Tx<'_>, spec: &TaskSpec) -> Option<i64> {
     (at > tx.now).then_some(at)
 }
 
-/// Makes a run of tasks ready with one statement. Nobody else writes meanwhile, so all tasks between its ends belong to it.
+/// Makes a run of tasks ready with one statement. No other process writes meanwhile, so all ids
+/// between the ends belong to the run.
 fn enqueue_run(tx: &mut Tx<'_>, run: Option<(Tid, Tid)>) -> rusqlite::Result<()> {
     let Some((first, last)) = run else {
         return Ok(());
     };
-    tx.touch(Topic::Ready);
+    tx.notify(Topic::Ready);
     tx.db()
         .prepare_cached(
             "INSERT OR ROLLBACK INTO ready (part, rank, tid, attempt, failures, losses, ttl, keyed)
@@ -173,8 +174,8 @@ fn enqueue_run(tx: &mut Tx<'_>, run: Option<(Tid, Tid)>) -> rusqlite::Result<()>
     Ok(())
 }
 
-/// The partition for a queue and a set of needs, made when it is new.
-fn part_of(tx: &mut Tx<'_>, spec: &TaskSpec) -> rusqlite::Result<i64> {
+/// The partition for a queue and a set of needs, created if it is new.
+fn partition_id(tx: &mut Tx<'_>, spec: &TaskSpec) -> rusqlite::Result<i64> {
     let (queue, needs) = (&spec.queue, spec.needs());
     let known = |tx: &Tx<'_>| {
         let part = tx
@@ -203,7 +204,8 @@ fn part_of(tx: &mut Tx<'_>, spec: &TaskSpec) -> rusqlite::Result<i64> {
     Ok(id)
 }
 
-/// Learns of the partitions that other processes have made. They are never removed, so the highest number tells.
+/// Loads partitions that other processes have created. They are never deleted, so those with higher
+/// ids are new.
 pub(super) fn refresh_parts(tx: &mut Tx<'_>) -> rusqlite::Result<()> {
     let known = tx.cache.parts.last().map_or(0, |part| part.id);
     let fresh: Vec<Partition> = tx

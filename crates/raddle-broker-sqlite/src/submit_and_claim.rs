@@ -1,4 +1,4 @@
-//! Tasks that run where they are submitted.
+//! Tasks that the submitting process runs itself.
 
 use std::time::Duration;
 
@@ -8,21 +8,21 @@ use super::{
     claim::claim,
     reclaim::reclaim,
     registry::enter,
-    submit::{PreparedTask, key_holder, submit},
+    submit::{PreparedTask, find_key_holder, submit},
     tx::{Tx, TxError, find_done},
 };
 use raddle_broker::{ClaimRequest, SubmitAndClaimOutcome};
 
-/// Stores a task and gives it to a worker of its own.
+/// Stores a task, registers an ephemeral worker and claims the task for it.
 pub(super) fn submit_and_claim(
     tx: &mut Tx<'_>,
     task: PreparedTask,
     worker: &WorkerInfo,
     lease: Duration,
 ) -> Result<SubmitAndClaimOutcome, TxError> {
-    // Where no worker stays, the tasks of those that are gone have no one else to find them.
+    // Reclaim now: where only short-lived workers run, no worker stays to do it.
     reclaim(tx)?;
-    if key_holder(tx, &task)?.is_some() {
+    if find_key_holder(tx, &task)?.is_some() {
         return Ok(SubmitAndClaimOutcome {
             submitted: submit(tx, vec![task])?[0],
             worker: None,
@@ -42,7 +42,7 @@ pub(super) fn submit_and_claim(
         wait: Duration::ZERO,
     };
     let (mut claims, _) = claim(tx, &request)?;
-    // One that has expired was ended with its worker.
+    // If the task had expired, it was ended, and its worker removed.
     let worker = find_done(tx.db(), submitted.tid())?
         .is_none()
         .then_some(owner);

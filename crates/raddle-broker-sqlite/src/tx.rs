@@ -1,4 +1,4 @@
-//! One write transaction: ids, events and the places a task can be in.
+//! One write transaction: new ids, events, and moves between the tables of task states.
 
 use std::sync::LazyLock;
 
@@ -16,18 +16,18 @@ use super::{
 };
 use raddle_broker::{AttemptId, Error};
 
-/// Where the last id is kept that was given.
+/// The key in `meta` of the last id that was handed out.
 const LAST_ID: &str = "last_id";
 
-/// Why a part of a transaction did not happen.
+/// Why a job failed.
 pub(super) enum TxError {
-    /// The database failed: the whole transaction is undone.
+    /// The database failed: the whole transaction is rolled back.
     Store(rusqlite::Error),
-    /// The caller asked for what cannot be done, and nothing was written for it.
+    /// The request is invalid. The job has written nothing; the transaction goes on.
     Caller(Error),
 }
 
-/// What a writer remembers between transactions.
+/// State that a writer keeps between transactions.
 #[derive(Default)]
 pub(super) struct TxCache {
     pub(super) parts: Vec<Partition>,
@@ -43,12 +43,12 @@ pub(super) struct Partition {
 /// A task between attempts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WaitingTask {
-    pub(super) place: WaitingLocation,
+    pub(super) location: WaitingLocation,
     pub(super) counters: AttemptCounters,
     pub(super) run_at: Option<i64>,
 }
 
-/// Where a waiting task waits.
+/// The table of a waiting task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WaitingLocation {
     Ready,
@@ -56,7 +56,7 @@ pub(super) enum WaitingLocation {
     Held,
 }
 
-/// A task that a worker has.
+/// A claimed task.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ActiveTask {
     pub(super) tid: Tid,
@@ -65,22 +65,22 @@ pub(super) struct ActiveTask {
     pub(super) state: TaskState,
     pub(super) claimed_at: i64,
     pub(super) pid: Option<u32>,
-    /// How long the record is kept, in nanoseconds, so that an end that needs no decision need not read the spec.
+    /// The retention of the record in nanoseconds, so that a completion need not read the spec.
     pub(super) ttl: i64,
-    /// Whether the task has a unique key to be given free.
+    /// Whether the task holds a unique key.
     pub(super) keyed: bool,
-    /// Whether its worker has been told to let it stand still.
+    /// Whether the attempt is paused.
     pub(super) paused: bool,
-    /// Whether its worker is there for it alone.
-    pub(super) own: bool,
-    /// Whether it has chained anything.
+    /// Whether the worker is ephemeral: it leaves with this task.
+    pub(super) ephemeral: bool,
+    /// Whether the attempt has chained tasks.
     pub(super) chained: bool,
-    /// The word by which its worker is to end it, once it has heard of that.
-    pub(super) told: Option<ControlCommand>,
+    /// The command to end the task that the worker has received.
+    pub(super) pending_command: Option<ControlCommand>,
 }
 
 impl ActiveTask {
-    /// Whether it is the attempt that a write speaks of.
+    /// Whether this is the attempt that a write names.
     pub(super) fn is(&self, attempt_id: AttemptId) -> bool {
         (self.counters.attempt, self.owner) == (attempt_id.attempt, attempt_id.owner)
     }
@@ -104,21 +104,22 @@ pub(super) struct Tx<'c> {
     pub(super) cache: &'c mut TxCache,
     clock: TidClock,
     first_id: u64,
-    touched: Topics,
-    /// Entries of the event log, written together at the end: nothing in a transaction reads them back.
+    topics: Topics,
+    /// Events, inserted together at commit: no statement in a transaction reads them.
     events: Vec<LogEntry>,
-    /// Whether any control message was stored when the transaction began. There hardly ever is one.
+    /// Whether any control message was stored when the transaction began, which is rare. `None`
+    /// before the first check.
     has_control: Option<bool>,
-    /// The wall-clock time of the transaction.
+    /// The wall-clock time of the transaction, in nanoseconds.
     pub(super) now: i64,
-    /// The machine's time of the transaction, for leases.
+    /// The monotonic time of the transaction, for leases.
     pub(super) machine: i64,
     pub(super) leases: &'c LeaseTable,
-    /// Workers that are taken out of the registry, and of the page when that is committed.
-    departed: Vec<Tid>,
+    /// Workers removed from the registry. Their lease slots are cleared after the commit.
+    removed_workers: Vec<Tid>,
 }
 
-/// The last id that was given; zero where none was.
+/// The last id that was handed out; 0 in a new database.
 fn last_id(db: &Connection) -> rusqlite::Result<u64> {
     let mut find = db.prepare_cached("SELECT value FROM meta WHERE key = ?1")?;
     let last: Option<i64> = find.query_row([LAST_ID], |row| row.get(0)).optional()?;
@@ -138,13 +139,13 @@ impl<'c> Tx<'c> {
             cache,
             clock: TidClock::resume(last),
             first_id: last,
-            touched: Topics::default(),
+            topics: Topics::default(),
             events: Vec::new(),
             has_control: None,
             now: clock::wall() as i64,
             machine: clock::machine(),
             leases,
-            departed: Vec::new(),
+            removed_workers: Vec::new(),
         })
     }
 
@@ -157,10 +158,10 @@ impl<'c> Tx<'c> {
                 .execute(params![LAST_ID, self.clock.last() as i64])?;
         }
         self.inner.commit()?;
-        self.departed
+        self.removed_workers
             .iter()
-            .for_each(|worker| self.leases.leave(*worker));
-        Ok(self.touched)
+            .for_each(|worker| self.leases.remove(*worker));
+        Ok(self.topics)
     }
 
     pub(super) fn db(&self) -> &Connection {
@@ -171,11 +172,11 @@ impl<'c> Tx<'c> {
         self.clock.next(self.now as u64)
     }
 
-    pub(super) fn touch(&mut self, topic: Topic) {
-        self.touched.add(topic);
+    pub(super) fn notify(&mut self, topic: Topic) {
+        self.topics.add(topic);
     }
 
-    /// Writes one entry of the event log. Returns its id.
+    /// Appends an event and returns its id.
     pub(super) fn event(
         &mut self,
         tid: Tid,
@@ -186,7 +187,7 @@ impl<'c> Tx<'c> {
     ) -> u64 {
         let entry = self.next_id();
         let id = entry.as_i64();
-        self.touch(Topic::Log);
+        self.notify(Topic::Log);
         let (worker, detail) = (worker.map(Tid::as_i64), detail.map(str::to_owned));
         self.events.push(LogEntry {
             id,
@@ -210,24 +211,24 @@ impl<'c> Tx<'c> {
         })
     }
 
-    /// Takes a worker out of the registry.
-    pub(super) fn depart(&mut self, worker: Tid) -> rusqlite::Result<()> {
+    /// Removes a worker from the registry.
+    pub(super) fn remove_worker(&mut self, worker: Tid) -> rusqlite::Result<()> {
         self.db()
             .prepare_cached("DELETE FROM workers WHERE tid = ?1")?
             .execute([worker.as_i64()])?;
-        self.departed.push(worker);
+        self.removed_workers.push(worker);
         Ok(())
     }
 
-    /// Counts up one of the broker's own counters.
-    pub(super) fn count(&self, key: &str) -> rusqlite::Result<()> {
+    /// Increments one of the broker's counters.
+    pub(super) fn increment_counter(&self, key: &str) -> rusqlite::Result<()> {
         self.db()
             .prepare_cached("INSERT INTO meta (key, value) VALUES (?1, 1) ON CONFLICT DO UPDATE SET value = value + 1")?
             .execute([key])?;
         Ok(())
     }
 
-    /// Puts a task where it waits for its next attempt.
+    /// Makes a task wait for its next attempt.
     pub(super) fn enqueue(
         &mut self,
         tid: Tid,
@@ -241,7 +242,7 @@ impl<'c> Tx<'c> {
     }
 
     fn enqueue_ready(&mut self, tid: Tid, counters: AttemptCounters) -> rusqlite::Result<()> {
-        self.touch(Topic::Ready);
+        self.notify(Topic::Ready);
         self.db()
             .prepare_cached(
                 "INSERT INTO ready (part, rank, tid, attempt, failures, losses, ttl, keyed)
@@ -262,15 +263,15 @@ impl<'c> Tx<'c> {
         counters: AttemptCounters,
         run_at: i64,
     ) -> rusqlite::Result<()> {
-        // Whoever waits for work has to wait for this time too.
-        self.touch(Topic::Ready);
+        // Claims that wait must learn the new due time.
+        self.notify(Topic::Ready);
         self.db()
             .prepare_cached("INSERT INTO delayed (tid, run_at, attempt, failures, losses) VALUES (?1, ?2, ?3, ?4, ?5)")?
             .execute(params![tid.as_i64(), run_at, counters.attempt, counters.failures, counters.losses])?;
         Ok(())
     }
 
-    /// Keeps a task where nobody claims it.
+    /// Makes a task wait until it is resumed.
     pub(super) fn hold(
         &mut self,
         tid: Tid,
@@ -283,9 +284,9 @@ impl<'c> Tx<'c> {
         Ok(())
     }
 
-    /// Takes a waiting task from where it waits.
-    pub(super) fn dequeue(&mut self, tid: Tid, place: WaitingLocation) -> rusqlite::Result<()> {
-        let sql = match place {
+    /// Removes a waiting task from its table.
+    pub(super) fn dequeue(&mut self, tid: Tid, location: WaitingLocation) -> rusqlite::Result<()> {
+        let sql = match location {
             WaitingLocation::Ready => {
                 "DELETE FROM ready WHERE tid = ?1 AND (part, rank) = (SELECT part, rank FROM tasks WHERE tid = ?1)"
             }
@@ -296,8 +297,8 @@ impl<'c> Tx<'c> {
         Ok(())
     }
 
-    /// Removes the control messages to a task that is over.
-    pub(super) fn drop_control(&mut self, tid: Tid) -> rusqlite::Result<()> {
+    /// Deletes the control messages of a finished task.
+    pub(super) fn delete_control_messages(&mut self, tid: Tid) -> rusqlite::Result<()> {
         let has_control = match self.has_control {
             Some(known) => known,
             None => super::control::any_pending(&self.inner)?,
@@ -312,8 +313,8 @@ impl<'c> Tx<'c> {
         Ok(())
     }
 
-    /// Notes that this transaction itself has stored a control message.
-    pub(super) fn stored_control(&mut self) {
+    /// Records that this transaction has stored a control message.
+    pub(super) fn mark_control_stored(&mut self) {
         self.has_control = Some(true);
     }
 }
@@ -330,7 +331,7 @@ impl From<Error> for TxError {
     }
 }
 
-/// Where a waiting task waits, if it does.
+/// A task that waits for an attempt, or `None` if it does not.
 pub(super) fn find_waiting(db: &Connection, tid: Tid) -> rusqlite::Result<Option<WaitingTask>> {
     db.prepare_cached(
         "SELECT attempt, failures, losses, NULL, 0 FROM ready
@@ -339,13 +340,13 @@ pub(super) fn find_waiting(db: &Connection, tid: Tid) -> rusqlite::Result<Option
          UNION ALL SELECT attempt, failures, losses, run_at, 2 FROM held WHERE tid = ?1",
     )?
     .query_row([tid.as_i64()], |row| {
-        let place = match row.get::<_, u8>(4)? {
+        let location = match row.get::<_, u8>(4)? {
             0 => WaitingLocation::Ready,
             1 => WaitingLocation::Delayed,
             _ => WaitingLocation::Held,
         };
         Ok(WaitingTask {
-            place,
+            location,
             counters: counters(row, 0)?,
             run_at: row.get(3)?,
         })
@@ -353,7 +354,7 @@ pub(super) fn find_waiting(db: &Connection, tid: Tid) -> rusqlite::Result<Option
     .optional()
 }
 
-/// The attempt that a worker has of a task, if one does.
+/// The current attempt of a task, if it is claimed.
 pub(super) fn find_active(db: &Connection, tid: Tid) -> rusqlite::Result<Option<ActiveTask>> {
     let sql = ["SELECT ", ACTIVE_COLUMNS, " FROM active WHERE tid = ?1"].concat();
     db.prepare_cached(&sql)?
@@ -361,7 +362,7 @@ pub(super) fn find_active(db: &Connection, tid: Tid) -> rusqlite::Result<Option<
         .optional()
 }
 
-/// The attempt that a worker's write speaks of, if it is still the latest.
+/// The attempt that a write names, if it is the current one.
 pub(super) fn find_attempt(
     db: &Connection,
     attempt_id: AttemptId,
@@ -369,8 +370,8 @@ pub(super) fn find_attempt(
     Ok(find_active(db, attempt_id.tid)?.filter(|active| active.is(attempt_id)))
 }
 
-/// What [`active_at`] reads, in its order.
-pub(super) const ACTIVE_COLUMNS: &str = "attempt, failures, losses, owner, state, claimed_at, pid, ttl, keyed, paused, own, tid, chained IS NOT NULL, told";
+/// The columns that [`active_at`] reads, in order.
+pub(super) const ACTIVE_COLUMNS: &str = "attempt, failures, losses, owner, state, claimed_at, pid, ttl, keyed, paused, ephemeral, tid, chained IS NOT NULL, pending_command";
 
 pub(super) fn active_at(row: &rusqlite::Row<'_>) -> rusqlite::Result<ActiveTask> {
     Ok(ActiveTask {
@@ -382,14 +383,14 @@ pub(super) fn active_at(row: &rusqlite::Row<'_>) -> rusqlite::Result<ActiveTask>
         ttl: row.get(7)?,
         keyed: row.get(8)?,
         paused: row.get(9)?,
-        own: row.get(10)?,
+        ephemeral: row.get(10)?,
         tid: tid_at(row, 11)?,
         chained: row.get(12)?,
-        told: told_at(row, 13)?,
+        pending_command: command_at(row, 13)?,
     })
 }
 
-/// The terminal state of a task, if it is over.
+/// The final state of a task, if it is finished.
 pub(super) fn find_done(db: &Connection, tid: Tid) -> rusqlite::Result<Option<TaskState>> {
     db.prepare_cached("SELECT state FROM done WHERE tid = ?1")?
         .query_row([tid.as_i64()], |row| state_at(row, 0))
@@ -409,7 +410,7 @@ pub(super) fn tid_at(row: &rusqlite::Row<'_>, index: usize) -> rusqlite::Result<
     Tid::from_u64(raw as u64).ok_or(rusqlite::Error::IntegralValueOutOfRange(index, raw))
 }
 
-pub(super) fn told_at(
+pub(super) fn command_at(
     row: &rusqlite::Row<'_>,
     index: usize,
 ) -> rusqlite::Result<Option<ControlCommand>> {

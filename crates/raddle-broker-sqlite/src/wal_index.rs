@@ -1,8 +1,10 @@
-//! Space for the index of the WAL (`-shm`), which SQLite maps.
+//! Allocation of the WAL index (`-shm`), which SQLite maps.
 //!
-//! SQLite makes that file longer by writing one byte to each 4 KiB of it. Where blocks are smaller than that, the rest of a page has no block until a store
-//! touches it, and on a full disk that store is a SIGBUS. So each region is allocated as a whole when SQLite maps it (`MADV_POPULATE_WRITE`), and a full disk
-//! is an error of the transaction. Kernels before 5.14 do not know the call, and leave it as it was.
+//! SQLite extends that file by writing one byte per 4 KiB. On file systems with smaller blocks the
+//! rest of a page has no block until a store touches it, and on a full disk that store raises
+//! SIGBUS. So each region is allocated as a whole when SQLite maps it (`MADV_POPULATE_WRITE`), and
+//! a full disk is an error of the transaction. Kernels before 5.14 do not know the call; there
+//! nothing changes.
 
 use std::{
     ffi::{c_int, c_void},
@@ -19,12 +21,14 @@ use rustix::{
 
 use super::open::file_of;
 
-/// The methods of SQLite's files, and the same with our `xShmMap`.
+/// SQLite's file methods, and a copy with our `xShmMap`.
 static METHODS: OnceLock<(&ffi::sqlite3_io_methods, ffi::sqlite3_io_methods)> = OnceLock::new();
 
-/// Has the index of the WAL allocated as `connection` maps it. To be called before its first statement.
+/// Makes `connection` allocate the WAL index as it maps it. To be called before its first
+/// statement.
 pub(super) fn allocate_when_mapped(connection: &Connection) {
-    // SAFETY: the file is open, `connection` is not in use, and SQLite's tables of methods are constants of the program.
+    // SAFETY: the file is open, `connection` is not in use, and SQLite's method tables are
+    // constants of the program.
     unsafe {
         let Some(file) = file_of(connection).as_mut() else {
             return;
@@ -47,7 +51,7 @@ pub(super) fn allocate_when_mapped(connection: &Connection) {
     }
 }
 
-/// `xShmMap`: maps a region of the index, and allocates it.
+/// `xShmMap`: maps a region of the index and allocates it.
 unsafe extern "C" fn map_region(
     file: *mut ffi::sqlite3_file,
     region: c_int,
@@ -58,10 +62,11 @@ unsafe extern "C" fn map_region(
     let Some(map) = METHODS.get().and_then(|(original, _)| original.xShmMap) else {
         return ffi::SQLITE_IOERR_SHMMAP;
     };
-    // SAFETY: SQLite's own method with SQLite's own arguments; it has set `mapped` if it says so, to a region of `size` bytes.
+    // SAFETY: SQLite's own method with SQLite's own arguments; on success it has set `mapped` to a
+    // region of `size` bytes.
     unsafe {
         match map(file, region, size, extend, mapped) {
-            // SQLite does not say why the file could not be made longer.
+            // SQLite does not report why the file could not be extended.
             ffi::SQLITE_IOERR_SHMSIZE
                 if io::Error::last_os_error().kind() == io::ErrorKind::StorageFull =>
             {
@@ -94,14 +99,14 @@ mod tests {
 
     use super::*;
 
-    /// Blocks of 1 KiB, as `mkfs` makes them for small disks.
+    /// Blocks of 1 KiB, as `mkfs` chooses for small disks.
     const MOUNT: &str = r#"image=$(mktemp) && truncate -s 8m "$image" && mkfs.ext4 -q -b 1024 -m 0 "$image" && mount -o loop "$image" "$0"
         code=$?; rm "$image"; exit $code"#;
-    /// The first region holds so many frames.
+    /// The number of frames that the first region indexes.
     const FIRST_REGION: u64 = 4062;
     const FRAME: u64 = 512 + 24;
 
-    /// Leaves so many bytes free.
+    /// Fills the disk except for `free` bytes.
     fn fill(ballast: &Path, free: u64) {
         let mut file = File::create(ballast).unwrap();
         for size in [64 * 1024, 1024] {
@@ -116,9 +121,10 @@ mod tests {
             .unwrap();
     }
 
-    /// The WAL of an open connection grows into another region of the index. Without its blocks, the first store to that is a SIGBUS.
+    /// The WAL grows until it needs another region of the index. Without allocation, the first
+    /// store to that region raises SIGBUS.
     #[test]
-    fn an_index_that_grows_on_a_full_disk_is_an_error() {
+    fn growing_the_index_on_a_full_disk_is_an_error() {
         let directory = tempfile::tempdir().unwrap();
         if !Command::new("sh")
             .args(["-c", MOUNT])
@@ -150,7 +156,7 @@ mod tests {
         }
         let mut refused = 0;
         for free in 0_u64.. {
-            assert!(free < 500, "it is never enough");
+            assert!(free < 500, "the insert never succeeds");
             fill(&ballast, free * 1024);
             let grown = connection.execute("INSERT INTO t VALUES (zeroblob(50000))", []);
             fs::remove_file(&ballast).unwrap();

@@ -1,8 +1,9 @@
-//! The thread that owns the database of one handle: group commit.
+//! The thread that owns the connection of one handle, with group commit.
 //!
-//! Writes that have come in while the last group was committed form the next one. They share a transaction, which SQLite syncs if one of them has to
-//! survive a power cut (`synchronous = FULL`), and does not otherwise (`NORMAL`). Reads come in between, without the write lock. Calls wait for their
-//! replies, so the queue is never longer than the number of callers, and the channel needs no bound of its own.
+//! Writes that arrive while a group is committed form the next group. They share one transaction.
+//! SQLite syncs it if one of them must survive a power cut (`synchronous = FULL`), and does not
+//! otherwise (`NORMAL`). Reads run between groups without the write lock. Each caller waits for its
+//! reply, so the queue is bounded by the number of callers and the channel needs no bound.
 
 use std::{
     sync::{Arc, mpsc::Receiver},
@@ -14,36 +15,37 @@ use rusqlite::Connection;
 use tokio::sync::{mpsc, oneshot};
 
 use super::{
-    HandleState, LOCK_PATIENCE,
+    HandleState, LOCK_TIMEOUT,
     notify::Topics,
     open::{self, DatabaseLocation},
     tx::{Tx, TxCache, TxError},
 };
 use raddle_broker::{Error, Result};
 
-/// What must have happened when a write returns.
+/// What a committed write survives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Durability {
-    /// The commit survives the end of the process. A power cut may undo it: a task is claimed again, never lost.
+    /// The end of the process. A power cut may undo the commit: a task is claimed again, but not
+    /// lost.
     Process,
-    /// The commit survives a power cut.
+    /// A power cut.
     Power,
 }
 
-/// Gives work to the owner.
+/// Sends requests to the writer thread.
 #[derive(Clone)]
 pub(super) struct Writer(mpsc::UnboundedSender<WriterRequest>);
 
-/// A writer that does not keep the owner's thread.
+/// A writer that does not keep the thread running.
 pub(super) struct WeakWriter(mpsc::WeakUnboundedSender<WriterRequest>);
 
-/// What the owner is asked to do.
+/// A request to the writer thread.
 pub(super) enum WriterRequest {
     Write(Box<dyn WriteJob>),
     Other(DetachedJob),
 }
 
-/// What is done between two groups of writes, without the write lock.
+/// A job that runs between two groups, without the write lock.
 pub(super) type DetachedJob = Box<dyn FnOnce(&DbWriter) + Send>;
 
 /// One call's part of a transaction.
@@ -58,57 +60,59 @@ struct WriteCall<T, U, F, G> {
     durability: Durability,
     work: Option<F>,
     outcome: Option<Result<T>>,
-    /// What to make of the outcome once it is committed.
+    /// Maps the result after the commit.
     deliver: G,
-    /// Without it, the work is done whether a caller is left or not.
+    /// `None`: the job runs without a caller.
     reply: Option<oneshot::Sender<Result<U>>>,
 }
 
-/// Enough to amortise an `fsync` to nothing, and few enough that nobody waits long for the others.
+/// Large enough to amortise an `fsync`, small enough that no caller waits long for the others.
 const GROUP: usize = 256;
-/// After so long no other call becomes part of a transaction: other processes wait for the lock. One call is never cut in two, for it
-/// happens as a whole or not at all; who submits very many tasks does it in several.
+/// After this time no further job joins a transaction, because other processes wait for the lock. A
+/// single job is never split, as it must be atomic; callers submit very many tasks in several
+/// calls.
 const LONGEST_GROUP: Duration = Duration::from_millis(250);
-/// Reading so much takes less than a spawn does.
+/// Replaying a WAL of this size takes less time than starting a process.
 const LONG_LOG_BYTES: u64 = 1024 * 1024;
 const STACK: usize = 512 * 1024;
 
 impl Writer {
-    /// Starts the thread, which opens the database. It ends when every clone of the writer is gone, and what is returned last ends with it.
+    /// Starts the thread and opens the database. The thread ends when all clones of the writer are
+    /// dropped; then the returned receiver is disconnected.
     pub(super) async fn start(
-        place: DatabaseLocation,
+        location: DatabaseLocation,
     ) -> Result<(Self, Arc<HandleState>, Receiver<()>)> {
         let (work, queue) = mpsc::unbounded_channel();
         let (opened, open) = oneshot::channel();
         let (end, ended) = std::sync::mpsc::channel();
         let locked = Error::Locked {
-            path: place.path(),
-            secs: LOCK_PATIENCE.as_secs(),
+            path: location.path(),
+            secs: LOCK_TIMEOUT.as_secs(),
             holder: String::new(),
         };
         thread::Builder::new()
             .name("sqlite".into())
             .stack_size(STACK)
             .spawn(move || {
-                match open::open(place) {
+                match open::open(location) {
                     Ok((shared, connection)) => {
                         let shared = Arc::new(shared);
-                        let scribe = DbWriter::new(Arc::clone(&shared), connection);
+                        let writer = DbWriter::new(Arc::clone(&shared), connection);
                         let _ = opened.send(Ok(shared));
-                        scribe.run(queue);
+                        writer.run(queue);
                     }
                     Err(error) => drop(opened.send(Err(error))),
                 }
                 drop(end);
             })
             .map_err(|error| Error::no_thread(&error))?;
-        let opened = tokio::time::timeout(LOCK_PATIENCE, open)
+        let opened = tokio::time::timeout(LOCK_TIMEOUT, open)
             .await
             .map_err(|_| locked)?;
         Ok((Self(work), opened.unwrap_or(Err(Error::Closed))?, ended))
     }
 
-    /// Has `job` done in the next group of writes.
+    /// Runs `job` in the next write group.
     pub(super) fn write<T, F>(&self, durability: Durability, job: F) -> oneshot::Receiver<Result<T>>
     where
         T: Send + 'static,
@@ -117,7 +121,7 @@ impl Writer {
         self.write_and_deliver(durability, job, |value| value)
     }
 
-    /// As [`write`](Self::write), with something to be done to the outcome when it is committed, and only then.
+    /// Like [`write`](Self::write), but maps the result with `deliver` after the commit.
     pub(super) fn write_and_deliver<T, U, F, G>(
         &self,
         durability: Durability,
@@ -141,8 +145,9 @@ impl Writer {
         receiver
     }
 
-    /// Has `job` done in the next group of writes, without a caller that waits for it. `deliver` gets the outcome when it is committed.
-    pub(super) fn write_unattended<T, F, G>(&self, job: F, deliver: G)
+    /// Runs `job` in the next write group without a caller that waits. `deliver` gets the result
+    /// after the commit.
+    pub(super) fn write_detached<T, F, G>(&self, job: F, deliver: G)
     where
         T: Send + 'static,
         F: FnOnce(&mut Tx<'_>) -> Result<T, TxError> + Send + 'static,
@@ -162,7 +167,7 @@ impl Writer {
         WeakWriter(self.0.downgrade())
     }
 
-    /// Has `query` asked between two groups of writes, on one state of the database.
+    /// Runs `query` between two write groups, on one snapshot of the database.
     pub(super) fn read<T, F>(&self, query: F) -> oneshot::Receiver<Result<T>>
     where
         T: Send + 'static,
@@ -176,14 +181,14 @@ impl Writer {
                 if reply.is_closed() {
                     return;
                 }
-                let in_place = shared.check_in_place();
+                let in_place = shared.check_not_replaced();
                 let snapshot = in_place.and_then(|()| {
                     connection
                         .unchecked_transaction()
                         .map_err(|e| shared.error(&e))
                 });
                 let found = snapshot
-                    .and_then(|snapshot| query(&snapshot).map_err(|fail| shared.fail(fail)));
+                    .and_then(|snapshot| query(&snapshot).map_err(|fail| shared.job_error(fail)));
                 let _ = reply.send(found);
             },
         )));
@@ -191,7 +196,8 @@ impl Writer {
     }
 
     fn send(&self, work: WriterRequest) {
-        // When the thread is gone the work is dropped with its sender, which the receiver reports as closed.
+        // If the thread is gone, the request is dropped with its reply sender, and the caller gets
+        // `Error::Closed`.
         let _ = self.0.send(work);
     }
 }
@@ -233,7 +239,7 @@ where
             .map(deliver);
         match (reply, done) {
             (Some(reply), done) => drop(reply.send(done)),
-            // Callers log a full disk. This write comes again with every beat.
+            // Callers log a full disk. This write is repeated with every lease renewal.
             (None, Err(error)) if error.is_out_of_space() => {
                 tracing::debug!(%error, "a write without a caller failed")
             }
@@ -250,12 +256,12 @@ impl WeakWriter {
     }
 }
 
-/// The owner.
+/// The state of the writer thread.
 pub(super) struct DbWriter {
     connection: Connection,
     shared: Arc<HandleState>,
     cache: TxCache,
-    /// What the connection is set to.
+    /// The durability for which `PRAGMA synchronous` is set.
     synchronous: Option<Durability>,
 }
 
@@ -271,13 +277,14 @@ impl DbWriter {
 
     fn run(mut self, mut queue: mpsc::UnboundedReceiver<WriterRequest>) {
         while let Some(work) = queue.blocking_recv() {
-            // Callers often issue several writes back to back, and batching them saves a transaction.
+            // Callers often issue several writes back to back, and batching them saves a
+            // transaction.
             thread::yield_now();
             self.perform(work, &mut queue);
         }
     }
 
-    /// Does one piece of work; writes take along what else waits in the queue.
+    /// Runs one request; a write takes further requests from the queue along.
     fn perform(&mut self, work: WriterRequest, queue: &mut mpsc::UnboundedReceiver<WriterRequest>) {
         let mut others: Vec<DetachedJob> = Vec::new();
         match work {
@@ -297,11 +304,11 @@ impl DbWriter {
         loop {
             match self.commit(&mut group, queue, others) {
                 Ok((topics, done)) => {
-                    self.shared.bell.ring(topics);
+                    self.shared.notifier.notify(topics);
                     group.drain(..done).for_each(|job| job.reply(Ok(())));
                 }
                 Err(error) => {
-                    // What a rolled-back transaction had put into the cache may not exist.
+                    // The cache may contain rows of the rolled-back transaction.
                     self.cache = TxCache::default();
                     group
                         .drain(..)
@@ -311,12 +318,13 @@ impl DbWriter {
             if group.is_empty() {
                 return;
             }
-            // Whoever waits for the lock is awake by now, and comes first if this one lets it.
+            // `flock` has woken a waiting process, which gets the lock only if this thread lets it
+            // run first.
             thread::yield_now();
         }
     }
 
-    /// Commits the first jobs of a group, and says how many.
+    /// Commits the first jobs of a group, and returns how many.
     fn commit(
         &mut self,
         group: &mut Vec<Box<dyn WriteJob>>,
@@ -325,8 +333,8 @@ impl DbWriter {
     ) -> Result<(Topics, usize)> {
         let shared = Arc::clone(&self.shared);
         shared.check_writable()?;
-        let _lock = shared.lock()?;
-        // The group is closed only now: others may have come while this one waited for the lock.
+        let _lock = shared.lock_for_writing()?;
+        // Collect more jobs only now: some may have arrived while this thread waited for the lock.
         while group.len() < GROUP
             && let Ok(work) = queue.try_recv()
         {
@@ -339,7 +347,7 @@ impl DbWriter {
         if group.is_empty() {
             return Ok((Topics::default(), 0));
         }
-        self.transact(group).map_err(|e| shared.failed(&e))
+        self.transact(group).map_err(|e| shared.commit_error(&e))
     }
 
     fn transact(&mut self, group: &mut [Box<dyn WriteJob>]) -> rusqlite::Result<(Topics, usize)> {
@@ -357,7 +365,8 @@ impl DbWriter {
         Ok((tx.commit()?, done))
     }
 
-    /// Has SQLite sync the WAL when this group is committed, if that has to survive a power cut.
+    /// Sets `PRAGMA synchronous` so that the WAL is synced if a job of this group must survive a
+    /// power cut.
     fn choose_synchronous(&mut self, group: &[Box<dyn WriteJob>]) -> rusqlite::Result<()> {
         let wanted = group.iter().map(|job| job.durability()).max();
         if self.synchronous != wanted {
@@ -373,15 +382,15 @@ impl DbWriter {
     }
 }
 
-/// Moves a long log into the database. The first process that opens the database after all have left reads the whole log, so one that
-/// grows from visit to visit would make each dearer than the last.
+/// Checkpoints a long WAL. The first process that opens the database when no other has it open
+/// replays the whole WAL, so a WAL that grows from run to run would make each start slower.
 impl Drop for DbWriter {
     fn drop(&mut self) {
         let is_long = |log: std::fs::Metadata| log.len() > LONG_LOG_BYTES;
-        if self.shared.hole.get().is_none()
+        if self.shared.poisoned.get().is_none()
             && std::fs::metadata(open::with_suffix(&self.shared.path, open::LOG)).is_ok_and(is_long)
         {
-            // Somebody else may be at it, or read: then it is theirs to do, and not worth a wait.
+            // Another process may be checkpointing or reading; then it is not worth waiting.
             let _ = self.connection.busy_timeout(Duration::ZERO);
             let _ = self
                 .connection
@@ -402,7 +411,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn nothing_is_written_behind_a_sync_that_failed() {
+    async fn refuses_writes_after_a_failed_sync() {
         let directory = tempfile::tempdir().unwrap();
         let broker = Sqlite::open(&directory.path().join("broker.db"))
             .await
@@ -434,13 +443,13 @@ mod tests {
         let failed = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_IOERR_FSYNC);
         let unsynced = broker
             .shared
-            .failed(&rusqlite::Error::SqliteFailure(failed, None));
+            .commit_error(&rusqlite::Error::SqliteFailure(failed, None));
         assert!(
             matches!(unsynced, Error::Unsynced { .. }) && !unsynced.is_retryable(),
             "{unsynced}"
         );
 
-        // They would succeed: the system tells of it once.
+        // These writes would succeed: the kernel reports the error once.
         for durability in [Durability::Power, Durability::Process] {
             let error = broker.write(durability, |_| Ok(())).await.unwrap_err();
             assert!(
@@ -456,7 +465,7 @@ mod tests {
         }
         assert!(broker.acquire_liveness_lock(lost));
         broker.shared.leases.release_liveness_lock(lost);
-        assert!(broker.shared.leases.is_anyone_gone());
+        assert!(broker.shared.leases.may_reclaim());
         let pulse = broker
             .lease_renewer(other, LEASE)
             .renew(Heartbeat::default())
@@ -483,9 +492,10 @@ mod tests {
         })
     }
 
-    /// All of it is there before the lock is free, so that without a bound it would be one transaction.
+    /// All jobs are queued before the lock is free, so without a limit they would be one
+    /// transaction.
     #[tokio::test]
-    async fn a_long_group_lets_other_processes_in() {
+    async fn a_long_group_yields_to_other_processes() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("broker.db");
         let (busy, other, gate) = tokio::join!(
@@ -494,7 +504,7 @@ mod tests {
             Sqlite::open(&path)
         );
         let (busy, other, gate) = (busy.unwrap(), other.unwrap(), gate.unwrap());
-        let lock = gate.shared.lock().unwrap();
+        let lock = gate.shared.lock_for_writing().unwrap();
         let group: Vec<_> = (0..JOBS).map(|_| slow(&busy)).collect();
         let one = slow(&other);
         tokio::time::sleep(JOB).await;
@@ -504,6 +514,6 @@ mod tests {
         for job in group {
             last = job.await.unwrap().unwrap();
         }
-        assert!(one < last, "it had to wait for all");
+        assert!(one < last, "the other process waited for the whole group");
     }
 }

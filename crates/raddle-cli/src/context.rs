@@ -153,7 +153,7 @@ impl Context {
     pub(crate) fn absent_database(&self) -> Option<&Path> {
         self.project
             .database()
-            .filter(|path| Sqlite::is_unmade(path))
+            .filter(|path| Sqlite::is_missing(path))
     }
 
     /// Whether this is a worker of a spawner.

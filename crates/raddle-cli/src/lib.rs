@@ -31,6 +31,13 @@ pub fn is_internal(argument: &std::ffi::OsStr) -> bool {
     argument == raddle_worker::contained::LEASH
 }
 
+/// The commands and options, for the generators of the reference and of manual pages.
+#[doc(hidden)]
+pub fn command() -> clap::Command {
+    use clap::CommandFactory;
+    args::Cli::command()
+}
+
 /// Runs the command line of this process, and returns its exit code. Call it while the process has
 /// one thread.
 pub fn run() -> u8 {

@@ -57,11 +57,11 @@ impl Instrumented {
             let _ = service;
             None
         };
-        let is_watched = server.is_some() || recorder.is_some();
+        let is_instrumented = server.is_some() || recorder.is_some();
         Ok(Self {
             server,
             serving: None,
-            book: is_watched.then(|| Arc::new(Metrics::new(recorder))),
+            book: is_instrumented.then(|| Arc::new(Metrics::new(recorder))),
             #[cfg(feature = "otlp")]
             spans,
         })

@@ -79,11 +79,11 @@ pub(crate) fn overlay(mut spec: TaskSpec, flags: &SpecArgs) -> Outcome<TaskSpec>
     set_option(&mut spec.limits.max_fds, &flags.max_fds);
     set_option(&mut spec.limits.max_procs, &flags.max_procs);
     spec.env.extend(flags.env.iter().cloned());
-    let directory = flags.cwd.clone().or(spec.cwd.map(PathBuf::from));
-    set(&mut spec.isolation, &flags.isolation);
+    let directory = flags.cwd.clone().or(spec.cwd.take().map(PathBuf::from));
+    set_option(&mut spec.isolation, &flags.isolation);
     spec.isolation_fallback |= flags.isolation_fallback;
     set(&mut spec.network, &flags.network);
-    if flags.network == Some(NetworkPolicy::None) && spec.isolation == Isolation::Process {
+    if flags.network == Some(NetworkPolicy::None) && spec.isolation() <= Isolation::Process {
         // It is the default of a spec, so validation cannot refuse it. A user who writes the flag
         // relies on it.
         return Err(Failure::Usage(
@@ -94,7 +94,7 @@ pub(crate) fn overlay(mut spec: TaskSpec, flags: &SpecArgs) -> Outcome<TaskSpec>
     // A routine, a handler and a sandbox have their own working directory, unless the user names
     // one.
     let has_own =
-        !matches!(spec.target, Target::Command(_)) || spec.isolation != Isolation::Process;
+        !matches!(spec.target, Target::Command(_)) || spec.isolation() > Isolation::Process;
     let needs_directory = !has_own || directory.is_some();
     spec.cwd = needs_directory
         .then(|| working_directory(directory))

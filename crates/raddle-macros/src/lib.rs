@@ -1,5 +1,6 @@
 //! The attributes of Raddle. The crate `raddle` documents them for applications.
 
+mod lifecycle;
 mod main_function;
 mod routine;
 
@@ -42,6 +43,24 @@ pub fn main(options: TokenStream, item: TokenStream) -> TokenStream {
     expanded
         .unwrap_or_else(syn::Error::into_compile_error)
         .into()
+}
+
+/// Runs a function once in each process that runs routines, before the first. What it returns is the
+/// process's state of that type, which routines take as `raddle::State<T>`.
+#[proc_macro_attribute]
+pub fn startup(options: TokenStream, item: TokenStream) -> TokenStream {
+    lifecycle_hook(lifecycle::Stage::Startup, options, item)
+}
+
+/// Runs a function once in each process that has run routines, after the last.
+#[proc_macro_attribute]
+pub fn shutdown(options: TokenStream, item: TokenStream) -> TokenStream {
+    lifecycle_hook(lifecycle::Stage::Shutdown, options, item)
+}
+
+fn lifecycle_hook(stage: lifecycle::Stage, options: TokenStream, item: TokenStream) -> TokenStream {
+    let expanded = lifecycle::expand(stage, options.into(), item.clone().into());
+    or_original_item(expanded, || item.into())
 }
 
 /// Emits the original item after a compile error, so that its uses are not reported as errors as

@@ -182,10 +182,13 @@ pub(crate) fn spec() -> impl Strategy<Value = TaskSpec> {
                 spec.priority,
             ) = policies;
             (spec.isolation, spec.isolation_fallback, spec.network) = isolated;
+            if spec.isolation == Some(Isolation::Shared) && spec.process_only_key().is_some() {
+                spec.isolation = None;
+            }
             spec.cwd = spec
                 .cwd
                 .take()
-                .filter(|_| spec.isolation == Isolation::Process);
+                .filter(|_| spec.isolation() == Isolation::Process);
             if let Some((trace, span, flags, state)) = trace {
                 let parent = format!("00-{trace:032x}-{span:016x}-{flags:02x}");
                 spec.traceparent = Some(parent.parse().expect("made as it has to be"));
@@ -224,15 +227,17 @@ fn target() -> impl Strategy<Value = Target> {
     ]
 }
 
-fn isolation() -> impl Strategy<Value = (Isolation, bool, NetworkPolicy)> {
+fn isolation() -> impl Strategy<Value = (Option<Isolation>, bool, NetworkPolicy)> {
     prop_oneof![
-        Just((Isolation::Process, false, NetworkPolicy::None)),
+        Just((None, false, NetworkPolicy::None)),
+        Just((Some(Isolation::Shared), false, NetworkPolicy::None)),
+        Just((Some(Isolation::Process), false, NetworkPolicy::None)),
         (any::<bool>(), network()).prop_map(|(fallback, network)| (
-            Isolation::Sandbox,
+            Some(Isolation::Sandbox),
             fallback,
             network
         )),
-        network().prop_map(|network| (Isolation::Docker, false, network)),
+        network().prop_map(|network| (Some(Isolation::Docker), false, network)),
     ]
 }
 

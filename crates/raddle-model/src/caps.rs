@@ -73,6 +73,15 @@ impl CapSet {
         Ok(())
     }
 
+    /// Returns this set without these tags.
+    pub fn without(&self, tags: &[String]) -> Self {
+        let mut rest = self.clone();
+        for tag in tags {
+            rest.0.remove(tag);
+        }
+        rest
+    }
+
     /// Returns the tags in sorted order.
     pub fn iter(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(String::as_str)

@@ -27,7 +27,7 @@ pub struct TaskEvent {
     pub detail: Option<String>,
 }
 
-/// What happened to a task.
+/// Kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]

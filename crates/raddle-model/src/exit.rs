@@ -91,7 +91,7 @@ pub enum ExitStatus {
     LeaseExpired,
     /// The worker that ran the attempt died or is unreachable.
     WorkerLost {
-        /// What is known about the loss.
+        /// Known details of the loss.
         message: String,
     },
     /// No worker claimed the task within its `lifetime`.

@@ -121,6 +121,16 @@ impl Decoder {
         reason = "each frame may be of another type, and more may come after `None`"
     )]
     pub fn next<T: DeserializeOwned>(&mut self) -> Result<Option<T>, FrameError> {
+        let Some(body) = self.next_body()? else {
+            return Ok(None);
+        };
+        let mut reader = rmp_serde::Deserializer::from_read_ref(body);
+        reader.set_max_depth(MAX_DEPTH);
+        Ok(Some(T::deserialize(&mut reader)?))
+    }
+
+    /// Returns the body of the next frame as it is; `None` until it is complete.
+    pub fn next_body(&mut self) -> Result<Option<&[u8]>, FrameError> {
         if self.missing()? != Some(0) {
             self.buffer.drain(..self.start);
             self.start = 0;
@@ -134,9 +144,7 @@ impl Decoder {
             .expect("a whole frame has a length");
         let body = &rest[..u32::from_le_bytes(*prefix) as usize];
         self.start += PREFIX + body.len();
-        let mut reader = rmp_serde::Deserializer::from_read_ref(body);
-        reader.set_max_depth(MAX_DEPTH);
-        Ok(Some(T::deserialize(&mut reader)?))
+        Ok(Some(body))
     }
 }
 

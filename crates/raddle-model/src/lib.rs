@@ -17,6 +17,7 @@ pub mod event;
 pub mod exit;
 pub mod frame;
 pub mod handler;
+pub mod host;
 pub mod jitter;
 pub mod limits;
 pub mod manager;

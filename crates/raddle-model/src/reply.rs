@@ -179,19 +179,19 @@ pub struct ReplyParser {
     /// An incomplete line.
     rest: Vec<u8>,
     answer: Option<Result<Value, ReportedError>>,
-    garbled: Option<MalformedReply>,
+    malformed: Option<MalformedReply>,
 }
 
 impl ReplyParser {
     /// Parses bytes that the process wrote, and returns the output that takes effect now. After a
     /// malformed line it ignores all further input.
-    pub fn hear(&mut self, bytes: &[u8]) -> Vec<ParsedOutput> {
+    pub fn parse(&mut self, bytes: &[u8]) -> Vec<ParsedOutput> {
         let mut output = Vec::new();
         let mut bytes = bytes;
-        while self.garbled.is_none() {
+        while self.malformed.is_none() {
             let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else {
                 if self.rest.len() + bytes.len() > LONGEST_LINE {
-                    self.garbled = Some(MalformedReply::TooLong);
+                    self.malformed = Some(MalformedReply::TooLong);
                     break;
                 }
                 self.rest.extend_from_slice(bytes);
@@ -213,8 +213,8 @@ impl ReplyParser {
 
     /// Returns the error if the reply is malformed. There is no point in letting the process go on
     /// then.
-    pub fn garbled(&self) -> Option<&MalformedReply> {
-        self.garbled.as_ref()
+    pub fn malformed(&self) -> Option<&MalformedReply> {
+        self.malformed.as_ref()
     }
 
     fn parse_line(&mut self, line: &[u8]) -> Option<ParsedOutput> {
@@ -229,7 +229,7 @@ impl ReplyParser {
             Ok(ReplyLine::Chain(value)) => match TaskSpec::from_value(value) {
                 Ok(spec) => return Some(ParsedOutput::Chain(Box::new(spec))),
                 Err(error) => {
-                    self.garbled = Some(MalformedReply::from(error));
+                    self.malformed = Some(MalformedReply::from(error));
                     return None;
                 }
             },
@@ -238,7 +238,7 @@ impl ReplyParser {
             Err(error) => {
                 let shown =
                     String::from_utf8_lossy(&line[..line.len().min(MAX_SHOWN_BYTES)]).into_owned();
-                self.garbled = Some(MalformedReply::Line {
+                self.malformed = Some(MalformedReply::Line {
                     line: shown,
                     reason: error.to_string(),
                 });
@@ -246,7 +246,7 @@ impl ReplyParser {
             }
         };
         if self.answer.is_some() {
-            self.garbled = Some(MalformedReply::Twice);
+            self.malformed = Some(MalformedReply::Twice);
         } else {
             self.answer = Some(answer);
         }
@@ -257,17 +257,17 @@ impl ReplyParser {
     pub fn conclude(mut self, exit: ExitStatus) -> (ExitStatus, Option<Value>) {
         // The last line may lack a newline.
         let rest = std::mem::take(&mut self.rest);
-        if self.garbled.is_none() {
+        if self.malformed.is_none() {
             self.parse_line(&rest);
         }
         if !matches!(exit, ExitStatus::Code { .. }) {
             // The process did not exit by itself: that outweighs anything it wrote.
             return (exit, None);
         }
-        match (self.garbled, self.answer) {
-            (Some(garbled), _) => (
+        match (self.malformed, self.answer) {
+            (Some(malformed), _) => (
                 ExitStatus::ProtocolError {
-                    message: garbled.to_string(),
+                    message: malformed.to_string(),
                 },
                 None,
             ),

@@ -71,7 +71,7 @@ impl TaskSpec {
         let (trace, flags) = match &self.traceparent {
             Some(parent) => (parent.trace, parent.flags),
             // A new trace is sampled by default.
-            None => (TraceId::of(tid), SAMPLED),
+            None => (TraceId::from_task(tid), SAMPLED),
         };
         let state = self
             .tracestate
@@ -80,7 +80,7 @@ impl TaskSpec {
         Trace {
             parent: TraceParent {
                 trace,
-                span: SpanId::of(tid, attempt),
+                span: SpanId::from_attempt(tid, attempt),
                 flags,
             },
             state,
@@ -97,7 +97,7 @@ impl TraceParent {
 
 impl TraceId {
     /// Derives the trace of a task that belongs to no other.
-    pub fn of(tid: Tid) -> Self {
+    pub fn from_task(tid: Tid) -> Self {
         let tid = tid.as_u64();
         Self((u128::from(mix(tid)) << 64 | u128::from(mix(!tid))).max(1))
     }
@@ -105,7 +105,7 @@ impl TraceId {
 
 impl SpanId {
     /// Derives the span of an attempt.
-    pub fn of(tid: Tid, attempt: u32) -> Self {
+    pub fn from_attempt(tid: Tid, attempt: u32) -> Self {
         Self(mix(tid.as_u64() ^ u64::from(attempt).rotate_left(40)).max(1))
     }
 }

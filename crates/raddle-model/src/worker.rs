@@ -14,7 +14,7 @@ mod pool_worker;
 
 pub use pool_worker::PoolWorkerInfo;
 
-/// What a worker declares when it registers.
+/// Declaration of a worker when it registers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkerInfo {
     /// Name of the worker, as in its process title.
@@ -56,10 +56,10 @@ pub struct WorkerInfo {
 pub struct WorkerEntry {
     /// Id of the worker: workers are tasks.
     pub tid: Tid,
-    /// What the worker declared.
+    /// The worker's declaration.
     #[serde(flatten)]
     pub info: WorkerInfo,
-    /// What the worker is doing.
+    /// Current status.
     pub status: WorkerStatus,
     /// Share of its slots in use, or of the workers it may launch.
     pub load: f64,
@@ -72,10 +72,10 @@ pub struct WorkerEntry {
     pub queue: Option<String>,
 }
 
-/// What a worker reports with each lease renewal.
+/// Report of a worker with each lease renewal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Heartbeat {
-    /// What the worker is doing.
+    /// Current status.
     pub status: WorkerStatus,
     /// Slots in use.
     pub busy: u32,
@@ -83,7 +83,7 @@ pub struct Heartbeat {
     pub spawned_count: u64,
 }
 
-/// What a worker is doing.
+/// Status of a worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]

@@ -1,8 +1,8 @@
-//! What follows from the end of a worker: for the tasks that it held, and for the task that it is.
+//! Consequences of the end of a worker: for the tasks that it held, and for the task that it is.
 
 use crate::{ExitStatus, TaskEventKind, TaskState, Tid, next_step::UNCHARGED_ATTEMPTS};
 
-/// What happens to a task of a lost worker.
+/// Fate of a task whose worker is lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LostTaskOutcome {
     /// The attempt ended with this status.

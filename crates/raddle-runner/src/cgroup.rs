@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn the_group_is_found_in_every_layout() {
+    fn finds_the_cgroup_in_every_layout() {
         let unified = "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw\n";
         let hybrid = "31 23 0:27 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n\
                       32 23 0:28 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n";
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_are_written_in_the_kernels_units() {
+    fn writes_limits_in_kernel_units() {
         let root = fake(&[
             ("cgroup.subtree_control", "cpu memory\n"),
             ("cgroup.procs", ""),
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_that_cannot_be_filled_is_not_left_behind() {
+    fn removes_a_cgroup_whose_limits_cannot_be_set() {
         let root = fake(&[
             ("cgroup.subtree_control", "memory pids\n"),
             ("cgroup.procs", ""),
@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn what_killed_runners_have_left_is_swept_and_nothing_else() {
+    fn sweeps_cgroups_of_killed_runners_only() {
         let root = fake(&[
             ("cgroup.subtree_control", "memory\n"),
             ("cgroup.procs", ""),
@@ -480,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn without_controllers_nothing_is_delegated() {
+    fn finds_no_delegation_without_controllers() {
         let root = fake(&[
             ("cgroup.subtree_control", "hugetlb\n"),
             ("cgroup.procs", ""),
@@ -490,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_steps_aside_only_if_it_is_alone() {
+    fn prepares_only_a_cgroup_without_other_processes() {
         let files = [
             ("cgroup.controllers", "cpu pids"),
             ("cgroup.subtree_control", ""),
@@ -515,7 +515,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_the_way_is_told_apart() {
+    fn distinguishes_why_no_cgroup_is_available() {
         let offered = ("cgroup.controllers", "memory pids cpu");
         let seen = |files: &[(&str, &str)]| survey(fake(files).path(), 42);
         let (switch, procs) = (("cgroup.subtree_control", ""), ("cgroup.procs", "42\n"));

@@ -1,7 +1,13 @@
 //! `Runner`: the worker's handle to a runner process.
 
 use std::{
-    borrow::Cow, ffi::OsStr, io, os::fd::AsFd, path::PathBuf, process::Stdio, sync::Arc,
+    borrow::Cow,
+    ffi::OsStr,
+    io,
+    os::fd::{AsFd, AsRawFd, OwnedFd},
+    path::PathBuf,
+    process::Stdio,
+    sync::Arc,
     time::Duration,
 };
 
@@ -96,6 +102,15 @@ impl Default for RunnerOptions {
 impl Runner {
     /// Starts a runner process.
     pub async fn spawn(opts: &RunnerOptions) -> io::Result<Self> {
+        Self::spawn_with(opts, None)
+    }
+
+    /// Starts a runner for one host, which gets `socket` as its descriptor 3.
+    pub async fn spawn_for_host(opts: &RunnerOptions, socket: OwnedFd) -> io::Result<Self> {
+        Self::spawn_with(opts, Some(socket))
+    }
+
+    fn spawn_with(opts: &RunnerOptions, host: Option<OwnedFd>) -> io::Result<Self> {
         let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
         ours.set_nonblocking(true)?;
         let socket = UnixStream::from_std(ours)?;
@@ -110,15 +125,24 @@ impl Runner {
         command
             .arg0(OsStr::new(&title))
             .args(runner::arguments(opts.lease_deadline.is_some()))
-            .stdin(std::os::fd::OwnedFd::from(theirs))
+            .stdin(OwnedFd::from(theirs))
             .stdout(stdout)
             .stderr(Stdio::inherit())
             .process_group(0);
         for name in opts.removed_variables {
             command.env_remove(name);
         }
+        if let Some(socket) = &host {
+            command.env(runner::HOST_SOCKET, socket.as_raw_fd().to_string());
+        }
         let (pid, child) = runner_cleanup::register_started(|| {
+            // Inheritable only here, where no other runner is being started. This keeps std on its
+            // posix_spawn path.
+            if let Some(socket) = &host {
+                rustix::io::fcntl_setfd(socket, rustix::io::FdFlags::empty())?;
+            }
             let child = command.spawn()?;
+            drop(host);
             let pid = child
                 .id()
                 .ok_or_else(|| io::Error::other("the runner ended at once"))?;

@@ -54,7 +54,8 @@ pub use raddle_process::{check_descriptors, log, title};
 pub use runner::{FunctionCall, NOBODY, cap_limits, runner_main_if_requested};
 pub use runner_cleanup::{
     SUSPEND, become_subreaper, children, interrupt, is_ignored, kill_attempts_of_worker,
-    kill_group, kill_runners_of_worker, reap_orphans, setsid_self, stop_self, terminate,
+    kill_group, kill_runners_of_worker, reap_orphans, setsid_self, signal_usr2, stop_self,
+    terminate,
 };
 pub use sigterm::is_sigterm_received;
 pub use sys::{

@@ -104,6 +104,14 @@ pub enum ExecTarget {
     /// command in there. It reports how the command ended on [`OutputChannel::Reply`], and is
     /// paused with SIGTSTP, so that it can pause the container's processes.
     ContainerSupervisor(Vec<String>),
+    /// A host: a program that speaks the host protocol on descriptor 3, which the runner was started
+    /// with ([`Runner::spawn_for_host`](crate::Runner::spawn_for_host)).
+    Host {
+        /// The program and its arguments; empty for the runner's own program.
+        argv: Vec<String>,
+        /// The argument of the runner's own program.
+        argument: String,
+    },
 }
 
 /// A message to a runner.
@@ -278,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_arrive_as_they_were_sent_and_input_as_bytes() {
+    fn round_trips_messages() {
         let request = request();
         let start = encode(&ToRunner::Start(Cow::Borrowed(&request)));
         assert!(start.len() < 11_000, "{}", start.len());
@@ -309,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_of_another_version_is_refused() {
+    fn refuses_a_request_with_unknown_fields() {
         let mut decoder = Decoder::new(MAX_TO_RUNNER);
         decoder.push(&encode(&std::collections::BTreeMap::from([(
             "Start",
@@ -320,7 +328,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_make_a_reader_panic(at in 0usize..200, bytes: Vec<u8>) {
+        fn never_panics_on_any_bytes(at in 0usize..200, bytes: Vec<u8>) {
             for mut frame in [encode(&ToRunner::Start(Cow::Owned(request()))), encode(&RunnerEvent::Done(Box::new(done())))] {
                 // In the middle of a valid frame, behind its length.
                 let from = (4 + at).min(frame.len());

@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_that_is_delegated_need_not_be_ready() {
+    fn accepts_a_delegated_group_that_is_not_prepared() {
         let (switch, procs) = (("cgroup.subtree_control", ""), ("cgroup.procs", "42\n"));
         let offered = ("cgroup.controllers", "cpu io memory pids");
         let delegated = in_group(&[offered, switch, procs]);
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_something_to_do_about_all_that_is_wanting() {
+    fn names_a_fix_for_every_failed_probe() {
         let (switch, procs, all) = (
             ("cgroup.subtree_control", ""),
             ("cgroup.procs", "42\n"),
@@ -330,21 +330,21 @@ mod tests {
     }
 
     #[test]
-    fn every_probe_says_what_it_found() {
+    fn every_probe_has_a_detail() {
         for probe in super::all() {
             assert!(!probe.detail.is_empty(), "{}", probe.name);
         }
     }
 
     #[test]
-    fn each_lacking_layer_is_named() {
+    fn names_each_missing_layer() {
         let stderr = "raddle: this system refuses the sandbox landlock (ruleset): no; it runs without\nraddle: and more: no; so";
         let shown = "this system refuses the sandbox landlock (ruleset): no; and more: no; the other layers hold";
         assert_eq!(super::missing_layers(stderr), shown);
     }
 
     #[test]
-    fn nothing_is_probed_that_nothing_uses() {
+    fn lists_all_probes() {
         let names: Vec<_> = super::all().into_iter().map(|probe| probe.name).collect();
         assert_eq!(
             names,

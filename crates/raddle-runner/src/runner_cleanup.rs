@@ -57,6 +57,11 @@ pub fn interrupt(pid: u32) {
     sys::kill(pid, Signal::INT);
 }
 
+/// Sends `SIGUSR2` to a process, on which some languages print their stacks.
+pub fn signal_usr2(pid: u32) {
+    sys::kill(pid, Signal::USR2);
+}
+
 /// The signal with which a terminal suspends a process.
 pub const SUSPEND: i32 = libc::SIGTSTP;
 

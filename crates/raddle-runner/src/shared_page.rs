@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_seen_through_the_other_mapping() {
+    fn shares_writes_between_mappings() {
         let page = SharedPage::new().unwrap();
         let view = SharedPage::from_fd(page.fd.try_clone().unwrap(), false).unwrap();
         assert_eq!(view.cell(CELLS - 1).load(Ordering::Acquire), 0);
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn another_file_is_no_page() {
+    fn rejects_other_files() {
         assert!(SharedPage::from_fd(File::open("/dev/null").unwrap().into(), true).is_err());
     }
 }

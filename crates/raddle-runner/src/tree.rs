@@ -403,7 +403,7 @@ mod tests {
 
     /// A process must not escape by letting its first thread exit.
     #[test]
-    fn a_process_whose_first_thread_has_ended_is_alive() {
+    fn counts_a_process_without_its_first_thread_as_alive() {
         const SCRIPT: &str = "import ctypes, threading, time, os
 def stay():
     held = b'x' * (64 << 20)

@@ -110,19 +110,19 @@ impl Child {
     /// Returns when the child counts as hung if nothing is heard from it until then.
     pub(crate) fn hang_deadline(&self, policy: &GroupPolicy) -> Option<(Duration, HangKind)> {
         let GroupPolicy {
-            patience,
-            start_within,
+            hang_timeout,
+            start_timeout,
             ..
         } = policy;
         let stopped = self
             .suspended
-            .and_then(|since| Some((since + (*patience)?, HangKind::Suspended)));
+            .and_then(|since| Some((since + (*hang_timeout)?, HangKind::Suspended)));
         match self.phase {
             Phase::Starting { since } => {
-                stopped.or(start_within.map(|within| (since + within, HangKind::Unready)))
+                stopped.or(start_timeout.map(|within| (since + within, HangKind::Unready)))
             }
-            Phase::Ready { .. } => stopped
-                .or(patience.map(|patience| (self.last_heartbeat + patience, HangKind::Silent))),
+            Phase::Ready { .. } => stopped.or(hang_timeout
+                .map(|hang_timeout| (self.last_heartbeat + hang_timeout, HangKind::Silent))),
             // The staged stop has its own deadlines.
             Phase::Stopping { .. } => None,
         }

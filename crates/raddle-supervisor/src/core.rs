@@ -54,7 +54,7 @@ impl Supervisor {
         let id = self.add_child(ReplicaSlot { group, number }, now);
         self.update_child(id, |child| child.phase = Phase::Ready { since: now });
         if self.stop_requests > 0 {
-            self.stop_child(id, StopReason::Asked, now);
+            self.stop_child(id, StopReason::Requested, now);
         }
         id
     }
@@ -146,17 +146,17 @@ impl Supervisor {
         match event {
             SupervisorEvent::Time => {}
             SupervisorEvent::Ready(id) => self.mark_ready(id, now),
-            SupervisorEvent::Gone(id, end) => self.mark_exited(id, end, now),
+            SupervisorEvent::Exited(id, end) => self.mark_exited(id, end, now),
             SupervisorEvent::Refused(group) => {
-                if self.group(group).policy.brake == BackoffScope::Group {
+                if self.group(group).policy.backoff_scope == BackoffScope::Group {
                     self.back_off(ReplicaSlot { group, number: 0 }, now);
                 }
             }
-            SupervisorEvent::Late => self
+            SupervisorEvent::Stalled => self
                 .children
                 .values_mut()
                 .for_each(|child| child.restart_timers(now)),
-            SupervisorEvent::Marked(id) => {
+            SupervisorEvent::Heartbeat(id) => {
                 self.update_child(id, |child| child.last_heartbeat = now)
             }
             SupervisorEvent::Suspended(id) => {
@@ -176,7 +176,7 @@ impl Supervisor {
                 rss,
             } => self.update_child(id, |child| child.record_measurements(tasks, rss)),
             SupervisorEvent::Scale(group, replicas) => self.group(group).scale(replicas),
-            SupervisorEvent::Turn(group, on) => self.group(group).switch(on),
+            SupervisorEvent::Switch(group, on) => self.group(group).switch(on),
             SupervisorEvent::Renew(group) => {
                 let of_group = self
                     .children
@@ -184,7 +184,9 @@ impl Supervisor {
                     .filter(|child| child.slot.group == group);
                 of_group.for_each(|child| child.outdated = true);
             }
-            SupervisorEvent::Patience(group, policy) => self.group(group).set_stop_policy(policy),
+            SupervisorEvent::SetStopPolicy(group, policy) => {
+                self.group(group).set_stop_policy(policy)
+            }
             SupervisorEvent::Restored => self.groups.iter_mut().for_each(Group::release),
             SupervisorEvent::Stop => self.request_stop(now),
         }
@@ -197,7 +199,7 @@ impl Supervisor {
     }
 
     pub(crate) fn set_stop_stage(&mut self, id: ChildId, stage: StopStage, now: Duration) {
-        self.effects.push(SupervisorEffect::Tell(id, stage));
+        self.effects.push(SupervisorEffect::SetStopStage(id, stage));
         if stage == StopStage::Killing {
             self.update_child(id, |child| child.killed = Some(now));
         }
@@ -228,7 +230,7 @@ impl Supervisor {
         // nothing.
         if !failures.is_loop() && failures.backoff.ready() {
             self.effects
-                .push(SupervisorEffect::Say(SupervisorNotice::Recovered(slot)));
+                .push(SupervisorEffect::Notify(SupervisorNotice::Recovered(slot)));
         }
         child.proven_stable = !failures.is_suspect();
         child.phase = Phase::Ready { since: now };
@@ -245,7 +247,7 @@ impl Supervisor {
             Phase::Stopping { reason, .. } => Some(reason),
             // The child enforces its task limit itself, and exited before the supervisor saw that
             // it was reached.
-            Phase::Ready { .. } if end == ChildExit::Well && child.has_reached_task_limit() => {
+            Phase::Ready { .. } if end == ChildExit::Success && child.has_reached_task_limit() => {
                 Some(StopReason::Tasks)
             }
             _ => None,
@@ -253,7 +255,7 @@ impl Supervisor {
         let end = match reason {
             // The child stopped as requested, whatever its exit status.
             Some(
-                StopReason::Asked
+                StopReason::Requested
                 | StopReason::Tasks
                 | StopReason::Age
                 | StopReason::Rss
@@ -261,19 +263,19 @@ impl Supervisor {
             ) => {
                 return;
             }
-            Some(StopReason::Hung(_) | StopReason::Broken) => ChildExit::Badly,
+            Some(StopReason::Hung(_) | StopReason::Broken) => ChildExit::Failure,
             None => end,
         };
         let (comes_again, counts) = match group.policy.restart {
             RestartPolicy::Always => (true, true),
-            RestartPolicy::OnFailure => (end == ChildExit::Badly, true),
+            RestartPolicy::OnFailure => (end == ChildExit::Failure, true),
             RestartPolicy::Never => (false, false),
-            RestartPolicy::OnDemand => (true, end == ChildExit::Badly),
+            RestartPolicy::OnDemand => (true, end == ChildExit::Failure),
         };
         if !comes_again {
             group.retire_slot(slot.number);
             self.effects
-                .push(SupervisorEffect::Say(SupervisorNotice::Retired(id)));
+                .push(SupervisorEffect::Notify(SupervisorNotice::Retired(id)));
             return;
         }
         if !counts {
@@ -282,13 +284,13 @@ impl Supervisor {
             let failures = group.failures(slot.number);
             if ready.is_some() && failures.is_loop_before(child.started_at) && failures.clear() {
                 self.effects
-                    .push(SupervisorEffect::Say(SupervisorNotice::Recovered(slot)));
+                    .push(SupervisorEffect::Notify(SupervisorNotice::Recovered(slot)));
             }
             return;
         }
         if reason.is_none() && !group.is_on_demand() {
             self.effects
-                .push(SupervisorEffect::Say(SupervisorNotice::Replaced(id)));
+                .push(SupervisorEffect::Notify(SupervisorNotice::Replaced(id)));
         }
         let failures = group.failures(slot.number);
         let backs_off = match ready {
@@ -314,12 +316,12 @@ impl Supervisor {
             .backoff
             .died(now)
         {
-            let notice = SupervisorNotice::Braking {
-                seat: slot,
+            let notice = SupervisorNotice::BackingOff {
+                slot,
                 pause: step.pause,
                 number: step.number,
             };
-            self.effects.push(SupervisorEffect::Say(notice));
+            self.effects.push(SupervisorEffect::Notify(notice));
         }
     }
 
@@ -344,7 +346,7 @@ impl Supervisor {
                         self.set_stop_stage(id, stage, now);
                     }
                 }
-                _ => self.stop_child(id, StopReason::Asked, now),
+                _ => self.stop_child(id, StopReason::Requested, now),
             }
         }
     }

@@ -81,7 +81,7 @@ impl CrashLoopBackoff {
 mod tests {
     use super::*;
 
-    fn at(millis: u64) -> Duration {
+    fn millis(millis: u64) -> Duration {
         Duration::from_millis(millis)
     }
 
@@ -89,34 +89,34 @@ mod tests {
     fn pauses_double_and_are_reported_once() {
         let mut backoff = CrashLoopBackoff::default();
         assert_eq!(
-            (backoff.holds_until(at(0)), backoff.max_parallel(5)),
+            (backoff.holds_until(millis(0)), backoff.max_parallel(5)),
             (None, 5)
         );
         assert_eq!(
-            backoff.died(at(100)),
+            backoff.died(millis(100)),
             Some(BackoffPause {
-                pause: at(500),
+                pause: millis(500),
                 number: 1
             })
         );
         assert_eq!(
-            backoff.died(at(101)),
+            backoff.died(millis(101)),
             None,
             "it was launched with the first"
         );
-        assert_eq!(backoff.holds_until(at(101)), Some(at(600)));
+        assert_eq!(backoff.holds_until(millis(101)), Some(millis(600)));
         assert_eq!(
-            (backoff.holds_until(at(600)), backoff.max_parallel(5)),
+            (backoff.holds_until(millis(600)), backoff.max_parallel(5)),
             (None, 1)
         );
         assert_eq!(
-            backoff.died(at(700)),
+            backoff.died(millis(700)),
             Some(BackoffPause {
-                pause: at(1000),
+                pause: millis(1000),
                 number: 2
             })
         );
-        let mut now = at(1700);
+        let mut now = millis(1700);
         for _ in 0..40 {
             now += backoff.died(now).unwrap().pause;
         }
@@ -127,13 +127,13 @@ mod tests {
     fn a_ready_worker_ends_the_crash_loop() {
         let mut backoff = CrashLoopBackoff::default();
         assert!(!backoff.ready());
-        backoff.died(at(0));
-        backoff.died(at(600));
+        backoff.died(millis(0));
+        backoff.died(millis(600));
         assert!(backoff.ready() && !backoff.ready());
         assert_eq!(
-            (backoff.holds_until(at(700)), backoff.max_parallel(5)),
+            (backoff.holds_until(millis(700)), backoff.max_parallel(5)),
             (None, 5)
         );
-        assert_eq!(backoff.died(at(800)).unwrap().pause, FIRST);
+        assert_eq!(backoff.died(millis(800)).unwrap().pause, FIRST);
     }
 }

@@ -14,15 +14,15 @@ pub enum SupervisorEvent {
     /// A child is ready to work.
     Ready(ChildId),
     /// A child could not be started, or has exited.
-    Gone(ChildId, ChildExit),
+    Exited(ChildId, ChildExit),
     /// No child of this group can be started now. Applies to groups that back off [as a
     /// whole](super::BackoffScope::Group).
     Refused(GroupId),
     /// A child sent a heartbeat.
-    Marked(ChildId),
+    Heartbeat(ChildId),
     /// The supervisor itself was stalled, so missing heartbeats before `now` do not mean that
     /// children hang.
-    Late,
+    Stalled,
     /// A child's process was suspended (SIGSTOP).
     Suspended(ChildId),
     /// A suspended process continues (SIGCONT).
@@ -43,11 +43,11 @@ pub enum SupervisorEvent {
     /// A group's number of replicas has changed.
     Scale(GroupId, usize),
     /// A group was switched on or off.
-    Turn(GroupId, bool),
+    Switch(GroupId, bool),
     /// The definition of a group has changed: its children are replaced one by one.
     Renew(GroupId),
     /// A group's stop policy has changed. Children that are already stopping keep the old one.
-    Patience(GroupId, StopPolicy),
+    SetStopPolicy(GroupId, StopPolicy),
     /// A shared dependency is available again: all backoff pauses end.
     Restored,
     /// Stop all groups, or advance the stop by one stage.
@@ -58,9 +58,9 @@ pub enum SupervisorEvent {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChildExit {
     /// Successfully.
-    Well,
+    Success,
     /// With a failure.
-    Badly,
+    Failure,
 }
 
 /// How a child hangs.
@@ -82,7 +82,7 @@ pub enum HangKind {
 #[non_exhaustive]
 pub enum StopReason {
     /// The group is scaled down, switched off or stopped.
-    Asked,
+    Requested,
     /// It reached its maximum number of tasks.
     Tasks,
     /// It reached its maximum age.
@@ -103,9 +103,9 @@ pub enum SupervisorEffect {
     /// Start a child in an empty slot.
     Start(ChildId, ReplicaSlot),
     /// Bring a child to this stop stage. Stages come in order, each at most once.
-    Tell(ChildId, StopStage),
+    SetStopStage(ChildId, StopStage),
     /// Log a notice.
-    Say(SupervisorNotice),
+    Notify(SupervisorNotice),
 }
 
 /// A notice for the log.
@@ -113,15 +113,15 @@ pub enum SupervisorEffect {
 #[non_exhaustive]
 pub enum SupervisorNotice {
     /// A child is about to be stopped for this reason. Its state can still be inspected.
-    Ending(ChildId, StopReason),
+    Stopping(ChildId, StopReason),
     /// A child exited by itself and is replaced.
     Replaced(ChildId),
     /// A child exited by itself and is not replaced.
     Retired(ChildId),
     /// Children of a slot die right after their start. The next start is delayed.
-    Braking {
+    BackingOff {
         /// The slot.
-        seat: ReplicaSlot,
+        slot: ReplicaSlot,
         /// Length of the pause.
         pause: Duration,
         /// How many pauses in a row there have been.
@@ -134,7 +134,7 @@ pub enum SupervisorNotice {
 impl fmt::Display for StopReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Asked => "it was asked to",
+            Self::Requested => "it was asked to",
             Self::Tasks => "it has reached its task limit",
             Self::Age => "it has reached its maximum age",
             Self::Rss => "it has reached its memory limit",

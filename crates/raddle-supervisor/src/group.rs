@@ -57,7 +57,7 @@ pub struct GroupCounts {
     pub stopping: usize,
     /// Slots that back off because their children die right after their start. At most one if the
     /// group backs off as a whole.
-    pub braking: usize,
+    pub backing_off: usize,
 }
 
 impl Group {
@@ -74,8 +74,8 @@ impl Group {
 
     /// Returns the counts without children.
     pub(crate) fn empty_counts(&self) -> GroupCounts {
-        let braking = match self.policy.brake {
-            BackoffScope::Seat => self
+        let backing_off = match self.policy.backoff_scope {
+            BackoffScope::Slot => self
                 .slots
                 .iter()
                 .filter(|slot| slot.failures.backoff.is_on())
@@ -84,7 +84,7 @@ impl Group {
         };
         GroupCounts {
             wanted: self.wanted(),
-            braking,
+            backing_off,
             ..GroupCounts::default()
         }
     }
@@ -129,8 +129,8 @@ impl Group {
 
     /// Returns the failure record of a slot.
     pub(crate) fn failures(&mut self, slot: usize) -> &mut StartFailures {
-        match self.policy.brake {
-            BackoffScope::Seat => &mut self.slots[slot].failures,
+        match self.policy.backoff_scope {
+            BackoffScope::Slot => &mut self.slots[slot].failures,
             BackoffScope::Group => &mut self.failures,
         }
     }
@@ -201,8 +201,8 @@ impl Group {
     /// Returns when the next backoff pause ends.
     pub(crate) fn next_release(&self, counts: &GroupCounts, now: Duration) -> Option<Duration> {
         let mut empty_slots = self.empty_slots(counts);
-        match self.policy.brake {
-            BackoffScope::Seat => empty_slots
+        match self.policy.backoff_scope {
+            BackoffScope::Slot => empty_slots
                 .filter_map(|slot| self.slots[slot].failures.backoff.holds_until(now))
                 .min(),
             BackoffScope::Group => self

@@ -17,17 +17,17 @@ pub struct GroupPolicy {
     pub replicas: usize,
     /// Whether the group is switched on.
     pub on: bool,
-    /// What happens when a child exits by itself.
+    /// Reaction to a child that exits by itself.
     pub restart: RestartPolicy,
     /// How a child is stopped: how long it may finish its work, and how long it may take to exit
     /// after a cancel.
     pub stop: StopPolicy,
     /// How long a child may take to become ready. `None` means no limit: the caller that starts it
     /// enforces one.
-    pub start_within: Option<Duration>,
+    pub start_timeout: Option<Duration>,
     /// How long a child may send no heartbeat, or stay suspended, before it counts as hung. `None`
     /// disables the check.
-    pub patience: Option<Duration>,
+    pub hang_timeout: Option<Duration>,
     /// When a healthy child is replaced.
     pub recycle: RecyclePolicy,
     /// Groups that must be up before the first child is started.
@@ -35,22 +35,22 @@ pub struct GroupPolicy {
     /// How many children may be starting at a time, so that they do not overload the machine. At
     /// least one.
     pub parallel: usize,
-    /// What backs off when children die right after their start.
-    pub brake: BackoffScope,
+    /// Scope of the backoff when children die right after their start.
+    pub backoff_scope: BackoffScope,
 }
 
-/// What backs off when children die right after their start.
+/// Scope of the backoff when children die right after their start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BackoffScope {
     /// The next start in the same slot.
     #[default]
-    Seat,
+    Slot,
     /// The next start of the whole group: its children are alike and die of the same cause. After a
     /// pause one child is started as a probe.
     Group,
 }
 
-/// What happens when a child exits by itself.
+/// Reaction to a child that exits by itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RestartPolicy {

@@ -60,36 +60,36 @@ fn policies() -> impl Strategy<Value = Vec<GroupPolicy>> {
         Just(RestartPolicy::Never),
         Just(RestartPolicy::OnDemand)
     ];
-    let brake = prop_oneof![Just(BackoffScope::Seat), Just(BackoffScope::Group)];
+    let backoff_scope = prop_oneof![Just(BackoffScope::Slot), Just(BackoffScope::Group)];
     let one = (
         0..5usize,
         restart,
-        brake,
+        backoff_scope,
         any::<bool>(),
         0..20u64,
         1..6usize,
         any::<(bool, bool)>(),
     );
     let one = one.prop_map(
-        |(replicas, restart, brake, on, tasks, parallel, (starts, marks))| {
+        |(replicas, restart, backoff_scope, on, tasks, parallel, (starts, marks))| {
             let recycle = RecyclePolicy {
                 tasks: (tasks > 0).then_some(tasks),
                 jitter: 0.5,
                 ..RecyclePolicy::default()
             };
             let policy = policy(replicas);
-            let (start_within, patience) = (
-                policy.start_within.filter(|_| starts),
-                policy.patience.filter(|_| marks),
+            let (start_timeout, hang_timeout) = (
+                policy.start_timeout.filter(|_| starts),
+                policy.hang_timeout.filter(|_| marks),
             );
             GroupPolicy {
                 restart,
-                brake,
+                backoff_scope,
                 on,
                 recycle,
                 parallel,
-                start_within,
-                patience,
+                start_timeout,
+                hang_timeout,
                 ..policy
             }
         },
@@ -144,7 +144,7 @@ impl Model {
                     );
                     self.starting.insert(child);
                 }
-                SupervisorEffect::Tell(child, stage) => {
+                SupervisorEffect::SetStopStage(child, stage) => {
                     let (_, before) = self
                         .children
                         .get_mut(&child)
@@ -155,11 +155,13 @@ impl Model {
                     );
                     *before = stage;
                 }
-                SupervisorEffect::Say(_) => {}
+                SupervisorEffect::Notify(_) => {}
             }
         }
         assert!(
-            self.core.wake_at(self.now).is_none_or(|at| at > self.now),
+            self.core
+                .wake_at(self.now)
+                .is_none_or(|millis| millis > self.now),
             "it would be woken for ever"
         );
         self.check_counts();
@@ -213,15 +215,18 @@ impl Model {
             let (replicas, _) = &mut self.wanted[slot.group.0];
             *replicas = replicas.saturating_sub(1);
         }
-        self.send(SupervisorEvent::Gone(child, end));
+        self.send(SupervisorEvent::Exited(child, end));
     }
 
     fn perform(&mut self, action: Action) {
         let pick = |model: &Self, choice| model.pick_child(choice);
         match action {
             Action::Wait(part) => {
-                let until = self.core.wake_at(self.now).unwrap_or(self.now + at(500));
-                self.now += (until - self.now).mul_f64(f64::from(part) / 255.0) + at(1);
+                let until = self
+                    .core
+                    .wake_at(self.now)
+                    .unwrap_or(self.now + millis(500));
+                self.now += (until - self.now).mul_f64(f64::from(part) / 255.0) + millis(1);
                 self.send(SupervisorEvent::Time);
             }
             Action::Ready(choice) => pick(self, choice)
@@ -229,9 +234,9 @@ impl Model {
                 .for_each(|child| self.ready(child)),
             Action::Dies(choice, well) => {
                 let end = if well {
-                    ChildExit::Well
+                    ChildExit::Success
                 } else {
-                    ChildExit::Badly
+                    ChildExit::Failure
                 };
                 pick(self, choice)
                     .into_iter()
@@ -240,7 +245,7 @@ impl Model {
             Action::Marks => {
                 let all: Vec<ChildId> = self.children.keys().copied().collect();
                 all.into_iter()
-                    .for_each(|child| self.send(SupervisorEvent::Marked(child)));
+                    .for_each(|child| self.send(SupervisorEvent::Heartbeat(child)));
             }
             Action::Suspends(choice) => {
                 pick(self, choice)
@@ -276,12 +281,12 @@ impl Model {
                 self.send(SupervisorEvent::Time);
             }
             Action::Patience(choice, drains) => {
-                let drain = (!drains).then_some(at(100));
-                self.send(SupervisorEvent::Patience(
+                let drain = (!drains).then_some(millis(100));
+                self.send(SupervisorEvent::SetStopPolicy(
                     self.group(choice),
                     StopPolicy {
                         drain,
-                        grace: at(10),
+                        grace: millis(10),
                     },
                 ));
             }
@@ -300,7 +305,7 @@ impl Model {
             Action::Turns(choice, on) => {
                 let group = self.group(choice);
                 self.wanted[group.0].1 = on;
-                self.send(SupervisorEvent::Turn(group, on));
+                self.send(SupervisorEvent::Switch(group, on));
             }
             Action::Renews(choice) => self.send(SupervisorEvent::Renew(self.group(choice))),
             Action::Stops => {
@@ -320,7 +325,7 @@ fn model(policies: Vec<GroupPolicy>) -> Model {
     let (children, starting) = (BTreeMap::new(), BTreeSet::new());
     Model {
         core,
-        now: at(0),
+        now: millis(0),
         children,
         wanted,
         starting,
@@ -346,9 +351,9 @@ proptest! {
         for _ in 0..1000 {
             let killed = model.children.iter().find(|(_, (_, stage))| *stage == StopStage::Killing).map(|(id, _)| *id);
             match (killed, model.core.wake_at(model.now)) {
-                (Some(child), _) => model.gone(child, ChildExit::Badly),
-                (None, Some(at)) => {
-                    model.now = at;
+                (Some(child), _) => model.gone(child, ChildExit::Failure),
+                (None, Some(millis)) => {
+                    model.now = millis;
                     model.send(SupervisorEvent::Time);
                 }
                 // Children with an unlimited drain.
@@ -387,11 +392,11 @@ proptest! {
                         model.ready(child);
                         model.send(SupervisorEvent::Measured { child, tasks: 0, rss: None });
                     }
-                    _ => model.gone(child, ChildExit::Well),
+                    _ => model.gone(child, ChildExit::Success),
                 }
             }
-            if let Some(at) = model.core.wake_at(model.now) {
-                model.now = at.min(model.now + super::tests::at(500));
+            if let Some(millis) = model.core.wake_at(model.now) {
+                model.now = millis.min(model.now + super::tests::millis(500));
             }
             model.send(SupervisorEvent::Time);
         }

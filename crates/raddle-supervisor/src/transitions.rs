@@ -44,7 +44,7 @@ impl Supervisor {
             child.proven_stable = true;
             if group.failures(child.slot.number).clear() {
                 self.effects
-                    .push(SupervisorEffect::Say(SupervisorNotice::Recovered(
+                    .push(SupervisorEffect::Notify(SupervisorNotice::Recovered(
                         child.slot,
                     )));
             }
@@ -70,7 +70,9 @@ impl Supervisor {
             was_ready,
         };
         self.effects
-            .push(SupervisorEffect::Say(SupervisorNotice::Ending(id, reason)));
+            .push(SupervisorEffect::Notify(SupervisorNotice::Stopping(
+                id, reason,
+            )));
         self.set_stop_stage(id, stage, now);
     }
 
@@ -86,7 +88,7 @@ impl Supervisor {
             .map(|(id, _)| *id)
             .collect();
         for id in spare {
-            self.stop_child(id, StopReason::Asked, now);
+            self.stop_child(id, StopReason::Requested, now);
         }
     }
 

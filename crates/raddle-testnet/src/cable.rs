@@ -1,4 +1,4 @@
-//! What a host is connected with.
+//! `Cable`: the connection of a host to a network.
 
 use std::{
     net::{Ipv4Addr, Ipv6Addr},
@@ -9,20 +9,20 @@ use std::{
 
 use crate::{
     Lan,
-    delay::{self, Way},
+    delay::{self, DelayLine},
     lan::Switch,
     namespace::Namespace,
 };
 
-/// What connects a host with a network. It is pulled when it is dropped.
+/// Connects a host to a network. It is unplugged on drop.
 pub struct Cable {
     switch: Arc<Switch>,
-    port: u8,
+    next_port: u8,
     interface: String,
-    /// What is lost on it, in percent.
+    /// Packet loss in percent.
     loss: Mutex<Loss>,
-    /// The way from the host, and the way to it, where frames take their time.
-    ways: OnceLock<[Way; 2]>,
+    /// Delay lines from the host and to it, once a delay was set.
+    delay_lines: OnceLock<[DelayLine; 2]>,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -32,16 +32,16 @@ struct Loss {
 }
 
 impl Cable {
-    pub(crate) fn new(lan: &Lan, port: u8, host: &Namespace, interface: &str) -> Self {
+    pub(crate) fn new(lan: &Lan, next_port: u8, host: &Namespace, interface: &str) -> Self {
         let (switch, interface) = (Arc::clone(&lan.switch), interface.to_owned());
         let cable = Self {
             switch,
-            port,
+            next_port,
             interface,
             loss: Mutex::default(),
-            ways: OnceLock::new(),
+            delay_lines: OnceLock::new(),
         };
-        let (plug, interface, keeper) = (cable.plug_name(), cable.interface(), host.keeper());
+        let (plug, interface, keeper) = (cable.switch_end_name(), cable.interface(), host.keeper());
         let switch = &cable.switch.namespace;
         switch.ip(&format!(
             "link add {plug} type veth peer name {interface} netns {keeper}"
@@ -59,12 +59,12 @@ impl Cable {
         cable
     }
 
-    /// The host's address at it.
+    /// The host's IPv4 address on this cable.
     pub fn ipv4(&self) -> Ipv4Addr {
-        Ipv4Addr::new(10, self.switch.number, 0, self.port)
+        Ipv4Addr::new(10, self.switch.number, 0, self.next_port)
     }
 
-    /// The host's other address at it.
+    /// The host's IPv6 address on this cable.
     pub fn ipv6(&self) -> Ipv6Addr {
         Ipv6Addr::new(
             0xfd00,
@@ -74,104 +74,104 @@ impl Cable {
             0,
             0,
             0,
-            self.port.into(),
+            self.next_port.into(),
         )
     }
 
-    /// The host's name of what it is plugged into.
+    /// Name of the host's interface.
     pub fn interface(&self) -> &str {
         &self.interface
     }
 
-    /// Pulls it out of the switch. The host can notice that, others cannot.
+    /// Unplugs the cable from the switch. The host can notice that, other hosts cannot.
     pub fn pull(&self) {
         self.switch
             .namespace
-            .ip(&format!("link set {} down", self.plug_name()));
+            .ip(&format!("link set {} down", self.switch_end_name()));
     }
 
-    /// Plugs it in again.
+    /// Plugs the cable in again.
     pub fn plug(&self) {
         self.switch
             .namespace
-            .ip(&format!("link set {} up", self.plug_name()));
+            .ip(&format!("link set {} up", self.switch_end_name()));
     }
 
-    /// From now on so many percent of what the host sends are lost. What is sent to it arrives.
+    /// Drops this percentage of the frames that the host sends. Frames to the host arrive.
     pub fn lose_from_host(&self, percent: u8) {
-        self.lose(|loss| loss.from_host = percent);
+        self.set_loss(|loss| loss.from_host = percent);
     }
 
-    /// From now on so many percent of what is sent to the host are lost. What it sends arrives.
+    /// Drops this percentage of the frames to the host. Frames that it sends arrive.
     pub fn lose_to_host(&self, percent: u8) {
-        self.lose(|loss| loss.to_host = percent);
+        self.set_loss(|loss| loss.to_host = percent);
     }
 
-    /// From now on, what the host sends takes so long to the switch, and a little more.
+    /// Delays frames from the host by slightly more than this.
     pub fn delay_from_host(&self, delay: Duration) {
-        self.ways()[0].set(delay);
+        self.delay_lines()[0].set(delay);
     }
 
-    /// From now on, what is sent to the host takes so long from the switch, and a little more.
+    /// Delays frames to the host by slightly more than this.
     pub fn delay_to_host(&self, delay: Duration) {
-        self.ways()[1].set(delay);
+        self.delay_lines()[1].set(delay);
     }
 
-    /// Cuts it where it would be plugged in, and puts a gap there that frames are carried over.
-    fn ways(&self) -> &[Way; 2] {
-        self.ways.get_or_init(|| {
+    /// Cuts the cable at the switch, and starts threads that carry frames over the gap.
+    fn delay_lines(&self) -> &[DelayLine; 2] {
+        self.delay_lines.get_or_init(|| {
             let (switch, plug, gap, far) = (
                 &self.switch.namespace,
-                self.plug_name(),
-                self.gap_name(),
-                self.far_name(),
+                self.switch_end_name(),
+                self.gap_near_name(),
+                self.gap_far_name(),
             );
             switch.ip(&format!("link add {gap} type veth peer name {far}"));
             switch.ip(&format!("link set {plug} nomaster"));
             switch.ip(&format!("link set {gap} up"));
-            let ways = delay::between(switch.keeper(), [plug, gap]);
+            let delay_lines = delay::connect_interfaces(switch.keeper(), [plug, gap]);
             switch.ip(&format!("link set {far} master switch up"));
-            ways
+            delay_lines
         })
     }
 
-    fn lose(&self, change: impl FnOnce(&mut Loss)) {
+    fn set_loss(&self, change: impl FnOnce(&mut Loss)) {
         let mut loss = self.loss.lock().unwrap_or_else(PoisonError::into_inner);
         change(&mut loss);
         let nft = |words: &str| self.switch.namespace.run("nft", words);
-        // A chain for each cable, so that they can be set apart from each other.
+        // One chain per cable, so that cables are configured independently.
         let (plug, chain) = (
-            format!("{{ {}, {} }}", self.plug_name(), self.far_name()),
-            format!("bridge lan {}", self.plug_name()),
+            format!("{{ {}, {} }}", self.switch_end_name(), self.gap_far_name()),
+            format!("bridge lan {}", self.switch_end_name()),
         );
         nft(&format!(
             "add chain {chain} {{ type filter hook forward priority 0 ; }}"
         ));
         nft(&format!("flush chain {chain}"));
-        for (way, percent) in [("iifname", loss.from_host), ("oifname", loss.to_host)] {
+        for (line, percent) in [("iifname", loss.from_host), ("oifname", loss.to_host)] {
             match percent {
                 0 => {}
                 1..100 => nft(&format!(
-                    "add rule {chain} {way} {plug} numgen random mod 100 < {percent} drop"
+                    "add rule {chain} {line} {plug} numgen random mod 100 < {percent} drop"
                 )),
-                _ => nft(&format!("add rule {chain} {way} {plug} drop")),
+                _ => nft(&format!("add rule {chain} {line} {plug} drop")),
             }
         }
     }
 
-    /// What the switch calls its end.
-    fn plug_name(&self) -> String {
-        format!("port{}", self.port)
+    /// Name of the cable's end at the switch.
+    fn switch_end_name(&self) -> String {
+        format!("port{}", self.next_port)
     }
 
-    /// What is beyond the gap, where there is one.
-    fn gap_name(&self) -> String {
-        format!("gap{}", self.port)
+    /// Name of the near end of the gap's own link.
+    fn gap_near_name(&self) -> String {
+        format!("gap{}", self.next_port)
     }
 
-    /// What the switch has plugged in then.
-    fn far_name(&self) -> String {
-        format!("far{}", self.port)
+    /// Name of that link's end in the switch.
+    fn gap_far_name(&self) -> String {
+        format!("far{}", self.next_port)
     }
 }
 
@@ -181,11 +181,11 @@ impl Drop for Cable {
         if !thread::panicking() {
             self.switch
                 .namespace
-                .ip(&format!("link delete {}", self.plug_name()));
-            if self.ways.get().is_some() {
+                .ip(&format!("link delete {}", self.switch_end_name()));
+            if self.delay_lines.get().is_some() {
                 self.switch
                     .namespace
-                    .ip(&format!("link delete {}", self.gap_name()));
+                    .ip(&format!("link delete {}", self.gap_near_name()));
             }
         }
     }

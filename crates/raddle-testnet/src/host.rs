@@ -1,4 +1,4 @@
-//! One of several machines, or what looks like one to the others.
+//! `Host`: a network namespace that looks like a machine to the other hosts.
 
 use std::{
     ffi::OsStr,
@@ -8,10 +8,10 @@ use std::{
 
 use crate::{Cable, Lan, namespace::Namespace};
 
-/// One of several machines, or what looks like one to the others. When it is dropped, all that runs there is killed. Nobody is told but
-/// by the silence, for its cables are pulled before.
+/// A network namespace that looks like a machine to the other hosts. Dropping it unplugs its cables
+/// and then kills all its processes, so peers notice only silence.
 pub struct Host {
-    /// Before the namespace, so that they are pulled first.
+    /// Before the namespace, so that they are dropped first.
     cables: Vec<Cable>,
     namespace: Namespace,
     name: String,
@@ -19,10 +19,10 @@ pub struct Host {
 
 impl Host {
     pub(crate) fn new(lan: &Lan) -> Self {
-        let port = lan.switch.port();
-        let name = format!("host{}-{port}", lan.switch.number);
+        let next_port = lan.switch.next_port();
+        let name = format!("host{}-{next_port}", lan.switch.number);
         let namespace = Namespace::new(&name);
-        let cables = vec![Cable::new(lan, port, &namespace, "eth0")];
+        let cables = vec![Cable::new(lan, next_port, &namespace, "eth0")];
         Self {
             cables,
             namespace,
@@ -30,57 +30,59 @@ impl Host {
         }
     }
 
-    /// What it is called.
+    /// Host name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its cable to the network that it was made on.
+    /// The cable to the network that the host was created on.
     pub fn cable(&self) -> &Cable {
         &self.cables[0]
     }
 
-    /// Its cables, in the order in which it got them.
+    /// All cables, in the order in which they were added.
     pub fn cables(&self) -> &[Cable] {
         &self.cables
     }
 
-    /// Its address on the network that it was made on.
+    /// IPv4 address on the network that the host was created on.
     pub fn ipv4(&self) -> Ipv4Addr {
         self.cable().ipv4()
     }
 
-    /// Its other address there.
+    /// IPv6 address on that network.
     pub fn ipv6(&self) -> Ipv6Addr {
         self.cable().ipv6()
     }
 
-    /// Puts it on another network as well, at `eth1` and so on.
+    /// Connects the host to another network, as `eth1` and so on.
     pub fn join(&mut self, lan: &Lan) {
         let interface = format!("eth{}", self.cables.len());
         self.cables.push(Cable::new(
             lan,
-            lan.switch.port(),
+            lan.switch.next_port(),
             &self.namespace,
             &interface,
         ));
     }
 
-    /// A program that is to run there. What is spawned is its process, and not one that has it for a child.
+    /// Creates a command that runs on this host. The spawned process is the program itself, not its
+    /// parent.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         self.namespace.command(program)
     }
 
-    /// The processes that run there.
+    /// Processes that run on this host.
     pub fn processes(&self) -> Vec<u32> {
         self.namespace.processes()
     }
 
-    /// Kills all processes there, and waits until they are gone. The host goes on, and tells those who had connections to them.
+    /// Kills all processes of the host and waits until they are gone. The host stays up and resets
+    /// their connections.
     pub fn kill(&self) {
         self.namespace.kill();
     }
 
-    /// Cuts its power, of which nobody is told. That is a drop with a name.
+    /// Cuts the power: peers notice only silence. This is a drop with a name.
     pub fn cut_power(self) {}
 }

@@ -1,4 +1,4 @@
-//! A network that hosts are on.
+//! `Lan`: a network of hosts.
 
 use std::sync::{
     Arc,
@@ -7,28 +7,29 @@ use std::sync::{
 
 use crate::{Host, namespace::Namespace};
 
-/// A network that hosts are on: a switch, with a cable for each of them. It is there as long as something is plugged in.
+/// A network of hosts: a switch with a cable for each host. It exists as long as anything is
+/// plugged in.
 #[derive(Clone)]
 pub struct Lan {
     pub(crate) switch: Arc<Switch>,
 }
 
-/// What cables end at.
+/// The switch at which cables end.
 pub(crate) struct Switch {
     pub(crate) namespace: Namespace,
-    /// In which way networks of one test differ.
+    /// Distinguishes the networks of one test: part of their addresses.
     pub(crate) number: u8,
     ports: AtomicU8,
 }
 
 impl Lan {
-    /// Makes one, with nobody on it.
+    /// Creates a network without hosts.
     #[expect(clippy::new_without_default, reason = "it makes more than a value")]
     pub fn new() -> Self {
         static MADE: AtomicU8 = AtomicU8::new(1);
         let number = MADE.fetch_add(1, Ordering::Relaxed);
         let namespace = Namespace::new("switch");
-        // It passes frames on, to all who may listen, and has no address itself.
+        // The switch floods multicast frames, and has no address itself.
         namespace.run(
             "sysctl",
             "-q net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1",
@@ -45,17 +46,17 @@ impl Lan {
         }
     }
 
-    /// Makes a host that is on this network, at `eth0`.
+    /// Creates a host that is connected to this network as `eth0`.
     pub fn host(&self) -> Host {
         Host::new(self)
     }
 }
 
 impl Switch {
-    /// The number of a port that nobody has used.
-    pub(crate) fn port(&self) -> u8 {
-        let port = self.ports.fetch_add(1, Ordering::Relaxed);
-        assert!(port < u8::MAX, "all ports are used");
-        port
+    /// Number of an unused port.
+    pub(crate) fn next_port(&self) -> u8 {
+        let next_port = self.ports.fetch_add(1, Ordering::Relaxed);
+        assert!(next_port < u8::MAX, "all ports are used");
+        next_port
     }
 }

@@ -1,6 +1,7 @@
-//! Several hosts on one machine, for tests: each is a network namespace with a cable to a switch, which is a bridge in a namespace of its
-//! own. Nothing of it is seen by the machine or by other tests, so that all may use the same names and addresses. Also the one rule for tests that are left
-//! out: [`is_root`], [`skip`].
+//! Several hosts on one machine, for tests: each is a network namespace with a cable to a switch,
+//! which is a bridge in its own namespace. The machine and other tests see nothing of it, so all
+//! tests can use the same names and addresses. This crate also holds the one rule for skipped
+//! tests: [`is_root`], [`skip`].
 //!
 //! ```no_run
 //! let lan = raddle_testnet::Lan::new();
@@ -11,9 +12,10 @@
 //! # Ok::<_, std::io::Error>(())
 //! ```
 //!
-//! A host that is dropped ends whatever runs in it. That also happens when the process of the test is killed.
+//! Dropping a host kills its processes. That also happens when the process of the test is killed.
 //!
-//! What fails is a panic: there is no test without the hosts. It takes root, and the programs `ip`, `nft`, `nsenter` and `unshare`.
+//! Failures are panics, because no test makes sense without its hosts. Hosts need root, and the
+//! programs `ip`, `nft`, `nsenter` and `unshare`.
 
 mod cable;
 mod delay;
@@ -23,12 +25,13 @@ mod namespace;
 
 pub use self::{cable::Cable, host::Host, lan::Lan};
 
-/// Whether hosts can be made here. In continuous integration it is an error if not.
-pub fn can_be_made() -> bool {
+/// Whether hosts can be created here. In continuous integration it is an error if not.
+pub fn can_create_hosts() -> bool {
     is_root("make hosts")
 }
 
-/// Whether this is root, who alone can do this. If not, the test is left out, and that is said; in continuous integration it is an error.
+/// Whether this process is root, which `what` needs. If not, the test is skipped with a message; in
+/// continuous integration that is an error.
 #[track_caller]
 pub fn is_root(what: &str) -> bool {
     let is_root = rustix::process::geteuid().is_root();
@@ -38,7 +41,7 @@ pub fn is_root(what: &str) -> bool {
     is_root
 }
 
-/// Says why a test is left out. In continuous integration none is.
+/// Reports why a test is skipped. In continuous integration that is an error.
 #[track_caller]
 pub fn skip(why: &str) {
     let is_ci = std::env::var("CI").is_ok_and(|ci| ci == "true" || ci == "1");

@@ -1,4 +1,4 @@
-//! A network namespace, and a process that keeps it.
+//! `Namespace`: a network namespace, and a process that keeps it.
 
 use std::{
     ffi::OsStr,
@@ -13,9 +13,9 @@ use std::{
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// What keeps a namespace: it waits for the end of its input, which comes with the end of the test's process at the latest, and then ends
-/// whatever is left in the namespace, and with that the namespace. Addresses are used at once, without asking around whether others have
-/// them.
+/// Script of the process that keeps a namespace. It waits for end of file on its input, which comes
+/// at the latest when the test's process ends, and then kills all processes in the namespace, which
+/// frees the namespace. Duplicate address detection is off, so that addresses can be used at once.
 const KEEPER: &str = r#"
 echo "$0" > /proc/sys/kernel/hostname
 for conf in all default; do echo 0 > /proc/sys/net/ipv6/conf/$conf/accept_dad; done
@@ -31,45 +31,46 @@ for again in 1 2 3 4 5 6 7 8 9; do
     sleep 0.02
 done 2>/dev/null
 "#;
-/// How long it may take until all processes of a namespace are gone.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Maximum time until all processes of a namespace are gone.
+const KILL_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A network namespace with a host name of its own. When it is dropped, so is everything in it.
+/// A network namespace with its own host name. Dropping it kills all its processes.
 pub(crate) struct Namespace {
     keeper: Child,
 }
 
 impl Namespace {
-    /// Makes one. This is its host name.
+    /// Creates a namespace with this host name.
     pub(crate) fn new(name: &str) -> Self {
         let mut unshare = Command::new("unshare");
         unshare.args(["--net", "--uts", "--", "sh", "-c", KEEPER, name]);
-        // A group of its own: when the test's is killed, it is the one that cleans up.
+        // Its own process group: it must survive a kill of the test's group in order to clean up.
         unshare
             .process_group(0)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
         let mut keeper = unshare.spawn().expect("unshare runs");
         let mut kept = String::new();
-        let said = keeper
+        let read_result = keeper
             .stdout
             .take()
-            .map(|said| BufReader::new(said).read_line(&mut kept));
+            .map(|read_result| BufReader::new(read_result).read_line(&mut kept));
         let namespace = Self { keeper };
         assert!(
-            matches!(said, Some(Ok(_))) && kept == "kept\n",
+            matches!(read_result, Some(Ok(_))) && kept == "kept\n",
             "a network namespace cannot be made: is this root?"
         );
         namespace.ip("link set lo up");
         namespace
     }
 
-    /// The process that keeps it.
+    /// The process that keeps the namespace.
     pub(crate) fn keeper(&self) -> u32 {
         self.keeper.id()
     }
 
-    /// A program that is to run there. It is the process that is started, and not a child of it.
+    /// Creates a command that runs in the namespace. The spawned process is the program itself, not
+    /// its parent.
     pub(crate) fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new("nsenter");
         command
@@ -80,12 +81,12 @@ impl Namespace {
         command
     }
 
-    /// Runs `ip` there, with these words.
+    /// Runs `ip` in the namespace with these words.
     pub(crate) fn ip(&self, words: &str) {
         self.run("ip", words);
     }
 
-    /// Runs a program there to its end, which must be a good one.
+    /// Runs a program in the namespace, and panics if it fails.
     pub(crate) fn run(&self, program: &str, words: &str) {
         let output = self
             .command(program)
@@ -100,25 +101,25 @@ impl Namespace {
         );
     }
 
-    /// The processes there, but for the one that keeps it.
+    /// Processes in the namespace, except the keeper.
     pub(crate) fn processes(&self) -> Vec<u32> {
-        let place = |pid: u32| {
+        let namespace_id = |pid: u32| {
             let link = PathBuf::from(format!("/proc/{pid}/ns/net"));
             fs::metadata(link).map(|meta| (meta.dev(), meta.ino())).ok()
         };
-        let Some(here) = place(self.keeper()) else {
+        let Some(own_id) = namespace_id(self.keeper()) else {
             return Vec::new();
         };
         let all = fs::read_dir("/proc").expect("there is /proc").flatten();
         let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-        // Those that have ended, and wait for their parents, are nowhere.
-        pids.filter(|pid| *pid != self.keeper() && place(*pid) == Some(here))
+        // Zombies have no namespace any more.
+        pids.filter(|pid| *pid != self.keeper() && namespace_id(*pid) == Some(own_id))
             .collect()
     }
 
-    /// Ends all processes there, and waits until they are gone.
+    /// Kills all processes in the namespace, and waits until they are gone.
     pub(crate) fn kill(&self) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + KILL_TIMEOUT;
         loop {
             let left = self.processes();
             if left.is_empty() {
@@ -132,7 +133,7 @@ impl Namespace {
                 .iter()
                 .filter_map(|pid| Pid::from_raw(i32::try_from(*pid).ok()?))
             {
-                // It may have ended by itself.
+                // It may have exited by itself.
                 let _ = kill_process(pid, Signal::KILL);
             }
             thread::sleep(Duration::from_millis(5));
@@ -142,7 +143,8 @@ impl Namespace {
 
 impl Drop for Namespace {
     fn drop(&mut self) {
-        // At the end of its input it kills what is there, and ends. This is the way that is left when a test is killed, too.
+        // At end of file the keeper kills the processes and exits, as it does when a test is
+        // killed.
         drop(self.keeper.stdin.take());
         let _ = self.keeper.wait();
     }

@@ -85,7 +85,7 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 
 #[test]
 fn hosts_reach_each_other_and_nobody_else_does() {
-    if !raddle_testnet::can_be_made() {
+    if !raddle_testnet::can_create_hosts() {
         return;
     }
     let lan = Lan::new();
@@ -109,7 +109,7 @@ fn hosts_reach_each_other_and_nobody_else_does() {
 
 #[test]
 fn a_host_may_be_on_two_networks() {
-    if !raddle_testnet::can_be_made() {
+    if !raddle_testnet::can_create_hosts() {
         return;
     }
     let (lan, other) = (Lan::new(), Lan::new());
@@ -126,7 +126,7 @@ fn a_host_may_be_on_two_networks() {
 
 #[test]
 fn cables_are_pulled_and_plugged_and_lose_in_either_way() {
-    if !raddle_testnet::can_be_made() {
+    if !raddle_testnet::can_create_hosts() {
         return;
     }
     let lan = Lan::new();
@@ -187,7 +187,7 @@ print(int(1000 * min(ping() for _ in range(5))))
 
 #[test]
 fn cables_may_be_slow_in_either_way() {
-    if !raddle_testnet::can_be_made() {
+    if !raddle_testnet::can_create_hosts() {
         return;
     }
     let lan = Lan::new();
@@ -242,7 +242,7 @@ fn cables_may_be_slow_in_either_way() {
 
 #[test]
 fn nothing_is_left_after_a_drop_or_a_panic() {
-    if !raddle_testnet::can_be_made() {
+    if !raddle_testnet::can_create_hosts() {
         return;
     }
     let lan = Lan::new();
@@ -285,7 +285,7 @@ fn read_line(mut child: Child) -> Vec<u8> {
 
 #[test]
 fn nothing_is_left_when_the_test_is_killed() {
-    if !raddle_testnet::can_be_made() {
+    if !raddle_testnet::can_create_hosts() {
         return;
     }
     if std::env::var_os("TO_BE_KILLED").is_some() {

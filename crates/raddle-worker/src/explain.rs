@@ -722,7 +722,7 @@ mod tests {
     #[test]
     fn an_image_that_nobody_has_is_missed_whoever_is_there() {
         let mut task = task();
-        task.spec.isolation = raddle_model::spec::Isolation::Docker;
+        task.spec.isolation = Some(raddle_model::spec::Isolation::Docker);
         let able = worker("gpu,docker", &["default"], WorkerStatus::Active);
         for workers in [&[][..], std::slice::from_ref(&able)] {
             let reason = reason(&task, workers, 0);
@@ -733,9 +733,9 @@ mod tests {
                     && hint.unwrap().contains("--task-image")
             );
         }
-        task.spec.isolation = raddle_model::spec::Isolation::Sandbox;
+        task.spec.isolation = Some(raddle_model::spec::Isolation::Sandbox);
         assert_eq!(reason(&task, &[], 0), WaitReason::NoWorker);
-        task.spec.isolation = raddle_model::spec::Isolation::Docker;
+        task.spec.isolation = Some(raddle_model::spec::Isolation::Docker);
         let given = worker("gpu,docker,@docker", &["default"], WorkerStatus::Active);
         assert_eq!(
             reason(&task, &[given], 0),

@@ -9,6 +9,7 @@ pub mod discovery;
 pub mod explain;
 pub mod group;
 pub mod handler;
+pub mod host;
 pub mod metrics;
 pub mod orphan_processes;
 #[cfg(feature = "otlp")]

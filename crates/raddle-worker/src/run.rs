@@ -182,7 +182,7 @@ async fn submit(
 /// are alive, because their environment differs.
 pub fn can_run_inline(spec: &TaskSpec) -> bool {
     matches!(spec.target, Target::Command(_))
-        && spec.isolation != Isolation::Docker
+        && spec.isolation() != Isolation::Docker
         && spec.requires.is_empty()
         && spec.queue == DEFAULT_QUEUE
 }

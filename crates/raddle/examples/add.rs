@@ -1,4 +1,5 @@
-//! A program whose function runs as a task, by a worker that is the program too: see docs/how-to/handlers.md.
+//! A program whose function runs as a task, on a worker that is the same program: see
+//! docs/how-to/handlers.md.
 
 use raddle::prelude::*;
 

@@ -1,7 +1,9 @@
-//! A worker that is made by hand. It serves `raddle.v1.Worker` itself, has nothing of Raddle but the protocol, and joins a pool by the trait `Worker`.
+//! A hand-written worker. It serves `raddle.v1.Worker` itself, uses nothing of Raddle but the
+//! protocol, and joins a pool through the trait `Worker`.
 //!
-//! It is in Rust what a worker in another language has to be: it reads JSON and nothing else, and is called by `Dispatch`. What it does is done
-//! at once, so that nothing is ever in flight when it is told to stop.
+//! It shows in Rust what a worker in another language must do: it reads JSON only, and takes calls
+//! through `Dispatch`. Every call completes at once, so none is in flight when the worker is
+//! stopped.
 //!
 //! `cargo run --example by_hand`
 
@@ -30,7 +32,7 @@ use tonic::{
     transport::{Server, server::TcpIncoming},
 };
 
-// What the worker has, for those who call it: functions without a body.
+// The worker's routines, declared for callers: functions without a body.
 
 #[raddle::routine(name = "text.length")]
 async fn length(text: String) -> usize;
@@ -46,7 +48,7 @@ struct NoNumber {
     text: String,
 }
 
-/// The worker, as a pool knows it.
+/// The worker, as a pool sees it.
 struct HandMade {
     uid: WorkerUid,
     tags: BTreeSet<String>,
@@ -119,7 +121,7 @@ impl Worker for HandMade {
         };
         let server = Server::builder().add_service(worker_server::WorkerServer::new(service));
         let stopped = Arc::clone(&stop);
-        // Ends when the worker is told to stop, which a pool does at its own end.
+        // Ends on a stop, which the pool sends when it closes.
         let server = tokio::spawn(async move {
             let serving = server.serve_with_incoming_shutdown(incoming, stopped.notified());
             if let Err(error) = serving.await {
@@ -137,7 +139,7 @@ impl Worker for HandMade {
     async fn stop(&self, _: StopMode) -> Result<(), WorkerError> {
         let serving = self.serving().take().ok_or(WorkerError::NotRunning)?;
         serving.stop.notify_one();
-        // Connections that callers keep for later would keep it for as long.
+        // Without this, idle connections of callers would keep the server alive.
         let mut server = serving.server;
         if tokio::time::timeout(Duration::from_millis(500), &mut server)
             .await
@@ -149,7 +151,7 @@ impl Worker for HandMade {
     }
 }
 
-/// The worker, as its callers know it.
+/// The worker, as its callers see it.
 struct Service {
     metadata: WorkerMetadata,
     stop: Arc<Notify>,

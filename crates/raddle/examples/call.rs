@@ -1,8 +1,8 @@
-//! A program that calls its own functions in other processes: see the tour in README.md.
+//! A program that calls its own functions in other processes: see docs/start/first-pool.md.
 
 use raddle::WorkerPool;
 
-/// The sum of all numbers up to `n`, and the process that has added them up.
+/// The sum of all numbers up to `n`, and the process that computed it.
 #[raddle::routine]
 async fn sum(n: u64) -> (u64, u32) {
     ((1..=n).sum(), std::process::id())

@@ -1,4 +1,5 @@
-//! A program that keeps two processes of itself up, which run a function for each message of a queue: see docs/how-to/groups.md.
+//! A program that keeps two processes of itself running, which call a function for each message of
+//! a queue: see docs/how-to/groups.md.
 
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use raddle::{
     prelude::*,
 };
 
-/// What is done with an order. It ends in good order when it is asked to.
+/// Ships an item. A stop cancels the wait, and the function still returns normally.
 #[raddle::routine(name = "ship")]
 async fn ship(item: String, count: u32) -> String {
     tokio::select! {

@@ -1,4 +1,5 @@
-//! A program whose functions run here, and on every machine of the network that serves them: see README.md.
+//! A program whose functions run on this machine and on every machine that serves them: see
+//! docs/tutorials/many-machines.md.
 
 use raddle::{WorkerPool, discovery::LanDiscovery, pool::WorkerCredentials};
 

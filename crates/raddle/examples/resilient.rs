@@ -1,6 +1,8 @@
-//! A worker of one's own making: a `LocalWorker` that looks after its process itself, and starts it again at the same address when it has ended.
+//! A custom worker: wraps a `LocalWorker`, monitors its process, and restarts it at the same
+//! address when it exits.
 //!
-//! A pool replaces workers that have ended anyway, under a new name and at once. This is for those who want the same worker again.
+//! A pool replaces exited workers by itself, at once and under a new name. This is for programs
+//! that need the same worker again.
 //!
 //! `cargo run --example resilient`
 
@@ -20,7 +22,7 @@ use raddle::{
 };
 use tokio::task::AbortHandle;
 
-/// Looks every so often whether its process is alive.
+/// Checks regularly whether its process is alive.
 struct ResilientWorker {
     worker: Arc<LocalWorker>,
     check_interval: Duration,
@@ -134,7 +136,8 @@ async fn main() -> raddle::Result<()> {
     assert_ne!(after, before);
     assert_eq!(pool.workers()[0].uid, worker);
     println!("the same worker is there again, in another process");
-    // Other programs find it by the name of the pool, and hear within a second that it is another process.
+    // Other programs find it by the name of the pool, and hear within a second that it is another
+    // process.
     let found = LocalDiscovery::new(pool.name())?;
     let is_found = || {
         found

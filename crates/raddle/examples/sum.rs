@@ -1,4 +1,4 @@
-//! A program whose function runs as a task, each time in a process of its own. It is its own worker: see the tour in README.md.
+//! A program whose function runs as a task, each time in a process of its own. It is its own worker: see docs/start/first-function.md.
 
 use raddle::prelude::*;
 

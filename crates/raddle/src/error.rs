@@ -1,17 +1,19 @@
-//! An error of any kind, for programs that only want to say what went wrong.
+//! `Error`: an error of any kind, for programs that only report what failed.
 
 use std::{error::Error as StdError, fmt, ops::Deref};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// What may go wrong in any way.
+/// `Result` with an error of any kind.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 type BoxedError = Box<dyn StdError + Send + Sync>;
 
-/// An error of any kind. Every error becomes one with `?`, and a `main` that returns it says what went wrong, and why.
+/// An error of any kind. Every error converts into it with `?`. A `main` that returns it prints the
+/// message and the causes.
 ///
-/// A routine can return it as well. To its caller it comes back with its words and those of its causes, but not with their types.
+/// A routine can return it as well. The caller receives the messages of the error and its causes,
+/// but not their types.
 ///
 /// ```
 /// fn port(text: &str) -> raddle::Result<u16> {
@@ -26,7 +28,7 @@ type BoxedError = Box<dyn StdError + Send + Sync>;
 /// ```
 pub struct Error(BoxedError);
 
-/// An error, as it is told to another process.
+/// The serialised form of an error.
 #[derive(Serialize, Deserialize)]
 struct SentError {
     message: String,
@@ -34,7 +36,7 @@ struct SentError {
     causes: Vec<String>,
 }
 
-/// An error that was told by another process, and its causes.
+/// An error from another process, with its causes.
 #[derive(Debug)]
 struct ReceivedError {
     message: String,
@@ -42,17 +44,18 @@ struct ReceivedError {
 }
 
 impl Error {
-    /// One that says this.
+    /// Creates an error with this message.
     pub fn msg(message: impl Into<String>) -> Self {
         Self(message.into().into())
     }
 
-    /// It as the standard library has it.
+    /// Converts it into the boxed error of the standard library.
     pub fn into_boxed(self) -> Box<dyn StdError + Send + Sync> {
         self.0
     }
 
-    /// The words of its causes, the nearest first. Those that have been said by the one before are left out.
+    /// Messages of the causes, nearest first. A cause that the message before already contains is
+    /// omitted.
     fn causes(&self) -> Vec<String> {
         let (mut last, mut words) = (self.0.to_string(), Vec::new());
         let mut cause = self.0.source();
@@ -73,7 +76,8 @@ impl<E: StdError + Send + Sync + 'static> From<E> for Error {
     }
 }
 
-/// What a routine has returned is shown as it was there, with its causes.
+/// Unwraps the error that a routine returned, so that it prints as in its own process, with its
+/// causes.
 #[cfg(feature = "pool")]
 fn returned(error: BoxedError) -> BoxedError {
     use crate::CallError;
@@ -112,7 +116,7 @@ impl fmt::Display for Error {
     }
 }
 
-/// For people: this is what they see of a `main` that has failed.
+/// For human readers: a `main` that fails prints this form.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.0)?;

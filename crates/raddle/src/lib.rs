@@ -1,11 +1,13 @@
 //! Runs tasks in other processes, keeps them apart, spreads them evenly, and loses none.
 //!
-//! This crate is the one that applications depend on. It adds nothing of its own: the task model is [`core`], the place where tasks are
-//! kept is `broker`, workers are `fabric`, one attempt of a task is `exec`, and calls of functions in other processes are `pool`.
+//! This is the crate that applications depend on. It adds no behaviour: the task model is [`core`],
+//! brokers are `broker`, workers are `fabric`, attempts of tasks are `exec`, and calls of functions
+//! in other processes are `pool`.
 //!
 //! # Calls
 //!
-//! A function with `#[raddle::routine]` is called like any other, and runs in a worker process: one round trip, no broker.
+//! A function with `#[raddle::routine]` is called like any other and runs in a worker process: one
+//! round trip, no broker.
 //!
 #![cfg_attr(feature = "pool", doc = "```no_run")]
 #![cfg_attr(not(feature = "pool"), doc = "```ignore")]
@@ -36,12 +38,10 @@
 //! }
 //! ```
 //!
-//! A function without a body is a routine of another program, in whatever language, and is called in the same way:
+//! A function without a body declares a routine of another program, in any language, and is called in the same way:
 //! `#[raddle::routine(name = "py.embed")] async fn embed(text: String) -> Vec<f32>;`
 //!
-//! `add::task(1, 2)` is the same as a task, which a broker keeps until it is done, and `add::here(1, 2)` runs in this process.
-//! `add::task(1, 2).schedule(&broker, Schedule::cron("sums", "@hourly"))` has it submitted again and again.
-//! `#[raddle::routines]` on an `impl` block is for methods.
+//! `add::task(1, 2)` creates a task instead, which a broker keeps until it is done, and `add::local(1, 2)` runs in this process. `add::task(1, 2).schedule(&broker, Schedule::cron("sums", "@hourly"))` submits it on a schedule. `#[raddle::routines]` on an `impl` block is for methods.
 //!
 //! # Tasks
 //!
@@ -50,7 +50,7 @@
 //! use raddle::prelude::*;
 //!
 //! fn main() -> Result<(), Box<dyn std::error::Error>> {
-//!     // First of all, while there is one thread: runners are this same program, started again, and do not get past this line.
+//!     // First, while there is one thread: runners are this program started again, and exit in this call.
 //!     raddle::exec::runner_main_if_requested(None);
 //!     raddle::exec::title::init();
 //!     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(run())
@@ -60,7 +60,7 @@
 //!     let broker = connect(&"sqlite:.raddle/raddle.db".parse()?).await?;
 //!     let submitted = broker.submit(vec![NewTask::new(TaskSpec::command(["echo", "hello"]))]).await?;
 //!
-//!     // A worker that leaves as soon as nothing is waiting.
+//!     // A worker that exits as soon as nothing is waiting.
 //!     let options = Options { idle_exit: Some(std::time::Duration::ZERO), ..Options::resident() };
 //!     let worker = Worker::register(broker.clone(), options).await?;
 //!     worker.run(Shutdown::new()).await?;
@@ -75,8 +75,12 @@ mod error;
 
 pub use async_trait::async_trait;
 pub use futures_core::Stream;
-pub use raddle_macros::{main, routine, routines};
-pub use raddle_model::{Schedule, schedule::MissedPolicy};
+pub use raddle_macros::{main, routine, routines, shutdown, startup};
+pub use raddle_model::{
+    Schedule,
+    routine::{State, state},
+    schedule::MissedPolicy,
+};
 #[cfg(feature = "pool")]
 pub use raddle_rpc::{Call, CallError, CallStream, Never, WorkerPool, WorkerProxy, context, spawn};
 #[cfg(feature = "queue")]
@@ -91,7 +95,8 @@ pub use raddle_worker::{
 
 pub use self::error::{Error, Result};
 
-/// Registers a handler with this program: a value of a type that has the trait [`Handler`], made anew for each task.
+/// Registers a handler with this program: a type that implements [`Handler`], created anew for each
+/// task.
 #[cfg(feature = "queue")]
 #[macro_export]
 macro_rules! handler {
@@ -104,8 +109,8 @@ macro_rules! handler {
     };
 }
 
-/// Registers a function that decides whether the workers of this program take a call: `fn(raddle::pool::serve::Load<'_>) -> bool`. One that is not
-/// taken is offered to another worker.
+/// Registers a function that decides whether the workers of this program accept a call:
+/// `fn(raddle::pool::serve::Load<'_>) -> bool`. A call that is not accepted goes to another worker.
 #[cfg(feature = "pool")]
 #[macro_export]
 macro_rules! backpressure {
@@ -116,8 +121,9 @@ macro_rules! backpressure {
     };
 }
 
-/// Registers a balancer of this program under a name, which its [`Balancer::name`](pool::balancer::Balancer::name) has to say: `balancer!("fewest", Fewest::default())`. Calls that
-/// routines make in a pool with that balancer are balanced by one of these.
+/// Registers a balancer of this program under a name, which its
+/// [`Balancer::name`](pool::balancer::Balancer::name) must return: `balancer!("fewest",
+/// Fewest::default())`. Calls that routines make in a pool with that balancer use one of these.
 #[cfg(feature = "pool")]
 #[macro_export]
 macro_rules! balancer {
@@ -143,7 +149,7 @@ pub mod __private;
 
 #[cfg(feature = "queue")]
 pub mod broker {
-    //! Where tasks are kept.
+    //! Brokers, which store tasks.
 
     pub use raddle_broker::*;
     pub use raddle_broker_connect::*;
@@ -155,14 +161,14 @@ pub use raddle_rpc as pool;
 pub use raddle_runner as exec;
 #[cfg(feature = "pool")]
 pub use raddle_tls as tls;
-/// What workers and callers say to each other: for workers that are made by hand.
+/// The wire protocol between workers and callers: for hand-written workers.
 #[cfg(feature = "pool")]
 pub use raddle_wire as wire;
 #[cfg(feature = "queue")]
 pub use raddle_worker as fabric;
 
 pub mod prelude {
-    //! What most programs need.
+    //! Names that most programs need.
 
     #[cfg(feature = "queue")]
     pub use raddle_broker::{Broker, NewTask, OutputStream, Submitted, TaskFilter};
@@ -176,4 +182,32 @@ pub mod prelude {
     pub use raddle_rpc::{WorkerPool, WorkerProxy};
     #[cfg(feature = "queue")]
     pub use raddle_worker::{Options, Shutdown, Worker, WorkerEnd};
+}
+
+/// The Rust blocks of README.md and of the book, compiled as doctests.
+#[cfg(doctest)]
+mod book {
+    macro_rules! compile {
+        ($($name:ident $page:literal)*) => {
+            $(
+                #[doc = include_str!(concat!("../../../", $page))]
+                struct $name;
+            )*
+        };
+    }
+
+    compile! {
+        Readme "README.md"
+        FirstFunction "docs/start/first-function.md"
+        FirstPool "docs/start/first-pool.md"
+        RustService "docs/tutorials/rust-service.md"
+        ManyMachines "docs/tutorials/many-machines.md"
+        Calls "docs/how-to/calls.md"
+        Discovery "docs/how-to/discovery.md"
+        Groups "docs/how-to/groups.md"
+        Handlers "docs/how-to/handlers.md"
+        Languages "docs/how-to/languages.md"
+        Schedules "docs/how-to/schedules.md"
+        Tls "docs/how-to/tls.md"
+    }
 }

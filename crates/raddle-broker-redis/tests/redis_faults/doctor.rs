@@ -66,7 +66,7 @@ async fn each_way_to_keep_things_has_its_loss_window() {
             "3600 1",
             "a crash or a power cut loses what came after the last save",
         ),
-        ("", "nothing is on disk: all tasks are gone with the server"),
+        ("", "nothing is on disk: all tasks are lost with the server"),
     ] {
         set("save", save);
         let health = health(&server).await;

@@ -59,7 +59,7 @@ async fn a_user_who_may_not_do_enough_is_told_what_is_missing() {
     let url = format!("redis://me:geheim@127.0.0.1:{}?namespace=x", server.port);
     let error = refusal(&url).await.to_string();
     assert!(
-        error.contains("does not let this user") && !error.contains("geheim"),
+        error.contains("denies this user") && !error.contains("geheim"),
         "{error}"
     );
     let words: Vec<&str> = error

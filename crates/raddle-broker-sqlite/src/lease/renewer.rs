@@ -1,7 +1,8 @@
-//! What keeps a worker alive: a store into the shared page, which nothing can hold up.
+//! Renewal of leases: a store into the shared mapping, which nothing can block.
 //!
-//! Taking back what belongs to others needs the database, which another process may hold for long. So the thread that has the database does it, and a beat waits
-//! for that only so long that the next is not late.
+//! Reclaiming needs the database, which another process may have locked for long. So the writer
+//! thread reclaims, and a renewal waits for the result only for as long as the next renewal is not
+//! late.
 
 use std::{
     sync::{
@@ -19,7 +20,7 @@ use crate::{
     lease::{RenewalOutcome, end_of},
     open,
     reclaim::reclaim,
-    registry::entered_at,
+    registry::worker_row_at,
     writer::WeakWriter,
 };
 use raddle_broker::{LeaseRenewer, LeaseStatus, Leases, Reclaimed, Result};
@@ -29,17 +30,18 @@ pub(crate) struct SqliteLeaseRenewer {
     writer: WeakWriter,
     worker: Tid,
     ttl: Duration,
-    /// Whether it has beaten before.
-    beats: bool,
+    /// Whether it has renewed before.
+    has_renewed: bool,
 }
 
-/// The look for workers that are gone, if one is under way. One for all hearts of a handle: each would find the same.
+/// The reclaim job in progress, if any. All renewers of a handle share it: each would find the
+/// same.
 #[derive(Default)]
 pub(crate) struct Reaper(Mutex<Option<mpsc::Receiver<Vec<Reclaimed>>>>);
 
-/// The part of a lease that a beat may wait for others.
-const PATIENCE_IN_LEASE: u32 = 8;
-const LONGEST_PATIENCE: Duration = Duration::from_secs(2);
+/// A renewal waits for the reclaim job for at most this fraction of the lease.
+const WAIT_FRACTION: u32 = 8;
+const MAX_WAIT: Duration = Duration::from_secs(2);
 
 impl Leases for Sqlite {
     fn lease_renewer(&self, worker: Tid, ttl: Duration) -> Box<dyn LeaseRenewer> {
@@ -55,9 +57,9 @@ impl Leases for Sqlite {
         self.shared.leases.acquire_liveness_lock(worker)
     }
 
-    fn suspend_unlocked(&self, stop: &mut dyn FnMut()) {
-        let _gate = self.shared.bell.close();
-        stop();
+    fn suspend_unlocked(&self, suspend: &mut dyn FnMut()) {
+        let _lock = self.shared.notifier.block_local_writers();
+        suspend();
     }
 }
 
@@ -73,83 +75,86 @@ impl SqliteLeaseRenewer {
             writer,
             worker,
             ttl,
-            beats: false,
+            has_renewed: false,
         }
     }
 
-    /// Takes back what belongs to workers that are gone, if that is `due`, and tells what was taken as far as it is known by now.
-    fn sweep(&self, due: bool) -> Vec<Reclaimed> {
-        let mut under_way = match self.shared.sweep.0.try_lock() {
+    /// Starts to reclaim from lost workers if that is `due`, and returns what is known to be
+    /// reclaimed by now.
+    fn reclaim_lost(&self, due: bool) -> Vec<Reclaimed> {
+        let mut running_job = match self.shared.reaper.0.try_lock() {
             Ok(guard) => guard,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            // Another heart of this process waits for it.
+            // Another renewer of this process waits for the job.
             Err(TryLockError::WouldBlock) => return Vec::new(),
         };
-        if under_way.is_none()
+        if running_job.is_none()
             && due
             && let Some(writer) = self.writer.upgrade()
         {
-            let (tell, told) = mpsc::channel();
-            writer.write_unattended(reclaim, move |reclaimed| drop(tell.send(reclaimed)));
-            *under_way = Some(told);
+            let (sender, receiver) = mpsc::channel();
+            writer.write_detached(reclaim, move |reclaimed| drop(sender.send(reclaimed)));
+            *running_job = Some(receiver);
         }
-        let Some(told) = &*under_way else {
+        let Some(receiver) = &*running_job else {
             return Vec::new();
         };
-        match told.recv_timeout((self.ttl / PATIENCE_IN_LEASE).min(LONGEST_PATIENCE)) {
+        match receiver.recv_timeout((self.ttl / WAIT_FRACTION).min(MAX_WAIT)) {
             Err(RecvTimeoutError::Timeout) => Vec::new(),
             outcome => {
-                *under_way = None;
+                *running_job = None;
                 outcome.unwrap_or_default()
             }
         }
     }
 
-    /// Enters a worker that the page has lost, if the database knows it.
-    fn enter_again(&self, heartbeat: Heartbeat) -> Result<bool> {
+    /// Registers a worker in the state file again after its slot was lost, if the database knows
+    /// the worker.
+    fn register_again(&self, heartbeat: Heartbeat) -> Result<bool> {
         let shared = &self.shared;
-        let entered = open::connection(&shared.place)?
+        let entered = open::connection(&shared.location)?
             .query_row(
                 "SELECT tid, boot, alive_until FROM workers WHERE tid = ?1",
                 [self.worker.as_i64()],
-                |row| entered_at(row, 0),
+                |row| worker_row_at(row, 0),
             )
             .optional()
             .map_err(|e| shared.error(&e))?;
-        let Some(end) = entered.map(|entered| shared.leases.of(entered).until) else {
+        let Some(end) = entered.map(|entered| shared.leases.get(entered).until) else {
             return Ok(false);
         };
         let now = clock::machine();
         if now > end {
             return Ok(false);
         }
-        tracing::warn!(worker = %self.worker, "the file of leases was lost: entering again");
+        tracing::warn!(worker = %self.worker, "the state file lost the lease: registering it again");
         shared
             .leases
-            .enter(self.worker, end_of(now, self.ttl), heartbeat)?;
-        // As with any renewal: nobody has decided by the old end before it had passed.
+            .register(self.worker, end_of(now, self.ttl), heartbeat)?;
+        // As with any renewal: the old end has not passed, so no other process has acted on it.
         Ok(clock::machine() <= end)
     }
 }
 
 impl LeaseRenewer for SqliteLeaseRenewer {
     fn renew(&mut self, heartbeat: Heartbeat) -> Result<LeaseStatus> {
-        self.shared.check_in_place()?;
+        self.shared.check_not_replaced()?;
         let leases = &self.shared.leases;
         leases.refresh();
         let is_alive = match leases.renew(self.worker, self.ttl, heartbeat) {
             RenewalOutcome::Renewed => true,
             RenewalOutcome::Late => false,
-            RenewalOutcome::Missing => self.enter_again(heartbeat)?,
+            RenewalOutcome::Missing => self.register_again(heartbeat)?,
         };
         if !is_alive {
             leases.release_liveness_lock(self.worker);
-        } else if !self.beats {
-            // A renewal makes no lease shorter. It may have been long until now, as that of a worker that stood still.
+        } else if !self.has_renewed {
+            // `LeaseTable::renew` never shortens a lease. The first renewal does: the lease may be
+            // long, for example that of a worker that was suspended.
             leases.shorten(self.worker, self.ttl);
         }
-        self.beats |= is_alive;
-        let reclaimed = self.sweep(!is_alive || leases.is_anyone_gone());
+        self.has_renewed |= is_alive;
+        let reclaimed = self.reclaim_lost(!is_alive || leases.may_reclaim());
         Ok(if is_alive {
             LeaseStatus::Alive(reclaimed)
         } else {

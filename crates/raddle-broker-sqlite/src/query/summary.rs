@@ -1,4 +1,5 @@
-//! How many tasks there are. Those that wait are looked at in portions for their kinds: the thread that has the database does other things in between.
+//! Counts of tasks. Waiting tasks are scanned for their kinds in portions, so that the writer
+//! thread serves other requests in between.
 
 use raddle_model::{TaskState, Tid};
 use rusqlite::{Connection, params};
@@ -9,10 +10,11 @@ use crate::{
 };
 use raddle_broker::{Result, Summary, SummaryDetail};
 
-/// How many tasks are looked at in one go: some milliseconds.
+/// The number of tasks scanned in one read: some milliseconds.
 const PORTION: usize = 1000;
 
-/// How far the look has come: the last task's partition, rank and id among those that are ready, or time and id among those that were delayed.
+/// The position of a scan: the last task's partition, rank and id in `ready`, or time and id in
+/// `delayed`.
 #[derive(Clone, Copy)]
 enum ScanPosition {
     Ready(i64, i64, i64),
@@ -123,7 +125,7 @@ fn counts(
     Ok(summary)
 }
 
-/// Adds the next tasks, and says where to go on.
+/// Counts the next tasks, and returns where to go on.
 fn portion(
     db: &Connection,
     mut summary: Summary,

@@ -1,4 +1,5 @@
-//! How many tasks a worker could claim, without claiming any. A read: it moves nothing, and so counts what is overdue where it stands.
+//! Counts of tasks that a worker could claim. A read: overdue tasks are counted in `delayed`, not
+//! moved.
 
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use rusqlite::{Connection, params};
 use crate::{clock, submit::rank, tx::TxError};
 use raddle_broker::WaitingRequest;
 
-/// How many there are, and when more will be due.
+/// The number of tasks, and when the next becomes due.
 pub(crate) fn waiting(
     db: &Connection,
     request: &WaitingRequest,

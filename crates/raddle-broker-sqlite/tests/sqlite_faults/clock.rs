@@ -24,7 +24,7 @@ fn sql(path: &Path, statement: &str) {
 /// The end of a worker's lease, as it stands in the shared page: slots of 64 bytes behind a head of as many, each beginning with the worker
 /// and the end.
 fn lease(database: &Path, owner: Tid) -> i64 {
-    let page = std::fs::read(format!("{}-bell", database.display())).unwrap();
+    let page = std::fs::read(format!("{}-state", database.display())).unwrap();
     let number = |bytes: &[u8]| i64::from_ne_bytes(bytes.try_into().unwrap());
     let mut slots = page.chunks_exact(64).skip(1);
     slots

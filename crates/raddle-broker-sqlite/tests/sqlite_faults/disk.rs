@@ -249,7 +249,7 @@ async fn a_full_disk_is_named_when_a_database_is_opened() {
     };
     let path = disk.path().join("broker.db");
     drop(open(&path).await);
-    fs::remove_file(disk.path().join("broker.db-bell")).unwrap();
+    fs::remove_file(disk.path().join("broker.db-state")).unwrap();
     let _ballast = disk.fill();
     let error = Sqlite::open(&path)
         .await

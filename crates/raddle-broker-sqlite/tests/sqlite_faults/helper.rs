@@ -170,7 +170,7 @@ fn hold(database: &Path) {
     let bell = File::options()
         .read(true)
         .write(true)
-        .open(format!("{}-bell", database.display()))
+        .open(format!("{}-state", database.display()))
         .unwrap();
     rustix::fs::flock(&bell, rustix::fs::FlockOperation::LockExclusive).unwrap();
     let sqlite = rusqlite::Connection::open(database).unwrap();

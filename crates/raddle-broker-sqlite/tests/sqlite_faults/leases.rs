@@ -24,7 +24,7 @@ const LEASE: Duration = Duration::from_millis(800);
 const MADE_AT: u64 = 40;
 
 fn page(database: &Path) -> PathBuf {
-    format!("{}-bell", database.display()).into()
+    format!("{}-state", database.display()).into()
 }
 
 async fn begin(broker: &Sqlite, owner: Tid) -> AttemptId {

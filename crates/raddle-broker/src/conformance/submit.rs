@@ -18,7 +18,7 @@ pub async fn what_was_given_is_stored(store: &dyn Fixture) -> Result<()> {
     };
     given.args.push(serde_json::json!({ "a": [1, 2.5, null] }));
     given.env.insert("KEY".into(), "value".into());
-    (given.isolation, given.isolation_fallback) = (Isolation::Sandbox, true);
+    (given.isolation, given.isolation_fallback) = (Some(Isolation::Sandbox), true);
     given.network = "example.org:443,[::1]:80".parse().expect("two places");
     let stored = broker
         .submit(vec![NewTask {

@@ -1,4 +1,4 @@
-//! `raddle batch`.
+//! Arguments of `raddle batch`.
 
 use clap::{Args, Subcommand};
 use raddle_model::HumanDuration;
@@ -12,15 +12,15 @@ pub(crate) enum BatchCommand {
     #[command(after_help = "Example:
   raddle batch list --json | jq -r '.[].batch'")]
     List {
-        /// How many at most
+        /// The largest number of batches
         #[arg(long, value_name = "N", default_value_t = 20)]
         limit: usize,
     },
-    /// Show how many tasks of a batch are in which state
+    /// Count the tasks of a batch by state
     #[command(
         visible_alias = "show",
         after_help = "Example:
-  raddle batch status                    the newest one"
+  raddle batch status                    the newest batch"
     )]
     Status(BatchArg),
     /// Wait until all tasks of a batch are finished
@@ -29,19 +29,19 @@ pub(crate) enum BatchCommand {
     Wait {
         #[command(flatten)]
         batch: BatchArg,
-        /// How long to wait at most
+        /// The longest time to wait
         #[arg(long, value_name = "TIME")]
         timeout: Option<HumanDuration>,
     },
-    /// Submit those tasks of a batch again that failed, timed out or were killed, and print the new ids
+    /// Submit the failed, timed out and killed tasks of a batch again, and print the new ids
     #[command(after_help = "Example:
   raddle batch retry-failed && raddle batch wait")]
     RetryFailed(BatchArg),
-    /// Stop those tasks of a batch that are not finished
+    /// Stop the unfinished tasks of a batch
     #[command(
         visible_alias = "stop",
         after_help = "Example:
-  raddle batch cancel                    what waits is cancelled, what runs is stopped"
+  raddle batch cancel                    cancel waiting tasks, stop running ones"
     )]
     Cancel {
         #[command(flatten)]

@@ -1,4 +1,4 @@
-//! How workers are found: the flags of all that publish them, or look for them.
+//! Flags that select a discovery.
 
 use std::{path::PathBuf, str::FromStr};
 
@@ -6,28 +6,28 @@ use clap::Args;
 
 use super::CredentialsArgs;
 
-/// How workers are found.
+/// A discovery.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum DiscoveryArgs {
-    /// By this user on this machine.
+    /// The workers of this user on this machine.
     Local,
-    /// On the same network, by mDNS, under this name.
+    /// mDNS on the same network, under this name.
     #[cfg(feature = "lan")]
     Lan(Option<String>),
-    /// Where they are written down.
+    /// A file or directory that lists workers.
     File(PathBuf),
-    /// At the addresses of a name.
+    /// The addresses of a DNS name.
     Dns(Option<String>),
-    /// In the registry of the broker, under this name.
+    /// The registry of the broker, under this name.
     Broker(Option<String>),
 }
 
-/// Which workers to look for, and as whom to speak to them.
+/// Selects a discovery, and the credentials for its workers.
 #[derive(Debug, Args)]
 pub(crate) struct FindArgs {
-    /// How to find workers: 'local', of this user on this machine; 'lan' or 'lan:NAME', on the same network by mDNS;
-    /// 'file:PATH', listed in a file or directory; 'dns:NAME:PORT', by DNS; 'broker' or 'broker:NAME',
-    /// those in the registry of the broker
+    /// How to find workers: 'local', those of this user on this machine; 'lan' or 'lan:NAME', by mDNS on the same
+    /// network; 'file:PATH', from a file or directory; 'dns:NAME:PORT', by DNS; 'broker' or 'broker:NAME',
+    /// from the registry of the broker
     #[arg(
         long,
         value_name = "HOW",
@@ -43,26 +43,25 @@ impl FromStr for DiscoveryArgs {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (how, place) = match text.split_once(':') {
+        let (kind, location) = match text.split_once(':') {
             Some((_, "")) => return Err(format!("nothing follows '{text}'")),
-            Some((how, place)) => (how, Some(place.to_owned())),
+            Some((kind, location)) => (kind, Some(location.to_owned())),
             None => (text, None),
         };
-        match (how, place) {
+        match (kind, location) {
             ("local", None) => Ok(Self::Local),
             #[cfg(feature = "lan")]
             ("lan", name) => Ok(Self::Lan(name)),
             #[cfg(not(feature = "lan"))]
             ("lan", _) => Err(
-                "this program was built without 'lan': build it with that feature of raddle".into(),
+                "this program was built without 'lan': build it with the feature 'lan' of raddle"
+                    .into(),
             ),
             ("file", Some(path)) => Ok(Self::File(path.into())),
-            ("file", None) => Err("say where they are written down: 'file:PATH'".into()),
+            ("file", None) => Err("name the file or directory: 'file:PATH'".into()),
             ("dns", name) => Ok(Self::Dns(name)),
             ("broker", name) => Ok(Self::Broker(name)),
-            _ => Err(
-                "workers are found by 'local', 'lan', 'file:PATH', 'dns:NAME' or 'broker'".into(),
-            ),
+            _ => Err("expected 'local', 'lan', 'file:PATH', 'dns:NAME' or 'broker'".into()),
         }
     }
 }
@@ -72,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_way_is_named_and_some_have_a_place() {
+    fn parses_discoveries_and_their_locations() {
         for (text, finding) in [
             ("local", DiscoveryArgs::Local),
             (

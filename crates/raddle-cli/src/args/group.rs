@@ -1,4 +1,4 @@
-//! `raddle up` and `raddle group`.
+//! Arguments of `raddle up`, `raddle down` and `raddle group`.
 
 use std::path::PathBuf;
 
@@ -8,20 +8,21 @@ use raddle_web::Address;
 
 use super::{LogArgs, absolute};
 
-/// Keep the groups of a raddle.toml up.
+/// Runs the groups of a raddle.toml.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   raddle up                              the groups of raddle.toml, here or in a parent directory
   raddle up -f deploy/raddle.toml
-  raddle up -d                           in the background; then: raddle down
+  raddle up -d                           in the background, until raddle down
   raddle up --metrics-addr 127.0.0.1:9464
 
-While a manager of the same name keeps the same workers, another waits, and takes its place when it
-is gone. A table [process.NAME] says how many replicas there are of a process, and each [[process.NAME.worker]]
-in it what is done with the tasks of one queue, its slug: see docs/how-to/groups.md. A first SIGTERM or
-Ctrl-C lets processes finish what they run, for as long as execution_timeout says; then, or at the
-second one, that is cancelled and goes back to its queue; after shutdown_timeout, or at the third
-one, they are killed.")]
+A table [process.NAME] sets the number of replicas of a process. Each [[process.NAME.worker]] in it
+handles the tasks of one queue, which has the name of its slug: see docs/how-to/groups.md.
+
+While a manager of the same name runs the same workers, a second one stands by, and replaces it when
+it exits. At the first SIGTERM or Ctrl-C, processes finish their tasks. After execution_timeout, or
+at the second signal, the tasks are cancelled and go back to their queues. After shutdown_timeout, or
+at the third signal, the processes are killed.")]
 pub(crate) struct UpArgs {
     /// The file [default: raddle.toml in this or a parent directory]
     #[arg(short, long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
@@ -45,61 +46,61 @@ pub(crate) struct UpArgs {
     pub(crate) metrics_public: bool,
 }
 
-/// Stop the managers of a raddle.toml.
+/// Stops the managers of a raddle.toml.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  raddle down                            those that keep the groups of raddle.toml, on any machine
+  raddle down                            managers of the groups of raddle.toml, on any machine
   raddle down --name second --timeout 5m
 
-Processes finish what they run, and what takes too long goes back to its queue, as at a SIGTERM to
-the manager. It waits for as long as the file says that this may take.")]
+Processes finish their tasks; tasks that take too long go back to their queues, as after a SIGTERM
+to the manager. The default for --timeout is the longest time that the file allows.")]
 pub(crate) struct DownArgs {
     /// The file [default: raddle.toml in this or a parent directory]
     #[arg(short, long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     pub(crate) file: Option<PathBuf>,
-    /// Only those of this name
+    /// Only managers with this name
     #[arg(long)]
     pub(crate) name: Option<String>,
-    /// End at once
+    /// Kill without waiting for tasks
     #[arg(long)]
     pub(crate) kill: bool,
-    /// How long to wait until they are gone
+    /// How long to wait for their exit
     #[arg(long, value_name = "TIME")]
     pub(crate) timeout: Option<HumanDuration>,
 }
 
-/// List and change groups.
+/// Lists and changes groups.
 #[derive(Debug, Subcommand)]
 pub(crate) enum GroupCommand {
-    /// List workers of groups, and the processes that serve them
+    /// List group workers, and the processes that serve them
     #[command(after_help = "Example:
   raddle group list --json | jq -r '.[] | select(.on | not) | .slug'")]
     List,
-    /// Turn a worker off: its events wait
+    /// Turn a group worker off: its events wait
     #[command(after_help = "Example:
-  raddle group off mail                  what runs may end; it stays off after a restart, too")]
+  raddle group off mail                  running tasks finish; it stays off after a restart")]
     #[command(visible_alias = "stop")]
     Off(SlugArgs),
-    /// Turn a worker on again
+    /// Turn a group worker on again
     #[command(after_help = "Example:
   raddle group on mail")]
     #[command(visible_alias = "start")]
     On(SlugArgs),
     /// Set the number of processes of the worker's group
     #[command(after_help = "Example:
-  raddle group scale mail 5              until the next 'raddle group scale', also after a restart")]
+  raddle group scale mail 5              kept after a restart")]
     Scale(ScaleArgs),
-    /// Forget a worker that no manager runs any more
+    /// Delete a group worker that no manager runs any more
     #[command(after_help = "Example:
-  raddle group forget mail               it gets no more events; tasks that wait for it stay in its queue
+  raddle group forget mail               it gets no more events; its waiting tasks stay queued
 
-A worker that is taken out of raddle.toml goes on getting its events, so that nothing is lost until
-it is back. This ends that.")]
+A worker that is removed from raddle.toml still receives its events, so that none is lost if it is
+added again. This command ends that.")]
     #[command(visible_alias = "delete")]
     Forget(SlugArgs),
 }
 
-/// Which worker.
+/// Names a group worker.
 #[derive(Debug, Args)]
 pub(crate) struct SlugArgs {
     /// The worker's slug
@@ -107,13 +108,13 @@ pub(crate) struct SlugArgs {
     pub(crate) slug: String,
 }
 
-/// Which worker, and how many.
+/// Names a group worker and its number of processes.
 #[derive(Debug, Args)]
 pub(crate) struct ScaleArgs {
     /// The worker's slug
     #[arg(value_name = "SLUG")]
     pub(crate) slug: String,
-    /// How many processes
+    /// The number of processes
     #[arg(value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1000))]
     pub(crate) replicas: u32,
 }

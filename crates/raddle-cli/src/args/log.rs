@@ -1,4 +1,4 @@
-//! How the log is written.
+//! Flags of the log.
 
 use clap::Args;
 use raddle_runner::log::Format;
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::spec::one_of;
 
-/// How those write their log that go on for long.
+/// The log of a service.
 #[derive(Clone, Copy, Debug, Default, Args, Serialize, Deserialize)]
 pub(crate) struct LogArgs {
     /// The format of the log: text, or JSON lines

@@ -1,4 +1,4 @@
-//! `raddle manager`.
+//! Arguments of `raddle manager`.
 
 use std::path::PathBuf;
 
@@ -11,24 +11,24 @@ use raddle_model::{
 
 use super::{LogArgs, MetricsArgs};
 
-/// Run managers, which spawn tasks on request.
+/// Runs managers, which spawn tasks on request.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ManagerCommand {
     /// Start a manager in the background, and print its id
     Start(Box<ManagerArgs>),
     /// Run a manager in the foreground, for systemd with Type=notify
     Serve(Box<ManagerArgs>),
-    /// Stop managers when the tasks that they have spawned are finished
+    /// Stop managers once the tasks that they have spawned are finished
     Stop(ManagerStopArgs),
-    /// List the managers that are alive
+    /// List live managers
     #[command(after_help = "Example:
   raddle manager list --json | jq -r '.[] | .name + \" \" + .queue'")]
     List,
-    /// Show what managers are doing
+    /// Show the state of managers
     #[command(after_help = "Examples:
-  raddle manager status                  all of them
-  raddle manager status unix             those of a type
-  raddle manager status 2140161024       one of them")]
+  raddle manager status                  all managers
+  raddle manager status unix             managers of a type
+  raddle manager status 2140161024       one manager")]
     #[command(visible_alias = "show")]
     Status {
         /// The managers' type or id, or its last ten digits
@@ -37,18 +37,18 @@ pub(crate) enum ManagerCommand {
     },
 }
 
-/// Run a manager.
+/// Runs a manager.
 #[derive(Clone, Debug, Default, Args)]
 #[command(after_help = "Examples:
-  raddle manager start                   the prime: it spawns what raddle.spawn.requests asks for
+  raddle manager start                   the root manager, which reads raddle.spawn.requests
   raddle queue write raddle.spawn.requests '{\"spec\": {\"target\": {\"command\": [\"date\"]}}}'
   raddle queue watch raddle.spawn.results
   raddle manager start --type unix --registry tasks.toml --limits memory_mb=256,max_tasks=8
   raddle queue write worker.unix.requests '{\"task\": \"grep\", \"params\": {\"pattern\": \"x\"}}'
 
-What a manager has spawned lives on when it is killed, and the next one goes on with it. A first
-SIGTERM or Ctrl-C lets it finish, a second one makes it give that back, a third one kills. A prime
-that stops has the managers stop that it has spawned.")]
+Tasks that a manager has spawned survive its death, and the next manager adopts them. At the first
+SIGTERM or Ctrl-C it waits for its tasks, at the second it returns them to their queue, at the third
+it kills them. A root manager that stops also stops the managers that it has spawned.")]
 pub(crate) struct ManagerArgs {
     /// The type: the manager reads worker.TYPE.requests, the root manager reads raddle.spawn.requests
     #[arg(long = "type", value_name = "TYPE", default_value = manager::PRIME, value_parser = manager::parse_type)]
@@ -56,10 +56,10 @@ pub(crate) struct ManagerArgs {
     /// The registry of tasks that it may spawn; the root manager also takes full specs
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     pub(crate) registry: Option<PathBuf>,
-    /// Run without a registry, like the root manager that spawns this one
+    /// Run without a registry. A root manager passes this flag to managers that it spawns
     #[arg(long, hide = true, conflicts_with = "registry")]
     pub(crate) no_registry: bool,
-    /// Upper limits for its tasks: memory_mb, cpu_percent, max_fds, max_procs, timeout; and max_tasks at a time
+    /// Limits for each task: memory_mb, cpu_percent, max_fds, max_procs, timeout. For all: max_tasks at a time
     #[arg(
         long,
         value_name = "LIMITS",
@@ -70,7 +70,7 @@ pub(crate) struct ManagerArgs {
     /// Its parent task [default: the task that starts it]
     #[arg(long, value_name = "TID")]
     pub(crate) parent: Option<TidArg>,
-    /// How many processes to keep ready for the next requests
+    /// How many idle processes to keep ready for the next requests
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(0..=1000))]
     pub(crate) warm_pool: u32,
     #[command(flatten)]
@@ -82,12 +82,12 @@ pub(crate) struct ManagerArgs {
     pub(crate) name: Option<String>,
 }
 
-/// Stop managers.
+/// Stops managers.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  raddle manager stop                    the prime, and the managers that it has spawned
+  raddle manager stop                    the root manager, and those that it has spawned
   raddle manager stop unix --timeout 5m
-  raddle manager stop --all --kill       what they have spawned goes back to its queue")]
+  raddle manager stop --all --kill       their tasks go back to their queue")]
 pub(crate) struct ManagerStopArgs {
     /// The managers' types or ids, or their last ten digits [default: the root manager]
     #[arg(value_name = "TYPE|TID")]
@@ -95,10 +95,10 @@ pub(crate) struct ManagerStopArgs {
     /// All managers
     #[arg(long, conflicts_with = "which")]
     pub(crate) all: bool,
-    /// End at once
+    /// Kill without waiting for tasks
     #[arg(long)]
     pub(crate) kill: bool,
-    /// How long to wait until they are gone
+    /// How long to wait for their exit
     #[arg(long, value_name = "TIME", default_value = "30")]
     pub(crate) timeout: HumanDuration,
 }

@@ -1,4 +1,4 @@
-//! `raddle metrics`, and the flags of all that show metrics.
+//! Arguments of `raddle metrics`, and the metrics flags of services.
 
 use clap::{Args, Subcommand};
 use raddle_web::Address;
@@ -7,7 +7,7 @@ use raddle_worker::otlp::endpoint;
 
 use super::LogArgs;
 
-/// Show metrics.
+/// Serves metrics.
 #[derive(Debug, Subcommand)]
 pub(crate) enum MetricsCommand {
     /// Serve metrics of a broker to Prometheus, in the foreground
@@ -15,16 +15,16 @@ pub(crate) enum MetricsCommand {
     Serve(ServeArgs),
 }
 
-/// Serve metrics.
+/// Serves the metrics of a broker.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  raddle metrics serve                   then: curl http://127.0.0.1:9464/metrics
+  raddle metrics serve                   test it with curl http://127.0.0.1:9464/metrics
   raddle --queue-url redis://broker:6379/0 metrics serve --metrics-addr 0.0.0.0:9464 --metrics-public
 
-One for each broker is enough. Workers and spawners show what they do themselves with a
---metrics-addr of their own; a spawner shows what waits, too.")]
+One for each broker is enough. Workers and spawners serve their own metrics with --metrics-addr; a
+spawner serves those of the broker, too.")]
 pub(crate) struct ServeArgs {
-    /// Where to listen
+    /// The address to listen at
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9464")]
     pub(crate) metrics_addr: Address,
     /// Allow an address beyond loopback: metrics are not encrypted
@@ -34,7 +34,7 @@ pub(crate) struct ServeArgs {
     pub(crate) log: LogArgs,
 }
 
-/// Where to show metrics, if anywhere.
+/// Where to serve metrics and to send spans, if anywhere.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct MetricsArgs {
     /// Serve Prometheus metrics at this address, such as 127.0.0.1:9464
@@ -49,12 +49,13 @@ pub(crate) struct MetricsArgs {
 }
 
 impl MetricsArgs {
-    /// Whether anybody wants to know what workers do.
-    pub(crate) fn is_watched(&self) -> bool {
+    /// Whether metrics or spans of workers are wanted.
+    pub(crate) fn is_instrumented(&self) -> bool {
         self.metrics_addr.is_some() || self.sends_spans()
     }
 
-    /// Whether spans are sent. A worker under a spawner has the environment of that, which sends them for all of its workers.
+    /// Whether spans are sent. A worker of a spawner inherits the environment of the spawner, which
+    /// sends the spans of all its workers.
     #[cfg(feature = "otlp")]
     pub(crate) fn sends_spans(&self) -> bool {
         let is_under_spawner = || std::env::var_os(raddle_worker::spawner::WARM_VARIABLE).is_some();

@@ -1,4 +1,4 @@
-//! The command line. Types only: `commands` has the behaviour.
+//! The types of the command line. `commands` has the behaviour.
 
 mod batch;
 #[cfg(feature = "tls")]
@@ -8,6 +8,7 @@ mod credentials;
 #[cfg(feature = "pool")]
 mod discovery;
 mod group;
+mod host;
 mod log;
 mod manager;
 mod metrics;
@@ -36,25 +37,25 @@ use raddle_model::HumanDuration;
 #[cfg(feature = "tls")]
 pub(crate) use cert::*;
 pub(crate) use {
-    batch::*, group::*, log::*, manager::*, metrics::*, queue::*, schedule::*, select::*,
+    batch::*, group::*, host::*, log::*, manager::*, metrics::*, queue::*, schedule::*, select::*,
     spawner::*, spec::*, submit::*, task::*, worker::*,
 };
 #[cfg(feature = "pool")]
 pub(crate) use {credentials::*, discovery::*, pool::*, serve::*};
 
-/// Runs tasks in processes of their own, keeps them apart and loses none.
+/// Runs each task in its own process, and loses none
 #[derive(Debug, Parser)]
 #[command(
     name = "raddle",
     version,
     after_help = "Examples:
-  raddle run -- echo hello               run a command as a task, here and now
+  raddle run -- echo hello               run a command as a task in this terminal
   raddle submit -- make test             queue it, and print its id
-  raddle worker start                    keep a worker in the background that runs what is queued
-  raddle status                          what waits, what runs, what failed
+  raddle worker start                    start a background worker that runs queued tasks
+  raddle status                          count waiting, running and failed tasks
 
-Exit codes: 'run' and 'result' pass on the command's own; else 0 ok, 1 the task failed, 2 usage or
-not found, 124 timeout, 125 Raddle itself failed, 130 interrupted, 137 killed."
+Exit codes: 'run' and 'result' exit with the code of the task's command. Others: 0 success, 1 the
+task failed, 2 usage error or not found, 124 timeout, 125 Raddle failed, 130 interrupted, 137 kill."
 )]
 pub(crate) struct Cli {
     #[command(flatten)]
@@ -67,9 +68,9 @@ pub(crate) struct Cli {
 #[derive(Debug, Default, Args)]
 pub(crate) struct Global {
     /// The broker: sqlite:PATH; redis://HOST:PORT, rediss://… (encrypted), redis+sentinel://HOST:PORT/MASTER or
-    /// redis+unix:PATH; unix:PATH of a broker socket; or mem:// for this process alone [default: raddle.toml in this or a parent
+    /// redis+unix:PATH; unix:PATH of a broker socket; or mem:// for this process only [default: raddle.toml in this or a parent
     /// directory, otherwise .raddle/ here]
-    // A URL may hold a password, so that help does not show what the variable says.
+    // A URL may contain a password, so help must not show the value of the variable.
     #[arg(
         long,
         global = true,
@@ -82,7 +83,7 @@ pub(crate) struct Global {
     /// Write JSON
     #[arg(long, global = true, help_heading = "Global options")]
     pub(crate) json: bool,
-    /// Log more to stderr; twice for debug, and RADDLE_LOG=FILTER for more still
+    /// Log more to stderr; twice for debug. RADDLE_LOG=FILTER sets a filter
     #[arg(short, long, global = true, action = clap::ArgAction::Count, help_heading = "Global options")]
     pub(crate) verbose: u8,
     /// Print only data and errors
@@ -96,24 +97,24 @@ pub(crate) struct Global {
     pub(crate) quiet: bool,
 }
 
-/// What to do.
+/// A command.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Run a command as a task: submit it, show its output as it comes, and pass on its exit code
+    /// Run a command as a task: submit it, print its output, and exit with its code
     Run(Box<RunArgs>),
     /// Submit tasks without waiting for them, and print their ids
     Submit(Box<SubmitArgs>),
-    /// Show what a finished task wrote, and pass on its exit code
+    /// Print the output of a finished task, and exit with its code
     Result(ResultArgs),
-    /// Show what a task has written so far
+    /// Print the output of a task so far
     Logs(LogsArgs),
-    /// Show tasks and workers, counted by state
+    /// Count tasks and workers by state
     #[command(after_help = "Examples:
   raddle status
-  raddle status --watch                  again whenever something happens, until the work is done
+  raddle status --watch                  update until no unfinished task is left
   raddle status --json | jq .tasks.failed")]
     Status {
-        /// Update until no task is left
+        /// Update until no unfinished task is left
         #[arg(short, long)]
         watch: bool,
     },
@@ -142,47 +143,47 @@ pub(crate) enum Command {
     /// Submit tasks on a schedule: at an interval, or by cron expression
     #[command(subcommand)]
     Schedule(ScheduleCommand),
-    /// Run the groups of a raddle.toml: supervised processes that are replaced when they end or hang
+    /// Run the groups of a raddle.toml: supervised processes that are replaced when they exit or hang
     Up(Box<UpArgs>),
     /// Stop the managers that run the groups of a raddle.toml
     Down(DownArgs),
     /// List groups, turn their workers off and on, and scale them
     #[command(subcommand)]
     Group(GroupCommand),
-    /// Keep one-shot workers ahead of demand
+    /// Keep idle one-shot workers ready for the next tasks
     #[command(subcommand)]
     Spawner(SpawnerCommand),
     /// Run managers, which spawn tasks on request
     #[command(subcommand)]
     Manager(ManagerCommand),
-    /// Serve routines to pools; show, ask and stop the workers of pools
+    /// Serve routines to pools; list, ping and stop pool workers
     #[cfg(feature = "pool")]
     #[command(subcommand)]
     Pool(PoolCommand),
-    /// Make certificates for development, and show what is in them
+    /// Create and inspect certificates for development
     #[cfg(feature = "tls")]
     #[command(subcommand)]
     Cert(CertCommand),
     /// Show metrics
     #[command(subcommand)]
     Metrics(MetricsCommand),
-    /// Reclaim the tasks of workers that are gone
+    /// Reclaim the tasks of dead workers
     #[command(after_help = "Example:
-  raddle requeue-orphans                 what had begun counts one loss, and runs again
+  raddle requeue-orphans                 a task that was running counts one loss, and runs again
 
-Workers do this by themselves. It is for when none is left: a worker counts as gone when its lease
-of 3 s has run out; on SQLite, mostly as soon as its processes are.")]
+Live workers do this by themselves: use it when no worker is left. A worker counts as dead when its
+lease of 3 s has expired; on SQLite usually as soon as its processes have exited.")]
     RequeueOrphans,
-    /// Diagnose the project, and say how to fix what is wrong
+    /// Check the project, its broker and this machine, and print fixes
     #[command(after_help = "Example:
-  raddle doctor                          exits with 1 if something is wrong that could lose work
+  raddle doctor                          exits with 1 if tasks could be lost
   raddle doctor -f /etc/raddle/raddle.toml")]
     Doctor {
         /// The file whose groups are compared with compose files and units [default: raddle.toml in this or a parent directory]
         #[arg(short, long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
         file: Option<std::path::PathBuf>,
     },
-    /// Start a spawner if WARM_POOL is set, otherwise a worker: what the container image does without a command
+    /// Start a spawner if WARM_POOL is set, otherwise a worker: the default command of the container image
     #[command(hide = true)]
     Container,
     /// Print a completion script for a shell
@@ -194,7 +195,7 @@ of 3 s has run out; on SQLite, mostly as soon as its processes are.")]
     },
 }
 
-/// Show what a finished task wrote.
+/// Prints the output of a finished task.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   raddle result 1837025672140161024
@@ -207,16 +208,16 @@ pub(crate) struct ResultArgs {
     /// Wait until it is finished
     #[arg(long)]
     pub(crate) wait: bool,
-    /// How long to wait at most
+    /// The longest time to wait
     #[arg(long, value_name = "TIME", requires = "wait")]
     pub(crate) timeout: Option<HumanDuration>,
 }
 
-/// Show what a task has written so far.
+/// Prints the output of a task so far.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   raddle logs 2140161024                 all attempts, one after the other
-  raddle logs -f 2140161024              go on until the task is finished
+  raddle logs -f 2140161024              follow until the task is finished
   raddle logs --attempt 1 --stderr 2140161024")]
 pub(crate) struct LogsArgs {
     /// The task's id, or its last ten digits; 'last' is the newest
@@ -236,7 +237,7 @@ pub(crate) struct LogsArgs {
     pub(crate) stderr: bool,
 }
 
-/// Wait until tasks are finished.
+/// Waits until tasks are finished.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   raddle wait 2140161024 2140161025      exits with 1 if one of them failed
@@ -249,17 +250,17 @@ pub(crate) struct WaitArgs {
     /// All tasks of this batch; 'last' is the newest
     #[arg(long, conflicts_with = "tids")]
     pub(crate) batch: Option<String>,
-    /// How long to wait at most
+    /// The longest time to wait
     #[arg(long, value_name = "TIME")]
     pub(crate) timeout: Option<HumanDuration>,
 }
 
-/// The command line of this process. A variable that is set to nothing counts as unset.
+/// Parses the command line of this process. An empty variable counts as unset.
 pub(crate) fn parse() -> Result<Cli, clap::Error> {
     let mut cli = parse_words(std::env::args_os())?;
     if let Command::Container = cli.command {
         if cli.global.queue_url.is_none() {
-            let reason = "no broker is named: set QUEUE_URL, as in 'docker run -e QUEUE_URL=redis://HOST:6379 IMAGE'\n";
+            let reason = "no broker is set: set QUEUE_URL, for example 'docker run -e QUEUE_URL=redis://HOST:6379 IMAGE'\n";
             return Err(Cli::command().error(ErrorKind::MissingRequiredArgument, reason));
         }
         let is_spawner = std::env::var_os("WARM_POOL").is_some_and(|value| !is_blank(&value));
@@ -305,12 +306,12 @@ fn is_blank(value: &OsStr) -> bool {
     value.as_encoded_bytes().iter().all(u8::is_ascii_whitespace)
 }
 
-/// One item of a list, without the blanks around it.
+/// Trims an item of a list.
 fn trimmed(text: &str) -> Result<String, std::convert::Infallible> {
     Ok(text.trim().to_owned())
 }
 
-/// A path that means the same wherever this process or another goes later.
+/// Makes a path absolute, because this process or another may change its directory later.
 fn absolute() -> impl TypedValueParser<Value = std::path::PathBuf> {
     PathBufValueParser::new().try_map(std::path::absolute)
 }
@@ -320,7 +321,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_arguments_are_consistent() {
+    fn arguments_are_consistent() {
         Cli::command().debug_assert();
     }
 }

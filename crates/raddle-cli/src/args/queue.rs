@@ -1,24 +1,24 @@
-//! `raddle queue`.
+//! Arguments of `raddle queue`.
 
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use raddle_model::{HumanDuration, queue_name::QueueArg};
 
-/// Read and write queues.
+/// Reads and writes queues.
 #[derive(Debug, Subcommand)]
 pub(crate) enum QueueCommand {
     /// Take messages from a queue and print them, the oldest first
     #[command(after_help = "Examples:
   raddle queue read jobs                 one message
   raddle queue read jobs --all
-  raddle queue read jobs --wait 30       wait up to 30 s for the first")]
+  raddle queue read jobs --wait 30       wait up to 30 s for a message")]
     Read {
         /// The queue
         queue: QueueArg,
         #[command(flatten)]
         amount: Amount,
-        /// How long to wait for the first
+        /// How long to wait for the first message
         #[arg(long, value_name = "TIME")]
         wait: Option<HumanDuration>,
     },
@@ -44,43 +44,43 @@ pub(crate) enum QueueCommand {
     Write {
         /// The queue
         queue: QueueArg,
-        /// The messages; - is standard input, as one message. Without any, and without --file, standard input
+        /// The messages; - is standard input, as one message. Standard input if neither this nor --file is given
         #[arg(value_name = "MESSAGE")]
         messages: Vec<String>,
-        /// Write what is in this file, as one message; - is standard input. Can be given more than once
+        /// Write the contents of this file as one message; - is standard input. Can be repeated
         #[arg(long, value_name = "FILE")]
         file: Vec<PathBuf>,
-        /// Write each line of what is read as a message of its own. Empty lines are skipped
+        /// Write each line of the input as one message. Empty lines are skipped
         #[arg(long)]
         lines: bool,
     },
-    /// Move messages to another queue, in one step
+    /// Move messages to another queue, in one transaction
     #[command(
         name = "move",
         after_help = "Example:
   raddle queue move jobs jobs.later --all"
     )]
     Move {
-        /// The queue to take them from
+        /// The queue to take messages from
         from: QueueArg,
-        /// The queue to put them into
+        /// The queue to write them to
         to: QueueArg,
         #[command(flatten)]
         amount: Amount,
     },
-    /// List the queues that tasks wait in, and those that hold messages
+    /// List queues with waiting tasks or messages
     #[command(after_help = "Examples:
   raddle queue list
-  raddle queue list --all                with those of every task, and Raddle's own
+  raddle queue list --all                with the queues of tasks and Raddle's own
   raddle queue list 'T*.outbox'")]
     List {
-        /// Only those with such a name, where * stands for anything
+        /// Only queues with this name, where * matches any text
         pattern: Option<String>,
-        /// Show the queues of every task and Raddle's own, too
+        /// Show the queues of tasks and Raddle's own queues, too
         #[arg(long, conflicts_with = "pattern")]
         all: bool,
     },
-    /// Show how many tasks and messages a queue holds, and since when
+    /// Count the tasks and messages of a queue, and show their ages
     #[command(after_help = "Examples:
   raddle queue stats default
   raddle queue stats jobs")]
@@ -96,7 +96,7 @@ pub(crate) enum QueueCommand {
         /// The queue
         queue: QueueArg,
     },
-    /// Print messages as they come, without taking them, until interrupted
+    /// Print messages as they arrive, without taking them, until interrupted
     #[command(after_help = "Examples:
   raddle queue watch raddle.tasks.log --new
   raddle queue watch jobs --limit 1 --timeout 60")]
@@ -113,12 +113,12 @@ pub(crate) enum QueueCommand {
         #[arg(long, value_name = "TIME")]
         timeout: Option<HumanDuration>,
     },
-    /// Write a message to every queue with such a name that holds something, and print which
+    /// Write a message to each matching queue that is not empty, and print their names
     #[command(after_help = "Examples:
   raddle queue broadcast 'jobs.*' hello
   raddle queue broadcast 'T*.ctrl_in' PING")]
     Broadcast {
-        /// The names, where * stands for anything
+        /// The name of the queues, where * matches any text
         pattern: String,
         /// The message; - is standard input
         #[arg(default_value = "-", hide_default_value = true)]
@@ -126,19 +126,19 @@ pub(crate) enum QueueCommand {
     },
 }
 
-/// How many messages.
+/// A number of messages.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct Amount {
-    /// How many at most
+    /// The largest number of messages
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) limit: u32,
-    /// All of them
+    /// All messages
     #[arg(long, conflicts_with = "limit")]
     pub(crate) all: bool,
 }
 
 impl Amount {
-    /// How many at most.
+    /// The largest number of messages.
     pub(crate) fn max(self) -> u32 {
         if self.all { u32::MAX } else { self.limit }
     }

@@ -1,4 +1,4 @@
-//! `raddle schedule`.
+//! Arguments of `raddle schedule`.
 
 use std::path::PathBuf;
 
@@ -11,20 +11,20 @@ use raddle_model::{
 
 use super::{
     LogArgs, SpecArgs, TargetArgs,
-    spec::{moment, one_of},
+    spec::{one_of, parse_time},
 };
 
-/// Submit tasks on a schedule.
+/// Submits tasks on a schedule.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ScheduleCommand {
-    /// Add a schedule, which submits a task whenever it is due
+    /// Add a schedule
     Add(Box<ScheduleAddArgs>),
     /// List schedules
     #[command(after_help = "Examples:
   raddle schedule list
   raddle schedule list --json | jq -r '.[] | .schedule.name + \" \" + .next'")]
     List,
-    /// Show all that is known of a schedule, and when it is due next
+    /// Show a schedule and its next due times
     #[command(after_help = "Example:
   raddle schedule show backup --count 10")]
     Show {
@@ -34,34 +34,34 @@ pub(crate) enum ScheduleCommand {
         #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(0..=1000))]
         count: u16,
     },
-    /// Submit nothing for schedules until they are resumed
+    /// Pause schedules: due times are skipped until they are resumed
     #[command(after_help = "Example:
-  raddle schedule pause backup           what is due until it is resumed is left out")]
+  raddle schedule pause backup")]
     Pause(ScheduleNames),
-    /// Let paused schedules go on
+    /// Resume paused schedules
     #[command(after_help = "Example:
   raddle schedule resume backup")]
     Resume(ScheduleNames),
-    /// Submit the tasks of schedules now, and print their ids; their due times stay as they are
+    /// Submit the tasks of schedules now, and print their ids; due times do not change
     #[command(after_help = "Example:
   raddle schedule run-now backup | xargs raddle wait")]
     RunNow(ScheduleNames),
-    /// Remove schedules; tasks that were submitted for them stay
+    /// Remove schedules; their submitted tasks stay
     #[command(after_help = "Example:
   raddle schedule remove backup")]
     #[command(visible_alias = "delete")]
     Remove(ScheduleNames),
-    /// Fire schedules in the foreground, and take no tasks
+    /// Fire schedules in the foreground, without taking tasks
     #[command(after_help = "Example:
   raddle schedule run
 
-Workers and spawners that stay fire schedules as well: this is for where there are none, or where
-they come and go. Any number may do so at once, each due time is fired once.")]
+Long-running workers and spawners fire schedules, too: use this where there are none. Any number of
+processes may fire schedules at the same time; each due time is fired once.")]
     #[command(visible_alias = "start")]
     Run(ScheduleRunArgs),
 }
 
-/// Some schedules.
+/// Names schedules.
 #[derive(Debug, Args)]
 pub(crate) struct ScheduleNames {
     /// The schedules
@@ -69,7 +69,7 @@ pub(crate) struct ScheduleNames {
     pub(crate) names: Vec<String>,
 }
 
-/// Add a schedule.
+/// Adds a schedule.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   raddle schedule add heartbeat --every 30s -- ./beat.sh
@@ -78,10 +78,10 @@ pub(crate) struct ScheduleNames {
   raddle schedule add --file backup.toml --replace
 
 A cron expression has five fields (minute, hour, day, month, weekday), or six with seconds in front.
-Tasks find the name of their schedule in RADDLE_SCHEDULE, and when they were due in RADDLE_DUE. With
---unique-key no task is submitted while the one before it is unfinished.")]
+A task has the name of its schedule in RADDLE_SCHEDULE, and its due time in RADDLE_DUE. With
+--unique-key no task is submitted while the previous one is unfinished.")]
 pub(crate) struct ScheduleAddArgs {
-    /// What it is called: letters, digits, or . _ -
+    /// The name: letters, digits, or . _ -
     #[arg(value_name = "NAME", required_unless_present = "file")]
     pub(crate) schedule: Option<String>,
     /// The interval (30s, 5m, 1h30m); first due after one interval
@@ -94,21 +94,21 @@ pub(crate) struct ScheduleAddArgs {
     #[arg(long, value_name = "ZONE", requires = "cron")]
     pub(crate) timezone: Option<String>,
     /// The earliest due time, such as 2026-11-30T08:00:00Z
-    #[arg(long, value_name = "WHEN", value_parser = moment)]
+    #[arg(long, value_name = "WHEN", value_parser = parse_time)]
     pub(crate) start: Option<Timestamp>,
-    /// What happens to missed due times: skip them, submit one task for all, or one for each
+    /// Fate of missed due times: skip them, submit one task for all, or one for each
     #[arg(long, value_name = "WHAT", default_value = "one", value_parser = one_of::<MissedPolicy>(["skip", "one", "all"]))]
     pub(crate) missed: MissedPolicy,
     /// Delay each task by a random time up to this
     #[arg(long, value_name = "TIME")]
     pub(crate) jitter: Option<HumanDuration>,
-    /// Add it paused
+    /// Add the schedule paused
     #[arg(long)]
     pub(crate) paused: bool,
-    /// Replace the schedule of that name
+    /// Replace the schedule with that name
     #[arg(long)]
     pub(crate) replace: bool,
-    /// Read the schedule from a file, JSON or TOML by its name
+    /// Read the schedule from a file, TOML if it ends in .toml, otherwise JSON
     #[arg(long, value_name = "FILE", conflicts_with_all = [
         "schedule", "every", "cron", "start", "missed", "jitter", "paused", "command", "routine", "handler",
     ])]
@@ -118,15 +118,15 @@ pub(crate) struct ScheduleAddArgs {
     pub(crate) command: Vec<String>,
     #[command(flatten)]
     pub(crate) target: TargetArgs,
-    // Last, because its heading holds for all that follows.
+    // Last, because its heading applies to all flags that follow.
     #[command(flatten)]
     pub(crate) spec: SpecArgs,
 }
 
-/// Fire schedules.
+/// Fires schedules.
 #[derive(Debug, Args)]
 pub(crate) struct ScheduleRunArgs {
-    /// A name to find it by
+    /// A name for lists and process titles
     #[arg(long, default_value = "scheduler")]
     pub(crate) name: String,
     #[command(flatten)]

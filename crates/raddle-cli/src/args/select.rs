@@ -1,4 +1,4 @@
-//! Which tasks a command is about: ids, or a filter.
+//! Arguments that select tasks: ids, or a filter.
 
 use std::str::FromStr;
 
@@ -8,21 +8,21 @@ use raddle_model::{
     tid::{ParseTidError, TidArg},
 };
 
-/// How the newest task, or batch, is named.
+/// The name of the newest task or batch.
 pub(crate) const LAST: &str = "last";
 
-/// A task as people name it.
+/// A task, as the user names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TaskArg {
-    /// By its id.
+    /// A task by its id.
     Id(TidArg),
-    /// The newest one.
+    /// The newest task.
     Last,
-    /// Those whose ids are on standard input.
+    /// The tasks whose ids are on standard input.
     Stdin,
 }
 
-/// Tasks by their ids, or by a filter.
+/// Selects tasks by id or by a filter.
 #[derive(Debug, Args)]
 pub(crate) struct SelectArgs {
     /// The tasks' ids, or their last ten digits; 'last' is the newest, and - reads ids from standard input
@@ -32,28 +32,28 @@ pub(crate) struct SelectArgs {
     pub(crate) filter: FilterArgs,
 }
 
-/// Tasks that have something in common. Of several filters all hold.
+/// Selects tasks by their properties. All given filters must match.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct FilterArgs {
-    /// Only those in one of these states
+    /// Only tasks in one of these states
     #[arg(long, value_name = "STATES", value_delimiter = ',')]
     pub(crate) status: Vec<TaskState>,
-    /// Only those that failed, timed out or were killed
+    /// Only tasks that failed, timed out or were killed
     #[arg(long, conflicts_with = "status")]
     pub(crate) failed: bool,
-    /// Only those with this name, where * stands for anything
+    /// Only tasks with this name, where * matches any text
     #[arg(long, value_name = "PATTERN")]
     pub(crate) name: Option<String>,
-    /// Only those in this queue
+    /// Only tasks in this queue
     #[arg(long)]
     pub(crate) queue: Option<String>,
-    /// Only those of this batch; 'last' is the newest
+    /// Only tasks of this batch; 'last' is the newest
     #[arg(long)]
     pub(crate) batch: Option<String>,
 }
 
 impl FilterArgs {
-    /// Whether it says anything.
+    /// Whether no filter is given.
     pub(crate) fn is_empty(&self) -> bool {
         let Self {
             status,

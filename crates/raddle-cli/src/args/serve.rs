@@ -1,4 +1,4 @@
-//! `raddle pool serve`.
+//! Arguments of `raddle pool serve`.
 
 use std::path::PathBuf;
 
@@ -10,41 +10,41 @@ use raddle_tls::Rule;
 
 use super::{CredentialsArgs, DiscoveryArgs, LogArgs};
 
-/// Serve the routines of this program.
+/// Serves the routines of this program.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples, where myapp is a program with #[raddle::main] and routines of its own:
-  myapp pool serve --name render         as many workers as there are cores, for this user on this machine
+    after_help = "Examples, where myapp is a program with #[raddle::main] and routines:
+  myapp pool serve --name render         one worker for each core, for this user on this machine
   myapp pool serve --bind 10.0.0.7:7070 --workers 4 --tags gpu \\
       --credentials-ca ca.pem --credentials-cert w.pem --credentials-key w.key
-                                         at ports 7070 to 7073, for callers with a certificate
+                                         ports 7070 to 7073, for callers with a certificate
   myapp pool serve --allow 'spiffe://prod/web = math.*' …
-                                         who may call what; '@stop' and '@info' are rights, too
+                                         callers may only call these; '@stop' and '@info' are rights, too
 
-It stays in the foreground, and says so in a line when all workers serve. A worker that ends is
-replaced. Ctrl-C (SIGINT) takes no more calls and waits for those in flight; a second one, or
+It runs in the foreground, and prints a line when all workers serve. A worker that exits is replaced.
+After Ctrl-C (SIGINT) it takes no more calls and waits for those in flight; a second Ctrl-C, or
 SIGTERM, cancels them."
 )]
 pub(crate) struct PoolServeArgs {
-    /// Another program whose routines to serve: one with #[raddle::main]
+    /// Serve the routines of another program, one with #[raddle::main]
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::ExecutablePath)]
     pub(crate) program: Option<PathBuf>,
-    /// The name of the pool, under which callers find the workers
+    /// The name of the pool, by which callers find its workers
     #[arg(long, default_value = "default")]
     pub(crate) name: String,
-    /// How many workers [default: the number of cores]
+    /// The number of workers [default: the number of cores]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) workers: Option<u16>,
-    /// Where to listen: host:port, further workers at the next ports; port 0 is any [default: a socket that
-    /// only this user reaches or, with credentials, any port of the loopback]
+    /// The address of the first worker, host:port; others use the next ports. Port 0 is any port [default: a
+    /// socket that only this user can reach or, with credentials, any loopback port]
     #[arg(long, value_name = "ADDR")]
     pub(crate) bind: Option<Address>,
-    /// The address to publish, if it differs from --listen: a host, and optionally the first port
+    /// The address to publish, if it differs from --bind: a host, and optionally the first port
     #[arg(long, value_name = "HOST[:PORT]")]
     pub(crate) advertise: Option<Advertise>,
-    /// Where to publish the workers: 'lan', on the same network by mDNS; 'file:DIR', one file for each worker; 'broker', in
-    /// the registry of the broker; 'dns', by a name that is kept elsewhere; 'local', for this user on this machine, which
-    /// is always done. Can be repeated
+    /// Where to publish the workers: 'lan', by mDNS on the same network; 'file:DIR', one file for each worker; 'broker', in
+    /// the registry of the broker; 'dns', a record that you maintain; 'local', for this user on this machine, which is
+    /// always done. Can be repeated
     #[arg(
         long,
         value_name = "HOW",
@@ -52,13 +52,13 @@ pub(crate) struct PoolServeArgs {
         default_value = "local"
     )]
     pub(crate) discovery: Vec<DiscoveryArgs>,
-    /// What they can do, for those who choose
+    /// Tags by which callers select workers
     #[arg(long, value_name = "A,B", value_delimiter = ',')]
     pub(crate) tags: Vec<String>,
-    /// How many calls each takes at a time
+    /// How many calls each worker takes at a time
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) max_in_flight: Option<u32>,
-    /// How many plain functions each runs at a time [default: the number of cores]
+    /// How many synchronous functions each worker runs at a time [default: the number of cores]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) max_blocking: Option<u32>,
     /// Take no new calls after this time, and exit when those in flight have ended
@@ -67,7 +67,7 @@ pub(crate) struct PoolServeArgs {
     /// How long a worker may take to start
     #[arg(long, value_name = "TIME", default_value = "30")]
     pub(crate) start_timeout: HumanDuration,
-    /// Serve Prometheus metrics at this address, such as 127.0.0.1:9464, and beside them /readyz and /healthz
+    /// Serve Prometheus metrics at this address, such as 127.0.0.1:9464, with /readyz and /healthz
     #[arg(long, value_name = "ADDR")]
     pub(crate) metrics_addr: Option<raddle_web::Address>,
     /// Allow an address beyond loopback: metrics are not encrypted

@@ -1,4 +1,4 @@
-//! `raddle spawner`.
+//! Arguments of `raddle spawner`.
 
 use std::path::PathBuf;
 
@@ -11,64 +11,66 @@ use raddle_worker::{
 
 use super::{LogArgs, MetricsArgs, absolute, trimmed};
 
-/// Keep one-shot workers ahead of demand.
+/// Keeps idle one-shot workers ready for the next tasks.
 #[derive(Debug, Subcommand)]
 pub(crate) enum SpawnerCommand {
-    /// Keep one-shot workers ahead of demand, in the foreground
+    /// Keep idle one-shot workers ready for the next tasks, in the foreground
     #[command(visible_alias = "start")]
     Run(Box<SpawnerArgs>),
 }
 
-/// Run a spawner.
+/// Runs a spawner.
 #[derive(Debug, Default, Args)]
 #[command(after_help = "Examples:
-  raddle spawner run --warm-pool 2       two idle workers, each for one task, and more as tasks come
+  raddle spawner run --warm-pool 2       two idle workers, and more as tasks arrive
   raddle spawner run --config spawner.toml
   raddle spawner run --caps gpu --warm-pool auto --max-workers 4
   raddle spawner run --launcher docker --worker-image raddle
 
 spawner.toml has these keys in a table [spawner]: queue_url, caps, queues, warm_pool, max_parallel,
 max_workers, poll_ms, idle_timeout, max_uptime, hit_target, launcher, worker_image, min_isolation,
-task_image, handlers, plugins; what a container of a worker may use in a table [spawner.container]:
-memory_mb, cpus, pids, tmp_mb, gpus, networks, seccomp; and what a cluster is asked for in a table
-[spawner.kubernetes]: namespace, server, ca_file, token_file, queue_secret, queue_secret_key,
-template, start_within, grace. Flags and environment win over the file. A first SIGTERM or Ctrl-C
-lets the workers finish what they run, a second one makes them give that back, a third one kills.")]
+task_image, handlers, plugins. The table [spawner.container] limits the containers of workers:
+memory_mb, cpus, pids, tmp_mb, gpus, networks, seccomp. The table [spawner.kubernetes] has the
+settings for a cluster: namespace, server, ca_file, token_file, queue_secret, queue_secret_key,
+template, start_within, grace. Flags and environment override the file.
+
+At the first SIGTERM or Ctrl-C the workers finish their tasks, at the second they return them to
+their queues, at the third they are killed.")]
 pub(crate) struct SpawnerArgs {
     /// The configuration file, spawner.toml
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     pub(crate) config: Option<PathBuf>,
-    /// How many idle workers to keep, or 'auto': sized by demand
+    /// How many idle workers to keep, or 'auto' to follow the demand
     #[arg(long, value_name = "N|auto", env = "WARM_POOL")]
     pub(crate) warm_pool: Option<WarmPool>,
-    /// What the workers offer to tasks that require it
+    /// The capabilities of the workers
     #[arg(long, value_name = "A,B", env = "WORKER_CAPS", value_parser = CapSet::from_people)]
     pub(crate) caps: Option<CapSet>,
-    /// The queues they serve
+    /// The queues that the workers serve
     #[arg(long, value_name = "Q,R", value_delimiter = ',', value_parser = trimmed)]
     pub(crate) queues: Option<Vec<String>>,
-    /// The maximum number of workers at a time [default: four for each core]
+    /// The largest number of workers at a time [default: four for each core]
     #[arg(long, value_name = "N")]
     pub(crate) max_parallel: Option<u32>,
-    /// The same as --max-parallel; the lower bound counts
+    /// The same as --max-parallel; the lower of the two applies
     #[arg(long, value_name = "N")]
     pub(crate) max_workers: Option<u32>,
-    /// The longest pause between two checks, in milliseconds [default: 1000]. Arrivals do not wait for it
+    /// The longest pause between two checks, in milliseconds [default: 1000]. New tasks do not wait for it
     #[arg(long, value_name = "MS")]
     pub(crate) poll_ms: Option<u64>,
-    /// Idle time after which workers exit [default: 10m]
+    /// Idle time after which a worker exits [default: 10m]
     #[arg(long, value_name = "TIME", env = "WORKER_IDLE_EXIT")]
     pub(crate) idle_timeout: Option<HumanDuration>,
     /// Age after which a worker takes no new task and exits
     #[arg(long, value_name = "TIME", env = "WORKER_MAX_UPTIME")]
     pub(crate) max_uptime: Option<HumanDuration>,
-    /// With --warm-pool auto, the share of tasks that find an idle worker [default: 0.99]
+    /// With --warm-pool auto: the share of tasks that must find an idle worker [default: 0.99]
     #[arg(long, value_name = "SHARE")]
     pub(crate) hit_target: Option<f64>,
     /// How workers are started: 'process', 'docker' for containers, or 'kubernetes' for pods
     #[arg(long, value_name = "HOW")]
     pub(crate) launcher: Option<LauncherKind>,
-    /// The image of workers in containers, whose entrypoint is this program
+    /// The image of containers and pods, whose entrypoint is this program
     #[arg(long, value_name = "IMAGE")]
     pub(crate) worker_image: Option<String>,
     /// The weakest isolation to accept: tasks that ask for less run with 'process', 'sandbox' or 'docker'
@@ -96,11 +98,11 @@ pub(crate) struct SpawnerArgs {
 }
 
 impl SpawnerArgs {
-    /// Has flags and environment replace what the file says.
-    pub(crate) fn replace_in(&self, config: &mut Config) {
-        fn replace<T: Clone>(said: &Option<T>, value: &mut T) {
-            if let Some(said) = said {
-                value.clone_from(said);
+    /// Overrides the settings of the file with those of flags and environment.
+    pub(crate) fn override_config(&self, config: &mut Config) {
+        fn replace<T: Clone>(given: &Option<T>, value: &mut T) {
+            if let Some(given) = given {
+                value.clone_from(given);
             }
         }
         replace(&self.caps, &mut config.caps);

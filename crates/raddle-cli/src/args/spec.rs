@@ -1,4 +1,4 @@
-//! Flags that say what a task is to do, one for each key of a spec.
+//! Flags for the keys of a spec.
 
 use std::path::PathBuf;
 
@@ -15,30 +15,30 @@ use raddle_model::{
 };
 use serde::de::DeserializeOwned;
 
-/// What a task is to do, apart from its command.
+/// The spec of a task, without its command.
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Task options")]
 pub(crate) struct SpecArgs {
-    /// A name to find it by [default: that of its program]
+    /// A name for lists and filters [default: the name of the program]
     #[arg(long)]
     pub(crate) name: Option<String>,
-    /// How long one attempt may take (90, 1.5, 30s, 5m, 1h30m)
+    /// The timeout of each attempt (90, 1.5, 30s, 5m, 1h30m)
     #[arg(long, value_name = "TIME")]
     pub(crate) timeout: Option<HumanDuration>,
-    /// How much memory its processes may use together, in MiB (512), or with a unit (512M, 2G)
-    #[arg(long, value_name = "MB", value_parser = mebibytes)]
+    /// The memory limit of all its processes together, in MiB (512) or with a unit (512M, 2G)
+    #[arg(long, value_name = "MB", value_parser = parse_mebibytes)]
     pub(crate) memory: Option<u64>,
-    /// How much processor time it may use, where 100 is one core
-    #[arg(long, value_name = "PERCENT", value_parser = percent)]
+    /// The CPU limit, where 100 is one core
+    #[arg(long, value_name = "PERCENT", value_parser = parse_percent)]
     pub(crate) cpu: Option<u32>,
-    /// How many files each of its processes may have open
+    /// The limit of open files of each of its processes
     #[arg(long, value_name = "N")]
     pub(crate) max_fds: Option<u64>,
-    /// How many processes and threads it may have
+    /// The limit of processes and threads
     #[arg(long, value_name = "N")]
     pub(crate) max_procs: Option<u64>,
-    /// Set a variable in its environment; can be repeated
-    #[arg(short, long, value_name = "KEY=VALUE", value_parser = pair)]
+    /// Set an environment variable. Can be repeated
+    #[arg(short, long, value_name = "KEY=VALUE", value_parser = parse_pair)]
     pub(crate) env: Vec<(String, String)>,
     /// The isolation level
     #[arg(long, value_name = "HOW", value_parser = one_of::<Isolation>(["process", "sandbox", "docker"]))]
@@ -46,86 +46,86 @@ pub(crate) struct SpecArgs {
     /// Run without the sandbox layers that this system refuses, instead of failing
     #[arg(long)]
     pub(crate) isolation_fallback: bool,
-    /// Network access of its sandbox: 'none', 'host', or endpoints such as example.org:443
+    /// The network access of the sandbox: 'none', 'host', or endpoints such as example.org:443
     #[arg(long, value_name = "WHAT")]
     pub(crate) network: Option<NetworkPolicy>,
-    /// Show its sandbox a directory or file of the host, which it can write only with :rw; can be repeated
+    /// Mount a directory or file of the host in the sandbox, read-only unless :rw is given. Can be repeated
     #[arg(long, value_name = "HOST:PATH[:rw]")]
     pub(crate) mount: Vec<Mount>,
-    /// Show its sandbox this directory as /out, where it can write; made if it is not there
+    /// Mount this directory at /out in the sandbox, writable. Created if it does not exist
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
-    /// Its working directory [default: the current one]
+    /// The working directory [default: the current one]
     #[arg(long, value_name = "DIR")]
     pub(crate) cwd: Option<PathBuf>,
-    /// Give it our standard input, read to its end (text, at most 16 MiB)
+    /// Pass on standard input, which is read to its end (text, at most 16 MiB)
     #[arg(long)]
     pub(crate) stdin: bool,
-    /// Try up to N more times after the first when it fails
+    /// Retry a failed task up to N times
     #[arg(long, value_name = "N")]
     pub(crate) retry: Option<u32>,
-    /// How the pause before another try grows
+    /// How the delay before a retry grows
     #[arg(long, value_name = "HOW", value_parser = one_of::<BackoffCurve>(["constant", "linear", "exponential"]))]
     pub(crate) backoff: Option<BackoffCurve>,
-    /// The first pause before another try
+    /// The delay before the first retry
     #[arg(long, value_name = "TIME")]
     pub(crate) retry_base: Option<HumanDuration>,
-    /// The longest pause before another try
+    /// The longest delay before a retry
     #[arg(long, value_name = "TIME")]
     pub(crate) retry_max: Option<HumanDuration>,
-    /// 0 to 9; higher runs first, and 5 is usual
+    /// 0 to 9; higher runs first [default: 5]
     #[arg(long, value_name = "0-9", value_parser = clap::value_parser!(u8).range(0..=9))]
     pub(crate) priority: Option<u8>,
-    /// Capabilities that a worker must have to take it
+    /// Capabilities that a worker must have to take the task
     #[arg(long, value_name = "A,B", value_parser = CapSet::from_people)]
     pub(crate) requires: Option<CapSet>,
-    /// The queue it waits in
+    /// The queue
     #[arg(long)]
     pub(crate) queue: Option<String>,
-    /// How long to wait before it may begin
+    /// Do not start the task before this delay has passed
     #[arg(long, value_name = "TIME", conflicts_with = "run_at")]
     pub(crate) delay: Option<HumanDuration>,
-    /// When it may begin, such as 2026-11-30T08:00:00Z
-    #[arg(long, value_name = "WHEN", value_parser = moment)]
+    /// Do not start the task before this time, such as 2026-11-30T08:00:00Z
+    #[arg(long, value_name = "WHEN", value_parser = parse_time)]
     pub(crate) run_at: Option<Timestamp>,
-    /// How long it may wait for a worker: after that it expires, and is never run
+    /// How long the task may wait for a worker before it expires; an expired task never runs
     #[arg(long, value_name = "TIME", conflicts_with = "run_before")]
     pub(crate) lifetime: Option<HumanDuration>,
-    /// The same as a time, such as 2026-11-30T08:10:00Z
-    #[arg(long, value_name = "WHEN", value_parser = moment)]
+    /// When the task expires, such as 2026-11-30T08:10:00Z
+    #[arg(long, value_name = "WHEN", value_parser = parse_time)]
     pub(crate) run_before: Option<Timestamp>,
-    /// While a task with this key is unfinished, return that one instead of submitting another
+    /// Return the unfinished task with this key, if there is one, instead of submitting another
     #[arg(long, value_name = "KEY")]
     pub(crate) unique_key: Option<String>,
     /// A label for metrics
     #[arg(long)]
     pub(crate) kind: Option<String>,
-    /// The batch it belongs to: see 'raddle batch'
+    /// The batch of the task: see 'raddle batch'
     #[arg(long)]
     pub(crate) batch: Option<String>,
-    /// How long to keep its record once it is finished
+    /// How long to keep the record of the finished task
     #[arg(long, value_name = "TIME")]
     pub(crate) result_ttl: Option<HumanDuration>,
-    /// What happens to its message when it is stopped
+    /// Fate of its message when the task is stopped
     #[arg(long, value_name = "WHAT", value_parser = one_of::<ReservedPolicy>(ON_END))]
     pub(crate) on_stop: Option<ReservedPolicy>,
-    /// What happens to its message when its attempts are used up
+    /// Fate of its message when all attempts have failed
     #[arg(long, value_name = "WHAT", value_parser = one_of::<ReservedPolicy>(ON_END))]
     pub(crate) on_error: Option<ReservedPolicy>,
-    /// The W3C trace context it belongs to [default: TRACEPARENT of the environment]
+    /// The W3C trace context [default: TRACEPARENT of the environment]
     #[arg(long, value_name = "CONTEXT")]
     pub(crate) traceparent: Option<TraceParent>,
-    /// The tracestate that goes with it
+    /// The W3C tracestate
     #[arg(long, value_name = "LIST", requires = "traceparent")]
     pub(crate) tracestate: Option<TraceState>,
-    /// Attach metadata; can be repeated
-    #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]
+    /// Attach metadata. Can be repeated
+    #[arg(long, value_name = "KEY=VALUE", value_parser = parse_pair)]
     pub(crate) meta: Vec<(String, String)>,
 }
 
 const ON_END: [&str; 3] = ["requeue", "keep", "clear"];
 
-/// Reads one of these names as a spec does. Only what is listed is offered.
+/// Parses one of these names as a spec does. Names that are not listed are refused.
 pub(crate) fn one_of<T: DeserializeOwned + Clone + Send + Sync + 'static>(
     names: impl Into<PossibleValuesParser>,
 ) -> impl TypedValueParser<Value = T> {
@@ -134,8 +134,8 @@ pub(crate) fn one_of<T: DeserializeOwned + Clone + Send + Sync + 'static>(
         .try_map(|name| serde_json::from_value(name.into()))
 }
 
-/// An amount of memory in whole MiB; what is less than one counts as one.
-fn mebibytes(text: &str) -> Result<u64, &'static str> {
+/// Parses an amount of memory in MiB, rounded up.
+fn parse_mebibytes(text: &str) -> Result<u64, &'static str> {
     const FORM: &str = "write whole MiB, or give a unit: 512, 512M, 2G";
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let number: u64 = digits.parse().map_err(|_| FORM)?;
@@ -149,18 +149,19 @@ fn mebibytes(text: &str) -> Result<u64, &'static str> {
     }
 }
 
-/// A share of a core, with or without its sign.
-fn percent(text: &str) -> Result<u32, &'static str> {
+/// Parses a share of a core, with or without a percent sign.
+fn parse_percent(text: &str) -> Result<u32, &'static str> {
     text.strip_suffix('%')
         .unwrap_or(text)
         .parse()
         .map_err(|_| "write whole percent of a core: 50, or 200 for two cores")
 }
 
-pub(crate) fn moment(text: &str) -> Result<Timestamp, &'static str> {
+/// Parses a time.
+pub(crate) fn parse_time(text: &str) -> Result<Timestamp, &'static str> {
     const FORM: &str =
         "write date, time and zone: 2026-11-30T08:00:00Z, or 2026-11-30T08:00:00+01:00";
-    const RANGE: &str = "is too far away: name a time before 9999-12-30T22:00:00Z";
+    const RANGE: &str = "is too far away: give a time before 9999-12-30T22:00:00Z";
     let is_whole = |pieces: Pieces<'_>| pieces.time().is_some() && pieces.offset().is_some();
     text.parse().map_err(|_| {
         if Pieces::parse(text).is_ok_and(is_whole) {
@@ -171,7 +172,8 @@ pub(crate) fn moment(text: &str) -> Result<Timestamp, &'static str> {
     })
 }
 
-fn pair(text: &str) -> Result<(String, String), &'static str> {
+/// Parses a key and a value.
+fn parse_pair(text: &str) -> Result<(String, String), &'static str> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.into(), value.into())),
         _ => Err("write it as KEY=VALUE"),
@@ -183,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_has_units() {
+    fn parses_memory_with_units() {
         for (text, expected) in [
             ("512", 512),
             ("512M", 512),
@@ -192,7 +194,7 @@ mod tests {
             ("1k", 1),
             ("3000KB", 3),
         ] {
-            assert_eq!(mebibytes(text), Ok(expected), "{text}");
+            assert_eq!(parse_mebibytes(text), Ok(expected), "{text}");
         }
         for text in [
             "",
@@ -204,15 +206,18 @@ mod tests {
             "many",
             &format!("{}g", u64::MAX),
         ] {
-            assert!(mebibytes(text).is_err(), "{text}");
+            assert!(parse_mebibytes(text).is_err(), "{text}");
         }
     }
 
     #[test]
-    fn a_time_that_cannot_be_told_is_not_a_mistake_in_form() {
-        assert!(moment("9999-12-30T21:59:59Z").is_ok() && moment("0001-01-01T00:00:00Z").is_ok());
+    fn a_time_out_of_range_has_its_own_error() {
         assert!(
-            moment("9999-12-31T23:59:59Z")
+            parse_time("9999-12-30T21:59:59Z").is_ok()
+                && parse_time("0001-01-01T00:00:00Z").is_ok()
+        );
+        assert!(
+            parse_time("9999-12-31T23:59:59Z")
                 .unwrap_err()
                 .contains("too far away")
         );
@@ -224,7 +229,7 @@ mod tests {
             "2026-13-30T08:00:00Z",
         ] {
             assert!(
-                moment(text)
+                parse_time(text)
                     .unwrap_err()
                     .contains("write date, time and zone"),
                 "{text}"
@@ -233,12 +238,15 @@ mod tests {
     }
 
     #[test]
-    fn shares_may_have_their_sign() {
-        assert_eq!((percent("50"), percent("50%")), (Ok(50), Ok(50)));
+    fn parses_percent_with_and_without_sign() {
+        assert_eq!(
+            (parse_percent("50"), parse_percent("50%")),
+            (Ok(50), Ok(50))
+        );
         assert!(
             ["", "%", "half", "1.5", "-1", "50%%"]
                 .into_iter()
-                .all(|text| percent(text).is_err())
+                .all(|text| parse_percent(text).is_err())
         );
     }
 }

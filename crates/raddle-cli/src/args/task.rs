@@ -1,16 +1,16 @@
-//! `raddle task`.
+//! Arguments of `raddle task`.
 
 use clap::{Args, Subcommand};
 use raddle_model::HumanDuration;
 
 use super::{FilterArgs, SelectArgs, TaskArg};
 
-/// List and control tasks.
+/// Lists and controls tasks.
 #[derive(Debug, Subcommand)]
 pub(crate) enum TaskCommand {
     /// List tasks, the newest first
     List(ListArgs),
-    /// Show all that is known of a task
+    /// Show a task
     #[command(after_help = "Example:
   raddle task status 2140161024")]
     #[command(visible_alias = "show")]
@@ -23,7 +23,7 @@ pub(crate) enum TaskCommand {
     #[command(after_help = "Example:
   raddle task stop 2140161024            SIGTERM, and SIGKILL after a grace period")]
     Stop(TaskCommandArgs),
-    /// Kill tasks at once, with every process they have started
+    /// Kill tasks and all their processes
     #[command(after_help = "Example:
   raddle task kill 2140161024")]
     Kill(TaskCommandArgs),
@@ -35,44 +35,44 @@ pub(crate) enum TaskCommand {
     #[command(after_help = "Example:
   raddle task resume 2140161024")]
     Resume(TaskCommandArgs),
-    /// Ping tasks
+    /// Ping running tasks
     #[command(after_help = "Example:
   raddle task ping 2140161024")]
     Ping(TaskCommandArgs),
-    /// Submit finished tasks again, as new ones, and print their ids
+    /// Submit finished tasks again as new tasks, and print their ids
     Retry(RetryArgs),
     /// Delete the records of finished tasks
     #[command(after_help = "Examples:
   raddle task delete 2140161024
   raddle task delete --failed --name 'frame-*'")]
     Delete(SelectArgs),
-    /// Delete the records of all finished tasks that are no dead letters
+    /// Delete the records of finished tasks, except dead letters
     Clean(CleanArgs),
     /// Recover a stuck task
     #[command(after_help = "Example:
-  raddle task recover 2140161024         a running task goes back to its queue, a paused one goes on,
-                                         a failed one is submitted again, a lost one is taken back")]
+  raddle task recover 2140161024         release a running task, resume a paused one,
+                                         resubmit a failed one, reclaim a lost one")]
     Recover {
         /// The task's id, or its last ten digits; 'last' is the newest
         #[arg(value_name = "TID")]
         tid: TaskArg,
-        /// How long to wait for an answer
+        /// How long to wait for a reply
         #[arg(long, value_name = "TIME", default_value = "10")]
         timeout: HumanDuration,
-        /// Submit it again also if it is completed
+        /// Submit a completed task again, too
         #[arg(long)]
         force: bool,
     },
     /// Show which worker runs which task, and which task submitted which
     #[command(after_help = "Examples:
-  raddle task tree                       workers with what they run, and tasks with those they submitted
-  raddle task tree 2140161024            one task or worker with what is below it")]
+  raddle task tree                       workers with their tasks, tasks with their children
+  raddle task tree 2140161024            one task or worker")]
     Tree {
-        /// The task or worker to begin with
+        /// The task or worker at the top
         #[arg(value_name = "TID")]
         tid: Option<TaskArg>,
     },
-    /// Say why a task is not running
+    /// Explain why a task is not running
     #[command(after_help = "Example:
   raddle task explain 2140161024")]
     Explain {
@@ -82,7 +82,7 @@ pub(crate) enum TaskCommand {
     },
 }
 
-/// List tasks.
+/// Lists tasks.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   raddle task list --status running,created
@@ -91,10 +91,10 @@ pub(crate) enum TaskCommand {
 pub(crate) struct ListArgs {
     #[command(flatten)]
     pub(crate) filter: FilterArgs,
-    /// Only those in the dead-letter queue
+    /// Only tasks in the dead-letter queue
     #[arg(long)]
     pub(crate) dead: bool,
-    /// How many at most
+    /// The largest number of tasks
     #[arg(long, value_name = "N", default_value_t = 50)]
     pub(crate) limit: u32,
     /// Show Raddle's own services too, such as workers
@@ -102,22 +102,22 @@ pub(crate) struct ListArgs {
     pub(crate) all: bool,
 }
 
-/// Tell tasks something.
+/// Sends a control command to tasks.
 #[derive(Debug, Args)]
 pub(crate) struct TaskCommandArgs {
     #[command(flatten)]
     pub(crate) tasks: SelectArgs,
-    /// How long to wait for an answer
+    /// How long to wait for a reply
     #[arg(long, value_name = "TIME", default_value = "10")]
     pub(crate) timeout: HumanDuration,
 }
 
-/// Submit finished tasks again.
+/// Submits finished tasks again.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   raddle task retry 2140161024
   raddle task retry --failed --name 'frame-*'
-  raddle task retry --all-dead           everything in the dead-letter queue")]
+  raddle task retry --all-dead           all tasks in the dead-letter queue")]
 pub(crate) struct RetryArgs {
     #[command(flatten)]
     pub(crate) tasks: SelectArgs,
@@ -126,7 +126,7 @@ pub(crate) struct RetryArgs {
     pub(crate) all_dead: bool,
 }
 
-/// Delete the records of finished tasks.
+/// Deletes the records of finished tasks.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   raddle task clean --older-than 1d
@@ -134,10 +134,10 @@ pub(crate) struct RetryArgs {
 pub(crate) struct CleanArgs {
     #[command(flatten)]
     pub(crate) filter: FilterArgs,
-    /// Only those that finished longer ago than this
+    /// Only tasks that finished longer ago than this
     #[arg(long, value_name = "TIME")]
     pub(crate) older_than: Option<HumanDuration>,
-    /// Dead letters too
+    /// Delete dead letters, too
     #[arg(long)]
     pub(crate) dead: bool,
 }

@@ -1,4 +1,4 @@
-//! `raddle worker`.
+//! Arguments of `raddle worker`.
 
 use std::path::PathBuf;
 
@@ -12,43 +12,44 @@ use raddle_model::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{LogArgs, MetricsArgs, absolute, trimmed};
+use super::{HostArgs, LogArgs, MetricsArgs, absolute, trimmed};
 
-/// Start, list and stop workers.
+/// Starts, lists and stops workers.
 #[derive(Debug, Subcommand)]
 pub(crate) enum WorkerCommand {
     /// Start a worker in the background, and print its id
     Start(Box<StartArgs>),
-    /// List the workers that are alive
+    /// List live workers
     #[command(after_help = "Example:
   raddle worker list --json | jq -r '.[].tid'")]
     List,
-    /// Stop workers when their running tasks are finished
+    /// Stop workers once their running tasks are finished
     Stop(StopArgs),
     /// Spawn a manager for the tasks of a registry, and print its id
     Spawn(SpawnArgs),
 }
 
-/// Start a worker.
+/// Starts a worker.
 #[derive(Clone, Debug, Default, Args, Serialize, Deserialize)]
 #[command(after_help = "Examples:
-  raddle worker start                    as many tasks at a time as there are cores
+  raddle worker start                    one task at a time for each core
   raddle worker start --caps gpu,docker --concurrency 1 --queues render
   raddle worker start --no-detach --idle-exit 0
-                                         work off what waits, and leave
-  raddle worker start --once             take one task, run it, leave
+                                         run all waiting tasks, then exit
+  raddle worker start --once             run one task, then exit
   raddle worker start --task-image debian
-                                         take tasks with the isolation 'docker', too
+                                         also take tasks with the isolation 'docker'
   raddle worker start --serve work.sock  then: raddle --queue-url unix:work.sock status
 
-A detached worker logs to .raddle/worker-<tid>.log. A first SIGTERM or Ctrl-C lets it finish what
-it runs, a second one makes it give that back, a third one kills. --once=auto takes one task and
-leaves if the concurrency is 1 or not set; the container image has WORKER_ONCE=auto.")]
+A worker in the background logs to .raddle/worker-<tid>.log. At the first SIGTERM or Ctrl-C it
+finishes its tasks, at the second it returns them to their queues, at the third it kills them.
+--once=auto means --once if the concurrency is 1 or not set; the container image sets
+WORKER_ONCE=auto.")]
 pub(crate) struct StartArgs {
     /// Stay in the foreground, as process 1 of a container always does
     #[arg(long, env = "WORKER_NO_DETACH")]
     pub(crate) no_detach: bool,
-    /// Take one task, run it and leave; or 'auto': do so if the concurrency is 1 or not set
+    /// Run one task, then exit; with 'auto' only if the concurrency is 1 or not set
     #[arg(
         long,
         value_name = "WHEN",
@@ -64,11 +65,11 @@ pub(crate) struct StartArgs {
     /// How many tasks to run at a time [default: the number of cores]
     #[arg(long, value_name = "N", env = "WORKER_CONCURRENCY", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) concurrency: Option<u32>,
-    /// What it offers to tasks that require it
+    /// The capabilities of the worker
     #[arg(long, value_name = "A,B", env = "WORKER_CAPS", value_parser = CapSet::from_people)]
     pub(crate) caps: Option<CapSet>,
-    /// The queues it serves
-    #[arg(long, value_name = "Q,R", value_delimiter = ',', default_value = "default", value_parser = queue_name)]
+    /// The queues that the worker serves
+    #[arg(long, value_name = "Q,R", value_delimiter = ',', default_value = "default", value_parser = parse_queue_name)]
     pub(crate) queues: Vec<String>,
     /// Exit after this idle time; 0: as soon as no task waits
     #[arg(long, value_name = "TIME", env = "WORKER_IDLE_EXIT")]
@@ -76,7 +77,7 @@ pub(crate) struct StartArgs {
     /// Take no new task after this time, and exit when the running ones are finished
     #[arg(long, value_name = "TIME", env = "WORKER_MAX_UPTIME")]
     pub(crate) max_uptime: Option<HumanDuration>,
-    /// Serve the broker to other processes of this user at this socket, as unix:PATH; tasks find it in QUEUE_URL
+    /// Serve the broker to other processes of this user at this socket, as unix:PATH; tasks get it in QUEUE_URL
     #[arg(long, value_name = "PATH", value_parser = absolute(), value_hint = clap::ValueHint::FilePath)]
     pub(crate) serve: Option<PathBuf>,
     /// A directory of handlers: NAME.handler.toml with name, provides and command
@@ -85,7 +86,7 @@ pub(crate) struct StartArgs {
     /// Use only these handlers
     #[arg(long, value_name = "A,B", env = "WORKER_PLUGINS", value_delimiter = ',', value_parser = trimmed)]
     pub(crate) plugins: Option<Vec<String>>,
-    /// The weakest isolation to accept: tasks that ask for less run with 'process', 'sandbox' or 'docker'
+    /// The weakest isolation to accept: tasks that ask for less run with 'shared', 'process', 'sandbox' or 'docker'
     #[arg(long, value_name = "HOW", env = "WORKER_MIN_ISOLATION", value_parser = raddle_worker::worker::parse_min_isolation)]
     pub(crate) min_isolation: Option<Isolation>,
     /// Run tasks with the isolation 'docker', each in a container of this image
@@ -99,12 +100,15 @@ pub(crate) struct StartArgs {
     /// A name for lists and process titles
     #[arg(long, default_value = "worker")]
     pub(crate) name: String,
-    /// What the manager may spawn whose worker this is.
+    #[command(flatten)]
+    #[serde(default)]
+    pub(crate) hosts: HostArgs,
+    /// What the worker of a manager may spawn.
     #[arg(skip)]
-    pub(crate) charter: Option<SpawnPolicy>,
+    pub(crate) spawn_policy: Option<SpawnPolicy>,
 }
 
-/// When a worker takes one task and leaves.
+/// When a worker runs one task and exits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub(crate) enum Once {
     #[value(name = "true")]
@@ -116,14 +120,14 @@ pub(crate) enum Once {
     Auto,
 }
 
-/// Have a manager made.
+/// Spawns a manager.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "Examples:
   raddle worker spawn --type unix --registry tasks.toml
   raddle worker spawn --type unix --registry tasks.toml --limits memory_mb=256,timeout=30s,max_tasks=8
 
-A prime that lives is asked for it, and keeps it alive: it is a task of the prime. Without one it
-is started as by 'raddle manager start', and stands by itself.")]
+A live root manager spawns the manager as a task, and keeps it alive. Without a root manager this is
+the same as 'raddle manager start'.")]
 pub(crate) struct SpawnArgs {
     /// The type of the manager, which reads worker.TYPE.requests
     #[arg(long = "type", value_name = "TYPE", value_parser = manager::parse_type)]
@@ -131,7 +135,7 @@ pub(crate) struct SpawnArgs {
     /// The registry of tasks that it may spawn
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     pub(crate) registry: PathBuf,
-    /// Upper limits for its tasks: memory_mb, cpu_percent, max_fds, max_procs, timeout; and max_tasks at a time
+    /// Limits for each task: memory_mb, cpu_percent, max_fds, max_procs, timeout. For all: max_tasks at a time
     #[arg(
         long,
         value_name = "LIMITS",
@@ -139,19 +143,19 @@ pub(crate) struct SpawnArgs {
         hide_default_value = true
     )]
     pub(crate) limits: ResourceLimits,
-    /// The root manager to ask [default: the least loaded]
+    /// The root manager that spawns it [default: the least loaded]
     #[arg(long, value_name = "TID")]
     pub(crate) parent: Option<TidArg>,
     /// A name for lists and process titles [default: worker-TYPE]
     #[arg(long)]
     pub(crate) name: Option<String>,
-    /// How long to wait until it is there
+    /// How long to wait for its start
     #[arg(long, value_name = "TIME", default_value = "30")]
     pub(crate) timeout: HumanDuration,
 }
 
 impl StartArgs {
-    /// Whether the worker takes one task, runs it and leaves.
+    /// Whether the worker runs one task and exits.
     pub(crate) fn takes_one_task(&self) -> bool {
         match self.once {
             Once::Always => true,
@@ -164,26 +168,26 @@ impl StartArgs {
     pub(crate) fn check(&self) -> Result<(), String> {
         match self.concurrency {
             Some(concurrency @ 2..) if self.once == Once::Always => Err(format!(
-                "--once takes one task, and --concurrency {concurrency} more at a time: leave out one of them, also in WORKER_ONCE and \
-                 WORKER_CONCURRENCY"
+                "--once runs one task, and --concurrency {concurrency} several at a time: remove one of them, also from \
+                 WORKER_ONCE and WORKER_CONCURRENCY"
             )),
             _ => Ok(()),
         }
     }
 }
 
-/// A name that tasks can have in `queue`.
-fn queue_name(text: &str) -> Result<String, ParseQueueNameError> {
+/// Parses the name of a queue of tasks.
+fn parse_queue_name(text: &str) -> Result<String, ParseQueueNameError> {
     let text = text.trim();
     text.parse::<QueueName>().map(|_| text.to_owned())
 }
 
-/// Stop workers.
+/// Stops workers.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   raddle worker stop 2140161024
   raddle worker stop --all --timeout 5m
-  raddle worker stop --all --kill        what they run goes back to its queue")]
+  raddle worker stop --all --kill        their tasks go back to their queues")]
 pub(crate) struct StopArgs {
     /// The workers' ids, or their last ten digits
     #[arg(value_name = "TID", required_unless_present = "all")]
@@ -191,10 +195,10 @@ pub(crate) struct StopArgs {
     /// All workers
     #[arg(long, conflicts_with = "tids")]
     pub(crate) all: bool,
-    /// End at once
+    /// Kill without waiting for tasks
     #[arg(long)]
     pub(crate) kill: bool,
-    /// How long to wait until they are gone
+    /// How long to wait for their exit
     #[arg(long, value_name = "TIME", default_value = "10")]
     pub(crate) timeout: HumanDuration,
 }
@@ -204,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn takes_one_task_when_told_so_or_when_the_concurrency_is_one() {
+    fn takes_one_task_with_once_or_a_concurrency_of_one() {
         let takes_one = |once, concurrency| {
             let args = StartArgs {
                 once,

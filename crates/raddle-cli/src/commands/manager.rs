@@ -40,19 +40,19 @@ const LOOK: Duration = Duration::from_millis(50);
 
 /// Runs a manager in this process.
 pub(super) async fn serve(context: &Context, args: &ManagerArgs, global: &Global) -> Outcome {
-    let charter = SpawnPolicy {
+    let spawn_policy = SpawnPolicy {
         kind: args.kind.clone(),
         registry: registry(args)?,
         ceiling: args.limits.clone(),
-        herald: manager_command(context, args)?,
+        manager_command: manager_command(context, args)?,
     };
     let max_workers = args.limits.max_tasks.unwrap_or(MAX_TASKS);
     let spawner = spawner_args(args, max_workers);
     let cores = thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
     let mut config = Config::default();
-    spawner.replace_in(&mut config);
+    spawner.override_config(&mut config);
     let config = config.check(cores).or_usage()?;
-    let workers = spawner::worker_args(&spawner, &config, Some(charter));
+    let workers = spawner::worker_args(&spawner, &config, Some(spawn_policy));
     let launching = spawner::processes(global, &spawner, context, &config, &workers)?;
     Box::pin(spawner::keep(
         context,

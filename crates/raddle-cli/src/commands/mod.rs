@@ -11,6 +11,7 @@ mod detach;
 mod doctor;
 mod each;
 mod group;
+mod hosts;
 mod inspect;
 mod list;
 mod logs;

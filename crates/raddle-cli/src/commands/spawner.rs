@@ -156,7 +156,7 @@ fn configure(args: &SpawnerArgs) -> Outcome<(Config, PathBuf)> {
         config.handlers = config.handlers.map(|directory| base.join(directory));
     }
     let cores = thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
-    args.replace_in(&mut config);
+    args.override_config(&mut config);
     Ok((
         config
             .check(cores)
@@ -276,7 +276,7 @@ pub(super) async fn keep(
 pub(super) fn worker_args(
     args: &SpawnerArgs,
     config: &Config,
-    charter: Option<SpawnPolicy>,
+    spawn_policy: Option<SpawnPolicy>,
 ) -> StartArgs {
     StartArgs {
         no_detach: true,
@@ -291,7 +291,7 @@ pub(super) fn worker_args(
         task_image: config.task_image.clone(),
         log: args.log,
         name: "worker".into(),
-        charter,
+        spawn_policy,
         ..StartArgs::default()
     }
 }
@@ -327,7 +327,8 @@ fn template(
 /// The socket that serves the broker: beside the database, or in the temporary directory. A broker
 /// that is served already needs no second server, unless metrics are counted here.
 fn socket(url: &BrokerUrl, args: &SpawnerArgs) -> Option<PathBuf> {
-    if args.serve.is_some() || matches!(url, BrokerUrl::Unix(_)) && !args.metrics.is_watched() {
+    if args.serve.is_some() || matches!(url, BrokerUrl::Unix(_)) && !args.metrics.is_instrumented()
+    {
         return args.serve.clone();
     }
     let path = beside(url, &format!("{SOCKET}{}.sock", std::process::id()), "");

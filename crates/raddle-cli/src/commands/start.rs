@@ -16,6 +16,7 @@ use raddle_worker::{
 use tokio::task::JoinSet;
 
 use super::detach::{announce, detach, is_background};
+use super::hosts::hosts;
 use crate::{
     args::StartArgs,
     context::Context,
@@ -145,6 +146,10 @@ async fn foreground(context: &Context, args: &StartArgs) -> Outcome {
     watched.show(worker_page);
     let broker = watched.observed(broker);
     let options = options(context, args)?;
+    let options = match &member {
+        Some(_) => options,
+        None => options.hosting(hosts(args, &routines_of_this_program()?).await?),
+    };
     let options = if let Some(member) = &member {
         member.bind(options)
     } else {
@@ -226,8 +231,7 @@ async fn foreground(context: &Context, args: &StartArgs) -> Outcome {
 }
 
 pub(super) fn options(context: &Context, args: &StartArgs) -> Outcome<Options> {
-    let routines =
-        Routines::of_this_program().map_err(|clash| Failure::Raddle(clash.to_string()))?;
+    let routines = routines_of_this_program()?;
     let plugins = Plugins::load(args.handlers.as_deref(), args.plugins.as_deref());
     let plugins = plugins.or_usage()?;
     let caps = args.caps.clone().unwrap_or_default();
@@ -263,10 +267,14 @@ pub(super) fn options(context: &Context, args: &StartArgs) -> Outcome<Options> {
         ..kind
     };
     let options = options.offering(&routines, plugins);
-    Ok(match &args.charter {
-        Some(charter) => options.with_spawn_policy(Arc::new(charter.clone())),
+    Ok(match &args.spawn_policy {
+        Some(policy) => options.with_spawn_policy(Arc::new(policy.clone())),
         None => options,
     })
+}
+
+fn routines_of_this_program() -> Outcome<Routines> {
+    Routines::of_this_program().map_err(|clash| Failure::Raddle(clash.to_string()))
 }
 
 /// The image for tasks, if the worker can use one.

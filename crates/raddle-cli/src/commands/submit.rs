@@ -112,7 +112,7 @@ pub(super) fn items(
     Ok(match (&args.each_line, &args.array) {
         (Some(path), _) => Some((lines(path, reads_stdin)?, None)),
         (None, Some(numbers)) => Some((
-            Box::new(numbers.clone().iter().map(|n| Ok(n.to_string()))),
+            Box::new(numbers.clone().into_numbers().map(|n| Ok(n.to_string()))),
             Some(numbers.len()),
         )),
         (None, None) => None,

@@ -319,7 +319,7 @@ fn missing(processes: &[Process], snapshot: &GroupSnapshot) -> Vec<String> {
             .collect();
         Some(match census {
             census if census.ready >= census.wanted => return None,
-            census if census.braking > 0 => {
+            census if census.backing_off > 0 => {
                 format!(
                     "'{name}' is not up: its processes die as soon as they are started; what they say is above"
                 )

@@ -84,7 +84,7 @@ fn a_database_of_a_newer_version_is_left_alone() {
     let world = World::new();
     world.raddle(["run", "--", "true"]).ok();
     world.bash("sqlite3 .raddle/raddle.db 'PRAGMA user_version = 4711; PRAGMA wal_checkpoint(TRUNCATE);'").ok();
-    for name in ["raddle.db-wal", "raddle.db-shm", "raddle.db-bell"] {
+    for name in ["raddle.db-wal", "raddle.db-shm", "raddle.db-state"] {
         let _ = fs::remove_file(world.path().join(".raddle").join(name));
     }
     refused(&world, &world.path().join(".raddle/raddle.db"), "upgrade");
@@ -97,7 +97,7 @@ fn a_damaged_database_is_left_alone() {
     world
         .bash("sqlite3 .raddle/raddle.db 'PRAGMA wal_checkpoint(TRUNCATE);'")
         .ok();
-    for name in ["raddle.db-wal", "raddle.db-shm", "raddle.db-bell"] {
+    for name in ["raddle.db-wal", "raddle.db-shm", "raddle.db-state"] {
         let _ = fs::remove_file(world.path().join(".raddle").join(name));
     }
     let path = world.path().join(".raddle/raddle.db");
@@ -228,7 +228,7 @@ fn a_project_on_a_read_only_mount_can_be_read_and_not_written() {
         done
         # As a backup has it: the database alone.
         mount -o remount,rw . && sqlite3 .raddle/raddle.db 'PRAGMA wal_checkpoint(TRUNCATE)' >/dev/null
-        rm .raddle/raddle.db-wal .raddle/raddle.db-shm .raddle/raddle.db-bell && mount -o remount,ro .
+        rm .raddle/raddle.db-wal .raddle/raddle.db-shm .raddle/raddle.db-state && mount -o remount,ro .
         look"#;
     let ran = world.bash_apart(script).ok();
     let looked = "[1,2,0]\n3\nkept\nkept\n100000\n[]\ndoctor 0\n";
@@ -238,7 +238,7 @@ fn a_project_on_a_read_only_mount_can_be_read_and_not_written() {
         "{}",
         ran.stderr
     );
-    let advice = "raddle.db: its file system is read-only: mount that for writing";
+    let advice = "raddle.db: its file system is read-only: mount it for writing";
     assert_eq!(ran.stderr.matches(advice).count(), 4, "{}", ran.stderr);
 }
 
@@ -417,7 +417,7 @@ fn a_worker_whose_database_is_locked_for_good_can_be_stopped() {
         worker=$!
         tid=$(raddle submit -- sh -c 'echo ran >>ran; while ! [ -e go ]; do sleep 0.01; done')
         until raddle task status --json "$tid" | grep -q '"running"'; do sleep 0.02; done
-        exec 9<.raddle/raddle.db-bell
+        exec 9<.raddle/raddle.db-state
         flock 9
         touch go
         # Long enough for the task to end: what is then under way stands still in the kernel.

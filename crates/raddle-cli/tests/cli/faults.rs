@@ -591,7 +591,7 @@ fn a_bell_that_is_cut_short_is_mended() {
         .json();
     let tid = world.submit(&["--", "sh", "-c", "while ! [ -e go ]; do sleep 0.01; done"]);
     world.until_state(&tid, "running");
-    world.bash("truncate -s 0 .raddle/raddle.db-bell").ok();
+    world.bash("truncate -s 0 .raddle/raddle.db-state").ok();
     assert_eq!(
         world
             .raddle(["run", "--", "echo", "still here"])

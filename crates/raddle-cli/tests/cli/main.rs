@@ -8,6 +8,7 @@
 mod agent;
 mod bad_input;
 mod batch;
+mod book;
 #[cfg(feature = "tls")]
 mod cert;
 mod chain;
@@ -46,7 +47,6 @@ mod otlp;
 mod pool;
 mod program;
 mod queue;
-mod readme;
 mod recursive;
 mod redis;
 mod result;

@@ -847,7 +847,7 @@ fn an_interrupt_while_the_database_is_locked_ends_it_before_it_has_begun() {
         if round != 2 {
             world.raddle(["run", "--", "true"]).ok();
         }
-        let script = "exec 9<.raddle/raddle.db-bell; flock 9; echo >locked; sleep 30";
+        let script = "exec 9<.raddle/raddle.db-state; flock 9; echo >locked; sleep 30";
         let holder = world.start_bash(script);
         until("it is locked", || world.path().join("locked").exists());
         let run = world.start(["run", "--", "touch", "ran"]);

@@ -488,7 +488,7 @@ fn who_holds_the_database_takes_no_task_from_a_worker() {
     let hold = |time: Duration| {
         let bell = File::options()
             .write(true)
-            .open(world.path().join(".raddle/raddle.db-bell"))
+            .open(world.path().join(".raddle/raddle.db-state"))
             .unwrap();
         bell.lock().unwrap();
         thread::sleep(time);

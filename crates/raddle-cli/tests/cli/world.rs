@@ -210,7 +210,7 @@ impl World {
         });
     }
 
-    fn command(&self, program: &str) -> Command {
+    pub(crate) fn command(&self, program: &str) -> Command {
         let bin = Path::new(env!("CARGO_BIN_EXE_raddle")).parent().unwrap();
         let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
         let mut command = Command::new(program);
@@ -225,7 +225,7 @@ impl World {
         command
     }
 
-    fn spawn(&self, mut command: Command) -> Started {
+    pub(crate) fn spawn(&self, mut command: Command) -> Started {
         // Files, because a pipe that a lost process holds open would never end.
         let output = tempfile::tempdir().unwrap().keep();
         let (stdout, stderr) = (output.join("out"), output.join("err"));

@@ -29,6 +29,7 @@ pub(super) fn expand(
         attributes: &attrs,
         visibility: &vis,
         itself: None,
+        is_fresh: false,
         signature: &signature,
     };
     let call = features

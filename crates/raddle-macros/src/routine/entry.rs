@@ -8,13 +8,18 @@ use syn::Type;
 use super::{facets::GeneratedFns, output::Output};
 
 impl GeneratedFns<'_> {
-    /// Generates the entry of this name. `here` is the function with the user's body.
-    pub(super) fn entry(&self, name: &TokenStream, here: &TokenStream) -> TokenStream {
+    /// Generates the entry of this name. `local` is the function with the user's body.
+    pub(super) fn entry(&self, name: &TokenStream, local: &TokenStream) -> TokenStream {
         let conditions = self.conditions();
         let (run, checks) = (
-            self.run(here),
+            self.run(local),
             self.signature.output.check(|of| self.named(of)),
         );
+        let isolation = if self.is_fresh {
+            quote!(::raddle::__private::Isolation::Process)
+        } else {
+            quote!(::raddle::__private::Isolation::Shared)
+        };
         quote! {
             #(#conditions)*
             const _: () = {
@@ -23,6 +28,7 @@ impl GeneratedFns<'_> {
                     ::raddle::__private::Routine {
                         name: #name,
                         place: ::core::concat!(::core::file!(), ":", ::core::line!()),
+                        isolation: #isolation,
                         run: #run,
                     }
                 }
@@ -30,17 +36,17 @@ impl GeneratedFns<'_> {
         }
     }
 
-    fn run(&self, here: &TokenStream) -> TokenStream {
+    fn run(&self, local: &TokenStream) -> TokenStream {
         let (read, passed) = self.read();
         let answer = match (&self.signature.output, self.signature.is_async) {
             (Output::Items(of), _) => {
                 let of = self.named(of);
-                let items = quote!(<#of as ::raddle::__private::RoutineValue>::items(__form, #here(#(#passed),*)));
+                let items = quote!(<#of as ::raddle::__private::RoutineValue>::items(__form, #local(#(#passed),*)));
                 quote!(::core::result::Result::Ok(#items))
             }
-            (output, false) => self.answer(output, quote!(#here(#(#passed),*))),
+            (output, false) => self.answer(output, quote!(#local(#(#passed),*))),
             (output, true) => {
-                let answer = self.answer(output, quote!(#here(#(#passed),*).await));
+                let answer = self.answer(output, quote!(#local(#(#passed),*).await));
                 quote!(::core::result::Result::Ok(::std::boxed::Box::pin(async move { #answer })))
             }
         };
@@ -62,13 +68,21 @@ impl GeneratedFns<'_> {
     /// on.
     fn read(&self) -> (TokenStream, Vec<TokenStream>) {
         let arguments = &self.signature.arguments;
-        let count = arguments.len();
+        let count = self.sent().count();
         let mutability = (count > 0).then(|| quote!(mut));
-        let mut read = quote!(let #mutability __arguments = ::raddle::__private::Arguments::of(__given, #count)?;);
+        let mut read = quote!(let #mutability __arguments = ::raddle::__private::Arguments::decode(__given, #count)?;);
         let mut passed = Vec::new();
         for argument in arguments {
             let (key, of) = (argument.key(), self.named(&argument.of));
             let variable = format_ident!("__argument_{}", key);
+            if let Some(state) = &argument.state {
+                let state = self.named(state);
+                read.extend(
+                    quote!(let #variable = ::raddle::__private::required_state::<#state>()?;),
+                );
+                passed.push(quote!(#variable));
+                continue;
+            }
             let taken = quote!(<#of as ::raddle::__private::RoutineValue>::take);
             read.extend(quote!(let #variable = #taken(&mut __arguments, #key)?;));
             passed.push(if argument.is_borrowed {

@@ -13,6 +13,8 @@ pub(super) struct GeneratedFns<'a> {
     pub(super) visibility: &'a Visibility,
     /// The type that `Self` denotes in an `impl` block.
     pub(super) itself: Option<&'a Type>,
+    /// Whether each of its tasks has a process of its own.
+    pub(super) is_fresh: bool,
     pub(super) signature: &'a Signature,
 }
 
@@ -22,7 +24,7 @@ impl GeneratedFns<'_> {
         let about = self.picked(&["cfg", "doc", "deprecated"]);
         let (visibility, inputs, call) =
             (self.visibility, self.inputs(), self.signature.output.call());
-        let count = self.signature.arguments.len();
+        let count = self.sent().count();
         let rewrite = self.rewrite();
         let packed = quote!(::raddle::__private::EncodedArgs::new(#count).rewritten_by(#rewrite));
         let packed = self.each(packed, "pack");
@@ -43,7 +45,12 @@ impl GeneratedFns<'_> {
             self.inputs(),
             self.signature.output.result(),
         );
-        let task = self.each(quote!(::raddle::RoutineTask::new(#name)), "give");
+        let new = if self.is_fresh {
+            quote!(::raddle::RoutineTask::new(#name).in_own_process())
+        } else {
+            quote!(::raddle::RoutineTask::new(#name))
+        };
+        let task = self.each(new, "give");
         quote! {
             #(#about)*
             #[doc = #doc]
@@ -55,7 +62,7 @@ impl GeneratedFns<'_> {
     }
 
     /// Generates the user's own function under another name.
-    pub(super) fn here(
+    pub(super) fn local(
         &self,
         ident: &TokenStream,
         plain: &str,
@@ -111,6 +118,14 @@ impl GeneratedFns<'_> {
         }
     }
 
+    /// Returns the arguments that callers pass: all but state.
+    pub(super) fn sent(&self) -> impl Iterator<Item = &Argument> {
+        self.signature
+            .arguments
+            .iter()
+            .filter(|argument| argument.state.is_none())
+    }
+
     /// Returns the attributes that decide whether the function exists at all.
     pub(super) fn conditions(&self) -> Vec<&Attribute> {
         self.picked(&["cfg"])
@@ -124,11 +139,12 @@ impl GeneratedFns<'_> {
 
     /// Generates the arguments for a function that does not modify them.
     fn inputs(&self) -> TokenStream {
-        let all = self.signature.arguments.iter().map(
+        let all = self.sent().map(
             |Argument {
                  name,
                  of,
                  is_borrowed,
+                 ..
              }| {
                 match (name == "self", is_borrowed) {
                     (true, true) => quote!(&self),
@@ -143,16 +159,15 @@ impl GeneratedFns<'_> {
     /// Generates a function that transcodes encoded arguments to JSON, for workers that read
     /// nothing else. The types are only known here.
     fn rewrite(&self) -> TokenStream {
-        let arguments = &self.signature.arguments;
-        let count = arguments.len();
-        let each = arguments.iter().map(|argument| {
+        let count = self.sent().count();
+        let each = self.sent().map(|argument| {
             let (of, key) = (&argument.of, argument.key());
             quote!(<#of as ::raddle::__private::RoutineValue>::rewrite(&mut __rewriting, #key)?;)
         });
         let mutability = (count > 0).then(|| quote!(mut));
         quote! {
             |__packed| {
-                let #mutability __rewriting = ::raddle::__private::TranscodedArgs::of(__packed, #count)?;
+                let #mutability __rewriting = ::raddle::__private::TranscodedArgs::new(__packed, #count)?;
                 #(#each)*
                 ::core::result::Result::Ok(__rewriting.finish())
             }
@@ -162,24 +177,22 @@ impl GeneratedFns<'_> {
     /// Folds every argument into `first`.
     fn each(&self, first: TokenStream, add: &str) -> TokenStream {
         let add = Ident::new(add, Span::call_site());
-        self.signature
-            .arguments
-            .iter()
-            .fold(first, |all, argument| {
-                let (
-                    Argument {
-                        name,
-                        of,
-                        is_borrowed,
-                    },
-                    key,
-                ) = (argument, argument.key());
-                let value = if *is_borrowed {
-                    quote!(#name)
-                } else {
-                    quote!(&#name)
-                };
-                quote!(<#of as ::raddle::__private::RoutineValue>::#add(#value, #all, #key))
-            })
+        self.sent().fold(first, |all, argument| {
+            let (
+                Argument {
+                    name,
+                    of,
+                    is_borrowed,
+                    ..
+                },
+                key,
+            ) = (argument, argument.key());
+            let value = if *is_borrowed {
+                quote!(#name)
+            } else {
+                quote!(&#name)
+            };
+            quote!(<#of as ::raddle::__private::RoutineValue>::#add(#value, #all, #key))
+        })
     }
 }

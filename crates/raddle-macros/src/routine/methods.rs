@@ -88,27 +88,29 @@ fn expand_method(
     let signature = Signature::read(sig, true)?;
     let ident = &sig.ident;
     let plain = ident.unraw().to_string();
-    let name = match options::given_name(options)? {
+    let options::RoutineOptions { name, is_fresh } = options::parse(options)?;
+    let name = match name {
         Some(name) => quote!(#name),
         None => quote!(::core::concat!(::core::module_path!(), "::", #place, "::", #plain)),
     };
-    let (task, here) = (
+    let (task, local) = (
         format_ident!("{}_task", ident),
-        format_ident!("{}_here", ident),
+        format_ident!("{}_local", ident),
     );
     let facets = GeneratedFns {
         attributes: attrs,
         visibility: vis,
         itself: Some(itself),
+        is_fresh,
         signature: &signature,
     };
-    let entry = facets.entry(&name, &quote!(<#itself>::#here));
+    let entry = facets.entry(&name, &quote!(<#itself>::#local));
     let call = features.calls.then(|| facets.call(ident, &name));
     let task = features
         .tasks
         .then(|| facets.task(&quote!(#task), &plain, &name));
-    let here = facets.here(&quote!(#here), &plain, sig, block);
-    Ok((quote!(#call #task #here), entry))
+    let local = facets.local(&quote!(#local), &plain, sig, block);
+    Ok((quote!(#call #task #local), entry))
 }
 
 /// Returns the name of the type, which prefixes the names of its routines.

@@ -1,9 +1,9 @@
 //! `#[raddle::routine]`: a function that other processes can run.
 //!
 //! The function's name becomes that of a function that calls it, and of a type beside it with
-//! `task` and `here`. The user's body is `here`, and a worker finds it through an entry in the
+//! `task` and `local`. The user's body is `local`, and a worker finds it through an entry in the
 //! program's routine registry. An `impl` block cannot hold a type, so `#[raddle::routines]`
-//! generates `name_task` and `name_here` instead. A function without a body is a routine of another
+//! generates `name_task` and `name_local` instead. A function without a body is a routine of another
 //! program.
 
 mod declaration;
@@ -19,6 +19,7 @@ use quote::quote;
 use syn::{ForeignItemFn, ItemFn, Result, ext::IdentExt};
 
 pub(crate) use self::methods::{expand as expand_impl, without_attributes};
+pub(crate) use self::signature::{bare, state_type};
 use self::{facets::GeneratedFns, signature::Signature};
 use crate::Features;
 
@@ -28,7 +29,7 @@ pub(crate) fn expand(
     item: TokenStream,
     features: Features,
 ) -> Result<TokenStream> {
-    let name = options::given_name(options)?;
+    let options::RoutineOptions { name, is_fresh } = options::parse(options)?;
     if let Ok(function) = syn::parse2(item.clone()) {
         return declaration::expand(name, function, features);
     }
@@ -50,6 +51,7 @@ pub(crate) fn expand(
         attributes: &attrs,
         visibility: &vis,
         itself: None,
+        is_fresh,
         signature: &signature,
     };
     let call = features
@@ -58,10 +60,10 @@ pub(crate) fn expand(
     let task = features
         .tasks
         .then(|| facets.task(&quote!(task), &plain, &quote!(Self::NAME)));
-    let here = facets.here(&quote!(here), &plain, &sig, &block);
-    let entry = facets.entry(&name, &quote!(#ident::here));
-    let about = format!("The routine `{plain}`: as a task, or run here.");
-    let beside = facets.beside(ident, &about, &name, &quote!(#task #here));
+    let local = facets.local(&quote!(local), &plain, &sig, &block);
+    let entry = facets.entry(&name, &quote!(#ident::local));
+    let about = format!("The routine `{plain}`: as a task, or in this process.");
+    let beside = facets.beside(ident, &about, &name, &quote!(#task #local));
     Ok(quote! {
         #call
 

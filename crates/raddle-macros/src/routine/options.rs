@@ -3,12 +3,35 @@
 use proc_macro2::TokenStream;
 use syn::{Error, LitStr, Result, parse::Parser};
 
-/// Returns the name of the routine in tasks and calls, if it is not derived from its path.
-pub(super) fn given_name(options: TokenStream) -> Result<Option<LitStr>> {
-    let mut name = None;
+/// Options of one routine.
+#[derive(Default)]
+pub(super) struct RoutineOptions {
+    /// The name of the routine in tasks and calls, if it is not derived from its path.
+    pub(super) name: Option<LitStr>,
+    /// Whether each of its tasks has a process of its own.
+    pub(super) is_fresh: bool,
+}
+
+/// Parses the options.
+pub(super) fn parse(options: TokenStream) -> Result<RoutineOptions> {
+    let mut parsed = RoutineOptions::default();
     let parser = syn::meta::parser(|meta| {
+        if meta.path.is_ident("isolation") {
+            let given: LitStr = meta.value()?.parse()?;
+            parsed.is_fresh = match given.value().as_str() {
+                "shared" => false,
+                "process" => true,
+                _ => {
+                    return Err(Error::new(
+                        given.span(),
+                        "the isolation of a routine is \"shared\" or \"process\"; a task can ask for more",
+                    ));
+                }
+            };
+            return Ok(());
+        }
         if !meta.path.is_ident("name") {
-            return Err(meta.error("the only option is `name = \"…\"`"));
+            return Err(meta.error("the options are `name = \"…\"` and `isolation = \"…\"`"));
         }
         let given: LitStr = meta.value()?.parse()?;
         let text = given.value();
@@ -19,11 +42,11 @@ pub(super) fn given_name(options: TokenStream) -> Result<Option<LitStr>> {
                 "a name has 1 to 128 letters, digits, or . _ - : @ /",
             ));
         }
-        name = Some(given);
+        parsed.name = Some(given);
         Ok(())
     });
     parser.parse2(options)?;
-    Ok(name)
+    Ok(parsed)
 }
 
 #[cfg(test)]
@@ -33,13 +56,14 @@ mod tests {
     use super::*;
 
     fn given(options: TokenStream) -> Result<Option<String>> {
-        Ok(given_name(options)?.map(|name| name.value()))
+        Ok(parse(options)?.name.map(|name| name.value()))
     }
 
     #[test]
     fn accepts_only_valid_names() {
         for (options, said) in [
-            (quote!(nmae = "x"), "the only option is `name = \"…\"`"),
+            (quote!(nmae = "x"), "the options are `name = \"…\"`"),
+            (quote!(isolation = "vm"), "is \"shared\" or \"process\""),
             (quote!(name = "a name"), "a name has 1 to 128 letters"),
             (quote!(name = ""), "a name has 1 to 128 letters"),
             (quote!(name = 3), "expected string literal"),

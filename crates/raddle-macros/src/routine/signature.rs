@@ -3,7 +3,10 @@
 
 use proc_macro2::{TokenStream, TokenTree};
 use quote::{ToTokens, quote_spanned};
-use syn::{Error, FnArg, Ident, Pat, ReceiverKind, Result, Safety, Type, ext::IdentExt};
+use syn::{
+    Error, FnArg, GenericArgument, Ident, Pat, PathArguments, ReceiverKind, Result, Safety, Type,
+    ext::IdentExt,
+};
 
 use super::output::Output;
 
@@ -21,6 +24,8 @@ pub(super) struct Argument {
     pub(super) of: Type,
     /// True for `&self`. Its type is `Self` all the same.
     pub(super) is_borrowed: bool,
+    /// The `T` of a `State<T>`, which the host has and callers do not pass.
+    pub(super) state: Option<Type>,
 }
 
 impl Signature {
@@ -111,6 +116,7 @@ fn receiver(receiver: &syn::Receiver) -> Result<Argument> {
         name: receiver.self_token.into(),
         of,
         is_borrowed,
+        state: None,
     })
 }
 
@@ -134,12 +140,32 @@ fn argument(input: &syn::PatType) -> Result<Argument> {
             name: name.ident.clone(),
             of: (*input.ty).clone(),
             is_borrowed: false,
+            state: state_type(&input.ty),
         }),
     }
 }
 
+/// Returns the `T` of a type that is written `State<T>` or `raddle::State<T>`.
+pub(crate) fn state_type(of: &Type) -> Option<Type> {
+    let Type::Path(path) = bare(of) else {
+        return None;
+    };
+    let last = path
+        .path
+        .segments
+        .last()
+        .filter(|last| last.ident == "State")?;
+    let PathArguments::AngleBracketed(arguments) = &last.arguments else {
+        return None;
+    };
+    match arguments.args.first() {
+        Some(GenericArgument::Type(state)) if arguments.args.len() == 1 => Some(state.clone()),
+        _ => None,
+    }
+}
+
 /// Returns the type without the groups and parentheses that macros put around it.
-pub(super) fn bare(mut of: &Type) -> &Type {
+pub(crate) fn bare(mut of: &Type) -> &Type {
     loop {
         of = match of {
             Type::Group(group) => &group.elem,

@@ -110,7 +110,7 @@ fn call_has_the_name_of_the_function() {
         &[
             "pub(crate) fn add(a: u64, b: u64) -> ::raddle::Call<u64>",
             "pub(crate) fn task(a: u64, b: u64) -> ::raddle::RoutineTask<u64>",
-            "pub(crate) async fn here(a: u64, mut b: u64) -> u64 { b += a; b }",
+            "pub(crate) async fn local(a: u64, mut b: u64) -> u64 { b += a; b }",
             "pub(crate) const NAME: &'static str = ::core::concat!(::core::module_path!(), \"::\", \"add\")",
             "::raddle::__private::RoutineFn::Async(",
         ],
@@ -162,7 +162,7 @@ fn streams_are_call_streams_and_task_vectors() {
         &[
             "-> ::raddle::CallStream<Row>",
             "-> ::raddle::RoutineTask<::std::vec::Vec<Row>>",
-            "fn here(n: u8) -> impl futures::Stream<Item = Row> + Send",
+            "fn local(n: u8) -> impl futures::Stream<Item = Row> + Send",
             "RoutineFn::Stream(",
         ],
     );
@@ -198,7 +198,7 @@ fn declarations_generate_only_a_call() {
         ],
     );
     assert_eq!(embed.matches("numbers.").count(), 1, "{embed}");
-    for absent in ["submit!", "fn task", "fn here"] {
+    for absent in ["submit!", "fn task", "fn local"] {
         assert!(!embed.contains(&absent.replace(' ', "")), "{embed}");
     }
     assert_contains(
@@ -226,7 +226,7 @@ fn generates_no_call_without_pools() {
         .expect("it is one"),
     );
     assert!(!without.contains("Call"), "{without}");
-    assert_contains(&without, &["fn task(a: u8)", "fn here(a: u8)"]);
+    assert_contains(&without, &["fn task(a: u8)", "fn local(a: u8)"]);
 }
 
 #[test]
@@ -256,11 +256,11 @@ fn methods_are_registered_outside_their_block() {
         &[
             "pub fn scale(self, by: f64) -> ::raddle::Call<Self>",
             "pub fn scale_task(self, by: f64) -> ::raddle::RoutineTask<Self>",
-            "pub async fn scale_here(mut self, by: f64) -> Self { self }",
+            "pub async fn scale_local(mut self, by: f64) -> Self { self }",
             "::core::concat!(::core::module_path!(), \"::\", \"geometry::Point\", \"::\", \"scale\")",
             "<geometry::Point as ::raddle::__private::RoutineValue>::take(&mut __arguments, \"self\")?",
             "fn length(&self) -> ::raddle::Call<f64>",
-            "<geometry::Point>::length_here(&__argument_self)",
+            "<geometry::Point>::length_local(&__argument_self)",
             "fn nearest(of: Vec<Self>) -> ::raddle::Call<Self, Empty>",
             "<Vec<geometry::Point> as ::raddle::__private::RoutineValue>::take(&mut __arguments, \"of\")?",
             "fn other(&mut self) {}",

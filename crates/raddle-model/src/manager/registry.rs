@@ -37,7 +37,7 @@ pub struct TaskRegistryError {
     /// Line number, counted from 1. An error about a task as a whole gives the line where the task
     /// begins.
     pub line: usize,
-    /// What is wrong, and how to fix it.
+    /// The problem and its fix.
     pub reason: String,
 }
 

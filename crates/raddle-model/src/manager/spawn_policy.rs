@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{Target, TaskSpec};
 
-/// What a manager may spawn, and within which limits.
+/// The tasks that a manager may spawn, and their limits.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SpawnPolicy {
     /// The type of the manager.
@@ -23,7 +23,7 @@ pub struct SpawnPolicy {
     /// Upper bounds for the tasks that it spawns.
     pub ceiling: ResourceLimits,
     /// How it starts another manager, where it may.
-    pub herald: ManagerLaunchCommand,
+    pub manager_command: ManagerLaunchCommand,
 }
 
 /// Command that starts a manager, without the arguments that say which one.
@@ -50,7 +50,7 @@ pub enum SpawnRefusal {
     Malformed {
         /// The key.
         path: String,
-        /// What is wrong with its value.
+        /// Why its value is invalid.
         reason: String,
     },
     /// The manager's registry does not list the task.
@@ -76,7 +76,7 @@ pub enum SpawnRefusal {
     InvalidParams {
         /// The requested task.
         task: String,
-        /// What is wrong with the parameters.
+        /// Why the parameters do not match.
         error: ParamError,
     },
     /// The request exceeds the limits of the manager or of the task's template.
@@ -197,9 +197,9 @@ impl SpawnPolicy {
             name,
         } = ManagerParams::parse(params)?;
         let limits = self.ceiling.narrow_for_manager(&limits)?;
-        let mut argv = self.herald.argv.clone();
+        let mut argv = self.manager_command.argv.clone();
         argv.extend(["--type".into(), kind]);
-        match registry.or_else(|| self.herald.registry.clone()) {
+        match registry.or_else(|| self.manager_command.registry.clone()) {
             Some(path) => argv.extend(["--registry".into(), path]),
             None => argv.push("--no-registry".into()),
         }
@@ -209,7 +209,7 @@ impl SpawnPolicy {
         }
         let resolved = TaskSpec {
             target: Target::Command(argv),
-            env: self.herald.env.clone(),
+            env: self.manager_command.env.clone(),
             ..spec
         };
         resolved.validate()?;

@@ -26,7 +26,7 @@ pub struct TaskTemplate {
     pub(super) env: BTreeMap<String, String>,
     pub(super) cwd: Option<String>,
     #[serde(default)]
-    pub(super) isolation: Isolation,
+    pub(super) isolation: Option<Isolation>,
 }
 
 /// A part of an argument.

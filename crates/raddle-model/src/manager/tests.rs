@@ -32,7 +32,7 @@ fn policy(kind: &str) -> SpawnPolicy {
         kind: kind.into(),
         registry: TaskRegistry::from_toml(TASKS).unwrap(),
         ceiling: "memory_mb=128,timeout=60".parse().unwrap(),
-        herald: ManagerLaunchCommand {
+        manager_command: ManagerLaunchCommand {
             argv: ["raddle", "manager", "serve"].map(Into::into).into(),
             ..ManagerLaunchCommand::default()
         },
@@ -299,7 +299,7 @@ fn managers_inherit_the_registry_of_the_root_manager() {
         (None, "--no-registry"),
         (Some("/r.toml"), "--registry /r.toml"),
     ] {
-        policy.herald.registry = registry.map(Into::into);
+        policy.manager_command.registry = registry.map(Into::into);
         let spec = policy
             .resolve(TaskSpec::new(Target::Request(request.into())))
             .unwrap();

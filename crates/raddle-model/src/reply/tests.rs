@@ -7,11 +7,11 @@ const ENDED: ExitStatus = ExitStatus::Code { code: 0 };
 
 fn after(lines: &str, exit: ExitStatus) -> (ExitStatus, Option<Value>) {
     let mut parser = ReplyParser::default();
-    parser.hear(lines.as_bytes());
+    parser.parse(lines.as_bytes());
     parser.conclude(exit)
 }
 
-fn garbled(lines: &str) -> String {
+fn malformed(lines: &str) -> String {
     match after(lines, ENDED) {
         (ExitStatus::ProtocolError { message }, None) => message,
         other => panic!("{other:?}"),
@@ -23,7 +23,7 @@ fn returns_output_immediately_and_the_result_at_the_end() {
     let mut parser = ReplyParser::default();
     let lines =
         "{\"progress\":{\"percent\":150,\"message\":\"far\"}}\n{\"log\":\"hm\"}\n{\"result\":[1]}";
-    let output = parser.hear(lines.as_bytes());
+    let output = parser.parse(lines.as_bytes());
     let entry = LogLine {
         level: LogLevel::Info,
         message: "hm".into(),
@@ -49,14 +49,14 @@ fn returns_chained_tasks_immediately() {
         ..TaskSpec::command(["x", "y"])
     };
     assert_eq!(
-        parser.hear(format!("{line}\n").as_bytes()),
+        parser.parse(format!("{line}\n").as_bytes()),
         [ParsedOutput::Chain(Box::new(spec))]
     );
 }
 
 #[test]
 fn errors_of_chained_specs_name_the_path() {
-    let chained = |spec: &str| garbled(&format!("{{\"chain\":{spec}}}\n{{\"result\":1}}\n"));
+    let chained = |spec: &str| malformed(&format!("{{\"chain\":{spec}}}\n{{\"result\":1}}\n"));
     let message = chained(r#"{"target":{"command":["x"]},"limits":{"memory":1}}"#);
     assert!(
         message.contains("it chained an invalid task, at 'limits.memory'"),
@@ -108,18 +108,18 @@ fn converts_reported_errors_to_exits() {
 
 #[test]
 fn shows_the_malformed_line() {
-    assert!(garbled("hello\n").contains("hello"));
-    assert!(garbled("{\"progres\":{}}").contains("progres"));
+    assert!(malformed("hello\n").contains("hello"));
+    assert!(malformed("{\"progres\":{}}").contains("progres"));
     assert!(
-        garbled("{\"progress\":{\"percent\":1,\"x\":1}}").contains("'x'")
-            || garbled("{\"progress\":{\"x\":1}}").contains("x")
+        malformed("{\"progress\":{\"percent\":1,\"x\":1}}").contains("'x'")
+            || malformed("{\"progress\":{\"x\":1}}").contains("x")
     );
-    assert_eq!(garbled(""), "it ended without an answer");
+    assert_eq!(malformed(""), "it ended without an answer");
     assert_eq!(
-        garbled("{\"result\":1}\n{\"result\":2}\n"),
+        malformed("{\"result\":1}\n{\"result\":2}\n"),
         "it answered twice"
     );
-    assert!(garbled(&"x".repeat(LONGEST_LINE + 1)).contains("more than"));
+    assert!(malformed(&"x".repeat(LONGEST_LINE + 1)).contains("more than"));
 }
 
 #[test]
@@ -144,15 +144,15 @@ proptest! {
         let mut text = b"{\"log\":\"a\"}\n\n{\"progress\":{}}\n{\"log\":\"b\"}\n{\"result\":{\"k\":\"v\"}}\n".to_vec();
         text.extend(noise);
         let mut whole = ReplyParser::default();
-        let expected = whole.hear(&text);
+        let expected = whole.parse(&text);
         let mut pieces = ReplyParser::default();
         let (mut seen, mut rest) = (Vec::new(), text.as_slice());
         for cut in cuts {
             let (piece, after_cut) = rest.split_at(cut.min(rest.len()));
-            seen.extend(pieces.hear(piece));
+            seen.extend(pieces.parse(piece));
             rest = after_cut;
         }
-        seen.extend(pieces.hear(rest));
+        seen.extend(pieces.parse(rest));
         prop_assert_eq!(seen, expected);
         prop_assert_eq!(pieces.conclude(ENDED), whole.conclude(ENDED));
     }

@@ -24,7 +24,7 @@ enum Source<'a> {
 
 impl<'a> Arguments<'a> {
     /// Reads the arguments of a function that takes `count` of them.
-    pub fn of(given: RoutineInput<'a>, count: usize) -> Result<Self, RoutineFailure> {
+    pub fn decode(given: RoutineInput<'a>, count: usize) -> Result<Self, RoutineFailure> {
         let not_an_array = |why: &str| RoutineFailure::Unfit(format!("they are not an array{why}"));
         let (source, found) = match given {
             RoutineInput::Job(job) => {

@@ -97,9 +97,9 @@ impl EncodedArgs {
 
 impl<'a> TranscodedArgs<'a> {
     /// Starts to transcode `count` arguments in MessagePack.
-    pub fn of(packed: &'a [u8], count: usize) -> Result<Self, String> {
+    pub fn new(packed: &'a [u8], count: usize) -> Result<Self, String> {
         let given = RoutineInput::Call(Encoding::MessagePack, packed);
-        let arguments = Arguments::of(given, count).map_err(|failure| failure.to_string())?;
+        let arguments = Arguments::decode(given, count).map_err(|failure| failure.to_string())?;
         Ok(Self {
             arguments,
             json: b"[".to_vec(),

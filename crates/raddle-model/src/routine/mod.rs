@@ -12,6 +12,7 @@ mod encoding;
 mod finite;
 mod items;
 mod json_value;
+mod lifecycle;
 mod raw_bytes;
 
 use std::{collections::BTreeMap, fmt, future::Future, pin::Pin};
@@ -24,8 +25,12 @@ pub use self::{
     encoded_args::{ArgsTranscoder, EncodedArgs, OutputForm, TranscodedArgs},
     encoding::{Encoding, UnknownEncoding},
     items::{gather, items},
+    lifecycle::{
+        LifecycleHook, ShutdownFn, StartupError, StartupFn, State, StateValue, has_lifecycle_hooks,
+        required_state, run_shutdown, run_startup, state,
+    },
 };
-use crate::{AttemptInput, reply::ReportedError};
+use crate::{AttemptInput, reply::ReportedError, spec::Isolation};
 
 /// A registered function. `#[raddle::routine]` creates it.
 #[derive(Clone, Copy, Debug)]
@@ -34,6 +39,8 @@ pub struct Routine {
     pub name: &'static str,
     /// Source location, for messages.
     pub place: &'static str,
+    /// The weakest isolation in which its tasks may run: `shared` or `process`.
+    pub isolation: Isolation,
     /// The function.
     pub run: RoutineFn,
 }

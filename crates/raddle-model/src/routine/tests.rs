@@ -15,7 +15,7 @@ fn job(args: Value, kwargs: Value) -> RoutineInput<'static> {
 
 fn pair(given: RoutineInput<'_>) -> Result<(u32, String), String> {
     let read = || {
-        let mut given = Arguments::of(given, 2)?;
+        let mut given = Arguments::decode(given, 2)?;
         Ok((given.next("number")?, given.next("text")?))
     };
     read().map_err(|failure: RoutineFailure| {
@@ -61,7 +61,7 @@ fn byte_vector_arguments_are_copied() {
         .unwrap();
     assert_eq!(packed.len(), 1 + 5 + bytes.len() + 2);
     let mut arguments =
-        Arguments::of(RoutineInput::Call(Encoding::MessagePack, &packed), 2).unwrap();
+        Arguments::decode(RoutineInput::Call(Encoding::MessagePack, &packed), 2).unwrap();
     assert_eq!(arguments.next::<Vec<u8>>("first"), Ok(bytes.clone()));
     assert_eq!(arguments.next::<String>("second"), Ok("a".into()));
     let Ok(RoutineOutput::Bytes(answer)) = OutputForm::Call(Encoding::MessagePack).value(&bytes)
@@ -151,7 +151,7 @@ fn transcodes_arguments_with_and_without_types() {
         b"[[127,0,0,1],1.5]"
     );
     let packed = packed.rewritten_by(|packed| {
-        let mut rewriting = TranscodedArgs::of(packed, 2)?;
+        let mut rewriting = TranscodedArgs::new(packed, 2)?;
         rewriting.next::<Ipv4Addr>("place")?;
         rewriting.next::<f64>("size")?;
         Ok(rewriting.finish())
@@ -171,7 +171,7 @@ fn transcodes_arguments_with_and_without_types() {
         message.starts_with("the argument 'size' cannot be written in JSON: NaN"),
         "{message}"
     );
-    assert_eq!(TranscodedArgs::of(b"\x90", 0).unwrap().finish(), b"[]");
+    assert_eq!(TranscodedArgs::new(b"\x90", 0).unwrap().finish(), b"[]");
 }
 
 #[test]
@@ -263,6 +263,7 @@ fn refuses_duplicate_routine_names() {
     let routine = |place| Routine {
         name: "r",
         place,
+        isolation: crate::spec::Isolation::Shared,
         run: RoutineFn::Plain(|_| Ok(RoutineOutput::Json(Value::Null))),
     };
     let clash = Routines::new([routine("a.rs:1"), routine("b.rs:2")])

@@ -57,7 +57,7 @@ pub struct Schedule {
     /// Nothing is due before this. With `every`, it is the first due time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start: Option<Timestamp>,
-    /// What happens to due times that no process was there to fire.
+    /// How due times are treated that passed while no process could fire them.
     #[serde(default, skip_serializing_if = "MissedPolicy::is_one")]
     pub missed: MissedPolicy,
     /// How long after its due time a worker may still claim the task. After that the task expires
@@ -76,7 +76,7 @@ pub struct Schedule {
     pub task: TaskSpec,
 }
 
-/// What happens to due times that no process was there to fire.
+/// How due times are treated that passed while no process could fire them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MissedPolicy {

@@ -15,7 +15,7 @@ pub const PUNCTUAL: Duration = Duration::from_secs(60);
 /// Upper bound for counting missed due times, each time that some are found.
 const MAX_COUNTED: u64 = 1000;
 
-/// What to do about the due times that have passed.
+/// Reaction to the due times that have passed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Plan {
     /// Due times to submit a task for, the earliest first.

@@ -44,7 +44,7 @@ pub const DEFAULT_RESULT_TTL: HumanDuration = HumanDuration::secs(7 * 86_400);
 /// Metadata key of a resubmitted task that names the original task.
 const RETRY_OF: &str = "retry_of";
 
-/// What a task runs, where, how often and within which limits.
+/// A task as submitted: target, placement, retries and limits.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TaskSpec {
@@ -52,7 +52,7 @@ pub struct TaskSpec {
     /// target.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// What an attempt runs.
+    /// Target of each attempt.
     pub target: Target,
     /// Positional arguments of a routine or handler.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -110,25 +110,26 @@ pub struct TaskSpec {
         deserialize_with = "table::only"
     )]
     pub retry: RetryPolicy,
-    /// What happens to the message in `reserved` when the task is stopped on request.
+    /// Fate of the message in `reserved` when the task is stopped on request.
     #[serde(
         default = "ReservedPolicy::clear",
         skip_serializing_if = "ReservedPolicy::is_clear"
     )]
     pub on_stop: ReservedPolicy,
-    /// What happens to the message in `reserved` when the attempts are used up.
+    /// Fate of the message in `reserved` when the attempts are used up.
     #[serde(
         default = "ReservedPolicy::keep",
         skip_serializing_if = "ReservedPolicy::is_keep"
     )]
     pub on_error: ReservedPolicy,
-    /// How strongly the attempt is isolated from its host.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub isolation: Isolation,
+    /// How strongly the attempt must at least be isolated. Without it, [`TaskSpec::isolation`]
+    /// decides by the target and the limits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub isolation: Option<Isolation>,
     /// Whether a sandbox may omit the parts that the host's kernel refuses, instead of failing.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub isolation_fallback: bool,
-    /// What an isolated attempt can reach on the network.
+    /// Network endpoints that an isolated attempt can reach.
     #[serde(default, skip_serializing_if = "NetworkPolicy::is_none")]
     pub network: NetworkPolicy,
     /// Host files that are visible in a sandbox.
@@ -158,7 +159,7 @@ pub struct TaskSpec {
     pub metadata: serde_json::Map<String, Value>,
 }
 
-/// What an attempt runs.
+/// Target of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -186,7 +187,7 @@ pub enum StartTime {
     At(Timestamp),
 }
 
-/// What happens to a task's message in `reserved` once the attempt that took it has ended.
+/// Fate of a task's message in `reserved` once the attempt that took it has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ReservedPolicy {
@@ -203,8 +204,10 @@ pub enum ReservedPolicy {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Isolation {
-    /// A separate process.
+    /// A host: a warm process that runs many attempts and keeps state between them.
     #[default]
+    Shared,
+    /// A process of its own, new at the beginning and gone at the end.
     Process,
     /// Namespaces and seccomp filters.
     Sandbox,
@@ -235,7 +238,7 @@ impl TaskSpec {
             retry: RetryPolicy::default(),
             on_stop: ReservedPolicy::Clear,
             on_error: ReservedPolicy::Keep,
-            isolation: Isolation::Process,
+            isolation: None,
             isolation_fallback: false,
             network: NetworkPolicy::None,
             mounts: Vec::new(),
@@ -289,12 +292,46 @@ impl TaskSpec {
             Target::Service(_) => imply("@service"),
             Target::Request(_) => imply(crate::manager::REQUEST),
         }
-        match self.isolation {
-            Isolation::Process => {}
+        match self.isolation() {
+            Isolation::Shared | Isolation::Process => {}
             Isolation::Sandbox => imply(SANDBOX),
             Isolation::Docker => imply(DOCKER),
         }
         needs
+    }
+
+    /// Returns the weakest isolation that the task accepts: the one it names, or `shared` for a
+    /// routine or handler that needs nothing only a process can have, and `process` for anything
+    /// else. A worker without hosts gives a `shared` task a process of its own.
+    pub fn isolation(&self) -> Isolation {
+        self.isolation
+            .unwrap_or_else(|| match self.process_only_key() {
+                None => Isolation::Shared,
+                Some(_) => Isolation::Process,
+            })
+    }
+
+    /// Returns the first key of the spec that a shared attempt cannot honour, and why.
+    pub fn process_only_key(&self) -> Option<(&'static str, &'static str)> {
+        const LIMIT: &str = "is a limit of a process, and a host runs many attempts in one: use the isolation 'process', or limit the host";
+        let Limits {
+            memory_mb,
+            cpu_percent,
+            max_fds,
+            max_procs,
+        } = &self.limits;
+        let target = !matches!(self.target, Target::Routine(_) | Target::Handler(_));
+        [
+            (target, "isolation", "'shared' is for routines and handlers: a command always has a process of its own"),
+            (memory_mb.is_some(), "limits.memory_mb", LIMIT),
+            (cpu_percent.is_some(), "limits.cpu_percent", LIMIT),
+            (max_fds.is_some(), "limits.max_fds", LIMIT),
+            (max_procs.is_some(), "limits.max_procs", LIMIT),
+            (self.cwd.is_some(), "cwd", "is the directory of a process, and a host has one for all its attempts: use the isolation 'process'"),
+            (!self.env.is_empty(), "env", "is the environment of a process, and a host has one for all its attempts: use the isolation 'process'"),
+        ]
+        .into_iter()
+        .find_map(|(holds, key, why)| holds.then_some((key, why)))
     }
 
     /// Returns when the first attempt may start, or `None` for immediately. A delay takes
@@ -387,6 +424,7 @@ impl ReservedPolicy {
 
 names! {
     Isolation {
+        Shared => "shared",
         Process => "process",
         Sandbox => "sandbox",
         Docker => "docker",

@@ -19,7 +19,7 @@ const MAX_ENDPOINTS: usize = 256;
 /// Maximum length of a DNS name.
 const MAX_NAME_LENGTH: usize = 253;
 
-/// What an attempt can reach on the network.
+/// Network endpoints that an attempt can reach.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NetworkPolicy {
@@ -73,33 +73,33 @@ impl NetworkPolicy {
     }
 
     /// Creates a policy that allows these endpoints.
-    pub fn only(places: Vec<NetworkEndpoint>) -> Result<Self, ParseNetworkError> {
-        match places.len() {
+    pub fn only(endpoints: Vec<NetworkEndpoint>) -> Result<Self, ParseNetworkError> {
+        match endpoints.len() {
             0 => Err(ParseNetworkError::Empty),
-            1..=MAX_ENDPOINTS => Ok(Self::Only(places)),
+            1..=MAX_ENDPOINTS => Ok(Self::Only(endpoints)),
             _ => Err(ParseNetworkError::TooMany),
         }
     }
 
     /// Returns the listed endpoints.
-    pub fn places(&self) -> &[NetworkEndpoint] {
+    pub fn endpoints(&self) -> &[NetworkEndpoint] {
         match self {
-            Self::Only(places) => places,
+            Self::Only(endpoints) => endpoints,
             Self::None | Self::Host => &[],
         }
     }
 
     /// Returns whether an endpoint is listed.
-    pub fn lists(&self, endpoint: &NetworkEndpoint) -> bool {
-        self.places().contains(endpoint)
+    pub fn allows(&self, endpoint: &NetworkEndpoint) -> bool {
+        self.endpoints().contains(endpoint)
     }
 
     /// Returns whether a connection to an address that a listed name resolved to is allowed. The
     /// owner of a name can point it at any address, including one of the host's own network, so a
     /// private address must be listed itself.
-    pub fn admits(&self, address: SocketAddr) -> bool {
+    pub fn allows_address(&self, address: SocketAddr) -> bool {
         is_public(address.ip())
-            || self.lists(&NetworkEndpoint {
+            || self.allows(&NetworkEndpoint {
                 host: Host::Address(address.ip()),
                 port: address.port(),
             })
@@ -245,7 +245,9 @@ impl Serialize for NetworkPolicy {
         match self {
             Self::None => serializer.serialize_str("none"),
             Self::Host => serializer.serialize_str("host"),
-            Self::Only(places) => serializer.collect_seq(places.iter().map(ToString::to_string)),
+            Self::Only(endpoints) => {
+                serializer.collect_seq(endpoints.iter().map(ToString::to_string))
+            }
         }
     }
 }
@@ -275,14 +277,14 @@ impl<'de> Visitor<'de> for NetworkVisitor {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<NetworkPolicy, A::Error> {
-        let mut places = Vec::new();
+        let mut endpoints = Vec::new();
         while let Some(text) = list.next_element::<String>()? {
-            if places.len() == MAX_ENDPOINTS {
+            if endpoints.len() == MAX_ENDPOINTS {
                 return Err(de::Error::custom(ParseNetworkError::TooMany));
             }
-            places.push(text.parse().map_err(de::Error::custom)?);
+            endpoints.push(text.parse().map_err(de::Error::custom)?);
         }
-        NetworkPolicy::only(places).map_err(de::Error::custom)
+        NetworkPolicy::only(endpoints).map_err(de::Error::custom)
     }
 }
 
@@ -329,7 +331,8 @@ mod tests {
     fn compares_endpoints_in_canonical_form() {
         let network: NetworkPolicy = "example.org:443, 10.0.0.1:80".parse().unwrap();
         assert!(
-            network.lists(&endpoint("EXAMPLE.org.:443")) && network.lists(&endpoint("10.0.0.1:80"))
+            network.allows(&endpoint("EXAMPLE.org.:443"))
+                && network.allows(&endpoint("10.0.0.1:80"))
         );
         for other in [
             "example.org:80",
@@ -337,15 +340,19 @@ mod tests {
             "xexample.org:443",
             "10.0.0.1:443",
         ] {
-            assert!(!network.lists(&endpoint(other)), "{other}");
+            assert!(!network.allows(&endpoint(other)), "{other}");
         }
     }
 
     #[test]
     fn names_cannot_resolve_to_private_addresses() {
         let network: NetworkPolicy = "example.org:80,10.0.0.1:80".parse().unwrap();
-        let admits = |address: &str| network.admits(address.parse().unwrap());
-        assert!(admits("93.184.215.14:80") && admits("[2606:2800::1]:80") && admits("10.0.0.1:80"));
+        let allows_address = |address: &str| network.allows_address(address.parse().unwrap());
+        assert!(
+            allows_address("93.184.215.14:80")
+                && allows_address("[2606:2800::1]:80")
+                && allows_address("10.0.0.1:80")
+        );
         for address in [
             "10.0.0.1:81",
             "10.0.0.2:80",
@@ -372,7 +379,7 @@ mod tests {
             "[fe80::1]:80",
             "[ff02::1]:80",
         ] {
-            assert!(!admits(address), "{address}");
+            assert!(!allows_address(address), "{address}");
         }
     }
 

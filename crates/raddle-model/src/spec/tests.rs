@@ -64,7 +64,7 @@ fn minimal_spec_has_defaults_and_serializes_minimally() {
     );
     assert_eq!((spec.queue.as_str(), spec.priority), ("default", 5));
     assert_eq!(
-        (spec.on_stop, spec.on_error, spec.isolation),
+        (spec.on_stop, spec.on_error, spec.isolation()),
         (
             ReservedPolicy::Clear,
             ReservedPolicy::Keep,
@@ -336,7 +336,7 @@ fn validates_numbers() {
 fn targets_and_isolation_imply_capabilities() {
     let needs = |target, isolation| {
         TaskSpec {
-            isolation,
+            isolation: Some(isolation),
             ..TaskSpec::new(target)
         }
         .needs()
@@ -364,7 +364,7 @@ fn targets_and_isolation_imply_capabilities() {
 fn refuses_cwd_in_a_sandbox_or_container() {
     for isolation in [Isolation::Sandbox, Isolation::Docker] {
         assert!(
-            invalid(|s| (s.cwd, s.isolation) = (Some("/tmp".into()), isolation))
+            invalid(|s| (s.cwd, s.isolation) = (Some("/tmp".into()), Some(isolation)))
                 .starts_with("at 'cwd': is not visible")
         );
     }
@@ -600,7 +600,7 @@ fn specs_round_trip_through_message_pack() {
 #[test]
 fn refuses_nested_mounts() {
     let spec = |mounts: [&str; 2]| TaskSpec {
-        isolation: Isolation::Sandbox,
+        isolation: Some(Isolation::Sandbox),
         mounts: mounts.map(|mount| mount.parse().unwrap()).into(),
         ..TaskSpec::command(["true"])
     };

@@ -26,7 +26,7 @@ const MAX_ATTEMPTS: u32 = 1_000_000;
 pub struct InvalidSpec {
     /// The invalid key.
     pub path: Cow<'static, str>,
-    /// What is wrong, and how to fix it.
+    /// The problem and its fix.
     pub reason: String,
 }
 
@@ -86,19 +86,24 @@ impl TaskSpec {
     }
 
     fn validate_isolation(&self) -> Result<(), InvalidSpec> {
+        if self.isolation == Some(Isolation::Shared)
+            && let Some((key, reason)) = self.process_only_key()
+        {
+            return Err(invalid(key, reason));
+        }
         check(
-            !self.isolation_fallback || self.isolation == Isolation::Sandbox,
+            !self.isolation_fallback || self.isolation() == Isolation::Sandbox,
             "isolation_fallback",
             "means nothing without the isolation 'sandbox'",
         )?;
         check(
-            self.network.is_none() || self.isolation != Isolation::Process,
+            self.network.is_none() || self.isolation() > Isolation::Process,
             "network",
             "means nothing without the isolation 'sandbox': a process has its host's",
         )?;
         check(
             self.mounts.is_empty()
-                || (self.isolation == Isolation::Sandbox && !self.isolation_fallback),
+                || (self.isolation() == Isolation::Sandbox && !self.isolation_fallback),
             "mounts",
             "need the isolation 'sandbox', without isolation_fallback: others see their host's files or none",
         )?;
@@ -128,7 +133,7 @@ impl TaskSpec {
             "have one path twice, or one inside of another: give each a path of its own",
         )?;
         check(
-            self.cwd.is_none() || self.isolation == Isolation::Process,
+            self.cwd.is_none() || self.isolation() <= Isolation::Process,
             "cwd",
             "is not visible there: a sandbox or container has a directory of its own, so leave out cwd",
         )

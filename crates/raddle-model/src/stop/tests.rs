@@ -7,7 +7,7 @@ use super::*;
 const GRACE: Duration = Duration::from_secs(5);
 const DRAIN: Duration = Duration::from_secs(60);
 
-fn at(secs: u64) -> Duration {
+fn secs(secs: u64) -> Duration {
     Duration::from_secs(secs)
 }
 
@@ -24,9 +24,9 @@ fn policy() -> impl Strategy<Value = StopPolicy> {
         Just(None),
         Just(Some(Duration::ZERO)),
         Just(Some(Duration::MAX)),
-        (0..100u64).prop_map(|s| Some(at(s))),
+        (0..100u64).prop_map(|s| Some(secs(s))),
     ];
-    let grace = prop_oneof![Just(Duration::MAX), (0..100u64).prop_map(at)];
+    let grace = prop_oneof![Just(Duration::MAX), (0..100u64).prop_map(secs)];
     (drain, grace).prop_map(|(drain, grace)| StopPolicy { drain, grace })
 }
 
@@ -46,7 +46,7 @@ proptest! {
         let mut stop = StagedStop::new(policy);
         let mut now = Duration::ZERO;
         for (action, wait) in actions {
-            now += at(wait);
+            now += secs(wait);
             let (before, due) = (stop.stage(), stop.deadline());
             match action {
                 Action::Request => {
@@ -73,11 +73,11 @@ proptest! {
 
     #[test]
     fn a_bounded_stop_reaches_killing(drain in 0..100u64, grace in 0..100u64) {
-        let mut stop = StagedStop::new(StopPolicy { drain: Some(at(drain)), grace: at(grace) });
-        stop.request(at(7));
+        let mut stop = StagedStop::new(StopPolicy { drain: Some(secs(drain)), grace: secs(grace) });
+        stop.request(secs(7));
         while let Some(due) = stop.deadline() {
             stop.tick(due);
-            prop_assert!(due <= at(7 + drain + grace));
+            prop_assert!(due <= secs(7 + drain + grace));
         }
         prop_assert_eq!(stop.stage(), StopStage::Killing);
     }
@@ -89,38 +89,38 @@ fn ticks_wait_for_drain_and_grace() {
         drain: Some(DRAIN),
         grace: GRACE,
     });
-    assert_eq!(stop.tick(at(1_000)), None, "no stop was requested");
-    assert_eq!(stop.request(at(10)), StopStage::Draining);
-    assert_eq!(stop.deadline(), Some(at(70)));
-    assert_eq!(stop.tick(at(69)), None);
-    assert_eq!(stop.tick(at(70)), Some(StopStage::Terminating));
-    assert_eq!(stop.tick(at(74)), None);
-    assert_eq!(stop.tick(at(80)), Some(StopStage::Killing));
-    assert_eq!(stop.tick(at(1_000)), None);
+    assert_eq!(stop.tick(secs(1_000)), None, "no stop was requested");
+    assert_eq!(stop.request(secs(10)), StopStage::Draining);
+    assert_eq!(stop.deadline(), Some(secs(70)));
+    assert_eq!(stop.tick(secs(69)), None);
+    assert_eq!(stop.tick(secs(70)), Some(StopStage::Terminating));
+    assert_eq!(stop.tick(secs(74)), None);
+    assert_eq!(stop.tick(secs(80)), Some(StopStage::Killing));
+    assert_eq!(stop.tick(secs(1_000)), None);
 }
 
 #[test]
 fn each_further_request_escalates() {
     let mut stop = StagedStop::new(StopPolicy::drain(GRACE));
-    assert_eq!(stop.request(at(0)), StopStage::Draining);
+    assert_eq!(stop.request(secs(0)), StopStage::Draining);
     assert_eq!(stop.deadline(), None, "an unbounded drain waits for ever");
-    assert_eq!(stop.request(at(1)), StopStage::Terminating);
-    assert_eq!(stop.deadline(), Some(at(6)));
-    assert_eq!(stop.request(at(2)), StopStage::Killing);
-    assert_eq!(stop.request(at(3)), StopStage::Killing);
+    assert_eq!(stop.request(secs(1)), StopStage::Terminating);
+    assert_eq!(stop.deadline(), Some(secs(6)));
+    assert_eq!(stop.request(secs(2)), StopStage::Killing);
+    assert_eq!(stop.request(secs(3)), StopStage::Killing);
 }
 
 #[test]
 fn cancel_skips_the_drain() {
     let mut stop = StagedStop::new(StopPolicy::cancel(GRACE));
-    assert_eq!(stop.request(at(1)), StopStage::Terminating);
-    assert_eq!(stop.tick(at(6)), Some(StopStage::Killing));
+    assert_eq!(stop.request(secs(1)), StopStage::Terminating);
+    assert_eq!(stop.tick(secs(6)), Some(StopStage::Killing));
 }
 
 #[test]
 fn terminating_twice_does_not_lengthen_the_grace() {
     let mut stop = StagedStop::new(StopPolicy::drain(GRACE));
-    stop.reach(StopStage::Terminating, at(1));
-    stop.reach(StopStage::Terminating, at(4));
-    assert_eq!(stop.deadline(), Some(at(6)));
+    stop.reach(StopStage::Terminating, secs(1));
+    stop.reach(StopStage::Terminating, secs(4));
+    assert_eq!(stop.deadline(), Some(secs(6)));
 }

@@ -83,7 +83,7 @@ fn a_task_without_a_trace_starts_one() {
     assert_ne!(first.parent.trace, other.parent.trace);
     assert!(first.parent.is_sampled());
     let spans: HashSet<SpanId> = (0..10_000)
-        .flat_map(|n| (1..4).map(move |a| SpanId::of(tid(n), a)))
+        .flat_map(|n| (1..4).map(move |a| SpanId::from_attempt(tid(n), a)))
         .collect();
     assert_eq!(spans.len(), 30_000);
 }

@@ -56,12 +56,12 @@ impl PoolMembership {
             restart: RestartPolicy::Always,
             stop: StopPolicy::cancel(GRACE),
             // A worker knows itself how long it may take to serve, and its callers whether it is any use.
-            start_within: None,
-            patience: None,
+            start_timeout: None,
+            hang_timeout: None,
             recycle: RecyclePolicy::default(),
             after: Vec::new(),
             parallel: size,
-            brake: BackoffScope::Group,
+            backoff_scope: BackoffScope::Group,
         };
         let (tell, news) = mpsc::unbounded_channel();
         Self {
@@ -95,7 +95,7 @@ impl PoolMembership {
             let census = self.core.census(GROUP);
             let is_held_back =
                 census.starting == 0 && self.core.held_until(GROUP, self.now()).is_some();
-            self.keeper.is_braking(census.braking > 0, is_held_back);
+            self.keeper.is_braking(census.backing_off > 0, is_held_back);
         }
     }
 
@@ -109,7 +109,7 @@ impl PoolMembership {
                 if self.core.asked() == 0 {
                     self.keeper.lost(&how, cause);
                 }
-                self.act(SupervisorEvent::Gone(id, ChildExit::Badly), &how);
+                self.act(SupervisorEvent::Exited(id, ChildExit::Failure), &how);
             }
         }
     }
@@ -128,7 +128,7 @@ impl PoolMembership {
         }
         if !is_asked {
             self.core.note(
-                SupervisorEvent::Patience(
+                SupervisorEvent::SetStopPolicy(
                     GROUP,
                     StopPolicy {
                         drain,
@@ -157,13 +157,13 @@ impl PoolMembership {
                     self.lives
                         .spawn(life.run(move |what| drop(news.send((id, what)))));
                 }
-                SupervisorEffect::Tell(id, stage) => {
+                SupervisorEffect::SetStopStage(id, stage) => {
                     self.there
                         .get(&id)
                         .into_iter()
                         .for_each(|told| _ = told.send_replace(stage));
                 }
-                SupervisorEffect::Say(notice) => say(notice, how),
+                SupervisorEffect::Notify(notice) => say(notice, how),
             }
         }
     }
@@ -176,8 +176,8 @@ impl PoolMembership {
 fn say(notice: SupervisorNotice, how: &str) {
     match notice {
         SupervisorNotice::Replaced(_) => info!(how, "a worker has ended, and is replaced"),
-        SupervisorNotice::Ending(_, why) => info!("a worker is stopped: {why}"),
-        SupervisorNotice::Braking { pause, .. } => {
+        SupervisorNotice::Stopping(_, why) => info!("a worker is stopped: {why}"),
+        SupervisorNotice::BackingOff { pause, .. } => {
             warn!(
                 how,
                 ?pause,

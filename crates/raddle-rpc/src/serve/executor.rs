@@ -537,6 +537,7 @@ mod tests {
         let routines = Routines::new([Routine {
             name: "endless",
             place: "here",
+            isolation: raddle_model::spec::Isolation::Shared,
             run: endless,
         }])
         .unwrap();
@@ -580,6 +581,7 @@ mod tests {
         let routines = Routines::new([Routine {
             name: "endless",
             place: "here",
+            isolation: raddle_model::spec::Isolation::Shared,
             run: endless,
         }])
         .unwrap();
@@ -625,6 +627,7 @@ mod tests {
         Routines::new([Routine {
             name,
             place: "here",
+            isolation: raddle_model::spec::Isolation::Shared,
             run,
         }])
         .unwrap()

@@ -13,7 +13,7 @@ use std::{
 };
 
 use raddle_discovery::{Address, Encoding, WorkerMetadata};
-use raddle_model::routine::Routines;
+use raddle_model::routine::{Routines, run_shutdown, run_startup};
 use raddle_process::{log::Log, title};
 use raddle_tls::CredentialSource;
 use raddle_wire::v1::worker_server::WorkerServer;
@@ -109,7 +109,11 @@ fn run(version: &str) -> io::Result<()> {
         .enable_all()
         .build()?;
     let routines = routine_runtime()?;
+    routines.block_on(run_startup()).map_err(io::Error::other)?;
     let served = control.block_on(serve(&settings, version, &leash, routines.handle()));
+    for failure in routines.block_on(run_shutdown()) {
+        tracing::error!("{failure}");
+    }
     // A thread that is blocked is not waited for.
     routines.shutdown_background();
     served

@@ -108,6 +108,12 @@ impl<'a> Attempt<'a> {
         let mut captures = vec![open(OutputChannel::Stdout)?, open(OutputChannel::Stderr)?];
         match &start.program {
             ExecTarget::Command(_) => {}
+            ExecTarget::Host { .. } if runner.host_socket.is_none() => {
+                return Err(ExitStatus::SpawnFailed {
+                    message: "its runner was not started for a host".into(),
+                });
+            }
+            ExecTarget::Host { .. } => {}
             ExecTarget::Function(name) if runner.fork_server.is_none() => {
                 return Err(no_functions(name));
             }
@@ -135,6 +141,9 @@ impl<'a> Attempt<'a> {
             .unwrap_or_default();
         let mut rlimits = limit_watch::rlimits(&limits, enforced, start.sandbox.is_some());
         rlimits.extend(start.sandbox.iter().flat_map(|_| sandbox::rlimits()));
+        let is_host = matches!(start.program, ExecTarget::Host { .. });
+        // Held until the host has a copy: the worker then sees by the end of the connection that the host is gone.
+        let host_socket = runner.host_socket.take_if(|_| is_host);
         let plan = ChildPlan {
             envp: &prepared.envp(),
             cwd: prepared.cwd.as_deref(),
@@ -142,13 +151,14 @@ impl<'a> Attempt<'a> {
             outputs: &captures
                 .iter()
                 .filter_map(Capture::command_end)
+                .chain(host_socket.as_ref().map(AsFd::as_fd))
                 .collect::<Vec<_>>(),
             rlimits: &rlimits,
             cgroup: start_watch.as_ref().and_then(LimitWatch::join),
             leads: true,
         };
         // Set the title before the command exists, so that it is visible as soon as the command is.
-        runner.set_title_status(start, "running");
+        runner.set_title_status(start, if is_host { "host" } else { "running" });
         let started_at = Timestamp::now();
         let oom_kills = init::oom_kills();
         let mut sandboxed = None;

@@ -50,7 +50,7 @@ use crate::{
 pub use self::function::FunctionCall;
 pub(crate) use self::sandbox::sweep_scratch;
 pub use self::sandbox::{NOBODY, cap_limits};
-pub(crate) use self::settings::{FAULT, NOT_SET_UP, RUNNER_ARGUMENT, arguments};
+pub(crate) use self::settings::{FAULT, HOST_SOCKET, NOT_SET_UP, RUNNER_ARGUMENT, arguments};
 
 /// State that outlives an attempt.
 pub(crate) struct RunnerProcess {
@@ -63,6 +63,8 @@ pub(crate) struct RunnerProcess {
     /// Forks the functions of this program, if it has any; or the reason why it cannot.
     fork_server: Option<io::Result<ForkServer>>,
     title_idle: String,
+    /// The connection of the host that it is to start.
+    host_socket: Option<OwnedFd>,
     /// Found when the first attempt with limits starts. The inner `None` means that no cgroup is
     /// delegated.
     delegation: Option<Option<CgroupDelegation>>,
@@ -130,6 +132,7 @@ impl RunnerProcess {
     fn set_up(title_idle: String, has_lease: bool, call: Option<FunctionCall>) -> io::Result<Self> {
         title::init();
         title::set(&title_idle);
+        let host_socket = settings::take_host_socket()?;
         let null = open_null()?;
         let socket = take_descriptor(0, &null)?;
         let lease_deadline = take_descriptor(1, &null)?;
@@ -146,10 +149,13 @@ impl RunnerProcess {
         let signals = Signals::take_over()?;
         sys::set_subreaper()?;
         sys::wake_when_parent_dies();
+        // A fork server would hold the connection of the host open.
+        let call = call.filter(|_| host_socket.is_none());
         let fork_server = call.map(ForkServer::spawn);
         Ok(Self {
             lease_deadline,
             fork_server,
+            host_socket,
             title_idle,
             ..Self::new(ControlSocket::from_socket(socket)?, signals, null)
         })
@@ -177,6 +183,7 @@ impl RunnerProcess {
             null,
             inherited: inherited_environment().into(),
             fork_server: None,
+            host_socket: None,
             title_idle: String::new(),
             delegation: None,
             version_known: true,

@@ -156,6 +156,12 @@ impl PreparedAttempt {
                     .collect();
                 Some(Executable::reexec_self(&args)?)
             }
+            ExecTarget::Host { argv, argument } if argv.is_empty() => {
+                Some(Executable::reexec_self(&[&start.name, argument])?)
+            }
+            ExecTarget::Host { argv, .. } => {
+                Some(Executable::find(argv, &env, start.cwd.as_deref(), false)?)
+            }
             ExecTarget::Function(name) if start.sandbox.is_some() => {
                 Some(Executable::function(name)?)
             }
@@ -189,6 +195,7 @@ impl PreparedAttempt {
             ExecTarget::Command(argv) => argv.first().map_or("", String::as_str),
             ExecTarget::Function(name) => name,
             ExecTarget::ContainerSupervisor(_) => CONTAINER_SUPERVISOR_NAME,
+            ExecTarget::Host { argv, .. } => argv.first().map_or("the host", String::as_str),
         };
         match step {
             ChildStep::Clone => ExitStatus::ResourceExhausted {

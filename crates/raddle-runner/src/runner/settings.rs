@@ -1,6 +1,12 @@
 //! Command-line arguments and exit codes of a runner.
 
-use std::ffi::OsStr;
+use std::{
+    ffi::OsStr,
+    io,
+    os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd},
+};
+
+use crate::sys;
 
 /// First argument of a runner.
 pub(crate) const RUNNER_ARGUMENT: &str = "__runner";
@@ -33,3 +39,20 @@ pub(crate) const FAULT: i32 = 125;
 /// Exit code of a runner that the system refused a resource during its setup. Its worker then knows
 /// that nothing was started.
 pub(crate) const NOT_SET_UP: i32 = 71;
+/// The variable that names the descriptor of a host's connection. Commands do not see variables with this prefix.
+pub(crate) const HOST_SOCKET: &str = "RADDLE_INTERNAL_HOST_SOCKET";
+
+/// Takes the connection of the host that this runner is to start, if it was given one. It gets a number above those of a command, so that none is in its way.
+pub(super) fn take_host_socket() -> io::Result<Option<OwnedFd>> {
+    let Some(number) = std::env::var(HOST_SOCKET)
+        .ok()
+        .and_then(|text| text.parse::<RawFd>().ok())
+    else {
+        return Ok(None);
+    };
+    // SAFETY: the worker left it open for this process, and nothing here has taken it. A number that is not open gives an error.
+    let socket = sys::dup_above(unsafe { BorrowedFd::borrow_raw(number) }, 10)?;
+    // SAFETY: as above; it was open a moment ago, and belongs to nobody else.
+    drop(unsafe { OwnedFd::from_raw_fd(number) });
+    Ok(Some(socket))
+}

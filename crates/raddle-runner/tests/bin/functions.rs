@@ -1,4 +1,4 @@
-//! What the tests let a runner call.
+//! The functions that the tests' runner can call.
 
 use std::{fs::File, io::Write, time::Duration};
 
@@ -7,7 +7,7 @@ pub(crate) fn call(name: &str, input: Vec<u8>, mut reply: File) -> i32 {
     let mut answer = |text: &str| reply.write_all(text.as_bytes()).expect("somebody listens");
     match name {
         "echo" => {
-            // Without an end of line: what is still in a buffer must come out all the same.
+            // Without a line end: buffered output must arrive all the same.
             print!("printed {text}");
             eprintln!("complained");
             answer(&format!("answered {text}"));
@@ -25,7 +25,7 @@ pub(crate) fn call(name: &str, input: Vec<u8>, mut reply: File) -> i32 {
             0
         }
         "count" => {
-            // Were the process not new, the second call would see the first one's.
+            // In a process that was not new, the second call would see the variable of the first.
             static CALLS: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
             answer(
                 &CALLS
@@ -57,7 +57,8 @@ pub(crate) fn call(name: &str, input: Vec<u8>, mut reply: File) -> i32 {
             0
         }
         "pry" => {
-            // What a sandbox keeps from it: a file of the host by its name, the worker's variables, and its user.
+            // Tries what a sandbox prevents: a host file by name, the worker's variables, and the
+            // worker's user.
             let file = std::fs::read(text).map_or("no file", |_| "a file");
             let user = rustix::process::getuid().as_raw();
             let here = std::env::current_dir()
@@ -70,7 +71,7 @@ pub(crate) fn call(name: &str, input: Vec<u8>, mut reply: File) -> i32 {
             0
         }
         "search" => {
-            // The needle comes with its letters turned round, and is nowhere in this process as it is looked for.
+            // The needle arrives reversed, so that its plain form is nowhere in this process.
             let is_found = |memory: &[u8]| {
                 memory
                     .windows(text.len())

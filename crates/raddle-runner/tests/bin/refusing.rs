@@ -1,11 +1,13 @@
-//! A system that refuses what sandboxes are made of, as some do: a filter in front of this process and all that it starts.
+//! Imitates a system that refuses parts of a sandbox: installs a seccomp filter for this process
+//! and its children.
 
 use std::{io, os::unix::process::CommandExt, process::Command};
 
 use libc::{BPF_ABS, BPF_JEQ, BPF_JMP, BPF_JSET, BPF_K, BPF_LD, BPF_RET, BPF_W, sock_filter};
 
-/// Becomes this program with these arguments, on a system that refuses `what`. Returns only if that fails.
-pub(crate) fn become_one(what: &str, arguments: impl Iterator<Item = String>) -> io::Error {
+/// Executes this program with these arguments on a system that refuses `what`. Returns only on
+/// failure.
+pub(crate) fn exec_refusing(what: &str, arguments: impl Iterator<Item = String>) -> io::Error {
     let mut rules = vec![load(0)];
     for word in what.split(',') {
         match word {

@@ -1,6 +1,7 @@
-//! The program that the tests start as a runner. Asked to, it is also a worker that can be killed: `worker SCRIPT` starts a runner,
-//! has it run the script, prints the pids of runner and command, and waits for its end; `boxed SCRIPT` has it run in a sandbox. And
-//! `refusing WHAT ARGS…` is itself with these arguments, on a system that refuses some calls.
+//! The program that the tests start as a runner. It is also a worker that can be killed: `worker
+//! SCRIPT` starts a runner that runs the script, prints the pids of runner and command, and waits
+//! for the end; `boxed SCRIPT` runs it in a sandbox. `refusing WHAT ARGS…` runs this program with
+//! these arguments on a system that refuses some calls.
 
 mod functions;
 mod refusing;
@@ -22,7 +23,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     match (arguments.next().as_deref(), arguments.next()) {
         (Some("worker"), Some(script)) => work(script, None),
         (Some("boxed"), Some(script)) => work(script, Some(SandboxConfig::default())),
-        (Some("refusing"), Some(what)) => Err(refusing::become_one(&what, arguments).into()),
+        (Some("refusing"), Some(what)) => Err(refusing::exec_refusing(&what, arguments).into()),
         _ => Err("this program does nothing by itself".into()),
     }
 }

@@ -7,7 +7,7 @@ use raddle_model::ExitStatus;
 use crate::support::{Rig, code};
 
 #[tokio::test]
-async fn codes_and_signals_are_the_commands_own() {
+async fn reports_exit_codes_and_signals_of_the_command() {
     let mut rig = Rig::new().await;
     for expected in [0, 1, 3, 126, 127, 255] {
         assert_eq!(
@@ -31,7 +31,7 @@ async fn codes_and_signals_are_the_commands_own() {
 }
 
 #[tokio::test]
-async fn the_account_of_an_attempt_is_complete() {
+async fn result_of_an_attempt_is_complete() {
     let mut rig = Rig::new().await;
     let outcome = rig
         .run(&rig.sh("echo out; echo err >&2; i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done"))
@@ -53,7 +53,7 @@ async fn the_account_of_an_attempt_is_complete() {
 }
 
 #[tokio::test]
-async fn programs_that_cannot_be_run_are_told_apart() {
+async fn distinguishes_programs_that_cannot_be_run() {
     let mut rig = Rig::new().await;
     let directory = tempfile::tempdir().unwrap();
     let file = |name: &str, content: &str, mode: u32| {
@@ -96,7 +96,7 @@ async fn programs_that_cannot_be_run_are_told_apart() {
         );
         assert_eq!(done.exit.shell_code(), 126);
     }
-    // As in a shell, arguments that are too long make a program that cannot be executed.
+    // As in a shell, too long arguments count as "not executable".
     let done = rig
         .run(&rig.command(&["true", &"x".repeat(1 << 20)]))
         .await
@@ -115,13 +115,13 @@ async fn programs_that_cannot_be_run_are_told_apart() {
         ExitStatus::NotExecutable { .. }
     ));
 
-    // The runner is none the worse for it.
+    // The runner still works.
     assert_eq!(rig.run(&rig.sh("exit 0")).await.done.exit, code(0));
     rig.finish().await;
 }
 
 #[tokio::test]
-async fn what_cannot_be_set_up_is_named() {
+async fn names_the_failed_setup_step() {
     let mut rig = Rig::new().await;
     let mut cases = Vec::new();
     let mut absent = rig.sh("true");
@@ -146,7 +146,7 @@ async fn what_cannot_be_set_up_is_named() {
 }
 
 #[tokio::test]
-async fn a_command_starts_with_a_clean_slate() {
+async fn starts_commands_with_default_signals_and_descriptors() {
     let mut rig = Rig::new().await;
     let mut request = rig.sh(
         "pwd; echo $A; ls /proc/self/fd | tr '\\n' ' '; grep -E '^Sig(Blk|Ign)' /proc/self/status",
@@ -157,7 +157,7 @@ async fn a_command_starts_with_a_clean_slate() {
     let stdout = String::from_utf8(rig.run(&request).await.stdout).unwrap();
     let lines: Vec<_> = stdout.lines().collect();
     assert_eq!(lines[..2], ["/usr", "two"]);
-    // 3 is the directory that ls reads.
+    // Descriptor 3 is the directory that ls reads.
     assert!(
         lines[2].starts_with("0 1 2 3 SigBlk:\t0000000000000000"),
         "{stdout}"
@@ -167,7 +167,7 @@ async fn a_command_starts_with_a_clean_slate() {
 }
 
 #[tokio::test]
-async fn input_arrives_whole_and_ends() {
+async fn delivers_input_completely_and_closes_it() {
     let mut rig = Rig::new().await;
     let big: Vec<u8> = (0..3_000_000u32).map(|n| (n * 7 % 251) as u8).collect();
     for input in [b"".to_vec(), b"one line\n".to_vec(), big] {
@@ -191,7 +191,7 @@ async fn input_arrives_whole_and_ends() {
 }
 
 #[tokio::test]
-async fn input_that_nobody_reads_harms_nobody() {
+async fn ignores_input_that_no_process_reads() {
     let mut rig = Rig::new().await;
     for script in [
         "exit 4",
@@ -207,7 +207,7 @@ async fn input_that_nobody_reads_harms_nobody() {
 }
 
 #[tokio::test]
-async fn a_timeout_that_is_not_reached_changes_nothing() {
+async fn ignores_a_timeout_that_is_not_reached() {
     let mut rig = Rig::new().await;
     let mut request = rig.sh("exit 5");
     request.timeout = Some(Duration::from_secs(u64::MAX / 4));

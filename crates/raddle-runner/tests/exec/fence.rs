@@ -1,4 +1,4 @@
-//! The worker's lease, as a runner sees it.
+//! The worker's lease deadline, as a runner enforces it.
 
 use std::{
     sync::Arc,
@@ -10,7 +10,7 @@ use raddle_runner::{LeaseDeadlinePage, RunnerOptions};
 
 use crate::support::{Rig, code, options};
 
-fn fenced() -> (Arc<LeaseDeadlinePage>, RunnerOptions) {
+fn with_lease_deadline() -> (Arc<LeaseDeadlinePage>, RunnerOptions) {
     let page = Arc::new(LeaseDeadlinePage::new().unwrap());
     (
         page.clone(),
@@ -21,7 +21,7 @@ fn fenced() -> (Arc<LeaseDeadlinePage>, RunnerOptions) {
     )
 }
 
-fn hold_for(page: &LeaseDeadlinePage, time: Duration) {
+fn extend_lease(page: &LeaseDeadlinePage, time: Duration) {
     page.extend_to(LeaseDeadlinePage::clock_now() + time.as_nanos() as u64);
 }
 
@@ -30,10 +30,10 @@ fn is_lost(exit: &ExitStatus) -> bool {
 }
 
 #[tokio::test]
-async fn a_lease_that_runs_out_kills_the_task_at_once() {
-    let (page, options) = fenced();
+async fn kills_the_task_when_the_lease_ends() {
+    let (page, options) = with_lease_deadline();
     let mut rig = Rig::with(&options).await;
-    hold_for(&page, Duration::from_millis(400));
+    extend_lease(&page, Duration::from_millis(400));
     let begin = Instant::now();
     rig.start_until_output(&rig.sh("trap '' TERM; echo ready; sleep 300 & sleep 300"))
         .await;
@@ -50,29 +50,29 @@ async fn a_lease_that_runs_out_kills_the_task_at_once() {
         is_lost(&refused.done.exit) && refused.stdout.is_empty(),
         "without a lease nothing begins"
     );
-    hold_for(&page, Duration::from_secs(60));
+    extend_lease(&page, Duration::from_secs(60));
     assert_eq!(rig.run(&rig.sh("exit 2")).await.done.exit, code(2));
     rig.finish().await;
 }
 
 #[tokio::test]
-async fn a_lease_that_is_renewed_disturbs_nobody() {
-    let (page, options) = fenced();
+async fn keeps_running_while_the_lease_is_renewed() {
+    let (page, options) = with_lease_deadline();
     let mut rig = Rig::with(&options).await;
-    hold_for(&page, Duration::from_millis(500));
+    extend_lease(&page, Duration::from_millis(500));
     rig.start(&rig.sh("sleep 1.5; exit 3")).await;
     for _ in 0..8 {
         tokio::time::sleep(Duration::from_millis(150)).await;
-        hold_for(&page, Duration::from_millis(500));
+        extend_lease(&page, Duration::from_millis(500));
     }
-    hold_for(&page, Duration::from_secs(60));
+    extend_lease(&page, Duration::from_secs(60));
     assert_eq!(rig.end().await.done.exit, code(3));
     rig.finish().await;
 }
 
 #[tokio::test]
-async fn without_a_deadline_there_is_no_fence() {
-    let (_page, options) = fenced();
+async fn runs_without_a_lease_deadline() {
+    let (_page, options) = with_lease_deadline();
     let mut rig = Rig::with(&options).await;
     assert_eq!(
         rig.run(&rig.sh("sleep 0.1; exit 3")).await.done.exit,

@@ -8,7 +8,7 @@ use raddle_runner::RunnerCommand;
 use crate::support::{Rig, code};
 
 #[tokio::test]
-async fn a_function_prints_and_answers_apart() {
+async fn separates_the_reply_of_a_function_from_its_output() {
     let mut rig = Rig::new().await;
     let ran = rig.run(&rig.function("echo", "x")).await;
     assert_eq!(
@@ -27,7 +27,7 @@ async fn a_function_prints_and_answers_apart() {
 }
 
 #[tokio::test]
-async fn each_call_has_a_process_of_its_own() {
+async fn runs_each_function_in_a_new_process() {
     let mut rig = Rig::new().await;
     for _ in 0..3 {
         assert_eq!(rig.run(&rig.function("count", "")).await.reply, "0");
@@ -39,12 +39,12 @@ async fn each_call_has_a_process_of_its_own() {
 }
 
 #[tokio::test]
-async fn a_function_finds_its_directory_and_its_environment_and_nothing_of_the_runner() {
+async fn gives_a_function_its_directory_and_environment_only() {
     let mut rig = Rig::new().await;
     let mut request = rig.function("look", "");
     request.cwd = Some("/usr".into());
     request.env.push(("TASK".into(), "t1".into()));
-    // Its standard descriptors, the answer's, and the one that lists them.
+    // The standard descriptors, the reply channel, and the one that lists them.
     assert_eq!(rig.run(&request).await.reply, "/usr t1 5");
     request.cwd = Some("/no/such/directory".into());
     let done = rig.run(&request).await.done;
@@ -54,9 +54,9 @@ async fn a_function_finds_its_directory_and_its_environment_and_nothing_of_the_r
     );
 }
 
-/// A runner passes on what its tasks say; a function is no fork of it.
+/// Output of earlier tasks may be in the runner's memory; a function is no fork of the runner.
 #[tokio::test]
-async fn nothing_of_a_task_is_in_the_memory_of_the_next() {
+async fn no_data_of_a_task_is_in_the_memory_of_the_next() {
     let mut rig = Rig::new().await;
     let secret = "correct-horse-battery-staple";
     let turned: String = secret.chars().rev().collect();
@@ -64,15 +64,15 @@ async fn nothing_of_a_task_is_in_the_memory_of_the_next() {
     request.env.push(("PASSWORD".into(), secret.into()));
     rig.run(&request).await;
     assert_eq!(rig.run(&rig.function("search", &turned)).await.reply, "0");
-    // That it would find it.
+    // Check that the search works.
     let mut request = rig.function("search", &turned);
     request.env.push(("PASSWORD".into(), secret.into()));
     assert_ne!(rig.run(&request).await.reply, "0");
 }
 
-/// Its worker gets another runner, and the task another attempt: that the task was not to blame is said.
+/// The worker gets another runner, and the task another attempt that is not charged.
 #[tokio::test]
-async fn a_runner_leaves_that_can_fork_no_functions_any_more() {
+async fn runner_exits_when_its_fork_server_is_gone() {
     let mut rig = Rig::new().await;
     assert_eq!(rig.run(&rig.function("count", "")).await.reply, "0");
     let pid = rig.runner.pid();
@@ -96,13 +96,13 @@ async fn a_runner_leaves_that_can_fork_no_functions_any_more() {
 }
 
 #[tokio::test]
-async fn a_function_may_have_threads() {
+async fn runs_a_function_with_threads() {
     let mut rig = Rig::new().await;
     assert_eq!(rig.run(&rig.function("threads", "")).await.reply, "42");
 }
 
 #[tokio::test]
-async fn a_long_answer_arrives_whole() {
+async fn delivers_a_long_reply_completely() {
     let mut rig = Rig::new().await;
     assert_eq!(
         rig.run(&rig.function("flood", "0123456789")).await.reply,
@@ -111,7 +111,7 @@ async fn a_long_answer_arrives_whole() {
 }
 
 #[tokio::test]
-async fn a_function_is_stopped_and_timed_like_a_command() {
+async fn stops_and_times_out_functions() {
     let mut rig = Rig::new().await;
     let mut request = rig.function("sleep", "");
     rig.start_until_output(&request).await;
@@ -122,7 +122,7 @@ async fn a_function_is_stopped_and_timed_like_a_command() {
 }
 
 #[tokio::test]
-async fn a_function_that_fails_takes_nobody_along() {
+async fn survives_a_function_that_fails() {
     let mut rig = Rig::new().await;
     assert_eq!(
         rig.run(&rig.function("abort", "")).await.done.exit,

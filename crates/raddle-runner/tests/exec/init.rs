@@ -16,15 +16,15 @@ use raddle_runner::{
     container::{INIT, VERSION},
 };
 
-/// Has process 1 read some frames, and returns its answer.
-fn answer_to(frames: &[Vec<u8>]) -> RunnerEvent {
+/// Sends frames to process 1 and returns its reply.
+fn reply_to(frames: &[Vec<u8>]) -> RunnerEvent {
     let mut init = Command::new(env!("CARGO_BIN_EXE_raddle-exec-runner"))
         .arg(INIT)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    // Its input stays open: it ends by itself when it has answered.
+    // Its input stays open: it exits by itself after the reply.
     let (mut stdin, mut said) = (init.stdin.take().unwrap(), Decoder::new(MAX_FROM_RUNNER));
     stdin.write_all(&frames.concat()).unwrap();
     init.stdout
@@ -37,7 +37,7 @@ fn answer_to(frames: &[Vec<u8>]) -> RunnerEvent {
 }
 
 #[test]
-fn process_1_runs_nothing_for_a_supervisor_of_another_version() {
+fn process_1_refuses_a_supervisor_of_another_version() {
     let request = ExecRequest::command("1794800817069096960".parse().unwrap(), "true", ["true"]);
     let start = encode(&ToRunner::Start(Cow::Owned(request)));
     let unknown = encode(&BTreeMap::from([("Begin", 1)]));
@@ -47,7 +47,7 @@ fn process_1_runs_nothing_for_a_supervisor_of_another_version() {
         std::slice::from_ref(&start),
         &[unknown],
     ] {
-        let RunnerEvent::Done(done) = answer_to(frames) else {
+        let RunnerEvent::Done(done) = reply_to(frames) else {
             panic!("it has begun")
         };
         let ExitStatus::NoHandler { message } = &done.exit else {
@@ -58,8 +58,8 @@ fn process_1_runs_nothing_for_a_supervisor_of_another_version() {
             "{message}"
         );
     }
-    // The same version gets further: to the look at the container, which this is not.
-    let RunnerEvent::Done(done) = answer_to(&[encode(&ToRunner::Version(VERSION)), start]) else {
+    // With the same version it gets to the isolation check, which fails outside a container.
+    let RunnerEvent::Done(done) = reply_to(&[encode(&ToRunner::Version(VERSION)), start]) else {
         panic!("it has begun")
     };
     assert!(

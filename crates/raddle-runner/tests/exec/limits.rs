@@ -1,4 +1,4 @@
-//! Limits on this machine, whatever it offers to enforce them with.
+//! Limits, enforced by whatever mechanism this machine has.
 
 use std::{
     fs,
@@ -14,7 +14,7 @@ use crate::support::{Rig, code, options};
 const EAT: &str = "python3 -c 'import time\nx = []\nfor i in range(100000): x.append(bytearray(1 << 20)); time.sleep(0.001)'";
 
 #[tokio::test]
-async fn a_tree_that_eats_memory_is_killed() {
+async fn kills_a_tree_over_its_memory_limit() {
     let mut rig = Rig::new().await;
     let mut request = rig.sh(&format!("{EAT} & wait; exit 0"));
     request.limits = Limits {
@@ -29,7 +29,7 @@ async fn a_tree_that_eats_memory_is_killed() {
 }
 
 #[tokio::test]
-async fn one_huge_allocation_does_not_get_far() {
+async fn refuses_a_huge_allocation() {
     let mut rig = Rig::new().await;
     let mut request = rig.command(&["python3", "-c", "bytearray(8 << 30)"]);
     request.limits = Limits {
@@ -43,9 +43,9 @@ async fn one_huge_allocation_does_not_get_far() {
 }
 
 #[tokio::test]
-async fn shared_memory_counts_once() {
+async fn counts_shared_memory_once() {
     let mut rig = Rig::new().await;
-    // Eight processes share 40 MiB: a naive sum would see 320.
+    // Eight processes share 40 MiB: a naive sum would be 320.
     let script = "import os, time\nx = bytearray(40 << 20)\nfor _ in range(7):\n  if os.fork() == 0: break\ntime.sleep(0.4)";
     let mut request = rig.command(&["python3", "-c", script]);
     request.limits = Limits {
@@ -63,14 +63,14 @@ async fn shared_memory_counts_once() {
 }
 
 #[tokio::test]
-async fn a_fork_bomb_is_killed() {
+async fn kills_a_fork_bomb() {
     let mut rig = Rig::new().await;
     survive_fork_bombs(&mut rig).await;
     rig.finish().await;
 }
 
 #[tokio::test]
-async fn a_fork_bomb_is_killed_without_privileges_too() {
+async fn kills_a_fork_bomb_without_privileges() {
     let directory = tempfile::tempdir().unwrap();
     let program = directory.path().join("unprivileged");
     let runner = options().program.to_str().unwrap().to_owned();
@@ -93,8 +93,9 @@ async fn a_fork_bomb_is_killed_without_privileges_too() {
     rig.finish().await;
 }
 
-/// A bomb that nobody but root has lit may go out by itself: the kernel's own limit lets nobody fork any more, those who cannot end, and all of that between two
-/// looks of the runner. Then what is left of it waits, and another is lit.
+/// Starts fork bombs. A bomb may end by itself between two samples of the runner: at the kernel's
+/// own limit no process can fork, and those that cannot fork exit. Then the test waits for the rest
+/// of it and starts another.
 async fn survive_fork_bombs(rig: &mut Rig) {
     for script in [
         "f() { [ -e FUSE ] && f | f & }; f; sleep 60",
@@ -127,11 +128,11 @@ async fn survive_fork_bombs(rig: &mut Rig) {
     }
 }
 
-/// Of so many, one at least does not go out.
+/// Number of bombs, of which at least one does not end by itself.
 const BOMBS: usize = 5;
 
-/// A file that a bomb burns by: should the limit fail, the machine that tests it survives. Each bomb has its own, or the time that one
-/// takes is missing to the next.
+/// A file that a bomb needs to go on: if the limit fails, the machine that runs the test survives.
+/// Each bomb has its own file, so that each gets the full time.
 struct Fuse {
     path: String,
 }
@@ -160,7 +161,7 @@ impl Drop for Fuse {
 }
 
 #[tokio::test]
-async fn threads_count_as_processes() {
+async fn counts_threads_as_processes() {
     let mut rig = Rig::new().await;
     let script = "import threading, time\nfor _ in range(40): threading.Thread(target=time.sleep, args=(60,)).start()";
     let mut request = rig.command(&["python3", "-c", script]);
@@ -188,7 +189,7 @@ async fn threads_count_as_processes() {
 }
 
 #[tokio::test]
-async fn open_files_are_limited() {
+async fn limits_open_files() {
     let mut rig = Rig::new().await;
     let mut request = rig.sh("ulimit -n; ulimit -Hn");
     request.limits = Limits {
@@ -212,7 +213,7 @@ async fn open_files_are_limited() {
 }
 
 #[tokio::test]
-async fn processor_time_is_shared_out() {
+async fn limits_cpu_time() {
     let mut rig = Rig::new().await;
     let spin = "import time\nend = time.time() + 2\nwhile time.time() < end: pass";
     let mut request = rig.sh(&format!("python3 -c '{spin}' & python3 -c '{spin}' & wait"));
@@ -231,7 +232,7 @@ async fn processor_time_is_shared_out() {
 }
 
 #[tokio::test]
-async fn a_throttled_command_can_be_stopped_and_paused() {
+async fn stops_and_pauses_a_throttled_command() {
     let mut rig = Rig::new().await;
     for order in [RunnerCommand::Stop, RunnerCommand::Kill] {
         let mut request = rig.sh("echo ready; while :; do :; done");

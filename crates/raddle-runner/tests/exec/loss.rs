@@ -1,4 +1,4 @@
-//! What happens when a runner or a worker is killed.
+//! Runners and workers that are killed.
 
 use std::{
     io::{BufRead, BufReader},
@@ -13,7 +13,8 @@ use crate::support::{Rig, alive, mark, options, state, until, within};
 /// A command with a child in its group, one outside, and a double-forked one.
 const FAMILY: &str = "sleep 300 & setsid sleep 300 & (setsid sh -c 'sleep 300 & sleep 300' &); sleep 0.1; echo ready; sleep 300";
 
-/// Looking for orphans finds every child of the process, other tests' included, where tests share one.
+/// `reap_orphans` finds every child of the process, including those of other tests in the same
+/// process.
 static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
 fn kill_9(pid: u32) {
@@ -27,7 +28,7 @@ fn kill_9(pid: u32) {
 }
 
 #[tokio::test]
-async fn a_killed_runner_leaves_its_orphans_to_the_worker() {
+async fn worker_reaps_orphans_of_a_killed_runner() {
     let _alone = ALONE.lock().await;
     become_subreaper().unwrap();
     let mut other = Rig::new().await;
@@ -43,9 +44,9 @@ async fn a_killed_runner_leaves_its_orphans_to_the_worker() {
         matches!(state(command), None | Some('Z'))
     })
     .await;
-    assert!(!rig.left().is_empty(), "its children do not");
+    assert!(!rig.leftover_processes().is_empty(), "its children do not");
     assert!(reap_orphans(&[]) >= 4);
-    assert_eq!(rig.left(), Vec::<String>::new());
+    assert_eq!(rig.leftover_processes(), Vec::<String>::new());
     assert_eq!(reap_orphans(&[]), 0);
     // A runner is not an orphan.
     other.runner.send(RunnerCommand::Kill).await.unwrap();
@@ -55,18 +56,18 @@ async fn a_killed_runner_leaves_its_orphans_to_the_worker() {
 }
 
 #[tokio::test]
-async fn a_dropped_handle_ends_the_runner_and_the_whole_tree() {
+async fn dropping_the_handle_kills_runner_and_tree() {
     let mut rig = Rig::new().await;
     rig.start_until_output(&rig.sh(FAMILY)).await;
     let (runner, mark) = (rig.runner.pid(), rig.mark().to_owned());
-    assert!(rig.left().len() >= 5);
+    assert!(rig.leftover_processes().len() >= 5);
     drop(rig);
     until("the tree is gone", || alive(&mark).is_empty()).await;
     until("the runner is gone", || state(runner).is_none()).await;
 }
 
 #[tokio::test]
-async fn a_closed_handle_ends_a_runner_that_is_stopped() {
+async fn closing_the_handle_ends_a_stopped_runner() {
     let mut rig = Rig::new().await;
     rig.start_until_output(&rig.sh(FAMILY)).await;
     assert!(
@@ -80,7 +81,7 @@ async fn a_closed_handle_ends_a_runner_that_is_stopped() {
 }
 
 #[tokio::test]
-async fn a_killed_worker_takes_runner_and_tree_along() {
+async fn runner_and_tree_die_with_a_killed_worker() {
     let _alone = ALONE.lock().await;
     let mark = mark();
     let mut worker = Command::new(options().program)
@@ -110,7 +111,7 @@ async fn a_killed_worker_takes_runner_and_tree_along() {
 }
 
 #[tokio::test]
-async fn nonsense_on_the_socket_ends_the_runner_and_its_task() {
+async fn unreadable_message_ends_runner_and_task() {
     use std::{io::Write, os::fd::OwnedFd, os::unix::net::UnixStream};
     for nonsense in [
         &b"\xff\xff\xff\xff\xff\xff"[..],
@@ -134,17 +135,17 @@ async fn nonsense_on_the_socket_ends_the_runner_and_its_task() {
 }
 
 #[tokio::test]
-async fn a_start_out_of_turn_ends_the_runner_and_its_task() {
+async fn unexpected_start_ends_runner_and_task() {
     let mut rig = Rig::new().await;
     rig.start_until_output(&rig.sh(FAMILY)).await;
     rig.start(&rig.sh("true")).await;
     assert!(rig.next().await.is_err());
-    until("the tree is gone", || rig.left().is_empty()).await;
+    until("the tree is gone", || rig.leftover_processes().is_empty()).await;
     rig.finish().await;
 }
 
 #[tokio::test]
-async fn a_runner_started_by_hand_says_so() {
+async fn runner_started_by_hand_reports_it() {
     let started = Command::new(options().program)
         .arg("__runner")
         .stdin(Stdio::null())
@@ -155,7 +156,7 @@ async fn a_runner_started_by_hand_says_so() {
 }
 
 #[tokio::test]
-async fn news_survive_a_cancelled_wait() {
+async fn dropping_next_loses_no_event() {
     let mut rig = Rig::new().await;
     rig.start(&rig.sh("for i in 1 2 3 4 5 6 7 8 9; do echo $i; sleep 0.03; done"))
         .await;

@@ -1,4 +1,5 @@
-//! Attempts with real runners and real processes. Every wait has a deadline, and every test ends by asserting that no process is left.
+//! Attempts with real runners and real processes. Every wait has a deadline, and every test ends by
+//! asserting that no process is left.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 

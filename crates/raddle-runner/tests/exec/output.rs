@@ -7,7 +7,7 @@ use raddle_runner::{OutputChannel, RunnerCommand, RunnerEvent};
 use crate::support::{Rig, code, within};
 
 #[tokio::test]
-async fn bytes_of_any_kind_arrive_as_written() {
+async fn delivers_any_bytes_unchanged() {
     let mut rig = Rig::new().await;
     let outcome = rig
         .run(&rig.sh("printf '\\377\\000\\200a'; printf '\\303\\050' >&2"))
@@ -20,7 +20,7 @@ async fn bytes_of_any_kind_arrive_as_written() {
 }
 
 #[tokio::test]
-async fn both_streams_keep_their_order() {
+async fn keeps_the_order_within_each_stream() {
     let mut rig = Rig::new().await;
     let script = "i=0; while [ $i -lt 20000 ]; do echo out$i; echo err$i >&2; i=$((i+1)); done";
     let outcome = rig.run(&rig.sh(script)).await;
@@ -36,7 +36,7 @@ async fn both_streams_keep_their_order() {
 }
 
 #[tokio::test]
-async fn output_is_seen_while_the_command_runs() {
+async fn forwards_output_while_the_command_runs() {
     let mut rig = Rig::new().await;
     let begin = Instant::now();
     rig.start(&rig.sh("echo first; sleep 60; echo last")).await;
@@ -55,7 +55,7 @@ async fn output_is_seen_while_the_command_runs() {
 }
 
 #[tokio::test]
-async fn hundreds_of_mebibytes_pass_through_a_small_runner() {
+async fn forwards_large_output_in_bounded_memory() {
     let mut rig = Rig::new().await;
     let total = 200u64 << 20;
     rig.start(&rig.sh(&format!("head -c {total} /dev/zero")))
@@ -81,11 +81,11 @@ async fn hundreds_of_mebibytes_pass_through_a_small_runner() {
 }
 
 #[tokio::test]
-async fn a_worker_that_does_not_read_holds_the_command_up_but_is_obeyed() {
+async fn applies_backpressure_and_still_obeys_a_worker_that_does_not_read() {
     let mut rig = Rig::new().await;
     rig.start(&rig.command(&["cat", "/dev/zero"])).await;
     let pid = rig.started().await;
-    // Nobody reads for a while: pipe, runner and socket fill up, and no further.
+    // The worker does not read for a while: pipe, runner and socket fill up, and no further.
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert!(anonymous_kib(rig.runner.pid()) < 4 << 10);
     assert!(crate::support::state(pid).is_some());
@@ -98,7 +98,7 @@ async fn a_worker_that_does_not_read_holds_the_command_up_but_is_obeyed() {
     rig.finish().await;
 }
 
-/// The memory of a process that is its own: how much of its program is resident depends on the build.
+/// Anonymous memory of a process: how much of its program is resident depends on the build.
 fn anonymous_kib(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status

@@ -31,7 +31,7 @@ fn status(pid: u32, key: &str) -> u64 {
 }
 
 #[tokio::test]
-async fn two_hundred_attempts_leave_no_trace_in_a_runner() {
+async fn two_hundred_attempts_leak_nothing_in_a_runner() {
     let mut rig = Rig::new().await;
     assert_eq!(rig.run(&rig.sh("echo hello")).await.done.exit, code(0));
     let before = descriptors(rig.runner.pid());
@@ -52,12 +52,13 @@ async fn two_hundred_attempts_leave_no_trace_in_a_runner() {
 }
 
 #[tokio::test]
-async fn an_idle_runner_is_small_and_has_one_thread() {
+async fn idle_runner_is_small_and_has_one_thread() {
     let mut rig = Rig::new().await;
     assert_eq!(rig.run(&rig.sh("echo hello")).await.done.exit, code(0));
     let pid = rig.runner.pid();
     assert_eq!(status(pid, "Threads"), 1);
-    // What counts is what it has for itself; the rest are pages of the program and of libc, shared by all runners.
+    // Only private memory counts; the rest are pages of the program and of libc, shared by all
+    // runners.
     let own = status(pid, "RssAnon");
     assert!(own < 1024, "{own} KiB of its own");
     let all = status(pid, "VmRSS");

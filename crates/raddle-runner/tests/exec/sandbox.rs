@@ -1,5 +1,5 @@
-//! Commands in a sandbox, and what they try to get out of it. Each case is run by root's runner, by one without privileges, and by
-//! one of root's that has more groups.
+//! Commands in a sandbox, and their attempts to escape. Each case runs under root's runner, under
+//! one without privileges, and under one of root with supplementary groups.
 
 mod escape;
 mod exhaustion;
@@ -22,25 +22,26 @@ use raddle_runner::{ExecRequest, RunnerCommand, RunnerOptions, SandboxConfig};
 
 use crate::support::{Outcome, Rig, code, options};
 
-/// Calls the kernel with numbers alone, and says what came of it.
+/// Makes a raw system call and prints its result.
 const CALL: &str = "import ctypes, os\n\
     libc = ctypes.CDLL(None, use_errno=True)\n\
     def call(*numbers):\n  \
       got = libc.syscall(*[ctypes.c_long(n) for n in numbers])\n  \
       return 'done' if got >= 0 else os.strerror(ctypes.get_errno())\n";
 
-/// Who a runner may be, as `setpriv` has it: one without privileges, and root with a group besides its own.
+/// Users of a runner, as `setpriv` arguments: one without privileges, and root with a supplementary
+/// group.
 const OTHERS: [&str; 2] = [
     "--reuid=65534 --regid=65534 --clear-groups --inh-caps=-all",
     "--groups=4",
 ];
 
-/// A runner that has the privileges of the tests, and others.
+/// One runner with the test's privileges, and one for each other user.
 async fn rigs() -> Vec<Rig> {
     rigs_under("").await
 }
 
-/// The same, with these words before the arguments of each.
+/// As [`rigs`], with these words before the arguments of each runner.
 async fn rigs_under(words: &str) -> Vec<Rig> {
     let mut rigs = vec![rig_of("", words).await];
     if rustix::process::geteuid().is_root() {
@@ -67,13 +68,13 @@ async fn rig_of(prefix: &str, words: &str) -> Rig {
         ..options()
     })
     .await;
-    // Once it has run something, its program has been read.
+    // After a first run, the program is in the page cache.
     let probe = rig.sh("true");
     rig.run(&probe).await;
     rig
 }
 
-/// What the system says of a process, under this name.
+/// A field of `/proc/PID/status`.
 fn status(pid: u32, name: &str) -> String {
     let all = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = all
@@ -107,7 +108,7 @@ fn stdout(outcome: &Outcome) -> String {
 }
 
 #[tokio::test]
-async fn a_command_runs_and_ends_as_it_would_outside() {
+async fn runs_a_command_as_outside() {
     for mut rig in rigs().await {
         let outcome = sh(&mut rig, "echo out; echo err >&2; cat; exit 3").await;
         assert_eq!(
@@ -137,7 +138,7 @@ async fn a_command_runs_and_ends_as_it_would_outside() {
             rig.run(&absent).await.done.exit,
             ExitStatus::NotFound { .. }
         ));
-        // What is on the host is not there, and nothing is said of it.
+        // Host files are not there, and no message mentions them.
         let outside = boxed(rig.command(&[options().program.to_str().unwrap()]));
         assert!(matches!(
             rig.run(&outside).await.done.exit,
@@ -153,7 +154,7 @@ async fn a_command_runs_and_ends_as_it_would_outside() {
 }
 
 #[tokio::test]
-async fn a_command_is_asked_to_stop_before_it_is_killed() {
+async fn sends_sigterm_before_sigkill() {
     for mut rig in rigs().await {
         let request = boxed(
             rig.sh("trap 'echo asked; exit 0' TERM; echo ready; while :; do sleep 0.05; done"),
@@ -180,7 +181,7 @@ async fn a_command_is_asked_to_stop_before_it_is_killed() {
 
 /// The worker's variables may be secrets.
 #[tokio::test]
-async fn nothing_of_the_worker_is_in_its_environment() {
+async fn hides_the_environment_of_the_worker() {
     for mut rig in rigs().await {
         let mut names: Vec<String> = stdout(&sh(&mut rig, "env").await)
             .lines()
@@ -191,7 +192,7 @@ async fn nothing_of_the_worker_is_in_its_environment() {
             names,
             ["HOME", "LANG", "PATH", "PWD", "RADDLE_TEST_MARK", "TMPDIR"]
         );
-        // Nor in what else it might read of it: the shim is process 1.
+        // Nor in what else the command might read of the shim, which is process 1.
         let said = sh(
             &mut rig,
             "cat /proc/1/environ; cat /proc/1/maps; ls /proc/1/fd /proc/1/root",
@@ -208,7 +209,7 @@ async fn nothing_of_the_worker_is_in_its_environment() {
 }
 
 #[tokio::test]
-async fn the_hosts_files_are_not_there() {
+async fn hides_files_of_the_host() {
     let directory = tempfile::tempdir().unwrap();
     fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let secret = directory.path().join("secret");
@@ -241,14 +242,14 @@ async fn the_hosts_files_are_not_there() {
 }
 
 #[tokio::test]
-async fn only_its_own_directories_can_be_written() {
+async fn allows_writes_only_in_scratch_and_tmp() {
     for mut rig in rigs().await {
         let tries = "for at in / /usr /usr/bin /etc /bin /lib /dev /proc; do touch $at/new 2>/dev/null && echo $at; done; \
                      rm -f /usr/bin/env 2>/dev/null; ls /usr/bin/env";
         assert_eq!(stdout(&sh(&mut rig, tries).await), "/usr/bin/env\n");
         let own = "pwd; for at in . /scratch /tmp; do echo it > $at/new && cat $at/new; done";
         assert_eq!(stdout(&sh(&mut rig, own).await), "/scratch\nit\nit\nit\n");
-        // And they are gone with it.
+        // The files are gone in the next attempt.
         assert_eq!(
             stdout(&sh(&mut rig, "ls -A /scratch /tmp").await),
             "/scratch:\n\n/tmp:\n"
@@ -258,7 +259,7 @@ async fn only_its_own_directories_can_be_written() {
 }
 
 #[tokio::test]
-async fn it_is_nobody_and_stays_it() {
+async fn runs_as_an_unprivileged_user_for_good() {
     for mut rig in rigs().await {
         let status = stdout(
             &sh(
@@ -278,7 +279,7 @@ async fn it_is_nobody_and_stays_it() {
             lines,
             ["1000", prm, eff, bnd, "NoNewPrivs: 1", "Seccomp: 2"]
         );
-        // None of the worker's groups either.
+        // The command is in none of the worker's groups.
         let groups = stdout(&sh(&mut rig, "grep ^Groups: /proc/self/status").await);
         assert_eq!(groups.trim_end(), "Groups:");
         rig.finish().await;
@@ -286,12 +287,12 @@ async fn it_is_nobody_and_stays_it() {
 }
 
 #[tokio::test]
-async fn other_processes_are_not_to_be_seen_or_signalled() {
+async fn hides_other_processes() {
     for mut rig in rigs().await {
         let seen = stdout(&sh(&mut rig, "ls /proc | grep -c '^[0-9]'").await);
         assert!(seen.trim().parse::<u32>().unwrap() <= 4, "{seen}");
         let host = std::process::id();
-        // All that it can reach is itself, and what it has started.
+        // It can only reach itself and its own children.
         let tries = format!(
             "kill -0 {host} 2>/dev/null && echo seen; kill -9 -1; kill -9 1; sleep 0.1; echo still here"
         );
@@ -301,7 +302,7 @@ async fn other_processes_are_not_to_be_seen_or_signalled() {
 }
 
 #[tokio::test]
-async fn there_is_no_network() {
+async fn has_no_network() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     for mut rig in rigs().await {
@@ -322,9 +323,9 @@ async fn there_is_no_network() {
     }
 }
 
-/// What the filter refuses.
+/// System calls that the filter refuses.
 #[tokio::test]
-async fn calls_that_no_command_needs_are_refused() {
+async fn refuses_calls_that_no_command_needs() {
     let calls = [
         ("ptrace", libc::SYS_ptrace),
         ("mount", libc::SYS_mount),
@@ -362,7 +363,7 @@ async fn calls_that_no_command_needs_are_refused() {
 }
 
 #[tokio::test]
-async fn nothing_outlives_it() {
+async fn kills_all_processes_at_the_end() {
     for mut rig in rigs().await {
         let began = Instant::now();
         let script = "setsid sleep 300 & (setsid sh -c 'trap \"\" TERM HUP; sleep 300' &) ; exit 0";

@@ -27,10 +27,10 @@ fn short_grace(mut request: ExecRequest) -> ExecRequest {
 }
 
 #[tokio::test]
-async fn a_timeout_kills_what_ignores_sigterm() {
+async fn timeout_kills_a_command_that_ignores_sigterm() {
     let mut rig = Rig::new().await;
     let mut request = rig.sh(STUBBORN);
-    // Not the grace of what is told to end, which is longer here.
+    // The timeout has its own grace, which is shorter here than that of a stop.
     request.timeout_grace = Duration::from_millis(200);
     request.timeout = Some(Duration::from_millis(300));
     let begin = Instant::now();
@@ -44,7 +44,7 @@ async fn a_timeout_kills_what_ignores_sigterm() {
 }
 
 #[tokio::test]
-async fn a_timeout_lets_a_polite_command_say_goodbye() {
+async fn timeout_lets_a_command_clean_up() {
     let mut rig = Rig::new().await;
     let mut request = rig.sh(POLITE);
     request.timeout = Some(Duration::from_millis(300));
@@ -57,7 +57,7 @@ async fn a_timeout_lets_a_polite_command_say_goodbye() {
 }
 
 #[tokio::test]
-async fn a_stop_takes_no_time_from_what_cleans_up_after_a_timeout() {
+async fn stop_does_not_shorten_the_grace_after_a_timeout() {
     let mut rig = Rig::new().await;
     let script =
         "trap 'echo told; while ! test -e go; do sleep 0.02; done; echo cleaned; exit 7' TERM
@@ -85,7 +85,7 @@ async fn a_stop_takes_no_time_from_what_cleans_up_after_a_timeout() {
 }
 
 #[tokio::test]
-async fn stop_is_cancelled_kill_is_killed() {
+async fn reports_a_stop_as_cancelled_and_a_kill_as_killed() {
     let mut rig = Rig::new().await;
     for (order, script, expected) in [
         (RunnerCommand::Stop, POLITE, ExitStatus::Cancelled),
@@ -109,7 +109,7 @@ async fn stop_is_cancelled_kill_is_killed() {
 }
 
 #[tokio::test]
-async fn stop_turns_into_kill_after_the_grace_or_at_the_second_asking() {
+async fn kills_after_the_grace_or_on_a_second_stop() {
     let mut rig = Rig::new().await;
     rig.start_until_output(&short_grace(rig.sh(STUBBORN))).await;
     let begin = Instant::now();
@@ -135,7 +135,7 @@ async fn stop_turns_into_kill_after_the_grace_or_at_the_second_asking() {
 }
 
 #[tokio::test]
-async fn orders_that_cross_the_end_are_harmless() {
+async fn ignores_commands_that_cross_the_end() {
     let mut rig = Rig::new().await;
     rig.start(&rig.sh("exit 3")).await;
     tokio::time::sleep(Duration::from_millis(100)).await;
@@ -153,7 +153,7 @@ async fn orders_that_cross_the_end_are_harmless() {
 }
 
 #[tokio::test]
-async fn a_paused_tree_stands_still_and_its_clock_too() {
+async fn pause_stops_the_tree_and_its_timeout() {
     let mut rig = Rig::new().await;
     let mut request = rig.sh("sh -c 'echo ready; while :; do :; done' & wait");
     request.timeout = Some(Duration::from_millis(600));
@@ -161,9 +161,9 @@ async fn a_paused_tree_stands_still_and_its_clock_too() {
     let pid = rig.start_until_output(&request).await;
     rig.runner.send(RunnerCommand::Pause).await.unwrap();
     let all_stopped = |rig: &Rig| {
-        let left = rig.left();
-        left.len() == 2
-            && left
+        let leftover_processes = rig.leftover_processes();
+        leftover_processes.len() == 2
+            && leftover_processes
                 .iter()
                 .all(|p| state(p.split(' ').next().unwrap().parse().unwrap()) == Some('T'))
     };
@@ -178,7 +178,7 @@ async fn a_paused_tree_stands_still_and_its_clock_too() {
 }
 
 #[tokio::test]
-async fn a_paused_command_can_be_stopped() {
+async fn stops_a_paused_command() {
     let mut rig = Rig::new().await;
     let pid = rig.start_until_output(&rig.sh(POLITE)).await;
     rig.runner.send(RunnerCommand::Pause).await.unwrap();
@@ -194,7 +194,7 @@ async fn a_paused_command_can_be_stopped() {
 }
 
 #[tokio::test]
-async fn a_signal_to_the_runner_stops_its_task_and_nothing_else() {
+async fn sigterm_to_the_runner_stops_only_its_task() {
     let mut rig = Rig::new().await;
     for name in ["-TERM", "-INT", "-HUP"] {
         rig.start_until_output(&rig.sh(POLITE)).await;

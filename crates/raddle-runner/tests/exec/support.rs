@@ -1,4 +1,4 @@
-//! A runner to test with, and a way to find every process that a test has started.
+//! `Rig`: a runner for a test, and a search for every process that the test has started.
 
 use std::{
     fs,
@@ -14,17 +14,17 @@ use raddle_runner::{
     RunnerOptions,
 };
 
-/// No test takes longer than this for any one step.
+/// Maximum duration of any single step of a test.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(90);
 const MARK: &str = "RADDLE_TEST_MARK";
 
-/// A runner whose commands are marked by a variable that all their descendants inherit.
+/// A runner whose commands carry a variable that all their descendants inherit.
 pub(crate) struct Rig {
     pub(crate) runner: Runner,
     mark: String,
 }
 
-/// What came of an attempt.
+/// Result of an attempt.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) done: ExecResult,
@@ -57,7 +57,7 @@ pub(crate) async fn within<T>(future: impl Future<Output = T>) -> T {
         .expect("took longer than any step may")
 }
 
-/// Waits until `done` says so.
+/// Waits until `done` returns true.
 pub(crate) async fn until(what: &str, mut done: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !done() {
@@ -115,7 +115,7 @@ impl Rig {
         within(self.runner.next()).await
     }
 
-    /// Waits for the news of the start.
+    /// Waits for `Started`.
     pub(crate) async fn started(&mut self) -> u32 {
         match self.next().await.unwrap() {
             RunnerEvent::Started { pid } => pid,
@@ -133,7 +133,7 @@ impl Rig {
         }
     }
 
-    /// Collects everything up to the end.
+    /// Collects all events until the end of the attempt.
     pub(crate) async fn end(&mut self) -> Outcome {
         let (mut pid, mut stdout, mut stderr, mut reply) =
             (None, Vec::new(), Vec::new(), Vec::new());
@@ -157,8 +157,8 @@ impl Rig {
                     stderr.extend_from_slice(&done.stderr);
                     reply.extend_from_slice(&done.reply);
                     let reply = String::from_utf8(reply).unwrap();
-                    // No process of it is left: that is what the end of an attempt means.
-                    assert_eq!(self.left(), Vec::<String>::new());
+                    // `Done` means that none of its processes is left.
+                    assert_eq!(self.leftover_processes(), Vec::<String>::new());
                     return Outcome {
                         done: *done,
                         pid,
@@ -177,8 +177,8 @@ impl Rig {
         self.end().await
     }
 
-    /// The processes of this rig's commands that are alive.
-    pub(crate) fn left(&self) -> Vec<String> {
+    /// Live processes of this rig's commands.
+    pub(crate) fn leftover_processes(&self) -> Vec<String> {
         alive(&self.mark)
     }
 
@@ -186,7 +186,7 @@ impl Rig {
         &self.mark
     }
 
-    /// Closes the runner and asserts that nothing is left.
+    /// Closes the runner and asserts that no process is left.
     pub(crate) async fn finish(self) {
         let pid = self.runner.pid();
         within(self.runner.close()).await;
@@ -198,7 +198,7 @@ impl Rig {
     }
 }
 
-/// The processes with this mark in their environment, as pid and command line.
+/// Processes with this mark in their environment, as pid and command line.
 pub(crate) fn alive(mark: &str) -> Vec<String> {
     let entry = format!("{MARK}={mark}");
     let is_marked = |pid: &str| {
@@ -217,13 +217,13 @@ pub(crate) fn alive(mark: &str) -> Vec<String> {
         .collect()
 }
 
-/// A process's command line, as it stands in /proc.
+/// Command line of a process from /proc.
 pub(crate) fn cmdline(pid: &str) -> String {
     String::from_utf8_lossy(&fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default())
         .into_owned()
 }
 
-/// The letter of a process's state; none if it is gone.
+/// State letter of a process. `None` if it is gone.
 pub(crate) fn state(pid: u32) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat[stat.rfind(')')? + 2..].chars().next()

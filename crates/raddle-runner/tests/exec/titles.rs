@@ -1,4 +1,4 @@
-//! What `ps` and `pgrep -f` see.
+//! Process titles, as `ps` and `pgrep -f` show them.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use raddle_runner::RunnerCommand;
 
 use crate::support::{Rig, cmdline, until};
 
-async fn shows(rig: &Rig, title: &str) {
+async fn wait_for_title(rig: &Rig, title: &str) {
     let pid = rig.runner.pid().to_string();
     until(
         &format!("the title {title}, last seen {:?}", cmdline(&pid)),
@@ -16,25 +16,25 @@ async fn shows(rig: &Rig, title: &str) {
 }
 
 #[tokio::test]
-async fn the_title_follows_the_task() {
+async fn title_follows_the_state_of_the_task() {
     let mut rig = Rig::new().await;
-    shows(&rig, "raddle-test:idle").await;
+    wait_for_title(&rig, "raddle-test:idle").await;
     let mut request = rig.sh("trap '' TERM; echo ready; while :; do sleep 0.05; done");
     request.name = "nightly".into();
     request.grace = Duration::from_secs(20);
     rig.start_until_output(&request).await;
     let pid = rig.runner.pid().to_string();
-    shows(&rig, "raddle-3456789012:nightly:running").await;
+    wait_for_title(&rig, "raddle-3456789012:nightly:running").await;
     assert_eq!(
         std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap(),
         "raddle-34567890\n"
     );
     rig.runner.send(RunnerCommand::Pause).await.unwrap();
-    shows(&rig, "raddle-3456789012:nightly:paused").await;
+    wait_for_title(&rig, "raddle-3456789012:nightly:paused").await;
     rig.runner.send(RunnerCommand::Resume).await.unwrap();
-    shows(&rig, "raddle-3456789012:nightly:running").await;
+    wait_for_title(&rig, "raddle-3456789012:nightly:running").await;
     rig.runner.send(RunnerCommand::Stop).await.unwrap();
-    shows(&rig, "raddle-3456789012:nightly:stopping").await;
+    wait_for_title(&rig, "raddle-3456789012:nightly:stopping").await;
     rig.runner.send(RunnerCommand::Kill).await.unwrap();
     rig.end().await;
     assert_eq!(
@@ -45,7 +45,7 @@ async fn the_title_follows_the_task() {
 
     request.timeout = Some(Duration::from_millis(100));
     rig.start(&request).await;
-    shows(&rig, "raddle-3456789012:nightly:timeout").await;
+    wait_for_title(&rig, "raddle-3456789012:nightly:timeout").await;
     rig.runner.send(RunnerCommand::Kill).await.unwrap();
     assert_eq!(
         rig.end().await.done.exit,
@@ -56,12 +56,12 @@ async fn the_title_follows_the_task() {
 }
 
 #[tokio::test]
-async fn a_name_with_shell_characters_is_harmless() {
+async fn replaces_shell_characters_in_titles() {
     let mut rig = Rig::new().await;
     let mut request = rig.sh("echo ready; sleep 300");
     request.name = "a b;rm -rf $(x)'\"\n|&é".into();
     rig.start_until_output(&request).await;
-    shows(&rig, "raddle-3456789012:a_b_rm_-rf___x_______:running").await;
+    wait_for_title(&rig, "raddle-3456789012:a_b_rm_-rf___x_______:running").await;
     let found = std::process::Command::new("pgrep")
         .args(["-f", "^raddle-3456789012:a_b.*:running$"])
         .output()
@@ -77,7 +77,7 @@ async fn a_name_with_shell_characters_is_harmless() {
 }
 
 #[tokio::test]
-async fn a_command_keeps_its_own_arguments() {
+async fn keeps_the_arguments_of_a_command() {
     let mut rig = Rig::new().await;
     let pid = rig
         .start_until_output(&rig.sh("echo ready; exec sleep 300"))

@@ -1,4 +1,4 @@
-//! Nobody is left behind: children, grandchildren, daemons.
+//! No process is left behind: children, grandchildren, daemons.
 
 use std::time::{Duration, Instant};
 
@@ -7,12 +7,12 @@ use raddle_runner::RunnerCommand;
 
 use crate::support::{Rig, code};
 
-/// Forks twice with a session of its own in between, as daemons do, and leaves.
+/// Forks twice with a new session in between, as daemons do, and exits.
 const DAEMON: &str =
     "setsid sh -c 'setsid sleep 300 & setsid sh -c \"sleep 300 & sleep 300\" &' & wait; exit 6";
 
 #[tokio::test]
-async fn a_daemon_does_not_outlive_its_command() {
+async fn kills_daemons_with_their_command() {
     let mut rig = Rig::new().await;
     for _ in 0..5 {
         let outcome = rig.run(&rig.sh(DAEMON)).await;
@@ -26,7 +26,7 @@ async fn a_daemon_does_not_outlive_its_command() {
 }
 
 #[tokio::test]
-async fn a_background_child_that_holds_the_output_open_holds_nobody_up() {
+async fn background_child_with_open_output_does_not_delay_the_end() {
     let mut rig = Rig::new().await;
     let begin = Instant::now();
     let outcome = rig.run(&rig.sh("sleep 300 & echo done")).await;
@@ -39,7 +39,7 @@ async fn a_background_child_that_holds_the_output_open_holds_nobody_up() {
 }
 
 #[tokio::test]
-async fn a_tree_that_ignores_sigterm_is_killed_as_a_whole() {
+async fn kills_a_whole_tree_that_ignores_sigterm() {
     let mut rig = Rig::new().await;
     let script = "trap '' TERM; setsid sh -c 'sleep 300 & sleep 300' & (sleep 300 &) ; echo ready; while :; do sleep 0.1; done";
     rig.start_until_output(&rig.sh(script)).await;
@@ -50,9 +50,9 @@ async fn a_tree_that_ignores_sigterm_is_killed_as_a_whole() {
 }
 
 #[tokio::test]
-async fn orphans_that_end_by_themselves_are_reaped_while_the_command_runs() {
+async fn reaps_orphans_while_the_command_runs() {
     let mut rig = Rig::new().await;
-    // Each subshell leaves a grandchild that becomes the runner's.
+    // Each subshell leaves a grandchild that the runner adopts.
     let script = "for i in 1 2 3 4 5 6 7 8; do (sleep 0.02 &); done; sleep 0.3; ps -o stat= --ppid $PPID | grep -c Z; exit 0";
     let outcome = rig.run(&rig.sh(script)).await;
     assert_eq!(String::from_utf8_lossy(&outcome.stdout).trim(), "0");

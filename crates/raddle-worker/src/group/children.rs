@@ -138,7 +138,7 @@ impl Children {
         for (id, kept) in &mut self.kept {
             let turns = kept.page.turns();
             if std::mem::replace(&mut kept.turns, turns) != turns {
-                core.note(SupervisorEvent::Marked(*id), now);
+                core.note(SupervisorEvent::Heartbeat(*id), now);
             }
             let rss = with_rss.then(|| rss_of(kept.pid)).flatten();
             core.note(

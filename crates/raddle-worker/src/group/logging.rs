@@ -33,7 +33,7 @@ pub(super) fn say(
     let of = |child| seat(child).map_or(("", 0), name);
     let (was, how) = gone.map_or((0, String::new()), |(pid, gone)| (pid, gone.to_string()));
     match notice {
-        SupervisorNotice::Ending(child, why) if is_suspect(why) => {
+        SupervisorNotice::Stopping(child, why) if is_suspect(why) => {
             let ((process, number), pid) = (of(child), children.pid_of(child).unwrap_or_default());
             let doing = describe(pid);
             tracing::error!(
@@ -44,7 +44,7 @@ pub(super) fn say(
                 "a process hangs and is killed, {why}: another takes its place"
             );
         }
-        SupervisorNotice::Ending(child, why) => {
+        SupervisorNotice::Stopping(child, why) => {
             let ((process, number), pid) = (of(child), children.pid_of(child).unwrap_or_default());
             tracing::info!(process, number, pid, "a process is stopped: {why}");
         }
@@ -62,12 +62,12 @@ pub(super) fn say(
                 "a process ended by itself: its place stays empty"
             )
         }
-        SupervisorNotice::Braking {
-            seat,
+        SupervisorNotice::BackingOff {
+            slot,
             pause,
             number: in_a_row,
         } => {
-            let ((process, number), pause) = (name(seat), pause.as_secs_f64());
+            let ((process, number), pause) = (name(slot), pause.as_secs_f64());
             tracing::error!(
                 process,
                 number,

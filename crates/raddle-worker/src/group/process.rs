@@ -93,7 +93,7 @@ pub struct GroupWorker {
     /// What an attempt may use.
     pub limits: Limits,
     /// How far an attempt is kept apart.
-    pub isolation: Isolation,
+    pub isolation: Option<Isolation>,
     /// What is in the environment of an attempt.
     pub env: BTreeMap<String, String>,
     /// Where it is run.
@@ -175,7 +175,7 @@ impl Default for GroupWorker {
             handler: None,
             trigger: None,
             limits: Limits::default(),
-            isolation: Isolation::default(),
+            isolation: None,
             env: BTreeMap::new(),
             cwd: None,
         }
@@ -240,8 +240,8 @@ impl Process {
             on: true,
             restart: self.restart,
             stop: self.stop(),
-            start_within: Some(self.start_timeout.0),
-            patience: Some(self.hang_timeout.0),
+            start_timeout: Some(self.start_timeout.0),
+            hang_timeout: Some(self.hang_timeout.0),
             recycle: RecyclePolicy {
                 tasks: self.max_tasks,
                 age: self.max_age.map(|age| age.0),
@@ -250,7 +250,7 @@ impl Process {
             },
             after: self.after.iter().filter_map(number).collect(),
             parallel: PARALLEL,
-            brake: BackoffScope::Seat,
+            backoff_scope: BackoffScope::Slot,
         }
     }
 }

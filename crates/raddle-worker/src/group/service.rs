@@ -176,7 +176,7 @@ impl GroupService {
             // Stopped for a while, or without a lease: then nobody has looked, and whoever is judged now is judged by what was seen before.
             if self.now() > self.look_at + self.look_every {
                 self.children.spare();
-                self.act(SupervisorEvent::Late, None);
+                self.act(SupervisorEvent::Stalled, None);
             }
             self.heed(heard);
             if self.line.lost {
@@ -262,15 +262,15 @@ impl GroupService {
                     self.killed += 1;
                 }
                 let end = if gone == ExitKind::Code(0) {
-                    ChildExit::Well
+                    ChildExit::Success
                 } else {
-                    ChildExit::Badly
+                    ChildExit::Failure
                 };
-                self.act(SupervisorEvent::Gone(id, end), Some((pid, gone)));
+                self.act(SupervisorEvent::Exited(id, end), Some((pid, gone)));
             }
             GroupEvent::News(id, WorkerEvent::Failed(error)) => {
                 tracing::error!(%error, "a process cannot be started");
-                self.act(SupervisorEvent::Gone(id, ChildExit::Badly), None);
+                self.act(SupervisorEvent::Exited(id, ChildExit::Failure), None);
             }
             GroupEvent::Suspensions => {
                 for event in self.children.suspensions() {
@@ -359,7 +359,7 @@ impl GroupService {
                 off.len() < process.workers.len(),
             );
             if was_on != is_on {
-                events.push(SupervisorEvent::Turn(group, is_on));
+                events.push(SupervisorEvent::Switch(group, is_on));
             } else if self.off[number] != off {
                 events.push(SupervisorEvent::Renew(group));
             }
@@ -412,20 +412,20 @@ impl GroupService {
                         failed.push(id);
                     }
                 }
-                SupervisorEffect::Tell(id, stage) => {
+                SupervisorEffect::SetStopStage(id, stage) => {
                     if stage == StopStage::Killing {
                         self.note_kill(id);
                     }
                     self.tell(id, stage);
                 }
-                SupervisorEffect::Say(notice) => {
+                SupervisorEffect::Notify(notice) => {
                     let seat = |child| self.core.seat_of(child);
                     say(notice, &self.options.processes, &self.children, seat, gone);
                 }
             }
         }
         for id in failed {
-            self.act(SupervisorEvent::Gone(id, ChildExit::Badly), None);
+            self.act(SupervisorEvent::Exited(id, ChildExit::Failure), None);
         }
     }
 
@@ -508,7 +508,7 @@ impl GroupService {
     fn status(&self) -> &'static str {
         match self.core.asked() {
             0 if self.paused => "paused",
-            0 if self.censuses().any(|census| census.braking > 0) => "braking",
+            0 if self.censuses().any(|census| census.backing_off > 0) => "braking",
             0 if self.is_up() => "listening",
             0 => "starting",
             1 => "draining",
@@ -518,7 +518,8 @@ impl GroupService {
 
     /// Whether every process that there is to be is ready, and none is about to go.
     fn is_up(&self) -> bool {
-        let is_whole = |census: GroupCounts| census.ready == census.wanted && census.braking == 0;
+        let is_whole =
+            |census: GroupCounts| census.ready == census.wanted && census.backing_off == 0;
         self.is_known && self.core.asked() == 0 && self.censuses().all(is_whole)
     }
 

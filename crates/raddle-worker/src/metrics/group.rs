@@ -31,7 +31,7 @@ pub fn show(page: &mut MetricsPage, snapshot: &GroupSnapshot) {
     let help = "Processes that die as soon as they are started, and are held back.";
     let mut braking = page.family("raddle_group_processes_braking", MetricKind::Gauge, help);
     for (process, census) in &snapshot.groups {
-        braking.sample(&[("process", process)], census.braking as f64);
+        braking.sample(&[("process", process)], census.backing_off as f64);
     }
     page.count(
         "raddle_group_launch_total",

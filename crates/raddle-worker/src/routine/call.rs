@@ -10,7 +10,7 @@ use std::{
 use raddle_model::{
     AttemptInput, ReplyLine,
     reply::ReportedError,
-    routine::{RoutineFn, RoutineInput, gather},
+    routine::{RoutineFn, RoutineInput, gather, has_lifecycle_hooks, run_shutdown, run_startup},
 };
 use serde_json::Value;
 
@@ -51,6 +51,9 @@ fn run_function(name: &str, input: &[u8]) -> Result<Value, ReportedError> {
     let routines = Routines::of_this_program().map_err(|clash| plain_error(clash.to_string()))?;
     if let Some(routine) = routines.get(name) {
         let input = RoutineInput::Job(Box::new(job));
+        if has_lifecycle_hooks() {
+            return run_with_hooks(&routine.run, input);
+        }
         return match routine.run {
             RoutineFn::Plain(function) => Ok(function(input)?.into_json()?),
             // Called inside the runtime, because the constructor of a stream may create timers.
@@ -66,17 +69,42 @@ fn run_function(name: &str, input: &[u8]) -> Result<Value, ReportedError> {
     block_on(handler.handle(job, handler::HandlerContext))
 }
 
+/// Runs a function between the program's start-up and shutdown functions, as a host does.
+fn run_with_hooks(run: &RoutineFn, input: RoutineInput<'_>) -> Result<Value, ReportedError> {
+    let runtime = runtime()?;
+    runtime
+        .block_on(run_startup())
+        .map_err(|error| plain_error(error.to_string()))?;
+    let outcome = match run {
+        RoutineFn::Plain(function) => function(input)
+            .and_then(|output| output.into_json())
+            .map_err(ReportedError::from),
+        RoutineFn::Async(function) => {
+            runtime.block_on(async { Ok(function(input)?.await?.into_json()?) })
+        }
+        RoutineFn::Stream(function) => {
+            runtime.block_on(async { Ok(gather(function(input)?).await?) })
+        }
+    };
+    for failure in runtime.block_on(run_shutdown()) {
+        eprintln!("{failure}");
+    }
+    outcome
+}
+
 fn block_on(
     running: impl Future<Output = Result<Value, ReportedError>>,
 ) -> Result<Value, ReportedError> {
     // One thread: a second one would cost every short function its start. A function that needs
     // more can start its own runtime.
+    runtime()?.block_on(running)
+}
+
+fn runtime() -> Result<tokio::runtime::Runtime, ReportedError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
-    runtime
-        .map_err(|error| plain_error(format!("no runtime: {error}")))?
-        .block_on(running)
+    runtime.map_err(|error| plain_error(format!("no runtime: {error}")))
 }
 
 fn plain_error(message: String) -> ReportedError {

@@ -3,17 +3,24 @@
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::context;
+use crate::host;
 
 /// Whether the running task was cancelled: it was stopped, its worker is stopping, or it has timed
 /// out. A function that calls this is not killed by the SIGTERM and has the grace period to end.
 /// Outside of a task, `false`.
 pub fn is_cancelled() -> bool {
+    if let Some(attempt) = host::context::current() {
+        return attempt.is_cancelled();
+    }
     context::has_reply() && raddle_runner::is_sigterm_received()
 }
 
 /// Returns when the running task is cancelled, see [`is_cancelled`]. Outside of a task it never
 /// returns.
 pub async fn cancelled() {
+    if let Some(attempt) = host::context::current() {
+        return attempt.cancelled().await;
+    }
     if !context::has_reply() {
         std::future::pending::<()>().await;
     }

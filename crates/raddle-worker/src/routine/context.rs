@@ -13,6 +13,8 @@ use raddle_model::{
     trace::{TRACEPARENT, TRACESTATE},
 };
 
+use crate::host;
+
 /// The reply of the task that this process runs, if it runs one.
 static REPLY: Mutex<Option<File>> = Mutex::new(None);
 
@@ -35,6 +37,9 @@ pub(super) fn write_line(reply: &ReplyLine) -> io::Result<()> {
 
 /// Writes one line of the reply. Returns `false` outside of a task.
 pub(super) fn try_write_line(reply: &ReplyLine) -> io::Result<bool> {
+    if let Some(attempt) = host::context::current() {
+        return attempt.say(reply).map(|()| true);
+    }
     let mut line = serde_json::to_vec(reply)?;
     line.push(b'\n');
     // One write under the lock, so that lines of several threads do not mix.
@@ -68,6 +73,9 @@ pub fn log(level: LogLevel, message: impl Into<String>) {
 /// The trace of this process: in a task, the task's trace with the attempt as span. Pass it on in
 /// calls to other services.
 pub fn trace() -> Option<Trace> {
+    if let Some(attempt) = host::context::current() {
+        return attempt.trace();
+    }
     let parent = env::var(TRACEPARENT).ok()?.parse().ok()?;
     Some(Trace {
         parent,

@@ -3,7 +3,10 @@
 use std::{fmt, future::Future, marker::PhantomData, sync::Arc, time::Duration};
 
 use raddle_broker::{Broker, Error, NewTask, Result};
-use raddle_model::{CapSet, HumanDuration, Target, TaskSpec, Trace, schedule, spec::InvalidSpec};
+use raddle_model::{
+    CapSet, HumanDuration, Target, TaskSpec, Trace, schedule,
+    spec::{InvalidSpec, Isolation},
+};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -41,6 +44,11 @@ impl<T> RoutineTask<T> {
             }
         }
         self
+    }
+
+    /// Gives each attempt a process of its own, instead of a share in a host.
+    pub fn in_own_process(self) -> Self {
+        self.with(|spec| spec.isolation = Some(Isolation::Process))
     }
 
     /// The most attempts.

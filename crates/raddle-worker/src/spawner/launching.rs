@@ -66,13 +66,13 @@ impl SpawnerService {
                             None => {
                                 failed = true;
                                 self.core
-                                    .note(SupervisorEvent::Gone(child, ChildExit::Badly), now);
+                                    .note(SupervisorEvent::Exited(child, ChildExit::Failure), now);
                             }
                         }
                     }
                     // All are told at once, when the stop is passed on.
-                    SupervisorEffect::Tell(..) => {}
-                    SupervisorEffect::Say(notice) => self.speak(notice),
+                    SupervisorEffect::SetStopStage(..) => {}
+                    SupervisorEffect::Notify(notice) => self.speak(notice),
                 }
             }
             effects = if failed {
@@ -96,21 +96,24 @@ impl SpawnerService {
     /// Says what people should know.
     fn speak(&self, notice: SupervisorNotice) {
         match (notice, &self.grief) {
-            (SupervisorNotice::Braking { pause, number, .. }, Some(NoLaunch::Died(gone))) => {
+            (SupervisorNotice::BackingOff { pause, number, .. }, Some(NoLaunch::Died(gone))) => {
                 tracing::error!(
                     in_a_row = number,
                     "workers die before they are ready (the last one {gone}): the next is launched in {} s; what they say is above",
                     pause.as_secs_f64()
                 )
             }
-            (SupervisorNotice::Braking { pause, number, .. }, Some(NoLaunch::DiedIdle(gone))) => {
+            (
+                SupervisorNotice::BackingOff { pause, number, .. },
+                Some(NoLaunch::DiedIdle(gone)),
+            ) => {
                 tracing::error!(
                     in_a_row = number,
                     "workers die as soon as they are ready (the last one {gone}): the next is launched in {} s; what they say is above",
                     pause.as_secs_f64()
                 )
             }
-            (SupervisorNotice::Braking { pause, .. }, Some(NoLaunch::Refused(error))) => {
+            (SupervisorNotice::BackingOff { pause, .. }, Some(NoLaunch::Refused(error))) => {
                 tracing::error!(%error, "no worker can be launched: tried again in {} s", pause.as_secs_f64());
             }
             (SupervisorNotice::Recovered(_), _) => tracing::info!("workers start again"),

@@ -151,12 +151,12 @@ impl SpawnerService {
             restart: RestartPolicy::OnDemand,
             stop: StopPolicy::drain(options.worker.grace + BEYOND_GRACE),
             // Its launcher knows how long it may take, and its own lease shows whether it gets on.
-            start_within: None,
-            patience: None,
+            start_timeout: None,
+            hang_timeout: None,
             recycle: RecyclePolicy::default(),
             after: Vec::new(),
             parallel: MAX_STARTING,
-            brake: BackoffScope::Group,
+            backoff_scope: BackoffScope::Group,
         };
         let haste = ShutdownDeadline::new();
         Self {
@@ -343,7 +343,7 @@ impl SpawnerService {
                 });
                 self.grief = Some(NoLaunch::Died(gone));
                 self.core
-                    .note(SupervisorEvent::Gone(child, ChildExit::Badly), now);
+                    .note(SupervisorEvent::Exited(child, ChildExit::Failure), now);
             }
             EventMeaning::Left { gone, had_task } => {
                 self.exited(match gone {
@@ -362,18 +362,18 @@ impl SpawnerService {
                     self.grief = Some(NoLaunch::DiedIdle(gone));
                 }
                 let end = if is_idle_death {
-                    ChildExit::Badly
+                    ChildExit::Failure
                 } else {
-                    ChildExit::Well
+                    ChildExit::Success
                 };
-                self.core.note(SupervisorEvent::Gone(child, end), now);
+                self.core.note(SupervisorEvent::Exited(child, end), now);
             }
             EventMeaning::NotLaunched => {
                 if let WorkerEvent::Failed(error) = news {
                     self.not_launched(error.clone());
                 }
                 self.core
-                    .note(SupervisorEvent::Gone(child, ChildExit::Badly), now);
+                    .note(SupervisorEvent::Exited(child, ChildExit::Failure), now);
             }
             EventMeaning::Nothing => return,
         }
@@ -533,7 +533,7 @@ impl SpawnerService {
     fn show(&mut self) {
         let warm_pool = self.warm_pool(self.now());
         let census = self.roster.census(self.pending);
-        let is_braking = self.core.census(GROUP).braking > 0;
+        let is_braking = self.core.census(GROUP).backing_off > 0;
         let snapshot = SpawnerSnapshot {
             pending: self.pending,
             starting: census.starting,

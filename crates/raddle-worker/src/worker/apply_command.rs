@@ -12,9 +12,23 @@ use super::{
     event::WorkerEffect,
 };
 
+/// The answer to a `PAUSE` of a task that shares its process.
+const PAUSE_REFUSED: &str = "refused: the task shares its process with others, and cannot be paused; submit it with the isolation 'process'";
+
 impl WorkerCore {
     pub(super) fn apply_command(&mut self, tid: Tid, message: ControlMessage, now: Duration) {
         let is_of_task = |running: &RunningAttempt| running.attempt_id.tid == tid;
+        if message.command == ControlCommand::Pause
+            && let Some(slot) = self
+                .slots
+                .iter()
+                .position(|slot| slot.as_ref().is_some_and(is_of_task))
+            && self.classes.pool_of(slot).is_some()
+        {
+            // One attempt of many in a process cannot stand still.
+            let reply = message.reply(PAUSE_REFUSED, TaskState::Running.as_str());
+            return self.push_effect(WorkerEffect::RunJob(CommandJob::Reply { tid, reply }));
+        }
         let state = if tid == self.tid {
             self.apply_to_worker(message.command, now)
         } else if let Some(slot) = self

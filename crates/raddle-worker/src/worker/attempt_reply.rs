@@ -64,9 +64,9 @@ impl AttemptReply {
     }
 
     pub(super) fn parse(&mut self, bytes: &[u8]) -> ReplyUpdate {
-        let was_malformed = self.parser.garbled().is_some();
+        let was_malformed = self.parser.malformed().is_some();
         let mut update = ReplyUpdate::default();
-        for output in self.parser.hear(bytes) {
+        for output in self.parser.parse(bytes) {
             match output {
                 ParsedOutput::Log(line) => {
                     let level = match line.level {
@@ -91,7 +91,7 @@ impl AttemptReply {
             }
         }
         self.logged_bytes += update.log.len() as u64;
-        update.is_malformed = !was_malformed && self.parser.garbled().is_some();
+        update.is_malformed = !was_malformed && self.parser.malformed().is_some();
         update
     }
 
@@ -150,7 +150,7 @@ impl AttemptReply {
         {
             return (chain_error, None);
         }
-        match parser.garbled() {
+        match parser.malformed() {
             // The worker killed it for that.
             Some(malformed) if exit == ExitStatus::Killed => (
                 ExitStatus::ProtocolError {

@@ -44,7 +44,7 @@ pub(crate) fn trace_id(attempt_id: AttemptId) -> TraceId {
         .unwrap_or_else(PoisonError::into_inner)
         .get(&attempt_id.tid)
         .copied();
-    trace.unwrap_or_else(|| TraceId::of(attempt_id.tid))
+    trace.unwrap_or_else(|| TraceId::from_task(attempt_id.tid))
 }
 
 /// Logs a line about an attempt: `log!(warn, attempt_id, field = value, "message")`.

@@ -47,8 +47,19 @@ impl Backlog {
             .extend(claims.into_iter().map(|claim| (claim, now)));
     }
 
-    pub(super) fn pop(&mut self) -> Option<LeasedTask> {
-        self.waiting.pop_front().map(|(claim, _)| claim)
+    /// Takes the first task that can begin.
+    pub(super) fn pop_if(&mut self, can_begin: impl Fn(&LeasedTask) -> bool) -> Option<LeasedTask> {
+        let at = self
+            .waiting
+            .iter()
+            .position(|(claim, _)| can_begin(claim))?;
+        self.waiting.remove(at).map(|(claim, _)| claim)
+    }
+
+    /// Whether tasks are so short that some are claimed ahead.
+    pub(super) fn claims_ahead(&self) -> bool {
+        self.mean_secs
+            .is_some_and(|mean| mean < PREFETCH_TIME.as_secs_f64())
     }
 
     /// Whether the task waits here.
@@ -168,13 +179,13 @@ mod tests {
         assert_eq!(backlog.claim_size(0), 80);
         backlog.push(claims(80), Duration::ZERO);
         assert_eq!(backlog.claim_size(0), 0);
-        (0..35).for_each(|_| drop(backlog.pop()));
+        (0..35).for_each(|_| drop(backlog.pop_if(|_| true)));
         assert_eq!(
             backlog.claim_size(0),
             0,
             "more than half of the stock is left"
         );
-        (0..10).for_each(|_| drop(backlog.pop()));
+        (0..10).for_each(|_| drop(backlog.pop_if(|_| true)));
         assert_eq!(backlog.claim_size(0), 45);
     }
 

@@ -23,6 +23,7 @@ use super::{
     completion_batcher::PendingWrite,
     control_commands::CommandJob,
     event::{ClaimResult, LoopEnd, WorkerEffect, WorkerLoopEvent},
+    slot_classes::SlotClasses,
 };
 use crate::space;
 
@@ -61,6 +62,7 @@ pub(super) struct WorkerCore {
     /// When it starts no more attempts.
     retire_at: Option<Duration>,
     pub(super) slots: Vec<Option<RunningAttempt>>,
+    pub(super) classes: SlotClasses,
     pub(super) backlog: Backlog,
     pub(super) stop: StagedStop,
     /// Stop requests that have been applied.
@@ -114,12 +116,14 @@ impl WorkerCore {
         attempts_started: u64,
         claim: Option<LeasedTask>,
     ) -> Self {
-        let mut backlog = Backlog::new(options.slots() as u32);
+        let classes = SlotClasses::new(&options);
+        let mut backlog = Backlog::new(classes.len() as u32);
         backlog.push(claim.into_iter().collect(), Duration::ZERO);
         Self {
             tid,
             retire_at: options.max_uptime.map(|uptime| uptime.saturating_sub(age)),
-            slots: (0..options.slots()).map(|_| None).collect(),
+            slots: (0..classes.len()).map(|_| None).collect(),
+            classes,
             backlog,
             stop: StagedStop::new(StopPolicy::drain(options.grace)),
             stop_requests_applied: 0,
@@ -197,7 +201,11 @@ impl WorkerCore {
             self.stop.deadline(),
             self.exit_at,
             idle.map(|patience| self.idle_since.saturating_add(patience)),
-            self.claim_size().map(|_| self.claim_at),
+            self.claim_size(None).map(|_| self.claim_at),
+            self.classes
+                .opens_at()
+                .filter(|at| self.claim_size(Some(*at)).is_some())
+                .map(|at| at.max(self.claim_at)),
         ]
         .into_iter()
         .flatten()
@@ -235,7 +243,7 @@ impl WorkerCore {
     }
 
     pub(super) fn busy(&self) -> u32 {
-        self.slots.iter().flatten().count() as u32
+        self.classes.busy() as u32
     }
 
     /// Whether claimed tasks wait for a slot, so that more completions are expected soon.
@@ -273,11 +281,12 @@ impl WorkerCore {
     }
 
     /// How many tasks to claim, if any.
-    fn claim_size(&self) -> Option<u32> {
+    fn claim_size(&self, now: Option<Duration>) -> Option<u32> {
         if self.claiming || !self.takes_tasks() {
             return None;
         }
-        let free = self.slots.len() as u32 - self.busy();
+        // Without a time: at some time from now on.
+        let free = self.classes.free_for_claim(now.unwrap_or_default()) as u32;
         let max = match self.options.only {
             Some(_) if self.unrecorded.is_empty() && self.backlog.is_empty() => free.min(1),
             Some(_) => 0,
@@ -303,7 +312,12 @@ impl WorkerCore {
             Ok(ClaimResult::Tasks(mut claims)) => {
                 // A server that forgot a claim of this worker hands out the same attempt again. It
                 // is already running.
-                claims.retain(|claim| !self.holds_attempt(claim.attempt_id));
+                let held: HashSet<AttemptId> = self.held_attempts().into_iter().collect();
+                claims.retain(|claim| {
+                    let attempt_id = claim.attempt_id;
+                    !held.contains(&attempt_id) && !self.unrecorded.contains(&attempt_id)
+                });
+                self.classes.note_claimed(&claims, now);
                 if self.takes_tasks() {
                     self.backlog.push(claims, now);
                 } else {
@@ -347,14 +361,12 @@ impl WorkerCore {
     }
 
     fn fill_slots(&mut self, now: Duration) {
-        for slot in 0..self.slots.len() {
-            if self.slots[slot].is_some() {
-                continue;
-            }
-            if self.is_at_task_limit() {
+        while !self.is_at_task_limit() && self.classes.has_any_room() {
+            let classes = &self.classes;
+            let Some(claim) = self.backlog.pop_if(|claim| classes.has_room(claim)) else {
                 return;
-            }
-            let Some(claim) = self.backlog.pop() else {
+            };
+            let Some(slot) = self.classes.take(&claim.spec) else {
                 return;
             };
             self.attempts_started += 1;
@@ -381,6 +393,7 @@ impl WorkerCore {
         else {
             return;
         };
+        self.classes.release(slot);
         let attempt_id = finish.attempt_id;
         let was_stopped = matches!(
             finish.report.exit,
@@ -477,14 +490,24 @@ impl WorkerCore {
             self.claiming = false;
             self.push_effect(WorkerEffect::CancelClaim);
         }
-        if let Some(max) = self.claim_size().filter(|_| self.claim_at <= now) {
+        if self.claiming && self.classes.has_room_for_excluded() {
+            self.claiming = false;
+            self.push_effect(WorkerEffect::CancelClaim);
+        }
+        if let Some(max) = self.claim_size(Some(now)).filter(|_| self.claim_at <= now) {
             self.claiming = true;
             let wait = match self.options.idle_exit {
                 _ if self.options.only.is_some() => ONLY_TASK_WAIT,
                 Some(Duration::ZERO) => Duration::ZERO,
                 _ => WAIT,
             };
-            self.push_effect(WorkerEffect::Claim { max, wait });
+            let without = if self.backlog.claims_ahead() {
+                self.classes.exclude_nothing();
+                Vec::new()
+            } else {
+                self.classes.exclude_full()
+            };
+            self.push_effect(WorkerEffect::Claim { max, wait, without });
         }
         if self.options.only.is_none() && self.purge_at <= now {
             self.purge_at = now + PURGE_EVERY;

@@ -63,6 +63,8 @@ pub(super) enum WorkerEffect {
     Claim {
         max: u32,
         wait: Duration,
+        /// Capabilities that there is no room for at present.
+        without: Vec<String>,
     },
     /// Cancel the claim. Tasks that it has taken by then are released.
     CancelClaim,

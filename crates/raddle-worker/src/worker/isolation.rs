@@ -11,7 +11,7 @@ use raddle_runner::SandboxConfig;
 
 /// A text that names no isolation level.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("'{0}' is no isolation level: use 'process', 'sandbox' or 'docker'")]
+#[error("'{0}' is no isolation level: use 'shared', 'process', 'sandbox' or 'docker'")]
 pub struct ParseMinIsolationError(String);
 
 /// Parses the minimum isolation of a worker.
@@ -53,9 +53,9 @@ pub(super) fn resolve_isolation(
             message: message.into(),
         })
     };
-    match spec.isolation.max(minimum) {
-        Isolation::Process => Ok(ResolvedIsolation::Process),
-        Isolation::Sandbox if spec.isolation < Isolation::Sandbox => {
+    match spec.isolation().max(minimum) {
+        Isolation::Shared | Isolation::Process => Ok(ResolvedIsolation::Process),
+        Isolation::Sandbox if spec.isolation() < Isolation::Sandbox => {
             Ok(ResolvedIsolation::RaisedSandbox(SandboxConfig::default()))
         }
         Isolation::Sandbox => {
@@ -78,7 +78,7 @@ pub(super) fn resolve_isolation(
                 let is_inside = |address| !is_public(address);
                 if sandbox
                     .network
-                    .places()
+                    .endpoints()
                     .iter()
                     .filter_map(|endpoint| endpoint.address())
                     .any(is_inside)
@@ -99,7 +99,7 @@ pub(super) fn resolve_isolation(
 
 /// The limits of a task. An untrusted task may lower the sandbox defaults, and not raise them.
 pub(super) fn effective_limits(spec: &TaskSpec, minimum: Isolation) -> Limits {
-    if minimum == Isolation::Process {
+    if minimum <= Isolation::Process {
         spec.limits.clone()
     } else {
         raddle_runner::cap_limits(&spec.limits)
@@ -120,7 +120,7 @@ fn resolve_container(spec: &TaskSpec, minimum: Isolation) -> Result<ResolvedIsol
     }
     // A task that asked for less does not know that it has another root, and its submitter may have
     // set `cwd`; it is ignored then.
-    if spec.isolation > Isolation::Process && spec.cwd.is_some() {
+    if spec.isolation() > Isolation::Process && spec.cwd.is_some() {
         return refused("a container has its own root directory: leave out cwd");
     }
     if !spec.mounts.is_empty() {
@@ -130,7 +130,7 @@ fn resolve_container(spec: &TaskSpec, minimum: Isolation) -> Result<ResolvedIsol
         NetworkPolicy::None => Ok(ResolvedIsolation::Container {
             is_in_host_network: false,
         }),
-        NetworkPolicy::Host if minimum == Isolation::Process => Ok(ResolvedIsolation::Container {
+        NetworkPolicy::Host if minimum <= Isolation::Process => Ok(ResolvedIsolation::Container {
             is_in_host_network: true,
         }),
         NetworkPolicy::Host => refused("this worker gives no task its host's network"),
@@ -147,7 +147,7 @@ mod tests {
     fn spec(isolation: Isolation, fallback: bool, network: &str) -> TaskSpec {
         let network = network.parse().unwrap();
         TaskSpec {
-            isolation,
+            isolation: Some(isolation),
             isolation_fallback: fallback,
             network,
             ..TaskSpec::command(["true"])
@@ -284,7 +284,7 @@ mod tests {
             Ok(none)
         );
         let routine = TaskSpec {
-            isolation: Isolation::Docker,
+            isolation: Some(Isolation::Docker),
             ..TaskSpec::new(Target::Routine("r".into()))
         };
         assert!(
@@ -310,7 +310,7 @@ mod tests {
                 parse_min_isolation(text)
                     .unwrap_err()
                     .to_string()
-                    .contains("use 'process', 'sandbox' or 'docker'")
+                    .contains("use 'shared', 'process', 'sandbox' or 'docker'")
             );
         }
     }

@@ -13,12 +13,12 @@ use raddle_model::{
     CapSet, Tid,
     manager::{REQUEST, SpawnPolicy},
     queue_name::{WAITING, requests},
-    spec::{DEFAULT_QUEUE, DOCKER, Isolation, SANDBOX, routine_tag},
+    spec::{DEFAULT_QUEUE, DOCKER, Isolation, SANDBOX, handler_tag, routine_tag},
     worker::{WorkerInfo, kind},
 };
 
 use super::time_limits::TimeLimits;
-use crate::{handler::Plugins, routine::Routines};
+use crate::{handler::Plugins, host::HostOptions, routine::Routines};
 
 /// How a worker behaves.
 #[derive(Clone, Debug)]
@@ -60,6 +60,8 @@ pub struct Options {
     pub plugins: Arc<Plugins>,
     /// What its manager may spawn, if it serves a manager. It then runs nothing else.
     pub spawn_policy: Option<Arc<SpawnPolicy>>,
+    /// Hosts for tasks that may share a process.
+    pub hosts: Vec<Arc<HostOptions>>,
     /// The program that runners are started from. It must call
     /// `raddle_runner::runner_main_if_requested` first.
     pub runner: PathBuf,
@@ -138,10 +140,11 @@ impl Options {
             time_limits: TimeLimits::default(),
             give_up_after: GIVE_UP_AFTER,
             env: BTreeMap::new(),
-            min_isolation: Isolation::Process,
+            min_isolation: Isolation::Shared,
             task_image: None,
             plugins: Arc::default(),
             spawn_policy: None,
+            hosts: Vec::new(),
             runner: "/proc/self/exe".into(),
             in_cgroup: false,
             schedules: false,
@@ -175,6 +178,21 @@ impl Options {
             let _ = self.caps.insert(&tag);
         }
         self.plugins = Arc::new(plugins);
+        self
+    }
+
+    /// Keeps these hosts, and offers what they run.
+    pub fn hosting(mut self, hosts: impl IntoIterator<Item = HostOptions>) -> Self {
+        for hosts in hosts {
+            for name in hosts.routines.keys().filter(|_| hosts.handler.is_none()) {
+                // A name that is no valid label has no task either.
+                let _ = self.caps.insert(&routine_tag(name));
+            }
+            if let Some(handler) = &hosts.handler {
+                let _ = self.caps.insert(&handler_tag(handler));
+            }
+            self.hosts.push(Arc::new(hosts));
+        }
         self
     }
 

@@ -26,6 +26,7 @@ use super::{
     control_commands::CommandJobs,
     core::WorkerCore,
     event::{ClaimResult, LoopEnd, WorkerEffect, WorkerLoopEvent},
+    host_pool::HostPool,
     shutdown_deadline::{LAST_TRY_TIMEOUT, ShutdownDeadline},
     slot::{Slot, SlotContext},
 };
@@ -36,6 +37,8 @@ pub(super) struct WorkerService<'a> {
     core: WorkerCore,
     worker: &'a mut Worker,
     slots: Vec<Slot>,
+    /// The hosts of each program.
+    pools: Vec<HostPool>,
     batcher: CompletionBatcher,
     jobs: CommandJobs,
     deadline: ShutdownDeadline,
@@ -94,6 +97,14 @@ impl<'a> WorkerService<'a> {
         let (events_tx, events) = mpsc::unbounded_channel();
         let slots = (0..options.slots())
             .map(|number| Slot::start(number, Arc::clone(&context), events_tx.clone()));
+        let pools = options
+            .hosts
+            .iter()
+            .map(|hosts| {
+                let (hosts, context) = (Arc::clone(hosts), Arc::clone(&context));
+                HostPool::start(hosts, context, registration.tid, events_tx.clone())
+            })
+            .collect();
         let deadline = ShutdownDeadline::new();
         let core = WorkerCore::new(
             registration.tid,
@@ -104,6 +115,7 @@ impl<'a> WorkerService<'a> {
         );
         Self {
             slots: slots.collect(),
+            pools,
             core,
             batcher: CompletionBatcher::start(Arc::clone(broker), events_tx.clone(), deadline.watch()),
             jobs: CommandJobs::start(Arc::clone(broker), deadline.watch()),
@@ -197,7 +209,9 @@ impl<'a> WorkerService<'a> {
         }
         for effect in self.core.handle_event(event, now) {
             match effect {
-                WorkerEffect::Claim { max, wait } => self.claiming = Some(self.claim(max, wait)),
+                WorkerEffect::Claim { max, wait, without } => {
+                    self.claiming = Some(self.claim(max, wait, &without));
+                }
                 // Safe to drop: the broker releases what the claim had taken.
                 WorkerEffect::CancelClaim => self.claiming = None,
                 WorkerEffect::Run { slot, task } => {
@@ -210,9 +224,17 @@ impl<'a> WorkerService<'a> {
                     self.worker
                         .attempts_started
                         .send_modify(|attempts_started| *attempts_started += 1);
-                    self.slots[slot].run(task);
+                    match self.core.classes.pool_of(slot) {
+                        Some(pool) => self.pools[pool].run(slot, task),
+                        None => self.slots[slot].run(task),
+                    }
                 }
-                WorkerEffect::SendCommand { slot, command } => self.slots[slot].send(command),
+                WorkerEffect::SendCommand { slot, command } => {
+                    match self.core.classes.pool_of(slot) {
+                        Some(pool) => self.pools[pool].order(slot, command),
+                        None => self.slots[slot].send(command),
+                    }
+                }
                 WorkerEffect::Write(entry) => self.batcher.write(entry),
                 WorkerEffect::RunJob(job) => self.jobs.push(job),
                 WorkerEffect::Abandon(attempt_id) => {
@@ -236,7 +258,7 @@ impl<'a> WorkerService<'a> {
         None
     }
 
-    fn claim(&self, max: u32, wait: Duration) -> PendingClaim {
+    fn claim(&self, max: u32, wait: Duration, without: &[String]) -> PendingClaim {
         let Worker {
             broker,
             options,
@@ -245,7 +267,11 @@ impl<'a> WorkerService<'a> {
         } = &*self.worker;
         let request = ClaimRequest {
             owner: registration.tid,
-            caps: options.caps.clone(),
+            caps: if without.is_empty() {
+                options.caps.clone()
+            } else {
+                options.caps.without(without)
+            },
             queues: options.queues.clone(),
             only: options.only,
             max,
@@ -344,11 +370,15 @@ impl<'a> WorkerService<'a> {
         }
         let Self {
             slots,
+            pools,
             batcher,
             jobs,
             ..
         } = self;
         let close = async {
+            for pool in pools {
+                pool.close().await;
+            }
             for slot in slots {
                 slot.close().await;
             }

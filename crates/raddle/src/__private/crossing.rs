@@ -1,7 +1,7 @@
-//! Values on their way to another process and back.
+//! `RoutineValue`: conversion of arguments and results.
 //!
-//! All that is written for a routine asks for this one trait, at the place where its type stands, so that a type that does not have it is one error
-//! and not a dozen.
+//! All generated code requires this one trait, at the span of the user's type, so that an
+//! unsupported type gives one error instead of a dozen.
 
 use futures_core::Stream;
 use raddle_model::routine::{
@@ -13,25 +13,25 @@ use serde::{Serialize, de::DeserializeOwned};
 #[cfg(feature = "queue")]
 use crate::RoutineTask;
 
-/// What can be an argument or the result of a routine.
+/// A type that can be an argument or the result of a routine.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot cross to another process",
     label = "this is an argument or the result of a routine",
     note = "derive `serde::Serialize` and `serde::Deserialize` for it, and own all that it has"
 )]
 pub trait RoutineValue: Sized {
-    /// Adds it to the arguments of a call.
+    /// Adds the value to the arguments of a call.
     fn pack(&self, packed: EncodedArgs, name: &str) -> EncodedArgs;
-    /// Writes it in JSON, where it is among the arguments of a call.
+    /// Transcodes an argument of this type to JSON.
     fn rewrite(rewriting: &mut TranscodedArgs<'_>, name: &str) -> Result<(), String>;
-    /// Adds it to the arguments of a task.
+    /// Adds the value to the arguments of a task.
     #[cfg(feature = "queue")]
     fn give<T>(&self, task: RoutineTask<T>, name: &str) -> RoutineTask<T>;
-    /// Reads it from the arguments of either.
+    /// Decodes the value from the arguments of a call or task.
     fn take(arguments: &mut Arguments<'_>, name: &str) -> Result<Self, RoutineFailure>;
-    /// The answer that it is.
+    /// Encodes the value as a result.
     fn answer(&self, form: OutputForm) -> RoutineOutcome;
-    /// The answers that these are.
+    /// Encodes a stream of values as results.
     fn items<S: Stream<Item = Self> + Send + 'static>(form: OutputForm, stream: S)
     -> RoutineStream;
 }

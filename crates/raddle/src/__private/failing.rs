@@ -1,52 +1,54 @@
-//! Routines that can fail.
+//! Routines that return a `Result`.
 
 use std::{fmt::Display, marker::PhantomData};
 
 use raddle_model::routine::{OutputForm, RoutineFailure, RoutineOutput};
 use serde::Serialize;
 
-/// The two types of a `Result`, also where an alias hides one.
+/// The two types of a `Result`, also behind an alias.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is called `Result`, and is none",
     label = "a routine that can fail returns a `Result`"
 )]
 pub trait RoutineReturn {
-    /// Where all went well.
+    /// Type of a success.
     type Value;
-    /// Where not.
+    /// Type of a failure.
     type Error;
 }
 
-/// What a routine can return as its error.
+/// A type that can be the error of a routine.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not say what went wrong",
     label = "this is the error of a routine",
     note = "implement `Display` for it"
 )]
 pub trait RoutineError {
-    /// The failure that it is, if it was written down so.
+    /// The failure, with the serialised error if there is one.
     fn failure(&self, written: Option<RoutineOutput>) -> RoutineFailure;
 }
 
-/// An error that may be of a type that can be written down. It is asked with `value`, which is its own method if it is, and else that of [`OpaqueError`].
+/// An error whose type may be serialisable. The generated code calls `value`: the inherent method,
+/// if the type is serialisable, and otherwise that of [`OpaqueError`] (autoref specialisation).
 #[derive(Debug)]
 pub struct SerializableError<'a, E>(pub &'a E);
 
-/// An error of another type, of which only its words are told.
+/// An error of another type, of which only the message is sent.
 pub trait OpaqueError {
-    /// Nothing.
+    /// Always `None`.
     fn value(&self, _: OutputForm) -> Option<RoutineOutput> {
         None
     }
 }
 
-/// Tells whether a type is a `Result`, in the same way: with a constant of its own, or of [`NotResult`].
+/// Detects whether a type is a `Result` in the same way: by an inherent constant, or that of
+/// [`NotResult`].
 #[derive(Debug)]
 pub struct ResultProbe<T>(PhantomData<T>);
 
 /// All other types.
 pub trait NotResult {
-    /// It is not.
+    /// Always false.
     const IS_RESULT: bool = false;
 }
 
@@ -58,7 +60,7 @@ impl<T, E> RoutineReturn for Result<T, E> {
 #[diagnostic::do_not_recommend]
 impl<E: Display> RoutineError for E {
     fn failure(&self, value: Option<RoutineOutput>) -> RoutineFailure {
-        // With its causes, where the error's type can tell them.
+        // With its causes, if the error's type has them.
         RoutineFailure::Failed {
             message: format!("{self:#}"),
             value,
@@ -67,7 +69,7 @@ impl<E: Display> RoutineError for E {
 }
 
 impl<E: Serialize + 'static> SerializableError<'_, E> {
-    /// The error itself, if it can be written down after all.
+    /// The serialised error.
     pub fn value(&self, form: OutputForm) -> Option<RoutineOutput> {
         form.value(self.0).ok()
     }
@@ -76,7 +78,7 @@ impl<E: Serialize + 'static> SerializableError<'_, E> {
 impl<E> OpaqueError for SerializableError<'_, E> {}
 
 impl<T, E> ResultProbe<Result<T, E>> {
-    /// It is.
+    /// Always true.
     pub const IS_RESULT: bool = true;
 }
 

@@ -1,4 +1,4 @@
-//! What the macros write. Not for people.
+//! Support for generated code. Not a public API.
 
 mod crossing;
 mod failing;
@@ -6,7 +6,11 @@ mod failing;
 use std::{future::Future, process};
 
 pub use inventory;
-pub use raddle_model::routine::{Arguments, EncodedArgs, Routine, RoutineFn, TranscodedArgs};
+pub use raddle_model::routine::{
+    Arguments, EncodedArgs, LifecycleHook, Routine, RoutineFn, StateValue, TranscodedArgs,
+    required_state,
+};
+pub use raddle_model::spec::Isolation;
 #[cfg(feature = "queue")]
 pub use raddle_worker::handler::HandlerEntry;
 
@@ -17,7 +21,7 @@ pub use self::{
     },
 };
 
-/// The beginning of a program of this version, with routines: the last thing that its runners see.
+/// Runs the setup of a program with routines. In runners and workers it does not return.
 #[cfg_attr(
     not(feature = "pool"),
     expect(unused_variables, reason = "only workers of pools say their version")
@@ -30,6 +34,8 @@ pub fn enter(version: Option<&'static str>) {
         eprintln!("raddle: {clash}");
         process::exit(125);
     }
+    #[cfg(feature = "queue")]
+    raddle_worker::host::host_main_if_asked();
     #[cfg(feature = "pool")]
     raddle_rpc::serve::main_if_asked(version.unwrap_or_default());
     #[cfg(feature = "worker")]
@@ -41,7 +47,7 @@ pub fn enter(version: Option<&'static str>) {
     }
 }
 
-/// Whether a program that was started with this argument is its own worker, or keeps its own groups, and no more.
+/// Whether this argument starts the program as its own worker, or as the manager of its own groups.
 #[cfg(feature = "worker")]
 fn is_ours(argument: &std::ffi::OsStr) -> bool {
     let is_pool = cfg!(feature = "pool") && argument == "pool";

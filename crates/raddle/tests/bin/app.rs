@@ -111,7 +111,7 @@ async fn sleep() {
     tokio::time::sleep(std::time::Duration::from_secs(600)).await;
 }
 
-#[raddle::routine]
+#[raddle::routine(isolation = "process")]
 fn pid() -> u32 {
     std::process::id()
 }
@@ -283,9 +283,9 @@ async fn call() -> Result<(), Box<dyn std::error::Error>> {
         "here" => {
             println!(
                 "{} {:?} {}",
-                add::here(1, 2).await,
-                Point::origin_here().scale_here(2).await,
-                read::here("/".into()).is_err()
+                add::local(1, 2).await,
+                Point::origin_local().scale_local(2).await,
+                read::local("/".into()).is_err()
             );
         }
         "explode" => explode::task().submit(&broker).await?.result().await?,

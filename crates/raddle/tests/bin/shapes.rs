@@ -163,7 +163,7 @@ async fn call(what: &str, pool: &WorkerPool) -> raddle::Result<()> {
         "values" => {
             println!("{}", add(1, 2).await?);
             println!("{:?}", sorted(vec!["b".into(), "a".into()]).await?);
-            println!("{}", pid().await? == pid::here());
+            println!("{}", pid().await? == pid::local());
             println!("{}", tokio::spawn(add(3, 4).on(pool)).await??);
         }
         "items" => {

@@ -5,13 +5,14 @@ use std::{
     process::Command,
 };
 
-/// The programs that are printed as a whole, in which document, and the example that each is.
-const PRINTED: [(&str, &str); 5] = [
-    ("README.md", "sum"),
-    ("README.md", "call"),
-    ("README.md", "machines"),
+/// The programs that a document prints as a whole, and the example that each is.
+const PRINTED: [(&str, &str); 6] = [
     ("docs/how-to/calls.md", "countdown"),
     ("docs/how-to/handlers.md", "add"),
+    ("docs/start/first-function.md", "sum"),
+    ("docs/start/first-pool.md", "call"),
+    ("docs/tutorials/many-machines.md", "machines"),
+    ("docs/tutorials/rust-service.md", "primes"),
 ];
 
 fn program(example: &str) -> PathBuf {

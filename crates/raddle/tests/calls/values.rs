@@ -35,7 +35,7 @@ async fn a_call_runs_in_another_process_and_its_result_comes_back() {
         // In the scope it was written, wherever it is awaited.
         let call = pool.scope(async { routines::add(2, 3) }).await;
         assert_eq!(tokio::spawn(call).await.unwrap(), Ok(5));
-        assert_eq!(routines::add::here(1, 2).await, 3);
+        assert_eq!(routines::add::local(1, 2).await, 3);
     })
     .await;
 }

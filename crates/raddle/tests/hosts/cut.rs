@@ -88,14 +88,14 @@ fn cut_and_healed(cut_off: impl Fn(&Host), heal: impl Fn(&Host)) {
 
 #[test]
 fn a_cable_that_is_pulled_costs_no_more_than_what_was_on_its_way() {
-    if raddle_testnet::can_be_made() {
+    if raddle_testnet::can_create_hosts() {
         cut_and_healed(|host| host.cable().pull(), |host| host.cable().plug());
     }
 }
 
 #[test]
 fn what_a_host_says_is_lost() {
-    if raddle_testnet::can_be_made() {
+    if raddle_testnet::can_create_hosts() {
         cut_and_healed(
             |host| host.cable().lose_from_host(100),
             |host| host.cable().lose_from_host(0),
@@ -105,7 +105,7 @@ fn what_a_host_says_is_lost() {
 
 #[test]
 fn what_a_host_is_told_is_lost() {
-    if raddle_testnet::can_be_made() {
+    if raddle_testnet::can_create_hosts() {
         cut_and_healed(
             |host| host.cable().lose_to_host(100),
             |host| host.cable().lose_to_host(0),
@@ -115,7 +115,7 @@ fn what_a_host_is_told_is_lost() {
 
 #[test]
 fn calls_of_a_host_without_power_are_lost_and_that_is_said() {
-    if !raddle_testnet::can_be_made() {
+    if !raddle_testnet::can_create_hosts() {
         return;
     }
     let lan = Lan::new();
@@ -161,7 +161,7 @@ fn calls_of_a_host_without_power_are_lost_and_that_is_said() {
 
 #[test]
 fn a_deadline_holds_wherever_a_call_is() {
-    if !raddle_testnet::can_be_made() {
+    if !raddle_testnet::can_create_hosts() {
         return;
     }
     let lan = Lan::new();

@@ -8,7 +8,7 @@ const LAN: [&str; 4] = ["--workers", "1", "--discovery", "lan"];
 
 #[test]
 fn hosts_join_and_leave_without_a_call_that_fails() {
-    if !raddle_testnet::can_be_made() {
+    if !raddle_testnet::can_create_hosts() {
         return;
     }
     let lan = Lan::new();
@@ -53,7 +53,7 @@ fn hosts_join_and_leave_without_a_call_that_fails() {
 
 #[test]
 fn a_host_that_is_cut_off_is_found_again() {
-    if !raddle_testnet::can_be_made() {
+    if !raddle_testnet::can_create_hosts() {
         return;
     }
     let lan = Lan::new();

@@ -44,7 +44,7 @@ fn called_from_afar(delay: u64) {
 
 #[test]
 fn calls_to_a_host_far_away_are_late_and_not_lost() {
-    if raddle_testnet::can_be_made() {
+    if raddle_testnet::can_create_hosts() {
         called_from_afar(150);
     }
 }
@@ -52,7 +52,7 @@ fn calls_to_a_host_far_away_are_late_and_not_lost() {
 /// A machine has 0.7 s to acknowledge what it is sent.
 #[test]
 fn nor_are_they_where_it_takes_nearly_as_long_as_it_may() {
-    if raddle_testnet::can_be_made() {
+    if raddle_testnet::can_create_hosts() {
         called_from_afar(250);
     }
 }

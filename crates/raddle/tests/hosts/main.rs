@@ -7,11 +7,11 @@ mod finding;
 mod latency;
 mod load;
 mod machine;
-mod readme;
 mod replaced;
 #[path = "../bin/steady.rs"]
 mod steady;
 mod trust;
+mod tutorial;
 
 use std::time::{Duration, Instant};
 

@@ -84,7 +84,7 @@ fn browse(host: &Host, directory: &Path) -> Vec<String> {
 
 #[test]
 fn avahi_sees_the_workers_that_are_announced() {
-    if !raddle_testnet::can_be_made() {
+    if !raddle_testnet::can_create_hosts() {
         return;
     }
     let (lan, directory) = (Lan::new(), tempfile::tempdir().unwrap());

@@ -11,7 +11,7 @@ pub(crate) const SILENCE: Duration = Duration::from_secs(15 + 20);
 
 #[test]
 fn who_dies_without_a_word_is_missed_and_sooner_if_somebody_cannot_reach_it() {
-    if !raddle_testnet::can_be_made() {
+    if !raddle_testnet::can_create_hosts() {
         return;
     }
     let lan = Lan::new();
@@ -51,7 +51,7 @@ fn who_dies_without_a_word_is_missed_and_sooner_if_somebody_cannot_reach_it() {
 
 #[test]
 fn who_was_cut_off_is_back_soon_after_it_is_not() {
-    if !raddle_testnet::can_be_made() {
+    if !raddle_testnet::can_create_hosts() {
         return;
     }
     let lan = Lan::new();
@@ -81,7 +81,7 @@ fn who_was_cut_off_is_back_soon_after_it_is_not() {
 
 #[test]
 fn a_worker_is_not_missed_on_a_bad_line() {
-    if !raddle_testnet::can_be_made() {
+    if !raddle_testnet::can_create_hosts() {
         return;
     }
     let lan = Lan::new();

@@ -76,7 +76,7 @@ pub(crate) fn credentials(directory: &Path) -> Value {
 
 #[test]
 fn a_fake_worker_is_never_spoken_to_in_plain_by_a_pool_with_credentials() {
-    if !raddle_testnet::can_be_made() {
+    if !raddle_testnet::can_create_hosts() {
         return;
     }
     let (lan, directory) = (Lan::new(), tempfile::tempdir().unwrap());
@@ -133,7 +133,7 @@ fn a_fake_worker_is_never_spoken_to_in_plain_by_a_pool_with_credentials() {
 
 #[test]
 fn what_is_said_of_its_own_workers_means_nothing_to_a_pool() {
-    if !raddle_testnet::can_be_made() {
+    if !raddle_testnet::can_create_hosts() {
         return;
     }
     let lan = Lan::new();
@@ -166,7 +166,7 @@ fn what_is_said_of_its_own_workers_means_nothing_to_a_pool() {
 
 #[test]
 fn what_cannot_be_a_worker_is_not_believed_and_does_no_harm() {
-    if !raddle_testnet::can_be_made() {
+    if !raddle_testnet::can_create_hosts() {
         return;
     }
     let lan = Lan::new();
@@ -274,7 +274,7 @@ fn what_cannot_be_a_worker_is_not_believed_and_does_no_harm() {
 
 #[test]
 fn a_flood_of_workers_takes_no_more_room_than_there_is() {
-    if !raddle_testnet::can_be_made() {
+    if !raddle_testnet::can_create_hosts() {
         return;
     }
     const MANY: usize = 1024;
@@ -324,7 +324,7 @@ fn a_flood_of_workers_takes_no_more_room_than_there_is() {
 /// Records that are nobody's, and that the library keeps for as long as they say.
 #[test]
 fn a_flood_of_other_records_is_forgotten() {
-    if !raddle_testnet::can_be_made() {
+    if !raddle_testnet::can_create_hosts() {
         return;
     }
     let lan = Lan::new();

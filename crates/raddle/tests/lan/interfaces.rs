@@ -34,7 +34,7 @@ fn listens(host: &Host) -> [Vec<String>; 2] {
 
 #[test]
 fn nothing_is_said_or_heard_at_interfaces_that_were_not_chosen() {
-    if !raddle_testnet::can_be_made() {
+    if !raddle_testnet::can_create_hosts() {
         return;
     }
     let (lan, other) = (Lan::new(), Lan::new());
@@ -106,7 +106,7 @@ fn nothing_is_said_or_heard_at_interfaces_that_were_not_chosen() {
 
 #[test]
 fn the_loopback_is_used_if_it_is_named_and_an_interface_that_is_not_there_is_an_error() {
-    if !raddle_testnet::can_be_made() {
+    if !raddle_testnet::can_create_hosts() {
         return;
     }
     let lan = Lan::new();

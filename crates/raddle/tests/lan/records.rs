@@ -10,7 +10,7 @@ use crate::{QUIET, SOON, at, program::Program, seen_at, word};
 
 #[test]
 fn workers_that_come_change_and_go_are_heard_of_on_other_hosts() {
-    if !raddle_testnet::can_be_made() {
+    if !raddle_testnet::can_create_hosts() {
         return;
     }
     let lan = Lan::new();
@@ -57,7 +57,7 @@ fn workers_that_come_change_and_go_are_heard_of_on_other_hosts() {
 
 #[test]
 fn workers_are_found_at_addresses_of_either_kind() {
-    if !raddle_testnet::can_be_made() {
+    if !raddle_testnet::can_create_hosts() {
         return;
     }
     let lan = Lan::new();
@@ -91,7 +91,7 @@ fn workers_are_found_at_addresses_of_either_kind() {
 
 #[test]
 fn only_workers_of_the_same_name_that_are_wanted_are_heard_of() {
-    if !raddle_testnet::can_be_made() {
+    if !raddle_testnet::can_create_hosts() {
         return;
     }
     let lan = Lan::new();
@@ -122,7 +122,7 @@ fn only_workers_of_the_same_name_that_are_wanted_are_heard_of() {
 
 #[test]
 fn what_cannot_be_published_is_said_and_why() {
-    if !raddle_testnet::can_be_made() {
+    if !raddle_testnet::can_create_hosts() {
         return;
     }
     let lan = Lan::new();

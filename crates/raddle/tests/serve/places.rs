@@ -128,8 +128,8 @@ fn what_cannot_be_done_is_said_and_nothing_is_left() {
         ),
         (&["--advertise", "0.0.0.0"], "nobody is found at"),
         (&["--name", "two words"], "is no name for a pool"),
-        (&["--discovery", "rumour"], "workers are found by"),
-        (&["--discovery", "file"], "say where they are written down"),
+        (&["--discovery", "rumour"], "expected 'local', 'lan'"),
+        (&["--discovery", "file"], "name the file or directory"),
         (
             &["--discovery", "file:a-file"],
             "a-file is a file: name a directory",

@@ -1,4 +1,4 @@
-//! Ways out that go by names, files and sockets.
+//! Escapes by names, files and sockets.
 
 use std::{
     io::Read,
@@ -12,9 +12,9 @@ use std::{
 
 use super::{CALL, boxed, rigs, sh, stdout};
 
-/// A broker is reached by a socket, by its path or by a name that has none.
+/// A broker listens on a socket with a path or an abstract name.
 #[tokio::test]
-async fn the_workers_sockets_are_not_reached() {
+async fn cannot_reach_sockets_of_the_worker() {
     let directory = tempfile::tempdir().unwrap();
     std::fs::set_permissions(directory.path(), PermissionsExt::from_mode(0o755)).unwrap();
     let path = directory.path().join("broker.sock");
@@ -40,9 +40,10 @@ async fn the_workers_sockets_are_not_reached() {
     assert!(by_path.accept().is_err() && by_name.accept().is_err());
 }
 
-/// The loader tells of itself if it was asked to, unless it begins a program with the rights of another user.
+/// The loader prints debug output on request, except for a program that runs with another user's
+/// rights.
 #[tokio::test]
-async fn setuid_programs_give_nothing() {
+async fn setuid_programs_grant_nothing() {
     let is_setuid = |path: &PathBuf| {
         let dynamic = || {
             let mut head = [0; 4096];
@@ -79,7 +80,7 @@ async fn setuid_programs_give_nothing() {
                 program.display()
             );
         }
-        // Nor can it make one, or be somebody else.
+        // It can neither create one nor change its user.
         let own = "cp /usr/bin/id .; chmod 4755 id; ./id -u; chown 0 id 2>/dev/null && echo given; ls -n id | cut -d' ' -f3";
         assert_eq!(stdout(&sh(&mut rig, own).await), "1000\n1000\n");
         let others = "import os\nfor to in (0, 65534):\n  try: os.setuid(to); print('is', to)\n  except OSError: pass\nprint('end')";
@@ -90,9 +91,9 @@ async fn setuid_programs_give_nothing() {
 }
 
 #[tokio::test]
-async fn no_descriptor_and_no_link_leads_out() {
+async fn no_descriptor_or_link_leads_out() {
     for mut rig in rigs().await {
-        // Its three, and the one that lists them.
+        // The standard three, and the one that lists them.
         assert_eq!(
             stdout(&sh(&mut rig, "ls /proc/self/fd | wc -l").await),
             "4\n"
@@ -106,7 +107,7 @@ async fn no_descriptor_and_no_link_leads_out() {
         let kernel = "for at in /proc/sys/kernel/core_pattern /proc/sysrq-trigger /proc/self/mem /proc/1/mem /proc/kmsg /sys/kernel; do \
                       [ $at = /proc/self/mem ] || { [ -e $at ] && (: > $at) 2>/dev/null && echo $at; }; done; true";
         assert_eq!(stdout(&sh(&mut rig, kernel).await), "");
-        // The handles of files do without names.
+        // File handles need no names.
         let by_handle = format!(
             "{CALL}print(call({}, -100, 0, 0))",
             libc::SYS_open_by_handle_at
@@ -121,7 +122,7 @@ async fn no_descriptor_and_no_link_leads_out() {
 }
 
 #[tokio::test]
-async fn a_personality_is_told_and_not_changed() {
+async fn allows_to_query_but_not_to_change_the_personality() {
     for mut rig in rigs().await {
         let tries = format!(
             "{CALL}print([call({0}, what) for what in (0xffffffff, 0, 0x40000)], [call({1}, family, 1, 0, 0) for family in (2, 30)])",
@@ -137,9 +138,10 @@ async fn a_personality_is_told_and_not_changed() {
     }
 }
 
-/// `open_tree_attr` mounts, and the kernel has it since 6.15: it is no more refused by name than what comes after it.
+/// `open_tree_attr` (Linux 6.15) mounts. The filter refuses it as it does all calls newer than
+/// itself.
 #[tokio::test]
-async fn system_calls_that_are_newer_than_the_filter_are_absent() {
+async fn answers_newer_system_calls_with_enosys() {
     for mut rig in rigs().await {
         let tries = format!(
             "{CALL}print([call(number, -100, 0, 0, 0, 0) for number in (467, 600, 0x3fffffff)])"
@@ -154,9 +156,9 @@ async fn system_calls_that_are_newer_than_the_filter_are_absent() {
     }
 }
 
-/// They are the host's own, for all its users, though a command reads from one when it is given nothing.
+/// Devices belong to the host and all its users, although a command without input reads from one.
 #[tokio::test]
-async fn the_hosts_devices_stay_the_hosts() {
+async fn cannot_change_devices_of_the_host() {
     let owners = || {
         ["/dev/null", "/dev/zero", "/dev/urandom"].map(|path| {
             let found = std::fs::metadata(path).unwrap();
@@ -173,9 +175,9 @@ async fn the_hosts_devices_stay_the_hosts() {
     }
 }
 
-/// A search for a program must not tell what there is on the host.
+/// A search for a program must not reveal which files the host has.
 #[tokio::test]
-async fn a_search_does_not_look_at_the_hosts_files() {
+async fn program_search_reveals_no_files_of_the_host() {
     for mut rig in rigs().await {
         let mut said = Vec::new();
         for name in ["shadow", "no-such-file"] {

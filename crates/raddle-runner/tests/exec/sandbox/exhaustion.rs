@@ -1,4 +1,4 @@
-//! What is bounded although the task names no limit, and what it names.
+//! Default limits of a sandbox, and limits of the task.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use raddle_runner::ExecRequest;
 use super::{boxed, rigs, sh, stdout};
 use crate::support::code;
 
-/// Asks for memory that stays when nobody has it mapped: files that are in no directory, and segments.
+/// Requests memory that outlives its mappings: memfds and System V segments.
 const UNMAPPED: &str = "import ctypes, os, sys\n\
     libc = ctypes.CDLL(None, use_errno=True)\n\
     try: os.memfd_create('x'); print('a file')\n\
@@ -16,11 +16,11 @@ const UNMAPPED: &str = "import ctypes, os, sys\n\
     for size in (56, 1 << 16, 1 << 20, 1 << 32):\n  \
       got = libc.shmget(0, ctypes.c_size_t(size), 0o1600)\n  \
       print('a segment' if got >= 0 else os.strerror(ctypes.get_errno()))\n";
-/// Fills a file as far as it goes.
+/// Fills a file as far as possible.
 const FILL: &str = "import os\nwith open('x', 'wb') as f: f.truncate(300 << 20)";
 
 #[tokio::test]
-async fn disk_is_bounded() {
+async fn limits_disk_space() {
     for mut rig in rigs().await {
         let fills = "dd if=/dev/zero of=/scratch/much bs=1M count=400 2>/dev/null; du -m /scratch/much | cut -f1";
         let filled: u32 = stdout(&sh(&mut rig, fills).await).trim().parse().unwrap();
@@ -44,7 +44,7 @@ async fn disk_is_bounded() {
 }
 
 #[tokio::test]
-async fn memory_is_bounded_and_files_in_memory_count() {
+async fn limits_memory_including_files_in_memory() {
     for mut rig in rigs().await {
         let eats = "x = []\nwhile True: x.append(bytearray(1 << 20))";
         let request = boxed(rig.command(&["python3", "-c", eats]));
@@ -83,7 +83,7 @@ async fn memory_is_bounded_and_files_in_memory_count() {
 }
 
 #[tokio::test]
-async fn processes_are_bounded() {
+async fn limits_processes() {
     let bomb = "i=0; while [ $i -lt 400 ]; do sleep 60 & i=$((i+1)); done; wait";
     for mut rig in rigs().await {
         let exit = sh(&mut rig, bomb).await.done.exit;
@@ -105,7 +105,7 @@ async fn processes_are_bounded() {
             ..boxed(rig.sh("i=0; while [ $i -lt 60 ]; do sleep 60 & i=$((i+1)); done; wait"))
         };
         assert!(!rig.run(&request).await.done.exit.is_success());
-        // What the sandbox itself is made of does not count.
+        // The sandbox's own processes do not count.
         let limits = Limits {
             max_procs: Some(1),
             ..Limits::default()
@@ -120,7 +120,7 @@ async fn processes_are_bounded() {
 }
 
 #[tokio::test]
-async fn open_files_are_bounded() {
+async fn limits_open_files_of_a_sandbox() {
     let opens = "import os\nn = 0\ntry:\n  while True: os.dup(0); n += 1\nexcept OSError as e: print(n < 1024, e.strerror)";
     for mut rig in rigs().await {
         let request = boxed(rig.command(&["python3", "-c", opens]));

@@ -1,4 +1,5 @@
-//! Systems that refuse a layer: without a word of the task it is refused too, and with one it runs with the rest.
+//! Systems that refuse a layer: by default the attempt fails; with `isolation_fallback` it runs
+//! with the other layers.
 
 use std::{fs, net::TcpListener, os::unix::fs::PermissionsExt, process::Command};
 
@@ -8,7 +9,7 @@ use raddle_runner::{ExecRequest, SandboxConfig};
 use super::{boxed, rigs_under, stdout};
 use crate::support::{code, until};
 
-pub(super) fn lenient(request: ExecRequest) -> ExecRequest {
+pub(super) fn with_fallback(request: ExecRequest) -> ExecRequest {
     ExecRequest {
         sandbox: Some(SandboxConfig {
             fallback: true,
@@ -18,8 +19,8 @@ pub(super) fn lenient(request: ExecRequest) -> ExecRequest {
     }
 }
 
-/// Directories of sandboxes without a root, as they are found among temporary files.
-fn scratches() -> Vec<String> {
+/// Scratch directories of sandboxes without their own root, among the temporary files.
+fn scratch_directories() -> Vec<String> {
     let names = fs::read_dir(std::env::temp_dir())
         .unwrap()
         .flatten()
@@ -31,7 +32,7 @@ fn scratches() -> Vec<String> {
 }
 
 #[tokio::test]
-async fn what_the_system_refuses_is_named_and_done_without_if_the_task_says_so() {
+async fn names_a_refused_layer_and_omits_it_only_with_fallback() {
     for (refused, layer) in [
         ("namespaces", "its own namespaces (clone)"),
         ("mount", "its own root"),
@@ -49,7 +50,7 @@ async fn what_the_system_refuses_is_named_and_done_without_if_the_task_says_so()
                 "{message}"
             );
             assert_eq!(ran.stdout, b"");
-            let ran = rig.run(&lenient(request)).await;
+            let ran = rig.run(&with_fallback(request)).await;
             let said = String::from_utf8(ran.stderr.clone()).unwrap();
             assert!(
                 said.contains(layer) && said.contains("isolation_fallback"),
@@ -62,10 +63,10 @@ async fn what_the_system_refuses_is_named_and_done_without_if_the_task_says_so()
 }
 
 #[tokio::test]
-async fn several_layers_can_be_lacking() {
+async fn omits_several_layers() {
     for mut rig in rigs_under("refusing namespaces,landlock,filter").await {
         let ran = rig
-            .run(&lenient(rig.sh(
+            .run(&with_fallback(rig.sh(
                 "grep NoNewPrivs /proc/self/status; env | grep -c CARGO",
             )))
             .await;
@@ -84,9 +85,9 @@ async fn several_layers_can_be_lacking() {
 }
 
 #[tokio::test]
-async fn nothing_is_said_where_nothing_is_lacking() {
+async fn reports_nothing_if_no_layer_is_missing() {
     for mut rig in rigs_under("").await {
-        let ran = rig.run(&lenient(rig.sh("pwd"))).await;
+        let ran = rig.run(&with_fallback(rig.sh("pwd"))).await;
         assert_eq!(
             (stdout(&ran).as_str(), ran.stderr),
             ("/scratch\n", Vec::new())
@@ -95,9 +96,9 @@ async fn nothing_is_said_where_nothing_is_lacking() {
     }
 }
 
-/// What is left of a sandbox without namespaces still keeps most things apart.
+/// A sandbox without namespaces still protects most things.
 #[tokio::test]
-async fn without_namespaces_files_and_network_are_kept_from_it_all_the_same() {
+async fn protects_files_and_network_without_namespaces() {
     let directory = tempfile::tempdir().unwrap();
     fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o777)).unwrap();
     let secret = directory.path().join("secret");
@@ -123,12 +124,12 @@ async fn without_namespaces_files_and_network_are_kept_from_it_all_the_same() {
     );
     for mut rig in rigs_under("refusing namespaces").await {
         let ran = rig
-            .run(&lenient(rig.command(&["python3", "-c", &script])))
+            .run(&with_fallback(rig.command(&["python3", "-c", &script])))
             .await;
         assert_eq!(stdout(&ran), "True True ['more', 'own']\n");
-        // What it starts ends with it, and what it wrote is gone.
+        // Its children die with it, and its files are removed.
         let ran = rig
-            .run(&lenient(
+            .run(&with_fallback(
                 rig.sh("setsid sleep 300 & pwd; mkdir -p a/b; chmod 0 a"),
             ))
             .await;
@@ -141,13 +142,13 @@ async fn without_namespaces_files_and_network_are_kept_from_it_all_the_same() {
     }
     let own = std::process::id().to_string();
     assert!(
-        !scratches().iter().any(|name| name.contains(&own)),
+        !scratch_directories().iter().any(|name| name.contains(&own)),
         "{:?}",
-        scratches()
+        scratch_directories()
     );
 }
 
-/// Tries to get at one thing each, and says what it got.
+/// Each script tries to reach one thing and prints what it reached.
 const TRIES: &str = "import ctypes, os, socket, sys\n\
     libc = ctypes.CDLL(None)\n\
     secret, port, pid = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])\n\
@@ -160,9 +161,10 @@ const TRIES: &str = "import ctypes, os, socket, sys\n\
     got('process', lambda: os.stat('/proc/%d' % pid))\n\
     got('keys', lambda: libc.syscall(250, 0, -3, 0) >= 0 or os.stat('/none'))\n";
 
-/// What keeps each thing from a command is the layer that it is said to be: without it, it is had.
+/// Each thing is protected by the layer that is documented for it: without that layer the command
+/// reaches it.
 #[tokio::test]
-async fn each_layer_keeps_something_away_that_is_had_without() {
+async fn each_layer_protects_what_is_documented() {
     let directory = tempfile::tempdir().unwrap();
     fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o777)).unwrap();
     let secret = directory.path().join("secret");
@@ -196,7 +198,7 @@ async fn each_layer_keeps_something_away_that_is_had_without() {
                 &port,
                 &own,
             ];
-            let ran = rig.run(&lenient(rig.command(&argv))).await;
+            let ran = rig.run(&with_fallback(rig.command(&argv))).await;
             assert_eq!(stdout(&ran).replace('\n', " "), had, "without {refused}");
             rig.finish().await;
         }
@@ -204,11 +206,11 @@ async fn each_layer_keeps_something_away_that_is_had_without() {
     }
 }
 
-/// Only what a killed runner cannot remove is left to the worker.
+/// The worker removes only what a killed runner cannot remove itself.
 #[tokio::test]
-async fn a_killed_runner_leaves_its_directory_to_the_worker() {
+async fn worker_removes_the_directory_of_a_killed_runner() {
     for mut rig in rigs_under("refusing namespaces").await {
-        let request = lenient(rig.sh("echo x > file; pwd; exec sleep 300"));
+        let request = with_fallback(rig.sh("echo x > file; pwd; exec sleep 300"));
         rig.start(&request).await;
         rig.started().await;
         let scratch = loop {
@@ -229,13 +231,16 @@ async fn a_killed_runner_leaves_its_directory_to_the_worker() {
                 .unwrap()
                 .success()
         );
-        // What lacks may have been said after what it wrote.
+        // The message about missing layers may come after the command's output.
         while rig.next().await.is_ok() {}
-        until("the command is gone", || rig.left().is_empty()).await;
+        until("the command is gone", || {
+            rig.leftover_processes().is_empty()
+        })
+        .await;
         rig.finish().await;
-        // Nobody is an orphan here, whose parent is not this process.
+        // `reap_orphans` finds nothing: the parent of these processes is not this process.
         raddle_runner::reap_orphans(&raddle_runner::children());
-        // Whoever else sweeps at this moment may have come first, and not be done.
+        // Another test may sweep at the same moment and not be done.
         until("the directory is gone", || !fs::exists(&scratch).unwrap()).await;
     }
 }

@@ -9,7 +9,7 @@ use super::{boxed, rigs};
 use crate::support::code;
 
 #[tokio::test]
-async fn a_function_prints_and_answers_as_it_would_outside() {
+async fn runs_a_function_as_outside() {
     for mut rig in rigs().await {
         let ran = rig.run(&boxed(rig.function("echo", "x"))).await;
         assert_eq!(
@@ -54,7 +54,7 @@ async fn a_function_prints_and_answers_as_it_would_outside() {
 }
 
 #[tokio::test]
-async fn a_function_has_nothing_of_the_worker() {
+async fn hides_the_worker_from_a_function() {
     let directory = tempfile::tempdir().unwrap();
     fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let secret = directory.path().join("secret");
@@ -78,7 +78,7 @@ async fn a_function_has_nothing_of_the_worker() {
 }
 
 #[tokio::test]
-async fn a_handler_finds_its_directory_and_cannot_write_there() {
+async fn mounts_the_directory_of_a_handler_read_only() {
     let directory = tempfile::tempdir().unwrap();
     fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let program = directory.path().join("program.sh");

@@ -1,4 +1,4 @@
-//! What is left when somebody is killed while a sandboxed task runs: nothing.
+//! Nothing is left when a process is killed while a sandboxed task runs.
 
 use std::{
     collections::BTreeSet,
@@ -12,11 +12,12 @@ use raddle_runner::{ExecRequest, SandboxConfig};
 use super::{boxed, rigs};
 use crate::support::{alive, mark, options, state, until};
 
-/// Writes, has children that do not want to end, and waits.
+/// Writes files, has children that ignore SIGTERM, and waits.
 const BUSY: &str = "dd if=/dev/zero of=/scratch/much bs=1M count=5 2>/dev/null; sleep 300 & setsid sleep 300 & \
                     (setsid sh -c 'trap \"\" TERM HUP; sleep 300' &); echo ready; sleep 300";
 
-/// Mounts where sandboxes have theirs, as the host sees them. Elsewhere others may come and go.
+/// Mounts at the paths where sandboxes mount, as the host sees them. Mounts elsewhere may come and
+/// go.
 fn mounts() -> BTreeSet<String> {
     let all = fs::read_to_string("/proc/self/mountinfo").unwrap();
     let is_ours = |line: &&str| {
@@ -38,11 +39,11 @@ fn kill_9(pid: u32) {
     );
 }
 
-/// The processes below one.
-pub(super) fn below(pid: u32) -> Vec<u32> {
+/// Descendants of a process.
+pub(super) fn descendants(pid: u32) -> Vec<u32> {
     let children =
         fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
-    // What a runner has for its functions belongs to no attempt.
+    // The fork server of a runner belongs to no attempt.
     let is_fork_server = |pid: &u32| {
         fs::read_to_string(format!("/proc/{pid}/comm"))
             .is_ok_and(|name| name == "raddle-fork-srv\n")
@@ -52,22 +53,25 @@ pub(super) fn below(pid: u32) -> Vec<u32> {
         .filter_map(|child| child.parse().ok())
         .filter(|pid| !is_fork_server(pid));
     children
-        .flat_map(|child| [vec![child], below(child)].concat())
+        .flat_map(|child| [vec![child], descendants(child)].concat())
         .collect()
 }
 
 #[tokio::test]
-async fn a_killed_runner_leaves_nothing_of_a_sandbox() {
+async fn killed_runner_leaves_no_sandbox() {
     let before = mounts();
     for mut rig in rigs().await {
         let request = boxed(rig.sh(BUSY));
         rig.start_until_output(&request).await;
         let runner = rig.runner.pid();
-        let family = below(runner);
+        let family = descendants(runner);
         assert!(family.len() >= 5, "{family:?}");
         kill_9(runner);
         assert!(rig.next().await.is_err());
-        until("the sandbox is gone", || rig.left().is_empty()).await;
+        until("the sandbox is gone", || {
+            rig.leftover_processes().is_empty()
+        })
+        .await;
         for pid in family {
             until("all of it", || matches!(state(pid), None | Some('Z'))).await;
         }
@@ -77,7 +81,7 @@ async fn a_killed_runner_leaves_nothing_of_a_sandbox() {
 }
 
 #[tokio::test]
-async fn a_killed_runner_leaves_no_proxy() {
+async fn killed_runner_leaves_no_proxy() {
     for mut rig in rigs().await {
         let network = "example.org:443".parse().unwrap();
         let request = ExecRequest {
@@ -88,7 +92,7 @@ async fn a_killed_runner_leaves_no_proxy() {
             ..rig.sh(BUSY)
         };
         rig.start_until_output(&request).await;
-        let family = below(rig.runner.pid());
+        let family = descendants(rig.runner.pid());
         kill_9(rig.runner.pid());
         assert!(rig.next().await.is_err());
         for pid in family {
@@ -99,9 +103,9 @@ async fn a_killed_runner_leaves_no_proxy() {
 }
 
 #[tokio::test]
-async fn a_killed_worker_leaves_nothing_of_a_sandbox() {
+async fn killed_worker_leaves_no_sandbox() {
     let before = mounts();
-    // The worker alone, and both at once, as a machine that runs out of memory would.
+    // The worker alone, and both at once, as when a machine runs out of memory.
     for both in [false, true] {
         let mark = mark();
         let mut worker = Command::new(options().program)
@@ -118,8 +122,8 @@ async fn a_killed_worker_leaves_nothing_of_a_sandbox() {
             .split_whitespace()
             .map(|pid| pid.parse().unwrap())
             .collect();
-        until("the family is there", || below(pids[0]).len() >= 5).await;
-        let family = below(pids[0]);
+        until("the family is there", || descendants(pids[0]).len() >= 5).await;
+        let family = descendants(pids[0]);
         if both {
             kill_9(pids[0]);
         }

@@ -1,4 +1,4 @@
-//! The network that each attempt has for itself, and what is left of how it was made: nothing.
+//! The network namespace of each attempt, and that nothing of it is left for the next attempt.
 
 use std::{collections::BTreeSet, fs};
 
@@ -7,12 +7,12 @@ use raddle_runner::{ExecRequest, RunnerCommand, RunnerEvent, SandboxConfig};
 use super::{boxed, rigs, status, stdout};
 use crate::support::Rig;
 
-/// Says whether the interface of its network is up.
+/// Prints whether the loopback interface is up.
 const IS_UP: &str = "import fcntl, socket, struct\n\
     s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n\
     flags = fcntl.ioctl(s, 0x8913, struct.pack('16sH14x', b'lo', 0))\n\
     print('up' if struct.unpack('16xH14x', flags)[0] & 1 else 'down')\n";
-/// Says how many packets that has seen, some of its own included.
+/// Prints the packet count of the interface, which includes some packets of its own.
 const COUNT: &str = "import socket\n\
     s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(('127.0.0.1', 0))\n\
     [s.sendto(b'x', s.getsockname()) for _ in range(100)]\n\
@@ -26,7 +26,7 @@ fn host() -> String {
         .to_owned()
 }
 
-/// Starts a command that goes on, and returns its shim and the network that it says it is in.
+/// Starts a command that keeps running. Returns its shim and its network namespace.
 async fn start(rig: &mut Rig, network: &str) -> (u32, String) {
     let sandbox = SandboxConfig {
         network: network.parse().unwrap(),
@@ -52,7 +52,7 @@ async fn kill(rig: &mut Rig) {
 }
 
 #[tokio::test]
-async fn attempts_side_by_side_are_each_in_a_network_of_their_own() {
+async fn concurrent_attempts_have_separate_networks() {
     let mut rigs: Vec<Rig> = rigs().await.into_iter().chain(rigs().await).collect();
     let mut networks = BTreeSet::from([host()]);
     for rig in &mut rigs {
@@ -63,7 +63,7 @@ async fn attempts_side_by_side_are_each_in_a_network_of_their_own() {
     assert_eq!(networks.len(), rigs.len() + 1, "{networks:?}");
     for mut rig in rigs {
         kill(&mut rig).await;
-        // Only who asks for it is in the host's.
+        // Only an attempt that asks for it is in the host's.
         assert_eq!(start(&mut rig, "host").await.1, host());
         kill(&mut rig).await;
         rig.finish().await;
@@ -71,7 +71,7 @@ async fn attempts_side_by_side_are_each_in_a_network_of_their_own() {
 }
 
 #[tokio::test]
-async fn attempts_after_each_other_find_it_new_and_its_interface_up() {
+async fn each_attempt_has_a_new_network_with_loopback_up() {
     for mut rig in rigs().await {
         for _ in 0..3 {
             let request = boxed(rig.command(&["python3", "-c", &format!("{IS_UP}{COUNT}")]));
@@ -84,25 +84,26 @@ async fn attempts_after_each_other_find_it_new_and_its_interface_up() {
     }
 }
 
-/// Marks flows with words of its own, which stay for a while when it is gone.
+/// Marks flows with labels, which stay for a while after it exits.
 const LABELS: &str = "import socket, struct\n\
     s = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)\n\
     for n in range(5):\n  \
       to = (b'\\xfdTOLD-%d' % n).ljust(16, b'\\0')\n  \
       s.setsockopt(41, 32, to + struct.pack('!I', 0x100 + n) + struct.pack('BBHHHI', 0, 255, 1, 100, 100, 0))\n";
-/// Listens, and leaves the socket on its way from one to another, which hold each other: it outlives all who have it open.
+/// Listens, and leaves the socket in flight between two sockets that hold each other, so that it
+/// outlives its processes.
 const IN_FLIGHT: &str = "import socket\n\
     listener = socket.socket(); listener.bind(('127.0.0.1', 3128)); listener.listen()\n\
     for _ in range(20):\n  \
       a, b = socket.socketpair()\n  \
       socket.send_fds(a, [b'x'], [listener.fileno(), a.fileno(), b.fileno()])\n  \
       socket.send_fds(b, [b'x'], [a.fileno(), b.fileno()])\n";
-/// Tries to reach somebody, without a way there. It is counted.
+/// Sends to an address without a route, which is counted.
 const IN_VAIN: &str = "import socket\n\
     for _ in range(7):\n  \
       try: socket.socket().connect(('192.0.2.1', 53))\n  \
       except OSError: pass\n";
-/// Says what it finds of others: labels, attempts in vain, and whether a port is taken.
+/// Prints traces of other attempts: labels, failed sends, and whether a port is taken.
 const FINDS: &str = "import socket\n\
     labels = open('/proc/self/net/ip6_flowlabel').read().splitlines()[1:]\n\
     names, counts = [line.split() for line in open('/proc/self/net/snmp') if line.startswith('Ip:')]\n\
@@ -110,17 +111,17 @@ const FINDS: &str = "import socket\n\
     except OSError: taken = True\n\
     print(len(labels), counts[names.index('OutNoRoutes')], taken)\n";
 
-/// None of these sends a packet.
+/// None of these scripts sends a packet.
 #[tokio::test]
-async fn nothing_of_an_attempt_is_there_for_the_next_of_the_same_runner() {
+async fn next_attempt_sees_no_network_state_of_the_last() {
     for mut rig in rigs().await {
-        for left in [LABELS, IN_FLIGHT, IN_VAIN, LABELS] {
-            for script in [left, FINDS] {
+        for leftover_processes in [LABELS, IN_FLIGHT, IN_VAIN, LABELS] {
+            for script in [leftover_processes, FINDS] {
                 let request = boxed(rig.command(&["python3", "-c", script]));
                 let said = stdout(&rig.run(&request).await);
                 assert!(
                     script != FINDS || said == "0 0 False\n",
-                    "after {left}: {said}"
+                    "after {leftover_processes}: {said}"
                 );
             }
         }
@@ -128,14 +129,14 @@ async fn nothing_of_an_attempt_is_there_for_the_next_of_the_same_runner() {
     }
 }
 
-/// What the shim gives up, each of its threads would have to give up by itself.
+/// Every thread of the shim would have to drop its privileges separately.
 #[tokio::test]
-async fn a_shim_has_one_thread_and_no_descriptor_of_a_network() {
+async fn shim_has_one_thread_and_no_network_descriptor() {
     for mut rig in rigs().await {
         for network in ["none", "host", "example.org:443"] {
             let (shim, _) = start(&mut rig, network).await;
             assert_eq!(status(shim, "Threads"), "1", "{network}");
-            // Only root sees what it has open.
+            // Only root sees its descriptors.
             for open in fs::read_dir(format!("/proc/{shim}/fd"))
                 .into_iter()
                 .flatten()

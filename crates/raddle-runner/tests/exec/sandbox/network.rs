@@ -1,4 +1,4 @@
-//! What a sandbox reaches: itself, its host's network if the task says so, or the places that it lists.
+//! The network of a sandbox: loopback, the host's network on request, or listed endpoints.
 
 use std::{
     io::{Read, Write},
@@ -13,10 +13,10 @@ use std::{
 use raddle_model::ExitStatus;
 use raddle_runner::{ExecRequest, RunnerCommand, SandboxConfig};
 
-use super::{boxed, hygiene::below, rigs, stdout};
+use super::{boxed, hygiene::descendants, rigs, stdout};
 use crate::support::{Rig, code};
 
-/// Says to a proxy what it is given, and prints what comes back.
+/// Sends a request to the proxy and prints the response.
 const SAY: &str = "import os, socket, sys\n\
     at = os.environ['HTTPS_PROXY'].removeprefix('http://').split(':')\n\
     def say(text):\n  \
@@ -27,14 +27,14 @@ const SAY: &str = "import os, socket, sys\n\
         if not part: return got.decode()\n    \
         got += part\n";
 
-/// A place on the host that answers each connection with what was said to it, and counts them.
+/// A server on the host that echoes each request and counts connections.
 struct Place {
     address: SocketAddr,
     count: Arc<AtomicUsize>,
 }
 
 impl Place {
-    /// It is there until the test ends.
+    /// Serves until the test ends.
     fn open() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let (address, count) = (
@@ -86,7 +86,7 @@ async fn python(rig: &mut Rig, network: &str, script: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_program_talks_to_itself() {
+async fn allows_connections_to_loopback() {
     let script = "import socket\n\
         for family, host in [(socket.AF_INET, '127.0.0.1'), (socket.AF_INET6, '::1')]:\n  \
           s = socket.socket(family); s.bind((host, 0)); s.listen()\n  \
@@ -101,7 +101,7 @@ async fn a_program_talks_to_itself() {
 }
 
 #[tokio::test]
-async fn the_hosts_network_is_there_for_those_who_ask() {
+async fn uses_the_host_network_on_request() {
     let place = Place::open();
     let script = format!(
         "import socket\ns = socket.create_connection(('localhost', {}), timeout=10); s.sendall(b'x'); print(len(s.recv(100)) > 0)\n\
@@ -116,7 +116,7 @@ async fn the_hosts_network_is_there_for_those_who_ask() {
 }
 
 #[tokio::test]
-async fn listed_places_are_reached_and_no_others() {
+async fn reaches_listed_endpoints_only() {
     let (listed, other) = (Place::open(), Place::open());
     let (here, there) = (listed.address, other.address);
     let script = format!(
@@ -154,9 +154,9 @@ async fn listed_places_are_reached_and_no_others() {
     assert_eq!(other.count(), 0);
 }
 
-/// Whoever owns a name can have it mean any address.
+/// The owner of a name can make it resolve to any address.
 #[tokio::test]
-async fn a_name_does_not_lead_to_the_host() {
+async fn refuses_names_that_resolve_to_the_host() {
     let place = Place::open();
     let port = place.address.port();
     let script = format!("{SAY}print(say('CONNECT localhost:{port} HTTP/1.1\\r\\n\\r\\nx'))");
@@ -182,7 +182,7 @@ async fn a_name_does_not_lead_to_the_host() {
 }
 
 #[tokio::test]
-async fn programs_find_the_proxy_by_themselves() {
+async fn programs_use_the_proxy_from_the_environment() {
     let place = Place::open();
     let fetch = format!(
         "import urllib.request\nprint(urllib.request.urlopen('http://{}/x').read().decode().split('|')[0])",
@@ -197,7 +197,7 @@ async fn programs_find_the_proxy_by_themselves() {
 }
 
 #[tokio::test]
-async fn many_connections_at_once_are_served_one_after_another() {
+async fn queues_connections_beyond_the_limit() {
     let place = Place::open();
     let script = format!(
         "{SAY}import threading\ngot = []\n\
@@ -215,7 +215,7 @@ async fn many_connections_at_once_are_served_one_after_another() {
 }
 
 #[tokio::test]
-async fn an_attempt_with_a_proxy_ends_as_any_other() {
+async fn proxy_ends_with_its_attempt() {
     let mut rig = Rig::new().await;
     let network = "example.org:443";
     let request = within(
@@ -228,7 +228,7 @@ async fn an_attempt_with_a_proxy_ends_as_any_other() {
     let request = within(rig.sh("exit 7"), network);
     assert_eq!(rig.run(&request).await.done.exit, code(7));
     assert_eq!(
-        below(rig.runner.pid()),
+        descendants(rig.runner.pid()),
         Vec::<u32>::new(),
         "no proxy is left"
     );

@@ -1,21 +1,21 @@
-//! Capabilities: no process of an attempt has one in any set, and none that it could get.
+//! Capabilities: no process of an attempt has one in any set, or can gain one.
 
 use raddle_runner::{ExecRequest, SandboxConfig};
 
-use super::{fallback::lenient, hygiene::below, rigs, rigs_under, status};
+use super::{fallback::with_fallback, hygiene::descendants, rigs, rigs_under, status};
 use crate::support::{Rig, until};
 
-/// The sets of a process. The last bounds what a program could get.
+/// Capability sets of a process. The last, the bounding set, limits what a program could gain.
 const SETS: [&str; 5] = ["CapInh", "CapPrm", "CapEff", "CapAmb", "CapBnd"];
 const NONE: &str = "0000000000000000";
-/// The number of the capability that it takes to bound them.
+/// Number of CAP_SETPCAP, which is needed to clear the bounding set.
 const SETPCAP: u32 = 8;
 
 fn sets(pid: u32) -> [String; 5] {
     SETS.map(|set| status(pid, set))
 }
 
-/// What is left of a runner's sets. Whoever may not bound them has its own bound.
+/// Expected sets below a runner. Without CAP_SETPCAP the bounding set stays.
 fn left(runner: u32) -> [String; 5] {
     let can = u64::from_str_radix(&status(runner, "CapEff"), 16).unwrap();
     let mut sets = [NONE; 5].map(str::to_owned);
@@ -35,24 +35,24 @@ async fn kill(mut rig: Rig) {
 }
 
 #[tokio::test]
-async fn neither_shim_nor_command_has_any() {
+async fn shim_and_command_have_no_capabilities() {
     for (refused, is_whole) in [
         ("", true),
         ("refusing namespaces", false),
         ("refusing namespaces,landlock,filter", false),
     ] {
         for mut rig in rigs_under(refused).await {
-            let request = lenient(rig.sh("echo ready; sleep 300 & wait"));
+            let request = with_fallback(rig.sh("echo ready; sleep 300 & wait"));
             rig.start(&request).await;
             let shim = rig.started().await;
-            // In a user namespace of its own everybody may bound them.
+            // In a new user namespace every process has CAP_SETPCAP.
             let left = if is_whole {
                 [NONE; 5].map(str::to_owned)
             } else {
                 left(rig.runner.pid())
             };
-            until("the command has begun", || below(shim).len() == 2).await;
-            for pid in [vec![shim], below(shim)].concat() {
+            until("the command has begun", || descendants(shim).len() == 2).await;
+            for pid in [vec![shim], descendants(shim)].concat() {
                 assert_eq!(
                     (sets(pid), status(pid, "NoNewPrivs").as_str()),
                     (left.clone(), "1"),
@@ -65,7 +65,7 @@ async fn neither_shim_nor_command_has_any() {
 }
 
 #[tokio::test]
-async fn a_proxy_has_none() {
+async fn proxy_has_no_capabilities() {
     for mut rig in rigs().await {
         let network = "example.org:443".parse().unwrap();
         let request = ExecRequest {
@@ -77,15 +77,15 @@ async fn a_proxy_has_none() {
         };
         let shim = rig.start_until_output(&request).await;
         let runner = rig.runner.pid();
-        let inside = below(shim);
-        let others: Vec<u32> = below(runner)
+        let inside = descendants(shim);
+        let others: Vec<u32> = descendants(runner)
             .into_iter()
             .filter(|pid| *pid != shim && !inside.contains(pid))
             .collect();
         let [proxy] = others[..] else {
             panic!("{others:?}")
         };
-        // It is another process, which may come to that later.
+        // It is another process, which may get there later.
         until("it listens", || status(proxy, "Seccomp") == "2").await;
         assert_eq!(
             (sets(proxy), status(proxy, "NoNewPrivs").as_str()),

@@ -48,12 +48,12 @@ pub(super) struct EgressProxy {
 
 /// The variables that direct programs to the proxy.
 pub(super) fn environment(network: &NetworkPolicy) -> Vec<CString> {
-    if network.places().is_empty() {
+    if network.endpoints().is_empty() {
         return Vec::new();
     }
     // A program's own services bypass the proxy. A listed loopback address means the host's.
     let listed: Vec<_> = network
-        .places()
+        .endpoints()
         .iter()
         .filter_map(NetworkEndpoint::address)
         .map(|address| address.to_string())
@@ -243,7 +243,7 @@ enum ConnectError {
 }
 
 fn connect(endpoint: &NetworkEndpoint, network: &NetworkPolicy) -> Result<TcpStream, ConnectError> {
-    if !network.lists(endpoint) {
+    if !network.allows(endpoint) {
         return Err(ConnectError::Forbidden(format!(
             "{endpoint} is not in the network of this task"
         )));
@@ -252,10 +252,10 @@ fn connect(endpoint: &NetworkEndpoint, network: &NetworkPolicy) -> Result<TcpStr
         .map_err(ConnectError::Failed)?;
     let is_listed = |address: &SocketAddr| {
         NetworkEndpoint::new(&address.ip().to_string(), address.port())
-            .is_ok_and(|own| network.lists(&own))
+            .is_ok_and(|own| network.allows(&own))
     };
     let (admitted, others): (Vec<SocketAddr>, Vec<_>) = found.into_iter().partition(|address| {
-        network.admits(*address) && (is_listed(address) || !is_host_address(*address))
+        network.allows_address(*address) && (is_listed(address) || !is_host_address(*address))
     });
     if admitted.is_empty() && !others.is_empty() {
         let why = "resolves to an address of the host itself: list that address to allow it";

@@ -1,4 +1,5 @@
-//! README.md on two machines: what it has people type is typed, and what it shows is what comes of it.
+//! The tutorial on two machines: each command is typed on its machine, and its output must be the one
+//! that the page shows.
 
 use std::{
     os::unix::fs::{DirBuilderExt, symlink},
@@ -11,24 +12,24 @@ use raddle_testnet::{Host, Lan};
 
 use crate::{machine::first_line, until};
 
-const README: &str = include_str!("../../../../README.md");
-const SECTION: &str = "## Two machines, one pool";
-/// The machines, as they are called there.
+const PAGE: &str = include_str!("../../../../docs/tutorials/many-machines.md");
+const SECTION: &str = "## Calls: workers that are found on the network";
+/// The machines, as the page calls them.
 const NAMES: [&str; 2] = ["one", "two"];
 const ADDRESSES: [&str; 2] = ["10.0.0.1", "10.0.0.2"];
 
-/// What somebody types on a machine, and what is shown then.
+/// A command of a machine, and the output that the page shows.
 struct Typed {
     machine: usize,
     text: String,
     shown: Vec<String>,
 }
 
-/// All that is typed.
+/// The commands of the page.
 fn typed() -> Vec<Typed> {
-    let section = README
+    let section = PAGE
         .split_once(SECTION)
-        .expect("README.md has that section")
+        .expect("the tutorial has that section")
         .1;
     let section = section
         .split_once("\n## ")
@@ -51,7 +52,7 @@ fn typed() -> Vec<Typed> {
                     shown: Vec::new(),
                 });
             }
-            // It goes on in the next line.
+            // The command goes on in the next line.
             (None, Some(typed)) if typed.text.ends_with('\\') && typed.shown.is_empty() => {
                 typed.text = format!(
                     "{} {}",
@@ -60,13 +61,13 @@ fn typed() -> Vec<Typed> {
                 );
             }
             (None, Some(typed)) => typed.shown.push(line.to_owned()),
-            (None, None) => panic!("nobody has typed anything before '{line}'"),
+            (None, None) => panic!("no command stands before '{line}'"),
         }
     }
     all
 }
 
-/// A machine, with the programs that README.md speaks of.
+/// A machine, with the programs that the page uses.
 struct Machine {
     host: Host,
     directory: tempfile::TempDir,
@@ -114,7 +115,7 @@ impl Machine {
         command
     }
 
-    /// What is shown by a command that comes to its end.
+    /// Runs a command to its end. Returns its output.
     fn run(&self, text: &str) -> Vec<String> {
         let ran = self.shell(text).output().unwrap();
         let shown = String::from_utf8(ran.stdout).unwrap();
@@ -122,7 +123,7 @@ impl Machine {
         shown.lines().map(str::to_owned).collect()
     }
 
-    /// What is shown first by one that stays.
+    /// Starts a command that stays. Returns the first line of its output.
     fn serve(&mut self, text: &str) -> Vec<String> {
         let mut child = self.shell(&format!("exec {text}")).spawn().unwrap();
         let line = first_line(&mut child);
@@ -156,7 +157,8 @@ fn built(program: &str) -> PathBuf {
     program
 }
 
-/// Whether a word is of the same kind as the one that README.md has in its place: what is another each time, in the same place.
+/// Whether a word differs from the one on the page only as ids, times and ports differ from run to
+/// run.
 fn is_alike(written: &str, shown: &str) -> bool {
     let kinds: [fn(&str) -> bool; 5] = [
         |word| word.parse::<WorkerUid>().is_ok(),
@@ -184,8 +186,8 @@ fn words(line: &str) -> Vec<&str> {
 }
 
 #[test]
-fn what_the_readme_shows_on_two_machines_is_what_happens() {
-    if !raddle_testnet::can_be_made() {
+fn executes_the_tutorial_on_two_machines() {
+    if !raddle_testnet::can_create_hosts() {
         return;
     }
     let lan = Lan::new();
@@ -224,7 +226,7 @@ fn what_the_readme_shows_on_two_machines_is_what_happens() {
                 .filter_map(|line| line.rsplit_once(' ').map(|(_, host)| host.to_owned()))
                 .collect();
         }
-        // Numbers of processes are others each time.
+        // Process numbers differ from run to run.
         let is_table = run.contains("pool workers");
         let is_number = |word: &str| is_table && word.parse::<u32>().is_ok();
         let alike = |(written, real): (&String, &String)| {
@@ -234,7 +236,7 @@ fn what_the_readme_shows_on_two_machines_is_what_happens() {
         };
         is_true &= shown.len() == real.len() && shown.iter().zip(&real).all(alike);
         transcript.push_str(&format!("$ {text}\n{}\n", real.join("\n")));
-        // What README.md has people bring to the machines.
+        // The page has the reader copy these files to the machines.
         if run.contains("cert issue") {
             let of = run
                 .split_whitespace()
@@ -252,7 +254,10 @@ fn what_the_readme_shows_on_two_machines_is_what_happens() {
         }
     }
     machines[1].interrupt();
-    assert!(is_true, "README.md shows something else than\n{transcript}");
+    assert!(
+        is_true,
+        "the tutorial shows something else than\n{transcript}"
+    );
     called.sort();
     called.dedup();
     assert_eq!(called, NAMES, "both machines have been called");

@@ -1,0 +1,108 @@
+//! The hosts of a worker, from its flags.
+
+use std::thread;
+
+use raddle_model::{HumanDuration, Limits, spec::Isolation};
+use raddle_worker::{
+    host::{HostOptions, HostProgram, probe},
+    routine::Routines,
+};
+
+use crate::{
+    args::StartArgs,
+    error::{Failure, Outcome},
+};
+
+/// The hosts that a worker keeps. A worker for one task has none: each of its tasks is fresh.
+pub(super) async fn hosts(args: &StartArgs, routines: &Routines) -> Outcome<Vec<HostOptions>> {
+    let flags = &args.hosts;
+    let is_asked_for = flags.hosts.is_some_and(|hosts| hosts > 0) || !flags.host.is_empty();
+    if args.takes_one_task() {
+        return if is_asked_for {
+            Err(Failure::Usage(
+                "a worker that takes one task runs it in a fresh process: leave out --host and --hosts".into(),
+            ))
+        } else {
+            Ok(Vec::new())
+        };
+    }
+    if flags.hosts == Some(0) && !flags.host.is_empty() {
+        return Err(Failure::Usage("--hosts 0 leaves no host for --host".into()));
+    }
+    let mut all = Vec::new();
+    let isolation = args.min_isolation.unwrap_or_default();
+    if isolation == Isolation::Shared && flags.hosts != Some(0) {
+        let own = options(args, &args.name, HostProgram::Own);
+        all.extend(own.with_routines_of(routines));
+    }
+    if !flags.host.is_empty() {
+        if isolation > Isolation::Process {
+            return Err(Failure::Usage(format!(
+                "a host does not run in a sandbox: leave out --host, or --min-isolation {isolation}"
+            )));
+        }
+        let program = flags.host.first().map_or("host", String::as_str);
+        let name = program.rsplit('/').next().unwrap_or(program).to_owned();
+        let mut hosts = options(args, &name, HostProgram::Command(flags.host.clone()));
+        let hello = probe(&hosts).await.map_err(|reason| {
+            Failure::Usage(format!(
+                "the host '{}' does not start: {reason}",
+                flags.host.join(" ")
+            ))
+        })?;
+        hosts.routines = hello
+            .routines
+            .iter()
+            .map(|(name, routine)| (name.clone(), routine.kind))
+            .collect();
+        if hosts.routines.is_empty() {
+            return Err(Failure::Usage(format!(
+                "the host '{}' has no routines",
+                flags.host.join(" ")
+            )));
+        }
+        all.push(hosts);
+    }
+    Ok(all)
+}
+
+fn options(args: &StartArgs, name: &str, program: HostProgram) -> HostOptions {
+    let flags = &args.hosts;
+    let cores = thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
+    let count = flags
+        .hosts
+        .unwrap_or_else(|| cores.min(args.concurrency.unwrap_or(cores)))
+        .max(1);
+    // Somebody who says how much runs at a time means hosts as well.
+    let share = args.concurrency.map(|whole| whole.div_ceil(count));
+    let whole = HostOptions::new(name, program, count);
+    let time = |span: HumanDuration| span.0;
+    HostOptions {
+        concurrency: flags
+            .host_concurrency
+            .or(share)
+            .unwrap_or(whole.concurrency),
+        threads: flags
+            .host_threads
+            .or(share)
+            .unwrap_or_else(|| (cores / count).max(1)),
+        max_tasks: flags.host_max_tasks,
+        max_age: flags.host_max_age.map(time),
+        max_rss_bytes: flags.host_max_rss.map(|mb| mb << 20),
+        limits: Limits {
+            memory_mb: flags.host_memory,
+            cpu_percent: flags.host_cpu,
+            ..Limits::default()
+        },
+        blocked_timeout: flags
+            .host_blocked_timeout
+            .map_or(whole.blocked_timeout, time),
+        startup_timeout: flags
+            .host_startup_timeout
+            .map_or(whole.startup_timeout, time),
+        shutdown_timeout: flags
+            .host_shutdown_timeout
+            .map_or(whole.shutdown_timeout, time),
+        ..whole
+    }
+}

@@ -1,0 +1,33 @@
+//! `cargo xtask publish`: packages every published crate, and checks what crates.io asks for. It
+//! uploads nothing.
+
+use std::process::ExitCode;
+
+use crate::step;
+
+/// Check that the crates can be published.
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    /// Also build each crate from its package; takes as long as a clean build
+    #[arg(long)]
+    verify: bool,
+}
+
+/// Packages all crates in the order of their dependencies, without uploading them.
+pub(crate) fn run(options: &Options) -> ExitCode {
+    let mut args = vec!["package", "--workspace", "--locked", "--allow-dirty"];
+    for private in ["xtask", "raddle-testnet"] {
+        args.extend(["--exclude", private]);
+    }
+    if !options.verify {
+        args.push("--no-verify");
+    }
+    let outcome = step::run("packages", step::cargo(&args));
+    // Cargo warns about a package without a description, licence or repository, and goes on.
+    let is_complete = !outcome.output.contains("manifest has no");
+    if outcome.ok && is_complete {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
