@@ -1,4 +1,4 @@
-//! Hosts are apart from each other and from this machine, can be reached by each other, and leave nothing behind.
+//! Hosts are isolated from this machine, reach each other, and leave nothing behind.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -13,7 +13,7 @@ use std::{
 
 use raddle_testnet::{Host, Lan};
 
-/// Sends back what it gets, at all addresses.
+/// Echoes datagrams on all addresses.
 const ECHO: &str = "
 import socket
 s = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
@@ -21,7 +21,7 @@ s.bind(('::', 7))
 print('ready', flush=True)
 while True: s.sendto(*s.recvfrom(100))
 ";
-/// Sends a hundred words to an address, and says how many came back.
+/// Sends a hundred datagrams to an address, and prints how many came back.
 const ASK: &str = "
 import socket, sys, time
 s = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
@@ -52,7 +52,7 @@ fn echo(host: &Host) -> Child {
     echo
 }
 
-/// How many words of a hundred came back.
+/// How many of a hundred datagrams came back.
 fn ask(asking: &Host, address: IpAddr) -> u32 {
     let address = match address {
         IpAddr::V4(address) => address.to_ipv6_mapped(),
@@ -159,7 +159,7 @@ fn cables_are_pulled_and_plugged_and_lose_in_either_way() {
     echo.wait().unwrap();
 }
 
-/// Sends ten million bytes over a connection, and waits until they are there.
+/// Sends ten million bytes over a connection, and waits until they have arrived.
 const SEND: &str = "
 import socket, sys, threading
 l = socket.create_server(('0.0.0.0', 8)) if len(sys.argv) == 1 else None
@@ -173,7 +173,7 @@ else:
     s.sendall(bytes(10_000_000))
     print(s.recv(1).decode())
 ";
-/// How long it takes until a word is back, in milliseconds: the least of some.
+/// Round-trip time in milliseconds: the minimum of several.
 const PING: &str = "
 import socket, sys, time
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -211,7 +211,7 @@ fn cables_may_be_slow_in_either_way() {
     assert!((150..230).contains(&slow), "{slow}");
     two.cable().delay_to_host(Duration::ZERO);
     two.cable().delay_from_host(Duration::from_millis(10));
-    // What is large, and not yet in packets, is carried as well.
+    // Frames that the kernel has not segmented yet are carried as well.
     let mut server = one
         .command("python3")
         .args(["-c", SEND])
@@ -227,7 +227,7 @@ fn cables_may_be_slow_in_either_way() {
         .unwrap();
     assert_eq!(run(&two, SEND), "!");
     server.wait().unwrap();
-    // And it can be lost, and pulled.
+    // Loss and unplugging work together with delays.
     two.cable().lose_to_host(100);
     assert_eq!(ask(&two, one.ipv4().into()), 0);
     two.cable().lose_to_host(0);
@@ -247,7 +247,7 @@ fn nothing_is_left_after_a_drop_or_a_panic() {
     }
     let lan = Lan::new();
     let host = lan.host();
-    // Who has left his session, and his parent, is found as well.
+    // A process that has left its session and its parent is found as well.
     let daemon = "setsid sh -c 'echo $$; exec sleep 600' & exit";
     let run = |host: &Host| {
         let child = host
@@ -299,7 +299,7 @@ fn nothing_is_left_when_the_test_is_killed() {
     let mut test = Command::new("/proc/self/exe");
     test.args([
         "--exact",
-        "nothing_is_left_when_the_test_is_killed",
+        "leaves_nothing_when_the_test_is_killed",
         "--nocapture",
     ])
     .env("TO_BE_KILLED", "1");
@@ -324,7 +324,7 @@ fn nothing_is_left_when_the_test_is_killed() {
     assert_eq!(before.len(), 3, "a switch, a host, and what runs there");
     test.kill().unwrap();
     test.wait().unwrap();
-    until("what ran in its host, and what kept that, are gone", || {
+    until("the processes of the host and its keeper are gone", || {
         left.retain(|pid| is_alive(*pid));
         left.is_empty()
     });

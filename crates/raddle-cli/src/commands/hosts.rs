@@ -2,11 +2,9 @@
 
 use std::thread;
 
+use raddle_client::routine::Routines;
 use raddle_model::{HumanDuration, Limits, spec::Isolation};
-use raddle_worker::{
-    host::{HostOptions, HostProgram, probe},
-    routine::Routines,
-};
+use raddle_worker::host::{HostOptions, HostProgram, probe};
 
 use crate::{
     args::StartArgs,

@@ -4,15 +4,11 @@ use std::{fs::OpenOptions, io::Write, path::PathBuf, sync::Arc};
 
 use raddle_broker_connect::BrokerUrl;
 use raddle_broker_remote::ServedBroker;
+use raddle_client::routine::Routines;
+use raddle_groups::GroupProcess;
 use raddle_model::spec::Isolation;
-use raddle_worker::{
-    Options, Shutdown, Worker,
-    group::GroupProcess,
-    handler::Plugins,
-    routine::Routines,
-    spawner::{SPAWNER_VARIABLE, WARM_VARIABLE},
-    worker::WorkerEndReason,
-};
+use raddle_spawner::{SPAWNER_VARIABLE, WARM_VARIABLE};
+use raddle_worker::{Options, Shutdown, Worker, plugins::Plugins, worker::WorkerEndReason};
 use tokio::task::JoinSet;
 
 use super::detach::{announce, detach, is_background};

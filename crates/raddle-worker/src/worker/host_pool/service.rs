@@ -18,13 +18,13 @@ use super::{
 };
 use crate::{
     host::HostOptions,
-    orphan_processes,
     worker::{
         event::WorkerLoopEvent,
         options::secret_variables,
         slot::{Slot, SlotContext},
     },
 };
+use raddle_client::orphan_processes;
 
 /// The worker's handle on the hosts of one program.
 pub(in crate::worker) struct HostPool {
