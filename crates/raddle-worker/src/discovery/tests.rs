@@ -120,7 +120,7 @@ async fn a_doubt_triggers_a_read_at_once() {
             .is_err(),
         "the next periodic read is in an hour"
     );
-    discovery.doubt(&sample());
+    discovery.request_recheck(&sample());
     assert!(matches!(
         next_event(&mut news).await,
         DiscoveryEvent::Added(_)
