@@ -58,9 +58,7 @@ pub(super) async fn check_task_image() -> Finding {
 fn fix(failure: LaunchFailure, image: Option<&str>) -> String {
     match (failure, image) {
         (LaunchFailure::Image, Some(image)) => {
-            format!(
-                "run 'docker pull {image}', or name another image in WORKER_TASK_IMAGE"
-            )
+            format!("run 'docker pull {image}', or name another image in WORKER_TASK_IMAGE")
         }
         (LaunchFailure::Unreachable, _) => {
             "start the engine, or name another with DOCKER_HOST=unix://PATH".into()

@@ -143,7 +143,8 @@ impl ContainerSocket {
 
     /// What clients of this socket may call: in a container, a client may be a task.
     pub(super) fn clients(&self, worker: &worker::Options) -> ContainerClients {
-        ContainerClients::new(worker.caps.clone(), worker.queues.clone()).with_uid(self.client_uid())
+        ContainerClients::new(worker.caps.clone(), worker.queues.clone())
+            .with_uid(self.client_uid())
     }
 
     /// The user that is served besides our own.
