@@ -1,7 +1,7 @@
 //! Calls: functions that run in worker processes as if they were local. No broker, no scheduler; one round trip.
 //!
 //! A [`WorkerPool`] starts workers, each this same program again, and publishes them to a *discovery*. A [`WorkerProxy`] follows a discovery and
-//! keeps the [`Context`](balancer::Context) of its workers. A call is handed to the proxy, which has a *balancer* choose a worker, and a
+//! keeps the [`BalancerContext`](balancer::BalancerContext) of its workers. A call is handed to the proxy, which has a *balancer* choose a worker, and a
 //! [`Connection`](connection::Connection) carries it there. In the worker, [`serve`] runs it, and what comes of it goes back the same way.
 
 pub mod balancer;

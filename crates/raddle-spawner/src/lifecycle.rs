@@ -27,7 +27,7 @@ use raddle_worker::{
 pub struct Options {
     /// Its name, for lists and titles.
     pub name: String,
-    /// What sort of worker it is. One whose workers have a [`SpawnPolicy`](raddle_model::manager::Charter) is a manager, and this its type.
+    /// What sort of worker it is. One whose workers have a [`SpawnPolicy`](raddle_model::manager::SpawnPolicy) is a manager, and this its type.
     pub kind: String,
     /// The task that has started it, if one has.
     pub parent: Option<Tid>,

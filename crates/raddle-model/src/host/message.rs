@@ -18,6 +18,10 @@ pub const PROTOCOL: u32 = 1;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a message is encoded where it is made and never stored"
+)]
 pub enum ToHost<'a> {
     /// Run a routine or handler. The payload holds the arguments.
     Start(StartAttempt<'a>),
