@@ -1,13 +1,14 @@
-//! Tasks that stand aside until the attempt that chained them has succeeded.
+//! Tasks that running attempts have chained.
 //!
-//! They are fields of one hash, `chained`: what there is of each attempt's, and what came with each call, packed as `submit` in `lua/common.lua` takes it.
+//! They are fields of the hash `chained`: the totals of each attempt, and the tasks of each call,
+//! packed as `submit` in `lua/common.lua` expects them.
 
 use raddle_model::{TaskSpec, TaskView, Tid};
 
 use super::{Redis, connection::Certainty, record::unreadable, script, submit::pack, value::arg};
 use raddle_broker::{ChainRequest, Error, NewTask, Result, engine::ChainTotals};
 
-/// What there is of one attempt's: "calls tasks bytes offset".
+/// The totals of an attempt: "calls tasks bytes forwarded".
 #[derive(Default)]
 struct Chained {
     calls: u64,
@@ -15,7 +16,8 @@ struct Chained {
 }
 
 impl Redis {
-    /// Lets tasks follow an attempt. What there was of it is read, what there is then is decided, and stored if nothing has changed.
+    /// Chains tasks to an attempt: reads the totals, decides, and stores if nothing has changed
+    /// meanwhile.
     pub(super) async fn chain_tasks(&self, chain: &ChainRequest) -> Result<u64> {
         let ChainRequest {
             attempt_id, offset, ..
@@ -46,8 +48,8 @@ impl Redis {
                 arg(now.calls),
                 pack(&tasks)?,
             ]);
-            // As durable as a submission, where the URL asks for more than one copy: a server that took over without it would let the attempt
-            // end well, and nothing would follow.
+            // As durable as a submission if the URL asks for replicas: a replica that took over
+            // without the tasks would let the attempt succeed without them.
             let answer: String = self
                 .link()
                 .change(&script::CHAIN, args, Certainty::Durable)
@@ -56,13 +58,13 @@ impl Redis {
                 "ok" => return Ok(now.account.tasks),
                 "missing" => return Err(Error::NotFound(attempt_id.tid)),
                 "stale" => return Err(Error::Superseded(attempt_id)),
-                // The attempt chains from several places at once.
+                // The attempt chains from several connections at once.
                 _ => {}
             }
         }
     }
 
-    /// What there is of the present attempts of these tasks, as it is written.
+    /// The stored totals of the current attempts of these tasks.
     async fn chained(&self, tids: &[Tid]) -> Result<Vec<Option<String>>> {
         let mut command = redis::cmd("HMGET");
         command.arg(self.core.keys.of("chained"));
@@ -70,7 +72,7 @@ impl Redis {
         self.link().read(&command).await
     }
 
-    /// Says how many tasks they have chained of those that are known to have chained any.
+    /// Adds the number of chained tasks to the views of tasks that have chained any.
     pub(super) async fn show_chained(&self, tasks: &mut [TaskView]) -> Result<()> {
         let mut chaining: Vec<_> = tasks.iter_mut().filter(|task| task.chained > 0).collect();
         if chaining.is_empty() {
@@ -97,6 +99,6 @@ impl Chained {
                 account: account.parse().ok()?,
             })
         };
-        parse().ok_or_else(|| unreadable(tid, "what it has chained is not as it was written"))
+        parse().ok_or_else(|| unreadable(tid, "the totals of its chained tasks cannot be parsed"))
     }
 }

@@ -1,4 +1,4 @@
-//! Control words: obeyed here while nobody runs the task, passed on otherwise.
+//! Control messages: applied here to waiting tasks, delivered to workers otherwise.
 
 use raddle_model::{ControlMessage, QueueName, Tid, apply_command, queue_name::TaskQueue};
 
@@ -20,7 +20,8 @@ impl Redis {
         }
     }
 
-    /// Obeys a word, or passes it on; nothing if the task was with nobody by then.
+    /// Applies or stores a control message; `None` if the task was neither waiting nor claimed at
+    /// that moment.
     async fn try_word(
         &self,
         tid: Tid,
@@ -62,9 +63,10 @@ impl Redis {
         Ok((!sent.is_empty()).then_some(DeliveryOutcome::Sent))
     }
 
-    /// Takes the messages to what `owner` has, itself included, in the order in which they were sent.
+    /// Takes the control messages for `owner` and for its tasks, in the order in which they were
+    /// sent.
     pub(super) async fn take_words(&self, owner: Tid) -> Result<Vec<ControlDelivery>> {
-        // Almost every look finds nothing: it must not cost the server a write.
+        // Checked first: most calls find nothing, and must not cost the server a write.
         if self
             .link()
             .read::<u64>(redis::cmd("ZCARD").arg(self.core.keys.of("words")))
@@ -73,7 +75,7 @@ impl Redis {
         {
             return Ok(Vec::new());
         }
-        // What they mean is decided here: so those are taken that were read.
+        // The flags are decided here, so the script takes exactly the messages that were read.
         let words: Vec<String> = self.link().look(&script::WORDS, vec![arg(owner)]).await?;
         if words.is_empty() {
             return Ok(Vec::new());
@@ -92,7 +94,8 @@ impl Redis {
     }
 }
 
-/// A stored word, what it adds to the flags of its task if it ends that, and why it is ignored if it is not a control message.
+/// For one stored message: itself, the flag of the command if it ends the task, and the parse error
+/// if it is not a control message.
 fn effect(word: &str) -> [Vec<u8>; 3] {
     let body = parts(word).map(|(_, _, body)| body).unwrap_or_default();
     match body.parse() {
@@ -105,7 +108,7 @@ fn effect(word: &str) -> [Vec<u8>; 3] {
     }
 }
 
-/// A word as it is stored: it stands behind the ids of its task and its own.
+/// Parses a stored message: the ids of task and message precede the text.
 fn parts(word: &str) -> Option<(Tid, String, String)> {
     let mut parts = word.splitn(3, ':');
     Some((

@@ -1,4 +1,4 @@
-//! What a failure means, and what to do about it.
+//! Classification of failures.
 
 use std::fmt;
 
@@ -6,21 +6,21 @@ use redis::{ErrorKind, RedisError};
 
 use raddle_broker::Error;
 
-/// Why a request was not answered.
+/// Why a request got no reply.
 #[derive(Debug)]
 pub(super) enum Fault {
-    /// The server is away, or not ready: the same request may be answered later.
+    /// The server is away or not ready; the same request may succeed later.
     Away(String),
-    /// The same, and nobody knows whether the server has done what it was asked for.
+    /// The same, and the server may have performed the request.
     Lost(String),
-    /// The server is away, and it is known that nobody is answered: there is no server, or it has not read its data yet.
+    /// The server is down for all clients: it does not run, or is loading its data.
     Down(String),
     /// The same request would fail again.
     Final(Box<Error>),
 }
 
 impl Fault {
-    /// Whether it is worth asking again.
+    /// Whether it is worth trying again.
     pub(super) fn may_pass(&self) -> bool {
         !matches!(self, Self::Final(_))
     }
@@ -41,7 +41,7 @@ impl From<Error> for Fault {
     }
 }
 
-/// What a failure of a request means.
+/// Classifies the failure of a request.
 pub(super) fn explain(error: &RedisError, place: String) -> Fault {
     let said = said(error);
     let code = said.as_ref().map(|(code, _)| code.as_str());
@@ -49,7 +49,8 @@ pub(super) fn explain(error: &RedisError, place: String) -> Fault {
         || error.to_string(),
         |(code, detail)| format!("{code} {detail}"),
     );
-    // Errors from inside a script carry their code somewhere in the text, depending on the server's version.
+    // Errors from inside a script carry their code somewhere in the text, depending on the server
+    // version.
     let says = |code: &str| text.contains(code);
     let refused = |reason: &str, fix: &str| {
         Fault::from(Error::Refused {
@@ -65,8 +66,8 @@ pub(super) fn explain(error: &RedisError, place: String) -> Fault {
         );
     }
     if says("NOPERM") {
-        let fix = "let the user run scripts and touch keys and channels that begin with raddle: ('ACL SETUSER NAME ~raddle:* &raddle:* +@all')";
-        return refused("does not let this user do what is needed", fix);
+        let fix = "let the user run scripts and access keys and channels that begin with raddle: ('ACL SETUSER NAME ~raddle:* &raddle:* +@all')";
+        return refused("denies this user a command that is needed", fix);
     }
     if code == Some("OOM") || says("OOM command") {
         return Error::OutOfMemory { place }.into();
@@ -81,8 +82,8 @@ pub(super) fn explain(error: &RedisError, place: String) -> Fault {
     if says("WRONGTYPE") {
         return Error::Taken { place }.into();
     }
-    // While a cluster moves the namespace, some of it is at either node: it is whole again soon. A script that the server has forgotten is sent again
-    // with the next call.
+    // `TRYAGAIN`: the cluster is moving the namespace, and keys are on both nodes for a moment.
+    // `NOSCRIPT`: the next call sends the script.
     let is_busy = matches!(
         code,
         Some(
@@ -112,7 +113,7 @@ pub(super) fn explain(error: &RedisError, place: String) -> Fault {
     .into()
 }
 
-/// The code and the rest of what the server answered; of the first error, where many commands were sent together.
+/// The code and the text of an error reply; of the first error of a pipeline.
 pub(super) fn said(error: &RedisError) -> Option<(String, String)> {
     let errors = error.clone().into_server_errors()?;
     errors.first().map(|(_, first)| {
@@ -123,7 +124,7 @@ pub(super) fn said(error: &RedisError) -> Option<(String, String)> {
     })
 }
 
-/// Whether the connection is gone, or no answer came in time.
+/// Whether the connection is lost, or the reply timed out.
 fn is_lost(error: &RedisError) -> bool {
     error.is_io_error()
         || error.is_timeout()

@@ -1,4 +1,4 @@
-//! What the engine says of itself.
+//! Health checks for `raddle doctor`.
 
 use super::{Redis, open::Server, value::micros};
 use raddle_broker::{EngineHealth, HealthCheck, Result};
@@ -16,11 +16,11 @@ impl Redis {
         let stale = self.link().read(&count).await?;
         let mut durability = loss_window(&server);
         if options.wait_aof {
-            durability += "; submit and finish wait until the server has synced them to its disk";
+            durability += "; submit and complete wait until the server has synced them to its disk";
         }
         if options.wait_replicas > 0 {
             durability += &format!(
-                "; submit and finish wait until {} replicas have them",
+                "; submit and complete wait until {} replicas have them",
                 options.wait_replicas
             );
         }
@@ -39,27 +39,27 @@ impl Redis {
     }
 }
 
-/// What can be lost when, in plain words.
+/// Which failures lose which data.
 fn loss_window(server: &Server) -> String {
     let window = if server.has_aof() {
         match server.appendfsync.as_deref() {
             Some("always") => {
-                "every write is synced to disk before it is answered: nothing that was accepted is lost in a power cut"
+                "every write is synced to disk before it is acknowledged: nothing that was accepted is lost in a power cut"
             }
             Some("no") => {
-                "writes are synced when the system does it: a crash of the server loses nothing, a power cut up to half a minute"
+                "the kernel decides when writes are synced: a crash of the server loses nothing, a power cut up to half a minute"
             }
             Some(_) => {
                 "writes are synced every second: a crash of the server loses nothing, a power cut about one second"
             }
             None => {
-                "writes go to an append-only file: a crash of the server loses nothing; how often it is synced could not be asked"
+                "writes go to an append-only file: a crash of the server loses nothing; how often it is synced is unknown"
             }
         }
     } else if server.is_volatile() {
-        "nothing is on disk: all tasks are gone with the server"
+        "nothing is on disk: all tasks are lost with the server"
     } else {
-        "the server saves all it has from time to time: a crash or a power cut loses what came after the last save"
+        "the server saves snapshots: a crash or a power cut loses what came after the last one"
     };
     let replicas = match server.get("connected_slaves") {
         "" | "0" => "; there is no replica",
@@ -99,11 +99,11 @@ fn writes(server: &Server) -> HealthCheck {
     .collect();
     let ok = failed.is_empty();
     let detail = if ok {
-        "the last ones went well".into()
+        "the last ones succeeded".into()
     } else {
         failed.join(", ") + " failed"
     };
-    let fix = (!ok).then(|| "look at the server's log: its disk may be full".into());
+    let fix = (!ok).then(|| "check the server's log: its disk may be full".into());
     HealthCheck {
         name: "writes to disk".into(),
         ok,
@@ -148,7 +148,7 @@ fn memory(server: &Server) -> HealthCheck {
         ok,
         detail: format!("{} MiB used, {limit}, policy {}", used >> 20, server.get("maxmemory_policy")),
         fix: (!ok).then(|| {
-            "raise its limit with 'redis-cli CONFIG SET maxmemory', or let tasks be kept for a shorter time".into()
+            "raise its limit with 'redis-cli CONFIG SET maxmemory', or shorten the retention of tasks".into()
         }),
     }
 }
@@ -158,8 +158,9 @@ fn stale_workers(stale: u64) -> HealthCheck {
         name: "stale workers".into(),
         ok: stale == 0,
         detail: format!("{stale} without a valid lease"),
-        fix: (stale > 0)
-            .then(|| "run 'raddle requeue-orphans', or start a worker: it takes their tasks back by itself".into()),
+        fix: (stale > 0).then(|| {
+            "run 'raddle requeue-orphans', or start a worker, which reclaims their tasks".into()
+        }),
     }
 }
 
@@ -168,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_is_something_to_do_about_all_that_is_not_well() {
+    fn every_failed_check_has_a_fix() {
         let bad = [
             ("aof_enabled", "0"),
             ("aof_last_write_status", "err"),

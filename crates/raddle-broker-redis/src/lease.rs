@@ -21,17 +21,18 @@ use super::{
     value::arg,
 };
 
-/// Keeps one worker alive, on a connection of its own.
+/// Renews one worker's lease, over a connection of its own.
 struct RedisLeaseRenewer {
     target: Arc<ServerTarget>,
     keys: Arc<Keys>,
     worker: Tid,
     ttl: Duration,
-    /// Started with the first beat: a worker that lives shorter than that need not pay for it.
+    /// Started with the first renewal: a worker that lives shorter need not pay for it.
     thread: Option<RenewerThread>,
 }
 
-/// The way to the thread that renews the lease: it has its own runtime, so that a beat can be asked for from anywhere.
+/// Sends heartbeats to the renewal thread. The thread has its own runtime, so that a renewal works
+/// from any thread.
 type RenewerThread = mpsc::Sender<(Heartbeat, mpsc::Sender<Result<LeaseStatus>>)>;
 
 impl Leases for Redis {
@@ -55,7 +56,7 @@ impl LeaseRenewer for RedisLeaseRenewer {
         };
         let (reply, answer) = mpsc::channel();
         beats.send((heartbeat, reply)).map_err(|_| Error::Closed)?;
-        // The thread gives up before this by itself.
+        // The thread itself times out before this.
         answer
             .recv_timeout(2 * self.ttl + Duration::from_secs(20))
             .unwrap_or(Err(Error::Closed))
@@ -63,7 +64,7 @@ impl LeaseRenewer for RedisLeaseRenewer {
 }
 
 impl RedisLeaseRenewer {
-    /// How long a beat is tried. The next one comes soon.
+    /// How long one renewal is tried. The next one follows soon.
     fn patience(&self) -> Duration {
         self.ttl / 8
     }
@@ -79,7 +80,7 @@ impl RedisLeaseRenewer {
         let (worker, ttl) = (self.worker, self.ttl);
         let no_thread = |error: std::io::Error| Error::Server {
             place: self.target.place(),
-            reason: format!("no thread to renew the lease on: {error}"),
+            reason: format!("cannot start a thread to renew the lease: {error}"),
         };
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -103,11 +104,11 @@ async fn renew(
     ttl: Duration,
     heartbeat: Heartbeat,
 ) -> Result<LeaseStatus> {
-    let told = serde_json::to_vec(&heartbeat).expect("a beat has only string keys");
+    let stored = serde_json::to_vec(&heartbeat).expect("a heartbeat has only string keys");
     let args = vec![
         arg(worker),
         arg(millis(ttl)),
-        told,
+        stored,
         arg(TAKEOVER_MARGIN.as_millis()),
     ];
     let (state, gone): (String, u64) = match link.look(&script::BEAT, args).await {
@@ -123,7 +124,7 @@ async fn renew(
         return Ok(LeaseStatus::Expired);
     }
     if let Err(error) = show(link, worker, None, heartbeat).await {
-        tracing::debug!(%error, "a worker is not shown to operators");
+        tracing::debug!(%error, "cannot store the worker's hash for operators");
     }
     Ok(LeaseStatus::Alive(reclaimed))
 }

@@ -1,14 +1,17 @@
-//! The engine for many machines: a Redis server, version 6.2 or newer.
+//! The Redis engine, for many machines: a Redis server, version 6.2 or newer.
 //!
-//! Every step that changes more than one thing is one script, so it happens whole or not at all. A script remembers its last
-//! answer for each caller: a call whose answer was lost is sent again and changes nothing twice. Where a task stands is in a few hashes, by its
-//! id; a sorted set holds the ids of those that can be claimed, in order. A list for each queue, set of needs and priority wakes workers: one that
-//! waits blocks in one `BLPOP` over those it may take from, and a new element wakes exactly one worker. Its claim stands behind that in the
-//! same pipeline and takes the best there is. No task is in such a list, so one whose worker dies right after it was woken is still there for
-//! the next.
+//! Every operation that changes more than one key is one Lua script, and so atomic. A script stores
+//! its last reply for each caller: a call whose reply was lost is sent again and changes nothing
+//! twice. The status of a task is in a few hashes, by its id. A sorted set holds the ids of ready
+//! tasks, in order.
 //!
-//! What follows from the end of an attempt is decided here, from what was read, by the same function that all engines use; the script
-//! then makes the change only if the task is still as it was read.
+//! A list per queue, set of needs and priority wakes workers: a waiting worker blocks in one
+//! `BLPOP` over the lists that it may take from, and a new element wakes exactly one worker. Its
+//! claim follows in the same pipeline and takes the best task. The lists hold no tasks, so a task
+//! stays claimable if its worker dies right after it was woken.
+//!
+//! What follows from the end of an attempt is decided here, from a snapshot, by the function that
+//! all engines use; the script then applies the change only if the task is unchanged.
 
 mod apply;
 mod chain;
@@ -65,19 +68,19 @@ pub struct Redis {
     core: Arc<RedisCore>,
 }
 
-/// What the calls of one handle share.
+/// State that the calls of one handle share.
 struct RedisCore {
     link: ServerConnection,
     keys: Arc<Keys>,
     bell: Notifier,
     readers: Readers,
     unconfirmed: UnconfirmedCompletions,
-    /// The partitions there are, as far as this handle knows.
+    /// The partitions that this handle knows.
     parts: Mutex<Arc<Vec<Partition>>>,
 }
 
 impl Redis {
-    /// Connects to the server at `address`, and looks whether tasks can be kept there.
+    /// Connects to the server at `address`, and checks that it is fit to store tasks.
     pub async fn open(address: RedisAddress) -> Result<Self> {
         let keys = Arc::new(Keys::new(&address.namespace));
         let target = ServerTarget::new(address)?;
@@ -85,7 +88,8 @@ impl Redis {
         let redis = Self {
             core: Arc::new(RedisCore::new(link, keys)),
         };
-        // Where no worker stays that would do it, those that come and go do. The script does it once a minute at most.
+        // Also done here, because there may be only short-lived workers. The script limits it to
+        // once a minute.
         redis.forget_answers().await;
         Ok(redis)
     }
@@ -94,7 +98,7 @@ impl Redis {
         &self.core.link
     }
 
-    /// A wait for `topic`, which listens from now on.
+    /// Subscribes to `topic` from now on.
     async fn wait(&self, topic: Topic, wait: Duration) -> TopicWait {
         self.core.bell.wait(topic, wait).await
     }

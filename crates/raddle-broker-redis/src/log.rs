@@ -1,4 +1,5 @@
-//! The event log. An entry stands for one event of each of its tasks; an entry of the index of tasks stands for their `created` events.
+//! The event log. An entry of `log` stands for one event of each of its tasks; an entry of `born`
+//! for the `created` events of its tasks.
 
 use std::{collections::HashSet, time::Duration};
 
@@ -16,7 +17,7 @@ use raddle_broker::{
     engine::follow::{FollowStep, LogRange},
 };
 
-/// How many entries one look reads at most when it looks for the events of one task among those of all.
+/// The most entries that one read scans for the events of one task.
 const SCAN: u32 = 2000;
 
 #[async_trait]
@@ -68,10 +69,10 @@ async fn last(link: &ServerConnection) -> Result<Vec<TaskEvent>> {
     Ok(last.into_iter().collect())
 }
 
-/// Events after `after`, of all tasks. Those of tasks that have been purged are passed over.
+/// Events of all tasks after `after`, without those of deleted tasks.
 async fn of_all(link: &ServerConnection, after: u64, max: u32) -> Result<LogRange> {
     let mut pipe = redis::pipe();
-    // Both are read in one moment: an event between two looks would be passed over for ever.
+    // Read both streams atomically: an event between two reads would be skipped for ever.
     pipe.atomic();
     read(&mut pipe, link.keys.of("born"), after, max);
     read(&mut pipe, link.keys.of("log"), after, max);
@@ -96,7 +97,7 @@ async fn of_all(link: &ServerConnection, after: u64, max: u32) -> Result<LogRang
     })
 }
 
-/// Events of one task after `after`, from the next `SCAN` entries.
+/// Events of one task after `after`, among the next `SCAN` entries.
 pub(super) async fn of_one(link: &ServerConnection, tid: Tid, after: u64) -> Result<LogRange> {
     let from = after.max(tid.as_u64() - 1);
     let mut pipe = redis::pipe();
@@ -135,7 +136,8 @@ pub(super) async fn of_one(link: &ServerConnection, tid: Tid, after: u64) -> Res
     })
 }
 
-/// Reads what comes after an id: the entry before it may stand for more than one, and go beyond it.
+/// Reads entries after an id. The entry before it may stand for several events, some of them after
+/// the id.
 fn read(pipe: &mut redis::Pipeline, key: &str, after: u64, max: u32) {
     let from = stream_id(after.min(i64::MAX as u64));
     pipe.cmd("XREVRANGE")
@@ -152,7 +154,7 @@ fn read(pipe: &mut redis::Pipeline, key: &str, after: u64, max: u32) {
         .arg(max);
 }
 
-/// The `created` events that entries of the index of tasks stand for.
+/// The `created` events of entries of `born`.
 fn created(entries: &Entries) -> impl Iterator<Item = TaskEvent> {
     entries
         .iter()
@@ -160,7 +162,7 @@ fn created(entries: &Entries) -> impl Iterator<Item = TaskEvent> {
         .map(created_event)
 }
 
-/// The tasks that an entry of their index stands for.
+/// The tasks of an entry of `born`.
 pub(super) fn born(id: &str, fields: &[String]) -> Vec<Tid> {
     let (Some(first), Some(count)) = (
         from_stream_id(id),
@@ -177,7 +179,7 @@ fn logged(entries: &Entries) -> impl Iterator<Item = TaskEvent> {
     entries.iter().flat_map(|(id, fields)| expand(id, fields))
 }
 
-/// The events that one entry stands for. One that is not ours stands for none.
+/// The events of an entry of `log`; none if another program has added it.
 fn expand(id: &str, fields: &[String]) -> Vec<TaskEvent> {
     let field = |name: &str| {
         fields
@@ -223,7 +225,7 @@ fn created_event(tid: Tid) -> TaskEvent {
     }
 }
 
-/// Those of the tasks that are there.
+/// The existing ones among these tasks.
 pub(super) async fn known(
     link: &ServerConnection,
     tids: impl Iterator<Item = Tid>,

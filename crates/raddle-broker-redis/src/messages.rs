@@ -1,4 +1,5 @@
-//! Stored messages: a sorted set for each queue, whose members begin with the message's id and so are in order.
+//! Stored messages: a sorted set per queue, whose members begin with the message id and so are in
+//! order.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -51,7 +52,7 @@ impl Messages for Redis {
         let after = peek.after.min(i64::MAX as u64);
         loop {
             let mut range = redis::cmd("ZRANGEBYLEX");
-            // Behind every member that begins with this id.
+            // Sorts after every member that begins with this id.
             range
                 .arg(&place.key)
                 .arg(format!("({}{after:019};", place.prefix));
@@ -115,7 +116,8 @@ impl Messages for Redis {
 }
 
 impl Redis {
-    /// How many messages each queue holds. A name that does not parse was not written by us, and is passed over.
+    /// The sizes of all queues. Names that do not parse were not written by Raddle, and are
+    /// skipped.
     pub(super) async fn queue_sizes(&self) -> Result<BTreeMap<QueueName, u64>> {
         let names: Vec<String> = self
             .link()
@@ -145,7 +147,7 @@ impl Redis {
     }
 }
 
-/// A message from what is stored of it: its id and its text.
+/// Parses a stored message: id and text.
 fn message(member: &str) -> Option<Message> {
     let (id, body) = member.split_once(':')?;
     Some(Message {

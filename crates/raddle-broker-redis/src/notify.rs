@@ -1,4 +1,4 @@
-//! How handles wake each other: one channel for each topic, which the scripts publish to.
+//! Notification of handles: one channel per topic, to which the scripts publish.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,18 +13,19 @@ use super::{
     target::ServerTarget,
 };
 
-/// How long a wait stands back until its channel is open. After that it goes by the safety interval.
+/// How long a wait is delayed until its subscription is active. Then it relies on the safety
+/// interval.
 const OPENING: Duration = Duration::from_secs(2);
 
-/// The channels that this handle listens to, each from the first wait for it.
+/// The subscriptions of a handle, each from the first wait on.
 pub(super) struct Notifier {
     target: Arc<ServerTarget>,
     keys: Arc<Keys>,
-    /// One for each topic.
+    /// One per topic.
     rung: [OnceCell<watch::Receiver<u64>>; 3],
 }
 
-/// A wait for something that may be there when its topic rings.
+/// Waits for notifications of a topic.
 pub(super) struct TopicWait {
     rung: Option<watch::Receiver<u64>>,
     deadline: Instant,
@@ -39,10 +40,10 @@ impl Notifier {
         }
     }
 
-    /// A wait for `topic`, which listens from now on.
+    /// Subscribes to `topic` from now on.
     pub(super) async fn wait(&self, topic: Topic, wait: Duration) -> TopicWait {
         let deadline = Instant::now() + wait.min(FOREVER);
-        // Who does not want to wait should not cost a connection.
+        // A call that does not wait must not open a connection.
         if wait.is_zero() {
             return TopicWait {
                 rung: None,
@@ -61,7 +62,8 @@ impl Notifier {
         }
     }
 
-    /// Starts the task that listens to one channel. It ends with the last receiver: when the handle is dropped.
+    /// Starts the task that subscribes to one channel. It ends with the last receiver, when the
+    /// handle is dropped.
     fn listen(&self, topic: Topic) -> watch::Receiver<u64> {
         let (ring, rung) = watch::channel(0);
         let (target, channel) = (Arc::clone(&self.target), self.keys.bell(topic));
@@ -75,8 +77,8 @@ impl Notifier {
     }
 }
 
-/// Listens to a channel, over as many connections as it takes. Calls `ring` for each message, and when it begins to listen: what rang
-/// while nobody listened is made up for by looking once.
+/// Subscribes to a channel, and again after each lost connection. Calls `notify` for each message
+/// and after each subscription, because messages may have been missed before.
 async fn listen(target: &ServerTarget, channel: &str, mut ring: impl FnMut()) {
     let mut backoff = ReconnectBackoff::new(&target.address.options, FOREVER);
     loop {
@@ -99,8 +101,8 @@ async fn listen(target: &ServerTarget, channel: &str, mut ring: impl FnMut()) {
 }
 
 impl TopicWait {
-    /// Returns when it is worth looking again, with `true`, or when the wait is over, with `false`. `again_in` is when something may
-    /// be there without anybody ringing.
+    /// Waits until it is worth checking again and returns `true`, or `false` when the wait is over.
+    /// `again_in` is when something becomes available without a notification.
     pub(super) async fn again(&mut self, again_in: Option<Duration>) -> bool {
         let now = Instant::now();
         let Some(rung) = self.rung.as_mut().filter(|_| now < self.deadline) else {

@@ -1,4 +1,4 @@
-//! Looking at a server before anything is entrusted to it.
+//! Checks of a server before tasks are stored there.
 
 use std::collections::HashMap;
 
@@ -7,27 +7,28 @@ use redis::aio::MultiplexedConnection;
 use super::{failure::Fault, schema::Keys, script, target::ServerTarget};
 use raddle_broker::Error;
 
-/// The oldest server that has all that is used.
+/// The oldest version with all required commands.
 const OLDEST: (u32, u32) = (6, 2);
-/// The first that can be asked to wait for its disk.
+/// The first version with `WAITAOF`.
 const WAITS_FOR_DISK: (u32, u32) = (7, 2);
-/// The number of what is under the keys, and how. One more with each change that an earlier version cannot read or would damage.
+/// The version of the key layout. Incremented with each change that an older version cannot read or
+/// would damage.
 const LAYOUT: u32 = 2;
-/// That of a namespace without a number.
+/// The layout of a namespace without a stored version.
 const FIRST_LAYOUT: u32 = 1;
 
-/// What a server said of itself when it was connected to.
+/// What a server reported when it was connected to.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Server {
     pub(super) info: HashMap<String, String>,
-    /// When it saves all it has, if that could be asked.
+    /// Its snapshot configuration, if it may be read.
     pub(super) save: Option<String>,
-    /// How often its log is synced, if that could be asked.
+    /// Its `appendfsync` setting, if it may be read.
     pub(super) appendfsync: Option<String>,
 }
 
 impl Server {
-    /// One line of `INFO`.
+    /// One field of `INFO`.
     pub(super) fn get(&self, name: &str) -> &str {
         self.info.get(name).map_or("", String::as_str)
     }
@@ -36,7 +37,7 @@ impl Server {
         self.get("aof_enabled") == "1"
     }
 
-    /// Whether it keeps anything on disk at all, as far as can be known.
+    /// Whether it persists anything, as far as known.
     pub(super) fn is_volatile(&self) -> bool {
         !self.has_aof() && self.save.as_deref().is_some_and(str::is_empty)
     }
@@ -50,7 +51,7 @@ impl Server {
     }
 }
 
-/// Asks a server what it is, refuses one that would lose tasks, and gives workers time after it was away.
+/// Inspects a server, refuses one that would lose tasks, and extends leases after it was away.
 pub(super) async fn inspect(
     connection: &mut MultiplexedConnection,
     target: &ServerTarget,
@@ -75,7 +76,7 @@ pub(super) async fn inspect(
         .cmd("CONFIG")
         .arg("GET")
         .arg("appendfsync");
-    // Where it is hosted by others, this may not be asked.
+    // Hosted servers may not allow this command.
     if let Ok(found) = config.query_async::<Vec<Vec<String>>>(connection).await {
         server.save = found.first().and_then(|pair| pair.get(1)).cloned();
         server.appendfsync = found.get(1).and_then(|pair| pair.get(1)).cloned();
@@ -91,7 +92,7 @@ pub(super) async fn inspect(
     Ok(server)
 }
 
-/// Refuses a server that cannot do what is needed, or would lose what it is given.
+/// Refuses a server that lacks commands, or would lose what it stores.
 fn check(server: &Server, target: &ServerTarget) -> Result<(), Fault> {
     let options = &target.address.options;
     let refused = |reason: String, fix: &str| {
@@ -130,14 +131,14 @@ fn check(server: &Server, target: &ServerTarget) -> Result<(), Fault> {
     if policy != "noeviction" && !policy.is_empty() {
         return refused(
             format!(
-                "throws keys away when memory runs short (maxmemory-policy {policy}), and tasks with them"
+                "evicts keys when memory runs short (maxmemory-policy {policy}), and tasks with them"
             ),
             "run 'redis-cli CONFIG SET maxmemory-policy noeviction', and set it in its configuration file",
         );
     }
     if server.is_volatile() && !options.volatile {
         return refused(
-            "keeps nothing on disk".into(),
+            "stores nothing on disk".into(),
             "run 'redis-cli CONFIG SET appendonly yes', and set it in its configuration file; or add ?volatile=yes to the URL if \
              losing all tasks with the server is acceptable",
         );
@@ -145,7 +146,7 @@ fn check(server: &Server, target: &ServerTarget) -> Result<(), Fault> {
     if options.wait_aof && version < WAITS_FOR_DISK {
         return refused(
             format!(
-                "is version {} and cannot be asked to wait for its disk",
+                "is version {} and has no WAITAOF",
                 server.get("redis_version")
             ),
             "use Redis 7.2 or newer, or 'appendfsync always' instead of ?wait_aof=yes",
@@ -154,7 +155,7 @@ fn check(server: &Server, target: &ServerTarget) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Refuses a namespace in which something else lives.
+/// Refuses a namespace that another program uses.
 fn check_types(types: &[String], target: &ServerTarget) -> Result<(), Fault> {
     let is_ours = types
         .iter()
@@ -170,7 +171,7 @@ fn check_types(types: &[String], target: &ServerTarget) -> Result<(), Fault> {
     }
 }
 
-/// Refuses a namespace that another version keeps in another layout.
+/// Refuses a namespace with another layout.
 fn check_layout(layout: &str, target: &ServerTarget) -> Result<(), Fault> {
     let found = if layout.is_empty() {
         Ok(FIRST_LAYOUT)
@@ -180,9 +181,9 @@ fn check_layout(layout: &str, target: &ServerTarget) -> Result<(), Fault> {
     let fix = match found {
         Ok(LAYOUT) => return Ok(()),
         Ok(..LAYOUT) => {
-            "name another with ?namespace=; what is left in this one can be worked off by the version that stored it"
+            "choose another with ?namespace=; the version that stored the tasks in this one can finish them"
         }
-        _ => "upgrade this program, or name another with ?namespace=",
+        _ => "upgrade this program, or choose another with ?namespace=",
     };
     let found = found.map_or_else(|_| layout.to_owned(), |found| found.to_string());
     let reason = format!("has a namespace of another version (layout {found}, here {LAYOUT})");
@@ -194,7 +195,7 @@ fn check_layout(layout: &str, target: &ServerTarget) -> Result<(), Fault> {
     .into())
 }
 
-/// Notes which run of the server this is, and returns the layout of the namespace.
+/// Stores the run id of the server, and returns the layout of the namespace.
 async fn settle_in(
     connection: &mut MultiplexedConnection,
     server: &Server,

@@ -1,4 +1,5 @@
-//! What attempts wrote: small output that came whole in one hash, all other under keys of its own.
+//! Output of attempts: small output that came at once in one hash, all other output under keys of
+//! its own.
 
 use std::time::Duration;
 
@@ -19,7 +20,7 @@ use raddle_broker::{
     engine::follow::{self, FollowStep, TaskPosition},
 };
 
-/// How much output may stand beside the record of a task, where a read gives it whole.
+/// The largest output that is stored in the hash, where every read returns all of it.
 pub(super) const WHOLE_BYTES: u64 = 64 * 1024;
 
 #[async_trait]
@@ -71,7 +72,7 @@ impl Output for Redis {
 }
 
 impl Redis {
-    /// Adds to the output of an attempt, unless another has taken its place.
+    /// Appends to the output of an attempt, unless it is stale.
     pub(super) async fn append(
         &self,
         attempt_id: AttemptId,

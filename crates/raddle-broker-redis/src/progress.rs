@@ -1,11 +1,12 @@
-//! How far running attempts have come: a key for each, which is deleted with the task's record, or expires. Whether it is the latest attempt's shows when it is read.
+//! Progress of running attempts: one key per task, deleted with its record or when it expires.
+//! Readers check that it belongs to the current attempt.
 
 use raddle_model::{Progress, TaskView};
 
 use super::Redis;
 use raddle_broker::{AttemptId, Result};
 
-/// Attempts that say nothing for longer have their progress forgotten.
+/// Progress expires after this time without an update.
 const KEPT_SECONDS: u64 = 7 * 86_400;
 
 impl Redis {
@@ -24,7 +25,7 @@ impl Redis {
         self.link().read(set.arg("EX").arg(KEPT_SECONDS)).await
     }
 
-    /// Adds their progress to those that run.
+    /// Adds progress to the views of running tasks.
     pub(super) async fn show_progress(&self, tasks: &mut [TaskView]) -> Result<()> {
         let mut running: Vec<_> = tasks
             .iter_mut()

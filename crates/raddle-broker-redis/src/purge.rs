@@ -1,11 +1,11 @@
-//! Removing what nobody asked to keep any longer.
+//! Deletion of records that are past their retention.
 
 use raddle_model::Tid;
 
 use super::{Redis, connection::Certainty, script, value::arg};
 use raddle_broker::Result;
 
-/// How many tasks go at once, so that no call waits long for it.
+/// The most tasks deleted by one script, so that other calls do not wait long.
 const AT_ONCE: u32 = 500;
 
 impl Redis {
@@ -15,7 +15,7 @@ impl Redis {
             .await
     }
 
-    /// Removes finished tasks before their time, some at once.
+    /// Deletes finished tasks early, some per script.
     pub(super) async fn delete_records(&self, mut tids: Vec<Tid>) -> Result<u64> {
         let mut deleted = 0;
         tids.sort_unstable();
@@ -33,7 +33,7 @@ impl Redis {
         Ok(deleted)
     }
 
-    /// Removes what calls were answered so long ago that none of them can be under way.
+    /// Deletes stored replies that are so old that no call can ask for them.
     pub(super) async fn forget_answers(&self) {
         let mut cursor = "0".to_owned();
         loop {
@@ -44,7 +44,7 @@ impl Redis {
             {
                 Ok(next) if next != "0" => cursor = next,
                 Ok(_) => return,
-                Err(error) => return tracing::debug!(%error, "old answers were not removed"),
+                Err(error) => return tracing::debug!(%error, "cannot delete old replies"),
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Tasks as others see them, and the way of a task through the files beside this one.
+//! Lists and views of tasks, and the implementation of [`Tasks`] by the files beside this one.
 
 mod summary;
 mod waiting;
@@ -25,9 +25,9 @@ use raddle_broker::{
     SummaryDetail, TaskFilter, Tasks, WaitingRequest,
 };
 
-/// How many tasks are read at once for a list.
+/// The number of tasks read at once for a list.
 const PAGE: usize = 200;
-/// How many ids that could be meant by a short one are looked for at once.
+/// The number of candidate ids checked at once for a short id.
 const COMPLETED_AT_ONCE: usize = 5000;
 
 #[async_trait]
@@ -128,8 +128,8 @@ impl Tasks for Redis {
 }
 
 impl Redis {
-    /// The newest tasks that fit. What is walked depends on the states asked for, so that a few running tasks are found without
-    /// reading a million finished ones.
+    /// The newest tasks that match. What to scan depends on the requested states, so that a few
+    /// running tasks are found without reading a million finished ones.
     async fn list(&self, filter: &TaskFilter) -> Result<Vec<TaskView>> {
         let are_all =
             |is: fn(&TaskState) -> bool| !filter.states.is_empty() && filter.states.iter().all(is);
@@ -159,7 +159,7 @@ impl Redis {
             }
             return Ok(found);
         }
-        // The entry before an id may stand for tasks beyond it.
+        // The entry before an id may stand for several tasks, some of them after the id.
         let mut before = filter
             .before
             .map_or_else(|| "+".to_owned(), |before| stream_id(before.as_u64() - 1));
@@ -198,7 +198,7 @@ impl Redis {
             let task = match view(task) {
                 Ok(task) => task,
                 Err(error) if filter.is_single_task() => return Err(error),
-                // One record that cannot be read must not hide the others.
+                // An unreadable record must not hide the others.
                 Err(_) => continue,
             };
             if filter.matches(&task) && found.len() < filter.limit as usize {
@@ -208,13 +208,13 @@ impl Redis {
         self.show_more(&mut found[first..]).await
     }
 
-    /// Adds what is not in the records of tasks.
+    /// Adds what has keys of its own: progress and chained tasks.
     async fn show_more(&self, tasks: &mut [TaskView]) -> Result<()> {
         self.show_progress(tasks).await?;
         self.show_chained(tasks).await
     }
 
-    /// The tasks of a batch, the newest first.
+    /// The tasks of a batch, newest first.
     async fn batch(&self, name: &str) -> Result<Vec<Tid>> {
         let mut range = redis::cmd("ZREVRANGEBYLEX");
         range
@@ -238,7 +238,7 @@ impl Redis {
         Ok(dead)
     }
 
-    /// Tasks that workers have, and the workers.
+    /// Claimed tasks, and the workers' own tasks.
     async fn active(&self) -> Result<Vec<Tid>> {
         let mut pipe = redis::pipe();
         pipe.cmd("ZRANGE")
@@ -256,12 +256,13 @@ impl Redis {
         Ok(active)
     }
 
-    /// Ids with the same last digits lie at fixed distances, so each is one look: no index is needed for them.
+    /// Finds ids by their last digits. Such ids are equidistant, so each candidate is one lookup,
+    /// without an index.
     async fn complete_short(&self, short: ShortTid) -> Result<Vec<Tid>> {
         let mut found = Vec::new();
         let mut most = Some(i64::MAX as u64);
-        // Ids with the same last digits lie at fixed distances. After each page of them the next begins where there is a task, so that
-        // years without any cost nothing.
+        // After each page of candidates, continue at the next existing task, so that gaps of years
+        // cost nothing.
         while let Some(there) = match most {
             Some(most) => self.born_up_to(most).await?,
             None => None,
@@ -279,7 +280,7 @@ impl Redis {
         Ok(found)
     }
 
-    /// The last id up to `most` that a task was given.
+    /// The last task id up to `most`.
     async fn born_up_to(&self, most: u64) -> Result<Option<u64>> {
         let last = self.born_before(&stream_id(most), 1).await?;
         let last = last
@@ -288,7 +289,7 @@ impl Redis {
         Ok(last.map(|last| last.as_u64().min(most)))
     }
 
-    /// The last entries of the index of tasks up to an id.
+    /// The last entries of `born` up to an id.
     async fn born_before(&self, id: &str, max: usize) -> Result<Entries> {
         let mut range = redis::cmd("XREVRANGE");
         range
@@ -301,7 +302,7 @@ impl Redis {
     }
 }
 
-/// Everything about one task.
+/// Assembles the view of one task.
 fn view(task: &Snapshot) -> Result<TaskView> {
     let tid = task.tid;
     let stored = super::record::StoredSpec::parse(tid, &task.stored)?;
@@ -322,9 +323,9 @@ fn view(task: &Snapshot) -> Result<TaskView> {
         parent: stored.parent,
         worker: owner.filter(|owner| *owner != tid),
         pid: active.and_then(|record| record.pid),
-        // It has a key of its own: see `progress.rs`.
+        // Progress has a key of its own: see `progress.rs`.
         progress: None,
-        // That there is something: how much is in a key of its own, see `chain.rs`.
+        // A mark that there are some; `chain.rs` adds the number.
         chained: active.map_or(0, |record| u64::from(record.chained)),
         created_at: at_nanos(tid.as_i64()),
         claimed_at: active.and_then(|record| record.claimed_at).map(at_micros),

@@ -1,4 +1,4 @@
-//! Waiting for tasks: connections that block in one `BLPOP`.
+//! Connections that wait for tasks in a blocking `BLPOP`.
 
 use std::{
     pin::pin,
@@ -12,18 +12,19 @@ use tokio::time::timeout;
 
 use super::{RedisCore, SAFETY_INTERVAL, failure::Fault, schema::Partition};
 
-/// How long an answer may take beyond the time it was asked to block.
+/// How long a reply may take beyond the blocking time.
 const MARGIN: Duration = Duration::from_secs(5);
-/// How long a list is kept that the worker may not have read.
+/// The time to live of a worker's own wake-up list.
 const KEPT_SECONDS: u32 = 60;
 
-/// Connections for blocking, each for one at a time.
+/// A pool of connections for blocking reads, each for one at a time.
 #[derive(Default)]
 pub(super) struct Readers(Mutex<Vec<MultiplexedConnection>>);
 
 impl RedisCore {
-    /// Waits until something comes into one of the partitions, for `wait` at most, or until `ended` is there; then sends `claim`, whose answer
-    /// this is. The server has both before it blocks, so that a worker that is woken has its tasks without another round trip.
+    /// Blocks until one of the partitions has an element, for `wait` at most, or until `ended`
+    /// resolves; then runs `claim` and returns its reply. The server receives both commands before
+    /// it blocks, so that a woken worker gets its tasks without another round trip.
     pub(super) async fn block(
         &self,
         owner: Tid,
@@ -42,7 +43,7 @@ impl RedisCore {
         parts
             .iter()
             .for_each(|part| _ = read.arg(self.keys.ready(&part.name)));
-        // In seconds, of which 0 would be for ever.
+        // In seconds; 0 would mean for ever.
         read.arg(format!("{:.3}", wait.as_secs_f64().max(0.001)));
         let mut pipe = redis::pipe();
         pipe.add_command(read).ignore().add_command(claim.clone());
@@ -53,7 +54,8 @@ impl RedisCore {
         ));
         let over = async {
             tokio::select! {
-                // An idle server looks only ten times a second whether a wait is over.
+                // An idle server checks blocked clients only ten times a second, so wake the list
+                // ourselves.
                 () = tokio::time::sleep(wait), if wait < SAFETY_INTERVAL => {}
                 () = ended => {}
             }
@@ -62,16 +64,16 @@ impl RedisCore {
             answer = &mut reading => answer,
             () = over => {
                 let mut wake = redis::pipe();
-                // A list without a time to live would stay behind a connection that breaks in between.
+                // The expiry cleans up after a connection that breaks in between.
                 wake.atomic().cmd("RPUSH").arg(&own).arg("").cmd("EXPIRE").arg(&own).arg(KEPT_SECONDS);
-                // When it does not arrive, the read ends by itself.
+                // If it does not arrive, the read times out by itself.
                 let _ = self.link.query::<Value>(&wake).await;
                 reading.await
             }
         };
-        // A connection that may still answer is not used again.
+        // A connection with an outstanding reply is not used again.
         let Ok(answer) = answer else {
-            return Err(Fault::Away("a blocking read was not answered".into()));
+            return Err(Fault::Away("no reply to a blocking read".into()));
         };
         let (answer,) = answer.map_err(|error| self.link.target.explain(&error))?;
         self.readers.put(connection);

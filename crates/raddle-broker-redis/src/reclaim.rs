@@ -1,4 +1,4 @@
-//! Taking back what belongs to workers that are gone.
+//! Reclaim of tasks from lost workers.
 
 use std::time::Duration;
 
@@ -17,18 +17,19 @@ use super::{
 };
 use raddle_broker::{AttemptId, CompletionOutcome, Reclaimed, Result};
 
-/// Between the moment a worker's own runners give up and the moment others take over, so that no task runs twice at once.
+/// The time between the moment a worker's runners give up and the moment others take over, so that
+/// no task runs twice at once.
 pub(super) const TAKEOVER_MARGIN: Duration = Duration::from_millis(250);
 
-/// Why a worker is left without its tasks.
+/// Why tasks are taken from a worker.
 pub(super) enum WorkerLossCause {
-    /// Its lease has run out.
+    /// Its lease has expired.
     Gone,
-    /// It leaves in good order, or says what went wrong.
+    /// It leaves normally, or with the reason of its failure.
     Left(Option<String>),
 }
 
-/// Takes back the tasks of every worker whose lease has run out.
+/// Reclaims the tasks of every worker whose lease has expired.
 pub(super) async fn reclaim(link: &ServerConnection) -> Result<Vec<Reclaimed>> {
     let gone: Vec<String> = link
         .look(&script::GONE, vec![arg(TAKEOVER_MARGIN.as_millis())])
@@ -40,7 +41,7 @@ pub(super) async fn reclaim(link: &ServerConnection) -> Result<Vec<Reclaimed>> {
     Ok(reclaimed)
 }
 
-/// Takes every task from a worker, and then takes the worker out of the registry.
+/// Takes all tasks from a worker, and then removes it from the registry.
 pub(super) async fn take_from(
     link: &ServerConnection,
     worker: Tid,
@@ -140,7 +141,7 @@ fn decide(
     }
 }
 
-/// The tasks that a worker has, the newest first.
+/// The tasks that a worker has claimed, newest first.
 pub(super) async fn held_by(link: &ServerConnection, worker: Tid) -> Result<Vec<Tid>> {
     let mut command = redis::cmd("ZRANGEBYLEX");
     command

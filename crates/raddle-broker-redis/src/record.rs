@@ -1,4 +1,4 @@
-//! What is stored of a task, as text that people can read with `redis-cli`.
+//! Stored records of tasks, as text that is readable with `redis-cli`.
 
 use std::fmt;
 
@@ -7,16 +7,16 @@ use raddle_model::{AttemptCounters, AttemptReport, ControlCommand, TaskSpec, Tas
 use super::schema::Partition;
 use raddle_broker::{Error, Result};
 
-/// Beyond this a number is not exact in a script.
+/// The largest integer that Lua scripts represent exactly (numbers are doubles).
 const EXACT: u64 = (1 << 53) - 1;
 
-/// What the flags of a record say, added up.
+/// The flags of a record, added up.
 const PAUSED: u8 = 1;
 const CHAINED: u8 = 2;
 const TOLD_TO_STOP: u8 = 4;
 const TOLD_TO_KILL: u8 = 8;
 
-/// Where a task is before its end.
+/// The status of an unfinished task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TaskLocation {
     Ready,
@@ -26,31 +26,32 @@ pub(super) enum TaskLocation {
     Running,
 }
 
-/// Where a task stands before its end. One that has never been anything but ready has none.
+/// The record of an unfinished task. A task that was only ever ready has none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Record {
     pub(super) place: TaskLocation,
     pub(super) counters: AttemptCounters,
-    /// The partition it belongs to. Workers have none.
+    /// The partition. Workers have none.
     pub(super) part: Option<String>,
     pub(super) owner: Option<Tid>,
     /// In microseconds since the epoch.
     pub(super) claimed_at: Option<i64>,
     pub(super) pid: Option<u32>,
     pub(super) paused: bool,
-    /// Whether its present attempt has chained anything.
+    /// Whether the current attempt has chained tasks.
     pub(super) chained: bool,
-    /// The word by which its worker is to end it, once it has heard of that. Scripts see one number for this, what is chained and the pause.
+    /// The command to end the task that the worker has received. Stored as one number with
+    /// `chained` and `paused`.
     pub(super) told: Option<ControlCommand>,
     /// In nanoseconds since the epoch.
     pub(super) run_at: Option<i64>,
-    /// How long the task's record is kept, in milliseconds.
+    /// The retention of the record, in milliseconds.
     pub(super) ttl: u64,
-    /// The unique key to be given free, or nothing.
+    /// The unique key that the task holds, or empty.
     pub(super) key: String,
 }
 
-/// A spec as it is stored, with what scripts need to know of it before it.
+/// A stored spec, preceded by a header with what scripts need of it.
 pub(super) struct StoredSpec<'a> {
     pub(super) part: Option<&'a str>,
     pub(super) ttl: u64,
@@ -59,7 +60,7 @@ pub(super) struct StoredSpec<'a> {
     pub(super) json: &'a str,
 }
 
-/// How a task ended.
+/// The record of a finished task.
 pub(super) struct FinishedRecord {
     pub(super) state: TaskState,
     pub(super) dead: bool,
@@ -71,7 +72,7 @@ pub(super) struct FinishedRecord {
     pub(super) report: String,
 }
 
-/// Writes a spec as it is stored.
+/// Serialises a spec with its header.
 pub(super) fn stored(
     spec: &TaskSpec,
     parent: Option<Tid>,
@@ -88,14 +89,14 @@ pub(super) fn stored(
     format!("{part} {ttl} {} {}\n{json}", or_dash(parent), key_of(spec))
 }
 
-/// A duration as scripts add it to a time.
+/// A duration that scripts can add to a time.
 pub(super) fn millis(span: std::time::Duration) -> u64 {
     u64::try_from(span.as_millis())
         .unwrap_or(u64::MAX)
         .min(EXACT / 2)
 }
 
-/// The unique key of a task as it is stored: in one line.
+/// A unique key as it is stored: on one line.
 pub(super) fn key_of(spec: &TaskSpec) -> String {
     spec.unique_key.as_ref().map_or(String::new(), |key| {
         serde_json::to_string(key).expect("a string serializes")
@@ -125,14 +126,14 @@ impl StoredSpec<'_> {
                 json,
             })
         };
-        parse().ok_or_else(|| unreadable(tid, "its head is not as it was written"))
+        parse().ok_or_else(|| unreadable(tid, "the header of its spec cannot be parsed"))
     }
 
     pub(super) fn spec(&self, tid: Tid) -> Result<TaskSpec> {
         serde_json::from_str(self.json).map_err(|e| unreadable(tid, e))
     }
 
-    /// The record of a task that has none.
+    /// The record of a task that has none yet.
     pub(super) fn untouched(&self) -> Record {
         Record {
             place: TaskLocation::Ready,
@@ -186,7 +187,7 @@ impl Record {
                 key,
             })
         };
-        parse().ok_or_else(|| unreadable(tid, "its place is not as it was written"))
+        parse().ok_or_else(|| unreadable(tid, "its record cannot be parsed"))
     }
 
     pub(super) fn is_active(&self) -> bool {
@@ -244,7 +245,7 @@ impl FinishedRecord {
                 report: report.into(),
             })
         };
-        parse().ok_or_else(|| unreadable(tid, "its end is not as it was written"))
+        parse().ok_or_else(|| unreadable(tid, "its final record cannot be parsed"))
     }
 
     pub(super) fn report(&self, tid: Tid) -> Result<AttemptReport> {
@@ -297,7 +298,7 @@ impl TaskLocation {
     }
 }
 
-/// What a word by which a task is to end adds to the flags of its record.
+/// The flag of a command that ends a task.
 pub(super) fn flag_of(told: Option<ControlCommand>) -> u8 {
     match told {
         Some(ControlCommand::Stop) => TOLD_TO_STOP,
@@ -306,7 +307,7 @@ pub(super) fn flag_of(told: Option<ControlCommand>) -> u8 {
     }
 }
 
-/// Scripts add such words up, and a `KILL` counts for more.
+/// The command of added flags; `KILL` takes precedence.
 fn told_by(flags: u8) -> Option<ControlCommand> {
     [ControlCommand::Kill, ControlCommand::Stop]
         .into_iter()
@@ -317,7 +318,7 @@ fn optional(text: &str) -> Option<&str> {
     Some(text).filter(|text| *text != "-")
 }
 
-/// A value as it is stored, or `-`, which is read as no number.
+/// A value as it is stored; `-` for none, which does not parse as a number.
 fn or_dash<T: ToString>(value: Option<T>) -> String {
     value.map_or("-".into(), |value| value.to_string())
 }
@@ -331,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_is_read_as_it_was_written() {
+    fn a_record_survives_a_round_trip() {
         let plain = Record {
             place: TaskLocation::Ready,
             counters: AttemptCounters {
@@ -378,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn a_spec_is_read_as_it_was_written() {
+    fn a_spec_survives_a_round_trip() {
         let spec = TaskSpec {
             unique_key: Some("two\nlines".into()),
             ..TaskSpec::command(["x"])

@@ -1,4 +1,4 @@
-//! The workers that live on the server.
+//! The registry of workers.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -19,7 +19,7 @@ use super::{
 };
 use raddle_broker::{Error, Registry, Result};
 
-/// How long what operators see of a worker outlives its last beat.
+/// How long a worker's hash for operators outlives its last heartbeat.
 const SHOWN_SECONDS: u64 = 15;
 
 #[async_trait]
@@ -36,7 +36,7 @@ impl Registry for Redis {
                 .await?;
             return tid.parse().map_err(|_| Error::Closed);
         }
-        // Where workers come and go, those that are gone must not have to wait for one that stays.
+        // Reclaim now: where only short-lived workers run, no worker stays to do it.
         reclaim(self.link()).await?;
         let tid: String = self
             .link()
@@ -89,16 +89,16 @@ impl Registry for Redis {
 }
 
 impl Redis {
-    /// Lets operators see a worker with `redis-cli`. Nothing depends on it.
+    /// Stores a worker's hash for operators with `redis-cli`. Raddle does not read it.
     pub(super) async fn show_worker(&self, worker: Tid, info: &WorkerInfo) {
         let shown = show(self.link(), worker, Some(info), Heartbeat::default()).await;
         if let Err(error) = shown {
-            tracing::debug!(%error, "a worker is not shown to operators");
+            tracing::debug!(%error, "cannot store the worker's hash for operators");
         }
     }
 }
 
-/// Writes the hash `worker:<tid>`: what the worker is, if that is given, what it does, and when it said so.
+/// Writes the hash `worker:<tid>`: `info` if given, the last heartbeat, and its time.
 pub(super) async fn show(
     link: &ServerConnection,
     worker: Tid,
@@ -145,7 +145,7 @@ pub(super) async fn show(
         .arg(link.keys.of("workers"))
         .arg(worker.to_string());
     let (_, _, is_whole, stored): (u32, u32, bool, Option<String>) = link.query(&pipe).await?;
-    // It expires while the worker cannot reach the server.
+    // The hash expires while the worker cannot reach the server; then write all of it.
     if let Some(stored) = stored.filter(|_| !is_whole) {
         let info: WorkerInfo =
             serde_json::from_str(&stored).map_err(|error| unreadable(worker, error))?;

@@ -1,5 +1,6 @@
-//! Schedules, and tasks that expire. `schedules` has what is stored of each by its name, after its version and its last task; `due_items` says when
-//! each is due, and `expiring` when tasks expire, some of which may have been taken, or be over, by now.
+//! Schedules, and tasks that expire. `schedules` holds each schedule by name, after its version and
+//! its last task; `agenda` holds when each is due, and `expiring` when tasks expire, some of which
+//! may have been claimed or finished by now.
 
 use std::time::Duration;
 
@@ -21,14 +22,14 @@ use raddle_broker::{
     engine::{MAX_DUE, MAX_EXPIRED, parse_entry},
 };
 
-/// The members of a sorted set with their scores.
+/// Members of a sorted set with their scores.
 type Scores = Vec<(String, f64)>;
 
-/// What became of tasks whose lifetime may be over.
+/// The outcome of checking tasks that may have expired.
 #[derive(Default)]
 struct ExpiryOutcome {
     ended: u64,
-    /// Whether the list has changed: if not, the next look finds the same.
+    /// Whether `expiring` has changed; if not, the next read returns the same tasks.
     has_moved: bool,
 }
 
@@ -90,7 +91,7 @@ impl Schedules for Redis {
                 let swept = self.expire().await?;
                 due_items.expired = swept.ended;
                 if due_items.is_empty() && swept.has_moved {
-                    // They were claimed in time, or are over, and are off the list now.
+                    // They were claimed in time or are finished, and are removed from the list now.
                     continue;
                 }
             }
@@ -102,7 +103,7 @@ impl Schedules for Redis {
 }
 
 impl Redis {
-    /// Ends tasks that have waited for longer than their lifetime.
+    /// Ends expired tasks.
     async fn expire(&self) -> Result<ExpiryOutcome> {
         let mut pipe = redis::pipe();
         let (expiring, most) = (self.core.keys.of("expiring"), MAX_EXPIRED);
@@ -122,7 +123,7 @@ impl Redis {
         if !unreadable.is_empty() {
             tracing::warn!(
                 ?unreadable,
-                "removes what is no task from the list of tasks that expire"
+                "removing members of 'expiring' that are no task ids"
             );
             let () = self
                 .link()
@@ -152,7 +153,7 @@ impl Redis {
             .collect())
     }
 
-    /// What is to be done now, whether tasks may have expired, and when there will be more.
+    /// What is due now, whether tasks may have expired, and when there will be more.
     async fn look_at_agenda(&self) -> Result<(DueItems, bool, Option<Duration>)> {
         let keys = &self.core.keys;
         let mut pipe = redis::pipe();
@@ -201,7 +202,8 @@ impl Redis {
         ))
     }
 
-    /// Ends those of some tasks that wait and have expired, and takes the others off the list that need not be looked at any more.
+    /// Ends those of some tasks that wait and have expired, and removes those that need no further
+    /// check from the list.
     async fn end_expired(&self, tids: &[Tid]) -> Result<ExpiryOutcome> {
         if tids.is_empty() {
             return Ok(ExpiryOutcome::default());
@@ -226,13 +228,13 @@ impl Redis {
                     drafts.push(draft);
                     ending.push(*tid);
                 }
-                // The server's clock was a little ahead of the id.
+                // The server's clock was a little ahead of the id's.
                 (Some(_), Some(at)) => later.push((micros_from(at), *tid)),
                 _ => over.push(*tid),
             }
         }
         let applied = apply(self.link(), &drafts, Certainty::Done).await?;
-        // One that has changed meanwhile is looked at again.
+        // A task that has changed meanwhile is checked again.
         let ended = ending
             .iter()
             .zip(&applied)
@@ -257,7 +259,7 @@ impl Redis {
     }
 }
 
-/// "version task\nentry"
+/// Parses "version task\nentry".
 fn read(name: &str, stored: &str) -> Option<ScheduleView> {
     let (head, entry) = stored.split_once('\n')?;
     let (version, task) = head.split_once(' ')?;

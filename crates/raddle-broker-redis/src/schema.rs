@@ -232,7 +232,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_id_survives_the_way_through_a_stream() {
+    fn an_id_survives_a_round_trip() {
         for id in [
             1_500_000_000_000_000_001,
             1_763_248_964_000_004_095,
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_partition_is_read_from_its_name() {
+    fn parses_the_name_of_a_partition() {
         let spec = TaskSpec {
             queue: "mail".into(),
             priority: 7,

@@ -1,15 +1,15 @@
-//! The scripts: every step that changes more than one thing is one of them, and so happens whole or not at all.
+//! The Lua scripts. Every operation that changes more than one key is one of them, and so atomic.
 //!
-//! The text of a script is the fixed keys, `common.lua`, and its own file.
+//! A script is the names of the fixed keys, `common.lua`, and its own file.
 
 use std::sync::LazyLock;
 
 use super::schema::FIXED;
 
-/// A script as the server runs it.
+/// A script.
 pub(super) struct Script {
     pub(super) code: redis::Script,
-    /// What a caller that asks for it twice would have twice.
+    /// The effect that happens twice if a caller runs it again under another number.
     pub(super) doubles: Option<&'static str>,
 }
 
@@ -52,7 +52,7 @@ scripts! {
     WORDS = "words.lua";
 }
 
-/// The fixed keys under their names in capitals.
+/// Defines the fixed keys under their names in capitals.
 fn head() -> String {
     FIXED
         .iter()

@@ -1,8 +1,10 @@
-//! Streams that programs without Raddle write to (`XADD`). Their entries become messages of a queue.
+//! Streams to which programs without Raddle write (`XADD`). Their entries become messages of a
+//! queue.
 //!
-//! `XREADGROUP` makes an entry pending; one script then acknowledges it (`XACK`) and appends it to the queue. Only a pending entry can be
-//! acknowledged, so each is appended once, however many managers read the stream. What a manager has read and not appended when it dies stays
-//! pending, and `XAUTOCLAIM` gives it to the next.
+//! `XREADGROUP` makes an entry pending; one script then acknowledges it (`XACK`) and appends it to
+//! the queue. Only a pending entry can be acknowledged, so each is appended once, however many
+//! managers read the stream. Entries that a manager has read but not appended when it dies stay
+//! pending, and `XAUTOCLAIM` gives them to the next.
 
 use std::time::Duration;
 
@@ -21,38 +23,39 @@ use super::{
 };
 use raddle_broker::{Error, Result, StreamSource};
 
-/// How many entries are transferred in one step.
+/// The number of entries transferred at once.
 const PORTION: u32 = 64;
-/// For how long an entry is pending before another manager transfers it.
+/// How long an entry is pending before another manager transfers it.
 const ABANDONED_AFTER: Duration = Duration::from_secs(5);
-/// How long one read blocks, and so how often entries are looked for that are pending.
+/// How long one read blocks, and so how often pending entries are checked.
 const BLOCK: Duration = Duration::from_secs(5);
-/// How long an answer may take beyond that.
+/// How long a reply may take beyond that.
 const MARGIN: Duration = Duration::from_secs(5);
-/// All managers are one consumer: one for each would stay in the group when its manager is gone.
+/// All managers are one consumer: a consumer of each would stay in the group after its manager.
 const CONSUMER: &str = "raddle";
-/// The only field of an entry that is the message itself.
+/// The field that is the whole message if it is the only one.
 const WHOLE: &str = "message";
 
-/// An entry's id and its fields. An entry that was deleted while it was pending has none.
+/// The id and fields of an entry. No fields if it was deleted while it was pending.
 type StreamEntry = (String, Option<Vec<(Vec<u8>, Vec<u8>)>>);
 
-/// One stream, and the queue that its entries go to.
+/// A stream, and the queue of its entries.
 pub struct RedisStream {
     redis: Redis,
     stream: String,
     group: String,
     queue: QueueName,
-    /// The connection that blocks, while there is one.
+    /// The blocking connection, if it is open.
     reader: Option<MultiplexedConnection>,
 }
 
 impl RedisStream {
-    /// Opens the stream, whose entries become messages of `queue`.
+    /// Opens a stream whose entries become messages of `queue`.
     pub async fn open(address: RedisAddress, stream: &str, queue: QueueName) -> Result<Self> {
         let namespace = address.namespace.clone();
         let redis = Redis::open(address).await?;
-        // A script reaches one slot of a cluster. Without a hash tag in its name, that of a stream is the one of the namespace of the same name.
+        // A script can only access one slot of a cluster. Without a hash tag, the slot of a stream
+        // is that of the namespace of the same name.
         if redis.link().server().await?.get("cluster_enabled") == "1" && stream != namespace {
             return Err(Error::Refused {
                 place: redis.link().target.place(),
@@ -72,7 +75,7 @@ impl RedisStream {
         })
     }
 
-    /// The next entries: those that are pending for too long, or new ones, which are waited for.
+    /// The next entries: those that are pending for too long, or new ones; waits for them.
     async fn read(&mut self) -> Result<Vec<StreamEntry>, Fault> {
         let mut claim = redis::cmd("XAUTOCLAIM");
         claim
@@ -82,7 +85,8 @@ impl RedisStream {
             .arg(ABANDONED_AFTER.as_millis() as u64);
         claim.arg("0-0").arg("COUNT").arg(PORTION);
         let abandoned = match self.ask(&claim).await? {
-            // The next cursor, the entries, and since Redis 7 those that were deleted.
+            // `XAUTOCLAIM` returns the next cursor, the entries, and since Redis 7 the deleted
+            // ones.
             Value::Array(parts) => parts
                 .into_iter()
                 .nth(1)
@@ -114,16 +118,17 @@ impl RedisStream {
             .collect())
     }
 
-    /// Sends a command over the connection that may block. Makes the group if there is none: then there is nothing to answer.
+    /// Sends a command over the blocking connection. Creates the group if it does not exist; then
+    /// there are no entries.
     async fn ask(&mut self, command: &Cmd) -> Result<Value, Fault> {
         let target = &self.redis.link().target;
-        // It is put back only when it has answered: one that may still answer is not used again.
+        // Kept only after it has replied: a connection with an outstanding reply is not used again.
         let mut connection = match self.reader.take() {
             Some(connection) => connection,
             None => target.connect(None).await?,
         };
         let query = async |command: &Cmd, connection: &mut MultiplexedConnection| {
-            let late = || Fault::Away("a blocking read was not answered".into());
+            let late = || Fault::Away("no reply to a blocking read".into());
             timeout(BLOCK + MARGIN, command.query_async::<Value>(connection))
                 .await
                 .map_err(|_| late())
@@ -134,7 +139,7 @@ impl RedisStream {
             .is_err_and(|error| has_code(error, "NOGROUP"))
         {
             let mut create = redis::cmd("XGROUP");
-            // From the first entry: what was added before Raddle was there is an event too.
+            // From the first entry: entries that were added before Raddle ran count too.
             create
                 .arg("CREATE")
                 .arg(&self.stream)
@@ -182,8 +187,8 @@ fn has_code(error: &RedisError, code: &str) -> bool {
     said(error).is_some_and(|(said, _)| said == code)
 }
 
-/// The message that an entry is: its fields as a JSON object of texts, or the only field as it is if that is called `message`. Bytes that are no
-/// text are replaced, as U+FFFD.
+/// The message of an entry: its fields as a JSON object of strings, or the field `message` as it is
+/// if it is the only one. Bytes that are not UTF-8 are replaced by U+FFFD.
 fn message(fields: &[(Vec<u8>, Vec<u8>)]) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     match fields {
@@ -211,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_is_its_fields_or_its_only_field_message() {
+    fn an_entry_becomes_its_fields_or_its_only_message() {
         assert_eq!(
             of(&[("order", b"17"), ("item", b"\"loom\"")]),
             r#"{"item":"\"loom\"","order":"17"}"#

@@ -1,4 +1,4 @@
-//! Tasks in.
+//! Submission.
 
 use std::time::Duration;
 
@@ -18,21 +18,21 @@ use raddle_broker::{
     Submitted, engine::serialize_spec,
 };
 
-/// How long the record of a worker that has left is kept.
+/// The retention of a worker's own task record.
 const WORKER_KEPT: Duration = Duration::from_secs(86_400);
-/// Beyond this a time is not exact in a script. Nobody lives to see it.
+/// Largest microsecond timestamp that Lua scripts represent exactly (numbers are doubles).
 const FARTHEST_MICROS: u64 = 1 << 52;
 
-/// What a batch is submitted for.
+/// The purpose of a submission.
 enum Mode {
     Plain,
-    /// The task that is submitted once more, and whether it has to be a dead letter.
+    /// The resubmitted task, and whether it must be a dead letter.
     Again(Tid, bool),
-    /// The worker that is to run the only task.
+    /// The ephemeral worker that claims the only task.
     Own(Box<WorkerInfo>, Duration),
 }
 
-/// What the script answered.
+/// The reply of the script.
 struct SubmitReply {
     submitted: Vec<Submitted>,
     owner: Option<Tid>,
@@ -73,7 +73,7 @@ impl Redis {
             worker,
             lease,
         } = request;
-        // Where nobody stays, those that are gone have nobody else to find them.
+        // Reclaim now: where only short-lived workers run, no worker stays to do it.
         reclaim(self.link()).await?;
         let spec = task.spec.clone();
         let mode = Mode::Own(Box::new(worker.clone()), lease);
@@ -90,7 +90,7 @@ impl Redis {
             fencing_token,
         });
         let claim = self.core.fresh(claim.into_iter().collect()).await?.pop();
-        // A task that has expired was ended with its worker.
+        // If the task had expired, it was ended, and its worker removed.
         let owner = stored
             .owner
             .filter(|_| stored.claimed.is_none() || claim.is_some());
@@ -105,7 +105,7 @@ impl Redis {
         })
     }
 
-    /// Stores tasks. `None` if the old one is no dead letter.
+    /// Stores tasks. `None` if the resubmitted task is no dead letter.
     async fn store(&self, tasks: &[NewTask], mode: Mode) -> Result<Option<SubmitReply>> {
         let mut args = vec![pack(tasks)?];
         args.extend(mode.args());
@@ -126,7 +126,7 @@ impl Redis {
         }))
     }
 
-    /// What the scripts answered when they had stored tasks.
+    /// Parses the ids that scripts return for submitted tasks.
     pub(super) fn submitted(&self, tids: Vec<String>) -> Result<Vec<Submitted>> {
         let submitted = |text: String| match text.strip_prefix('=') {
             Some(holder) => holder.parse().map(Submitted::Existing),
@@ -134,7 +134,7 @@ impl Redis {
         };
         let odd = |_| Error::Server {
             place: self.link().target.place(),
-            reason: "a submission was not answered".into(),
+            reason: "a submission has no reply".into(),
         };
         tids.into_iter()
             .map(|text| submitted(text).map_err(odd))
@@ -142,7 +142,7 @@ impl Redis {
     }
 }
 
-/// Tasks, as the scripts take them: all of them in one argument.
+/// Packs tasks into one argument for the scripts.
 pub(super) fn pack(tasks: &[NewTask]) -> Result<Vec<u8>> {
     let tasks: Vec<Vec<String>> = tasks.iter().map(pack_one).collect::<Result<_>>()?;
     Ok(rmp_serde::to_vec(&tasks).expect("texts are writable to memory"))
@@ -163,7 +163,7 @@ impl Mode {
     }
 }
 
-/// When a task expires, as the scripts take it.
+/// When a task expires, as scripts expect it.
 fn lifetime(spec: &TaskSpec) -> String {
     match (spec.lifetime, spec.run_before) {
         (Some(lifetime), _) => span_micros(lifetime.0).to_string(),
@@ -172,7 +172,7 @@ fn lifetime(spec: &TaskSpec) -> String {
     }
 }
 
-/// The first microsecond that is not before a time in nanoseconds since the epoch.
+/// A time in nanoseconds since the epoch, rounded up to microseconds.
 pub(super) fn micros_from(nanos: i64) -> i64 {
     (nanos.saturating_add(999) / 1000).clamp(0, FARTHEST_MICROS as i64)
 }
@@ -183,7 +183,8 @@ fn span_micros(span: Duration) -> u64 {
         .min(FARTHEST_MICROS)
 }
 
-/// A task, as `submit` in `lua/common.lua` takes it: partition and spec, and the rest if there is any of it.
+/// A task as `submit` in `lua/common.lua` expects it: partition and spec, and the rest if there is
+/// any.
 fn pack_one(task: &NewTask) -> Result<Vec<String>> {
     let NewTask { spec, parent } = task;
     let (key, (due, due_nanos), lifetime) = (key_of(spec), due(spec), lifetime(spec));
@@ -204,7 +205,7 @@ fn pack_one(task: &NewTask) -> Result<Vec<String>> {
     Ok(packed)
 }
 
-/// A worker, written out as the scripts take it.
+/// The arguments that register a worker.
 pub(super) fn worker_args(worker: &WorkerInfo, lease: Duration) -> [Vec<u8>; 5] {
     let spec = TaskSpec {
         name: Some(worker.name.clone()),
@@ -221,7 +222,7 @@ pub(super) fn worker_args(worker: &WorkerInfo, lease: Duration) -> [Vec<u8>; 5] 
     ]
 }
 
-/// A worker that is there for one task alone, as the scripts take it.
+/// The arguments that register an ephemeral worker.
 pub(super) fn own_args(worker: &WorkerInfo, lease: Duration) -> [Vec<u8>; 2] {
     [info_arg(worker), arg(millis(lease))]
 }
@@ -230,7 +231,7 @@ fn info_arg(worker: &WorkerInfo) -> Vec<u8> {
     serde_json::to_vec(worker).expect("worker info has only string keys")
 }
 
-/// When a task may begin, as the script takes it: on the server's clock.
+/// When a task may start, as scripts expect it: by the server's clock.
 fn due(spec: &TaskSpec) -> (String, String) {
     match (spec.delay, spec.run_at) {
         (Some(delay), _) => (span_micros(delay.0).to_string(), String::new()),

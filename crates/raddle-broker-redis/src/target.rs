@@ -1,4 +1,4 @@
-//! Making connections, to wherever the URL says that the server is at the moment.
+//! Connections to the server that the URL leads to at the moment.
 
 use std::{
     net::SocketAddr,
@@ -22,27 +22,27 @@ use super::{
 };
 use raddle_broker::Error;
 
-/// A server that can be connected to.
+/// A server to connect to.
 pub(super) struct ServerTarget {
     pub(super) address: RedisAddress,
-    /// The node of a cluster that has the namespace, if the one in the URL has said that it is another. All keys of a namespace are in one
-    /// place, so that one node is all there is to know of a cluster.
+    /// The cluster node that holds the namespace, if another than the one in the URL. A namespace
+    /// is one hash slot, so one node is all there is to know of a cluster.
     node: Mutex<Option<Node>>,
-    /// Since when it is away, for all connections alike.
+    /// Since when the server is away, for all connections.
     away: Mutex<Option<ServerAway>>,
 }
 
-/// A server that is away.
+/// An outage of the server.
 struct ServerAway {
     since: Instant,
-    /// When that was last reported.
+    /// When it was last logged.
     reported: Option<Instant>,
 }
 
-/// How often it is reported that a server is away.
+/// How often an outage is logged.
 const REPORT_EVERY: Duration = Duration::from_secs(60);
 
-/// Looks names of servers up as the rest of Raddle does.
+/// Resolves names like the rest of Raddle.
 struct NameResolver;
 
 impl AsyncDNSResolver for NameResolver {
@@ -64,9 +64,10 @@ pub(super) type Node = (String, u16);
 impl ServerTarget {
     pub(super) fn new(address: RedisAddress) -> Result<Arc<Self>, Error> {
         if let Some(tls) = &address.tls {
-            // Fails when there is one already: then that one serves.
+            // Fails if a provider is installed already, which will do.
             let _ = rustls::crypto::ring::default_provider().install_default();
-            // A file that is missing is said now. They are read again with each connection.
+            // Read now so that a missing file is reported at once. They are read again for each
+            // connection.
             certificates(tls)?;
         }
         Ok(Arc::new(Self {
@@ -76,7 +77,8 @@ impl ServerTarget {
         }))
     }
 
-    /// Logs that calls wait for the server, once it has been away for so long, and then once a minute.
+    /// Logs that calls wait for the server: once it has been away for `after`, and then once a
+    /// minute.
     pub(super) fn report_away(&self, fault: &Fault, after: Duration) {
         let now = Instant::now();
         let mut away = self.away.lock().unwrap_or_else(PoisonError::into_inner);
@@ -88,11 +90,11 @@ impl ServerTarget {
         if is_due {
             *reported = Some(now);
             let seconds = (now - *since).as_secs();
-            tracing::warn!(place = %self.address, seconds, error = %fault, "the broker is away: waiting for it");
+            tracing::warn!(place = %self.address, seconds, error = %fault, "waiting for the broker, which is away");
         }
     }
 
-    /// Logs that the server is there again, if it was reported to be away.
+    /// Logs that the server is back, if its outage was logged.
     pub(super) fn report_back(&self) {
         let away = self
             .away
@@ -104,16 +106,16 @@ impl ServerTarget {
             reported: Some(_),
         }) = away
         {
-            tracing::warn!(place = %self.address, seconds = since.elapsed().as_secs(), "the broker is there again");
+            tracing::warn!(place = %self.address, seconds = since.elapsed().as_secs(), "the broker is back");
         }
     }
 
-    /// Where it is, for people.
+    /// Its name in messages.
     pub(super) fn place(&self) -> String {
         self.address.to_string()
     }
 
-    /// A connection for requests. Without a time for answers, for one that blocks.
+    /// A connection for requests, or for blocking reads if it has no response timeout.
     pub(super) async fn connect(
         &self,
         answers_within: Option<Duration>,
@@ -123,7 +125,7 @@ impl ServerTarget {
             .await
     }
 
-    /// A connection for what others publish.
+    /// A connection for subscriptions.
     pub(super) async fn subscriber(
         &self,
         heard: UnboundedSender<PushInfo>,
@@ -197,7 +199,7 @@ impl ServerTarget {
         addr: ConnectionAddr,
         settings: RedisConnectionInfo,
     ) -> Result<Client, Fault> {
-        // A peer that vanished without a word is noticed within half a minute, on connections that are silent by design.
+        // TCP keep-alive: idle connections notice a vanished peer within half a minute.
         let keepalive = TcpKeepalive::new()
             .with_time(Duration::from_secs(10))
             .with_interval(Duration::from_secs(5))
@@ -222,7 +224,7 @@ impl ServerTarget {
         client.map_err(explain)
     }
 
-    /// Whether there are sentinels, and they know a master, be it one that is gone.
+    /// Whether there are sentinels and one of them knows a master, even if the master is gone.
     pub(super) async fn has_master(&self) -> bool {
         match &self.address.place {
             ServerLocation::Sentinel {
@@ -234,7 +236,7 @@ impl ServerTarget {
         }
     }
 
-    /// Asks one sentinel after another where the master is.
+    /// Asks one sentinel after another for the master.
     async fn ask_sentinels(
         &self,
         hosts: &[Node],
@@ -260,11 +262,11 @@ impl ServerTarget {
                 Err(fault) => last = format!("the sentinel {host}:{port}: {fault}"),
             }
         }
-        // Another of them may be asked in a moment, or this one may have been told the password by then.
+        // Retryable: another sentinel may know the master later, or this one may get its password.
         Err(Fault::Away(last))
     }
 
-    /// The node that was found to have the namespace.
+    /// The node that holds the namespace.
     pub(super) fn node(&self) -> Option<Node> {
         self.node
             .lock()
@@ -272,11 +274,12 @@ impl ServerTarget {
             .clone()
     }
 
-    /// What a failure means. One that says where the namespace is now is remembered, and the next connection goes there.
+    /// Classifies a failure. A redirection (`MOVED`) is remembered for the next connection.
     pub(super) fn explain(&self, error: &redis::RedisError) -> Fault {
         let Some((host, port)) = moved_to(error) else {
             return match explain(error, self.place()) {
-                // Where others may stand in for a server, that one is down says little.
+                // With replicas or other nodes, one refused connection does not mean that all
+                // clients are cut off.
                 Fault::Down(reason) if !self.is_alone() => Fault::Away(reason),
                 fault => fault,
             };
@@ -291,22 +294,22 @@ impl ServerTarget {
             .into();
         };
         let mut node = self.node.lock().unwrap_or_else(PoisonError::into_inner);
-        // A node that does not know its own name leaves it to us.
+        // A node that does not know its own address leaves the host empty.
         let host = match host.as_str() {
             "" | "?" => node.take().map_or_else(|| asked.clone(), |(host, _)| host),
             _ => host,
         };
-        let reason = format!("the namespace is at another node of the cluster, {host}:{port}");
+        let reason = format!("the namespace is on another node of the cluster, {host}:{port}");
         *node = Some((host, port));
         Fault::Away(reason)
     }
 
-    /// Whether there is one server, for all.
+    /// Whether there is exactly one server for all clients.
     fn is_alone(&self) -> bool {
         !matches!(self.address.place, ServerLocation::Sentinel { .. }) && self.node().is_none()
     }
 
-    /// A node that is gone knows nothing: the one in the URL is asked again.
+    /// Forgets a node that is gone: the one in the URL is asked again.
     fn not_connected(&self, error: &redis::RedisError) -> Fault {
         *self.node.lock().unwrap_or_else(PoisonError::into_inner) = None;
         self.explain(error)
@@ -324,7 +327,7 @@ fn settings(login: &Login) -> RedisConnectionInfo {
     settings
 }
 
-/// Reads the files for encrypted connections.
+/// Reads the certificate files.
 fn certificates(tls: &Tls) -> Result<TlsCertificates, Error> {
     let read = |path: &PathBuf| std::fs::read(path).map_err(|error| Error::io(path, &error));
     let client_tls = match (&tls.cert, &tls.key) {
@@ -340,7 +343,7 @@ fn certificates(tls: &Tls) -> Result<TlsCertificates, Error> {
     })
 }
 
-/// Where a node of a cluster says that the namespace is: `MOVED 3999 127.0.0.1:6381`.
+/// Parses a redirection: `MOVED 3999 127.0.0.1:6381`.
 fn moved_to(error: &redis::RedisError) -> Option<Node> {
     let (_, detail) = said(error).filter(|(code, _)| code == "MOVED")?;
     let (host, port) = detail.split(' ').nth(1)?.rsplit_once(':')?;

@@ -1,25 +1,25 @@
-//! Where a server is, and how to deal with it. What is written here is what the documentation of `--queue-url` says.
+//! Redis URLs: the address of a server and the options for it, as documented for `--queue-url`.
 
 use std::{fmt, path::PathBuf, time::Duration};
 
 use raddle_broker::engine::FOREVER;
 
-/// Where a server is, and how to deal with it.
+/// The address of a server, and the options for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedisAddress {
-    /// As it was written, password and all.
+    /// The URL as it was written, including the password.
     whole: Password,
     pub(super) place: ServerLocation,
     pub(super) login: Login,
-    /// How connections are encrypted, those to sentinels as well.
+    /// Certificate files, if connections are encrypted; for sentinels too.
     pub(super) tls: Option<Tls>,
     pub(super) database: i64,
-    /// What keeps systems that share a server apart.
+    /// Keeps systems apart that share a server.
     pub(super) namespace: String,
     pub(super) options: Options,
 }
 
-/// Where to connect to.
+/// Where to connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ServerLocation {
     Tcp {
@@ -34,48 +34,49 @@ pub(super) enum ServerLocation {
     },
 }
 
-/// The user that a server knows, and its password.
+/// A user name and password.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Login {
     pub(super) user: Option<String>,
     pub(super) password: Option<Password>,
 }
 
-/// Files for encrypted connections.
+/// Certificate files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Tls {
-    /// The only certificate authorities that are trusted; without it, those of the system.
+    /// The trusted certificate authorities; those of the system if `None`.
     pub(super) ca: Option<PathBuf>,
-    /// The client's own certificate, and its key.
+    /// The client certificate and its key.
     pub(super) cert: Option<PathBuf>,
     pub(super) key: Option<PathBuf>,
 }
 
-/// How to deal with a server.
+/// The options of a URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Options {
-    /// The first pause before connecting again, and the longest.
+    /// The first and the longest pause before a reconnection.
     pub(super) initial: Duration,
     pub(super) max: Duration,
     /// How long a call waits for a server that is away, if the URL says so.
     give_up_after: Option<Duration>,
     /// How long it waits otherwise.
     usual_patience: Duration,
-    /// Whether a server is waited for that is not there when it is first connected to.
+    /// Whether the first connection waits for the server too.
     pub(super) waits_to_open: bool,
     pub(super) connect_timeout: Duration,
     pub(super) response_timeout: Duration,
-    /// How many replicas have to have a submission or a result before it is acknowledged.
+    /// The number of replicas that must have a submission or completion before it is acknowledged.
     pub(super) wait_replicas: u32,
-    /// Whether it has to be synced to the server's disk, too.
+    /// Whether it must be synced to the server's disk too.
     pub(super) wait_aof: bool,
-    /// Whether a server that keeps nothing on disk will do.
+    /// Whether a server that stores nothing on disk is accepted.
     pub(super) volatile: bool,
-    /// How many bytes are kept of each stream of an attempt, in the server's memory. The rest is counted in the report, and logged as lost.
+    /// How many bytes of each output stream of an attempt are stored, in the server's memory. The
+    /// rest is counted in the report and logged as lost.
     pub(super) max_output: u64,
 }
 
-/// A password. It is shown to nobody.
+/// A password; `Debug` hides it.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Password(pub(super) String);
 
@@ -84,7 +85,7 @@ const SENTINEL_PORT: u16 = 26379;
 const DEFAULT_NAMESPACE: &str = "default";
 const MIB: u64 = 1024 * 1024;
 const DEFAULT_MAX_OUTPUT: u64 = 64 * MIB;
-/// A value of a Redis server has no more bytes (`proto-max-bulk-len`).
+/// The largest value of a Redis server (`proto-max-bulk-len`).
 pub(super) const MAX_OUTPUT: u64 = 512 * MIB;
 
 impl Default for Options {
@@ -113,13 +114,15 @@ impl Options {
 }
 
 impl RedisAddress {
-    /// Waits for a server that is away for as long as it takes, unless the URL says otherwise; with `opens`, also for one that is not there yet.
+    /// Waits without a limit for a server that is away, unless the URL sets one; with `opens`, for
+    /// the first connection too.
     pub fn patient(mut self, opens: bool) -> Self {
         (self.options.usual_patience, self.options.waits_to_open) = (FOREVER, opens);
         self
     }
 
-    /// Reads a URL. `None` if its scheme is not one of ours; the reason if the rest is wrong, without what may be a password.
+    /// Parses a URL. `None` if its scheme is not a Redis scheme; the reason without the password if
+    /// the rest is invalid.
     pub fn parse(text: &str) -> Option<Result<Self, String>> {
         let (scheme, rest) = text.split_once(':')?;
         let parse: fn(&str) -> Result<Self, String> = match scheme {
@@ -136,7 +139,7 @@ impl RedisAddress {
         }))
     }
 
-    /// The URL as it was written, password and all.
+    /// The URL as it was written, including the password.
     pub fn secret(&self) -> &str {
         &self.whole.0
     }
@@ -146,7 +149,7 @@ impl RedisAddress {
         !matches!(self.place, ServerLocation::Unix(_))
     }
 
-    /// Whether a password is in it.
+    /// Whether the URL contains a password.
     pub fn has_password(&self) -> bool {
         let of_sentinel = match &self.place {
             ServerLocation::Sentinel { login, .. } => login.password.is_some(),
@@ -319,7 +322,7 @@ fn split(rest: &str) -> Result<(&str, &str, Option<&str>), String> {
 
 fn host_and_port(text: &str, default: u16) -> Result<(String, u16), String> {
     let no_port = || "the port is not a number from 1 to 65535".to_owned();
-    // An IPv6 address stands in brackets, because of its colons.
+    // An IPv6 address is in brackets, because of its colons.
     let (host, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         Some((host, "")) => (host, None),
         Some((host, rest)) => (host, Some(rest.strip_prefix(':').ok_or_else(no_port)?)),
@@ -348,7 +351,7 @@ fn namespace(text: String) -> Result<String, String> {
     if fits {
         Ok(text)
     } else {
-        Err("the namespace is not 1 to 64 new_messages, digits, and . _ -".into())
+        Err("the namespace is not 1 to 64 letters, digits, and . _ -".into())
     }
 }
 
@@ -359,7 +362,7 @@ fn span(name: &str, text: &str) -> Result<Duration, String> {
     Ok(span.0)
 }
 
-/// A number of bytes, or with a unit.
+/// Parses a number of bytes, with or without a unit.
 fn size(name: &str, text: &str) -> Result<u64, String> {
     let (digits, unit) = match text.char_indices().last() {
         Some((at, 'K' | 'k')) => (&text[..at], 1024),
@@ -373,7 +376,7 @@ fn size(name: &str, text: &str) -> Result<u64, String> {
     let bytes = bytes.saturating_mul(unit);
     if bytes > MAX_OUTPUT {
         Err(format!(
-            "{name} is at most 512M: a server keeps no longer value"
+            "{name} is at most 512M: a Redis value cannot be longer"
         ))
     } else {
         Ok(bytes)
@@ -388,7 +391,7 @@ fn yes(name: &str, text: &str) -> Result<bool, String> {
     }
 }
 
-/// Undoes percent-encoding.
+/// Decodes percent-encoding.
 fn decode(text: &str) -> Result<String, String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();
@@ -407,7 +410,7 @@ fn decode(text: &str) -> Result<String, String> {
     String::from_utf8(bytes).map_err(|_| "what is percent-encoded is not UTF-8".into())
 }
 
-/// Without the password: this is what logs, errors and people see.
+/// Without the password: for logs and errors.
 impl fmt::Display for RedisAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let host = |(host, port): (&String, u16)| match host.contains(':') {
@@ -462,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn every_form_is_read() {
+    fn parses_every_form() {
         for (text, shown) in [
             (
                 "redis://127.0.0.1",
@@ -526,7 +529,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said() {
+    fn errors_say_what_is_wrong() {
         for (text, word) in [
             ("redis:host", "slashes"),
             ("redis://", "host"),
@@ -554,7 +557,7 @@ mod tests {
     }
 
     #[test]
-    fn a_password_is_never_shown() {
+    fn never_shows_the_password() {
         for text in [
             "redis://me:secret@host",
             "rediss://:secret@host",

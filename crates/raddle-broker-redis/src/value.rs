@@ -1,14 +1,14 @@
-//! Writing what a server is asked, and reading what it answers.
+//! Conversion of arguments and replies.
 
 use raddle_model::Tid;
 
-/// The server's time, as `TIME` gives it: seconds since the epoch, and microseconds.
+/// The reply of `TIME`: seconds since the epoch, and microseconds.
 pub(super) type Time = (i64, i64);
 
-/// The entries of a stream: their ids, and their fields with values.
+/// The entries of a stream: ids, and fields with values.
 pub(super) type Entries = Vec<(String, Vec<String>)>;
 
-/// The ids in an answer.
+/// Parses ids.
 pub(super) fn tids(texts: impl IntoIterator<Item = String>) -> Vec<Tid> {
     texts
         .into_iter()
@@ -26,12 +26,12 @@ pub(super) fn arg(value: impl ToString) -> Vec<u8> {
     value.to_string().into_bytes()
 }
 
-/// A time in microseconds since the epoch.
+/// Converts microseconds since the epoch.
 pub(super) fn at_micros(micros: i64) -> jiff::Timestamp {
     jiff::Timestamp::from_microsecond(micros).unwrap_or(jiff::Timestamp::UNIX_EPOCH)
 }
 
-/// A time in nanoseconds since the epoch.
+/// Converts nanoseconds since the epoch.
 pub(super) fn at_nanos(nanos: i64) -> jiff::Timestamp {
     jiff::Timestamp::from_nanosecond(i128::from(nanos)).unwrap_or(jiff::Timestamp::UNIX_EPOCH)
 }

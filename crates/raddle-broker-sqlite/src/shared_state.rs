@@ -106,7 +106,7 @@ unsafe impl Sync for SharedState {}
 impl SharedState {
     /// Opens the file beside `database`, and creates it if it does not exist.
     pub(super) fn open(database: &Path, boot: i64) -> Result<Self> {
-        let path = with_suffix(database, "-notifier");
+        let path = with_suffix(database, "-state");
         let io = |e: io::Error| match e.kind() {
             io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
                 file_error(&path, &e)
@@ -129,7 +129,7 @@ impl SharedState {
     /// A private copy of the file beside `database`, for a read-only file system. Locks are taken
     /// on the original file. Without one, no worker counts as alive.
     pub(super) fn copy(database: &Path, boot: i64) -> Result<Self> {
-        let path = with_suffix(database, "-notifier");
+        let path = with_suffix(database, "-state");
         let copied = || {
             let memory = File::from(memfd_create("raddle-page", MemfdFlags::CLOEXEC)?);
             // As long as the mapping, so that access to a truncated file does not raise SIGBUS.

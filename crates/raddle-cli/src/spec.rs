@@ -51,7 +51,7 @@ pub(crate) fn complete_spec(spec: TaskSpec, flags: &SpecArgs) -> Outcome<TaskSpe
     let mut spec = apply_flags(spec, flags)?;
     // A malformed trace context is ignored, as the W3C standard says.
     if spec.traceparent.is_none()
-        && let Some(Trace { parent, state }) = raddle_worker::routine::trace()
+        && let Some(Trace { parent, state }) = raddle_client::routine::trace()
     {
         (spec.traceparent, spec.tracestate) = (Some(parent), state);
     }
@@ -264,7 +264,7 @@ fn create_out_directory(directory: &Path) -> Outcome<()> {
     fs::create_dir_all(directory)
         .or_usage_at(format_args!("cannot create {}", directory.display()))?;
     if rustix::process::geteuid().is_root() {
-        let nobody = raddle_runner::NOBODY;
+        let nobody = raddle_runner::OVERFLOW_UID;
         std::os::unix::fs::chown(directory, Some(nobody), Some(nobody))
             .or_raddle_at("cannot change the owner of --out")?;
     }

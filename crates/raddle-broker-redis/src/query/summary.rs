@@ -1,4 +1,5 @@
-//! How many tasks there are. Those that wait are looked at in portions for their kinds: the server does other things in between.
+//! Counts of tasks. Waiting tasks are scanned for their kinds in portions, so that the server
+//! serves other requests in between.
 
 use jiff::Timestamp;
 use raddle_model::{TaskState, Tid};
@@ -9,10 +10,10 @@ use crate::{
 };
 use raddle_broker::{Result, Summary, SummaryDetail};
 
-/// How many tasks are looked at in one go.
+/// The number of tasks scanned by one request.
 const PORTION: usize = 500;
 
-/// A task that could be claimed, and when its time came if that was waited for.
+/// A task that could be claimed, and when it became due if it was delayed.
 type Claimable = (Tid, Option<Timestamp>);
 
 impl Redis {
@@ -59,7 +60,7 @@ impl Redis {
         }
     }
 
-    /// Which batches there are: each is found by a step over all tasks of the one before.
+    /// Lists batches: each lookup skips all members of the batch before.
     async fn count_batches(&self, summary: &mut Summary) -> Result<()> {
         let key = self.core.keys.of("batches");
         let mut from = "-".to_owned();
@@ -109,7 +110,7 @@ impl Redis {
         Ok(())
     }
 
-    /// What is counted already, and the server's time in microseconds.
+    /// The counters that scripts maintain, and the server's time in microseconds.
     async fn counts(&self) -> Result<(Summary, i64)> {
         let keys = &self.core.keys;
         let mut pipe = redis::pipe();
@@ -179,7 +180,8 @@ impl Redis {
         self.link().read(&range).await
     }
 
-    /// Those whose time has come and that no claim has moved yet. They are few unless no worker claims.
+    /// Delayed tasks that are due but not moved by a claim yet. They are few unless no worker
+    /// claims.
     async fn overdue(&self, now: i64) -> Result<Vec<Claimable>> {
         let mut range = redis::cmd("ZRANGEBYSCORE");
         range
@@ -208,7 +210,8 @@ impl Redis {
         }
         let specs: Vec<Option<String>> = self.link().read(&get).await?;
         for ((tid, due), stored) in tasks.into_iter().zip(specs) {
-            // One that was purged meanwhile has none. The first line is ours.
+            // A task that was purged meanwhile has no spec. The first line of a stored spec is its
+            // header.
             if let Some((_, spec)) = stored.as_deref().and_then(|stored| stored.split_once('\n')) {
                 summary.count_kind(tid, spec, due);
             }

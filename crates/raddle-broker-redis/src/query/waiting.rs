@@ -1,4 +1,5 @@
-//! How many tasks a worker could claim, without claiming any. It moves nothing, and so counts what is overdue where it stands.
+//! Counts of tasks that a worker could claim. Nothing is moved, so overdue tasks are counted in
+//! `delayed`.
 
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use raddle_broker::{Result, WaitingRequest};
 
 impl Redis {
     pub(crate) async fn waiting_for(&self, request: WaitingRequest) -> Result<u64> {
-        // Whatever makes a task ready is an event, but for its time.
+        // Everything that makes a task ready is an event, except the due time of a delayed task.
         let mut wait = self.core.bell.wait(Topic::Log, request.wait).await;
         loop {
             let (waiting, again_in) = self.count_waiting(&request).await?;
@@ -41,7 +42,7 @@ impl Redis {
             };
             Partition::parse(part).filter(is_early).filter(fits)
         };
-        // Of those with the same priority, only the older ones come before a task.
+        // Among tasks of the same priority only the older ones are claimed first.
         let last = |part: &Partition| {
             request
                 .before
@@ -74,7 +75,7 @@ impl Redis {
         let answers: Vec<Value> = self.link().query(&pipe).await?;
         let mut answers = answers.into_iter();
         let mut next = || answers.next().unwrap_or_default();
-        // An id of 19 digits, a blank, and the partition.
+        // A member is an id of 19 digits, a space, and the partition.
         let (overdue, due): (Vec<String>, Vec<(String, f64)>) =
             (self.link().parse(next())?, self.link().parse(next())?);
         let counts = |member: &&String| {

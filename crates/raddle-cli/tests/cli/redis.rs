@@ -223,7 +223,7 @@ ask CONFIG SET appendonly no
 ask CONFIG SET save ''
 code=0; raddle doctor >words || code=$?
 echo "code $code"
-grep -c 'WRONG broker, database: .*keeps nothing on disk.*CONFIG SET appendonly yes' words
+grep -c 'WRONG broker, database: .*stores nothing on disk.*CONFIG SET appendonly yes' words
 code=0; QUEUE_URL="$QUEUE_URL&volatile=yes" raddle doctor >words || code=$?
 echo "code $code"
 grep -c 'all tasks are gone with the server' words

@@ -516,7 +516,7 @@ fn waits_for_a_server_that_is_not_there_yet_and_for_one_that_is_away() {
         until("it answers", || world.raddle(["status"]).code == 0);
         server
     };
-    let waiting = "the broker is away: waiting for it";
+    let waiting = "waiting for the broker, which is away";
     let spawner = world.start(["spawner", "run", "--warm-pool", "1"]);
     let worker = world.start(["worker", "start", "--no-detach", "--queues", "other"]);
     world.file(
@@ -601,7 +601,7 @@ fn waits_for_a_server_that_loads_its_data() {
             }
         }
         let said = worker.stderr();
-        said.contains("the broker is away: waiting for it") && said.contains("LOADING")
+        said.contains("waiting for the broker, which is away") && said.contains("LOADING")
     });
     drop((loading, clients));
     let server = format!(

@@ -1,11 +1,11 @@
-//! The examples do what they say.
+//! Runs the examples.
 
 use std::{
     path::{Path, PathBuf},
     process::Command,
 };
 
-/// The programs that a document prints as a whole, and the example that each is.
+/// Programs that the documentation prints, and the examples that they must equal.
 const PRINTED: [(&str, &str); 6] = [
     ("docs/how-to/calls.md", "countdown"),
     ("docs/how-to/handlers.md", "add"),
@@ -16,7 +16,7 @@ const PRINTED: [(&str, &str); 6] = [
 ];
 
 fn program(example: &str) -> PathBuf {
-    // Cargo builds examples with the tests, beside them.
+    // Cargo builds the examples beside the tests.
     std::env::current_exe()
         .unwrap()
         .ancestors()
@@ -26,41 +26,41 @@ fn program(example: &str) -> PathBuf {
         .join(example)
 }
 
-/// What an example says, if it comes to a good end.
-fn said_by(example: &str) -> String {
+/// The output of an example that succeeds.
+fn run_example(example: &str) -> String {
     let directory = tempfile::tempdir().unwrap();
-    said_in(directory.path(), example, &[])
+    run_example_in(directory.path(), example, &[])
 }
 
-fn said_in(directory: &Path, example: &str, args: &[&str]) -> String {
+fn run_example_in(directory: &Path, example: &str, args: &[&str]) -> String {
     let output = Command::new(program(example))
         .args(args)
         .current_dir(directory)
         .output();
-    let output = output.expect("`cargo test --examples` has built it");
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    let words = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}{words}");
-    said
+    let output = output.expect("the example is built: run `cargo test --examples`");
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stdout}{stderr}");
+    stdout
 }
 
 #[test]
-fn a_worker_that_looks_after_itself_is_there_again() {
-    let said = said_by("resilient");
-    assert_eq!(said.lines().next(), Some("the call is lost"), "{said}");
+fn resilient_example_restarts_its_worker() {
+    let stdout = run_example("resilient");
+    assert_eq!(stdout.lines().next(), Some("the call is lost"), "{stdout}");
     let end = "the same worker is there again, in another process\nit is found as that process\n";
-    assert!(said.ends_with(end), "{said}");
+    assert!(stdout.ends_with(end), "{stdout}");
 }
 
 #[test]
-fn a_worker_that_is_made_by_hand_joins_a_pool() {
+fn by_hand_example_joins_a_pool() {
     assert_eq!(
-        said_by("by_hand"),
+        run_example("by_hand"),
         "9 bytes\ntwo\nwords\n-42\n'many' is no number\n"
     );
 }
 
-/// A program without its comments, and without what is only layout.
+/// The code without comments and white space.
 fn code(text: &str) -> String {
     let lines = text.lines().map(|line| {
         if line.trim_start().starts_with("//") {
@@ -76,67 +76,47 @@ fn code(text: &str) -> String {
         .collect()
 }
 
+/// Other programs of the documentation are only compiled, as doctests.
 #[test]
-fn every_program_that_is_printed_as_a_whole_is_an_example() {
+fn printed_programs_are_the_examples() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let read = |path: PathBuf| {
         std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
     };
-    let mut documents = vec!["README.md".to_owned()];
-    for part in ["start", "tutorials", "how-to", "reference", "explanation"] {
-        let Ok(entries) = std::fs::read_dir(root.join("docs").join(part)) else {
-            continue;
-        };
-        for entry in entries {
-            let name = entry.unwrap().file_name().into_string().unwrap();
-            documents.extend(name.ends_with(".md").then(|| format!("docs/{part}/{name}")));
-        }
-    }
-    let mut found = Vec::new();
-    for document in &documents {
+    for (document, example) in PRINTED {
         let text = read(root.join(document));
-        let blocks = text
+        let source = code(&read(
+            root.join(format!("crates/raddle/examples/{example}.rs")),
+        ));
+        let mut blocks = text
             .split("```rust")
             .skip(1)
             .filter_map(|block| block.split_once('\n')?.1.split_once("```"));
-        for (block, _) in blocks.filter(|(block, _)| block.contains("fn main()")) {
-            let is_it = |example: &&str| {
-                code(&read(
-                    root.join("crates/raddle/examples")
-                        .join(format!("{example}.rs")),
-                )) == code(block)
-            };
-            let examples = PRINTED
-                .iter()
-                .filter(|(of, _)| of == document)
-                .map(|(_, example)| *example);
-            let example = examples.into_iter().find(|example| is_it(example));
-            found.push((
-                document.as_str(),
-                example.unwrap_or_else(|| panic!("{document} prints what is no example:\n{block}")),
-            ));
-        }
+        assert!(
+            blocks.any(|(block, _)| code(block) == source),
+            "{document} does not print the example {example}"
+        );
     }
-    found.sort_unstable();
-    let mut printed = PRINTED;
-    printed.sort_unstable();
-    assert_eq!(found, printed);
 }
 
-/// `machines` is run on two machines, by what README.md shows of it.
+/// `machines` is run by the tutorial test with two hosts.
 #[test]
-fn programs_that_are_printed_run() {
-    let sums = |said: String| {
-        said.lines()
+fn documented_examples_run() {
+    let sums = |stdout: String| {
+        stdout
+            .lines()
             .map(|line| line.split(' ').next().unwrap().to_owned())
             .collect::<Vec<_>>()
     };
-    assert_eq!(sums(said_by("call")), ["55", "5050", "500500"]);
-    assert_eq!(said_by("countdown"), "3\n2\n1\n");
+    assert_eq!(sums(run_example("call")), ["55", "5050", "500500"]);
+    assert_eq!(run_example("countdown"), "3\n2\n1\n");
     for (example, results) in [("sum", &["55", "5050", "500500"][..]), ("add", &["3"])] {
         let directory = tempfile::tempdir().unwrap();
-        said_in(directory.path(), example, &["worker", "start"]);
-        assert_eq!(sums(said_in(directory.path(), example, &[])), results);
-        said_in(directory.path(), example, &["worker", "stop", "--all"]);
+        run_example_in(directory.path(), example, &["worker", "start"]);
+        assert_eq!(
+            sums(run_example_in(directory.path(), example, &[])),
+            results
+        );
+        run_example_in(directory.path(), example, &["worker", "stop", "--all"]);
     }
 }
