@@ -278,12 +278,12 @@ async fn explains_servers_that_are_no_broker() {
         (
             "other",
             b"HTTP/1.1 400 Bad Request\r\n",
-            "something else than Raddle",
+            "the peer is not Raddle",
         ),
         (
             "later",
             b"raddle\n\xff",
-            "version 255 is spoken there, and 12 here",
+            "protocol version 255, this program 12",
         ),
         ("silent", b"", "has closed the connection"),
         ("half", b"raddle\n\x0c\x13\x00", "has closed the connection"),
@@ -308,5 +308,8 @@ async fn explains_servers_that_are_no_broker() {
         .await
         .err()
         .unwrap();
-    assert!(error.to_string().contains("nobody serves there"), "{error}");
+    assert!(
+        error.to_string().contains("no process serves there"),
+        "{error}"
+    );
 }

@@ -122,7 +122,7 @@ async fn clients_of_other_users_are_refused() {
     );
     fs::set_permissions(served.path(), fs::Permissions::from_mode(0o666)).unwrap();
     assert!(
-        connect_error().contains("it serves its own user and root alone"),
+        connect_error().contains("it serves only its own user and root"),
         "{}",
         connect_error()
     );
@@ -147,5 +147,5 @@ async fn clients_of_other_users_are_refused() {
     let message = HelperProcess::start_as(&as_user_65533, program.as_os_str(), "look", &path)
         .next_line()
         .unwrap();
-    assert!(message.contains("it is run by user 65534"), "{message}");
+    assert!(message.contains("it runs as user 65534"), "{message}");
 }

@@ -1,7 +1,7 @@
-//! `raddle worker list`.
+//! `raddle worker list`: a table of workers.
 
 use jiff::Timestamp;
-use raddle_model::WorkerEntry;
+use raddle_model::{WorkerEntry, worker::WorkerInfo};
 
 use crate::{context::Context, error::Outcome, format, table::Table};
 
@@ -43,16 +43,27 @@ pub(super) fn render<'a>(
 }
 
 pub(super) async fn list(context: &Context) -> Outcome {
-    let workers = context.open_read_only().await?.workers().await?;
+    let workers = context.open_existing().await?.workers().await?;
     context.show(&workers, || {
         render(
             ["BUSY", "TASKS", "QUEUES", "CAPS"],
-            workers.iter().map(|worker| (worker, told(worker))),
+            workers.iter().map(|worker| (worker, columns(worker))),
         )
     })
 }
 
-fn told(worker: &WorkerEntry) -> [String; 4] {
+/// The slots in use, of all; and how many of these share hosts.
+fn busy_slots(info: &WorkerInfo, load: f64) -> String {
+    let slots = info.concurrency;
+    let busy = load * f64::from(slots);
+    match info.shared {
+        0 => format!("{busy:.0}/{slots}"),
+        shared => format!("{busy:.0}/{slots}, {shared} shared"),
+    }
+}
+
+/// The columns that depend on the kind of worker.
+fn columns(worker: &WorkerEntry) -> [String; 4] {
     let WorkerEntry {
         info,
         load,
@@ -62,14 +73,7 @@ fn told(worker: &WorkerEntry) -> [String; 4] {
     // A pool worker has no slots, and the broker does not know its calls.
     let [busy, tasks] = match info.takes_calls() {
         true => ["-".to_owned(), "-".to_owned()],
-        false => [
-            format!(
-                "{:.0}/{}",
-                load * f64::from(info.concurrency),
-                info.concurrency
-            ),
-            spawned_count.to_string(),
-        ],
+        false => [busy_slots(info, *load), spawned_count.to_string()],
     };
     [
         busy,

@@ -82,7 +82,7 @@ impl QueriedWorker {
 impl fmt::Display for QueryFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::TimedOut => write!(f, "it said nothing for {ANSWER_TIMEOUT:?}"),
+            Self::TimedOut => write!(f, "no answer within {ANSWER_TIMEOUT:?}"),
             Self::Other(why) => f.write_str(why),
         }
     }
@@ -135,10 +135,12 @@ pub fn connect(
 ) -> Result<ControlConnection, QueryFailure> {
     match (worker.secure, own) {
         (true, None) => Err(QueryFailure::Other(
-            "it serves over TLS: say who you are with --credentials-ca, --credentials-cert and --credentials-key"
+            "it serves over TLS: give --credentials-ca, --credentials-cert and --credentials-key"
                 .into(),
         )),
-        (false, Some(_)) => Err(QueryFailure::Other("it serves without TLS: ask it without credentials".into())),
+        (false, Some(_)) => Err(QueryFailure::Other(
+            "it serves without TLS: leave out the credentials".into(),
+        )),
         _ => Ok(ControlConnection::with_credentials(&worker.address, own)?),
     }
 }
@@ -168,12 +170,12 @@ pub async fn query(
     let uid = expected_uid(worker);
     let info = match timeout(ANSWER_TIMEOUT, control.info()).await {
         Ok(Ok(info)) => info,
-        Ok(Err(error)) if uid.is_none() && !worker.secure && !error.is_of_nobody() => {
+        Ok(Err(error)) if uid.is_none() && !worker.secure && !error.is_no_listener() => {
             // Plain text to a TLS port fails in one of two ways, depending on which side closes
             // first.
             let flags = "--credentials-ca, --credentials-cert and --credentials-key";
             return Err(QueryFailure::Other(format!(
-                "{error}; if it serves over TLS, say who you are with {flags}"
+                "{error}; if it serves over TLS, give {flags}"
             )));
         }
         Ok(Err(error)) => return Err(error.into()),

@@ -18,7 +18,7 @@ use super::{
     slot::SlotContext,
 };
 use raddle_client::handler::function_name;
-use raddle_container::task::{ContainerParams, LEASH};
+use raddle_container::task::{ContainerParams, SUPERVISOR_ARGUMENT};
 
 use crate::plugins::HandlerKind;
 
@@ -108,7 +108,7 @@ pub(super) fn build_exec_request(
             request.program = ExecTarget::Function(name.clone());
             OutputChannel::Reply
         }
-        Target::Handler(_) => match options.plugins.pick(&spec, &options.caps) {
+        Target::Handler(_) => match options.plugins.select(&spec, &options.caps) {
             Ok((name, HandlerKind::Function)) => {
                 request.program = ExecTarget::Function(function_name(name));
                 OutputChannel::Reply
@@ -122,6 +122,13 @@ pub(super) fn build_exec_request(
                 }
                 request.program = ExecTarget::Command(argv);
                 OutputChannel::Stdout
+            }
+            Ok((name, HandlerKind::Host { .. })) => {
+                return Err(ExitStatus::NoHandler {
+                    message: format!(
+                        "the handler '{name}' runs in a host, which this worker does not keep, or which is not isolated enough"
+                    ),
+                });
             }
             Err(message) => {
                 context.log_release(&message);
@@ -177,7 +184,7 @@ fn build_container_request(
         is_in_host_network,
     };
     let stdin = Some(frame::encode(&params));
-    let program = ExecTarget::ContainerSupervisor(vec![LEASH.into()]);
+    let program = ExecTarget::ContainerSupervisor(vec![SUPERVISOR_ARGUMENT.into()]);
     // The limits apply to the container, not to its supervisor.
     let request = ExecRequest {
         program,

@@ -55,7 +55,7 @@ pub struct Options {
     pub min_isolation: Isolation,
     /// Image for tasks in containers. Without it, and without a Docker engine, the worker takes no
     /// such tasks. The `runner` program must also serve as container supervisor:
-    /// [`raddle_container::task::LEASH`].
+    /// [`raddle_container::task::SUPERVISOR_ARGUMENT`].
     pub task_image: Option<String>,
     /// Handler plug-ins.
     pub plugins: Arc<Plugins>,
@@ -222,10 +222,13 @@ impl Options {
     /// The registration of a worker with these options in this process.
     pub fn worker_info(&self) -> WorkerInfo {
         let pid = std::process::id();
+        let host_slots = |hosts: &Arc<HostOptions>| hosts.async_slots() + hosts.plain_slots();
+        let shared = self.hosts.iter().map(host_slots).sum::<usize>() as u32;
         WorkerInfo {
             capabilities: self.caps.clone(),
             queues: self.queues.clone(),
-            concurrency: self.concurrency,
+            concurrency: self.concurrency + shared,
+            shared,
             pid,
             born: raddle_runner::process_start_time(pid),
             host: this_host(),

@@ -107,8 +107,8 @@ async fn main() -> raddle::Result<()> {
             "added" | "updated" | "dropped" => {
                 publish(&lan, command, serde_json::from_str(rest)?).await
             }
-            "doubt" => {
-                lan.doubt(&serde_json::from_str(rest)?);
+            "recheck" => {
+                lan.request_recheck(&serde_json::from_str(rest)?);
                 json!("ok")
             }
             "workers" => json!(pool.as_ref().map(WorkerPool::workers)),

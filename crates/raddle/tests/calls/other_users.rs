@@ -75,7 +75,9 @@ async fn does_not_call_a_socket_of_another_user() {
         other_user.wait().unwrap();
         assert!(matches!(&error, CallError::NoWorkers(_)), "{error:?}");
         assert!(
-            error.to_string().contains("somebody else listens there"),
+            error
+                .to_string()
+                .contains("another user listens at this address"),
             "{error}"
         );
     })

@@ -35,9 +35,9 @@ fn drops_a_dead_worker_sooner_when_its_address_is_doubted() {
     idle.expect("added", &seen_other, SOON);
     publisher.kill();
     let killed = Instant::now();
-    // A failed call doubts both workers: the live one answers, the dead one does not.
-    watcher.run(&command("doubt", &seen));
-    watcher.run(&command("doubt", &seen_other));
+    // A failed call has both workers rechecked: the live one answers, the dead one does not.
+    watcher.run(&command("recheck", &seen));
+    watcher.run(&command("recheck", &seen_other));
     let took = watcher.expect("dropped", &seen, SOON);
     assert!(took < Duration::from_secs(5), "{took:?}");
     idle.expect("dropped", &seen, SILENCE);
