@@ -21,7 +21,7 @@ use futures_util::stream;
 use raddle_broker::{Broker, Result as BrokerResult};
 use raddle_discovery::{
     Discovery, DiscoveryError, DiscoveryEvent, Publisher, Subscription, WorkerFilter,
-    WorkerMetadata, WorkerUid, check_namespace, wait_for_doubt,
+    WorkerMetadata, WorkerUid, check_namespace, wait_for_recheck,
 };
 use raddle_model::routine::Routines;
 use tokio::sync::watch;
@@ -52,7 +52,7 @@ pub struct BrokerDiscovery {
     /// Workers that were registered by this instance.
     registered: Arc<Mutex<BTreeMap<WorkerUid, RegisteredWorker>>>,
     /// Signals that a worker could not be reached.
-    doubts: watch::Sender<()>,
+    rechecks: watch::Sender<()>,
 }
 
 impl BrokerDiscovery {
@@ -72,7 +72,7 @@ impl BrokerDiscovery {
             routines: routines.unwrap_or_default(),
             every: READ_INTERVAL,
             registered: Arc::default(),
-            doubts: watch::Sender::default(),
+            rechecks: watch::Sender::default(),
         })
     }
 
@@ -159,16 +159,16 @@ impl Discovery for BrokerDiscovery {
         &self,
         filter: Option<WorkerFilter>,
     ) -> Result<Subscription, DiscoveryError> {
-        let (this, doubts) = (self.clone(), self.doubts.subscribe());
+        let (this, rechecks) = (self.clone(), self.rechecks.subscribe());
         let first = this.read_registry().await;
         let first =
             first.map_err(|error| failed("cannot read the registry")(io::Error::other(error)))?;
-        let later = stream::unfold((this, doubts), |(this, mut doubts)| async move {
+        let later = stream::unfold((this, rechecks), |(this, mut rechecks)| async move {
             let mut is_cut_off = false;
             loop {
-                wait_for_doubt(&mut doubts, MIN_PAUSE, this.every).await;
+                wait_for_recheck(&mut rechecks, MIN_PAUSE, this.every).await;
                 match this.read_registry().await {
-                    Ok(workers) => return Some((workers, (this, doubts))),
+                    Ok(workers) => return Some((workers, (this, rechecks))),
                     // Known workers stay while the broker does not answer.
                     Err(error) if !std::mem::replace(&mut is_cut_off, true) => {
                         tracing::warn!(%error, "the registry cannot be read: known workers stay");
@@ -180,8 +180,8 @@ impl Discovery for BrokerDiscovery {
         Ok(Subscription::from_snapshots(filter, first, later))
     }
 
-    fn doubt(&self, _worker: &WorkerMetadata) {
-        self.doubts.send_replace(());
+    fn request_recheck(&self, _worker: &WorkerMetadata) {
+        self.rechecks.send_replace(());
     }
 }
 

@@ -16,7 +16,20 @@ struct HandlerFile {
     name: String,
     #[serde(default)]
     provides: Vec<String>,
+    #[serde(default)]
+    kind: FileKind,
     command: Vec<String>,
+}
+
+/// How the program runs.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum FileKind {
+    /// A new process for each task.
+    #[default]
+    Command,
+    /// As a host, for many tasks.
+    Host,
 }
 
 /// Reads the handlers of a directory, ordered by file name.
@@ -49,6 +62,7 @@ fn read(path: &Path, directory: &Path) -> Result<Plugin, PluginLoadError> {
     let HandlerFile {
         name,
         provides,
+        kind,
         mut command,
     } = toml::from_str(&text).map_err(|error| invalid(error.to_string()))?;
     let provides = CapSet::from_people(&provides.join(","))
@@ -64,9 +78,15 @@ fn read(path: &Path, directory: &Path) -> Result<Plugin, PluginLoadError> {
     }
     Ok(Plugin {
         offer: HandlerOffer { name, provides },
-        kind: HandlerKind::Command {
-            argv: command,
-            directory: directory.into(),
+        kind: match kind {
+            FileKind::Command => HandlerKind::Command {
+                argv: command,
+                directory: directory.into(),
+            },
+            FileKind::Host => HandlerKind::Host {
+                argv: command,
+                directory: directory.into(),
+            },
         },
     })
 }

@@ -37,6 +37,13 @@ pub enum HandlerKind {
         /// Working directory for tasks that name none: the directory of the handler's file.
         directory: PathBuf,
     },
+    /// In hosts: processes of this program that run many tasks, by the host protocol.
+    Host {
+        /// The program and its arguments.
+        argv: Vec<String>,
+        /// The directory it is run in: where its file is.
+        directory: PathBuf,
+    },
 }
 
 /// Why handlers could not be loaded.
@@ -159,6 +166,21 @@ impl Plugins {
         self.offers
             .iter()
             .filter(|offer| !offer.provides.is_subset(caps))
+    }
+
+    /// The handlers that run in hosts: name, program and directory.
+    pub fn hosts<'a>(
+        &'a self,
+        caps: &'a CapSet,
+    ) -> impl Iterator<Item = (&'a str, &'a [String], &'a Path)> {
+        let all = self.offers.iter().zip(&self.kinds);
+        all.filter(|(offer, _)| offer.provides.is_subset(caps))
+            .filter_map(|(offer, kind)| match kind {
+                HandlerKind::Host { argv, directory } => {
+                    Some((offer.name.as_str(), argv.as_slice(), directory.as_path()))
+                }
+                _ => None,
+            })
     }
 
     /// Selects the handler for a task: its name, and how it runs.
