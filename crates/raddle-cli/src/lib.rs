@@ -78,7 +78,7 @@ pub fn run() -> u8 {
         Ok(code) => code,
         Err(failure) => {
             failure.print(json);
-            failure.code()
+            failure.exit_code()
         }
     }
 }
