@@ -1,4 +1,4 @@
-//! What a link may be sent: bytes of anybody's, in pieces of any size. See `raddle_wire::frame::probe` for what must hold.
+//! Fuzzes the frame decoder of links with arbitrary bytes in pieces of any size. `raddle_wire::frame::probe` checks the invariants.
 
 #![no_main]
 
@@ -6,8 +6,8 @@ use libfuzzer_sys::fuzz_target;
 use raddle_wire::frame::probe::probe;
 
 fuzz_target!(|input: &[u8]| {
-    // The first byte says how many of those that follow say how the rest is cut.
+    // The first byte is the number of bytes that follow with the sizes of the pieces.
     let (many, rest) = input.split_first().map_or((0, input), |(many, rest)| (usize::from(many % 32), rest));
     let (cuts, stream) = rest.split_at(many.min(rest.len()));
-    assert_eq!(probe(stream, cuts), probe(stream, &[]), "however it is cut, it is the same");
+    assert_eq!(probe(stream, cuts), probe(stream, &[]), "the pieces do not change the result");
 });

@@ -13,7 +13,7 @@ use raddle_broker::{
 use raddle_broker_sqlite::Sqlite;
 use raddle_model::{CapSet, TaskSpec};
 
-/// A broker in memory has no other place to be opened from: a second handle is the first.
+/// A broker in memory has no path to open again: the second handle is the first.
 struct InMemory(Handle);
 
 #[async_trait]
@@ -43,12 +43,12 @@ async fn two_brokers_share_nothing() {
         .await
         .expect("there is room")[0]
         .tid();
-    assert!(one.task(tid).await.expect("it answers").is_some());
-    assert!(other.task(tid).await.expect("it answers").is_none());
+    assert!(one.task(tid).await.expect("the broker answers").is_some());
+    assert!(other.task(tid).await.expect("the broker answers").is_none());
 }
 
 #[tokio::test]
-async fn large_output_is_gone_with_the_broker() {
+async fn dropping_the_broker_removes_large_output() {
     let broker = make().await.0;
     broker
         .submit(vec![NewTask::new(TaskSpec::command(["true"]))])
@@ -57,7 +57,7 @@ async fn large_output_is_gone_with_the_broker() {
     let owner = broker
         .register(conformance::info("worker"), Duration::from_secs(120))
         .await
-        .expect("it answers");
+        .expect("the broker answers");
     let queues = vec!["default".into()];
     let request = ClaimRequest {
         owner,
@@ -67,18 +67,18 @@ async fn large_output_is_gone_with_the_broker() {
         max: 1,
         wait: Duration::ZERO,
     };
-    let attempt_id = broker.claim(request).await.expect("it answers")[0].attempt_id;
+    let attempt_id = broker.claim(request).await.expect("the broker answers")[0].attempt_id;
     broker
         .append_output(attempt_id, OutputStream::Stdout, vec![b'x'; 1000])
         .await
         .expect("there is room");
     let file = format!("{}.1.out", attempt_id.tid);
     let mut directories = std::fs::read_dir(std::env::temp_dir())
-        .expect("there is such a directory")
+        .expect("the temporary directory exists")
         .flatten();
     let directory = directories
         .find(|entry| entry.path().join(&file).exists())
-        .expect("it is there")
+        .expect("the output file exists")
         .path();
     drop(broker);
     let deadline = Instant::now() + Duration::from_secs(20);

@@ -1,4 +1,4 @@
-//! Lists of tasks are read page by page.
+//! Task lists are read page by page.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -20,16 +20,16 @@ use raddle_broker::{
 use raddle_broker_sqlite::Sqlite;
 
 /// The size of a page.
-const AT_ONCE: u32 = 1000;
+const PAGE_SIZE: u32 = 1000;
 
-/// Notes the most tasks that were given at once.
-struct Noting {
+/// Records the largest number of tasks in a reply.
+struct PageSizeRecorder {
     broker: Sqlite,
     longest: AtomicUsize,
 }
 
 #[async_trait]
-impl CallHandler for Noting {
+impl CallHandler for PageSizeRecorder {
     async fn call(&self, call: Call) -> Result<Reply> {
         let reply = call.perform(&self.broker).await?;
         if let Reply::Tasks(tasks) = &reply {
@@ -39,19 +39,19 @@ impl CallHandler for Noting {
     }
 }
 
-impl Leases for Noting {
+impl Leases for PageSizeRecorder {
     fn lease_renewer(&self, worker: Tid, ttl: Duration) -> Box<dyn LeaseRenewer> {
         self.broker.lease_renewer(worker, ttl)
     }
 }
 
 #[tokio::test]
-async fn no_more_tasks_are_held_than_one_page_of_them() {
-    let broker = Noting {
+async fn reads_at_most_one_page_of_tasks() {
+    let broker = PageSizeRecorder {
         broker: Sqlite::in_memory().await.unwrap(),
         longest: AtomicUsize::new(0),
     };
-    let (waiting, dead) = (AT_ONCE + 1, AT_ONCE + 2);
+    let (waiting, dead) = (PAGE_SIZE + 1, PAGE_SIZE + 2);
     let tasks = vec![NewTask::new(TaskSpec::command(["false"])); (waiting + dead) as usize];
     broker.submit(tasks).await.unwrap();
     let (queues, wait) = (vec!["default".into()], Duration::ZERO);
@@ -88,7 +88,7 @@ async fn no_more_tasks_are_held_than_one_page_of_them() {
         .await
         .unwrap();
     assert_eq!(stats.messages, u64::from(dead));
-    // The dead are in two queues each, the worker in one, and five show records of all.
+    // Dead tasks have two queues each, the worker has one, and five queues show records.
     let listed = queues::list(&broker, "*").await.unwrap();
     assert_eq!(listed.len() as u32, waiting + 2 * dead + 1 + 5);
     let reached = queues::broadcast(&broker, "T*.ctrl_in", "PING")
@@ -96,5 +96,5 @@ async fn no_more_tasks_are_held_than_one_page_of_them() {
         .unwrap();
     assert_eq!(reached.len() as u32, waiting + 1);
     let longest = broker.longest.load(Ordering::Relaxed);
-    assert!(longest <= AT_ONCE as usize, "{longest} tasks at once");
+    assert!(longest <= PAGE_SIZE as usize, "{longest} tasks at once");
 }

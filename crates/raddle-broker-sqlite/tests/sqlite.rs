@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use raddle_broker::conformance::{Fixture, Handle};
 use raddle_broker_sqlite::Sqlite;
 
-/// A database in a directory of its own.
+/// A database in a fresh directory.
 struct OnDisk {
     path: PathBuf,
     broker: Handle,

@@ -11,7 +11,8 @@ use raddle_broker_connect::{BrokerUrl, connect};
 use raddle_broker_remote::Remote;
 use raddle_broker_sqlite::Sqlite;
 
-use raddle_worker::{spawner::WARM_VARIABLE, wait_for_space};
+use raddle_spawner::WARM_VARIABLE;
+use raddle_worker::wait_for_space;
 use serde::Serialize;
 
 use crate::{

@@ -1,13 +1,13 @@
 //! Waits for tasks, and shows their output.
 
 use raddle_broker::{Broker, TaskUpdate};
-use raddle_model::{TaskEventKind, TaskState, Tid};
-use raddle_view::task::OUTPUT_LOST;
-pub(crate) use raddle_worker::explain::{EXPLAIN_AFTER, PrintedReasons, announce_wait};
-use raddle_worker::{
+pub(crate) use raddle_client::explain::{EXPLAIN_AFTER, PrintedReasons, announce_wait};
+use raddle_client::{
     explain,
     wait::{self, is_within},
 };
+use raddle_model::{TaskEventKind, TaskState, Tid};
+use raddle_view::task::OUTPUT_LOST;
 use tokio::time::{Instant, timeout_at};
 
 use crate::{

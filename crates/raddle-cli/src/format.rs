@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-pub(crate) use raddle_worker::text::{count, time};
+pub(crate) use raddle_client::text::{count, time};
 
 /// The time since `then`: `3s`, `5m`, `2h`, `4d`.
 pub(crate) fn age(then: Timestamp, now: Timestamp) -> String {

@@ -3,13 +3,11 @@
 use std::sync::Arc;
 
 use raddle_broker::Broker;
-use raddle_web::{Address, Router, Server, Serving};
+use raddle_spawner::{SpawnerHandle, metrics::show_spawner};
+use raddle_telemetry::metrics::{MeteredBroker, Metrics, MetricsPage, QueueExporter};
 #[cfg(feature = "otlp")]
-use raddle_worker::otlp;
-use raddle_worker::{
-    metrics::{MeteredBroker, Metrics, MetricsPage, QueueExporter, show_spawner},
-    spawner::SpawnerHandle,
-};
+use raddle_telemetry::otlp;
+use raddle_web::{Address, Router, Server, Serving};
 
 use crate::{
     args::MetricsArgs,

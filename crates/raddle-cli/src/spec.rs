@@ -51,7 +51,7 @@ pub(crate) fn complete(spec: TaskSpec, flags: &SpecArgs) -> Outcome<TaskSpec> {
     let mut spec = overlay(spec, flags)?;
     // A malformed trace context is ignored, as the W3C standard says.
     if spec.traceparent.is_none()
-        && let Some(Trace { parent, state }) = raddle_worker::routine::trace()
+        && let Some(Trace { parent, state }) = raddle_client::routine::trace()
     {
         (spec.traceparent, spec.tracestate) = (Some(parent), state);
     }
@@ -266,7 +266,7 @@ fn make_out(directory: &Path) -> Outcome<()> {
     fs::create_dir_all(directory)
         .or_usage_at(format_args!("cannot make {}", directory.display()))?;
     if rustix::process::geteuid().is_root() {
-        let nobody = raddle_runner::NOBODY;
+        let nobody = raddle_runner::OVERFLOW_UID;
         std::os::unix::fs::chown(directory, Some(nobody), Some(nobody))
             .or_raddle_at("cannot give --out to the sandbox")?;
     }

@@ -1,6 +1,6 @@
 //! Tables in text.
 
-pub(crate) use raddle_worker::text::printable;
+pub(crate) use raddle_client::text::printable;
 
 /// Rows under headings, each column as wide as its widest cell.
 pub(crate) struct Table {

@@ -1,8 +1,8 @@
 //! Workers that a user names as tasks. Workers are tasks that no one submitted.
 
 use raddle_broker::Broker;
+use raddle_client::explain::{advise_on_worker, describe_worker};
 use raddle_model::TaskView;
-use raddle_worker::explain::{advise_on_worker, describe_worker};
 
 use crate::error::{Failure, Outcome};
 

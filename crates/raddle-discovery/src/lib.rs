@@ -33,7 +33,7 @@ pub use self::{
     metadata::{MetadataError, WorkerMetadata, WorkerUid},
     namespace::check as check_namespace,
     static_list::StaticDiscovery,
-    subscription::{Subscription, wait_for_doubt},
+    subscription::{Subscription, wait_for_recheck},
 };
 
 /// What is heard of a worker.
@@ -68,10 +68,10 @@ pub trait Discovery: Send + Sync + 'static {
     -> Result<Subscription, DiscoveryError>;
 
     /// Somebody could not reach this worker. Whoever can finds out whether it is still there, and tells if it is not. Does not wait.
-    fn doubt(&self, _worker: &WorkerMetadata) {}
+    fn request_recheck(&self, _worker: &WorkerMetadata) {}
 
     /// Whether others than this user can say who the workers are. Then it takes more than a certificate for some address to be one.
-    fn is_hearsay(&self) -> bool {
+    fn is_unauthenticated(&self) -> bool {
         false
     }
 }
@@ -112,11 +112,11 @@ impl<D: Discovery + ?Sized> Discovery for Arc<D> {
         (**self).subscribe(filter).await
     }
 
-    fn doubt(&self, worker: &WorkerMetadata) {
-        (**self).doubt(worker);
+    fn request_recheck(&self, worker: &WorkerMetadata) {
+        (**self).request_recheck(worker);
     }
 
-    fn is_hearsay(&self) -> bool {
-        (**self).is_hearsay()
+    fn is_unauthenticated(&self) -> bool {
+        (**self).is_unauthenticated()
     }
 }

@@ -63,9 +63,9 @@ impl fmt::Debug for Subscription {
 }
 
 /// Waits between two looks of a discovery: `most`, or until a worker is doubted, but not less than `least`.
-pub async fn wait_for_doubt(doubts: &mut watch::Receiver<()>, least: Duration, most: Duration) {
+pub async fn wait_for_recheck(rechecks: &mut watch::Receiver<()>, least: Duration, most: Duration) {
     sleep(least).await;
-    let _ = timeout(most.saturating_sub(least), doubts.changed()).await;
+    let _ = timeout(most.saturating_sub(least), rechecks.changed()).await;
 }
 
 /// The events that lead from the workers in `known` to those in `now`. Ends come first: a name or an address may be used again.

@@ -1,4 +1,4 @@
-//! What follows from the end of an attempt. Retries, dead letters and final states are decided here
+//! Consequences of the end of an attempt. Retries, dead letters and final states are decided here
 //! and nowhere else.
 
 use std::time::Duration;
@@ -42,7 +42,7 @@ impl AttemptCounters {
     }
 }
 
-/// What follows from the end of an attempt.
+/// Consequence of the end of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NextStep {
     /// The task ends.

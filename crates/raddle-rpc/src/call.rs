@@ -128,13 +128,13 @@ impl CallState {
     {
         loop {
             let value = match ready!(self.poll_step(cx)) {
-                Ok((CallEvent::Taken, _)) => continue,
+                Ok((CallEvent::Accepted, _)) => continue,
                 Ok((CallEvent::Item(value) | CallEvent::Result(value), encoding)) => {
                     encoding.read(&value).map_err(CallError::Result)
                 }
                 Ok((CallEvent::End, _)) => return Poll::Ready(None),
                 Ok((CallEvent::Exception(exception), encoding)) => Err(thrown(exception, encoding)),
-                Ok((CallEvent::Refused(error), _)) => Err(error.into()),
+                Ok((CallEvent::Failed(error), _)) => Err(error.into()),
                 Err(error) => Err(error.widen()),
             };
             if value.is_err() {

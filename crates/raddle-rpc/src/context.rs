@@ -51,7 +51,7 @@ impl ContextValue {
         }
     }
 
-    fn written_in(&self, encoding: Encoding) -> Result<Bytes, String> {
+    fn encode_for(&self, encoding: Encoding) -> Result<Bytes, String> {
         if encoding == self.encoding {
             return Ok(self.bytes.clone());
         }
@@ -60,11 +60,11 @@ impl ContextValue {
 }
 
 /// All values, as they are sent to who reads this.
-pub(crate) fn written(
+pub(crate) fn encode_values(
     values: &ContextValues,
     encoding: Encoding,
 ) -> Result<HashMap<String, Bytes>, String> {
-    let write = |(name, value): (&String, &ContextValue)| match value.written_in(encoding) {
+    let write = |(name, value): (&String, &ContextValue)| match value.encode_for(encoding) {
         Ok(bytes) => Ok((name.clone(), bytes)),
         Err(error) => Err(format!(
             "the context value '{name}' cannot be sent as {encoding}: {error}"
@@ -173,7 +173,7 @@ mod tests {
     static WEIGHT: ContextKey<f64> = ContextKey::new("weight");
 
     async fn sent(encoding: Encoding) -> Result<HashMap<String, Bytes>, String> {
-        written(&Scope::current().values, encoding)
+        encode_values(&Scope::current().values, encoding)
     }
 
     #[tokio::test]
@@ -234,7 +234,7 @@ mod tests {
         let mut values = values;
         Arc::make_mut(&mut values).remove("torn");
         assert_eq!(
-            written(&values, Encoding::MessagePack).unwrap()["name"].as_ref(),
+            encode_values(&values, Encoding::MessagePack).unwrap()["name"].as_ref(),
             b"\xa4acme"
         );
     }

@@ -1,4 +1,4 @@
-//! What can go wrong with a call.
+//! Errors of calls.
 
 use std::{convert::Infallible, fmt};
 
@@ -20,38 +20,38 @@ pub enum CallError<E = Never> {
     /// The routine panicked.
     #[error("the routine panicked at {place}: {message}")]
     Panicked {
-        /// What it said.
+        /// The panic message.
         message: String,
         /// Where in the code.
         place: String,
-        /// How it came there.
+        /// The backtrace.
         backtrace: String,
     },
-    /// It did not end in the time it had.
-    #[error("the call did not end in the time it had")]
+    /// The call timed out.
+    #[error("the call timed out")]
     TimedOut,
-    /// It was cancelled, because its worker was told to stop.
-    #[error("the call was cancelled: its worker was told to stop")]
+    /// The call was cancelled because its worker was stopped.
+    #[error("the call was cancelled: its worker was stopped")]
     Cancelled,
-    /// Its worker, or the way to it, was lost before anybody heard of an end.
+    /// The worker, or the connection to it, was lost before the call ended.
     #[error("the worker was lost: {reason}{}", if *may_have_begun { "; the routine may have begun" } else { "" })]
     Lost {
         /// What happened.
         reason: String,
-        /// Whether the routine may have begun. If not, the call can be made again without a second thought.
+        /// Whether the routine may have begun. If not, the call can safely be made again.
         may_have_begun: bool,
     },
-    /// There is nobody to call.
+    /// There is no worker to call.
     #[error(transparent)]
     NoWorkers(#[from] NoWorkersAvailable),
-    /// It was called outside of the scope of a pool.
+    /// The call was made outside the scope of a pool.
     #[error(
-        "no pool to call in: call it in `pool.scope(…)`, or with `.on(&pool)`. A task of `tokio::spawn` is outside of every scope: spawn it with \
-         `pool.spawn(…)`, or in a routine with `raddle::spawn(…)`"
+        "no pool to call in: call in `pool.scope(…)`, or with `.on(&pool)`. A task of `tokio::spawn` is outside every scope: use `pool.spawn(…)`, or in \
+         a routine `raddle::spawn(…)`"
     )]
     NoPool,
     /// No worker has a routine of this name.
-    #[error("{0}: are the workers of another version?")]
+    #[error("{0}: check that the workers run the same version of the program")]
     UnknownRoutine(String),
     /// The worker speaks another version of the protocol.
     #[error("{0}")]
@@ -59,61 +59,61 @@ pub enum CallError<E = Never> {
     /// The worker does not let this caller call the routine.
     #[error("{0}")]
     Denied(String),
-    /// The arguments cannot be sent, or do not fit the routine.
+    /// The arguments cannot be encoded, or do not fit the routine.
     #[error("{0}")]
     Arguments(String),
-    /// The result could not be sent, or is not of the type that is asked for.
-    #[error("the result could not be read: {0}")]
+    /// The result could not be sent, or is not of the expected type.
+    #[error("cannot read the result: {0}")]
     Result(String),
 }
 
-/// Every worker was tried, or there is none.
+/// Every worker was tried, or there is none. Holds the last error.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no workers available{}", .0.as_ref().map(|last| format!(": {last}")).unwrap_or_default())]
 pub struct NoWorkersAvailable(pub Option<String>);
 
-/// Why a worker did not take a call, or why nothing is heard of one that it may have taken.
+/// Why a worker did not accept a call, or why an accepted call was lost.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct RpcError {
-    /// As gRPC has it.
+    /// The gRPC status code.
     pub code: Code,
-    /// For people.
+    /// The message, for people.
     pub message: String,
-    /// Whether the routine may have begun. Then nobody else may be asked.
+    /// Whether the routine may have begun. If so, the call must not go to another worker.
     pub may_have_begun: bool,
     /// The encodings that the worker reads, if it has refused that of the call.
-    pub reads: Encodings,
+    pub encodings: Encodings,
 }
 
-/// What follows from an error for the worker, and for the call.
+/// What an error means for the worker and for the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorClass {
-    /// It will pass: the worker stays, and the next one is asked.
-    Passing,
-    /// The worker is no use: it goes, and the next one is asked.
+    /// Temporary: the worker stays, and the next one is tried.
+    Transient,
+    /// The worker is unusable: it is removed, and the next one is tried.
     Worker,
-    /// The worker is well, but not the one for this call: it stays, and the next one is asked.
-    Unsuited,
-    /// The call itself, or nobody can tell any more: it is over.
+    /// The worker is healthy but cannot run this call: it stays, and the next one is tried.
+    Mismatch,
+    /// The call itself is wrong, or may have begun: it fails.
     Call,
 }
 
-/// What is said where nobody was met.
-const NOBODY: &str = "nobody serves there";
+/// Prefix of the message when no process listens at the worker's address.
+const NO_LISTENER: &str = "no worker listens at this address";
 
 impl RpcError {
-    /// A call that was not taken.
+    /// The call was not accepted.
     pub fn refused(code: Code, message: impl Into<String>) -> Self {
         Self {
             code,
             message: message.into(),
             may_have_begun: false,
-            reads: Encodings::new(),
+            encodings: Encodings::new(),
         }
     }
 
-    /// A call of which nothing is heard any more.
+    /// The call may have begun, and its connection was lost.
     pub fn lost(message: impl Into<String>) -> Self {
         Self {
             may_have_begun: true,
@@ -121,27 +121,28 @@ impl RpcError {
         }
     }
 
-    /// Nobody was met where the worker is said to serve.
-    pub(crate) fn nobody(error: &std::io::Error) -> Self {
-        Self::refused(Code::Unavailable, format!("{NOBODY} ({error})"))
+    /// No process listens at the worker's address.
+    pub(crate) fn no_listener(error: &std::io::Error) -> Self {
+        Self::refused(Code::Unavailable, format!("{NO_LISTENER} ({error})"))
     }
 
-    /// Whether nobody was met there at all, and so nothing can be said of who serves.
-    pub fn is_of_nobody(&self) -> bool {
-        self.code == Code::Unavailable && self.message.starts_with(NOBODY)
+    /// Whether no process listens at the worker's address, so that the error says nothing about a
+    /// worker.
+    pub fn is_no_listener(&self) -> bool {
+        self.code == Code::Unavailable && self.message.starts_with(NO_LISTENER)
     }
 
-    /// What follows from it.
-    pub fn blame(&self) -> ErrorClass {
+    /// What the error means for the worker and for the call.
+    pub fn class(&self) -> ErrorClass {
         if self.may_have_begun {
             return ErrorClass::Call;
         }
         match self.code {
             Code::Unavailable | Code::DeadlineExceeded | Code::ResourceExhausted => {
-                ErrorClass::Passing
+                ErrorClass::Transient
             }
             Code::NotFound | Code::FailedPrecondition | Code::PermissionDenied => {
-                ErrorClass::Unsuited
+                ErrorClass::Mismatch
             }
             Code::InvalidArgument => ErrorClass::Call,
             _ => ErrorClass::Worker,
@@ -150,7 +151,7 @@ impl RpcError {
 }
 
 impl CallError {
-    /// The same error, of a routine that could have returned one.
+    /// The same error for a routine that can return one.
     pub(crate) fn widen<E>(self) -> CallError<E> {
         match self {
             Self::Failed(Never(never)) => match never {},
@@ -184,7 +185,7 @@ impl CallError {
 }
 
 impl<E> CallError<E> {
-    /// Whether the routine may have begun. If not, the call can be made again without a second thought.
+    /// Whether the routine may have begun. If not, the call can safely be made again.
     pub fn may_have_begun(&self) -> bool {
         match self {
             Self::Lost { may_have_begun, .. } => *may_have_begun,
@@ -209,7 +210,7 @@ impl<E> From<RpcError> for CallError<E> {
             code,
             message,
             may_have_begun,
-            reads: _,
+            encodings: _,
         } = error;
         match code {
             Code::DeadlineExceeded => Self::TimedOut,

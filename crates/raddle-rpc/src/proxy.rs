@@ -226,8 +226,8 @@ impl WorkerProxy {
 impl ProxyInner {
     /// Whether a worker is protected if we are, and not if we are not. One at a Unix socket never is, whatever is said of it.
     fn is_for_us(&self, worker: &WorkerMetadata) -> bool {
-        let is_at_a_port = matches!(worker.address.parse(), Ok(Address::Tcp(_)));
-        worker.secure == self.credentials.is_some() && (is_at_a_port || !worker.secure)
+        let is_tcp = matches!(worker.address.parse(), Ok(Address::Tcp(_)));
+        worker.secure == self.credentials.is_some() && (is_tcp || !worker.secure)
     }
 
     fn put_worker(&self, metadata: WorkerMetadata) {
@@ -241,7 +241,7 @@ impl ProxyInner {
                 .is_none_or(|which| which.contains(&metadata.uid))
         };
         let factory = match self.members.as_ref().filter(is_member) {
-            Some(members) => factory.member(members.key.proof_for(metadata.uid)),
+            Some(members) => factory.with_membership(members.key.proof_for(metadata.uid)),
             None => factory,
         };
         self.context.put_worker(metadata, factory);
@@ -377,15 +377,15 @@ impl ProxyBuilder {
         let filter: Option<WorkerFilter> = (!tags.is_empty()).then(|| {
             Arc::new(move |worker: &WorkerMetadata| tags.is_subset(&worker.tags)) as WorkerFilter
         });
-        if discovery.is_hearsay()
+        if discovery.is_unauthenticated()
             && credentials
                 .as_ref()
                 .is_some_and(|own| !own.expects_somebody())
         {
-            warn_of_hearsay();
+            warn_unauthenticated();
         }
         let subscription = discovery.subscribe(filter).await?;
-        context.doubt_by(move |worker| discovery.doubt(worker));
+        context.on_unreachable(move |worker| discovery.request_recheck(worker));
         let mut follower = DiscoveryFollower::new(subscription, context.clone());
         let follower_handle = OnceLock::new();
         let inner = ProxyInner {
@@ -407,7 +407,7 @@ impl ProxyBuilder {
 }
 
 /// Once: it is the same for all pools of a program.
-fn warn_of_hearsay() {
+fn warn_unauthenticated() {
     static TOLD: Once = Once::new();
     TOLD.call_once(|| {
         tracing::warn!(

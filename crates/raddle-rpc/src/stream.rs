@@ -1,4 +1,5 @@
-//! A connection, of whatever kind, for those who read and write it by a runtime: callers and workers, by links or gRPC. And what both sides have to agree on.
+//! A byte stream between caller and worker (Unix, TCP or TLS), and the protocol constants that both
+//! sides share.
 
 use std::{io, net::IpAddr, pin::Pin, time::Duration};
 
@@ -13,47 +14,49 @@ use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
 use crate::link::LinkSocket;
 
-/// What speaks over TLS can be either of these.
+/// ALPN protocols of links and gRPC.
 pub(crate) const LINK: &[u8] = b"raddle/1";
 pub(crate) const GRPC: &[u8] = b"h2";
-/// How much may be on its way before the other side has taken it.
+/// HTTP/2 flow control windows.
 pub(crate) const STREAM_WINDOW: u32 = 4 * 1024 * 1024;
 pub(crate) const CONNECTION_WINDOW: u32 = 16 * 1024 * 1024;
-/// The largest message. What is larger belongs into a file.
+/// The largest gRPC message. Larger data belongs into a file.
 pub(crate) const MAX_MESSAGE: usize = 256 * 1024 * 1024;
-/// The largest value in one, which leaves room for what comes with it.
+/// The largest value in a message, which leaves room for the rest of it.
 pub(crate) const MAX_VALUE: usize = raddle_wire::frame::MAX_BODY;
-/// A worker that says nothing for so long when it is asked whether it is there is not.
-pub(crate) const ALIVE: Duration = Duration::from_secs(10);
+/// Keep-alive interval, and how long a peer may take to answer a keep-alive ping.
+pub(crate) const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
-/// A machine that does not acknowledge for so long what it is sent, or takes none of it, is gone. Longer than a worker waits for a caller who is there
-/// and reads nothing, of whom it says so.
-const UNHEARD: Duration = ALIVE.saturating_mul(4);
+/// `TCP_USER_TIMEOUT`: a machine that leaves data unacknowledged, or reads nothing, for this long
+/// is gone. Longer than the worker's own timeout for callers that read nothing (which it counts by
+/// reason), so that the worker notices first.
+const UNACKED_TIMEOUT: Duration = KEEP_ALIVE.saturating_mul(4);
 
-/// A connection.
+/// A connection between caller and worker.
 #[derive(Debug)]
-pub(crate) enum PoolStream {
+pub(crate) enum WorkerStream {
     Unix(UnixStream),
     Tcp(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-/// What a runtime reads and writes.
+/// A stream of any kind, for a runtime.
 pub(crate) trait RuntimeStream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> RuntimeStream for T {}
 
-impl PoolStream {
-    /// To whoever serves there; with credentials, to whoever proves to be a worker, and in one of these protocols.
+impl WorkerStream {
+    /// Connects to `address`; with credentials, over TLS with one of `protocols`.
     pub(crate) async fn connect(
         address: &Address,
         credentials: Option<&WorkerCredentials>,
         protocols: &[&[u8]],
     ) -> io::Result<Self> {
         let stream = match address.socket_path() {
-            // Whoever is to prove who it is cannot at such a socket: where somebody says that it does, he means something else.
+            // A Unix socket has no TLS, so its peer could not prove its identity: credentials mean
+            // that the caller wants that proof.
             Some(_) if credentials.is_some() => {
-                let message = "there is no TLS at a Unix socket, and who calls with credentials calls nobody without";
+                let message = "credentials were given, and a Unix socket has no TLS: use a TCP address, or no credentials";
                 return Err(io::Error::new(io::ErrorKind::PermissionDenied, message));
             }
             Some(path) => Self::Unix(UnixStream::connect(path).await?),
@@ -65,10 +68,10 @@ impl PoolStream {
                 Self::Tcp(raddle_dns::connect(host, port).await?)
             }
         };
-        let stream = stream.checked().map_err(|error| match error.kind() {
+        let stream = stream.into_checked().map_err(|error| match error.kind() {
             io::ErrorKind::PermissionDenied => {
                 let message =
-                    "somebody else listens there: the worker is gone, and its name was taken";
+                    "another user listens at this address: the worker is gone, and its name was taken";
                 io::Error::new(io::ErrorKind::ConnectionRefused, message)
             }
             _ => error,
@@ -82,22 +85,22 @@ impl PoolStream {
                     connector.connect(name, stream).await?.into(),
                 )))
             }
-            // Of a socket of this machine the system says who has it.
+            // The kernel names the peer of a Unix socket (`SO_PEERCRED`).
             (stream, _) => Ok(stream),
         }
     }
 
-    /// The same with a client that proves who it is.
-    pub(crate) async fn accepted(self, acceptor: &TlsAcceptor) -> io::Result<Self> {
+    /// Accepts a TLS client on a TCP stream.
+    pub(crate) async fn accept_tls(self, acceptor: &TlsAcceptor) -> io::Result<Self> {
         match self {
             Self::Tcp(stream) => Ok(Self::Tls(Box::new(acceptor.accept(stream).await?.into()))),
             stream => Ok(stream),
         }
     }
 
-    /// Looks at who is at the other end of a Unix socket: every user of the machine can listen, and connect, under a name that has no file. It
-    /// may be this user, or root.
-    pub(crate) fn checked(self) -> io::Result<Self> {
+    /// Checks the peer of a Unix socket, and sets the timeouts of a TCP one. Any user of the
+    /// machine can bind, and connect to, an abstract name; only this user and root are accepted.
+    pub(crate) fn into_checked(self) -> io::Result<Self> {
         match &self {
             Self::Unix(stream) => {
                 let user = stream.peer_cred()?.uid();
@@ -107,20 +110,22 @@ impl PoolStream {
             }
             Self::Tcp(stream) => {
                 stream.set_nodelay(true)?;
-                // A machine that is gone says nothing: whoever has nothing to say to it either finds out all the same.
+                // A machine that is gone sends nothing. Keep-alive detects that on an idle
+                // connection.
                 sockopt::set_socket_keepalive(stream, true)?;
-                sockopt::set_tcp_keepidle(stream, ALIVE)?;
-                sockopt::set_tcp_keepintvl(stream, ALIVE / 4)?;
+                sockopt::set_tcp_keepidle(stream, KEEP_ALIVE)?;
+                sockopt::set_tcp_keepintvl(stream, KEEP_ALIVE / 4)?;
                 sockopt::set_tcp_keepcnt(stream, 4)?;
-                // While something is on its way to it, the system does not ask: it sends that again, for a quarter of an hour if nobody says otherwise.
-                sockopt::set_tcp_user_timeout(stream, UNHEARD.as_millis() as u32)?;
+                // While data is unacknowledged, the kernel retransmits instead of probing, for a
+                // quarter of an hour by default.
+                sockopt::set_tcp_user_timeout(stream, UNACKED_TIMEOUT.as_millis() as u32)?;
             }
             Self::Tls(_) => {}
         }
         Ok(self)
     }
 
-    /// The same, without a runtime.
+    /// Converts into a socket without a runtime.
     pub(crate) fn into_socket(self) -> io::Result<LinkSocket> {
         let (raw, tls) = match self {
             Self::Unix(stream) => {
@@ -141,7 +146,7 @@ impl PoolStream {
         Ok(LinkSocket::new(raw.into_std()?.into(), true, tls))
     }
 
-    /// Reads and writes it.
+    /// For reading and writing.
     pub(crate) fn io(&mut self) -> Pin<&mut dyn RuntimeStream> {
         match self {
             Self::Unix(stream) => Pin::new(stream),
@@ -150,7 +155,7 @@ impl PoolStream {
         }
     }
 
-    /// The same, for a library that reads and writes it.
+    /// For a library that reads and writes it.
     pub(crate) fn into_io(self) -> Pin<Box<dyn RuntimeStream>> {
         match self {
             Self::Unix(stream) => Box::pin(stream),
@@ -159,7 +164,7 @@ impl PoolStream {
         }
     }
 
-    /// The socket, if it may lead to another machine.
+    /// The TCP socket, if any.
     fn tcp(&self) -> Option<&TcpStream> {
         match self {
             Self::Unix(_) => None,
@@ -168,7 +173,8 @@ impl PoolStream {
         }
     }
 
-    /// Has the kernel end the connection when the other machine does not acknowledge for so long what it was sent (`TCP_USER_TIMEOUT`).
+    /// Sets `TCP_USER_TIMEOUT`: the kernel closes the connection when the peer leaves data
+    /// unacknowledged for this long.
     pub(crate) fn set_user_timeout(&self, timeout: Duration) -> io::Result<()> {
         self.tcp().map_or(Ok(()), |stream| {
             Ok(sockopt::set_tcp_user_timeout(
@@ -178,21 +184,22 @@ impl PoolStream {
         })
     }
 
-    /// The address that it comes from, if it may be on another machine.
-    pub(crate) fn origin(&self) -> Option<IpAddr> {
+    /// The peer's IP address. `None` on a Unix socket.
+    pub(crate) fn peer_ip(&self) -> Option<IpAddr> {
         self.tcp()?
             .peer_addr()
             .ok()
             .map(|address| address.ip().to_canonical())
     }
 
-    /// Whether gRPC was agreed on, and nothing else.
+    /// Whether ALPN has selected gRPC.
     pub(crate) fn is_grpc(&self) -> bool {
         matches!(self, Self::Tls(stream) if stream.get_ref().1.alpn_protocol() != Some(LINK))
     }
 
-    /// Whether the other end is certainly on this machine: it has the same address, or that of the loopback.
-    pub(crate) fn is_from_here(&self) -> bool {
+    /// Whether the peer is certainly on this machine: it has the same IP address, or a loopback
+    /// address.
+    pub(crate) fn is_local(&self) -> bool {
         let is_same = |peer: IpAddr, own: IpAddr| peer == own || peer.to_canonical().is_loopback();
         self.tcp()
             .is_none_or(|stream| match (stream.peer_addr(), stream.local_addr()) {
@@ -201,27 +208,27 @@ impl PoolStream {
             })
     }
 
-    /// Who is at the other end.
+    /// The identity of the peer.
     pub(crate) fn peer(&self) -> Result<PeerIdentity, IdentityError> {
         Ok(match self {
-            Self::Unix(_) => PeerIdentity::User,
-            Self::Tcp(_) => PeerIdentity::Anybody,
-            Self::Tls(stream) => {
-                PeerIdentity::Proven(Identity::of_peer(stream.get_ref().1.peer_certificates())?)
-            }
+            Self::Unix(_) => PeerIdentity::SameUser,
+            Self::Tcp(_) => PeerIdentity::Unknown,
+            Self::Tls(stream) => PeerIdentity::Certificate(Identity::of_peer(
+                stream.get_ref().1.peer_certificates(),
+            )?),
         })
     }
 }
 
-/// Who is at the other end of a connection.
+/// The identity of a connection's peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum PeerIdentity {
-    /// This user, on this machine.
-    User,
-    /// Nobody knows.
-    Anybody,
-    /// Whom a certificate names, if one was asked for.
-    Proven(Option<Identity>),
+    /// This user, on this machine (`SO_PEERCRED`).
+    SameUser,
+    /// Unknown.
+    Unknown,
+    /// The identity in the peer's certificate, if the peer has shown one.
+    Certificate(Option<Identity>),
 }
 
 #[cfg(test)]
@@ -230,17 +237,21 @@ mod tests {
 
     use super::*;
 
-    /// Of both sides: who calls and who serves can each lose the other.
+    /// Caller and worker can each lose the other's machine.
     #[tokio::test]
-    async fn a_machine_that_is_gone_is_noticed_while_something_is_on_its_way_to_it() {
+    async fn both_ends_detect_a_lost_machine() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string().parse().unwrap();
-        let (connected, accepted) =
-            tokio::join!(PoolStream::connect(&address, None, &[]), listener.accept());
-        let accepted = PoolStream::Tcp(accepted.unwrap().0).checked().unwrap();
-        assert!(accepted.is_from_here());
+        let (connected, accepted) = tokio::join!(
+            WorkerStream::connect(&address, None, &[]),
+            listener.accept()
+        );
+        let accepted = WorkerStream::Tcp(accepted.unwrap().0)
+            .into_checked()
+            .unwrap();
+        assert!(accepted.is_local());
         for stream in [connected.unwrap(), accepted] {
-            let PoolStream::Tcp(stream) = stream else {
+            let WorkerStream::Tcp(stream) = stream else {
                 panic!("a port")
             };
             assert!(sockopt::socket_keepalive(&stream).unwrap());

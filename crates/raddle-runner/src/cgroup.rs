@@ -84,11 +84,11 @@ impl Controllers {
 impl CgroupDelegation {
     /// The delegation of this process. `None` if nothing is delegated.
     pub fn find() -> Option<Self> {
-        Self::at(&own_group()?)
+        Self::locate(&own_group()?)
     }
 
     /// The delegation at `own`, the cgroup of this process.
-    pub(crate) fn at(own: &Path) -> Option<Self> {
+    pub(crate) fn locate(own: &Path) -> Option<Self> {
         let dir = if own.ends_with(LEAF) {
             own.parent()?
         } else {
@@ -255,7 +255,7 @@ pub fn prepare() -> io::Result<Controllers> {
 }
 
 fn prepare_at(own: &Path, worker: u32) -> io::Result<Controllers> {
-    if let Some(ready) = CgroupDelegation::at(own) {
+    if let Some(ready) = CgroupDelegation::locate(own) {
         return Ok(ready.controllers);
     }
     let controllers = survey(own, worker).map_err(io::Error::other)?;
@@ -382,7 +382,7 @@ mod tests {
             ("cgroup.subtree_control", "cpu memory\n"),
             ("cgroup.procs", ""),
         ]);
-        let delegation = CgroupDelegation::at(root.path()).unwrap();
+        let delegation = CgroupDelegation::locate(root.path()).unwrap();
         assert_eq!(
             delegation.controllers(),
             Controllers {
@@ -434,7 +434,7 @@ mod tests {
             ("cgroup.subtree_control", "memory pids\n"),
             ("cgroup.procs", ""),
         ]);
-        let delegation = CgroupDelegation::at(root.path()).unwrap();
+        let delegation = CgroupDelegation::locate(root.path()).unwrap();
         let limits = Limits {
             memory_mb: Some(1),
             ..Limits::default()
@@ -450,11 +450,11 @@ mod tests {
             ("cgroup.procs", ""),
             ("raddle-7-1/child/x", ""),
         ]);
-        let delegation = CgroupDelegation::at(root.path()).unwrap();
-        for left in ["raddle-5-1", "raddle-5-2", LEAF, "somebody-else"] {
+        let delegation = CgroupDelegation::locate(root.path()).unwrap();
+        for left in ["raddle-5-1", "raddle-5-2", LEAF, "unrelated"] {
             fs::create_dir(root.path().join(left)).unwrap();
         }
-        // What is in a directory stands for processes in a group.
+        // In a plain directory, an entry keeps it from being removed as processes do in a cgroup.
         let fresh = create_locked(&root.path().join("raddle-6-1")).unwrap();
         delegation.sweep();
         let mut there: Vec<_> = fs::read_dir(root.path())
@@ -465,14 +465,14 @@ mod tests {
         there.sort();
         assert_eq!(
             there,
-            ["raddle-6-1", "raddle-7-1", LEAF, "somebody-else"],
-            "who has not joined yet, and who is left"
+            ["raddle-6-1", "raddle-7-1", LEAF, "unrelated"],
+            "in use, and not removable"
         );
         assert!(
             create_locked(&root.path().join("raddle-6-1")).is_err(),
             "another has it"
         );
-        // Its runner is killed, and an attempt of that name comes again.
+        // Its runner is killed, and an attempt of that name runs again.
         drop(fresh);
         drop(create_locked(&root.path().join("raddle-6-1")).unwrap());
         delegation.sweep();
@@ -485,8 +485,8 @@ mod tests {
             ("cgroup.subtree_control", "hugetlb\n"),
             ("cgroup.procs", ""),
         ]);
-        assert!(CgroupDelegation::at(root.path()).is_none());
-        assert!(CgroupDelegation::at(Path::new("/no/such/group")).is_none());
+        assert!(CgroupDelegation::locate(root.path()).is_none());
+        assert!(CgroupDelegation::locate(Path::new("/no/such/group")).is_none());
     }
 
     #[test]
@@ -523,7 +523,7 @@ mod tests {
             seen(&[("cgroup.controllers", "hugetlb"), switch, procs]),
             Err(CgroupUnavailable::NoControllers)
         );
-        // What is not there cannot be written either, also by root.
+        // Missing files cannot be written either, even by root.
         assert_eq!(
             seen(&[offered, switch]),
             Err(CgroupUnavailable::NotDelegated)

@@ -51,7 +51,7 @@ pub use message::{
 };
 pub use progress_page::ProgressPage;
 pub use raddle_process::{check_descriptors, log, title};
-pub use runner::{FunctionCall, NOBODY, cap_limits, runner_main_if_requested};
+pub use runner::{FunctionCall, OVERFLOW_UID, cap_limits, runner_main_if_requested};
 pub use runner_cleanup::{
     SUSPEND, become_subreaper, children, interrupt, is_ignored, kill_attempts_of_worker,
     kill_group, kill_runners_of_worker, reap_orphans, setsid_self, signal_usr2, stop_self,

@@ -26,7 +26,7 @@ pub struct ExecRequest {
     pub attempt: u32,
     /// Name of the task, for the process title.
     pub name: String,
-    /// What to run.
+    /// Program or function to run.
     pub program: ExecTarget,
     /// Variables that are set on top of the environment that the runner inherited from its worker.
     pub env: Vec<(String, String)>,
@@ -90,7 +90,7 @@ pub struct SandboxConfig {
 /// Path in the sandbox of [`SandboxConfig::directory`].
 pub const HANDLER: &str = "/handler";
 
-/// What an attempt runs.
+/// The target of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ExecTarget {
     /// A program and its arguments. A program without a slash is searched in the `PATH` of the

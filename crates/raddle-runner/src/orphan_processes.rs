@@ -122,9 +122,9 @@ mod tests {
     use super::*;
 
     fn tid() -> Tid {
-        // Unique enough: no broker generates ids of that time.
-        Tid::from_u64(1_000_000_000_000_000_000 + u64::from(process::id()))
-            .expect("in the range of ids")
+        // Unique enough: no broker generates ids of that time, and each test has its own thread.
+        let thread = rustix::thread::gettid().as_raw_nonzero().get() as u64;
+        Tid::from_u64(1_000_000_000_000_000_000 + thread).expect("in the range of ids")
     }
 
     fn sleeper(attempt: u32) -> Child {

@@ -144,7 +144,7 @@ fn limits() -> CapabilityProbe {
 /// cgroup `own`. A worker prepares a delegated cgroup itself, so a cgroup that is delegated and not
 /// prepared counts as good.
 fn limits_in(own: &Path, pid: u32) -> CapabilityProbe {
-    let available = match CgroupDelegation::at(own) {
+    let available = match CgroupDelegation::locate(own) {
         Some(ready) => Ok(ready.controllers()),
         None => cgroup::survey(own, pid),
     };

@@ -1,4 +1,4 @@
-//! Hosts are apart from each other and from this machine, can be reached by each other, and leave nothing behind.
+//! Hosts are isolated from this machine, reach each other, and leave nothing behind.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -13,7 +13,7 @@ use std::{
 
 use raddle_testnet::{Host, Lan};
 
-/// Sends back what it gets, at all addresses.
+/// Echoes datagrams on all addresses.
 const ECHO: &str = "
 import socket
 s = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
@@ -21,8 +21,8 @@ s.bind(('::', 7))
 print('ready', flush=True)
 while True: s.sendto(*s.recvfrom(100))
 ";
-/// Sends a hundred words to an address, and says how many came back.
-const ASK: &str = "
+/// Sends a hundred datagrams to an address, and prints how many came back.
+const COUNT_ECHOES: &str = "
 import socket, sys, time
 s = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
 for n in range(100):
@@ -52,21 +52,22 @@ fn echo(host: &Host) -> Child {
     echo
 }
 
-/// How many words of a hundred came back.
-fn ask(asking: &Host, address: IpAddr) -> u32 {
+/// How many of a hundred datagrams came back.
+fn count_echoes(client: &Host, address: IpAddr) -> u32 {
     let address = match address {
         IpAddr::V4(address) => address.to_ipv6_mapped(),
         IpAddr::V6(address) => address,
     };
-    let output = asking
+    let output = client
         .command("python3")
-        .args(["-c", ASK, &address.to_string()])
+        .args(["-c", COUNT_ECHOES, &address.to_string()])
         .output()
         .unwrap();
-    let said = String::from_utf8(output.stdout).unwrap();
-    said.trim()
+    let stdout = String::from_utf8(output.stdout).unwrap();
+    stdout
+        .trim()
         .parse()
-        .unwrap_or_else(|_| panic!("{said} {}", String::from_utf8_lossy(&output.stderr)))
+        .unwrap_or_else(|_| panic!("{stdout} {}", String::from_utf8_lossy(&output.stderr)))
 }
 
 fn is_alive(pid: u32) -> bool {
@@ -75,16 +76,16 @@ fn is_alive(pid: u32) -> bool {
         .is_some_and(|(_, rest)| !rest.starts_with('Z'))
 }
 
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(10);
-    while !is_so() {
+    while !condition() {
         assert!(Instant::now() < deadline, "{what}");
         thread::sleep(Duration::from_millis(10));
     }
 }
 
 #[test]
-fn hosts_reach_each_other_and_nobody_else_does() {
+fn hosts_reach_only_each_other() {
     if !raddle_testnet::can_create_hosts() {
         return;
     }
@@ -93,8 +94,8 @@ fn hosts_reach_each_other_and_nobody_else_does() {
     let stranger = Lan::new().host();
     let mut echo = echo(&one);
     for address in [IpAddr::V4(one.ipv4()), IpAddr::V6(one.ipv6())] {
-        assert_eq!(ask(&two, address), 100);
-        assert_eq!(ask(&stranger, address), 0);
+        assert_eq!(count_echoes(&two, address), 100);
+        assert_eq!(count_echoes(&stranger, address), 0);
     }
     let name = two
         .command("cat")
@@ -108,7 +109,7 @@ fn hosts_reach_each_other_and_nobody_else_does() {
 }
 
 #[test]
-fn a_host_may_be_on_two_networks() {
+fn host_joins_two_networks() {
     if !raddle_testnet::can_create_hosts() {
         return;
     }
@@ -118,14 +119,14 @@ fn a_host_may_be_on_two_networks() {
     let mut echo = echo(&both);
     let far = both.cables()[1].ipv4();
     assert_eq!(both.cables()[1].interface(), "eth1");
-    assert_eq!(ask(&lan.host(), both.ipv4().into()), 100);
-    assert_eq!(ask(&other.host(), far.into()), 100);
+    assert_eq!(count_echoes(&lan.host(), both.ipv4().into()), 100);
+    assert_eq!(count_echoes(&other.host(), far.into()), 100);
     drop(both);
     echo.wait().unwrap();
 }
 
 #[test]
-fn cables_are_pulled_and_plugged_and_lose_in_either_way() {
+fn cables_unplug_and_lose_frames_in_each_direction() {
     if !raddle_testnet::can_create_hosts() {
         return;
     }
@@ -133,33 +134,36 @@ fn cables_are_pulled_and_plugged_and_lose_in_either_way() {
     let (one, two, three) = (lan.host(), lan.host(), lan.host());
     let (mut echo, address) = (echo(&one), IpAddr::from(one.ipv4()));
     one.cable().pull();
-    assert_eq!(ask(&two, address), 0);
+    assert_eq!(count_echoes(&two, address), 0);
     one.cable().plug();
-    assert_eq!(ask(&two, address), 100);
+    assert_eq!(count_echoes(&two, address), 100);
 
     two.cable().lose_to_host(100);
     assert_eq!(
-        (ask(&two, address), ask(&three, address)),
+        (count_echoes(&two, address), count_echoes(&three, address)),
         (0, 100),
         "one way, and one host"
     );
     two.cable().lose_to_host(0);
     two.cable().lose_from_host(100);
-    assert_eq!((ask(&two, address), ask(&three, address)), (0, 100));
+    assert_eq!(
+        (count_echoes(&two, address), count_echoes(&three, address)),
+        (0, 100)
+    );
     two.cable().lose_from_host(0);
-    assert_eq!(ask(&two, address), 100);
+    assert_eq!(count_echoes(&two, address), 100);
 
     two.cable().lose_from_host(50);
-    let came = ask(&two, address);
+    let arrived = count_echoes(&two, address);
     assert!(
-        (15..=85).contains(&came),
-        "{came} of 100 with half of them lost"
+        (15..=85).contains(&arrived),
+        "{arrived} of 100 with half of them lost"
     );
     drop(one);
     echo.wait().unwrap();
 }
 
-/// Sends ten million bytes over a connection, and waits until they are there.
+/// Sends ten million bytes over a connection, and waits until they have arrived.
 const SEND: &str = "
 import socket, sys, threading
 l = socket.create_server(('0.0.0.0', 8)) if len(sys.argv) == 1 else None
@@ -173,7 +177,7 @@ else:
     s.sendall(bytes(10_000_000))
     print(s.recv(1).decode())
 ";
-/// How long it takes until a word is back, in milliseconds: the least of some.
+/// Round-trip time in milliseconds: the minimum of several.
 const PING: &str = "
 import socket, sys, time
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -186,7 +190,7 @@ print(int(1000 * min(ping() for _ in range(5))))
 ";
 
 #[test]
-fn cables_may_be_slow_in_either_way() {
+fn cables_delay_frames_in_each_direction() {
     if !raddle_testnet::can_create_hosts() {
         return;
     }
@@ -211,7 +215,7 @@ fn cables_may_be_slow_in_either_way() {
     assert!((150..230).contains(&slow), "{slow}");
     two.cable().delay_to_host(Duration::ZERO);
     two.cable().delay_from_host(Duration::from_millis(10));
-    // What is large, and not yet in packets, is carried as well.
+    // Frames that the kernel has not segmented yet are carried as well.
     let mut server = one
         .command("python3")
         .args(["-c", SEND])
@@ -227,27 +231,27 @@ fn cables_may_be_slow_in_either_way() {
         .unwrap();
     assert_eq!(run(&two, SEND), "!");
     server.wait().unwrap();
-    // And it can be lost, and pulled.
+    // Loss and unplugging work together with delays.
     two.cable().lose_to_host(100);
-    assert_eq!(ask(&two, one.ipv4().into()), 0);
+    assert_eq!(count_echoes(&two, one.ipv4().into()), 0);
     two.cable().lose_to_host(0);
-    assert_eq!(ask(&two, one.ipv4().into()), 100);
+    assert_eq!(count_echoes(&two, one.ipv4().into()), 100);
     two.cable().pull();
-    assert_eq!(ask(&two, one.ipv4().into()), 0);
+    assert_eq!(count_echoes(&two, one.ipv4().into()), 0);
     two.cable().plug();
-    assert_eq!(ask(&two, one.ipv4().into()), 100);
+    assert_eq!(count_echoes(&two, one.ipv4().into()), 100);
     drop(one);
     echo.wait().unwrap();
 }
 
 #[test]
-fn nothing_is_left_after_a_drop_or_a_panic() {
+fn leaves_nothing_after_a_drop_or_a_panic() {
     if !raddle_testnet::can_create_hosts() {
         return;
     }
     let lan = Lan::new();
     let host = lan.host();
-    // Who has left his session, and his parent, is found as well.
+    // A process that has left its session and its parent is found as well.
     let daemon = "setsid sh -c 'echo $$; exec sleep 600' & exit";
     let run = |host: &Host| {
         let child = host
@@ -256,8 +260,8 @@ fn nothing_is_left_after_a_drop_or_a_panic() {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let said = String::from_utf8(read_line(child)).unwrap();
-        said.trim().parse::<u32>().unwrap()
+        let stdout = String::from_utf8(read_line(child)).unwrap();
+        stdout.trim().parse::<u32>().unwrap()
     };
     let pid = run(&host);
     assert_eq!(host.processes(), [pid]);
@@ -284,7 +288,7 @@ fn read_line(mut child: Child) -> Vec<u8> {
 }
 
 #[test]
-fn nothing_is_left_when_the_test_is_killed() {
+fn leaves_nothing_when_the_test_is_killed() {
     if !raddle_testnet::can_create_hosts() {
         return;
     }
@@ -299,13 +303,13 @@ fn nothing_is_left_when_the_test_is_killed() {
     let mut test = Command::new("/proc/self/exe");
     test.args([
         "--exact",
-        "nothing_is_left_when_the_test_is_killed",
+        "leaves_nothing_when_the_test_is_killed",
         "--nocapture",
     ])
     .env("TO_BE_KILLED", "1");
     let mut test = test.stdout(Stdio::piped()).spawn().unwrap();
-    let said = BufReader::new(test.stdout.take().unwrap());
-    let pid = said
+    let stdout = BufReader::new(test.stdout.take().unwrap());
+    let pid = stdout
         .lines()
         .find_map(|line| line.unwrap().strip_prefix("pid ")?.parse().ok())
         .unwrap();
@@ -324,7 +328,7 @@ fn nothing_is_left_when_the_test_is_killed() {
     assert_eq!(before.len(), 3, "a switch, a host, and what runs there");
     test.kill().unwrap();
     test.wait().unwrap();
-    until("what ran in its host, and what kept that, are gone", || {
+    until("the processes of the host and its keeper are gone", || {
         left.retain(|pid| is_alive(*pid));
         left.is_empty()
     });

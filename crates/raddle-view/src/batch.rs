@@ -4,8 +4,8 @@ use std::{cmp::Reverse, collections::BTreeMap, time::Duration};
 
 use jiff::Timestamp;
 use raddle_broker::{Broker, SummaryDetail, TaskFilter};
+use raddle_client::wait::{WATCH_WORKERS, reclaim_if_worker_lost};
 use raddle_model::{TaskState, TaskView, Tid};
-use raddle_worker::wait::{WATCH_WORKERS, reclaim_if_worker_lost};
 use serde::Serialize;
 use tokio::time::sleep;
 

@@ -2,8 +2,8 @@
 
 use jiff::Timestamp;
 use raddle_broker::{Broker, ScheduleView};
+use raddle_client::schedule::{self, Error, zone};
 use raddle_model::TaskState;
-use raddle_worker::schedule::{self, Error, zone};
 use serde_json::{Value, json};
 
 /// A schedule as JSON. A paused one keeps a time at which it is not due.

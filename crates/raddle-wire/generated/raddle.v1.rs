@@ -67,7 +67,7 @@ pub struct Route {
     #[prost(uint32, tag = "7")]
     pub own: u32,
 }
-/// What is known of a worker before the first connection.
+/// Metadata of a worker, known before the first connection.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct WorkerMetadata {
     /// A UUID.

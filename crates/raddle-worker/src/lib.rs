@@ -1,27 +1,16 @@
-//! Who runs the tasks: workers, and the managers that keep them.
+//! The task worker: claims tasks and runs each in its own process, through `raddle-runner`.
 //!
-//! Nothing here knows which engine the broker is, and nothing here runs a target itself: attempts run in processes of their
-//! own, through `raddle-runner`.
+//! Nothing here knows which engine the broker is. Managers, such as the spawner, share the worker's
+//! [`registration`], its control commands and its shutdown.
 
-pub mod contained;
 #[cfg(feature = "pool")]
 pub mod discovery;
-pub mod explain;
-pub mod group;
-pub mod handler;
 pub mod host;
-pub mod metrics;
-pub mod orphan_processes;
-#[cfg(feature = "otlp")]
-pub mod otlp;
-mod registration;
-pub mod routine;
+pub mod plugins;
+pub mod registration;
 pub mod run;
-pub mod schedule;
+pub mod scheduler;
 mod space;
-pub mod spawner;
-pub mod text;
-pub mod wait;
 pub mod worker;
 
 pub use space::wait_for_space;

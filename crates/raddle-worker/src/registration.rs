@@ -24,37 +24,38 @@ use crate::{
 };
 
 /// How long others wait after a manager's last sign of life before they take it for gone.
-pub(crate) const LEASE: Duration = Duration::from_secs(3);
+pub const LEASE: Duration = Duration::from_secs(3);
 /// After an error of the broker, before the next try.
 const ERROR_PAUSE: Duration = Duration::from_millis(500);
 /// How long leaving the registry may take.
 const DEREGISTER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Whether a manager is there: not one that was killed here, and is listed until its lease has run out.
-pub(crate) fn is_running(entry: &WorkerEntry) -> bool {
+pub fn is_running(entry: &WorkerEntry) -> bool {
     let info = &entry.info;
     let is_the_same = |born| info.born.is_none_or(|then| then == born);
     !is_local(info) || raddle_runner::process_start_time(info.pid).is_some_and(is_the_same)
 }
 
 /// Whether a manager is there, and is not leaving.
-pub(crate) fn is_staying(entry: &WorkerEntry) -> bool {
+pub fn is_staying(entry: &WorkerEntry) -> bool {
     entry.status != WorkerStatus::Draining && is_running(entry)
 }
 
 /// A lease, and how long runners take it to hold.
 #[derive(Clone)]
-pub(crate) struct WorkerLease {
-    pub(crate) length: Duration,
+pub struct WorkerLease {
+    /// Its length.
+    pub length: Duration,
     /// When it was asked for, on the monotonic clock: the lease began no earlier.
-    pub(crate) requested_at: u64,
+    pub requested_at: u64,
     /// Where runners read how long it holds.
-    pub(crate) deadline: Arc<LeaseDeadlinePage>,
+    pub deadline: Arc<LeaseDeadlinePage>,
 }
 
 impl WorkerLease {
     /// A lease that is about to be asked for. The page comes first: a process without descriptors for it must not hold a task.
-    pub(crate) fn prepare(length: Duration) -> Result<Self> {
+    pub fn prepare(length: Duration) -> Result<Self> {
         let page = |error: io::Error| Error::Starved {
             what: "shared memory".into(),
             reason: error.to_string(),
@@ -68,7 +69,7 @@ impl WorkerLease {
     }
 
     /// Lets runners know that it was granted, or renewed, no earlier than at `requested_at`.
-    pub(crate) fn extend_from(&self, requested_at: u64) {
+    pub fn extend_from(&self, requested_at: u64) {
         self.deadline
             .extend_to(requested_at + self.length.as_nanos() as u64);
     }
@@ -91,19 +92,25 @@ impl WorkerLease {
 }
 
 /// The registration of a worker or manager: its id, its lease, and the control messages to it.
-pub(crate) struct Registration {
-    pub(crate) tid: Tid,
-    pub(crate) lease: WorkerLease,
-    pub(crate) commands: mpsc::UnboundedReceiver<ControlDelivery>,
+pub struct Registration {
+    /// The id.
+    pub tid: Tid,
+    /// The lease.
+    pub lease: WorkerLease,
+    /// Control commands, to the worker and to its tasks.
+    pub commands: mpsc::UnboundedReceiver<ControlDelivery>,
     listener: JoinHandle<()>,
-    pub(crate) renewer: RenewerThread,
-    pub(crate) stats: Arc<WorkerStats>,
+    /// The thread that renews the lease.
+    pub renewer: RenewerThread,
+    /// What heartbeats report.
+    pub stats: Arc<WorkerStats>,
     /// The lease is lost: others may take it for gone.
-    pub(crate) lost: bool,
+    pub lost: bool,
 }
 
 impl Registration {
-    pub(crate) async fn register(
+    /// Registers a worker, and starts to renew its lease. Waits while the broker has no space.
+    pub async fn register(
         broker: &Arc<dyn Broker>,
         info: WorkerInfo,
         lease: Duration,
@@ -120,7 +127,7 @@ impl Registration {
     }
 
     /// Keeps a lease that was granted to `tid`.
-    pub(crate) async fn keep_lease(
+    pub async fn keep_lease(
         broker: &Arc<dyn Broker>,
         tid: Tid,
         mut lease: WorkerLease,
@@ -153,7 +160,7 @@ impl Registration {
 
     /// Registers one whose lease was lost under a new id, unless it is asked to stop before. What kept the lease from being renewed may still be there:
     /// an agent that is gone is waited for as long as `patience` says.
-    pub(crate) async fn register_again(
+    pub async fn register_again(
         broker: &Arc<dyn Broker>,
         info: &WorkerInfo,
         lease: Duration,
@@ -183,7 +190,7 @@ impl Registration {
 }
 
 /// Takes a manager out of the registry. One that nobody hears is taken for gone when its lease has run out.
-pub(crate) async fn deregister(broker: &Arc<dyn Broker>, tid: Tid, failure: Option<String>) {
+pub async fn deregister(broker: &Arc<dyn Broker>, tid: Tid, failure: Option<String>) {
     if timeout(DEREGISTER_TIMEOUT, broker.deregister(tid, failure))
         .await
         .is_err()
@@ -196,7 +203,7 @@ pub(crate) async fn deregister(broker: &Arc<dyn Broker>, tid: Tid, failure: Opti
 
 impl Registration {
     /// Hears no more control messages.
-    pub(crate) fn close(&self) {
+    pub fn close(&self) {
         self.listener.abort();
     }
 }

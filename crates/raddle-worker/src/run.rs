@@ -19,10 +19,9 @@ use tokio::{
     time::{Instant, sleep_until, timeout},
 };
 
-use crate::{
-    wait::{LONG, TaskFollower, WATCH_WORKERS, is_within, reclaim_if_worker_lost},
-    worker::{Options, Shutdown, SuspendGuard, Worker, WorkerEnd, WorkerEndReason},
-};
+use raddle_client::wait::{LONG, TaskFollower, WATCH_WORKERS, is_within, reclaim_if_worker_lost};
+
+use crate::worker::{Options, Shutdown, SuspendGuard, Worker, WorkerEnd, WorkerEndReason};
 
 /// How often to read the progress of a task if [`RunOptions::progress`] is set.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(250);

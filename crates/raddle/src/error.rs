@@ -72,14 +72,14 @@ impl Error {
 
 impl<E: StdError + Send + Sync + 'static> From<E> for Error {
     fn from(error: E) -> Self {
-        Self(returned(Box::new(error)))
+        Self(unwrap_routine_error(Box::new(error)))
     }
 }
 
 /// Unwraps the error that a routine returned, so that it prints as in its own process, with its
 /// causes.
 #[cfg(feature = "pool")]
-fn returned(error: BoxedError) -> BoxedError {
+fn unwrap_routine_error(error: BoxedError) -> BoxedError {
     use crate::CallError;
 
     match error.downcast::<CallError<Error>>() {
@@ -92,7 +92,7 @@ fn returned(error: BoxedError) -> BoxedError {
 }
 
 #[cfg(not(feature = "pool"))]
-fn returned(error: BoxedError) -> BoxedError {
+fn unwrap_routine_error(error: BoxedError) -> BoxedError {
     error
 }
 
@@ -161,7 +161,7 @@ impl StdError for ReceivedError {
 mod tests {
     use super::*;
 
-    fn heard(words: &[&str]) -> Error {
+    fn remote_error(words: &[&str]) -> Error {
         let wrap = |cause, message: &&str| {
             Some(Box::new(ReceivedError {
                 message: message.to_string(),
@@ -178,8 +178,8 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_shown_with_its_causes_each_said_once() {
-        let error = heard(&["cannot start", "no socket: denied", "denied"]);
+    fn shows_each_cause_once() {
+        let error = remote_error(&["cannot start", "no socket: denied", "denied"]);
         assert_eq!(error.to_string(), "cannot start");
         assert_eq!(format!("{error:#}"), "cannot start: no socket: denied");
         assert_eq!(
@@ -190,8 +190,8 @@ mod tests {
     }
 
     #[test]
-    fn an_error_crosses_with_its_words() {
-        let error = heard(&["a", "b", "c"]);
+    fn keeps_messages_across_processes() {
+        let error = remote_error(&["a", "b", "c"]);
         let there: Error =
             serde_json::from_str(&serde_json::to_string(&error).expect("it can")).expect("it can");
         assert_eq!(format!("{there:?}"), format!("{error:?}"));
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn every_error_becomes_one_and_can_be_found_again() {
+    fn converts_and_downcasts_any_error() {
         let error = (|| -> Result<u8> { Ok("x".parse()?) })().expect_err("it is no number");
         assert!(error.downcast_ref::<std::num::ParseIntError>().is_some());
         assert!(error.into_boxed().is::<std::num::ParseIntError>());
@@ -208,10 +208,10 @@ mod tests {
 
     #[cfg(feature = "pool")]
     #[test]
-    fn what_a_routine_has_returned_is_shown_as_it_was_there() {
+    fn shows_the_error_of_a_routine_with_its_causes() {
         use crate::CallError;
 
-        let error = Error::from(CallError::Failed(heard(&["a", "b"])));
+        let error = Error::from(CallError::Failed(remote_error(&["a", "b"])));
         assert_eq!(format!("{error:#}"), "a: b");
         let error = Error::from(CallError::<Error>::TimedOut);
         assert!(error.is::<CallError<Error>>());

@@ -75,6 +75,14 @@ mod error;
 
 pub use async_trait::async_trait;
 pub use futures_core::Stream;
+#[cfg(feature = "queue")]
+pub use raddle_client::{
+    handler::{self, Handler},
+    routine::{
+        ChainError, RoutineTask, TaskError, TaskHandle, cancelled, chain, is_cancelled, log,
+        progress, trace,
+    },
+};
 pub use raddle_macros::{main, routine, routines, shutdown, startup};
 pub use raddle_model::{
     Schedule,
@@ -83,15 +91,6 @@ pub use raddle_model::{
 };
 #[cfg(feature = "pool")]
 pub use raddle_rpc::{Call, CallError, CallStream, Never, WorkerPool, WorkerProxy, context, spawn};
-#[cfg(feature = "queue")]
-pub use raddle_worker::{
-    group,
-    handler::{self, Handler},
-    routine::{
-        ChainError, RoutineTask, TaskError, TaskHandle, cancelled, chain, is_cancelled, log,
-        progress, trace,
-    },
-};
 
 pub use self::error::{Error, Result};
 
@@ -154,18 +153,26 @@ pub mod broker {
     pub use raddle_broker::*;
     pub use raddle_broker_connect::*;
 }
+#[cfg(feature = "queue")]
+pub use raddle_client as client;
+#[cfg(feature = "queue")]
+pub use raddle_groups as group;
 pub use raddle_model as core;
 #[cfg(feature = "pool")]
 pub use raddle_rpc as pool;
 #[cfg(feature = "queue")]
 pub use raddle_runner as exec;
+#[cfg(feature = "queue")]
+pub use raddle_spawner as spawner;
+#[cfg(feature = "queue")]
+pub use raddle_telemetry as telemetry;
 #[cfg(feature = "pool")]
 pub use raddle_tls as tls;
 /// The wire protocol between workers and callers: for hand-written workers.
 #[cfg(feature = "pool")]
 pub use raddle_wire as wire;
 #[cfg(feature = "queue")]
-pub use raddle_worker as fabric;
+pub use raddle_worker as worker;
 
 pub mod prelude {
     //! Names that most programs need.

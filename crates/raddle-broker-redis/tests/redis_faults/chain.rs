@@ -1,4 +1,4 @@
-//! What is chained, while the server and the way to it are out of order.
+//! Chained tasks during outages of the server and network.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,13 +9,13 @@ use super::{proxy::Proxy, redis_server::Server, support::*};
 
 const LEASE: Duration = Duration::from_secs(60);
 
-/// A task whose attempt a worker has.
-async fn claimed(broker: &Arc<dyn Broker>, worker: Tid) -> AttemptId {
+/// Submits a task and claims it.
+async fn submit_and_claim(broker: &Arc<dyn Broker>, worker: Tid) -> AttemptId {
     broker.submit(vec![task("parent")]).await.unwrap();
     broker.claim(request(worker, 1)).await.unwrap()[0].attempt_id
 }
 
-/// Two tasks of two partitions.
+/// A chain of two tasks in two partitions.
 fn chain(attempt_id: AttemptId) -> ChainRequest {
     let tasks = ["default", "other"].map(|queue| TaskSpec {
         queue: queue.into(),
@@ -38,9 +38,9 @@ async fn children(broker: &Arc<dyn Broker>, parent: Tid) -> Vec<String> {
         .collect()
 }
 
-/// Whichever answer it is, on the way of the chain or of the end.
+/// Whichever reply is lost, of the chain or of the completion.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lost_answer_chains_nothing_twice() {
+async fn a_lost_reply_chains_no_task_twice() {
     let server = Server::start();
     let proxy = Proxy::to(server.port).await;
     let broker = open(&format!("redis://127.0.0.1:{}?namespace=x", proxy.port))
@@ -49,24 +49,24 @@ async fn a_lost_answer_chains_nothing_twice() {
     let direct = open(&server.url("x")).await.unwrap();
     let worker = direct.register(info(), LEASE).await.unwrap();
     for answers in 0..3 {
-        let attempt_id = claimed(&direct, worker).await;
+        let attempt_id = submit_and_claim(&direct, worker).await;
         proxy.cut_one_after(answers);
         assert_eq!(
             broker.chain(chain(attempt_id)).await.unwrap(),
             2,
             "after {answers} answers"
         );
-        assert_eq!(proxy.has_cut(), answers < 2, "it takes two answers");
+        assert_eq!(proxy.has_cut(), answers < 2, "a chain takes two replies");
         assert_eq!(
             direct.task(attempt_id.tid).await.unwrap().unwrap().chained,
             2,
             "after {answers} answers"
         );
         proxy.cut_one_after(answers);
-        let verdicts = broker.complete(vec![success(attempt_id)]).await.unwrap();
-        assert!(proxy.has_cut(), "it takes three answers");
+        let outcomes = broker.complete(vec![success(attempt_id)]).await.unwrap();
+        assert!(proxy.has_cut(), "a completion takes three replies");
         assert_eq!(
-            verdicts,
+            outcomes,
             [CompletionOutcome::Finished(TaskState::Completed)]
         );
         assert_eq!(
@@ -87,13 +87,13 @@ async fn a_lost_answer_chains_nothing_twice() {
     assert_eq!(direct.summary().await.unwrap().stale_writes, 0);
 }
 
-/// What was chained is where the task is.
+/// The chain is stored with the task.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_chained_outlives_the_server() {
+async fn chained_tasks_survive_a_server_restart() {
     let server = Server::start();
     let broker = open(&server.url("x")).await.unwrap();
     let worker = broker.register(info(), LEASE).await.unwrap();
-    let attempt_id = claimed(&broker, worker).await;
+    let attempt_id = submit_and_claim(&broker, worker).await;
     broker.chain(chain(attempt_id)).await.unwrap();
     server.kill();
     server.restart();
@@ -107,23 +107,23 @@ async fn what_is_chained_outlives_the_server() {
     );
 }
 
-/// Nothing is left of what was chained, followed or not.
+/// The chain records are removed, whether their tasks were submitted or not.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_is_left_of_what_was_chained() {
+async fn removes_chain_records_at_the_end_of_an_attempt() {
     let server = Server::start();
     let broker = open(&server.url("x")).await.unwrap();
     let worker = broker.register(info(), LEASE).await.unwrap();
     for is_followed in [true, false] {
-        let attempt_id = claimed(&broker, worker).await;
+        let attempt_id = submit_and_claim(&broker, worker).await;
         broker.chain(chain(attempt_id)).await.unwrap();
         broker.chain(chain(attempt_id)).await.unwrap();
-        assert_eq!(server.ask(&["HLEN", "raddle:{x}:chained"]), ":3");
+        assert_eq!(server.command(&["HLEN", "raddle:{x}:chained"]), ":3");
         if is_followed {
             broker.complete(vec![success(attempt_id)]).await.unwrap();
         } else {
             broker.deregister(worker, None).await.unwrap();
         }
-        assert_eq!(server.ask(&["EXISTS", "raddle:{x}:chained"]), ":0");
+        assert_eq!(server.command(&["EXISTS", "raddle:{x}:chained"]), ":0");
         let worker = broker.register(info(), LEASE).await.unwrap();
         broker.claim(request(worker, 9)).await.unwrap();
     }

@@ -1,4 +1,4 @@
-//! A cluster: one namespace is at one node, wherever that is.
+//! Clusters: a namespace is in one slot, on any node.
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,9 +7,9 @@ use raddle_model::TaskState;
 
 use super::{redis_server::cluster::Cluster, support::*};
 
-/// A URL that names any node will do, also while the namespace moves to another.
+/// The URL may name any node, while the namespace moves too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_namespace_is_found_and_followed() {
+async fn follows_a_namespace_that_moves_to_another_node() {
     let cluster = Cluster::start();
     let (owner, others) = cluster.owner("x");
     let url = |node: usize| {
@@ -37,7 +37,7 @@ async fn a_namespace_is_found_and_followed() {
         .unwrap();
     let held = broker.claim(request(worker, 3)).await.unwrap();
     assert_eq!(held.len(), 3);
-    // One waits for tasks, and one submits, while the namespace is at neither node as a whole.
+    // One client waits for tasks and one submits while the namespace is split between two nodes.
     let waiting = tokio::spawn({
         let broker = Arc::clone(&broker);
         async move { broker.claim(request(worker, 1)).await }
@@ -53,7 +53,7 @@ async fn a_namespace_is_found_and_followed() {
             std::thread::sleep(Duration::from_millis(100));
             assert!(
                 !submitting.is_finished(),
-                "the namespace is at no node as a whole"
+                "the namespace is split between nodes"
             );
             begun.send(submitting).unwrap();
         });
@@ -88,24 +88,24 @@ async fn a_namespace_is_found_and_followed() {
 }
 
 #[tokio::test]
-async fn a_database_number_is_refused_by_a_cluster() {
+async fn refuses_a_database_number_in_a_cluster() {
     let server =
         super::redis_server::Server::with(&["--cluster-enabled", "yes", "--appendonly", "yes"]);
-    let error = refusal(&format!("redis://127.0.0.1:{}/3", server.port))
+    let error = open_error(&format!("redis://127.0.0.1:{}/3", server.port))
         .await
         .to_string();
     assert!(error.contains("cluster mode"), "{error}");
-    // And one that has no slots yet is not ready.
-    let error = refusal(&format!("redis://127.0.0.1:{}", server.port)).await;
+    // A cluster without slots is not ready.
+    let error = open_error(&format!("redis://127.0.0.1:{}", server.port)).await;
     assert!(
         error.is_retryable() && error.to_string().contains("CLUSTERDOWN"),
         "{error}"
     );
 }
 
-/// One script acknowledges an entry and stores it, and a script reaches one slot.
+/// A script acknowledges an entry and stores its task, and a script reaches one slot only.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stream_is_read_where_the_namespace_is_and_refused_elsewhere() {
+async fn reads_streams_in_the_slot_of_the_namespace_only() {
     let cluster = Cluster::start();
     let (owner, _) = cluster.owner("orders");
     let url = |namespace: &str| {
@@ -126,7 +126,7 @@ async fn a_stream_is_read_where_the_namespace_is_and_refused_elsewhere() {
     let refused = open_stream("x").await.err().unwrap().to_string();
     assert!(refused.contains("use ?namespace=orders"), "{refused}");
     let mut stream = open_stream("orders").await.unwrap();
-    cluster.nodes[owner].ask(&["XADD", "orders", "*", "message", "one"]);
+    cluster.nodes[owner].command(&["XADD", "orders", "*", "message", "one"]);
     assert_eq!(
         tokio::time::timeout(SOON, stream.transfer())
             .await

@@ -1,11 +1,11 @@
-//! What `raddle doctor` is told of each kind of server, in plain words.
+//! Health checks for `raddle doctor` on each kind of server.
 
 use raddle_broker::{EngineHealth, HealthCheck};
 
 use super::{redis_server::Server, support::*};
 
 async fn health(server: &Server) -> EngineHealth {
-    // Asked anew: a server is looked at when it is connected to.
+    // With a new connection, because a server is inspected when it is connected to.
     open(&server.url("x"))
         .await
         .unwrap()
@@ -23,12 +23,12 @@ fn check<'h>(health: &'h EngineHealth, name: &str) -> &'h HealthCheck {
 }
 
 #[tokio::test]
-async fn each_way_to_keep_things_has_its_loss_window() {
+async fn reports_the_loss_window_of_each_persistence_mode() {
     let server = Server::start();
     let set = |name: &str, value: &str| {
         assert!(
             server
-                .ask(&["CONFIG", "SET", name, value])
+                .command(&["CONFIG", "SET", name, value])
                 .starts_with("+OK")
         )
     };
@@ -102,7 +102,7 @@ async fn replicas_and_memory_are_reported() {
                 .contains("no limit, policy noeviction")
     );
     let _replica = server.replica();
-    server.ask(&["CONFIG", "SET", "maxmemory", "1mb"]);
+    server.command(&["CONFIG", "SET", "maxmemory", "1mb"]);
     let health = health_when_full(&server).await;
     assert_eq!(
         check(&health, "replication").detail,
@@ -127,7 +127,7 @@ async fn health_when_full(server: &Server) -> EngineHealth {
     let health = health(server).await;
     assert!(
         check(&health, "persistence").ok,
-        "a full server can still be asked"
+        "a full server answers health checks"
     );
     health
 }

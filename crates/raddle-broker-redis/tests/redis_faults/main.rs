@@ -1,19 +1,19 @@
-//! What the Redis engine does when its server is not as it should be, or is not there at all, and in company with others.
+//! The Redis engine with servers that are wrong, unreachable, replicated or clustered.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-mod away;
 mod chain;
 mod cluster;
 mod doctor;
-mod forgotten;
-mod forms;
-mod lists;
+mod index_lists;
+mod lost_writes;
+mod outages;
 mod proxy;
 mod refusals;
 mod replicas;
 mod secure;
 mod support;
+mod urls;
 
 #[path = "../redis_server/mod.rs"]
 mod redis_server;

@@ -1,4 +1,4 @@
-//! A way to a server that can be cut: after a request has been carried out, and before its answer has come.
+//! A proxy that cuts connections after a request was executed and before its reply arrives.
 
 use std::{
     net::Ipv4Addr,
@@ -14,7 +14,7 @@ use tokio::{
     task::JoinHandle,
 };
 
-/// A proxy on a port of its own.
+/// A proxy on a free port.
 pub(crate) struct Proxy {
     pub(crate) port: u16,
     cuts: Arc<AtomicU32>,
@@ -52,29 +52,29 @@ impl Proxy {
         }
     }
 
-    /// Cuts the connection instead of carrying the next answer.
-    pub(crate) fn cut_next_answer(&self) {
+    /// Cuts the connection instead of forwarding the next reply.
+    pub(crate) fn cut_next_reply(&self) {
         self.cuts.store(1, Ordering::SeqCst);
     }
 
-    /// Lets so many answers through, and cuts the connection instead of carrying the next.
+    /// Forwards this many replies, and cuts the connection instead of forwarding the next.
     pub(crate) fn cut_one_after(&self, answers: u32) {
         self.spared.store(answers, Ordering::SeqCst);
         self.cuts.store(1, Ordering::SeqCst);
     }
 
-    /// Lets so many answers through, and then cuts every connection that one comes over.
+    /// Forwards this many replies, and then cuts every connection at its next reply.
     pub(crate) fn cut_all_after(&self, answers: u32) {
         self.spared.store(answers, Ordering::SeqCst);
         self.cuts.store(u32::MAX, Ordering::SeqCst);
     }
 
-    /// Cuts none any more.
-    pub(crate) fn mend(&self) {
+    /// Stops cutting.
+    pub(crate) fn restore(&self) {
         self.cuts.store(0, Ordering::SeqCst);
     }
 
-    /// Whether the cut has been made.
+    /// Whether the connection was cut.
     pub(crate) fn has_cut(&self) -> bool {
         self.cuts.load(Ordering::SeqCst) == 0
     }

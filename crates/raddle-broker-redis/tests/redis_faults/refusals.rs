@@ -1,4 +1,4 @@
-//! Servers that are not fit to keep tasks: each is refused in words that say what to do.
+//! Servers that cannot keep tasks: each is refused with an error that names the fix.
 
 use std::{
     io::Write,
@@ -10,19 +10,19 @@ use raddle_broker::{CompletionOutcome, Error, LeaseStatus, TaskFilter};
 use raddle_model::{TaskState, worker::Heartbeat};
 
 use super::{
-    redis_server::{Server, until},
+    redis_server::{Server, wait_until},
     support::*,
 };
 
 #[tokio::test]
-async fn a_server_that_is_not_there_is_said_at_once() {
+async fn reports_an_unreachable_server_at_once() {
     let port = TcpListener::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()
         .unwrap()
         .port();
     let began = Instant::now();
-    let error = refusal(&format!("redis://me:secret@127.0.0.1:{port}")).await;
+    let error = open_error(&format!("redis://me:secret@127.0.0.1:{port}")).await;
     assert!(matches!(error, Error::Unreachable { .. }), "{error}");
     assert!(error.is_retryable() && began.elapsed() < Duration::from_secs(5));
     assert!(
@@ -32,10 +32,10 @@ async fn a_server_that_is_not_there_is_said_at_once() {
 }
 
 #[tokio::test]
-async fn a_wrong_password_is_refused_and_not_repeated() {
+async fn reports_a_wrong_password_without_printing_it() {
     let server = Server::with(&["--requirepass", "right", "--appendonly", "yes"]);
     for user in ["", ":secret@", "nobody:secret@"] {
-        let error = refusal(&format!("redis://{user}127.0.0.1:{}", server.port)).await;
+        let error = open_error(&format!("redis://{user}127.0.0.1:{}", server.port)).await;
         assert!(matches!(error, Error::Refused { .. }), "{error}");
         let text = format!("{error} {error:?}");
         assert!(
@@ -51,25 +51,25 @@ async fn a_wrong_password_is_refused_and_not_repeated() {
     assert!(!format!("{health:?}").contains("right"), "{health:?}");
 }
 
-/// And the command that the message gives is enough.
+/// The command in the message is enough.
 #[tokio::test]
-async fn a_user_who_may_not_do_enough_is_told_what_is_missing() {
+async fn explains_missing_rights_of_a_user() {
     let server = Server::start();
-    server.ask(&["ACL", "SETUSER", "me", "on", ">geheim", "~other:*", "+@all"]);
+    server.command(&["ACL", "SETUSER", "me", "on", ">geheim", "~other:*", "+@all"]);
     let url = format!("redis://me:geheim@127.0.0.1:{}?namespace=x", server.port);
-    let error = refusal(&url).await.to_string();
+    let error = open_error(&url).await.to_string();
     assert!(
         error.contains("denies this user") && !error.contains("geheim"),
         "{error}"
     );
-    let words: Vec<&str> = error
+    let command: Vec<&str> = error
         .split('\'')
         .nth(1)
         .unwrap()
         .split(' ')
         .map(|word| word.replace("NAME", "me").leak() as &str)
         .collect();
-    assert!(server.ask(&words).starts_with("+OK"), "{words:?}");
+    assert!(server.command(&command).starts_with("+OK"), "{command:?}");
     let broker = open(&url).await.unwrap();
     let worker = broker.register(info(), SOON).await.unwrap();
     broker.submit(vec![task("one")]).await.unwrap();
@@ -80,11 +80,11 @@ async fn a_user_who_may_not_do_enough_is_told_what_is_missing() {
     );
 }
 
-/// Scripts alone would let it claim, but not wait for tasks.
+/// The rights allow scripts, and not `BLPOP`.
 #[tokio::test]
-async fn a_worker_that_may_not_block_is_refused_instead_of_waiting_in_vain() {
+async fn refuses_a_claim_of_a_user_without_blpop() {
     let server = Server::start();
-    server.ask(&[
+    server.command(&[
         "ACL",
         "SETUSER",
         "me",
@@ -109,18 +109,18 @@ async fn a_worker_that_may_not_block_is_refused_instead_of_waiting_in_vain() {
 }
 
 #[tokio::test]
-async fn a_foreign_key_in_the_way_of_a_waiting_worker_is_an_error() {
+async fn reports_a_foreign_key_in_place_of_a_wake_up_list() {
     let server = Server::start();
     let broker = open(&server.url("x")).await.unwrap();
     let worker = broker.register(info(), SOON).await.unwrap();
-    server.ask(&["SET", &format!("raddle:{{x}}:wake:{worker}"), "theirs"]);
+    server.command(&["SET", &format!("raddle:{{x}}:wake:{worker}"), "theirs"]);
     let error = broker.claim(request(worker, 1)).await.unwrap_err();
     assert!(matches!(error, Error::Taken { .. }), "{error}");
 }
 
-/// Without the scripts the claim behind a `BLPOP` fails.
+/// Without the scripts the claim after a `BLPOP` fails.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_waiting_worker_outlives_the_loss_of_scripts() {
+async fn a_waiting_claim_survives_a_script_flush() {
     let server = Server::start();
     let broker = open(&server.url("x")).await.unwrap();
     let worker = broker.register(info(), SOON).await.unwrap();
@@ -128,25 +128,25 @@ async fn a_waiting_worker_outlives_the_loss_of_scripts() {
         let broker = broker.clone();
         async move { broker.claim(request(worker, 1)).await }
     });
-    until("it waits", || {
+    wait_until("the claim waits", || {
         server
-            .ask(&["INFO", "clients"])
+            .command(&["INFO", "clients"])
             .contains("blocked_clients:1")
     });
-    server.ask(&["SCRIPT", "FLUSH"]);
+    server.command(&["SCRIPT", "FLUSH"]);
     let tid = broker.submit(vec![task("one")]).await.unwrap()[0].tid();
     assert_eq!(waiting.await.unwrap().unwrap()[0].attempt_id.tid, tid);
 }
 
-/// A master that is made a replica under our hands takes nothing, and says why.
+/// A master that becomes a replica refuses writes, and the error says why.
 #[tokio::test]
-async fn a_master_that_becomes_a_replica_is_refused() {
+async fn refuses_a_master_that_becomes_a_replica() {
     let server = Server::start();
     let broker = open(&server.url("x")).await.unwrap();
     let worker = broker.register(info(), SOON).await.unwrap();
     broker.submit(vec![task("one")]).await.unwrap();
     let attempt_id = broker.claim(request(worker, 1)).await.unwrap()[0].attempt_id;
-    server.ask(&["REPLICAOF", "127.0.0.1", "1"]);
+    server.command(&["REPLICAOF", "127.0.0.1", "1"]);
     for error in [
         broker.submit(vec![task("two")]).await.err(),
         broker.complete(vec![success(attempt_id)]).await.err(),
@@ -157,7 +157,7 @@ async fn a_master_that_becomes_a_replica_is_refused() {
             "{error}"
         );
     }
-    server.ask(&["REPLICAOF", "NO", "ONE"]);
+    server.command(&["REPLICAOF", "NO", "ONE"]);
     assert_eq!(
         broker.complete(vec![success(attempt_id)]).await.unwrap(),
         [CompletionOutcome::Finished(TaskState::Completed)]
@@ -165,19 +165,19 @@ async fn a_master_that_becomes_a_replica_is_refused() {
     assert_eq!(broker.tasks(TaskFilter::default()).await.unwrap().len(), 1);
 }
 
-/// The server keeps what it has in memory, and refuses more, when it could not write it down.
+/// A server that failed to save refuses writes.
 #[tokio::test]
-async fn a_server_that_cannot_write_to_its_disk_is_said_so() {
+async fn reports_a_server_that_cannot_write_to_its_disk() {
     let server = Server::with(&["--appendonly", "no"]);
     let broker = open(&server.url("x")).await.unwrap();
     broker.submit(vec![task("kept")]).await.unwrap();
-    // In the way of its file.
+    // A directory in place of its file.
     std::fs::create_dir(server.directory().join("dump.rdb")).unwrap();
-    server.ask(&["CONFIG", "SET", "save", "3600 1"]);
-    server.ask(&["BGSAVE"]);
-    until("it could not save", || {
+    server.command(&["CONFIG", "SET", "save", "3600 1"]);
+    server.command(&["BGSAVE"]);
+    wait_until("the save fails", || {
         server
-            .ask(&["INFO", "persistence"])
+            .command(&["INFO", "persistence"])
             .contains("rdb_last_bgsave_status:err")
     });
     let error = broker.submit(vec![task("refused")]).await.unwrap_err();
@@ -192,9 +192,9 @@ async fn a_server_that_cannot_write_to_its_disk_is_said_so() {
     let health = open(&server.url("y")).await;
     assert!(
         matches!(health, Err(Error::Unwritable { .. })),
-        "a new namespace has to be written"
+        "a new namespace needs a write"
     );
-    server.ask(&["CONFIG", "SET", "save", ""]);
+    server.command(&["CONFIG", "SET", "save", ""]);
     broker.submit(vec![task("later")]).await.unwrap();
     assert_eq!(broker.tasks(TaskFilter::default()).await.unwrap().len(), 2);
     let health = open(&server.url("x"))
@@ -215,22 +215,22 @@ async fn a_server_that_cannot_write_to_its_disk_is_said_so() {
 }
 
 #[tokio::test]
-async fn a_server_that_evicts_is_refused_with_the_command_that_helps() {
+async fn refuses_a_server_that_evicts_and_names_the_fix() {
     let server = Server::with(&["--maxmemory-policy", "allkeys-lru", "--appendonly", "yes"]);
     let url = format!("redis://127.0.0.1:{}", server.port);
-    let error = refusal(&url).await.to_string();
+    let error = open_error(&url).await.to_string();
     assert!(
         error.contains("allkeys-lru") && error.contains("CONFIG SET maxmemory-policy noeviction"),
         "{error}"
     );
-    server.ask(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
+    server.command(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
     open(&url).await.unwrap();
 }
 
 #[tokio::test]
-async fn a_replica_is_refused_with_the_name_of_its_master() {
+async fn refuses_a_replica_and_names_its_master() {
     let server = Server::with(&["--replicaof", "127.0.0.1 1", "--appendonly", "yes"]);
-    let error = refusal(&format!("redis://127.0.0.1:{}", server.port))
+    let error = open_error(&format!("redis://127.0.0.1:{}", server.port))
         .await
         .to_string();
     assert!(
@@ -240,10 +240,10 @@ async fn a_replica_is_refused_with_the_name_of_its_master() {
 }
 
 #[tokio::test]
-async fn a_server_that_keeps_nothing_is_refused_unless_that_is_wanted() {
+async fn refuses_a_volatile_server_unless_allowed() {
     let server = Server::with(&["--appendonly", "no"]);
     let url = format!("redis://127.0.0.1:{}", server.port);
-    let error = refusal(&url).await.to_string();
+    let error = open_error(&url).await.to_string();
     assert!(
         error.contains("appendonly yes") && error.contains("volatile=yes"),
         "{error}"
@@ -264,12 +264,12 @@ async fn a_server_that_keeps_nothing_is_refused_unless_that_is_wanted() {
 }
 
 #[tokio::test]
-async fn waiting_for_the_disk_needs_a_server_that_can() {
+async fn wait_aof_needs_redis_7_2() {
     let server = Server::start();
-    let version = server.ask(&["INFO", "server"]);
+    let version = server.command(&["INFO", "server"]);
     let url = format!("{}&wait_aof=yes", server.url("x"));
     if version.contains("redis_version:7.0") || version.contains("redis_version:6") {
-        let error = refusal(&url).await.to_string();
+        let error = open_error(&url).await.to_string();
         assert!(
             error.contains("7.2") && error.contains("appendfsync always"),
             "{error}"
@@ -285,35 +285,39 @@ async fn waiting_for_the_disk_needs_a_server_that_can() {
 }
 
 #[tokio::test]
-async fn a_namespace_of_another_program_is_left_alone() {
+async fn refuses_a_namespace_of_another_program() {
     let server = Server::start();
-    server.ask(&["SET", "raddle:{x}:spec", "theirs"]);
-    let error = refusal(&server.url("x")).await;
+    server.command(&["SET", "raddle:{x}:spec", "theirs"]);
+    let error = open_error(&server.url("x")).await;
     assert!(matches!(error, Error::Taken { .. }), "{error}");
     assert!(error.to_string().contains("?namespace="), "{error}");
-    assert!(server.ask(&["GET", "raddle:{x}:spec"]).ends_with("theirs"));
+    assert!(
+        server
+            .command(&["GET", "raddle:{x}:spec"])
+            .ends_with("theirs")
+    );
     let broker = open(&server.url("y")).await.unwrap();
-    server.ask(&["SET", "raddle:{y}:ready:5|default|", "theirs"]);
+    server.command(&["SET", "raddle:{y}:ready:5|default|", "theirs"]);
     let error = broker.submit(vec![task("one")]).await.unwrap_err();
     assert!(matches!(error, Error::Taken { .. }), "{error}");
-    server.ask(&["DEL", "raddle:{y}:ready:5|default|"]);
+    server.command(&["DEL", "raddle:{y}:ready:5|default|"]);
 }
 
-/// What another version stored is neither read nor changed.
+/// Data of another layout is neither read nor changed.
 #[tokio::test]
-async fn a_namespace_in_another_layout_is_refused() {
+async fn refuses_a_namespace_in_another_layout() {
     let server = Server::start();
     let broker = open(&server.url("x")).await.unwrap();
     broker.submit(vec![task("one")]).await.unwrap();
     let meta = "raddle:{x}:meta";
-    assert!(server.ask(&["HGET", meta, "layout"]).ends_with('2'));
-    // The second time after a restart of the server.
+    assert!(server.command(&["HGET", meta, "layout"]).ends_with('2'));
+    // The second time as after a restart of the server.
     for run in ["", "another"] {
         if !run.is_empty() {
-            server.ask(&["HSET", meta, "run", run]);
+            server.command(&["HSET", meta, "run", run]);
         }
-        server.ask(&["HDEL", meta, "layout"]);
-        let error = refusal(&server.url("x")).await;
+        server.command(&["HDEL", meta, "layout"]);
+        let error = open_error(&server.url("x")).await;
         assert!(
             matches!(error, Error::Refused { .. }) && !error.is_retryable(),
             "{error}"
@@ -322,14 +326,14 @@ async fn a_namespace_in_another_layout_is_refused() {
             error.to_string().contains("layout 1") && error.to_string().contains("?namespace="),
             "{error}"
         );
-        server.ask(&["HSET", meta, "layout", "3"]);
-        let error = refusal(&server.url("x")).await.to_string();
+        server.command(&["HSET", meta, "layout", "3"]);
+        let error = open_error(&server.url("x")).await.to_string();
         assert!(
             error.contains("layout 3") && error.contains("upgrade"),
             "{error}"
         );
     }
-    server.ask(&["HSET", meta, "layout", "2"]);
+    server.command(&["HSET", meta, "layout", "2"]);
     let tasks = open(&server.url("x"))
         .await
         .unwrap()
@@ -340,13 +344,13 @@ async fn a_namespace_in_another_layout_is_refused() {
 }
 
 #[tokio::test]
-async fn a_server_without_memory_takes_nothing_new_and_ends_what_it_has() {
+async fn a_full_server_refuses_submits_and_accepts_completions() {
     let server = Server::start();
     let broker = open(&server.url("x")).await.unwrap();
     let worker = broker.register(info(), SOON).await.unwrap();
     let kept = broker.submit(vec![task("kept")]).await.unwrap()[0].tid();
     let attempt_id = broker.claim(request(worker, 1)).await.unwrap()[0].attempt_id;
-    server.ask(&["CONFIG", "SET", "maxmemory", "1mb"]);
+    server.command(&["CONFIG", "SET", "maxmemory", "1mb"]);
     let error = broker
         .submit(vec![task("one"), task("two")])
         .await
@@ -356,7 +360,7 @@ async fn a_server_without_memory_takes_nothing_new_and_ends_what_it_has() {
         error.is_retryable() && error.to_string().contains("maxmemory"),
         "{error}"
     );
-    // Also by a process that connects only now.
+    // A process that connects now can do so too.
     for broker in [&broker, &open(&server.url("x")).await.unwrap()] {
         let health = broker.health().await.unwrap();
         assert_eq!(health.engine.split(' ').next(), Some("redis"));
@@ -374,45 +378,45 @@ async fn a_server_without_memory_takes_nothing_new_and_ends_what_it_has() {
                 .is_empty()
         );
     }
-    let pulse = broker
+    let status = broker
         .lease_renewer(worker, SOON)
         .renew(Heartbeat::default())
         .unwrap();
-    assert!(matches!(pulse, LeaseStatus::Alive(_)), "{pulse:?}");
+    assert!(matches!(status, LeaseStatus::Alive(_)), "{status:?}");
     assert_eq!(
         broker.complete(vec![success(attempt_id)]).await.unwrap(),
         [CompletionOutcome::Finished(TaskState::Completed)]
     );
     broker.submit(vec![task("one")]).await.unwrap_err();
-    server.ask(&["CONFIG", "SET", "maxmemory", "0"]);
+    server.command(&["CONFIG", "SET", "maxmemory", "0"]);
     let later = broker.submit(vec![task("later")]).await.unwrap()[0].tid();
-    let there: Vec<_> = broker
+    let tids: Vec<_> = broker
         .tasks(TaskFilter::default())
         .await
         .unwrap()
         .iter()
         .map(|task| task.tid)
         .collect();
-    assert_eq!(there, [later, kept]);
+    assert_eq!(tids, [later, kept]);
 }
 
-/// A server that answers everything with the same line.
-fn parrot(answer: &'static str) -> u16 {
+/// A server that answers every command with the same reply.
+fn fixed_reply_server(answer: &'static str) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
     let port = listener.local_addr().expect("it is bound").port();
-    // It ends with the process: nobody else knows of it.
+    // The thread ends with the process.
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {
-            std::thread::spawn(move || speak(stream, answer));
+            std::thread::spawn(move || reply_to_commands(stream, answer));
         }
     });
     port
 }
 
-fn speak(mut stream: std::net::TcpStream, answer: &str) {
+fn reply_to_commands(mut stream: std::net::TcpStream, answer: &str) {
     let mut text = vec![0; 64 * 1024];
     while let Ok(read) = std::io::Read::read(&mut stream, &mut text) {
-        // Commands are arrays, which begin with a star at the beginning of a line.
+        // Commands are arrays, which begin with `*` at the start of a line.
         let commands = text[..read]
             .windows(2)
             .filter(|pair| *pair == b"\n*")
@@ -424,18 +428,18 @@ fn speak(mut stream: std::net::TcpStream, answer: &str) {
     }
 }
 
-/// Nodes that name each other are not followed for ever.
+/// Nodes that redirect to each other are not followed for ever.
 #[tokio::test]
-async fn nodes_that_disagree_are_given_up() {
-    let port = parrot("-MOVED 3999 :1\r\n");
-    let error = refusal(&format!("redis://127.0.0.1:{port}")).await;
+async fn gives_up_nodes_that_redirect_in_circles() {
+    let port = fixed_reply_server("-MOVED 3999 :1\r\n");
+    let error = open_error(&format!("redis://127.0.0.1:{port}")).await;
     assert!(matches!(error, Error::Unreachable { .. }), "{error}");
 }
 
 #[tokio::test]
-async fn an_old_server_is_refused() {
-    let port = parrot("$21\r\nredis_version:6.0.16\n\r\n");
-    let error = refusal(&format!("redis://127.0.0.1:{port}"))
+async fn refuses_an_old_server() {
+    let port = fixed_reply_server("$21\r\nredis_version:6.0.16\n\r\n");
+    let error = open_error(&format!("redis://127.0.0.1:{port}"))
         .await
         .to_string();
     assert!(error.contains("6.0.16") && error.contains("6.2"), "{error}");

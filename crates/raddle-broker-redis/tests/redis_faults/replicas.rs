@@ -1,4 +1,4 @@
-//! Servers that have replicas: waiting for those, and what a sentinel makes of one when the master dies.
+//! Replicas: `wait_replicas`, and failovers by a sentinel.
 
 use std::{
     fs,
@@ -10,11 +10,11 @@ use raddle_broker::{AttemptStarted, Broker, CompletionOutcome, Error, TaskFilter
 use raddle_model::TaskState;
 
 use super::{
-    redis_server::{Server, until},
+    redis_server::{Server, wait_until},
     support::*,
 };
 
-/// A master, its replica, and a sentinel that watches them.
+/// A master, its replica, and a sentinel that monitors them.
 struct Watched {
     master: Server,
     replica: Server,
@@ -35,9 +35,9 @@ impl Watched {
         ];
         fs::write(&config, lines.join("\n")).unwrap();
         let sentinel = Server::sentinel(&config);
-        until("the sentinel knows the replica", || {
+        wait_until("the sentinel knows the replica", || {
             sentinel
-                .ask(&["SENTINEL", "replicas", "main"])
+                .command(&["SENTINEL", "replicas", "main"])
                 .contains(&replica.port.to_string())
         });
         Self {
@@ -49,7 +49,7 @@ impl Watched {
     }
 
     fn url(&self, more: &str) -> String {
-        // The first is not there, and the next is asked.
+        // The first sentinel does not exist, so the second is used.
         format!(
             "redis+sentinel://127.0.0.1:1,127.0.0.1:{}/main/0?namespace=x{more}",
             self.sentinel.port
@@ -57,11 +57,12 @@ impl Watched {
     }
 }
 
-/// The master is killed while tasks are submitted and run: with `wait_replicas` nothing that was acknowledged is gone.
+/// The master is killed while tasks are submitted and run: with `wait_replicas` no acknowledged
+/// task is lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn work_goes_on_when_a_sentinel_makes_a_replica_the_master() {
+async fn work_continues_after_a_sentinel_failover() {
     let watched = Watched::start();
-    let error = refusal(&watched.url("").replace("/main/", "/other/")).await;
+    let error = open_error(&watched.url("").replace("/main/", "/other/")).await;
     assert!(
         matches!(error, Error::Unreachable { .. }) && error.to_string().contains("'other'"),
         "{error}"
@@ -113,9 +114,9 @@ async fn work_goes_on_when_a_sentinel_makes_a_replica_the_master() {
     tokio::time::sleep(Duration::from_millis(50)).await;
     watched.master.kill();
     let killed_at = Instant::now();
-    // One whose claim waits has to find the new master by itself.
+    // A waiting claim must find the new master by itself.
     let late = broker.submit((0..20).map(|_| task("late")).collect()).await;
-    // There is no replica any more that could have it: it is stored, and that is said.
+    // No replica is left: the task is stored, and the error says so.
     let error = late.unwrap_err();
     assert!(
         matches!(error, Error::Unconfirmed { .. }),
@@ -137,28 +138,24 @@ async fn work_goes_on_when_a_sentinel_makes_a_replica_the_master() {
     while claimed < 20 {
         claimed += plain.claim(request(other, 100)).await.unwrap().len();
     }
-    let there = plain.tasks(TaskFilter::default()).await.unwrap();
-    assert_eq!(
-        there.len(),
-        21,
-        "nothing is lost, and nothing is there twice"
-    );
+    let stored_tids = plain.tasks(TaskFilter::default()).await.unwrap();
+    assert_eq!(stored_tids.len(), 21, "no task is lost or stored twice");
     assert!(
-        there
+        stored_tids
             .iter()
             .any(|task| task.tid == running && task.state == TaskState::Completed)
     );
     assert!(
         watched
             .replica
-            .ask(&["INFO", "replication"])
+            .command(&["INFO", "replication"])
             .contains("role:master")
     );
 }
 
-/// The sentinel still names the master that was killed, and needs a moment to name another.
+/// The sentinel names the killed master for a moment.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_program_that_starts_during_a_failover_waits_for_it() {
+async fn connecting_during_a_failover_waits() {
     let watched = Watched::start();
     watched.master.kill();
     let broker = open(&watched.url("&max=100ms")).await.unwrap();
@@ -166,13 +163,13 @@ async fn a_program_that_starts_during_a_failover_waits_for_it() {
     assert!(
         watched
             .replica
-            .ask(&["INFO", "replication"])
+            .command(&["INFO", "replication"])
             .contains("role:master")
     );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_write_waits_for_its_replicas_and_says_what_is_missing() {
+async fn a_write_waits_for_replicas_and_reports_missing_ones() {
     let master = Server::start();
     let url = format!(
         "{}&wait_replicas=1&response_timeout=2s&max=50ms",
@@ -194,20 +191,22 @@ async fn a_write_waits_for_its_replicas_and_says_what_is_missing() {
     assert_eq!(
         count(&*broker).await,
         1,
-        "it is there, once, though it was asked for again and again"
+        "the task is stored once, although the call was repeated"
     );
 
     let replica = master.replica();
     let patient = open(&format!("{url}&give_up_after=20s")).await.unwrap();
     patient.submit(vec![task("together")]).await.unwrap();
-    until("the replica has both", || {
-        replica.ask(&["HLEN", "raddle:{x}:spec"]).ends_with(":2")
+    wait_until("the replica has both", || {
+        replica
+            .command(&["HLEN", "raddle:{x}:spec"])
+            .ends_with(":2")
     });
 
     replica.signal("STOP");
     let error = broker.submit(vec![task("stopped")]).await.unwrap_err();
     assert!(matches!(error, Error::Unconfirmed { .. }), "{error}");
-    // With more patience it is only late.
+    // With a longer timeout the write only takes longer.
     let submitting = tokio::spawn({
         let patient = Arc::clone(&patient);
         async move { patient.submit(vec![task("late")]).await }

@@ -1,4 +1,4 @@
-//! Encrypted connections, passwords and client certificates, with and without sentinels.
+//! TLS, passwords and client certificates, with and without sentinels.
 
 use std::{fs, net::TcpListener, path::Path, process::Command};
 
@@ -6,7 +6,7 @@ use raddle_broker::Error;
 
 use super::{redis_server::Server, support::*};
 
-/// A certificate for this machine that vouches for itself: authority, server and client in one.
+/// A self-signed certificate: CA, server and client in one.
 struct Identity {
     directory: tempfile::TempDir,
 }
@@ -55,7 +55,7 @@ impl Identity {
             .to_owned()
     }
 
-    /// What a server needs to use it, as in a configuration file.
+    /// The settings of a server with this certificate.
     fn server(&self, port: u16, clients: &str) -> Vec<(&'static str, String)> {
         vec![
             ("tls-port", port.to_string()),
@@ -66,7 +66,7 @@ impl Identity {
         ]
     }
 
-    /// The same for a client, as parameters of a URL.
+    /// The URL parameters of a client with this certificate.
     fn client(&self) -> String {
         format!(
             "ca={}&cert={}&key={}",
@@ -85,7 +85,7 @@ fn free_port() -> u16 {
         .port()
 }
 
-/// A server that keeps everything in its log, with these settings.
+/// A server with an append-only file and these settings.
 fn start(settings: &[(&'static str, String)]) -> Server {
     let mut args = vec!["--appendonly".to_owned(), "yes".into()];
     for (name, value) in settings {
@@ -118,27 +118,27 @@ async fn trusts_only_the_authority_in_the_url() {
         .await
         .unwrap();
     broker.submit(vec![task("one")]).await.unwrap();
-    let error = refusal(&url).await;
+    let error = open_error(&url).await;
     assert!(
         matches!(error, Error::Unreachable { .. } | Error::Server { .. }),
         "{error}"
     );
-    let error = refusal(&format!("{url}&ca=/nowhere/ca.pem")).await;
+    let error = open_error(&format!("{url}&ca=/nowhere/ca.pem")).await;
     assert!(error.to_string().contains("/nowhere/ca.pem"), "{error}");
 }
 
 #[tokio::test]
-async fn shows_its_certificate_to_a_server_that_asks_for_one() {
+async fn presents_its_client_certificate() {
     let (identity, port) = (Identity::new(), free_port());
     let _server = start(&identity.server(port, "yes"));
     let url = format!("rediss://127.0.0.1:{port}?namespace=x&give_up_after=1s");
     let broker = open(&format!("{url}&{}", identity.client())).await.unwrap();
     broker.submit(vec![task("one")]).await.unwrap();
-    let error = refusal(&format!("{url}&ca={}", identity.file("cert.pem"))).await;
+    let error = open_error(&format!("{url}&ca={}", identity.file("cert.pem"))).await;
     assert!(matches!(error, Error::Unreachable { .. }), "{error}");
 }
 
-/// Master and sentinel have a password each, and take encrypted connections with a client certificate alone.
+/// Master and sentinel have a password each, and require TLS with a client certificate.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reaches_sentinel_and_master_by_password_and_certificate() {
     let (identity, master_port, sentinel_port) = (Identity::new(), free_port(), free_port());
@@ -173,14 +173,14 @@ async fn reaches_sentinel_and_master_by_password_and_certificate() {
         tid
     );
 
-    let error = refusal(&url("of-master", "wrong", &identity.client())).await;
+    let error = open_error(&url("of-master", "wrong", &identity.client())).await;
     assert!(
         error.to_string().contains("sentinel") && error.to_string().contains("password"),
         "{error}"
     );
-    let error = refusal(&url("wrong", "of-sentinel", &identity.client())).await;
+    let error = open_error(&url("wrong", "of-sentinel", &identity.client())).await;
     assert!(matches!(error, Error::Refused { .. }), "{error}");
-    let error = refusal(&url(
+    let error = open_error(&url(
         "of-master",
         "of-sentinel",
         &format!("ca={}", identity.file("cert.pem")),

@@ -1,4 +1,4 @@
-//! What these tests have in common.
+//! Helpers of these tests.
 
 use std::{sync::Arc, time::Duration};
 
@@ -6,15 +6,15 @@ use raddle_broker::{AttemptId, Broker, ClaimRequest, Completion, Error, NewTask,
 use raddle_broker_connect::connect;
 use raddle_model::{CapSet, ExitStatus, TaskSpec, Tid, worker::WorkerInfo};
 
-/// A deadline for what has to happen.
+/// The limit for any wait.
 pub(crate) const SOON: Duration = Duration::from_secs(60);
 
 pub(crate) async fn open(url: &str) -> Result<Arc<dyn Broker>, Error> {
     connect(&url.parse().expect("a URL as documented")).await
 }
 
-/// Why a URL cannot be opened.
-pub(crate) async fn refusal(url: &str) -> Error {
+/// The error of opening a URL.
+pub(crate) async fn open_error(url: &str) -> Error {
     match tokio::time::timeout(SOON, open(url))
         .await
         .expect("it is refused in time")

@@ -1,4 +1,4 @@
-//! A Redis server for one test: on a port and in a directory of its own, gone with the test.
+//! A Redis server for one test: on a free port, in a temporary directory, killed on drop.
 
 pub(crate) mod cluster;
 
@@ -11,8 +11,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// No server takes this long to start, unless it does not.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// The limit for a start and for a reply.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A running server.
 pub(crate) struct Server {
@@ -24,19 +24,20 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts a server that keeps everything in its log.
+    /// Starts a server with an append-only file.
     pub(crate) fn start() -> Self {
         Self::with(&["--appendonly", "yes", "--appendfsync", "everysec"])
     }
 
-    /// Starts a server with these arguments besides.
+    /// Starts a server with additional arguments.
     pub(crate) fn with(extra: &[&str]) -> Self {
-        Self::of("redis-server", extra)
+        Self::with_program("redis-server", extra)
     }
 
-    /// Starts a server of another make.
-    pub(crate) fn of(program: &str, extra: &[&str]) -> Self {
-        // In memory, where that can be: a server that waits for a disk answers nobody, and what others write to it is not what is tried.
+    /// Starts another server program.
+    pub(crate) fn with_program(program: &str, extra: &[&str]) -> Self {
+        // On tmpfs if possible: a server that waits for a disk does not answer, and other load on
+        // the disk is not under test.
         let directory = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
         let directory = directory.expect("there is room for a temporary directory");
         let (program, extra) = (
@@ -50,7 +51,7 @@ impl Server {
             program,
             extra,
         };
-        // Between finding a free port and using it another process may take it.
+        // Another process may take the free port before the server does.
         for _ in 0..5 {
             server.port = free_port();
             if server.launch() {
@@ -60,35 +61,35 @@ impl Server {
         panic!("redis-server does not start: is the Debian package redis-server installed?")
     }
 
-    /// Starts a node of a cluster, which needs a second port: by default its own and 10000.
+    /// Starts a cluster node, which needs a second port: by default its port plus 10000.
     fn for_cluster(extra: &[&str]) -> Self {
         let bus = free_port().to_string();
         Self::with(&[extra, &["--cluster-port", &bus]].concat())
     }
 
-    /// Starts a server that follows this one.
+    /// Starts a replica of this server.
     pub(crate) fn replica(&self) -> Self {
-        // It would wait for company.
-        self.ask(&["CONFIG", "SET", "repl-diskless-sync-delay", "0"]);
+        // By default the server waits for more replicas.
+        self.command(&["CONFIG", "SET", "repl-diskless-sync-delay", "0"]);
         let master = format!("127.0.0.1 {}", self.port);
         let replica = Self::with(&["--appendonly", "yes", "--replicaof", &master]);
         let is_linked = || {
             replica
-                .ask(&["INFO", "replication"])
+                .command(&["INFO", "replication"])
                 .contains("master_link_status:up")
         };
-        until("a replica has caught up", is_linked);
+        wait_until("a replica has caught up", is_linked);
         replica
     }
 
-    /// Makes the server stand still, or go on.
+    /// Sends a signal to the server.
     pub(crate) fn signal(&self, signal: &str) {
         let process = self.process.lock().expect("no holder panics");
-        let pid = process.as_ref().expect("it runs").id().to_string();
+        let pid = process.as_ref().expect("the server runs").id().to_string();
         let sent = Command::new("kill")
             .args(["-s", signal, &pid])
             .status()
-            .expect("kill is there");
+            .expect("kill can be started");
         assert!(sent.success());
     }
 
@@ -102,12 +103,12 @@ impl Server {
         ])
     }
 
-    /// Where it keeps its files.
+    /// The directory of its files.
     pub(crate) fn directory(&self) -> &std::path::Path {
         self.directory.path()
     }
 
-    /// The URL of a namespace on it.
+    /// The URL of a namespace.
     pub(crate) fn url(&self, namespace: &str) -> String {
         format!(
             "redis://127.0.0.1:{}/0?namespace={namespace}&volatile=yes",
@@ -115,7 +116,7 @@ impl Server {
         )
     }
 
-    /// Kills the server as a power cut would, but for what the system has not written yet.
+    /// Kills the server. Unlike a power cut this keeps what the kernel has not written yet.
     pub(crate) fn kill(&self) {
         if let Some(mut process) = self.process.lock().expect("no holder panics").take() {
             process.kill().expect("a child can be killed");
@@ -123,13 +124,13 @@ impl Server {
         }
     }
 
-    /// How long its log is.
-    pub(crate) fn log_size(&self) -> u64 {
+    /// The size of the append-only file.
+    pub(crate) fn aof_size(&self) -> u64 {
         std::fs::metadata(self.log()).expect("there is a log").len()
     }
 
-    /// Forgets all that was written after the log was that long, as a power cut does. The server must not run.
-    pub(crate) fn cut_log(&self, size: u64) {
+    /// Truncates the append-only file, as a power cut does. The server must not run.
+    pub(crate) fn truncate_aof(&self, size: u64) {
         let log = File::options()
             .write(true)
             .open(self.log())
@@ -143,19 +144,19 @@ impl Server {
             .join("appendonlydir/appendonly.aof.1.incr.aof")
     }
 
-    /// Starts it again on what it kept.
+    /// Starts the server again with its data.
     pub(crate) fn restart(&self) {
         assert!(self.launch(), "the port is still free");
     }
 
-    /// Whether it could be started.
+    /// Starts the process. Returns whether it is up.
     fn launch(&self) -> bool {
         let log = File::create(self.directory.path().join("server.log"))
             .expect("there is room for a log");
-        // It dies with its test, even if that is killed.
+        // It dies with the test process, even if that is killed.
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", &self.program]);
-        // A configuration file has to come first.
+        // A configuration file must be the first argument.
         let has_file = self
             .extra
             .first()
@@ -181,7 +182,7 @@ impl Server {
             return false;
         };
         let began = Instant::now();
-        while began.elapsed() < PATIENCE && matches!(process.try_wait(), Ok(None)) {
+        while began.elapsed() < TIMEOUT && matches!(process.try_wait(), Ok(None)) {
             if is_up(self.port) {
                 *self.process.lock().expect("no holder panics") = Some(process);
                 return true;
@@ -193,12 +194,12 @@ impl Server {
         false
     }
 
-    /// What the server answers to one command.
-    pub(crate) fn ask(&self, command: &[&str]) -> String {
+    /// Sends a command and returns the reply.
+    pub(crate) fn command(&self, command: &[&str]) -> String {
         let mut stream =
             TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).expect("the server listens");
         stream
-            .set_read_timeout(Some(PATIENCE))
+            .set_read_timeout(Some(TIMEOUT))
             .expect("a timeout can be set");
         let mut text = format!("*{}\r\n", command.len());
         for part in command {
@@ -227,11 +228,11 @@ impl Drop for Server {
     }
 }
 
-/// Waits until something holds.
-pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
+/// Waits until the condition holds.
+pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let began = Instant::now();
-    while !holds() {
-        assert!(began.elapsed() < PATIENCE, "in vain: {what}");
+    while !condition() {
+        assert!(began.elapsed() < TIMEOUT, "timed out waiting until {what}");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
@@ -241,9 +242,9 @@ fn free_port() -> u16 {
     listener.local_addr().expect("it is bound").port()
 }
 
-/// Whether it answers, be it with a refusal. While it loads its data it does not count as up.
+/// Whether it answers, with an error too. A server that loads its data does not count as up.
 fn is_up(port: u16) -> bool {
-    let ask = || -> std::io::Result<bool> {
+    let command = || -> std::io::Result<bool> {
         let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
         stream.set_read_timeout(Some(Duration::from_secs(1)))?;
         stream.write_all(b"PING\r\n")?;
@@ -251,5 +252,5 @@ fn is_up(port: u16) -> bool {
         let read = stream.read(&mut answer)?;
         Ok(read > 0 && !answer.starts_with(b"-LOADING"))
     };
-    ask().unwrap_or(false)
+    command().unwrap_or(false)
 }

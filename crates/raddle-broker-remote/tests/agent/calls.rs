@@ -1,4 +1,4 @@
-//! Calls that are given up, answers that are lost, servers that are replaced.
+//! Dropped calls, lost replies, replaced servers.
 
 use std::{
     io::{Read, Write},
@@ -22,16 +22,16 @@ use raddle_model::{ExitStatus, TaskSpec, TaskState, Tid, worker::Heartbeat};
 use crate::support::*;
 
 #[tokio::test]
-async fn a_claim_that_is_given_up_takes_nothing() {
+async fn a_dropped_claim_takes_no_task() {
     for engine in Engine::ALL {
-        let served = Served::start(engine);
+        let served = ServedBroker::start(engine);
         let (one, other) = (remote(served.path()).await, remote(served.path()).await);
         let (impatient, patient) = (
             one.register(info(), TTL).await.unwrap(),
             other.register(info(), TTL).await.unwrap(),
         );
         for _ in 0..20 {
-            // Long enough to be waiting on the server, where nothing but the cancel can end it.
+            // Long enough to wait on the server, where only the cancel message can end it.
             let claim = one.claim(request(impatient, TTL));
             assert!(
                 tokio::time::timeout(Duration::from_millis(3), claim)
@@ -53,12 +53,12 @@ async fn a_claim_that_is_given_up_takes_nothing() {
 }
 
 #[tokio::test]
-async fn errors_are_those_of_the_engine() {
-    let served = Served::start(Engine::Sqlite);
+async fn returns_errors_of_the_engine() {
+    let served = ServedBroker::start(Engine::Sqlite);
     let broker = remote(served.path()).await;
-    let nobody = Tid::from_u64(1_700_000_000_000_000_000).unwrap();
-    let error = broker.resubmit(nobody, false).await.unwrap_err();
-    assert!(matches!(error, Error::NotFound(tid) if tid == nobody));
+    let unknown_tid = Tid::from_u64(1_700_000_000_000_000_000).unwrap();
+    let error = broker.resubmit(unknown_tid, false).await.unwrap_err();
+    assert!(matches!(error, Error::NotFound(tid) if tid == unknown_tid));
     assert!(error.is_callers() && !error.is_retryable());
     let tid = submit(&*broker).await;
     assert!(matches!(
@@ -77,17 +77,17 @@ async fn errors_are_those_of_the_engine() {
 }
 
 #[tokio::test]
-async fn calls_beyond_the_bound_wait_for_their_turn() {
+async fn calls_above_the_limit_wait() {
     let mut options = Options::default();
     options.in_flight = 2;
-    let served = Served::start_with(Engine::Memory, options);
+    let served = ServedBroker::start_with(Engine::Memory, options);
     let broker = remote(served.path()).await;
     let owner = broker.register(info(), TTL).await.unwrap();
-    let wait = || {
+    let spawn_wait = || {
         let broker = broker.clone();
         tokio::spawn(async move { broker.recv_commands(owner, TTL).await })
     };
-    let (first, _second) = (wait(), wait());
+    let (first, _second) = (spawn_wait(), spawn_wait());
     tokio::time::sleep(Duration::from_millis(20)).await;
     let summary = broker.summary();
     let mut summary = std::pin::pin!(summary);
@@ -101,8 +101,8 @@ async fn calls_beyond_the_bound_wait_for_their_turn() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_replaced_is_found_again() {
-    let mut served = Served::start(Engine::Sqlite);
+async fn reconnects_to_a_replaced_server() {
+    let mut served = ServedBroker::start(Engine::Sqlite);
     let broker = remote(served.path()).await;
     let owner = broker.register(info(), TTL).await.unwrap();
     let mut renewer = broker.lease_renewer(owner, TTL);
@@ -149,7 +149,8 @@ async fn a_server_that_is_replaced_is_found_again() {
             .tid,
         tid
     );
-    // Between two beats, so that the heart finds its connection closed and makes another within one.
+    // Between two renewals, so that the renewer finds its connection closed and opens another
+    // within one.
     served.stop();
     served.resume(Engine::Sqlite);
     assert!(matches!(
@@ -159,8 +160,8 @@ async fn a_server_that_is_replaced_is_found_again() {
 }
 
 #[tokio::test]
-async fn a_call_that_is_under_way_may_end_when_the_server_does() {
-    let mut served = Served::start(Engine::Sqlite);
+async fn a_call_in_flight_reports_the_end_of_the_server() {
+    let mut served = ServedBroker::start(Engine::Sqlite);
     let broker = remote(served.path()).await;
     for _ in 0..5 {
         let submitting = {
@@ -174,7 +175,7 @@ async fn a_call_that_is_under_way_may_end_when_the_server_does() {
         tokio::task::yield_now().await;
         served.stop();
         served.resume(Engine::Sqlite);
-        // Either way it is told, and what it was told is true.
+        // The outcome is reported either way, and it is right.
         match tokio::time::timeout(SOON, submitting)
             .await
             .unwrap()
@@ -189,40 +190,43 @@ async fn a_call_that_is_under_way_may_end_when_the_server_does() {
     }
 }
 
-/// A socket in front of another, which can lose what the server says.
-struct Lossy {
+/// A proxy socket that can drop replies.
+struct LossyProxy {
     path: PathBuf,
-    deaf: Arc<AtomicBool>,
+    drops_replies: Arc<AtomicBool>,
 }
 
-impl Lossy {
-    fn before(server: PathBuf, directory: &Path) -> Self {
+impl LossyProxy {
+    fn in_front_of(server: PathBuf, directory: &Path) -> Self {
         let path = directory.join("lossy.sock");
         let listener = UnixListener::bind(&path).unwrap();
-        let deaf = Arc::new(AtomicBool::new(false));
-        let is_deaf = Arc::clone(&deaf);
-        // Ends with the test's process.
+        let drops_replies = Arc::new(AtomicBool::new(false));
+        let flag = Arc::clone(&drops_replies);
+        // The threads end with the test process.
         thread::spawn(move || {
             for client in listener.incoming() {
                 let (client, server) = (client.unwrap(), UnixStream::connect(&server).unwrap());
                 let (from, to) = (client.try_clone().unwrap(), server.try_clone().unwrap());
                 thread::spawn(move || pass(from, to, &AtomicBool::new(false)));
-                let is_deaf = Arc::clone(&is_deaf);
-                thread::spawn(move || pass(server, client, &is_deaf));
+                let flag = Arc::clone(&flag);
+                thread::spawn(move || pass(server, client, &flag));
             }
         });
-        Self { path, deaf }
+        Self {
+            path,
+            drops_replies,
+        }
     }
 
-    /// Lets one connection be made, and loses what is said from then on.
-    async fn hear_again(&self, broker: &dyn Broker) {
-        self.deaf.store(false, Ordering::SeqCst);
+    /// Lets one connection succeed, and drops replies from then on.
+    async fn reconnect_then_drop(&self, broker: &dyn Broker) {
+        self.drops_replies.store(false, Ordering::SeqCst);
         broker.summary().await.unwrap();
-        self.deaf.store(true, Ordering::SeqCst);
+        self.drops_replies.store(true, Ordering::SeqCst);
     }
 }
 
-/// Passes bytes on until one side closes; closes both when it is to lose them.
+/// Forwards bytes until one side closes; closes both when it is to drop them.
 fn pass(mut from: UnixStream, mut to: UnixStream, lose: &AtomicBool) {
     let mut buf = [0; 4096];
     while let Ok(len @ 1..) = from.read(&mut buf) {
@@ -237,10 +241,10 @@ fn pass(mut from: UnixStream, mut to: UnixStream, lose: &AtomicBool) {
 }
 
 #[tokio::test]
-async fn a_claim_whose_answer_is_lost_is_found_by_its_owner() {
+async fn a_claim_with_a_lost_reply_is_found_by_its_owner() {
     for engine in Engine::ALL {
-        let served = Served::start(engine);
-        let lossy = Lossy::before(served.path(), served.directory());
+        let served = ServedBroker::start(engine);
+        let lossy = LossyProxy::in_front_of(served.path(), served.directory());
         let (broker, other) = (remote(&lossy.path).await, remote(served.path()).await);
         let owner = broker.register(info(), TTL).await.unwrap();
         let kept = submit(&*other).await;
@@ -252,17 +256,17 @@ async fn a_claim_whose_answer_is_lost_is_found_by_its_owner() {
         );
 
         let lost = submit(&*other).await;
-        lossy.deaf.store(true, Ordering::SeqCst);
+        lossy.drops_replies.store(true, Ordering::SeqCst);
         let error = broker.claim(request(owner, SOON)).await.unwrap_err();
         assert!(error.is_retryable(), "{error}");
         assert_eq!(
             state(&*other, lost).await,
             TaskState::Spawning,
-            "{engine:?}: it was committed for somebody who does not know"
+            "{engine:?}: the claim was committed without the worker's knowledge"
         );
 
-        lossy.deaf.store(false, Ordering::SeqCst);
-        // As a worker does twice in its lease.
+        lossy.drops_replies.store(false, Ordering::SeqCst);
+        // As a worker does twice per lease.
         let assigned = broker
             .tasks(TaskFilter {
                 worker: Some(owner),
@@ -283,7 +287,7 @@ async fn a_claim_whose_answer_is_lost_is_found_by_its_owner() {
         broker
             .release(vec![Release {
                 attempt_id,
-                reason: "it is not held".into(),
+                reason: "not held".into(),
             }])
             .await
             .unwrap();
@@ -291,12 +295,13 @@ async fn a_claim_whose_answer_is_lost_is_found_by_its_owner() {
     }
 }
 
-/// Stored, and the answer lost: whoever repeats it would have it twice, so it is told that nobody knows.
+/// Stored, and the reply lost: a repetition would store it twice, so the error says that the
+/// outcome is unknown.
 #[tokio::test]
-async fn a_submit_whose_answer_is_lost_is_not_said_to_have_failed() {
+async fn a_submit_with_a_lost_reply_has_an_unknown_outcome() {
     for engine in Engine::ALL {
-        let served = Served::start(engine);
-        let lossy = Lossy::before(served.path(), served.directory());
+        let served = ServedBroker::start(engine);
+        let lossy = LossyProxy::in_front_of(served.path(), served.directory());
         let (broker, other) = (remote(&lossy.path).await, remote(served.path()).await);
         let finished = submit(&*other).await;
         let owner = other.register(info(), TTL).await.unwrap();
@@ -308,7 +313,7 @@ async fn a_submit_whose_answer_is_lost_is_not_said_to_have_failed() {
             )])
             .await
             .unwrap();
-        let unknown = |error: Error, what: &str| {
+        let assert_unknown_outcome = |error: Error, what: &str| {
             assert!(
                 matches!(error, Error::Unanswered { .. }) && !error.is_retryable(),
                 "{engine:?}: {error}"
@@ -316,27 +321,27 @@ async fn a_submit_whose_answer_is_lost_is_not_said_to_have_failed() {
             assert!(error.to_string().contains(what), "{engine:?}: {error}");
         };
         let queue: raddle_model::QueueName = "jobs".parse().unwrap();
-        lossy.deaf.store(true, Ordering::SeqCst);
+        lossy.drops_replies.store(true, Ordering::SeqCst);
         let task = || vec![NewTask::new(TaskSpec::command(["true"]))];
-        unknown(
+        assert_unknown_outcome(
             broker.submit(task()).await.unwrap_err(),
             "has stored a task",
         );
-        lossy.hear_again(&*broker).await;
-        unknown(
+        lossy.reconnect_then_drop(&*broker).await;
+        assert_unknown_outcome(
             broker.resubmit(finished, false).await.unwrap_err(),
             "has stored a task",
         );
-        lossy.hear_again(&*broker).await;
-        unknown(
+        lossy.reconnect_then_drop(&*broker).await;
+        assert_unknown_outcome(
             broker
                 .put(queue.clone(), vec!["x".into()])
                 .await
                 .unwrap_err(),
             "has stored a message",
         );
-        lossy.hear_again(&*broker).await;
-        // What can be asked for again without harm fails as before.
+        lossy.reconnect_then_drop(&*broker).await;
+        // Idempotent calls fail with a retryable error.
         let error = broker
             .complete(vec![conformance::completion(
                 attempt_id,
@@ -345,13 +350,13 @@ async fn a_submit_whose_answer_is_lost_is_not_said_to_have_failed() {
             .await
             .unwrap_err();
         assert!(error.is_retryable(), "{engine:?}: {error}");
-        lossy.deaf.store(false, Ordering::SeqCst);
+        lossy.drops_replies.store(false, Ordering::SeqCst);
         let stale = other.summary().await.unwrap().stale_writes;
-        assert_eq!(stale, 1, "{engine:?}: it was over before");
+        assert_eq!(stale, 1, "{engine:?}: the attempt had ended before");
         assert_eq!(
             broker.tasks(TaskFilter::default()).await.unwrap().len(),
             3,
-            "{engine:?}: all of it was stored"
+            "{engine:?}: all tasks are stored"
         );
         let messages = broker
             .summarize(SummaryDetail {
@@ -369,12 +374,12 @@ async fn a_submit_whose_answer_is_lost_is_not_said_to_have_failed() {
     }
 }
 
-/// The worker insists, and is told what was recorded the first time.
+/// The worker repeats the call and gets the recorded outcome.
 #[tokio::test]
-async fn an_end_whose_answer_is_lost_is_not_refused_when_it_is_sent_again() {
+async fn a_repeated_completion_returns_the_recorded_outcome() {
     for engine in Engine::ALL {
-        let served = Served::start(engine);
-        let lossy = Lossy::before(served.path(), served.directory());
+        let served = ServedBroker::start(engine);
+        let lossy = LossyProxy::in_front_of(served.path(), served.directory());
         let broker = remote(&lossy.path).await;
         submit(&*broker).await;
         let owner = broker.register(info(), TTL).await.unwrap();
@@ -383,7 +388,7 @@ async fn an_end_whose_answer_is_lost_is_not_refused_when_it_is_sent_again() {
             attempt_id,
             ExitStatus::Code { code: 0 },
         )];
-        lossy.deaf.store(true, Ordering::SeqCst);
+        lossy.drops_replies.store(true, Ordering::SeqCst);
         assert!(
             broker
                 .complete(end.clone())
@@ -391,7 +396,7 @@ async fn an_end_whose_answer_is_lost_is_not_refused_when_it_is_sent_again() {
                 .unwrap_err()
                 .is_retryable()
         );
-        lossy.deaf.store(false, Ordering::SeqCst);
+        lossy.drops_replies.store(false, Ordering::SeqCst);
         assert_eq!(
             broker.complete(end.clone()).await.unwrap(),
             [CompletionOutcome::Finished(TaskState::Completed)],
@@ -410,10 +415,10 @@ async fn an_end_whose_answer_is_lost_is_not_refused_when_it_is_sent_again() {
     }
 }
 
-/// Where nobody serves any more nothing can have been stored, and it may be tried again.
+/// Without a server nothing can have been stored, so the call may be repeated.
 #[tokio::test]
-async fn a_submit_that_reached_nobody_may_be_repeated() {
-    let mut served = Served::start(Engine::Sqlite);
+async fn a_submit_without_a_server_is_retryable() {
+    let mut served = ServedBroker::start(Engine::Sqlite);
     let broker = remote(served.path()).await;
     broker.summary().await.unwrap();
     served.stop();
@@ -428,23 +433,24 @@ async fn a_submit_that_reached_nobody_may_be_repeated() {
 }
 
 #[tokio::test]
-async fn an_answer_that_comes_too_late_is_given_back() {
-    let served = Served::start(Engine::Memory);
+async fn a_late_claim_is_released() {
+    let served = ServedBroker::start(Engine::Memory);
     let (one, other) = (remote(served.path()).await, remote(served.path()).await);
     let owner = one.register(info(), TTL).await.unwrap();
     for _ in 0..20 {
         let tid = submit(&*other).await;
         {
-            // Sent with the first poll; the answer arrives while nobody polls, and is found by the connection's task.
+            // Sent with the first poll; the reply arrives while the future is not polled, and the
+            // connection's task finds it.
             let mut claim = std::pin::pin!(one.claim(request(owner, SOON)));
-            let polled = futures_poll_once(&mut claim).await;
+            let polled = poll_once(&mut claim).await;
             assert!(!polled);
-            until("the server has claimed it", async || {
+            wait_until("the server has claimed it", async || {
                 (state(&*other, tid).await == TaskState::Spawning).then_some(())
             })
             .await;
         }
-        until("it is back", async || {
+        wait_until("the task is released", async || {
             (state(&*other, tid).await == TaskState::Created).then_some(())
         })
         .await;
@@ -453,8 +459,8 @@ async fn an_answer_that_comes_too_late_is_given_back() {
     }
 }
 
-/// Polls once; whether that was enough.
-async fn futures_poll_once<F: std::future::Future + Unpin>(future: &mut F) -> bool {
+/// Polls once. Returns whether the future is ready.
+async fn poll_once<F: std::future::Future + Unpin>(future: &mut F) -> bool {
     std::future::poll_fn(|context| {
         std::task::Poll::Ready(std::pin::Pin::new(&mut *future).poll(context).is_ready())
     })
@@ -462,8 +468,8 @@ async fn futures_poll_once<F: std::future::Future + Unpin>(future: &mut F) -> bo
 }
 
 #[tokio::test]
-async fn an_agent_can_be_served_by_another() {
-    let served = Served::start(Engine::Sqlite);
+async fn a_remote_broker_can_be_served_again() {
+    let served = ServedBroker::start(Engine::Sqlite);
     let path = served.directory().join("second.sock");
     let inner: Arc<dyn Broker> = remote(served.path()).await;
     let agent = raddle_broker_remote::BrokerServer::bind(&path, inner)

@@ -1,4 +1,4 @@
-//! The conformance suite over the socket. An engine is one line here.
+//! The conformance suite over the socket, with one line per engine.
 
 use std::sync::Arc;
 
@@ -7,12 +7,12 @@ use raddle_broker::conformance::{Fixture, Handle, run_all};
 
 use crate::{
     redis_server::Server,
-    support::{Engine, Served, remote},
+    support::{Engine, ServedBroker, remote},
 };
 
-/// A served broker, as two clients have it.
+/// A served broker with two clients.
 struct OverSocket {
-    served: Served,
+    served: ServedBroker,
     broker: Handle,
 }
 
@@ -28,7 +28,7 @@ impl Fixture for OverSocket {
 }
 
 async fn serve(engine: Engine) -> OverSocket {
-    let served = Served::start(engine);
+    let served = ServedBroker::start(engine);
     let broker = remote(served.path()).await;
     OverSocket { served, broker }
 }
@@ -52,7 +52,8 @@ over_socket! {
     sqlite: Engine::Sqlite;
 }
 
-/// A server is shared, each case with an agent and a namespace of its own: to start one for each case would take longer than the case.
+/// The Redis server is shared, because starting one takes longer than a case. Each case has its own
+/// namespace and broker server.
 #[test]
 fn redis() {
     let server = Arc::new(Server::start());
@@ -63,7 +64,7 @@ fn redis() {
 }
 
 async fn before(server: Arc<Server>) -> OverSocket {
-    let served = Served::before(server);
+    let served = ServedBroker::before(server);
     let broker = remote(served.path()).await;
     OverSocket { served, broker }
 }

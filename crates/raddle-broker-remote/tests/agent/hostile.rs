@@ -1,4 +1,4 @@
-//! Bytes that no client of ours sends, and servers that are none of ours.
+//! Malformed clients and servers.
 
 use std::{
     fs,
@@ -21,7 +21,7 @@ fn frame(body: &[u8]) -> Vec<u8> {
     [&u32::try_from(body.len()).unwrap().to_le_bytes(), body].concat()
 }
 
-/// A message of this kind with an id.
+/// An encoded message of this kind with an id.
 fn message(kind: &str, fields: u8, id: u64) -> Vec<u8> {
     [
         &[0x81][..],
@@ -34,23 +34,23 @@ fn message(kind: &str, fields: u8, id: u64) -> Vec<u8> {
     .concat()
 }
 
-/// A call, which may be none.
+/// A call frame with any payload.
 fn call(id: u64, call: &[u8]) -> Vec<u8> {
     frame(&[&message("Call", 2, id)[..], &text("call"), call].concat())
 }
 
-/// A text, as it is on the wire.
+/// An encoded text.
 fn text(text: &str) -> Vec<u8> {
     assert!(text.len() < 32);
     [&[0xa0 | u8::try_from(text.len()).unwrap()], text.as_bytes()].concat()
 }
 
-fn wire(call: &Call) -> Vec<u8> {
+fn encode_call(call: &Call) -> Vec<u8> {
     rmp_serde::to_vec_named(call).unwrap()
 }
 
 fn summary() -> Vec<u8> {
-    wire(&Call::Summarize {
+    encode_call(&Call::Summarize {
         detail: SummaryDetail::default(),
     })
 }
@@ -62,10 +62,11 @@ fn open(path: &Path) -> UnixStream {
     stream
 }
 
-/// Says this, and reads until the server has enough of it. A server that waits for more fails the test by the time that takes.
-fn say(path: &Path, bytes: &[u8]) -> Vec<u8> {
+/// Sends bytes and reads until the server closes. A server that waits for more fails the test by
+/// its timeout.
+fn exchange(path: &Path, bytes: &[u8]) -> Vec<u8> {
     let mut stream = open(path);
-    // It may have closed before all was said.
+    // The server may have closed before all was sent.
     let _ = stream.write_all(bytes);
     let mut answer = Vec::new();
     match stream.read_to_end(&mut answer) {
@@ -73,21 +74,21 @@ fn say(path: &Path, bytes: &[u8]) -> Vec<u8> {
         Err(error) => assert_eq!(
             error.kind(),
             std::io::ErrorKind::ConnectionReset,
-            "it does not close"
+            "the server does not close"
         ),
     }
     answer
 }
 
 #[tokio::test]
-async fn what_is_no_frame_ends_its_connection_and_no_other() {
-    let served = Served::start(Engine::Memory);
+async fn malformed_frames_close_their_connection_only() {
+    let served = ServedBroker::start(Engine::Memory);
     let path = served.path();
     let broker = remote(&path).await;
     let with_greeting = |bytes: &[u8]| [GREETING, bytes].concat();
     let asking = |payload: &[u8]| with_greeting(&call(0, payload));
     let twice = [call(5, &summary()), call(5, &summary())].concat();
-    let recv_commands = wire(&Call::RecvCommands {
+    let recv_commands = encode_call(&Call::RecvCommands {
         owner: Tid::from_u64(1_700_000_000_000_000_000).unwrap(),
         wait: SOON,
     });
@@ -97,7 +98,7 @@ async fn what_is_no_frame_ends_its_connection_and_no_other() {
         vec![0; 100_000],
         b"raddle\n\xff".to_vec(),
         with_greeting(&[0xff; 64]),
-        // A frame that says it is 4 GiB long, and one that is a byte longer than allowed.
+        // A frame that claims 4 GiB, and one that is a byte above the limit.
         with_greeting(&[0xff; 4]),
         with_greeting(&((64u32 << 20) + 1).to_le_bytes()),
         with_greeting(&frame(&message("Destroy", 1, 0))),
@@ -119,15 +120,18 @@ async fn what_is_no_frame_ends_its_connection_and_no_other() {
         with_greeting(&long_wait.concat()),
     ];
     for bytes in &hostile {
-        let answer = say(&path, bytes);
-        assert!(answer.starts_with(GREETING), "it greets everybody");
+        let answer = exchange(&path, bytes);
+        assert!(
+            answer.starts_with(GREETING),
+            "the server greets every client"
+        );
         broker.summary().await.unwrap();
     }
-    // Answers to the same id twice are the client's own affair, as long as the first was answered before.
+    // A repeated id is the client's own problem, as long as the first call was answered.
     let mut stream = open(&path);
     stream.write_all(&with_greeting(&twice)).unwrap();
     drop(stream);
-    // One that cancels what it never asked for is served.
+    // A client that cancels an unknown call is served.
     let mut stream = open(&path);
     let bytes = [frame(&message("Cancel", 1, 77)), call(1, &summary())].concat();
     stream.write_all(&with_greeting(&bytes)).unwrap();
@@ -140,14 +144,14 @@ async fn what_is_no_frame_ends_its_connection_and_no_other() {
 }
 
 #[tokio::test]
-async fn bytes_cut_anywhere_and_changed_anywhere_do_no_harm() {
-    let served = Served::start(Engine::Memory);
+async fn survives_truncated_and_corrupted_bytes() {
+    let served = ServedBroker::start(Engine::Memory);
     let path = served.path();
     let broker = remote(&path).await;
     let whole = [
         GREETING,
         &call(1, &summary()),
-        &call(2, &wire(&Call::Workers {})),
+        &call(2, &encode_call(&Call::Workers {})),
     ]
     .concat();
     for cut in 0..whole.len() {
@@ -173,10 +177,10 @@ fn resident_kib() -> u64 {
 }
 
 #[tokio::test]
-async fn a_client_that_does_not_read_costs_no_memory_without_end() {
+async fn a_client_that_does_not_read_uses_bounded_memory() {
     const MESSAGE: usize = 2 << 20;
     const CALLS: u64 = 400;
-    let served = Served::start(Engine::Sqlite);
+    let served = ServedBroker::start(Engine::Sqlite);
     let broker = remote(served.path()).await;
     let queue: QueueName = "large".parse().unwrap();
     broker
@@ -186,7 +190,7 @@ async fn a_client_that_does_not_read_costs_no_memory_without_end() {
     let before = resident_kib();
     let mut slow = open(&served.path());
     slow.write_all(GREETING).unwrap();
-    let look = wire(&Call::Peek {
+    let peek = encode_call(&Call::Peek {
         peek: PeekRequest {
             queue,
             after: 0,
@@ -195,16 +199,16 @@ async fn a_client_that_does_not_read_costs_no_memory_without_end() {
         },
     });
     for id in 0..CALLS {
-        slow.write_all(&call(id, &look)).unwrap();
+        slow.write_all(&call(id, &peek)).unwrap();
     }
-    // Others are served meanwhile. What the slow one asked for would be 800 MiB.
+    // Other clients are served meanwhile. The replies of the slow one would be 800 MiB.
     for _ in 0..20 {
         broker.summary().await.unwrap();
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let grown = (resident_kib() - before) / 1024;
-    assert!(grown < 350, "it has grown by {grown} MiB");
-    // And it gets what it asked for when it reads at last.
+    assert!(grown < 350, "the server has grown by {grown} MiB");
+    // It gets all replies when it reads at last.
     let reading = tokio::task::spawn_blocking(move || {
         let (mut total, mut buf) = (0, vec![0; 1 << 20]);
         while total < CALLS as usize * MESSAGE {
@@ -217,11 +221,11 @@ async fn a_client_that_does_not_read_costs_no_memory_without_end() {
         .unwrap();
 }
 
-/// An answer that is stuck behind another was not delivered, whatever became of the client.
+/// A reply that is queued behind another was not delivered, whatever happens to the client.
 #[tokio::test]
-async fn a_claim_that_cannot_be_delivered_goes_back() {
+async fn releases_a_claim_that_cannot_be_delivered() {
     for engine in [Engine::Memory, Engine::Sqlite] {
-        let served = Served::start(engine);
+        let served = ServedBroker::start(engine);
         let broker = remote(served.path()).await;
         let owner = broker.register(info(), TTL).await.unwrap();
         let queue: QueueName = "large".parse().unwrap();
@@ -239,9 +243,9 @@ async fn a_claim_that_cannot_be_delivered_goes_back() {
             wait: Duration::ZERO,
         };
         client
-            .write_all(&call(1, &wire(&Call::Peek { peek })))
+            .write_all(&call(1, &encode_call(&Call::Peek { peek })))
             .unwrap();
-        // When the first byte of the large answer is there, that one is ahead of the next.
+        // Once the first byte of the large reply has arrived, it is ahead of the next.
         let mut seen = vec![0; 4096];
         let mut total = 0;
         while total < 4096 {
@@ -250,17 +254,17 @@ async fn a_claim_that_cannot_be_delivered_goes_back() {
         client
             .write_all(&call(
                 2,
-                &wire(&Call::Claim {
+                &encode_call(&Call::Claim {
                     request: request(owner, SOON),
                 }),
             ))
             .unwrap();
-        until("it is claimed", async || {
+        wait_until("it is claimed", async || {
             (state(&*broker, tid).await == TaskState::Spawning).then_some(())
         })
         .await;
         drop(client);
-        until("it is back", async || {
+        wait_until("it is back", async || {
             (state(&*broker, tid).await == TaskState::Created).then_some(())
         })
         .await;

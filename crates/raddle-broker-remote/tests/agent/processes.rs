@@ -1,22 +1,23 @@
-//! Clients and servers that are killed, and clients of other users.
+//! Killed clients and servers, and clients of other users.
 
 use std::{fs, os::unix::fs::PermissionsExt, time::Duration};
 
 use raddle_broker::{Error, LeaseStatus};
 use raddle_model::{TaskState, worker::Heartbeat};
 
-use crate::{helper::Other, support::*};
+use crate::{helper_process::HelperProcess, support::*};
 
 #[tokio::test]
-async fn what_a_killed_client_waited_for_goes_to_another() {
+async fn a_task_goes_to_another_client_after_a_waiting_one_was_killed() {
     for engine in Engine::ALL {
-        let served = Served::start(engine);
+        let served = ServedBroker::start(engine);
         let broker = remote(served.path()).await;
         let owner = broker.register(info(), TTL).await.unwrap();
-        let mut other = Other::start("wait", &served.path());
-        assert_eq!(other.hear().unwrap(), "waiting");
-        other.kill();
-        // The dead one's worker is still registered, with a lease longer than this test: only its call can have ended.
+        let mut helper = HelperProcess::start("wait", &served.path());
+        assert_eq!(helper.next_line().unwrap(), "waiting");
+        helper.kill();
+        // The dead client's worker is still registered, with a lease longer than this test: only
+        // its call can have ended.
         let tid = submit(&*broker).await;
         let claims = broker.claim(request(owner, SOON)).await.unwrap();
         assert_eq!(
@@ -28,20 +29,20 @@ async fn what_a_killed_client_waited_for_goes_to_another() {
 }
 
 #[tokio::test]
-async fn what_a_killed_client_held_comes_back_with_its_lease() {
-    let served = Served::start(Engine::Sqlite);
+async fn reclaims_tasks_of_a_killed_client() {
+    let served = ServedBroker::start(Engine::Sqlite);
     let broker = remote(served.path()).await;
     let tid = submit(&*broker).await;
-    let mut other = Other::start("hold", &served.path());
-    assert_eq!(other.hear().unwrap(), "holding");
-    other.kill();
+    let mut helper = HelperProcess::start("hold", &served.path());
+    assert_eq!(helper.next_line().unwrap(), "holding");
+    helper.kill();
     assert_eq!(state(&*broker, tid).await, TaskState::Running);
     let owner = broker.register(info(), TTL).await.unwrap();
     let mut renewer = broker.lease_renewer(owner, TTL);
-    let reclaimed = until("it is taken back", async || {
+    let reclaimed = wait_until("the task is reclaimed", async || {
         match renewer.renew(Heartbeat::default()).unwrap() {
             LeaseStatus::Alive(reclaimed) => reclaimed.first().copied(),
-            pulse => panic!("the lease is long, and the server is there: {pulse:?}"),
+            status => panic!("unexpected status: {status:?}"),
         }
     })
     .await;
@@ -55,11 +56,11 @@ async fn what_a_killed_client_held_comes_back_with_its_lease() {
 }
 
 #[tokio::test]
-async fn a_killed_server_is_replaced_and_its_clients_go_on() {
+async fn clients_reconnect_after_a_server_was_killed() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("agent.sock");
-    let mut server = Other::start("serve", &path);
-    assert_eq!(server.hear().unwrap(), "serving");
+    let mut server = HelperProcess::start("serve", &path);
+    assert_eq!(server.next_line().unwrap(), "serving");
     let broker = remote(&path).await;
     let owner = broker.register(info(), TTL).await.unwrap();
     let mut accepted = 0u32;
@@ -76,9 +77,9 @@ async fn a_killed_server_is_replaced_and_its_clients_go_on() {
             .unwrap()
             .unwrap_err();
         assert!(matches!(error, Error::AgentGone { .. }), "{error}");
-        assert!(path.exists(), "it could not tidy up");
-        server = Other::start("serve", &path);
-        assert_eq!(server.hear().unwrap(), "serving");
+        assert!(path.exists(), "a killed server leaves its socket");
+        server = HelperProcess::start("serve", &path);
+        assert_eq!(server.next_line().unwrap(), "serving");
         submit(&*broker).await;
         accepted += 1;
         assert_eq!(broker.claim(request(owner, SOON)).await.unwrap().len(), 1);
@@ -89,18 +90,19 @@ async fn a_killed_server_is_replaced_and_its_clients_go_on() {
     );
 }
 
-/// As root: the socket's mode keeps others out, and where somebody has changed that, the server does.
+/// As root: the mode of the socket keeps other users out, and where it was changed, the server
+/// does.
 #[tokio::test]
 async fn clients_of_other_users_are_refused() {
     if !raddle_testnet::is_root("become another user") {
         return;
     }
-    let served = Served::start(Engine::Memory);
+    let served = ServedBroker::start(Engine::Memory);
     fs::set_permissions(served.directory(), fs::Permissions::from_mode(0o755)).unwrap();
     let program = served.directory().join("other");
     fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
-    let nobody = [
+    let as_nobody = [
         "setpriv",
         "--reuid",
         "65534",
@@ -108,29 +110,33 @@ async fn clients_of_other_users_are_refused() {
         "65534",
         "--clear-groups",
     ];
-    let ask = || {
-        Other::start_as(&nobody, program.as_os_str(), "look", &served.path())
-            .hear()
+    let connect_error = || {
+        HelperProcess::start_as(&as_nobody, program.as_os_str(), "look", &served.path())
+            .next_line()
             .unwrap()
     };
-    assert!(ask().contains("belongs to another user"), "{}", ask());
+    assert!(
+        connect_error().contains("belongs to another user"),
+        "{}",
+        connect_error()
+    );
     fs::set_permissions(served.path(), fs::Permissions::from_mode(0o666)).unwrap();
     assert!(
-        ask().contains("it serves only its own user and root"),
+        connect_error().contains("it serves only its own user and root"),
         "{}",
-        ask()
+        connect_error()
     );
 
-    // The other way round: who is asked to trust a server of somebody else does not, unless it is root.
-    let theirs = served.directory().join("theirs");
-    fs::create_dir(&theirs).unwrap();
-    fs::set_permissions(&theirs, fs::Permissions::from_mode(0o777)).unwrap();
-    let path = theirs.join("agent.sock");
-    let mut server = Other::start_as(&nobody, program.as_os_str(), "serve", &path);
-    assert_eq!(server.hear().unwrap(), "serving");
+    // The reverse: a client does not trust a server of another user, unless the client is root.
+    let foreign_dir = served.directory().join("theirs");
+    fs::create_dir(&foreign_dir).unwrap();
+    fs::set_permissions(&foreign_dir, fs::Permissions::from_mode(0o777)).unwrap();
+    let path = foreign_dir.join("agent.sock");
+    let mut server = HelperProcess::start_as(&as_nobody, program.as_os_str(), "serve", &path);
+    assert_eq!(server.next_line().unwrap(), "serving");
     remote(&path).await.summary().await.unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();
-    let somebody = [
+    let as_another_user = [
         "setpriv",
         "--reuid",
         "65533",
@@ -138,8 +144,8 @@ async fn clients_of_other_users_are_refused() {
         "65533",
         "--clear-groups",
     ];
-    let said = Other::start_as(&somebody, program.as_os_str(), "look", &path)
-        .hear()
+    let message = HelperProcess::start_as(&as_another_user, program.as_os_str(), "look", &path)
+        .next_line()
         .unwrap();
-    assert!(said.contains("it runs as user 65534"), "{said}");
+    assert!(message.contains("it runs as user 65534"), "{message}");
 }

@@ -1,4 +1,4 @@
-//! The socket file: made for its owner alone, never in place of something that is somebody's.
+//! The socket file: private to its owner, and never created in place of another file.
 
 use std::{
     fs,
@@ -21,7 +21,7 @@ async fn bind(path: &Path) -> Result<BrokerServer, Error> {
     BrokerServer::bind(path, Arc::new(Sqlite::in_memory().await.unwrap())).await
 }
 
-async fn refused(path: &Path) -> String {
+async fn bind_error(path: &Path) -> String {
     let error = bind(path).await.err().unwrap();
     assert!(
         matches!(error, Error::Socket { .. }) && error.is_callers(),
@@ -30,21 +30,21 @@ async fn refused(path: &Path) -> String {
     error.to_string()
 }
 
-fn place() -> (tempfile::TempDir, PathBuf) {
+fn temp_socket() -> (tempfile::TempDir, PathBuf) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("agent.sock");
     (directory, path)
 }
 
 #[tokio::test]
-async fn the_socket_is_its_owners_and_goes_with_the_server() {
-    let (directory, path) = place();
+async fn the_socket_is_private_and_removed_with_the_server() {
+    let (directory, path) = temp_socket();
     let agent = bind(&path).await.unwrap();
     let found = fs::symlink_metadata(&path).unwrap();
     assert!(found.file_type().is_socket());
     assert_eq!(found.permissions().mode() & 0o777, 0o600);
     assert!(
-        refused(&path)
+        bind_error(&path)
             .await
             .contains("another process serves there")
     );
@@ -52,13 +52,13 @@ async fn the_socket_is_its_owners_and_goes_with_the_server() {
     assert_eq!(
         fs::read_dir(directory.path()).unwrap().count(),
         0,
-        "nothing is left"
+        "no file is left"
     );
 }
 
 #[tokio::test]
-async fn a_socket_that_nobody_listens_on_is_replaced() {
-    let (_directory, path) = place();
+async fn replaces_a_dead_socket() {
+    let (_directory, path) = temp_socket();
     drop(UnixListener::bind(&path).unwrap());
     assert!(path.exists());
     let error = Remote::connect(&path).await.err().unwrap();
@@ -72,8 +72,8 @@ async fn a_socket_that_nobody_listens_on_is_replaced() {
 }
 
 #[tokio::test]
-async fn a_server_that_was_replaced_leaves_the_file_of_the_other() {
-    let (_directory, path) = place();
+async fn a_replaced_server_leaves_the_new_socket() {
+    let (_directory, path) = temp_socket();
     let first = bind(&path).await.unwrap();
     fs::remove_file(&path).unwrap();
     let second = bind(&path).await.unwrap();
@@ -84,16 +84,16 @@ async fn a_server_that_was_replaced_leaves_the_file_of_the_other() {
 }
 
 #[tokio::test]
-async fn what_is_not_a_dead_socket_is_left_alone() {
-    let (directory, path) = place();
+async fn refuses_to_replace_other_files() {
+    let (directory, path) = temp_socket();
     fs::write(&path, "precious").unwrap();
-    assert!(refused(&path).await.contains("not a socket"));
+    assert!(bind_error(&path).await.contains("not a socket"));
     assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
 
     for target in ["agent.sock", "absent", "dead.sock"] {
         let link = directory.path().join(format!("link-to-{target}"));
         symlink(directory.path().join(target), &link).unwrap();
-        assert!(refused(&link).await.contains("not a socket"));
+        assert!(bind_error(&link).await.contains("not a socket"));
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
     }
     assert!(
@@ -103,25 +103,25 @@ async fn what_is_not_a_dead_socket_is_left_alone() {
     let dead = directory.path().join("dead.sock");
     drop(UnixListener::bind(&dead).unwrap());
     let link = directory.path().join("link-to-dead.sock");
-    assert!(refused(&link).await.contains("not a socket"));
+    assert!(bind_error(&link).await.contains("not a socket"));
     assert!(dead.exists());
     assert!(
-        refused(&directory.path().join("no/such/directory.sock"))
+        bind_error(&directory.path().join("no/such/directory.sock"))
             .await
             .contains("create it first")
     );
-    assert!(refused(directory.path()).await.contains("not a socket"));
+    assert!(bind_error(directory.path()).await.contains("not a socket"));
 }
 
 #[tokio::test]
-async fn a_path_that_is_too_long_is_named_as_such() {
-    let (directory, _) = place();
+async fn refuses_a_path_that_is_too_long() {
+    let (directory, _) = temp_socket();
     let room = 107 - directory.path().as_os_str().len() - 1;
     let longest = directory.path().join("x".repeat(room));
     drop(bind(&longest).await.unwrap());
     let longer = directory.path().join("x".repeat(room + 1));
     assert!(
-        refused(&longer)
+        bind_error(&longer)
             .await
             .contains("has 108 bytes, more than the 107 of a socket")
     );
@@ -132,10 +132,10 @@ async fn a_path_that_is_too_long_is_named_as_such() {
     );
 }
 
-/// What the directory's lock is for: between seeing that nobody listens and taking the name, another must not have taken it.
+/// The directory lock closes the race between finding a dead socket and replacing it.
 #[tokio::test]
-async fn a_server_waits_for_another_that_is_taking_the_name() {
-    let (directory, path) = place();
+async fn a_server_waits_for_the_directory_lock() {
+    let (directory, path) = temp_socket();
     drop(UnixListener::bind(&path).unwrap());
     let lock = fs::File::open(directory.path()).unwrap();
     lock.lock().unwrap();
@@ -145,7 +145,7 @@ async fn a_server_waits_for_another_that_is_taking_the_name() {
             .await
             .is_err()
     );
-    // The other has found the same dead socket.
+    // The other server has replaced the same dead socket.
     fs::remove_file(&path).unwrap();
     let other = UnixListener::bind(&path).unwrap();
     drop(lock);
@@ -162,18 +162,22 @@ async fn a_server_waits_for_another_that_is_taking_the_name() {
 }
 
 #[tokio::test]
-async fn a_directory_that_stays_locked_is_said_so() {
-    let (directory, path) = place();
+async fn reports_a_directory_that_stays_locked() {
+    let (directory, path) = temp_socket();
     let lock = fs::File::open(directory.path()).unwrap();
     lock.lock().unwrap();
-    assert!(refused(&path).await.contains("keeps its directory locked"));
+    assert!(
+        bind_error(&path)
+            .await
+            .contains("keeps its directory locked")
+    );
 }
 
 #[test]
-fn of_many_servers_that_start_at_once_one_serves() {
+fn one_of_many_concurrent_servers_serves() {
     const SERVERS: usize = 8;
     for round in 0..10 {
-        let (_directory, path) = place();
+        let (_directory, path) = temp_socket();
         if round % 2 == 0 {
             drop(UnixListener::bind(&path).unwrap());
         }

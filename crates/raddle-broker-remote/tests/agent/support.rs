@@ -1,4 +1,4 @@
-//! A served broker, and what the tests have in common.
+//! `ServedBroker`, and helpers of these tests.
 
 use std::{
     path::{Path, PathBuf},
@@ -14,9 +14,9 @@ use tokio::sync::oneshot;
 
 use crate::redis_server::Server;
 
-pub(crate) use crate::common::{SOON, TTL, request, until};
+pub(crate) use crate::common::{SOON, TTL, request, wait_until};
 
-/// What is behind the socket.
+/// The engine behind the socket.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Engine {
     Memory,
@@ -28,16 +28,17 @@ impl Engine {
     pub(crate) const ALL: [Self; 3] = [Self::Memory, Self::Sqlite, Self::Redis];
 }
 
-/// An agent with a thread and a runtime of its own, as in a worker: a client that blocks its own thread does not hold it up.
-pub(crate) struct Served {
+/// A broker server with its own thread and runtime, as in a worker: a client that blocks its thread
+/// does not block it.
+pub(crate) struct ServedBroker {
     directory: tempfile::TempDir,
-    /// Started with the first agent that needs it.
+    /// Started with the first server that needs it.
     server: Option<Arc<Server>>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Served {
+impl ServedBroker {
     pub(crate) fn start(engine: Engine) -> Self {
         Self::start_with(engine, Options::default())
     }
@@ -53,7 +54,7 @@ impl Served {
         served
     }
 
-    /// Serves a namespace of its own on a server that others use as well.
+    /// Serves a fresh namespace on a shared Redis server.
     pub(crate) fn before(server: Arc<Server>) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let mut served = Self {
@@ -105,14 +106,14 @@ impl Served {
         }
     }
 
-    /// Ends it, and waits until nothing is left of it.
+    /// Stops it and waits for its thread.
     pub(crate) fn stop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
             let outcome = thread.join();
             assert!(
                 outcome.is_ok() || thread::panicking(),
-                "the agent has panicked"
+                "the server has panicked"
             );
         }
     }
@@ -130,7 +131,7 @@ impl Served {
     }
 }
 
-impl Drop for Served {
+impl Drop for ServedBroker {
     fn drop(&mut self) {
         self.stop();
         if !thread::panicking() {

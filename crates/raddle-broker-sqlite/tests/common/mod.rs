@@ -1,13 +1,13 @@
-//! What the tests of served brokers and of SQLite have in common.
+//! Helpers for the tests of SQLite and of brokers over a socket.
 
 use std::time::{Duration, Instant};
 
 use raddle_broker::ClaimRequest;
 use raddle_model::{CapSet, Tid};
 
-/// A deadline for what has to happen.
+/// The limit for any wait.
 pub(crate) const SOON: Duration = Duration::from_secs(60);
-/// A lease that does not end before the test does.
+/// A lease that outlasts the test.
 pub(crate) const TTL: Duration = Duration::from_secs(120);
 
 /// A claim of one task.
@@ -22,14 +22,14 @@ pub(crate) fn request(owner: Tid, wait: Duration) -> ClaimRequest {
     }
 }
 
-/// Tries again until `found` gives something.
-pub(crate) async fn until<T>(what: &str, mut found: impl AsyncFnMut() -> Option<T>) -> T {
+/// Waits until `found` returns a value.
+pub(crate) async fn wait_until<T>(what: &str, mut found: impl AsyncFnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + SOON;
     loop {
         if let Some(found) = found().await {
             return found;
         }
-        assert!(Instant::now() < deadline, "{what} takes too long");
+        assert!(Instant::now() < deadline, "timed out waiting until {what}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }

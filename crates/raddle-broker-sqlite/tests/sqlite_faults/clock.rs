@@ -1,4 +1,4 @@
-//! Leases are measured on a clock that nobody can set.
+//! Leases and clock changes.
 
 use std::{path::Path, time::Duration};
 
@@ -10,20 +10,20 @@ use crate::support::*;
 
 const YEAR_NANOS: i64 = 365 * 86_400 * 1_000_000_000;
 
-fn machine() -> i64 {
+fn monotonic_nanos() -> i64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec * 1_000_000_000 + now.tv_nsec
 }
 
-fn sql(path: &Path, statement: &str) {
+fn execute_sql(path: &Path, statement: &str) {
     let sqlite = rusqlite::Connection::open(path).unwrap();
     sqlite.busy_timeout(SOON).unwrap();
     assert!(sqlite.execute(statement, []).unwrap() > 0, "{statement}");
 }
 
-/// The end of a worker's lease, as it stands in the shared page: slots of 64 bytes behind a head of as many, each beginning with the worker
-/// and the end.
-fn lease(database: &Path, owner: Tid) -> i64 {
+/// The end of a worker's lease in the shared file: a header and slots of 64 bytes, each of which
+/// begins with the worker and the end.
+fn lease_end(database: &Path, owner: Tid) -> i64 {
     let page = std::fs::read(format!("{}-state", database.display())).unwrap();
     let number = |bytes: &[u8]| i64::from_ne_bytes(bytes.try_into().unwrap());
     let mut slots = page.chunks_exact(64).skip(1);
@@ -33,31 +33,32 @@ fn lease(database: &Path, owner: Tid) -> i64 {
         .unwrap()
 }
 
-/// Whatever the wall clock says, the lease ends so long after the machine's start.
+/// The lease ends at a time of `CLOCK_MONOTONIC`.
 #[tokio::test]
-async fn a_lease_ends_on_the_machines_clock() {
-    let (_directory, path) = place();
+async fn leases_use_the_monotonic_clock() {
+    let (_directory, path) = temp_database();
     let broker = open(&path).await;
-    let before = machine();
+    let before = monotonic_nanos();
     let owner = worker(&broker, Duration::from_secs(60)).await;
-    assert!((before..=machine()).contains(&(lease(&path, owner) - 60_000_000_000)));
-    let before = machine();
+    assert!((before..=monotonic_nanos()).contains(&(lease_end(&path, owner) - 60_000_000_000)));
+    let before = monotonic_nanos();
     broker
         .lease_renewer(owner, Duration::from_secs(90))
         .renew(Heartbeat::default())
         .unwrap();
-    assert!((before..=machine()).contains(&(lease(&path, owner) - 90_000_000_000)));
+    assert!((before..=monotonic_nanos()).contains(&(lease_end(&path, owner) - 90_000_000_000)));
 }
 
-/// The database was written when the clock was a year ahead. Nobody is taken for dead, and ids go on from there.
+/// The database was written while the clock was a year ahead. No worker expires, and ids continue
+/// from there.
 #[tokio::test]
-async fn a_clock_that_was_set_back_expires_nothing() {
-    let (_directory, path) = place();
+async fn a_clock_that_is_set_back_expires_nothing() {
+    let (_directory, path) = temp_database();
     let broker = open(&path).await;
     let owner = worker(&broker, TTL).await;
     let first = submit(&broker, vec![spec("first")]).await.unwrap()[0];
     let attempt_id = broker.claim(request(owner, SOON)).await.unwrap()[0].attempt_id;
-    sql(
+    execute_sql(
         &path,
         &format!("UPDATE meta SET value = value + {YEAR_NANOS} WHERE key = 'last_id'"),
     );
@@ -80,21 +81,18 @@ async fn a_clock_that_was_set_back_expires_nothing() {
         .collect();
     assert!(ids.is_sorted_by(|a, b| a < b), "{ids:?}");
     let attempt_id = broker.claim(request(owner, SOON)).await.unwrap()[0].attempt_id;
-    assert_eq!(
-        attempt_id.tid, second,
-        "a task from the future is ready all the same"
-    );
+    assert_eq!(attempt_id.tid, second, "a task with a future id is ready");
 }
 
-/// The machine's clock begins anew with each start, so what another boot promised is void.
+/// `CLOCK_MONOTONIC` starts at zero with each boot, so leases of another boot are void.
 #[tokio::test]
-async fn a_lease_ends_with_the_boot_of_its_machine() {
-    let (_directory, path) = place();
+async fn leases_end_with_the_boot() {
+    let (_directory, path) = temp_database();
     let broker = open(&path).await;
     let owner = worker(&broker, TTL).await;
     let tid = submit(&broker, vec![spec("task")]).await.unwrap()[0];
     broker.claim(request(owner, SOON)).await.unwrap();
-    sql(&path, "UPDATE workers SET boot = boot + 1");
+    execute_sql(&path, "UPDATE workers SET boot = boot + 1");
     assert!(broker.workers().await.unwrap().is_empty());
     assert_eq!(broker.reclaim().await.unwrap().len(), 1);
     assert_eq!(
@@ -103,15 +101,16 @@ async fn a_lease_ends_with_the_boot_of_its_machine() {
     );
 }
 
-/// A clock that stood years back for a moment has left a task there. Nobody looks for others at every ten seconds in between.
+/// The clock was years back for a moment and left a task there. The search must not visit every ten
+/// seconds in between.
 #[tokio::test]
-async fn a_short_id_is_found_at_once_however_old_the_first_task_is() {
-    let (_directory, path) = place();
+async fn resolves_a_short_id_quickly_with_an_old_first_task() {
+    let (_directory, path) = temp_database();
     let broker = open(&path).await;
     let tids = submit(&broker, vec![spec("a"), spec("b")]).await.unwrap();
     let old = Tid::from_u64(1_000_000_000_000_000_000 + tids[0].short().as_u64()).unwrap();
     for table in ["tasks", "ready"] {
-        sql(
+        execute_sql(
             &path,
             &format!("UPDATE {table} SET tid = {old} WHERE tid = {}", tids[1]),
         );

@@ -1,4 +1,4 @@
-//! A disk without room refuses what is new and keeps what it has.
+//! A full disk refuses new data and keeps what is stored.
 
 use std::{fs, io::Write, os::unix::process::ExitStatusExt, path::Path, process::Command};
 
@@ -6,18 +6,18 @@ use raddle_broker::{Error, Output, OutputStream, Queries, Tasks};
 use raddle_broker_sqlite::Sqlite;
 use raddle_model::TaskSpec;
 
-use crate::{helper::Other, support::*};
+use crate::{helper_process::HelperProcess, support::*};
 
-/// A small file system of its own.
+/// A small file system.
 struct SmallDisk(tempfile::TempDir);
 
 impl SmallDisk {
-    /// `None` where this process may not mount one.
+    /// Returns `None` where this process may not mount.
     fn mount() -> Option<Self> {
         Self::mount_by(r#"mount -t tmpfs -o size=6m raddle-test "$0""#)
     }
 
-    /// Blocks are smaller than pages of memory, as `mkfs` makes them for small disks.
+    /// Blocks are smaller than memory pages, as `mkfs` makes them for small disks.
     fn mount_with_small_blocks(kind: &str) -> Option<Self> {
         Self::mount_by(&format!(
             r#"image=$(mktemp) && truncate -s 4m "$image" && mkfs.{kind} -q -b 1024 -m 0 "$image" && mount -o loop "$image" "$0"
@@ -43,7 +43,7 @@ impl SmallDisk {
         self.0.path()
     }
 
-    /// Takes all room that is left, and gives what has to be removed to have it back.
+    /// Fills the disk. Returns the file to remove to free the space.
     fn fill(&self) -> std::path::PathBuf {
         let ballast = self.path().join("ballast");
         let mut file = fs::File::create(&ballast).unwrap();
@@ -72,7 +72,7 @@ fn large(name: &str) -> TaskSpec {
 }
 
 #[tokio::test]
-async fn what_was_accepted_outlives_a_full_disk() {
+async fn accepted_tasks_survive_a_full_disk() {
     let Some(disk) = SmallDisk::mount() else {
         return;
     };
@@ -94,7 +94,7 @@ async fn what_was_accepted_outlives_a_full_disk() {
     );
     assert!(error.is_retryable());
     assert!(!accepted.is_empty());
-    let there = async |broker: &Sqlite| {
+    let stored_tids_of = async |broker: &Sqlite| {
         stored(broker)
             .await
             .into_iter()
@@ -102,16 +102,16 @@ async fn what_was_accepted_outlives_a_full_disk() {
             .collect::<Vec<_>>()
     };
     assert_eq!(
-        there(&broker).await,
+        stored_tids_of(&broker).await,
         accepted,
-        "nothing more and nothing less, while it is full"
+        "exactly the accepted tasks are stored while the disk is full"
     );
 
     fs::remove_file(&ballast).unwrap();
     let more = submit(&broker, vec![large("d")]).await.unwrap();
     accepted.extend(more);
     let again = open(&path).await;
-    assert_eq!(there(&again).await, accepted);
+    assert_eq!(stored_tids_of(&again).await, accepted);
     let owner = worker(&again, TTL).await;
     let claim = again.claim(request(owner, SOON)).await.unwrap().remove(0);
     again
@@ -122,7 +122,7 @@ async fn what_was_accepted_outlives_a_full_disk() {
 }
 
 #[tokio::test]
-async fn a_result_that_finds_no_room_can_be_given_again() {
+async fn a_completion_can_be_repeated_after_a_full_disk() {
     let Some(disk) = SmallDisk::mount() else {
         return;
     };
@@ -164,9 +164,9 @@ async fn a_result_that_finds_no_room_can_be_given_again() {
     );
 }
 
-/// Half of what did not fit must not be there twice.
+/// A partial append must not be stored twice.
 #[tokio::test]
-async fn output_that_finds_no_room_is_not_doubled() {
+async fn output_is_not_duplicated_after_a_full_disk() {
     let Some(disk) = SmallDisk::mount() else {
         return;
     };
@@ -216,34 +216,31 @@ async fn output_that_finds_no_room_is_not_doubled() {
 }
 
 #[tokio::test]
-async fn a_full_disk_takes_no_new_database() {
+async fn refuses_a_new_database_on_a_full_disk() {
     let Some(disk) = SmallDisk::mount() else {
         return;
     };
     let ballast = disk.fill();
     let path = disk.path().join("broker.db");
-    let error = Sqlite::open(&path)
-        .await
-        .err()
-        .expect("there is no room for it");
+    let error = Sqlite::open(&path).await.err().expect("the disk is full");
     assert!(matches!(error, Error::Full { .. }), "{error:?}");
-    let left = fs::read_dir(disk.path())
+    let remaining = fs::read_dir(disk.path())
         .unwrap()
         .map(|entry| entry.unwrap());
-    let left: Vec<_> = left
+    let remaining: Vec<_> = remaining
         .filter(|entry| entry.metadata().unwrap().len() > 0)
         .map(|entry| entry.file_name())
         .collect();
-    assert_eq!(left, ["ballast"], "nothing half-made is left");
+    assert_eq!(remaining, ["ballast"], "no partial database is left");
     fs::remove_file(ballast).unwrap();
     submit(&open(&path).await, vec![spec("task")])
         .await
         .unwrap();
 }
 
-/// A database that was copied here without the file beside it.
+/// A database that was copied without the file beside it.
 #[tokio::test]
-async fn a_full_disk_is_named_when_a_database_is_opened() {
+async fn reports_a_full_disk_when_opening_a_database() {
     let Some(disk) = SmallDisk::mount() else {
         return;
     };
@@ -251,22 +248,19 @@ async fn a_full_disk_is_named_when_a_database_is_opened() {
     drop(open(&path).await);
     fs::remove_file(disk.path().join("broker.db-state")).unwrap();
     let _ballast = disk.fill();
-    let error = Sqlite::open(&path)
-        .await
-        .err()
-        .expect("there is no room for the bell");
+    let error = Sqlite::open(&path).await.err().expect("the disk is full");
     assert!(matches!(error, Error::Full { .. }), "{error:?}");
 }
 
-/// SQLite maps a file for which it has not taken all the room.
+/// SQLite maps the shared-memory file, and a fault without a free block would be a SIGBUS.
 #[tokio::test]
-async fn a_disk_that_is_nearly_full_ends_nobody_by_a_signal() {
+async fn survives_a_nearly_full_disk() {
     open_on_a_full_disk("ext4").await;
 }
 
-/// Nor does such a file system allocate blocks ahead of writes (`fallocate`).
+/// ext2 has no `fallocate`.
 #[tokio::test]
-async fn a_disk_that_is_nearly_full_and_allocates_nothing_ahead_ends_nobody_by_a_signal() {
+async fn survives_a_nearly_full_disk_without_fallocate() {
     open_on_a_full_disk("ext2").await;
 }
 
@@ -286,10 +280,10 @@ async fn open_on_a_full_disk(kind: &str) {
             .unwrap()
             .set_len(taken - free * 1024)
             .unwrap();
-        let mut other = Other::start("open", &path);
-        other.hear().unwrap();
-        other.go();
-        let is_stored = other.hear().is_some();
+        let mut other = HelperProcess::start("open", &path);
+        other.next_line().unwrap();
+        other.resume();
+        let is_stored = other.next_line().is_some();
         refused += usize::from(!is_stored);
         let ended = other.wait();
         assert!(ended.signal().is_none(), "with {free} KiB: {ended}");

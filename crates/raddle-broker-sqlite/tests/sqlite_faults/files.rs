@@ -1,4 +1,4 @@
-//! Files that are no database of ours are named, and left as they are.
+//! Files that are no Raddle database are refused and left unchanged.
 
 use std::{
     fs,
@@ -14,8 +14,8 @@ use raddle_model::TaskSpec;
 
 use crate::support::*;
 
-/// Opens the file and does something with it. Damage need not show before that.
-async fn refusal(path: &Path) -> Error {
+/// Opens the file and submits a task, which must fail. Damage may not show before the submit.
+async fn open_error(path: &Path) -> Error {
     let before = fs::read(path).unwrap();
     let outcome = match Sqlite::open(path).await {
         Ok(broker) => submit(&broker, vec![spec("task")]).await.map(drop),
@@ -33,7 +33,7 @@ async fn refusal(path: &Path) -> Error {
     error
 }
 
-/// A database of ours with enough in it to be damaged, all of it in the file itself.
+/// A Raddle database with enough pages to be damaged, checkpointed into the main file.
 async fn database(path: &Path) {
     let broker = open(path).await;
     submit(
@@ -50,10 +50,10 @@ async fn database(path: &Path) {
 }
 
 #[tokio::test]
-async fn a_text_file_is_foreign() {
-    let (_directory, path) = place();
+async fn refuses_a_text_file() {
+    let (_directory, path) = temp_database();
     fs::write(&path, "dear diary, ".repeat(1000)).unwrap();
-    let error = refusal(&path).await;
+    let error = open_error(&path).await;
     assert!(
         matches!(&error, Error::Foreign { path: named, .. } if *named == path),
         "{error:?}"
@@ -62,29 +62,29 @@ async fn a_text_file_is_foreign() {
 }
 
 #[tokio::test]
-async fn a_short_file_is_foreign() {
-    let (_directory, path) = place();
+async fn refuses_a_short_file() {
+    let (_directory, path) = temp_database();
     fs::write(&path, "x").unwrap();
-    let error = refusal(&path).await;
+    let error = open_error(&path).await;
     assert!(matches!(error, Error::Foreign { .. }), "{error:?}");
 }
 
 #[tokio::test]
-async fn another_programs_database_is_foreign() {
-    let (_directory, path) = place();
+async fn refuses_a_database_of_another_program() {
+    let (_directory, path) = temp_database();
     let other = rusqlite::Connection::open(&path).unwrap();
     other
         .execute_batch("CREATE TABLE diary (day TEXT); INSERT INTO diary VALUES ('monday');")
         .unwrap();
     drop(other);
-    let error = refusal(&path).await;
+    let error = open_error(&path).await;
     assert!(matches!(error, Error::Foreign { .. }), "{error:?}");
     assert!(files_beside(&path).is_empty(), "{:?}", files_beside(&path));
 }
 
 #[tokio::test]
-async fn a_directory_is_foreign() {
-    let (directory, _) = place();
+async fn refuses_a_directory() {
+    let (directory, _) = temp_database();
     let inside = directory.path().join("precious");
     fs::write(&inside, "x").unwrap();
     let error = Sqlite::open(directory.path())
@@ -98,9 +98,9 @@ async fn a_directory_is_foreign() {
     assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
 }
 
-/// What opening a database says whose format is replaced by this one.
+/// The error for a database with this format number.
 async fn refusal_of_format(format: u32) -> Error {
-    let (_directory, path) = place();
+    let (_directory, path) = temp_database();
     database(&path).await;
     let sqlite = rusqlite::Connection::open(&path).unwrap();
     sqlite.pragma_update(None, "user_version", format).unwrap();
@@ -108,11 +108,11 @@ async fn refusal_of_format(format: u32) -> Error {
         .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
         .unwrap();
     drop(sqlite);
-    refusal(&path).await
+    open_error(&path).await
 }
 
 #[tokio::test]
-async fn refuses_formats_that_it_does_not_know() {
+async fn refuses_unknown_formats() {
     let error = refusal_of_format(99).await;
     assert!(matches!(error, Error::Newer { found: 99, .. }), "{error:?}");
     let error = refusal_of_format(1).await;
@@ -123,43 +123,43 @@ async fn refuses_formats_that_it_does_not_know() {
 }
 
 #[tokio::test]
-async fn damaged_pages_are_corrupt() {
-    let (_directory, path) = place();
+async fn reports_damaged_pages_as_corrupt() {
+    let (_directory, path) = temp_database();
     database(&path).await;
     let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
-    // All but the header on the first page.
+    // Everything but the header on the first page.
     let length = file.metadata().unwrap().len();
     file.write_all_at(&vec![0xa5; usize::try_from(length).unwrap() - 100], 100)
         .unwrap();
-    let error = refusal(&path).await;
+    let error = open_error(&path).await;
     assert!(matches!(error, Error::Corrupt { .. }), "{error:?}");
 }
 
 #[tokio::test]
-async fn a_truncated_file_is_corrupt() {
-    let (_directory, path) = place();
+async fn reports_a_truncated_file_as_corrupt() {
+    let (_directory, path) = temp_database();
     database(&path).await;
     let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
     file.set_len(file.metadata().unwrap().len() / 2 / 4096 * 4096)
         .unwrap();
-    let error = refusal(&path).await;
+    let error = open_error(&path).await;
     assert!(matches!(error, Error::Corrupt { .. }), "{error:?}");
 }
 
 #[tokio::test]
-async fn a_destroyed_header_is_foreign() {
-    let (_directory, path) = place();
+async fn refuses_a_destroyed_header() {
+    let (_directory, path) = temp_database();
     database(&path).await;
     let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
     file.write_all_at(&[0; 16], 0).unwrap();
-    let error = refusal(&path).await;
+    let error = open_error(&path).await;
     assert!(matches!(error, Error::Foreign { .. }), "{error:?}");
 }
 
-/// `mktemp` and the like make the file first.
+/// `mktemp` creates the file first.
 #[tokio::test]
 async fn an_empty_file_becomes_a_database() {
-    let (_directory, path) = place();
+    let (_directory, path) = temp_database();
     fs::write(&path, "").unwrap();
     let broker = open(&path).await;
     submit(&broker, vec![spec("task")]).await.unwrap();
@@ -167,18 +167,18 @@ async fn an_empty_file_becomes_a_database() {
 }
 
 #[tokio::test]
-async fn a_directory_that_is_not_there_is_named() {
-    let (directory, _) = place();
+async fn reports_a_missing_directory() {
+    let (directory, _) = temp_database();
     let path = directory.path().join("no/such/broker.db");
-    let error = Sqlite::open(&path).await.err().expect("it is not made");
+    let error = Sqlite::open(&path).await.err().expect("it is refused");
     assert!(matches!(error, Error::ReadOnly { .. }), "{error:?}");
     assert!(error.to_string().contains("no/such"), "{error}");
     assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
 }
 
 #[tokio::test]
-async fn odd_names_are_names() {
-    let (directory, _) = place();
+async fn accepts_unusual_file_names() {
+    let (directory, _) = temp_database();
     for name in ["a?b#c%20d.db", "mit Leerzeichen & 'so'.db", "file:x"] {
         let path = directory.path().join(name);
         submit(&open(&path).await, vec![spec("task")])
@@ -193,11 +193,11 @@ async fn odd_names_are_names() {
     }
 }
 
-/// A process that is killed while it moves the log into the database leaves a file whose first page knows of pages that are only
-/// in the log. SQLite makes that good by itself, if it is let.
+/// A process that is killed during a checkpoint leaves a main file whose first page refers to pages
+/// that are only in the WAL. SQLite recovers by itself.
 #[tokio::test]
-async fn a_checkpoint_cut_short_is_no_damage() {
-    let (directory, path) = place();
+async fn recovers_from_an_interrupted_checkpoint() {
+    let (directory, path) = temp_database();
     let broker = open(&path).await;
     let tids = submit(
         &broker,
@@ -234,33 +234,35 @@ async fn a_checkpoint_cut_short_is_no_damage() {
     );
 }
 
-/// A process that is killed while it makes the database leaves a draft, and the next begins anew.
+/// A process that is killed while it creates the database leaves a draft, and the next one starts
+/// again.
 #[tokio::test]
-async fn a_draft_left_behind_is_no_obstacle() {
-    let (_directory, path) = place();
-    let left = ["-new", "-new-wal", "-new-shm"].map(|suffix| with_suffix(&path, suffix));
-    left.iter()
-        .for_each(|left| fs::write(left, "SQLite format 3\0 and no more").unwrap());
+async fn ignores_a_leftover_draft() {
+    let (_directory, path) = temp_database();
+    let leftover = ["-new", "-new-wal", "-new-shm"].map(|suffix| with_suffix(&path, suffix));
+    leftover
+        .iter()
+        .for_each(|leftover| fs::write(leftover, "SQLite format 3\0 and no more").unwrap());
     let broker = open(&path).await;
     submit(&broker, vec![spec("task")]).await.unwrap();
     assert_sound(&broker).await;
-    assert!(left.iter().all(|left| !left.exists()));
+    assert!(leftover.iter().all(|leftover| !leftover.exists()));
 }
 
-/// Its log would be laid over an empty one, which is not what it was written to.
+/// SQLite would apply the old WAL to an empty database.
 #[tokio::test]
-async fn a_deleted_database_does_not_meet_its_old_log() {
-    let (directory, path) = place();
+async fn refuses_a_wal_without_its_database() {
+    let (directory, path) = temp_database();
     database(&path).await;
     submit(&open(&path).await, vec![spec("after the checkpoint")])
         .await
         .unwrap();
     let away = directory.path().join("away.db");
     fs::rename(&path, &away).unwrap();
-    // The page says who has had the lock.
-    let left = || ["-wal", "-shm", "-new"].map(|suffix| fs::read(with_suffix(&path, suffix)).ok());
-    let before = left();
-    // An empty file in its place changes nothing.
+    let leftover =
+        || ["-wal", "-shm", "-new"].map(|suffix| fs::read(with_suffix(&path, suffix)).ok());
+    let before = leftover();
+    // With and without an empty file in its place.
     for in_its_place in [None, Some("")] {
         in_its_place
             .iter()
@@ -271,7 +273,7 @@ async fn a_deleted_database_does_not_meet_its_old_log() {
             "{error:?}"
         );
     }
-    assert!(left() == before, "all is left as it is");
+    assert!(leftover() == before, "all files are unchanged");
 
     fs::rename(&away, &path).unwrap();
     let broker = open(&path).await;
@@ -284,10 +286,10 @@ async fn a_deleted_database_does_not_meet_its_old_log() {
     assert_eq!(stored(&open(&path).await).await.len(), 0);
 }
 
-/// Putting the new file in the place of the link would leave the one it was meant for unmade.
+/// Creating the database in place of the symlink would leave its target missing.
 #[tokio::test]
-async fn a_link_to_nothing_is_refused() {
-    let (directory, path) = place();
+async fn refuses_a_dangling_symlink() {
+    let (directory, path) = temp_database();
     std::os::unix::fs::symlink(directory.path().join("elsewhere.db"), &path).unwrap();
     let error = Sqlite::open(&path).await.err().expect("it is refused");
     assert!(
@@ -299,10 +301,10 @@ async fn a_link_to_nothing_is_refused() {
     assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
 }
 
-/// All of them have a length of zero, as an empty file has, and none of them is one.
+/// All of them have a length of zero, like an empty file.
 #[tokio::test]
-async fn what_is_no_file_is_refused_and_stays() {
-    let (directory, path) = place();
+async fn refuses_fifos_and_sockets() {
+    let (directory, path) = temp_database();
     let fifo = Command::new("mkfifo").arg(&path).status().unwrap();
     assert!(fifo.success());
     let kept = |path: &Path| fs::symlink_metadata(path).unwrap().file_type();
@@ -336,15 +338,15 @@ async fn what_is_no_file_is_refused_and_stays() {
     assert_eq!(
         fs::read_dir(directory.path()).unwrap().count(),
         3,
-        "nothing was made beside them"
+        "no file was created"
     );
 }
 
-/// Whoever comes by the link and whoever comes by the name have to meet, and to find what the other left.
+/// Processes that open the link and the path must use the same database and locks.
 #[tokio::test]
-async fn a_link_leads_to_the_database() {
+async fn follows_a_symlink_to_the_database() {
     for content in [None, Some("")] {
-        let (directory, path) = place();
+        let (directory, path) = temp_database();
         match content {
             None => drop(open(&path).await),
             Some(content) => fs::write(&path, content).unwrap(),
@@ -361,8 +363,8 @@ async fn a_link_leads_to_the_database() {
 }
 
 #[tokio::test]
-async fn a_database_without_tables_is_refused() {
-    let (_directory, path) = place();
+async fn refuses_a_database_without_tables() {
+    let (_directory, path) = temp_database();
     let sqlite = rusqlite::Connection::open(&path).unwrap();
     sqlite
         .pragma_update(None, "application_id", 0x5244_444c)
@@ -375,10 +377,10 @@ async fn a_database_without_tables_is_refused() {
     );
 }
 
-/// Somebody who reads for long must not hold up those who leave.
+/// A long reader must not block a process that closes the database.
 #[tokio::test]
-async fn leaving_does_not_wait_for_readers() {
-    let (_directory, path) = place();
+async fn closing_does_not_wait_for_readers() {
+    let (_directory, path) = temp_database();
     let broker = open(&path).await;
     let large = TaskSpec {
         stdin: Some("x".repeat(2_000_000)),

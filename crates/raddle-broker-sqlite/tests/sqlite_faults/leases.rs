@@ -1,4 +1,4 @@
-//! Leases hold as long as their worker lives, whatever happens to the database, and not much longer.
+//! Leases hold while their worker lives, whatever happens to the database, and end soon after.
 
 use std::{
     fs,
@@ -17,17 +17,17 @@ use raddle_broker_sqlite::Sqlite;
 use raddle_model::{TaskState, Tid, worker::Heartbeat};
 use rustix::process::{Signal, kill_process};
 
-use crate::{helper::Other, support::*};
+use crate::{helper_process::HelperProcess, support::*};
 
 const LEASE: Duration = Duration::from_millis(800);
-/// Where the page says when it was first opened.
-const MADE_AT: u64 = 40;
+/// The offset of the creation time in the shared file.
+const CREATED_AT_OFFSET: u64 = 40;
 
-fn page(database: &Path) -> PathBuf {
+fn shared_file(database: &Path) -> PathBuf {
     format!("{}-state", database.display()).into()
 }
 
-async fn begin(broker: &Sqlite, owner: Tid) -> AttemptId {
+async fn start_attempt(broker: &Sqlite, owner: Tid) -> AttemptId {
     let attempt_id = broker.claim(request(owner, SOON)).await.unwrap()[0].attempt_id;
     broker
         .mark_started(vec![AttemptStarted {
@@ -39,20 +39,20 @@ async fn begin(broker: &Sqlite, owner: Tid) -> AttemptId {
     attempt_id
 }
 
-/// Beats as a worker does, on a thread of its own, until it is stopped or has lost its lease.
-struct Beating {
+/// Renews a lease on a thread, as a worker does, until it is stopped or the lease has expired.
+struct RenewalThread {
     stop: mpsc::Sender<()>,
     thread: thread::JoinHandle<(Vec<LeaseStatus>, Duration)>,
 }
 
-impl Beating {
+impl RenewalThread {
     fn start(mut renewer: Box<dyn LeaseRenewer>) -> Self {
         let (stop, stopped) = mpsc::channel();
         let thread = thread::spawn(move || {
-            let (mut found, mut slowest) = (Vec::new(), Duration::ZERO);
-            while found.last() != Some(&LeaseStatus::Expired) {
+            let (mut statuses, mut slowest) = (Vec::new(), Duration::ZERO);
+            while statuses.last() != Some(&LeaseStatus::Expired) {
                 let began = Instant::now();
-                found.push(
+                statuses.push(
                     renewer
                         .renew(Heartbeat {
                             busy: 1,
@@ -65,37 +65,37 @@ impl Beating {
                     break;
                 }
             }
-            (found, slowest)
+            (statuses, slowest)
         });
         Self { stop, thread }
     }
 
-    /// What the beats found, and how long the slowest took.
+    /// The results of the renewals, and the duration of the slowest.
     fn stop(self) -> (Vec<LeaseStatus>, Duration) {
         let _ = self.stop.send(());
         self.thread.join().unwrap()
     }
 }
 
-/// A worker that beats, and has begun the only task.
-async fn at_work(path: &Path) -> (Sqlite, Beating, AttemptId) {
+/// A worker that renews its lease and has started the only task.
+async fn start_busy_worker(path: &Path) -> (Sqlite, RenewalThread, AttemptId) {
     let broker = open(path).await;
     submit(&broker, vec![spec("task")]).await.unwrap();
     let owner = worker(&broker, LEASE).await;
-    let beating = Beating::start(broker.lease_renewer(owner, LEASE));
-    let attempt_id = begin(&broker, owner).await;
-    (broker, beating, attempt_id)
+    let renewals = RenewalThread::start(broker.lease_renewer(owner, LEASE));
+    let attempt_id = start_attempt(&broker, owner).await;
+    (broker, renewals, attempt_id)
 }
 
-/// Somebody sits on the database for two leases: stopped in the middle of a transaction, with every lock there is.
+/// A process is stopped in a transaction, with every lock, for two leases.
 #[tokio::test]
-async fn who_holds_the_database_costs_nobody_his_lease() {
-    let (_directory, path) = place();
-    let (broker, beating, attempt_id) = at_work(&path).await;
-    let mut other = Other::start("hold", &path);
-    assert_eq!(other.hear().unwrap(), ["held"]);
+async fn leases_are_renewed_while_the_database_is_locked() {
+    let (_directory, path) = temp_database();
+    let (broker, renewals, attempt_id) = start_busy_worker(&path).await;
+    let mut other = HelperProcess::start("hold", &path);
+    assert_eq!(other.next_line().unwrap(), ["held"]);
     kill_process(other.pid(), Signal::STOP).unwrap();
-    let late = worker_that_dies(&path);
+    let late = write_expired_slot(&path);
     tokio::time::sleep(LEASE * 2).await;
     kill_process(other.pid(), Signal::CONT).unwrap();
     other.kill();
@@ -109,22 +109,22 @@ async fn who_holds_the_database_costs_nobody_his_lease() {
         broker.complete(vec![success(attempt_id)]).await.unwrap(),
         [CompletionOutcome::Finished(TaskState::Completed)]
     );
-    let (found, slowest) = beating.stop();
+    let (statuses, slowest) = renewals.stop();
     assert!(
-        found
+        statuses
             .iter()
-            .all(|pulse| matches!(pulse, LeaseStatus::Alive(_))),
-        "{found:?}"
+            .all(|status| matches!(status, LeaseStatus::Alive(_))),
+        "{statuses:?}"
     );
     assert!(slowest < LEASE / 2, "{slowest:?}");
     drop(late);
 }
 
-/// A slot in the page whose lease has run out gives beats something to do that needs the database.
-fn worker_that_dies(database: &Path) -> fs::File {
+/// Writes a slot with an expired lease, whose reclaim needs the database.
+fn write_expired_slot(database: &Path) -> fs::File {
     let file = fs::OpenOptions::new()
         .write(true)
-        .open(page(database))
+        .open(shared_file(database))
         .unwrap();
     file.write_all_at(&1_500_000_000_000_000_000_i64.to_ne_bytes(), 64 * 40)
         .unwrap();
@@ -133,35 +133,35 @@ fn worker_that_dies(database: &Path) -> fs::File {
     file
 }
 
-/// The lease would hold for two minutes.
+/// The lease is two minutes long.
 #[tokio::test]
-async fn a_killed_worker_is_missed_before_its_lease_ends() {
-    let (_directory, path) = place();
+async fn reclaims_tasks_of_a_killed_worker_before_its_lease_ends() {
+    let (_directory, path) = temp_database();
     let broker = open(&path).await;
     let tid = submit(&broker, vec![spec("task")]).await.unwrap()[0];
-    let mut other = Other::start("tied", &path);
-    let owner: Tid = other.hear().unwrap()[1].parse().unwrap();
+    let mut other = HelperProcess::start("tied", &path);
+    let owner: Tid = other.next_line().unwrap()[1].parse().unwrap();
     assert!(broker.reclaim().await.unwrap().is_empty());
     other.kill();
-    // It has left a child, which might still be at the task.
+    // Its child may still be running the task.
     assert!(broker.reclaim().await.unwrap().is_empty());
     assert_eq!(broker.workers().await.unwrap().len(), 1);
-    // Before that child ends: who registers takes from the dead, and nobody is told what.
+    // Registered before the child ends, because a registration also reclaims, and returns no list.
     let watcher = worker(&broker, TTL).await;
     let mut renewer = broker.lease_renewer(watcher, TTL);
     fs::write(path.with_extension("go"), "").unwrap();
-    let taken: Vec<Reclaimed> = until("noticing", async || {
+    let reclaimed: Vec<Reclaimed> = wait_until("the loss is noticed", async || {
         match renewer.renew(Heartbeat::default()).unwrap() {
-            LeaseStatus::Alive(taken) if taken.is_empty() => None,
-            LeaseStatus::Alive(taken) => Some(taken),
+            LeaseStatus::Alive(reclaimed) if reclaimed.is_empty() => None,
+            LeaseStatus::Alive(reclaimed) => Some(reclaimed),
             other => panic!("{other:?}"),
         }
     })
     .await;
     assert_eq!(
-        taken
+        reclaimed
             .iter()
-            .map(|taken| taken.attempt_id)
+            .map(|reclaimed| reclaimed.attempt_id)
             .collect::<Vec<_>>(),
         [AttemptId {
             tid,
@@ -172,21 +172,21 @@ async fn a_killed_worker_is_missed_before_its_lease_ends() {
     assert_eq!(broker.workers().await.unwrap().len(), 1);
 }
 
-/// It holds on to life, and does nothing: as long as it is stopped it is worth no more than a dead one.
+/// A stopped worker keeps its liveness lock, but its lease expires.
 #[tokio::test]
-async fn a_stopped_worker_is_missed_when_its_lease_ends() {
-    let (_directory, path) = place();
+async fn reclaims_tasks_of_a_stopped_worker_when_its_lease_ends() {
+    let (_directory, path) = temp_database();
     let broker = open(&path).await;
     let owner = worker(&broker, LEASE).await;
     broker.acquire_liveness_lock(owner);
     submit(&broker, vec![spec("task")]).await.unwrap();
-    begin(&broker, owner).await;
+    start_attempt(&broker, owner).await;
     assert!(broker.reclaim().await.unwrap().is_empty());
-    let taken = until("the end of the lease", async || {
-        Some(open(&path).await.reclaim().await.unwrap()).filter(|taken| !taken.is_empty())
+    let reclaimed = wait_until("the end of the lease", async || {
+        Some(open(&path).await.reclaim().await.unwrap()).filter(|reclaimed| !reclaimed.is_empty())
     })
     .await;
-    assert_eq!(taken[0].attempt_id.owner, owner);
+    assert_eq!(reclaimed[0].attempt_id.owner, owner);
     assert_eq!(
         broker
             .lease_renewer(owner, LEASE)
@@ -196,16 +196,16 @@ async fn a_stopped_worker_is_missed_when_its_lease_ends() {
     );
 }
 
-/// As a process does that was stopped by Ctrl-Z, and goes on: it neither looks dead, nor is it missed no sooner than in a day.
+/// As after Ctrl-Z and `fg`: the worker is neither taken for dead nor is its lease much longer.
 #[tokio::test]
-async fn a_worker_that_stood_still_is_as_any_other_afterwards() {
-    // Longer than that of other tests: a disk that is slow for a moment must not end it.
+async fn a_resumed_worker_renews_its_lease_as_before() {
+    // Longer than in other tests, so that a slow disk does not end it.
     const LEASE: Duration = Duration::from_secs(3);
-    let (_directory, path) = place();
+    let (_directory, path) = temp_database();
     let broker = open(&path).await;
     let owner = worker(&broker, LEASE).await;
     submit(&broker, vec![spec("task")]).await.unwrap();
-    let attempt_id = begin(&broker, owner).await;
+    let attempt_id = start_attempt(&broker, owner).await;
     let heartbeat = |ttl| {
         broker
             .lease_renewer(owner, ttl)
@@ -213,38 +213,44 @@ async fn a_worker_that_stood_still_is_as_any_other_afterwards() {
             .unwrap()
     };
     assert!(broker.acquire_liveness_lock(owner));
-    assert!(!broker.acquire_liveness_lock(owner), "it is tied already");
+    assert!(
+        !broker.acquire_liveness_lock(owner),
+        "the lock is already held"
+    );
     assert_eq!(heartbeat(LEASE * 1000), LeaseStatus::Alive(Vec::new()));
     tokio::time::sleep(LEASE * 2).await;
     assert_eq!(heartbeat(LEASE), LeaseStatus::Alive(Vec::new()));
     assert_eq!(heartbeat(LEASE), LeaseStatus::Alive(Vec::new()));
     let other = open(&path).await;
-    assert!(other.reclaim().await.unwrap().is_empty(), "it lives");
-    let taken = until("the end of the lease", async || {
-        Some(other.reclaim().await.unwrap()).filter(|taken| !taken.is_empty())
+    assert!(
+        other.reclaim().await.unwrap().is_empty(),
+        "the worker is alive"
+    );
+    let reclaimed = wait_until("the end of the lease", async || {
+        Some(other.reclaim().await.unwrap()).filter(|reclaimed| !reclaimed.is_empty())
     })
     .await;
-    assert_eq!(taken[0].attempt_id, attempt_id);
+    assert_eq!(reclaimed[0].attempt_id, attempt_id);
 }
 
 #[tokio::test]
-async fn a_worker_outlives_the_page() {
-    let (_directory, path) = place();
-    let (broker, beating, attempt_id) = at_work(&path).await;
+async fn leases_survive_the_removal_of_the_shared_file() {
+    let (_directory, path) = temp_database();
+    let (broker, renewals, attempt_id) = start_busy_worker(&path).await;
     let began = Instant::now();
     while began.elapsed() < LEASE * 3 {
-        let _ = fs::remove_file(page(&path));
-        // One that comes anew, and one that has been there.
+        let _ = fs::remove_file(shared_file(&path));
+        // A new broker, and an old one.
         assert!(open(&path).await.reclaim().await.unwrap().is_empty());
         tokio::time::sleep(LEASE / 3).await;
         assert!(broker.reclaim().await.unwrap().is_empty());
     }
-    let (found, _) = beating.stop();
+    let (statuses, _) = renewals.stop();
     assert!(
-        found
+        statuses
             .iter()
-            .all(|pulse| *pulse == LeaseStatus::Alive(Vec::new())),
-        "{found:?}"
+            .all(|status| *status == LeaseStatus::Alive(Vec::new())),
+        "{statuses:?}"
     );
     assert_eq!(
         broker.complete(vec![success(attempt_id)]).await.unwrap(),
@@ -256,16 +262,16 @@ async fn a_worker_outlives_the_page() {
     );
 }
 
-/// Nobody enters it into the new one, and there is an end to the time for that.
+/// A dead worker does not enter itself into the new file, and the time for that is limited.
 #[tokio::test]
-async fn a_dead_worker_does_not_outlive_the_page_for_long() {
-    let (_directory, path) = place();
+async fn reclaims_a_dead_worker_after_the_removal_of_the_shared_file() {
+    let (_directory, path) = temp_database();
     let broker = open(&path).await;
     submit(&broker, vec![spec("task")]).await.unwrap();
     let owner = worker(&broker, LEASE).await;
-    let attempt_id = begin(&broker, owner).await;
+    let attempt_id = start_attempt(&broker, owner).await;
     drop(broker);
-    fs::remove_file(page(&path)).unwrap();
+    fs::remove_file(shared_file(&path)).unwrap();
     let broker = open(&path).await;
     tokio::time::sleep(LEASE * 2).await;
     let watcher = worker(&broker, TTL).await;
@@ -278,26 +284,26 @@ async fn a_dead_worker_does_not_outlive_the_page_for_long() {
     let long_ago = 1_i64.to_ne_bytes();
     fs::OpenOptions::new()
         .write(true)
-        .open(page(&path))
+        .open(shared_file(&path))
         .unwrap()
-        .write_all_at(&long_ago, MADE_AT)
+        .write_all_at(&long_ago, CREATED_AT_OFFSET)
         .unwrap();
-    let LeaseStatus::Alive(taken) = renewer.renew(Heartbeat::default()).unwrap() else {
+    let LeaseStatus::Alive(reclaimed) = renewer.renew(Heartbeat::default()).unwrap() else {
         panic!("its lease is long")
     };
     assert_eq!(
-        taken
+        reclaimed
             .iter()
-            .map(|taken| taken.attempt_id)
+            .map(|reclaimed| reclaimed.attempt_id)
             .collect::<Vec<_>>(),
         [attempt_id]
     );
 }
 
-/// More than a page holds; those that leave make room for others.
+/// More workers than slots; slots of deregistered workers are reused.
 #[tokio::test]
-async fn there_is_room_for_many_workers() {
-    let (_directory, path) = place();
+async fn reuses_slots_of_the_shared_file() {
+    let (_directory, path) = temp_database();
     let (broker, other) = (open(&path).await, open(&path).await);
     for round in 0..3 {
         let mut owners = Vec::new();
@@ -319,21 +325,21 @@ async fn there_is_room_for_many_workers() {
         }
         assert!(broker.workers().await.unwrap().is_empty());
         assert!(
-            fs::metadata(page(&path)).unwrap().len() < 64 * 256,
+            fs::metadata(shared_file(&path)).unwrap().len() < 64 * 256,
             "round {round}"
         );
     }
 }
 
-/// A registration that is undone leaves a slot behind, and the next look takes that away.
+/// A rolled back registration leaves a slot, which the next reclaim frees.
 #[tokio::test]
-async fn slots_that_are_nobodys_are_taken_away() {
-    let (_directory, path) = place();
+async fn frees_slots_without_a_worker() {
+    let (_directory, path) = temp_database();
     let broker = open(&path).await;
-    let _file = worker_that_dies(&path);
+    let _file = write_expired_slot(&path);
     broker.reclaim().await.unwrap();
     assert_eq!(
-        fs::read(page(&path)).unwrap()[64 * 40..64 * 40 + 16],
+        fs::read(shared_file(&path)).unwrap()[64 * 40..64 * 40 + 16],
         [0; 16]
     );
 }

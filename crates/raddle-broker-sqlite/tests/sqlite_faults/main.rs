@@ -1,11 +1,11 @@
-//! What can happen to a SQLite database: wrong files, full disks, processes that are killed, clocks that are set.
+//! Faults of a SQLite database: wrong files, full disks, killed processes, clock jumps.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod clock;
 mod disk;
 mod files;
-mod helper;
+mod helper_process;
 mod leases;
 mod output;
 mod processes;

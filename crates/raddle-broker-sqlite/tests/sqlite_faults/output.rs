@@ -1,4 +1,4 @@
-//! Output that is written while the database, or the disk, stands still.
+//! Output while the database or the disk blocks.
 
 use std::{
     fs,
@@ -12,39 +12,39 @@ use raddle_broker::{AttemptId, Output, OutputStream, Queries, Tasks};
 use raddle_broker_sqlite::Sqlite;
 use rustix::fs::OFlags;
 
-use crate::{helper::Other, support::*};
+use crate::{helper_process::HelperProcess, support::*};
 
-/// Long enough for whatever is not held up to begin, also on a machine that is busy with all else.
-const WHILE: Duration = Duration::from_secs(2);
+/// Long enough for every call that is not blocked to finish, on a busy machine too.
+const GRACE: Duration = Duration::from_secs(2);
 
-async fn begun(broker: &Sqlite) -> AttemptId {
+async fn start_attempt(broker: &Sqlite) -> AttemptId {
     submit(broker, vec![spec("task")]).await.unwrap();
     let owner = worker(broker, TTL).await;
     broker.claim(request(owner, SOON)).await.unwrap()[0].attempt_id
 }
 
-/// A submitter that is stopped in the middle of a commit holds the lock for as long as it likes.
+/// A submitter that is stopped in a transaction holds the write lock.
 #[tokio::test]
-async fn output_is_kept_while_somebody_holds_the_write_lock() {
-    let (_directory, path) = place();
+async fn stores_output_while_another_process_holds_the_write_lock() {
+    let (_directory, path) = temp_database();
     let broker = open(&path).await;
-    let attempt_id = begun(&broker).await;
-    let mut other = Other::start("hold", &path);
-    assert_eq!(other.hear().unwrap(), ["held"]);
+    let attempt_id = start_attempt(&broker).await;
+    let mut helper = HelperProcess::start("hold", &path);
+    assert_eq!(helper.next_line().unwrap(), ["held"]);
     let mut waits = Box::pin(submit(&broker, vec![spec("later")]));
     assert!(
-        tokio::time::timeout(WHILE, &mut waits).await.is_err(),
-        "what has the database stands still"
+        tokio::time::timeout(GRACE, &mut waits).await.is_err(),
+        "writes to the database block"
     );
-    for piece in ["said ", "meanwhile"] {
+    for piece in ["first ", "second"] {
         let kept = tokio::time::timeout(
             SOON / 4,
             broker.append_output(attempt_id, OutputStream::Stdout, piece.into()),
         )
         .await;
-        kept.expect("it does not wait for the lock").unwrap();
+        kept.expect("output does not wait for the lock").unwrap();
     }
-    other.kill();
+    helper.kill();
     waits.await.unwrap();
     assert_eq!(
         broker
@@ -57,12 +57,13 @@ async fn output_is_kept_while_somebody_holds_the_write_lock() {
             )
             .await
             .unwrap(),
-        b"said meanwhile"
+        b"first second"
     );
 }
 
-/// Makes the file of a stream a pipe: whoever opens it to write stands still until somebody reads.
-fn obstruct(path: &Path, attempt_id: AttemptId) -> PathBuf {
+/// Replaces the file of a stream with a FIFO: opening it for writing blocks until there is a
+/// reader.
+fn block_output_file(path: &Path, attempt_id: AttemptId) -> PathBuf {
     let out = path.with_file_name("broker.db-out");
     fs::create_dir(&out).unwrap();
     let pipe = out.join(format!("{}.{}.err", attempt_id.tid, attempt_id.attempt));
@@ -76,8 +77,8 @@ fn obstruct(path: &Path, attempt_id: AttemptId) -> PathBuf {
     pipe
 }
 
-/// Lets go on whoever stands still there, for as long as this is kept.
-fn clear(pipe: &Path) -> fs::File {
+/// Opens the FIFO for reading, which unblocks the writer as long as the file is kept.
+fn unblock(pipe: &Path) -> fs::File {
     fs::File::options()
         .read(true)
         .custom_flags(OFlags::NONBLOCK.bits() as i32)
@@ -85,26 +86,26 @@ fn clear(pipe: &Path) -> fs::File {
         .unwrap()
 }
 
-/// What was given up before its turn must not be written behind, or over, what has come since.
+/// A dropped append must not be written after, or over, a later one.
 #[tokio::test]
-async fn output_is_written_in_turn_or_not_at_all() {
-    let (_directory, path) = place();
+async fn output_is_written_in_order_or_not_at_all() {
+    let (_directory, path) = temp_database();
     let broker = open(&path).await;
-    let attempt_id = begun(&broker).await;
-    let pipe = obstruct(&path, attempt_id);
+    let attempt_id = start_attempt(&broker).await;
+    let pipe = block_output_file(&path, attempt_id);
     let mut held_up = Vec::new();
     for (stream, piece) in [
-        (OutputStream::Stderr, "stands still"),
-        (OutputStream::Stdout, "given up"),
+        (OutputStream::Stderr, "blocked"),
+        (OutputStream::Stdout, "dropped"),
     ] {
         let kept = tokio::time::timeout(
-            WHILE,
+            GRACE,
             broker.append_output(attempt_id, stream, piece.into()),
         )
         .await;
         held_up.push(kept.is_err());
     }
-    let reader = clear(&pipe);
+    let reader = unblock(&pipe);
     broker
         .append_output(attempt_id, OutputStream::Stdout, b"kept".to_vec())
         .await
@@ -126,19 +127,20 @@ async fn output_is_written_in_turn_or_not_at_all() {
     drop(reader);
 }
 
-/// A worker gives a piece up after a while, and has another soon: each would take a thread, until there are no more for anything else.
+/// A worker drops a blocked append and sends another. If each blocked a thread, the threads would
+/// run out.
 #[tokio::test]
-async fn output_that_waits_for_its_turn_takes_no_thread() {
-    let (_directory, path) = place();
+async fn waiting_output_uses_no_thread() {
+    let (_directory, path) = temp_database();
     let broker = open(&path).await;
-    let attempt_id = begun(&broker).await;
-    let pipe = obstruct(&path, attempt_id);
-    let held_up = broker.append_output(attempt_id, OutputStream::Stderr, b"stands still".to_vec());
-    assert!(tokio::time::timeout(WHILE, held_up).await.is_err());
+    let attempt_id = start_attempt(&broker).await;
+    let pipe = block_output_file(&path, attempt_id);
+    let held_up = broker.append_output(attempt_id, OutputStream::Stderr, b"blocked".to_vec());
+    assert!(tokio::time::timeout(GRACE, held_up).await.is_err());
     let threads = || fs::read_dir("/proc/self/task").unwrap().count();
     let before = threads();
     for _ in 0..20 {
-        let waits = broker.append_output(attempt_id, OutputStream::Stdout, b"given up".to_vec());
+        let waits = broker.append_output(attempt_id, OutputStream::Stdout, b"dropped".to_vec());
         assert!(
             tokio::time::timeout(Duration::from_millis(10), waits)
                 .await
@@ -146,7 +148,7 @@ async fn output_that_waits_for_its_turn_takes_no_thread() {
         );
     }
     let after = threads();
-    let reader = clear(&pipe);
+    let reader = unblock(&pipe);
     broker
         .append_output(attempt_id, OutputStream::Stdout, b"kept".to_vec())
         .await
@@ -164,6 +166,6 @@ async fn output_that_waits_for_its_turn_takes_no_thread() {
             .unwrap(),
         b"kept"
     );
-    assert!(after < before + 10, "{before} threads have become {after}");
+    assert!(after < before + 10, "{after} threads instead of {before}");
     drop(reader);
 }

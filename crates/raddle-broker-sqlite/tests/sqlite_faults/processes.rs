@@ -1,4 +1,4 @@
-//! Several processes on one file, some of which are killed.
+//! Several processes on one database, some of which are killed.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,31 +10,34 @@ use raddle_broker::{AttemptId, CompletionOutcome, Log, Queries, Tasks};
 use raddle_model::{TaskEventKind, TaskState, Tid};
 
 use crate::{
-    helper::{GROUP, Other, now},
+    helper_process::{GROUP, HelperProcess, now},
     support::*,
 };
 
 #[tokio::test]
-async fn two_processes_make_one_database() {
+async fn two_processes_create_one_database() {
     let directory = tempfile::tempdir().unwrap();
     for round in 0..20 {
         let path = directory.path().join(format!("round-{round}/broker.db"));
-        let mut others = [Other::start("open", &path), Other::start("open", &path)];
-        others
+        let mut helpers = [
+            HelperProcess::start("open", &path),
+            HelperProcess::start("open", &path),
+        ];
+        helpers
             .iter_mut()
-            .for_each(|other| assert_eq!(other.hear().unwrap(), ["here"]));
-        others.iter_mut().for_each(Other::go);
-        let told: BTreeSet<Tid> = others
+            .for_each(|helper| assert_eq!(helper.next_line().unwrap(), ["here"]));
+        helpers.iter_mut().for_each(HelperProcess::resume);
+        let printed: BTreeSet<Tid> = helpers
             .iter_mut()
-            .map(|other| other.hear().unwrap()[1].parse().unwrap())
+            .map(|helper| helper.next_line().unwrap()[1].parse().unwrap())
             .collect();
-        let there: BTreeSet<Tid> = stored(&open(&path).await)
+        let stored_tids: BTreeSet<Tid> = stored(&open(&path).await)
             .await
             .into_iter()
             .map(|(tid, _)| tid)
             .collect();
-        assert_eq!(there, told);
-        assert_eq!(there.len(), 2, "round {round}");
+        assert_eq!(stored_tids, printed);
+        assert_eq!(stored_tids.len(), 2, "round {round}");
         let drafts = fs::read_dir(path.parent().unwrap()).unwrap();
         let drafts: Vec<_> = drafts.map(|found| found.unwrap().file_name()).collect();
         assert!(
@@ -46,17 +49,17 @@ async fn two_processes_make_one_database() {
     }
 }
 
-/// From before it has begun to after it is done.
+/// Killed at times from before the creation to after it.
 #[tokio::test]
-async fn a_process_killed_while_it_makes_a_database_leaves_no_obstacle() {
+async fn a_process_killed_while_creating_a_database_leaves_no_obstacle() {
     let directory = tempfile::tempdir().unwrap();
     for round in 0..20u64 {
         let path = directory.path().join(format!("round-{round}/broker.db"));
-        let mut other = Other::start("open", &path);
-        other.hear().unwrap();
-        other.go();
+        let mut helper = HelperProcess::start("open", &path);
+        helper.next_line().unwrap();
+        helper.resume();
         std::thread::sleep(Duration::from_micros(round * 400));
-        other.kill();
+        helper.kill();
         let broker = open(&path).await;
         submit(&broker, vec![spec("task")]).await.unwrap();
         assert_sound(&broker).await;
@@ -64,7 +67,7 @@ async fn a_process_killed_while_it_makes_a_database_leaves_no_obstacle() {
 }
 
 #[tokio::test]
-async fn handles_of_one_process_make_one_database() {
+async fn handles_of_one_process_create_one_database() {
     let directory = tempfile::tempdir().unwrap();
     for round in 0..20 {
         let path = directory.path().join(format!("round-{round}/broker.db"));
@@ -77,41 +80,41 @@ async fn handles_of_one_process_make_one_database() {
                     .unwrap()
             });
         }
-        let told: BTreeSet<Tid> = opening.join_all().await.into_iter().flatten().collect();
-        let there: BTreeSet<Tid> = stored(&open(&path).await)
+        let printed: BTreeSet<Tid> = opening.join_all().await.into_iter().flatten().collect();
+        let stored_tids: BTreeSet<Tid> = stored(&open(&path).await)
             .await
             .into_iter()
             .map(|(tid, _)| tid)
             .collect();
-        assert_eq!((there.len(), &there), (4, &told));
+        assert_eq!((stored_tids.len(), &stored_tids), (4, &printed));
     }
 }
 
-/// All or none of each group, and all of each that was accepted.
+/// Every batch is stored whole or not at all, and all accepted batches are stored.
 #[tokio::test]
-async fn a_killed_submitter_leaves_whole_groups() {
-    let (_directory, path) = place();
+async fn a_killed_submitter_leaves_whole_batches() {
+    let (_directory, path) = temp_database();
     let mut accepted: BTreeSet<Tid> = BTreeSet::new();
     for round in 0..15u64 {
-        let mut other = Other::start("submit", &path);
-        let mut told = vec![other.hear().unwrap()];
-        // From right after an answer to well into what follows it.
+        let mut helper = HelperProcess::start("submit", &path);
+        let mut printed = vec![helper.next_line().unwrap()];
+        // From right after a reply to the middle of the next batch.
         std::thread::sleep(Duration::from_micros(round * 1700));
-        told.extend(other.kill());
-        // The last line may have been cut short by the kill; whole groups count as told.
-        let whole = told.iter().filter(|line| line.len() == GROUP);
+        printed.extend(helper.kill());
+        // The last line may be incomplete; only whole batches count as accepted.
+        let whole = printed.iter().filter(|line| line.len() == GROUP);
         accepted.extend(whole.flatten().filter_map(|tid| tid.parse::<Tid>().ok()));
     }
     let broker = open(&path).await;
-    let there = stored(&broker).await;
-    let ids: BTreeSet<Tid> = there.iter().map(|(tid, _)| *tid).collect();
+    let stored_tids = stored(&broker).await;
+    let ids: BTreeSet<Tid> = stored_tids.iter().map(|(tid, _)| *tid).collect();
     assert!(
         accepted.is_subset(&ids),
         "{} accepted tasks are lost",
         accepted.difference(&ids).count()
     );
     let mut groups: BTreeMap<&str, usize> = BTreeMap::new();
-    there
+    stored_tids
         .iter()
         .for_each(|(_, name)| *groups.entry(name).or_default() += 1);
     assert!(groups.values().all(|size| *size == GROUP), "{groups:?}");
@@ -123,29 +126,29 @@ async fn a_killed_submitter_leaves_whole_groups() {
     assert_sound(&broker).await;
 }
 
-/// Taken back after the lease, once, however many look.
+/// Reclaimed once after the lease, by one of several brokers.
 #[tokio::test]
-async fn a_killed_worker_loses_its_task_once() {
-    let (_directory, path) = place();
+async fn a_task_of_a_killed_worker_is_reclaimed_once() {
+    let (_directory, path) = temp_database();
     let (broker, second) = (open(&path).await, open(&path).await);
     let tid = submit(&broker, vec![spec("task")]).await.unwrap()[0];
-    let mut other = Other::start("claim", &path);
-    let claimed = other.hear().unwrap();
+    let mut helper = HelperProcess::start("claim", &path);
+    let claimed = helper.next_line().unwrap();
     assert_eq!(
         (claimed[0].as_str(), &claimed[2]),
         ("claimed", &tid.to_string())
     );
     let owner: Tid = claimed[1].parse().unwrap();
-    other.kill();
+    helper.kill();
     let killed = Instant::now();
     assert_eq!(
         broker.task(tid).await.unwrap().unwrap().state,
         TaskState::Running,
-        "its lease still holds"
+        "its lease is still valid"
     );
-    let taken = until("taking back", async || {
+    let reclaimed = wait_until("the task is reclaimed", async || {
         let (a, b) = tokio::join!(broker.reclaim(), second.reclaim());
-        Some([a.unwrap(), b.unwrap()].concat()).filter(|taken| !taken.is_empty())
+        Some([a.unwrap(), b.unwrap()].concat()).filter(|reclaimed| !reclaimed.is_empty())
     })
     .await;
     assert!(
@@ -153,13 +156,13 @@ async fn a_killed_worker_loses_its_task_once() {
         "{:?}",
         killed.elapsed()
     );
-    assert_eq!(taken.len(), 1);
+    assert_eq!(reclaimed.len(), 1);
     let lost = AttemptId {
         tid,
         attempt: 1,
         owner,
     };
-    assert_eq!(taken[0].attempt_id, lost);
+    assert_eq!(reclaimed[0].attempt_id, lost);
     let next = worker(&second, TTL).await;
     let attempt_id = second.claim(request(next, SOON)).await.unwrap()[0].attempt_id;
     assert_eq!(
@@ -197,19 +200,20 @@ async fn a_killed_worker_loses_its_task_once() {
     );
 }
 
-/// Best of a few rounds: a busy machine may be slow once, a lost wake-up is slow every time.
+/// The best of a few rounds counts: a busy machine may be slow once, and a lost wake-up is slow
+/// every time.
 #[tokio::test]
 async fn a_submission_wakes_a_claim_in_another_process() {
-    let (_directory, path) = place();
+    let (_directory, path) = temp_database();
     let broker = open(&path).await;
-    let mut other = Other::start("wait", &path);
+    let mut helper = HelperProcess::start("wait", &path);
     let mut took = Vec::new();
     for _ in 0..5 {
-        assert_eq!(other.hear().unwrap(), ["waiting"]);
+        assert_eq!(helper.next_line().unwrap(), ["waiting"]);
         tokio::time::sleep(Duration::from_millis(60)).await;
         let tid = submit(&broker, vec![spec("task")]).await.unwrap()[0];
         let submitted = now();
-        let got = other.hear().unwrap();
+        let got = helper.next_line().unwrap();
         assert_eq!((got[0].as_str(), &got[1]), ("got", &tid.to_string()));
         took.push(Duration::from_nanos(
             got[2].parse::<u64>().unwrap().saturating_sub(submitted),
@@ -219,16 +223,16 @@ async fn a_submission_wakes_a_claim_in_another_process() {
     assert!(*best < Duration::from_millis(200), "{took:?}");
 }
 
-/// A process that is stopped while others work does not hold them up, unless it holds the lock; a killed one never does.
+/// A stopped process blocks others only if it holds the lock; a killed one never does.
 #[tokio::test]
 async fn a_killed_writer_leaves_no_lock() {
-    let (_directory, path) = place();
+    let (_directory, path) = temp_database();
     let broker = open(&path).await;
     for round in 0..10u64 {
-        let mut other = Other::start("submit", &path);
-        other.hear().unwrap();
+        let mut helper = HelperProcess::start("submit", &path);
+        helper.next_line().unwrap();
         std::thread::sleep(Duration::from_micros(round * 900));
-        other.kill();
+        helper.kill();
         let began = Instant::now();
         submit(&broker, vec![spec("mine")]).await.unwrap();
         assert!(

@@ -1,4 +1,4 @@
-//! What is purged leaves nothing behind.
+//! Purges.
 
 use std::{collections::HashSet, fs, path::Path};
 
@@ -8,7 +8,7 @@ use raddle_model::{HumanDuration, TaskSpec, Tid};
 
 use crate::support::*;
 
-/// Runs tasks of this kind to their end.
+/// Runs tasks with this spec to their end.
 async fn run(broker: &Sqlite, owner: Tid, kind: TaskSpec, tasks: usize) -> HashSet<Tid> {
     let tids = submit(broker, vec![kind; tasks]).await.unwrap();
     let mut left = tids.len();
@@ -34,7 +34,7 @@ async fn run(broker: &Sqlite, owner: Tid, kind: TaskSpec, tasks: usize) -> HashS
     tids.into_iter().collect()
 }
 
-async fn events_of(broker: &Sqlite, tids: &HashSet<Tid>) -> usize {
+async fn count_events(broker: &Sqlite, tids: &HashSet<Tid>) -> usize {
     let events = broker
         .events(Some(0), None, u32::MAX, std::time::Duration::ZERO)
         .await
@@ -45,10 +45,10 @@ async fn events_of(broker: &Sqlite, tids: &HashSet<Tid>) -> usize {
         .count()
 }
 
-/// However many tasks are kept that are older, and by however many processes.
+/// With many older tasks that are kept, and in several processes.
 #[tokio::test]
-async fn events_go_with_their_tasks() {
-    let (_directory, path) = place();
+async fn purge_removes_events_with_their_tasks() {
+    let (_directory, path) = temp_database();
     let broker = open(&path).await;
     let owner = worker(&broker, TTL).await;
     let kept = run(&broker, owner, spec("kept"), 2500).await;
@@ -56,18 +56,18 @@ async fn events_go_with_their_tasks() {
         result_ttl: Some(HumanDuration::default()),
         ..spec("brief")
     };
-    let gone = run(&broker, owner, brief, 1500).await;
-    let of_kept = events_of(&broker, &kept).await;
+    let expired = run(&broker, owner, brief, 1500).await;
+    let kept_events = count_events(&broker, &kept).await;
     let mut purged = 0;
     for _ in 0..12 {
         purged += open(&path).await.purge().await.unwrap();
     }
     assert_eq!(purged, 1500);
-    assert_eq!(events_of(&broker, &gone).await, 0);
-    assert_eq!(events_of(&broker, &kept).await, of_kept);
+    assert_eq!(count_events(&broker, &expired).await, 0);
+    assert_eq!(count_events(&broker, &kept).await, kept_events);
 }
 
-fn remembered(path: &Path, key: &str) -> i64 {
+fn meta_value(path: &Path, key: &str) -> i64 {
     let db = rusqlite::Connection::open(path).unwrap();
     db.query_row("SELECT value FROM meta WHERE key = ?1", [key], |row| {
         row.get(0)
@@ -75,31 +75,31 @@ fn remembered(path: &Path, key: &str) -> i64 {
     .unwrap()
 }
 
-/// When the first of all records expires.
-fn soonest(path: &Path) -> i64 {
+/// The time of the next expiry.
+fn next_expiry(path: &Path) -> i64 {
     let db = rusqlite::Connection::open(path).unwrap();
     db.query_row("SELECT min(expires_at) FROM done", [], |row| row.get(0))
         .unwrap()
 }
 
-fn alter(path: &Path, sql: &str) {
+fn execute_sql(path: &Path, sql: &str) {
     rusqlite::Connection::open(path)
         .unwrap()
         .execute_batch(sql)
         .unwrap();
 }
 
-/// Looking at all that is kept would hold up everybody else, once a minute and for each worker.
+/// A scan of all records would block other writers, once a minute for each worker.
 #[tokio::test]
-async fn nobody_looks_before_the_next_record_expires() {
-    let (_directory, path) = place();
+async fn purge_does_not_scan_before_the_next_expiry() {
+    let (_directory, path) = temp_database();
     let broker = open(&path).await;
     let owner = worker(&broker, TTL).await;
     run(&broker, owner, spec("kept"), 3).await;
-    // Whoever looked would find all of them.
-    alter(&path, "UPDATE done SET expires_at = 1");
+    // A scan would find all of them.
+    execute_sql(&path, "UPDATE done SET expires_at = 1");
     assert_eq!(broker.purge().await.unwrap(), 0);
-    // One that expires sooner than any before is found all the same, and the others with it.
+    // A record that expires sooner than all others is found, and the others with it.
     run(
         &broker,
         owner,
@@ -113,9 +113,9 @@ async fn nobody_looks_before_the_next_record_expires() {
     assert_eq!(open(&path).await.purge().await.unwrap(), 4);
     assert_eq!(broker.purge().await.unwrap(), 0);
     assert_eq!(
-        remembered(&path, "next_expiry"),
+        meta_value(&path, "next_expiry"),
         i64::MAX,
-        "nothing is left that could expire"
+        "no record is left that can expire"
     );
     let later = TaskSpec {
         result_ttl: Some(HumanDuration::secs(3600)),
@@ -124,17 +124,17 @@ async fn nobody_looks_before_the_next_record_expires() {
     for kind in [spec("latest"), later.clone(), spec("latest"), later] {
         run(&broker, owner, kind, 1).await;
     }
-    assert_eq!(remembered(&path, "next_expiry"), soonest(&path));
-    // After a round that was in vain it is known again.
-    alter(&path, "UPDATE meta SET value = 1 WHERE key = 'next_expiry'");
+    assert_eq!(meta_value(&path, "next_expiry"), next_expiry(&path));
+    // A round without an expired record restores the time of the next expiry.
+    execute_sql(&path, "UPDATE meta SET value = 1 WHERE key = 'next_expiry'");
     assert_eq!(broker.purge().await.unwrap(), 0);
-    assert_eq!(remembered(&path, "next_expiry"), soonest(&path));
+    assert_eq!(meta_value(&path, "next_expiry"), next_expiry(&path));
 }
 
-/// Each record is looked at once, and what ends behind the round is not forgotten.
+/// Each record is scanned once, and records behind the cursor are not forgotten.
 #[tokio::test]
-async fn what_expires_together_goes_in_one_round() {
-    let (_directory, path) = place();
+async fn one_purge_round_removes_all_expired_records() {
+    let (_directory, path) = temp_database();
     let broker = open(&path).await;
     let owner = worker(&broker, TTL).await;
     let later = TaskSpec {
@@ -153,24 +153,25 @@ async fn what_expires_together_goes_in_one_round() {
     let mut at = 0;
     for _ in 0..3 {
         assert_eq!(open(&path).await.purge().await.unwrap(), 1000);
-        let next = remembered(&path, "swept_done");
-        assert!(next > at, "it goes on from where it was");
+        let next = meta_value(&path, "swept_done");
+        assert!(next > at, "it continues from the cursor");
         if at == 0 {
             broker.complete(vec![success(oldest)]).await.unwrap();
         }
         at = next;
     }
-    // The round is over. What has ended since the last one had expired by then, and so another finds that nothing is left.
+    // The round is over. The record that was added behind the cursor had not expired, so the next
+    // round removes nothing.
     for _ in 0..2 {
         assert_eq!(broker.purge().await.unwrap(), 0);
-        assert_eq!(remembered(&path, "swept_done"), 0);
+        assert_eq!(meta_value(&path, "swept_done"), 0);
     }
-    assert_eq!(remembered(&path, "next_expiry"), soonest(&path));
+    assert_eq!(meta_value(&path, "next_expiry"), next_expiry(&path));
 }
 
-/// Adds records that are kept for good and older than any task, without the tasks.
-fn keep(path: &Path, records: u32) {
-    alter(
+/// Adds records without tasks that never expire and are older than any task.
+fn insert_kept_records(path: &Path, records: u32) {
+    execute_sql(
         path,
         &format!(
             "WITH RECURSIVE n (tid) AS (SELECT 1700000000000000000 UNION ALL SELECT tid + 1 FROM n LIMIT {records})
@@ -182,26 +183,26 @@ fn keep(path: &Path, records: u32) {
     );
 }
 
-/// Whoever is told that nothing has gone comes back a minute later.
+/// A worker that purged nothing tries again a minute later.
 #[tokio::test]
-async fn what_has_expired_behind_many_that_are_kept_goes_at_once() {
-    let (_directory, path) = place();
+async fn purge_finds_an_expired_record_behind_many_kept_ones() {
+    let (_directory, path) = temp_database();
     let broker = open(&path).await;
     let owner = worker(&broker, TTL).await;
-    keep(&path, 120_000);
+    insert_kept_records(&path, 120_000);
     let brief = TaskSpec {
         result_ttl: Some(HumanDuration::default()),
         ..spec("brief")
     };
     run(&broker, owner, brief, 1).await;
     assert_eq!(broker.purge().await.unwrap(), 1);
-    assert_eq!(remembered(&path, "swept_done"), 0, "the round is over");
+    assert_eq!(meta_value(&path, "swept_done"), 0, "the round is over");
 }
 
-/// Live output is in a file.
+/// Live output is stored in a file.
 #[tokio::test]
-async fn files_go_with_their_records() {
-    let (_directory, path) = place();
+async fn purge_removes_output_files() {
+    let (_directory, path) = temp_database();
     let broker = open(&path).await;
     let owner = worker(&broker, TTL).await;
     let brief = TaskSpec {

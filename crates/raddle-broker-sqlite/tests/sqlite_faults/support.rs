@@ -1,4 +1,4 @@
-//! What the tests have in common.
+//! Helpers of these tests.
 
 use std::{
     path::{Path, PathBuf},
@@ -9,10 +9,10 @@ use raddle_broker::{Completion, NewTask, Queries, TaskFilter, Tasks, conformance
 use raddle_broker_sqlite::Sqlite;
 use raddle_model::{ExitStatus, TaskSpec, Tid};
 
-pub(crate) use crate::common::{SOON, TTL, request, until};
+pub(crate) use crate::common::{SOON, TTL, request, wait_until};
 
-/// A directory of its own for each test, and the place of a database in it.
-pub(crate) fn place() -> (tempfile::TempDir, PathBuf) {
+/// A fresh directory, and the path of a database in it.
+pub(crate) fn temp_database() -> (tempfile::TempDir, PathBuf) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("broker.db");
     (directory, path)
@@ -60,7 +60,7 @@ pub(crate) async fn stored(broker: &Sqlite) -> Vec<(Tid, String)> {
         .collect()
 }
 
-/// The database itself has nothing to complain about.
+/// Asserts that all health checks pass.
 pub(crate) async fn assert_sound(broker: &Sqlite) {
     let bad: Vec<_> = broker
         .health()

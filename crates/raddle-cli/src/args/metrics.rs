@@ -1,9 +1,9 @@
 //! Arguments of `raddle metrics`, and the metrics flags of services.
 
 use clap::{Args, Subcommand};
-use raddle_web::Address;
 #[cfg(feature = "otlp")]
-use raddle_worker::otlp::endpoint;
+use raddle_telemetry::otlp::endpoint;
+use raddle_web::Address;
 
 use super::LogArgs;
 
@@ -58,8 +58,9 @@ impl MetricsArgs {
     /// sends the spans of all its workers.
     #[cfg(feature = "otlp")]
     pub(crate) fn sends_spans(&self) -> bool {
-        let is_under_spawner = || std::env::var_os(raddle_worker::spawner::WARM_VARIABLE).is_some();
-        self.otlp_endpoint.is_some() || raddle_worker::otlp::is_configured() && !is_under_spawner()
+        let is_under_spawner = || std::env::var_os(raddle_spawner::WARM_VARIABLE).is_some();
+        self.otlp_endpoint.is_some()
+            || raddle_telemetry::otlp::is_configured() && !is_under_spawner()
     }
 
     #[cfg(not(feature = "otlp"))]

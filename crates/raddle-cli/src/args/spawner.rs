@@ -4,10 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use raddle_model::{CapSet, HumanDuration, spec::Isolation};
-use raddle_worker::{
-    spawner::{Config, LauncherKind, WarmPool},
-    worker::parse_min_isolation,
-};
+use raddle_spawner::{Config, LauncherKind, WarmPool};
+use raddle_worker::worker::parse_min_isolation;
 
 use super::{LogArgs, MetricsArgs, absolute, trimmed};
 

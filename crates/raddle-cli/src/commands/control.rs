@@ -5,12 +5,12 @@ use std::{pin::pin, time::Duration};
 
 use futures_util::{StreamExt, stream};
 use raddle_broker::{Broker, DeliveryOutcome, PeekRequest};
+use raddle_client::wait::{TaskWatch, WATCH_WORKERS, reclaim_if_worker_lost};
 use raddle_model::{
     ControlCommand, ControlMessage, QueueName, TaskState, TaskView, Tid, control::ControlReply,
     queue_name::TaskQueue,
 };
 use raddle_view::{find::held_tasks, select::UNFINISHED};
-use raddle_worker::wait::{TaskWatch, WATCH_WORKERS, reclaim_if_worker_lost};
 use serde_json::json;
 use tokio::time::Instant;
 

@@ -5,11 +5,11 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use indicatif::ProgressBar;
 use raddle_broker::{Broker, OutputStream};
+use raddle_client::{routine::Routines, wait::LONG};
 use raddle_model::{TaskSpec, TaskState, TaskView, Tid, spec::RUN_QUEUE_PREFIX};
 use raddle_view::task::{copy_output, result_record};
 use raddle_worker::{
-    Options, Shutdown, Worker, handler::Plugins, routine::Routines, run::can_run_inline,
-    wait::LONG, worker::WorkerEnd,
+    Options, Shutdown, Worker, plugins::Plugins, run::can_run_inline, worker::WorkerEnd,
 };
 use tokio::time::timeout;
 

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use raddle_broker::Broker;
+use raddle_groups::{self as group, DesiredState, GroupChangeError, GroupWorkerView};
 use raddle_model::worker::WorkerStatus;
-use raddle_worker::group::{self, DesiredState, GroupChangeError, GroupWorkerView};
 use tokio::time::{Instant, sleep};
 
 use crate::{

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use raddle_broker::{Broker, OutputChunk, OutputStream};
+use raddle_client::wait::{LONG, TaskFollower};
 use raddle_model::Tid;
 use raddle_view::task::{copy_output, logged_output_losses};
-use raddle_worker::wait::{LONG, TaskFollower};
 use serde_json::json;
 
 use crate::{

@@ -15,7 +15,7 @@ use raddle_model::{
     manager::{ManagerLaunchCommand, PRIME, SpawnPolicy, TaskRegistry, name_of},
     tid::TidArg,
 };
-use raddle_worker::spawner::{Config, WarmPool};
+use raddle_spawner::{Config, WarmPool};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 

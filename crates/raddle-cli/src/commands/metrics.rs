@@ -1,6 +1,6 @@
 //! `raddle metrics serve`: metrics of a broker for Prometheus.
 
-use raddle_worker::metrics::QueueExporter;
+use raddle_telemetry::metrics::QueueExporter;
 use serde_json::json;
 
 use crate::{args::ServeArgs, context::Context, error::Outcome, interrupt::Interrupts, metrics};

@@ -1,8 +1,8 @@
 //! `raddle requeue-orphans`: reclaims the tasks of workers that are gone, as live workers do with
 //! every renewal.
 
+use raddle_client::orphan_processes;
 use raddle_view::reclaimed::ReclaimedTask;
-use raddle_worker::orphan_processes;
 
 use crate::{context::Context, error::Outcome, format};
 

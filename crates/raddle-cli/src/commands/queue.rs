@@ -11,8 +11,8 @@ use raddle_broker::{
     Broker, DeliveryOutcome, Message,
     queues::{self, QueueCounts, TaskCounts, Watch, WriteOutcome},
 };
+use raddle_client::wait::LONG;
 use raddle_model::{QueueName, queue_name::QueueArg};
-use raddle_worker::wait::LONG;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 

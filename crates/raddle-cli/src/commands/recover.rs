@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use raddle_broker::Broker;
+use raddle_client::orphan_processes;
 use raddle_model::{ControlCommand, ControlMessage, TaskState, TaskView, Tid};
-use raddle_worker::orphan_processes;
 use serde_json::json;
 
 use super::control::{CommandOutcome, ask};

@@ -20,14 +20,12 @@ use std::{
 
 use raddle_broker_connect::BrokerUrl;
 use raddle_model::manager::SpawnPolicy;
-use raddle_worker::{
-    Shutdown,
-    metrics::QueueExporter,
-    spawner::{
-        Config, Launcher, LauncherKind, Options, ProcessLauncher, ProcessTemplate, Spawner,
-        WARM_VARIABLE,
-    },
+use raddle_spawner::{
+    Config, Launcher, LauncherKind, Options, ProcessLauncher, ProcessTemplate, Spawner,
+    WARM_VARIABLE,
 };
+use raddle_telemetry::metrics::QueueExporter;
+use raddle_worker::Shutdown;
 use serde_json::json;
 
 use super::{
@@ -183,7 +181,7 @@ pub(super) async fn keep(
     #[cfg(feature = "docker")]
     let _looking = worker.task_image.clone().map(|image| {
         // Once for all workers. The task ends by itself, or with the process.
-        tokio::spawn(async move { raddle_worker::contained::look_around(&image).await })
+        tokio::spawn(async move { raddle_container::task::look_around(&image).await })
     });
     let mut watched = Instrumented::start(&args.metrics, noun).await?;
     let mut interrupts = Interrupts::catch()?;

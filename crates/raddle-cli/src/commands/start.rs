@@ -4,15 +4,11 @@ use std::{fs::OpenOptions, io::Write, path::PathBuf, sync::Arc};
 
 use raddle_broker_connect::BrokerUrl;
 use raddle_broker_remote::ServedBroker;
+use raddle_client::routine::Routines;
+use raddle_groups::GroupProcess;
 use raddle_model::spec::Isolation;
-use raddle_worker::{
-    Options, Shutdown, Worker,
-    group::GroupProcess,
-    handler::Plugins,
-    routine::Routines,
-    spawner::{SPAWNER_VARIABLE, WARM_VARIABLE},
-    worker::WorkerEndReason,
-};
+use raddle_spawner::{SPAWNER_VARIABLE, WARM_VARIABLE};
+use raddle_worker::{Options, Shutdown, Worker, plugins::Plugins, worker::WorkerEndReason};
 use tokio::task::JoinSet;
 
 use super::detach::{announce, detach, is_background};
@@ -147,8 +143,12 @@ async fn foreground(context: &Context, args: &StartArgs) -> Outcome {
     let broker = watched.observed(broker);
     let options = options(context, args)?;
     let options = match &member {
-        Some(_) => options,
-        None => options.hosting(hosts(args, &routines_of_this_program()?).await?),
+        // A process of a group has hosts if its file says so.
+        Some(_) if args.hosts.hosts.is_none() => options,
+        _ => {
+            let plugins = Arc::clone(&options.plugins);
+            options.hosting(hosts(args, &routines_of_this_program()?, &plugins).await?)
+        }
     };
     let options = if let Some(member) = &member {
         member.bind(options)

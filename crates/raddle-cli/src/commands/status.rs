@@ -6,9 +6,9 @@ use std::{
 };
 
 use raddle_broker::Broker;
+use raddle_client::wait::LONG;
 use raddle_model::WorkerEntry;
 use raddle_view::overview::{Overview, WatchedTasks, WorkLeft};
-use raddle_worker::wait::LONG;
 use serde_json::json;
 use tokio::time::sleep;
 

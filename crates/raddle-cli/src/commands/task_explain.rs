@@ -1,7 +1,7 @@
 //! `raddle task explain`: why a task is not running.
 
+use raddle_client::explain::{Explanation, WaitReason, explain_task, title};
 use raddle_model::{TaskState, Tid};
-use raddle_worker::explain::{Explanation, WaitReason, explain_task, title};
 use serde::Serialize;
 
 use crate::{args::TaskArg, context::Context, error::Outcome, tid};

@@ -9,17 +9,15 @@ use std::{
 };
 
 use raddle_broker::Broker;
-use raddle_model::HumanDuration;
-use raddle_web::Server;
-use raddle_worker::{
-    Shutdown,
-    group::{
-        self, GroupEnd, GroupFileError, GroupHandle, GroupManagerRef, GroupSnapshot, Manager,
-        ManagerError, Options, Process,
-    },
-    metrics::{MetricsPage, QueueExporter, show_group},
-    schedule,
+use raddle_client::schedule;
+use raddle_groups::{
+    self as group, GroupEnd, GroupFileError, GroupHandle, GroupManagerRef, GroupSnapshot, Manager,
+    ManagerError, Options, Process, metrics::show_group,
 };
+use raddle_model::HumanDuration;
+use raddle_telemetry::metrics::{MetricsPage, QueueExporter};
+use raddle_web::Server;
+use raddle_worker::Shutdown;
 use serde_json::json;
 use tokio::time::{Instant, interval_at, sleep};
 

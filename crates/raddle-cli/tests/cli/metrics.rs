@@ -468,8 +468,8 @@ fn the_alert_for_absent_workers_fires_beside_a_manager() {
         let alert = serde_json::json!({
             "exp_labels": { "severity": "critical" },
             "exp_annotations": {
-                "summary": "1 tasks wait, and no worker takes any",
-                "description": "Start one with 'raddle worker start', or look at why the spawner launches none.",
+                "summary": "1 tasks wait, and no worker is active",
+                "description": "Start one with 'raddle worker start', or find out why the spawner launches none.",
             },
         });
         let alerts: &[Value] = if fires { &[alert] } else { &[] };

@@ -58,7 +58,7 @@ fn a_directory_for_a_sandbox_or_container_is_refused_at_submit() {
                 .raddle(args)
                 .code(2)
                 .says("at 'cwd'")
-                .says("leave out cwd");
+                .says("remove cwd");
         }
     }
     assert!(

@@ -172,11 +172,11 @@ impl Discovery for DnsDiscovery {
     }
 
     /// The name may stand for others by now, whatever was said of how long that holds.
-    fn doubt(&self, _worker: &WorkerMetadata) {
+    fn request_recheck(&self, _worker: &WorkerMetadata) {
         self.look_again();
     }
 
-    fn is_hearsay(&self) -> bool {
+    fn is_unauthenticated(&self) -> bool {
         true
     }
 }

@@ -11,7 +11,7 @@ use super::{
     lookup::{DnsLookup, look},
     state::{DnsNotice, DnsState},
 };
-use crate::{Subscription, WorkerFilter, WorkerMetadata, wait_for_doubt};
+use crate::{Subscription, WorkerFilter, WorkerMetadata, wait_for_recheck};
 
 /// How long a subscription waits for the first answer. Later ones are told when they come.
 const FIRST: Duration = Duration::from_secs(5);
@@ -23,18 +23,18 @@ pub(super) async fn subscribe(
     settings: Arc<Settings>,
     filter: Option<WorkerFilter>,
 ) -> Subscription {
-    let doubts = settings.again.subscribe();
-    let begin = (settings, doubts, DnsState::default(), None);
+    let rechecks = settings.again.subscribe();
+    let begin = (settings, rechecks, DnsState::default(), None);
     let mut snapshots = Box::pin(stream::unfold(
         begin,
-        |(settings, mut doubts, mut state, pause)| async move {
+        |(settings, mut rechecks, mut state, pause)| async move {
             if let Some(pause) = pause {
-                wait_for_doubt(&mut doubts, settings.bounds.least, pause).await;
+                wait_for_recheck(&mut rechecks, settings.bounds.least, pause).await;
             }
             let looking = timeout(LONGEST, settings.look()).await;
             let found = looking.unwrap_or_else(|_| Err("it takes too long to find out".into()));
             let (workers, pause) = settings.take_in(&mut state, found);
-            Some((workers, (settings, doubts, state, Some(pause))))
+            Some((workers, (settings, rechecks, state, Some(pause))))
         },
     ));
     // A look that is not done by then goes on.

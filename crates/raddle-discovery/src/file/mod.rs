@@ -126,7 +126,7 @@ impl Discovery for FileDiscovery {
         Ok(Subscription::from_snapshots(filter, first, later))
     }
 
-    fn is_hearsay(&self) -> bool {
+    fn is_unauthenticated(&self) -> bool {
         true
     }
 }

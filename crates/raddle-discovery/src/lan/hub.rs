@@ -140,9 +140,9 @@ impl MdnsHub {
     }
 
     /// Asks a worker whether it is there, if that was not done just now. If it does not answer, it is gone.
-    pub(super) fn doubt(&self, uid: WorkerUid) {
+    pub(super) fn request_recheck(&self, uid: WorkerUid) {
         let mut state = self.0.state();
-        if state.seen.doubt(uid, Instant::now()) {
+        if state.seen.request_recheck(uid, Instant::now()) {
             debug!(worker = %uid, "is asked whether it is there");
             if let Err(error) = state.daemon.verify(record::name(uid), ANSWER) {
                 not_sent(uid, &error);

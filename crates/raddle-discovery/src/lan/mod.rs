@@ -193,13 +193,13 @@ impl Discovery for LanDiscovery {
         Ok(Subscription::from_snapshots(filter, first, later))
     }
 
-    fn doubt(&self, worker: &WorkerMetadata) {
+    fn request_recheck(&self, worker: &WorkerMetadata) {
         if let Some(hub) = self.made() {
-            hub.doubt(worker.uid);
+            hub.request_recheck(worker.uid);
         }
     }
 
-    fn is_hearsay(&self) -> bool {
+    fn is_unauthenticated(&self) -> bool {
         true
     }
 }

@@ -105,7 +105,7 @@ impl ServiceCache {
     }
 
     /// Somebody could not reach a worker. Returns whether it is to be asked if it is there.
-    pub(super) fn doubt(&mut self, uid: WorkerUid, now: Instant) -> bool {
+    pub(super) fn request_recheck(&mut self, uid: WorkerUid, now: Instant) -> bool {
         let Some(one) = self.workers.get_mut(&uid).filter(|one| !one.is_gone) else {
             return false;
         };
@@ -224,12 +224,12 @@ mod tests {
     #[test]
     fn it_is_not_asked_again_and_again_who_is_there() {
         let (mut seen, uid, now) = (ServiceCache::default(), WorkerUid::new(), Instant::now());
-        assert!(!seen.doubt(uid, now), "nobody knows it");
+        assert!(!seen.request_recheck(uid, now), "nobody knows it");
         seen.hear(said(uid, None), place(), now);
         assert!(
-            seen.doubt(uid, now)
-                && !seen.doubt(uid, now + DOUBT / 2)
-                && seen.doubt(uid, now + DOUBT)
+            seen.request_recheck(uid, now)
+                && !seen.request_recheck(uid, now + DOUBT / 2)
+                && seen.request_recheck(uid, now + DOUBT)
         );
     }
 }

@@ -59,7 +59,7 @@ fn users_cannot_set_reserved_tags() {
             refused.ends_with("tags that begin with @ are given by Raddle itself"),
             "{refused}"
         );
-        let stored: CapSet = text.parse().expect("what was stored is read back");
+        let stored: CapSet = text.parse().expect("a stored set parses");
         assert_eq!(stored.implied().count(), 1, "{text}");
     }
     assert_eq!(

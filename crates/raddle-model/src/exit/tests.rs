@@ -6,7 +6,7 @@ use super::*;
 use crate::arbitrary;
 
 fn message() -> String {
-    "what the system said".into()
+    "an error of the system".into()
 }
 
 #[test]

@@ -12,7 +12,7 @@ use jiff::{Timestamp, tz::TimeZone};
 
 use super::*;
 
-fn at(text: &str) -> Timestamp {
+fn timestamp(text: &str) -> Timestamp {
     text.parse().unwrap()
 }
 
@@ -36,9 +36,10 @@ fn cron(text: &str, zone: &str) -> Schedule {
 /// Returns the first due times after `after`, in civil time of the zone.
 fn shown(text: &str, name: &str, after: &str, count: usize) -> Vec<String> {
     let (schedule, zone) = (cron(text, name), zone(name));
-    let entry = ScheduleEntry::new(schedule, &zone, at(after));
-    let show = |at: Timestamp| {
-        at.to_zoned(zone.clone())
+    let entry = ScheduleEntry::new(schedule, &zone, timestamp(after));
+    let show = |timestamp: Timestamp| {
+        timestamp
+            .to_zoned(zone.clone())
             .strftime("%m-%d %H:%M %:z")
             .to_string()
     };
@@ -49,10 +50,10 @@ fn shown(text: &str, name: &str, after: &str, count: usize) -> Vec<String> {
 fn tasks_carry_schedule_and_due_time() {
     let mut schedule = every(60);
     schedule.lifetime = Some(HumanDuration::secs(10));
-    let due = at("2026-11-30T08:00:00Z");
+    let due = timestamp("2026-11-30T08:00:00Z");
     let task = schedule.task_for(due);
     assert_eq!(task.name.as_deref(), Some("beat"));
-    assert_eq!(task.run_before, Some(at("2026-11-30T08:00:10Z")));
+    assert_eq!(task.run_before, Some(timestamp("2026-11-30T08:00:10Z")));
     assert_eq!(task.run_at, None);
     assert_eq!(
         serde_json::json!(task.metadata),
@@ -87,6 +88,6 @@ fn jitter_is_deterministic_per_due_time() {
     );
     let mut other = schedule.clone();
     other.name = "other".into();
-    let due = at("2026-11-30T08:00:00Z");
+    let due = timestamp("2026-11-30T08:00:00Z");
     assert_ne!(other.task_for(due).run_at, schedule.task_for(due).run_at);
 }

@@ -135,7 +135,7 @@ impl TaskSpec {
         check(
             self.cwd.is_none() || self.isolation() <= Isolation::Process,
             "cwd",
-            "is not visible there: a sandbox or container has a directory of its own, so leave out cwd",
+            "is not visible there: a sandbox or container has its own directory: remove cwd",
         )
     }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-/// What a worker that takes calls declares, for clients that discover workers in a registry. It is
+/// Declaration of a worker that takes calls, for clients that discover workers in a registry. It is
 /// only a hint: any process that may write to the registry can declare anything, so a caller must
 /// verify which worker answers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

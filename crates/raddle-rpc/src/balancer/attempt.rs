@@ -1,4 +1,4 @@
-//! Asking workers until one takes the call: the rules that all balancers have in common.
+//! The rules that all balancers share: try workers until one accepts the call.
 
 use std::time::Duration;
 
@@ -11,18 +11,21 @@ use crate::{
     connection::{CallRequest, ChannelState, ConnectWait, ReplyStream},
 };
 
-/// Asks workers in the order in which `choose` names them, by their place among the [`Candidates`], until one takes the call.
+/// Tries workers until one accepts the call. `choose` names the next one by its index in the
+/// [`Candidates`].
 ///
-/// What follows from a refusal is up to its [`ErrorClass`]: a worker that is no use is removed from the context; one that may be of use later, or for
-/// other calls, stays; and the next is asked. An error of the call itself is returned at once. Every worker is asked once at most.
+/// The [`ErrorClass`] of a refusal decides what follows. An unusable worker is removed from the
+/// context; one that may accept later, or accept other calls, stays; in both cases the next worker
+/// is tried. An error of the call itself is returned at once. Each worker is tried at most once.
 ///
-/// A worker that has refused several times in a row, for a reason that should have passed, is left alone for a while: it is no candidate
-/// then, unless all others have refused as well. After that, one call tries it.
+/// A worker that refused several times in a row for a temporary reason is ejected for a while: it
+/// is a candidate only if all others have refused as well. After that time one call tries it.
 ///
-/// A worker that says nothing costs a call one brief wait at most: after that those come first that there is a way to, and then all others are tried at
-/// once.
+/// A silent worker costs a call at most one short wait: from then on, connected workers come first,
+/// and then all others are connected to at once.
 ///
-/// When all have refused, or there are none, that is [`CallError::NoWorkers`]; but if all were well and merely not suited, it is said why.
+/// If every worker has refused, or there is none, the error is [`CallError::NoWorkers`]; but if all
+/// are healthy and none can run the call, it is the reason of the last one.
 pub async fn attempt(
     call: CallRequest,
     context: &BalancerContext,
@@ -30,144 +33,153 @@ pub async fn attempt(
     mut choose: impl FnMut(&Candidates<'_>) -> Option<usize> + Send,
 ) -> Result<ReplyStream, CallError> {
     let (workers, began) = (context.workers(), Instant::now());
-    let (mut asked, mut refusals) = (Vec::new(), CallRefusals::default());
-    let mut unmet = Unconnected::default();
+    let (mut tried, mut refusals) = (Vec::new(), CallRefusals::default());
+    let mut unconnected = Unconnected::default();
     loop {
-        let Some(place) = next(&workers, &asked, &unmet, &mut choose) else {
-            // Callers have a timer around this.
-            let Some(silent) = unmet.meet(&workers, &mut asked).await else {
-                return Err(refusals.verdict());
+        let Some(index) = next_worker(&workers, &tried, &unconnected, &mut choose) else {
+            // No timeout here: callers have one around this.
+            let Some(silent) = unconnected.connect_any(&workers, &mut tried).await else {
+                return Err(refusals.into_error());
             };
             silent
                 .into_iter()
-                .for_each(|(place, error)| refusals.hear(context, &workers[place], error));
+                .for_each(|(index, error)| refusals.record(context, &workers[index], error));
             continue;
         };
-        let worker = &workers[place];
+        let worker = &workers[index];
         let left = timeout.map(|timeout| timeout.saturating_sub(began.elapsed()));
-        let under_way = worker.standing.ask(Instant::now(), left);
-        asked.push(place);
-        // To find out that a machine is gone takes time, which whoever has others to ask need not have.
-        let wait = if asked.len() < workers.len() {
+        let in_flight_call = worker.health.begin_call(Instant::now(), left);
+        tried.push(index);
+        // Detecting that a machine is gone takes time; do not spend it while there are other
+        // workers.
+        let wait = if tried.len() < workers.len() {
             ConnectWait::Briefly
         } else {
-            ConnectWait::ForIt
+            ConnectWait::UntilDone
         };
-        let error = match worker.hand_over(under_way, call.clone(), left, wait).await {
+        let error = match worker
+            .dispatch_counted(in_flight_call, call.clone(), left, wait)
+            .await
+        {
             Ok(replies) => {
-                if worker.standing.meet() {
-                    context.met();
+                if worker.health.record_accepted() {
+                    context.invalidate_route();
                 }
                 return Ok(replies);
             }
             Err(error) => error,
         };
-        if error.blame() == ErrorClass::Call {
+        if error.class() == ErrorClass::Call {
             return Err(error.into());
         }
         if wait == ConnectWait::Briefly
             && error.code == Code::Unavailable
-            && worker.factory.way() == ChannelState::Silent
+            && worker.factory.channel_state() == ChannelState::Silent
         {
-            unmet.begin(&workers);
+            unconnected.start_tracking(&workers);
         }
-        refusals.hear(context, worker, error);
+        refusals.record(context, worker, error);
     }
 }
 
-fn next(
+fn next_worker(
     workers: &[Endpoint],
-    asked: &[usize],
-    unmet: &Unconnected,
+    tried: &[usize],
+    unconnected: &Unconnected,
     choose: &mut impl FnMut(&Candidates<'_>) -> Option<usize>,
 ) -> Option<usize> {
     let now = Instant::now();
-    [false, true].into_iter().find_map(|ejected_too| {
+    [false, true].into_iter().find_map(|include_ejected| {
         let candidates = Candidates {
             workers,
-            asked,
-            unmet: &unmet.0,
-            ejected_too,
+            tried,
+            unconnected: &unconnected.0,
+            include_ejected,
             now,
         };
-        // Whoever else is named may not be asked.
-        choose(&candidates).filter(|place| candidates.get(*place).is_some())
+        // Ignore an index that is no candidate.
+        choose(&candidates).filter(|index| candidates.get(*index).is_some())
     })
 }
 
-/// The workers that may be asked next.
+/// The workers that may be tried next.
 #[derive(Clone, Copy, Debug)]
 pub struct Candidates<'a> {
     pub(super) workers: &'a [Endpoint],
-    pub(super) asked: &'a [usize],
-    /// Who has to wait until all others were asked, by place. Nobody, if there is nothing.
-    pub(super) unmet: &'a [bool],
-    /// Nobody else is left.
-    pub(super) ejected_too: bool,
+    pub(super) tried: &'a [usize],
+    /// By index: workers that wait until all connected ones were tried. Empty while every worker
+    /// responds.
+    pub(super) unconnected: &'a [bool],
+    /// Also offer ejected workers, because no other is left.
+    pub(super) include_ejected: bool,
     pub(super) now: Instant,
 }
 
 impl<'a> Candidates<'a> {
-    /// How many places there are. Some may have no candidate.
-    pub fn places(&self) -> usize {
+    /// Number of workers of the context, including those that are no candidates. Indices are below
+    /// it.
+    pub fn worker_count(&self) -> usize {
         self.workers.len()
     }
 
-    /// The candidate at this place.
-    pub fn get(&self, place: usize) -> Option<&'a Endpoint> {
-        let worker = self.workers.get(place)?;
-        let is_unmet = self.unmet.get(place) == Some(&true);
-        let may = !is_unmet && !self.asked.contains(&place);
-        (may && (self.ejected_too || worker.standing.admits(self.now))).then_some(worker)
+    /// The candidate at this index.
+    pub fn get(&self, index: usize) -> Option<&'a Endpoint> {
+        let worker = self.workers.get(index)?;
+        let is_unconnected = self.unconnected.get(index) == Some(&true);
+        let is_eligible = !is_unconnected && !self.tried.contains(&index);
+        (is_eligible && (self.include_ejected || worker.health.admits(self.now))).then_some(worker)
     }
 
-    /// All candidates, each with its place.
+    /// All candidates with their indices.
     pub fn iter(&self) -> impl Iterator<Item = (usize, &'a Endpoint)> {
         self.iter_from(0)
     }
 
-    /// All candidates, each with its place: from this one on to the last, and then from the first.
+    /// All candidates with their indices, in cyclic order from `start`.
     pub fn iter_from(&self, start: usize) -> impl Iterator<Item = (usize, &'a Endpoint)> {
-        let (this, places) = (*self, self.places());
-        let start = start.checked_rem(places).unwrap_or(0);
-        (start..places)
+        let (this, count) = (*self, self.worker_count());
+        let start = start.checked_rem(count).unwrap_or(0);
+        (start..count)
             .chain(0..start)
-            .filter_map(move |place| Some((place, this.get(place)?)))
+            .filter_map(move |index| Some((index, this.get(index)?)))
     }
 }
 
-/// What was heard from those who did not take the call.
+/// The refusals of a call's workers.
 #[derive(Debug, Default)]
 struct CallRefusals {
     last: Option<(String, RpcError)>,
-    some_other_reason: bool,
+    has_other_reason: bool,
 }
 
 impl CallRefusals {
-    /// A worker has not taken the call, which another may.
-    fn hear(&mut self, context: &BalancerContext, worker: &Endpoint, error: RpcError) {
-        let who = format!(
+    /// Records that a worker did not accept the call, and removes the worker if it is unusable.
+    fn record(&mut self, context: &BalancerContext, worker: &Endpoint, error: RpcError) {
+        let worker_label = format!(
             "worker {} at {}",
             worker.metadata.uid, worker.metadata.address
         );
-        if error.blame() == ErrorClass::Worker {
-            tracing::warn!(%who, %error, "is no use: it is called no more");
+        if error.class() == ErrorClass::Worker {
+            tracing::warn!(worker = %worker_label, %error, "removed a worker that cannot take calls");
             context.remove_worker(worker.metadata.uid);
         } else {
-            tracing::debug!(%who, %error, "does not take a call");
+            tracing::debug!(worker = %worker_label, %error, "worker refused a call");
         }
-        self.add(&who, error);
+        self.add(&worker_label, error);
     }
 
-    fn add(&mut self, who: &str, error: RpcError) {
-        self.some_other_reason |= error.blame() != ErrorClass::Unsuited;
-        self.last = Some((who.to_owned(), error));
+    fn add(&mut self, worker_label: &str, error: RpcError) {
+        self.has_other_reason |= error.class() != ErrorClass::Mismatch;
+        self.last = Some((worker_label.to_owned(), error));
     }
 
-    fn verdict(self) -> CallError {
+    fn into_error(self) -> CallError {
         match self.last {
-            Some((_, error)) if !self.some_other_reason => error.into(),
-            last => NoWorkersAvailable(last.map(|(who, error)| format!("{who}: {error}"))).into(),
+            Some((_, error)) if !self.has_other_reason => error.into(),
+            last => NoWorkersAvailable(
+                last.map(|(worker_label, error)| format!("{worker_label}: {error}")),
+            )
+            .into(),
         }
     }
 }
@@ -176,32 +188,32 @@ impl CallRefusals {
 mod tests {
     use super::*;
 
-    fn verdict(codes: &[Code]) -> CallError {
+    fn error_of(codes: &[Code]) -> CallError {
         let mut refusals = CallRefusals::default();
         codes
             .iter()
             .for_each(|code| refusals.add("w", RpcError::refused(*code, format!("{code:?}"))));
-        refusals.verdict()
+        refusals.into_error()
     }
 
     #[test]
-    fn a_reason_that_all_have_is_the_reason() {
+    fn shared_reason_of_all_workers_is_the_error() {
         use Code::*;
-        assert_eq!(verdict(&[]), NoWorkersAvailable(None).into());
+        assert_eq!(error_of(&[]), NoWorkersAvailable(None).into());
         assert_eq!(
-            verdict(&[Unavailable]),
+            error_of(&[Unavailable]),
             NoWorkersAvailable(Some("w: Unavailable".into())).into()
         );
         assert_eq!(
-            verdict(&[NotFound, NotFound]),
+            error_of(&[NotFound, NotFound]),
             CallError::UnknownRoutine("NotFound".into())
         );
         assert_eq!(
-            verdict(&[NotFound, FailedPrecondition]),
+            error_of(&[NotFound, FailedPrecondition]),
             CallError::Version("FailedPrecondition".into())
         );
         assert_eq!(
-            verdict(&[Internal, NotFound]),
+            error_of(&[Internal, NotFound]),
             NoWorkersAvailable(Some("w: NotFound".into())).into()
         );
     }

@@ -1,61 +1,62 @@
-//! Whether a worker is worth asking: a circuit breaker.
+//! A circuit breaker per worker.
 //!
 //! ```text
-//!              failed                3rd in a row               the backoff is over, and somebody asks
+//!              failed                3rd in a row               the backoff is over, a call starts
 //!  Healthy ────────────► Suspect ────────────────► Ejected ───────────────────────────────────────────► HalfOpen
 //!     ▲                     │                       ▲   ▲     failed: twice as long; unavailable: not        │ │
 //!     │                     │                       │   └───────────────────────────────────────────────────┘ │
 //!     └─────────────────────┴───────────────────────┴───────────── succeeded ──────────────────────────────────┘
 //! ```
 //!
-//! A worker that refuses calls for a reason that passes is not removed, but left alone for a while. After that, one call tries it. To try one that
-//! says at once that it does not take calls, or that is not reached, costs that call next to nothing: it is left alone for no longer each
-//! time, so that it is called again soon after it is back. Pure: what is told, and what time it is, is given.
+//! A worker that refuses calls for a temporary reason is not removed but ejected for a while; then
+//! one call tries it. Trying a worker that refuses at once, or that cannot be connected to, costs
+//! that call almost nothing, so the backoff behavior not grow: calls return soon after the worker behavior.
+//! Pure: events and times are arguments.
 
 use std::time::Duration;
 
 use raddle_model::ExponentialBackoff;
 use tokio::time::Instant;
 
-/// So many failures in a row are no accident.
+/// This many failures in a row eject a worker.
 const FAILURES: u32 = 3;
-/// How long a worker is left alone, the first time.
+/// First backoff.
 const FIRST: Duration = Duration::from_secs(1);
-/// The longest that it is left alone.
+/// Longest backoff.
 const LONGEST: Duration = Duration::from_secs(60);
 const BACKOFF: ExponentialBackoff = ExponentialBackoff::new(FIRST, LONGEST);
 
-/// How a worker is thought of.
+/// State of a worker's breaker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum BreakerState {
-    /// It takes calls.
+    /// Calls go to the worker.
     #[default]
     Healthy,
-    /// It has failed, so often in a row. It is asked as if nothing had happened.
+    /// The last `failures` calls failed. Calls still go to the worker.
     Suspect { failures: u32 },
-    /// It is left alone until then; `times` in a row.
+    /// No calls until then. `times` is the number of ejections in a row.
     Ejected { until: Instant, times: u32 },
-    /// One call tries it. Others are not to wait for what comes of it.
+    /// One call tries the worker; others do not wait for its outcome.
     HalfOpen { times: u32 },
 }
 
-/// What happens to a worker.
+/// An event of a worker's calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HealthEvent {
-    /// It is asked to take a call.
-    Asked,
-    /// It has taken one, or has given a good reason not to.
+    /// A call starts.
+    Started,
+    /// The worker accepted a call, or refused it for a good reason.
     Succeeded,
-    /// It has not, and to find that out may have cost the call a good part of its time.
+    /// The call failed, possibly after a good part of its timeout.
     Failed,
-    /// It has not, and that was said at once; or the way to it broke.
+    /// The worker refused at once, or the connection broke.
     Unavailable,
-    /// The caller of the call that was to try it did not wait for an answer.
+    /// The call in `HalfOpen` was dropped before it had an outcome.
     Abandoned,
 }
 
 impl BreakerState {
-    /// Whether it is to be asked, as long as there are others.
+    /// Whether calls should go to the worker while there are others.
     pub(super) fn admits(self, now: Instant) -> bool {
         match self {
             Self::Healthy | Self::Suspect { .. } => true,
@@ -64,9 +65,9 @@ impl BreakerState {
         }
     }
 
-    /// What follows from what happens.
-    pub(super) fn after(self, happening: HealthEvent, now: Instant) -> Self {
-        match (happening, self) {
+    /// The state after an event.
+    pub(super) fn next_state(self, event: HealthEvent, now: Instant) -> Self {
+        match (event, self) {
             (HealthEvent::Succeeded, _) => Self::Healthy,
             (HealthEvent::Failed | HealthEvent::Unavailable, Self::Healthy) => {
                 Self::Suspect { failures: 1 }
@@ -85,12 +86,13 @@ impl BreakerState {
                 Self::ejected(times.saturating_add(1), now)
             }
             (HealthEvent::Unavailable, Self::HalfOpen { .. }) => Self::ejected(1, now),
-            // Asked because all others had failed, or before it was ejected. It is the same trouble, so it takes no longer.
+            // The call was made because all others had failed, or started before the ejection. The
+            // cause is the same, so the backoff behavior not grow.
             (HealthEvent::Failed | HealthEvent::Unavailable, Self::Ejected { .. }) => self,
-            (HealthEvent::Asked, Self::Ejected { until, times }) if until <= now => {
+            (HealthEvent::Started, Self::Ejected { until, times }) if until <= now => {
                 Self::HalfOpen { times }
             }
-            (HealthEvent::Asked, _) => self,
+            (HealthEvent::Started, _) => self,
             (HealthEvent::Abandoned, Self::HalfOpen { times }) => {
                 Self::Ejected { until: now, times }
             }
@@ -117,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn each_step_is_as_drawn() {
+    fn follows_the_state_diagram() {
         let now = Instant::now();
         let (due, later) = (
             Ejected {
@@ -130,12 +132,12 @@ mod tests {
             },
         );
         let suspect = |failures| Suspect { failures };
-        for (before, happening, after) in [
-            (Healthy, Asked, Healthy),
+        for (before, event, after) in [
+            (Healthy, Started, Healthy),
             (Healthy, Succeeded, Healthy),
             (Healthy, Failed, suspect(1)),
             (Healthy, Abandoned, Healthy),
-            (suspect(1), Asked, suspect(1)),
+            (suspect(1), Started, suspect(1)),
             (suspect(1), Failed, suspect(2)),
             (
                 suspect(2),
@@ -147,12 +149,12 @@ mod tests {
             ),
             (suspect(2), Succeeded, Healthy),
             (suspect(2), Abandoned, suspect(2)),
-            (due, Asked, HalfOpen { times: 2 }),
-            (later, Asked, later),
+            (due, Started, HalfOpen { times: 2 }),
+            (later, Started, later),
             (later, Failed, later),
             (later, Succeeded, Healthy),
             (later, Abandoned, later),
-            (HalfOpen { times: 2 }, Asked, HalfOpen { times: 2 }),
+            (HalfOpen { times: 2 }, Started, HalfOpen { times: 2 }),
             (HalfOpen { times: 2 }, Succeeded, Healthy),
             (
                 HalfOpen { times: 2 },
@@ -183,45 +185,45 @@ mod tests {
             (HalfOpen { times: 2 }, Abandoned, due),
         ] {
             assert_eq!(
-                before.after(happening, now),
+                before.next_state(event, now),
                 after,
-                "{before:?} after {happening:?}"
+                "{before:?} after {event:?}"
             );
         }
-        let admitting = [Healthy, suspect(2), due, later, HalfOpen { times: 1 }]
-            .map(|health| health.admits(now));
+        let admitting =
+            [Healthy, suspect(2), due, later, HalfOpen { times: 1 }].map(|state| state.admits(now));
         assert_eq!(admitting, [true, true, true, false, false]);
     }
 
     proptest! {
         #[test]
-        fn nobody_is_left_alone_for_ever(happenings in prop::collection::vec((0_u8..5, 0_u64..100), 0..60)) {
-            let (mut now, mut health, mut in_a_row) = (Instant::now(), Healthy, 0);
-            for (which, passed) in happenings {
+        fn never_ejects_for_ever(events in prop::collection::vec((0_u8..5, 0_u64..100), 0..60)) {
+            let (mut now, mut state, mut in_a_row) = (Instant::now(), Healthy, 0);
+            for (which, passed) in events {
                 now += sec(passed);
-                let happening = [Asked, Succeeded, Failed, Unavailable, Abandoned][usize::from(which)];
-                health = health.after(happening, now);
-                match happening {
+                let event = [Started, Succeeded, Failed, Unavailable, Abandoned][usize::from(which)];
+                state = state.next_state(event, now);
+                match event {
                     Succeeded => in_a_row = 0,
                     Failed | Unavailable => in_a_row += 1,
-                    Asked | Abandoned => {}
+                    Started | Abandoned => {}
                 }
-                // It takes three to be ejected, and a trial always comes to an end.
-                prop_assert_eq!(matches!(health, Healthy | Suspect { .. }), in_a_row < FAILURES);
-                if !matches!(health, HalfOpen { .. }) {
-                    prop_assert!(health.admits(now + LONGEST));
+                // Three failures eject, and a trial always ends.
+                prop_assert_eq!(matches!(state, Healthy | Suspect { .. }), in_a_row < FAILURES);
+                if !matches!(state, HalfOpen { .. }) {
+                    prop_assert!(state.admits(now + LONGEST));
                 }
-                prop_assert_eq!(health.after(Succeeded, now), Healthy);
+                prop_assert_eq!(state.next_state(Succeeded, now), Healthy);
             }
         }
 
         #[test]
-        fn one_call_tries_at_a_time(times in 1_u32..100, asked in 1_usize..10) {
+        fn half_open_admits_one_call(times in 1_u32..100, calls in 1_usize..10) {
             let now = Instant::now();
-            let mut health = Ejected { until: now, times };
-            let admitted = (0..asked).filter(|_| {
-                let admits = health.admits(now);
-                health = health.after(Asked, now);
+            let mut state = Ejected { until: now, times };
+            let admitted = (0..calls).filter(|_| {
+                let admits = state.admits(now);
+                state = state.next_state(Started, now);
                 admits
             });
             prop_assert_eq!(admitted.count(), 1);

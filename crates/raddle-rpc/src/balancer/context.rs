@@ -16,130 +16,136 @@ use tokio::{sync::watch, time::Instant};
 use super::endpoint_health::{EndpointHealth, InFlightCall};
 use crate::{
     RpcError,
-    connection::{CallRequest, ConnectWait, ConnectionFactory, OnLoss, ReplyStream},
+    connection::{CallRequest, ConnectWait, ConnectionFactory, LossListener, ReplyStream},
 };
 
-/// The workers of one pool, and the ways to them. Kept by its proxy from what a discovery tells; balancers remove workers that are no use.
+/// The workers of one pool, with their connections and health. The proxy keeps it up to date from
+/// discovery; balancers remove unusable workers.
 #[derive(Clone, Default)]
 pub struct BalancerContext(Arc<Inner>);
 
 #[derive(Default)]
 struct Inner {
-    known: RwLock<EndpointTable>,
-    /// Whose turn it is, for balancers that go round: one balancer may go round in many pools.
+    table: RwLock<EndpointTable>,
+    /// Counter for round robin. It is here and not in the balancer, which may serve many pools.
     turn: AtomicUsize,
-    /// Tells of changes.
+    /// Notified on each change.
     changes: watch::Sender<()>,
-    /// Finds out whether a worker is there.
-    doubts: OnceLock<ProbeQueue>,
+    /// Asks discovery whether an unreachable worker still exists.
+    rechecks: OnceLock<RecheckFn>,
 }
 
-/// The workers that are known.
+/// The known workers.
 #[derive(Default)]
 struct EndpointTable {
     workers: Arc<[Endpoint]>,
-    /// How others find them, once somebody has asked.
+    /// Cached description of the workers for nested calls.
     route: OnceLock<Bytes>,
 }
 
-/// Finds out whether a worker is there that could not be reached.
-type ProbeQueue = Box<dyn Fn(&WorkerMetadata) + Send + Sync>;
+/// Asks discovery to check a worker that could not be reached.
+type RecheckFn = Box<dyn Fn(&WorkerMetadata) + Send + Sync>;
 
-/// A worker, and the way to it.
+/// A worker, with its connection and health.
 #[derive(Clone, Debug)]
 pub struct Endpoint {
-    /// What is known of it.
+    /// What is published of the worker.
     pub metadata: Arc<WorkerMetadata>,
-    /// Makes connections to it.
+    /// Makes connections to the worker.
     pub factory: ConnectionFactory,
-    pub(super) standing: Arc<EndpointHealth>,
-    /// The pool itself has started it: nobody else knows better what becomes of it.
-    is_own: bool,
-    /// Where others find one that the pool has started, if they do.
-    public: Option<Arc<str>>,
+    pub(super) health: Arc<EndpointHealth>,
+    /// Started by the pool itself, whose supervisor knows best whether the worker exists.
+    is_pool_worker: bool,
+    /// The address that others use for a worker of the pool, if it is published.
+    public_address: Option<Arc<str>>,
 }
 
 impl BalancerContext {
-    /// All workers, in the order in which they came. It is a snapshot: it stays as it is.
+    /// A snapshot of all workers, oldest first.
     pub fn workers(&self) -> Arc<[Endpoint]> {
         Arc::clone(
             &self
                 .0
-                .known
+                .table
                 .read()
                 .unwrap_or_else(PoisonError::into_inner)
                 .workers,
         )
     }
 
-    /// One of them has taken a call for the first time: there is more to say of it to others.
-    pub(super) fn met(&self) {
+    /// A worker has accepted its first call, which changes the route: drop the cached one.
+    pub(super) fn invalidate_route(&self) {
         self.0
-            .known
+            .table
             .write()
             .unwrap_or_else(PoisonError::into_inner)
             .route
             .take();
     }
 
-    /// How others find them: made once for each change.
+    /// The description of the workers for nested calls. `make` runs once per change.
     pub(crate) fn route(&self, make: impl FnOnce(&[Endpoint]) -> Bytes) -> Bytes {
-        let known = self.0.known.read().unwrap_or_else(PoisonError::into_inner);
-        known.route.get_or_init(|| make(&known.workers)).clone()
+        let table = self.0.table.read().unwrap_or_else(PoisonError::into_inner);
+        table.route.get_or_init(|| make(&table.workers)).clone()
     }
 
-    /// Adds a worker, or says something else of one that is there. One that the pool has started stays what it is.
+    /// Adds or updates a worker. A worker that the pool has started keeps its metadata.
     pub fn put_worker(&self, metadata: WorkerMetadata, factory: ConnectionFactory) {
-        self.put(metadata, factory, false);
+        self.put_endpoint(metadata, factory, false);
     }
 
-    /// The same with one that the pool has started.
-    pub(crate) fn put_own_worker(&self, metadata: WorkerMetadata, factory: ConnectionFactory) {
-        self.put(metadata, factory, true);
+    /// Adds or updates a worker that the pool has started.
+    pub(crate) fn put_pool_worker(&self, metadata: WorkerMetadata, factory: ConnectionFactory) {
+        self.put_endpoint(metadata, factory, true);
     }
 
-    fn put(&self, metadata: WorkerMetadata, factory: ConnectionFactory, is_own: bool) {
+    fn put_endpoint(
+        &self,
+        metadata: WorkerMetadata,
+        factory: ConnectionFactory,
+        is_pool_worker: bool,
+    ) {
         let metadata = Arc::new(metadata);
         let (context, worker) = (Arc::downgrade(&self.0), Arc::clone(&metadata));
-        let doubt = move || {
+        let request_recheck = move || {
             context
                 .upgrade()
                 .iter()
-                .for_each(|context| context.doubt(&worker))
+                .for_each(|context| context.request_recheck(&worker))
         };
-        let standing = Arc::new(EndpointHealth::new(metadata.uid, Box::new(doubt)));
-        let mut entry = Endpoint {
+        let health = Arc::new(EndpointHealth::new(metadata.uid, Box::new(request_recheck)));
+        let mut endpoint = Endpoint {
             metadata,
             factory,
-            standing,
-            is_own,
-            public: None,
+            health,
+            is_pool_worker,
+            public_address: None,
         };
         self.change(|workers| {
             match workers
                 .iter_mut()
-                .find(|known| known.metadata.uid == entry.metadata.uid)
+                .find(|known| known.metadata.uid == endpoint.metadata.uid)
             {
-                Some(known) if known.is_own && !is_own => {
-                    known.public = Some(entry.metadata.address.as_str().into())
+                Some(known) if known.is_pool_worker && !is_pool_worker => {
+                    known.public_address = Some(endpoint.metadata.address.as_str().into())
                 }
                 Some(known) => {
-                    // What was thought of it is worth nothing if it was started anew.
-                    if known.metadata.pid == entry.metadata.pid
-                        && known.metadata.address == entry.metadata.address
+                    // A restarted process starts with fresh health.
+                    if known.metadata.pid == endpoint.metadata.pid
+                        && known.metadata.address == endpoint.metadata.address
                     {
-                        entry.standing = Arc::clone(&known.standing);
-                        entry.factory.adopt(&known.factory);
+                        endpoint.health = Arc::clone(&known.health);
+                        endpoint.factory.share_channel(&known.factory);
                     }
-                    entry.public = known.public.take();
-                    *known = entry;
+                    endpoint.public_address = known.public_address.take();
+                    *known = endpoint;
                 }
-                None => workers.push(entry),
+                None => workers.push(endpoint),
             }
         });
     }
 
-    /// Removes a worker. Returns whether it was there.
+    /// Removes a worker. Returns whether it was known.
     pub fn remove_worker(&self, uid: WorkerUid) -> bool {
         let mut was_there = false;
         self.change(|workers| {
@@ -150,85 +156,91 @@ impl BalancerContext {
         was_there
     }
 
-    /// Removes a worker that is not heard of any more. One that the pool has started stays: whoever has told of it may be anybody.
+    /// Removes a worker that discovery no longer lists. Workers of the pool stay: discovery may be
+    /// forged.
     pub(crate) fn forget_worker(&self, uid: WorkerUid) {
-        self.change(|workers| workers.retain(|known| known.metadata.uid != uid || known.is_own));
+        self.change(|workers| {
+            workers.retain(|known| known.metadata.uid != uid || known.is_pool_worker)
+        });
     }
 
-    /// Says that a worker could not be reached, to whoever can find out whether it is there. Calls that were handed over by [`Endpoint::dispatch`] and
-    /// have failed say so themselves.
-    pub fn doubt(&self, worker: &WorkerMetadata) {
-        self.0.doubt(worker);
+    /// Asks discovery to check a worker that could not be reached. Failed calls through
+    /// [`Endpoint::dispatch`] do this themselves.
+    pub fn request_recheck(&self, worker: &WorkerMetadata) {
+        self.0.request_recheck(worker);
     }
 
-    /// Waits until something has changed since this was asked for.
-    pub(crate) fn changes(&self) -> watch::Receiver<()> {
+    /// Notified on each change from now on.
+    pub(crate) fn subscribe_changes(&self) -> watch::Receiver<()> {
         self.0.changes.subscribe()
     }
 
-    /// Who finds out whether a worker is there. The first stays it.
-    pub(crate) fn doubt_by(&self, doubts: impl Fn(&WorkerMetadata) + Send + Sync + 'static) {
-        let _ = self.0.doubts.set(Box::new(doubts));
+    /// Sets how workers are checked. Only the first call has an effect.
+    pub(crate) fn on_unreachable(
+        &self,
+        rechecks: impl Fn(&WorkerMetadata) + Send + Sync + 'static,
+    ) {
+        let _ = self.0.rechecks.set(Box::new(rechecks));
     }
 
-    /// Waits until this worker is not among them.
-    pub(crate) async fn removed(&self, uid: WorkerUid) {
+    /// Waits until the worker is removed.
+    pub(crate) async fn wait_until_removed(&self, uid: WorkerUid) {
         let mut changes = self.0.changes.subscribe();
         while self
             .workers()
             .iter()
             .any(|worker| worker.metadata.uid == uid)
         {
-            // Who tells of changes is part of this.
+            // The sender is part of `self`, so the channel cannot close.
             let _ = changes.changed().await;
         }
     }
 
-    /// A number that is one more each time: for whoever goes round.
+    /// Returns a counter that grows by one with each call: for round robin.
     pub fn take_turn(&self) -> usize {
         self.0.turn.fetch_add(1, Ordering::Relaxed)
     }
 
     fn change(&self, change: impl FnOnce(&mut Vec<Endpoint>)) {
-        let mut known = self.0.known.write().unwrap_or_else(PoisonError::into_inner);
-        let mut changed = known.workers.to_vec();
+        let mut table = self.0.table.write().unwrap_or_else(PoisonError::into_inner);
+        let mut changed = table.workers.to_vec();
         change(&mut changed);
-        *known = EndpointTable {
+        *table = EndpointTable {
             workers: changed.into(),
             route: OnceLock::new(),
         };
-        drop(known);
+        drop(table);
         self.0.changes.send_replace(());
     }
 }
 
 impl Inner {
-    fn doubt(&self, worker: &WorkerMetadata) {
-        if let Some(doubts) = self.doubts.get() {
-            doubts(worker);
+    fn request_recheck(&self, worker: &WorkerMetadata) {
+        if let Some(rechecks) = self.rechecks.get() {
+            rechecks(worker);
         }
     }
 }
 
 impl Endpoint {
-    /// Hands a call to this worker, and keeps account of it: of how many it has, how long they take, and whether it takes them.
+    /// Sends a call to this worker, and records it: calls in flight, latency and health.
     pub async fn dispatch(
         &self,
         call: CallRequest,
         timeout: Option<Duration>,
     ) -> Result<ReplyStream, RpcError> {
-        self.hand_over(
-            self.standing.ask(Instant::now(), timeout),
+        self.dispatch_counted(
+            self.health.begin_call(Instant::now(), timeout),
             call,
             timeout,
-            ConnectWait::ForIt,
+            ConnectWait::UntilDone,
         )
         .await
     }
 
-    pub(super) async fn hand_over(
+    pub(super) async fn dispatch_counted(
         &self,
-        mut under_way: InFlightCall,
+        mut in_flight_call: InFlightCall,
         call: CallRequest,
         timeout: Option<Duration>,
         wait: ConnectWait,
@@ -236,48 +248,49 @@ impl Endpoint {
         let outcome = self
             .factory
             .connect()
-            .dispatch_in_turn(call, timeout, wait, || under_way.send())
+            .dispatch_with(call, timeout, wait, || in_flight_call.mark_sent())
             .await;
-        under_way.hear(outcome.as_ref().err());
+        in_flight_call.record_outcome(outcome.as_ref().err());
         let mut replies = outcome?;
-        replies.on_loss(Arc::clone(&self.standing) as Arc<dyn OnLoss>);
-        replies.hold(under_way);
+        replies.notify_loss(Arc::clone(&self.health) as Arc<dyn LossListener>);
+        replies.hold(in_flight_call);
         Ok(replies)
     }
 
-    /// Whether the pool itself has started it.
-    pub(crate) fn is_own(&self) -> bool {
-        self.is_own
+    /// Whether the pool itself has started the worker.
+    pub(crate) fn is_pool_worker(&self) -> bool {
+        self.is_pool_worker
     }
 
-    /// Whether it has ever taken a call.
-    pub(crate) fn is_met(&self) -> bool {
-        self.standing.is_met()
+    /// Whether the worker has ever accepted a call.
+    pub(crate) fn has_accepted_calls(&self) -> bool {
+        self.health.has_accepted()
     }
 
-    /// Where others find it. `None` if they do not: it serves at all addresses of this machine, and each machine has its own.
-    pub(crate) fn place_for_others(&self) -> Option<&str> {
+    /// The address that others can use. `None` if there is none: the worker is bound to a wildcard
+    /// address, which means another machine elsewhere.
+    pub(crate) fn shared_address(&self) -> Option<&str> {
         let own = self.metadata.address.as_str();
-        let is_place = own
+        let is_shareable = own
             .parse()
             .is_ok_and(|address| !Address::is_everywhere(&address));
-        if is_place {
+        if is_shareable {
             Some(own)
         } else {
-            self.public.as_deref()
+            self.public_address.as_deref()
         }
     }
 
-    /// The calls that were handed to this worker by [`dispatch`](Self::dispatch), and are not over.
+    /// Calls in flight that were sent by [`dispatch`](Self::dispatch).
     pub fn in_flight(&self) -> usize {
-        self.standing.in_flight()
+        self.health.in_flight()
     }
 }
 
 impl fmt::Debug for BalancerContext {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list()
-            .entries(self.workers().iter().map(|entry| &entry.metadata))
+            .entries(self.workers().iter().map(|endpoint| &endpoint.metadata))
             .finish()
     }
 }

@@ -1,4 +1,4 @@
-//! What is known of a worker from the calls that it was asked to take.
+//! Health and load of a worker, as observed from its calls.
 
 use std::{
     fmt,
@@ -17,168 +17,172 @@ use super::{
     breaker::{BreakerState, HealthEvent},
     latency::Latency,
 };
-use crate::{ErrorClass, RpcError, connection::OnLoss};
+use crate::{ErrorClass, RpcError, connection::LossListener};
 
-/// What is known of a worker.
+/// Health and load of a worker.
 pub(super) struct EndpointHealth {
     uid: WorkerUid,
-    /// Has somebody find out whether it is there.
-    doubt: ProbeRequester,
+    /// Asks discovery to check the worker.
+    request_recheck: RecheckRequest,
     in_flight: AtomicUsize,
-    /// It has taken a call.
-    is_met: AtomicBool,
-    known: Mutex<HealthRecord>,
+    /// The worker has accepted a call.
+    has_accepted: AtomicBool,
+    record: Mutex<HealthRecord>,
 }
 
-/// Has somebody find out whether a worker is there. Does not wait.
-pub(super) type ProbeRequester = Box<dyn Fn() + Send + Sync>;
+/// Asks discovery to check a worker. Behavior not wait.
+pub(super) type RecheckRequest = Box<dyn Fn() + Send + Sync>;
 
 #[derive(Debug, Default)]
 struct HealthRecord {
-    health: BreakerState,
+    breaker: BreakerState,
     latency: Option<Latency>,
 }
 
-/// A call that a worker was asked to take. It counts as long as this is kept.
+/// A call to a worker. It counts as in flight until dropped.
 #[derive(Debug)]
 pub(super) struct InFlightCall {
-    standing: Arc<EndpointHealth>,
-    began: Instant,
-    /// When it was its turn to be sent. Until then it waits on this side, of which the worker knows nothing.
-    sent: Option<Instant>,
+    health: Arc<EndpointHealth>,
+    started: Instant,
+    /// When the call got its permit and was sent. The time before is not the worker's.
+    sent_at: Option<Instant>,
     timeout: Option<Duration>,
-    /// It is to find out whether the worker is well again.
+    /// The one call that tries a worker in `HalfOpen`.
     is_trial: bool,
-    heard: CallOutcome,
+    outcome: CallOutcome,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CallOutcome {
-    Nothing,
+    Pending,
     Refused,
-    Taken,
+    Accepted,
 }
 
 impl EndpointHealth {
-    pub(super) fn new(uid: WorkerUid, doubt: ProbeRequester) -> Self {
+    pub(super) fn new(uid: WorkerUid, request_recheck: RecheckRequest) -> Self {
         Self {
             uid,
-            doubt,
+            request_recheck,
             in_flight: AtomicUsize::new(0),
-            is_met: AtomicBool::new(false),
-            known: Mutex::default(),
+            has_accepted: AtomicBool::new(false),
+            record: Mutex::default(),
         }
     }
 
-    /// Whether it is worth asking, as long as there are others.
+    /// Whether calls should go to the worker while there are others.
     pub(super) fn admits(&self, now: Instant) -> bool {
-        self.known().health.admits(now)
+        self.record().breaker.admits(now)
     }
 
     pub(super) fn in_flight(&self) -> usize {
         self.in_flight.load(Ordering::Relaxed)
     }
 
-    /// Whether it has ever taken a call.
-    pub(super) fn is_met(&self) -> bool {
-        self.is_met.load(Ordering::Relaxed)
+    /// Whether the worker has ever accepted a call.
+    pub(super) fn has_accepted(&self) -> bool {
+        self.has_accepted.load(Ordering::Relaxed)
     }
 
-    /// It has taken a call. Returns whether that was the first.
-    pub(super) fn meet(&self) -> bool {
-        !self.is_met() && !self.is_met.swap(true, Ordering::Relaxed)
+    /// Records that the worker has accepted a call. Returns whether it was the first.
+    pub(super) fn record_accepted(&self) -> bool {
+        !self.has_accepted() && !self.has_accepted.swap(true, Ordering::Relaxed)
     }
 
-    /// How long a call is expected to take, in nanoseconds, if anything was ever heard of one.
+    /// Expected latency in nanoseconds, once a call has ended.
     pub(super) fn latency(&self, now: Instant) -> Option<f64> {
-        self.known().latency.map(|latency| latency.nanos(now))
+        self.record().latency.map(|latency| latency.nanos(now))
     }
 
-    /// It is asked to take a call.
-    pub(super) fn ask(self: &Arc<Self>, now: Instant, timeout: Option<Duration>) -> InFlightCall {
+    /// Starts a call.
+    pub(super) fn begin_call(
+        self: &Arc<Self>,
+        now: Instant,
+        timeout: Option<Duration>,
+    ) -> InFlightCall {
         self.in_flight.fetch_add(1, Ordering::Relaxed);
-        let (before, after) = self.happen(HealthEvent::Asked, now);
+        let (before, after) = self.apply_event(HealthEvent::Started, now);
         InFlightCall {
-            standing: Arc::clone(self),
-            began: now,
-            sent: None,
+            health: Arc::clone(self),
+            started: now,
+            sent_at: None,
             timeout,
             is_trial: before != after,
-            heard: CallOutcome::Nothing,
+            outcome: CallOutcome::Pending,
         }
     }
 
-    fn happen(&self, happening: HealthEvent, now: Instant) -> (BreakerState, BreakerState) {
-        let mut known = self.known();
-        let before = known.health;
-        let after = before.after(happening, now);
-        known.health = after;
-        drop(known);
-        if matches!(happening, HealthEvent::Failed | HealthEvent::Unavailable) {
-            (self.doubt)();
+    fn apply_event(&self, event: HealthEvent, now: Instant) -> (BreakerState, BreakerState) {
+        let mut record = self.record();
+        let before = record.breaker;
+        let after = before.next_state(event, now);
+        record.breaker = after;
+        drop(record);
+        if matches!(event, HealthEvent::Failed | HealthEvent::Unavailable) {
+            (self.request_recheck)();
         }
         match (before, after) {
             (
                 BreakerState::Ejected { .. } | BreakerState::HalfOpen { .. },
                 BreakerState::Healthy,
             ) => {
-                tracing::info!(worker = %self.uid, "takes calls again");
+                tracing::info!(worker = %self.uid, "worker accepts calls again");
             }
             (
                 BreakerState::Suspect { .. } | BreakerState::HalfOpen { .. },
                 BreakerState::Ejected { until, .. },
             ) if until > now => {
-                tracing::warn!(worker = %self.uid, pause = ?(until - now), "takes no calls: it is left alone for a while");
+                tracing::warn!(worker = %self.uid, pause = ?(until - now), "worker accepts no calls: ejected for a while");
             }
             _ => {}
         }
         (before, after)
     }
 
-    fn known(&self) -> MutexGuard<'_, HealthRecord> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    fn record(&self) -> MutexGuard<'_, HealthRecord> {
+        self.record.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl OnLoss for EndpointHealth {
-    fn lost(&self) {
-        (self.doubt)();
+impl LossListener for EndpointHealth {
+    fn record_loss(&self) {
+        (self.request_recheck)();
     }
 }
 
 impl InFlightCall {
-    /// It is sent now.
-    pub(super) fn send(&mut self) {
-        self.sent = Some(Instant::now());
+    /// Records that the call is being sent.
+    pub(super) fn mark_sent(&mut self) {
+        self.sent_at = Some(Instant::now());
     }
 
-    /// The worker has taken it, or there is this error instead.
-    pub(super) fn hear(&mut self, error: Option<&RpcError>) {
-        self.heard = if error.is_none() {
-            CallOutcome::Taken
+    /// Records that the worker has accepted the call, or the error.
+    pub(super) fn record_outcome(&mut self, error: Option<&RpcError>) {
+        self.outcome = if error.is_none() {
+            CallOutcome::Accepted
         } else {
             CallOutcome::Refused
         };
-        match error.map_or(Some(HealthEvent::Succeeded), judge) {
-            Some(happening) => _ = self.standing.happen(happening, Instant::now()),
-            None => self.abandon(),
+        match error.map_or(Some(HealthEvent::Succeeded), health_event) {
+            Some(event) => _ = self.health.apply_event(event, Instant::now()),
+            None => self.record_abandoned(),
         }
     }
 
-    fn abandon(&self) {
+    fn record_abandoned(&self) {
         let now = Instant::now();
-        // Who did not wait says nothing of the worker; who has waited for it in vain does. Not to the last moment: a caller may have a timer of its
-        // own, which is a little ahead.
+        // A caller that gave up early says nothing about the worker; one that waited for its whole
+        // timeout behavior. 90 % of it, because the caller's own timer may fire a little earlier.
         let waited = self
-            .sent
+            .sent_at
             .map_or(Duration::ZERO, |sent| now.saturating_duration_since(sent));
         if self
             .timeout
             .is_some_and(|timeout| !waited.is_zero() && waited >= timeout.mul_f64(0.9))
         {
-            self.standing.happen(HealthEvent::Failed, now);
+            self.health.apply_event(HealthEvent::Failed, now);
         } else if self.is_trial {
-            self.standing.happen(HealthEvent::Abandoned, now);
+            self.health.apply_event(HealthEvent::Abandoned, now);
         }
     }
 }
@@ -188,45 +192,46 @@ impl fmt::Debug for EndpointHealth {
         let Self {
             uid,
             in_flight,
-            known,
+            record,
             ..
         } = self;
-        f.debug_struct("Standing")
+        f.debug_struct("EndpointHealth")
             .field("uid", uid)
             .field("in_flight", in_flight)
-            .field("known", known)
+            .field("record", record)
             .finish()
     }
 }
 
 impl Drop for InFlightCall {
     fn drop(&mut self) {
-        self.standing.in_flight.fetch_sub(1, Ordering::Relaxed);
-        match self.heard {
-            CallOutcome::Nothing => self.abandon(),
-            // It was quick, and no use.
+        self.health.in_flight.fetch_sub(1, Ordering::Relaxed);
+        match self.outcome {
+            CallOutcome::Pending => self.record_abandoned(),
+            // A refusal is quick, and would distort the latency.
             CallOutcome::Refused => {}
-            CallOutcome::Taken => {
-                let (now, mut known) = (Instant::now(), self.standing.known());
-                known.latency = Some(Latency::after(known.latency, now - self.began, now));
+            CallOutcome::Accepted => {
+                let (now, mut record) = (Instant::now(), self.health.record());
+                record.latency = Some(Latency::after(record.latency, now - self.started, now));
             }
         }
     }
 }
 
-/// What an error says of the worker.
-fn judge(error: &RpcError) -> Option<HealthEvent> {
-    match (error.blame(), error.code) {
-        // It is there, and has a mind of its own. One that has enough to do will take a call as soon as it has not.
-        (ErrorClass::Unsuited, _)
-        | (ErrorClass::Passing, Code::ResourceExhausted)
+/// What an error says about the worker.
+fn health_event(error: &RpcError) -> Option<HealthEvent> {
+    match (error.class(), error.code) {
+        // The worker is there and decides for itself. A full worker accepts calls again as soon as
+        // it has room.
+        (ErrorClass::Mismatch, _)
+        | (ErrorClass::Transient, Code::ResourceExhausted)
         | (ErrorClass::Call, Code::InvalidArgument) => Some(HealthEvent::Succeeded),
-        // Or the way broke.
-        (ErrorClass::Passing | ErrorClass::Call, Code::Unavailable) => {
+        // A refusal, or a broken connection.
+        (ErrorClass::Transient | ErrorClass::Call, Code::Unavailable) => {
             Some(HealthEvent::Unavailable)
         }
-        (ErrorClass::Passing | ErrorClass::Worker, _) => Some(HealthEvent::Failed),
-        // Nobody has waited any longer.
+        (ErrorClass::Transient | ErrorClass::Worker, _) => Some(HealthEvent::Failed),
+        // The caller's timeout; `record_abandoned` decides.
         (ErrorClass::Call, _) => None,
     }
 }
@@ -235,70 +240,70 @@ fn judge(error: &RpcError) -> Option<HealthEvent> {
 mod tests {
     use super::*;
 
-    fn standing() -> Arc<EndpointHealth> {
+    fn new_health() -> Arc<EndpointHealth> {
         Arc::new(EndpointHealth::new(WorkerUid::new(), Box::new(|| {})))
     }
 
-    fn refuse(standing: &Arc<EndpointHealth>, code: Code) {
-        standing
-            .ask(Instant::now(), None)
-            .hear(Some(&RpcError::refused(code, "no")));
+    fn refuse(health: &Arc<EndpointHealth>, code: Code) {
+        health
+            .begin_call(Instant::now(), None)
+            .record_outcome(Some(&RpcError::refused(code, "no")));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn every_call_that_fails_is_a_reason_to_find_out_whether_it_is_there() {
-        let doubts = Arc::new(AtomicUsize::new(0));
-        let counted = Arc::clone(&doubts);
-        let doubt = Box::new(move || _ = counted.fetch_add(1, Ordering::Relaxed));
-        let standing = Arc::new(EndpointHealth::new(WorkerUid::new(), doubt));
-        let ask = || standing.ask(Instant::now(), Some(Duration::from_secs(2)));
+    async fn each_failed_call_requests_a_recheck() {
+        let rechecks = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&rechecks);
+        let request_recheck = Box::new(move || _ = counted.fetch_add(1, Ordering::Relaxed));
+        let health = Arc::new(EndpointHealth::new(WorkerUid::new(), request_recheck));
+        let begin_call = || health.begin_call(Instant::now(), Some(Duration::from_secs(2)));
         for code in [
             Code::ResourceExhausted,
             Code::NotFound,
             Code::InvalidArgument,
         ] {
-            refuse(&standing, code);
+            refuse(&health, code);
         }
-        ask().hear(None);
+        begin_call().record_outcome(None);
         assert_eq!(
-            doubts.load(Ordering::Relaxed),
+            rechecks.load(Ordering::Relaxed),
             0,
-            "it is there, whatever it says"
+            "a refusal shows that the worker exists"
         );
         for _ in 0..5 {
-            refuse(&standing, Code::Unavailable);
+            refuse(&health, Code::Unavailable);
         }
-        ask().hear(Some(&RpcError::lost("gone")));
-        // One that nobody could wait for any longer.
-        let mut late = ask();
-        late.send();
+        begin_call().record_outcome(Some(&RpcError::lost("gone")));
+        // A call that timed out.
+        let mut late = begin_call();
+        late.mark_sent();
         tokio::time::advance(Duration::from_secs(2)).await;
         drop(late);
-        assert_eq!(doubts.load(Ordering::Relaxed), 7);
+        assert_eq!(rechecks.load(Ordering::Relaxed), 7);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn calls_count_until_they_are_let_go_of() {
-        let standing = standing();
-        let mut taken = standing.ask(Instant::now(), None);
-        let refused = standing.ask(Instant::now(), None);
-        assert_eq!(standing.in_flight(), 2);
+    async fn calls_are_in_flight_until_dropped() {
+        let health = new_health();
+        let mut taken = health.begin_call(Instant::now(), None);
+        let refused = health.begin_call(Instant::now(), None);
+        assert_eq!(health.in_flight(), 2);
         drop(refused);
-        taken.hear(None);
+        taken.record_outcome(None);
         assert_eq!(
-            (standing.in_flight(), standing.latency(Instant::now())),
+            (health.in_flight(), health.latency(Instant::now())),
             (1, None)
         );
         tokio::time::advance(Duration::from_millis(3)).await;
         drop(taken);
         assert_eq!(
-            (standing.in_flight(), standing.latency(Instant::now())),
+            (health.in_flight(), health.latency(Instant::now())),
             (0, Some(3_000_000.0))
         );
     }
 
     #[tokio::test(start_paused = true)]
-    async fn errors_say_what_they_say() {
+    async fn error_codes_eject_or_keep_the_worker() {
         for (code, still_admitted) in [
             (Code::Unavailable, false),
             (Code::ResourceExhausted, true),
@@ -308,93 +313,99 @@ mod tests {
             (Code::InvalidArgument, true),
             (Code::Cancelled, false),
         ] {
-            let standing = standing();
-            (0..3).for_each(|_| refuse(&standing, code));
-            assert_eq!(standing.admits(Instant::now()), still_admitted, "{code:?}");
+            let health = new_health();
+            (0..3).for_each(|_| refuse(&health, code));
+            assert_eq!(health.admits(Instant::now()), still_admitted, "{code:?}");
         }
-        let standing = standing();
+        let health = new_health();
         (0..3).for_each(|_| {
-            standing
-                .ask(Instant::now(), None)
-                .hear(Some(&RpcError::lost("gone")))
+            health
+                .begin_call(Instant::now(), None)
+                .record_outcome(Some(&RpcError::lost("gone")))
         });
-        assert!(!standing.admits(Instant::now()));
+        assert!(!health.admits(Instant::now()));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_ejected_worker_is_tried_by_one_call_and_an_impatient_caller_does_not_count() {
-        let standing = standing();
-        (0..3).for_each(|_| refuse(&standing, Code::Unavailable));
+    async fn one_call_tries_an_ejected_worker_and_early_drops_do_not_count() {
+        let health = new_health();
+        (0..3).for_each(|_| refuse(&health, Code::Unavailable));
         tokio::time::advance(Duration::from_secs(1)).await;
-        let trial = standing.ask(Instant::now(), None);
-        assert!(trial.is_trial && !standing.admits(Instant::now()));
-        let beside = standing.ask(Instant::now(), None);
+        let trial = health.begin_call(Instant::now(), None);
+        assert!(trial.is_trial && !health.admits(Instant::now()));
+        let beside = health.begin_call(Instant::now(), None);
         assert!(!beside.is_trial);
         drop(beside);
-        assert!(!standing.admits(Instant::now()), "the trial goes on");
+        assert!(
+            !health.admits(Instant::now()),
+            "the trial is still in flight"
+        );
         drop(trial);
-        assert!(standing.admits(Instant::now()), "somebody else may try");
-        standing.ask(Instant::now(), None).hear(None);
-        assert_eq!(standing.known().health, BreakerState::Healthy);
+        assert!(health.admits(Instant::now()), "another call may try");
+        health.begin_call(Instant::now(), None).record_outcome(None);
+        assert_eq!(health.record().breaker, BreakerState::Healthy);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_waits_in_vain_tells_of_a_worker_that_hangs() {
-        let standing = standing();
+    async fn full_timeouts_eject_a_hung_worker() {
+        let health = new_health();
         for _ in 0..3 {
-            let mut under_way = standing.ask(Instant::now(), Some(Duration::from_secs(2)));
-            under_way.send();
+            let mut in_flight_call =
+                health.begin_call(Instant::now(), Some(Duration::from_secs(2)));
+            in_flight_call.mark_sent();
             tokio::time::advance(Duration::from_millis(1_000)).await;
-            under_way.hear(Some(&RpcError {
+            in_flight_call.record_outcome(Some(&RpcError {
                 code: Code::DeadlineExceeded,
                 ..RpcError::lost("late")
             }));
-            drop(standing.ask(Instant::now(), Some(Duration::ZERO)));
+            drop(health.begin_call(Instant::now(), Some(Duration::ZERO)));
         }
-        assert!(standing.admits(Instant::now()), "they had other reasons");
+        assert!(
+            health.admits(Instant::now()),
+            "half a timeout is no failure"
+        );
         for _ in 0..3 {
-            let mut under_way = standing.ask(Instant::now(), Some(Duration::from_secs(2)));
-            under_way.send();
+            let mut in_flight_call =
+                health.begin_call(Instant::now(), Some(Duration::from_secs(2)));
+            in_flight_call.mark_sent();
             tokio::time::advance(Duration::from_millis(1_999)).await;
-            drop(under_way);
+            drop(in_flight_call);
         }
-        assert!(!standing.admits(Instant::now()));
+        assert!(!health.admits(Instant::now()));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_time_before_it_was_sent_is_not_the_workers() {
-        let (standing, timeout) = (standing(), Duration::from_secs(2));
+    async fn time_before_sending_does_not_count_against_the_worker() {
+        let (health, timeout) = (new_health(), Duration::from_secs(2));
         let late = RpcError {
             code: Code::DeadlineExceeded,
             ..RpcError::lost("late")
         };
         for _ in 0..3 {
-            // Never sent, and given up by either timer; or sent when there was little time left.
-            let mut unsent = standing.ask(Instant::now(), Some(timeout));
-            let dropped = standing.ask(Instant::now(), Some(timeout));
-            let mut sent_late = standing.ask(Instant::now(), Some(timeout));
+            // Calls that were never sent and time out by either timer, or that were sent with
+            // little time left.
+            let mut unsent = health.begin_call(Instant::now(), Some(timeout));
+            let dropped = health.begin_call(Instant::now(), Some(timeout));
+            let mut sent_late = health.begin_call(Instant::now(), Some(timeout));
             tokio::time::advance(Duration::from_millis(1_500)).await;
-            sent_late.send();
+            sent_late.mark_sent();
             tokio::time::advance(Duration::from_millis(500)).await;
-            unsent.hear(Some(&late));
-            sent_late.hear(Some(&late));
+            unsent.record_outcome(Some(&late));
+            sent_late.record_outcome(Some(&late));
             drop(dropped);
         }
-        assert_eq!(standing.known().health, BreakerState::Healthy);
+        assert_eq!(health.record().breaker, BreakerState::Healthy);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_trial_that_was_never_sent_lets_somebody_else_try() {
-        let standing = standing();
-        (0..3).for_each(|_| refuse(&standing, Code::Unavailable));
+    async fn unsent_trial_lets_another_call_try() {
+        let health = new_health();
+        (0..3).for_each(|_| refuse(&health, Code::Unavailable));
         tokio::time::advance(Duration::from_secs(1)).await;
-        let trial = standing.ask(Instant::now(), Some(Duration::from_secs(2)));
+        let trial = health.begin_call(Instant::now(), Some(Duration::from_secs(2)));
         assert!(trial.is_trial);
         tokio::time::advance(Duration::from_secs(2)).await;
         drop(trial);
-        assert!(
-            standing.admits(Instant::now()),
-            "it is not left alone for longer"
-        );
+        assert!(health.admits(Instant::now()), "the backoff has not grown");
     }
 }

@@ -1,4 +1,4 @@
-//! Balancers by value, and by a function that makes one.
+//! Conversion into a balancer: from a value, or from a function that makes one.
 
 use std::{
     future::{Future, ready},
@@ -9,15 +9,16 @@ use futures_util::future::BoxFuture;
 
 use super::Balancer;
 
-/// A balancer that exists, or that is made when a pool starts.
+/// A future of a balancer, which is awaited when the pool starts.
 pub type MakeBalancer = BoxFuture<'static, Arc<dyn Balancer>>;
 
-/// What a pool can be given as its balancer: a [`Balancer`], a function that returns one, or a function that returns a future of one. A function is
-/// called once, when the pool starts. The balancer is dropped with the pool.
+/// Conversion into a pool's balancer: from a [`Balancer`], from a function that returns one, or
+/// from an `async` function that behavior. A function is called once, when the pool starts. The
+/// balancer is dropped with the pool.
 ///
 /// `Kind` tells these apart, and is inferred.
 pub trait IntoBalancer<Kind> {
-    /// The balancer, once it is awaited.
+    /// Converts.
     fn into_balancer(self) -> MakeBalancer;
 }
 

@@ -1,16 +1,18 @@
-//! Keys that say which calls belong together.
+//! Affinity keys and rendezvous hashing.
 
 use std::fmt::Display;
 
 use raddle_discovery::WorkerUid;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
-/// The number of a key: XXH3 (64 bits) of its text in UTF-8. The same in every build, and in other languages.
+/// Hashes a key: XXH3 (64 bits) of its text in UTF-8. Part of the protocol: equal in every build
+/// and language.
 pub(crate) fn hash_key(key: &impl Display) -> u64 {
     xxh3_64(key.to_string().as_bytes())
 }
 
-/// How well a worker suits a key: XXH3 of the 16 bytes of its uid, with the number of the key as the seed. The highest wins.
+/// Rendezvous weight of a worker for a key: XXH3 of the 16 bytes of the worker's uid, seeded with
+/// the key's hash. The highest wins.
 pub(super) fn weigh(key: u64, worker: WorkerUid) -> u64 {
     xxh3_64_with_seed(worker.as_bytes(), key)
 }
@@ -19,9 +21,9 @@ pub(super) fn weigh(key: u64, worker: WorkerUid) -> u64 {
 mod tests {
     use super::*;
 
-    /// Callers of other versions and languages have to come to the same numbers.
+    /// Callers of other versions and languages must compute the same numbers.
     #[test]
-    fn hashes_are_those_of_the_specification() {
+    fn hashes_match_the_specification() {
         for (key, number) in [
             ("", 0x2d06_8005_38d3_94c2),
             ("acme", 0x44ad_9865_5d88_58e1),

@@ -1,16 +1,17 @@
-//! How long the calls of a worker take, as somebody remembers it who is quick to notice that they take longer, and slow to believe that they do
-//! not any more. (A *peak EWMA*: a mean in which the past fades with time, and a new peak counts in full.)
+//! Peak EWMA of a worker's call latency: an exponentially weighted moving average that follows a
+//! new peak at once and falls slowly.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// After so long, about a third of the past is left.
+/// Time constant: after this long, the past weighs 1/e.
 const FADES_IN: Duration = Duration::from_secs(10);
-/// No call is quicker. Without it, a worker that has long had none would seem to cost nothing, however much it has to do by now.
+/// Lower bound. Without it, the estimate of a worker without calls would fade to zero, and its load
+/// would not count.
 const SHORTEST: f64 = 1_000.0;
 
-/// How long calls take.
+/// A latency estimate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Latency {
     nanos: f64,
@@ -18,7 +19,7 @@ pub(super) struct Latency {
 }
 
 impl Latency {
-    /// After one more call; the first one is all that is known.
+    /// The estimate after a call that took `took`. The first call sets it.
     pub(super) fn after(known: Option<Self>, took: Duration, now: Instant) -> Self {
         let took = took.as_nanos() as f64;
         let nanos = match known {
@@ -31,12 +32,13 @@ impl Latency {
         Self { nanos, at: now }
     }
 
-    /// In nanoseconds. It fades while nothing is heard, so that a worker that was slow once is tried again.
+    /// The estimate in nanoseconds. It fades without calls, so that a worker that was slow is tried
+    /// again.
     pub(super) fn nanos(self, now: Instant) -> f64 {
         (self.nanos * self.left(now)).max(SHORTEST)
     }
 
-    /// How much of what was known is still worth something.
+    /// Remaining weight of the past.
     fn left(self, now: Instant) -> f64 {
         let passed = now.saturating_duration_since(self.at);
         (-passed.as_secs_f64() / FADES_IN.as_secs_f64()).exp()
@@ -56,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peak_counts_at_once_and_fades() {
+    fn peak_counts_at_once_and_fades() {
         let start = Instant::now();
         let calm = Latency::after(None, ms(10), start);
         assert_eq!(calm.nanos(start), 10.0 * MILLI);
@@ -71,7 +73,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_lies_between_what_was_heard_and_the_worst(steps in prop::collection::vec((0_u64..5_000, 0_u64..60_000), 1..30)) {
+        fn stays_between_the_last_and_the_worst_call(steps in prop::collection::vec((0_u64..5_000, 0_u64..60_000), 1..30)) {
             let (mut now, mut known, mut worst) = (Instant::now(), None, 0.0_f64);
             for (took, passed) in steps {
                 now += ms(passed);

@@ -1,4 +1,4 @@
-//! The worker with the least to do.
+//! The balancer that prefers the worker with the fewest calls in flight.
 
 use std::time::Duration;
 
@@ -10,15 +10,15 @@ use crate::{
     connection::{CallRequest, ReplyStream},
 };
 
-/// Asks the worker that has the fewest calls in flight: handed to it by this pool, and not over. Among equals, one after the other.
+/// Prefers the worker with the fewest calls in flight from this pool; equals take turns.
 ///
-/// It looks at every worker for every call. For many workers, and for calls that differ much in how long they take, there is
-/// [`PowerOfTwo`](super::PowerOfTwo).
+/// It inspects every worker for every call. For many workers, or calls of very different duration,
+/// use [`PowerOfTwo`](super::PowerOfTwo).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LeastLoaded;
 
 impl LeastLoaded {
-    /// A new one.
+    /// Makes the balancer.
     pub fn new() -> Self {
         Self
     }
@@ -44,9 +44,9 @@ impl Balancer for LeastLoaded {
 }
 
 fn choose(candidates: &Candidates<'_>, turn: usize) -> Option<usize> {
-    // Of equals, the first is taken.
+    // `min_by_key` returns the first of equals.
     candidates
         .iter_from(turn)
         .min_by_key(|(_, worker)| worker.in_flight())
-        .map(|(place, _)| place)
+        .map(|(index, _)| index)
 }

@@ -1,37 +1,39 @@
-//! Which worker a call goes to.
+//! Balancers: which worker a call goes to.
 //!
-//! A balancer owns no workers. It is given the [`BalancerContext`] of a pool with each call, so one balancer can serve many pools. What is known of a
-//! worker's health and load is kept in the context as well, and goes with it.
+//! A balancer owns no workers. Each call brings the [`BalancerContext`] of its pool, so one
+//! balancer can serve many pools. The context also holds the health and load of each worker.
 //!
-//! All balancers that are built in follow the same rules, those of [`attempt`], and differ in whom they ask first:
+//! All built-in balancers follow the rules of [`attempt`], and differ in the worker that they try
+//! first:
 //!
-//! | balancer | asks |
+//! | balancer | tries first |
 //! | --- | --- |
-//! | [`RoundRobin`] | one after the other; the default |
-//! | [`LeastLoaded`] | who has the fewest calls in flight |
-//! | [`PowerOfTwo`] | of two at random, who promises to be done first |
-//! | [`Sticky`] | for the same key, the same |
+//! | [`RoundRobin`] | each worker in turn; the default |
+//! | [`LeastLoaded`] | the worker with the fewest calls in flight |
+//! | [`PowerOfTwo`] | of two random workers, the one with the lower expected latency |
+//! | [`Sticky`] | the same worker for the same key |
 //!
-//! Any other is a few lines. This one counts the calls that it is handing over itself, and asks one worker only:
+//! A custom balancer is a few lines. This one counts the calls that it is dispatching, and tries
+//! one worker only:
 //!
 //! ```
 //! use std::{collections::HashMap, sync::Mutex, time::Duration};
 //!
 //! use async_trait::async_trait;
 //! use raddle_rpc::{
-//!     CallError, NoWorkersAvailable, Uid,
-//!     balancer::{Balancer, Context},
-//!     connection::{Outgoing, Replies},
+//!     CallError, NoWorkersAvailable, WorkerUid,
+//!     balancer::{Balancer, BalancerContext},
+//!     connection::{CallRequest, ReplyStream},
 //! };
 //!
 //! #[derive(Default)]
 //! struct Fewest {
-//!     in_flight: Mutex<HashMap<Uid, usize>>,
+//!     in_flight: Mutex<HashMap<WorkerUid, usize>>,
 //! }
 //!
 //! #[async_trait]
 //! impl Balancer for Fewest {
-//!     async fn dispatch(&self, call: Outgoing, context: &Context, timeout: Option<Duration>) -> Result<Replies, CallError> {
+//!     async fn dispatch(&self, call: CallRequest, context: &BalancerContext, timeout: Option<Duration>) -> Result<ReplyStream, CallError> {
 //!         let workers = context.workers();
 //!         let worker = {
 //!             let mut in_flight = self.in_flight.lock().unwrap();
@@ -83,10 +85,10 @@ use crate::{
     connection::{CallRequest, ReplyStream},
 };
 
-/// Chooses workers.
+/// Chooses a worker for each call.
 #[async_trait]
 pub trait Balancer: Send + Sync + 'static {
-    /// Hands the call to a worker of the context. Returns when one has taken it.
+    /// Sends the call to a worker of the context. Returns when a worker has accepted it.
     async fn dispatch(
         &self,
         call: CallRequest,
@@ -94,14 +96,15 @@ pub trait Balancer: Send + Sync + 'static {
         timeout: Option<Duration>,
     ) -> Result<ReplyStream, CallError>;
 
-    /// The name by which routines that call others in the pool find it, in the processes of workers: those that are built in have one, and so does one that is
-    /// registered with `raddle::balancer!`. Calls of routines are made in turn, if there is none. What a balancer keeps is each process's own.
+    /// The name of the balancer in worker processes, where routines call others in the pool.
+    /// Built-in balancers have one, and so do those registered with `raddle::balancer!`. Without a
+    /// name, calls of routines are balanced by [`RoundRobin`]. Each process has its own state.
     fn name(&self) -> Option<&'static str> {
         None
     }
 }
 
-/// One that several pools share.
+/// A balancer that several pools share.
 #[async_trait]
 impl<B: Balancer + ?Sized> Balancer for Arc<B> {
     async fn dispatch(

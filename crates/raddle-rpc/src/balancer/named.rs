@@ -1,15 +1,16 @@
-//! Balancers by name. Calls of routines are made in other processes than those of their pool, and are balanced there as the pool's own calls are.
+//! Balancers by name: routines call others from worker processes, and these calls are balanced like
+//! those of the pool itself.
 
 use std::sync::Arc;
 
 use super::{Balancer, LeastLoaded, PowerOfTwo, Sticky};
 
-/// A balancer that a program has, by the name that [`Balancer::name`] says. Registered with `raddle::balancer!`.
+/// A balancer of this program, registered with `raddle::balancer!`.
 #[derive(Clone, Copy, Debug)]
 pub struct NamedBalancer {
-    /// Its name.
+    /// The name that its [`Balancer::name`] returns.
     pub name: &'static str,
-    /// Makes one.
+    /// Makes a balancer.
     pub make: fn() -> Arc<dyn Balancer>,
 }
 
@@ -19,7 +20,7 @@ pub(super) const LEAST_LOADED: &str = "least_loaded";
 pub(super) const POWER_OF_TWO: &str = "power_of_two";
 pub(super) const STICKY: &str = "sticky";
 
-/// A balancer of this name, if this program has one.
+/// Makes the balancer of this name, if the program has one.
 pub(crate) fn balancer_by_name(name: &str) -> Option<Arc<dyn Balancer>> {
     match name {
         LEAST_LOADED => Some(Arc::new(LeastLoaded)),

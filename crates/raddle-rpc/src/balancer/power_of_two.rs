@@ -1,4 +1,4 @@
-//! The better one of two workers.
+//! The balancer that compares two random workers.
 
 use std::{
     hash::{BuildHasher, RandomState},
@@ -14,15 +14,17 @@ use crate::{
     connection::{CallRequest, ReplyStream},
 };
 
-/// Asks, of two workers at random, the one that promises to be done first: by how long its calls have taken of late, and how many it has.
+/// Prefers, of two random workers, the one with the lower expected latency: recent latency times
+/// calls in flight.
 ///
-/// Two are enough to avoid nearly all that are busy, and it does not matter how many workers there are. Nor do all callers run to the one worker
-/// that looks best to all of them. A worker that becomes slow is noticed with its first slow call, and trusted again bit by bit.
+/// Two choices are enough to avoid nearly all busy workers, at a cost that behavior not depend on their
+/// number, and callers do not all run to the one worker that looks best. The first slow call shows
+/// that a worker is slow; it regains calls gradually.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PowerOfTwo;
 
 impl PowerOfTwo {
-    /// A new one.
+    /// Makes the balancer.
     pub fn new() -> Self {
         Self
     }
@@ -47,16 +49,17 @@ impl Balancer for PowerOfTwo {
     }
 }
 
-/// A number below `end`, which is not 0. No secret hangs on it: each `RandomState` has other keys.
+/// A number below `end`, which is not 0. It need not be unpredictable: each `RandomState` has
+/// different keys.
 fn random(end: usize) -> usize {
     (RandomState::new().hash_one(()) % end as u64) as usize
 }
 
-/// `below` gives numbers below another.
+/// `below` returns a random number below its argument.
 pub(super) fn choose(candidates: &Candidates<'_>, below: impl Fn(usize) -> usize) -> Option<usize> {
-    let places = candidates.places();
-    if places >= 2 {
-        let (one, other) = two(places, &below);
+    let count = candidates.worker_count();
+    if count >= 2 {
+        let (one, other) = pick_two(count, &below);
         if let (Some(first), Some(second)) = (candidates.get(one), candidates.get(other)) {
             return Some(if is_better(second, first, candidates.now) {
                 other
@@ -65,13 +68,13 @@ pub(super) fn choose(candidates: &Candidates<'_>, below: impl Fn(usize) -> usize
             });
         }
     }
-    // Some place has no candidate, so that they have to be counted.
+    // One of the two is no candidate, so collect those that are.
     let all: Vec<_> = candidates.iter().collect();
     match all[..] {
         [] => None,
-        [(place, _)] => Some(place),
+        [(index, _)] => Some(index),
         _ => {
-            let (one, other) = two(all.len(), &below);
+            let (one, other) = pick_two(all.len(), &below);
             let ((one, first), (other, second)) = (all[one], all[other]);
             Some(if is_better(second, first, candidates.now) {
                 other
@@ -82,17 +85,17 @@ pub(super) fn choose(candidates: &Candidates<'_>, below: impl Fn(usize) -> usize
     }
 }
 
-/// Two different numbers below `end`, which is 2 at least.
-fn two(end: usize, below: impl Fn(usize) -> usize) -> (usize, usize) {
+/// Two different random numbers below `end`, which is at least 2.
+fn pick_two(end: usize, below: impl Fn(usize) -> usize) -> (usize, usize) {
     let one = below(end);
     (one, (one + 1 + below(end - 1)) % end)
 }
 
 fn is_better(this: &Endpoint, than: &Endpoint, now: Instant) -> bool {
     let calls = |worker: &Endpoint| worker.in_flight() + 1;
-    match (this.standing.latency(now), than.standing.latency(now)) {
+    match (this.health.latency(now), than.health.latency(now)) {
         (Some(ours), Some(theirs)) => ours * (calls(this) as f64) < theirs * (calls(than) as f64),
-        // Of a worker that has finished nothing yet it is only known what it has to do.
+        // Without latency of both, only the load can be compared.
         _ => calls(this) < calls(than),
     }
 }

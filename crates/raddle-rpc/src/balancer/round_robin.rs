@@ -1,4 +1,4 @@
-//! One worker after the other.
+//! The balancer that takes workers in turn.
 
 use std::time::Duration;
 
@@ -10,12 +10,12 @@ use crate::{
     connection::{CallRequest, ReplyStream},
 };
 
-/// Asks one worker after the other, each call the next. The default.
+/// Takes workers in turn, one call each. The default.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RoundRobin;
 
 impl RoundRobin {
-    /// A new one.
+    /// Makes the balancer.
     pub fn new() -> Self {
         Self
     }
@@ -36,12 +36,14 @@ impl Balancer for RoundRobin {
     }
 }
 
-/// Whose turn it is. Who is no candidate misses it, and so it does not come down on the one next to it every time.
+/// The next worker in turn. One that is no candidate misses its turn, so that its neighbour behavior
+/// not get twice as many calls.
 pub(super) fn choose(candidates: &Candidates<'_>, take_turn: impl Fn() -> usize) -> Option<usize> {
-    let places = candidates.places();
-    let on_turn = (0..places)
-        .map(|_| take_turn() % places)
-        .find(|place| candidates.get(*place).is_some());
-    // Others may have taken turns meanwhile, and left us those of no candidate.
-    on_turn.or_else(|| candidates.iter().map(|(place, _)| place).next())
+    let count = candidates.worker_count();
+    let in_turn = (0..count)
+        .map(|_| take_turn() % count)
+        .find(|index| candidates.get(*index).is_some());
+    // Concurrent calls may have taken turns too, so that only indices without a candidate were
+    // left.
+    in_turn.or_else(|| candidates.iter().map(|(index, _)| index).next())
 }

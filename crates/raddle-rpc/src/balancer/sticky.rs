@@ -1,4 +1,4 @@
-//! The same worker for the same key.
+//! The balancer that sends the same key to the same worker.
 
 use std::time::Duration;
 
@@ -12,16 +12,17 @@ use crate::{
     connection::{CallRequest, ReplyStream},
 };
 
-/// Asks the same worker for all calls with the same key: for those that find something there that earlier ones have left, such as a cache.
+/// Prefers the same worker for all calls with the same key: for calls that profit from what earlier
+/// ones left there, such as a cache.
 ///
-/// Callers in different processes that know the same workers agree on it. When a worker comes or goes, only those keys move that are to be
-/// its own, or were (rendezvous hashing). A worker that refuses is stood in for by the next one of that key, the same for all callers. Calls without
-/// a key go to one worker after the other.
+/// Callers in different processes that know the same workers choose alike. When a worker comes or
+/// goes, only the keys of that worker move (rendezvous hashing). While a worker refuses, the next
+/// one for the key stands in, the same for all callers. Calls without a key are sent round robin.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sticky;
 
 impl Sticky {
-    /// A new one.
+    /// Makes the balancer.
     pub fn new() -> Self {
         Self
     }
@@ -48,10 +49,10 @@ impl Balancer for Sticky {
     }
 }
 
-/// The worker that weighs most for this key.
+/// The candidate with the highest weight for this key.
 pub(super) fn choose(candidates: &Candidates<'_>, key: u64) -> Option<usize> {
     candidates
         .iter()
         .max_by_key(|(_, worker)| weigh(key, worker.metadata.uid))
-        .map(|(place, _)| place)
+        .map(|(index, _)| index)
 }

@@ -1,7 +1,9 @@
-//! Workers that there is no way to yet, when one has said nothing: they wait until all others were asked, and are then tried at once.
+//! Workers without a connection, once one of them was silent: they wait until all connected ones
+//! were tried, and are then connected to concurrently.
 //!
-//! What a discovery tells may be made up, or long gone: where nobody answers, it takes a second to find that out, and there may be a thousand such places.
-//! Whoever asked them one by one would never come to those that are there.
+//! Discovery may list forged or outdated addresses. Detecting that an address is silent takes a
+//! second, and there may be a thousand of them: trying one by one would never reach the workers
+//! that exist.
 
 use futures_util::{StreamExt, stream::FuturesUnordered};
 use tokio::time::Instant;
@@ -12,61 +14,65 @@ use crate::{
     connection::{ChannelState, ConnectWait},
 };
 
-/// So many are tried at once: each takes a socket.
-const AT_ONCE: usize = 64;
+/// Concurrent connection attempts: each takes a socket.
+const MAX_CONCURRENT: usize = 64;
 
-/// Those that there is no way to, by place. Nobody, as long as all have said something.
+/// By index, whether a worker has no connection. Empty while every worker responds.
 #[derive(Debug, Default)]
 pub(super) struct Unconnected(pub(super) Vec<bool>);
 
-/// Those that could not be reached, by place, and why.
+/// Workers that could not be connected to, by index.
 type ConnectFailures = Vec<(usize, RpcError)>;
 
 impl Unconnected {
-    /// One has said nothing. From here on those come first that there is a way to.
-    pub(super) fn begin(&mut self, workers: &[Endpoint]) {
+    /// A worker is silent: from now on, connected workers come first.
+    pub(super) fn start_tracking(&mut self, workers: &[Endpoint]) {
         if self.0.is_empty() {
             self.0 = workers
                 .iter()
-                .map(|worker| worker.factory.way() != ChannelState::Open)
+                .map(|worker| worker.factory.channel_state() != ChannelState::Open)
                 .collect();
         }
     }
 
-    /// Tries some of them, until there is a way to one: it waits no longer then. Returns those that were tried in vain; `None` if nobody was left.
-    pub(super) async fn meet(
+    /// Connects to some of the workers, until one is connected, which is a candidate from then on.
+    /// Returns those that failed; `None` if no worker was left.
+    pub(super) async fn connect_any(
         &mut self,
         workers: &[Endpoint],
-        asked: &mut Vec<usize>,
+        tried: &mut Vec<usize>,
     ) -> Option<ConnectFailures> {
-        let places = (0..self.0.len()).filter(|place| self.0[*place] && !asked.contains(place));
-        let places: Vec<_> = places.take(AT_ONCE + 1).collect();
-        if places.is_empty() {
+        let count = (0..self.0.len()).filter(|index| self.0[*index] && !tried.contains(index));
+        let count: Vec<_> = count.take(MAX_CONCURRENT + 1).collect();
+        if count.is_empty() {
             return None;
         }
-        // To find out that a machine is gone takes time, which whoever has others to ask need not have.
-        let wait = if places.len() > AT_ONCE {
+        // Detecting that a machine is gone takes time; do not spend it while there are other
+        // workers.
+        let wait = if count.len() > MAX_CONCURRENT {
             ConnectWait::Briefly
         } else {
-            ConnectWait::ForIt
+            ConnectWait::UntilDone
         };
-        let tries = places.into_iter().take(AT_ONCE);
-        let mut tries: FuturesUnordered<_> = tries
-            .map(|place| async move { (place, workers[place].factory.reach(wait).await) })
+        let attempts = count.into_iter().take(MAX_CONCURRENT);
+        let mut attempts: FuturesUnordered<_> = attempts
+            .map(
+                |index| async move { (index, workers[index].factory.ensure_connected(wait).await) },
+            )
             .collect();
-        let mut unreached = ConnectFailures::new();
-        while let Some((place, outcome)) = tries.next().await {
+        let mut failures = ConnectFailures::new();
+        while let Some((index, outcome)) = attempts.next().await {
             let Err(error) = outcome else {
-                self.0[place] = false;
+                self.0[index] = false;
                 break;
             };
-            workers[place]
-                .standing
-                .ask(Instant::now(), None)
-                .hear(Some(&error));
-            asked.push(place);
-            unreached.push((place, error));
+            workers[index]
+                .health
+                .begin_call(Instant::now(), None)
+                .record_outcome(Some(&error));
+            tried.push(index);
+            failures.push((index, error));
         }
-        Some(unreached)
+        Some(failures)
     }
 }

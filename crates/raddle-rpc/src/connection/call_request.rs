@@ -1,4 +1,4 @@
-//! A call on its way to a worker, before it is known which one that will be.
+//! A call before its worker, and thereby its encoding, is known.
 
 use std::{fmt, sync::Arc};
 
@@ -14,31 +14,31 @@ use crate::{
     stream::MAX_VALUE,
 };
 
-/// A call on its way to a worker. Cheap to clone: it may have to be offered to several.
+/// A call before its worker is known. Cheap to clone, because it may be offered to several.
 #[derive(Clone)]
 pub struct CallRequest(Arc<CallRequestInner>);
 
 struct CallRequestInner {
     /// In MessagePack.
     call: v1::Call,
-    /// What it takes to write it in JSON, for a worker that reads nothing else.
-    rewrite: ArgsTranscoder,
+    /// Transcodes the arguments to JSON, for a worker that reads nothing else.
+    transcode: ArgsTranscoder,
     values: ContextValues,
-    /// Calls with the same are to go to the same worker, where a balancer looks at it.
+    /// Affinity key: sticky balancers send calls with the same key to the same worker.
     key: Option<u64>,
 }
 
 impl CallRequest {
-    /// This call, whose arguments are there. Of its context there are the values alone.
+    /// Makes a request from `call`, whose arguments are set, with the context `values`.
     pub(crate) fn new(
         call: v1::Call,
-        rewrite: ArgsTranscoder,
+        transcode: ArgsTranscoder,
         values: ContextValues,
         key: Option<u64>,
     ) -> Result<Self, String> {
         let (arguments, encoding) = (call.arguments.len(), Encoding::MessagePack);
-        fits(arguments)?;
-        let context = context::written(&values, encoding)?;
+        check_size(arguments)?;
+        let context = context::encode_values(&values, encoding)?;
         let call = v1::Call {
             context,
             encoding: encoding::number(encoding),
@@ -46,7 +46,7 @@ impl CallRequest {
         };
         Ok(Self(Arc::new(CallRequestInner {
             call,
-            rewrite,
+            transcode,
             values,
             key,
         })))
@@ -57,50 +57,50 @@ impl CallRequest {
         &self.0.call.routine
     }
 
-    /// Its arguments, in MessagePack, whatever its worker reads.
+    /// The arguments in MessagePack, whatever the worker reads.
     pub fn arguments(&self) -> &Bytes {
         &self.0.call.arguments
     }
 
-    /// How many routines have called each other up to this call.
+    /// Number of routines in the chain of nested calls that leads to this call.
     pub(super) fn depth(&self) -> usize {
         self.0.call.depth as usize
     }
 
-    /// Calls with the same key are to go to the same worker.
+    /// Affinity key: sticky balancers send calls with the same key to the same worker.
     pub fn key(&self) -> Option<u64> {
         self.0.key
     }
 
-    /// The call as it is sent to who reads this, if it can be written like that.
-    pub(super) fn written_in(&self, encoding: Encoding) -> Result<v1::Call, RpcError> {
+    /// Encodes the call for a worker that reads `encoding`.
+    pub(super) fn encode_for(&self, encoding: Encoding) -> Result<v1::Call, RpcError> {
         match encoding {
             Encoding::MessagePack => Ok(self.0.call.clone()),
             Encoding::Json => self
-                .in_json()
+                .encode_json()
                 .map_err(|error| RpcError::refused(Code::InvalidArgument, error)),
         }
     }
 
-    fn in_json(&self) -> Result<v1::Call, String> {
+    fn encode_json(&self) -> Result<v1::Call, String> {
         let CallRequestInner {
             call,
-            rewrite,
+            transcode,
             values,
             ..
         } = &*self.0;
-        let arguments = rewrite(&call.arguments)?;
-        fits(arguments.len())?;
+        let arguments = transcode(&call.arguments)?;
+        check_size(arguments.len())?;
         Ok(v1::Call {
             arguments: arguments.into(),
-            context: context::written(values, Encoding::Json)?,
+            context: context::encode_values(values, Encoding::Json)?,
             encoding: encoding::number(Encoding::Json),
             ..call.clone()
         })
     }
 }
 
-fn fits(arguments: usize) -> Result<(), String> {
+fn check_size(arguments: usize) -> Result<(), String> {
     if arguments > MAX_VALUE {
         return Err(format!(
             "the arguments have {arguments} bytes, and at most {MAX_VALUE} can be sent"
@@ -111,7 +111,7 @@ fn fits(arguments: usize) -> Result<(), String> {
 
 impl fmt::Debug for CallRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Outgoing")
+        f.debug_struct("CallRequest")
             .field("routine", &self.routine())
             .finish_non_exhaustive()
     }
@@ -124,25 +124,25 @@ mod tests {
     use super::*;
 
     fn call(arguments: EncodedArgs) -> CallRequest {
-        let rewrite = arguments.rewrite();
+        let transcode = arguments.rewrite();
         let call = v1::Call {
             arguments: arguments.finish().unwrap().into(),
             ..v1::Call::default()
         };
-        CallRequest::new(call, rewrite, ContextValues::default(), None).unwrap()
+        CallRequest::new(call, transcode, ContextValues::default(), None).unwrap()
     }
 
     #[test]
-    fn a_call_is_written_in_json_when_somebody_asks_for_it() {
+    fn transcodes_a_call_to_json() {
         let call = call(EncodedArgs::new(2).argument("a", &1).argument("b", &"x"));
         assert_eq!(
-            call.written_in(Encoding::MessagePack)
+            call.encode_for(Encoding::MessagePack)
                 .unwrap()
                 .arguments
                 .as_ref(),
             b"\x92\x01\xa1x"
         );
-        let json = call.written_in(Encoding::Json).unwrap();
+        let json = call.encode_for(Encoding::Json).unwrap();
         assert_eq!(
             (json.arguments.as_ref(), json.encoding()),
             (&br#"[1,"x"]"#[..], v1::Encoding::Json)
@@ -150,9 +150,9 @@ mod tests {
     }
 
     #[test]
-    fn what_json_cannot_say_is_the_callers_to_know() {
+    fn reports_values_that_json_cannot_express() {
         let error = call(EncodedArgs::new(1).argument("a", &f32::NAN))
-            .written_in(Encoding::Json)
+            .encode_for(Encoding::Json)
             .unwrap_err();
         assert_eq!(
             (error.code, error.may_have_begun),

@@ -1,4 +1,5 @@
-//! The way to one worker, and the calls that go over it. It belongs to the pool or proxy that has made it.
+//! The channel to one worker, with the permits of the calls that it carries. It belongs to the pool
+//! or proxy that has made it.
 
 use std::{
     fmt, io,
@@ -19,44 +20,48 @@ use tonic::{Code, Status};
 
 use super::{
     CallRequest,
-    connect_state::{AGAIN, ConnectState, ConnectWait, SLOW},
+    connect_state::{ConnectState, ConnectWait, RETRY_PAUSE, SLOW},
     link::LinkEnd,
-    reply_stream::{self, Permit, ReplyStream, distrusted},
+    reply_stream::{self, Permit, ReplyStream, handshake_failure},
     target::{CONNECT, ConnectTarget},
     transport::Transport,
 };
 use crate::RpcError;
 
-/// Calls are bounded apart from each other by their depth. A routine that waits for one that it calls holds a place meanwhile: with one bound for all, enough of
-/// them would wait for each other for ever. From this depth on they are not bounded.
+/// Calls have separate limits by nesting depth. A routine that waits for a nested call holds a
+/// permit meanwhile: with one limit for all depths, enough of them would deadlock. Calls at this
+/// depth or deeper have no limit.
 const DEPTHS: usize = 8;
 
-/// How often a call is sent over a link that then turns out to have been given up for others.
-const AGAIN_AT_MOST: usize = 3;
+/// How often a call is sent again because the worker was closing that link to make room for other
+/// connections.
+const MAX_EVICTIONS: usize = 3;
 
-/// The way to one worker. Nothing is opened before the first call.
+/// The channel to one worker. It opens nothing before the first call.
 pub(crate) struct Channel {
     target: Result<ConnectTarget, RpcError>,
     limit: usize,
-    /// Where it was made: what a connection needs runs there, whatever runtime a caller is on. If that was outside of any, where it is first used.
+    /// The runtime that the connection's tasks run on, whichever runtime the caller is on: the one
+    /// that made the channel, else the one of the first call.
     runtime: OnceLock<Handle>,
-    /// By depth.
+    /// Indexed by depth.
     permits: [Arc<Semaphore>; DEPTHS],
-    /// Proves to the worker that calls come from its pool. Empty if they do not, or the worker knows in other ways.
-    member: Bytes,
-    reach: ConnectState,
-    /// What the worker has said that it reads, when it has refused something else.
+    /// Proof for the worker that calls come from its pool. Empty if they do not, or if the socket's
+    /// peer credentials suffice.
+    membership_proof: Bytes,
+    connect: ConnectState,
+    /// The encoding that the worker has named when it refused another.
     encoding: OnceLock<Encoding>,
 }
 
-/// What is known of the way to a worker.
+/// What is known of the connection to a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ChannelState {
-    /// Nobody has asked, or somebody has been refused.
+    /// Not tried yet, or the worker refused.
     Unknown,
-    /// It is there.
+    /// Connected.
     Open,
-    /// Nobody says anything there.
+    /// The worker's address does not respond.
     Silent,
 }
 
@@ -74,13 +79,13 @@ impl Channel {
             permits: std::array::from_fn(|_| {
                 Arc::new(Semaphore::new(limit.clamp(1, Semaphore::MAX_PERMITS)))
             }),
-            member: Bytes::new(),
-            reach: ConnectState::default(),
+            membership_proof: Bytes::new(),
+            connect: ConnectState::default(),
             encoding: OnceLock::new(),
         }
     }
 
-    /// The same with these credentials, and without what is known.
+    /// A copy with these credentials and without connection state.
     pub(super) fn with_credentials(&self, credentials: Option<WorkerCredentials>) -> Self {
         let target = self
             .target
@@ -88,53 +93,60 @@ impl Channel {
             .map(|target| target.with_credentials(credentials));
         Self {
             target,
-            member: self.member.clone(),
+            membership_proof: self.membership_proof.clone(),
             ..Self::new("", None, self.limit)
         }
     }
 
-    /// The same with a proof that calls come from the worker's pool, and without what is known. At a Unix socket the kernel says who calls.
-    pub(super) fn with_member(&self, member: Bytes) -> Self {
-        let is_at_a_port = self.target.as_ref().is_ok_and(ConnectTarget::is_at_a_port);
-        let member = if is_at_a_port { member } else { Bytes::new() };
+    /// A copy with a membership proof and without connection state. On a Unix socket the proof is
+    /// left out: the kernel names the peer.
+    pub(super) fn with_membership(&self, proof: Bytes) -> Self {
+        let is_tcp = self.target.as_ref().is_ok_and(ConnectTarget::is_tcp);
+        let membership_proof = if is_tcp { proof } else { Bytes::new() };
         Self {
             target: self.target.clone(),
-            member,
+            membership_proof,
             ..Self::new("", None, self.limit)
         }
     }
 
-    /// Whether another leads to the same place, by the same means.
-    pub(super) fn is_like(&self, other: &Self) -> bool {
-        self.target == other.target && self.limit == other.limit && self.member == other.member
+    /// Whether `other` has the same target, limit and proof.
+    pub(super) fn is_equivalent(&self, other: &Self) -> bool {
+        self.target == other.target
+            && self.limit == other.limit
+            && self.membership_proof == other.membership_proof
     }
 
-    /// What is known of the way without asking anybody.
-    pub(super) fn way(&self) -> ChannelState {
-        match self.reach.known() {
+    /// The connection state, without I/O.
+    pub(super) fn state(&self) -> ChannelState {
+        match self.connect.open_transport() {
             Some(_) => ChannelState::Open,
-            None if self.reach.says_nothing() => ChannelState::Silent,
+            None if self.connect.is_silent() => ChannelState::Silent,
             None => ChannelState::Unknown,
         }
     }
 
-    /// Finds out whether there is a way, and waits for that.
-    pub(super) async fn reach(self: &Arc<Self>, wait: ConnectWait) -> Result<(), RpcError> {
+    /// Connects if necessary, and waits for the outcome.
+    pub(super) async fn ensure_connected(
+        self: &Arc<Self>,
+        wait: ConnectWait,
+    ) -> Result<(), RpcError> {
         self.transport(wait).await.map(drop)
     }
 
-    /// What the worker reads, if it has refused something else.
+    /// The encoding that the worker has asked for, if any.
     pub(super) fn encoding(&self) -> Option<Encoding> {
         self.encoding.get().copied()
     }
 
-    /// It has refused another. Should a worker take its place that reads something else, that is said to each call until this channel is let go of.
-    pub(super) fn is_to_be_called_in(&self, encoding: Encoding) {
+    /// Remembers the encoding that the worker has asked for. If a worker with another encoding
+    /// takes over the address, each call is refused once until the channel is dropped.
+    pub(super) fn set_encoding(&self, encoding: Encoding) {
         let _ = self.encoding.set(encoding);
     }
 
-    /// Waits until a call of this depth may be sent. Whose turn it is, it is until this is dropped.
-    pub(crate) async fn turn(self: &Arc<Self>, depth: usize) -> Result<Permit, RpcError> {
+    /// Waits until a call of this depth may be sent. The permit is held until it is dropped.
+    pub(crate) async fn acquire_permit(self: &Arc<Self>, depth: usize) -> Result<Permit, RpcError> {
         let permit =
             match self.permits.get(depth).cloned() {
                 Some(permits) => {
@@ -151,60 +163,65 @@ impl Channel {
         })
     }
 
-    /// Sends a call whose turn it is. Returns when it has been taken.
+    /// Sends a call that has its permit. Returns when the worker has accepted it.
     pub(super) async fn dispatch(
         self: &Arc<Self>,
         call: &CallRequest,
         encoding: Encoding,
-        mut turn: Permit,
+        mut permit: Permit,
         wait: ConnectWait,
     ) -> Result<ReplyStream, RpcError> {
-        for _ in 0..AGAIN_AT_MOST {
+        for _ in 0..MAX_EVICTIONS {
             let transport = self.transport(wait).await?;
-            let written = v1::Call {
-                member: self.member.clone(),
-                ..call.written_in(encoding)?
+            let encoded = v1::Call {
+                member: self.membership_proof.clone(),
+                ..call.encode_for(encoding)?
             };
-            let refused = match transport.send(written).await {
-                Ok(answers) => match ReplyStream::new(answers, encoding, turn).once_taken().await {
+            let refused = match transport.send(encoded).await {
+                Ok(replies) => match ReplyStream::new(replies, encoding, permit)
+                    .until_accepted()
+                    .await
+                {
                     Ok(replies) => return Ok(replies),
                     Err(refused) => refused,
                 },
                 Err(unsent) => {
-                    drop(turn);
+                    drop(permit);
                     unsent
                 }
             };
-            // It was quiet, and had to make room for others just when there was something to say: that was not taken.
-            if refused.may_have_begun || transport.lost() != Some(LinkEnd::ForOthers) {
+            // The worker closed this link, which was idle, to make room for others just when the
+            // call was sent. It has not accepted the call.
+            if refused.may_have_begun || transport.end() != Some(LinkEnd::Evicted) {
                 return Err(refused);
             }
-            turn = self.turn(call.depth()).await?;
+            permit = self.acquire_permit(call.depth()).await?;
         }
         Err(RpcError::refused(
             Code::Unavailable,
-            "the worker has too many callers",
+            "the worker has too many connections",
         ))
     }
 
     async fn transport(self: &Arc<Self>, wait: ConnectWait) -> Result<Arc<Transport>, RpcError> {
-        match self.reach.known() {
+        match self.connect.open_transport() {
             Some(known) => Ok(known),
             None => self.connect(wait).await,
         }
     }
 
-    /// The way, where there was none a moment ago.
+    /// Opens a transport, or joins the attempt under way.
     async fn connect(self: &Arc<Self>, wait: ConnectWait) -> Result<Arc<Transport>, RpcError> {
         let target = self.target.clone()?;
-        let asked = self.reach.ask();
-        if asked.is_mine {
-            // Ends when there is a way, or the worker has answered otherwise, or nobody has the channel any more.
+        let ticket = self.connect.join_attempt();
+        if ticket.starts_attempt {
+            // The task ends when there is a transport, when the worker has answered with an error,
+            // or when the channel is dropped.
             self.runtime
                 .get_or_init(Handle::current)
-                .spawn(open(PendingConnect(Arc::downgrade(self)), target));
+                .spawn(open_transport(PendingConnect(Arc::downgrade(self)), target));
         }
-        self.reach.wait(asked, wait).await
+        self.connect.wait_for_outcome(ticket, wait).await
     }
 }
 
@@ -217,68 +234,76 @@ impl fmt::Debug for Channel {
     }
 }
 
-/// An attempt to open a way. When its runtime ends before it does, those who wait are told.
+/// An attempt to open a transport. If its runtime shuts down first, its drop fails the waiting
+/// calls.
 struct PendingConnect(Weak<Channel>);
 
 impl Drop for PendingConnect {
     fn drop(&mut self) {
         if let Some(channel) = self.0.upgrade() {
-            channel.reach.give_up(RpcError::refused(
+            channel.connect.abandon_attempt(RpcError::refused(
                 Code::Unavailable,
-                "the runtime of the pool has ended",
+                "the runtime of the pool was shut down",
             ));
         }
     }
 }
 
-/// Opens a way. Tries again and again, if nobody says anything.
-async fn open(mut opening: PendingConnect, target: ConnectTarget) {
+/// Opens a transport. Retries while the address does not respond.
+async fn open_transport(mut pending: PendingConnect, target: ConnectTarget) {
     loop {
         let mut connecting = pin!(timeout(CONNECT, Transport::open(&target)));
         let connected = match timeout(SLOW, &mut connecting).await {
             Ok(connected) => connected,
             Err(_) => {
-                let Some(channel) = opening.0.upgrade() else {
+                let Some(channel) = pending.0.upgrade() else {
                     return;
                 };
-                channel.reach.is_slow();
+                channel.connect.record_slowness();
                 drop(channel);
                 connecting.await
             }
         };
-        // From here on it is over, unless it is tried again.
-        let Some(channel) = std::mem::take(&mut opening.0).upgrade() else {
+        // Disarms the drop guard, unless there is a retry.
+        let Some(channel) = std::mem::take(&mut pending.0).upgrade() else {
             return;
         };
         match connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
             Ok(transport) => {
-                return channel.reach.reached(Arc::new(transport));
+                return channel.connect.record_success(Arc::new(transport));
             }
-            Err(error) if !channel.reach.failed(&error, unreached(&error)) => return,
-            Err(_) => opening.0 = Arc::downgrade(&channel),
+            Err(error)
+                if !channel
+                    .connect
+                    .record_failure(&error, connect_error(&error)) =>
+            {
+                return;
+            }
+            Err(_) => pending.0 = Arc::downgrade(&channel),
         }
         drop(channel);
-        sleep(AGAIN).await;
+        sleep(RETRY_PAUSE).await;
     }
 }
 
-/// Nobody was met there.
-fn unreached(error: &io::Error) -> RpcError {
+/// The error of a call that could not be sent because connecting failed.
+fn connect_error(error: &io::Error) -> RpcError {
     if let Some(refusal) = HandshakeError::of(error) {
-        return distrusted(&refusal);
+        return handshake_failure(&refusal);
     }
     match error.kind() {
-        io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => RpcError::nobody(error),
+        io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => RpcError::no_listener(error),
         _ => RpcError::refused(
             Code::Unavailable,
-            format!("the worker cannot be reached ({error})"),
+            format!("cannot reach the worker ({error})"),
         ),
     }
 }
 
-pub(super) fn unanswered(status: &Status) -> RpcError {
-    let error = reply_stream::refusal(status);
-    // Whatever a way that broke is called, another worker may be reached.
+pub(super) fn control_error(status: &Status) -> RpcError {
+    let error = reply_stream::error_of_status(status);
+    // A control request whose connection broke can go to another worker, so the code is always
+    // `Unavailable`.
     let code = if error.may_have_begun {
         Code::Unavailable
     } else {
@@ -303,8 +328,9 @@ mod tests {
     use super::{super::link::LinkConnection, *};
     use crate::link::LinkSocket;
 
-    /// As a worker that stands still: the system connects, and nobody says anything.
-    fn silent() -> (tempfile::TempDir, UnixListener, Arc<Channel>) {
+    /// A channel to a worker that hangs: the kernel accepts the connection, and no greeting
+    /// arrives.
+    fn silent_worker() -> (tempfile::TempDir, UnixListener, Arc<Channel>) {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("socket");
         let listener = UnixListener::bind(&path).unwrap();
@@ -316,10 +342,10 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_waits_for_a_worker_that_does_not_greet_waits_no_longer_than_the_first() {
-        let (_directory, _listener, channel) = silent();
+    async fn concurrent_calls_share_one_connect_attempt_and_its_timeout() {
+        let (_directory, _listener, channel) = silent_worker();
         let began = Instant::now();
-        for link in join_all((0..20).map(|_| channel.transport(ConnectWait::ForIt))).await {
+        for link in join_all((0..20).map(|_| channel.transport(ConnectWait::UntilDone))).await {
             assert!(
                 link.is_err_and(|error| error.code == Code::Unavailable && !error.may_have_begun)
             );
@@ -327,15 +353,15 @@ mod tests {
         assert!(began.elapsed() < 2 * CONNECT, "{:?}", began.elapsed());
         tokio::time::sleep(Duration::from_millis(1)).await;
         assert!(
-            channel.transport(ConnectWait::ForIt).await.is_err(),
-            "a later one waits for the next attempt"
+            channel.transport(ConnectWait::UntilDone).await.is_err(),
+            "a later call waits for the next attempt"
         );
         assert!(began.elapsed() > 2 * CONNECT, "{:?}", began.elapsed());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_has_others_to_ask_waits_once_and_not_for_long() {
-        let (_directory, _listener, channel) = silent();
+    async fn calls_with_other_workers_wait_once_and_briefly() {
+        let (_directory, _listener, channel) = silent_worker();
         let began = Instant::now();
         for _ in 0..20 {
             let link = channel.transport(ConnectWait::Briefly).await;
@@ -351,17 +377,17 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn no_second_link_is_opened_where_somebody_was_faster() {
-        let (_directory, listener, channel) = silent();
+    async fn opens_no_second_link_when_another_call_was_faster() {
+        let (_directory, listener, channel) = silent_worker();
         let (ours, _theirs) = std::os::unix::net::UnixStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
         let first = Arc::new(Transport::Link(
             LinkConnection::new(LinkSocket::new(ours.into(), false, None)).unwrap(),
         ));
-        channel.reach.reached(Arc::clone(&first));
-        let link = timeout(CONNECT, channel.connect(ConnectWait::ForIt))
+        channel.connect.record_success(Arc::clone(&first));
+        let link = timeout(CONNECT, channel.connect(ConnectWait::UntilDone))
             .await
-            .expect("nobody is waited for");
+            .expect("returns without waiting");
         assert!(Arc::ptr_eq(&link.unwrap(), &first));
         listener.set_nonblocking(true).unwrap();
         assert!(
@@ -372,29 +398,29 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_worker_that_is_back_is_reached_without_a_call() {
-        let (_directory, listener, channel) = silent();
+    async fn reconnects_in_the_background_to_a_worker_that_responds_again() {
+        let (_directory, listener, channel) = silent_worker();
         assert!(channel.transport(ConnectWait::Briefly).await.is_err());
         listener.set_nonblocking(true).unwrap();
         let listener = tokio::net::UnixListener::from_std(listener).unwrap();
         let meeting = async {
-            // The first is never answered, and gives up.
+            // The first attempt gets no greeting and times out.
             let (_silent, _) = listener.accept().await.unwrap();
             let (mut stream, _) = listener.accept().await.unwrap();
             let mut greeting = [0; GREETING.len()];
             stream.read_exact(&mut greeting).await.unwrap();
             stream.write_all(&GREETING).await.unwrap();
-            while channel.reach.known().is_none() {
+            while channel.connect.open_transport().is_none() {
                 sleep(Duration::from_millis(10)).await;
             }
         };
-        timeout(2 * CONNECT, meeting).await.expect("it is reached");
+        timeout(2 * CONNECT, meeting).await.expect("connects");
         assert!(channel.transport(ConnectWait::Briefly).await.is_ok());
     }
 
-    /// Callers on other runtimes use the same connection, and outlive neither it nor its runtime.
+    /// Callers on other runtimes share the connection, and it ends with its own runtime.
     #[test]
-    fn a_connection_runs_where_its_channel_was_made() {
+    fn connection_runs_on_the_runtime_that_made_the_channel() {
         let runtime = || {
             tokio::runtime::Builder::new_multi_thread()
                 .worker_threads(1)
@@ -403,7 +429,7 @@ mod tests {
                 .unwrap()
         };
         let (home, other) = (runtime(), runtime());
-        let (_directory, listener, channel) = home.block_on(async { silent() });
+        let (_directory, listener, channel) = home.block_on(async { silent_worker() });
         let answering = std::thread::spawn(move || {
             use std::io::{Read, Write};
             let (mut stream, _) = listener.accept().unwrap();
@@ -413,19 +439,19 @@ mod tests {
         });
         assert!(
             other
-                .block_on(channel.transport(ConnectWait::ForIt))
+                .block_on(channel.transport(ConnectWait::UntilDone))
                 .is_ok()
         );
         let _worker = answering.join().unwrap();
         other.shutdown_background();
         assert!(
-            channel.reach.known().is_some(),
-            "the caller's runtime is not the connection's"
+            channel.connect.open_transport().is_some(),
+            "the connection outlives the caller's runtime"
         );
         home.shutdown_timeout(CONNECT);
-        assert!(channel.reach.known().is_none());
+        assert!(channel.connect.open_transport().is_none());
         let again = async {
-            timeout(CONNECT, channel.transport(ConnectWait::ForIt))
+            timeout(CONNECT, channel.transport(ConnectWait::UntilDone))
                 .await
                 .expect("at once")
         };

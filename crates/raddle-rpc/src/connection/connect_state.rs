@@ -1,9 +1,11 @@
-//! Whether a worker that there is no link to can be reached, and who waits to find out.
+//! Shared state of connecting to a worker: at most one attempt at a time, whose outcome all waiting
+//! calls share.
 //!
-//! Whoever needs a link has it opened, by a task that is nobody's: it goes on when those who wait do not. A worker that refuses, or that nobody serves
-//! any more, says so at once, and whoever comes next asks again. One that says nothing is another matter: its machine may be gone, or the
-//! way to it, and to find out takes seconds. So it is tried again and again, for as long as anybody might want it; and whoever
-//! has another worker to ask does not wait for that.
+//! A background task makes the attempt, so it continues when the calls that wait for it are
+//! dropped. A worker that refuses, or whose socket is gone, answers at once, and the next call
+//! tries again. Silence is different: the machine or the route may be gone, which takes seconds to
+//! find out. So the task retries for as long as the channel exists, and calls that have another
+//! worker do not wait for it.
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -13,148 +15,155 @@ use tonic::Code;
 use super::{link::LinkEnd, transport::Transport};
 use crate::RpcError;
 
-/// A worker that takes longer than this to answer may be gone. Those who have somebody else to ask do so.
+/// A worker that has not answered within this time may be gone; calls with other workers move on.
 pub(super) const SLOW: Duration = Duration::from_secs(1);
-/// How long to wait before a worker that said nothing is tried again.
-pub(super) const AGAIN: Duration = Duration::from_millis(250);
+/// Pause before a silent worker is tried again.
+pub(super) const RETRY_PAUSE: Duration = Duration::from_millis(250);
 
-/// What is known of the way.
+/// What is known of the connection to a worker.
 #[derive(Default)]
-pub(super) struct ConnectState(watch::Sender<ReachState>);
+pub(super) struct ConnectState(watch::Sender<ConnectStatus>);
 
 #[derive(Default)]
-struct ReachState {
-    /// The last that there was.
+struct ConnectStatus {
+    /// The last transport.
     transport: Option<Arc<Transport>>,
-    /// How many attempts are over.
+    /// Number of finished attempts.
     attempts: u64,
-    /// Somebody is at it.
-    is_tried: bool,
-    /// It says nothing.
+    /// An attempt is under way.
+    is_connecting: bool,
+    /// The worker does not respond.
     is_silent: bool,
-    /// What has become of the last attempt, if nothing.
+    /// The error of the last attempt, if it failed.
     error: Option<RpcError>,
 }
 
-/// How long somebody waits.
+/// How long a call waits for a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ConnectWait {
-    /// There are others to ask.
+    /// Not for a silent worker: there are others.
     Briefly,
-    /// There is nobody else.
-    ForIt,
+    /// Until the attempt ends: there is no other worker.
+    UntilDone,
 }
 
-/// What to do about it.
+/// A call's place in the current attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct ConnectDecision {
-    /// Nobody is at it: whoever hears this is to try.
-    pub(super) is_mine: bool,
-    /// How many attempts were over.
+pub(super) struct ConnectTicket {
+    /// No attempt is under way: the holder has to start one.
+    pub(super) starts_attempt: bool,
+    /// Number of finished attempts when the ticket was taken.
     attempts: u64,
 }
 
 impl ConnectState {
-    /// The way, if it is open.
-    pub(super) fn known(&self) -> Option<Arc<Transport>> {
-        self.0.borrow().known()
+    /// The transport, if it is open.
+    pub(super) fn open_transport(&self) -> Option<Arc<Transport>> {
+        self.0.borrow().open_transport()
     }
 
-    /// A call wants a link.
-    pub(super) fn ask(&self) -> ConnectDecision {
-        let mut asked = ConnectDecision {
-            is_mine: false,
+    /// Joins the attempt under way, or makes the caller start one.
+    pub(super) fn join_attempt(&self) -> ConnectTicket {
+        let mut ticket = ConnectTicket {
+            starts_attempt: false,
             attempts: 0,
         };
         self.0.send_modify(|state| {
-            // Another call may have opened one meanwhile. A second would take its place, and end it with all that runs over it.
-            let is_mine = !state.is_tried && state.known().is_none();
-            asked = ConnectDecision {
-                is_mine,
+            // Another call may have connected meanwhile. A second transport would replace the
+            // first, and end it with all its calls.
+            let starts_attempt = !state.is_connecting && state.open_transport().is_none();
+            ticket = ConnectTicket {
+                starts_attempt,
                 attempts: state.attempts,
             };
-            if is_mine {
-                let is_cut = state
+            if starts_attempt {
+                let is_unresponsive = state
                     .transport
                     .as_ref()
-                    .is_some_and(|last| last.lost() == Some(LinkEnd::Cut));
-                state.is_tried = true;
-                state.is_silent = is_cut;
-                state.error = is_cut.then(silent);
+                    .is_some_and(|last| last.end() == Some(LinkEnd::Unresponsive));
+                state.is_connecting = true;
+                state.is_silent = is_unresponsive;
+                state.error = is_unresponsive.then(no_response);
             }
         });
-        asked
+        ticket
     }
 
-    /// Waits until there is a way, or the attempt has come to something that was under way when it was asked for, or until there is no use in waiting.
-    pub(super) async fn wait(
+    /// Waits until there is a transport, until the ticket's attempt has ended, or, for `Briefly`,
+    /// until the worker is silent.
+    pub(super) async fn wait_for_outcome(
         &self,
-        asked: ConnectDecision,
+        ticket: ConnectTicket,
         wait: ConnectWait,
     ) -> Result<Arc<Transport>, RpcError> {
         let mut state = self.0.subscribe();
-        let is_enough = |state: &ReachState| {
-            let is_over = state.attempts > asked.attempts || state.known().is_some();
+        let is_done = |state: &ConnectStatus| {
+            let is_over = state.attempts > ticket.attempts || state.open_transport().is_some();
             is_over || wait == ConnectWait::Briefly && state.is_silent
         };
-        // It may have come and gone; and who tells is part of this.
-        let lost = || RpcError::refused(Code::Unavailable, "the worker is gone");
-        let state = state.wait_for(is_enough).await.map_err(|_| lost())?;
+        // The transport may have come and gone. The sender is part of `self`, so the channel cannot
+        // close.
+        let connection_lost =
+            || RpcError::refused(Code::Unavailable, "the connection to the worker was lost");
+        let state = state
+            .wait_for(is_done)
+            .await
+            .map_err(|_| connection_lost())?;
         state
-            .known()
-            .ok_or_else(|| state.error.clone().unwrap_or_else(lost))
+            .open_transport()
+            .ok_or_else(|| state.error.clone().unwrap_or_else(connection_lost))
     }
 
-    /// Whether nothing is heard from there.
-    pub(super) fn says_nothing(&self) -> bool {
+    /// Whether the worker does not respond.
+    pub(super) fn is_silent(&self) -> bool {
         self.0.borrow().is_silent
     }
 
-    /// An attempt takes long.
-    pub(super) fn is_slow(&self) {
+    /// Records that the attempt takes longer than `SLOW`.
+    pub(super) fn record_slowness(&self) {
         self.0.send_modify(|state| {
             state.is_silent = true;
-            state.error.get_or_insert_with(silent);
+            state.error.get_or_insert_with(no_response);
         });
     }
 
-    /// There is a link.
-    pub(super) fn reached(&self, transport: Arc<Transport>) {
+    /// Records a successful attempt.
+    pub(super) fn record_success(&self, transport: Arc<Transport>) {
         let transport = Some(transport);
         self.0.send_modify(|state| {
-            *state = ReachState {
+            *state = ConnectStatus {
                 transport,
                 attempts: state.attempts + 1,
-                ..ReachState::default()
+                ..ConnectStatus::default()
             }
         });
     }
 
-    /// The attempt under way, if there is one, was dropped.
-    pub(super) fn give_up(&self, why: RpcError) {
+    /// Records that the attempt under way, if any, was dropped.
+    pub(super) fn abandon_attempt(&self, error: RpcError) {
         self.0.send_if_modified(|state| {
-            let was_tried = state.is_tried;
-            if was_tried {
-                *state = ReachState {
+            let was_connecting = state.is_connecting;
+            if was_connecting {
+                *state = ConnectStatus {
                     attempts: state.attempts + 1,
-                    error: Some(why),
-                    ..ReachState::default()
+                    error: Some(error),
+                    ..ConnectStatus::default()
                 };
             }
-            was_tried
+            was_connecting
         });
     }
 
-    /// There is none. Returns whether it is tried again.
-    pub(super) fn failed(&self, error: &io::Error, told: RpcError) -> bool {
-        let is_silent = is_silence(error);
+    /// Records a failed attempt. Returns whether to retry.
+    pub(super) fn record_failure(&self, cause: &io::Error, error: RpcError) -> bool {
+        let is_silent = is_silence(cause);
         self.0.send_modify(|state| {
             let attempts = state.attempts + 1;
-            *state = ReachState {
+            *state = ConnectStatus {
                 attempts,
-                is_tried: is_silent,
+                is_connecting: is_silent,
                 is_silent,
-                error: Some(told),
+                error: Some(error),
                 transport: None,
             };
         });
@@ -162,23 +171,20 @@ impl ConnectState {
     }
 }
 
-impl ReachState {
-    fn known(&self) -> Option<Arc<Transport>> {
+impl ConnectStatus {
+    fn open_transport(&self) -> Option<Arc<Transport>> {
         self.transport
             .as_ref()
-            .filter(|transport| transport.lost().is_none())
+            .filter(|transport| transport.end().is_none())
             .cloned()
     }
 }
 
-fn silent() -> RpcError {
-    RpcError::refused(
-        Code::Unavailable,
-        "the worker cannot be reached: it says nothing",
-    )
+fn no_response() -> RpcError {
+    RpcError::refused(Code::Unavailable, "cannot state the worker: no response")
 }
 
-/// Whether an error means that nobody has said anything. All others are somebody's answer.
+/// Whether the error means that there was no response at all. All others are an answer.
 fn is_silence(error: &io::Error) -> bool {
     use io::ErrorKind::{HostUnreachable, NetworkDown, NetworkUnreachable, TimedOut};
     matches!(
@@ -198,33 +204,33 @@ mod tests {
         *,
     };
 
-    /// A transport that is open, or that was given up because its worker's machine is silent.
-    fn way(is_cut: bool) -> Arc<Transport> {
+    /// A transport that is open, or that was closed because the worker's machine is silent.
+    fn transport(is_unresponsive: bool) -> Arc<Transport> {
         let client = ConnectTarget::new("127.0.0.1:1", None).unwrap().client();
-        let lost = if is_cut {
-            LinkEnd::Cut.into()
+        let end = if is_unresponsive {
+            LinkEnd::Unresponsive.into()
         } else {
             OnceLock::new()
         };
         Arc::new(Transport::Grpc(GrpcTransport {
             client,
-            lost: Arc::new(lost),
+            end: Arc::new(end),
         }))
     }
 
-    fn is_told(
-        reach: &ConnectState,
-        asked: ConnectDecision,
+    fn gets_error(
+        state: &ConnectState,
+        ticket: ConnectTicket,
         wait: ConnectWait,
         error: &RpcError,
     ) -> bool {
-        reach
-            .wait(asked, wait)
+        state
+            .wait_for_outcome(ticket, wait)
             .now_or_never()
-            .is_some_and(|heard| heard.err().as_ref() == Some(error))
+            .is_some_and(|outcome| outcome.err().as_ref() == Some(error))
     }
 
-    fn error(kind: io::ErrorKind) -> (io::Error, RpcError) {
+    fn failure(kind: io::ErrorKind) -> (io::Error, RpcError) {
         (
             kind.into(),
             RpcError::refused(Code::Unavailable, kind.to_string()),
@@ -232,80 +238,96 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_tries_and_all_who_wait_hear_of_it() {
-        let reach = ConnectState::default();
-        let (first, second) = (reach.ask(), reach.ask());
-        assert!(first.is_mine && !second.is_mine);
+    async fn one_attempt_serves_all_waiting_calls() {
+        let state = ConnectState::default();
+        let (first, second) = (state.join_attempt(), state.join_attempt());
+        assert!(first.starts_attempt && !second.starts_attempt);
         assert!(
-            reach
-                .wait(second, ConnectWait::Briefly)
+            state
+                .wait_for_outcome(second, ConnectWait::Briefly)
                 .now_or_never()
                 .is_none()
         );
-        let (refused, told) = error(io::ErrorKind::ConnectionRefused);
-        assert!(!reach.failed(&refused, told.clone()), "it has answered");
-        for asked in [first, second] {
-            assert!(is_told(&reach, asked, ConnectWait::ForIt, &told));
-        }
-        let third = reach.ask();
-        assert!(third.is_mine, "whoever comes later tries again");
+        let (refused, error) = failure(io::ErrorKind::ConnectionRefused);
         assert!(
-            reach
-                .wait(third, ConnectWait::Briefly)
+            !state.record_failure(&refused, error.clone()),
+            "a refusal is an answer"
+        );
+        for ticket in [first, second] {
+            assert!(gets_error(&state, ticket, ConnectWait::UntilDone, &error));
+        }
+        let third = state.join_attempt();
+        assert!(third.starts_attempt, "a later call tries again");
+        assert!(
+            state
+                .wait_for_outcome(third, ConnectWait::Briefly)
                 .now_or_never()
                 .is_none(),
             "and waits for it"
         );
-        reach.reached(way(false));
+        state.record_success(transport(false));
         assert!(
-            reach
-                .wait(third, ConnectWait::Briefly)
+            state
+                .wait_for_outcome(third, ConnectWait::Briefly)
                 .now_or_never()
                 .is_some_and(|reached| reached.is_ok())
         );
     }
 
     #[tokio::test]
-    async fn nobody_waits_for_silence_who_has_somebody_else_to_ask() {
-        let reach = ConnectState::default();
-        let asked = reach.ask();
-        reach.is_slow();
-        assert!(is_told(&reach, asked, ConnectWait::Briefly, &silent()));
+    async fn calls_with_other_workers_do_not_wait_for_a_silent_one() {
+        let state = ConnectState::default();
+        let ticket = state.join_attempt();
+        state.record_slowness();
+        assert!(gets_error(
+            &state,
+            ticket,
+            ConnectWait::Briefly,
+            &no_response()
+        ));
         assert!(
-            reach
-                .wait(asked, ConnectWait::ForIt)
+            state
+                .wait_for_outcome(ticket, ConnectWait::UntilDone)
                 .now_or_never()
                 .is_none()
         );
-        let (late, told) = error(io::ErrorKind::TimedOut);
-        assert!(reach.failed(&late, told.clone()), "it is tried again");
-        assert!(is_told(&reach, asked, ConnectWait::ForIt, &told));
-        let later = reach.ask();
-        assert!(!later.is_mine);
-        assert!(is_told(&reach, later, ConnectWait::Briefly, &told));
+        let (late, error) = failure(io::ErrorKind::TimedOut);
         assert!(
-            reach
-                .wait(later, ConnectWait::ForIt)
+            state.record_failure(&late, error.clone()),
+            "it is tried again"
+        );
+        assert!(gets_error(&state, ticket, ConnectWait::UntilDone, &error));
+        let later = state.join_attempt();
+        assert!(!later.starts_attempt);
+        assert!(gets_error(&state, later, ConnectWait::Briefly, &error));
+        assert!(
+            state
+                .wait_for_outcome(later, ConnectWait::UntilDone)
                 .now_or_never()
                 .is_none(),
             "the next attempt may succeed"
         );
-        reach.reached(way(false));
+        state.record_success(transport(false));
         assert!(
-            reach
-                .wait(later, ConnectWait::ForIt)
+            state
+                .wait_for_outcome(later, ConnectWait::UntilDone)
                 .now_or_never()
                 .is_some_and(|reached| reached.is_ok())
         );
-        assert!(!reach.ask().is_mine, "there is one");
+        assert!(!state.join_attempt().starts_attempt, "a transport is open");
     }
 
     #[tokio::test]
-    async fn after_a_cut_it_is_silent_from_the_beginning() {
-        let reach = ConnectState::default();
-        reach.reached(way(true));
-        let asked = reach.ask();
-        assert!(asked.is_mine);
-        assert!(is_told(&reach, asked, ConnectWait::Briefly, &silent()));
+    async fn is_silent_at_once_after_a_link_became_unresponsive() {
+        let state = ConnectState::default();
+        state.record_success(transport(true));
+        let ticket = state.join_attempt();
+        assert!(ticket.starts_attempt);
+        assert!(gets_error(
+            &state,
+            ticket,
+            ConnectWait::Briefly,
+            &no_response()
+        ));
     }
 }

@@ -1,23 +1,24 @@
-//! Words to a worker that are no calls: how it is, and that it is to stop.
+//! Control requests to a worker: status and stop.
 
 use raddle_tls::WorkerCredentials;
 use raddle_wire::v1::{self, worker_client::WorkerClient};
 use tonic::{Response, transport};
 
-use super::{channel::unanswered, target::ConnectTarget};
+use super::{channel::control_error, target::ConnectTarget};
 use crate::{RpcError, worker::StopMode};
 
-/// A connection to a worker for what is no call. It is nobody else's, so that calls do not hold it up, and is closed when this is dropped.
+/// A connection for control requests. It is separate from those of calls, so that calls do not
+/// delay it, and closes on drop.
 #[derive(Clone, Debug)]
 pub struct ControlConnection(WorkerClient<transport::Channel>);
 
 impl ControlConnection {
-    /// To the worker that serves at this address. Nothing is opened before it is used.
+    /// For the worker at `address`. It opens nothing before the first request.
     pub fn new(address: &str) -> Result<Self, RpcError> {
         Self::with_credentials(address, None)
     }
 
-    /// The same, over TLS if there are credentials.
+    /// Like `new`, over TLS if there are credentials.
     pub fn with_credentials(
         address: &str,
         credentials: Option<&WorkerCredentials>,
@@ -25,28 +26,29 @@ impl ControlConnection {
         ConnectTarget::new(address, credentials).map(|target| Self(target.client()))
     }
 
-    /// Asks the worker what it is, and what it is doing.
+    /// Requests the worker's identity, load and counters.
     pub async fn info(&mut self) -> Result<v1::InfoReply, RpcError> {
         let info = self.0.info(v1::InfoRequest {}).await;
         info.map(Response::into_inner)
-            .map_err(|status| unanswered(&status))
+            .map_err(|status| control_error(&status))
     }
 
-    /// Stops the worker, whoever has started it. It answers when it has dealt with the calls in flight, and then exits.
-    pub async fn stop(&mut self, patience: StopMode) -> Result<v1::StopReply, RpcError> {
+    /// Stops the worker, whichever process has started it. The worker replies when no call is in
+    /// flight any more, and then exits.
+    pub async fn stop(&mut self, mode: StopMode) -> Result<v1::StopReply, RpcError> {
         let stopped = self
             .0
             .stop(v1::StopRequest {
-                timeout: patience.seconds(),
+                timeout: mode.seconds(),
             })
             .await;
         stopped
             .map(Response::into_inner)
-            .map_err(|status| unanswered(&status))
+            .map_err(|status| control_error(&status))
     }
 }
 
-/// Asks a worker once what it is, and what it is doing.
+/// Requests a worker's status once.
 pub async fn ping(address: &str) -> Result<v1::InfoReply, RpcError> {
     ControlConnection::new(address)?.info().await
 }

@@ -1,4 +1,4 @@
-//! Many calls over one connection: the client's side.
+//! The client's side of a link: many calls over one connection.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -35,144 +35,150 @@ use super::{
 use crate::{
     RpcError,
     link::{
-        FEW, FlushMode, HALF, LinkClosed, LinkReader, LinkSocket, LinkWriter, ReadAmount, WINDOW,
-        cost,
+        CREDIT_STEP, CREDIT_WINDOW, FEW_CALLS, FlushMode, LinkClosed, LinkReader, LinkSocket,
+        LinkWriter, ReadAmount, item_weight,
     },
 };
 
-/// How long it may take to hear what a worker has said that hears nothing more.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+/// How long `read` may take to receive what the worker sent before it closed.
+const DRAIN_TIME: Duration = Duration::from_secs(1);
 
-/// When a look at a worker is so late, the delay is this process's own.
-const STOOD_STILL: Duration = Duration::from_secs(1);
+/// When the probe timer fires this late, this process itself was stopped or starved.
+const STALL: Duration = Duration::from_secs(1);
 
-/// A link to a worker. It ends when it is dropped, or the worker does.
+/// A link to a worker. It ends when it is dropped or when the worker closes it.
 pub(crate) struct LinkConnection {
     shared: Arc<LinkState>,
-    /// Sees to it that the worker is there.
+    /// The task that probes whether the worker is alive.
     watch: AbortHandle,
 }
 
 struct LinkState {
-    outbox: Arc<LinkWriter>,
+    writer: Arc<LinkWriter>,
     calls: Mutex<LinkCalls>,
-    next: AtomicU64,
-    /// Something was heard since this was last looked at.
-    is_heard: AtomicBool,
-    /// Tells that there is a call where there was none.
-    called: Notify,
+    next_id: AtomicU64,
+    /// Set by `read`, cleared by `watch`: data has arrived.
+    has_received: AtomicBool,
+    /// Wakes `watch` when there is a call where there was none.
+    call_started: Notify,
 }
 
 #[derive(Default)]
 struct LinkCalls {
     open: HashMap<u64, Arc<CallSlot>>,
-    lost: Option<LinkLost>,
+    closure: Option<LinkClosure>,
 }
 
-/// That there is no link any more.
-struct LinkLost {
+/// Why and how the link ended.
+struct LinkClosure {
     reason: String,
-    how: LinkEnd,
+    end: LinkEnd,
 }
 
 /// How a link ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LinkEnd {
-    /// The worker has said that it does: it has answered all that it took.
-    InGoodOrder,
-    /// The same, for other callers to have room: calls that it refuses were not taken, and may be sent again.
-    ForOthers,
-    /// It has broken.
+    /// The worker announced the end: it has answered every call that it accepted.
+    Graceful,
+    /// As `Graceful`, to make room for other connections: refused calls may be sent again at once.
+    Evicted,
+    /// The connection broke.
     Broken,
-    /// It was given up because nothing was heard any more: whoever connects may not hear anything either.
-    Cut,
+    /// Closed by the probe because the worker did not respond. A new connection may get no response
+    /// either.
+    Unresponsive,
 }
 
 impl LinkEnd {
-    /// Whether all that was taken has been answered.
-    fn is_in_good_order(self) -> bool {
-        matches!(self, Self::InGoodOrder | Self::ForOthers)
+    /// Whether every accepted call was answered.
+    fn is_graceful(self) -> bool {
+        matches!(self, Self::Graceful | Self::Evicted)
     }
 }
 
-/// Where the answers of one call arrive.
+/// Receives the events of one call.
 #[derive(Default)]
 struct CallSlot {
-    steps: Mutex<CallEvents>,
+    events: Mutex<CallEvents>,
     reader: AtomicWaker,
 }
 
-/// What has arrived and was not taken.
+/// Events that have arrived and were not read yet.
 #[derive(Default)]
 struct CallEvents {
     queue: VecDeque<CallEvent>,
-    /// What it counts.
-    cost: u32,
+    /// Their weight against the credit window.
+    weight: u32,
 }
 
-/// One call over a link. When it is dropped before its end, it is cancelled.
+/// One call over a link. Dropping it before its end cancels it.
 pub(crate) struct LinkCall {
     id: u64,
     slot: Arc<CallSlot>,
     link: Arc<LinkState>,
-    /// Items that were taken since credit was given.
-    taken: u32,
-    is_over: bool,
+    /// Weight of the items read since credit was last given.
+    read_weight: u32,
+    is_finished: bool,
 }
 
 impl LinkConnection {
-    /// Over a connection on which both sides have greeted each other.
+    /// Takes over a connection on which both sides have exchanged the greeting.
     pub(crate) fn new(socket: LinkSocket) -> io::Result<Self> {
         let socket = Arc::new(socket);
-        let outbox = LinkWriter::new(Arc::clone(&socket));
+        let writer = LinkWriter::new(Arc::clone(&socket));
         let shared = Arc::new(LinkState {
-            outbox: Arc::clone(&outbox),
+            writer,
             calls: Mutex::default(),
-            next: AtomicU64::new(1),
-            is_heard: AtomicBool::new(false),
-            called: Notify::new(),
+            next_id: AtomicU64::new(1),
+            has_received: AtomicBool::new(false),
+            call_started: Notify::new(),
         });
         let readable = socket.readable()?;
         let watch = tokio::spawn(watch(Arc::clone(&shared), Arc::clone(&socket))).abort_handle();
-        // They end with the connection, which ends with the outbox that the link closes, or with the worker.
+        // Both tasks end with the connection, which ends when this link closes its writer or when
+        // the worker closes its end.
         tokio::spawn(read(socket, readable, Arc::clone(&shared)));
         tokio::spawn(write(Arc::clone(&shared)));
         Ok(Self { shared, watch })
     }
 
-    /// How it has ended. `None` while calls can still be made.
-    pub(super) fn lost(&self) -> Option<LinkEnd> {
-        self.shared.calls().lost.as_ref().map(|lost| lost.how)
+    /// How the link has ended. `None` while calls can still be made.
+    pub(super) fn end(&self) -> Option<LinkEnd> {
+        self.shared
+            .calls()
+            .closure
+            .as_ref()
+            .map(|closure| closure.end)
     }
 
-    /// Sends a call. An error means that it was not sent.
+    /// Sends a call. An error means that the call was not sent.
     pub(crate) fn call(&self, mut call: v1::Call) -> Result<LinkCall, RpcError> {
         let shared = &self.shared;
         let arguments = std::mem::take(&mut call.arguments);
-        let id = shared.next.fetch_add(1, Ordering::Relaxed);
+        let id = shared.next_id.fetch_add(1, Ordering::Relaxed);
         let request = v1::Request {
             id,
             what: Some(request::What::Call(call)),
         };
         if request.encoded_len() > MAX_HEAD {
-            let message = format!("what travels with the call has more than {MAX_HEAD} bytes");
+            let message = format!("the call's metadata and context exceed {MAX_HEAD} bytes");
             return Err(RpcError::refused(Code::InvalidArgument, message));
         }
         let slot = Arc::new(CallSlot::default());
         let open = {
             let mut calls = shared.calls();
-            if let Some(LinkLost { reason, .. }) = &calls.lost {
+            if let Some(LinkClosure { reason, .. }) = &calls.closure {
                 return Err(RpcError::refused(Code::Unavailable, reason.clone()));
             }
             calls.open.insert(id, Arc::clone(&slot));
             calls.open.len()
         };
         if open == 1 {
-            shared.called.notify_one();
+            shared.call_started.notify_one();
         }
         if shared
-            .outbox
-            .push(id, &request, arguments, haste(open))
+            .writer
+            .push(id, &request, arguments, flush_mode(open))
             .is_err()
         {
             shared.calls().open.remove(&id);
@@ -182,25 +188,25 @@ impl LinkConnection {
             id,
             slot,
             link: Arc::clone(shared),
-            taken: 0,
-            is_over: false,
+            read_weight: 0,
+            is_finished: false,
         })
     }
 }
 
-/// Many are sent together.
-fn haste(open: usize) -> FlushMode {
-    if open <= FEW {
+/// With many calls in flight, messages are gathered into one write.
+fn flush_mode(open: usize) -> FlushMode {
+    if open <= FEW_CALLS {
         FlushMode::Now
     } else {
-        FlushMode::Soon
+        FlushMode::Deferred
     }
 }
 
 impl Drop for LinkConnection {
     fn drop(&mut self) {
         self.watch.abort();
-        self.shared.outbox.close(None::<&v1::Request>);
+        self.shared.writer.close(None::<&v1::Request>);
     }
 }
 
@@ -209,215 +215,232 @@ impl LinkState {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Says something that is no call.
-    fn say(&self, id: u64, what: request::What, haste: FlushMode) -> Result<(), LinkClosed> {
-        self.outbox.push(
+    /// Sends a request that is not a call.
+    fn send_request(
+        &self,
+        id: u64,
+        what: request::What,
+        mode: FlushMode,
+    ) -> Result<(), LinkClosed> {
+        self.writer.push(
             id,
             &v1::Request {
                 id,
                 what: Some(what),
             },
             Bytes::new(),
-            haste,
+            mode,
         )
     }
 
-    /// Nothing will be heard any more.
-    fn lose(&self, reason: &str, how: LinkEnd) {
-        // Before nothing more is taken: whoever finds that shall find out why, and may have to come again.
+    /// Ends the link and all its calls.
+    fn close_calls(&self, reason: &str, end: LinkEnd) {
+        // Set the reason before the writer refuses messages: a caller that is refused has to find
+        // out why, and whether to send again.
         let open = {
             let mut calls = self.calls();
-            calls.lost.get_or_insert_with(|| LinkLost {
+            calls.closure.get_or_insert_with(|| LinkClosure {
                 reason: reason.to_owned(),
-                how,
+                end,
             });
             std::mem::take(&mut calls.open)
         };
-        let unsent = self.outbox.abandon();
+        let unsent = self.writer.abandon();
         for (id, slot) in open {
-            // What was not even sent has not begun.
-            let error = if how.is_in_good_order() || unsent.contains(&id) {
+            // A call that was not sent completely has not begun.
+            let error = if end.is_graceful() || unsent.contains(&id) {
                 RpcError::refused(Code::Unavailable, reason)
             } else {
                 RpcError::lost(reason)
             };
-            slot.put(CallEvent::Refused(error));
+            slot.push(CallEvent::Failed(error));
         }
     }
 }
 
 impl CallSlot {
-    /// Returns whether there is room for it: a worker sends no more than it was given credit for.
-    fn put(&self, step: CallEvent) -> bool {
-        let mut steps = self.steps();
-        steps.cost += weight(&step);
-        let has_room = steps.cost <= WINDOW + BESIDE;
-        steps.queue.push_back(step);
-        drop(steps);
+    /// Queues an event. Returns whether it fits: a worker must not send more than its credit
+    /// allows.
+    fn push(&self, event: CallEvent) -> bool {
+        let mut events = self.events();
+        events.weight += weight(&event);
+        let has_room = events.weight <= CREDIT_WINDOW + EXTRA_EVENTS;
+        events.queue.push_back(event);
+        drop(events);
         self.reader.wake();
         has_room
     }
 
-    fn take(&self) -> Option<CallEvent> {
-        let mut steps = self.steps();
-        let step = steps.queue.pop_front()?;
-        steps.cost -= weight(&step);
-        Some(step)
+    fn pop(&self) -> Option<CallEvent> {
+        let mut events = self.events();
+        let event = events.queue.pop_front()?;
+        events.weight -= weight(&event);
+        Some(event)
     }
 
-    fn steps(&self) -> MutexGuard<'_, CallEvents> {
-        self.steps.lock().unwrap_or_else(PoisonError::into_inner)
+    fn events(&self) -> MutexGuard<'_, CallEvents> {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// What counts beside items: that a call was taken, and that it is over, or lost.
-const BESIDE: u32 = 3;
+/// Weight of the events beside items: accepted, and two for the end.
+const EXTRA_EVENTS: u32 = 3;
 
-fn weight(step: &CallEvent) -> u32 {
-    match step {
-        CallEvent::Item(item) => cost(item.len()),
+fn weight(event: &CallEvent) -> u32 {
+    match event {
+        CallEvent::Item(item) => item_weight(item.len()),
         _ => 1,
     }
 }
 
 impl LinkCall {
-    pub(crate) fn poll_step(&mut self, cx: &mut Context<'_>) -> Poll<CallEvent> {
+    pub(crate) fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<CallEvent> {
         self.slot.reader.register(cx.waker());
-        let Some(step) = self.slot.take() else {
+        let Some(event) = self.slot.pop() else {
             return Poll::Pending;
         };
-        match &step {
-            CallEvent::Taken => {}
+        match &event {
+            CallEvent::Accepted => {}
             CallEvent::Item(item) => {
-                self.taken += cost(item.len());
-                if self.taken >= HALF {
-                    let credit = std::mem::take(&mut self.taken);
-                    let _ = self
-                        .link
-                        .say(self.id, request::What::Credit(credit), FlushMode::Soon);
+                self.read_weight += item_weight(item.len());
+                if self.read_weight >= CREDIT_STEP {
+                    let credit = std::mem::take(&mut self.read_weight);
+                    let _ = self.link.send_request(
+                        self.id,
+                        request::What::Credit(credit),
+                        FlushMode::Deferred,
+                    );
                 }
             }
             CallEvent::Result(_)
             | CallEvent::End
             | CallEvent::Exception(_)
-            | CallEvent::Refused(_) => self.is_over = true,
+            | CallEvent::Failed(_) => self.is_finished = true,
         }
-        Poll::Ready(step)
+        Poll::Ready(event)
     }
 }
 
 impl Drop for LinkCall {
     fn drop(&mut self) {
-        // Answers end the entry too; who is first does not matter.
+        // `deliver` removes the entry too; the order of the two does not matter.
         let was_open = self.link.calls().open.remove(&self.id).is_some();
-        if was_open && !self.is_over && !self.link.outbox.withdraw(self.id) {
-            let _ = self.link.say(
+        if was_open && !self.is_finished && !self.link.writer.withdraw(self.id) {
+            let _ = self.link.send_request(
                 self.id,
                 request::What::Cancel(v1::Cancel {}),
-                FlushMode::Soon,
+                FlushMode::Deferred,
             );
         }
     }
 }
 
 async fn read(socket: Arc<LinkSocket>, readable: AsyncFd<File>, link: Arc<LinkState>) {
-    let ending = EndNotifier(link);
-    let (link, mut inbox, mut leaves) = (&ending.0, LinkReader::new(), None);
+    let guard = EndNotifier(link);
+    let (link, mut reader, mut end) = (&guard.0, LinkReader::new(), None);
     let reason = loop {
         let mut ready = match readable.readable().await {
             Ok(ready) => ready,
             Err(error) => break error.to_string(),
         };
-        let read = inbox.read(&socket, |frame| {
-            leaves = deliver(frame, link)?.or(leaves);
+        let read = reader.read(&socket, |frame| {
+            end = deliver(frame, link)?.or(end);
             Ok(())
         });
-        link.is_heard.store(true, Ordering::Relaxed);
-        if let Some(how) = leaves {
-            let reason = if how == LinkEnd::ForOthers {
-                "the worker has too many callers"
+        link.has_received.store(true, Ordering::Relaxed);
+        if let Some(end) = end {
+            let reason = if end == LinkEnd::Evicted {
+                "the worker has too many connections"
             } else {
                 "the worker is stopping"
             };
-            return link.lose(reason, how);
+            return link.close_calls(reason, end);
         }
         match read {
             Ok(ReadAmount::Some) => {}
             Ok(ReadAmount::All) => ready.clear_ready(),
-            Ok(ReadAmount::Last) => break "it has hung up".to_owned(),
+            Ok(ReadAmount::Last) => break "it closed the connection".to_owned(),
             Err(error) => break error.to_string(),
         }
     };
-    link.lose(&format!("the worker is gone ({reason})"), LinkEnd::Broken);
+    link.close_calls(&format!("the connection broke ({reason})"), LinkEnd::Broken);
 }
 
 async fn write(link: Arc<LinkState>) {
-    // Whether a worker is still there is found out by others.
-    if let Err(error) = Arc::clone(&link.outbox).write(Duration::MAX).await {
-        // Whoever reads sees the end, too, and what was said before it: that the worker has left in good order, perhaps.
-        sleep(LAST_WORDS).await;
-        link.lose(&format!("the worker is gone ({error})"), LinkEnd::Broken);
+    // No timeout: `watch` decides whether the worker is still alive.
+    if let Err(error) = Arc::clone(&link.writer).write(Duration::MAX).await {
+        // `read` sees the end too, and what the worker sent before, such as that it left
+        // gracefully: give it time.
+        sleep(DRAIN_TIME).await;
+        link.close_calls(&format!("the connection broke ({error})"), LinkEnd::Broken);
     }
 }
 
-/// Looks after a worker, as long as somebody waits for it to say something: one that is silent is asked whether it is there.
+/// Probes the worker while calls wait for it: a silent worker gets a ping.
 async fn watch(link: Arc<LinkState>, socket: Arc<LinkSocket>) {
-    let mut pulse = LivenessProbe::new(socket.is_far);
+    let mut probe = LivenessProbe::new(socket.is_remote);
     loop {
-        let looked = Instant::now();
-        sleep(pulse.pause()).await;
-        // This process was stopped, or had no processor. What the worker has said meanwhile is not read yet.
-        let stood_still = looked.elapsed() > pulse.pause() + STOOD_STILL;
-        // Before the worker is asked: its answer may come at once, and counts for the next look.
-        let is_heard = link.is_heard.swap(false, Ordering::Relaxed);
-        if !is_heard && link.calls().open.is_empty() {
-            // No call waits for the worker. A call that came since has left its permit.
-            link.called.notified().await;
-            pulse = LivenessProbe::new(socket.is_far);
+        let started = Instant::now();
+        sleep(probe.interval()).await;
+        // This process was stopped or had no CPU time: what the worker sent meanwhile is not read
+        // yet.
+        let was_stalled = started.elapsed() > probe.interval() + STALL;
+        // Read the flag before sending a ping: a fast answer counts for the next round.
+        let has_received = link.has_received.swap(false, Ordering::Relaxed);
+        if !has_received && link.calls().open.is_empty() {
+            // No call waits. `notify_one` stores a permit, so a call that came since is not missed.
+            link.call_started.notified().await;
+            probe = LivenessProbe::new(socket.is_remote);
             continue;
         }
-        let has_moved = link.outbox.has_moved() || stood_still;
-        // Only where it counts: it is asked of the system.
-        let acknowledged = if is_heard {
+        let has_moved = link.writer.has_moved() || was_stalled;
+        // Costs a system call, so only when the worker is silent.
+        let acknowledged = if has_received {
             None
         } else {
             socket.acknowledged()
         };
-        match pulse.look(ProbeObservation {
+        match probe.next_step(ProbeObservation {
             now: Instant::now(),
-            is_heard,
+            has_received,
             has_moved,
             acknowledged,
         }) {
             ProbeStep::Wait => {}
-            ProbeStep::Ask => {
-                let _ = link.say(0, request::What::Ping(v1::Ping {}), FlushMode::Now);
-                // That it was asked is no sign of life.
-                link.outbox.has_moved();
+            ProbeStep::Ping => {
+                let _ = link.send_request(0, request::What::Ping(v1::Ping {}), FlushMode::Now);
+                // The ping itself does not count as traffic.
+                link.writer.has_moved();
             }
-            ProbeStep::Cut => {
-                return link.lose("the worker's machine does not answer", LinkEnd::Cut);
+            ProbeStep::Unreachable => {
+                return link.close_calls(
+                    "the worker's machine does not respond",
+                    LinkEnd::Unresponsive,
+                );
             }
-            ProbeStep::Still => return link.lose("the worker does not answer", LinkEnd::Cut),
+            ProbeStep::Hung => {
+                return link.close_calls("the worker does not respond", LinkEnd::Unresponsive);
+            }
         }
     }
 }
 
-/// Tells all calls that nothing more is heard, also when the runtime ends that has read for them.
+/// Ends all calls of the link when `read` ends, also when its runtime shuts down.
 struct EndNotifier(Arc<LinkState>);
 
 impl Drop for EndNotifier {
     fn drop(&mut self) {
-        self.0.lose("the link is gone", LinkEnd::Broken);
+        self.0
+            .close_calls("the runtime of the link was shut down", LinkEnd::Broken);
     }
 }
 
-/// Passes on what a frame is about. Returns how the link ends, if that is what it says.
+/// Passes a frame to its call. Returns how the link ends, if the frame announces that.
 fn deliver(frame: Frame, link: &LinkState) -> io::Result<Option<LinkEnd>> {
     let Frame { head, body } = frame;
     let v1::Answer { id, what } = v1::Answer::decode(head)?;
-    let step = match what {
-        Some(answer::What::Ack(_)) => CallEvent::Taken,
+    let event = match what {
+        Some(answer::What::Ack(_)) => CallEvent::Accepted,
         Some(answer::What::Item(_)) => CallEvent::Item(body),
         Some(answer::What::Result(_)) => CallEvent::Result(body),
         Some(answer::What::End(_)) => CallEvent::End,
@@ -430,35 +453,35 @@ fn deliver(frame: Frame, link: &LinkState) -> io::Result<Option<LinkEnd>> {
             message,
             encodings,
         })) => {
-            let reads = encoding::of_numbers(&encodings);
-            CallEvent::Refused(RpcError {
-                reads,
+            let encodings = encoding::of_numbers(&encodings);
+            CallEvent::Failed(RpcError {
+                encodings,
                 ..RpcError::refused(Code::from_i32(code), message)
             })
         }
         Some(answer::What::Leave(v1::Leave { crowded })) => {
             return Ok(Some(if crowded {
-                LinkEnd::ForOthers
+                LinkEnd::Evicted
             } else {
-                LinkEnd::InGoodOrder
+                LinkEnd::Graceful
             }));
         }
-        // Or of a later version, which has promised not to need an answer.
+        // `None`: from a later version, which must not need an answer.
         Some(answer::What::Pong(_)) | None => return Ok(None),
     };
     let slot = {
         let mut calls = link.calls();
-        if step.is_last() {
+        if event.is_last() {
             calls.open.remove(&id)
         } else {
             calls.open.get(&id).cloned()
         }
     };
-    // A call that was cancelled meanwhile is not there.
-    if slot.is_some_and(|slot| !slot.put(step)) {
+    // The slot is missing if the call was cancelled meanwhile.
+    if slot.is_some_and(|slot| !slot.push(event)) {
         return Err(io::Error::new(
             io::ErrorKind::InvalidData,
-            "more was sent than there is room for",
+            "the worker sent more items than its credit allows",
         ));
     }
     Ok(None)

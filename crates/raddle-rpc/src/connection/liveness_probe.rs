@@ -1,10 +1,13 @@
-//! Whether a worker is still there that somebody waits for: when it is asked, and when it is given up. Pure: what is seen, and when, is given.
+//! Decides when to ping a silent worker and when to give it up. Pure: observations and times are
+//! arguments.
 //!
-//! A worker that is a process of this machine closes its socket when it ends, however it does. All that is left to find out is whether it stands still,
-//! and there is no haste in that. A machine that loses its power, or a cable that is pulled, closes nothing. But a machine that is there
-//! acknowledges what it is sent, whatever its processes do: so a worker that is silent is asked soon, and given up soon if not even its system has
-//! heard that. If that has, and the worker says nothing, it may be busy, and has as long as one of this machine. That something comes from
-//! there says nothing: what is sent to it may be lost all the same, and it says again what it does not know to be heard.
+//! A process of this machine closes its socket when it ends, however it ends. All that is left to
+//! detect is a hang, which is not urgent. A machine that loses power, or a cable that is pulled,
+//! closes nothing. But a running machine acknowledges TCP segments, whatever its processes do. So a
+//! silent worker is pinged early, and given up early if not even its kernel acknowledges the ping.
+//! If the kernel does and the worker does not respond, the worker may be busy, and has as long as a
+//! local one. Segments *from* the worker's machine prove nothing: what is sent to it may still be
+//! lost, and it retransmits what it does not know to be received.
 
 use std::time::Duration;
 
@@ -12,107 +15,113 @@ use tokio::time::Instant;
 
 use crate::link::Acknowledged;
 
-/// A worker that has heard a question, and says nothing for so long, stands still. With what comes before and after it is given up after 10 s, near
-/// or far.
-pub(super) const STILL: Duration = Duration::from_secs(9);
-/// How long the system of another machine may take to acknowledge what it is sent. It does so at once: this is time for the way there and back, and
-/// for what is lost on it to be sent again.
-const ACKNOWLEDGED: Duration = Duration::from_millis(700);
-/// How exactly a system says when it was: a tick of its clock, and a little.
-const EXACT: Duration = Duration::from_millis(20);
-/// How often a worker of another machine is looked at. With what comes before and after it is given up within 1.5 s.
-const FAR: Duration = Duration::from_millis(250);
-/// How often one of this machine is.
-const NEAR: Duration = Duration::from_millis(500);
+/// A worker that received a ping and does not answer for this long hangs. With the time before and
+/// after, it is given up after 10 s, local or remote.
+pub(super) const HANG_TIMEOUT: Duration = Duration::from_secs(9);
+/// How long another machine's kernel may take to acknowledge a segment. It normally does so at
+/// once: this covers the round trip and retransmissions.
+const ACK_TIMEOUT: Duration = Duration::from_millis(700);
+/// Precision of the kernel's time stamps: a clock tick and some slack.
+const CLOCK_SLACK: Duration = Duration::from_millis(20);
+/// Probe interval for a worker on another machine. With the time before and after, it is given up
+/// within 1.5 s.
+const REMOTE_INTERVAL: Duration = Duration::from_millis(250);
+/// Probe interval for a worker on this machine.
+const LOCAL_INTERVAL: Duration = Duration::from_millis(500);
 
-/// What is thought of a worker that somebody waits for.
+/// Liveness state of a worker that calls wait for.
 #[derive(Debug)]
 pub(super) struct LivenessProbe {
-    is_far: bool,
-    asked: Option<PendingPing>,
+    is_remote: bool,
+    ping: Option<PendingPing>,
 }
 
-/// It was asked, and has not answered.
+/// A ping without an answer.
 #[derive(Clone, Copy, Debug)]
 struct PendingPing {
-    /// When it was asked first, or something has moved since.
+    /// When the first ping was sent, or when traffic last moved since.
     since: Instant,
-    /// When it was asked last.
+    /// When the last ping was sent.
     last: Instant,
-    /// How much its system had acknowledged then.
+    /// Bytes that the worker's kernel had acknowledged then.
     bytes: u64,
 }
 
-/// What is seen of it.
+/// What was observed since the last round.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ProbeObservation {
     pub(super) now: Instant,
-    /// It has said something since the last look.
-    pub(super) is_heard: bool,
-    /// Something was sent to it since the last look, or this process stood still. So much may be on its way that a question has to wait for it.
+    /// Data has arrived since the last round.
+    pub(super) has_received: bool,
+    /// Data was sent since the last round, or this process was stalled. So much may be in transit
+    /// that a ping has to queue behind it.
     pub(super) has_moved: bool,
-    /// What its system has acknowledged, if it is another's, and that can be told.
+    /// What the remote kernel has acknowledged. `None` for a local socket.
     pub(super) acknowledged: Option<Acknowledged>,
 }
 
-/// What follows.
+/// What to do next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ProbeStep {
-    /// It is there, or has time.
+    /// The worker is alive, or still has time.
     Wait,
-    /// It is asked whether it is there.
-    Ask,
-    /// It is not there: nobody has heard the question.
-    Cut,
-    /// It stands still: it does not answer.
-    Still,
+    /// Send a ping.
+    Ping,
+    /// Give up: the machine is unreachable, its kernel acknowledges nothing.
+    Unreachable,
+    /// Give up: the worker hangs, its kernel acknowledges and it does not answer.
+    Hung,
 }
 
 impl LivenessProbe {
-    /// Of a worker that is reached over a network, or not.
-    pub(super) fn new(is_far: bool) -> Self {
+    /// A probe for a worker on another machine, or on this one.
+    pub(super) fn new(is_remote: bool) -> Self {
         Self {
-            is_far,
-            asked: None,
+            is_remote,
+            ping: None,
         }
     }
 
-    /// How long until the next look.
-    pub(super) fn pause(&self) -> Duration {
-        if self.is_far { FAR } else { NEAR }
+    /// Time until the next round.
+    pub(super) fn interval(&self) -> Duration {
+        if self.is_remote {
+            REMOTE_INTERVAL
+        } else {
+            LOCAL_INTERVAL
+        }
     }
 
-    /// What follows from what is seen.
-    pub(super) fn look(&mut self, seen: ProbeObservation) -> ProbeStep {
-        if seen.is_heard {
-            self.asked = None;
+    /// Decides from an observation.
+    pub(super) fn next_step(&mut self, observed: ProbeObservation) -> ProbeStep {
+        if observed.has_received {
+            self.ping = None;
             return ProbeStep::Wait;
         }
-        let bytes = seen
+        let bytes = observed
             .acknowledged
             .map_or(0, |acknowledged| acknowledged.bytes);
-        let Some(asked) = &mut self.asked else {
-            self.asked = Some(PendingPing {
-                since: seen.now,
-                last: seen.now,
+        let Some(ping) = &mut self.ping else {
+            self.ping = Some(PendingPing {
+                since: observed.now,
+                last: observed.now,
                 bytes,
             });
-            return ProbeStep::Ask;
+            return ProbeStep::Ping;
         };
-        if seen.has_moved {
-            asked.since = seen.now;
+        if observed.has_moved {
+            ping.since = observed.now;
         }
-        let asked_ago = seen.now - asked.last;
-        let is_there = seen
+        let ping_age = observed.now - ping.last;
+        let is_received = observed
             .acknowledged
-            .map(|acknowledged| asked.is_acknowledged(acknowledged, asked_ago));
-        match is_there {
-            Some(false) if asked_ago >= ACKNOWLEDGED => ProbeStep::Cut,
-            _ if seen.now - asked.since >= STILL => ProbeStep::Still,
+            .map(|acknowledged| ping.is_acknowledged(acknowledged, ping_age));
+        match is_received {
+            Some(false) if ping_age >= ACK_TIMEOUT => ProbeStep::Unreachable,
+            _ if observed.now - ping.since >= HANG_TIMEOUT => ProbeStep::Hung,
             Some(true) => {
-                // Its machine may go meanwhile.
-                (asked.last, asked.bytes) = (seen.now, bytes);
-                ProbeStep::Ask
+                // The machine may go down while its worker is busy, so keep pinging.
+                (ping.last, ping.bytes) = (observed.now, bytes);
+                ProbeStep::Ping
             }
             Some(false) | None => ProbeStep::Wait,
         }
@@ -120,10 +129,10 @@ impl LivenessProbe {
 }
 
 impl PendingPing {
-    /// Whether the question has arrived, as far as its system is concerned; or could not be sent, because the worker takes nothing, and its system says
-    /// so.
-    fn is_acknowledged(&self, now: Acknowledged, asked_ago: Duration) -> bool {
-        now.bytes > self.bytes || !now.is_waiting && now.heard < asked_ago + EXACT
+    /// Whether the remote kernel received the ping; or whether it could not be sent because the
+    /// worker reads nothing, and its kernel still announces a zero window.
+    fn is_acknowledged(&self, now: Acknowledged, ping_age: Duration) -> bool {
+        now.bytes > self.bytes || !now.is_pending && now.last_ack < ping_age + CLOCK_SLACK
     }
 }
 
@@ -131,128 +140,133 @@ impl PendingPing {
 mod tests {
     use super::*;
 
-    /// What follows from one look after the other, from when it was last heard of on, and how long that takes. `acknowledged` says what is seen of its
-    /// system at a time since then.
-    fn looks(
-        is_far: bool,
+    /// Runs rounds from the last received data on until the probe gives up. Returns the steps and
+    /// the time taken. `acknowledged` gives the kernel's state at a time in milliseconds.
+    fn run_probe(
+        is_remote: bool,
         has_moved: bool,
         acknowledged: impl Fn(u64) -> Option<Acknowledged>,
     ) -> (Vec<ProbeStep>, Duration) {
-        let (mut pulse, began, mut steps) =
-            (LivenessProbe::new(is_far), Instant::now(), Vec::new());
+        let (mut probe, began, mut steps) =
+            (LivenessProbe::new(is_remote), Instant::now(), Vec::new());
         let mut now = began;
         while now - began < Duration::from_secs(60) {
-            now += pulse.pause();
+            now += probe.interval();
             let acknowledged = acknowledged((now - began).as_millis() as u64);
-            let next = pulse.look(ProbeObservation {
+            let next = probe.next_step(ProbeObservation {
                 now,
-                is_heard: false,
+                has_received: false,
                 has_moved,
                 acknowledged,
             });
             steps.push(next);
-            if matches!(next, ProbeStep::Cut | ProbeStep::Still) {
+            if matches!(next, ProbeStep::Unreachable | ProbeStep::Hung) {
                 break;
             }
         }
         (steps, now - began)
     }
 
-    fn seen(bytes: u64, is_waiting: bool, heard: u64) -> Option<Acknowledged> {
+    fn acknowledged(bytes: u64, is_pending: bool, last_ack: u64) -> Option<Acknowledged> {
         Some(Acknowledged {
             bytes,
-            is_waiting,
-            heard: Duration::from_millis(heard),
+            is_pending,
+            last_ack: Duration::from_millis(last_ack),
         })
     }
 
     #[test]
-    fn a_machine_that_is_gone_is_given_up_soon_whatever_is_sent_to_it() {
+    fn unreachable_machine_is_given_up_soon_despite_traffic() {
         for has_moved in [false, true] {
-            let (steps, took) = looks(true, has_moved, |at| seen(7, true, at));
+            let (steps, elapsed) = run_probe(true, has_moved, |at| acknowledged(7, true, at));
             assert_eq!(
                 steps,
                 [
-                    ProbeStep::Ask,
+                    ProbeStep::Ping,
                     ProbeStep::Wait,
                     ProbeStep::Wait,
-                    ProbeStep::Cut
+                    ProbeStep::Unreachable
                 ]
             );
-            assert!(took <= Duration::from_millis(1000), "{took:?}");
-            // What was sent before was acknowledged when it was just being asked.
-            let (_, took) = looks(true, has_moved, |at| seen(7 + at.min(260), true, at));
-            assert!(took <= Duration::from_millis(1500), "{took:?}");
+            assert!(elapsed <= Duration::from_millis(1000), "{elapsed:?}");
+            // Earlier data was acknowledged just when the ping was sent.
+            let (_, elapsed) = run_probe(true, has_moved, |at| {
+                acknowledged(7 + at.min(260), true, at)
+            });
+            assert!(elapsed <= Duration::from_millis(1500), "{elapsed:?}");
         }
     }
 
     #[test]
-    fn a_machine_that_hears_nothing_is_gone_though_it_goes_on_to_speak() {
-        let (steps, took) = looks(true, false, |_| seen(7, true, 0));
-        assert_eq!(steps.last(), Some(&ProbeStep::Cut));
-        assert!(took <= Duration::from_millis(1000), "{took:?}");
+    fn machine_that_receives_nothing_is_given_up_although_it_sends() {
+        let (steps, elapsed) = run_probe(true, false, |_| acknowledged(7, true, 0));
+        assert_eq!(steps.last(), Some(&ProbeStep::Unreachable));
+        assert!(elapsed <= Duration::from_millis(1000), "{elapsed:?}");
     }
 
     #[test]
-    fn a_worker_that_stands_still_on_a_machine_that_does_not_has_time() {
+    fn hung_worker_on_a_live_machine_has_the_full_timeout() {
         for takes_nothing in [false, true] {
-            let there = |at| {
+            let kernel = |at| {
                 if takes_nothing {
-                    seen(7, false, 1)
+                    acknowledged(7, false, 1)
                 } else {
-                    seen(at, false, 200)
+                    acknowledged(at, false, 200)
                 }
             };
-            let (steps, took) = looks(true, false, there);
-            assert_eq!(steps.last(), Some(&ProbeStep::Still));
-            assert!((STILL..STILL + 3 * FAR).contains(&took), "{took:?}");
+            let (steps, elapsed) = run_probe(true, false, kernel);
+            assert_eq!(steps.last(), Some(&ProbeStep::Hung));
+            assert!(
+                (HANG_TIMEOUT..HANG_TIMEOUT + 3 * REMOTE_INTERVAL).contains(&elapsed),
+                "{elapsed:?}"
+            );
         }
-        let (steps, took) = looks(false, false, |_| None);
+        let (steps, elapsed) = run_probe(false, false, |_| None);
         assert_eq!(
             (steps[0], steps.last()),
-            (ProbeStep::Ask, Some(&ProbeStep::Still))
+            (ProbeStep::Ping, Some(&ProbeStep::Hung))
         );
         assert!(
             steps[1..steps.len() - 1]
                 .iter()
                 .all(|step| *step == ProbeStep::Wait),
-            "it is asked once: {steps:?}"
+            "one ping: {steps:?}"
         );
-        assert_eq!(took, NEAR + STILL);
+        assert_eq!(elapsed, LOCAL_INTERVAL + HANG_TIMEOUT);
     }
 
     #[test]
-    fn a_machine_that_goes_while_its_worker_is_busy_is_noticed() {
-        let (steps, took) = looks(true, false, |at| {
-            seen(at.min(3_000), at > 3_000, at.saturating_sub(3_000))
+    fn machine_that_goes_down_under_a_busy_worker_is_detected() {
+        let (steps, elapsed) = run_probe(true, false, |at| {
+            acknowledged(at.min(3_000), at > 3_000, at.saturating_sub(3_000))
         });
-        assert_eq!(steps.last(), Some(&ProbeStep::Cut));
-        assert!(took < Duration::from_millis(4_500), "{took:?}");
+        assert_eq!(steps.last(), Some(&ProbeStep::Unreachable));
+        assert!(elapsed < Duration::from_millis(4_500), "{elapsed:?}");
     }
 
     #[test]
-    fn while_something_moves_nobody_stands_still() {
-        let (steps, _) = looks(false, true, |_| None);
-        assert!(!steps.contains(&ProbeStep::Still));
-        let (steps, _) = looks(true, true, |at| seen(at, true, 0));
-        assert!(!steps.contains(&ProbeStep::Still) && !steps.contains(&ProbeStep::Cut));
+    fn moving_traffic_postpones_the_hang_verdict() {
+        let (steps, _) = run_probe(false, true, |_| None);
+        assert!(!steps.contains(&ProbeStep::Hung));
+        let (steps, _) = run_probe(true, true, |at| acknowledged(at, true, 0));
+        assert!(!steps.contains(&ProbeStep::Hung) && !steps.contains(&ProbeStep::Unreachable));
     }
 
     #[test]
-    fn whoever_is_heard_is_there() {
-        let (mut pulse, began) = (LivenessProbe::new(true), Instant::now());
-        let mut look = |millis, is_heard| {
+    fn received_data_resets_the_probe() {
+        let (mut probe, began) = (LivenessProbe::new(true), Instant::now());
+        let mut next_step = |millis, has_received| {
             let now = began + Duration::from_millis(millis);
-            pulse.look(ProbeObservation {
+            probe.next_step(ProbeObservation {
                 now,
-                is_heard,
+                has_received,
                 has_moved: false,
-                acknowledged: seen(7, true, millis),
+                acknowledged: acknowledged(7, true, millis),
             })
         };
-        assert_eq!(look(250, false), ProbeStep::Ask);
-        assert_eq!(look(900, false), ProbeStep::Wait);
-        assert_eq!(look(1200, true), ProbeStep::Wait);
-        assert_eq!(look(1450, false), ProbeStep::Ask, "it begins anew");
+        assert_eq!(next_step(250, false), ProbeStep::Ping);
+        assert_eq!(next_step(900, false), ProbeStep::Wait);
+        assert_eq!(next_step(1200, true), ProbeStep::Wait);
+        assert_eq!(next_step(1450, false), ProbeStep::Ping, "starts over");
     }
 }

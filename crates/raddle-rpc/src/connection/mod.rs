@@ -1,7 +1,7 @@
-//! The way to a worker.
+//! Connections to workers.
 //!
-//! A [`Connection`] is a light thing: the channel with its socket is shared by all connections that one [`ConnectionFactory`] has made, belongs to its proxy, and is
-//! bounded in the calls that it carries at a time.
+//! A [`Connection`] is cheap to clone: all connections of one [`ConnectionFactory`] share a channel
+//! with its socket. The channel belongs to the proxy and bounds the calls in flight.
 
 mod call_request;
 mod channel;
@@ -28,27 +28,27 @@ pub use self::{
 pub(crate) use self::{
     channel::ChannelState,
     connect_state::ConnectWait,
-    reply_stream::{CallEvent, OnLoss},
+    reply_stream::{CallEvent, LossListener},
 };
 use crate::RpcError;
 
-/// Makes connections to one worker. All of them, and those of its clones, go over the same socket.
+/// Makes connections to one worker. All of them, and those of its clones, share one socket.
 #[derive(Clone, Debug)]
 pub struct ConnectionFactory(Connection);
 
-/// A way to a worker.
+/// A connection to a worker.
 #[derive(Clone, Debug)]
 pub struct Connection {
     channel: Arc<Channel>,
-    /// What the worker is thought to read.
+    /// The encoding that the worker is expected to read.
     encoding: Encoding,
 }
 
-/// How many calls a channel carries at a time, unless something else is said. Others wait their turn.
+/// Default number of calls that a channel carries at a time. Further calls wait for a permit.
 pub const LIMIT: usize = 100;
 
 impl ConnectionFactory {
-    /// For a worker that serves at this address.
+    /// A factory for the worker at `address`.
     pub fn new(address: &str, limit: usize) -> Self {
         let channel = Arc::new(Channel::new(address, None, limit));
         Self(Connection {
@@ -57,100 +57,102 @@ impl ConnectionFactory {
         })
     }
 
-    /// In the best of these encodings, which the worker is said to read.
+    /// Sets the call encoding: the best of those that the worker is published with.
     #[must_use]
-    pub fn encodings(self, reads: &Encodings) -> Self {
+    pub fn encodings(self, encodings: &Encodings) -> Self {
         Self(Connection {
-            encoding: encoding::best(reads),
+            encoding: encoding::best(encodings),
             ..self.0
         })
     }
 
-    /// Over TLS, if there are credentials. There is none at a Unix socket: with credentials, nobody is called there.
+    /// Calls over TLS with these credentials, if any. A Unix socket has no TLS: with credentials,
+    /// calls to one fail.
     #[must_use]
     pub fn credentials(self, credentials: Option<WorkerCredentials>) -> Self {
         let channel = Arc::new(self.0.channel.with_credentials(credentials));
         Self(Connection { channel, ..self.0 })
     }
 
-    /// With a proof that calls come from the worker's pool.
+    /// Sends `proof` with each call, which shows the worker that calls come from its own pool.
     #[must_use]
-    pub(crate) fn member(self, proof: Bytes) -> Self {
-        let channel = Arc::new(self.0.channel.with_member(proof));
+    pub(crate) fn with_membership(self, proof: Bytes) -> Self {
+        let channel = Arc::new(self.0.channel.with_membership(proof));
         Self(Connection { channel, ..self.0 })
     }
 
-    /// Goes on with the connection of another, if that leads to the same place.
-    pub(crate) fn adopt(&mut self, other: &Self) {
-        if self.0.channel.is_like(&other.0.channel) {
+    /// Takes over the channel of `other` if both have the same target, credentials and limit.
+    pub(crate) fn share_channel(&mut self, other: &Self) {
+        if self.0.channel.is_equivalent(&other.0.channel) {
             self.0.channel = Arc::clone(&other.0.channel);
         }
     }
 
-    /// What is known of the way there.
-    pub(crate) fn way(&self) -> ChannelState {
-        self.0.channel.way()
+    /// The state of the channel, without I/O.
+    pub(crate) fn channel_state(&self) -> ChannelState {
+        self.0.channel.state()
     }
 
-    /// Finds out whether the worker can be reached, without handing it anything.
-    pub(crate) async fn reach(&self, wait: ConnectWait) -> Result<(), RpcError> {
-        self.0.channel.reach(wait).await
+    /// Connects if necessary, without sending a call.
+    pub(crate) async fn ensure_connected(&self, wait: ConnectWait) -> Result<(), RpcError> {
+        self.0.channel.ensure_connected(wait).await
     }
 
-    /// A connection. Nothing is opened before it is used.
+    /// A connection. It opens nothing before the first call.
     pub fn connect(&self) -> Connection {
         self.0.clone()
     }
 }
 
 impl Connection {
-    /// Hands a call to the worker. Returns when it has been taken.
+    /// Sends a call. Returns when the worker has accepted it.
     pub async fn dispatch(
         &self,
         call: CallRequest,
         timeout: Option<Duration>,
     ) -> Result<ReplyStream, RpcError> {
-        self.dispatch_in_turn(call, timeout, ConnectWait::ForIt, || {})
+        self.dispatch_with(call, timeout, ConnectWait::UntilDone, || {})
             .await
     }
 
-    /// The same, and says when it is the call's turn: how long it waits for that is not up to the worker. `wait` is for one that is not reached.
-    pub(crate) async fn dispatch_in_turn(
+    /// Like `dispatch`, and calls `on_permit` when the call gets its permit: the time before that
+    /// is not the worker's. `wait` says how long to wait for a worker that is not connected.
+    pub(crate) async fn dispatch_with(
         &self,
         call: CallRequest,
         timeout: Option<Duration>,
         wait: ConnectWait,
-        is_sent: impl FnOnce() + Send,
+        on_permit: impl FnOnce() + Send,
     ) -> Result<ReplyStream, RpcError> {
-        let handing_over = async {
+        let dispatching = async {
             let channel = &self.channel;
             let encoding = channel.encoding().unwrap_or(self.encoding);
-            let turn = channel.turn(call.depth()).await?;
-            is_sent();
-            let refused = match channel.dispatch(&call, encoding, turn, wait).await {
+            let permit = channel.acquire_permit(call.depth()).await?;
+            on_permit();
+            let refused = match channel.dispatch(&call, encoding, permit, wait).await {
                 Err(error) => error,
-                taken => return taken,
+                outcome => return outcome,
             };
-            // It was not taken if the worker says that it is to be written otherwise.
-            let instead =
-                encoding::instead_of(encoding, &refused.reads).filter(|_| !refused.may_have_begun);
+            // A worker that names the encodings it reads has not accepted the call.
+            let instead = encoding::instead_of(encoding, &refused.encodings)
+                .filter(|_| !refused.may_have_begun);
             let Some(instead) = instead else {
                 return Err(refused);
             };
-            channel.is_to_be_called_in(instead);
-            let turn = channel.turn(call.depth()).await?;
-            channel.dispatch(&call, instead, turn, wait).await
+            channel.set_encoding(instead);
+            let permit = channel.acquire_permit(call.depth()).await?;
+            channel.dispatch(&call, instead, permit, wait).await
         };
         match timeout {
-            None => handing_over.await,
-            Some(timeout) => match tokio::time::timeout(timeout, handing_over).await {
+            None => dispatching.await,
+            Some(timeout) => match tokio::time::timeout(timeout, dispatching).await {
                 Ok(outcome) => outcome,
-                // It may be anywhere: it was cancelled, wherever it is.
+                // The call may have been sent; dropping its future has cancelled it.
                 Err(_) => Err(RpcError {
                     code: tonic::Code::DeadlineExceeded,
-                    message: "the call did not end in the time it had".into(),
+                    message: "the call timed out".into(),
                     may_have_begun: true,
-                    reads: Encodings::new(),
+                    encodings: Encodings::new(),
                 }),
             },
         }

@@ -1,4 +1,4 @@
-//! What comes back of a call.
+//! The replies of a call.
 
 use std::{
     future::poll_fn,
@@ -16,139 +16,143 @@ use tonic::{Code, Status};
 use super::{channel::Channel, transport::CallReplies};
 use crate::RpcError;
 
-/// What comes back of a call. Whoever drops it before the end cancels the call.
+/// The replies of a call. Dropping it before the end cancels the call.
 pub struct ReplyStream {
-    /// What was read to see whether the call was taken.
-    first: Option<CallEvent>,
-    from: CallReplies,
-    /// That of the call.
+    /// The event that was read to see whether the call was accepted.
+    buffered: Option<CallEvent>,
+    replies: CallReplies,
+    /// The encoding of the call and its results.
     encoding: Encoding,
-    /// The worker has taken it, so that it may have begun.
-    is_taken: bool,
-    /// Let go of when the call is over, whoever keeps this for how long.
-    turn: Option<Permit>,
-    /// What others have it keep as long.
-    guest: Option<Box<dyn Send>>,
-    /// Hears that the worker was lost with the call.
-    loss: Option<Arc<dyn OnLoss>>,
+    /// The worker has accepted the call, so the routine may have begun.
+    is_accepted: bool,
+    /// Released when the call is over, even if the stream is kept longer.
+    permit: Option<Permit>,
+    /// Values that callers keep alive as long, see `hold`.
+    guard: Option<Box<dyn Send>>,
+    /// Notified if the worker is lost during the call.
+    loss_listener: Option<Arc<dyn LossListener>>,
 }
 
-/// Hears that a worker was lost that had taken a call.
-pub(crate) trait OnLoss: Send + Sync {
-    fn lost(&self);
+/// Is notified when a worker is lost that had accepted a call.
+pub(crate) trait LossListener: Send + Sync {
+    fn record_loss(&self);
 }
 
-/// What a call keeps while it lasts.
+/// Permission to send a call, held while the call lasts.
 pub(crate) struct Permit {
     pub(super) _permit: Option<OwnedSemaphorePermit>,
     pub(super) _channel: Arc<Channel>,
 }
 
-/// One thing that is heard of a call.
+/// An event of a call.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum CallEvent {
-    /// The worker has taken it.
-    Taken,
-    /// An item; of a function, the result.
+    /// The worker has accepted the call.
+    Accepted,
+    /// An item of a stream. Over gRPC also the result of a function.
     Item(Bytes),
-    /// The result, and the end.
+    /// The result of a function, and the end.
     Result(Bytes),
-    /// There are no more items.
+    /// The end of a stream.
     End,
-    /// It ended otherwise.
+    /// The routine ended with an exception.
     Exception(v1::Exception),
-    /// It was not taken, or nothing more will be heard.
-    Refused(RpcError),
+    /// The worker did not accept the call, or the connection was lost.
+    Failed(RpcError),
 }
 
 impl CallEvent {
     pub(crate) fn is_last(&self) -> bool {
-        !matches!(self, Self::Taken | Self::Item(_))
+        !matches!(self, Self::Accepted | Self::Item(_))
     }
 }
 
 impl ReplyStream {
-    pub(super) fn new(from: CallReplies, encoding: Encoding, turn: Permit) -> Self {
+    pub(super) fn new(replies: CallReplies, encoding: Encoding, permit: Permit) -> Self {
         Self {
-            first: None,
-            from,
+            buffered: None,
+            replies,
             encoding,
-            is_taken: false,
-            turn: Some(turn),
-            guest: None,
-            loss: None,
+            is_accepted: false,
+            permit: Some(permit),
+            guard: None,
+            loss_listener: None,
         }
     }
 
-    /// How values in it are written.
+    /// The encoding of the values.
     pub(crate) fn encoding(&self) -> Encoding {
         self.encoding
     }
 
-    /// Keeps something until the call is over, which it may be already, or is dropped: for balancers that keep account of calls.
-    pub fn hold(&mut self, guest: impl Send + 'static) {
-        if self.turn.is_some() {
-            self.guest = Some(Box::new((self.guest.take(), guest)));
+    /// Keeps `guard` until the call is over or the stream is dropped: for balancers that count
+    /// calls in flight. If the call is over already, `guard` is dropped at once.
+    pub fn hold(&mut self, guard: impl Send + 'static) {
+        if self.permit.is_some() {
+            self.guard = Some(Box::new((self.guard.take(), guard)));
         }
     }
 
-    /// Tells this if the worker is lost before the call is over.
-    pub(crate) fn on_loss(&mut self, loss: Arc<dyn OnLoss>) {
-        self.loss = Some(loss);
+    /// Notifies `listener` if the worker is lost before the call is over.
+    pub(crate) fn notify_loss(&mut self, listener: Arc<dyn LossListener>) {
+        self.loss_listener = Some(listener);
     }
 
-    /// The same, once the worker has taken the call.
-    pub(super) async fn once_taken(mut self) -> Result<Self, RpcError> {
+    /// Waits until the worker has accepted the call.
+    pub(super) async fn until_accepted(mut self) -> Result<Self, RpcError> {
         match self.next().await {
-            CallEvent::Refused(error) => Err(error),
-            step => Ok(Self {
-                first: Some(step),
+            CallEvent::Failed(error) => Err(error),
+            event => Ok(Self {
+                buffered: Some(event),
                 ..self
             }),
         }
     }
 
-    /// The next thing that is heard.
+    /// The next event.
     pub(crate) async fn next(&mut self) -> CallEvent {
         poll_fn(|cx| self.poll_next(cx)).await
     }
 
     pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<CallEvent> {
-        if let Some(first) = self.first.take() {
-            return Poll::Ready(first);
+        if let Some(event) = self.buffered.take() {
+            return Poll::Ready(event);
         }
-        let step = ready!(self.from.poll_step(cx));
-        if step.is_last() {
-            self.turn = None;
-            self.guest = None;
+        let event = ready!(self.replies.poll_event(cx));
+        if event.is_last() {
+            self.permit = None;
+            self.guard = None;
         }
-        Poll::Ready(match step {
-            CallEvent::Refused(error) if self.is_taken && error.code != Code::InvalidArgument => {
-                self.loss.take().into_iter().for_each(|loss| loss.lost());
-                CallEvent::Refused(RpcError {
+        Poll::Ready(match event {
+            CallEvent::Failed(error) if self.is_accepted && error.code != Code::InvalidArgument => {
+                self.loss_listener
+                    .take()
+                    .into_iter()
+                    .for_each(|loss| loss.record_loss());
+                CallEvent::Failed(RpcError {
                     may_have_begun: true,
                     ..error
                 })
             }
-            step => {
-                self.is_taken |= matches!(step, CallEvent::Taken | CallEvent::Item(_));
-                step
+            event => {
+                self.is_accepted |= matches!(event, CallEvent::Accepted | CallEvent::Item(_));
+                event
             }
         })
     }
 }
 
-/// What a status says: of a worker that does not take the call, or of the way to it.
-pub(super) fn refusal(status: &Status) -> RpcError {
+/// Converts a status: either the worker refused the call, or the connection failed.
+pub(super) fn error_of_status(status: &Status) -> RpcError {
     let mut source = std::error::Error::source(status);
-    let is_ours = source.is_some();
+    let is_local = source.is_some();
     let mut message = status.message().to_owned();
     while let Some(error) = source {
         if let Some(refusal) = error
             .downcast_ref::<std::io::Error>()
             .and_then(HandshakeError::of)
         {
-            return distrusted(&refusal);
+            return handshake_failure(&refusal);
         }
         if let Some(io) = error.downcast_ref::<std::io::Error>()
             && matches!(
@@ -156,19 +160,20 @@ pub(super) fn refusal(status: &Status) -> RpcError {
                 std::io::ErrorKind::ConnectionRefused | std::io::ErrorKind::NotFound
             )
         {
-            return RpcError::nobody(io);
+            return RpcError::no_listener(io);
         }
         message = error.to_string();
-        // In TLS 1.3 a caller hears with the first answer that he was refused, and h2 keeps no more of that than its words.
+        // In TLS 1.3 a client learns only with the first answer that the server refused it, and h2
+        // keeps of the alert only its text.
         if let Some(alert) = message.strip_prefix("received fatal alert: ") {
-            let why =
-                format!("there is no trust between worker and caller: it has refused us ({alert})");
+            let why = format!("the TLS handshake failed: the worker refused us ({alert})");
             return RpcError::refused(Code::Unavailable, why);
         }
         source = error.source();
     }
-    // A status with a source was made on this side, by a connection that broke. Any other is the worker's, which sends an `Ack` before it begins.
-    let reads = status
+    // A status with a source was made on this side, by a connection that broke. Any other comes
+    // from the worker, which sends an `Ack` before the routine begins.
+    let encodings = status
         .metadata()
         .get(ENCODINGS)
         .and_then(|names| names.to_str().ok())
@@ -176,21 +181,21 @@ pub(super) fn refusal(status: &Status) -> RpcError {
     RpcError {
         code: status.code(),
         message,
-        may_have_begun: is_ours,
-        reads: reads.unwrap_or_default(),
+        may_have_begun: is_local,
+        encodings: encodings.unwrap_or_default(),
     }
 }
 
-/// Worker and caller do not trust each other.
-pub(super) fn distrusted(refusal: &HandshakeError) -> RpcError {
+/// The error of a failed TLS handshake.
+pub(super) fn handshake_failure(refusal: &HandshakeError) -> RpcError {
     RpcError::refused(
         Code::Unavailable,
-        format!("there is no trust between worker and caller: {refusal}"),
+        format!("the TLS handshake failed: {refusal}"),
     )
 }
 
 impl std::fmt::Debug for ReplyStream {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Replies").finish_non_exhaustive()
+        f.debug_struct("ReplyStream").finish_non_exhaustive()
     }
 }

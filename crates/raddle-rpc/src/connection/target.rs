@@ -1,4 +1,4 @@
-//! Where a worker serves, and as whom it is spoken to.
+//! The target of a connection: an address, and the credentials to present there.
 
 use std::{io, time::Duration};
 
@@ -14,17 +14,19 @@ use tower::service_fn;
 
 use crate::{
     RpcError,
-    stream::{ALIVE, CONNECTION_WINDOW, GRPC, MAX_MESSAGE, PoolStream, STREAM_WINDOW},
+    stream::{CONNECTION_WINDOW, GRPC, KEEP_ALIVE, MAX_MESSAGE, STREAM_WINDOW, WorkerStream},
 };
 
-/// How long it may take to connect. A worker that listens accepts at once.
+/// Time limit of connecting. A worker that listens accepts at once.
 pub(super) const CONNECT: Duration = Duration::from_secs(5);
 
-/// How long the machine of a worker without links may take to acknowledge what it is sent. The kernel retransmits meanwhile, and then ends the connection. It
-/// does so as well when the worker reads nothing and the TCP window is full, so that this is as long as a worker may stand still.
-const UNACKNOWLEDGED: Duration = Duration::from_secs(10);
+/// `TCP_USER_TIMEOUT` of gRPC connections: how long the worker's machine may leave data
+/// unacknowledged while the kernel retransmits. The timeout also strikes when the worker reads
+/// nothing and the TCP window is full, so this is the longest stall that a worker survives.
+const UNACKED_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Where a worker serves, and as whom it is spoken to. Whoever has the same can have the same connection.
+/// An address, and the credentials to present there. Channels with equal targets can share a
+/// connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ConnectTarget {
     address: Address,
@@ -45,7 +47,7 @@ impl ConnectTarget {
         })
     }
 
-    /// The same place, spoken to as somebody else.
+    /// The same address with other credentials.
     pub(super) fn with_credentials(self, credentials: Option<WorkerCredentials>) -> Self {
         Self {
             credentials,
@@ -53,38 +55,39 @@ impl ConnectTarget {
         }
     }
 
-    /// Whether it serves at a port, and not at a Unix socket.
-    pub(super) fn is_at_a_port(&self) -> bool {
+    /// Whether the address is a TCP port rather than a Unix socket.
+    pub(super) fn is_tcp(&self) -> bool {
         matches!(self.address, Address::Tcp(_))
     }
 
-    /// A connection in one of these protocols.
-    pub(super) async fn connect(&self, protocols: &[&[u8]]) -> io::Result<PoolStream> {
-        let connecting = PoolStream::connect(&self.address, self.credentials.as_ref(), protocols);
+    /// Opens a connection that speaks one of `protocols`.
+    pub(super) async fn connect(&self, protocols: &[&[u8]]) -> io::Result<WorkerStream> {
+        let connecting = WorkerStream::connect(&self.address, self.credentials.as_ref(), protocols);
         tokio::time::timeout(CONNECT, connecting)
             .await
             .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
     }
 
-    /// A client that connects when it is first used, and again after it was lost. The kernel ends its connection when the worker's machine does not
-    /// acknowledge a call: there is no ping to find out with, as a link has.
+    /// A gRPC client that connects on first use, and reconnects. Links have pings; here
+    /// `TCP_USER_TIMEOUT` ends the connection when the worker's machine does not acknowledge a
+    /// call.
     pub(super) fn client(&self) -> WorkerClient<Channel> {
         let target = self.clone();
         let connect = service_fn(move |_: Uri| {
             let target = target.clone();
             async move {
                 let stream = target.connect(&[GRPC]).await?;
-                stream.set_user_timeout(UNACKNOWLEDGED)?;
+                stream.set_user_timeout(UNACKED_TIMEOUT)?;
                 io::Result::Ok(TokioIo::new(stream.into_io()))
             }
         });
-        // Where it leads is up to the connector; a request has to have some host.
+        // The connector ignores the host; a request must have one.
         let channel = Endpoint::from_static("http://worker")
             .connect_timeout(CONNECT)
             .initial_stream_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
-            .http2_keep_alive_interval(ALIVE)
-            .keep_alive_timeout(ALIVE)
+            .http2_keep_alive_interval(KEEP_ALIVE)
+            .keep_alive_timeout(KEEP_ALIVE)
             .connect_with_connector_lazy(connect);
         WorkerClient::new(channel)
             .max_decoding_message_size(MAX_MESSAGE)

@@ -1,4 +1,4 @@
-//! Finding out what a worker reads, with workers that are written by others, served in this process.
+//! Tests of encoding negotiation and failure detection against gRPC workers served in this process.
 
 use std::{
     io,
@@ -30,30 +30,30 @@ use tonic::{
 
 use super::*;
 
-/// A worker that reads this and nothing else.
+/// A worker that reads one encoding.
 struct Reader {
     reads: Encoding,
-    manner: Manner,
-    /// What it was called in.
+    style: RefusalStyle,
+    /// The encodings of the calls it received.
     called: Arc<Mutex<Vec<Encoding>>>,
 }
 
-/// How it refuses what it does not read.
+/// How the worker refuses other encodings.
 #[derive(Clone, Copy)]
-enum Manner {
-    /// It says what it reads.
+enum RefusalStyle {
+    /// Names the encoding that it reads.
     Helpful,
-    /// It says that it does not read that.
-    Curt,
-    /// It takes the call, and then says what it reads.
+    /// Names nothing.
+    Silent,
+    /// Accepts the call first, and then names the encoding.
     Late,
 }
 
-type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+type ReplyItems<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 #[tonic::async_trait]
 impl worker_server::Worker for Reader {
-    type DispatchStream = Answers<v1::Reply>;
+    type DispatchStream = ReplyItems<v1::Reply>;
 
     async fn dispatch(
         &self,
@@ -70,49 +70,51 @@ impl worker_server::Worker for Reader {
                 what: Some(What::Result(value)),
             })
         };
-        let mut refusal = Status::failed_precondition("it does not read that");
-        if !matches!(self.manner, Manner::Curt) {
+        let mut refusal = Status::failed_precondition("unsupported encoding");
+        if !matches!(self.style, RefusalStyle::Silent) {
             refusal
                 .metadata_mut()
                 .insert(ENCODINGS, self.reads.name().parse().unwrap());
         }
-        match (encoding == self.reads, self.manner) {
+        match (encoding == self.reads, self.style) {
             (true, _) => Ok(Response::new(
                 stream::iter([ack, result(call.arguments)]).boxed(),
             )),
-            (false, Manner::Late) => Ok(Response::new(stream::iter([ack, Err(refusal)]).boxed())),
+            (false, RefusalStyle::Late) => {
+                Ok(Response::new(stream::iter([ack, Err(refusal)]).boxed()))
+            }
             (false, _) => Err(refusal),
         }
     }
 
     async fn stop(&self, _: Request<v1::StopRequest>) -> Result<Response<v1::StopReply>, Status> {
-        Err(Status::unimplemented("it goes on"))
+        Err(Status::unimplemented("not implemented"))
     }
 
     async fn info(&self, _: Request<v1::InfoRequest>) -> Result<Response<v1::InfoReply>, Status> {
-        Err(Status::unimplemented("it says nothing"))
+        Err(Status::unimplemented("not implemented"))
     }
 
     async fn idle(&self, _: Request<v1::IdleRequest>) -> Result<Response<v1::IdleReply>, Status> {
-        Err(Status::unimplemented("it says nothing"))
+        Err(Status::unimplemented("not implemented"))
     }
 }
 
-/// A worker, and the way to it for who was told that it reads these.
-struct Met {
+/// A worker, and a connection factory that was told which encodings the worker reads.
+struct TestWorker {
     called: Arc<Mutex<Vec<Encoding>>>,
     factory: ConnectionFactory,
 }
 
-/// Starts one. It ends with the runtime of the test.
-fn meet(reads: Encoding, manner: Manner, said: &Encodings) -> Met {
+/// Starts a worker. It ends with the runtime of the test.
+fn start_worker(reads: Encoding, style: RefusalStyle, published: &Encodings) -> TestWorker {
     let address = format!("unix-abstract:raddle-reader-{}", WorkerUid::new());
     let listener =
         UnixListener::bind(address.parse::<Address>().unwrap().socket_path().unwrap()).unwrap();
     let called = Arc::<Mutex<Vec<Encoding>>>::default();
     let service = worker_server::WorkerServer::new(Reader {
         reads,
-        manner,
+        style,
         called: Arc::clone(&called),
     });
     let incoming = stream::unfold(listener, |listener| async {
@@ -124,13 +126,13 @@ fn meet(reads: Encoding, manner: Manner, said: &Encodings) -> Met {
             .add_service(service)
             .serve_with_incoming(incoming.boxed()),
     );
-    Met {
+    TestWorker {
         called,
-        factory: ConnectionFactory::new(&address, LIMIT).encodings(said),
+        factory: ConnectionFactory::new(&address, LIMIT).encodings(published),
     }
 }
 
-impl Met {
+impl TestWorker {
     async fn call(&self, argument: f64) -> Result<(Encoding, Bytes), RpcError> {
         let arguments = EncodedArgs::new(1).argument("n", &argument);
         let rewrite = arguments.rewrite();
@@ -142,15 +144,15 @@ impl Met {
         let mut replies = self.factory.connect().dispatch(call, None).await?;
         loop {
             match replies.next().await {
-                CallEvent::Taken => {}
+                CallEvent::Accepted => {}
                 CallEvent::Item(value) => return Ok((replies.encoding(), value)),
-                CallEvent::Refused(error) => return Err(error),
+                CallEvent::Failed(error) => return Err(error),
                 other => panic!("{other:?}"),
             }
         }
     }
 
-    /// What it was called in since this was asked.
+    /// The encodings of the calls since the last time.
     fn called(&self) -> Vec<Encoding> {
         std::mem::take(&mut *self.called.lock().unwrap())
     }
@@ -159,8 +161,8 @@ impl Met {
 use Encoding::{Json, MessagePack};
 
 #[tokio::test]
-async fn a_worker_of_which_nothing_is_known_says_what_it_reads_and_is_asked_once() {
-    let worker = meet(Json, Manner::Helpful, &[].into());
+async fn negotiates_the_encoding_once_with_an_unknown_worker() {
+    let worker = start_worker(Json, RefusalStyle::Helpful, &[].into());
     for called in [vec![MessagePack, Json], vec![Json], vec![Json]] {
         assert_eq!(
             worker.call(1.5).await,
@@ -171,27 +173,31 @@ async fn a_worker_of_which_nothing_is_known_says_what_it_reads_and_is_asked_once
 }
 
 #[tokio::test]
-async fn a_worker_is_called_in_what_is_said_of_it() {
-    let worker = meet(Json, Manner::Curt, &[Json].into());
+async fn calls_in_the_published_encoding() {
+    let worker = start_worker(Json, RefusalStyle::Silent, &[Json].into());
     assert_eq!(
         worker.call(1.5).await,
         Ok((Json, Bytes::from_static(b"[1.5]")))
     );
-    let compact = meet(MessagePack, Manner::Curt, &[Json, MessagePack].into());
+    let compact = start_worker(
+        MessagePack,
+        RefusalStyle::Silent,
+        &[Json, MessagePack].into(),
+    );
     assert_eq!(compact.call(1.5).await.unwrap().0, MessagePack);
     assert_eq!(
         (worker.called(), compact.called()),
         (vec![Json], vec![MessagePack])
     );
-    // What is said may be wrong.
-    let mistaken = meet(MessagePack, Manner::Helpful, &[Json].into());
+    // The published encodings may be wrong.
+    let mistaken = start_worker(MessagePack, RefusalStyle::Helpful, &[Json].into());
     assert_eq!(mistaken.call(1.5).await.unwrap().0, MessagePack);
     assert_eq!(mistaken.called(), [Json, MessagePack]);
 }
 
 #[tokio::test]
-async fn who_does_not_say_what_it_reads_is_not_asked_again() {
-    let worker = meet(Json, Manner::Curt, &[].into());
+async fn does_not_retry_when_the_worker_names_no_encoding() {
+    let worker = start_worker(Json, RefusalStyle::Silent, &[].into());
     let error = worker.call(1.5).await.unwrap_err();
     assert_eq!(
         (error.code, error.may_have_begun),
@@ -201,27 +207,28 @@ async fn who_does_not_say_what_it_reads_is_not_asked_again() {
 }
 
 #[tokio::test]
-async fn a_call_that_was_taken_is_not_made_again() {
-    let worker = meet(Json, Manner::Late, &[].into());
+async fn does_not_resend_an_accepted_call() {
+    let worker = start_worker(Json, RefusalStyle::Late, &[].into());
     let error = worker.call(1.5).await.unwrap_err();
     assert!(error.may_have_begun, "{error:?}");
     assert_eq!(worker.called(), [MessagePack]);
 }
 
 #[tokio::test]
-async fn what_cannot_be_written_for_a_worker_is_the_callers_to_know() {
-    let worker = meet(Json, Manner::Helpful, &[Json].into());
+async fn reports_arguments_that_the_workers_encoding_cannot_express() {
+    let worker = start_worker(Json, RefusalStyle::Helpful, &[Json].into());
     let error = worker.call(f64::NAN).await.unwrap_err();
     assert_eq!(
         (error.code, error.may_have_begun),
         (Code::InvalidArgument, false)
     );
     assert!(error.message.contains("NaN"), "{error}");
-    assert_eq!(worker.called(), [], "it has not heard of it");
+    assert_eq!(worker.called(), [], "nothing was sent");
 }
 
-/// Has the system drop all that comes for a socket, as if its machine were gone.
-fn cut_off(socket: &impl AsRawFd) {
+/// Drops all packets that arrive at a socket (a BPF filter that returns 0), as if its machine were
+/// gone.
+fn drop_packets(socket: &impl AsRawFd) {
     let mut drop_all = libc::sock_filter {
         code: (libc::BPF_RET | libc::BPF_K) as u16,
         jt: 0,
@@ -232,17 +239,18 @@ fn cut_off(socket: &impl AsRawFd) {
         len: 1,
         filter: &raw mut drop_all,
     };
-    let (place, size) = (
+    let (value, size) = (
         (&raw const program).cast(),
         size_of_val(&program) as libc::socklen_t,
     );
-    // SAFETY: the system reads a program of one step, which is there, from a descriptor that is open.
+    // SAFETY: the kernel reads a one-instruction program, which lives on this stack frame, from an
+    // open descriptor.
     let outcome = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
             libc::SOL_SOCKET,
             libc::SO_ATTACH_FILTER,
-            place,
+            value,
             size,
         )
     };
@@ -250,13 +258,13 @@ fn cut_off(socket: &impl AsRawFd) {
 }
 
 #[tokio::test]
-async fn a_machine_that_is_gone_is_noticed_though_its_worker_has_no_links() {
+async fn detects_a_lost_machine_over_grpc() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let (called, sockets) = (Arc::default(), Arc::<Mutex<Vec<OwnedFd>>>::default());
     let service = worker_server::WorkerServer::new(Reader {
         reads: Json,
-        manner: Manner::Helpful,
+        style: RefusalStyle::Helpful,
         called: Arc::clone(&called),
     });
     let accepted = Arc::clone(&sockets);
@@ -275,33 +283,33 @@ async fn a_machine_that_is_gone_is_noticed_though_its_worker_has_no_links() {
             .add_service(service)
             .serve_with_incoming(incoming.boxed()),
     );
-    let worker = Met {
+    let worker = TestWorker {
         called,
         factory: ConnectionFactory::new(&address, LIMIT).encodings(&[Json].into()),
     };
     assert_eq!(worker.call(1.5).await.unwrap().0, Json);
-    let asks = worker.called().len();
-    sockets.lock().unwrap().iter().for_each(cut_off);
+    let calls = worker.called().len();
+    sockets.lock().unwrap().iter().for_each(drop_packets);
     let began = Instant::now();
     let error = worker.call(2.5).await.unwrap_err();
-    // HTTP/2 itself would take 20 s.
+    // HTTP/2 keep-alive alone would take 20 s.
     assert!(
         began.elapsed() < Duration::from_secs(18),
         "{:?}",
         began.elapsed()
     );
     assert!(
-        error.may_have_begun && asks == 1 && worker.called().is_empty(),
+        error.may_have_begun && calls == 1 && worker.called().is_empty(),
         "{error:?}"
     );
-    // Another connection is another matter.
+    // A new connection works.
     assert_eq!(
         worker.call(3.5).await,
         Ok((Json, Bytes::from_static(b"[3.5]")))
     );
 }
 
-/// A connection that is not read for a while, once so much of it was.
+/// A stream that pauses reading once, after `left` bytes.
 struct Stalling {
     stream: TcpStream,
     left: usize,
@@ -353,13 +361,13 @@ impl Connected for Stalling {
 }
 
 #[tokio::test]
-async fn a_worker_that_reads_nothing_for_a_while_keeps_its_connection() {
+async fn worker_that_stalls_briefly_keeps_its_connection() {
     const LARGE: usize = 32 << 20;
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let reader = Reader {
         reads: MessagePack,
-        manner: Manner::Curt,
+        style: RefusalStyle::Silent,
         called: Arc::default(),
     };
     let service = worker_server::WorkerServer::new(reader).max_decoding_message_size(2 * LARGE);
@@ -372,7 +380,7 @@ async fn a_worker_that_reads_nothing_for_a_while_keeps_its_connection() {
         };
         Some((stream.map(stalling), listener))
     });
-    // HTTP/2 has room for all of it, so that it is TCP that has not.
+    // The HTTP/2 windows hold all of it, so TCP is what fills up.
     let room = 2 * LARGE as u32;
     let mut server = Server::builder()
         .initial_stream_window_size(room)
@@ -398,9 +406,9 @@ async fn a_worker_that_reads_nothing_for_a_while_keeps_its_connection() {
         .unwrap();
     assert!(
         began.elapsed() > Duration::from_secs(3),
-        "it was not read: {:?}",
+        "the worker did not stall: {:?}",
         began.elapsed()
     );
-    assert_eq!(replies.next().await, CallEvent::Taken);
+    assert_eq!(replies.next().await, CallEvent::Accepted);
     assert!(matches!(replies.next().await, CallEvent::Item(value) if value.len() > LARGE));
 }

@@ -1,4 +1,5 @@
-//! How calls travel to a worker: over a link, or by gRPC to a worker that has no links. Nothing above knows which.
+//! The two transports of a call: a link, or gRPC for workers without links. Nothing above this
+//! module knows which.
 
 use std::{
     error::Error,
@@ -18,7 +19,7 @@ use tonic::{Status, Streaming, transport};
 
 use super::{
     link::{LinkCall, LinkConnection, LinkEnd},
-    reply_stream::{CallEvent, refusal},
+    reply_stream::{CallEvent, error_of_status},
     target::ConnectTarget,
 };
 use crate::{
@@ -26,27 +27,28 @@ use crate::{
     stream::{GRPC, LINK},
 };
 
-/// An open way to a worker. What it needs runs on the runtime that has opened it.
+/// An open connection to a worker. Its background tasks run on the runtime that has opened it.
 pub(super) enum Transport {
     Link(LinkConnection),
     Grpc(GrpcTransport),
 }
 
-/// To a worker that has no links.
+/// gRPC, for a worker without links.
 pub(super) struct GrpcTransport {
     pub(super) client: WorkerClient<transport::Channel>,
-    /// How it broke, once a call has found that. The next one connects anew, and so finds out whether the worker can be reached.
-    pub(super) lost: Arc<OnceLock<LinkEnd>>,
+    /// How the connection broke, once a call has found out. The next call then opens a new
+    /// transport, which shows whether the worker can be reached.
+    pub(super) end: Arc<OnceLock<LinkEnd>>,
 }
 
-/// Where the answers of one call come from. When it is dropped before the end, the call is cancelled.
+/// The replies of one call. Dropping it before the end cancels the call.
 pub(super) enum CallReplies {
     Link(LinkCall),
     Grpc(Box<Streaming<v1::Reply>>, Arc<OnceLock<LinkEnd>>),
 }
 
 impl Transport {
-    /// Connects, and finds out which of the two the worker speaks. Nothing is sent but a greeting.
+    /// Connects, and detects which transport the worker speaks. Sends nothing but a greeting.
     pub(super) async fn open(target: &ConnectTarget) -> io::Result<Self> {
         let mut stream = target.connect(&[LINK, GRPC]).await?;
         if stream.is_grpc() {
@@ -54,7 +56,8 @@ impl Transport {
         }
         stream.io().write_all(&GREETING).await?;
         let mut greeting = [0; GREETING.len()];
-        // A gRPC server begins to speak by itself. One that hangs up without a word was just ending, and has taken nothing.
+        // A gRPC server sends its preface first. A server that closes without a greeting was just
+        // stopping and has accepted nothing.
         stream.io().read_exact(&mut greeting).await?;
         if greeting != GREETING {
             return Ok(Self::grpc(target));
@@ -65,15 +68,15 @@ impl Transport {
     fn grpc(target: &ConnectTarget) -> Self {
         Self::Grpc(GrpcTransport {
             client: target.client(),
-            lost: Arc::default(),
+            end: Arc::default(),
         })
     }
 
-    /// How it has ended. `None` while calls can still be sent.
-    pub(super) fn lost(&self) -> Option<LinkEnd> {
+    /// How the transport has ended. `None` while calls can still be sent.
+    pub(super) fn end(&self) -> Option<LinkEnd> {
         match self {
-            Self::Link(link) => link.lost(),
-            Self::Grpc(grpc) => grpc.lost.get().copied(),
+            Self::Link(link) => link.end(),
+            Self::Grpc(grpc) => grpc.end.get().copied(),
         }
     }
 
@@ -82,11 +85,11 @@ impl Transport {
         match self {
             Self::Link(link) => link.call(call).map(CallReplies::Link),
             Self::Grpc(grpc) => {
-                let answers = grpc.client.clone().dispatch(call).await;
-                let answers = answers.map_err(|status| refuse(&status, &grpc.lost))?;
+                let replies = grpc.client.clone().dispatch(call).await;
+                let replies = replies.map_err(|status| failed_call(&status, &grpc.end))?;
                 Ok(CallReplies::Grpc(
-                    Box::new(answers.into_inner()),
-                    Arc::clone(&grpc.lost),
+                    Box::new(replies.into_inner()),
+                    Arc::clone(&grpc.end),
                 ))
             }
         }
@@ -94,47 +97,48 @@ impl Transport {
 }
 
 impl CallReplies {
-    pub(super) fn poll_step(&mut self, cx: &mut Context<'_>) -> Poll<CallEvent> {
+    pub(super) fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<CallEvent> {
         match self {
-            Self::Link(call) => call.poll_step(cx),
-            Self::Grpc(replies, lost) => poll_grpc(replies, lost, cx),
+            Self::Link(call) => call.poll_event(cx),
+            Self::Grpc(replies, end) => poll_grpc(replies, end, cx),
         }
     }
 }
 
 fn poll_grpc(
     replies: &mut Streaming<v1::Reply>,
-    lost: &OnceLock<LinkEnd>,
+    end: &OnceLock<LinkEnd>,
     cx: &mut Context<'_>,
 ) -> Poll<CallEvent> {
     loop {
-        let step = match ready!(Pin::new(&mut *replies).poll_next(cx)) {
+        let event = match ready!(Pin::new(&mut *replies).poll_next(cx)) {
             Some(Ok(v1::Reply { what: Some(what) })) => match what {
-                reply::What::Ack(_) => CallEvent::Taken,
+                reply::What::Ack(_) => CallEvent::Accepted,
                 reply::What::Result(result) => CallEvent::Item(result),
                 reply::What::Exception(exception) => CallEvent::Exception(exception),
             },
-            // Of a later version.
+            // From a later protocol version.
             Some(Ok(v1::Reply { what: None })) => continue,
-            Some(Err(status)) => CallEvent::Refused(refuse(&status, lost)),
+            Some(Err(status)) => CallEvent::Failed(failed_call(&status, end)),
             None => CallEvent::End,
         };
-        return Poll::Ready(step);
+        return Poll::Ready(event);
     }
 }
 
-/// The error of a call that ended with a status. A status with a source was made on this side, by a connection that broke. One that timed out was ended by the
-/// kernel, because the worker's machine acknowledges nothing.
-fn refuse(status: &Status, lost: &OnceLock<LinkEnd>) -> RpcError {
+/// Converts the status of a failed call. A status with a source was made on this side, by a
+/// connection that broke; `TimedOut` comes from `TCP_USER_TIMEOUT`: the worker's machine
+/// acknowledges nothing.
+fn failed_call(status: &Status, end: &OnceLock<LinkEnd>) -> RpcError {
     if let Some(source) = status.source() {
         let causes = std::iter::successors(Some(source), |error| (*error).source());
         let mut broken = causes.filter_map(|error| error.downcast_ref::<io::Error>());
-        let is_silent = broken.any(|error| error.kind() == io::ErrorKind::TimedOut);
-        let _ = lost.set(if is_silent {
-            LinkEnd::Cut
+        let is_timeout = broken.any(|error| error.kind() == io::ErrorKind::TimedOut);
+        let _ = end.set(if is_timeout {
+            LinkEnd::Unresponsive
         } else {
             LinkEnd::Broken
         });
     }
-    refusal(status)
+    error_of_status(status)
 }

@@ -1,8 +1,10 @@
-//! Many calls over one connection, without gRPC: what both of its ends have in common. The client's end is `connection/link.rs`, the worker's
-//! `serve/link.rs`; the frames are in `raddle-wire`.
+//! Links: many calls over one connection, without gRPC. This module holds what both ends share; the
+//! client's end is `connection/link.rs`, the worker's `serve/link.rs`, and the frames are in
+//! `raddle-wire`.
 //!
-//! What it saves is threads that wake each other. Whoever has something to say says it, on the thread that it is on, unless there is much to
-//! say: then it is gathered, and somebody else says all of it at once.
+//! Compared with gRPC, a link saves wake-ups between threads: a thread that has something to send
+//! writes it to the socket itself. Only when many calls are in flight are messages gathered, and
+//! one task writes all of them at once.
 
 mod reader;
 mod socket;
@@ -14,20 +16,22 @@ pub(crate) use self::{
     writer::{FlushMode, LinkClosed, LinkWriter},
 };
 
-/// So much may be on its way before the client has taken any of it. A small item counts as one.
-pub(crate) const WINDOW: u32 = 256;
+/// Credit window: weight of items that may be in transit before the client has read any. A small
+/// item weighs 1.
+pub(crate) const CREDIT_WINDOW: u32 = 256;
 
-/// As long as no more calls than this are in flight, each word of theirs is sent at once.
-pub(crate) const FEW: usize = 2;
+/// Up to this many calls in flight, each message is written at once.
+pub(crate) const FEW_CALLS: usize = 2;
 
-/// More credit than this at a time is nonsense. It is far more than anybody needs who gives it for what was taken.
-pub(crate) const MOST_CREDIT: u32 = 1 << 20;
+/// Largest credit that a client may give at once; more is a protocol error. Honest clients give
+/// back at most the window.
+pub(crate) const MAX_CREDIT: u32 = 1 << 20;
 
-/// Who takes items gives credit for them when they have come to so much. No item counts for more: else it could wait for credit that is only given
-/// when more has been taken.
-pub(crate) const HALF: u32 = WINDOW / 2;
+/// A reader gives credit when it has read items of this weight. No item weighs more: otherwise a
+/// sender could wait for credit that is only given after it has sent more.
+pub(crate) const CREDIT_STEP: u32 = CREDIT_WINDOW / 2;
 
-/// What an item of so many bytes counts.
-pub(crate) fn cost(bytes: usize) -> u32 {
-    1 + (bytes / (16 * 1024)).min(HALF as usize - 1) as u32
+/// Weight of an item of this size.
+pub(crate) fn item_weight(bytes: usize) -> u32 {
+    1 + (bytes / (16 * 1024)).min(CREDIT_STEP as usize - 1) as u32
 }

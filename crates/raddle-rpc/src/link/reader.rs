@@ -1,4 +1,4 @@
-//! What arrives over a link.
+//! Reading frames from a link's socket.
 
 use std::io;
 
@@ -7,23 +7,23 @@ use rustix::net::RecvFlags;
 
 use super::LinkSocket;
 
-/// Bytes that are read at a time, if nothing is known of what they are.
+/// Bytes per read, unless the decoder knows how much of a body is missing.
 const CHUNK: usize = 32 * 1024;
 
-/// What has arrived so far of a frame that is not whole.
+/// Reads frames from a socket and keeps what has arrived of an incomplete one.
 pub(crate) struct LinkReader {
     decoder: Decoder,
     chunk: Box<[u8]>,
 }
 
-/// How much was read.
+/// How much one `read` has read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReadAmount {
-    /// All that was there.
+    /// All that had arrived.
     All,
-    /// There may be more.
+    /// Part of it: there may be more.
     Some,
-    /// The last: there will be no more.
+    /// The end of the stream.
     Last,
 }
 
@@ -35,20 +35,21 @@ impl LinkReader {
         }
     }
 
-    /// Reads once, and gives each frame that is whole with it. What makes no sense is [`io::ErrorKind::InvalidData`]; nothing is given after it.
+    /// Reads once, and passes each complete frame to `each`. A malformed frame is
+    /// [`io::ErrorKind::InvalidData`]; no frame is passed after an error.
     pub(crate) fn read(
         &mut self,
         socket: &LinkSocket,
         mut each: impl FnMut(Frame) -> io::Result<()>,
     ) -> io::Result<ReadAmount> {
         let is_plain = socket.is_plain();
-        let mut heard = Ok(());
+        let mut result = Ok(());
         let each = |frame| {
-            if heard.is_ok() {
-                heard = each(frame);
+            if result.is_ok() {
+                result = each(frame);
             }
         };
-        let (got, asked) = match self.decoder.room().filter(|_| is_plain) {
+        let (got, wanted) = match self.decoder.room().filter(|_| is_plain) {
             Some((body, most)) => {
                 let got = would_block(receive(socket, body, most))?;
                 self.decoder.filled(got.unwrap_or(0), each);
@@ -62,23 +63,23 @@ impl LinkReader {
                 (got, CHUNK)
             }
         };
-        heard?;
+        result?;
         Ok(match got {
             Some(0) => ReadAmount::Last,
-            // Of what is encrypted, a record is read at a time.
-            Some(got) if got == asked || !is_plain => ReadAmount::Some,
+            // TLS decrypts one record per read, so more may be buffered.
+            Some(got) if got == wanted || !is_plain => ReadAmount::Some,
             Some(_) | None => ReadAmount::All,
         })
     }
 }
 
-/// Reads at most so many bytes to the end of what is in the buffer.
+/// Appends at most `most` bytes to the buffer.
 fn receive(socket: &LinkSocket, buffer: &mut Vec<u8>, most: usize) -> io::Result<usize> {
     buffer.reserve(most);
     let spare = &mut buffer.spare_capacity_mut()[..most];
     let ((read, _), _) = rustix::net::recv(socket, spare, RecvFlags::empty())?;
     let (read, before) = (read.len(), buffer.len());
-    // SAFETY: the system has written so many bytes to where the buffer ended.
+    // SAFETY: `recv` has initialised `read` bytes at the end of the buffer.
     unsafe { buffer.set_len(before + read) };
     Ok(read)
 }

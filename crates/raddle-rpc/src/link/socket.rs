@@ -1,7 +1,8 @@
-//! One end of a connection, without a runtime: reads and writes what can be at once.
+//! A non-blocking socket without a runtime.
 //!
-//! A runtime's own sockets wait for both directions at a time. Of a Unix socket that means that it wakes its thread whenever the other side has
-//! read something. So whoever waits does it for the one direction that it needs.
+//! A tokio socket registers for both directions. On a Unix socket, the peer's reading makes it
+//! writable, so each read of the peer would wake a thread here. `LinkSocket` registers only for the
+//! direction that a task waits for.
 
 use std::{
     fs::File,
@@ -18,94 +19,98 @@ use tokio::io::{Interest, unix::AsyncFd};
 
 /// One end of a connection. It never blocks.
 pub(crate) struct LinkSocket {
-    /// Its descriptor, of whatever kind of socket: to read and write, a file is as good.
+    /// The descriptor, whatever the kind of socket: `File` is enough for read and write.
     file: File,
-    /// The other end may be on another machine, which can go without a word.
-    pub(crate) is_far: bool,
-    /// What is sent, and received, is encrypted by this.
+    /// The other end may be on another machine, which can vanish without closing the connection.
+    pub(crate) is_remote: bool,
+    /// The TLS session, if there is one.
     tls: Option<Mutex<Connection>>,
 }
 
-/// What the system of the other end has acknowledged, whatever its processes do.
+/// What the peer's kernel has acknowledged (`TCP_INFO`), whatever its processes do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Acknowledged {
-    /// How much of what it was sent.
+    /// Bytes acknowledged in total.
     pub(crate) bytes: u64,
-    /// Something was sent that it has not.
-    pub(crate) is_waiting: bool,
-    /// How long ago it has last said anything.
-    pub(crate) heard: Duration,
+    /// Segments are unacknowledged.
+    pub(crate) is_pending: bool,
+    /// Time since the last acknowledgement arrived.
+    pub(crate) last_ack: Duration,
 }
 
 impl LinkSocket {
-    /// One that was told not to block.
-    pub(crate) fn new(socket: OwnedFd, is_far: bool, tls: Option<Connection>) -> Self {
+    /// Wraps a socket that is non-blocking already.
+    pub(crate) fn new(socket: OwnedFd, is_remote: bool, tls: Option<Connection>) -> Self {
         Self {
             file: socket.into(),
-            is_far,
+            is_remote,
             tls: tls.map(Mutex::new),
         }
     }
 
-    /// Whether what arrives may be read past this.
+    /// Whether data can be received without going through TLS.
     pub(crate) fn is_plain(&self) -> bool {
         self.tls.is_none()
     }
 
-    /// What the system of the other end has acknowledged. `None` if that cannot be told.
+    /// What the peer's kernel has acknowledged. `None` on a local socket, or if the kernel does not
+    /// say.
     pub(crate) fn acknowledged(&self) -> Option<Acknowledged> {
-        if !self.is_far {
+        if !self.is_remote {
             return None;
         }
         let mut info = MaybeUninit::<libc::tcp_info>::zeroed();
         let mut size = size_of::<libc::tcp_info>() as libc::socklen_t;
-        let (descriptor, place) = (self.file.as_raw_fd(), info.as_mut_ptr().cast());
-        // SAFETY: the system writes no more than `size` bytes, all of which are there, and the descriptor is open for as long as it is borrowed.
+        let (descriptor, value) = (self.file.as_raw_fd(), info.as_mut_ptr().cast());
+        // SAFETY: the kernel writes at most `size` bytes into `info`, which has that size, and
+        // `self` keeps the descriptor open.
         let outcome = unsafe {
             libc::getsockopt(
                 descriptor,
                 libc::IPPROTO_TCP,
                 libc::TCP_INFO,
-                place,
+                value,
                 &raw mut size,
             )
         };
-        // SAFETY: all bytes of it are set, to zero if by nobody else, and it is made of numbers.
+        // SAFETY: the value was zeroed, the kernel has overwritten part of it, and it consists of
+        // integers.
         let info = unsafe { info.assume_init() };
         (outcome == 0).then(|| Acknowledged {
             bytes: info.tcpi_bytes_acked,
-            is_waiting: info.tcpi_unacked > 0,
-            heard: Duration::from_millis(info.tcpi_last_ack_recv.into()),
+            is_pending: info.tcpi_unacked > 0,
+            last_ack: Duration::from_millis(info.tcpi_last_ack_recv.into()),
         })
     }
 
-    /// Has this runtime wait until it can be read, beside whoever else waits for it.
+    /// Registers for readability with the current runtime, independent of other registrations.
     pub(crate) fn readable(&self) -> io::Result<AsyncFd<File>> {
-        self.wait_for(Interest::READABLE)
+        self.register(Interest::READABLE)
     }
 
-    /// Has this runtime wait until it can be written, beside whoever else waits for it.
+    /// Registers for writability with the current runtime, independent of other registrations.
     pub(crate) fn writable(&self) -> io::Result<AsyncFd<File>> {
-        self.wait_for(Interest::WRITABLE)
+        self.register(Interest::WRITABLE)
     }
 
-    /// By another descriptor: a runtime waits for each once.
-    fn wait_for(&self, interest: Interest) -> io::Result<AsyncFd<File>> {
-        let again = self.file.try_clone()?;
-        // SAFETY: it has one descriptor from its beginning to its end, and is kept for as long as it is waited for.
-        unsafe { AsyncFd::register_with_interest(again, interest) }
+    /// Duplicates the descriptor: epoll accepts each only once.
+    fn register(&self, interest: Interest) -> io::Result<AsyncFd<File>> {
+        let duplicate = self.file.try_clone()?;
+        // SAFETY: the duplicate is owned by the `AsyncFd`, which keeps it open and never replaces
+        // it.
+        unsafe { AsyncFd::register_with_interest(duplicate, interest) }
             .map_err(|error| error.into_parts().1)
     }
 
-    /// Ends the connection, whoever else has this end.
-    pub(crate) fn shut(&self, how: Shutdown) {
+    /// Shuts the connection down, also for other holders of this socket.
+    pub(crate) fn shut_down(&self, how: Shutdown) {
         if let Some(tls) = &self.tls {
             let mut tls = lock(tls);
             tls.send_close_notify();
-            // Who does not hear of the end in good order hears of it otherwise.
+            // A peer that misses `close_notify` sees the end of the TCP stream.
             let _ = flush(&mut tls, &self.file);
         }
-        // The other side may have done it before.
+        // Fails if the peer was faster.
         let _ = rustix::net::shutdown(&self.file, how);
     }
 
@@ -121,7 +126,8 @@ impl LinkSocket {
             }
             tls.read_tls(&mut &self.file)?;
             let processed = tls.process_new_packets();
-            // What the protocol itself has to say, also if it is that something is wrong. If it does not fit, it goes with what is sent next.
+            // Sends TLS alerts and handshake messages, also when a packet was invalid. What does
+            // not fit goes out with the next write.
             let _ = flush(&mut tls, &self.file);
             processed.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
         }
@@ -137,14 +143,14 @@ impl LinkSocket {
             let flushed = flush(&mut tls, &self.file);
             match flushed {
                 Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(error),
-                // What it has taken is its own to send.
+                // rustls has buffered it and sends it with the next flush.
                 _ if taken > 0 => return Ok(taken),
                 flushed => flushed?,
             }
         }
     }
 
-    /// Sends what was taken and not sent.
+    /// Sends what TLS has buffered.
     pub(crate) fn flush(&self) -> io::Result<()> {
         self.tls
             .as_ref()

@@ -1,4 +1,4 @@
-//! What is to be sent over a link.
+//! Sending messages over a link.
 
 use std::{
     collections::VecDeque,
@@ -20,46 +20,49 @@ use tokio::{
 
 use super::LinkSocket;
 
-/// Larger bodies are sent from where they are. Smaller ones are copied together, which is cheaper.
-const LARGE: usize = 64 * 1024;
-/// Memory that is kept for what is to come.
-const KEPT: usize = 256 * 1024;
-/// With more than so much waiting it is full, until half of that has gone.
-pub(crate) const FULL: usize = 4 * 1024 * 1024;
+/// Larger bodies are sent in pieces from their own buffer. Copying smaller ones into one buffer is
+/// cheaper.
+const LARGE_BODY: usize = 64 * 1024;
+/// Buffer capacity that is kept between writes.
+const KEPT_CAPACITY: usize = 256 * 1024;
+/// The writer is full with more than this waiting, until half of it is sent.
+pub(crate) const FULL_BYTES: usize = 4 * 1024 * 1024;
 
-/// Where things wait to be sent. Nobody is kept from putting something there, but whoever may wait does so while it is full: who takes what the other side
-/// asks for, and who has an item of many. So what the other side does not read is bounded, however much it asks for.
+/// Sends messages. `push` never waits, but tasks that can wait do so while the writer is full: the
+/// reader of the peer's requests, and senders of stream items. That bounds what piles up for a peer
+/// that does not read, however much it requests.
 pub(crate) struct LinkWriter {
     socket: Arc<LinkSocket>,
     state: Mutex<WriterState>,
-    /// Tells the writer that something was left for it to send.
+    /// Wakes the `write` task.
     work: Notify,
-    /// So much waits that nothing more should be asked for.
+    /// Backpressure signal.
     is_full: watch::Sender<bool>,
 }
 
 #[derive(Default)]
 struct WriterState {
-    /// What is being sent, and how much of it was.
-    now: Vec<u8>,
+    /// The bytes being sent; `sent` of them are.
+    current: Vec<u8>,
     sent: usize,
-    /// A piece of a large body that comes right after it.
+    /// The piece of a large body that follows `now`.
     piece: Bytes,
-    /// What is sent next.
-    next: Vec<u8>,
-    /// Which frames these are, and where they end: what was not sent whole was not sent.
-    now_ends: Vec<(u64, usize)>,
-    next_ends: Vec<(u64, usize)>,
+    /// The bytes to send after that.
+    queued: Vec<u8>,
+    /// Ids and end offsets of the frames in `now` and `next`: a frame that was not sent completely
+    /// counts as unsent.
+    current_ends: Vec<(u64, usize)>,
+    queued_ends: Vec<(u64, usize)>,
     large: VecDeque<LargeMessage>,
-    /// The bytes of these that are not being sent yet.
+    /// Bytes of `large` that are not being sent yet.
     large_bytes: usize,
-    /// The socket has not taken all of what it was given: what is encrypted may have been given to it, and not sent.
-    is_held_back: bool,
-    /// The other side has to read something first. The writer waits for that.
-    is_stuck: bool,
-    /// Something was sent since somebody has asked.
+    /// The last write would have blocked. With TLS, bytes may be buffered in the session.
+    is_blocked: bool,
+    /// The socket is full, and the `write` task waits for it.
+    is_waiting: bool,
+    /// Data was sent since `has_moved` was last called.
     has_moved: bool,
-    ending: WriterEnd,
+    phase: WriterPhase,
 }
 
 /// A message whose body is sent in pieces.
@@ -67,30 +70,29 @@ struct LargeMessage {
     id: u64,
     head: Option<Vec<u8>>,
     body: Bytes,
-    whole: usize,
+    total: usize,
 }
 
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-enum WriterEnd {
-    /// It goes on.
+enum WriterPhase {
     #[default]
-    No,
-    /// When everything was sent.
-    Soon,
+    Open,
+    /// What is queued is still sent.
+    Closing,
     /// Nothing more is sent.
-    Now,
+    Closed,
 }
 
-/// Whether something can wait.
+/// Whether a message can wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FlushMode {
-    /// It is sent at once, if it can be.
+    /// Write it at once.
     Now,
-    /// It may wait for a moment, for others to be sent with it.
-    Soon,
+    /// Leave it to the `write` task, which sends several together.
+    Deferred,
 }
 
-/// Nothing is sent any more.
+/// The link takes no more messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LinkClosed;
 
@@ -104,174 +106,177 @@ impl LinkWriter {
         })
     }
 
-    /// Sends a message, now or soon.
+    /// Queues a message, and sends it at once with `FlushMode::Now`.
     pub(crate) fn push(
         &self,
         id: u64,
         head: &impl Message,
         body: Bytes,
-        haste: FlushMode,
+        mode: FlushMode,
     ) -> Result<(), LinkClosed> {
         let mut state = self.lock();
-        if state.ending != WriterEnd::No {
+        if state.phase != WriterPhase::Open {
             return Err(LinkClosed);
         }
         let was_empty = state.is_empty();
-        // What belongs together stays in its order.
-        if body.len() > LARGE || state.large.iter().any(|large| large.id == id) {
-            let whole = body.len();
-            state.large_bytes += whole;
+        // Messages of one call keep their order.
+        if body.len() > LARGE_BODY || state.large.iter().any(|large| large.id == id) {
+            let total = body.len();
+            state.large_bytes += total;
             state.large.push_back(LargeMessage {
                 id,
                 head: Some(head.encode_to_vec()),
                 body,
-                whole,
+                total,
             });
         } else {
-            frame::put(&mut state.next, head, &body);
-            let end = state.next.len();
-            state.next_ends.push((id, end));
+            frame::put(&mut state.queued, head, &body);
+            let end = state.queued.len();
+            state.queued_ends.push((id, end));
         }
-        // Who waits for the other side, or has been told to, takes this along.
-        let is_mine = !state.is_stuck && haste == FlushMode::Now;
-        let is_left = if is_mine {
+        // If the `write` task waits for the socket or was woken already, it sends this too.
+        let sends_now = !state.is_waiting && mode == FlushMode::Now;
+        let is_unsent = if sends_now {
             !matches!(state.send(&self.socket), Ok(true))
         } else {
             was_empty
         };
-        self.note_room(&state);
+        self.update_full(&state);
         drop(state);
-        if is_left {
+        if is_unsent {
             self.work.notify_one();
         }
         Ok(())
     }
 
-    /// Takes a large message back of which nothing was sent. Returns whether there was one: the other side will not hear of it.
+    /// Removes a large message that was not started. Returns whether there was one: the peer will
+    /// not see it.
     pub(crate) fn withdraw(&self, id: u64) -> bool {
         let mut state = self.lock();
-        let place = state
+        let index = state
             .large
             .iter()
             .position(|large| large.id == id && large.head.is_some());
-        let withdrawn = place.and_then(|place| state.large.remove(place));
+        let withdrawn = index.and_then(|index| state.large.remove(index));
         state.large_bytes -= withdrawn.as_ref().map_or(0, |large| large.body.len());
-        self.note_room(&state);
+        self.update_full(&state);
         drop(state);
         withdrawn.is_some()
     }
 
-    /// Sends what is there, and then this, if it is anything, and takes nothing more.
+    /// Takes no more messages, and sends what is queued and then `last`.
     pub(crate) fn close(&self, last: Option<&impl Message>) {
         let mut state = self.lock();
-        if state.ending == WriterEnd::No {
-            state.ending = WriterEnd::Soon;
+        if state.phase == WriterPhase::Open {
+            state.phase = WriterPhase::Closing;
             if let Some(last) = last {
                 let head = Some(last.encode_to_vec());
                 state.large.push_back(LargeMessage {
                     id: 0,
                     head,
                     body: Bytes::new(),
-                    whole: 0,
+                    total: 0,
                 });
             }
-            // Here and now, for there may be no writer. What is left is for the one that there is.
-            if !state.is_stuck {
+            // Send now, because there may be no `write` task. What does not fit is for the task, if
+            // there is one.
+            if !state.is_waiting {
                 let _ = state.send(&self.socket);
             }
         }
-        self.note_room(&state);
+        self.update_full(&state);
         drop(state);
         self.work.notify_one();
     }
 
-    /// Takes nothing more, and sends nothing more. Returns what was not sent whole.
+    /// Takes and sends nothing more. Returns the ids of frames that were not sent completely.
     pub(crate) fn abandon(&self) -> Vec<u64> {
         let mut state = self.lock();
-        state.ending = WriterEnd::Now;
+        state.phase = WriterPhase::Closed;
         let WriterState {
-            now_ends,
-            next_ends,
+            current_ends,
+            queued_ends,
             large,
             sent,
             ..
         } = &mut *state;
-        let now = now_ends.iter().filter(|(_, end)| end > sent);
+        let now = current_ends.iter().filter(|(_, end)| end > sent);
         let unsent = now
-            .chain(next_ends.iter())
+            .chain(queued_ends.iter())
             .map(|(id, _)| *id)
             .chain(large.iter().map(|large| large.id))
             .collect();
-        state.now_ends.clear();
-        state.next_ends.clear();
+        state.current_ends.clear();
+        state.queued_ends.clear();
         state.large.clear();
         state.large_bytes = 0;
-        self.note_room(&state);
+        self.update_full(&state);
         drop(state);
-        self.socket.shut(Shutdown::Both);
+        self.socket.shut_down(Shutdown::Both);
         self.work.notify_one();
         unsent
     }
 
-    /// Whether so much waits that nothing more should be asked for.
+    /// Whether so much is queued that no more requests should be read.
     pub(crate) fn is_full(&self) -> bool {
         *self.is_full.borrow()
     }
 
-    /// Waits until it is not full, or nothing is sent any more.
-    pub(crate) async fn room(&self) {
-        // The sender is part of this.
+    /// Waits until the writer is not full, or closed.
+    pub(crate) async fn wait_for_room(&self) {
+        // The sender is part of `self`, so the channel cannot close.
         let _ = self.is_full.subscribe().wait_for(|is_full| !is_full).await;
     }
 
-    /// Whether it is full now, for those who look, and for those who wait. To be called with each change of what waits.
-    fn note_room(&self, state: &WriterState) {
-        let waiting = if state.ending == WriterEnd::Now {
+    /// Updates the backpressure signal. Call with each change of what is queued.
+    fn update_full(&self, state: &WriterState) {
+        let waiting = if state.phase == WriterPhase::Closed {
             0
         } else {
-            state.waiting()
+            state.queued_bytes()
         };
         let is_full = if self.is_full() {
-            waiting > FULL / 2
+            waiting > FULL_BYTES / 2
         } else {
-            waiting > FULL
+            waiting > FULL_BYTES
         };
         if is_full != self.is_full() {
             self.is_full.send_replace(is_full);
         }
     }
 
-    /// Whether something was sent since this was last asked.
+    /// Whether data was sent since the last call.
     pub(crate) fn has_moved(&self) -> bool {
         std::mem::take(&mut self.lock().has_moved)
     }
 
-    /// Sends what others have left, until the outbox is closed and empty. The other side may take so long to read anything at all.
-    pub(crate) async fn write(self: Arc<Self>, patience: Duration) -> io::Result<()> {
+    /// Sends queued messages until the writer is closed and empty. Fails when the peer reads
+    /// nothing for `read_timeout`.
+    pub(crate) async fn write(self: Arc<Self>, read_timeout: Duration) -> io::Result<()> {
         loop {
             self.work.notified().await;
-            self.write_all(patience).await?;
+            self.write_all(read_timeout).await?;
             let state = self.lock();
-            match state.ending {
-                WriterEnd::Now => return Ok(()),
-                WriterEnd::Soon if state.is_empty() => {
+            match state.phase {
+                WriterPhase::Closed => return Ok(()),
+                WriterPhase::Closing if state.is_empty() => {
                     drop(state);
-                    self.socket.shut(Shutdown::Write);
+                    self.socket.shut_down(Shutdown::Write);
                     return Ok(());
                 }
-                WriterEnd::No | WriterEnd::Soon => {}
+                WriterPhase::Open | WriterPhase::Closing => {}
             }
         }
     }
 
-    async fn write_all(&self, patience: Duration) -> io::Result<()> {
+    async fn write_all(&self, read_timeout: Duration) -> io::Result<()> {
         let mut waiting = None;
         loop {
             let is_sent = {
                 let mut state = self.lock();
-                let is_sent = state.ending == WriterEnd::Now || state.send(&self.socket)?;
-                state.is_stuck = !is_sent;
-                self.note_room(&state);
+                let is_sent = state.phase == WriterPhase::Closed || state.send(&self.socket)?;
+                state.is_waiting = !is_sent;
+                self.update_full(&state);
                 is_sent
             };
             if is_sent {
@@ -281,14 +286,16 @@ impl LinkWriter {
                 Some(waiting) => waiting,
                 None => waiting.insert(self.socket.writable()?),
             };
-            timeout(patience, waiting.writable()).await??.clear_ready();
+            timeout(read_timeout, waiting.writable())
+                .await??
+                .clear_ready();
         }
     }
 
-    /// How many bytes wait to be sent.
+    /// Bytes queued.
     #[cfg(test)]
-    pub(crate) fn waiting(&self) -> usize {
-        self.lock().waiting()
+    pub(crate) fn queued_bytes(&self) -> usize {
+        self.lock().queued_bytes()
     }
 
     fn lock(&self) -> MutexGuard<'_, WriterState> {
@@ -298,21 +305,20 @@ impl LinkWriter {
 
 impl WriterState {
     fn is_empty(&self) -> bool {
-        let is_taken = self.sent == self.now.len() && self.piece.is_empty();
-        is_taken && !self.is_held_back && self.next.is_empty() && self.large.is_empty()
+        let is_current_sent = self.sent == self.current.len() && self.piece.is_empty();
+        is_current_sent && !self.is_blocked && self.queued.is_empty() && self.large.is_empty()
     }
 
-    /// How many bytes wait to be sent.
-    fn waiting(&self) -> usize {
-        self.now.len() - self.sent + self.piece.len() + self.next.len() + self.large_bytes
+    /// Bytes queued.
+    fn queued_bytes(&self) -> usize {
+        self.current.len() - self.sent + self.piece.len() + self.queued.len() + self.large_bytes
     }
 
-    /// Sends what can be at once. Returns whether it was all.
+    /// Sends without blocking. Returns whether everything was sent.
     fn send(&mut self, socket: &LinkSocket) -> io::Result<bool> {
         let sent = self.send_all(socket);
-        self.is_held_back =
-            matches!(&sent, Err(error) if error.kind() == io::ErrorKind::WouldBlock);
-        if self.is_held_back {
+        self.is_blocked = matches!(&sent, Err(error) if error.kind() == io::ErrorKind::WouldBlock);
+        if self.is_blocked {
             Ok(false)
         } else {
             sent.map(|()| true)
@@ -322,7 +328,7 @@ impl WriterState {
     fn send_all(&mut self, socket: &LinkSocket) -> io::Result<()> {
         while self.prepare() {
             let slices = [
-                IoSlice::new(&self.now[self.sent..]),
+                IoSlice::new(&self.current[self.sent..]),
                 IoSlice::new(&self.piece),
             ];
             let used = if self.piece.is_empty() {
@@ -334,9 +340,9 @@ impl WriterState {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(sent) => {
                     self.has_moved = true;
-                    let of_now = sent.min(self.now.len() - self.sent);
-                    self.sent += of_now;
-                    let _ = self.piece.split_to(sent - of_now);
+                    let from_current = sent.min(self.current.len() - self.sent);
+                    self.sent += from_current;
+                    let _ = self.piece.split_to(sent - from_current);
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
@@ -345,28 +351,30 @@ impl WriterState {
         socket.flush()
     }
 
-    /// Has something to be sent, if there is anything: all that is small, and a piece of what is large.
+    /// Prepares the next write: all small messages, and one piece of a large one. Returns whether
+    /// there is anything to send.
     fn prepare(&mut self) -> bool {
-        if self.sent < self.now.len() || !self.piece.is_empty() {
+        if self.sent < self.current.len() || !self.piece.is_empty() {
             return true;
         }
-        self.now.clear();
-        self.now.shrink_to(KEPT);
+        self.current.clear();
+        self.current.shrink_to(KEPT_CAPACITY);
         self.sent = 0;
-        std::mem::swap(&mut self.now, &mut self.next);
-        self.now_ends.clear();
-        std::mem::swap(&mut self.now_ends, &mut self.next_ends);
+        std::mem::swap(&mut self.current, &mut self.queued);
+        self.current_ends.clear();
+        std::mem::swap(&mut self.current_ends, &mut self.queued_ends);
         if let Some(large) = self.large.front_mut() {
             self.piece = large.body.split_to(large.body.len().min(PIECE));
             self.large_bytes -= self.piece.len();
             let head = large.head.take().unwrap_or_default();
-            frame::put_beginning(&mut self.now, &head, self.piece.len(), large.whole);
-            // Its last piece may not be sent whole; whoever cannot tell has to fear that it was.
+            frame::put_beginning(&mut self.current, &head, self.piece.len(), large.total);
+            // From here on the message counts as sent, although its last piece may not be sent
+            // completely.
             if large.body.is_empty() {
                 self.large.pop_front();
             }
         }
-        !self.now.is_empty()
+        !self.current.is_empty()
     }
 }
 
@@ -396,11 +404,11 @@ mod tests {
         v1::Request { id, what: None }
     }
 
-    /// The number of each frame, and the length of its body, until the end.
+    /// The id and body length of each frame, until the end of the stream.
     async fn received(socket: LinkSocket) -> Vec<(u64, usize)> {
         let socket = Arc::new(socket);
         let readable = socket.readable().unwrap();
-        let (mut inbox, mut frames) = (LinkReader::new(), Vec::new());
+        let (mut reader, mut frames) = (LinkReader::new(), Vec::new());
         loop {
             let mut ready = readable.readable().await.unwrap();
             let each = |frame: Frame| {
@@ -411,7 +419,7 @@ mod tests {
                 ));
                 Ok(())
             };
-            match inbox.read(&socket, each).unwrap() {
+            match reader.read(&socket, each).unwrap() {
                 ReadAmount::Last => return frames,
                 ReadAmount::All => ready.clear_ready(),
                 ReadAmount::Some => {}
@@ -424,41 +432,41 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn small_ones_overtake_large_ones_but_none_of_their_own_call() {
-        let (outbox, theirs) = pair();
+    async fn small_messages_overtake_large_ones_of_other_calls() {
+        let (writer, theirs) = pair();
         let (one, other) = (3 * PIECE + 5, PIECE);
         for (id, bytes) in [(1, one), (1, 3), (2, other), (3, 4)] {
-            outbox
-                .push(id, &head(id), body(bytes), FlushMode::Soon)
+            writer
+                .push(id, &head(id), body(bytes), FlushMode::Deferred)
                 .unwrap();
         }
-        outbox.close(Some(&head(9)));
+        writer.close(Some(&head(9)));
         assert_eq!(
-            outbox.push(1, &head(1), Bytes::new(), FlushMode::Now),
+            writer.push(1, &head(1), Bytes::new(), FlushMode::Now),
             Err(LinkClosed)
         );
         let (written, received) =
-            tokio::join!(Arc::clone(&outbox).write(PATIENCE), received(theirs));
+            tokio::join!(Arc::clone(&writer).write(PATIENCE), received(theirs));
         written.unwrap();
         assert_eq!(received, [(3, 4), (1, one), (1, 3), (2, other), (9, 0)]);
     }
 
     #[tokio::test]
-    async fn what_was_not_sent_whole_is_told_of_and_who_sends_ends() {
-        let (outbox, theirs) = pair();
-        outbox.push(1, &head(1), body(3), FlushMode::Now).unwrap();
+    async fn abandon_returns_the_frames_that_were_not_sent() {
+        let (writer, theirs) = pair();
+        writer.push(1, &head(1), body(3), FlushMode::Now).unwrap();
         let many = 2..100;
         many.clone().for_each(|id| {
-            outbox
-                .push(id, &head(id), body(LARGE), FlushMode::Now)
+            writer
+                .push(id, &head(id), body(LARGE_BODY), FlushMode::Now)
                 .unwrap()
         });
-        outbox
+        writer
             .push(100, &head(100), body(2 * PIECE), FlushMode::Now)
             .unwrap();
-        let writing = tokio::spawn(Arc::clone(&outbox).write(PATIENCE));
+        let writing = tokio::spawn(Arc::clone(&writer).write(PATIENCE));
         tokio::task::yield_now().await;
-        let unsent = outbox.abandon();
+        let unsent = writer.abandon();
         let sent = received(theirs).await;
         assert_eq!(sent[0], (1, 3));
         assert!(
@@ -466,7 +474,11 @@ mod tests {
             "{unsent:?}"
         );
         let all: Vec<u64> = sent.iter().map(|(id, _)| *id).chain(unsent).collect();
-        assert_eq!(all, (1..=100).collect::<Vec<_>>(), "each is on one side");
+        assert_eq!(
+            all,
+            (1..=100).collect::<Vec<_>>(),
+            "each frame is either sent or unsent"
+        );
         tokio::time::timeout(std::time::Duration::from_secs(5), writing)
             .await
             .unwrap()
@@ -475,28 +487,28 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_may_wait_does_so_until_what_is_there_has_been_read() {
-        let (outbox, theirs) = pair();
+    async fn full_writer_has_room_after_the_peer_has_read() {
+        let (writer, theirs) = pair();
         let (mut bytes, mut id) = (0, 0);
-        while !outbox.is_full() {
+        while !writer.is_full() {
             id += 1;
-            let size = if id % 2 == 0 { 100 } else { LARGE + 1 };
-            outbox
+            let size = if id % 2 == 0 { 100 } else { LARGE_BODY + 1 };
+            writer
                 .push(id, &head(id), body(size), FlushMode::Now)
                 .unwrap();
             bytes += size;
         }
-        // What the system has taken does not wait here.
-        assert!((FULL..3 * FULL).contains(&bytes), "{bytes}");
-        let writing = tokio::spawn(Arc::clone(&outbox).write(PATIENCE));
-        let waited = tokio::time::timeout(Duration::from_millis(50), outbox.room()).await;
-        assert!(waited.is_err(), "nobody has read anything");
+        // Bytes in the socket buffer do not count as queued.
+        assert!((FULL_BYTES..3 * FULL_BYTES).contains(&bytes), "{bytes}");
+        let writing = tokio::spawn(Arc::clone(&writer).write(PATIENCE));
+        let waited = tokio::time::timeout(Duration::from_millis(50), writer.wait_for_room()).await;
+        assert!(waited.is_err(), "the peer has read nothing");
         let reading = tokio::spawn(received(theirs));
-        tokio::time::timeout(PATIENCE, outbox.room())
+        tokio::time::timeout(PATIENCE, writer.wait_for_room())
             .await
-            .expect("it is read");
-        assert!(outbox.waiting() <= FULL / 2);
-        outbox.close(None::<&v1::Request>);
+            .expect("the peer reads");
+        assert!(writer.queued_bytes() <= FULL_BYTES / 2);
+        writer.close(None::<&v1::Request>);
         writing.await.unwrap().unwrap();
         assert_eq!(
             reading
@@ -510,12 +522,12 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_reads_nothing_for_too_long_is_given_up() {
-        let (outbox, _theirs) = pair();
-        outbox
-            .push(1, &head(1), body(FULL), FlushMode::Now)
+    async fn gives_up_a_peer_that_reads_nothing() {
+        let (writer, _theirs) = pair();
+        writer
+            .push(1, &head(1), body(FULL_BYTES), FlushMode::Now)
             .unwrap();
-        let error = Arc::clone(&outbox).write(PATIENCE).await.unwrap_err();
+        let error = Arc::clone(&writer).write(PATIENCE).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
     }
 }

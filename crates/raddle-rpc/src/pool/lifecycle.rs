@@ -129,7 +129,7 @@ impl WorkerLifecycle {
         let (is_there, how) = loop {
             tokio::select! {
                 how = worker.ended() => break (false, how),
-                () = keeper.context.removed(metadata.uid) => {
+                () = keeper.context.wait_until_removed(metadata.uid) => {
                     say(PoolWorkerEvent::Broken);
                     break (true, StopReason::Broken.to_string());
                 }

@@ -246,7 +246,7 @@ impl PoolSupervisor {
             is_called_here,
             ..
         } = &self.plan;
-        let is_at_a_port = matches!(worker.address.parse(), Ok(Address::Tcp(_)));
+        let is_tcp = matches!(worker.address.parse(), Ok(Address::Tcp(_)));
         match (credentials, worker.secure) {
             _ if !is_called_here => Ok(()),
             (None, true) => {
@@ -254,12 +254,12 @@ impl PoolSupervisor {
                                  with `.credentials(…)`"
                     .into())
             }
-            (Some(_), false) if is_at_a_port => {
+            (Some(_), false) if is_tcp => {
                 Err("the pool has credentials, and the worker serves without TLS: give \
                                                      the worker the pool's with `LocalWorker::credentials`"
                     .into())
             }
-            (Some(_), true) => factory.reach(ConnectWait::ForIt).await.map_err(|error| {
+            (Some(_), true) => factory.ensure_connected(ConnectWait::UntilDone).await.map_err(|error| {
                 format!(
                     "TLS does not work between the pool and its worker at {}: {error}. Look at the certificate with \
                      `raddle cert show`",
@@ -276,9 +276,9 @@ impl PoolSupervisor {
             ConnectionFactory::new(&metadata.address, self.plan.limit).credentials(credentials);
         let factory = factory
             .encodings(&metadata.encodings)
-            .member(self.plan.key.proof_for(metadata.uid));
+            .with_membership(self.plan.key.proof_for(metadata.uid));
         self.context
-            .put_own_worker(metadata.clone(), factory.clone());
+            .put_pool_worker(metadata.clone(), factory.clone());
         factory
     }
 

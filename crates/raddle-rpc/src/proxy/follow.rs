@@ -37,7 +37,7 @@ impl DiscoveryFollower {
 
     /// Hears all that follows. Does not keep the proxy alive, and is ended with it.
     pub(super) async fn run(mut self, proxy: Weak<ProxyInner>) {
-        let mut changes = self.context.changes();
+        let mut changes = self.context.subscribe_changes();
         loop {
             match proxy.upgrade() {
                 Some(proxy) => self.bring_back(&proxy),

@@ -74,11 +74,11 @@ pub(super) fn to_members(id: &str, balancer: Option<&str>, limit: usize) -> Byte
 /// are there.
 pub(super) fn to(workers: &[Endpoint], balancer: Option<&str>, limit: usize) -> Bytes {
     let mut order: Vec<_> = workers.iter().collect();
-    order.sort_by_cached_key(|worker| (!worker.is_own(), !worker.is_met()));
+    order.sort_by_cached_key(|worker| (!worker.is_pool_worker(), !worker.has_accepted_calls()));
     let (mut route, mut length) = (manner(balancer, limit), 0);
     for (worker, place) in order
         .iter()
-        .filter_map(|worker| Some((worker, worker.place_for_others()?)))
+        .filter_map(|worker| Some((worker, worker.shared_address()?)))
     {
         let named = v1::WorkerMetadata {
             uid: worker.metadata.uid.to_string(),
@@ -93,7 +93,7 @@ pub(super) fn to(workers: &[Endpoint], balancer: Option<&str>, limit: usize) -> 
             break;
         }
         route.workers.push(named);
-        route.own += u32::from(worker.is_own());
+        route.own += u32::from(worker.is_pool_worker());
     }
     route.encode_to_vec().into()
 }
@@ -323,7 +323,7 @@ mod tests {
         let put = |worker: WorkerMetadata, is_own| {
             let factory = ConnectionFactory::new(&worker.address, 1);
             if is_own {
-                context.put_own_worker(worker, factory)
+                context.put_pool_worker(worker, factory)
             } else {
                 context.put_worker(worker, factory)
             }

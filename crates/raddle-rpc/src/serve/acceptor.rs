@@ -19,7 +19,7 @@ use super::{
     link::LinkServer,
     listener::Listener,
 };
-use crate::stream::PoolStream;
+use crate::stream::WorkerStream;
 
 /// How long somebody who has come may take to prove who it is, and to say a first word.
 const FIRST_WORD: Duration = Duration::from_secs(10);
@@ -69,7 +69,7 @@ impl Acceptor {
                     continue;
                 }
             };
-            let from = client.origin();
+            let from = client.peer_ip();
             waiting.retain(|one| !one.meeting.is_finished());
             if waiting.len() >= AT_THE_DOOR {
                 let origins: Vec<PeerOrigin> = waiting.iter().map(|one| one.from).collect();
@@ -97,12 +97,12 @@ impl Acceptor {
 
     async fn meet(
         &self,
-        client: PoolStream,
+        client: WorkerStream,
         from: PeerOrigin,
         grpc: Sender<io::Result<GrpcConnection>>,
     ) -> io::Result<()> {
         let mut client = match &self.tls {
-            Some(acceptor) => client.accepted(acceptor).await?,
+            Some(acceptor) => client.accept_tls(acceptor).await?,
             None => client,
         };
         let peer = client.peer().map_err(io::Error::other)?;
@@ -110,7 +110,7 @@ impl Acceptor {
             .executor
             .setup
             .gate
-            .admit(peer, from, client.is_from_here());
+            .admit(peer, from, client.is_local());
         let mut beginning = [0; GREETING.len()];
         client.io().read_exact(&mut beginning).await?;
         if PREFACE.starts_with(&beginning) {

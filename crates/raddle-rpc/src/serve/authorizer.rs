@@ -119,9 +119,9 @@ impl Authorizer {
     ) -> Option<(Option<&'a Identity>, &'a AllowRules)> {
         match (peer, &self.allow) {
             // Who has the same user can do as it likes with the worker in other ways.
-            (PeerIdentity::User, _) | (PeerIdentity::Anybody, None) => None,
-            (PeerIdentity::Anybody, Some(rules)) => Some((None, rules)),
-            (PeerIdentity::Proven(caller), rules) => {
+            (PeerIdentity::SameUser, _) | (PeerIdentity::Unknown, None) => None,
+            (PeerIdentity::Unknown, Some(rules)) => Some((None, rules)),
+            (PeerIdentity::Certificate(caller), rules) => {
                 Some((caller.as_ref(), rules.as_ref().unwrap_or(&self.default)))
             }
         }
@@ -285,7 +285,7 @@ mod tests {
     }
 
     fn proven(uri: &str) -> AuthorizedPeer {
-        caller(PeerIdentity::Proven(Some(
+        caller(PeerIdentity::Certificate(Some(
             [CertificateName::Uri(uri.to_owned())]
                 .into_iter()
                 .collect::<Identity>(),
@@ -296,14 +296,17 @@ mod tests {
     fn rules_are_for_those_who_are_not_this_user() {
         let gate = Authorizer::new(Some("spiffe://a/web = math.*".parse().unwrap()));
         let may = |caller: &AuthorizedPeer, action| gate.check(caller, action).is_ok();
-        assert!(may(&caller(PeerIdentity::User), Action::Stop));
+        assert!(may(&caller(PeerIdentity::SameUser), Action::Stop));
         assert!(may(&proven("spiffe://a/web"), Action::Call("math.add")));
         for (caller, action) in [
             (proven("spiffe://a/web"), Action::Call("image")),
             (proven("spiffe://a/web"), Action::Stop),
             (proven("spiffe://a/other"), Action::Call("math.add")),
-            (caller(PeerIdentity::Proven(None)), Action::Call("math.add")),
-            (caller(PeerIdentity::Anybody), Action::Info),
+            (
+                caller(PeerIdentity::Certificate(None)),
+                Action::Call("math.add"),
+            ),
+            (caller(PeerIdentity::Unknown), Action::Info),
         ] {
             let error = gate.check(&caller, action).unwrap_err();
             assert_eq!(error.code, Code::PermissionDenied);
@@ -359,8 +362,8 @@ mod tests {
     fn without_rules_a_certificate_is_enough_and_who_has_none_does_not_stop_a_worker() {
         let gate = Authorizer::default();
         for caller in [
-            caller(PeerIdentity::User),
-            caller(PeerIdentity::Anybody),
+            caller(PeerIdentity::SameUser),
+            caller(PeerIdentity::Unknown),
             proven("spiffe://a/web"),
         ] {
             assert!(
@@ -368,7 +371,7 @@ mod tests {
                     && gate.check(&caller, Action::Call("a")).is_ok()
             );
         }
-        let unnamed = caller(PeerIdentity::Proven(None));
+        let unnamed = caller(PeerIdentity::Certificate(None));
         assert!(
             gate.check(&unnamed, Action::Call("a")).is_ok()
                 && gate.check(&unnamed, Action::Stop).is_err()
@@ -430,15 +433,15 @@ mod tests {
         assert_eq!(routing(&ruled, &web, true), Routing::Nowhere);
         assert_eq!(routing(&ruled, &ops, false), Routing::Beyond);
         assert_eq!(
-            routing(&free, &caller(PeerIdentity::Proven(None)), true),
+            routing(&free, &caller(PeerIdentity::Certificate(None)), true),
             Routing::Nowhere
         );
         assert_eq!(
-            routing(&ruled, &caller(PeerIdentity::User), true),
+            routing(&ruled, &caller(PeerIdentity::SameUser), true),
             Routing::Anywhere
         );
         assert_eq!(
-            routing(&ruled, &caller(PeerIdentity::Anybody), true),
+            routing(&ruled, &caller(PeerIdentity::Unknown), true),
             Routing::Nowhere
         );
     }

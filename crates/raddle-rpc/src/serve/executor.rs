@@ -184,8 +184,8 @@ impl Executor {
         } else {
             self.setup.gate.check(caller, Action::Call(&call.routine))?;
             // A pool proves nothing at a Unix socket, where only programs of its user are.
-            let is_of_user =
-                matches!(caller.peer, PeerIdentity::User) && caller.routing == Routing::Anywhere;
+            let is_of_user = matches!(caller.peer, PeerIdentity::SameUser)
+                && caller.routing == Routing::Anywhere;
             if is_of_user {
                 Routing::OfPool
             } else {
@@ -226,7 +226,7 @@ impl Executor {
             );
             let refusal = RpcError::refused(Code::FailedPrecondition, message);
             return Err(RpcError {
-                reads: Encoding::ALL.into(),
+                encodings: Encoding::ALL.into(),
                 ..refusal
             });
         };
@@ -525,7 +525,7 @@ mod tests {
 
     fn caller() -> AuthorizedPeer {
         AuthorizedPeer {
-            peer: PeerIdentity::User,
+            peer: PeerIdentity::SameUser,
             from: None,
             routing: Routing::Anywhere,
         }

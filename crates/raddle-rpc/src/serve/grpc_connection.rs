@@ -18,14 +18,14 @@ use super::{
     authorizer::{AuthorizedPeer, PeerOrigin},
     connection_limiter::{ArrivalClock, ConnectionPermit},
 };
-use crate::stream::PoolStream;
+use crate::stream::WorkerStream;
 
 /// What every client of HTTP/2 begins with.
 pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// A connection that speaks gRPC.
 pub(super) struct GrpcConnection {
-    stream: PoolStream,
+    stream: WorkerStream,
     visitor: Arc<GrpcPeer>,
     /// What was read of it at the door, and its server has not seen yet.
     preface: &'static [u8],
@@ -46,7 +46,7 @@ pub(super) struct WaitGuard(Arc<GrpcPeer>);
 
 impl GrpcConnection {
     /// Over a connection of which [`PREFACE`] was read.
-    pub(super) fn new(stream: PoolStream, caller: AuthorizedPeer, clock: ArrivalClock) -> Self {
+    pub(super) fn new(stream: WorkerStream, caller: AuthorizedPeer, clock: ArrivalClock) -> Self {
         let visitor = GrpcPeer {
             caller,
             heard: clock.now().into(),

@@ -34,7 +34,7 @@ use super::{
 };
 use crate::{
     RpcError,
-    link::{FEW, FlushMode, LinkReader, LinkSocket, LinkWriter, ReadAmount},
+    link::{FEW_CALLS, FlushMode, LinkReader, LinkSocket, LinkWriter, ReadAmount},
 };
 
 /// How long a client may take to hang up when it has been told everything.
@@ -64,7 +64,7 @@ struct OpenLinks {
 pub(super) struct LinkSession {
     number: u64,
     socket: Arc<LinkSocket>,
-    outbox: Arc<LinkWriter>,
+    writer: Arc<LinkWriter>,
     executor: Arc<Executor>,
     caller: AuthorizedPeer,
     /// Calls that were taken and not ended.
@@ -111,7 +111,7 @@ impl LinkServer {
         executor: &Arc<Executor>,
     ) {
         let socket = Arc::new(socket);
-        let (outbox, clock) = (LinkWriter::new(Arc::clone(&socket)), self.guests.clock());
+        let (writer, clock) = (LinkWriter::new(Arc::clone(&socket)), self.guests.clock());
         let reader = LinkSessionReader {
             inbox: LinkReader::new(),
             task: None,
@@ -121,7 +121,7 @@ impl LinkServer {
         let link = Arc::new(LinkSession {
             number: executor.new_link(),
             socket,
-            outbox: Arc::clone(&outbox),
+            writer: Arc::clone(&writer),
             executor: Arc::clone(executor),
             caller,
             in_flight: Arc::default(),
@@ -143,7 +143,7 @@ impl LinkServer {
         while open.writers.try_join_next().is_some() {}
         let ending = Arc::clone(&link);
         open.writers.spawn(async move {
-            match outbox.write(UNREAD).await {
+            match writer.write(UNREAD).await {
                 Err(error) => ending.hang_up_for(&error),
                 // Until the client has hung up: what it has sent and nobody has read would have the system throw away what it has not read.
                 Ok(()) => drop(timeout(HANG_UP, ending.ended.notified()).await),
@@ -224,8 +224,8 @@ impl LinkSession {
                 yield_now().await;
             }
             // Nobody is asked what more it wants who does not take what it has got.
-            if self.outbox.is_full() {
-                self.outbox.room().await;
+            if self.writer.is_full() {
+                self.writer.wait_for_room().await;
             }
         }
         self.end();
@@ -247,10 +247,10 @@ impl LinkSession {
             }
             frames += 1;
             // What comes with many others is answered with them.
-            let haste = if frames <= FEW {
+            let haste = if frames <= FEW_CALLS {
                 FlushMode::Now
             } else {
-                FlushMode::Soon
+                FlushMode::Deferred
             };
             self.hear(frame, haste)
         })
@@ -265,7 +265,7 @@ impl LinkSession {
         };
         match what {
             Some(What::Call(call)) => {
-                let sink = ReplySink::of_link(id, &self.outbox, &self.in_flight);
+                let sink = ReplySink::of_link(id, &self.writer, &self.in_flight);
                 let call = v1::Call {
                     arguments: body,
                     ..call
@@ -309,7 +309,7 @@ impl LinkSession {
     /// Says something that is not of a call.
     fn say(&self, what: answer::What, haste: FlushMode) {
         // A client that is gone does not want to know.
-        let _ = self.outbox.push(
+        let _ = self.writer.push(
             0,
             &v1::Answer {
                 id: 0,
@@ -325,7 +325,7 @@ impl LinkSession {
         let leave = v1::Leave {
             crowded: why == LinkCloseReason::Crowded,
         };
-        self.outbox.close(Some(&v1::Answer {
+        self.writer.close(Some(&v1::Answer {
             id: 0,
             what: Some(answer::What::Leave(leave)),
         }));
@@ -337,7 +337,7 @@ impl LinkSession {
             return;
         }
         self.executor.cancel_link(self.number);
-        self.outbox.abandon();
+        self.writer.abandon();
         self.ended.notify_one();
     }
 

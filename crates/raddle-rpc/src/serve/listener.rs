@@ -5,7 +5,7 @@ use std::{io, path::Path};
 use raddle_discovery::Address;
 use tokio::net::{TcpListener, UnixListener};
 
-use crate::stream::PoolStream;
+use crate::stream::WorkerStream;
 
 /// A socket that listens.
 pub(super) enum Listener {
@@ -71,12 +71,12 @@ impl Listener {
     }
 
     /// The next client. A socket without a file can be found by every user of the machine, so it is looked at who it is.
-    pub(super) async fn accept(&self) -> io::Result<PoolStream> {
+    pub(super) async fn accept(&self) -> io::Result<WorkerStream> {
         let accepted = match self {
-            Self::Unix(listener) => PoolStream::Unix(listener.accept().await?.0),
-            Self::Tcp(listener) => PoolStream::Tcp(listener.accept().await?.0),
+            Self::Unix(listener) => WorkerStream::Unix(listener.accept().await?.0),
+            Self::Tcp(listener) => WorkerStream::Tcp(listener.accept().await?.0),
         };
-        accepted.checked()
+        accepted.into_checked()
     }
 }
 

@@ -14,7 +14,7 @@ use tonic::Code;
 
 use crate::{
     RpcError,
-    link::{FEW, FlushMode, LinkWriter, MOST_CREDIT, WINDOW, cost},
+    link::{CREDIT_WINDOW, FEW_CALLS, FlushMode, LinkWriter, MAX_CREDIT, item_weight},
     stream::MAX_VALUE,
 };
 
@@ -43,17 +43,17 @@ enum SinkTarget {
 /// The call of this number of a link, which has so many in flight.
 struct LinkSink {
     id: u64,
-    outbox: Arc<LinkWriter>,
+    writer: Arc<LinkWriter>,
     in_flight: Arc<AtomicUsize>,
 }
 
 impl ReplySink {
     /// For a call of a link.
-    pub(super) fn of_link(id: u64, outbox: &Arc<LinkWriter>, in_flight: &Arc<AtomicUsize>) -> Self {
+    pub(super) fn of_link(id: u64, writer: &Arc<LinkWriter>, in_flight: &Arc<AtomicUsize>) -> Self {
         in_flight.fetch_add(1, Ordering::Relaxed);
         Self::new(SinkTarget::Link(LinkSink {
             id,
-            outbox: Arc::clone(outbox),
+            writer: Arc::clone(writer),
             in_flight: Arc::clone(in_flight),
         }))
     }
@@ -64,7 +64,7 @@ impl ReplySink {
     }
 
     fn new(to: SinkTarget) -> Self {
-        let credit = Semaphore::new(WINDOW as usize);
+        let credit = Semaphore::new(CREDIT_WINDOW as usize);
         Self(Arc::new(ReplySinkInner {
             to,
             credit,
@@ -75,7 +75,7 @@ impl ReplySink {
 
     /// Lets so many more items be sent. Returns whether that makes sense.
     pub(super) fn allow(&self, items: u32) -> bool {
-        let is_sense = self.0.credit.available_permits() + items as usize <= MOST_CREDIT as usize;
+        let is_sense = self.0.credit.available_permits() + items as usize <= MAX_CREDIT as usize;
         if is_sense {
             self.0.credit.add_permits(items as usize);
         }
@@ -113,13 +113,13 @@ impl ReplySink {
 
     /// An item. Waits until the client has room for it, and has read some of what it was sent before.
     pub(super) async fn item(&self, item: Vec<u8>) {
-        if let Ok(permit) = self.0.credit.acquire_many(cost(item.len())).await {
+        if let Ok(permit) = self.0.credit.acquire_many(item_weight(item.len())).await {
             permit.forget();
         }
-        if let SinkTarget::Link(LinkSink { outbox, .. }) = &self.0.to
-            && outbox.is_full()
+        if let SinkTarget::Link(LinkSink { writer, .. }) = &self.0.to
+            && writer.is_full()
         {
-            outbox.room().await;
+            writer.wait_for_room().await;
         }
         self.value(item, What::Item(v1::Item {}));
     }
@@ -179,7 +179,7 @@ impl ReplySink {
         let refusal = v1::Refusal {
             code,
             message,
-            encodings: encoding::numbers(&error.reads),
+            encodings: encoding::numbers(&error.encodings),
         };
         self.send_in(haste, What::Refusal(refusal), Bytes::new());
     }
@@ -215,10 +215,10 @@ impl LinkSink {
     fn send(&self, haste: FlushMode, what: What, body: Bytes) {
         // Items come one after the other, as fast as they can.
         let is_alone =
-            self.in_flight.load(Ordering::Relaxed) <= FEW && !matches!(what, What::Item(_));
-        let haste = if is_alone { haste } else { FlushMode::Soon };
+            self.in_flight.load(Ordering::Relaxed) <= FEW_CALLS && !matches!(what, What::Item(_));
+        let haste = if is_alone { haste } else { FlushMode::Deferred };
         // As above.
-        let _ = self.outbox.push(
+        let _ = self.writer.push(
             self.id,
             &v1::Answer {
                 id: self.id,

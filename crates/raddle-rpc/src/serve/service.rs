@@ -26,7 +26,7 @@ use super::{
     grpc_connection::{GrpcPeer, WaitGuard},
     reply_sink::ReplySink,
 };
-use crate::{RpcError, link::cost};
+use crate::{RpcError, link::item_weight};
 
 /// Serves one worker.
 pub(super) struct WorkerService {
@@ -150,8 +150,8 @@ impl Worker for WorkerService {
 fn status(error: &RpcError) -> Status {
     let mut status = Status::new(error.code, error.message.clone());
     if let (false, Ok(names)) = (
-        error.reads.is_empty(),
-        encoding::names(&error.reads).parse(),
+        error.encodings.is_empty(),
+        encoding::names(&error.encodings).parse(),
     ) {
         status.metadata_mut().insert(ENCODINGS, names);
     }
@@ -192,7 +192,7 @@ impl Stream for DispatchStream {
                 reply::What::Ack(ack)
             }
             answer::What::Item(_) => {
-                self.sink.allow(cost(body.len()));
+                self.sink.allow(item_weight(body.len()));
                 reply::What::Result(body)
             }
             answer::What::Result(_) => reply::What::Result(body),

@@ -49,7 +49,7 @@ use crate::{
 
 pub use self::function::FunctionCall;
 pub(crate) use self::sandbox::sweep_scratch;
-pub use self::sandbox::{NOBODY, cap_limits};
+pub use self::sandbox::{OVERFLOW_UID, cap_limits};
 pub(crate) use self::settings::{FAULT, HOST_SOCKET, NOT_SET_UP, RUNNER_ARGUMENT, arguments};
 
 /// State that outlives an attempt.

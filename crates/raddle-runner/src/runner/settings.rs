@@ -50,9 +50,10 @@ pub(super) fn take_host_socket() -> io::Result<Option<OwnedFd>> {
     else {
         return Ok(None);
     };
-    // SAFETY: the worker left it open for this process, and nothing here has taken it. A number that is not open gives an error.
+    // SAFETY: the worker left the descriptor open for this process, and no other code owns it. A
+    // closed number gives an error.
     let socket = sys::dup_above(unsafe { BorrowedFd::borrow_raw(number) }, 10)?;
-    // SAFETY: as above; it was open a moment ago, and belongs to nobody else.
+    // SAFETY: as above; it was open a moment ago, and no other code owns it.
     drop(unsafe { OwnedFd::from_raw_fd(number) });
     Ok(Some(socket))
 }

@@ -90,7 +90,7 @@ async fn applies_backpressure_and_still_obeys_a_worker_that_does_not_read() {
     assert!(anonymous_kib(rig.runner.pid()) < 4 << 10);
     assert!(crate::support::state(pid).is_some());
     within(rig.runner.send(RunnerCommand::Kill)).await.unwrap();
-    crate::support::until("the command dies though nobody reads", || {
+    crate::support::until("the command dies without a reader", || {
         crate::support::state(pid).is_none()
     })
     .await;

@@ -40,7 +40,7 @@ async fn title_follows_the_state_of_the_task() {
     assert_eq!(
         cmdline(&pid),
         "raddle-test:idle\0",
-        "as soon as anybody can know that it is over"
+        "before the end is reported"
     );
 
     request.timeout = Some(Duration::from_millis(100));

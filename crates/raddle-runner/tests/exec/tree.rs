@@ -19,7 +19,7 @@ async fn kills_daemons_with_their_command() {
         assert_eq!(
             outcome.done.exit,
             code(6),
-            "what it leaves behind does not change how it ended"
+            "daemons do not change its exit code"
         );
     }
     rig.finish().await;

@@ -1,6 +1,6 @@
 //! Checks of the Docker engine and of the image for tasks.
 
-use raddle_worker::spawner::{LaunchFailure, docker::DockerEngine};
+use raddle_spawner::{LaunchFailure, docker::DockerEngine};
 
 use super::Finding;
 

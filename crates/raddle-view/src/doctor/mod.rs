@@ -9,9 +9,10 @@ use std::path::{Path, PathBuf};
 
 use raddle_broker::{Broker, EngineHealth};
 use raddle_broker_connect::{BrokerUrl, connect};
+use raddle_client::text::count;
+use raddle_groups as group;
 use raddle_model::WorkerEntry;
 use raddle_runner::{RunnerOptions, probe};
-use raddle_worker::{group, text::count};
 use serde::Serialize;
 
 pub use self::finding::Finding;

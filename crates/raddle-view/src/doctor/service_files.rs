@@ -6,11 +6,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use raddle_model::{HumanDuration, WorkerEntry};
-use raddle_worker::group::{
-    self, GroupFileError, Process,
+use raddle_groups::{
+    self as group, GroupFileError, Process,
     service_manager::{self, UpService},
 };
+use raddle_model::{HumanDuration, WorkerEntry};
 
 use super::Finding;
 

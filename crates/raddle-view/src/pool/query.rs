@@ -168,7 +168,7 @@ pub async fn query(
     let uid = expected_uid(worker);
     let info = match timeout(ANSWER_TIMEOUT, control.info()).await {
         Ok(Ok(info)) => info,
-        Ok(Err(error)) if uid.is_none() && !worker.secure && !error.is_of_nobody() => {
+        Ok(Err(error)) if uid.is_none() && !worker.secure && !error.is_no_listener() => {
             // Plain text to a TLS port fails in one of two ways, depending on which side closes
             // first.
             let flags = "--credentials-ca, --credentials-cert and --credentials-key";

@@ -21,7 +21,7 @@ use futures_util::stream;
 use raddle_broker::{Broker, Result as BrokerResult};
 use raddle_discovery::{
     Discovery, DiscoveryError, DiscoveryEvent, Publisher, Subscription, WorkerFilter,
-    WorkerMetadata, WorkerUid, check_namespace, wait_for_doubt,
+    WorkerMetadata, WorkerUid, check_namespace, wait_for_recheck,
 };
 use raddle_model::routine::Routines;
 use tokio::sync::watch;
@@ -49,7 +49,7 @@ pub struct BrokerDiscovery {
     /// The workers that were entered here.
     entered: Arc<Mutex<BTreeMap<WorkerUid, RegisteredWorker>>>,
     /// Tells that a worker was not reached.
-    doubts: watch::Sender<()>,
+    rechecks: watch::Sender<()>,
 }
 
 impl BrokerDiscovery {
@@ -69,7 +69,7 @@ impl BrokerDiscovery {
             routines: routines.unwrap_or_default(),
             every: EVERY,
             entered: Arc::default(),
-            doubts: watch::Sender::default(),
+            rechecks: watch::Sender::default(),
         })
     }
 
@@ -153,16 +153,16 @@ impl Discovery for BrokerDiscovery {
         &self,
         filter: Option<WorkerFilter>,
     ) -> Result<Subscription, DiscoveryError> {
-        let (this, doubts) = (self.clone(), self.doubts.subscribe());
+        let (this, rechecks) = (self.clone(), self.rechecks.subscribe());
         let first = this.look().await;
         let first =
             first.map_err(|error| failed("cannot read the registry")(io::Error::other(error)))?;
-        let later = stream::unfold((this, doubts), |(this, mut doubts)| async move {
+        let later = stream::unfold((this, rechecks), |(this, mut rechecks)| async move {
             let mut is_cut_off = false;
             loop {
-                wait_for_doubt(&mut doubts, MOST_OFTEN, this.every).await;
+                wait_for_recheck(&mut rechecks, MOST_OFTEN, this.every).await;
                 match this.look().await {
-                    Ok(workers) => return Some((workers, (this, doubts))),
+                    Ok(workers) => return Some((workers, (this, rechecks))),
                     // A broker that does not answer takes no workers away.
                     Err(error) if !std::mem::replace(&mut is_cut_off, true) => {
                         tracing::warn!(%error, "the registry cannot be read: the workers that are known stay");
@@ -174,8 +174,8 @@ impl Discovery for BrokerDiscovery {
         Ok(Subscription::from_snapshots(filter, first, later))
     }
 
-    fn doubt(&self, _worker: &WorkerMetadata) {
-        self.doubts.send_replace(());
+    fn request_recheck(&self, _worker: &WorkerMetadata) {
+        self.rechecks.send_replace(());
     }
 }
 

@@ -117,7 +117,7 @@ async fn a_doubt_is_a_reason_to_look_at_once() {
             .is_err(),
         "nobody looks by himself for an hour"
     );
-    discovery.doubt(&sample());
+    discovery.request_recheck(&sample());
     assert!(matches!(heard(&mut news).await, DiscoveryEvent::Added(_)));
 }
 

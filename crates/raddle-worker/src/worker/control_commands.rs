@@ -14,11 +14,11 @@ use super::{
 };
 
 /// Age of a worker when it starts to receive control commands.
-pub(crate) const LISTEN_AFTER: Duration = Duration::from_millis(20);
+pub const LISTEN_AFTER: Duration = Duration::from_millis(20);
 
 /// Forwards control commands to the worker's loop. It starts after [`LISTEN_AFTER`], so that a
 /// worker that ends sooner does not pay for the subscription.
-pub(crate) async fn receive_commands(
+pub async fn receive_commands(
     broker: Arc<dyn Broker>,
     tid: Tid,
     commands: mpsc::UnboundedSender<ControlDelivery>,
@@ -43,20 +43,35 @@ pub(crate) async fn receive_commands(
 
 /// A broker call that follows from a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum CommandJob {
+pub enum CommandJob {
     /// Reply for the worker, or for a task that it holds.
-    Reply { tid: Tid, reply: ControlReply },
+    Reply {
+        /// The worker or task.
+        tid: Tid,
+        /// The reply.
+        reply: ControlReply,
+    },
     /// Record that an attempt is paused or resumed.
-    RecordPause { attempt_id: AttemptId, paused: bool },
+    RecordPause {
+        /// The attempt.
+        attempt_id: AttemptId,
+        /// Paused, or resumed.
+        paused: bool,
+    },
     /// Send the command to the current owner of the task.
-    Forward { tid: Tid, message: ControlMessage },
+    Forward {
+        /// The task.
+        tid: Tid,
+        /// The command.
+        message: ControlMessage,
+    },
     /// Remove expired records.
     Purge,
 }
 
 /// Runs [`CommandJob`]s one after the other: outside the worker's loop, which a slow server would
 /// block, and outside the `CompletionBatcher`, where they would wait behind results.
-pub(crate) struct CommandJobs {
+pub struct CommandJobs {
     queue: mpsc::UnboundedSender<CommandJob>,
     task: JoinHandle<()>,
 }
@@ -64,7 +79,7 @@ pub(crate) struct CommandJobs {
 impl CommandJobs {
     /// The channel needs no bound: each command makes one or two jobs, and commands arrive over one
     /// broker connection.
-    pub(crate) fn start(broker: Arc<dyn Broker>, mut deadline: DeadlineWatch) -> Self {
+    pub fn start(broker: Arc<dyn Broker>, mut deadline: DeadlineWatch) -> Self {
         let (queue, mut jobs) = mpsc::unbounded_channel();
         let task = tokio::spawn(async move {
             while let Some(job) = jobs.recv().await {
@@ -79,13 +94,14 @@ impl CommandJobs {
         Self { queue, task }
     }
 
-    pub(crate) fn push(&self, job: CommandJob) {
+    /// Queues a job.
+    pub fn push(&self, job: CommandJob) {
         // Fails only after the shutdown deadline.
         let _ = self.queue.send(job);
     }
 
     /// Runs the remaining jobs: the sender of the last command may wait for its reply.
-    pub(crate) async fn close(self) {
+    pub async fn close(self) {
         drop(self.queue);
         let _ = self.task.await;
     }

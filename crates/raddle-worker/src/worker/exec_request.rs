@@ -17,10 +17,10 @@ use super::{
     isolation::{self, ResolvedIsolation},
     slot::SlotContext,
 };
-use crate::{
-    contained::{ContainerParams, LEASH},
-    handler::HandlerKind,
-};
+use raddle_client::handler::function_name;
+use raddle_container::task::{ContainerParams, LEASH};
+
+use crate::plugins::HandlerKind;
 
 /// Limit of open files per process in a container when the spec sets none; the same as in a
 /// sandbox.
@@ -110,7 +110,7 @@ pub(super) fn build_exec_request(
         }
         Target::Handler(_) => match options.plugins.pick(&spec, &options.caps) {
             Ok((name, HandlerKind::Function)) => {
-                request.program = ExecTarget::Function(crate::handler::function_name(name));
+                request.program = ExecTarget::Function(function_name(name));
                 OutputChannel::Reply
             }
             Ok((_, HandlerKind::Command { argv, directory })) => {
@@ -122,6 +122,13 @@ pub(super) fn build_exec_request(
                 }
                 request.program = ExecTarget::Command(argv);
                 OutputChannel::Stdout
+            }
+            Ok((name, HandlerKind::Host { .. })) => {
+                return Err(ExitStatus::NoHandler {
+                    message: format!(
+                        "the handler '{name}' runs in a host, which this worker does not keep, or which is not isolated enough"
+                    ),
+                });
             }
             Err(message) => {
                 context.log_release(&message);

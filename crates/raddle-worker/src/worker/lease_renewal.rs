@@ -14,29 +14,34 @@ use raddle_model::worker::{Heartbeat, WorkerStatus};
 use raddle_runner::LeaseDeadlinePage;
 use tokio::sync::Notify;
 
-use crate::{orphan_processes, registration::WorkerLease};
+use raddle_client::orphan_processes;
+
+use crate::registration::WorkerLease;
 
 /// Renewals per lease length.
 const RENEWALS_PER_LEASE: u32 = 4;
 
 /// What a heartbeat reports about the worker. The service keeps it up to date.
 #[derive(Default)]
-pub(crate) struct WorkerStats {
-    pub(crate) busy: AtomicU32,
-    pub(crate) spawned: AtomicU64,
+pub struct WorkerStats {
+    /// Attempts that run.
+    pub busy: AtomicU32,
+    /// Attempts started so far.
+    pub spawned: AtomicU64,
     status: AtomicU8,
     /// Held during a renewal.
     renewal_lock: Mutex<()>,
 }
 
 /// The thread that renews a lease. Dropping this stops it.
-pub(crate) struct RenewerThread {
+pub struct RenewerThread {
     lost: Arc<Notify>,
     _stop: mpsc::Sender<()>,
 }
 
 impl RenewerThread {
-    pub(crate) fn start(
+    /// Starts the thread. `lease` was just granted.
+    pub fn start(
         renewer: Box<dyn LeaseRenewer>,
         lease: WorkerLease,
         stats: Arc<WorkerStats>,
@@ -58,7 +63,7 @@ impl RenewerThread {
     }
 
     /// Returns once, when the lease is lost. Cancel-safe.
-    pub(crate) async fn lost(&self) {
+    pub async fn lost(&self) {
         self.lost.notified().await;
     }
 }
@@ -122,7 +127,8 @@ fn renew_until_stopped(
 }
 
 impl WorkerStats {
-    pub(crate) fn set_status(&self, status: WorkerStatus) {
+    /// Sets the status in the registry.
+    pub fn set_status(&self, status: WorkerStatus) {
         self.status.store(status as u8, Ordering::Relaxed);
     }
 

@@ -12,10 +12,11 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
+use raddle_client::orphan_processes;
+
 use crate::{
-    orphan_processes,
     registration::{Registration, WorkerLease},
-    schedule,
+    scheduler,
 };
 
 use super::{
@@ -194,7 +195,7 @@ impl Worker {
         let _scheduling = self
             .options
             .schedules
-            .then(|| schedule::RunningScheduler::start(Arc::clone(&self.broker)));
+            .then(|| scheduler::RunningScheduler::start(Arc::clone(&self.broker)));
         // So does this. A worker for one task skips it.
         let mut background = JoinSet::new();
         if self.claim.is_none() && !self.options.is_single_task() {

@@ -18,7 +18,8 @@ use raddle_model::{
 };
 
 use super::time_limits::TimeLimits;
-use crate::{handler::Plugins, host::HostOptions, routine::Routines};
+use crate::{host::HostOptions, plugins::Plugins};
+use raddle_model::routine::Routines;
 
 /// How a worker behaves.
 #[derive(Clone, Debug)]
@@ -54,7 +55,7 @@ pub struct Options {
     pub min_isolation: Isolation,
     /// Image for tasks in containers. Without it, and without a Docker engine, the worker takes no
     /// such tasks. The `runner` program must also serve as container supervisor:
-    /// [`crate::contained::LEASH`].
+    /// [`raddle_container::task::LEASH`].
     pub task_image: Option<String>,
     /// Handler plug-ins.
     pub plugins: Arc<Plugins>,
@@ -218,12 +219,16 @@ impl Options {
         }
     }
 
-    pub(crate) fn worker_info(&self) -> WorkerInfo {
+    /// The registration of a worker with these options in this process.
+    pub fn worker_info(&self) -> WorkerInfo {
         let pid = std::process::id();
+        let host_slots = |hosts: &Arc<HostOptions>| hosts.async_slots() + hosts.plain_slots();
+        let shared = self.hosts.iter().map(host_slots).sum::<usize>() as u32;
         WorkerInfo {
             capabilities: self.caps.clone(),
             queues: self.queues.clone(),
-            concurrency: self.concurrency,
+            concurrency: self.concurrency + shared,
+            shared,
             pid,
             born: raddle_runner::process_start_time(pid),
             host: this_host(),

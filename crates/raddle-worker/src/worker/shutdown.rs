@@ -38,7 +38,8 @@ impl Shutdown {
         let _ = self.subscribe().wait_for(|count| *count >= times).await;
     }
 
-    pub(crate) fn subscribe(&self) -> watch::Receiver<u32> {
+    /// The number of requests, as it changes.
+    pub fn subscribe(&self) -> watch::Receiver<u32> {
         self.requests.subscribe()
     }
 }

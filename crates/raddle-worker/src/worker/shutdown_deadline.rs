@@ -8,22 +8,31 @@ use tokio::{sync::watch, time::sleep};
 pub(super) const LAST_TRY_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The sender. Dropping it passes the deadline too.
-pub(crate) struct ShutdownDeadline(watch::Sender<bool>);
+pub struct ShutdownDeadline(watch::Sender<bool>);
 
 /// The receiver.
 #[derive(Clone)]
-pub(crate) struct DeadlineWatch(watch::Receiver<bool>);
+pub struct DeadlineWatch(watch::Receiver<bool>);
+
+impl Default for ShutdownDeadline {
+    fn default() -> Self {
+        Self::new()
+    }
+}
 
 impl ShutdownDeadline {
-    pub(crate) fn new() -> Self {
+    /// A deadline that has not passed.
+    pub fn new() -> Self {
         Self(watch::channel(false).0)
     }
 
-    pub(crate) fn pass(&self) {
+    /// Passes the deadline.
+    pub fn pass(&self) {
         self.0.send_replace(true);
     }
 
-    pub(crate) fn watch(&self) -> DeadlineWatch {
+    /// A receiver.
+    pub fn watch(&self) -> DeadlineWatch {
         DeadlineWatch(self.0.subscribe())
     }
 }

@@ -29,7 +29,8 @@ use super::{
     options::secret_variables,
     output_forwarding::{RunnerCommandRelay, store_output},
 };
-use crate::{contained, orphan_processes};
+use raddle_client::orphan_processes;
+use raddle_container::task;
 
 /// What all slots of a worker share.
 pub(super) struct SlotContext {
@@ -266,7 +267,7 @@ impl SlotTask {
         container_reply: &[u8],
         attempt_id: AttemptId,
     ) {
-        contained::judge(result, container_reply);
+        task::judge(result, container_reply);
         if container_reply.is_empty() {
             self.remove_container(attempt_id).await;
         }
@@ -279,8 +280,8 @@ impl SlotTask {
     async fn remove_container(&mut self, attempt_id: AttemptId) {
         #[cfg(feature = "docker")]
         {
-            contained::end(attempt_id).await;
-            self.sweep = Some(tokio::spawn(contained::sweep()));
+            task::end(attempt_id).await;
+            self.sweep = Some(tokio::spawn(task::sweep()));
         }
         #[cfg(not(feature = "docker"))]
         let _ = attempt_id;

@@ -22,7 +22,7 @@ pub struct TimeLimits {
 
 /// How much later than the runner's deadline the supervisor takes the worker for hung. By then the
 /// runner should have killed the attempt.
-pub(crate) const HANG_MARGIN: Duration = Duration::from_millis(400);
+pub const HANG_MARGIN: Duration = Duration::from_millis(400);
 
 impl TimeLimits {
     /// The timeout of an attempt of this task.

@@ -6,13 +6,13 @@ mod failing;
 use std::{future::Future, process};
 
 pub use inventory;
+#[cfg(feature = "queue")]
+pub use raddle_client::handler::HandlerEntry;
 pub use raddle_model::routine::{
     Arguments, EncodedArgs, LifecycleHook, Routine, RoutineFn, StateValue, TranscodedArgs,
     required_state,
 };
 pub use raddle_model::spec::Isolation;
-#[cfg(feature = "queue")]
-pub use raddle_worker::handler::HandlerEntry;
 
 pub use self::{
     crossing::RoutineValue,
@@ -28,14 +28,14 @@ pub use self::{
 )]
 pub fn enter(version: Option<&'static str>) {
     #[cfg(feature = "queue")]
-    raddle_runner::runner_main_if_requested(Some(raddle_worker::routine::call_function));
+    raddle_runner::runner_main_if_requested(Some(raddle_client::routine::call_function));
     raddle_process::title::init();
     if let Err(clash) = raddle_model::routine::Routines::of_this_program() {
         eprintln!("raddle: {clash}");
         process::exit(125);
     }
     #[cfg(feature = "queue")]
-    raddle_worker::host::host_main_if_asked();
+    raddle_client::host::host_main_if_asked();
     #[cfg(feature = "pool")]
     raddle_rpc::serve::main_if_asked(version.unwrap_or_default());
     #[cfg(feature = "worker")]

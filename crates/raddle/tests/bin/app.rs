@@ -1,4 +1,5 @@
-//! A program with routines and a handler, which is its own worker. `app call NAME` submits one and shows what came of it.
+//! An application with routines and a handler, which is also their worker. `app call NAME` submits
+//! a task and prints its result.
 
 use std::{
     pin::Pin,
@@ -38,7 +39,7 @@ fn apologize(whom: String) -> Result<(), String> {
     Err(format!("sorry, {whom}"))
 }
 
-/// An error that says what it has to say with its cause, as a task's report has room for both.
+/// An error with a cause; the report of a task has room for both.
 #[raddle::routine]
 fn read(path: String) -> std::io::Result<String> {
     std::fs::read_to_string(path)
@@ -116,7 +117,7 @@ fn pid() -> u32 {
     std::process::id()
 }
 
-/// Chains itself until it has counted down.
+/// Chains itself until `left` is 0.
 #[raddle::routine]
 fn relay(left: u32) -> Result<u32, raddle::ChainError> {
     if left > 0 {
@@ -133,7 +134,7 @@ async fn regret() -> Result<(), raddle::Error> {
     Err(raddle::Error::msg("on second thoughts"))
 }
 
-/// Chains what is no task.
+/// Chains an invalid task.
 #[raddle::routine]
 fn misname() -> Result<(), raddle::ChainError> {
     relay::task(0).queue("two words").chain()
@@ -180,7 +181,7 @@ async fn main() -> std::process::ExitCode {
     }
 }
 
-/// What came of all tasks that there are, the oldest first, once there are so many and all of them are over.
+/// The results of all tasks, the oldest first, once there are `count` and all have ended.
 async fn results(
     broker: &std::sync::Arc<dyn raddle::broker::Broker>,
     count: usize,
@@ -193,7 +194,7 @@ async fn results(
             let chain = tasks
                 .windows(2)
                 .all(|pair| pair[1].parent == Some(pair[0].tid));
-            assert!(chain, "each was submitted by the one before");
+            assert!(chain, "each task is the child of the one before");
             return Ok(tasks
                 .into_iter()
                 .map(|task| {
@@ -239,13 +240,13 @@ async fn call() -> Result<(), Box<dyn std::error::Error>> {
         ),
         "divide" => {
             let handle = divide::task(1, 0).submit(&broker).await?;
-            let said = handle.result().await.map_err(|error| error.to_string());
+            let outcome = handle.result().await.map_err(|error| error.to_string());
             let record = broker
                 .task(handle.tid())
                 .await?
                 .and_then(|task| task.report)
                 .ok_or("there is no report")?;
-            println!("{said:?} {}", serde_json::to_string(&record)?);
+            println!("{outcome:?} {}", serde_json::to_string(&record)?);
         }
         "countdown" => println!(
             "{:?}",
@@ -310,7 +311,7 @@ async fn call() -> Result<(), Box<dyn std::error::Error>> {
             println!(
                 "{} {}",
                 put.entry().fired,
-                matches!(again, raddle::fabric::schedule::PutOutcome::Unchanged(_))
+                matches!(again, raddle::client::schedule::PutOutcome::Unchanged(_))
             );
             let tid = loop {
                 match broker.schedule("sums").await?.and_then(|view| view.task) {
@@ -324,7 +325,7 @@ async fn call() -> Result<(), Box<dyn std::error::Error>> {
                     .result()
                     .await?
             );
-            raddle::fabric::schedule::remove(&*broker, "sums").await?;
+            raddle::client::schedule::remove(&*broker, "sums").await?;
             let wrong = add::task(1, 2)
                 .schedule(&broker, raddle::Schedule::cron("sums", "soon"))
                 .await;
@@ -357,7 +358,7 @@ async fn call() -> Result<(), Box<dyn std::error::Error>> {
         }
         "outside" => println!("{}", relay::task(0).chain().err().ok_or("it was chained")?),
         "name" => println!("{}", add::NAME),
-        other => Err(format!("there is no '{other}'"))?,
+        other => Err(format!("unknown call '{other}'"))?,
     }
     Ok(())
 }

@@ -1,7 +1,8 @@
-//! A program whose workers the tests of calls use.
+//! The program of the workers in the tests of calls.
 //!
-//! `callee hold N` keeps a pool of N workers until it is killed, and says which they are. `callee squat NAME` listens under the name of a worker;
-//! `callee knock NAME` connects there, and says what comes of it.
+//! `callee hold N` runs a pool of N workers until it is killed, and prints their pids. `callee
+//! squat NAME` listens on the abstract socket of a worker; `callee knock NAME` connects to one, and
+//! prints whether it was accepted.
 
 #[path = "../calls/routines.rs"]
 mod routines;
@@ -19,25 +20,25 @@ use raddle::WorkerPool;
 #[raddle::main]
 async fn main() -> raddle::Result<()> {
     let mut arguments = std::env::args().skip(1);
-    let (what, which) = (
+    let (command, argument) = (
         arguments.next().unwrap_or_default(),
         arguments.next().unwrap_or_default(),
     );
-    match what.as_str() {
+    match command.as_str() {
         "squat" => {
-            let _listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(which)?)?;
+            let _listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(argument)?)?;
             println!("ready");
             std::future::pending().await
         }
         "knock" => {
-            let mut worker = UnixStream::connect_addr(&SocketAddr::from_abstract_name(which)?)?;
+            let mut worker = UnixStream::connect_addr(&SocketAddr::from_abstract_name(argument)?)?;
             let is_closed = matches!(worker.read(&mut [0; 64]), Ok(0) | Err(_));
-            println!("{}", if is_closed { "turned away" } else { "let in" });
+            println!("{}", if is_closed { "refused" } else { "accepted" });
             Ok(())
         }
         _ => {
             let pool = WorkerPool::builder()
-                .size(which.parse().unwrap_or(1))
+                .size(argument.parse().unwrap_or(1))
                 .start()
                 .await?;
             for worker in pool.workers() {

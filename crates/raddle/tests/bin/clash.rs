@@ -1,4 +1,4 @@
-//! A program that gave two routines the same name.
+//! A program with two routines of the same name.
 
 #[raddle::routine(name = "twice")]
 fn first() {}

@@ -1,9 +1,10 @@
-//! A program that moves its own clock on the wall, and that of its workers, by hours while calls are made, and says whether all went on.
+//! A program that moves its own wall clock, and that of its workers, by hours during calls, and
+//! checks that calls continue.
 
-#[path = "wall.rs"]
-mod wall;
-#[path = "../calls/watches.rs"]
-mod watches;
+#[path = "fake_clock.rs"]
+mod fake_clock;
+#[path = "../calls/inotify.rs"]
+mod inotify;
 
 use std::{
     future::Future,
@@ -15,17 +16,17 @@ use raddle::{
     pool::worker::{LocalWorker, StopMode},
 };
 
-use self::watches::watches;
+use self::inotify::inotify_fds;
 
 const HOUR: i64 = 3600;
-/// Where the clock is moved, one after the other: far ahead, far back, and to and fro.
+/// The offsets of the clock, one after the other.
 const JUMPS: [i64; 4] = [10 * HOUR, -10 * HOUR, 1000 * HOUR, 0];
-/// How long workers keep what they need to call others.
+/// How long workers keep the proxy for nested calls.
 const TTL: Duration = Duration::from_secs(2);
-/// Longer than it takes for a connection to be asked whether there is anybody at the other end, which is ten seconds.
+/// Longer than the 10 s after which an idle connection is probed.
 const LONG: Duration = Duration::from_secs(13);
 
-/// The time, in seconds, as a worker's clock on the wall shows it.
+/// The wall clock of the worker in seconds.
 #[raddle::routine]
 async fn date() -> i64 {
     seconds()
@@ -37,7 +38,7 @@ async fn rest(time: Duration) -> u32 {
     std::process::id()
 }
 
-/// How much of its time a routine has used up, when it has rested for so long.
+/// How much of its deadline a routine has used after this sleep.
 #[raddle::routine]
 async fn spend(time: Duration) -> Option<Duration> {
     let before = raddle::context::time_left()?;
@@ -45,7 +46,6 @@ async fn spend(time: Duration) -> Option<Duration> {
     before.checked_sub(raddle::context::time_left()?)
 }
 
-/// Calls another routine.
 #[raddle::routine]
 async fn relay() -> Result<i64, String> {
     date().await.map_err(|error| error.to_string())
@@ -54,15 +54,15 @@ async fn relay() -> Result<i64, String> {
 fn seconds() -> i64 {
     let since = SystemTime::now()
         .duration_since(SystemTime::UNIX_EPOCH)
-        .expect("it was set to no such time");
+        .expect("the clock is after 1970");
     since.as_secs() as i64
 }
 
-/// The connections to a worker, by their numbers.
+/// The inodes of the connections to a worker.
 fn connections(address: &str) -> Vec<String> {
     let name = address
         .strip_prefix("unix-abstract:")
-        .expect("it serves at a name");
+        .expect("the worker serves on an abstract socket");
     let sockets = std::fs::read_to_string("/proc/net/unix").expect("it can be read");
     let of_it = sockets
         .lines()
@@ -72,37 +72,37 @@ fn connections(address: &str) -> Vec<String> {
         .collect()
 }
 
-/// What comes of it, and how long that takes.
+/// The output of a future and its duration.
 async fn timed<F: Future>(future: F) -> (F::Output, Duration) {
     let began = Instant::now();
     (future.await, began.elapsed())
 }
 
-async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+async fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let began = Instant::now();
-    while !is_so() {
+    while !condition() {
         assert!(
             began.elapsed() < Duration::from_secs(10),
-            "not in time: {what}"
+            "timed out waiting until {what}"
         );
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
 
-/// Moves the clock while calls with deadlines are in flight, and while what is kept for a while is kept.
+/// Moves the clock while calls with deadlines are in flight and a proxy is kept.
 async fn jump(pool: &WorkerPool, began: (Instant, i64), to: i64) {
     let (brief, ample) = (Duration::from_secs(1), Duration::from_secs(60));
     let late = tokio::spawn(timed(rest(ample).timeout(brief).on(pool)));
     let early = tokio::spawn(rest(brief).timeout(ample).on(pool));
     let spent = tokio::spawn(spend(brief).timeout(ample).on(pool));
-    relay().on(pool).await.expect("routines call others");
+    relay().on(pool).await.expect("nested calls work");
     let pid = pool.workers()[0].pid;
-    let kept = (watches(pid), Instant::now());
-    assert_eq!(kept.0.len(), 1, "what the call took is kept");
+    let kept = (inotify_fds(pid), Instant::now());
+    assert_eq!(kept.0.len(), 1, "the proxy of the nested call is kept");
     tokio::time::sleep(Duration::from_millis(200)).await;
-    wall::move_to(to);
+    fake_clock::move_to(to);
 
-    // It has really jumped, here and there.
+    // The clock has jumped in this process and in the worker.
     let expected = began.1 + began.0.elapsed().as_secs() as i64 + to;
     let shown = date()
         .timeout(ample)
@@ -112,37 +112,40 @@ async fn jump(pool: &WorkerPool, began: (Instant, i64), to: i64) {
     for shown in [seconds(), shown] {
         assert!(
             (shown - expected).abs() < 30,
-            "the clock shows {shown}, and should {expected}"
+            "the clock shows {shown} instead of {expected}"
         );
     }
 
     tokio::time::sleep(TTL / 4).await;
     if kept.1.elapsed() < TTL.mul_f64(0.9) {
-        assert_eq!(watches(pid), kept.0, "it is let go of no sooner");
+        assert_eq!(inotify_fds(pid), kept.0, "the proxy is kept for its TTL");
     }
     let (late, took) = late.await.expect("it does not panic");
     assert_eq!(late, Err(CallError::TimedOut));
     assert!(
         (brief..brief * 4).contains(&took),
-        "its second took {took:?}"
+        "the timeout of a second took {took:?}"
     );
     assert_eq!(early.await.expect("it does not panic"), Ok(pid));
     let spent = spent
         .await
         .expect("it does not panic")
         .expect("it has a result")
-        .expect("there is an end to its time");
+        .expect("the call has a deadline");
     assert!(
         (brief..brief * 4).contains(&spent),
-        "of its time a second was used, and not {spent:?}"
+        "{spent:?} of the deadline were used instead of a second"
     );
-    until("what nobody needs is let go of", || watches(pid).is_empty()).await;
+    wait_until("the unused proxy is dropped", || {
+        inotify_fds(pid).is_empty()
+    })
+    .await;
     assert!(
         kept.1.elapsed() < TTL * 4,
-        "it was kept for {:?}",
+        "the proxy was kept for {:?}",
         kept.1.elapsed()
     );
-    println!("{to}: well");
+    println!("{to}: ok");
 }
 
 #[raddle::main]
@@ -166,12 +169,12 @@ async fn main() -> raddle::Result<()> {
         "{before:?}, then {after:?}"
     );
 
-    // Workers that end are replaced, whatever time it is.
-    wall::move_to(-HOUR);
+    // Workers that die are replaced regardless of the clock.
+    fake_clock::move_to(-HOUR);
     std::process::Command::new("kill")
         .args(["-9", &worker.pid.to_string()])
         .status()?;
-    until("its end is noticed", || {
+    wait_until("the end of the worker is noticed", || {
         pool.workers().iter().all(|other| other.pid != worker.pid)
     })
     .await;
@@ -186,13 +189,13 @@ async fn main() -> raddle::Result<()> {
         "after {took:?}"
     );
 
-    // And a stop has its patience.
+    // A stop waits for its timeout.
     let last = tokio::spawn(rest(Duration::from_secs(1)).on(&pool));
     tokio::time::sleep(Duration::from_millis(200)).await;
     let ((), took) = timed(async {
         let moving = async {
             tokio::time::sleep(Duration::from_millis(200)).await;
-            wall::move_to(10 * HOUR);
+            fake_clock::move_to(10 * HOUR);
         };
         tokio::join!(
             pool.stop_with(StopMode::For(Duration::from_secs(20))),
@@ -204,6 +207,6 @@ async fn main() -> raddle::Result<()> {
         last.await.expect("it does not panic").is_ok() && took < Duration::from_secs(10),
         "after {took:?}"
     );
-    println!("all is well");
+    println!("ok");
     Ok(())
 }

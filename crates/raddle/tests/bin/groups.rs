@@ -1,4 +1,4 @@
-//! A program that keeps processes of itself, by the builder. Its first argument says what becomes of them.
+//! A program with a group manager of its own processes. Its first argument selects the scenario.
 
 use std::{
     path::Path,
@@ -13,17 +13,16 @@ use raddle::{
 
 type Outcome<T = ()> = Result<T, Box<dyn std::error::Error>>;
 
-/// Longer than anything here takes on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Longer than any step takes on a busy machine.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What is done with an order.
 #[raddle::routine(name = "ship")]
 async fn ship(item: String, count: u32) -> String {
     tokio::time::sleep(Duration::from_millis(1)).await;
     format!("{count} × {item}")
 }
 
-/// Takes so long, and says so.
+/// Takes this long, and leaves files at its start and end.
 #[raddle::routine(name = "linger")]
 async fn linger(millis: u64) {
     let _ = std::fs::write("begun", "");
@@ -31,16 +30,15 @@ async fn linger(millis: u64) {
     let _ = std::fs::write("ended", "");
 }
 
-/// Never ends by itself, and cleans up when it is asked to end.
+/// Runs until it is cancelled, and cleans up.
 #[raddle::routine(name = "endless")]
 async fn endless() -> Result<(), String> {
     let _ = std::fs::write("begun", "");
     raddle::cancelled().await;
     let _ = std::fs::write("cleaned", if raddle::is_cancelled() { "asked" } else { "" });
-    Err("it was asked to end".into())
+    Err("cancelled".into())
 }
 
-/// What is due every so often.
 #[raddle::routine(name = "tick")]
 async fn tick() {}
 
@@ -48,7 +46,7 @@ fn builder() -> raddle::group::Builder {
     let work = |slug: &str| {
         GroupWorker::routine(slug, slug)
             .source(format!("{slug}s"))
-            .execution_timeout(PATIENCE)
+            .execution_timeout(TIMEOUT)
     };
     let process = |slug: &str| {
         Process::new(slug)
@@ -78,22 +76,22 @@ async fn write(queue: &str, message: &str) -> Outcome {
     Ok(())
 }
 
-async fn until(what: &str, mut is_so: impl AsyncFnMut() -> Outcome<bool>) -> Outcome {
+async fn wait_until(what: &str, mut condition: impl AsyncFnMut() -> Outcome<bool>) -> Outcome {
     let began = Instant::now();
-    while !is_so().await? {
-        if began.elapsed() > PATIENCE {
-            return Err(format!("not in time: {what}").into());
+    while !condition().await? {
+        if began.elapsed() > TIMEOUT {
+            return Err(format!("timed out waiting until {what}").into());
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     Ok(())
 }
 
-async fn exists(name: &str) -> Outcome {
-    until(name, async || Ok(Path::new(name).exists())).await
+async fn wait_for_file(name: &str) -> Outcome {
+    wait_until(name, async || Ok(Path::new(name).exists())).await
 }
 
-/// The processes of a manager.
+/// The pids of the processes of a manager.
 async fn pids(manager: Tid) -> Outcome<Vec<u32>> {
     let workers = broker().await?.workers().await?;
     Ok(workers
@@ -103,12 +101,15 @@ async fn pids(manager: Tid) -> Outcome<Vec<u32>> {
         .collect())
 }
 
-async fn gone(pids: &[u32]) -> Outcome {
-    // One that has ended and was not waited for is there, and says nothing.
-    let is_there = |pid: &u32| {
+async fn wait_until_gone(pids: &[u32]) -> Outcome {
+    // A zombie has an empty command line.
+    let is_running = |pid: &u32| {
         std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| !line.is_empty())
     };
-    until("all are gone", async || Ok(!pids.iter().any(is_there))).await
+    wait_until("all processes have ended", async || {
+        Ok(!pids.iter().any(is_running))
+    })
+    .await
 }
 
 fn is_up(manager: &Manager) -> impl Future<Output = bool> + use<> {
@@ -123,12 +124,12 @@ fn is_up(manager: &Manager) -> impl Future<Output = bool> + use<> {
     }
 }
 
-/// Events are run by functions of this program, and a stop lets one clean up.
+/// Messages run routines of this program, and a stop lets one clean up.
 async fn run() -> Outcome {
     let manager = builder().register().await?;
     let (shutdown, up) = (Shutdown::new(), is_up(&manager));
     let keeping = tokio::spawn(manager.run(shutdown.clone()));
-    assert!(up.await, "it is up");
+    assert!(up.await, "the manager is up");
     for number in 1..=3 {
         write(
             "ships",
@@ -138,7 +139,7 @@ async fn run() -> Outcome {
     }
     let broker = broker().await?;
     let mut done = Vec::new();
-    until("all are shipped", async || {
+    wait_until("all messages are processed", async || {
         let completed = TaskFilter {
             states: vec![TaskState::Completed],
             ..TaskFilter::default()
@@ -155,10 +156,10 @@ async fn run() -> Outcome {
     done.sort();
     println!("{}", done.join(", "));
     write("endlesss", "[]").await?;
-    exists("begun").await?;
-    // Once to take nothing new, and again to cancel what runs.
+    wait_for_file("begun").await?;
+    // The first request stops the intake, the second cancels running tasks.
     shutdown.request();
-    until("it takes nothing new", async || {
+    wait_until("the intake is stopped", async || {
         let workers = broker.workers().await?;
         Ok(workers
             .iter()
@@ -175,14 +176,14 @@ async fn run() -> Outcome {
     Ok(())
 }
 
-/// Runs until a signal comes.
+/// Runs until a signal arrives.
 async fn signalled() -> Outcome {
     let manager = builder().register().await?;
     let up = is_up(&manager);
     let keeping = tokio::spawn(manager.run(Shutdown::new()));
-    assert!(up.await, "it is up");
+    assert!(up.await, "the manager is up");
     write("lingers", "[1000]").await?;
-    exists("begun").await?;
+    wait_for_file("begun").await?;
     std::fs::write("ready", "")?;
     println!(
         "{} processes, ended: {}",
@@ -193,17 +194,17 @@ async fn signalled() -> Outcome {
     Ok(())
 }
 
-/// Whoever keeps them is dropped: they end what they run, and leave.
+/// The manager is dropped: its processes finish their tasks and exit.
 async fn dropped() -> Outcome {
     let manager = builder().register().await?;
     let (tid, up) = (manager.tid(), is_up(&manager));
     let keeping = tokio::spawn(manager.run(Shutdown::new()));
-    assert!(up.await, "it is up");
+    assert!(up.await, "the manager is up");
     let pids = pids(tid).await?;
     write("lingers", "[500]").await?;
-    exists("begun").await?;
+    wait_for_file("begun").await?;
     keeping.abort();
-    gone(&pids).await?;
+    wait_until_gone(&pids).await?;
     println!(
         "{} processes are gone, ended: {}",
         pids.len(),
@@ -212,7 +213,7 @@ async fn dropped() -> Outcome {
     Ok(())
 }
 
-/// The runtime of whoever keeps them ends, and this program goes on: they are killed.
+/// The runtime of the manager ends while this program continues: the processes are killed.
 async fn without_runtime() -> Outcome {
     let of_thread = || -> Outcome<Vec<u32>> {
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -222,9 +223,9 @@ async fn without_runtime() -> Outcome {
             let manager = builder().register().await?;
             let (tid, up) = (manager.tid(), is_up(&manager));
             tokio::spawn(manager.run(Shutdown::new()));
-            assert!(up.await, "it is up");
+            assert!(up.await, "the manager is up");
             write("lingers", "[600000]").await?;
-            exists("begun").await?;
+            wait_for_file("begun").await?;
             pids(tid).await
         })
     };
@@ -232,12 +233,12 @@ async fn without_runtime() -> Outcome {
     let pids = tokio::task::spawn_blocking(|| thread.join())
         .await?
         .expect("it does not panic")?;
-    gone(&pids).await?;
+    wait_until_gone(&pids).await?;
     println!("{} processes are gone", pids.len());
     Ok(())
 }
 
-/// A worker has an event every so often, and nobody else sees to that.
+/// A trigger fires periodically, without another scheduler.
 async fn every() -> Outcome {
     let work = GroupWorker::routine("tick", "tick").every(Duration::from_millis(50));
     let manager = Manager::builder()
@@ -249,7 +250,7 @@ async fn every() -> Outcome {
     let keeping = tokio::spawn(manager.run(shutdown.clone()));
     let broker = broker().await?;
     let mut ticks = Vec::new();
-    until("it has ticked", async || {
+    wait_until("the trigger has fired", async || {
         let completed = TaskFilter {
             states: vec![TaskState::Completed],
             ..TaskFilter::default()
@@ -264,7 +265,7 @@ async fn every() -> Outcome {
         task.spec
             .metadata
             .get("schedule")
-            .is_some_and(|of| of == "tick")
+            .is_some_and(|schedule| schedule == "tick")
     };
     println!("ticked, by its trigger: {}", ticks.iter().all(is_due));
     Ok(())
@@ -278,6 +279,6 @@ async fn main() -> Outcome {
         Some("signalled") => signalled().await,
         Some("dropped") => dropped().await,
         Some("without-runtime") => without_runtime().await,
-        other => Err(format!("{other:?} is none of its deeds").into()),
+        other => Err(format!("unknown scenario {other:?}").into()),
     }
 }

@@ -1,7 +1,7 @@
-//! A program that speaks to the network, for tests that run it in hosts of their own.
+//! The program of the LAN tests, which runs in hosts of a test network.
 //!
-//! Its first argument says in JSON what it is to be ([`Settings`]); each line of its input is then a word, and each line of its output in JSON an answer,
-//! or something that it has heard.
+//! Its first argument is JSON ([`Settings`]). Each line of its input is a command; each line of its
+//! output is a JSON reply or event.
 
 use std::{io::Write, path::PathBuf, sync::Arc, time::Duration};
 
@@ -14,24 +14,24 @@ use raddle::{
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// What it is to be.
+/// Settings of the program.
 #[derive(Deserialize)]
 struct Settings {
     namespace: String,
     interfaces: Option<Vec<String>>,
     advertise: Option<String>,
-    /// It says what it hears, of all workers or of those with this tag.
+    /// Whether to print discovery events, of all workers or of those with this tag.
     watch: Option<bool>,
     tag: Option<String>,
-    pool: Option<Pool>,
+    pool: Option<PoolSettings>,
 }
 
-/// A pool that it has.
+/// Settings of its pool.
 #[derive(Clone, Deserialize)]
-struct Pool {
+struct PoolSettings {
     #[serde(default)]
     size: usize,
-    /// Where its workers serve.
+    /// The bind address of its workers.
     bind: Option<String>,
     #[serde(default)]
     publish: bool,
@@ -41,7 +41,7 @@ struct Pool {
     credentials: Option<[PathBuf; 3]>,
 }
 
-/// The host that it runs in, and its process.
+/// The host and the pid.
 #[raddle::routine]
 async fn whereabouts() -> (String, u32) {
     (
@@ -53,7 +53,7 @@ async fn whereabouts() -> (String, u32) {
     )
 }
 
-/// Those of a worker that it calls in its turn, so many times.
+/// The hosts of the workers that it calls in turn, so many times.
 #[raddle::routine]
 async fn others(times: u32) -> Vec<String> {
     let mut hosts = Vec::new();
@@ -83,17 +83,17 @@ async fn main() -> raddle::Result<()> {
             Arc::new(move |worker: &WorkerMetadata| worker.tags.contains(&tag)) as WorkerFilter
         });
         match lan.subscribe(filter).await {
-            // Ends with the program.
+            // The task ends with the program.
             Ok(subscription) => drop(tokio::spawn(watch(subscription))),
-            Err(error) => say(&json!({"error": error.to_string()})),
+            Err(error) => print_line(&json!({"error": error.to_string()})),
         }
     }
     let mut pool = match &settings.pool {
-        Some(wanted) => Some(start(wanted.clone(), &lan).await?),
+        Some(settings) => Some(start(settings.clone(), &lan).await?),
         None => None,
     };
-    say(&json!("ready"));
-    let (send, mut words) = tokio::sync::mpsc::channel(16);
+    print_line(&json!("ready"));
+    let (send, mut commands) = tokio::sync::mpsc::channel(16);
     std::thread::spawn(move || {
         for line in std::io::stdin().lines().map_while(Result::ok) {
             if send.blocking_send(line).is_err() {
@@ -101,14 +101,14 @@ async fn main() -> raddle::Result<()> {
             }
         }
     });
-    while let Some(line) = words.recv().await {
-        let (word, rest) = line.split_once(' ').unwrap_or((&line, ""));
-        let answer = match word {
+    while let Some(line) = commands.recv().await {
+        let (command, rest) = line.split_once(' ').unwrap_or((&line, ""));
+        let answer = match command {
             "added" | "updated" | "dropped" => {
-                publish(&lan, word, serde_json::from_str(rest)?).await
+                publish(&lan, command, serde_json::from_str(rest)?).await
             }
-            "doubt" => {
-                lan.doubt(&serde_json::from_str(rest)?);
+            "recheck" => {
+                lan.request_recheck(&serde_json::from_str(rest)?);
                 json!("ok")
             }
             "workers" => json!(pool.as_ref().map(WorkerPool::workers)),
@@ -121,12 +121,12 @@ async fn main() -> raddle::Result<()> {
             }
             _ => break,
         };
-        say(&json!({ "answer": answer }));
+        print_line(&json!({ "answer": answer }));
     }
     Ok(())
 }
 
-/// Makes a call, or several: `call`, `call others 3`.
+/// Makes one call (`call`) or several (`call others 3`).
 async fn call(pool: Option<&WorkerPool>, rest: &str) -> Value {
     let Some(pool) = pool else {
         return json!("no pool");
@@ -147,8 +147,8 @@ async fn call(pool: Option<&WorkerPool>, rest: &str) -> Value {
     outcome.unwrap_or_else(|error| json!({"error": error.to_string()}))
 }
 
-async fn publish(lan: &LanDiscovery, word: &str, worker: WorkerMetadata) -> Value {
-    let event = match word {
+async fn publish(lan: &LanDiscovery, command: &str, worker: WorkerMetadata) -> Value {
+    let event = match command {
         "added" => DiscoveryEvent::Added(worker),
         "updated" => DiscoveryEvent::Updated(worker),
         _ => DiscoveryEvent::Dropped(worker),
@@ -159,24 +159,24 @@ async fn publish(lan: &LanDiscovery, word: &str, worker: WorkerMetadata) -> Valu
     )
 }
 
-async fn start(wanted: Pool, lan: &LanDiscovery) -> raddle::Result<WorkerPool> {
-    let credentials = wanted.credentials.map(load).transpose()?;
-    let (of_workers, bind) = (credentials.clone(), wanted.bind);
+async fn start(settings: PoolSettings, lan: &LanDiscovery) -> raddle::Result<WorkerPool> {
+    let credentials = settings.credentials.map(load).transpose()?;
+    let (worker_credentials, bind) = (credentials.clone(), settings.bind);
     let worker = move |tags: &_| {
         let mut worker = LocalWorker::new(tags);
         if let Some(bind) = &bind {
             worker = worker.address_of(bind.clone());
         }
-        match &of_workers {
+        match &worker_credentials {
             Some(credentials) => worker.credentials(credentials.clone()),
             None => worker.insecure(),
         }
     };
-    let mut builder = WorkerPool::builder().size(wanted.size).worker(worker);
-    if wanted.publish {
+    let mut builder = WorkerPool::builder().size(settings.size).worker(worker);
+    if settings.publish {
         builder = builder.publisher(lan.clone());
     }
-    if wanted.discover {
+    if settings.discover {
         builder = builder.discovery(lan.clone());
     }
     if let Some(credentials) = credentials {
@@ -187,15 +187,15 @@ async fn start(wanted: Pool, lan: &LanDiscovery) -> raddle::Result<WorkerPool> {
 
 fn load([ca, certificate, key]: [PathBuf; 3]) -> raddle::Result<WorkerCredentials> {
     let expected: PeerName = "spiffe://test/worker".parse()?;
-    let recipe = CredentialSource::new(PemSource::file(ca))
+    let source = CredentialSource::new(PemSource::file(ca))
         .identity(PemSource::file(certificate), PemSource::file(key));
-    Ok(recipe.expecting([expected]).load()?)
+    Ok(source.expecting([expected]).load()?)
 }
 
-/// Says what is heard.
+/// Prints discovery events.
 async fn watch(mut subscription: Subscription) {
     #[derive(Serialize)]
-    struct Heard {
+    struct SeenWorker {
         event: &'static str,
         worker: WorkerMetadata,
     }
@@ -205,11 +205,11 @@ async fn watch(mut subscription: Subscription) {
             DiscoveryEvent::Updated(worker) => ("updated", worker),
             DiscoveryEvent::Dropped(worker) => ("dropped", worker),
         };
-        say(&json!(Heard { event, worker }));
+        print_line(&json!(SeenWorker { event, worker }));
     }
 }
 
-fn say(what: &Value) {
+fn print_line(value: &Value) {
     let mut out = std::io::stdout().lock();
-    let _ = writeln!(out, "{what}").and_then(|()| out.flush());
+    let _ = writeln!(out, "{value}").and_then(|()| out.flush());
 }

@@ -1,4 +1,5 @@
-//! A program with a routine of every shape, which calls them in a pool of itself. `shapes NAME` shows what came of some.
+//! A program with routines of all shapes, which calls them in a pool of itself. `shapes NAME`
+//! prints results.
 
 use std::{
     fmt,
@@ -17,7 +18,7 @@ async fn add(a: u64, b: u64) -> u64 {
     a + b
 }
 
-/// Without a runtime, and with an argument that it changes.
+/// A plain function with a `mut` argument.
 #[raddle::routine]
 fn sorted(mut words: Vec<String>) -> Vec<String> {
     words.sort();
@@ -67,7 +68,7 @@ mod alias {
     pub(super) type Result<T> = std::result::Result<T, super::Refusal>;
 }
 
-/// The type of its error stands elsewhere.
+/// The error type comes from an alias.
 #[raddle::routine]
 fn divide_by_zero(number: i64) -> alias::Result<i64> {
     Err(Refusal::Zero { number })
@@ -102,7 +103,7 @@ async fn explode() {
     panic!("bang");
 }
 
-/// Calls another routine, from within a worker.
+/// Calls another routine from a worker.
 #[raddle::routine]
 async fn add_three(a: u64, b: u64, c: u64) -> raddle::Result<u64> {
     Ok(add(add(a, b).await?, c).await?)
@@ -147,19 +148,19 @@ impl Point {
 
 #[raddle::main]
 async fn main() -> raddle::Result<()> {
-    let what = std::env::args().nth(1).unwrap_or_default();
-    if what == "outside" {
+    let command = std::env::args().nth(1).unwrap_or_default();
+    if command == "outside" {
         println!("{:?}", add(1, 2).await);
         return Ok(());
     }
     let pool = WorkerPool::builder().size(1).start().await?;
-    let done = pool.scope(call(&what, &pool)).await;
+    let done = pool.scope(call(&command, &pool)).await;
     pool.stop().await;
     done
 }
 
-async fn call(what: &str, pool: &WorkerPool) -> raddle::Result<()> {
-    match what {
+async fn call(command: &str, pool: &WorkerPool) -> raddle::Result<()> {
+    match command {
         "values" => {
             println!("{}", add(1, 2).await?);
             println!("{:?}", sorted(vec!["b".into(), "a".into()]).await?);

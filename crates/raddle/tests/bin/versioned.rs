@@ -1,4 +1,4 @@
-//! A program of another version than Raddle's, whose workers say so.
+//! A program of another version, whose workers report that version.
 
 fn main() {
     raddle::pool::serve::main_if_asked("7.8.9");

@@ -1,11 +1,11 @@
-//! The examples do what they say.
+//! Runs the examples.
 
 use std::{
     path::{Path, PathBuf},
     process::Command,
 };
 
-/// The programs that a document prints as a whole, and the example that each is.
+/// Complete programs in the documentation, and the examples that they must equal.
 const PRINTED: [(&str, &str); 6] = [
     ("docs/how-to/calls.md", "countdown"),
     ("docs/how-to/handlers.md", "add"),
@@ -16,7 +16,7 @@ const PRINTED: [(&str, &str); 6] = [
 ];
 
 fn program(example: &str) -> PathBuf {
-    // Cargo builds examples with the tests, beside them.
+    // Cargo builds the examples beside the tests.
     std::env::current_exe()
         .unwrap()
         .ancestors()
@@ -26,41 +26,41 @@ fn program(example: &str) -> PathBuf {
         .join(example)
 }
 
-/// What an example says, if it comes to a good end.
-fn said_by(example: &str) -> String {
+/// The output of an example that succeeds.
+fn run_example(example: &str) -> String {
     let directory = tempfile::tempdir().unwrap();
-    said_in(directory.path(), example, &[])
+    run_example_in(directory.path(), example, &[])
 }
 
-fn said_in(directory: &Path, example: &str, args: &[&str]) -> String {
+fn run_example_in(directory: &Path, example: &str, args: &[&str]) -> String {
     let output = Command::new(program(example))
         .args(args)
         .current_dir(directory)
         .output();
-    let output = output.expect("`cargo test --examples` has built it");
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    let words = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}{words}");
-    said
+    let output = output.expect("the example is built: run `cargo test --examples`");
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stdout}{stderr}");
+    stdout
 }
 
 #[test]
-fn a_worker_that_looks_after_itself_is_there_again() {
-    let said = said_by("resilient");
-    assert_eq!(said.lines().next(), Some("the call is lost"), "{said}");
+fn resilient_example_restarts_its_worker() {
+    let stdout = run_example("resilient");
+    assert_eq!(stdout.lines().next(), Some("the call is lost"), "{stdout}");
     let end = "the same worker is there again, in another process\nit is found as that process\n";
-    assert!(said.ends_with(end), "{said}");
+    assert!(stdout.ends_with(end), "{stdout}");
 }
 
 #[test]
-fn a_worker_that_is_made_by_hand_joins_a_pool() {
+fn by_hand_example_joins_a_pool() {
     assert_eq!(
-        said_by("by_hand"),
+        run_example("by_hand"),
         "9 bytes\ntwo\nwords\n-42\n'many' is no number\n"
     );
 }
 
-/// A program without its comments, and without what is only layout.
+/// The code without comments and white space.
 fn code(text: &str) -> String {
     let lines = text.lines().map(|line| {
         if line.trim_start().starts_with("//") {
@@ -77,7 +77,7 @@ fn code(text: &str) -> String {
 }
 
 #[test]
-fn every_program_that_is_printed_as_a_whole_is_an_example() {
+fn every_complete_program_in_the_docs_is_an_example() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let read = |path: PathBuf| {
         std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
@@ -100,7 +100,7 @@ fn every_program_that_is_printed_as_a_whole_is_an_example() {
             .skip(1)
             .filter_map(|block| block.split_once('\n')?.1.split_once("```"));
         for (block, _) in blocks.filter(|(block, _)| block.contains("fn main()")) {
-            let is_it = |example: &&str| {
+            let is_same = |example: &&str| {
                 code(&read(
                     root.join("crates/raddle/examples")
                         .join(format!("{example}.rs")),
@@ -108,12 +108,14 @@ fn every_program_that_is_printed_as_a_whole_is_an_example() {
             };
             let examples = PRINTED
                 .iter()
-                .filter(|(of, _)| of == document)
+                .filter(|(document_of, _)| document_of == document)
                 .map(|(_, example)| *example);
-            let example = examples.into_iter().find(|example| is_it(example));
+            let example = examples.into_iter().find(|example| is_same(example));
             found.push((
                 document.as_str(),
-                example.unwrap_or_else(|| panic!("{document} prints what is no example:\n{block}")),
+                example.unwrap_or_else(|| {
+                    panic!("{document} has a program that is no example:\n{block}")
+                }),
             ));
         }
     }
@@ -123,20 +125,24 @@ fn every_program_that_is_printed_as_a_whole_is_an_example() {
     assert_eq!(found, printed);
 }
 
-/// `machines` is run on two machines, by what README.md shows of it.
+/// `machines` is run by the tutorial test with two hosts.
 #[test]
-fn programs_that_are_printed_run() {
-    let sums = |said: String| {
-        said.lines()
+fn documented_examples_run() {
+    let sums = |stdout: String| {
+        stdout
+            .lines()
             .map(|line| line.split(' ').next().unwrap().to_owned())
             .collect::<Vec<_>>()
     };
-    assert_eq!(sums(said_by("call")), ["55", "5050", "500500"]);
-    assert_eq!(said_by("countdown"), "3\n2\n1\n");
+    assert_eq!(sums(run_example("call")), ["55", "5050", "500500"]);
+    assert_eq!(run_example("countdown"), "3\n2\n1\n");
     for (example, results) in [("sum", &["55", "5050", "500500"][..]), ("add", &["3"])] {
         let directory = tempfile::tempdir().unwrap();
-        said_in(directory.path(), example, &["worker", "start"]);
-        assert_eq!(sums(said_in(directory.path(), example, &[])), results);
-        said_in(directory.path(), example, &["worker", "stop", "--all"]);
+        run_example_in(directory.path(), example, &["worker", "start"]);
+        assert_eq!(
+            sums(run_example_in(directory.path(), example, &[])),
+            results
+        );
+        run_example_in(directory.path(), example, &["worker", "stop", "--all"]);
     }
 }

@@ -1,4 +1,4 @@
-//! Those who make the workers of a pool, and panic.
+//! Worker factories and workers that panic.
 
 use std::{
     collections::BTreeSet,
@@ -18,18 +18,18 @@ use raddle::{
     },
 };
 
-use crate::{CALLEE, is_alive, routines, signal, until, within};
+use crate::{CALLEE, is_alive, routines, signal, wait_until, within};
 
-/// Makes workers and remembers them, but panics when it is asked for one of these.
+/// Makes workers, and panics at these requests.
 #[derive(Clone, Default)]
-struct Clumsy {
+struct PanickingFactory {
     panics_at: Vec<usize>,
-    asked: Arc<AtomicUsize>,
+    requests: Arc<AtomicUsize>,
     made: Arc<Mutex<Vec<Arc<LocalWorker>>>>,
 }
 
-impl Clumsy {
-    fn at(panics_at: impl IntoIterator<Item = usize>) -> Self {
+impl PanickingFactory {
+    fn panicking_at(panics_at: impl IntoIterator<Item = usize>) -> Self {
         Self {
             panics_at: panics_at.into_iter().collect(),
             ..Self::default()
@@ -46,9 +46,9 @@ impl Clumsy {
     }
 }
 
-impl WorkerFactory for Clumsy {
+impl WorkerFactory for PanickingFactory {
     fn make(&self, tags: &BTreeSet<String>) -> Arc<dyn Worker> {
-        let nth = self.asked.fetch_add(1, Ordering::Relaxed);
+        let nth = self.requests.fetch_add(1, Ordering::Relaxed);
         assert!(!self.panics_at.contains(&nth), "dropped number {nth}");
         let worker = Arc::new(LocalWorker::new(tags).program(CALLEE));
         self.made.lock().unwrap().push(Arc::clone(&worker));
@@ -64,13 +64,16 @@ fn causes(outcome: Result<WorkerPool, PoolError>) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_start_in_which_a_maker_panics_names_it_and_leaves_nobody() {
+async fn a_start_reports_a_panicking_factory_and_leaves_no_process() {
     within(120, async {
-        let (clumsy, name) = (Clumsy::at([1]), format!("clumsy-{}", std::process::id()));
+        let (factory, name) = (
+            PanickingFactory::panicking_at([1]),
+            format!("clumsy-{}", std::process::id()),
+        );
         let outcome = WorkerPool::builder()
             .name(&name)
             .size(3)
-            .worker(clumsy.clone())
+            .worker(factory.clone())
             .start()
             .await;
         let message = outcome
@@ -86,8 +89,8 @@ async fn a_start_in_which_a_maker_panics_names_it_and_leaves_nobody() {
             causes(outcome),
             ["whoever makes the workers panicked: dropped number 1"]
         );
-        // Those that were started are gone when that is said.
-        let pids = clumsy.pids();
+        // The workers that were started have ended before the error is returned.
+        let pids = factory.pids();
         assert!(
             pids.len() >= 2 && !pids.iter().any(|pid| is_alive(*pid)),
             "{pids:?}"
@@ -98,66 +101,67 @@ async fn a_start_in_which_a_maker_panics_names_it_and_leaves_nobody() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_maker_that_always_panics_is_named_for_each_worker() {
+async fn reports_a_panicking_factory_for_each_worker() {
     within(120, async {
-        let clumsy = Clumsy::at(0..1000);
+        let factory = PanickingFactory::panicking_at(0..1000);
         let mut causes = causes(
             WorkerPool::builder()
                 .size(2)
-                .worker(clumsy.clone())
+                .worker(factory.clone())
                 .start()
                 .await,
         );
         causes.sort_unstable();
         let cause = |nth| format!("whoever makes the workers panicked: dropped number {nth}");
         assert_eq!(causes, [cause(0), cause(1)]);
-        let asked = || clumsy.asked.load(Ordering::Relaxed);
-        let before = asked();
+        let requests = || factory.requests.load(Ordering::Relaxed);
+        let before = requests();
         tokio::time::sleep(Duration::from_millis(700)).await;
         assert_eq!(
-            asked(),
+            requests(),
             before,
-            "nobody goes on making workers for a pool that is none"
+            "no more workers are made for a pool that failed to start"
         );
     })
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_maker_that_panics_later_does_not_take_the_pool_along() {
+async fn a_pool_survives_a_factory_that_panics_later() {
     within(120, async {
-        let clumsy = Clumsy::at([1]);
+        let factory = PanickingFactory::panicking_at([1]);
         let pool = WorkerPool::builder()
             .size(1)
-            .worker(clumsy.clone())
+            .worker(factory.clone())
             .start()
             .await
             .unwrap();
         let before = pool.workers()[0].pid;
         signal(before, libc::SIGKILL);
-        until("it is missed", async || !is_alive(before)).await;
-        // Calls fail while the pool backs off: on a busy machine the worker died soon after its start.
+        wait_until("the worker has ended", async || !is_alive(before)).await;
+        // Calls fail while the pool backs off: on a busy machine the worker died soon after its
+        // start.
         let mut after = before;
-        until("a worker answers", async || {
+        wait_until("a worker answers", async || {
             after = routines::pid().on(&pool).await.unwrap_or(before);
             after != before
         })
         .await;
         assert!(
-            clumsy.asked.load(Ordering::Relaxed) == 3,
-            "the one in between panicked"
+            factory.requests.load(Ordering::Relaxed) == 3,
+            "the second request panicked"
         );
         pool.stop().await;
-        assert!(!clumsy.pids().iter().any(|pid| is_alive(*pid)));
+        assert!(!factory.pids().iter().any(|pid| is_alive(*pid)));
     })
     .await;
 }
 
-/// Panics when it has started its process.
-struct Stumbling(LocalWorker, Arc<Mutex<Option<u32>>>);
+/// Panics after the start of its process.
+struct PanickingWorker(LocalWorker, Arc<Mutex<Option<u32>>>);
 
 #[async_trait]
-impl Worker for Stumbling {
+impl Worker for PanickingWorker {
     fn uid(&self) -> WorkerUid {
         self.0.uid()
     }
@@ -186,28 +190,32 @@ impl Worker for Stumbling {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_whose_start_panics_is_named_and_its_process_ends() {
+async fn reports_a_panicking_start_and_ends_the_process() {
     within(120, async {
         let pid: Arc<Mutex<Option<u32>>> = Arc::default();
-        let theirs = Arc::clone(&pid);
-        let stumbling =
-            move |tags: &_| Stumbling(LocalWorker::new(tags).program(CALLEE), Arc::clone(&theirs));
+        let pid_of_worker = Arc::clone(&pid);
+        let panicking = move |tags: &_| {
+            PanickingWorker(
+                LocalWorker::new(tags).program(CALLEE),
+                Arc::clone(&pid_of_worker),
+            )
+        };
         let causes = causes(
             WorkerPool::builder()
                 .size(1)
-                .worker(stumbling)
+                .worker(panicking)
                 .start()
                 .await,
         );
         assert_eq!(causes, ["its start panicked: over its own feet"]);
-        let pid = pid.lock().unwrap().expect("it was started");
-        until("it is gone", async || !is_alive(pid)).await;
+        let pid = pid.lock().unwrap().expect("the process was started");
+        wait_until("the process has ended", async || !is_alive(pid)).await;
     })
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_version_of_a_worker_is_that_of_its_program() {
+async fn a_worker_reports_the_version_of_its_program() {
     within(120, async {
         let versioned =
             |tags: &_| LocalWorker::new(tags).program(env!("CARGO_BIN_EXE_raddle-test-versioned"));

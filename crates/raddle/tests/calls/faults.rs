@@ -1,4 +1,4 @@
-//! What becomes of calls when something breaks.
+//! Calls and failures.
 
 use std::{
     io::{BufRead, BufReader},
@@ -9,29 +9,32 @@ use std::{
 use futures_util::future::join_all;
 use raddle::{Call, CallError, WorkerPool, core::routine::EncodedArgs, pool::connection::ping};
 
-use crate::{CALLEE, is_alive, pool, routines, signal, started, until, within};
+use crate::{CALLEE, is_alive, pool, routines, signal, start_pool, wait_until, within};
 
-/// What was lost, and whether it may have begun.
-fn lost<T>(outcome: Result<T, CallError>) -> bool {
+/// Expects a lost call. Returns whether it may have begun.
+fn may_have_begun_of_lost<T>(outcome: Result<T, CallError>) -> bool {
     match outcome {
         Err(CallError::Lost { may_have_begun, .. }) => may_have_begun,
         Err(error) => panic!("another error: {error}"),
-        Ok(_) => panic!("it has a result"),
+        Ok(_) => panic!("the call has a result"),
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_killed_in_flight_is_said_to_be_lost_and_is_replaced() {
+async fn a_killed_worker_loses_its_call_and_is_replaced() {
     within(120, async {
-        let pool = started(1).await;
+        let pool = start_pool(1).await;
         let before = pool.workers()[0].pid;
         let call = tokio::spawn(routines::rest(60_000).on(&pool));
         tokio::time::sleep(Duration::from_millis(100)).await;
         let began = Instant::now();
         signal(before, libc::SIGKILL);
-        assert!(lost(call.await.unwrap()), "it may have begun");
+        assert!(
+            may_have_begun_of_lost(call.await.unwrap()),
+            "the call may have begun"
+        );
         assert!(began.elapsed() < Duration::from_secs(1), "at once");
-        // Whoever calls next need not know.
+        // The next call succeeds without a retry by the caller.
         let after = routines::pid().on(&pool).await.unwrap();
         assert_ne!(after, before);
         assert_eq!(pool.workers()[0].pid, after);
@@ -40,8 +43,7 @@ async fn a_worker_killed_in_flight_is_said_to_be_lost_and_is_replaced() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_that_stands_still_is_given_up_after_10_s_near_or_far_and_one_that_takes_its_time_is_not()
- {
+async fn gives_up_a_stopped_worker_after_10_s_and_not_a_slow_one() {
     use raddle::pool::worker::LocalWorker;
     within(120, async {
         let at_port = |tags: &_| {
@@ -49,57 +51,60 @@ async fn a_worker_that_stands_still_is_given_up_after_10_s_near_or_far_and_one_t
                 .program(CALLEE)
                 .address_of("127.0.0.1:0")
         };
-        let far = pool(1).worker(at_port).start().await.unwrap();
-        let (near, slow) = (started(1).await, started(1).await);
-        let freeze = async |pool: &WorkerPool| {
+        let remote = pool(1).worker(at_port).start().await.unwrap();
+        let (local, slow) = (start_pool(1).await, start_pool(1).await);
+        let stop_during_call = async |pool: &WorkerPool| {
             let call = tokio::spawn(routines::rest(60_000).on(pool));
             let address = pool.workers()[0].address.clone();
-            until("it runs", async || {
+            wait_until("the call runs", async || {
                 ping(&address).await.is_ok_and(|info| info.in_flight == 1)
             })
             .await;
             let began = Instant::now();
             signal(pool.workers()[0].pid, libc::SIGSTOP);
-            assert!(lost(call.await.unwrap()), "it may have begun");
+            assert!(
+                may_have_begun_of_lost(call.await.unwrap()),
+                "the call may have begun"
+            );
             began.elapsed()
         };
-        let (near, far, patient) = tokio::join!(
-            freeze(&near),
-            freeze(&far),
+        let (local, remote, slow_result) = tokio::join!(
+            stop_during_call(&local),
+            stop_during_call(&remote),
             routines::rest(25_000).on(&slow)
         );
-        for took in [near, far] {
-            // A call that is not given up takes a minute.
+        for took in [local, remote] {
+            // A call that is not given up would take a minute.
             assert!((8..40).contains(&took.as_secs()), "{took:?}");
         }
-        assert_eq!(patient, Ok(slow.workers()[0].pid));
+        assert_eq!(slow_result, Ok(slow.workers()[0].pid));
     })
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_routine_that_ends_its_process_is_lost_and_nobody_hangs() {
+async fn a_routine_that_exits_loses_its_call_and_no_other_hangs() {
     within(120, async {
-        let pool = started(2).await;
+        let pool = start_pool(2).await;
         let others: Vec<_> = (0..10)
             .map(|_| tokio::spawn(routines::rest(50).on(&pool)))
             .collect();
-        assert!(lost(routines::exit(0).on(&pool).await));
-        assert!(lost(routines::abort().on(&pool).await));
+        assert!(may_have_begun_of_lost(routines::exit(0).on(&pool).await));
+        assert!(may_have_begun_of_lost(routines::abort().on(&pool).await));
         for other in others {
-            // Those that were in the same process are lost with it.
+            // Calls in the same process are lost with it.
             let _ = other.await.unwrap();
         }
         for _ in 0..4 {
             assert_eq!(routines::add(1, 2).on(&pool).await, Ok(3));
         }
-        until("both are there again", async || pool.workers().len() == 2).await;
+        wait_until("both workers are back", async || pool.workers().len() == 2).await;
     })
     .await;
 }
 
 #[test]
-fn workers_are_gone_when_their_program_is_killed() {
+fn workers_end_when_their_program_is_killed() {
     let mut parent = Command::new(CALLEE)
         .args(["hold", "3"])
         .stdout(Stdio::piped())
@@ -120,7 +125,7 @@ fn workers_are_gone_when_their_program_is_killed() {
     while workers.iter().any(|pid| is_alive(*pid)) {
         assert!(
             began.elapsed() < Duration::from_secs(1),
-            "they are still there"
+            "workers are still alive"
         );
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -129,8 +134,8 @@ fn workers_are_gone_when_their_program_is_killed() {
 #[tokio::test(flavor = "multi_thread")]
 async fn health_stop_and_plain_functions_do_not_wait_for_async_functions_that_block() {
     within(120, async {
-        let pool = started(1).await;
-        // More than there are threads.
+        let pool = start_pool(1).await;
+        // More calls than threads.
         let blocked: Vec<_> = (0..12)
             .map(|_| tokio::spawn(routines::block(3600).on(&pool)))
             .collect();
@@ -156,20 +161,20 @@ async fn health_stop_and_plain_functions_do_not_wait_for_async_functions_that_bl
     .await;
 }
 
-/// Those that block wait for an hour. Every other call would too, if it had to wait for one of them.
+/// The blocking calls take an hour. A call that had to wait for one of them would too.
 #[tokio::test(flavor = "multi_thread")]
 async fn async_functions_that_block_hardly_delay_other_async_functions() {
     within(60, async {
-        let pool = started(1).await;
+        let pool = start_pool(1).await;
         let address = pool.workers()[0].address.clone();
-        // Some are polled for the first time while others block, and some go on then.
+        // Some are first polled while others block, and some continue then.
         let resting: Vec<_> = (0..4)
             .map(|_| tokio::spawn(routines::rest(500).on(&pool)))
             .collect();
         let blocked = (0..40).map(|_| tokio::spawn(routines::block(3600).on(&pool)));
         let later = (0..40).map(|_| tokio::spawn(routines::rest_and_block(200, 3600).on(&pool)));
         let blocked: Vec<_> = blocked.chain(later).collect();
-        until("all are there", async || {
+        wait_until("all calls have arrived", async || {
             ping(&address).await.unwrap().in_flight >= 80
         })
         .await;
@@ -191,9 +196,9 @@ async fn async_functions_that_block_hardly_delay_other_async_functions() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn calls_that_cannot_be_understood_are_named_and_do_the_worker_no_harm() {
+async fn invalid_calls_are_reported_and_leave_the_worker_serving() {
     within(120, async {
-        let pool = started(1).await;
+        let pool = start_pool(1).await;
         let unknown: Call<u64> = Call::new("no-such", EncodedArgs::new(0));
         let error = unknown.on(&pool).await.unwrap_err();
         assert!(
@@ -218,15 +223,15 @@ async fn calls_that_cannot_be_understood_are_named_and_do_the_worker_no_harm() {
         );
         assert!(matches!(other.on(&pool).await, Err(CallError::Result(_))));
         assert_eq!(routines::add(1, 2).on(&pool).await, Ok(3));
-        assert_eq!(pool.workers().len(), 1, "the worker is well");
+        assert_eq!(pool.workers().len(), 1, "the worker is still in use");
     })
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_thousand_calls_that_are_cancelled_leave_nothing() {
+async fn a_thousand_cancelled_calls_leak_nothing() {
     within(120, async {
-        let (pool, directory) = (started(1).await, tempfile::tempdir().unwrap());
+        let (pool, directory) = (start_pool(1).await, tempfile::tempdir().unwrap());
         for n in 0..1000_u64 {
             let wait = Duration::from_micros(n % 7 * 100);
             let marker = directory.path().join("marker");
@@ -240,39 +245,42 @@ async fn a_thousand_calls_that_are_cancelled_leave_nothing() {
         let address = pool.workers()[0].address.clone();
         let began = Instant::now();
         while ping(&address).await.unwrap().in_flight > 0 {
-            assert!(began.elapsed() < Duration::from_secs(10), "some are left");
+            assert!(
+                began.elapsed() < Duration::from_secs(10),
+                "calls are left in flight"
+            );
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        // No permit is gone: as many as ever can be in flight at a time.
+        // No permit leaked: the full number of calls can be in flight.
         let began = Instant::now();
         let all = join_all((0..100).map(|_| routines::rest(300).on(&pool))).await;
         assert!(all.iter().all(Result::is_ok));
         assert!(
             began.elapsed() < Duration::from_millis(2500),
-            "they had to wait for each other"
+            "calls had to wait for permits"
         );
     })
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_call_that_is_dropped_ends_there_and_its_destructors_run() {
+async fn dropping_a_call_runs_its_destructors() {
     within(120, async {
-        let (pool, directory) = (started(1).await, tempfile::tempdir().unwrap());
+        let (pool, directory) = (start_pool(1).await, tempfile::tempdir().unwrap());
         let marker = directory.path().join("marker");
         let call = tokio::spawn(routines::hold(marker.clone()).on(&pool));
         tokio::time::sleep(Duration::from_millis(100)).await;
         assert!(!marker.exists());
         call.abort();
-        until("the destructor runs", async || marker.exists()).await;
+        wait_until("the destructor runs", async || marker.exists()).await;
     })
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_saturated_worker_is_neither_refused_nor_taken_for_broken() {
+async fn a_saturated_worker_stays_in_use() {
     within(120, async {
-        let pool = started(1).await;
+        let pool = start_pool(1).await;
         for _ in 0..14 {
             let all = join_all((0..256).map(|_| routines::rest(1).on(&pool))).await;
             assert!(all.iter().all(Result::is_ok));
@@ -283,7 +291,7 @@ async fn a_saturated_worker_is_neither_refused_nor_taken_for_broken() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_that_is_full_says_so_and_others_take_over() {
+async fn calls_move_from_a_full_worker_to_others() {
     use raddle::pool::worker::LocalWorker;
     within(120, async {
         let full = |tags: &_| LocalWorker::new(tags).program(CALLEE).max_in_flight(1);
@@ -297,7 +305,7 @@ async fn a_worker_that_is_full_says_so_and_others_take_over() {
         assert_ne!(
             first.await.unwrap().unwrap(),
             second.await.unwrap().unwrap(),
-            "each had its own"
+            "each worker had one call"
         );
         assert_eq!(routines::add(1, 2).on(&pool).await, Ok(3));
     })
@@ -305,7 +313,7 @@ async fn a_worker_that_is_full_says_so_and_others_take_over() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn many_routines_that_wait_for_routines_do_not_wait_for_each_other() {
+async fn nested_calls_do_not_deadlock() {
     within(120, async {
         let pool = pool(1).limit(1000).start().await.unwrap();
         let all = join_all((0..150).map(|_| routines::nested(3).on(&pool))).await;
@@ -315,9 +323,9 @@ async fn many_routines_that_wait_for_routines_do_not_wait_for_each_other() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_call_that_the_worker_does_not_want_is_nobodys_fault() {
+async fn a_call_refused_by_backpressure_is_no_worker_failure() {
     within(120, async {
-        let pool = started(1).await;
+        let pool = start_pool(1).await;
         let error = routines::unwanted().on(&pool).await.unwrap_err();
         assert!(error.to_string().contains("does not want more"), "{error}");
         assert!(!error.may_have_begun());
@@ -329,8 +337,8 @@ async fn a_call_that_the_worker_does_not_want_is_nobodys_fault() {
 #[tokio::test(flavor = "multi_thread")]
 async fn large_calls_are_lost_and_cancelled_like_small_ones() {
     within(120, async {
-        let (pool, directory) = (started(1).await, tempfile::tempdir().unwrap());
-        // Too large for a link.
+        let (pool, directory) = (start_pool(1).await, tempfile::tempdir().unwrap());
+        // Too large for one frame of a link.
         let long = |n: u64| {
             directory
                 .path()
@@ -346,22 +354,28 @@ async fn large_calls_are_lost_and_cancelled_like_small_ones() {
         let address = pool.workers()[0].address.clone();
         let began = Instant::now();
         while ping(&address).await.unwrap().in_flight > 0 {
-            assert!(began.elapsed() < Duration::from_secs(10), "some are left");
+            assert!(
+                began.elapsed() < Duration::from_secs(10),
+                "calls are left in flight"
+            );
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         let call = tokio::spawn(routines::hold(long(1)).on(&pool));
         tokio::time::sleep(Duration::from_millis(200)).await;
         signal(pool.workers()[0].pid, libc::SIGKILL);
-        assert!(lost(call.await.unwrap()), "it may have begun");
+        assert!(
+            may_have_begun_of_lost(call.await.unwrap()),
+            "the call may have begun"
+        );
         assert_eq!(routines::add(1, 2).on(&pool).await, Ok(3));
     })
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_that_ends_again_and_again_is_replaced_more_and_more_slowly() {
+async fn backs_off_replacing_a_worker_that_keeps_exiting() {
     within(120, async {
-        let pool = started(1).await;
+        let pool = start_pool(1).await;
         let (began, mut deaths) = (Instant::now(), 0);
         while began.elapsed() < Duration::from_secs(4) {
             let _ = routines::exit(1)
@@ -370,7 +384,7 @@ async fn a_worker_that_ends_again_and_again_is_replaced_more_and_more_slowly() {
                 .await;
             deaths += 1;
         }
-        // Pauses of 0.5, 1 and 2 seconds, and what was lost on the way.
+        // Pauses of 0.5, 1 and 2 s, plus lost calls.
         assert!((2..12).contains(&deaths), "{deaths}");
     })
     .await;

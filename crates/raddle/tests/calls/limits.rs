@@ -1,4 +1,4 @@
-//! What becomes of calls where a link is at its limit.
+//! Calls at the limits of a link.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -6,16 +6,16 @@ use raddle::{Call, CallError, core::routine::EncodedArgs};
 
 use crate::{
     routines::{self, Point},
-    started, within,
+    start_pool, within,
 };
 
 #[tokio::test(flavor = "multi_thread")]
 async fn large_arguments_that_do_not_fit_harm_no_other_call() {
     within(120, async {
-        let pool = started(1).await;
+        let pool = start_pool(1).await;
         let other = tokio::spawn(routines::rest(1000).on(&pool));
         tokio::time::sleep(Duration::from_millis(100)).await;
-        // What does not fit is part of the message.
+        // The argument that does not fit is named in the message.
         let text = "x".repeat(2 << 20);
         let points = BTreeMap::from([("a", text.clone())]);
         let unfit: Call<Vec<Point>> =

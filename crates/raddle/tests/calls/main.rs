@@ -1,29 +1,29 @@
-//! Calls, with real workers: what they give, what travels with them, and what becomes of them when something breaks.
+//! Calls with real workers: results, context, failures.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-mod cancels;
-mod clocks;
-mod crowds;
-mod ends;
+mod cancellation;
+mod clock_jumps;
+mod discovery;
 mod examples;
 mod factories;
 mod faults;
-mod finds;
+mod grpc_client;
+mod inotify;
 mod limits;
-mod modes;
 mod nested;
-mod plain;
+mod other_users;
+mod pool_modes;
 mod proxies;
 mod routines;
 mod secure;
-mod strangers;
+mod shutdown;
 mod streams;
 mod stress;
+mod unreachable_workers;
 mod values;
 #[path = "../support/waits.rs"]
 mod waits;
-mod watches;
 
 use std::path::Path;
 
@@ -32,23 +32,23 @@ use raddle::{
     pool::{PoolBuilder, worker::LocalWorker},
 };
 
-use self::waits::{until, within};
+use self::waits::{wait_until, within};
 
-/// The program of the workers: the test itself cannot be one.
+/// The program of the workers: a test binary cannot be one.
 const CALLEE: &str = env!("CARGO_BIN_EXE_raddle-test-callee");
 
-/// A pool of workers that have the routines of the tests.
+/// A pool of workers with the routines of the tests.
 fn pool(size: usize) -> PoolBuilder {
     WorkerPool::builder()
         .size(size)
         .worker(|tags: &_| LocalWorker::new(tags).program(CALLEE))
 }
 
-async fn started(size: usize) -> WorkerPool {
+async fn start_pool(size: usize) -> WorkerPool {
     pool(size).start().await.expect("workers start")
 }
 
-/// Whether a process is there, and not just waiting to be reaped.
+/// Whether a process runs and is not a zombie.
 fn is_alive(pid: u32) -> bool {
     let stat = std::fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("stat"))
         .unwrap_or_default();
@@ -57,12 +57,12 @@ fn is_alive(pid: u32) -> bool {
 }
 
 fn signal(pid: u32, signal: i32) {
-    // SAFETY: plain integers. The test has started this process.
+    // SAFETY: plain integers; the test has started this process.
     let sent = unsafe { libc::kill(pid as i32, signal) };
     assert_eq!(sent, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// The processes that this one has started and not waited for.
+/// The children of this process that were not waited for.
 fn children() -> Vec<u32> {
     let threads = std::fs::read_dir("/proc/self/task")
         .unwrap()

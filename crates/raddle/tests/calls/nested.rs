@@ -1,4 +1,4 @@
-//! Calls that routines make in the pool that they were called in.
+//! Nested calls: routines call routines in their pool.
 
 use std::collections::BTreeSet;
 
@@ -11,10 +11,10 @@ use raddle::{
     },
 };
 
-use crate::{CALLEE, pool, routines, routines::First, started, within};
+use crate::{CALLEE, pool, routines, routines::First, start_pool, within};
 
-/// The workers that run what routines call, with these keys.
-async fn below(pool: &WorkerPool, keys: impl Iterator<Item = u64>) -> BTreeSet<u32> {
+/// The workers that run nested calls with these keys.
+async fn nested_pids(pool: &WorkerPool, keys: impl Iterator<Item = u64>) -> BTreeSet<u32> {
     let mut pids = BTreeSet::new();
     for key in keys {
         pids.insert(routines::pid_below(key).on(pool).await.unwrap());
@@ -23,24 +23,24 @@ async fn below(pool: &WorkerPool, keys: impl Iterator<Item = u64>) -> BTreeSet<u
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn calls_of_routines_are_balanced_as_those_of_the_pool_and_by_their_keys() {
+async fn nested_calls_use_the_balancer_and_keys_of_the_pool() {
     within(60, async {
         let sticky = pool(3).balancer(Sticky).start().await.unwrap();
         for key in 0..5 {
             let direct = routines::pid().key(key).on(&sticky).await.unwrap();
             assert_eq!(
-                below(&sticky, [key; 6].into_iter()).await,
+                nested_pids(&sticky, [key; 6].into_iter()).await,
                 BTreeSet::from([direct]),
                 "{key}"
             );
         }
-        // Of a user's own making.
+        // A user-defined balancer.
         let first = pool(3).balancer(First).start().await.unwrap();
         let direct = routines::pid().on(&first).await.unwrap();
-        assert_eq!(below(&first, 0..6).await, BTreeSet::from([direct]));
+        assert_eq!(nested_pids(&first, 0..6).await, BTreeSet::from([direct]));
         let turns = pool(2).balancer(RoundRobin).start().await.unwrap();
-        assert_eq!(below(&turns, [1; 8].into_iter()).await.len(), 2);
-        // Also where workers are named, and not found by the pool's id.
+        assert_eq!(nested_pids(&turns, [1; 8].into_iter()).await.len(), 2);
+        // Also where the pool has a discovery instead of workers.
         let discovery = LocalDiscovery::new(sticky.name()).unwrap();
         let durable = WorkerPool::builder()
             .discovery(discovery)
@@ -50,7 +50,7 @@ async fn calls_of_routines_are_balanced_as_those_of_the_pool_and_by_their_keys()
             .unwrap();
         let direct = routines::pid().key(7).on(&durable).await.unwrap();
         assert_eq!(
-            below(&durable, [7; 6].into_iter()).await,
+            nested_pids(&durable, [7; 6].into_iter()).await,
             BTreeSet::from([direct])
         );
     })
@@ -58,11 +58,11 @@ async fn calls_of_routines_are_balanced_as_those_of_the_pool_and_by_their_keys()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn calls_of_routines_are_limited_as_those_of_the_pool_and_do_not_wait_for_each_other() {
+async fn nested_calls_use_the_limit_of_the_pool_without_deadlock() {
     within(60, async {
         let pool = pool(1).limit(3).start().await.unwrap();
-        assert_eq!(routines::crowd_below(20).on(&pool).await, Ok(3));
-        // Deeper than there are places in a row.
+        assert_eq!(routines::max_in_flight_nested(20).on(&pool).await, Ok(3));
+        // Deeper than the limit.
         assert_eq!(routines::nested(12).on(&pool).await, Ok(12));
         let all = (0..20).map(|_| routines::nested(3).on(&pool));
         assert!(
@@ -76,7 +76,7 @@ async fn calls_of_routines_are_limited_as_those_of_the_pool_and_do_not_wait_for_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn calls_of_routines_stay_in_their_pool_whatever_others_are_called() {
+async fn nested_calls_stay_in_their_pool_when_two_share_a_name() {
     within(60, async {
         let name = format!("twins-{}", std::process::id());
         let (one, other) = (
@@ -85,16 +85,16 @@ async fn calls_of_routines_stay_in_their_pool_whatever_others_are_called() {
         );
         for pool in [&one, &other] {
             assert_eq!(
-                below(pool, 0..6).await,
+                nested_pids(pool, 0..6).await,
                 BTreeSet::from([pool.workers()[0].pid])
             );
         }
-        // Those who look for the name find both, as they say.
+        // A proxy by name finds both.
         let both = WorkerProxy::of_pool(&name).start().await.unwrap();
         assert_eq!(both.context().workers().len(), 2);
         assert!(
             LocalDiscovery::namespaces().unwrap().contains(&name),
-            "it is listed by its name"
+            "the pool is listed by its name"
         );
         assert!(
             LocalDiscovery::namespaces()
@@ -107,9 +107,9 @@ async fn calls_of_routines_stay_in_their_pool_whatever_others_are_called() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tasks_that_are_spawned_in_a_scope_call_there_or_say_how() {
+async fn spawned_tasks_inherit_the_scope_or_explain_how() {
     within(60, async {
-        let pool = started(1).await;
+        let pool = start_pool(1).await;
         assert_eq!(
             pool.spawn(async { routines::add(1, 2).await })
                 .await
@@ -134,18 +134,18 @@ async fn tasks_that_are_spawned_in_a_scope_call_there_or_say_how() {
     .await;
 }
 
-/// Without TLS, at a port: the worker does not know its callers.
+/// Without TLS on a TCP port, so the worker cannot identify its callers.
 #[tokio::test(flavor = "multi_thread")]
-async fn rules_of_a_worker_at_a_port_are_not_for_the_pool_that_has_started_it() {
+async fn rules_of_a_worker_do_not_apply_to_its_own_pool() {
     within(60, async {
         let rules = "spiffe://test/other = add";
-        let ruled = move |tags: &_| {
+        let with_rules = move |tags: &_| {
             let worker = LocalWorker::new(tags)
                 .program(CALLEE)
                 .address_of("127.0.0.1:0");
             worker.allow(rules.parse().unwrap())
         };
-        let pool = pool(2).worker(ruled).start().await.unwrap();
+        let pool = pool(2).worker(with_rules).start().await.unwrap();
         assert_eq!(routines::add(1, 2).on(&pool).await, Ok(3));
         assert_eq!(routines::nested(4).on(&pool).await, Ok(4));
         let stranger = WorkerProxy::of_workers(pool.workers())

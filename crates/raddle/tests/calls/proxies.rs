@@ -1,15 +1,16 @@
-//! What a worker keeps to call others: made with the first call, kept for a while, and let go of.
+//! The proxy that a worker keeps for nested calls: created by the first, kept for its TTL, then
+//! dropped.
 
 use std::time::{Duration, Instant};
 
 use raddle::pool::worker::LocalWorker;
 
-use crate::{CALLEE, pool, routines, until, watches::watches, within};
+use crate::{CALLEE, inotify::inotify_fds, pool, routines, wait_until, within};
 
 const TTL: Duration = Duration::from_secs(1);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_proxy_that_no_routine_needs_is_let_go_of_and_made_again() {
+async fn drops_an_unused_proxy_and_creates_it_again() {
     within(120, async {
         let brief = |tags: &_| LocalWorker::new(tags).program(CALLEE).proxy_pool_ttl(TTL);
         let (brief, usual) = (
@@ -18,25 +19,22 @@ async fn a_proxy_that_no_routine_needs_is_let_go_of_and_made_again() {
         );
         let (pid, other) = (brief.workers()[0].pid, usual.workers()[0].pid);
         assert_eq!(routines::add(1, 2).on(&brief).await, Ok(3));
-        assert!(
-            watches(pid).is_empty(),
-            "nothing is made for who calls nobody"
-        );
+        assert!(inotify_fds(pid).is_empty(), "no proxy without nested calls");
         assert_eq!(routines::nested(1).on(&usual).await, Ok(1));
         for _ in 0..2 {
-            // For as long as it is needed it is the same.
+            // The proxy stays the same while it is used.
             assert_eq!(routines::nested(1).on(&brief).await, Ok(1));
-            let kept = watches(pid);
+            let kept = inotify_fds(pid);
             assert_eq!(kept.len(), 1);
             let mut needed = Instant::now();
             let began = needed;
             while began.elapsed() < TTL * 2 {
                 tokio::time::sleep(TTL / 5).await;
-                assert_eq!(watches(pid), kept, "after {:?}", needed.elapsed());
+                assert_eq!(inotify_fds(pid), kept, "after {:?}", needed.elapsed());
                 assert_eq!(routines::nested(1).on(&brief).await, Ok(1));
                 needed = Instant::now();
             }
-            until("it is let go of", async || watches(pid).is_empty()).await;
+            wait_until("the proxy is dropped", async || inotify_fds(pid).is_empty()).await;
             assert!(
                 needed.elapsed() > TTL.mul_f64(0.9),
                 "{:?}",
@@ -44,17 +42,13 @@ async fn a_proxy_that_no_routine_needs_is_let_go_of_and_made_again() {
             );
             assert!(needed.elapsed() < TTL * 3, "{:?}", needed.elapsed());
         }
-        assert_eq!(
-            watches(other).len(),
-            1,
-            "where nothing is said it is kept for longer"
-        );
+        assert_eq!(inotify_fds(other).len(), 1, "the default TTL is longer");
     })
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_call_that_takes_longer_than_its_proxy_is_kept_goes_on() {
+async fn a_call_outlives_the_ttl_of_its_proxy() {
     within(120, async {
         let brief = |tags: &_| {
             LocalWorker::new(tags)
@@ -64,8 +58,11 @@ async fn a_call_that_takes_longer_than_its_proxy_is_kept_goes_on() {
         let pool = pool(1).worker(brief).start().await.unwrap();
         let pid = pool.workers()[0].pid;
         let call = tokio::spawn(routines::rest_below(1500).on(&pool));
-        until("it is made", async || !watches(pid).is_empty()).await;
-        until("it is let go of", async || watches(pid).is_empty()).await;
+        wait_until("the proxy is created", async || {
+            !inotify_fds(pid).is_empty()
+        })
+        .await;
+        wait_until("the proxy is dropped", async || inotify_fds(pid).is_empty()).await;
         assert!(!call.is_finished());
         assert_eq!(call.await.unwrap(), Ok(pid));
     })

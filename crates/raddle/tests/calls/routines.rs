@@ -1,4 +1,5 @@
-//! Routines for the tests. They have names of their own, so that they are called the same in the test and in the program of its workers.
+//! Routines of the tests, with explicit names so that the test and the program of its workers agree
+//! on them.
 
 use std::{
     collections::BTreeMap,
@@ -23,18 +24,18 @@ use serde::{Deserialize, Serialize};
 pub(crate) static TENANT: ContextKey<String> = ContextKey::new("tenant");
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Trouble {
+pub(crate) enum FindError {
     Missing { missing: String },
 }
 
-impl fmt::Display for Trouble {
+impl fmt::Display for FindError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self::Missing { missing } = self;
         write!(f, "{missing} is missing")
     }
 }
 
-/// A stream that has all its items at once.
+/// A stream whose items are all ready.
 struct Ready<I>(I);
 
 impl<I: Iterator + Unpin> Stream for Ready<I> {
@@ -70,22 +71,22 @@ pub(crate) async fn flip(points: BTreeMap<String, Point>) -> Vec<Point> {
 }
 
 #[raddle::routine(name = "find")]
-pub(crate) async fn find(what: String) -> Result<u32, Trouble> {
+pub(crate) async fn find(what: String) -> Result<u32, FindError> {
     if what == "it" {
         Ok(1)
     } else {
-        Err(Trouble::Missing { missing: what })
+        Err(FindError::Missing { missing: what })
     }
 }
 
 #[raddle::routine(name = "explode")]
-pub(crate) async fn explode(why: String) {
-    panic!("exploded for {why}");
+pub(crate) async fn explode(reason: String) {
+    panic!("exploded for {reason}");
 }
 
 #[raddle::routine(name = "explode_plain")]
-pub(crate) fn explode_plain(why: String) {
-    panic!("exploded for {why}");
+pub(crate) fn explode_plain(reason: String) {
+    panic!("exploded for {reason}");
 }
 
 #[raddle::routine(name = "exit")]
@@ -104,20 +105,20 @@ pub(crate) async fn rest(millis: u64) -> u32 {
     std::process::id()
 }
 
-/// Blocks the thread of an async function, which nobody should.
+/// Blocks a thread in an async function, as buggy code does.
 #[raddle::routine(name = "block")]
 pub(crate) async fn block(seconds: u64) {
     std::thread::sleep(Duration::from_secs(seconds));
 }
 
-/// The same, after a while.
+/// The same after a pause.
 #[raddle::routine(name = "rest_and_block")]
 pub(crate) async fn rest_and_block(millis: u64, seconds: u64) {
     tokio::time::sleep(Duration::from_millis(millis)).await;
     std::thread::sleep(Duration::from_secs(seconds));
 }
 
-/// Lets the test see that a destructor ran.
+/// Writes a file when it is dropped.
 struct Marker(PathBuf);
 
 impl Drop for Marker {
@@ -133,9 +134,9 @@ pub(crate) async fn hold(path: PathBuf) {
 }
 
 /// Panics when it is dropped.
-struct Bad;
+struct PanicOnDrop;
 
-impl Drop for Bad {
+impl Drop for PanicOnDrop {
     fn drop(&mut self) {
         if !std::thread::panicking() {
             panic!("dropped badly");
@@ -143,11 +144,11 @@ impl Drop for Bad {
     }
 }
 
-/// Says that it runs, and panics when it is dropped, which it leaves a marker of all the same.
+/// Writes `started`, and panics when it is dropped; the marker is written all the same.
 #[raddle::routine(name = "hold_badly")]
 pub(crate) async fn hold_badly(started: PathBuf, path: PathBuf) {
     let _marker = Marker(path);
-    let _bad = Bad;
+    let _panic_on_drop = PanicOnDrop;
     let _ = std::fs::write(started, "started");
     std::future::pending::<()>().await;
 }
@@ -175,46 +176,46 @@ pub(crate) async fn nested(depth: u32) -> Result<u32, String> {
     if depth == 0 {
         return Ok(0);
     }
-    let below = Box::pin(nested(depth - 1))
+    let nested = Box::pin(nested(depth - 1))
         .await
         .map_err(|error| error.to_string())?;
-    Ok(below + 1)
+    Ok(nested + 1)
 }
 
-/// The process of another one, which is called with this key.
+/// The pid of a nested call with this key.
 #[raddle::routine(name = "pid_below")]
 pub(crate) async fn pid_below(key: u64) -> Result<u32, String> {
     pid().key(key).await.map_err(|error| error.to_string())
 }
 
-/// How many of `calls` others are in flight at a time, at most.
+/// The maximum number of concurrent calls among `calls` nested ones.
 #[raddle::routine(name = "crowd_below")]
-pub(crate) async fn crowd_below(calls: usize) -> Result<usize, String> {
+pub(crate) async fn max_in_flight_nested(calls: usize) -> Result<usize, String> {
     let mut most = 0;
     for call in (0..calls)
-        .map(|_| raddle::spawn(crowd()))
+        .map(|_| raddle::spawn(in_flight()))
         .collect::<Vec<_>>()
     {
         most = most.max(
             call.await
-                .expect("it does not panic")
+                .expect("the task does not panic")
                 .map_err(|error| error.to_string())?,
         );
     }
     Ok(most)
 }
 
-/// How many calls of this are in flight.
+/// The number of calls of this routine in flight.
 #[raddle::routine(name = "crowd")]
-pub(crate) async fn crowd() -> usize {
+pub(crate) async fn in_flight() -> usize {
     static CROWD: AtomicUsize = AtomicUsize::new(0);
-    let here = CROWD.fetch_add(1, Ordering::SeqCst) + 1;
+    let count = CROWD.fetch_add(1, Ordering::SeqCst) + 1;
     tokio::time::sleep(Duration::from_millis(20)).await;
     CROWD.fetch_sub(1, Ordering::SeqCst);
-    here
+    count
 }
 
-/// Calls another one from a task that it has spawned: in its scope, and outside of it.
+/// Makes a nested call from a spawned task, with or without the scope.
 #[raddle::routine(name = "add_in_task")]
 pub(crate) async fn add_in_task(is_in_scope: bool) -> Result<u64, String> {
     let call = async { add(1, 2).await };
@@ -224,11 +225,11 @@ pub(crate) async fn add_in_task(is_in_scope: bool) -> Result<u64, String> {
         tokio::spawn(call)
     };
     task.await
-        .expect("it does not panic")
+        .expect("the task does not panic")
         .map_err(|error| error.to_string())
 }
 
-/// Calls the first worker that there is, always.
+/// Always chooses the worker with the lowest uid.
 #[derive(Default)]
 pub(crate) struct First;
 
@@ -244,7 +245,7 @@ impl Balancer for First {
             candidates
                 .iter()
                 .min_by_key(|(_, worker)| worker.metadata.uid)
-                .map(|(place, _)| place)
+                .map(|(index, _)| index)
         })
         .await
     }
@@ -256,13 +257,13 @@ impl Balancer for First {
 
 raddle::balancer!("first", First);
 
-/// Has another one rest.
+/// Makes a nested call of `rest`.
 #[raddle::routine(name = "rest_below")]
 pub(crate) async fn rest_below(millis: u64) -> Result<u32, String> {
     rest(millis).await.map_err(|error| error.to_string())
 }
 
-/// Nobody wants to run this.
+/// Refused by the backpressure hook.
 #[raddle::routine(name = "unwanted")]
 pub(crate) async fn unwanted() {}
 
@@ -272,13 +273,13 @@ raddle::backpressure!(|load| match load.routine {
     _ => true,
 });
 
-/// Leaves a process behind.
+/// Starts a process and does not wait for it.
 #[raddle::routine(name = "breed")]
-pub(crate) fn breed() -> u32 {
+pub(crate) fn spawn_process() -> u32 {
     std::process::Command::new("sh")
         .args(["-c", "exec sleep 1000"])
         .spawn()
-        .expect("a shell is there")
+        .expect("sh can be started")
         .id()
 }
 
@@ -294,33 +295,33 @@ pub(crate) async fn echo_bytes(bytes: Vec<u8>) -> Vec<u8> {
     bytes
 }
 
-/// Leaves a trace of having run, and says whether it was the first to do so.
+/// Creates a file, and returns whether it was the first call to do so.
 #[raddle::routine(name = "note")]
 pub(crate) async fn note(path: PathBuf) -> bool {
     std::fs::File::create_new(path).is_ok()
 }
 
-/// Texts of these lengths, one after the other.
+/// Texts of these lengths.
 #[raddle::routine(name = "texts")]
 pub(crate) fn texts(lengths: Vec<usize>) -> impl Stream<Item = String> + Send {
     Ready(lengths.into_iter().map(|length| "x".repeat(length)))
 }
 
-/// So many bytes.
+/// A text of this size.
 #[raddle::routine(name = "fill")]
 pub(crate) async fn fill(size: usize) -> String {
     tokio::time::sleep(Duration::from_millis(300)).await;
     "x".repeat(size)
 }
 
-/// What has travelled with the call: a value, a trace, and whether there is an end to its time.
+/// The context of the call: a value, the trace, and whether there is a deadline.
 #[raddle::routine(name = "surroundings")]
 pub(crate) async fn surroundings() -> (Option<String>, Option<String>, bool) {
     let trace = raddle::context::trace().map(|trace| trace.parent.to_string());
     (TENANT.get(), trace, raddle::context::time_left().is_some())
 }
 
-/// The same, of one that is called in turn.
+/// The context of a nested call.
 #[raddle::routine(name = "surroundings_below")]
 pub(crate) async fn surroundings_below() -> Result<(Option<String>, Option<String>, bool), String> {
     surroundings().await.map_err(|error| error.to_string())

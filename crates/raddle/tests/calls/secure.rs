@@ -1,4 +1,4 @@
-//! Calls over TLS: between those who can prove who they are, and nobody else.
+//! Calls over TLS, with valid and invalid credentials.
 
 use std::{
     io::{Read, Write},
@@ -23,9 +23,9 @@ use raddle::{
 
 use raddle_wire::v1;
 
-use crate::{CALLEE, routines, until, within};
+use crate::{CALLEE, routines, wait_until, within};
 
-/// Everybody's certificate is of this CA, unless it is said otherwise.
+/// The CA of all certificates unless stated otherwise.
 struct Trust(Authority);
 
 impl Trust {
@@ -46,23 +46,23 @@ impl Trust {
             .unwrap()
     }
 
-    fn recipe(&self, own: &IssuedCertificate) -> CredentialSource {
+    fn source(&self, own: &IssuedCertificate) -> CredentialSource {
         CredentialSource::new(PemSource::bytes(self.0.certificate())).identity(
             PemSource::bytes(&own.certificate),
             PemSource::bytes(&own.key),
         )
     }
 
-    /// Of somebody with this name, who calls workers by the name that those of the tests have.
+    /// Credentials of a caller with this name, which expects the name of the test workers.
     fn caller(&self, name: &str) -> WorkerCredentials {
         let expected: PeerName = "spiffe://test/worker".parse().unwrap();
-        self.recipe(&self.issue(name))
+        self.source(&self.issue(name))
             .expecting([expected])
             .load()
             .unwrap()
     }
 
-    /// A pool whose workers have a name that is no host, and what is said of them.
+    /// A pool whose workers have a SPIFFE id as their name, and options from `with`.
     async fn pool(
         &self,
         with: impl Fn(LocalWorker) -> LocalWorker + Send + Sync + 'static,
@@ -99,7 +99,7 @@ async fn called_by(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn calls_streams_and_calls_of_routines_go_over_tls() {
+async fn calls_streams_and_nested_calls_use_tls() {
     within(120, async {
         let pool = Trust::new().pool(|worker| worker).await;
         let worker = &pool.workers()[0];
@@ -125,7 +125,7 @@ async fn calls_streams_and_calls_of_routines_go_over_tls() {
         let error = routines::find(large.clone()).on(&pool).await.unwrap_err();
         assert_eq!(
             error,
-            CallError::Failed(routines::Trouble::Missing { missing: large })
+            CallError::Failed(routines::FindError::Missing { missing: large })
         );
         let mut items = routines::count(10_000).on(&pool);
         for n in 0..10_000 {
@@ -138,10 +138,13 @@ async fn calls_streams_and_calls_of_routines_go_over_tls() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_protected_and_what_is_not_do_not_mix() {
+async fn tls_and_plain_endpoints_do_not_mix() {
     within(120, async {
         let trust = Trust::new();
-        let (secure, plain) = (trust.pool(|worker| worker).await, crate::started(1).await);
+        let (secure, plain) = (
+            trust.pool(|worker| worker).await,
+            crate::start_pool(1).await,
+        );
         for (worker, credentials) in [
             (&secure, None),
             (&plain, Some(trust.caller("spiffe://test/web"))),
@@ -158,7 +161,7 @@ async fn what_is_protected_and_what_is_not_do_not_mix() {
                 "{outcome:?}"
             );
         }
-        // Whoever says that it is not protected does not get in either.
+        // Metadata that claims a plain endpoint does not help either.
         let lie = WorkerMetadata {
             secure: false,
             ..secure.workers()[0].clone()
@@ -177,9 +180,9 @@ async fn what_is_protected_and_what_is_not_do_not_mix() {
     .await;
 }
 
-/// Where a discovery says that somebody serves by TLS, and it is a socket at which there is none.
+/// A discovery publishes a Unix socket as a TLS endpoint.
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_is_called_in_plain_at_a_socket_that_is_said_to_be_protected() {
+async fn does_not_call_a_unix_socket_that_is_published_as_secure() {
     within(120, async {
         let (trust, directory) = (Trust::new(), tempfile::tempdir().unwrap());
         let path = directory.path().join("worker.sock");
@@ -198,10 +201,13 @@ async fn nobody_is_called_in_plain_at_a_socket_that_is_said_to_be_protected() {
             matches!(outcome, Err(CallError::NoWorkers(_))),
             "{outcome:?}"
         );
-        let error = asked(&lie, &own).await.unwrap_err().to_string();
-        assert!(!connected.is_finished(), "nobody has come: {error}");
+        let error = request_info(&lie, &own).await.unwrap_err().to_string();
+        assert!(
+            !connected.is_finished(),
+            "the socket was connected to: {error}"
+        );
         connected.abort();
-        // A worker of a pool with credentials can serve at such a socket, and is stopped there.
+        // A worker of a pool with credentials may serve on a Unix socket without TLS.
         let socket = format!("unix:{}", directory.path().join("own.sock").display());
         let own = trust
             .pool(move |worker| worker.address_of(socket.clone()))
@@ -214,12 +220,12 @@ async fn nobody_is_called_in_plain_at_a_socket_that_is_said_to_be_protected() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_cannot_prove_who_it_is_is_refused_counted_and_told_why() {
+async fn refuses_counts_and_explains_invalid_certificates() {
     within(120, async {
-        let (trust, stranger) = (Trust::new(), Trust::new());
+        let (trust, foreign_ca) = (Trust::new(), Trust::new());
         let pool = trust.pool(|worker| worker).await;
         let worker = pool.workers()[0].clone();
-        let foreign = stranger.issue("spiffe://test/web");
+        let foreign = foreign_ca.issue("spiffe://test/web");
         let (now, day) = (SystemTime::now(), Duration::from_secs(24 * 60 * 60));
         let name = "spiffe://test/web".parse().unwrap();
         let expired = trust
@@ -236,12 +242,12 @@ async fn who_cannot_prove_who_it_is_is_refused_counted_and_told_why() {
         let cases = [
             (
                 "wrong CA",
-                trust.recipe(&foreign).expecting([expected.clone()]),
+                trust.source(&foreign).expecting([expected.clone()]),
                 "unknown_issuer",
             ),
             (
                 "expired",
-                trust.recipe(&expired).expecting([expected.clone()]),
+                trust.source(&expired).expecting([expected.clone()]),
                 "expired",
             ),
             (
@@ -252,8 +258,8 @@ async fn who_cannot_prove_who_it_is_is_refused_counted_and_told_why() {
                 "no_certificate",
             ),
         ];
-        for (case, recipe, reason) in cases {
-            let outcome = called_by(&recipe.load().unwrap(), &worker).await;
+        for (case, source, reason) in cases {
+            let outcome = called_by(&source.load().unwrap(), &worker).await;
             assert!(
                 matches!(
                     outcome,
@@ -262,13 +268,13 @@ async fn who_cannot_prove_who_it_is_is_refused_counted_and_told_why() {
                 "{case}: {outcome:?}"
             );
             let own = trust.caller("spiffe://test/ops");
-            until_counted(&worker, &own, reason).await;
+            wait_until_counted(&worker, &own, reason).await;
         }
-        // The other way round: a worker whose certificate is of another CA, of another time or another name.
+        // The reverse: a worker with a certificate of another CA or name.
         let others = [
             (
                 "wrong CA",
-                stranger.caller("spiffe://test/worker"),
+                foreign_ca.caller("spiffe://test/worker"),
                 trust.caller("spiffe://test/web"),
             ),
             (
@@ -286,20 +292,20 @@ async fn who_cannot_prove_who_it_is_is_refused_counted_and_told_why() {
             let fake = fake.worker(move |_: &_| settings.lock().unwrap().take().expect("once"));
             let error = fake.start().await.unwrap_err().to_string();
             assert!(
-                error.contains("there is no trust between worker and caller"),
+                error.contains("the TLS handshake failed"),
                 "{case}: {error}"
             );
         }
         assert_eq!(
             routines::add(1, 2).on(&pool).await,
             Ok(3),
-            "whoever is honest is served"
+            "valid callers are served"
         );
     })
     .await;
 }
 
-async fn asked(
+async fn request_info(
     worker: &WorkerMetadata,
     own: &WorkerCredentials,
 ) -> Result<v1::InfoReply, raddle::pool::RpcError> {
@@ -308,10 +314,10 @@ async fn asked(
         .await
 }
 
-async fn until_counted(worker: &WorkerMetadata, own: &WorkerCredentials, reason: &str) {
+async fn wait_until_counted(worker: &WorkerMetadata, own: &WorkerCredentials, reason: &str) {
     let began = Instant::now();
     loop {
-        let refused = asked(worker, own).await.unwrap().refused;
+        let refused = request_info(worker, own).await.unwrap().refused;
         if refused.get(reason).is_some_and(|count| *count > 0) {
             return;
         }
@@ -324,7 +330,7 @@ async fn until_counted(worker: &WorkerMetadata, own: &WorkerCredentials, reason:
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rules_say_who_may_call_what_and_who_may_stop_a_worker() {
+async fn rules_limit_calls_and_stops() {
     within(120, async {
         let trust = Trust::new();
         let pool = trust
@@ -347,30 +353,30 @@ async fn rules_say_who_may_call_what_and_who_may_stop_a_worker() {
         let stopped =
             ControlConnection::with_credentials(&worker.address, Some(&web)).unwrap().stop(StopMode::None).await;
         assert!(stopped.unwrap_err().to_string().contains("may not stop this worker"));
-        assert!(asked(&worker, &web).await.is_err());
+        assert!(request_info(&worker, &web).await.is_err());
         let ops = trust.caller("spiffe://test/ops");
         assert_eq!(called_by(&ops, &worker).await.unwrap_err().to_string(), "spiffe://test/ops may not call 'add'");
-        assert_eq!(asked(&worker, &ops).await.unwrap().refused["not_allowed"], 4);
+        assert_eq!(request_info(&worker, &ops).await.unwrap().refused["not_allowed"], 4);
         ControlConnection::with_credentials(&worker.address, Some(&ops)).unwrap().stop(StopMode::None).await.unwrap();
-        until("it is gone", async || !crate::is_alive(worker.pid)).await;
+        wait_until("the worker has ended", async || !crate::is_alive(worker.pid)).await;
     })
     .await;
 }
 
-/// In a pool, the callers of a worker have its certificate, or none at all.
+/// Within a pool, callers have the worker's certificate or none.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pool_with_one_way_tls_or_rules_calls_its_workers_and_they_each_other() {
+async fn one_way_tls_and_rules_allow_calls_within_a_pool() {
     within(60, async {
         let trust = Trust::new();
         let name: PeerName = "spiffe://test/worker".parse().unwrap();
-        let recipe = trust
-            .recipe(&trust.issue("spiffe://test/worker"))
+        let source = trust
+            .source(&trust.issue("spiffe://test/worker"))
             .expecting([name]);
-        let one_way = recipe.clone().mutual(false).load().unwrap();
+        let one_way = source.clone().mutual(false).load().unwrap();
         for (own, rules) in [
             (one_way.clone(), None),
             (one_way.clone(), Some("spiffe://test/other = add")),
-            (recipe.load().unwrap(), Some("spiffe://test/other = add")),
+            (source.load().unwrap(), Some("spiffe://test/other = add")),
         ] {
             let worker = own.clone();
             let factory = move |tags: &_| {
@@ -391,7 +397,7 @@ async fn a_pool_with_one_way_tls_or_rules_calls_its_workers_and_they_each_other(
                 .unwrap();
             assert_eq!(routines::add(1, 2).on(&pool).await, Ok(3), "{rules:?}");
             assert_eq!(routines::nested(4).on(&pool).await, Ok(4), "{rules:?}");
-            // Others with the same certificate, or without one, are asked as ever.
+            // Other callers with the same certificate, or without one, are subject to the rules.
             let other = called_by(&own, &pool.workers()[0]).await;
             assert_eq!(
                 matches!(other, Err(CallError::Denied(_))),
@@ -404,9 +410,9 @@ async fn a_pool_with_one_way_tls_or_rules_calls_its_workers_and_they_each_other(
     .await;
 }
 
-/// A routine calls others as its worker. Where those are, its caller does not say, unless he may.
+/// Nested calls use the identity of the worker, so a caller needs a right to choose their route.
 #[tokio::test(flavor = "multi_thread")]
-async fn only_those_who_may_say_where_the_calls_of_a_routine_go() {
+async fn nested_calls_need_the_route_right() {
     within(120, async {
         let trust = Trust::new();
         let rules = "spiffe://test/worker = *, @route\nspiffe://test/web = nested";
@@ -425,7 +431,7 @@ async fn only_those_who_may_say_where_the_calls_of_a_routine_go() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn honest_callers_are_served_while_a_thousand_say_nothing_and_others_talk_nonsense() {
+async fn serves_callers_during_a_thousand_silent_connections_and_garbage() {
     within(120, async {
         let pool = Trust::new().pool(|worker| worker).await;
         let address = pool.workers()[0].address.clone();
@@ -441,12 +447,12 @@ async fn honest_callers_are_served_while_a_thousand_say_nothing_and_others_talk_
         ] {
             let mut stream = TcpStream::connect(&address).unwrap();
             stream.write_all(nonsense).unwrap();
-            // One says too little, and has as long as everybody has.
+            // An unfinished handshake is cut off after the common timeout.
             stream
                 .set_read_timeout(Some(Duration::from_secs(30)))
                 .unwrap();
             let mut answer = Vec::new();
-            // It is told what is wrong, if anything, and hung up on.
+            // The worker sends an alert at most, and closes.
             let end = stream
                 .read_to_end(&mut answer)
                 .map_err(|error| error.kind());
@@ -469,7 +475,7 @@ async fn honest_callers_are_served_while_a_thousand_say_nothing_and_others_talk_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn certificates_are_renewed_without_an_end_to_calls() {
+async fn reloads_certificates_without_interrupting_calls() {
     within(120, async {
         let (trust, directory) = (Trust::new(), tempfile::tempdir().unwrap());
         let path = |name: &str| directory.path().join(name);
@@ -485,9 +491,9 @@ async fn certificates_are_renewed_without_an_end_to_calls() {
             }
         };
         put(&trust.issue("spiffe://test/first"));
-        let recipe = CredentialSource::new(PemSource::file(path("ca")))
+        let source = CredentialSource::new(PemSource::file(path("ca")))
             .identity(PemSource::file(path("cert")), PemSource::file(path("key")));
-        let own = recipe.load().unwrap();
+        let own = source.load().unwrap();
         let factory = move |tags: &_| {
             LocalWorker::new(tags)
                 .program(CALLEE)
@@ -496,7 +502,7 @@ async fn certificates_are_renewed_without_an_end_to_calls() {
         let named = |name: &str| {
             let expected: PeerName = name.parse().unwrap();
             trust
-                .recipe(&trust.issue("spiffe://test/web"))
+                .source(&trust.issue("spiffe://test/web"))
                 .expecting([expected])
                 .load()
                 .unwrap()
@@ -518,30 +524,30 @@ async fn certificates_are_renewed_without_an_end_to_calls() {
         while called_by(&second, &worker).await != Ok(3) {
             assert!(
                 began.elapsed() < Duration::from_secs(10),
-                "the new one is not shown"
+                "the new certificate is not served"
             );
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
         assert_eq!(
             running.await.unwrap(),
             Ok(worker.pid),
-            "what was running goes on"
+            "the running call continues"
         );
         assert_eq!(
             routines::add(1, 2).on(&pool).await,
             Ok(3),
-            "and the connection that was there"
+            "the open connection stays valid"
         );
     })
     .await;
 }
 
-/// As the documentation has it: the certificate names the address that others use.
+/// As documented: the certificate names the address that other hosts use.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pool_calls_its_own_workers_whatever_their_certificate_is_for() {
+async fn a_pool_trusts_its_own_workers_under_any_certificate_name() {
     within(120, async {
         let trust = Trust::new();
-        let own = trust.recipe(&trust.issue("10.0.0.7")).load().unwrap();
+        let own = trust.source(&trust.issue("10.0.0.7")).load().unwrap();
         let worker = own.clone();
         let factory = move |tags: &_| {
             LocalWorker::new(tags)
@@ -558,8 +564,8 @@ async fn a_pool_calls_its_own_workers_whatever_their_certificate_is_for() {
             .unwrap();
         assert_eq!(routines::add(1, 2).on(&pool).await, Ok(3));
         assert_eq!(routines::nested(2).on(&pool).await, Ok(2));
-        // To others it is what it is for.
-        let other = trust.recipe(&trust.issue("10.0.0.8")).load().unwrap();
+        // Other callers check the name.
+        let other = trust.source(&trust.issue("10.0.0.8")).load().unwrap();
         let here = WorkerMetadata {
             address: pool.workers()[0].address.replace("0.0.0.0", "127.0.0.1"),
             ..pool.workers()[0].clone()
@@ -574,43 +580,43 @@ async fn a_pool_calls_its_own_workers_whatever_their_certificate_is_for() {
     .await;
 }
 
-/// Whoever has a certificate to call with may be announced as a worker by anybody: it is not taken for one.
+/// A caller's certificate is not accepted from a worker, whatever a discovery publishes.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_caller_does_not_pass_for_a_worker() {
+async fn refuses_a_caller_certificate_as_a_worker() {
     within(120, async {
         let (trust, day) = (Trust::new(), Validity::days(SystemTime::now(), 1));
         let names = ["127.0.0.1".parse().unwrap(), "spiffe://test/web".parse().unwrap()];
-        let own = trust.recipe(&trust.0.issue_for_caller(&names, day).unwrap()).load().unwrap();
+        let own = trust.source(&trust.0.issue_for_caller(&names, day).unwrap()).load().unwrap();
         let honest = trust.pool(|worker| worker).await;
         assert_eq!(called_by(&trust.caller("spiffe://test/other"), &honest.workers()[0]).await, Ok(3));
-        // He may call,
+        // The certificate is valid for calls,
         let named: PeerName = "spiffe://test/worker".parse().unwrap();
-        let calls = trust.recipe(&trust.0.issue_for_caller(&names, day).unwrap()).expecting([named]).load().unwrap();
+        let calls = trust.source(&trust.0.issue_for_caller(&names, day).unwrap()).expecting([named]).load().unwrap();
         assert_eq!(called_by(&calls, &honest.workers()[0]).await, Ok(3));
-        // and not serve.
+        // and not for serving.
         let serves = LocalWorker::new(&Default::default()).program(CALLEE).credentials(own);
         raddle::pool::worker::Worker::start(&serves, None).await.unwrap();
         let fake = raddle::pool::worker::Worker::metadata(&serves).unwrap();
-        let caller = trust.recipe(&trust.issue("spiffe://test/other")).load().unwrap();
+        let caller = trust.source(&trust.issue("spiffe://test/other")).load().unwrap();
         let outcome = called_by(&caller, &fake).await;
         assert!(
             matches!(&outcome, Err(CallError::NoWorkers(none)) if none.to_string().contains("trust")),
             "{outcome:?}"
         );
-        assert_eq!(serves.process().unwrap().tally().await.taken, 0, "it has heard of no call");
+        assert_eq!(serves.process().unwrap().tally().await.taken, 0, "it has received no call");
         raddle::pool::worker::Worker::stop(&serves, StopMode::None).await.unwrap();
     })
     .await;
 }
 
-/// Its workers let nobody stop them who cannot prove who he is. The pool has started them.
+/// The workers refuse stop requests without a right; the pool that started them does not need one.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pool_that_has_patience_has_it_whatever_the_rules_of_its_workers_are() {
+async fn a_pool_drains_its_workers_regardless_of_their_rules() {
     within(120, async {
         let trust = Trust::new();
         let name: PeerName = "spiffe://test/worker".parse().unwrap();
         let one_way = trust
-            .recipe(&trust.issue("spiffe://test/worker"))
+            .source(&trust.issue("spiffe://test/worker"))
             .mutual(false)
             .expecting([name])
             .load()
@@ -634,13 +640,17 @@ async fn a_pool_that_has_patience_has_it_whatever_the_rules_of_its_workers_are()
         for pool in [one_way, ruled] {
             let pid = pool.workers()[0].pid;
             let running = tokio::spawn(routines::rest(2000).on(&pool));
-            until("it is running", async || {
+            wait_until("the call is running", async || {
                 pool.proxy().context().workers()[0].in_flight() == 1
             })
             .await;
             tokio::time::sleep(Duration::from_millis(200)).await;
             pool.stop_with(StopMode::For(Duration::from_secs(30))).await;
-            assert_eq!(running.await.unwrap(), Ok(pid), "it was waited for");
+            assert_eq!(
+                running.await.unwrap(),
+                Ok(pid),
+                "the stop has waited for the call"
+            );
             assert!(!crate::is_alive(pid));
         }
     })
@@ -648,7 +658,7 @@ async fn a_pool_that_has_patience_has_it_whatever_the_rules_of_its_workers_are()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_port_that_others_reach_needs_tls_or_a_word() {
+async fn a_public_port_needs_tls_or_insecure() {
     within(120, async {
         let open = |tags: &_| {
             LocalWorker::new(tags)
@@ -680,7 +690,7 @@ async fn a_port_that_others_reach_needs_tls_or_a_word() {
     .await;
 }
 
-/// A pool with these credentials of a worker with those, and why it does not start.
+/// The error of a pool with these credentials whose worker has those.
 async fn refused_at_start(
     pool: Option<&WorkerCredentials>,
     worker: Option<&WorkerCredentials>,
@@ -701,7 +711,11 @@ async fn refused_at_start(
         None => builder,
     };
     let error = builder.start().await.unwrap_err().to_string();
-    assert_eq!(crate::children(), Vec::<u32>::new(), "none is left");
+    assert_eq!(
+        crate::children(),
+        Vec::<u32>::new(),
+        "no child process is left"
+    );
     error
 }
 
@@ -709,10 +723,10 @@ async fn refused_at_start(
 async fn a_pool_does_not_start_if_tls_cannot_work_with_its_workers() {
     within(120, async {
         let (trust, other) = (Trust::new(), Trust::new());
-        let of_host = |trust: &Trust, name: &str| trust.recipe(&trust.issue(name)).load().unwrap();
+        let of_host = |trust: &Trust, name: &str| trust.source(&trust.issue(name)).load().unwrap();
         let good = of_host(&trust, "127.0.0.1");
-        for (pool, worker, said) in [
-            // A name that no address of the worker has, and a CA that the pool does not trust.
+        for (pool, worker, expected) in [
+            // A name that is no address of the worker, and a CA that the pool does not trust.
             (
                 Some(of_host(&trust, "elsewhere.test")),
                 Some(of_host(&trust, "elsewhere.test")),
@@ -728,7 +742,8 @@ async fn a_pool_does_not_start_if_tls_cannot_work_with_its_workers() {
         ] {
             let error = refused_at_start(pool.as_ref(), worker.as_ref()).await;
             assert!(
-                error.starts_with("2 of 2 workers could not be started: ") && error.contains(said),
+                error.starts_with("2 of 2 workers could not be started: ")
+                    && error.contains(expected),
                 "{error}"
             );
         }

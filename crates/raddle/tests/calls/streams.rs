@@ -1,22 +1,22 @@
-//! Streams: in order, whole, no faster than they are read, and cancelled when nobody reads.
+//! Streams: ordered, complete, flow-controlled, and cancelled when dropped.
 
 use std::time::Duration;
 
 use raddle::CallError;
 
-use crate::{routines, started, until, within};
+use crate::{routines, start_pool, wait_until, within};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn items_come_in_order_and_all_of_them() {
+async fn streams_deliver_all_items_in_order() {
     within(120, async {
-        let pool = started(1).await;
+        let pool = start_pool(1).await;
         for to in [0, 1, 255, 256, 257, 10_000] {
             let mut items = routines::count(to).on(&pool);
             for n in 0..to {
                 assert_eq!(items.next().await, Some(Ok(n)));
             }
             assert_eq!(items.next().await, None);
-            assert_eq!(items.next().await, None, "it stays over");
+            assert_eq!(items.next().await, None, "the stream stays ended");
         }
     })
     .await;
@@ -25,7 +25,7 @@ async fn items_come_in_order_and_all_of_them() {
 #[tokio::test(flavor = "multi_thread")]
 async fn small_items_do_not_overtake_large_ones() {
     within(120, async {
-        let pool = started(1).await;
+        let pool = start_pool(1).await;
         let lengths: Vec<usize> = [1 << 20, 3, 100 << 10, 0, 5 << 20, 1].repeat(10);
         let mut items = routines::texts(lengths.clone()).on(&pool);
         for length in lengths {
@@ -40,18 +40,18 @@ async fn small_items_do_not_overtake_large_ones() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_that_nobody_reads_waits_and_others_go_on() {
+async fn an_unread_stream_waits_and_other_calls_continue() {
     within(120, async {
-        let (pool, directory) = (started(1).await, tempfile::tempdir().unwrap());
+        let (pool, directory) = (start_pool(1).await, tempfile::tempdir().unwrap());
         let mut items = routines::endless(directory.path().join("marker")).on(&pool);
         assert_eq!(items.next().await, Some(Ok(0)));
-        let cpu = || crate::ends::cpu_of(pool.workers()[0].pid);
+        let cpu = || crate::shutdown::cpu_of(pool.workers()[0].pid);
         tokio::time::sleep(Duration::from_millis(300)).await;
         let before = cpu();
         tokio::time::sleep(Duration::from_millis(500)).await;
         assert!(
             cpu() - before < Duration::from_millis(100),
-            "it does not go on without being asked"
+            "the worker does not produce items without credit"
         );
         assert_eq!(routines::add(1, 2).on(&pool).await, Ok(3));
         assert_eq!(items.next().await, Some(Ok(1)));
@@ -60,16 +60,16 @@ async fn a_stream_that_nobody_reads_waits_and_others_go_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_that_is_dropped_ends_there_too() {
+async fn dropping_a_stream_ends_it_on_the_worker() {
     within(120, async {
-        let (pool, directory) = (started(1).await, tempfile::tempdir().unwrap());
+        let (pool, directory) = (start_pool(1).await, tempfile::tempdir().unwrap());
         let marker = directory.path().join("marker");
         let mut items = routines::endless(marker.clone()).on(&pool);
         for n in 0..1000 {
             assert_eq!(items.next().await, Some(Ok(n)));
         }
         drop(items);
-        until("the destructor runs", async || marker.exists()).await;
+        wait_until("the destructor runs", async || marker.exists()).await;
     })
     .await;
 }
@@ -77,7 +77,7 @@ async fn a_stream_that_is_dropped_ends_there_too() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_panic_is_the_last_item() {
     within(120, async {
-        let pool = started(1).await;
+        let pool = start_pool(1).await;
         let mut items = routines::bursting().on(&pool);
         for n in 0..3 {
             assert_eq!(items.next().await, Some(Ok(n)));

@@ -1,5 +1,5 @@
-//! All kinds of calls at a time, while workers are killed and stopped: what has a result has the right one, what is said not to have begun has not, nothing
-//! runs twice, nobody hangs, and nothing is left.
+//! All kinds of calls at once while workers are killed and stopped: results are right, calls
+//! reported as not begun have not begun, none runs twice or hangs, and none leaks.
 
 use std::{
     path::{Path, PathBuf},
@@ -12,19 +12,19 @@ use raddle::{
     pool::{connection::ControlConnection, worker::StopMode},
 };
 
-use crate::{routines, signal, started, within};
+use crate::{routines, signal, start_pool, within};
 
-/// How long calls are made.
-const TIME: Duration = Duration::from_secs(8);
-/// How long one may take. Workers that were killed are replaced more and more slowly.
-const LONGEST: Duration = Duration::from_secs(30);
-/// Around the sizes at which values travel otherwise.
+/// The duration of the test.
+const DURATION: Duration = Duration::from_secs(8);
+/// The limit for a call. Killed workers are replaced with growing pauses.
+const CALL_TIMEOUT: Duration = Duration::from_secs(30);
+/// Sizes around the limits at which values take another path.
 const SIZES: [usize; 8] = [0, 100, 10_000, 65_530, 65_540, 262_140, 262_150, 2_000_000];
 
-/// Numbers that are the same in each run.
-struct Dice(u64);
+/// Random numbers with a fixed seed.
+struct Rng(u64);
 
-impl Dice {
+impl Rng {
     fn below(&mut self, end: usize) -> usize {
         self.0 = self
             .0
@@ -40,8 +40,8 @@ impl Dice {
     }
 }
 
-/// What may become of a call whose worker is killed or stopped.
-fn excused<T>(outcome: Result<T, CallError>) -> Option<T> {
+/// The value of a call, or nothing if it was lost with a killed or stopped worker.
+fn value_unless_lost<T>(outcome: Result<T, CallError>) -> Option<T> {
     match outcome {
         Ok(value) => Some(value),
         Err(CallError::Lost { .. } | CallError::Cancelled | CallError::NoWorkers(_)) => None,
@@ -49,26 +49,33 @@ fn excused<T>(outcome: Result<T, CallError>) -> Option<T> {
     }
 }
 
-async fn once(pool: &WorkerPool, dice: &mut Dice, directory: &Path, number: usize) -> Vec<PathBuf> {
-    let mut untouched = Vec::new();
-    match dice.below(6) {
-        0 => drop(excused(routines::add(1, 2).on(pool).await).map(|sum| assert_eq!(sum, 3))),
+async fn call_once(
+    pool: &WorkerPool,
+    rng: &mut Rng,
+    directory: &Path,
+    number: usize,
+) -> Vec<PathBuf> {
+    let mut not_begun = Vec::new();
+    match rng.below(6) {
+        0 => drop(
+            value_unless_lost(routines::add(1, 2).on(pool).await).map(|sum| assert_eq!(sum, 3)),
+        ),
         1 => {
-            let text = dice.text();
-            if let Some(echoed) = excused(routines::echo(text.clone()).on(pool).await) {
+            let text = rng.text();
+            if let Some(echoed) = value_unless_lost(routines::echo(text.clone()).on(pool).await) {
                 assert!(echoed == text, "another text");
             }
         }
         2 => {
             let path = directory.join(number.to_string());
             match routines::note(path.clone()).on(pool).await {
-                Err(error) if !error.may_have_begun() => untouched.push(path),
-                outcome => assert_ne!(excused(outcome), Some(false), "it ran twice"),
+                Err(error) if !error.may_have_begun() => not_begun.push(path),
+                outcome => assert_ne!(value_unless_lost(outcome), Some(false), "it ran twice"),
             }
         }
         3 => {
-            let lengths: Vec<usize> = (0..dice.below(20))
-                .map(|_| SIZES[dice.below(SIZES.len())])
+            let lengths: Vec<usize> = (0..rng.below(20))
+                .map(|_| SIZES[rng.below(SIZES.len())])
                 .collect();
             let (mut items, mut expected) = (
                 routines::texts(lengths.clone()).on(pool),
@@ -78,7 +85,7 @@ async fn once(pool: &WorkerPool, dice: &mut Dice, directory: &Path, number: usiz
                 let Some(item) = items.next().await else {
                     break true;
                 };
-                let Some(text) = excused(item) else {
+                let Some(text) = value_unless_lost(item) else {
                     break false;
                 };
                 assert_eq!(Some(text.len()), expected.next());
@@ -86,45 +93,47 @@ async fn once(pool: &WorkerPool, dice: &mut Dice, directory: &Path, number: usiz
             assert!(!is_whole || expected.next().is_none(), "items are missing");
         }
         4 => {
-            let (to, mut items) = (dice.below(2000) as u64, routines::count(2000).on(pool));
+            let (to, mut items) = (rng.below(2000) as u64, routines::count(2000).on(pool));
             for n in 0..to {
-                let Some(item) = items.next().await.and_then(excused) else {
+                let Some(item) = items.next().await.and_then(value_unless_lost) else {
                     break;
                 };
                 assert_eq!(item, n);
             }
         }
         _ => {
-            let wait = Duration::from_micros(dice.below(3000) as u64);
-            let text = dice.text();
-            let held = directory.join(format!("held-{number}"));
-            let _ = match dice.below(2) {
+            let wait = Duration::from_micros(rng.below(3000) as u64);
+            let text = rng.text();
+            let marker = directory.join(format!("held-{number}"));
+            let _ = match rng.below(2) {
                 0 => {
                     tokio::time::timeout(wait, async { drop(routines::echo(text).on(pool).await) })
                         .await
                 }
                 _ => {
-                    tokio::time::timeout(wait, async { drop(routines::hold(held).on(pool).await) })
-                        .await
+                    tokio::time::timeout(wait, async {
+                        drop(routines::hold(marker).on(pool).await)
+                    })
+                    .await
                 }
             };
         }
     }
-    untouched
+    not_begun
 }
 
-async fn trouble(pool: &WorkerPool, dice: &mut Dice) {
+async fn inject_fault(pool: &WorkerPool, rng: &mut Rng) {
     let Some(worker) = pool.workers().first().cloned() else {
         return;
     };
-    match dice.below(4) {
+    match rng.below(4) {
         0 => signal(worker.pid, libc::SIGKILL),
         1 => signal(worker.pid, libc::SIGTERM),
         2 => signal(worker.pid, libc::SIGINT),
         _ => {
             let mut control = ControlConnection::new(&worker.address).unwrap();
             let _ = tokio::time::timeout(
-                LONGEST,
+                CALL_TIMEOUT,
                 control.stop(StopMode::For(Duration::from_millis(50))),
             )
             .await;
@@ -132,27 +141,29 @@ async fn trouble(pool: &WorkerPool, dice: &mut Dice) {
     }
 }
 
-/// Returns the traces of calls that are said not to have begun, and how many calls were made.
+/// Returns the marker files of calls reported as not begun, and the number of calls.
 async fn keep_calling(
     pool: Arc<WorkerPool>,
     directory: PathBuf,
     caller: usize,
     began: Instant,
 ) -> (Vec<PathBuf>, usize) {
-    let (mut dice, mut untouched, mut number) = (Dice(caller as u64), Vec::new(), caller);
-    while began.elapsed() < TIME {
-        let ended = tokio::time::timeout(LONGEST, once(&pool, &mut dice, &directory, number)).await;
-        untouched.extend(ended.expect("nobody hangs"));
+    let (mut rng, mut not_begun, mut number) = (Rng(caller as u64), Vec::new(), caller);
+    while began.elapsed() < DURATION {
+        let ended =
+            tokio::time::timeout(CALL_TIMEOUT, call_once(&pool, &mut rng, &directory, number))
+                .await;
+        not_begun.extend(ended.expect("no call hangs"));
         number += 1000;
     }
-    (untouched, number / 1000)
+    (not_begun, number / 1000)
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whatever_happens_calls_end_and_none_runs_twice() {
+async fn calls_end_and_run_at_most_once_under_faults() {
     within(120, async {
         let (pool, directory, began) = (
-            started(3).await,
+            start_pool(3).await,
             tempfile::tempdir().unwrap(),
             Instant::now(),
         );
@@ -167,20 +178,20 @@ async fn whatever_happens_calls_end_and_none_runs_twice() {
                 ))
             })
             .collect();
-        let mut dice = Dice(99);
-        while began.elapsed() < TIME {
+        let mut rng = Rng(99);
+        while began.elapsed() < DURATION {
             tokio::time::sleep(Duration::from_millis(700)).await;
-            trouble(&pool, &mut dice).await;
+            inject_fault(&pool, &mut rng).await;
         }
         let mut ends = Vec::new();
         for caller in callers {
-            ends.push(caller.await.expect("all is as it should be"));
+            ends.push(caller.await.expect("the caller does not panic"));
         }
         let made: usize = ends.iter().map(|(_, made)| made).sum();
         println!(
             "{made} calls, {} not begun",
             ends.iter()
-                .map(|(untouched, _)| untouched.len())
+                .map(|(not_begun, _)| not_begun.len())
                 .sum::<usize>()
         );
         for worker in pool.workers() {
@@ -189,29 +200,36 @@ async fn whatever_happens_calls_end_and_none_runs_twice() {
                 .await
                 .is_ok_and(|info| info.in_flight > 0)
             {
-                assert!(began.elapsed() < Duration::from_secs(10), "some are left");
+                assert!(
+                    began.elapsed() < Duration::from_secs(10),
+                    "calls are left in flight"
+                );
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         }
         assert!(
             !ends
                 .iter()
-                .flat_map(|(untouched, _)| untouched)
+                .flat_map(|(not_begun, _)| not_begun)
                 .any(|path| path.exists()),
-            "it had begun"
+            "the call had begun"
         );
-        Arc::into_inner(pool).expect("all have ended").stop().await;
+        Arc::into_inner(pool)
+            .expect("all callers have ended")
+            .stop()
+            .await;
     })
     .await;
 }
 
-/// Workers that are killed as soon as they are there are replaced after longer and longer pauses. No call waits for the end of such a pause.
+/// Workers that are killed at once are replaced with growing pauses. No call waits for the end of
+/// such a pause.
 #[tokio::test(flavor = "multi_thread")]
-async fn calls_under_a_storm_of_kills_answer_or_fail_soon() {
-    // By then a pause takes 4 s.
+async fn calls_end_soon_while_workers_keep_dying() {
+    // At the end a pause takes 4 s.
     const STORM: Duration = Duration::from_secs(9);
     within(60, async {
-        let (pool, began) = (Arc::new(started(2).await), Instant::now());
+        let (pool, began) = (Arc::new(start_pool(2).await), Instant::now());
         let call = async |pool: Arc<WorkerPool>| {
             let mut longest = (Duration::ZERO, None);
             while began.elapsed() < STORM {
@@ -223,7 +241,7 @@ async fn calls_under_a_storm_of_kills_answer_or_fail_soon() {
                         outcome.as_ref().err().map(ToString::to_string),
                     );
                 }
-                excused(outcome);
+                value_unless_lost(outcome);
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
             longest
@@ -232,7 +250,7 @@ async fn calls_under_a_storm_of_kills_answer_or_fail_soon() {
         let storm = async {
             while began.elapsed() < STORM {
                 for worker in pool.workers() {
-                    // SAFETY: plain integers. A worker that is gone is no error.
+                    // SAFETY: plain integers; a worker that has ended is no error.
                     unsafe { libc::kill(worker.pid as i32, libc::SIGKILL) };
                 }
                 tokio::time::sleep(Duration::from_millis(20)).await;

@@ -1,12 +1,12 @@
-//! What calls give back, and what travels with them.
+//! Results of calls, and the context that travels with them.
 
 use std::time::Duration;
 
 use raddle::CallError;
 
 use crate::{
-    routines::{self, Point, TENANT, Trouble},
-    started, within,
+    routines::{self, FindError, Point, TENANT},
+    start_pool, within,
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -14,9 +14,9 @@ use crate::{
     clippy::async_yields_async,
     reason = "a call that is handed on is what is tested"
 )]
-async fn a_call_runs_in_another_process_and_its_result_comes_back() {
+async fn runs_a_call_in_another_process() {
     within(120, async {
-        let pool = started(1).await;
+        let pool = start_pool(1).await;
         pool.scope(async {
             assert_eq!(routines::add(1, 2).await, Ok(3));
             let pid = routines::pid().await.unwrap();
@@ -29,10 +29,10 @@ async fn a_call_runs_in_another_process_and_its_result_comes_back() {
             );
         })
         .await;
-        // Outside of the scope it says where.
+        // Outside of the scope the call names its pool.
         assert_eq!(routines::add(1, 2).on(&pool).await, Ok(3));
         assert_eq!(routines::add(1, 2).await, Err(CallError::NoPool));
-        // In the scope it was written, wherever it is awaited.
+        // A call keeps the scope in which it was created.
         let call = pool.scope(async { routines::add(2, 3) }).await;
         assert_eq!(tokio::spawn(call).await.unwrap(), Ok(5));
         assert_eq!(routines::add::local(1, 2).await, 3);
@@ -41,9 +41,9 @@ async fn a_call_runs_in_another_process_and_its_result_comes_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn bytes_come_back_as_they_were() {
+async fn returns_bytes_unchanged() {
     within(120, async {
-        let pool = started(1).await;
+        let pool = start_pool(1).await;
         for size in [0, 1, 300, 9 << 20] {
             let bytes: Vec<u8> = (0..size).map(|n: usize| n as u8).collect();
             assert_eq!(
@@ -56,14 +56,14 @@ async fn bytes_come_back_as_they_were() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn errors_cross_with_their_type() {
+async fn returns_errors_with_their_type() {
     within(120, async {
-        let pool = started(1).await;
+        let pool = start_pool(1).await;
         assert_eq!(routines::find("it".into()).on(&pool).await, Ok(1));
         let error = routines::find("that".into()).on(&pool).await.unwrap_err();
         assert_eq!(
             error,
-            CallError::Failed(Trouble::Missing {
+            CallError::Failed(FindError::Missing {
                 missing: "that".into()
             })
         );
@@ -74,9 +74,9 @@ async fn errors_cross_with_their_type() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn panics_are_told_with_their_place_and_the_worker_goes_on() {
+async fn reports_panics_with_their_location_and_keeps_the_worker() {
     within(120, async {
-        let pool = started(1).await;
+        let pool = start_pool(1).await;
         for error in [
             routines::explode("fun".into()).on(&pool).await,
             routines::explode_plain("fun".into()).on(&pool).await,
@@ -102,16 +102,16 @@ async fn panics_are_told_with_their_place_and_the_worker_goes_on() {
 #[tokio::test(flavor = "multi_thread")]
 async fn routines_call_routines_of_the_same_pool() {
     within(120, async {
-        let pool = started(2).await;
+        let pool = start_pool(2).await;
         assert_eq!(routines::nested(5).on(&pool).await, Ok(5));
     })
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn context_and_time_travel_with_the_call_and_further() {
+async fn context_and_deadline_reach_nested_calls() {
     within(120, async {
-        let pool = started(1).await;
+        let pool = start_pool(1).await;
         assert_eq!(
             routines::surroundings().on(&pool).await,
             Ok((None, None, false))
@@ -132,31 +132,31 @@ async fn context_and_time_travel_with_the_call_and_further() {
 }
 
 #[test]
-fn the_trace_of_the_process_is_carried_on() {
+fn propagates_the_traceparent_of_the_process() {
     let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
-    // SAFETY: there is one thread, and nobody else reads the environment.
+    // SAFETY: there is one thread, and no other code reads the environment.
     unsafe { std::env::set_var("TRACEPARENT", parent) };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .unwrap();
     runtime.block_on(within(120, async {
-        let pool = started(1).await;
+        let pool = start_pool(1).await;
         let (_, trace, _) = routines::surroundings_below().on(&pool).await.unwrap();
         assert_eq!(trace.as_deref(), Some(parent));
     }));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_call_ends_with_its_time_here_and_there() {
+async fn a_timeout_ends_a_call_on_both_sides() {
     within(120, async {
-        let pool = started(1).await;
+        let pool = start_pool(1).await;
         let brief = Duration::from_millis(100);
         assert_eq!(
             routines::rest(60_000).timeout(brief).on(&pool).await,
             Err(CallError::TimedOut)
         );
-        // A blocked thread cannot be ended, but need not be waited for either.
+        // A blocked thread cannot be stopped, but the caller need not wait for it.
         assert_eq!(
             routines::block(3).timeout(brief).on(&pool).await,
             Err(CallError::TimedOut)
@@ -173,15 +173,15 @@ async fn a_call_ends_with_its_time_here_and_there() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn large_values_come_through() {
+async fn returns_large_values() {
     within(120, async {
-        let pool = started(1).await;
+        let pool = start_pool(1).await;
         for size in [1, 100, 70_000, 1 << 20, 8 << 20] {
             let what = "x".repeat(size);
             let error = routines::find(what.clone()).on(&pool).await.unwrap_err();
             assert_eq!(
                 error,
-                CallError::Failed(Trouble::Missing { missing: what }),
+                CallError::Failed(FindError::Missing { missing: what }),
                 "{size}"
             );
         }

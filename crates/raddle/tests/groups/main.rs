@@ -1,4 +1,4 @@
-//! Groups in Rust: a program that keeps processes of itself.
+//! A Rust program with a group manager of its own processes.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -8,33 +8,33 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What the program says that keeps processes, with this deed.
-fn says(deed: &str) -> (String, tempfile::TempDir) {
+/// The output of a scenario of the program.
+fn run(scenario: &str) -> (String, tempfile::TempDir) {
     let directory = tempfile::tempdir().unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_raddle-test-groups"));
     let url = format!("sqlite:{}", directory.path().join("work.db").display());
     let output = command
-        .arg(deed)
+        .arg(scenario)
         .env("QUEUE_URL", url)
         .current_dir(directory.path())
         .output()
         .unwrap();
     assert!(output.status.success(), "{output:?}");
-    // The kernel lets go of the directory of a process after the files that were waited for.
+    // A process leaves its working directory shortly after the files that were waited for.
     let began = Instant::now();
-    while !left(directory.path()).is_empty() {
+    while !processes_in(directory.path()).is_empty() {
         assert!(
             began.elapsed() < Duration::from_secs(10),
             "{:?}",
-            left(directory.path())
+            processes_in(directory.path())
         );
         std::thread::sleep(Duration::from_millis(10));
     }
     (String::from_utf8(output.stdout).unwrap(), directory)
 }
 
-/// Processes that work in a directory.
-fn left(directory: &Path) -> Vec<String> {
+/// Processes with this working directory.
+fn processes_in(directory: &Path) -> Vec<String> {
     let directory = directory.canonicalize().unwrap();
     let works_there =
         |process: &Path| std::fs::read_link(process.join("cwd")).is_ok_and(|cwd| cwd == directory);
@@ -42,8 +42,8 @@ fn left(directory: &Path) -> Vec<String> {
         .unwrap()
         .flatten()
         .map(|entry| entry.path());
-    let there = processes.filter(|process| works_there(process));
-    there
+    let processes_there = processes.filter(|process| works_there(process));
+    processes_there
         .map(|process| {
             String::from_utf8_lossy(&std::fs::read(process.join("cmdline")).unwrap_or_default())
                 .into_owned()
@@ -52,17 +52,17 @@ fn left(directory: &Path) -> Vec<String> {
 }
 
 #[test]
-fn events_are_run_by_functions_and_one_that_is_cancelled_cleans_up() {
-    let (said, _directory) = says("run");
+fn routines_run_events_and_clean_up_when_cancelled() {
+    let (stdout, _directory) = run("run");
     assert_eq!(
-        said,
+        stdout,
         "\"1 × loom\", \"2 × loom\", \"3 × loom\"\n4 processes, cleaned up: asked\n"
     );
 }
 
-/// A program keeps the groups of a file whose routines are its own. One that runs past its `execution_timeout` is cancelled, and cleans up.
+/// A task that runs past its `execution_timeout` is cancelled, and cleans up.
 #[test]
-fn a_program_keeps_the_groups_of_a_file() {
+fn a_program_runs_the_groups_of_a_file() {
     let directory = tempfile::tempdir().unwrap();
     let file = "[process.a]\nshutdown_timeout = '20s'\n[[process.a.worker]]\nslug = 'a'\nroutine = 'endless'\n\
                 execution_timeout = '500ms'\ntrigger = { every = '200ms' }\n";
@@ -75,34 +75,34 @@ fn a_program_keeps_the_groups_of_a_file() {
         .current_dir(directory.path())
         .spawn()
         .unwrap();
-    let until = |is_so: &dyn Fn() -> bool| {
+    let wait_until = |condition: &dyn Fn() -> bool| {
         let began = Instant::now();
-        while !is_so() && began.elapsed() < Duration::from_secs(60) {
+        while !condition() && began.elapsed() < Duration::from_secs(60) {
             std::thread::sleep(Duration::from_millis(10));
         }
-        is_so()
+        condition()
     };
-    let has_cleaned_up = until(&|| {
+    let has_cleaned_up = wait_until(&|| {
         std::fs::read_to_string(directory.path().join("cleaned")).is_ok_and(|how| how == "asked")
     });
-    // SAFETY: a child that was not waited for; the signal has no memory effects here.
+    // SAFETY: the child was not waited for; the signal has no memory effects here.
     unsafe { libc::kill(manager.id() as i32, libc::SIGTERM) };
     let status = manager.wait().unwrap();
     assert!(has_cleaned_up && status.success(), "{status}");
     assert!(
-        until(&|| left(directory.path()).is_empty()),
+        wait_until(&|| processes_in(directory.path()).is_empty()),
         "{:?}",
-        left(directory.path())
+        processes_in(directory.path())
     );
 }
 
 #[test]
-fn a_worker_is_due_every_so_often() {
-    let (said, _directory) = says("every");
-    assert_eq!(said, "ticked, by its trigger: true\n");
+fn a_trigger_fires_periodically() {
+    let (stdout, _directory) = run("every");
+    assert_eq!(stdout, "ticked, by its trigger: true\n");
 }
 
-/// A program need not see to signals itself: what runs ends, and the manager leaves the registry.
+/// The program needs no signal handlers: running tasks end, and the manager leaves the registry.
 #[test]
 fn a_manager_in_a_program_stops_on_sigterm_and_sigint() {
     for signal in [libc::SIGTERM, libc::SIGINT] {
@@ -119,29 +119,29 @@ fn a_manager_in_a_program_stops_on_sigterm_and_sigint() {
         while !directory.path().join("ready").exists() {
             assert!(
                 began.elapsed() < Duration::from_secs(60),
-                "it is not ready in time"
+                "the manager is not ready in time"
             );
             std::thread::sleep(Duration::from_millis(10));
         }
-        // SAFETY: a child that was not waited for; the signal has no memory effects here.
+        // SAFETY: the child was not waited for; the signal has no memory effects here.
         unsafe { libc::kill(manager.id() as i32, signal) };
         let output = manager.wait_with_output().unwrap();
-        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
         assert_eq!(
-            (said.as_str(), output.status.code()),
+            (stdout.as_str(), output.status.code()),
             ("4 processes, ended: true\n0 are left\n", Some(0))
         );
     }
 }
 
 #[test]
-fn processes_of_a_manager_that_is_dropped_finish_and_leave() {
-    let (said, _directory) = says("dropped");
-    assert_eq!(said, "4 processes are gone, ended: true\n");
+fn group_processes_finish_when_their_manager_is_dropped() {
+    let (stdout, _directory) = run("dropped");
+    assert_eq!(stdout, "4 processes are gone, ended: true\n");
 }
 
 #[test]
-fn processes_of_a_manager_whose_runtime_is_gone_are_killed() {
-    let (said, _directory) = says("without-runtime");
-    assert_eq!(said, "4 processes are gone\n");
+fn group_processes_are_killed_when_the_runtime_ends() {
+    let (stdout, _directory) = run("without-runtime");
+    assert_eq!(stdout, "4 processes are gone\n");
 }

@@ -1,4 +1,4 @@
-//! What is no frame, or none of ours, and what is no word at all.
+//! Malformed frames, invalid calls and random bytes.
 
 use raddle_wire::{
     frame::{GREETING, MAX_BODY, MAX_HEAD},
@@ -6,16 +6,16 @@ use raddle_wire::{
 };
 
 use crate::{
-    Honest, Raw, Site,
+    HonestCaller, Raw, TargetServer,
     raw::{call, header, request},
-    site::SECRET,
+    target::SECRET,
     within,
 };
 
-/// Numbers without any order, the same each time.
-struct Dice(u64);
+/// A random generator with a fixed seed.
+struct Rng(u64);
 
-impl Dice {
+impl Rng {
     fn bytes(&mut self, count: usize) -> Vec<u8> {
         let mut next = || {
             self.0 ^= self.0 << 13;
@@ -28,19 +28,19 @@ impl Dice {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_sends_what_is_no_frame_is_hung_up_on() {
+async fn disconnects_a_peer_that_sends_malformed_frames() {
     within(120, async {
-        let site = Site::plain().await;
-        let honest = Honest::begin(&site).await;
-        let nonsense = [
-            // Larger than any.
+        let target = TargetServer::plain().await;
+        let honest = HonestCaller::begin(&target).await;
+        let malformed = [
+            // Larger than the limits.
             header(MAX_HEAD as u32 + 1, 0, 0),
             header(1, 0, MAX_BODY as u32 + 1),
             header(u32::MAX, u32::MAX, u32::MAX),
-            // More of a body of which nobody has heard, and more than was said.
+            // A continuation of an unknown body, and more bytes than announced.
             header(0, 1, 1),
             header(1, 2, 1),
-            // A head that is none, with something that is nobody's business.
+            // An invalid head that contains a secret.
             [
                 header(4 + SECRET.len() as u32, 0, 0),
                 vec![0xff; 4],
@@ -48,28 +48,28 @@ async fn who_sends_what_is_no_frame_is_hung_up_on() {
             ]
             .concat(),
         ];
-        for (count, bytes) in (1..).zip(&nonsense) {
-            let mut raw = Raw::link(site.address()).unwrap();
+        for (count, bytes) in (1..).zip(&malformed) {
+            let mut raw = Raw::link(target.address()).unwrap();
             raw.send(bytes).unwrap();
-            let said = tokio::task::spawn_blocking(|| raw.hangs_up())
+            let reply = tokio::task::spawn_blocking(|| raw.read_until_closed())
                 .await
                 .unwrap();
-            assert!(said.is_empty(), "{said:?}");
-            site.tells(&["malformed"], count).await;
+            assert!(reply.is_empty(), "{reply:?}");
+            target.wait_until_refused(&["malformed"], count).await;
         }
-        honest.was_served().await;
-        site.ends().await;
+        honest.assert_served().await;
+        target.assert_healthy_and_stop().await;
     })
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_call_that_is_none_is_refused_and_others_of_the_link_go_on() {
+async fn refuses_an_invalid_call_and_keeps_the_link() {
     within(120, async {
-        let site = Site::plain().await;
-        let honest = Honest::begin(&site).await;
-        let mut raw = Raw::link(site.address()).unwrap();
-        let answered = tokio::task::spawn_blocking(move || {
+        let target = TargetServer::plain().await;
+        let honest = HonestCaller::begin(&target).await;
+        let mut raw = Raw::link(target.address()).unwrap();
+        let answers = tokio::task::spawn_blocking(move || {
             let mut answers = Vec::new();
             for (id, routine, arguments) in [
                 (1, "add", SECRET.as_bytes()),
@@ -82,7 +82,7 @@ async fn a_call_that_is_none_is_refused_and_others_of_the_link_go_on() {
             answers.push(raw.answer());
             answers
         });
-        let answers = answered.await.unwrap();
+        let answers = answers.await.unwrap();
         assert!(
             matches!(&answers[0], answer::What::Refusal(_)),
             "{answers:?}"
@@ -96,38 +96,38 @@ async fn a_call_that_is_none_is_refused_and_others_of_the_link_go_on() {
             matches!(&answers[3], answer::What::Result(_)),
             "{answers:?}"
         );
-        site.tells(&["unknown_routine"], 1).await;
-        honest.was_served().await;
-        site.ends().await;
+        target.wait_until_refused(&["unknown_routine"], 1).await;
+        honest.assert_served().await;
+        target.assert_healthy_and_stop().await;
     })
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn random_bytes_come_to_nothing() {
+async fn survives_random_bytes() {
     within(120, async {
-        let mut dice = Dice(0x5eed);
-        for site in [Site::plain().await, Site::secure(&[]).await] {
-            let honest = Honest::begin(&site).await;
+        let mut rng = Rng(0x5eed);
+        for target in [TargetServer::plain().await, TargetServer::secure(&[]).await] {
+            let honest = HonestCaller::begin(&target).await;
             for round in 0..60 {
-                let mut raw = Raw::connect(site.address());
-                // As they come, after a greeting, and in frames as they are to be.
+                let mut raw = Raw::connect(target.address());
+                // Plain, after a greeting, and in a valid frame header.
                 let (size, greeting) = (
-                    dice.bytes(2),
+                    rng.bytes(2),
                     if round % 3 == 0 { &[][..] } else { &GREETING },
                 );
-                let mut bytes = dice.bytes(1 + usize::from(size[0]) * 64);
-                // Whoever begins as a link does has to go on like one.
+                let mut bytes = rng.bytes(1 + usize::from(size[0]) * 64);
+                // Bytes that begin like a greeting would have to continue like one.
                 bytes[0] = bytes[0].saturating_add(u8::from(bytes[0] == GREETING[0]));
                 let head = if round % 3 == 2 {
                     header(bytes.len() as u32, 0, 0)
                 } else {
                     Vec::new()
                 };
-                // It may be hung up on in the middle.
+                // The worker may disconnect during the write.
                 let _ = raw.send(&[greeting, &head, &bytes].concat());
                 let _ = raw.0.shutdown(std::net::Shutdown::Write);
-                tokio::task::spawn_blocking(|| raw.hangs_up())
+                tokio::task::spawn_blocking(|| raw.read_until_closed())
                     .await
                     .unwrap();
             }
@@ -139,28 +139,28 @@ async fn random_bytes_come_to_nothing() {
                 "other",
                 "version",
             ];
-            crate::until("all are counted", async || {
-                site.refused(&reasons).await >= 50
+            crate::wait_until("all refusals are counted", async || {
+                target.refused(&reasons).await >= 50
             })
             .await;
             assert!(
-                site.log().contains("somebody was refused"),
+                target.log().contains("somebody was refused"),
                 "{}",
-                site.log()
+                target.log()
             );
-            honest.was_served().await;
-            site.ends().await;
+            honest.assert_served().await;
+            target.assert_healthy_and_stop().await;
         }
     })
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_gives_endless_credit_is_hung_up_on() {
+async fn disconnects_a_peer_that_grants_excessive_credit() {
     within(120, async {
-        let site = Site::plain().await;
-        let honest = Honest::begin(&site).await;
-        let mut raw = Raw::link(site.address()).unwrap();
+        let target = TargetServer::plain().await;
+        let honest = HonestCaller::begin(&target).await;
+        let mut raw = Raw::link(target.address()).unwrap();
         let directory = tempfile::tempdir().unwrap();
         let path = directory
             .path()
@@ -169,22 +169,22 @@ async fn who_gives_endless_credit_is_hung_up_on() {
             .unwrap()
             .to_owned();
         let arguments = [&[0x91, 0xd9, path.len() as u8][..], path.as_bytes()].concat();
-        let said = tokio::task::spawn_blocking(move || {
+        let reply = tokio::task::spawn_blocking(move || {
             raw.send(&call(1, "endless", &arguments)).unwrap();
             raw.answer();
             for _ in 0..100 {
                 let _ = raw.send(&request(1, What::Credit(u32::MAX), &[]));
             }
-            raw.hangs_up().len()
+            raw.read_until_closed().len()
         });
-        assert!(said.await.unwrap() < 64 << 20);
-        site.tells(&["malformed"], 1).await;
-        crate::until("the stream is ended", async || {
+        assert!(reply.await.unwrap() < 64 << 20);
+        target.wait_until_refused(&["malformed"], 1).await;
+        crate::wait_until("the stream is ended", async || {
             directory.path().join("dropped").exists()
         })
         .await;
-        honest.was_served().await;
-        site.ends().await;
+        honest.assert_served().await;
+        target.assert_healthy_and_stop().await;
     })
     .await;
 }

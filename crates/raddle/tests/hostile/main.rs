@@ -1,31 +1,31 @@
-//! Callers that mean harm, at workers of `myapp pool serve`: whoever is refused is counted and told of in the log, without a secret, and honest callers are
-//! served all the while.
+//! Malicious callers against `myapp pool serve`: refusals are counted and logged without secrets,
+//! and honest callers are served all the time.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod authorization;
 mod certificates;
-mod crowds;
+mod connections;
 mod floods;
 mod frames;
-mod honest;
+mod honest_caller;
 mod messages;
 mod raw;
-mod rights;
 #[path = "../calls/routines.rs"]
 mod routines;
-#[expect(dead_code, reason = "shared with those tests that do more with it")]
-#[path = "../serve/served.rs"]
-mod served;
-mod site;
+#[expect(dead_code, reason = "other tests use more of it")]
+#[path = "../serve/server.rs"]
+mod server;
+mod target;
 #[path = "../support/waits.rs"]
 mod waits;
 
 use self::{
-    honest::Honest,
+    honest_caller::HonestCaller,
     raw::Raw,
-    site::Site,
-    waits::{until, within},
+    target::TargetServer,
+    waits::{wait_until, within},
 };
 
-/// The program whose routines are served.
+/// The program of the workers.
 const CALLEE: &str = env!("CARGO_BIN_EXE_raddle-test-callee");

@@ -1,14 +1,14 @@
-//! Messages of gRPC that are announced and do not come.
+//! gRPC messages that are announced and not sent.
 
-use crate::{Honest, Raw, Site, until, within};
+use crate::{HonestCaller, Raw, TargetServer, wait_until, within};
 
-/// A frame of HTTP/2.
+/// An HTTP/2 frame.
 fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = (payload.len() as u32).to_be_bytes();
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
-/// A field of a header that is not kept, and not in any table.
+/// A literal header field without indexing.
 fn field(name: &str, value: &str) -> Vec<u8> {
     [
         &[0, name.len() as u8][..],
@@ -19,7 +19,7 @@ fn field(name: &str, value: &str) -> Vec<u8> {
     .concat()
 }
 
-/// A call by gRPC, of which the message is announced to have so many bytes, and one has come.
+/// A gRPC call whose message is announced with this length and has one byte.
 fn announcing(stream: u32, bytes: u32) -> Vec<u8> {
     let fields = [
         (":method", "POST"),
@@ -40,32 +40,32 @@ fn announcing(stream: u32, bytes: u32) -> Vec<u8> {
 const BEGINNING: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_announced_takes_no_memory_before_it_comes() {
+async fn announced_messages_allocate_no_memory() {
     within(120, async {
-        let site = Site::plain().await;
-        let honest = Honest::begin(&site).await;
-        let (before, calls) = (site.memory("VmSize"), 2000);
-        let mut raw = Raw::connect(site.address());
-        let words: Vec<u8> = (0..calls)
+        let target = TargetServer::plain().await;
+        let honest = HonestCaller::begin(&target).await;
+        let (before, calls) = (target.memory("VmSize"), 2000);
+        let mut raw = Raw::connect(target.address());
+        let bytes: Vec<u8> = (0..calls)
             .flat_map(|call| announcing(2 * call + 1, 200 << 20))
             .collect();
         raw.send(BEGINNING).unwrap();
-        raw.send(&words).unwrap();
-        let mut most = before;
-        // All of them have been read when the one is answered that comes after them.
+        raw.send(&bytes).unwrap();
+        let mut peak = before;
+        // The last call is refused after all others were read.
         raw.send(&announcing(2 * calls + 1, u32::MAX)).unwrap();
-        site.tells(&["malformed"], 1).await;
-        most = most.max(site.memory("VmSize"));
-        println!("{most} MiB were asked for ({before} before)");
-        // It would be 400 GiB.
-        assert!(most < before + 4096, "{most} MiB of {before}");
-        honest.was_served().await;
+        target.wait_until_refused(&["malformed"], 1).await;
+        peak = peak.max(target.memory("VmSize"));
+        println!("{peak} MiB were reserved ({before} before)");
+        // Allocated in full it would be 400 GiB.
+        assert!(peak < before + 4096, "{peak} MiB of {before}");
+        honest.assert_served().await;
         drop(raw);
-        until("nothing is left", async || {
-            site.number("raddle_pool_calls_in_flight").await == 0
+        wait_until("no call is left in flight", async || {
+            target.metric("raddle_pool_calls_in_flight").await == 0
         })
         .await;
-        site.ends().await;
+        target.assert_healthy_and_stop().await;
     })
     .await;
 }

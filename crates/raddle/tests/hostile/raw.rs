@@ -1,4 +1,4 @@
-//! A connection to a worker, for whoever does not keep to what is usual.
+//! `Raw`: a connection that may violate the protocol.
 
 use std::{
     io::{self, Read, Write},
@@ -12,7 +12,7 @@ use raddle_wire::{
     v1::{self, answer, request::What},
 };
 
-/// A connection in plain.
+/// A TCP connection without TLS.
 pub(crate) struct Raw(pub(crate) TcpStream);
 
 impl Raw {
@@ -27,7 +27,7 @@ impl Raw {
         Self(stream)
     }
 
-    /// A link: both have greeted each other.
+    /// A link after the greeting.
     pub(crate) fn link(address: &str) -> io::Result<Self> {
         let mut raw = Self::connect(address);
         raw.0.write_all(&GREETING)?;
@@ -41,39 +41,39 @@ impl Raw {
         self.0.write_all(bytes)
     }
 
-    /// Until the other side hangs up, which it does in time. What it has said until then.
-    pub(crate) fn hangs_up(mut self) -> Vec<u8> {
-        let mut said = Vec::new();
-        match self.0.read_to_end(&mut said) {
+    /// Reads until the worker closes the connection, and returns what it sent.
+    pub(crate) fn read_until_closed(mut self) -> Vec<u8> {
+        let mut received = Vec::new();
+        match self.0.read_to_end(&mut received) {
             Err(error)
                 if matches!(
                     error.kind(),
                     io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
                 ) =>
             {
-                panic!("it does not hang up")
+                panic!("the worker does not close the connection")
             }
-            // In good order, or because something was left unread.
-            _ => said,
+            // An end of file, or a reset because of unread data.
+            _ => received,
         }
     }
 
-    /// The next answer.
+    /// The next answer of the worker.
     pub(crate) fn answer(&mut self) -> answer::What {
-        let (mut decoder, mut byte, mut heard) = (Decoder::default(), [0], None);
-        while heard.is_none() {
+        let (mut decoder, mut byte, mut answer) = (Decoder::default(), [0], None);
+        while answer.is_none() {
             self.0.read_exact(&mut byte).unwrap();
             decoder
                 .take(&byte, |frame| {
-                    heard = v1::Answer::decode(frame.head).unwrap().what
+                    answer = v1::Answer::decode(frame.head).unwrap().what
                 })
                 .unwrap();
         }
-        heard.unwrap()
+        answer.unwrap()
     }
 }
 
-/// A request, as it is sent.
+/// An encoded request.
 pub(crate) fn request(id: u64, what: What, body: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
     frame::put(
@@ -87,7 +87,7 @@ pub(crate) fn request(id: u64, what: What, body: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A call of this routine with these arguments, as it is sent.
+/// An encoded call.
 pub(crate) fn call(id: u64, routine: &str, arguments: &[u8]) -> Vec<u8> {
     let call = v1::Call {
         protocol: PROTOCOL,
@@ -101,7 +101,7 @@ pub(crate) fn ping() -> Vec<u8> {
     request(0, What::Ping(v1::Ping {}), &[])
 }
 
-/// A header of a frame that says this.
+/// A frame header with these fields.
 pub(crate) fn header(head: u32, piece: u32, whole: u32) -> Vec<u8> {
     [head, piece, whole].map(u32::to_le_bytes).concat()
 }

@@ -1,4 +1,4 @@
-//! What others that speak mDNS see.
+//! Other mDNS implementations see the workers.
 
 use std::{
     fs,
@@ -9,9 +9,9 @@ use std::{
 
 use raddle_testnet::{Host, Lan};
 
-use crate::{at, program::Program, until, word};
+use crate::{command, metadata_at, program::Program, wait_until};
 
-/// A daemon and the bus that it is spoken to by, with nothing of the machine's: the directory that it wants to have is one that nobody else sees.
+/// A daemon with its own D-Bus and its own `/run`, so that it does not touch the machine's.
 const DAEMON: &str = r#"
 mount -t tmpfs none /run
 mkdir /run/avahi-daemon
@@ -40,7 +40,7 @@ fn bus(directory: &Path) -> String {
     )
 }
 
-/// Begins to listen in a host. Ends with the host.
+/// Starts the daemon in a host. It ends with the host.
 fn avahi(host: &Host, directory: &Path) -> Child {
     fs::write(directory.join("bus.conf"), bus(directory)).unwrap();
     fs::write(directory.join("avahi.conf"), AVAHI).unwrap();
@@ -68,7 +68,7 @@ fn address(directory: &Path) -> String {
     format!("unix:path={}/bus", directory.display())
 }
 
-/// What `avahi-browse` shows of workers: a line for each, at each interface and for each kind of address.
+/// The lines of `avahi-browse` for workers: one per interface and address family.
 fn browse(host: &Host, directory: &Path) -> Vec<String> {
     let mut command = host.command("avahi-browse");
     command
@@ -83,32 +83,32 @@ fn browse(host: &Host, directory: &Path) -> Vec<String> {
 }
 
 #[test]
-fn avahi_sees_the_workers_that_are_announced() {
+fn avahi_browses_published_workers() {
     if !raddle_testnet::can_create_hosts() {
         return;
     }
     let (lan, directory) = (Lan::new(), tempfile::tempdir().unwrap());
-    let (here, there) = (lan.host(), lan.host());
-    let mut daemon = avahi(&there, directory.path());
-    let mut publisher = Program::publisher(&here, "math");
-    let worker = at("[::]:7000");
-    publisher.tell(&word("added", &worker));
+    let (publisher_host, browser_host) = (lan.host(), lan.host());
+    let mut daemon = avahi(&browser_host, directory.path());
+    let mut publisher = Program::publisher(&publisher_host, "math");
+    let worker = metadata_at("[::]:7000");
+    publisher.run(&command("added", &worker));
     let mut seen = Vec::new();
-    until(
-        "it is seen, by either kind of address",
+    wait_until(
+        "the worker is found by both address families",
         Duration::from_secs(30),
         || {
-            seen = browse(&there, directory.path());
+            seen = browse(&browser_host, directory.path());
             seen.len() >= 2
         },
     );
     let (uid, old, new) = (
         worker.uid.to_string(),
-        here.ipv4().to_string(),
-        here.ipv6().to_string(),
+        publisher_host.ipv4().to_string(),
+        publisher_host.ipv6().to_string(),
     );
     let field =
-        |line: &str, place: usize| line.split(';').nth(place).unwrap_or_default().to_owned();
+        |line: &str, index: usize| line.split(';').nth(index).unwrap_or_default().to_owned();
     for line in &seen {
         assert_eq!(
             [field(line, 1), field(line, 4), field(line, 5)],
@@ -140,10 +140,12 @@ fn avahi_sees_the_workers_that_are_announced() {
             .all(|address| seen.iter().any(|line| field(line, 7) == *address)),
         "{seen:?}"
     );
-    publisher.tell(&word("dropped", &worker));
-    until("it is gone", Duration::from_secs(10), || {
-        browse(&there, directory.path()).is_empty()
-    });
-    there.kill();
+    publisher.run(&command("dropped", &worker));
+    wait_until(
+        "the worker is no longer found",
+        Duration::from_secs(10),
+        || browse(&browser_host, directory.path()).is_empty(),
+    );
+    browser_host.kill();
     daemon.wait().unwrap();
 }

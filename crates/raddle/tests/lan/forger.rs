@@ -1,4 +1,4 @@
-//! Somebody on the network who says whatever he wants.
+//! A forger of mDNS records.
 
 use std::process::Stdio;
 
@@ -6,7 +6,7 @@ use raddle::pool::WorkerUid;
 use raddle_testnet::Host;
 use serde_json::{Value, json};
 
-/// Sends records that it is told, as responses of mDNS, from an address.
+/// Sends these records as mDNS responses from an address.
 const FORGE: &str = r#"
 import json, socket, struct, sys, time
 def name(text):
@@ -31,13 +31,13 @@ s.bind(("", 5353))
 s.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(sys.argv[1]))
 s.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, 255)
 for line in sys.stdin:
-    said = json.loads(line)
-    data = bytes.fromhex(said["raw"]) if "raw" in said else message(said)
+    line = json.loads(line)
+    data = bytes.fromhex(line["raw"]) if "raw" in line else message(line)
     s.sendto(data, ("224.0.0.251", 5353))
-    time.sleep(said.get("pause", 0))
+    time.sleep(line.get("pause", 0))
 "#;
 
-/// A worker that is not there.
+/// A forged worker.
 #[derive(Clone, Debug)]
 pub(crate) struct Fake {
     pub(crate) uid: WorkerUid,
@@ -48,7 +48,7 @@ pub(crate) struct Fake {
 }
 
 impl Fake {
-    /// One that everybody would believe in.
+    /// A record without an error.
     pub(crate) fn new(namespace: &str, address: impl ToString, port: u16) -> Self {
         let texts = [
             "txtvers=1",
@@ -68,7 +68,7 @@ impl Fake {
         }
     }
 
-    /// The same, with another text in the place of one.
+    /// The same with another TXT entry.
     pub(crate) fn with(mut self, key: &str, text: &str) -> Self {
         self.texts
             .retain(|text| !text.starts_with(&format!("{key}=")));
@@ -76,7 +76,7 @@ impl Fake {
         self
     }
 
-    pub(crate) fn said(&self) -> Value {
+    pub(crate) fn to_record(&self) -> Value {
         json!({
             "name": format!("{}._raddle._tcp.local", self.uid), "host": format!("{}.local", self.uid), "port": self.port,
             "texts": self.texts, "addresses": [self.address], "ttl": self.ttl,
@@ -84,8 +84,8 @@ impl Fake {
     }
 }
 
-/// Says this on the network of a host.
-pub(crate) fn forge(host: &Host, said: impl IntoIterator<Item = Value>) {
+/// Sends these records from a host.
+pub(crate) fn forge(host: &Host, record: impl IntoIterator<Item = Value>) {
     let mut forger = host.command("python3");
     let mut forger = forger
         .args(["-c", FORGE, &host.ipv4().to_string()])
@@ -93,8 +93,8 @@ pub(crate) fn forge(host: &Host, said: impl IntoIterator<Item = Value>) {
         .spawn()
         .unwrap();
     let mut input = forger.stdin.take().unwrap();
-    for said in said {
-        std::io::Write::write_all(&mut input, format!("{said}\n").as_bytes()).unwrap();
+    for record in record {
+        std::io::Write::write_all(&mut input, format!("{record}\n").as_bytes()).unwrap();
     }
     drop(input);
     assert!(forger.wait().unwrap().success());

@@ -1,4 +1,4 @@
-//! Records that somebody has made up.
+//! Forged records.
 
 use std::{
     fs,
@@ -16,13 +16,14 @@ use raddle_testnet::{Host, Lan};
 use serde_json::{Value, json};
 
 use crate::{
-    QUIET, SOON, at,
+    QUIET, SOON, command,
     forger::{Fake, forge},
+    metadata_at,
     program::Program,
-    seen_at, until, word,
+    seen_at, wait_until,
 };
 
-/// Accepts whoever comes, and says what it hears first, without an answer.
+/// Accepts connections and prints the first bytes that it receives, without a reply.
 const LISTENER: &str = "
 import socket
 s = socket.socket(); s.bind(('0.0.0.0', 7666)); s.listen(64)
@@ -43,24 +44,25 @@ fn listener(host: &Host) -> Child {
         .unwrap()
 }
 
-/// What a listener has heard, when it is ended.
-fn heard(mut listener: Child) -> Vec<String> {
+/// Stops a listener and returns what it received.
+fn received(mut listener: Child) -> Vec<String> {
     listener.kill().unwrap();
-    let mut said = String::new();
+    let mut records = String::new();
     listener
         .stdout
         .take()
         .unwrap()
-        .read_to_string(&mut said)
+        .read_to_string(&mut records)
         .unwrap();
     listener.wait().unwrap();
-    said.lines()
+    records
+        .lines()
         .filter(|line| *line != "ready")
         .map(str::to_owned)
         .collect()
 }
 
-/// A CA, and the files of somebody with the name that workers have.
+/// A CA, and credentials with the name of the workers.
 pub(crate) fn credentials(directory: &Path) -> Value {
     let day = || Validity::days(SystemTime::now(), 1);
     let (authority, _) = Authority::new("test", day()).unwrap();
@@ -75,7 +77,7 @@ pub(crate) fn credentials(directory: &Path) -> Value {
 }
 
 #[test]
-fn a_fake_worker_is_never_spoken_to_in_plain_by_a_pool_with_credentials() {
+fn a_pool_with_credentials_never_calls_a_fake_worker_in_plain() {
     if !raddle_testnet::can_create_hosts() {
         return;
     }
@@ -86,53 +88,52 @@ fn a_fake_worker_is_never_spoken_to_in_plain_by_a_pool_with_credentials() {
     let honest = json!({"size": 1, "bind": "0.0.0.0:0", "publish": true, "credentials": own});
     let _serving = Program::pool(&there, "math", honest);
     let mut pool = Program::pool(&here, "math", json!({"discover": true, "credentials": own}));
-    until("the honest one is found", SOON, || {
+    wait_until("the honest worker is found", SOON, || {
         pool.workers().len() == 1
     });
     let worker = pool.workers().remove(0);
     assert!(worker.secure);
 
-    // One that says that it is plain, and one that says that it is not.
+    // A forged plain worker, and a forged TLS worker.
     let plain = Fake::new("math", evil.ipv4(), 7666);
     let secure = Fake::new("math", evil.ipv4(), 7666).with("secure", "secure=1");
-    forge(&evil, [plain.said(), secure.said()]);
-    until(
-        "who says that it can prove who it is is tried",
-        SOON,
-        || pool.workers().iter().any(|one| one.uid == secure.uid),
-    );
+    forge(&evil, [plain.to_record(), secure.to_record()]);
+    wait_until("the forged TLS worker is tried", SOON, || {
+        pool.workers().iter().any(|one| one.uid == secure.uid)
+    });
     assert!(pool.workers().iter().all(|one| one.uid != plain.uid));
     for _ in 0..6 {
-        let answer = pool.ask("call");
+        let answer = pool.request("call");
         assert_eq!(answer[0], there.name(), "{answer}");
     }
-    // One that says of the honest one that it is plain, and elsewhere: it is not called there.
-    let stolen = Fake {
+    // A record that moves the honest worker to another address, without TLS: it is not called
+    // there.
+    let forged = Fake {
         uid: worker.uid,
         ..Fake::new("math", evil.ipv4(), 7666)
     };
-    forge(&evil, [stolen.said()]);
+    forge(&evil, [forged.to_record()]);
     std::thread::sleep(QUIET);
     for _ in 0..6 {
-        pool.ask("call");
+        pool.request("call");
     }
-    let heard = heard(listener);
-    assert!(!heard.is_empty(), "the one that was tried");
-    // A greeting of TLS, and nothing else.
+    let received = received(listener);
+    assert!(!received.is_empty(), "the forged worker was tried");
+    // A ClientHello at most.
     assert!(
-        heard
+        received
             .iter()
             .all(|bytes| bytes.starts_with("16") || bytes == "nothing" || bytes.is_empty()),
-        "{heard:?}"
+        "{received:?}"
     );
-    // What was made up is corrected by the next sign of life.
-    until("the honest one is believed again", 2 * SOON, || {
+    // The next announcement corrects the forged record.
+    wait_until("the honest worker is back", 2 * SOON, || {
         pool.workers().contains(&worker)
     });
 }
 
 #[test]
-fn what_is_said_of_its_own_workers_means_nothing_to_a_pool() {
+fn a_pool_ignores_forged_records_of_its_own_workers() {
     if !raddle_testnet::can_create_hosts() {
         return;
     }
@@ -141,31 +142,27 @@ fn what_is_said_of_its_own_workers_means_nothing_to_a_pool() {
     let pool = json!({"size": 1, "bind": "0.0.0.0:0", "publish": true, "discover": true});
     let mut pool = Program::pool(&here, "math", pool);
     let own = pool.workers();
-    let before = pool.ask("call");
+    let before = pool.request("call");
     assert_eq!(before[0], here.name());
-    let stolen = Fake {
+    let forged = Fake {
         uid: own[0].uid,
         ..Fake::new("math", evil.ipv4(), 7666)
     };
     let goodbye = Fake {
         ttl: 0,
-        ..stolen.clone()
+        ..forged.clone()
     };
-    let secure = stolen.clone().with("secure", "secure=1");
-    for said in [stolen, secure, goodbye] {
-        forge(&evil, [said.said()]);
+    let secure = forged.clone().with("secure", "secure=1");
+    for records in [forged, secure, goodbye] {
+        forge(&evil, [records.to_record()]);
         std::thread::sleep(Duration::from_millis(500));
         assert_eq!(pool.workers(), own);
-        assert_eq!(
-            pool.ask("call"),
-            before,
-            "the same process, which nobody has ended"
-        );
+        assert_eq!(pool.request("call"), before, "the same process answers");
     }
 }
 
 #[test]
-fn what_cannot_be_a_worker_is_not_believed_and_does_no_harm() {
+fn ignores_invalid_records() {
     if !raddle_testnet::can_create_hosts() {
         return;
     }
@@ -215,17 +212,17 @@ fn what_cannot_be_a_worker_is_not_believed_and_does_no_harm() {
     long.texts
         .extend((0..64).map(|n| format!("tag{n}={}", "x".repeat(100))));
     bad.push(long);
-    let mut said: Vec<_> = bad.iter().map(Fake::said).collect();
-    let mut misnamed = good().said();
-    misnamed["name"] = json!("not a uid._raddle._tcp.local");
-    said.push(misnamed);
-    let mut shouting = good().said();
-    shouting["name"] = json!(format!(
+    let mut records: Vec<_> = bad.iter().map(Fake::to_record).collect();
+    let mut wrong_name = good().to_record();
+    wrong_name["name"] = json!("not a uid._raddle._tcp.local");
+    records.push(wrong_name);
+    let mut uppercase = good().to_record();
+    uppercase["name"] = json!(format!(
         "{}._raddle._tcp.local",
         WorkerUid::new().to_string().to_uppercase()
     ));
-    said.push(shouting);
-    // No message at all: torn ones, and one that points to itself.
+    records.push(uppercase);
+    // Invalid messages: truncated ones, and one that points to itself.
     for raw in [
         "",
         "00",
@@ -233,28 +230,28 @@ fn what_cannot_be_a_worker_is_not_believed_and_does_no_harm() {
         "000084000000000100000000c00c000c0001000000780002c00c",
         &"ff".repeat(1000),
     ] {
-        said.push(json!({ "raw": raw }));
+        records.push(json!({ "raw": raw }));
     }
-    forge(&evil, said);
-    assert_eq!(watcher.hears(QUIET), None);
+    forge(&evil, records);
+    assert_eq!(watcher.next_event(QUIET), None);
 
-    // One that is like them in all but what is wrong is believed; and so is an honest one.
+    // A record without the error is accepted, and so is an honest worker.
     let fake = good();
-    forge(&evil, [fake.said()]);
-    let (event, worker) = watcher.hears(SOON).unwrap();
+    forge(&evil, [fake.to_record()]);
+    let (event, worker) = watcher.next_event(SOON).unwrap();
     assert_eq!(
         (event.as_str(), worker.uid, worker.address),
         ("added", fake.uid, format!("{}:7666", evil.ipv4()))
     );
     let mut publisher = Program::publisher(&there, "math");
-    let worker = at("0.0.0.0:7000");
-    publisher.tell(&word("added", &worker));
+    let worker = metadata_at("0.0.0.0:7000");
+    publisher.run(&command("added", &worker));
     watcher.expect(
         "added",
         &seen_at(&worker, format!("{}:7000", there.ipv4())),
         SOON,
     );
-    // One that becomes unbelievable is gone.
+    // A worker whose record becomes invalid is dropped.
     forge(
         &evil,
         [Fake {
@@ -262,18 +259,18 @@ fn what_cannot_be_a_worker_is_not_believed_and_does_no_harm() {
             ..good()
         }
         .with("txtvers", "txtvers=2")
-        .said()],
+        .to_record()],
     );
     assert_eq!(
         watcher
-            .hears(SOON)
+            .next_event(SOON)
             .map(|(event, worker)| (event, worker.uid)),
         Some(("dropped".into(), fake.uid))
     );
 }
 
 #[test]
-fn a_flood_of_workers_takes_no_more_room_than_there_is() {
+fn a_flood_of_workers_is_bounded() {
     if !raddle_testnet::can_create_hosts() {
         return;
     }
@@ -282,8 +279,8 @@ fn a_flood_of_workers_takes_no_more_room_than_there_is() {
     let (here, there, evil) = (lan.host(), lan.host(), lan.host());
     let mut watcher = Program::watch(&here, "math");
     let mut publisher = Program::publisher(&there, "math");
-    let honest = at("0.0.0.0:7000");
-    publisher.tell(&word("added", &honest));
+    let honest = metadata_at("0.0.0.0:7000");
+    publisher.run(&command("added", &honest));
     watcher.expect(
         "added",
         &seen_at(&honest, format!("{}:7000", there.ipv4())),
@@ -294,23 +291,23 @@ fn a_flood_of_workers_takes_no_more_room_than_there_is() {
             ttl: 4_000_000,
             ..Fake::new("math", evil.ipv4(), 7666)
         }
-        .said()
+        .to_record()
     });
     forge(&evil, flood);
-    let (mut there_are, until) = (1_isize, Instant::now() + 6 * SOON);
-    while let Some((event, worker)) = watcher.hears(QUIET) {
-        there_are += match event.as_str() {
+    let (mut known, until) = (1_isize, Instant::now() + 6 * SOON);
+    while let Some((event, worker)) = watcher.next_event(QUIET) {
+        known += match event.as_str() {
             "added" => 1,
             "dropped" => -1,
             _ => 0,
         };
         assert!(
             event != "dropped" || worker.uid != honest.uid,
-            "the honest one is there"
+            "the honest worker stays"
         );
-        assert!(there_are <= MANY as isize && Instant::now() < until);
+        assert!(known <= MANY as isize && Instant::now() < until);
     }
-    assert!(there_are > 1, "some are believed");
+    assert!(known > 1, "some forged workers are accepted");
     let status = fs::read_to_string(format!("/proc/{}/status", watcher.pid())).unwrap();
     let resident = status
         .lines()
@@ -321,9 +318,9 @@ fn a_flood_of_workers_takes_no_more_room_than_there_is() {
     assert!(resident < 150_000, "{resident} kB");
 }
 
-/// Records that are nobody's, and that the library keeps for as long as they say.
+/// Records of no worker, which the library caches for as long as their TTL.
 #[test]
-fn a_flood_of_other_records_is_forgotten() {
+fn a_flood_of_foreign_records_is_evicted() {
     if !raddle_testnet::can_create_hosts() {
         return;
     }
@@ -331,15 +328,15 @@ fn a_flood_of_other_records_is_forgotten() {
     let (here, there, evil) = (lan.host(), lan.host(), lan.host());
     let mut watcher = Program::watch(&here, "math");
     let mut publisher = Program::publisher(&there, "math");
-    let honest = at("0.0.0.0:7000");
-    publisher.tell(&word("added", &honest));
+    let honest = metadata_at("0.0.0.0:7000");
+    publisher.run(&command("added", &honest));
     watcher.expect(
         "added",
         &seen_at(&honest, format!("{}:7000", there.ipv4())),
         SOON,
     );
-    // Each message has 40 addresses of hosts that nobody has asked for, and that nobody has heard of before: as many as are kept, and not
-    // faster than they are read.
+    // Each message has 40 addresses of unknown hosts: as many as are cached, and not faster than
+    // they are read.
     let message = |n: u32| {
         let record = |place: u32| {
             let name = format!("{:08x}", n * 40 + place);
@@ -370,18 +367,22 @@ fn a_flood_of_other_records_is_forgotten() {
         std::thread::sleep(QUIET);
         resident().saturating_sub(before)
     };
-    let taken: Vec<u32> = (0..12).map(flood).collect();
-    println!("{before} kB, and then {taken:?} more");
-    // Memory rises until records are dropped, and falls then, so peaks are compared. Records that are kept would take 2.4 times as much.
+    let growth: Vec<u32> = (0..12).map(flood).collect();
+    println!("{before} kB, and then {growth:?} more");
+    // Memory rises until records are evicted and then falls, so peaks are compared. Without
+    // eviction it would be 2.4 times as much.
     let peak = |floods: &[u32]| floods.iter().copied().max().unwrap();
-    assert!(peak(&taken[..5]) > 4_000, "they are heard: {taken:?} kB");
     assert!(
-        peak(&taken[8..]) < 2 * peak(&taken[..5]),
-        "{taken:?} kB more than {before}"
+        peak(&growth[..5]) > 4_000,
+        "the records are cached: {growth:?} kB"
     );
-    // Who was there is there all the while, and who comes is heard of.
-    let other = at("0.0.0.0:7001");
-    publisher.tell(&word("added", &other));
+    assert!(
+        peak(&growth[8..]) < 2 * peak(&growth[..5]),
+        "{growth:?} kB more than {before}"
+    );
+    // The known worker stays, and new ones are found.
+    let other = metadata_at("0.0.0.0:7001");
+    publisher.run(&command("added", &other));
     watcher.expect(
         "added",
         &seen_at(&other, format!("{}:7001", there.ipv4())),

@@ -1,12 +1,12 @@
-//! Nothing is said or heard at interfaces that were not chosen.
+//! LAN discovery uses the chosen interfaces only.
 
 use raddle_testnet::{Host, Lan};
 use serde_json::json;
 
-use crate::{QUIET, SOON, at, program::Program, seen_at, until, word};
+use crate::{QUIET, SOON, command, metadata_at, program::Program, seen_at, wait_until};
 
-/// Where a host listens to mDNS, by the kernel: the names of its interfaces, for either kind of address.
-fn listens(host: &Host) -> [Vec<String>; 2] {
+/// The interfaces on which a host has joined the mDNS groups, for IPv4 and IPv6, from the kernel.
+fn mdns_interfaces(host: &Host) -> [Vec<String>; 2] {
     let read = |path: &str| {
         String::from_utf8(host.command("cat").arg(path).output().unwrap().stdout).unwrap()
     };
@@ -14,7 +14,7 @@ fn listens(host: &Host) -> [Vec<String>; 2] {
     for line in read("/proc/net/igmp").lines() {
         let mut words = line.split_whitespace();
         match words.next() {
-            // The address as the kernel stores it.
+            // 224.0.0.251 in the kernel's byte order.
             Some("FB0000E0") => old.push(interface.clone()),
             Some(index) if index.parse::<u32>().is_ok() => {
                 interface = words.next().unwrap_or_default().to_owned()
@@ -33,7 +33,7 @@ fn listens(host: &Host) -> [Vec<String>; 2] {
 }
 
 #[test]
-fn nothing_is_said_or_heard_at_interfaces_that_were_not_chosen() {
+fn uses_chosen_interfaces_only() {
     if !raddle_testnet::can_create_hosts() {
         return;
     }
@@ -45,24 +45,25 @@ fn nothing_is_said_or_heard_at_interfaces_that_were_not_chosen() {
 
     let settings = json!({"namespace": "math", "interfaces": ["eth0"], "watch": true});
     let mut chosen = Program::start(&both, settings);
-    until(
-        "it listens where it was told to, and nowhere else",
-        SOON,
-        || listens(&both) == [["eth0"], ["eth0"]],
-    );
-    let worker = at("0.0.0.0:7000");
+    wait_until("it listens on the chosen interface only", SOON, || {
+        mdns_interfaces(&both) == [["eth0"], ["eth0"]]
+    });
+    let worker = metadata_at("0.0.0.0:7000");
     let seen = seen_at(&worker, format!("{}:7000", both.ipv4()));
-    chosen.tell(&word("added", &worker));
+    chosen.run(&command("added", &worker));
     at_near.expect("added", &seen, SOON);
     chosen.expect("added", &seen, SOON);
-    assert_eq!(at_far.hears(QUIET), None);
+    assert_eq!(at_far.next_event(QUIET), None);
     let mut stranger = Program::publisher(&far, "math");
-    stranger.tell(&word("added", &at("0.0.0.0:7001")));
-    assert!(at_far.hears(SOON).is_some());
-    assert_eq!(chosen.hears(QUIET), None);
-    // At an address that it does not speak at, nobody would find a worker.
+    stranger.run(&command("added", &metadata_at("0.0.0.0:7001")));
+    assert!(at_far.next_event(SOON).is_some());
+    assert_eq!(chosen.next_event(QUIET), None);
+    // A worker at an address outside of the chosen interfaces could not be found.
     let far_address = both.cables()[1].ipv4();
-    let error = chosen.refused(&word("added", &at(&format!("{far_address}:7000"))));
+    let error = chosen.run_refused(&command(
+        "added",
+        &metadata_at(&format!("{far_address}:7000")),
+    ));
     assert!(
         error.contains("no interface that was chosen has that address"),
         "{error}"
@@ -70,27 +71,28 @@ fn nothing_is_said_or_heard_at_interfaces_that_were_not_chosen() {
     drop((chosen, stranger));
     drop((at_near, at_far));
 
-    // By an address, it is that address alone; and by nothing, it is all of them, each with its own.
+    // Chosen by address, only that address is used; without a choice all interfaces are, each with
+    // its own address.
     let (mut at_near, mut at_far) = (Program::watch(&near, "math"), Program::watch(&far, "math"));
     let mut by_address = Program::start(
         &both,
         json!({"namespace": "math", "interfaces": [far_address]}),
     );
-    let worker = at("0.0.0.0:7002");
-    by_address.tell(&word("added", &worker));
-    until("it listens where that is", SOON, || {
-        listens(&both) == [vec!["eth1".to_owned()], vec![]]
+    let worker = metadata_at("0.0.0.0:7002");
+    by_address.run(&command("added", &worker));
+    wait_until("it listens on the interface of the address", SOON, || {
+        mdns_interfaces(&both) == [vec!["eth1".to_owned()], vec![]]
     });
     at_far.expect(
         "added",
         &seen_at(&worker, format!("{far_address}:7002")),
         SOON,
     );
-    assert_eq!(at_near.hears(QUIET), None);
+    assert_eq!(at_near.next_event(QUIET), None);
     drop(by_address);
     let mut everywhere = Program::publisher(&both, "math");
-    let worker = at("0.0.0.0:7003");
-    everywhere.tell(&word("added", &worker));
+    let worker = metadata_at("0.0.0.0:7003");
+    everywhere.run(&command("added", &worker));
     at_near.expect(
         "added",
         &seen_at(&worker, format!("{}:7003", both.ipv4())),
@@ -101,11 +103,11 @@ fn nothing_is_said_or_heard_at_interfaces_that_were_not_chosen() {
         &seen_at(&worker, format!("{far_address}:7003")),
         SOON,
     );
-    assert_eq!(listens(&both), [["eth0", "eth1"], ["eth0", "eth1"]]);
+    assert_eq!(mdns_interfaces(&both), [["eth0", "eth1"], ["eth0", "eth1"]]);
 }
 
 #[test]
-fn the_loopback_is_used_if_it_is_named_and_an_interface_that_is_not_there_is_an_error() {
+fn uses_loopback_on_request_and_refuses_unknown_interfaces() {
     if !raddle_testnet::can_create_hosts() {
         return;
     }
@@ -117,13 +119,13 @@ fn the_loopback_is_used_if_it_is_named_and_an_interface_that_is_not_there_is_an_
         Program::start(&here, settings.clone()),
         Program::start(&here, settings),
     );
-    let worker = at("127.0.0.1:7000");
-    one.tell(&word("added", &worker));
+    let worker = metadata_at("127.0.0.1:7000");
+    one.run(&command("added", &worker));
     other.expect("added", &worker, SOON);
-    assert_eq!(watcher.hears(QUIET), None);
+    assert_eq!(watcher.next_event(QUIET), None);
 
     let mut mistaken = Program::start(&here, json!({"namespace": "math", "interfaces": ["eht0"]}));
-    let error = mistaken.refused(&word("added", &at("0.0.0.0:7000")));
+    let error = mistaken.run_refused(&command("added", &metadata_at("0.0.0.0:7000")));
     assert!(
         error.contains("there is no interface 'eht0', by name or by address; there are lo, eth0"),
         "{error}"

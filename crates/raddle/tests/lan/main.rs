@@ -1,12 +1,12 @@
-//! Workers on the same network, as machines see them that have nothing else in common: hosts that the tests make.
+//! LAN discovery between hosts in network namespaces.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod avahi;
-mod cuts;
 mod forger;
 mod hostile;
 mod interfaces;
+mod partitions;
 mod pools;
 mod program;
 mod records;
@@ -15,13 +15,13 @@ use std::time::{Duration, Instant};
 
 use raddle::pool::{WorkerMetadata, WorkerUid};
 
-/// What takes no longer than that happens at once, on a machine that has much else to do.
+/// The limit for immediate events, on a busy machine.
 const SOON: Duration = Duration::from_secs(20);
-/// How long nothing is heard for it to be believed that nothing comes.
+/// How long silence must last to conclude that no event comes.
 const QUIET: Duration = Duration::from_secs(2);
 
-/// A worker that is said to serve there.
-fn at(address: &str) -> WorkerMetadata {
+/// Metadata of a worker at this address.
+fn metadata_at(address: &str) -> WorkerMetadata {
     WorkerMetadata {
         uid: WorkerUid::new(),
         address: address.into(),
@@ -34,7 +34,7 @@ fn at(address: &str) -> WorkerMetadata {
     }
 }
 
-/// The same, as others hear of it.
+/// The same as other hosts see it.
 fn seen_at(worker: &WorkerMetadata, address: impl ToString) -> WorkerMetadata {
     WorkerMetadata {
         address: address.to_string(),
@@ -42,16 +42,16 @@ fn seen_at(worker: &WorkerMetadata, address: impl ToString) -> WorkerMetadata {
     }
 }
 
-/// A word to a program about a worker.
-fn word(word: &str, worker: &WorkerMetadata) -> String {
-    format!("{word} {}", serde_json::to_string(worker).unwrap())
+/// A command about a worker.
+fn command(command: &str, worker: &WorkerMetadata) -> String {
+    format!("{command} {}", serde_json::to_string(worker).unwrap())
 }
 
-/// Waits until something is so.
-fn until(what: &str, within: Duration, mut is_so: impl FnMut() -> bool) {
+/// Waits until the condition holds.
+fn wait_until(what: &str, within: Duration, mut condition: impl FnMut() -> bool) {
     let began = Instant::now();
-    while !is_so() {
-        assert!(began.elapsed() < within, "not in time: {what}");
+    while !condition() {
+        assert!(began.elapsed() < within, "timed out waiting until {what}");
         std::thread::sleep(Duration::from_millis(50));
     }
 }

@@ -1,4 +1,4 @@
-//! Pools whose workers are on several hosts.
+//! Pools with workers on several hosts.
 
 use std::{
     collections::BTreeSet,
@@ -8,9 +8,9 @@ use std::{
 use raddle_testnet::Lan;
 use serde_json::{Value, json};
 
-use crate::{SOON, cuts::SILENCE, hostile::credentials, program::Program, until};
+use crate::{SOON, hostile::credentials, partitions::SILENCE, program::Program, wait_until};
 
-/// The hosts that answer so many calls.
+/// The hosts that run so many calls.
 fn hosts(pool: &mut Program, calls: usize) -> BTreeSet<String> {
     let name = |answer: &Value| {
         answer[0]
@@ -18,7 +18,7 @@ fn hosts(pool: &mut Program, calls: usize) -> BTreeSet<String> {
             .unwrap_or_else(|| panic!("{answer}"))
             .to_owned()
     };
-    (0..calls).map(|_| name(&pool.ask("call"))).collect()
+    (0..calls).map(|_| name(&pool.request("call"))).collect()
 }
 
 #[test]
@@ -37,7 +37,11 @@ fn a_pool_calls_the_workers_of_other_hosts() {
             "math",
             json!({"discover": true, "credentials": credentials}),
         );
-        assert_eq!(pool.workers().len(), 2, "they are known from the start");
+        assert_eq!(
+            pool.workers().len(),
+            2,
+            "the workers are known from the start"
+        );
         let address = format!("{}:", there.ipv4());
         assert!(
             pool.workers()
@@ -48,16 +52,18 @@ fn a_pool_calls_the_workers_of_other_hosts() {
         assert_eq!(
             hosts(&mut serving, 4),
             [there.name().to_owned()].into(),
-            "where it serves everywhere, it is called here"
+            "a wildcard address is called locally"
         );
-        // What they call are those of the same pool.
+        // Nested calls stay in the same pool.
         assert_eq!(
-            pool.ask("call others 3"),
+            pool.request("call others 3"),
             json!([there.name(), there.name(), there.name()])
         );
-        serving.tell("stop");
-        until("they are missed", SOON, || pool.workers().is_empty());
-        let answer = pool.ask("call");
+        serving.run("stop");
+        wait_until("the workers are dropped", SOON, || {
+            pool.workers().is_empty()
+        });
+        let answer = pool.request("call");
         assert!(
             answer["error"]
                 .as_str()
@@ -80,10 +86,10 @@ fn hybrid_pools_share_their_workers() {
     let mut other = Program::pool(&there, "math", hybrid);
     let names: BTreeSet<_> = [here.name().to_owned(), there.name().to_owned()].into();
     for pool in [&mut one, &mut other] {
-        until("both are known", SOON, || pool.workers().len() == 2);
+        wait_until("both workers are known", SOON, || pool.workers().len() == 2);
         assert_eq!(hosts(pool, 4), names);
     }
-    // Its own are called here, and those of others there.
+    // Its own workers have a local address, and the others a remote one.
     let addresses: BTreeSet<_> = one
         .workers()
         .iter()
@@ -93,19 +99,20 @@ fn hybrid_pools_share_their_workers() {
         addresses,
         ["0.0.0.0".to_owned(), there.ipv4().to_string()].into()
     );
-    // A worker calls those of the pool it was called in, from wherever it is.
+    // Nested calls use all workers of the pool, from any host.
     for _ in 0..2 {
-        let called: BTreeSet<String> = serde_json::from_value(one.ask("call others 4")).unwrap();
+        let called: BTreeSet<String> =
+            serde_json::from_value(one.request("call others 4")).unwrap();
         assert_eq!(called, names);
     }
-    // Who goes takes nobody along.
-    other.tell("stop");
-    until("it is missed", SOON, || one.workers().len() == 1);
+    // A pool that stops does not affect the other.
+    other.run("stop");
+    wait_until("the worker is dropped", SOON, || one.workers().len() == 1);
     assert_eq!(hosts(&mut one, 4), [here.name().to_owned()].into());
 }
 
 #[test]
-fn a_host_that_dies_without_a_word_is_forgotten_when_it_cannot_be_called() {
+fn forgets_a_dead_host_when_a_call_fails() {
     if !raddle_testnet::can_create_hosts() {
         return;
     }
@@ -115,28 +122,28 @@ fn a_host_that_dies_without_a_word_is_forgotten_when_it_cannot_be_called() {
     let _serving = Program::pool(&there, "math", serving.clone());
     let doomed = Program::pool(&dying, "math", serving);
     let mut pool = Program::pool(&here, "math", json!({"discover": true}));
-    // It calls nobody, and so learns of it by silence alone.
+    // It makes no calls, so it notices the death by silence only.
     let mut idle = Program::pool(&elsewhere, "math", json!({"discover": true}));
     for pool in [&mut pool, &mut idle] {
-        until("both are known", SOON, || pool.workers().len() == 2);
+        wait_until("both workers are known", SOON, || pool.workers().len() == 2);
     }
     assert_eq!(hosts(&mut pool, 4).len(), 2);
     dying.cut_power();
-    // A call that is under way just then is lost; those that have not begun are not.
-    until("it is missed", 2 * SILENCE, || {
-        pool.ask("call");
+    // A call in flight is lost; calls that have not begun are not.
+    wait_until("the worker is dropped", 2 * SILENCE, || {
+        pool.request("call");
         pool.workers().len() == 1
     });
     let missed = Instant::now();
-    assert_eq!(idle.workers().len(), 2, "nobody else has missed it yet");
+    assert_eq!(idle.workers().len(), 2, "the idle pool has not noticed yet");
     assert_eq!(hosts(&mut pool, 4), [there.name().to_owned()].into());
-    until("others miss it, too", 2 * SILENCE, || {
+    wait_until("the idle pool drops it, too", 2 * SILENCE, || {
         idle.workers().len() == 1
     });
-    // What is silent is given up by both within half a second; whoever could not reach it knew before.
+    // Silence is noticed by both within half a second; a failed call notices it earlier.
     assert!(
         missed.elapsed() > Duration::from_secs(2),
-        "{:?} sooner than by its silence",
+        "only {:?} sooner than by silence",
         missed.elapsed()
     );
     drop(doomed);

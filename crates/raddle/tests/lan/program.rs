@@ -1,4 +1,4 @@
-//! The program `raddle-test-lan`, which runs in a host.
+//! `Program`: the program `raddle-test-lan`, which runs in a host.
 
 use std::{
     collections::VecDeque,
@@ -14,14 +14,14 @@ use raddle_testnet::Host;
 use serde_json::{Value, json};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_raddle-test-lan");
-/// How long an answer may take.
-const ANSWER: Duration = Duration::from_secs(30);
+/// The limit for a reply.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// It runs until it is dropped.
+/// Dropping it kills the process.
 pub(crate) struct Program {
     child: Child,
     lines: Receiver<Value>,
-    heard: VecDeque<Value>,
+    events: VecDeque<Value>,
 }
 
 impl Program {
@@ -35,7 +35,7 @@ impl Program {
             .unwrap();
         let (send, lines) = channel();
         let output = BufReader::new(child.stdout.take().unwrap());
-        // Ends with the program.
+        // The thread ends with the program.
         thread::spawn(move || {
             for line in output.lines().map_while(Result::ok) {
                 let value =
@@ -48,23 +48,23 @@ impl Program {
         let mut program = Self {
             child,
             lines,
-            heard: VecDeque::new(),
+            events: VecDeque::new(),
         };
         program.wait_for(|value| (value == "ready").then_some(()));
         program
     }
 
-    /// One that says what it hears.
+    /// A program that prints discovery events.
     pub(crate) fn watch(host: &Host, namespace: &str) -> Self {
         Self::start(host, json!({"namespace": namespace, "watch": true}))
     }
 
-    /// One that publishes what it is told to.
+    /// A program that publishes workers.
     pub(crate) fn publisher(host: &Host, namespace: &str) -> Self {
         Self::start(host, json!({"namespace": namespace}))
     }
 
-    /// One with a pool.
+    /// A program with a pool.
     pub(crate) fn pool(host: &Host, namespace: &str, pool: Value) -> Self {
         Self::start(host, json!({"namespace": namespace, "pool": pool}))
     }
@@ -73,29 +73,29 @@ impl Program {
         self.child.id()
     }
 
-    /// Says a word, and waits for the answer.
-    pub(crate) fn ask(&mut self, word: &str) -> Value {
-        writeln!(self.child.stdin.as_mut().unwrap(), "{word}").unwrap();
+    /// Sends a command and waits for the reply.
+    pub(crate) fn request(&mut self, command: &str) -> Value {
+        writeln!(self.child.stdin.as_mut().unwrap(), "{command}").unwrap();
         self.wait_for(|value| value.get("answer").cloned())
     }
 
-    /// Says a word that is obeyed.
-    pub(crate) fn tell(&mut self, word: &str) {
-        assert_eq!(self.ask(word), "ok", "{word}");
+    /// Sends a command that must succeed.
+    pub(crate) fn run(&mut self, command: &str) {
+        assert_eq!(self.request(command), "ok", "{command}");
     }
 
-    /// What it answers that is an error.
-    pub(crate) fn refused(&mut self, word: &str) -> String {
-        let answer = self.ask(word);
+    /// Sends a command that must fail. Returns the error.
+    pub(crate) fn run_refused(&mut self, command: &str) -> String {
+        let answer = self.request(command);
         answer["error"]
             .as_str()
-            .unwrap_or_else(|| panic!("{word}: {answer}"))
+            .unwrap_or_else(|| panic!("{command}: {answer}"))
             .to_owned()
     }
 
-    /// What is heard next of workers, if it is within this time.
-    pub(crate) fn hears(&mut self, within: Duration) -> Option<(String, WorkerMetadata)> {
-        let value = match self.heard.pop_front() {
+    /// The next discovery event within this time.
+    pub(crate) fn next_event(&mut self, within: Duration) -> Option<(String, WorkerMetadata)> {
+        let value = match self.events.pop_front() {
             Some(value) => value,
             None => self.lines.recv_timeout(within).ok()?,
         };
@@ -104,7 +104,7 @@ impl Program {
         Some((value["event"].as_str().unwrap().to_owned(), worker))
     }
 
-    /// Expects to hear this within this time. Returns how long it took.
+    /// Expects this event within this time. Returns how long it took.
     #[track_caller]
     pub(crate) fn expect(
         &mut self,
@@ -113,22 +113,23 @@ impl Program {
         within: Duration,
     ) -> Duration {
         let began = Instant::now();
-        let heard = self.hears(within);
+        let events = self.next_event(within);
         assert_eq!(
-            heard,
+            events,
             Some((event.to_owned(), worker.clone())),
             "within {within:?}"
         );
         began.elapsed()
     }
 
-    /// Expects that a worker is dropped. Its addresses expire one by one, so updates may come first.
+    /// Expects that a worker is dropped. Its addresses expire one by one, so updates may come
+    /// first.
     #[track_caller]
     pub(crate) fn expect_dropped(&mut self, worker: &WorkerMetadata, within: Duration) {
         let deadline = Instant::now() + within;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            let (event, seen) = self.hears(left).expect("an event in time");
+            let (event, seen) = self.next_event(left).expect("an event in time");
             assert_eq!(seen.uid, worker.uid, "{event}");
             if event == "dropped" {
                 return;
@@ -137,25 +138,24 @@ impl Program {
         }
     }
 
-    /// The workers of its pool.
     pub(crate) fn workers(&mut self) -> Vec<WorkerMetadata> {
-        serde_json::from_value(self.ask("workers")).unwrap()
+        serde_json::from_value(self.request("workers")).unwrap()
     }
 
-    /// Ends it at once.
+    /// Sends `SIGKILL`.
     pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
-    /// Lets it come to its end.
+    /// Closes its input and waits for its end.
     pub(crate) fn quit(mut self) {
         drop(self.child.stdin.take());
         assert!(self.child.wait().unwrap().success());
     }
 
     fn wait_for<T>(&mut self, wanted: impl Fn(&Value) -> Option<T>) -> T {
-        let until = Instant::now() + ANSWER;
+        let until = Instant::now() + REPLY_TIMEOUT;
         loop {
             let value = self
                 .lines
@@ -163,7 +163,7 @@ impl Program {
                 .expect("an answer");
             match wanted(&value) {
                 Some(answer) => return answer,
-                None => self.heard.push_back(value),
+                None => self.events.push_back(value),
             }
         }
     }

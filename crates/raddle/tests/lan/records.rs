@@ -1,4 +1,4 @@
-//! Workers that come, change and go.
+//! Workers are added, updated and dropped.
 
 use std::time::Duration;
 
@@ -6,10 +6,10 @@ use raddle::pool::WorkerMetadata;
 use raddle_testnet::Lan;
 use serde_json::json;
 
-use crate::{QUIET, SOON, at, program::Program, seen_at, word};
+use crate::{QUIET, SOON, command, metadata_at, program::Program, seen_at};
 
 #[test]
-fn workers_that_come_change_and_go_are_heard_of_on_other_hosts() {
+fn other_hosts_see_added_updated_and_dropped_workers() {
     if !raddle_testnet::can_create_hosts() {
         return;
     }
@@ -18,13 +18,13 @@ fn workers_that_come_change_and_go_are_heard_of_on_other_hosts() {
     let mut watcher = Program::watch(&there, "math");
     let mut beside = Program::watch(&here, "math");
     let mut publisher = Program::publisher(&here, "math");
-    let worker = at("0.0.0.0:7000");
+    let worker = metadata_at("0.0.0.0:7000");
     let seen = seen_at(&worker, format!("{}:7000", here.ipv4()));
-    publisher.tell(&word("added", &worker));
+    publisher.run(&command("added", &worker));
     watcher.expect("added", &seen, SOON);
     beside.expect("added", &seen, SOON);
 
-    // Who comes later asks, and need not wait for the next sign of life.
+    // A late subscriber queries, and need not wait for the next announcement.
     let mut late = Program::watch(&there, "math");
     late.expect("added", &seen, Duration::from_secs(3));
 
@@ -33,22 +33,22 @@ fn workers_that_come_change_and_go_are_heard_of_on_other_hosts() {
         pid: 4712,
         ..worker
     };
-    publisher.tell(&word("updated", &changed));
+    publisher.run(&command("updated", &changed));
     let seen = seen_at(&changed, &seen.address);
     for watcher in [&mut watcher, &mut beside, &mut late] {
         watcher.expect("updated", &seen, SOON);
     }
-    // Signs of life are nothing to tell.
-    assert_eq!(watcher.hears(Duration::from_secs(6)), None);
+    // Repeated announcements are no events.
+    assert_eq!(watcher.next_event(Duration::from_secs(6)), None);
 
-    publisher.tell(&word("dropped", &changed));
+    publisher.run(&command("dropped", &changed));
     for watcher in [&mut watcher, &mut beside, &mut late] {
         watcher.expect("dropped", &seen, SOON);
     }
 
-    // A program that comes to its end takes back what it has published.
-    let worker = at("0.0.0.0:7001");
-    publisher.tell(&word("added", &worker));
+    // A program that exits unpublishes its workers.
+    let worker = metadata_at("0.0.0.0:7001");
+    publisher.run(&command("added", &worker));
     let seen = seen_at(&worker, format!("{}:7001", here.ipv4()));
     watcher.expect("added", &seen, SOON);
     publisher.quit();
@@ -56,7 +56,7 @@ fn workers_that_come_change_and_go_are_heard_of_on_other_hosts() {
 }
 
 #[test]
-fn workers_are_found_at_addresses_of_either_kind() {
+fn publishes_ipv4_and_ipv6_addresses() {
     if !raddle_testnet::can_create_hosts() {
         return;
     }
@@ -75,22 +75,22 @@ fn workers_are_found_at_addresses_of_either_kind() {
         ),
         ("[::]:7000".to_owned(), format!("{}:7000", here.ipv4())),
     ] {
-        let worker = at(&bound);
-        publisher.tell(&word("added", &worker));
+        let worker = metadata_at(&bound);
+        publisher.run(&command("added", &worker));
         watcher.expect("added", &seen_at(&worker, &seen), SOON);
-        publisher.tell(&word("dropped", &worker));
+        publisher.run(&command("dropped", &worker));
         watcher.expect_dropped(&worker, SOON);
     }
-    // One that is said, wherever it is.
+    // An advertised address is published unchanged.
     let settings = json!({"namespace": "math", "advertise": "192.0.2.9:80"});
     let mut elsewhere = Program::start(&here, settings);
-    let worker = at("0.0.0.0:7000");
-    elsewhere.tell(&word("added", &worker));
+    let worker = metadata_at("0.0.0.0:7000");
+    elsewhere.run(&command("added", &worker));
     watcher.expect("added", &seen_at(&worker, "192.0.2.9:80"), SOON);
 }
 
 #[test]
-fn only_workers_of_the_same_name_that_are_wanted_are_heard_of() {
+fn filters_workers_by_namespace_and_tag() {
     if !raddle_testnet::can_create_hosts() {
         return;
     }
@@ -102,26 +102,26 @@ fn only_workers_of_the_same_name_that_are_wanted_are_heard_of() {
         Program::publisher(&here, "math"),
         Program::publisher(&here, "mathematics"),
     );
-    other.tell(&word("added", &at("0.0.0.0:7000")));
+    other.run(&command("added", &metadata_at("0.0.0.0:7000")));
     let plain = WorkerMetadata {
         tags: [].into(),
-        ..at("0.0.0.0:7001")
+        ..metadata_at("0.0.0.0:7001")
     };
-    publisher.tell(&word("added", &plain));
-    assert_eq!(watcher.hears(QUIET), None);
+    publisher.run(&command("added", &plain));
+    assert_eq!(watcher.next_event(QUIET), None);
     let tagged = WorkerMetadata {
         tags: ["gpu".into()].into(),
         ..plain.clone()
     };
     let seen = seen_at(&tagged, format!("{}:7001", here.ipv4()));
-    publisher.tell(&word("updated", &tagged));
+    publisher.run(&command("updated", &tagged));
     watcher.expect("added", &seen, SOON);
-    publisher.tell(&word("updated", &plain));
+    publisher.run(&command("updated", &plain));
     watcher.expect("dropped", &seen, SOON);
 }
 
 #[test]
-fn what_cannot_be_published_is_said_and_why() {
+fn explains_workers_that_cannot_be_published() {
     if !raddle_testnet::can_create_hosts() {
         return;
     }
@@ -130,28 +130,28 @@ fn what_cannot_be_published_is_said_and_why() {
     let mut publisher = Program::publisher(&here, "math");
     let large = WorkerMetadata {
         tags: ["x".repeat(300)].into(),
-        ..at("0.0.0.0:7000")
+        ..metadata_at("0.0.0.0:7000")
     };
     for (worker, reason) in [
         (&large, "tags: longer than 128 bytes"),
         (
-            &at("unix:/run/x.sock"),
+            &metadata_at("unix:/run/x.sock"),
             "it serves at unix:/run/x.sock, which other machines cannot reach",
         ),
         (
-            &at("127.0.0.1:7000"),
+            &metadata_at("127.0.0.1:7000"),
             "it serves at 127.0.0.1:7000, which other machines cannot reach",
         ),
         (
-            &at("10.9.9.9:7000"),
+            &metadata_at("10.9.9.9:7000"),
             "no interface that was chosen has that address",
         ),
         (
-            &at("host.example:7000"),
+            &metadata_at("host.example:7000"),
             "only an IP address can be published",
         ),
     ] {
-        let error = publisher.refused(&word("added", worker));
+        let error = publisher.run_refused(&command("added", worker));
         assert!(
             error.starts_with(&format!(
                 "worker {} cannot be published on the network",

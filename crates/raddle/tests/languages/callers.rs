@@ -1,15 +1,15 @@
-//! A caller in Python, of Rust workers.
+//! A Python caller of Rust workers.
 
 use std::process::Output;
 
 use raddle::{WorkerPool, pool::worker::LocalWorker};
 
-use crate::{python::Python, until, within};
+use crate::{python::Python, wait_until, within};
 
 const CALLEE: &str = env!("CARGO_BIN_EXE_raddle-test-callee");
 
-/// What was said, and what it has come to.
-fn heard(output: &Output) -> (String, String, Option<i32>) {
+/// Standard output, standard error and exit code.
+fn output_parts(output: &Output) -> (String, String, Option<i32>) {
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
     (
         text(&output.stdout),
@@ -26,7 +26,7 @@ async fn a_caller_in_python_calls_rust_routines() {
             .size(1)
             .worker(|tags: &_| LocalWorker::new(tags).program(CALLEE));
         let pool = pool.start().await.unwrap();
-        // A socket without a file.
+        // An abstract socket.
         let address = pool.workers()[0].address.clone();
         for (call, results) in [
             (
@@ -51,9 +51,12 @@ async fn a_caller_in_python_calls_rust_routines() {
             ),
         ] {
             let output = python.call(&[&[address.as_str()], call].concat()).await;
-            assert_eq!(heard(&output), (results.to_owned(), String::new(), Some(0)));
+            assert_eq!(
+                output_parts(&output),
+                (results.to_owned(), String::new(), Some(0))
+            );
         }
-        for (call, said, code) in [
+        for (call, expected, code) in [
             (
                 &["find", "\"that\""][..],
                 "FAILED: that is missing\n{\"Missing\": {\"missing\": \"that\"}}\n",
@@ -73,16 +76,22 @@ async fn a_caller_in_python_calls_rust_routines() {
             ),
         ] {
             let output = python.call(&[&[address.as_str()], call].concat()).await;
-            assert_eq!(heard(&output), (String::new(), said.to_owned(), Some(code)));
+            assert_eq!(
+                output_parts(&output),
+                (String::new(), expected.to_owned(), Some(code))
+            );
         }
-        // Whoever stops reading a stream that has no end ends it.
+        // A reader that stops ends an endless stream.
         let dropped = python.file("dropped");
         let path = serde_json::to_string(&dropped).unwrap();
         let output = python
             .call(&[&address, "endless", &path, "--first", "1"])
             .await;
-        assert_eq!(heard(&output), ("0\n".to_owned(), String::new(), Some(0)));
-        until("its destructor runs", async || dropped.exists()).await;
+        assert_eq!(
+            output_parts(&output),
+            ("0\n".to_owned(), String::new(), Some(0))
+        );
+        wait_until("the destructor runs", async || dropped.exists()).await;
         assert_eq!(pool.workers().len(), 1);
     })
     .await;

@@ -1,13 +1,13 @@
-//! Workers and callers in another language: those of `examples/python-worker`, as they are.
+//! Workers and callers in Python: those of `examples/python-worker`, unchanged.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod callers;
-mod ends;
 mod python;
 #[path = "../calls/routines.rs"]
 mod routines;
 mod secure;
+mod shutdown;
 #[path = "../support/waits.rs"]
 mod waits;
 mod workers;
@@ -17,11 +17,11 @@ use std::path::Path;
 use raddle::{WorkerPool, discovery::FileDiscovery};
 
 use self::{
-    routines::Trouble,
-    waits::{until, within},
+    routines::FindError,
+    waits::{wait_until, within},
 };
 
-// What the worker in Python has.
+// The routines of the Python worker.
 
 #[raddle::routine(name = "py.embed")]
 async fn embed(text: String) -> Vec<f32>;
@@ -33,7 +33,7 @@ fn words(text: String) -> impl raddle::Stream<Item = String>;
 fn ticks(seconds: f64, path: std::path::PathBuf) -> impl raddle::Stream<Item = u64>;
 
 #[raddle::routine(name = "py.find")]
-async fn find(name: String) -> Result<u32, Trouble>;
+async fn find(name: String) -> Result<u32, FindError>;
 
 #[raddle::routine(name = "py.explode")]
 async fn explode(why: String);
@@ -53,7 +53,7 @@ async fn infinity() -> f64;
 #[raddle::routine(name = "py.tenant")]
 async fn tenant() -> Option<String>;
 
-/// A pool of the workers that have said there that they serve.
+/// A pool of the workers that are published in this directory.
 async fn durable(directory: &Path) -> WorkerPool {
     let discovery = FileDiscovery::new(directory).unwrap();
     WorkerPool::builder()

@@ -1,4 +1,4 @@
-//! Python, and what workers and callers in it need.
+//! `Python`: an environment for workers and callers in Python.
 
 use std::{
     ffi::OsString,
@@ -15,22 +15,22 @@ use tokio::{
     time::timeout,
 };
 
-/// How long Python may take to begin, or to end.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// How long Python may take to start or exit.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A place for workers and callers in Python, with all that is made for them.
+/// A directory for workers and callers, with generated gRPC stubs.
 pub(crate) struct Python {
     directory: TempDir,
 }
 
-/// A worker in Python. It is killed when this is dropped.
+/// A Python worker. Dropping it kills the process.
 pub(crate) struct Worker {
     process: Child,
     pub(crate) address: String,
 }
 
 impl Python {
-    /// Makes Python of the `.proto`, as the example says.
+    /// Generates Python code from the `.proto`, as the example documents.
     pub(crate) async fn new() -> Self {
         let python = Self {
             directory: tempfile::tempdir().unwrap(),
@@ -44,7 +44,7 @@ impl Python {
         for out in ["--python_out", "--grpc_python_out"] {
             compile.arg(format!("{out}={}", stubs.display()));
         }
-        let compiled = timeout(PATIENCE, compile.arg("raddle/v1/worker.proto").output())
+        let compiled = timeout(TIMEOUT, compile.arg("raddle/v1/worker.proto").output())
             .await
             .unwrap()
             .unwrap();
@@ -56,12 +56,12 @@ impl Python {
         python
     }
 
-    /// Where workers say that they serve.
+    /// The directory in which workers publish themselves.
     pub(crate) fn workers(&self) -> PathBuf {
         self.directory.path().join("workers")
     }
 
-    /// A file that nothing else is in.
+    /// A path for a file of the test.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
@@ -83,7 +83,7 @@ impl Python {
         command
     }
 
-    /// Starts the worker of the example. Returns when it serves.
+    /// Starts the example worker, and returns when it serves.
     pub(crate) async fn worker(&self, options: &[&str]) -> Worker {
         let mut command = self.command([]);
         command
@@ -93,11 +93,11 @@ impl Python {
             .stdout(Stdio::piped());
         let mut process = command.spawn().unwrap();
         let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
-        let line = timeout(PATIENCE, lines.next_line())
+        let line = timeout(TIMEOUT, lines.next_line())
             .await
-            .expect("it serves in time")
+            .expect("the worker starts in time")
             .unwrap();
-        let line = line.expect("it serves");
+        let line = line.expect("the worker serves");
         let address = line
             .strip_prefix("serving at ")
             .unwrap_or_else(|| panic!("{line}"))
@@ -105,27 +105,27 @@ impl Python {
         Worker { process, address }
     }
 
-    /// What the worker of the example says if it is not to be started like that.
-    pub(crate) async fn refuses(&self, options: &[&str]) -> Output {
+    /// The output of the example worker with invalid options.
+    pub(crate) async fn run_worker_refused(&self, options: &[&str]) -> Output {
         let mut command = self.command([]);
         let starting = command
             .arg(example("worker.py"))
             .arg(self.workers())
             .args(options)
             .output();
-        timeout(PATIENCE, starting)
+        timeout(TIMEOUT, starting)
             .await
-            .expect("it ends in time")
+            .expect("the process ends in time")
             .unwrap()
     }
 
-    /// Calls by the client of the example.
+    /// Calls with the example client.
     pub(crate) async fn call(&self, arguments: &[&str]) -> Output {
         let mut command = self.command([]);
         let calling = command.arg(example("client.py")).args(arguments).output();
-        timeout(PATIENCE, calling)
+        timeout(TIMEOUT, calling)
             .await
-            .expect("it ends in time")
+            .expect("the process ends in time")
             .unwrap()
     }
 }
@@ -136,23 +136,23 @@ impl Worker {
     }
 
     pub(crate) fn signal(&self, signal: i32) {
-        // SAFETY: plain integers. The test has started this process, and has not waited for it.
+        // SAFETY: plain integers; the test has started this process and not waited for it.
         let sent = unsafe { libc::kill(self.pid() as i32, signal) };
         assert_eq!(sent, 0, "{}", std::io::Error::last_os_error());
     }
 
-    /// Words to it that are no calls.
+    /// A control connection.
     pub(crate) fn control(&self) -> ControlConnection {
         ControlConnection::new(&self.address).unwrap()
     }
 
-    /// How many calls it has in flight.
+    /// The number of calls in flight.
     pub(crate) async fn in_flight(&self) -> u64 {
         self.control().info().await.unwrap().in_flight
     }
 
-    /// Waits until so many calls are in flight.
-    pub(crate) async fn has_in_flight(&self, calls: u64) {
+    /// Waits until this many calls are in flight.
+    pub(crate) async fn wait_for_in_flight(&self, calls: u64) {
         let waiting = async {
             while self.in_flight().await != calls {
                 tokio::time::sleep(Duration::from_millis(10)).await;
@@ -160,14 +160,14 @@ impl Worker {
         };
         timeout(Duration::from_secs(10), waiting)
             .await
-            .expect("so many in time");
+            .expect("the calls arrive in time");
     }
 
-    /// Waits for its end.
-    pub(crate) async fn ended(mut self) -> ExitStatus {
-        timeout(PATIENCE, self.process.wait())
+    /// Waits for the end of the process.
+    pub(crate) async fn wait(mut self) -> ExitStatus {
+        timeout(TIMEOUT, self.process.wait())
             .await
-            .expect("it ends in time")
+            .expect("the process ends in time")
             .unwrap()
     }
 }
@@ -180,13 +180,13 @@ fn example(file: &str) -> PathBuf {
     workspace().join("examples/python-worker").join(file)
 }
 
-/// What `cargo xtask test` has installed.
+/// The packages that `cargo xtask test` installs.
 fn packages() -> PathBuf {
     let directory = workspace().join("target/servers/python-worker");
-    let there = std::fs::read(directory.join("installed.txt")).unwrap_or_default();
-    let wanted = std::fs::read(example("requirements.txt")).unwrap();
+    let installed = std::fs::read(directory.join("installed.txt")).unwrap_or_default();
+    let required = std::fs::read(example("requirements.txt")).unwrap();
     assert!(
-        there.ends_with(&wanted),
+        installed.ends_with(&required),
         "`cargo xtask test` installs what is missing at {}",
         directory.display()
     );

@@ -1,4 +1,4 @@
-//! Workers and callers in Python that prove who they are, as those of Raddle do.
+//! Python workers and callers with credentials.
 
 use std::{fs, time::SystemTime};
 
@@ -14,7 +14,7 @@ use raddle::{
 
 use crate::{find, python::Python, within};
 
-/// A CA, and what it has issued, as files.
+/// A CA that writes its certificates to files.
 struct Trust<'a> {
     python: &'a Python,
     authority: Authority,
@@ -27,7 +27,7 @@ impl<'a> Trust<'a> {
         Self { python, authority }
     }
 
-    /// The files of somebody with this name: of the CA, a certificate and its key.
+    /// The files of a peer with this name: the CA, a certificate and its key.
     fn files(&self, ca: &str, name: &str) -> [String; 3] {
         let issued = self
             .authority
@@ -51,16 +51,16 @@ fn credentials([ca, certificate, key]: &[String; 3]) -> WorkerCredentials {
     WorkerCredentials::from_files(ca, certificate, key).unwrap()
 }
 
-/// The same for a program in Python.
+/// The same as options of a Python program.
 fn options([ca, certificate, key]: &[String; 3]) -> [&str; 6] {
     ["--ca", ca, "--cert", certificate, "--key", key]
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_python_worker_serves_those_who_prove_who_they_are() {
+async fn a_python_worker_authenticates_callers() {
     within(120, async {
         let python = Python::new().await;
-        let (trust, stranger) = (Trust::new(&python, "ours"), Trust::new(&python, "theirs"));
+        let (trust, other_ca) = (Trust::new(&python, "ours"), Trust::new(&python, "theirs"));
         let _worker = python
             .worker(&options(&trust.files("ours", "127.0.0.1")))
             .await;
@@ -74,18 +74,18 @@ async fn a_python_worker_serves_those_who_prove_who_they_are() {
             .unwrap();
         assert!(pool.workers()[0].secure);
         assert_eq!(find("it".into()).on(&pool).await, Ok(1));
-        // One of another CA is not let in, and one without credentials does not even try.
-        let other = credentials(&stranger.files("theirs", "spiffe://test/web"));
+        // A caller of another CA is refused, and one without credentials does not connect.
+        let other = credentials(&other_ca.files("theirs", "spiffe://test/web"));
         let other = WorkerProxy::of_discovery(discovery())
             .credentials(other)
             .start()
             .await
             .unwrap();
-        let nobody = WorkerProxy::of_discovery(discovery())
+        let without_credentials = WorkerProxy::of_discovery(discovery())
             .start()
             .await
             .unwrap();
-        for proxy in [other, nobody] {
+        for proxy in [other, without_credentials] {
             let outcome = find("it".into()).on(&proxy).await;
             assert!(
                 matches!(outcome, Err(CallError::NoWorkers(_))),
@@ -98,10 +98,10 @@ async fn a_python_worker_serves_those_who_prove_who_they_are() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_python_caller_proves_who_it_is() {
+async fn a_python_caller_authenticates() {
     within(120, async {
         let python = Python::new().await;
-        let (trust, stranger) = (Trust::new(&python, "ours"), Trust::new(&python, "theirs"));
+        let (trust, other_ca) = (Trust::new(&python, "ours"), Trust::new(&python, "theirs"));
         let own = credentials(&trust.files("ours", "127.0.0.1"));
         let worker = own.clone();
         let callee = env!("CARGO_BIN_EXE_raddle-test-callee");
@@ -128,8 +128,8 @@ async fn a_python_caller_proves_who_it_is() {
             ),
             ("3\n", Some(0))
         );
-        let theirs = stranger.files("theirs", "spiffe://test/web");
-        // It trusts the worker, and is not trusted.
+        let theirs = other_ca.files("theirs", "spiffe://test/web");
+        // The caller trusts the worker and is not trusted.
         let theirs = [files[0].clone(), theirs[1].clone(), theirs[2].clone()];
         for options in [&options(&theirs)[..], &[]] {
             let output = python.call(&[&call[..], options].concat()).await;
@@ -140,7 +140,7 @@ async fn a_python_caller_proves_who_it_is() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_python_worker_is_not_open_to_everybody_unless_that_is_said() {
+async fn a_python_worker_refuses_public_addresses_without_tls() {
     within(120, async {
         let python = Python::new().await;
         for options in [
@@ -148,7 +148,7 @@ async fn a_python_worker_is_not_open_to_everybody_unless_that_is_said() {
             &["--bind", "[::]:0"],
             &["--cert", "some.pem"],
         ] {
-            let output = python.refuses(options).await;
+            let output = python.run_worker_refused(options).await;
             assert_eq!(output.status.code(), Some(2), "{options:?}");
         }
         assert!(!python.workers().exists());

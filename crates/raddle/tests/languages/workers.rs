@@ -1,4 +1,4 @@
-//! A worker in Python, called by a Rust pool.
+//! Python workers, called by a Rust pool.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -12,12 +12,12 @@ use serde_json::json;
 use crate::{
     durable, echo, embed, entries, explode, find, infinity,
     python::Python,
-    routines::{TENANT, Trouble},
-    sleep, tenant, ticks, until, within, words,
+    routines::{FindError, TENANT},
+    sleep, tenant, ticks, wait_until, within, words,
 };
 
 #[tokio::test(flavor = "multi_thread")]
-async fn functions_streams_and_failures_of_a_python_worker_are_those_of_any() {
+async fn calls_functions_and_streams_of_a_python_worker() {
     within(120, async {
         let python = Python::new().await;
         let worker = python.worker(&["--tag", "py"]).await;
@@ -34,7 +34,7 @@ async fn functions_streams_and_failures_of_a_python_worker_are_those_of_any() {
             }
             assert_eq!(stream.next().await, None);
             assert_eq!(find("it".into()).await, Ok(1));
-            let missing = CallError::Failed(Trouble::Missing { missing: "that".into() });
+            let missing = CallError::Failed(FindError::Missing { missing: "that".into() });
             assert_eq!(find("that".into()).await, Err(missing));
             let error = explode("fun".into()).await.unwrap_err();
             let CallError::Panicked { message, place, backtrace } = error else { panic!("{error:?}") };
@@ -57,7 +57,7 @@ async fn functions_streams_and_failures_of_a_python_worker_are_those_of_any() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn calls_that_do_not_fit_are_named_and_the_worker_stays() {
+async fn reports_invalid_calls_and_keeps_the_worker() {
     within(120, async {
         let python = Python::new().await;
         let _worker = python.worker(&[]).await;
@@ -79,18 +79,18 @@ async fn calls_that_do_not_fit_are_named_and_the_worker_stays() {
                 "NaN",
             ),
         ];
-        for (routine, arguments, said) in calls {
+        for (routine, arguments, expected) in calls {
             let error = Call::<Vec<f32>>::new(routine, arguments)
                 .on(&pool)
                 .await
                 .unwrap_err();
             assert!(
-                matches!(&error, CallError::Arguments(message) if message.contains(said)),
+                matches!(&error, CallError::Arguments(message) if message.contains(expected)),
                 "{error:?}"
             );
             assert!(!error.may_have_begun());
         }
-        // By its type it is known that it cannot be a key.
+        // The type shows that it cannot be a JSON key.
         let keys = BTreeMap::from([((1, 2), 3)]);
         let error = Call::<()>::new("py.echo", EncodedArgs::new(1).argument("value", &keys))
             .on(&pool)
@@ -117,7 +117,7 @@ async fn calls_that_do_not_fit_are_named_and_the_worker_stays() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_of_which_nothing_was_said_tells_what_it_reads() {
+async fn negotiates_the_encoding_with_an_unknown_worker() {
     within(120, async {
         let python = Python::new().await;
         let worker = python.worker(&[]).await;
@@ -133,14 +133,14 @@ async fn a_worker_of_which_nothing_was_said_tells_what_it_reads() {
         assert_eq!(
             worker.control().info().await.unwrap().taken,
             2,
-            "what it does not read it does not take"
+            "calls in an unknown encoding are refused"
         );
     })
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_goes_away_cancels_what_was_called() {
+async fn dropping_a_call_cancels_it_in_python() {
     within(120, async {
         let python = Python::new().await;
         let worker = python.worker(&[]).await;
@@ -152,24 +152,24 @@ async fn who_goes_away_cancels_what_was_called() {
         }
         assert!(!ended.exists());
         drop(numbers);
-        until("the generator ends", async || ended.exists()).await;
+        wait_until("the generator ends", async || ended.exists()).await;
         let call = tokio::spawn(sleep(600.0).on(&pool));
-        worker.has_in_flight(1).await;
+        worker.wait_for_in_flight(1).await;
         call.abort();
-        worker.has_in_flight(0).await;
-        // Its time is over there, too.
+        worker.wait_for_in_flight(0).await;
+        // The worker enforces the deadline too.
         let brief = Duration::from_millis(300);
         assert_eq!(
             sleep(600.0).timeout(brief).on(&pool).await,
             Err(CallError::TimedOut)
         );
-        worker.has_in_flight(0).await;
+        worker.wait_for_in_flight(0).await;
     })
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn many_calls_at_a_time_are_all_answered() {
+async fn answers_many_concurrent_calls() {
     within(120, async {
         let python = Python::new().await;
         let (_one, _other) = tokio::join!(python.worker(&[]), python.worker(&[]));
@@ -185,7 +185,7 @@ async fn many_calls_at_a_time_are_all_answered() {
                 .enumerate()
                 .all(|(n, outcome)| outcome == Ok(json!(n)))
         );
-        // Larger than what gRPC takes if nobody says otherwise.
+        // Larger than the default message limit of gRPC.
         let large = json!("x".repeat(20 << 20));
         assert_eq!(echo(large.clone()).on(&pool).await, Ok(large));
     })

@@ -1,7 +1,7 @@
-//! What cannot be a routine does not compile, and the compiler says why, at the place where it stands.
+//! Invalid routines do not compile, and the error points at the mistake.
 //!
-//! Each case is given to the compiler with the libraries that this test was built with: to have Cargo build them anew for that would take
-//! minutes. `BLESS=1` writes down what the compiler says now.
+//! Each case is compiled against the libraries of this test, because a build by Cargo would take
+//! minutes. `BLESS=1` updates the expected errors.
 
 use std::{
     env, fs,
@@ -11,58 +11,59 @@ use std::{
 
 const CASES: &str = "tests/refusals/cases";
 
-/// Where libraries are that were built for this test, and for the compiler itself: macros are among those.
+/// The directories of the libraries that were built for this test and for the compiler (macros).
 fn directories() -> [PathBuf; 2] {
-    let ours = env::current_exe()
-        .expect("the build is where it was")
+    let test_deps = env::current_exe()
+        .expect("the build directory is unchanged")
         .parent()
-        .expect("the build is where it was")
+        .expect("the build directory is unchanged")
         .to_owned();
-    let profile = ours
+    let profile = test_deps
         .parent()
-        .expect("the build is where it was")
+        .expect("the build directory is unchanged")
         .file_name()
-        .expect("the build is where it was");
-    // Each target has such a mark, and the directory of all of them.
-    let target = ours
+        .expect("the build directory is unchanged");
+    // Each target directory has such a tag, and the directory above them too.
+    let target = test_deps
         .ancestors()
         .filter(|directory| directory.join("CACHEDIR.TAG").exists())
         .last()
-        .expect("the build is where it was");
-    [ours.clone(), target.join(profile).join("deps")]
+        .expect("the build directory is unchanged");
+    [test_deps.clone(), target.join(profile).join("deps")]
 }
 
-/// The library of this name that was built last before this test was: the one that it was built with. Others may have come since.
+/// The newest library of this name that is older than this test: the one that it was linked with.
+/// Newer ones may exist.
 fn library(directory: &Path, name: &str) -> PathBuf {
-    let built = |path: &Path| {
+    let modified = |path: &Path| {
         path.metadata()
             .and_then(|found| found.modified())
-            .expect("the build is where it was")
+            .expect("the build directory is unchanged")
     };
-    let own = built(&env::current_exe().expect("the build is where it was"));
+    let test_built = modified(&env::current_exe().expect("the build directory is unchanged"));
     let begins = format!("lib{name}-");
     let found = fs::read_dir(directory)
-        .expect("the build is where it was")
-        .map(|entry| entry.expect("the build is where it was").path());
+        .expect("the build directory is unchanged")
+        .map(|entry| entry.expect("the build directory is unchanged").path());
     let libraries = found.filter(|path| {
         let file = path
             .file_name()
-            .expect("the build is where it was")
+            .expect("the build directory is unchanged")
             .to_string_lossy();
-        file.starts_with(&begins) && file.ends_with(".rlib") && built(path) <= own
+        file.starts_with(&begins) && file.ends_with(".rlib") && modified(path) <= test_built
     });
     libraries
-        .max_by_key(|path| built(path))
-        .expect("it was built for this test")
+        .max_by_key(|path| modified(path))
+        .expect("the library was built for this test")
 }
 
-/// What the compiler says to a case.
-fn refusal(case: &Path) -> String {
-    let [ours, host] = directories();
-    let out = tempfile::tempdir().expect("the build is where it was");
+/// The errors of the compiler for a case.
+fn compiler_errors(case: &Path) -> String {
+    let [test_deps, host_deps] = directories();
+    let out = tempfile::tempdir().expect("the build directory is unchanged");
     let compiler = env::var("RUSTC").unwrap_or_else(|_| "rustc".into());
     let mut command = Command::new(compiler);
-    // Types with long names are written whole, and not to a file.
+    // `--verbose` prints long types in full instead of to a file.
     command.args([
         "--edition",
         "2024",
@@ -73,7 +74,7 @@ fn refusal(case: &Path) -> String {
         "--verbose",
     ]);
     command.arg("--out-dir").arg(out.path());
-    for directory in [&ours, &host] {
+    for directory in [&test_deps, &host_deps] {
         command
             .arg("-L")
             .arg(format!("dependency={}", directory.display()));
@@ -81,49 +82,51 @@ fn refusal(case: &Path) -> String {
     for name in ["raddle", "futures_util", "tokio"] {
         command
             .arg("--extern")
-            .arg(format!("{name}={}", library(&ours, name).display()));
+            .arg(format!("{name}={}", library(&test_deps, name).display()));
     }
     let output = command
         .arg(case)
         .output()
-        .expect("the build is where it was");
+        .expect("the build directory is unchanged");
     assert!(!output.status.success(), "{} compiles", case.display());
-    // How many errors there were, and where to read more, is nothing of ours.
-    let said = String::from_utf8(output.stderr).expect("the build is where it was");
+    // The count of errors and the help links are not compared.
+    let stderr = String::from_utf8(output.stderr).expect("the build directory is unchanged");
     let ends = [
         "error: aborting due to",
         "error: could not compile",
         "For more information",
         "Some errors have",
     ];
-    // How much of a type's name is written depends on what else there is of that name.
-    let said = said
+    // The printed length of a path depends on other types of that name.
+    let stderr = stderr
         .replace("std::option::", "")
         .replace("std::result::", "");
-    said.lines()
+    stderr
+        .lines()
         .filter(|line| !ends.iter().any(|end| line.starts_with(end)))
         .map(|line| format!("{line}\n"))
         .collect()
 }
 
 #[test]
-fn what_cannot_be_a_routine_is_refused_where_it_stands() {
+fn invalid_routines_do_not_compile() {
     let cases = fs::read_dir(CASES)
-        .expect("the build is where it was")
-        .map(|entry| entry.expect("the build is where it was").path());
+        .expect("the build directory is unchanged")
+        .map(|entry| entry.expect("the build directory is unchanged").path());
     let cases: Vec<PathBuf> = cases
         .filter(|path| path.extension().is_some_and(|ext| ext == "rs"))
         .collect();
     assert!(!cases.is_empty());
     for case in cases {
-        let (said, file) = (refusal(&case), case.with_extension("stderr"));
+        let (stderr, file) = (compiler_errors(&case), case.with_extension("stderr"));
         if env::var_os("BLESS").is_some() {
-            fs::write(&file, format!("{}\n", said.trim())).expect("the build is where it was");
+            fs::write(&file, format!("{}\n", stderr.trim()))
+                .expect("the build directory is unchanged");
         }
-        let expected = fs::read_to_string(&file).expect("the build is where it was");
+        let expected = fs::read_to_string(&file).expect("the build directory is unchanged");
         assert!(
-            said.trim() == expected.trim(),
-            "{}: the compiler says\n{said}\nand not\n{expected}",
+            stderr.trim() == expected.trim(),
+            "{}: the compiler printed\n{stderr}\ninstead of\n{expected}",
             case.display()
         );
     }

@@ -1,4 +1,4 @@
-//! Routines and handlers of a real program, run by workers that are this program again.
+//! Routines and handlers of a program, run as tasks by workers of the same program.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -10,12 +10,12 @@ use std::{
 const APP: &str = env!("CARGO_BIN_EXE_raddle-test-app");
 
 /// A database and a worker on it, which ends with the test.
-struct World {
+struct Project {
     directory: tempfile::TempDir,
     worker: Child,
 }
 
-impl World {
+impl Project {
     fn new(flags: &[&str]) -> Self {
         Self::with(&[&["worker", "start", "--no-detach", "--quiet"], flags].concat())
     }
@@ -37,22 +37,22 @@ impl World {
             .unwrap()
     }
 
-    fn says(&self, name: &str) -> String {
+    fn run(&self, name: &str) -> String {
         let output = self.call(name);
         assert!(output.status.success(), "{output:?}");
         String::from_utf8(output.stdout).unwrap().trim().to_owned()
     }
 
-    fn fails(&self, name: &str) -> String {
+    fn run_failing(&self, name: &str) -> String {
         let output = self.call(name);
         assert!(!output.status.success(), "{output:?}");
         String::from_utf8(output.stderr).unwrap()
     }
 }
 
-impl Drop for World {
+impl Drop for Project {
     fn drop(&mut self) {
-        // SAFETY: the worker is our child and has not been waited for.
+        // SAFETY: the worker is a child that was not waited for.
         unsafe { libc::kill(self.worker.id() as i32, libc::SIGTERM) };
         let _ = self.worker.wait();
     }
@@ -70,40 +70,40 @@ fn app(directory: &Path) -> Command {
 }
 
 #[test]
-fn a_routine_is_called_and_answers_with_its_type() {
-    let world = World::new(&[]);
-    assert_eq!(world.says("add"), "3");
-    assert_eq!(world.says("mirror"), "2 1");
-    assert_eq!(world.says("name"), "raddle_test_app::add");
+fn runs_routines_as_tasks() {
+    let project = Project::new(&[]);
+    assert_eq!(project.run("add"), "3");
+    assert_eq!(project.run("mirror"), "2 1");
+    assert_eq!(project.run("name"), "raddle_test_app::add");
 }
 
 #[test]
-fn a_routine_is_scheduled_as_it_is_called() {
-    let world = World::new(&[]);
-    let said = world.says("schedule");
-    let said: Vec<_> = said.lines().collect();
-    assert_eq!(said[..2], ["0 true", "3"]);
+fn schedules_a_routine() {
+    let project = Project::new(&[]);
+    let text = project.run("schedule");
+    let text: Vec<_> = text.lines().collect();
+    assert_eq!(text[..2], ["0 true", "3"]);
     assert!(
-        said[2].contains("at 'cron': cron 'soon': has 1 fields"),
-        "{said:?}"
+        text[2].contains("at 'cron': cron 'soon': has 1 fields"),
+        "{text:?}"
     );
 }
 
 #[test]
-fn a_stream_and_methods_are_tasks_as_well() {
-    let world = World::new(&[]);
-    assert_eq!(world.says("countdown"), "[3, 2, 1]");
-    let said = world.says("methods");
-    let said: Vec<_> = said.lines().collect();
-    assert_eq!(said[..2], ["3 6 false", "true"]);
+fn runs_streams_and_methods_as_tasks() {
+    let project = Project::new(&[]);
+    assert_eq!(project.run("countdown"), "[3, 2, 1]");
+    let text = project.run("methods");
+    let text: Vec<_> = text.lines().collect();
+    assert_eq!(text[..2], ["3 6 false", "true"]);
     assert_eq!(
-        said[2],
+        text[2],
         r#"Routine("raddle_test_app::Point::scale") Routine("origin")"#
     );
 }
 
 #[test]
-fn a_routine_can_be_run_without_a_worker() {
+fn runs_a_routine_in_this_process() {
     let directory = tempfile::tempdir().unwrap();
     let output = app(directory.path())
         .args(["call", "here"])
@@ -116,16 +116,16 @@ fn a_routine_can_be_run_without_a_worker() {
 }
 
 #[test]
-fn each_call_runs_in_a_process_of_its_own() {
-    let world = World::new(&["--concurrency", "1"]);
-    let pids = world.says("pids");
+fn runs_each_task_in_a_fresh_process() {
+    let project = Project::new(&["--concurrency", "1"]);
+    let pids = project.run("pids");
     let mut pids: Vec<_> = pids.lines().collect();
     pids.dedup();
     assert_eq!(pids.len(), 3);
 }
 
-/// In a sandbox the first process is the shim, and numbers begin with it.
-fn is_inside(pids: &str) -> bool {
+/// In a sandbox pids begin with the shim.
+fn are_in_sandbox(pids: &str) -> bool {
     pids.lines().count() == 3
         && pids
             .lines()
@@ -134,75 +134,79 @@ fn is_inside(pids: &str) -> bool {
 
 #[test]
 fn routines_run_in_a_sandbox() {
-    let world = World::new(&["--min-isolation", "sandbox"]);
-    assert_eq!(world.says("mirror"), "2 1");
-    assert!(is_inside(&world.says("pids")), "{}", world.says("pids"));
-    assert!(world.fails("explode").contains("bang"));
+    let project = Project::new(&["--min-isolation", "sandbox"]);
+    assert_eq!(project.run("mirror"), "2 1");
+    assert!(
+        are_in_sandbox(&project.run("pids")),
+        "{}",
+        project.run("pids")
+    );
+    assert!(project.run_failing("explode").contains("bang"));
 }
 
-/// Each step is submitted with the success of the one before.
+/// Each step is submitted by the success of the one before.
 #[test]
-fn a_routine_says_what_follows_it() {
-    let world = World::new(&[]);
+fn a_routine_chains_tasks() {
+    let project = Project::new(&[]);
     assert_eq!(
-        world.says("relay"),
+        project.run("relay"),
         "3\n[Number(3), Number(2), Number(1), Number(0)]"
     );
 }
 
 #[test]
-fn a_handler_in_rust_says_what_follows_it() {
-    let world = World::new(&["--caps", "cpu,maths"]);
+fn a_rust_handler_chains_tasks() {
+    let project = Project::new(&["--caps", "cpu,maths"]);
     assert_eq!(
-        world.says("handler relay"),
+        project.run("handler relay"),
         "[Number(42), Number(1), Number(0)]"
     );
 }
 
 #[test]
-fn one_shot_workers_chain_as_well() {
-    let world = World::with(&["spawner", "run", "--warm-pool", "1", "--quiet"]);
+fn one_shot_workers_chain_tasks() {
+    let project = Project::with(&["spawner", "run", "--warm-pool", "1", "--quiet"]);
     assert_eq!(
-        world.says("relay"),
+        project.run("relay"),
         "3\n[Number(3), Number(2), Number(1), Number(0)]"
     );
 }
 
 #[test]
-fn a_routine_that_fails_is_followed_by_nothing() {
-    let world = World::new(&[]);
-    let said = world.says("regret");
+fn a_failed_routine_chains_nothing() {
+    let project = Project::new(&[]);
+    let text = project.run("regret");
     assert!(
-        said.contains("on second thoughts") && said.ends_with(" 1"),
-        "{said}"
+        text.contains("on second thoughts") && text.ends_with(" 1"),
+        "{text}"
     );
 }
 
 #[test]
-fn what_cannot_be_chained_is_named() {
-    let world = World::new(&[]);
+fn explains_invalid_chains() {
+    let project = Project::new(&[]);
     assert!(
-        world
-            .fails("misname")
+        project
+            .run_failing("misname")
             .contains("the task cannot be chained, at 'queue'"),
         "{}",
-        world.fails("misname")
+        project.run_failing("misname")
     );
     let outside = "only a task can chain others, and this process runs none: submit it instead";
-    assert_eq!(world.says("outside"), outside);
+    assert_eq!(project.run("outside"), outside);
 }
 
-/// What it chained would run outside.
+/// A chained task would run outside of the sandbox.
 #[test]
-fn a_routine_in_a_sandbox_chains_nothing() {
-    let world = World::new(&["--min-isolation", "sandbox"]);
-    let said = world.fails("relay");
-    assert!(said.contains("a task in a sandbox cannot chain"), "{said}");
+fn a_sandboxed_routine_cannot_chain() {
+    let project = Project::new(&["--min-isolation", "sandbox"]);
+    let text = project.run_failing("relay");
+    assert!(text.contains("a task in a sandbox cannot chain"), "{text}");
 }
 
 #[test]
-fn a_spawner_of_the_program_keeps_them_in_a_sandbox() {
-    let world = World::with(&[
+fn a_spawner_runs_routines_in_a_sandbox() {
+    let project = Project::with(&[
         "spawner",
         "run",
         "--warm-pool",
@@ -211,46 +215,54 @@ fn a_spawner_of_the_program_keeps_them_in_a_sandbox() {
         "sandbox",
         "--quiet",
     ]);
-    assert!(is_inside(&world.says("pids")), "{}", world.says("pids"));
+    assert!(
+        are_in_sandbox(&project.run("pids")),
+        "{}",
+        project.run("pids")
+    );
 }
 
 #[test]
-fn a_spawner_of_the_program_keeps_workers_of_the_program() {
-    let world = World::with(&["spawner", "run", "--warm-pool", "1", "--quiet"]);
-    assert_eq!(world.says("add"), "3");
-    let pids = world.says("pids");
+fn a_spawner_starts_workers_of_the_program() {
+    let project = Project::with(&["spawner", "run", "--warm-pool", "1", "--quiet"]);
+    assert_eq!(project.run("add"), "3");
+    let pids = project.run("pids");
     let mut pids: Vec<_> = pids.lines().collect();
     pids.dedup();
     assert_eq!(pids.len(), 3);
-    assert!(world.fails("explode").contains("bang"));
+    assert!(project.run_failing("explode").contains("bang"));
 }
 
 #[test]
-fn what_goes_wrong_is_told() {
-    let world = World::new(&[]);
-    assert!(world.fails("sorry").contains("failed: sorry, you"));
+fn reports_errors_panics_and_timeouts() {
+    let project = Project::new(&[]);
+    assert!(project.run_failing("sorry").contains("failed: sorry, you"));
     assert!(
-        world.fails("read").contains("No such file"),
-        "an error that cannot be written down is told"
+        project.run_failing("read").contains("No such file"),
+        "errors that cannot be serialized are reported"
     );
-    let said = world.says("divide");
+    let text = project.run("divide");
     assert!(
-        said.contains("1 cannot be divided by 0") && said.contains(r#"{"by":0,"number":1}"#),
-        "{said}"
+        text.contains("1 cannot be divided by 0") && text.contains(r#"{"by":0,"number":1}"#),
+        "{text}"
     );
-    let panicked = world.fails("explode");
+    let panicked = project.run_failing("explode");
     assert!(
         panicked.contains("panicked at")
             && panicked.contains("app.rs:")
             && panicked.contains("bang"),
         "{panicked}"
     );
-    assert!(world.fails("sleep").contains("ran past its timeout"));
-    assert_eq!(world.says("add"), "3", "the worker is as it was");
+    assert!(
+        project
+            .run_failing("sleep")
+            .contains("ran past its timeout")
+    );
+    assert_eq!(project.run("add"), "3", "the worker still runs tasks");
 }
 
 #[test]
-fn two_routines_of_one_name_do_not_start() {
+fn refuses_duplicate_routine_names() {
     let output = Command::new(env!("CARGO_BIN_EXE_raddle-test-clash"))
         .output()
         .unwrap();
@@ -258,9 +270,9 @@ fn two_routines_of_one_name_do_not_start() {
         (output.status.code(), output.stdout.as_slice()),
         (Some(125), &b""[..])
     );
-    let said = String::from_utf8(output.stderr).unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
     assert!(
-        said.contains("two routines are called 'twice'") && said.contains("clash.rs:3"),
-        "{said}"
+        text.contains("two routines are called 'twice'") && text.contains("clash.rs:3"),
+        "{text}"
     );
 }

@@ -1,4 +1,4 @@
-//! Workers that are found in the registry of a broker: a database of this machine, and a server that many have in common.
+//! Discovery by the registry of a broker: a SQLite file and a Redis server.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,17 +13,17 @@ use crate::{
     CALLEE,
     redis_server::Server,
     routines,
-    served::{Served, World, signal},
-    until, within,
+    server::{PoolServer, ServerDir, signal},
+    wait_until, within,
 };
 
 async fn registry(url: &str) -> Arc<dyn Broker> {
     connect(&url.parse().unwrap()).await.unwrap()
 }
 
-/// Starts a program that serves, and is found by whoever has the same broker.
-async fn serve(url: &str, args: &[&str]) -> Served {
-    let world = World::new();
+/// Starts a server that publishes its workers in this broker.
+async fn serve(url: &str, args: &[&str]) -> PoolServer {
+    let world = ServerDir::new();
     let command = world.command(
         &[
             &["--json", "--queue-url", url, "--discovery", "broker"],
@@ -31,19 +31,19 @@ async fn serve(url: &str, args: &[&str]) -> Served {
         ]
         .concat(),
     );
-    Served::started(world, command).await
+    PoolServer::start_command(world, command).await
 }
 
-/// Workers come, are replaced, go and die, and whoever follows the registry hears of it.
-async fn are_found(url: &str) {
+/// Workers start, are replaced, stop and die, and a pool follows the registry.
+async fn test_registry(url: &str) {
     let broker = registry(url).await;
-    let found = BrokerDiscovery::new("math", Arc::clone(&broker)).unwrap();
+    let discovery = BrokerDiscovery::new("math", Arc::clone(&broker)).unwrap();
     let pool = WorkerPool::builder()
-        .discovery(found)
+        .discovery(discovery)
         .start()
         .await
         .unwrap();
-    assert!(pool.workers().is_empty(), "nobody is there yet");
+    assert!(pool.workers().is_empty(), "there are no workers yet");
     let serving = [
         "--name",
         "math",
@@ -60,7 +60,7 @@ async fn are_found(url: &str) {
         &["--name", "else", "--workers", "1", "--bind", "127.0.0.1:0"],
     )
     .await;
-    until("both are found", async || pool.workers().len() == 2).await;
+    wait_until("both workers are found", async || pool.workers().len() == 2).await;
     let as_published = |mut workers: Vec<WorkerMetadata>| {
         workers.sort_by_key(|worker| worker.uid);
         workers
@@ -86,27 +86,30 @@ async fn are_found(url: &str) {
         );
     }
 
-    // One that is killed is replaced.
+    // A killed worker is replaced.
     let killed = routines::pid().on(&pool).await.unwrap();
     signal(killed, libc::SIGKILL);
     let is_replaced = async || {
         pool.workers().len() == 2 && pool.workers().iter().all(|worker| worker.pid != killed)
     };
-    until("another is found", is_replaced).await;
+    wait_until("the replacement is found", is_replaced).await;
 
-    // Those that leave are gone at once, and those whose keeper is killed with their lease.
-    other.interrupt().ends(0).await;
+    // Entries of stopped workers disappear at once, those of a killed server with its lease.
+    other.interrupt().assert_ends(0).await;
     assert_eq!(broker.workers().await.unwrap().len(), 2);
     signal(served.pid(), libc::SIGKILL);
-    until("they are missed", async || pool.workers().is_empty()).await;
+    wait_until("the workers are dropped", async || {
+        pool.workers().is_empty()
+    })
+    .await;
     assert!(broker.workers().await.unwrap().is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn workers_are_found_in_a_database() {
+async fn finds_workers_in_sqlite() {
     within(120, async {
         let directory = tempfile::tempdir().unwrap();
-        are_found(&format!(
+        test_registry(&format!(
             "sqlite:{}",
             directory.path().join("raddle.db").display()
         ))
@@ -116,17 +119,17 @@ async fn workers_are_found_in_a_database() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn workers_are_found_on_a_server() {
+async fn finds_workers_in_redis() {
     within(120, async {
         let server = Server::start();
-        are_found(&server.url("calls")).await;
+        test_registry(&server.url("calls")).await;
     })
     .await;
 }
 
-/// What is known stays known, and workers enter themselves again.
+/// The pool keeps its workers, and the workers register again.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_is_gone_for_a_while_takes_nobody_along() {
+async fn workers_survive_a_broker_outage() {
     within(120, async {
         let server = Server::start();
         let url = server.url("calls");
@@ -135,9 +138,9 @@ async fn a_server_that_is_gone_for_a_while_takes_nobody_along() {
             &["--name", "math", "--workers", "1", "--bind", "127.0.0.1:0"],
         )
         .await;
-        let found = BrokerDiscovery::new("math", registry(&url).await).unwrap();
+        let discovery = BrokerDiscovery::new("math", registry(&url).await).unwrap();
         let pool = WorkerPool::builder()
-            .discovery(found)
+            .discovery(discovery)
             .start()
             .await
             .unwrap();
@@ -151,7 +154,7 @@ async fn a_server_that_is_gone_for_a_while_takes_nobody_along() {
         );
         server.restart();
         let before = pool.workers();
-        until("it is in the registry", async || {
+        wait_until("the worker is registered again", async || {
             registry(&url)
                 .await
                 .workers()
@@ -161,13 +164,13 @@ async fn a_server_that_is_gone_for_a_while_takes_nobody_along() {
         .await;
         tokio::time::sleep(Duration::from_secs(2)).await;
         assert_eq!(pool.workers(), before);
-        served.interrupt().ends(0).await;
+        served.interrupt().assert_ends(0).await;
     })
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_looks_at_workers_sees_them_for_what_they_are() {
+async fn worker_list_shows_pool_workers() {
     within(120, async {
         let directory = tempfile::tempdir().unwrap();
         let url = format!("sqlite:{}", directory.path().join("raddle.db").display());
@@ -179,15 +182,15 @@ async fn who_looks_at_workers_sees_them_for_what_they_are() {
         let worker = served.workers().remove(0);
         let run = |args: &[&str]| {
             let mut command = std::process::Command::new(CALLEE);
-            let ran = command
+            let output = command
                 .args(args)
                 .env("QUEUE_URL", &url)
                 .current_dir(directory.path())
                 .output()
                 .unwrap();
             let [out, err] =
-                [ran.stdout, ran.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
-            (ran.status.code().unwrap(), out, err)
+                [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
+            (output.status.code().unwrap(), out, err)
         };
         let (code, listed, _) = run(&["worker", "list"]);
         let row: Vec<&str> = listed.lines().nth(1).unwrap().split_whitespace().collect();
@@ -203,53 +206,55 @@ async fn who_looks_at_workers_sees_them_for_what_they_are() {
             (code, &listed[0]["callee"]["address"]),
             (0, &worker.address.as_str().into())
         );
-        // It takes no words from a broker.
-        let (code, _, said) = run(&["worker", "stop", tid]);
+        // Pool workers take no control commands from the broker.
+        let (code, _, message) = run(&["worker", "stop", tid]);
         let uid = worker.uid.to_string();
         assert!(
-            code == 2 && said.contains(&format!("raddle pool stop --discovery broker:math {uid}")),
-            "{said}"
+            code == 2
+                && message.contains(&format!("raddle pool stop --discovery broker:math {uid}")),
+            "{message}"
         );
         let (code, ..) = run(&["worker", "stop", "--all"]);
         assert!(code == 0 && !served.is_over());
-        // As it says itself. Another takes its place, for its keeper was not asked.
-        let (code, stopped, said) = run(&["pool", "stop", "--discovery", "broker:math", &uid]);
+        // With the command of the message. The server replaces the worker, because it was not
+        // stopped itself.
+        let (code, stopped, message) = run(&["pool", "stop", "--discovery", "broker:math", &uid]);
         assert_eq!(
             (code, stopped),
             (0, format!("{uid} stopped, 0 calls ended, 0 cancelled\n")),
-            "{said}"
+            "{message}"
         );
-        until("another is there", async || {
+        wait_until("a replacement is published", async || {
             let now = served.workers();
             now.len() == 1 && now[0].uid != worker.uid
         })
         .await;
-        served.interrupt().ends(0).await;
+        served.interrupt().assert_ends(0).await;
     })
     .await;
 }
 
 #[test]
-fn what_others_could_not_find_is_not_told_to_them() {
-    let world = World::new();
+fn refuses_to_publish_unreachable_addresses() {
+    let world = ServerDir::new();
     let url = format!("sqlite:{}", world.path().join("raddle.db").display());
-    for how in ["broker", "file:workers"] {
+    for discovery in ["broker", "file:workers"] {
         let open = [
             "--queue-url",
             &url,
             "--discovery",
-            how,
+            discovery,
             "--bind",
             "0.0.0.0:0",
             "--insecure",
         ];
-        let said = world.refuses(&open, 2);
+        let message = world.run_refused(&open, 2);
         assert!(
-            said.contains("'0.0.0.0:0' is another place on every machine")
-                && said.contains("--advertise"),
-            "{said}"
+            message.contains("'0.0.0.0:0' is another place on every machine")
+                && message.contains("--advertise"),
+            "{message}"
         );
     }
-    let said = world.refuses(&["--queue-url", "mem://", "--discovery", "broker"], 2);
-    assert!(said.contains("lives in one process"), "{said}");
+    let message = world.run_refused(&["--queue-url", "mem://", "--discovery", "broker"], 2);
+    assert!(message.contains("lives in one process"), "{message}");
 }

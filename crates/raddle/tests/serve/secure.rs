@@ -1,4 +1,4 @@
-//! Workers that prove who they are, and have it proven.
+//! Workers with credentials and rules.
 
 use std::{path::Path, time::SystemTime};
 
@@ -12,7 +12,7 @@ use raddle::{
 
 use crate::{
     routines,
-    served::{Served, World},
+    server::{PoolServer, ServerDir},
     within,
 };
 
@@ -27,8 +27,8 @@ impl Trust {
         )
     }
 
-    /// Files for somebody with these names.
-    pub(crate) fn files(&self, directory: &Path, who: &str, names: &[&str]) {
+    /// Writes credentials with these names.
+    pub(crate) fn files(&self, directory: &Path, name: &str, names: &[&str]) {
         let names: Vec<_> = names.iter().map(|name| name.parse().unwrap()).collect();
         let IssuedCertificate {
             certificate, key, ..
@@ -37,17 +37,17 @@ impl Trust {
             .issue(&names, Validity::days(SystemTime::now(), 1))
             .unwrap();
         std::fs::write(directory.join("ca.pem"), self.0.certificate()).unwrap();
-        std::fs::write(directory.join(format!("{who}.pem")), certificate).unwrap();
-        std::fs::write(directory.join(format!("{who}.key")), key).unwrap();
+        std::fs::write(directory.join(format!("{name}.pem")), certificate).unwrap();
+        std::fs::write(directory.join(format!("{name}.key")), key).unwrap();
     }
 }
 
-fn own(directory: &Path, who: &str) -> WorkerCredentials {
+fn load_credentials(directory: &Path, name: &str) -> WorkerCredentials {
     let file = |name: String| directory.join(name);
     WorkerCredentials::from_files(
         file("ca.pem".into()),
-        file(format!("{who}.pem")),
-        file(format!("{who}.key")),
+        file(format!("{name}.pem")),
+        file(format!("{name}.key")),
     )
     .unwrap()
 }
@@ -62,9 +62,9 @@ pub(crate) const CREDENTIALS: [&str; 6] = [
 ];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn callers_prove_who_they_are_and_do_what_they_may() {
+async fn authenticates_and_authorizes_callers() {
     within(120, async {
-        let world = World::new();
+        let world = ServerDir::new();
         let trust = Trust::new();
         trust.files(world.path(), "worker", &["127.0.0.1"]);
         trust.files(world.path(), "web", &["spiffe://test/web"]);
@@ -83,7 +83,7 @@ async fn callers_prove_who_they_are_and_do_what_they_may() {
             "spiffe://test/ops = @stop",
         ];
         let command = world.command(&[&rules[..], &CREDENTIALS].concat());
-        let served = Served::started(world, command).await;
+        let served = PoolServer::start_command(world, command).await;
         let worker = served.workers().remove(0);
         assert!(
             worker.secure && worker.address.starts_with("127.0.0.1:"),
@@ -91,7 +91,7 @@ async fn callers_prove_who_they_are_and_do_what_they_may() {
         );
         let pool = served
             .pool()
-            .credentials(own(served.path(), "web"))
+            .credentials(load_credentials(served.path(), "web"))
             .start()
             .await
             .unwrap();
@@ -101,18 +101,18 @@ async fn callers_prove_who_they_are_and_do_what_they_may() {
         let plain = served.pool().start().await.unwrap();
         assert!(
             plain.workers().is_empty(),
-            "without credentials nobody is there"
+            "without credentials no worker is usable"
         );
-        // It is told to end by who holds it, whatever the rules say.
-        served.interrupt().ends(0).await;
+        // Signals stop the server whatever the rules are.
+        served.interrupt().assert_ends(0).await;
     })
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn beyond_this_machine_it_is_reached_with_credentials_and_by_the_name_in_them() {
+async fn public_workers_are_reached_by_their_certificate_name() {
     within(120, async {
-        let world = World::new();
+        let world = ServerDir::new();
         let trust = Trust::new();
         trust.files(world.path(), "worker", &["localhost"]);
         trust.files(world.path(), "web", &["web.internal"]);
@@ -126,17 +126,17 @@ async fn beyond_this_machine_it_is_reached_with_credentials_and_by_the_name_in_t
             "localhost",
         ];
         let command = world.command(&[&open[..], &CREDENTIALS].concat());
-        let served = Served::started(world, command).await;
+        let served = PoolServer::start_command(world, command).await;
         let pool = served
             .pool()
-            .credentials(own(served.path(), "web"))
+            .credentials(load_credentials(served.path(), "web"))
             .start()
             .await
             .unwrap();
         for _ in 0..4 {
             assert_eq!(routines::add(1, 2).on(&pool).await, Ok(3));
         }
-        served.terminate().ends(0).await;
+        served.terminate().assert_ends(0).await;
     })
     .await;
 }

@@ -1,4 +1,4 @@
-//! Routines of all shapes, called in a pool of workers that are the same program again: what the attributes write is what a function looks like.
+//! Routines of all shapes, called in a pool of the same program.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -11,7 +11,7 @@ fn call(name: &str) -> Output {
         .unwrap()
 }
 
-fn says(name: &str) -> Vec<String> {
+fn run(name: &str) -> Vec<String> {
     let output = call(name);
     assert!(output.status.success(), "{output:?}");
     String::from_utf8(output.stdout)
@@ -21,60 +21,60 @@ fn says(name: &str) -> Vec<String> {
         .collect()
 }
 
-fn fails(name: &str) -> String {
+fn run_failing(name: &str) -> String {
     let output = call(name);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     String::from_utf8(output.stderr).unwrap()
 }
 
 #[test]
-fn a_call_looks_like_the_function_and_runs_elsewhere() {
-    assert_eq!(says("values"), ["3", r#"["a", "b"]"#, "false", "7"]);
+fn calls_look_like_functions_and_run_in_a_worker() {
+    assert_eq!(run("values"), ["3", r#"["a", "b"]"#, "false", "7"]);
 }
 
 #[test]
-fn items_come_one_after_the_other() {
-    assert_eq!(says("items"), ["3", "2", "1"]);
+fn streams_yield_items_in_order() {
+    assert_eq!(run("items"), ["3", "2", "1"]);
 }
 
 #[test]
-fn errors_come_back_as_they_were() {
-    assert_eq!(says("errors"), ["Ok(3)", "true true"]);
+fn errors_keep_their_type() {
+    assert_eq!(run("errors"), ["Ok(3)", "true true"]);
 }
 
 #[test]
-fn a_main_that_fails_says_why_in_all_words() {
-    let said = fails("causes");
+fn main_prints_errors_with_their_causes() {
+    let stderr = run_failing("causes");
     assert!(
-        said.contains("Error: /nowhere is unreadable\n  because: No such file or directory"),
-        "{said}"
+        stderr.contains("Error: /nowhere is unreadable\n  because: No such file or directory"),
+        "{stderr}"
     );
-    let said = fails("panic");
+    let stderr = run_failing("panic");
     assert!(
-        said.contains("the routine panicked at")
-            && said.contains("shapes.rs:")
-            && said.contains("bang"),
-        "{said}"
+        stderr.contains("the routine panicked at")
+            && stderr.contains("shapes.rs:")
+            && stderr.contains("bang"),
+        "{stderr}"
     );
 }
 
 #[test]
-fn what_is_called_can_call() {
-    assert_eq!(says("nested"), ["6"]);
+fn routines_call_routines() {
+    assert_eq!(run("nested"), ["6"]);
 }
 
 #[test]
-fn context_goes_with_a_call() {
-    assert_eq!(says("context"), [r#"Some("acme")"#]);
+fn context_reaches_the_worker() {
+    assert_eq!(run("context"), [r#"Some("acme")"#]);
 }
 
 #[test]
-fn methods_are_called_with_a_copy_of_what_they_belong_to() {
+fn methods_run_on_a_copy_of_self() {
     let first = "Point { x: 6.0, y: 8.0 } 10 Point { x: 0.0, y: 0.0 }";
-    assert_eq!(says("methods"), [first, "Some(Ok(6))"]);
+    assert_eq!(run("methods"), [first, "Some(Ok(6))"]);
 }
 
 #[test]
-fn outside_of_a_pool_there_is_nobody_to_call() {
-    assert_eq!(says("outside"), ["Err(NoPool)"]);
+fn a_call_outside_of_a_pool_fails() {
+    assert_eq!(run("outside"), ["Err(NoPool)"]);
 }

@@ -1,22 +1,22 @@
-//! Waits that have an end.
+//! Waits with a timeout.
 
 use std::time::Duration;
 
-/// Bounds a whole test.
+/// Fails a test that takes longer than `seconds`.
 pub(crate) async fn within<F: Future>(seconds: u64, future: F) -> F::Output {
     tokio::time::timeout(Duration::from_secs(seconds), future)
         .await
-        .expect("it takes no longer")
+        .expect("the test ends in time")
 }
 
-/// Waits until something is so.
-pub(crate) async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+/// Waits until the condition holds, and fails after a minute.
+pub(crate) async fn wait_until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
     let waiting = async {
-        while !is_so().await {
+        while !condition().await {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
     tokio::time::timeout(Duration::from_secs(60), waiting)
         .await
-        .unwrap_or_else(|_| panic!("not in time: {what}"));
+        .unwrap_or_else(|_| panic!("timed out waiting until {what}"));
 }

@@ -4,8 +4,8 @@ use raddle_rpc::{
     standalone::{ServicePhase, ServiceStatus, StandaloneHandle},
     worker::{CallCounts, REASONS},
 };
+use raddle_telemetry::metrics::MetricsPage;
 use raddle_web::{Readiness, Router};
-use raddle_worker::metrics::MetricsPage;
 
 /// The pages of standalone workers.
 pub(super) fn page(workers: &StandaloneHandle) -> Router {

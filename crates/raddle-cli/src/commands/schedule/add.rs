@@ -2,8 +2,8 @@
 
 use std::{fs, path::Path};
 
+use raddle_client::schedule::{self, PutOutcome};
 use raddle_model::Schedule;
-use raddle_worker::schedule::{self, PutOutcome};
 use serde_json::json;
 
 use super::warn_if_nobody_fires;

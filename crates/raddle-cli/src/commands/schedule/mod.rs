@@ -4,9 +4,10 @@ mod add;
 
 use jiff::Timestamp;
 use raddle_broker::{Broker, ScheduleView, Submitted};
+use raddle_client::schedule;
 use raddle_model::{Schedule, schedule::ScheduleEntry};
 use raddle_view::schedule::{ScheduleDetail, is_fired, schedule_record};
-use raddle_worker::{Options, Shutdown, Worker, schedule};
+use raddle_worker::{Options, Shutdown, Worker};
 use serde_json::json;
 
 use crate::{

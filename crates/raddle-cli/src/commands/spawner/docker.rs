@@ -11,13 +11,11 @@ use std::{
 use raddle_broker_connect::BrokerUrl;
 use raddle_broker_remote::ContainerClients;
 use raddle_model::spec::Isolation;
-use raddle_worker::{
-    spawner::{
-        Config,
-        docker::{BindMount, ContainerTemplate, DockerEngine, DockerLauncher, WorkerClass},
-    },
-    worker,
+use raddle_spawner::{
+    Config,
+    docker::{BindMount, ContainerTemplate, DockerEngine, DockerLauncher, WorkerClass},
 };
+use raddle_worker::worker;
 use rustix::{
     fs::{Mode, OFlags},
     io::Errno,

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use raddle_worker::spawner::{
+use raddle_spawner::{
     Config, ContainerLimits, Gpus, WorkerClass,
     kubernetes::{
         ClusterAccess, KubernetesLauncher, PodOverlay, PodTemplate, QueueAccess, TERMINATION_LOG,

@@ -2,7 +2,7 @@
 
 use std::{fs, io, path::Path};
 
-use raddle_worker::spawner::{Config, WARM_VARIABLE, worker_words};
+use raddle_spawner::{Config, WARM_VARIABLE, worker_words};
 
 use crate::args::{Global, StartArgs};
 

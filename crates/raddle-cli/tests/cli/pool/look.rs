@@ -280,7 +280,7 @@ fn what_is_not_there_is_said_with_what_is() {
         .world
         .raddle(["pool", "stop", "127.0.0.1:1"])
         .code(1)
-        .says("nobody serves there");
+        .says("no worker listens at this address");
 }
 
 #[test]

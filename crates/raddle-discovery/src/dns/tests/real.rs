@@ -54,7 +54,7 @@ async fn what_holds_for_long_is_asked_for_again_when_somebody_wants_to_know() {
     // So it is when somebody was not reached.
     server.reload("10.0.0.3 w.test\n");
     nothing(&mut subscription).await;
-    seldom.doubt(&seldom.0.worker(([10, 0, 0, 2], 7070).into()));
+    seldom.request_recheck(&seldom.0.worker(([10, 0, 0, 2], 7070).into()));
     assert_eq!(next(&mut subscription).await, "-10.0.0.2:7070");
     assert_eq!(next(&mut subscription).await, "+10.0.0.3:7070");
 }

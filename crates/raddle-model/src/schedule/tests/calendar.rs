@@ -54,12 +54,12 @@ fn six_fields_begin_with_seconds() {
     let entry = ScheduleEntry::new(
         cron("*/20 * * * * *", "UTC"),
         &zone("UTC"),
-        at("2026-11-30T08:07:30Z"),
+        timestamp("2026-11-30T08:07:30Z"),
     );
     let seconds: Vec<i64> = entry
         .upcoming(&zone("UTC"), 4)
         .iter()
-        .map(|at| at.as_second() % 60)
+        .map(|timestamp| timestamp.as_second() % 60)
         .collect();
     assert_eq!(seconds, [40, 0, 20, 40]);
 }
@@ -78,12 +78,12 @@ fn matches_month_ends_and_leap_days() {
     let leap = ScheduleEntry::new(
         cron("0 0 29 2 *", "UTC"),
         &zone("UTC"),
-        at("2090-01-01T00:00:00Z"),
+        timestamp("2090-01-01T00:00:00Z"),
     );
     let years: Vec<i16> = leap
         .upcoming(&zone("UTC"), 4)
         .iter()
-        .map(|at| at.to_zoned(zone("UTC")).year())
+        .map(|timestamp| timestamp.to_zoned(zone("UTC")).year())
         .collect();
     assert_eq!(years, [2092, 2096, 2104, 2108], "2100 is no leap year");
 }
@@ -104,9 +104,12 @@ fn matches_nth_and_last_weekdays() {
     let rare = ScheduleEntry::new(
         cron("0 0 * 2 MON#5", "UTC"),
         &zone("UTC"),
-        at("2026-01-01T00:00:00Z"),
+        timestamp("2026-01-01T00:00:00Z"),
     );
-    assert_eq!(rare.upcoming(&zone("UTC"), 1), [at("2044-02-29T00:00:00Z")]);
+    assert_eq!(
+        rare.upcoming(&zone("UTC"), 1),
+        [timestamp("2044-02-29T00:00:00Z")]
+    );
 }
 
 #[test]
@@ -127,19 +130,19 @@ fn works_after_2038() {
     let entry = ScheduleEntry::new(
         cron("0 3 * * *", "Europe/Berlin"),
         &zone("Europe/Berlin"),
-        at("2199-06-01T00:00:00Z"),
+        timestamp("2199-06-01T00:00:00Z"),
     );
     assert_eq!(
         entry.next,
-        Some(at("2199-06-01T01:00:00Z")),
+        Some(timestamp("2199-06-01T01:00:00Z")),
         "in summer, by the rules of today"
     );
     let winter = ScheduleEntry::new(
         cron("0 3 * * *", "Europe/Berlin"),
         &zone("Europe/Berlin"),
-        at("2199-12-01T00:00:00Z"),
+        timestamp("2199-12-01T00:00:00Z"),
     );
-    assert_eq!(winter.next, Some(at("2199-12-01T02:00:00Z")));
+    assert_eq!(winter.next, Some(timestamp("2199-12-01T02:00:00Z")));
 }
 
 #[test]
@@ -147,7 +150,7 @@ fn nothing_is_due_after_the_last_timestamp() {
     let entry = ScheduleEntry::new(
         cron("@yearly", "UTC"),
         &zone("UTC"),
-        at("9999-06-01T00:00:00Z"),
+        timestamp("9999-06-01T00:00:00Z"),
     );
     assert_eq!(entry.next, None);
     assert_eq!(
@@ -163,11 +166,11 @@ fn finds_the_last_due_time_up_to_the_horizon() {
     let cron: Cron = "0 0 * 2 1#5".parse().unwrap();
     let series = Series::Cron(&cron, &zone);
     assert_eq!(
-        series.up_to(at("2111-12-31T00:00:00Z")),
-        Some(at("2072-02-29T00:00:00Z"))
+        series.up_to(timestamp("2111-12-31T00:00:00Z")),
+        Some(timestamp("2072-02-29T00:00:00Z"))
     );
     assert_eq!(
-        series.after(at("2072-02-29T00:00:00Z")),
-        Some(at("2112-02-29T00:00:00Z"))
+        series.after(timestamp("2072-02-29T00:00:00Z")),
+        Some(timestamp("2112-02-29T00:00:00Z"))
     );
 }

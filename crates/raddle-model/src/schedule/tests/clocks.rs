@@ -61,7 +61,7 @@ fn fires_repeated_times_once() {
 fn hourly_expressions_follow_elapsed_time() {
     let gaps = |text: &str, after: &str| {
         let zone = zone("Europe/Berlin");
-        let entry = ScheduleEntry::new(cron(text, "Europe/Berlin"), &zone, at(after));
+        let entry = ScheduleEntry::new(cron(text, "Europe/Berlin"), &zone, timestamp(after));
         let due = entry.upcoming(&zone, 100);
         due.windows(2)
             .map(|pair| pair[1].duration_since(pair[0]).as_secs() / 60)
@@ -138,14 +138,19 @@ impl CronSets {
         )
     }
 
-    fn has(&self, at: DateTime) -> bool {
+    fn has(&self, timestamp: DateTime) -> bool {
         let any = |values: &[i8], value| values.is_empty() || values.contains(&value);
-        let weekday = at.weekday().to_sunday_zero_offset();
+        let weekday = timestamp.weekday().to_sunday_zero_offset();
         let day = match (self.days.is_empty(), self.weekdays.is_empty()) {
-            (false, false) => self.days.contains(&at.day()) || self.weekdays.contains(&weekday),
-            _ => any(&self.days, at.day()) && any(&self.weekdays, weekday),
+            (false, false) => {
+                self.days.contains(&timestamp.day()) || self.weekdays.contains(&weekday)
+            }
+            _ => any(&self.days, timestamp.day()) && any(&self.weekdays, weekday),
         };
-        at.second() == 0 && day && any(&self.hours, at.hour()) && any(&self.minutes, at.minute())
+        timestamp.second() == 0
+            && day
+            && any(&self.hours, timestamp.hour())
+            && any(&self.minutes, timestamp.minute())
     }
 
     /// Finds all due times of a period, minute by minute.
@@ -153,14 +158,14 @@ impl CronSets {
         let mut found = BTreeSet::new();
         let mut seen: BTreeSet<DateTime> = BTreeSet::new();
         // Civil times before the period count as seen.
-        let mut at = from - 26.hours();
-        let mut before = zone.to_datetime(at);
-        while at < to {
-            let now = zone.to_datetime(at);
+        let mut timestamp = from - 26.hours();
+        let mut before = zone.to_datetime(timestamp);
+        while timestamp < to {
+            let now = zone.to_datetime(timestamp);
             let is_new = seen.insert(now);
             let hourly = self.hours.is_empty();
             if self.has(now) && (is_new || hourly) {
-                found.insert(at);
+                found.insert(timestamp);
             }
             // Civil times that the clock change skipped.
             let mut skipped = before + 1.minutes();
@@ -169,14 +174,17 @@ impl CronSets {
                 is_gap && (now - skipped).total(jiff::Unit::Minute).unwrap() as i64 % 60 == 0;
             while skipped < now {
                 if self.has(skipped) && !(hourly && whole_hours) {
-                    found.insert(at);
+                    found.insert(timestamp);
                 }
                 skipped += 1.minutes();
             }
             before = now;
-            at += 1.minutes();
+            timestamp += 1.minutes();
         }
-        found.into_iter().filter(|at| *at > from).collect()
+        found
+            .into_iter()
+            .filter(|timestamp| *timestamp > from)
+            .collect()
     }
 }
 
@@ -227,11 +235,11 @@ proptest! {
         let parsed: Cron = cron_sets.text().parse().unwrap();
         let series = Series::Cron(&parsed, &zone);
         let expected = cron_sets.model_due_times(&zone, from, to);
-        let forward: Vec<_> = std::iter::successors(series.after(from), |at| series.after(*at)).take_while(|at| *at < to).collect();
+        let forward: Vec<_> = std::iter::successors(series.after(from), |timestamp| series.after(*timestamp)).take_while(|timestamp| *timestamp < to).collect();
         prop_assert_eq!(&forward, &expected, "'{}' in {} from {}", cron_sets.text(), name, from);
         let instant = Duration::from_nanos(1);
-        let mut back: Vec<_> = std::iter::successors(series.up_to(to - instant), |at| series.up_to(*at - instant))
-            .take_while(|at| *at > from)
+        let mut back: Vec<_> = std::iter::successors(series.up_to(to - instant), |timestamp| series.up_to(*timestamp - instant))
+            .take_while(|timestamp| *timestamp > from)
             .collect();
         back.reverse();
         prop_assert_eq!(&back, &expected, "back from {} for '{}' in {}", to, cron_sets.text(), name);
@@ -246,13 +254,13 @@ proptest! {
         let zone = zone(name);
         let parsed: Cron = cron_sets.text().parse().unwrap();
         let series = Series::Cron(&parsed, &zone);
-        let mut at = Timestamp::from_second(begin).unwrap();
+        let mut timestamp = Timestamp::from_second(begin).unwrap();
         for _ in 0..50 {
-            let Some(next) = series.after(at) else { break };
-            prop_assert!(next > at);
+            let Some(next) = series.after(timestamp) else { break };
+            prop_assert!(next > timestamp);
             prop_assert_eq!(series.up_to(next), Some(next));
-            prop_assert_eq!(series.up_to(next - Duration::from_nanos(1)).filter(|before| *before > at), None);
-            at = next;
+            prop_assert_eq!(series.up_to(next - Duration::from_nanos(1)).filter(|before| *before > timestamp), None);
+            timestamp = next;
         }
     }
 

@@ -8,7 +8,7 @@ use super::{
 const MOST: usize = 100;
 
 fn seconds(due: &[Timestamp]) -> Vec<i64> {
-    due.iter().map(|at| at.as_second()).collect()
+    due.iter().map(|timestamp| timestamp.as_second()).collect()
 }
 
 fn planned(missed: MissedPolicy, due: i64, now: i64) -> (Vec<i64>, Option<i64>, u64) {
@@ -16,8 +16,14 @@ fn planned(missed: MissedPolicy, due: i64, now: i64) -> (Vec<i64>, Option<i64>, 
         missed,
         ..every(10)
     };
-    let at = |second| Timestamp::from_second(second).unwrap();
-    let Plan { due, next, missed } = plan(&schedule, &TimeZone::UTC, at(due), at(now), MOST);
+    let timestamp = |second| Timestamp::from_second(second).unwrap();
+    let Plan { due, next, missed } = plan(
+        &schedule,
+        &TimeZone::UTC,
+        timestamp(due),
+        timestamp(now),
+        MOST,
+    );
     (seconds(&due), next.map(|next| next.as_second()), missed)
 }
 
@@ -60,8 +66,11 @@ fn skip_drops_late_due_times() {
         missed,
         ..cron("0 3 * * *", "UTC")
     };
-    let (due, next) = (at("2026-11-30T03:00:00Z"), Some(at("2026-12-01T03:00:00Z")));
-    let on = |missed, now: &str| plan(&schedule(missed), &TimeZone::UTC, due, at(now), MOST);
+    let (due, next) = (
+        timestamp("2026-11-30T03:00:00Z"),
+        Some(timestamp("2026-12-01T03:00:00Z")),
+    );
+    let on = |missed, now: &str| plan(&schedule(missed), &TimeZone::UTC, due, timestamp(now), MOST);
     assert_eq!(
         on(MissedPolicy::Skip, "2026-11-30T03:01:00Z"),
         Plan {
@@ -101,12 +110,12 @@ fn catch_up_is_limited() {
     );
     assert_eq!(next, Some(due[MOST - 1] + 10), "the rest follows at once");
     // In batches, each due time once.
-    let (mut all, mut at) = (Vec::new(), 0);
+    let (mut all, mut timestamp) = (Vec::new(), 0);
     loop {
-        let (due, next, _) = planned(MissedPolicy::All, at, 100_005);
+        let (due, next, _) = planned(MissedPolicy::All, timestamp, 100_005);
         all.extend(due);
-        at = next.unwrap();
-        if at > 100_005 {
+        timestamp = next.unwrap();
+        if timestamp > 100_005 {
             break;
         }
     }
@@ -121,14 +130,26 @@ fn skips_due_times_that_have_expired() {
         lifetime: Some(HumanDuration::secs(15)),
         ..every(10)
     };
-    let at = |second| Timestamp::from_second(second).unwrap();
-    let Plan { due, next, missed } = plan(&schedule, &TimeZone::UTC, at(1000), at(1035), MOST);
+    let timestamp = |second| Timestamp::from_second(second).unwrap();
+    let Plan { due, next, missed } = plan(
+        &schedule,
+        &TimeZone::UTC,
+        timestamp(1000),
+        timestamp(1035),
+        MOST,
+    );
     assert_eq!(
         (seconds(&due), next, missed),
-        (vec![1030], Some(at(1040)), 3),
+        (vec![1030], Some(timestamp(1040)), 3),
         "1020 is 15 s old"
     );
-    let Plan { due, missed, .. } = plan(&schedule, &TimeZone::UTC, at(1000), at(1034), MOST);
+    let Plan { due, missed, .. } = plan(
+        &schedule,
+        &TimeZone::UTC,
+        timestamp(1000),
+        timestamp(1034),
+        MOST,
+    );
     assert_eq!((seconds(&due), missed), (vec![1020, 1030], 2));
 }
 
@@ -139,11 +160,14 @@ fn planning_after_a_long_outage_is_fast() {
         missed: MissedPolicy::All,
         ..cron("* * * * * *", "Europe/Berlin")
     };
-    let (due, now) = (at("2026-01-01T00:00:00Z"), at("2036-01-01T00:00:00Z"));
+    let (due, now) = (
+        timestamp("2026-01-01T00:00:00Z"),
+        timestamp("2036-01-01T00:00:00Z"),
+    );
     let plan = plan(&schedule, &zone("Europe/Berlin"), due, now, CATCH_UP);
     assert_eq!(
         (plan.due.len(), plan.next),
-        (CATCH_UP, Some(at("2036-01-01T00:00:01Z")))
+        (CATCH_UP, Some(timestamp("2036-01-01T00:00:01Z")))
     );
     assert!(
         began.elapsed() < Duration::from_secs(2),
@@ -156,10 +180,10 @@ fn planning_after_a_long_outage_is_fast() {
 fn stored_due_times_survive_changed_zone_rules() {
     // As if another version of the zone rules had stored it.
     let schedule = cron("0 3 * * *", "UTC");
-    let odd = at("2026-11-30T02:30:00Z");
+    let odd = timestamp("2026-11-30T02:30:00Z");
     let plan = plan(&schedule, &TimeZone::UTC, odd, odd, MOST);
     assert_eq!(
         (plan.due, plan.next),
-        (vec![odd], Some(at("2026-11-30T03:00:00Z")))
+        (vec![odd], Some(timestamp("2026-11-30T03:00:00Z")))
     );
 }

@@ -87,7 +87,7 @@ fn parses_schedules_from_toml_and_json() {
         .timezone("Europe/Berlin")
         .missed(MissedPolicy::All)
         .lifetime(Duration::from_secs(600))
-        .start(at("2026-01-01T00:00:00Z"))
+        .start(timestamp("2026-01-01T00:00:00Z"))
         .task(TaskSpec::command(["./backup"]))
         .unwrap();
     by_hand.task.retry.attempts = 3;

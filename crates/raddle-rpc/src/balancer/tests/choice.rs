@@ -1,4 +1,4 @@
-//! Whom balancers ask first.
+//! Tests of which worker each balancer tries first.
 
 use std::{
     collections::HashMap,
@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::{
     call, dispatch, end,
-    fake::{self, Does, pool},
+    fake::{self, Behavior, pool},
 };
 use crate::{
     balancer::{
@@ -37,8 +37,8 @@ fn metadata(address: &str) -> WorkerMetadata {
     }
 }
 
-/// Workers that nobody speaks to.
-fn silent(workers: usize) -> BalancerContext {
+/// Workers that are never connected to.
+fn unconnected_workers(workers: usize) -> BalancerContext {
     let context = BalancerContext::default();
     (0..workers).for_each(|n| {
         context.put_worker(
@@ -51,20 +51,20 @@ fn silent(workers: usize) -> BalancerContext {
 
 #[tokio::test]
 async fn round_robin_goes_round() {
-    let (context, fakes) = pool([Does::Take; 3]);
+    let (context, fakes) = pool([Behavior::Take; 3]);
     for _ in 0..9 {
         call(&RoundRobin, &context, Some(1)).await.unwrap();
     }
-    assert_eq!(fakes.each_ref().map(|fake| fake.asked()), [3; 3]);
-    let newcomer = fake::Fake::start(Does::Take);
-    newcomer.join(&context);
+    assert_eq!(fakes.each_ref().map(|fake| fake.take_calls()), [3; 3]);
+    let newcomer = fake::Fake::start(Behavior::Take);
+    newcomer.add_to(&context);
     for _ in 0..8 {
         call(&RoundRobin, &context, None).await.unwrap();
     }
-    assert_eq!(newcomer.asked(), 2);
+    assert_eq!(newcomer.take_calls(), 2);
 }
 
-/// Numbers below another, the same each time.
+/// Pseudo-random numbers below the argument, equal in each run.
 fn dice(seed: u64) -> impl Fn(usize) -> usize {
     let last = std::cell::Cell::new(seed);
     move |end| {
@@ -75,18 +75,18 @@ fn dice(seed: u64) -> impl Fn(usize) -> usize {
 
 proptest! {
     #[test]
-    fn round_robin_is_fair_to_those_who_may_be_asked(places in 1_usize..12, mask in any::<u16>(), start in any::<usize>()) {
-        let context = silent(places);
+    fn round_robin_is_fair_to_candidates(count in 1_usize..12, mask in any::<u16>(), start in any::<usize>()) {
+        let context = unconnected_workers(count);
         let workers = context.workers();
-        let asked: Vec<usize> = (0..places).filter(|place| mask & (1 << place) != 0).collect();
-        let candidates = Candidates { workers: &workers, asked: &asked, unmet: &[], ejected_too: false, now: Instant::now() };
+        let tried: Vec<usize> = (0..count).filter(|index| mask & (1 << index) != 0).collect();
+        let candidates = Candidates { workers: &workers, tried: &tried, unconnected: &[], include_ejected: false, now: Instant::now() };
         let turn = AtomicUsize::new(start % 1_000);
         let mut counts = HashMap::new();
-        let left = places - asked.len();
+        let left = count - tried.len();
         for _ in 0..3 * left {
-            let place = round_robin::choose(&candidates, || turn.fetch_add(1, Ordering::Relaxed)).unwrap();
-            prop_assert!(!asked.contains(&place));
-            *counts.entry(place).or_insert(0) += 1;
+            let index = round_robin::choose(&candidates, || turn.fetch_add(1, Ordering::Relaxed)).unwrap();
+            prop_assert!(!tried.contains(&index));
+            *counts.entry(index).or_insert(0) += 1;
         }
         prop_assert_eq!(counts.len(), left);
         prop_assert!(counts.values().all(|count| *count == 3), "{:?}", counts);
@@ -96,21 +96,21 @@ proptest! {
     }
 
     #[test]
-    fn power_of_two_asks_whoever_may_be_asked(places in 0_usize..12, mask in any::<u16>(), seed in any::<u64>()) {
-        let context = silent(places);
+    fn power_of_two_chooses_a_candidate(count in 0_usize..12, mask in any::<u16>(), seed in any::<u64>()) {
+        let context = unconnected_workers(count);
         let workers = context.workers();
-        let asked: Vec<usize> = (0..places).filter(|place| mask & (1 << place) != 0).collect();
-        let candidates = Candidates { workers: &workers, asked: &asked, unmet: &[], ejected_too: false, now: Instant::now() };
+        let tried: Vec<usize> = (0..count).filter(|index| mask & (1 << index) != 0).collect();
+        let candidates = Candidates { workers: &workers, tried: &tried, unconnected: &[], include_ejected: false, now: Instant::now() };
         let chosen = power_of_two::choose(&candidates, dice(seed));
-        prop_assert_eq!(chosen.is_some(), asked.len() < places);
-        prop_assert!(chosen.is_none_or(|place| place < places && !asked.contains(&place)));
+        prop_assert_eq!(chosen.is_some(), tried.len() < count);
+        prop_assert!(chosen.is_none_or(|index| index < count && !tried.contains(&index)));
     }
 }
 
 #[tokio::test]
-async fn least_loaded_asks_who_has_the_fewest() {
-    let (context, fakes) = pool([Does::Take; 3]);
-    fakes.iter().for_each(|fake| fake.let_end(false));
+async fn least_loaded_chooses_the_fewest_calls() {
+    let (context, fakes) = pool([Behavior::Take; 3]);
+    fakes.iter().for_each(|fake| fake.allow_end(false));
     let mut open = Vec::new();
     for _ in 0..6 {
         open.push(
@@ -119,8 +119,9 @@ async fn least_loaded_asks_who_has_the_fewest() {
                 .unwrap(),
         );
     }
-    assert_eq!(fakes.each_ref().map(|fake| fake.asked()), [2; 3]);
-    // One has nothing to do any more, and takes calls until it has as many as the others. Among equals they went round.
+    assert_eq!(fakes.each_ref().map(|fake| fake.take_calls()), [2; 3]);
+    // One worker is idle again, and gets calls until it has as many as the others: equals took
+    // turns.
     drop((open.remove(4), open.remove(1)));
     for _ in 0..2 {
         open.push(
@@ -129,7 +130,7 @@ async fn least_loaded_asks_who_has_the_fewest() {
                 .unwrap(),
         );
     }
-    assert_eq!(fakes.each_ref().map(|fake| fake.asked()), [0, 2, 0]);
+    assert_eq!(fakes.each_ref().map(|fake| fake.take_calls()), [0, 2, 0]);
     drop(open);
     assert!(
         context
@@ -141,15 +142,15 @@ async fn least_loaded_asks_who_has_the_fewest() {
 
 #[tokio::test(start_paused = true)]
 async fn power_of_two_avoids_the_slow_and_the_busy() {
-    let context = silent(3);
+    let context = unconnected_workers(3);
     let workers = context.workers();
     let dice = dice(1);
     let chosen = || {
         let candidates = Candidates {
             workers: &workers,
-            asked: &[],
-            unmet: &[],
-            ejected_too: false,
+            tried: &[],
+            unconnected: &[],
+            include_ejected: false,
             now: Instant::now(),
         };
         let mut counts = [0; 3];
@@ -159,11 +160,11 @@ async fn power_of_two_avoids_the_slow_and_the_busy() {
     let even = chosen();
     assert!(
         even.iter().all(|count| *count > 60),
-        "nothing is known: {even:?}"
+        "no latency is known: {even:?}"
     );
     for (worker, millis) in workers.iter().zip([10, 10, 100]) {
-        let mut under_way = worker.standing.ask(Instant::now(), None);
-        under_way.hear(None);
+        let mut in_flight_call = worker.health.begin_call(Instant::now(), None);
+        in_flight_call.record_outcome(None);
         tokio::time::advance(Duration::from_millis(millis)).await;
     }
     let slow = chosen();
@@ -172,12 +173,12 @@ async fn power_of_two_avoids_the_slow_and_the_busy() {
         "one is slow: {slow:?}"
     );
     let busy: Vec<_> = (0..20)
-        .map(|_| workers[0].standing.ask(Instant::now(), None))
+        .map(|_| workers[0].health.begin_call(Instant::now(), None))
         .collect();
     let both = chosen();
     assert!(
         both[0] == 0 && both[1] > 150 && both[2] > 60,
-        "and one has much to do: {both:?}"
+        "and one is busy: {both:?}"
     );
     drop(busy);
     tokio::time::advance(Duration::from_secs(200)).await;
@@ -186,59 +187,59 @@ async fn power_of_two_avoids_the_slow_and_the_busy() {
 
 #[tokio::test]
 async fn power_of_two_spreads_calls() {
-    let (context, fakes) = pool([Does::Take; 4]);
+    let (context, fakes) = pool([Behavior::Take; 4]);
     let balancer = PowerOfTwo;
     for _ in 0..80 {
         call(&balancer, &context, None).await.unwrap();
     }
-    let asked = fakes.each_ref().map(|fake| fake.asked());
-    assert_eq!(asked.iter().sum::<usize>(), 80);
+    let calls = fakes.each_ref().map(|fake| fake.take_calls());
+    assert_eq!(calls.iter().sum::<usize>(), 80);
     assert!(
-        asked.iter().filter(|asked| **asked > 0).count() >= 3,
-        "{asked:?}"
+        calls.iter().filter(|calls| **calls > 0).count() >= 3,
+        "{calls:?}"
     );
 }
 
 #[tokio::test]
-async fn sticky_asks_the_same_for_the_same_key() {
-    let (context, fakes) = pool([Does::Take; 4]);
-    let who = || fakes.iter().position(|fake| fake.asked() > 0).unwrap();
+async fn sticky_chooses_the_same_worker_for_a_key() {
+    let (context, fakes) = pool([Behavior::Take; 4]);
+    let take_owner = || fakes.iter().position(|fake| fake.take_calls() > 0).unwrap();
     let mut owners = HashMap::new();
     for key in (0..40).map(|n| hash_key(&n)) {
         call(&Sticky, &context, Some(key)).await.unwrap();
-        owners.insert(key, who());
+        owners.insert(key, take_owner());
     }
     for (key, owner) in &owners {
         call(&Sticky, &context, Some(*key)).await.unwrap();
-        assert_eq!(who(), *owner);
+        assert_eq!(take_owner(), *owner);
     }
-    // When one goes, only its keys move; when it is back, they do as well.
+    // When a worker leaves, only its keys move; when it returns, they move back.
     context.remove_worker(fakes[0].metadata.uid);
     for (key, owner) in &owners {
         call(&Sticky, &context, Some(*key)).await.unwrap();
-        assert!(who() == *owner || *owner == 0);
+        assert!(take_owner() == *owner || *owner == 0);
     }
-    fakes[0].join(&context);
+    fakes[0].add_to(&context);
     for (key, owner) in &owners {
         call(&Sticky, &context, Some(*key)).await.unwrap();
-        assert_eq!(who(), *owner);
+        assert_eq!(take_owner(), *owner);
     }
     let without_key = (0..8).map(|_| call(&Sticky, &context, None));
     for call in without_key {
         call.await.unwrap();
     }
-    assert_eq!(fakes.each_ref().map(|fake| fake.asked()), [2; 4]);
+    assert_eq!(fakes.each_ref().map(|fake| fake.take_calls()), [2; 4]);
 }
 
 #[test]
-fn sticky_gives_every_worker_its_part() {
-    let context = silent(8);
+fn sticky_spreads_keys_evenly() {
+    let context = unconnected_workers(8);
     let workers = context.workers();
     let candidates = Candidates {
         workers: &workers,
-        asked: &[],
-        unmet: &[],
-        ejected_too: false,
+        tried: &[],
+        unconnected: &[],
+        include_ejected: false,
         now: Instant::now(),
     };
     let mut counts = [0; 8];
@@ -251,7 +252,7 @@ fn sticky_gives_every_worker_its_part() {
 }
 
 #[test]
-fn what_was_thought_of_a_worker_stays_while_it_is_the_same() {
+fn health_survives_an_update_but_not_a_restart() {
     let context = BalancerContext::default();
     let put = |metadata: &WorkerMetadata| {
         context.put_worker(
@@ -261,7 +262,7 @@ fn what_was_thought_of_a_worker_stays_while_it_is_the_same() {
     };
     let mut worker = metadata("h:1");
     put(&worker);
-    let under_way = context.workers()[0].standing.ask(Instant::now(), None);
+    let in_flight_call = context.workers()[0].health.begin_call(Instant::now(), None);
     worker.tags.insert("gpu".into());
     put(&worker);
     assert_eq!(
@@ -274,28 +275,28 @@ fn what_was_thought_of_a_worker_stays_while_it_is_the_same() {
         (context.workers().len(), context.workers()[0].in_flight()),
         (1, 0)
     );
-    drop(under_way);
+    drop(in_flight_call);
     assert_eq!(context.workers()[0].in_flight(), 0);
     assert!(context.remove_worker(worker.uid) && !context.remove_worker(worker.uid));
 }
 
 #[tokio::test]
-async fn a_call_that_is_kept_is_not_over() {
-    let (context, fakes) = pool([Does::Take; 2]);
-    fakes.iter().for_each(|fake| fake.let_end(false));
+async fn kept_call_counts_as_load() {
+    let (context, fakes) = pool([Behavior::Take; 2]);
+    fakes.iter().for_each(|fake| fake.allow_end(false));
     let first = dispatch(&LeastLoaded, &context, fake::call(None))
         .await
         .unwrap();
-    let busy = fakes.iter().position(|fake| fake.asked() > 0).unwrap();
-    fakes[1 - busy].let_end(true);
+    let busy = fakes.iter().position(|fake| fake.take_calls() > 0).unwrap();
+    fakes[1 - busy].allow_end(true);
     for _ in 0..5 {
         call(&LeastLoaded, &context, None).await.unwrap();
     }
     assert_eq!(
-        (fakes[busy].asked(), fakes[1 - busy].asked()),
+        (fakes[busy].take_calls(), fakes[1 - busy].take_calls()),
         (0, 5),
-        "it has one, the other none"
+        "one call against none"
     );
-    fakes[busy].let_end(true);
+    fakes[busy].allow_end(true);
     end(first).await;
 }

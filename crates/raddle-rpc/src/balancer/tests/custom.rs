@@ -1,4 +1,4 @@
-//! A balancer as a user may write it, from what is public alone: the sketch that this was asked for with.
+//! Tests of custom balancers, written against the public API only.
 
 use std::{
     collections::HashMap,
@@ -11,7 +11,7 @@ use raddle_discovery::{WorkerMetadata, WorkerUid};
 
 use super::{
     call,
-    fake::{Does, pool},
+    fake::{Behavior, pool},
 };
 use crate::{
     CallError, NoWorkersAvailable,
@@ -35,7 +35,7 @@ impl LeastLoaded {
         *count = count.saturating_add_signed(by);
     }
 
-    fn of(&self, worker: &WorkerMetadata) -> usize {
+    fn in_flight(&self, worker: &WorkerMetadata) -> usize {
         self.in_flight
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -56,8 +56,8 @@ impl Balancer for LeastLoaded {
         let workers = context.workers();
         let fewest = workers
             .iter()
-            .min_by_key(|worker| self.of(&worker.metadata));
-        let worker = fewest.ok_or_else(|| NoWorkersAvailable(Some("there are none".into())))?;
+            .min_by_key(|worker| self.in_flight(&worker.metadata));
+        let worker = fewest.ok_or_else(|| NoWorkersAvailable(Some("no workers".into())))?;
         self.change(&worker.metadata, 1);
         let replies = worker.factory.connect().dispatch(call, timeout).await;
         self.change(&worker.metadata, -1);
@@ -65,7 +65,7 @@ impl Balancer for LeastLoaded {
     }
 }
 
-/// Always begins with the last one.
+/// Always starts with the last worker.
 struct Last;
 
 #[async_trait]
@@ -77,17 +77,17 @@ impl Balancer for Last {
         timeout: Option<Duration>,
     ) -> Result<ReplyStream, CallError> {
         attempt(call, context, timeout, |candidates| {
-            candidates.iter().map(|(place, _)| place).last()
+            candidates.iter().map(|(index, _)| index).last()
         })
         .await
     }
 }
 
-/// Names somebody who is not there.
-struct Nonsense;
+/// Names an index that behavior not exist.
+struct InvalidIndex;
 
 #[async_trait]
-impl Balancer for Nonsense {
+impl Balancer for InvalidIndex {
     async fn dispatch(
         &self,
         call: CallRequest,
@@ -95,50 +95,50 @@ impl Balancer for Nonsense {
         timeout: Option<Duration>,
     ) -> Result<ReplyStream, CallError> {
         attempt(call, context, timeout, |candidates| {
-            Some(candidates.places() + 7)
+            Some(candidates.worker_count() + 7)
         })
         .await
     }
 }
 
 #[tokio::test]
-async fn the_sketch_works() {
-    let (context, fakes) = pool([Does::Take, Does::Take]);
+async fn balancer_of_the_documentation_works() {
+    let (context, fakes) = pool([Behavior::Take, Behavior::Take]);
     let balancer = LeastLoaded::default();
     for _ in 0..4 {
         call(&balancer, &context, None).await.unwrap();
     }
-    assert_eq!(fakes[0].asked() + fakes[1].asked(), 4);
-    let nobody = call(&balancer, &BalancerContext::default(), None).await;
+    assert_eq!(fakes[0].take_calls() + fakes[1].take_calls(), 4);
+    let error = call(&balancer, &BalancerContext::default(), None).await;
     assert_eq!(
-        nobody,
-        Err(NoWorkersAvailable(Some("there are none".into())).into())
+        error,
+        Err(NoWorkersAvailable(Some("no workers".into())).into())
     );
 }
 
 #[tokio::test]
-async fn a_balancer_need_only_name_an_order() {
+async fn custom_balancer_only_names_an_order() {
     let (context, fakes) = pool([
-        Does::Take,
-        Does::Take,
-        Does::Refuse(tonic::Code::Unavailable),
+        Behavior::Take,
+        Behavior::Take,
+        Behavior::Refuse(tonic::Code::Unavailable),
     ]);
     call(&Last, &context, None).await.unwrap();
-    assert_eq!(fakes.each_ref().map(|fake| fake.asked()), [0, 1, 1]);
+    assert_eq!(fakes.each_ref().map(|fake| fake.take_calls()), [0, 1, 1]);
 }
 
 #[tokio::test]
-async fn a_balancer_that_names_nobody_calls_nobody() {
-    let (context, fakes) = pool([Does::Take]);
+async fn invalid_index_calls_no_worker() {
+    let (context, fakes) = pool([Behavior::Take]);
     assert_eq!(
-        call(&Nonsense, &context, None).await,
+        call(&InvalidIndex, &context, None).await,
         Err(NoWorkersAvailable(None).into())
     );
-    assert_eq!(fakes[0].asked(), 0);
+    assert_eq!(fakes[0].take_calls(), 0);
 }
 
 #[tokio::test]
-async fn a_factory_makes_a_balancer_when_its_proxy_starts() {
+async fn factory_runs_when_the_proxy_starts() {
     use std::sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -146,7 +146,7 @@ async fn a_factory_makes_a_balancer_when_its_proxy_starts() {
 
     use crate::{CallTarget, WorkerProxy};
 
-    let (_, fakes) = pool([Does::Take, Does::Take]);
+    let (_, fakes) = pool([Behavior::Take, Behavior::Take]);
     let (made, workers) = (Arc::new(AtomicUsize::new(0)), || {
         fakes.each_ref().map(|fake| fake.metadata.clone())
     });
@@ -181,6 +181,6 @@ async fn a_factory_makes_a_balancer_when_its_proxy_starts() {
         }
     }
     assert_eq!(made.load(Ordering::Relaxed), 2);
-    let asked = fakes.each_ref().map(|fake| fake.asked());
-    assert!(asked == [0, 8] || asked == [8, 0], "{asked:?}");
+    let calls = fakes.each_ref().map(|fake| fake.take_calls());
+    assert!(calls == [0, 8] || calls == [8, 0], "{calls:?}");
 }

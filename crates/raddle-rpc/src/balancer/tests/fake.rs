@@ -1,4 +1,4 @@
-//! Workers that do as they are told, served in this process. They have no links, so that they are spoken to by gRPC.
+//! Scripted workers served in this process over gRPC.
 
 use std::{
     pin::Pin,
@@ -26,49 +26,49 @@ use crate::{
     connection::{CallRequest, ConnectionFactory, LIMIT},
 };
 
-/// What a worker does with calls.
+/// What a worker behavior with calls.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Does {
+pub(super) enum Behavior {
     Take,
     Refuse(Code),
     RefuseAfter(Duration, Code),
-    /// Says nothing at all.
+    /// Never responds.
     Hang,
-    /// Takes it, and then breaks.
+    /// Accepts the call, and then breaks the connection.
     Break,
 }
 
 /// A worker.
 pub(super) struct Fake {
     pub(super) metadata: WorkerMetadata,
-    told: Arc<Told>,
+    state: Arc<FakeState>,
     server: JoinHandle<Result<(), transport::Error>>,
 }
 
-struct Told {
-    does: Mutex<Does>,
-    asked: AtomicUsize,
-    /// Calls that were taken do not end before it is `true`.
+struct FakeState {
+    behavior: Mutex<Behavior>,
+    calls: AtomicUsize,
+    /// Accepted calls do not end before it is `true`.
     may_end: watch::Sender<bool>,
 }
 
 impl Fake {
-    pub(super) fn start(does: Does) -> Self {
+    pub(super) fn start(behavior: Behavior) -> Self {
         let uid = WorkerUid::new();
         let address = format!("unix-abstract:raddle-fake-{uid}");
         let path = address.parse::<Address>().unwrap().socket_path().unwrap();
         let listener = UnixListener::bind(path).unwrap();
-        let told = Arc::new(Told {
-            does: Mutex::new(does),
-            asked: AtomicUsize::new(0),
+        let state = Arc::new(FakeState {
+            behavior: Mutex::new(behavior),
+            calls: AtomicUsize::new(0),
             may_end: watch::Sender::new(true),
         });
-        let service = worker_server::WorkerServer::new(Serving(Arc::clone(&told)));
+        let service = worker_server::WorkerServer::new(FakeService(Arc::clone(&state)));
         let incoming = stream::unfold(listener, |listener| async {
             let accepted = listener.accept().await.map(|(stream, _)| stream);
             Some((accepted, listener))
         });
-        // Ends with the runtime of the test, or when the worker is killed.
+        // Ends with the runtime of the test, or with `kill`.
         let server = tokio::spawn(
             Server::builder()
                 .add_service(service)
@@ -86,22 +86,22 @@ impl Fake {
         };
         Self {
             metadata,
-            told,
+            state,
             server,
         }
     }
 
-    pub(super) fn now_does(&self, does: Does) {
-        *self.told.does.lock().unwrap() = does;
+    pub(super) fn set_behavior(&self, behavior: Behavior) {
+        *self.state.behavior.lock().unwrap() = behavior;
     }
 
-    pub(super) fn let_end(&self, may_end: bool) {
-        self.told.may_end.send_replace(may_end);
+    pub(super) fn allow_end(&self, may_end: bool) {
+        self.state.may_end.send_replace(may_end);
     }
 
-    /// How often it was asked since this was asked.
-    pub(super) fn asked(&self) -> usize {
-        self.told.asked.swap(0, Ordering::Relaxed)
+    /// Calls received since the last time.
+    pub(super) fn take_calls(&self) -> usize {
+        self.state.calls.swap(0, Ordering::Relaxed)
     }
 
     pub(super) async fn kill(&mut self) {
@@ -109,7 +109,7 @@ impl Fake {
         let _ = (&mut self.server).await;
     }
 
-    pub(super) fn join(&self, context: &BalancerContext) {
+    pub(super) fn add_to(&self, context: &BalancerContext) {
         context.put_worker(
             self.metadata.clone(),
             ConnectionFactory::new(&self.metadata.address, LIMIT),
@@ -118,9 +118,9 @@ impl Fake {
 }
 
 /// A context of such workers.
-pub(super) fn pool<const N: usize>(does: [Does; N]) -> (BalancerContext, [Fake; N]) {
-    let (context, fakes) = (BalancerContext::default(), does.map(Fake::start));
-    fakes.iter().for_each(|fake| fake.join(&context));
+pub(super) fn pool<const N: usize>(behavior: [Behavior; N]) -> (BalancerContext, [Fake; N]) {
+    let (context, fakes) = (BalancerContext::default(), behavior.map(Fake::start));
+    fakes.iter().for_each(|fake| fake.add_to(&context));
     (context, fakes)
 }
 
@@ -132,36 +132,36 @@ pub(super) fn call(key: Option<u64>) -> CallRequest {
     CallRequest::new(call, EncodedArgs::new(0).rewrite(), Default::default(), key).unwrap()
 }
 
-struct Serving(Arc<Told>);
+struct FakeService(Arc<FakeState>);
 
-type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+type ReplyItems<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 #[tonic::async_trait]
-impl worker_server::Worker for Serving {
-    type DispatchStream = Answers<v1::Reply>;
+impl worker_server::Worker for FakeService {
+    type DispatchStream = ReplyItems<v1::Reply>;
 
     async fn dispatch(
         &self,
         _: Request<v1::Call>,
     ) -> Result<Response<Self::DispatchStream>, Status> {
-        self.0.asked.fetch_add(1, Ordering::Relaxed);
-        let does = *self.0.does.lock().unwrap();
-        match does {
-            Does::Refuse(code) => Err(Status::new(code, "as told")),
-            Does::RefuseAfter(pause, code) => {
+        self.0.calls.fetch_add(1, Ordering::Relaxed);
+        let behavior = *self.0.behavior.lock().unwrap();
+        match behavior {
+            Behavior::Refuse(code) => Err(Status::new(code, "scripted")),
+            Behavior::RefuseAfter(pause, code) => {
                 tokio::time::sleep(pause).await;
-                Err(Status::new(code, "as told"))
+                Err(Status::new(code, "scripted"))
             }
-            Does::Hang => std::future::pending().await,
-            Does::Break => {
+            Behavior::Hang => std::future::pending().await,
+            Behavior::Break => {
                 let ack = Ok(v1::Reply {
                     what: Some(What::Ack(v1::Ack {})),
                 });
                 Ok(Response::new(
-                    stream::iter([ack, Err(Status::unavailable("as told"))]).boxed(),
+                    stream::iter([ack, Err(Status::unavailable("scripted"))]).boxed(),
                 ))
             }
-            Does::Take => {
+            Behavior::Take => {
                 let mut may_end = self.0.may_end.subscribe();
                 let ack = stream::iter([Ok(v1::Reply {
                     what: Some(What::Ack(v1::Ack {})),

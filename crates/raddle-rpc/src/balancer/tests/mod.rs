@@ -1,4 +1,4 @@
-//! Balancers at work, with workers that do as they are told.
+//! Tests of balancers with scripted workers.
 
 mod choice;
 mod custom;
@@ -14,15 +14,16 @@ use crate::{
     connection::{CallEvent, CallRequest, ReplyStream},
 };
 
-/// Everything here is done at once, or never.
+/// Everything in these tests happens soon, or never.
 async fn soon<F: Future>(future: F) -> F::Output {
     tokio::time::timeout(Duration::from_secs(20), future)
         .await
         .expect("in time")
 }
 
-/// Stops the clock of a test while sockets go on: what takes long on a busy machine takes no time. The clock stays where it is until
-/// the test advances it, because tokio does not advance a paused clock by itself while a blocking task runs.
+/// Pauses the clock while sockets go on, so that a busy machine changes no timing. The clock behavior
+/// not move until the test advances it: tokio behavior not advance a paused clock while a blocking task
+/// runs.
 struct StoppedClock {
     _until_dropped: std::sync::mpsc::Sender<()>,
 }
@@ -55,7 +56,7 @@ async fn end(mut replies: ReplyStream) {
     soon(async { while !replies.next().await.is_last() {} }).await;
 }
 
-/// A call, from the beginning to the end.
+/// Makes a call and waits for its end.
 async fn call(
     balancer: &impl Balancer,
     context: &BalancerContext,
@@ -67,12 +68,12 @@ async fn call(
 }
 
 #[tokio::test]
-async fn a_fake_answers_as_a_worker_does() {
-    let (context, _fakes) = fake::pool([fake::Does::Take]);
+async fn fake_worker_answers_like_a_worker() {
+    let (context, _fakes) = fake::pool([fake::Behavior::Take]);
     let mut replies = dispatch(&super::RoundRobin, &context, fake::call(None))
         .await
         .unwrap();
-    assert_eq!(soon(replies.next()).await, CallEvent::Taken);
+    assert_eq!(soon(replies.next()).await, CallEvent::Accepted);
     assert_eq!(
         soon(replies.next()).await,
         CallEvent::Item(bytes::Bytes::from_static(b"\xc0"))

@@ -1,4 +1,4 @@
-//! Calls that wait on this side for their turn: whatever becomes of them says nothing of the worker.
+//! Tests of calls that wait for a permit: their timeouts do not count against the worker.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::{
     call, dispatch, end,
-    fake::{self, Does, Fake},
+    fake::{self, Behavior, Fake},
     soon,
 };
 use crate::{
@@ -18,9 +18,9 @@ use crate::{
 
 const BRIEF: Duration = Duration::from_millis(100);
 
-/// A worker to which only so many calls go at a time.
-fn narrow(does: Does, limit: usize) -> (BalancerContext, Fake) {
-    let (context, fake) = (BalancerContext::default(), Fake::start(does));
+/// A worker whose channel carries `limit` calls at a time.
+fn narrow(behavior: Behavior, limit: usize) -> (BalancerContext, Fake) {
+    let (context, fake) = (BalancerContext::default(), Fake::start(behavior));
     context.put_worker(
         fake.metadata.clone(),
         ConnectionFactory::new(&fake.metadata.address, limit),
@@ -29,22 +29,22 @@ fn narrow(does: Does, limit: usize) -> (BalancerContext, Fake) {
 }
 
 fn is_admitted(context: &BalancerContext) -> bool {
-    context.workers()[0].standing.admits(Instant::now())
+    context.workers()[0].health.admits(Instant::now())
 }
 
 #[tokio::test]
-async fn who_waits_for_a_turn_in_vain_does_not_blame_the_worker() {
-    let (context, fake) = narrow(Does::Take, 1);
-    fake.let_end(false);
+async fn timeout_while_waiting_for_a_permit_does_not_count_against_the_worker() {
+    let (context, fake) = narrow(Behavior::Take, 1);
+    fake.allow_end(false);
     let first = dispatch(&RoundRobin, &context, fake::call(None))
         .await
         .unwrap();
-    // Nothing is sent below, so that time passes as fast as timers are due.
+    // Nothing is sent below, so a paused clock advances from timer to timer.
     tokio::time::pause();
     for _ in 0..4 {
         let outcome = soon(RoundRobin.dispatch(fake::call(None), &context, Some(BRIEF))).await;
         assert_eq!(outcome.unwrap_err(), CallError::TimedOut);
-        // A caller's own timer is a little ahead.
+        // A caller's own timer fires a little earlier.
         let ahead = RoundRobin.dispatch(fake::call(None), &context, Some(BRIEF));
         assert!(
             tokio::time::timeout(BRIEF.mul_f64(0.95), ahead)
@@ -53,24 +53,24 @@ async fn who_waits_for_a_turn_in_vain_does_not_blame_the_worker() {
         );
     }
     assert_eq!(
-        (fake.asked(), context.workers()[0].in_flight()),
+        (fake.take_calls(), context.workers()[0].in_flight()),
         (1, 1),
         "none of them was sent"
     );
     assert!(is_admitted(&context));
     tokio::time::resume();
-    // Nor has any of them kept its place in the queue.
-    fake.let_end(true);
+    // None of them has kept a index in the queue for permits.
+    fake.allow_end(true);
     end(first).await;
     call(&RoundRobin, &context, None).await.unwrap();
 }
 
 #[tokio::test]
-async fn a_worker_that_hangs_is_found_out_by_those_that_were_sent() {
-    let (context, fake) = narrow(Does::Take, 3);
+async fn sent_calls_that_time_out_eject_the_worker() {
+    let (context, fake) = narrow(Behavior::Take, 3);
     call(&RoundRobin, &context, None).await.unwrap();
-    fake.now_does(Does::Hang);
-    // The connection is there: what is sent is sent before the first timer.
+    fake.set_behavior(Behavior::Hang);
+    // The connection is open, so calls are sent before the first timer fires.
     tokio::time::pause();
     let calls = (0..6).map(|_| RoundRobin.dispatch(fake::call(None), &context, Some(BRIEF)));
     let outcomes = soon(join_all(calls)).await;
@@ -83,9 +83,9 @@ async fn a_worker_that_hangs_is_found_out_by_those_that_were_sent() {
 }
 
 #[tokio::test]
-async fn turns_are_taken_in_the_order_of_asking() {
-    let (context, fake) = narrow(Does::Take, 1);
-    fake.let_end(false);
+async fn permits_are_granted_in_order() {
+    let (context, fake) = narrow(Behavior::Take, 1);
+    fake.allow_end(false);
     let first = dispatch(&RoundRobin, &context, fake::call(None))
         .await
         .unwrap();
@@ -95,7 +95,7 @@ async fn turns_are_taken_in_the_order_of_asking() {
         order.lock().unwrap().push(n);
     });
     let ending = async {
-        fake.let_end(true);
+        fake.allow_end(true);
         end(first).await;
     };
     soon(futures_util::future::join(join_all(waiting), ending)).await;

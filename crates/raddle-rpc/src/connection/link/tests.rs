@@ -1,4 +1,4 @@
-//! A link whose worker is played by the test, to have it say and do things at a certain moment.
+//! Tests of a link whose worker is scripted by the test.
 
 use std::{future::poll_fn, io::Write as _, os::unix::net::UnixStream};
 
@@ -6,7 +6,7 @@ use raddle_wire::frame;
 
 use super::*;
 
-/// A link, and the end of its worker.
+/// A link, and the worker's end of its socket.
 fn pair() -> (LinkConnection, UnixStream) {
     let (ours, theirs) = UnixStream::pair().unwrap();
     ours.set_nonblocking(true).unwrap();
@@ -37,40 +37,40 @@ fn answer(id: u64, what: answer::What, body: &[u8]) -> Vec<u8> {
     bytes
 }
 
-async fn step(call: &mut LinkCall) -> CallEvent {
-    let step = poll_fn(|cx| call.poll_step(cx));
-    tokio::time::timeout(Duration::from_secs(10), step)
+async fn next_event(call: &mut LinkCall) -> CallEvent {
+    let event = poll_fn(|cx| call.poll_event(cx));
+    tokio::time::timeout(Duration::from_secs(10), event)
         .await
-        .expect("it is told")
+        .expect("an event")
 }
 
 #[tokio::test]
-async fn what_was_answered_is_heard_although_nothing_more_can_be_said() {
+async fn delivers_answers_that_arrived_before_the_worker_closed() {
     let (link, mut worker) = pair();
     let mut answered = link.call(call()).unwrap();
-    let mut unheard = link.call(call()).unwrap();
+    let mut unanswered = link.call(call()).unwrap();
     let mut answers = answer(1, answer::What::Result(v1::Outcome {}), b"result");
     answers.extend(answer(0, answer::What::Leave(v1::Leave::default()), b""));
     worker.write_all(&answers).unwrap();
-    // All of it before the link can look.
+    // Send everything before the link can read.
     drop(worker);
     let mut late = link.call(call()).unwrap();
     assert_eq!(
-        step(&mut answered).await,
+        next_event(&mut answered).await,
         CallEvent::Result(Bytes::from_static(b"result"))
     );
-    for call in [&mut unheard, &mut late] {
-        let step = step(call).await;
+    for call in [&mut unanswered, &mut late] {
+        let event = next_event(call).await;
         assert!(
-            matches!(&step, CallEvent::Refused(error) if !error.may_have_begun),
-            "{step:?}"
+            matches!(&event, CallEvent::Failed(error) if !error.may_have_begun),
+            "{event:?}"
         );
     }
-    assert!(link.lost().is_some());
+    assert!(link.end().is_some());
 }
 
 #[tokio::test]
-async fn large_arguments_of_a_call_that_is_dropped_are_let_go_of() {
+async fn frees_large_arguments_of_dropped_calls() {
     let (link, worker) = pair();
     let body = Bytes::from(vec![7; 1 << 20]);
     let large = || v1::Call {
@@ -83,24 +83,26 @@ async fn large_arguments_of_a_call_that_is_dropped_are_let_go_of() {
     }
     tokio::task::yield_now().await;
     assert!(
-        link.shared.outbox.waiting() < 4 << 20,
+        link.shared.writer.queued_bytes() < 4 << 20,
         "{}",
-        link.shared.outbox.waiting()
+        link.shared.writer.queued_bytes()
     );
     drop(worker);
 }
 
 #[tokio::test]
-async fn a_worker_that_sends_more_than_it_may_is_given_up() {
+async fn closes_the_link_when_the_worker_exceeds_its_credit() {
     let (link, mut worker) = pair();
     let (mut call, mut other) = (link.call(call()).unwrap(), link.call(call()).unwrap());
     let item = || answer(1, answer::What::Item(v1::Item {}), b"item");
-    let as_many_as_it_may: Vec<u8> = (0..WINDOW).flat_map(|_| item()).collect();
+    let as_many_as_it_may: Vec<u8> = (0..CREDIT_WINDOW).flat_map(|_| item()).collect();
     worker.write_all(&as_many_as_it_may).unwrap();
-    assert!(matches!(step(&mut call).await, CallEvent::Item(_)));
-    assert!(link.lost().is_none());
-    let too_many: Vec<u8> = (0..WINDOW).flat_map(|_| item()).collect();
+    assert!(matches!(next_event(&mut call).await, CallEvent::Item(_)));
+    assert!(link.end().is_none());
+    let too_many: Vec<u8> = (0..CREDIT_WINDOW).flat_map(|_| item()).collect();
     worker.write_all(&too_many).unwrap();
-    assert!(matches!(step(&mut other).await, CallEvent::Refused(error) if error.may_have_begun));
-    assert!(link.lost().is_some());
+    assert!(
+        matches!(next_event(&mut other).await, CallEvent::Failed(error) if error.may_have_begun)
+    );
+    assert!(link.end().is_some());
 }

@@ -19,7 +19,7 @@ async fn who_comes_when_the_worker_leaves_is_told_so() {
     let (ours, mut client) = UnixStream::pair().unwrap();
     ours.set_nonblocking(true).unwrap();
     let caller = AuthorizedPeer {
-        peer: PeerIdentity::User,
+        peer: PeerIdentity::SameUser,
         from: None,
         routing: Routing::Anywhere,
     };

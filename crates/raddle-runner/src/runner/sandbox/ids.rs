@@ -15,7 +15,7 @@ use crate::sys;
 /// Uid and gid inside. No others exist there.
 pub(super) const INSIDE: u32 = 1000;
 /// Uid of root's commands outside.
-pub const NOBODY: u32 = 65534;
+pub const OVERFLOW_UID: u32 = 65534;
 
 /// Maps the ids of the user namespace that `pid` has just entered. This is done from outside: to
 /// map its own ids, the shim would have to be dumpable for its user, while its memory still holds
@@ -23,7 +23,7 @@ pub const NOBODY: u32 = 65534;
 pub(super) fn map_ids(pid: u32) -> io::Result<()> {
     let (mut user, mut group) = (geteuid().as_raw(), getegid().as_raw());
     if sys::is_root() {
-        (user, group) = (NOBODY, NOBODY);
+        (user, group) = (OVERFLOW_UID, OVERFLOW_UID);
     } else {
         // Required by the kernel: dropping a group that denies access could otherwise grant access.
         fs::write(format!("/proc/{pid}/setgroups"), "deny")?;
@@ -44,8 +44,8 @@ pub(super) fn become_inside_user(is_root: bool) -> io::Result<()> {
 }
 
 /// Changes root to uid 65534, where there is no user namespace.
-pub(super) fn become_nobody_user() -> io::Result<()> {
-    become_user(NOBODY, true)
+pub(super) fn become_overflow_user() -> io::Result<()> {
+    become_user(OVERFLOW_UID, true)
 }
 
 fn become_user(id: u32, leaves_groups: bool) -> io::Result<()> {
@@ -59,7 +59,7 @@ fn become_user(id: u32, leaves_groups: bool) -> io::Result<()> {
 
 /// Whether a file of this user was created by this process or by one of its commands.
 pub(super) fn is_ours(user: u32) -> bool {
-    user == geteuid().as_raw() || (sys::is_root() && user == NOBODY)
+    user == geteuid().as_raw() || (sys::is_root() && user == OVERFLOW_UID)
 }
 
 /// Gives files that root has created for a command to the command's user, who may open them by
@@ -74,8 +74,8 @@ pub(super) fn give_to_command_user(fds: impl IntoIterator<Item = impl AsFd>) {
             }) {
                 let _ = fchown(
                     &fd,
-                    Some(Uid::from_raw(NOBODY)),
-                    Some(Gid::from_raw(NOBODY)),
+                    Some(Uid::from_raw(OVERFLOW_UID)),
+                    Some(Gid::from_raw(OVERFLOW_UID)),
                 );
             }
         }

@@ -34,7 +34,7 @@ use std::{ffi::CString, fmt, io};
 
 use serde::{Deserialize, Serialize};
 
-pub use ids::NOBODY;
+pub use ids::OVERFLOW_UID;
 pub use limits::cap_limits;
 pub(super) use limits::{MemoryFiles, rlimits, with_default_limits};
 pub(super) use root::is_visible;

@@ -181,7 +181,7 @@ fn build(
     } else if config.is_root {
         // In a container without other users, root cannot change its user. It loses all of root's
         // privileges below in any case.
-        let _ = ids::become_nobody_user();
+        let _ = ids::become_overflow_user();
     }
     // The kernel clears PR_SET_PDEATHSIG when the user changes.
     die_with_the_runner();

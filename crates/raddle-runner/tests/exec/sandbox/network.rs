@@ -28,12 +28,12 @@ const SAY: &str = "import os, socket, sys\n\
         got += part\n";
 
 /// A server on the host that echoes each request and counts connections.
-struct Place {
+struct EchoServer {
     address: SocketAddr,
     count: Arc<AtomicUsize>,
 }
 
-impl Place {
+impl EchoServer {
     /// Serves until the test ends.
     fn open() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -102,7 +102,7 @@ async fn allows_connections_to_loopback() {
 
 #[tokio::test]
 async fn uses_the_host_network_on_request() {
-    let place = Place::open();
+    let place = EchoServer::open();
     let script = format!(
         "import socket\ns = socket.create_connection(('localhost', {}), timeout=10); s.sendall(b'x'); print(len(s.recv(100)) > 0)\n\
          try: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW); print('netlink')\nexcept OSError: pass",
@@ -117,7 +117,7 @@ async fn uses_the_host_network_on_request() {
 
 #[tokio::test]
 async fn reaches_listed_endpoints_only() {
-    let (listed, other) = (Place::open(), Place::open());
+    let (listed, other) = (EchoServer::open(), EchoServer::open());
     let (here, there) = (listed.address, other.address);
     let script = format!(
         "{SAY}print(say('CONNECT {here} HTTP/1.1\\r\\n\\r\\nthrough'))\n\
@@ -157,7 +157,7 @@ async fn reaches_listed_endpoints_only() {
 /// The owner of a name can make it resolve to any address.
 #[tokio::test]
 async fn refuses_names_that_resolve_to_the_host() {
-    let place = Place::open();
+    let place = EchoServer::open();
     let port = place.address.port();
     let script = format!("{SAY}print(say('CONNECT localhost:{port} HTTP/1.1\\r\\n\\r\\nx'))");
     for mut rig in rigs().await {
@@ -183,7 +183,7 @@ async fn refuses_names_that_resolve_to_the_host() {
 
 #[tokio::test]
 async fn programs_use_the_proxy_from_the_environment() {
-    let place = Place::open();
+    let place = EchoServer::open();
     let fetch = format!(
         "import urllib.request\nprint(urllib.request.urlopen('http://{}/x').read().decode().split('|')[0])",
         place.address
@@ -198,7 +198,7 @@ async fn programs_use_the_proxy_from_the_environment() {
 
 #[tokio::test]
 async fn queues_connections_beyond_the_limit() {
-    let place = Place::open();
+    let place = EchoServer::open();
     let script = format!(
         "{SAY}import threading\ngot = []\n\
          def one(): got.append(say('CONNECT {} HTTP/1.1\\r\\n\\r\\nx')[:12])\n\

@@ -1,4 +1,4 @@
-//! What the attributes themselves see.
+//! Mistakes that the attributes detect.
 
 #![allow(unused)]
 

@@ -1,4 +1,4 @@
-//! What only the compiler sees: types that cannot cross to another process.
+//! Mistakes that the compiler detects: types that cannot cross to another process.
 
 #![allow(unused)]
 

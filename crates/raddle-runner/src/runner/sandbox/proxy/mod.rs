@@ -122,7 +122,7 @@ fn run(parent: Pid, socket: &OwnedFd, network: &NetworkPolicy) {
     let bound = || {
         ids::bound_capabilities();
         if sys::is_root() {
-            ids::become_nobody_user()?;
+            ids::become_overflow_user()?;
             // The kernel clears PR_SET_PDEATHSIG when the user changes.
             shim::die_with_the_runner();
         }

@@ -1,0 +1,156 @@
+//! How this program is told to be one of a group. Pure.
+
+use std::{collections::BTreeSet, ffi::OsString};
+
+use raddle_broker_connect::BrokerUrl;
+use raddle_model::{HumanDuration, Tid};
+
+use super::{
+    Options, Process, ReconnectPolicy,
+    group_process::{GroupProcessParams, VARIABLE},
+};
+use raddle_spawner::{ProcessTemplate, WARM_VARIABLE, worker_words};
+
+const QUEUE_URL: &str = "QUEUE_URL";
+/// How many marks there are in the time after which a process counts as hung.
+const MARKS: u32 = 5;
+/// More often than this nothing is gained, and five hundred processes would be heard.
+const MARK_EVERY: HumanDuration = HumanDuration::secs(1);
+
+/// How a process of the manager `parent` is started that serves those of its slugs that are not `off`, and begins `paused` or not.
+pub(super) fn template(
+    options: &Options,
+    parent: Tid,
+    process: &Process,
+    off: &BTreeSet<String>,
+    paused: bool,
+) -> ProcessTemplate {
+    let ProcessTemplate {
+        program,
+        mut args,
+        mut env,
+    } = options.program.clone();
+    let on = process
+        .workers
+        .iter()
+        .filter(|worker| !off.contains(&worker.slug));
+    let slugs: Vec<&str> = on.clone().map(|worker| worker.slug.as_str()).collect();
+    args.extend(worker_words(&process.name, &slugs).map(OsString::from));
+    let mut say = |words: &[&str]| args.extend(words.iter().map(OsString::from));
+    if !options.words.iter().any(|word| word == "--verbose") {
+        // That one was told to stop, and left, is no news.
+        say(&["--quiet"]);
+    }
+    say(&[
+        "--once=false",
+        "--concurrency",
+        &process.concurrency.to_string(),
+    ]);
+    if !process.caps.is_empty() {
+        say(&["--caps", &process.caps.join(",")]);
+    }
+    match options.url.secret() {
+        // A password must not stand among the arguments, where everybody on the machine can read it.
+        Some(url) => env.push((
+            QUEUE_URL.into(),
+            reconnecting(url, process.reconnect).into(),
+        )),
+        None => say(&["--queue-url", &options.url.to_string()]),
+    }
+    args.extend(options.words.iter().cloned());
+    args.extend(host_words(process).into_iter().map(OsString::from));
+    let charge = GroupProcessParams {
+        manager: std::process::id(),
+        parent,
+        paused,
+        every: mark_every(process),
+        execution_timeout: on
+            .map(|worker| (worker.slug.clone(), worker.execution_timeout))
+            .collect(),
+        shutdown_timeout: process.shutdown_timeout,
+        max_tasks: process.max_tasks,
+        startup: process.startup.clone(),
+        shutdown: process.shutdown.clone(),
+    };
+    let charge = serde_json::to_string(&charge).expect("a charge has only string keys");
+    env.extend([
+        (WARM_VARIABLE.into(), "1".into()),
+        (VARIABLE.into(), charge.into()),
+    ]);
+    ProcessTemplate { program, args, env }
+}
+
+/// The arguments about the hosts of a process. They come last, because the program of a host takes the rest.
+fn host_words(process: &Process) -> Vec<String> {
+    if process.hosts.is_none() && process.host.is_empty() {
+        return Vec::new();
+    }
+    let shutdown = format!("{}ms", process.shutdown_timeout.0.as_millis());
+    let mut words: Vec<String> = vec![
+        "--hosts".into(),
+        process.hosts.unwrap_or(1).to_string(),
+        "--host-shutdown-timeout".into(),
+        shutdown,
+    ];
+    if !process.host.is_empty() {
+        words.push("--host".into());
+        words.extend(process.host.iter().cloned());
+    }
+    words
+}
+
+/// How often a process marks that it gets on.
+pub(super) fn mark_every(process: &Process) -> HumanDuration {
+    HumanDuration(process.hang_timeout.0 / MARKS).min(MARK_EVERY)
+}
+
+/// The URL of a Redis server, with what a process says of reconnecting.
+fn reconnecting(url: &str, reconnect: Option<ReconnectPolicy>) -> String {
+    let ReconnectPolicy {
+        initial,
+        max,
+        give_up_after,
+    } = reconnect.unwrap_or_default();
+    let said = [
+        ("initial", initial),
+        ("max", max),
+        ("give_up_after", give_up_after),
+    ];
+    let mut url = url.to_owned();
+    for (key, span) in said
+        .into_iter()
+        .filter_map(|(key, span)| Some((key, span?)))
+    {
+        let mark = if url.contains('?') { '&' } else { '?' };
+        url.push_str(&format!("{mark}{key}={}ms", span.0.as_millis()));
+    }
+    url
+}
+
+/// Whether a broker can be shared by processes.
+pub(super) fn is_shared(url: &BrokerUrl) -> bool {
+    *url != BrokerUrl::Memory
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_of_reconnecting_is_in_the_url() {
+        let reconnect = ReconnectPolicy {
+            initial: Some(HumanDuration::millis(50)),
+            max: None,
+            give_up_after: Some(HumanDuration::secs(9)),
+        };
+        let url = reconnecting("redis://h:1", Some(reconnect));
+        assert_eq!(url, "redis://h:1?initial=50ms&give_up_after=9000ms");
+        assert_eq!(
+            reconnecting("redis://h:1?db=2", Some(reconnect))
+                .matches('?')
+                .count(),
+            1
+        );
+        assert_eq!(reconnecting("redis://h:1", None), "redis://h:1");
+    }
+}

@@ -1,0 +1,48 @@
+//! Whether some program offers the routines that workers of groups run. Without one their tasks would wait for ever.
+
+use raddle_model::{WorkerEntry, spec::routine_tag};
+
+use super::{GroupConfigError, GroupWorker, Process};
+use raddle_model::routine::Routines;
+
+/// What is wrong with the first worker whose routine no program offers: neither this one, which the processes of its group are, nor one of these workers
+/// that serves its queue.
+pub fn unoffered_routine(
+    processes: &[Process],
+    workers: &[WorkerEntry],
+) -> Option<GroupConfigError> {
+    // A program whose routines clash does not start.
+    let own: Vec<&str> = Routines::of_this_program()
+        .unwrap_or_default()
+        .names()
+        .collect();
+    // The routines of a host are not known before it runs: the process says which is missing.
+    let without_host = processes.iter().filter(|process| process.host.is_empty());
+    let mut all = without_host.flat_map(|process| {
+        process
+            .workers
+            .iter()
+            .enumerate()
+            .map(move |at| (process, at))
+    });
+    all.find_map(|(process, (number, worker))| {
+        let name = worker.routine.as_deref().filter(|name| !own.contains(name) && !is_served(worker, name, workers))?;
+        let reason = format!(
+            "no program offers the routine '{name}': {}. Start its program instead, as in './myapp up', or fix the name",
+            match own[..] {
+                [] => "this one has no routines".to_owned(),
+                _ => format!("this one has {}", own.join(", ")),
+            }
+        );
+        Some(GroupConfigError { path: format!("process.{}.worker[{number}].routine", process.name), reason })
+    })
+}
+
+fn is_served(worker: &GroupWorker, name: &str, workers: &[WorkerEntry]) -> bool {
+    let tag = routine_tag(name);
+    let serves = |entry: &WorkerEntry| {
+        entry.info.serves(&worker.slug)
+            && entry.info.capabilities.iter().any(|offered| offered == tag)
+    };
+    workers.iter().any(serves)
+}

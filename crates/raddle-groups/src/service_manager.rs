@@ -1,0 +1,313 @@
+//! How long whoever runs a manager has to wait for its end, and whether a compose file or a unit says so. Pure.
+//!
+//! Of such files only what is asked for is read: the services that run `raddle up`, and how long they may take to stop.
+
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use raddle_model::HumanDuration;
+
+use super::Process;
+
+/// For the manager itself, beyond what its processes may take.
+const MARGIN: Duration = Duration::from_secs(2);
+/// What compose waits for where nothing is said.
+const COMPOSE_DEFAULT: Duration = Duration::from_secs(10);
+/// What systemd waits for where nothing is said.
+const SYSTEMD_DEFAULT: Duration = Duration::from_secs(90);
+
+/// Something that runs `raddle up`, and how long it may take to stop.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UpService {
+    /// What it is called.
+    pub name: String,
+    /// How long it may take; `None` for as long as it likes.
+    pub stops_within: Option<Duration>,
+    /// Whether that is said there, or what is so where nothing is said.
+    pub is_said: bool,
+}
+
+/// How long a stop of these may take: the longest `execution_timeout` of a process and its `shutdown_timeout`, and two seconds.
+pub fn stop_grace_period(processes: &[Process]) -> Duration {
+    let of_process = |process: &Process| process.longest() + process.shutdown_timeout.0;
+    processes.iter().map(of_process).max().unwrap_or_default() + MARGIN
+}
+
+/// The services of a compose file that run `raddle up`.
+pub fn compose(text: &str) -> Vec<UpService> {
+    let lines = || {
+        text.lines()
+            .map(without_comment)
+            .filter(|line| !line.trim().is_empty())
+    };
+    let mut inside = false;
+    let (mut found, mut service): (Vec<UpService>, Option<SystemdService>) = (Vec::new(), None);
+    let mut depth = None;
+    for line in lines().chain(["end:"]) {
+        let indent = line.len() - line.trim_start().len();
+        if indent == 0 {
+            found.extend(service.take().and_then(SystemdService::runs));
+            inside = line.trim() == "services:";
+            depth = None;
+        } else if inside && indent <= *depth.get_or_insert(indent) {
+            found.extend(service.take().and_then(SystemdService::runs));
+            let name = line
+                .trim()
+                .trim_end_matches(':')
+                .trim_matches(['"', '\''])
+                .to_owned();
+            service = Some(SystemdService {
+                name,
+                is_up: false,
+                in_command: None,
+                said: None,
+            });
+        } else if let Some(service) = &mut service {
+            service.hear(line.trim(), indent);
+        }
+    }
+    found
+}
+
+struct SystemdService {
+    name: String,
+    is_up: bool,
+    /// How far the key of a command is indented whose words are on lines of their own.
+    in_command: Option<usize>,
+    said: Option<String>,
+}
+
+impl SystemdService {
+    fn hear(&mut self, line: &str, indent: usize) {
+        if self
+            .in_command
+            .is_some_and(|command| indent > command || (indent == command && line.starts_with('-')))
+        {
+            self.is_up |= has_up(line);
+            return;
+        }
+        self.in_command = None;
+        let Some((key, value)) = line.split_once(':') else {
+            return;
+        };
+        match key.trim() {
+            "command" | "entrypoint" => {
+                self.is_up |= has_up(value);
+                self.in_command = Some(indent);
+            }
+            "stop_grace_period" => {
+                self.said = Some(value.trim().trim_matches(['"', '\'']).to_owned())
+            }
+            _ => {}
+        }
+    }
+
+    fn runs(self) -> Option<UpService> {
+        let said = self
+            .said
+            .as_deref()
+            .and_then(|said| said.parse::<HumanDuration>().ok())
+            .map(|span| span.0);
+        let runs = UpService {
+            name: self.name,
+            stops_within: said.or(Some(COMPOSE_DEFAULT)),
+            is_said: said.is_some(),
+        };
+        self.is_up.then_some(runs)
+    }
+}
+
+/// What a unit of systemd says, if it runs `raddle up`.
+pub fn unit(name: &str, text: &str) -> Option<UpService> {
+    let is_up = value(text, "ExecStart").is_some_and(has_up);
+    let said = value(text, "TimeoutStopSec").or_else(|| value(text, "TimeoutSec"));
+    let stops_within = match said {
+        Some("infinity" | "0") => None,
+        Some(said) => Some(
+            said.parse::<HumanDuration>()
+                .map_or(SYSTEMD_DEFAULT, |span| span.0),
+        ),
+        None => Some(SYSTEMD_DEFAULT),
+    };
+    is_up.then(|| UpService {
+        name: name.to_owned(),
+        stops_within,
+        is_said: said.is_some(),
+    })
+}
+
+/// The file whose groups a unit keeps, if it runs `raddle up` itself, and says where.
+pub fn file_of_unit(text: &str) -> Option<PathBuf> {
+    let words: Vec<&str> = value(text, "ExecStart")?.split_whitespace().collect();
+    // What may stand before the program says how it is run.
+    let program = Path::new(words.first()?.trim_start_matches(['-', '@', ':', '+', '!']));
+    if program.file_name()? != "raddle" || !words.contains(&"up") {
+        return None;
+    }
+    let after = words
+        .iter()
+        .position(|word| ["-f", "--file"].contains(word))
+        .and_then(|at| words.get(at + 1).copied());
+    let joined = || words.iter().find_map(|word| word.strip_prefix("--file="));
+    let directory = value(text, "WorkingDirectory")
+        .filter(|directory| directory.starts_with('/'))
+        .map(PathBuf::from);
+    let path = Path::new(after.or_else(joined).unwrap_or("raddle.toml"));
+    if path.is_absolute() {
+        Some(path.to_owned())
+    } else {
+        Some(directory?.join(path))
+    }
+}
+
+/// What a unit says last of this.
+fn value<'a>(text: &'a str, key: &str) -> Option<&'a str> {
+    let of_key = |line: &&str| {
+        line.split_once('=')
+            .is_some_and(|(name, _)| name.trim() == key)
+    };
+    let line = text
+        .lines()
+        .filter(|line| !line.trim_start().starts_with(['#', ';']))
+        .rfind(of_key)?;
+    line.split_once('=').map(|(_, value)| value.trim())
+}
+
+/// Whether `up` is one of the words.
+fn has_up(command: &str) -> bool {
+    command
+        .split(|letter: char| letter.is_whitespace() || ",[]\"'".contains(letter))
+        .any(|word| word == "up")
+}
+
+fn without_comment(line: &str) -> &str {
+    let is_comment = |at: &usize| line[..*at].ends_with(char::is_whitespace) || *at == 0;
+    let at = line.match_indices('#').map(|(at, _)| at).find(is_comment);
+    line[..at.unwrap_or(line.len())].trim_end()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::GroupWorker;
+
+    const fn secs(secs: u64) -> Duration {
+        Duration::from_secs(secs)
+    }
+
+    #[test]
+    fn the_longest_task_and_the_end_of_its_process_count() {
+        let process = |execution, shutdown| {
+            let worker = |slug: &str, timeout| GroupWorker::new(slug).execution_timeout(timeout);
+            Process::new("a")
+                .worker(worker("x", execution))
+                .worker(worker("y", secs(1)))
+                .shutdown_timeout(shutdown)
+        };
+        assert_eq!(
+            stop_grace_period(&[process(secs(120), secs(20)), process(secs(10), secs(60))]),
+            secs(142)
+        );
+    }
+
+    #[test]
+    fn services_that_run_groups_are_found() {
+        let text = "\
+# groups
+services:
+  redis:
+    image: redis
+    stop_grace_period: 1m
+  mail:
+    command: [\"up\", \"-f\", \"/etc/raddle.toml\"]
+    stop_grace_period: 1m30s  # enough
+  rest:
+    environment:
+      command: nothing
+    command:
+      - raddle
+      - up
+  other:
+    command: raddle worker start
+volumes:
+  up:
+";
+        let runs = |name: &str, within, is_said| UpService {
+            name: name.into(),
+            stops_within: Some(within),
+            is_said,
+        };
+        assert_eq!(
+            compose(text),
+            [runs("mail", secs(90), true), runs("rest", secs(10), false)]
+        );
+        assert!(
+            compose("services:\n").is_empty()
+                && compose("").is_empty()
+                && compose("\u{e9}#").is_empty()
+        );
+    }
+
+    #[test]
+    fn a_unit_that_runs_groups_is_understood() {
+        let of = |line: &str| {
+            unit(
+                "x",
+                &format!("[Service]\nExecStart=/usr/bin/raddle up -f /etc/raddle.toml\n{line}\n"),
+            )
+            .unwrap()
+        };
+        assert_eq!(
+            (of("").stops_within, of("").is_said),
+            (Some(secs(90)), false)
+        );
+        assert_eq!(of("TimeoutStopSec=2min 30s").stops_within, Some(secs(150)));
+        assert_eq!(of("TimeoutStopSec=45").stops_within, Some(secs(45)));
+        assert_eq!(of("TimeoutStopSec=infinity").stops_within, None);
+        assert_eq!(of("#TimeoutStopSec=1").stops_within, Some(secs(90)));
+        assert_eq!(
+            unit("x", "[Service]\nExecStart=/usr/bin/raddle worker start\n"),
+            None
+        );
+    }
+
+    #[test]
+    fn a_unit_says_which_file_it_is_for() {
+        let of = |exec: &str| {
+            file_of_unit(&format!(
+                "[Service]\nExecStart={exec}\nWorkingDirectory=/srv/shop\n"
+            ))
+        };
+        let path = |text: &str| Some(PathBuf::from(text));
+        assert_eq!(
+            of("/usr/bin/raddle up -f /etc/a.toml --log-format json"),
+            path("/etc/a.toml")
+        );
+        assert_eq!(
+            of("-/usr/bin/raddle --quiet up --file=a.toml"),
+            path("/srv/shop/a.toml")
+        );
+        assert_eq!(of("/usr/bin/raddle up"), path("/srv/shop/raddle.toml"));
+        assert_eq!(
+            (
+                of("/usr/bin/docker compose up"),
+                of("/usr/bin/raddle worker start")
+            ),
+            (None, None)
+        );
+        assert_eq!(
+            file_of_unit("ExecStart=/usr/bin/raddle up"),
+            None,
+            "it is found from where nobody knows"
+        );
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_file_makes_the_reader_panic(text: String) {
+            let _ = (compose(&text), unit("x", &text), file_of_unit(&text), file_of_unit(&format!("ExecStart={text}")));
+        }
+    }
+}

@@ -1,0 +1,332 @@
+//! Nothing is lost, nothing doubled, and nothing is in the way.
+
+use std::sync::Mutex;
+
+use async_trait::async_trait;
+use raddle_broker::{Call, CallHandler, Reply, SummaryDetail, TaskFilter, Tasks};
+use raddle_broker_sqlite::Sqlite;
+use raddle_model::spec::MAX_SPEC_BYTES;
+use serde_json::json;
+use tokio::task::JoinSet;
+
+use super::{super::desired_state::declare, *};
+use crate::{GroupWorker, Process};
+
+/// What becomes of a conversion of these messages.
+type Fate = Box<dyn FnMut(&[Message]) -> Result<()> + Send>;
+
+/// A broker whose conversions fail as they are told to.
+struct Frail {
+    memory: Sqlite,
+    fate: Mutex<Fate>,
+}
+
+#[async_trait]
+impl CallHandler for Frail {
+    async fn call(&self, call: Call) -> Result<Reply> {
+        if let Call::ApplyTransaction {
+            transaction: conversion,
+        } = &call
+        {
+            (*self.fate.lock().unwrap())(&conversion.messages)?;
+        }
+        call.perform(&self.memory).await
+    }
+}
+
+fn work(slug: &str) -> Process {
+    Process::new(slug).worker(GroupWorker::command(slug, ["cat"]).source("orders"))
+}
+
+fn queue(name: &str) -> QueueName {
+    name.parse().unwrap()
+}
+
+async fn held(broker: &dyn Messages, name: &str) -> Vec<String> {
+    let peek = PeekRequest {
+        queue: queue(name),
+        after: 0,
+        max: 1000,
+        wait: Duration::ZERO,
+    };
+    broker
+        .peek(peek)
+        .await
+        .unwrap()
+        .into_iter()
+        .map(|message| message.body)
+        .collect()
+}
+
+/// The messages that have become tasks of a worker, in their order.
+async fn tasks_of(broker: &Sqlite, slug: &str) -> Vec<String> {
+    let mut tasks = broker.tasks(TaskFilter::default()).await.unwrap();
+    tasks.retain(|task| task.spec.queue == slug);
+    tasks.sort_by_key(|task| task.tid);
+    tasks
+        .into_iter()
+        .map(|task| task.spec.stdin.unwrap())
+        .collect()
+}
+
+/// Lets a pump work until this holds.
+async fn turn_until(pump: &mut SourceConsumer<'_>, holds: impl AsyncFn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !holds().await {
+        assert!(Instant::now() < deadline, "it takes too long");
+        // A turn that finds nothing to do waits for something.
+        let _ = tokio::time::timeout(Duration::from_millis(100), pump.turn()).await;
+    }
+}
+
+fn server_error() -> Error {
+    Error::Server {
+        place: "here".into(),
+        reason: "ERR script".into(),
+    }
+}
+
+#[tokio::test]
+async fn a_worker_whose_tasks_are_refused_starves_no_other_and_loses_nothing() {
+    let broker = Sqlite::in_memory().await.unwrap();
+    declare(&broker, &[work("mail")], None, None).await.unwrap();
+    let standing = json!({
+        "slug": "odd", "process": "odd", "sources": ["orders"], "on": true, "replicas": 1, "scales": true,
+        "event": { "target": { "command": [""] }, "queue": "odd" },
+    });
+    broker
+        .put(queue("raddle.groups"), vec![standing.to_string()])
+        .await
+        .unwrap();
+    let words: Vec<String> = (0..3).map(|number| number.to_string()).collect();
+    broker.put(queue("orders"), words.clone()).await.unwrap();
+    SourceConsumer::new(&broker, queue("orders"), "orders".into())
+        .turn()
+        .await
+        .unwrap();
+    assert_eq!(
+        (
+            tasks_of(&broker, "mail").await,
+            held(&broker, "odd.dead").await
+        ),
+        (words.clone(), words)
+    );
+    assert_eq!(held(&broker, "orders").await, [""; 0]);
+}
+
+#[tokio::test]
+async fn a_message_that_can_be_no_task_is_dead_and_blocks_nothing() {
+    let broker = Sqlite::in_memory().await.unwrap();
+    declare(&broker, &[work("mail")], None, None).await.unwrap();
+    let large = "x".repeat(MAX_SPEC_BYTES + 1);
+    broker
+        .put(queue("orders"), vec!["a".into(), large.clone(), "b".into()])
+        .await
+        .unwrap();
+    let mut pump = SourceConsumer::new(&broker, queue("orders"), "orders".into());
+    pump.turn().await.unwrap();
+    assert_eq!(tasks_of(&broker, "mail").await, ["a", "b"]);
+    assert_eq!(
+        (
+            held(&broker, "mail.dead").await,
+            held(&broker, "orders").await.len()
+        ),
+        (vec![large], 0)
+    );
+    // Whoever has that queue as a source has it stay there, and nothing goes round.
+    declare(
+        &broker,
+        &[Process::new("mail").worker(GroupWorker::command("mail", ["cat"]).source("mail.dead"))],
+        None,
+        None,
+    )
+    .await
+    .unwrap();
+    SourceConsumer::new(&broker, queue("mail.dead"), "mail.dead".into())
+        .turn()
+        .await
+        .unwrap();
+    assert_eq!(held(&broker, "mail.dead").await.len(), 1);
+}
+
+/// However often it is tried, and whoever is cut off meanwhile.
+#[tokio::test]
+async fn a_dead_letter_is_written_once() {
+    let mut calls = 0;
+    let fate = move |_: &[Message]| {
+        calls += 1;
+        // For all, for it alone, and then with its letter.
+        if calls == 3 {
+            Err(Error::AgentGone {
+                path: "a".into(),
+                reason: "cut".into(),
+            })
+        } else {
+            Ok(())
+        }
+    };
+    let broker = Frail {
+        memory: Sqlite::in_memory().await.unwrap(),
+        fate: Mutex::new(Box::new(fate)),
+    };
+    declare(&broker.memory, &[work("mail")], None, None)
+        .await
+        .unwrap();
+    let large = "x".repeat(MAX_SPEC_BYTES + 1);
+    broker
+        .put(queue("orders"), vec![large.clone()])
+        .await
+        .unwrap();
+    let _ = SourceConsumer::new(&broker, queue("orders"), "orders".into())
+        .turn()
+        .await;
+    assert_eq!(
+        (
+            held(&broker, "orders").await.len(),
+            held(&broker, "mail.dead").await.len()
+        ),
+        (1, 0)
+    );
+    SourceConsumer::new(&broker, queue("orders"), "orders".into())
+        .turn()
+        .await
+        .unwrap();
+    assert_eq!(
+        (
+            held(&broker, "orders").await.len(),
+            held(&broker, "mail.dead").await
+        ),
+        (0, vec![large])
+    );
+}
+
+#[tokio::test]
+async fn an_error_that_passes_passes_over_nothing() {
+    let mut errors = [
+        Error::Unanswered {
+            place: "here".into(),
+            what: "stored it".into(),
+            reason: "cut".into(),
+        },
+        Error::Unreachable {
+            place: "here".into(),
+            reason: "gone".into(),
+            down: true,
+        },
+        server_error(),
+        server_error(),
+        server_error(),
+    ]
+    .into_iter();
+    let fate = Mutex::new(Box::new(move |_: &[Message]| errors.next().map_or(Ok(()), Err)) as Fate);
+    let broker = Frail {
+        memory: Sqlite::in_memory().await.unwrap(),
+        fate,
+    };
+    declare(&broker.memory, &[work("mail")], None, None)
+        .await
+        .unwrap();
+    broker
+        .put(queue("orders"), vec!["a".into(), "b".into()])
+        .await
+        .unwrap();
+    let mut pump = SourceConsumer::new(&broker, queue("orders"), "orders".into());
+    turn_until(&mut pump, async || {
+        tasks_of(&broker.memory, "mail").await.len() == 2
+    })
+    .await;
+    let mut made = tasks_of(&broker.memory, "mail").await;
+    made.sort();
+    assert_eq!(
+        (made, held(&broker, "orders").await),
+        (vec!["a".to_owned(), "b".into()], Vec::new())
+    );
+}
+
+#[tokio::test]
+async fn a_message_that_is_never_converted_stays_and_the_rest_goes_on() {
+    let stuck = |messages: &[Message]| {
+        if messages.iter().any(|message| message.body == "stuck") {
+            Err(server_error())
+        } else {
+            Ok(())
+        }
+    };
+    let broker = Frail {
+        memory: Sqlite::in_memory().await.unwrap(),
+        fate: Mutex::new(Box::new(stuck)),
+    };
+    declare(&broker.memory, &[work("mail")], None, None)
+        .await
+        .unwrap();
+    let many = 3 * PORTION as usize;
+    let mut words = vec!["stuck".to_owned(); PORTION as usize + 1];
+    words.extend(vec!["free".to_owned(); many]);
+    broker.put(queue("orders"), words).await.unwrap();
+    let mut pump = SourceConsumer::new(&broker, queue("orders"), "orders".into());
+    turn_until(&mut pump, async || {
+        tasks_of(&broker.memory, "mail").await.len() == many
+    })
+    .await;
+    assert_eq!(tasks_of(&broker.memory, "mail").await, vec!["free"; many]);
+    assert_eq!(
+        held(&broker, "orders").await,
+        vec!["stuck"; PORTION as usize + 1]
+    );
+    assert_eq!(
+        pump.told.len(),
+        PORTION as usize + 1,
+        "each is in the log, once"
+    );
+    *broker.fate.lock().unwrap() = Box::new(|_| Ok(()));
+    turn_until(&mut pump, async || held(&broker, "orders").await.is_empty()).await;
+    assert_eq!(
+        (
+            held(&broker, "orders").await,
+            tasks_of(&broker.memory, "mail").await.len()
+        ),
+        (vec![], many + 65)
+    );
+}
+
+#[tokio::test]
+async fn each_message_is_a_task_for_each_who_wants_it_whoever_pumps() {
+    let broker: Arc<dyn Broker> = Arc::new(Sqlite::in_memory().await.unwrap());
+    let of = |slug: &str| {
+        Process::new(slug).worker(GroupWorker::command(slug, ["cat"]).source("orders"))
+    };
+    declare(&*broker, &[of("mail"), of("stock")], None, None)
+        .await
+        .unwrap();
+    let source: QueueName = "orders".parse().unwrap();
+    let mut pumps = JoinSet::new();
+    for _ in 0..5 {
+        pumps.spawn(pump(Arc::clone(&broker), "orders".to_owned()));
+    }
+    for number in 0..300 {
+        broker
+            .put(source.clone(), vec![number.to_string()])
+            .await
+            .unwrap();
+    }
+    let find = || async { broker.tasks(TaskFilter::default()).await.unwrap() };
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
+    while find().await.len() < 600 && tokio::time::Instant::now() < deadline {
+        sleep(Duration::from_millis(10)).await;
+    }
+    sleep(Duration::from_millis(50)).await;
+    let tasks = find().await;
+    let distinct: BTreeSet<(String, String)> = tasks
+        .iter()
+        .map(|task| (task.spec.queue.clone(), task.spec.stdin.clone().unwrap()))
+        .collect();
+    assert_eq!((tasks.len(), distinct.len()), (600, 600));
+    let summary = broker
+        .summarize(SummaryDetail {
+            messages: true,
+            ..SummaryDetail::default()
+        })
+        .await
+        .unwrap();
+    assert!(!summary.messages.contains_key(&source));
+}
