@@ -308,5 +308,8 @@ async fn what_is_no_agent_is_told_apart() {
         .await
         .err()
         .unwrap();
-    assert!(error.to_string().contains("no process serves there"), "{error}");
+    assert!(
+        error.to_string().contains("no process serves there"),
+        "{error}"
+    );
 }

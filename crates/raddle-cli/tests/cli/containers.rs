@@ -367,7 +367,8 @@ fn a_task_in_a_container_submits_nothing() {
     yard.wait(&tids);
     let logs = yard.world.raddle(["logs", &tids[0]]).ok().text().to_owned();
     assert_eq!(
-        logs.matches("it serves only what workers in containers need").count(),
+        logs.matches("it serves only what workers in containers need")
+            .count(),
         4,
         "{logs}"
     );
