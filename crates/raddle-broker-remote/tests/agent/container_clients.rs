@@ -62,7 +62,7 @@ fn assert_refused<T: std::fmt::Debug>(outcome: Result<T>, what: &str) {
     assert!(
         error
             .to_string()
-            .contains("it serves workers in containers"),
+            .contains("it serves only what workers in containers need"),
         "{what}: {error}"
     );
 }
