@@ -74,7 +74,7 @@ fn the_doctor_names_the_engine_behind_the_socket() {
     let ran = world.raddle(["--queue-url", &url, "doctor"]).code(1);
     assert!(
         ran.text()
-            .contains("WRONG broker, agent: no answer from the agent"),
+            .contains("error broker, agent: no answer from the agent"),
         "{}",
         ran.text()
     );

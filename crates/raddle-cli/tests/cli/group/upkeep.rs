@@ -31,7 +31,7 @@ fn replaced_again_and_again(bound: &str, why: &str) {
         "{said}"
     );
     assert!(
-        !said.contains("processes die as soon as"),
+        !said.contains("processes exit right after"),
         "that is no crash loop: {said}"
     );
     let tid = world.submit(&["--queue", "a", "--", "true"]);
