@@ -16,7 +16,10 @@ pub enum Error {
     #[error("no task has an id that ends in {0}: see 'raddle task list --all'")]
     UnknownShortId(ShortTid),
     /// Several tasks have this short id.
-    #[error("{short} matches several tasks: give the full id of one: {}", join(tids))]
+    #[error(
+        "{short} matches several tasks: give the full id of one: {}",
+        join(tids)
+    )]
     AmbiguousShortId {
         /// The short id.
         short: ShortTid,

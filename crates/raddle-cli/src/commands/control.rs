@@ -185,7 +185,7 @@ pub(super) async fn send_command(
     }
     let ends = matches!(message.command, ControlCommand::Stop | ControlCommand::Kill);
     let replies = QueueName::Task(tid, TaskQueue::CtrlOut);
-    let (mut watch, mut last_reply) = (TaskWatch::of(broker, tid).await?, 0);
+    let (mut watch, mut last_reply) = (TaskWatch::start(broker, tid).await?, 0);
     loop {
         let now = tid::get_task(broker, tid).await?;
         let another_attempt = now.state == TaskState::Created || now.attempt != before.attempt;

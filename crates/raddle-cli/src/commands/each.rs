@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use indicatif::ProgressBar;
 use raddle_broker::{Broker, OutputStream};
-use raddle_client::{routine::Routines, wait::LONG};
+use raddle_client::{routine::Routines, wait::MAX_WAIT};
 use raddle_model::{TaskSpec, TaskState, TaskView, Tid, spec::RUN_QUEUE_PREFIX};
 use raddle_view::task::{copy_output, result_record};
 use raddle_worker::{
@@ -150,7 +150,7 @@ impl EachLineRun<'_> {
         while !self.unfinished.is_empty() {
             let events = tokio::select! {
                 biased;
-                events = broker.events(Some(self.last_event), None, EVENTS_AT_ONCE, LONG) => events?,
+                events = broker.events(Some(self.last_event), None, EVENTS_AT_ONCE, MAX_WAIT) => events?,
                 ended = &mut working => {
                     ended?;
                     let (left, name, queue) = (count(self.unfinished.len() as u64, "task"), self.name, self.queue);

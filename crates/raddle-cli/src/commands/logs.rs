@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use raddle_broker::{Broker, OutputChunk, OutputStream};
-use raddle_client::wait::{LONG, TaskFollower};
+use raddle_client::wait::{MAX_WAIT, TaskFollower};
 use raddle_model::Tid;
 use raddle_view::task::{copy_output, logged_output_losses};
 use serde_json::json;
@@ -67,7 +67,7 @@ impl Printer<'_> {
         let mut follower = TaskFollower::new(tid);
         loop {
             let progress = follower
-                .next(broker, if follows { LONG } else { Duration::ZERO })
+                .next(broker, if follows { MAX_WAIT } else { Duration::ZERO })
                 .await?;
             progress
                 .output

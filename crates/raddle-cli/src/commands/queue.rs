@@ -11,7 +11,7 @@ use raddle_broker::{
     Broker, DeliveryOutcome, Message,
     queues::{self, QueueCounts, TaskCounts, Watch, WriteOutcome},
 };
-use raddle_client::wait::LONG;
+use raddle_client::wait::MAX_WAIT;
 use raddle_model::{QueueName, queue_name::QueueArg};
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -274,8 +274,10 @@ async fn watch(
     let queue = tid::resolve_queue(&*broker, queue).await?;
     let mut watch = Watch::new(queue, if new { current_id() } else { 0 });
     while left > 0 {
-        let wait = deadline.map_or(LONG, |deadline| {
-            deadline.saturating_duration_since(Instant::now()).min(LONG)
+        let wait = deadline.map_or(MAX_WAIT, |deadline| {
+            deadline
+                .saturating_duration_since(Instant::now())
+                .min(MAX_WAIT)
         });
         let mut messages = watch.next(&*broker, wait).await?;
         if messages.is_empty() && deadline.is_some_and(|deadline| Instant::now() >= deadline) {

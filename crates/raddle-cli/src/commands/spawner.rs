@@ -183,7 +183,7 @@ pub(super) async fn run_spawner(
     #[cfg(feature = "docker")]
     let _cleanup = worker.task_image.clone().map(|image| {
         // Once for all workers. The task ends by itself or with the process.
-        tokio::spawn(async move { raddle_container::task::look_around(&image).await })
+        tokio::spawn(async move { raddle_container::task::prepare_engine(&image).await })
     });
     let mut instrumented = Instrumented::start(&args.metrics, noun).await?;
     let mut interrupts = Interrupts::install()?;

@@ -6,7 +6,7 @@ use std::{
 };
 
 use raddle_broker::Broker;
-use raddle_client::wait::LONG;
+use raddle_client::wait::MAX_WAIT;
 use raddle_model::WorkerEntry;
 use raddle_view::overview::{Overview, WatchedTasks, WorkLeft};
 use serde_json::json;
@@ -42,7 +42,7 @@ pub(super) async fn status(context: &Context, watch: bool) -> Outcome {
         }
         sleep(MIN_PAUSE).await;
         // Progress and estimates change without an event.
-        let wait = if shows_progress { MIN_PAUSE } else { LONG };
+        let wait = if shows_progress { MIN_PAUSE } else { MAX_WAIT };
         broker.events(Some(last_event), None, 1, wait).await?;
     }
 }

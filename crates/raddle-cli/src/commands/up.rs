@@ -369,7 +369,7 @@ fn failure(error: ManagerError) -> Failure {
         | ManagerError::Kept { .. }
         | ManagerError::Url(_)
         | ManagerError::Trigger {
-            source: schedule::Error::ByHand(_),
+            source: schedule::Error::NotOwned(_),
             ..
         } => Failure::Usage(error.to_string()),
         other => Failure::Raddle(other.to_string()),

@@ -437,8 +437,8 @@ fn how_a_pod_ended_is_told_and_its_task_run_again() {
     site.configure("");
     let spawner = site.spawner();
     for (number, (reason, words)) in [
-        ("OOMKilled", "was ended for want of memory"),
-        ("Evicted", "was put out by the machine that it was on"),
+        ("OOMKilled", "ran out of memory"),
+        ("Evicted", "was evicted from its node"),
     ]
     .into_iter()
     .enumerate()

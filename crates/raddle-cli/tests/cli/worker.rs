@@ -224,7 +224,10 @@ fn an_old_or_terminated_worker_finishes_its_task() {
     until("it is old", || title("draining"));
     let next = world.submit(&["--", "sh", "-c", script]);
     world.file("go", "");
-    worker.finish().ok().says("ran 1 task and exited: it has reached its maximum uptime");
+    worker
+        .finish()
+        .ok()
+        .says("ran 1 task and exited: it has reached its maximum uptime");
     assert_eq!(
         (&world.task(&old)["state"], &world.task(&next)["state"]),
         (&"completed".into(), &"created".into())

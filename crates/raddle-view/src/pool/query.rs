@@ -138,7 +138,9 @@ pub fn connect(
             "it serves over TLS: give --credentials-ca, --credentials-cert and --credentials-key"
                 .into(),
         )),
-        (false, Some(_)) => Err(QueryFailure::Other("it serves without TLS: leave out the credentials".into())),
+        (false, Some(_)) => Err(QueryFailure::Other(
+            "it serves without TLS: leave out the credentials".into(),
+        )),
         _ => Ok(ControlConnection::with_credentials(&worker.address, own)?),
     }
 }

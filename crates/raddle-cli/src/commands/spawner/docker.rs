@@ -60,7 +60,7 @@ pub(super) fn container_launcher(
     start: &StartArgs,
     base: &Path,
 ) -> Outcome<(DockerLauncher, Option<ContainerSocket>)> {
-    let engine = DockerEngine::of_environment().or_usage()?;
+    let engine = DockerEngine::from_env().or_usage()?;
     let class = WorkerClass::new(&project.url.to_string(), &config.caps, &config.queues);
     let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());
     let user = if uid == ROOT {
@@ -143,7 +143,8 @@ impl ContainerSocket {
 
     /// What clients of this socket may call: in a container, a client may be a task.
     pub(super) fn clients(&self, worker: &worker::Options) -> ContainerClients {
-        ContainerClients::new(worker.caps.clone(), worker.queues.clone()).of_user(self.client_uid())
+        ContainerClients::new(worker.caps.clone(), worker.queues.clone())
+            .with_uid(self.client_uid())
     }
 
     /// The user that is served besides our own.

@@ -169,7 +169,9 @@ fn processes_are_back_soon_after_a_server_that_did_not_answer() {
     until("both wear their titles", || titled(&world, "a").len() == 2);
     server.signal(libc::SIGSTOP);
     until("the manager has tried in vain", || {
-        manager.stderr().contains("the broker is away")
+        manager
+            .stderr()
+            .contains("waiting for the broker, which is away")
     });
     server.signal(libc::SIGCONT);
     // They have waited, too, or others are in their place.
