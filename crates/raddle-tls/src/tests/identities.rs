@@ -1,4 +1,4 @@
-//! What a certificate says of who shows it.
+//! Tests of the identity in a certificate.
 
 use rcgen::{CertificateParams, DnType, KeyPair, SanType};
 use rustls::pki_types::CertificateDer;
@@ -24,7 +24,7 @@ fn uri(name: &str) -> SanType {
 }
 
 #[test]
-fn names_are_those_that_were_vouched_for() {
+fn identity_has_the_subject_alternative_names() {
     let identity = of(vec![
         dns("Web.Internal"),
         uri("spiffe://prod/web"),
@@ -38,16 +38,16 @@ fn names_are_those_that_were_vouched_for() {
 }
 
 #[test]
-fn the_common_name_is_not_a_name() {
+fn common_name_is_ignored() {
     let identity = of(vec![]);
     assert_eq!(
         (identity.names(), identity.to_string().as_str()),
-        (&[][..], "nobody by name")
+        (&[][..], "a peer without a name")
     );
 }
 
 #[test]
-fn names_that_are_many_or_could_deceive_are_none() {
+fn wildcard_and_non_ascii_names_are_ignored() {
     assert!(of(vec![dns("*.internal")]).names().is_empty());
     for name in [
         "spiffe://prod/*",
@@ -60,7 +60,7 @@ fn names_that_are_many_or_could_deceive_are_none() {
 }
 
 #[test]
-fn without_a_certificate_there_is_nobody() {
+fn no_certificate_is_no_identity() {
     assert_eq!(Identity::of_peer(None), Ok(None));
     assert_eq!(Identity::of_peer(Some(&[])), Ok(None));
     assert_eq!(

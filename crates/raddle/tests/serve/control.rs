@@ -184,7 +184,7 @@ async fn queries_and_stops_workers_with_credentials() {
         .concat();
         run_pool(&served, &wrong_name).assert_output(
             1,
-            "it is that of nobody by name, and not of spiffe://test/other",
+            "it is for a peer without a name, expected spiffe://test/other",
         );
         let missing = [
             &["ping", &one.address][..],
@@ -252,7 +252,8 @@ async fn explains_unknown_workers_and_addresses() {
             &["workers", "other", "--discovery", "file:workers"],
         )
         .assert_output(2, "there is no pool or worker 'other'");
-        run_pool(&served, &["stop", "127.0.0.1:1"]).assert_output(1, "no worker listens at this address");
+        run_pool(&served, &["stop", "127.0.0.1:1"])
+            .assert_output(1, "no worker listens at this address");
         let none = run_pool(&served, &["stop", "--discovery", "file:nobody"]);
         assert_eq!(
             (none.stdout(), none.err.as_str()),
