@@ -15,7 +15,8 @@ use rustls::{
 };
 
 use super::{
-    handshake_error::of_chain, peer, provider, reload::CurrentCredentials, signatures::signatures,
+    handshake_error::correct_chain_error, peer_name, provider, reload::CurrentCredentials,
+    signatures::signatures,
 };
 
 /// Verifies workers.
@@ -59,7 +60,7 @@ impl ServerCertVerifier for ServerPolicy {
         let algorithms = provider().signature_verification_algorithms.all;
         let set = self.0.get();
         verify_server_cert_signed_by_trust_anchor(&parsed, &set.roots, between, now, algorithms)
-            .map_err(of_chain)?;
+            .map_err(correct_chain_error)?;
         // The peer has our own certificate, so it has our key: a pool and its workers share
         // credentials, and the pool need not know their addresses.
         let is_ours = set
@@ -67,7 +68,7 @@ impl ServerCertVerifier for ServerPolicy {
             .as_ref()
             .is_some_and(|own| own.cert.first() == Some(certificate));
         if !is_ours {
-            peer::check(certificate, host, &self.0.source().expected)?;
+            peer_name::check_peer_name(certificate, host, &self.0.source().expected)?;
         }
         Ok(ServerCertVerified::assertion())
     }

@@ -39,7 +39,7 @@ impl CredentialSet {
         let mut roots = RootCertStore::empty();
         for (at, authority) in all.iter().enumerate() {
             let bad = |_| CredentialsError::BadCertificate {
-                place: source.ca.place(CredentialPart::Ca),
+                origin: source.ca.origin(CredentialPart::Ca),
                 number: at + 1,
             };
             roots.add(authority.clone()).map_err(bad)?;
@@ -50,7 +50,7 @@ impl CredentialSet {
         let callers =
             WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), provider()).build();
         let callers = callers
-            .map_err(|_| CredentialsError::NoCertificate(source.ca.place(CredentialPart::Ca)))?;
+            .map_err(|_| CredentialsError::NoCertificate(source.ca.origin(CredentialPart::Ca)))?;
         Ok(Self {
             roots,
             callers,
@@ -60,7 +60,7 @@ impl CredentialSet {
     }
 
     /// Why peers with the same CA would refuse our certificate now, if they would.
-    pub(super) fn is_refused(&self, now: UnixTime) -> Option<&'static str> {
+    pub(super) fn refusal_reason(&self, now: UnixTime) -> Option<&'static str> {
         let (leaf, between) = self.own.as_ref()?.cert.split_first()?;
         let algorithms = provider().signature_verification_algorithms.all;
         let leaf = EndEntityCert::try_from(leaf).ok()?;
@@ -91,14 +91,14 @@ fn certificates(
 ) -> Result<Vec<CertificateDer<'static>>, CredentialsError> {
     let bytes = source.read(part)?;
     let broken = |error| CredentialsError::Broken {
-        place: source.place(part),
+        origin: source.origin(part),
         reason: reason(&error),
     };
     let found = CertificateDer::pem_slice_iter(&bytes)
         .collect::<Result<Vec<_>, _>>()
         .map_err(broken)?;
     if found.is_empty() {
-        Err(CredentialsError::NoCertificate(source.place(part)))
+        Err(CredentialsError::NoCertificate(source.origin(part)))
     } else {
         Ok(found)
     }
@@ -107,37 +107,37 @@ fn certificates(
 fn certified(own: &OwnIdentity) -> Result<Arc<CertifiedKey>, CredentialsError> {
     let chain = certificates(&own.certificate, CredentialPart::Certificate)?;
     for (at, certificate) in chain.iter().enumerate() {
-        let place = || own.certificate.place(CredentialPart::Certificate);
+        let origin = || own.certificate.origin(CredentialPart::Certificate);
         let bad = |_| CredentialsError::BadCertificate {
-            place: place(),
+            origin: origin(),
             number: at + 1,
         };
         EndEntityCert::try_from(certificate).map_err(bad)?;
     }
-    let place = || own.key.place(CredentialPart::Key);
+    let origin = || own.key.origin(CredentialPart::Key);
     let bytes = own.key.read(CredentialPart::Key)?;
     let key = PrivateKeyDer::from_pem_slice(&bytes).map_err(|error| match error {
         _ if ENCRYPTED.iter().any(|mark| contains(&bytes, mark)) => {
-            CredentialsError::EncryptedKey(place())
+            CredentialsError::EncryptedKey(origin())
         }
-        pem::Error::NoItemsFound => CredentialsError::NoKey(place()),
+        pem::Error::NoItemsFound => CredentialsError::NoKey(origin()),
         error => CredentialsError::Broken {
-            place: place(),
+            origin: origin(),
             reason: reason(&error),
         },
     })?;
     if contains(&bytes, ENCRYPTED[1]) {
-        return Err(CredentialsError::EncryptedKey(place()));
+        return Err(CredentialsError::EncryptedKey(origin()));
     }
     // The error of rustls is dropped, in case it contains parts of the key.
     let key = provider()
         .key_provider
         .load_private_key(key)
-        .map_err(|_| CredentialsError::UnsupportedKey(place()))?;
+        .map_err(|_| CredentialsError::UnsupportedKey(origin()))?;
     let certified = CertifiedKey::new(chain, key);
     let mismatch = |_| CredentialsError::Mismatch {
-        certificate: own.certificate.place(CredentialPart::Certificate),
-        key: place(),
+        certificate: own.certificate.origin(CredentialPart::Certificate),
+        key: origin(),
     };
     certified.keys_match().map_err(mismatch)?;
     Ok(Arc::new(certified))

@@ -27,19 +27,19 @@ pub struct CredentialOrigin {
 #[non_exhaustive]
 pub enum CredentialsError {
     /// A file cannot be read.
-    #[error("cannot read {place}: {reason}")]
+    #[error("cannot read {origin}: {reason}")]
     Unreadable {
         /// The part and file.
-        place: CredentialOrigin,
+        origin: CredentialOrigin,
         /// The cause.
         #[source]
         reason: io::Error,
     },
     /// The PEM is malformed.
-    #[error("{place} is malformed: {reason}; write it again, as PEM")]
+    #[error("{origin} is malformed: {reason}; write it again, as PEM")]
     Broken {
         /// The part and file.
-        place: CredentialOrigin,
+        origin: CredentialOrigin,
         /// The cause, without any content of the file.
         reason: &'static str,
     },
@@ -50,11 +50,11 @@ pub enum CredentialsError {
     NoCertificate(CredentialOrigin),
     /// A certificate is malformed.
     #[error(
-        "certificate {number} in {place} is malformed: expected an X.509 certificate of version 3"
+        "certificate {number} in {origin} is malformed: expected an X.509 certificate of version 3"
     )]
     BadCertificate {
         /// The part and file.
-        place: CredentialOrigin,
+        origin: CredentialOrigin,
         /// The index of the certificate in the file, from 1.
         number: usize,
     },

@@ -1,7 +1,7 @@
 //! Classifies failed TLS handshakes, for counters, logs and decisions.
 //!
 //! In TLS 1.3 a caller's handshake is complete before the worker has verified the caller's
-//! certificate. A refusal arrives with the first read, as an alert; `HandshakeError::of` classifies
+//! certificate. A refusal arrives with the first read, as an alert; `HandshakeError::from_io` classifies
 //! that error too.
 
 use std::io;
@@ -62,15 +62,18 @@ pub enum HandshakeErrorKind {
 impl HandshakeError {
     /// Classifies an error of a TLS stream. `None` if TLS was not the cause: the connection was
     /// lost.
-    pub fn of(error: &io::Error) -> Option<Self> {
-        error.get_ref()?.downcast_ref::<Error>().map(Self::of_tls)
+    pub fn from_io(error: &io::Error) -> Option<Self> {
+        error
+            .get_ref()?
+            .downcast_ref::<Error>()
+            .map(Self::from_rustls)
     }
 
     /// Classifies an error of rustls.
-    pub fn of_tls(error: &Error) -> Self {
+    pub fn from_rustls(error: &Error) -> Self {
         match error {
-            Error::AlertReceived(alert) => Self::Theirs(HandshakeErrorKind::of_alert(*alert)),
-            error => Self::Ours(HandshakeErrorKind::of(error)),
+            Error::AlertReceived(alert) => Self::Theirs(HandshakeErrorKind::from_alert(*alert)),
+            error => Self::Ours(HandshakeErrorKind::from_rustls(error)),
         }
     }
 
@@ -100,10 +103,10 @@ impl HandshakeErrorKind {
         }
     }
 
-    fn of(error: &Error) -> Self {
+    fn from_rustls(error: &Error) -> Self {
         match error {
             Error::NoCertificatesPresented => Self::NoCertificate,
-            Error::InvalidCertificate(error) => Self::of_certificate(error),
+            Error::InvalidCertificate(error) => Self::from_certificate_error(error),
             Error::InvalidMessage(_)
             | Error::InappropriateMessage { .. }
             | Error::PeerSentOversizedRecord => Self::NotTls,
@@ -116,7 +119,7 @@ impl HandshakeErrorKind {
         }
     }
 
-    fn of_certificate(error: &CertificateError) -> Self {
+    fn from_certificate_error(error: &CertificateError) -> Self {
         use CertificateError as E;
         match error {
             E::UnknownIssuer => Self::UnknownIssuer,
@@ -135,7 +138,7 @@ impl HandshakeErrorKind {
     }
 
     /// Classifies an alert.
-    fn of_alert(alert: AlertDescription) -> Self {
+    fn from_alert(alert: AlertDescription) -> Self {
         use AlertDescription as A;
         match alert {
             A::CertificateRequired | A::NoCertificate => Self::NoCertificate,
@@ -157,7 +160,7 @@ impl HandshakeErrorKind {
 /// Corrects the error of a chain: a CA with the name of a trusted one and another key fails with
 /// `BadSignature`, which would look as if the peer lacked the key of its certificate. It is an
 /// unknown issuer.
-pub(super) fn of_chain(error: Error) -> Error {
+pub(super) fn correct_chain_error(error: Error) -> Error {
     match error {
         Error::InvalidCertificate(CertificateError::BadSignature) => {
             CertificateError::UnknownIssuer.into()

@@ -32,12 +32,17 @@ pub struct IdentityError;
 impl Identity {
     /// The identity of a connection's peer, from rustls' `peer_certificates()`. `None` without a
     /// certificate.
-    pub fn of_peer(chain: Option<&[CertificateDer<'_>]>) -> Result<Option<Self>, IdentityError> {
-        chain.and_then(<[_]>::first).map(Self::of).transpose()
+    pub fn from_peer_chain(
+        chain: Option<&[CertificateDer<'_>]>,
+    ) -> Result<Option<Self>, IdentityError> {
+        chain
+            .and_then(<[_]>::first)
+            .map(Self::from_certificate)
+            .transpose()
     }
 
     /// The identity in this certificate.
-    pub fn of(certificate: &CertificateDer<'_>) -> Result<Self, IdentityError> {
+    pub fn from_certificate(certificate: &CertificateDer<'_>) -> Result<Self, IdentityError> {
         let certificate = EndEntityCert::try_from(certificate).map_err(|_| IdentityError)?;
         // A wildcard name covers many hosts, and identifies none of them.
         let hosts = certificate

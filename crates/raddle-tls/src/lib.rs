@@ -18,14 +18,14 @@ mod identity;
 #[cfg(any(feature = "issue", test))]
 pub mod issue;
 mod pattern;
-mod peer;
+mod peer_name;
 mod pem_source;
 mod reload;
 mod server;
 mod signatures;
 #[cfg(test)]
 mod tests;
-mod worker;
+mod worker_credentials;
 
 use std::sync::Arc;
 
@@ -38,9 +38,9 @@ pub use self::{
     handshake_error::{HandshakeError, HandshakeErrorKind},
     identity::{CertificateName, Identity, IdentityError},
     pattern::PatternError,
-    peer::{PeerName, PeerNameError, PeerNameMismatch},
+    peer_name::{PeerName, PeerNameError, PeerNameMismatch},
     pem_source::PemSource,
-    worker::WorkerCredentials,
+    worker_credentials::WorkerCredentials,
 };
 
 /// The crypto provider, passed explicitly: the process default is up to the program.

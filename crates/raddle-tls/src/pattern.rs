@@ -132,28 +132,28 @@ impl Pattern {
     /// product of both lengths, whatever name a caller has.
     fn walk(&self, name: &[u8]) -> bool {
         let end = self.tokens.len();
-        let mut here = vec![false; end + 1];
-        here[0] = true;
-        self.pass_stars(&mut here);
+        let mut states = vec![false; end + 1];
+        states[0] = true;
+        self.pass_stars(&mut states);
         for &byte in name {
             let mut next = vec![false; end + 1];
-            for (at, token) in self.tokens.iter().enumerate().filter(|(at, _)| here[*at]) {
+            for (at, token) in self.tokens.iter().enumerate().filter(|(at, _)| states[*at]) {
                 match token {
                     Token::Byte(wanted) => next[at + 1] |= *wanted == byte,
                     Token::Star(stop) => next[at] |= *stop != Some(byte),
                 }
             }
             self.pass_stars(&mut next);
-            here = next;
+            states = next;
         }
-        here[end]
+        states[end]
     }
 
     /// Advances over stars, which also match the empty string.
-    fn pass_stars(&self, places: &mut [bool]) {
+    fn pass_stars(&self, states: &mut [bool]) {
         for (at, token) in self.tokens.iter().enumerate() {
-            if places[at] && matches!(token, Token::Star(_)) {
-                places[at + 1] = true;
+            if states[at] && matches!(token, Token::Star(_)) {
+                states[at + 1] = true;
             }
         }
     }

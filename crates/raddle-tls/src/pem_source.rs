@@ -24,7 +24,7 @@ pub enum PemSource {
 }
 
 /// Largest file that is read: four times the CAs that browsers trust.
-const LARGEST: u64 = 1024 * 1024;
+const MAX_SIZE: u64 = 1024 * 1024;
 
 impl PemSource {
     /// A file.
@@ -53,7 +53,7 @@ impl PemSource {
         }
     }
 
-    pub(super) fn place(&self, part: CredentialPart) -> CredentialOrigin {
+    pub(super) fn origin(&self, part: CredentialPart) -> CredentialOrigin {
         CredentialOrigin {
             part,
             path: self.path().map(ToOwned::to_owned),
@@ -67,7 +67,7 @@ impl PemSource {
             Self::File(path) => match read(path) {
                 Ok(bytes) => Ok(Cow::Owned(bytes)),
                 Err(reason) => Err(CredentialsError::Unreadable {
-                    place: self.place(part),
+                    origin: self.origin(part),
                     reason,
                 }),
             },
@@ -85,9 +85,9 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     }
     let mut bytes = Vec::new();
     File::open(path)?
-        .take(LARGEST + 1)
+        .take(MAX_SIZE + 1)
         .read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > LARGEST {
+    if bytes.len() as u64 > MAX_SIZE {
         return Err(io::Error::new(
             io::ErrorKind::FileTooLarge,
             "larger than 1 MiB",

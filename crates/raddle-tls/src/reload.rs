@@ -17,37 +17,37 @@ use std::{
 use super::{CredentialSource, CredentialsError, credential_set::CredentialSet};
 
 /// Minimum time between two checks.
-const PAUSE: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// How long a handshake waits for a check: longer than it takes on a busy machine. The wait may
 /// delay other handshakes, once.
-const PATIENCE: Duration = Duration::from_secs(1);
+const CHECK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The current credentials.
 #[derive(Debug)]
 pub(super) struct CurrentCredentials {
     source: CredentialSource,
     set: RwLock<Arc<CredentialSet>>,
-    look: Mutex<ReloadCheck>,
+    check: Mutex<ReloadCheck>,
 }
 
 #[derive(Debug)]
 struct ReloadCheck {
     last: Instant,
     /// The last error logged, so that it is not logged every second.
-    complaint: Option<String>,
+    last_error: Option<String>,
 }
 
 impl CurrentCredentials {
     pub(super) fn new(source: CredentialSource) -> Result<Self, CredentialsError> {
         let set = CredentialSet::read(&source)?;
-        let look = Mutex::new(ReloadCheck {
+        let check = Mutex::new(ReloadCheck {
             last: Instant::now(),
-            complaint: None,
+            last_error: None,
         });
         Ok(Self {
             source,
             set: RwLock::new(Arc::new(set)),
-            look,
+            check,
         })
     }
 
@@ -57,71 +57,71 @@ impl CurrentCredentials {
 
     /// The set for a handshake.
     pub(super) fn get(self: &Arc<Self>) -> Arc<CredentialSet> {
-        if self.is_to_be_looked_at() {
-            let (this, (say, hear)) = (Arc::clone(self), mpsc::sync_channel(1));
+        if self.is_check_due() {
+            let (this, (done, wait)) = (Arc::clone(self), mpsc::sync_channel(1));
             // The thread ends after its check, however long the file system takes.
-            let looking = thread::Builder::new()
+            let spawned = thread::Builder::new()
                 .name("credentials".into())
                 .spawn(move || {
                     // `reload` has logged an error, and keeps the previous set.
                     let _ = this.reload();
-                    let _ = say.send(());
+                    let _ = done.send(());
                 });
-            if looking.is_ok() {
-                let _ = hear.recv_timeout(PATIENCE);
+            if spawned.is_ok() {
+                let _ = wait.recv_timeout(CHECK_TIMEOUT);
             }
         }
-        self.held()
+        self.current()
     }
 
     /// Whether a check is due. If so, the caller has to do it.
-    fn is_to_be_looked_at(&self) -> bool {
+    fn is_check_due(&self) -> bool {
         // Another thread is checking: use the current set.
-        let Ok(mut look) = self.look.try_lock() else {
+        let Ok(mut check) = self.check.try_lock() else {
             return false;
         };
         let is_due = self.source.sources().any(|source| source.path().is_some())
-            && look.last.elapsed() >= PAUSE;
+            && check.last.elapsed() >= CHECK_INTERVAL;
         if is_due {
-            look.last = Instant::now();
+            check.last = Instant::now();
         }
         is_due
     }
 
     /// Reloads now. Returns whether the certificates have changed.
     pub(super) fn reload(&self) -> Result<bool, CredentialsError> {
-        let mut look = self.look.lock().unwrap_or_else(PoisonError::into_inner);
-        look.last = Instant::now();
+        let mut check = self.check.lock().unwrap_or_else(PoisonError::into_inner);
+        check.last = Instant::now();
         let set = match CredentialSet::read(&self.source) {
             Ok(set) => set,
             Err(error) => {
-                let complaint = error.to_string();
-                if look.complaint.as_ref() != Some(&complaint) {
+                let last_error = error.to_string();
+                if check.last_error.as_ref() != Some(&last_error) {
                     tracing::warn!(%error, "cannot load changed credentials; keeping the previous ones");
-                    look.complaint = Some(complaint);
+                    check.last_error = Some(last_error);
                 }
                 return Err(error);
             }
         };
-        look.complaint = None;
-        if set.certificates == self.held().certificates {
+        check.last_error = None;
+        if set.certificates == self.current().certificates {
             return Ok(false);
         }
         tracing::info!("credentials changed; new connections use them");
-        warn_of(&set);
+        warn_if_refused(&set);
         *self.set.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(set);
         Ok(true)
     }
 
     /// The last loaded set.
-    pub(super) fn held(&self) -> Arc<CredentialSet> {
+    pub(super) fn current(&self) -> Arc<CredentialSet> {
         Arc::clone(&self.set.read().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
 /// Logs if peers will refuse our certificate.
-pub(super) fn warn_of(set: &CredentialSet) {
-    if let Some(reason) = set.is_refused(rustls::pki_types::UnixTime::now()) {
+pub(super) fn warn_if_refused(set: &CredentialSet) {
+    if let Some(reason) = set.refusal_reason(rustls::pki_types::UnixTime::now()) {
         tracing::warn!(reason, "peers will refuse our certificate: issue a new one");
     }
 }
@@ -129,8 +129,8 @@ pub(super) fn warn_of(set: &CredentialSet) {
 #[cfg(test)]
 impl CurrentCredentials {
     /// Makes a check due.
-    pub(super) fn is_due(&self) {
-        let mut look = self.look.lock().unwrap();
-        look.last = look.last.checked_sub(PAUSE).unwrap();
+    pub(super) fn make_check_due(&self) {
+        let mut check = self.check.lock().unwrap();
+        check.last = check.last.checked_sub(CHECK_INTERVAL).unwrap();
     }
 }

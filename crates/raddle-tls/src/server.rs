@@ -13,7 +13,8 @@ use rustls::{
 };
 
 use super::{
-    handshake_error::of_chain, provider, reload::CurrentCredentials, signatures::signatures,
+    handshake_error::correct_chain_error, provider, reload::CurrentCredentials,
+    signatures::signatures,
 };
 
 /// Presents the worker's current certificate.
@@ -64,7 +65,7 @@ impl ClientCertVerifier for ClientPolicy {
             .get()
             .callers
             .verify_client_cert(certificate, between, now)
-            .map_err(of_chain)
+            .map_err(correct_chain_error)
     }
 
     signatures!();

@@ -144,7 +144,7 @@ impl Authorizer {
 
     /// A connection ended before the peer was accepted.
     pub(super) fn record_setup_failure(&self, error: &io::Error, from: PeerOrigin) {
-        match HandshakeError::of(error) {
+        match HandshakeError::from_io(error) {
             Some(refusal) => self.refuse(refusal.reason().label(), &refusal, from),
             None => match error.kind() {
                 io::ErrorKind::TimedOut => {
@@ -169,7 +169,7 @@ impl Authorizer {
     /// The connection of an accepted peer is closed because of `error`. If the peer has closed it,
     /// that is not counted.
     pub(super) fn record_disconnect(&self, error: &io::Error, from: PeerOrigin) {
-        if let Some(refusal) = HandshakeError::of(error) {
+        if let Some(refusal) = HandshakeError::from_io(error) {
             return self.refuse(refusal.reason().label(), &refusal, from);
         }
         if error.kind() == io::ErrorKind::InvalidData {

@@ -74,7 +74,7 @@ pub fn describe(pem: &[u8]) -> Result<PemContents, DescribeError> {
         match section.map_err(|_| DescribeError::Pem)? {
             (SectionKind::Certificate, der) => {
                 let broken = DescribeError::Certificate(certificates.len() + 1);
-                certificates.push(of(&der.into()).ok_or(broken)?);
+                certificates.push(describe_certificate(&der.into()).ok_or(broken)?);
             }
             (
                 SectionKind::PrivateKey | SectionKind::RsaPrivateKey | SectionKind::EcPrivateKey,
@@ -90,7 +90,7 @@ pub fn describe(pem: &[u8]) -> Result<PemContents, DescribeError> {
     }
 }
 
-fn of(der: &CertificateDer<'_>) -> Option<CertificateDescription> {
+fn describe_certificate(der: &CertificateDer<'_>) -> Option<CertificateDescription> {
     let (rest, parsed) = X509Certificate::from_der(der).ok()?;
     if !rest.is_empty() {
         return None;

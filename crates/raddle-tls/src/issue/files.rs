@@ -72,9 +72,9 @@ pub fn write_pair(
     let [certificate_draft, key_draft] = drafts;
     let (certificate_draft, key_draft) = (certificate_draft?, key_draft?);
     certificate_draft
-        .place(&certificate, replace)
+        .persist(&certificate, replace)
         .map_err(failed(&certificate))?;
-    key_draft.place(&key, replace).map_err(|reason| {
+    key_draft.persist(&key, replace).map_err(|reason| {
         if !replace {
             // Without its key the certificate would block the next attempt.
             let _ = fs::remove_file(&certificate);
@@ -96,7 +96,7 @@ impl Draft {
     }
 
     /// Moves the file to its destination, atomically.
-    fn place(self, path: &Path, replace: bool) -> io::Result<()> {
+    fn persist(self, path: &Path, replace: bool) -> io::Result<()> {
         if replace {
             fs::rename(&self.0, path)?;
         } else {

@@ -332,7 +332,7 @@ fn plain_text_is_distinguished_from_bad_tls() {
     ] {
         let mut server = ServerConnection::new(serve(&credentials(&ca, &[HOST]))).unwrap();
         server.read_tls(&mut &log[..]).unwrap();
-        let refusal = HandshakeError::of_tls(&server.process_new_packets().unwrap_err());
+        let refusal = HandshakeError::from_rustls(&server.process_new_packets().unwrap_err());
         assert_eq!(
             refusal,
             HandshakeError::Ours(HandshakeErrorKind::NotTls),
@@ -399,11 +399,11 @@ fn failures_have_messages_and_metric_labels() {
         rustls::Error::NoCertificatesPresented,
     );
     assert_eq!(
-        HandshakeError::of(&error),
+        HandshakeError::from_io(&error),
         Some(HandshakeError::Ours(HandshakeErrorKind::NoCertificate))
     );
     assert_eq!(
-        HandshakeError::of(&std::io::ErrorKind::ConnectionReset.into()),
+        HandshakeError::from_io(&std::io::ErrorKind::ConnectionReset.into()),
         None
     );
 }

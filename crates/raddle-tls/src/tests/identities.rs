@@ -5,14 +5,14 @@ use rustls::pki_types::CertificateDer;
 
 use super::super::{CertificateName, Identity, IdentityError};
 
-fn of(names: Vec<SanType>) -> Identity {
+fn identity_of(names: Vec<SanType>) -> Identity {
     let mut params = CertificateParams::default();
     params
         .distinguished_name
         .push(DnType::CommonName, "admin.internal");
     params.subject_alt_names = names;
     let certificate = params.self_signed(&KeyPair::generate().unwrap()).unwrap();
-    Identity::of(certificate.der()).unwrap()
+    Identity::from_certificate(certificate.der()).unwrap()
 }
 
 fn dns(name: &str) -> SanType {
@@ -25,7 +25,7 @@ fn uri(name: &str) -> SanType {
 
 #[test]
 fn identity_has_the_subject_alternative_names() {
-    let identity = of(vec![
+    let identity = identity_of(vec![
         dns("Web.Internal"),
         uri("spiffe://prod/web"),
         SanType::IpAddress([10, 0, 0, 1].into()),
@@ -39,7 +39,7 @@ fn identity_has_the_subject_alternative_names() {
 
 #[test]
 fn common_name_is_ignored() {
-    let identity = of(vec![]);
+    let identity = identity_of(vec![]);
     assert_eq!(
         (identity.names(), identity.to_string().as_str()),
         (&[][..], "a peer without a name")
@@ -48,23 +48,23 @@ fn common_name_is_ignored() {
 
 #[test]
 fn wildcard_and_non_ascii_names_are_ignored() {
-    assert!(of(vec![dns("*.internal")]).names().is_empty());
+    assert!(identity_of(vec![dns("*.internal")]).names().is_empty());
     for name in [
         "spiffe://prod/*",
         "spiffe://prod/a\nb",
         "spiffe://prod/a\u{7f}",
         "spiffe://prod/a b",
     ] {
-        assert!(of(vec![uri(name)]).names().is_empty(), "{name:?}");
+        assert!(identity_of(vec![uri(name)]).names().is_empty(), "{name:?}");
     }
 }
 
 #[test]
 fn no_certificate_is_no_identity() {
-    assert_eq!(Identity::of_peer(None), Ok(None));
-    assert_eq!(Identity::of_peer(Some(&[])), Ok(None));
+    assert_eq!(Identity::from_peer_chain(None), Ok(None));
+    assert_eq!(Identity::from_peer_chain(Some(&[])), Ok(None));
     assert_eq!(
-        Identity::of(&CertificateDer::from(vec![1, 2, 3])),
+        Identity::from_certificate(&CertificateDer::from(vec![1, 2, 3])),
         Err(IdentityError)
     );
 }

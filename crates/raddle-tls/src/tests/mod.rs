@@ -89,7 +89,7 @@ pub(super) struct FailedHandshake {
 impl Connected {
     /// The caller's identity.
     pub(super) fn caller(&self) -> Option<Identity> {
-        Identity::of_peer(self.server.peer_certificates()).unwrap()
+        Identity::from_peer_chain(self.server.peer_certificates()).unwrap()
     }
 }
 
@@ -147,7 +147,7 @@ fn deliver(from: &mut Connection, to: &mut Connection, refusal: &mut Option<Hand
         *refusal = to
             .process_new_packets()
             .err()
-            .map(|error| HandshakeError::of_tls(&error));
+            .map(|error| HandshakeError::from_rustls(&error));
     }
 }
 

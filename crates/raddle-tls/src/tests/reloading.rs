@@ -48,7 +48,7 @@ fn changed_files_are_used_by_new_connections_only() {
     assert!(connect(&after).is_err());
     files(worker.home.path(), &new, &issue(&new, &[HOST], a_day()));
     assert!(connect(&before).is_ok(), "nobody has looked yet");
-    worker.credentials.is_due();
+    worker.credentials.make_check_due();
     assert!(connect(&after).is_ok());
     assert!(matches!(
         connect(&before).err().unwrap().caller,
@@ -83,7 +83,7 @@ fn callers_present_their_new_certificate() {
         &ca,
         &issue(&ca, &["new.internal"], a_day()),
     );
-    caller.credentials.is_due();
+    caller.credentials.make_check_due();
     assert_eq!(name(), "new.internal");
 }
 
@@ -95,9 +95,9 @@ fn invalid_files_keep_the_previous_credentials() {
     let next = issue(&ca, &[HOST, "spiffe://prod/new"], a_day());
     let caller = credentials(&ca, &["web.internal"]);
     let serves = |new: bool| {
-        worker.credentials.is_due();
+        worker.credentials.make_check_due();
         let met = handshake(&worker.credentials, &caller).unwrap();
-        let shown = Identity::of_peer(met.client.peer_certificates())
+        let shown = Identity::from_peer_chain(met.client.peer_certificates())
             .unwrap()
             .unwrap();
         assert_eq!(

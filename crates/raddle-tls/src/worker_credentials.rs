@@ -50,7 +50,7 @@ impl WorkerCredentials {
             ));
         }
         let current = CurrentCredentials::new(source)?;
-        reload::warn_of(&current.held());
+        reload::warn_if_refused(&current.current());
         Ok(Self(Arc::new(current)))
     }
 
@@ -123,7 +123,7 @@ impl fmt::Debug for WorkerCredentials {
 #[cfg(test)]
 impl WorkerCredentials {
     /// Makes a check of the files due.
-    pub(super) fn is_due(&self) {
-        self.0.is_due();
+    pub(super) fn make_check_due(&self) {
+        self.0.make_check_due();
     }
 }

@@ -40,14 +40,14 @@ pub struct PeerNameMismatch {
 
 /// Checks that the certificate has one of the expected names, or, if there are none, the name of
 /// the host.
-pub(super) fn check(
+pub(super) fn check_peer_name(
     certificate: &CertificateDer<'_>,
     host: &ServerName<'_>,
     expected: &[PeerName],
 ) -> Result<(), rustls::Error> {
     let bad = || rustls::Error::InvalidCertificate(rustls::CertificateError::BadEncoding);
     let (shown, certificate) = (
-        Identity::of(certificate),
+        Identity::from_certificate(certificate),
         EndEntityCert::try_from(certificate),
     );
     let (shown, certificate) = (shown.map_err(|_| bad())?, certificate.map_err(|_| bad())?);
