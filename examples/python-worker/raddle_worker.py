@@ -156,7 +156,7 @@ class Worker(worker_pb2_grpc.WorkerServicer):
 
     async def Stop(self, request, rpc):
         if request.timeout != request.timeout:
-            await rpc.abort(grpc.StatusCode.INVALID_ARGUMENT, "the timeout is no number")
+            await rpc.abort(grpc.StatusCode.INVALID_ARGUMENT, "the timeout is not a number")
         # A client that goes away has said it all the same.
         return await asyncio.shield(asyncio.create_task(self.stop(request.timeout)))
 

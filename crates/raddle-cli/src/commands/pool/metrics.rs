@@ -13,11 +13,11 @@ pub(super) fn page(workers: &StandaloneHandle) -> Router {
     let metrics = raddle_web::metrics(move || {
         let workers = shown.clone();
         async move {
-            let tally = workers.tally().await;
-            rendered(workers.standing(), &tally)
+            let tally = workers.call_counts().await;
+            rendered(workers.status(), &tally)
         }
     });
-    metrics.merge(raddle_web::health(move || ready(asked.standing())))
+    metrics.merge(raddle_web::health(move || ready(asked.status())))
 }
 
 fn rendered(now: ServiceStatus, tally: &CallCounts) -> String {
@@ -35,7 +35,7 @@ fn rendered(now: ServiceStatus, tally: &CallCounts) -> String {
     page.gauge(
         "raddle_pool_braking",
         "Whether workers are held back because those before them have ended too soon.",
-        f64::from(u8::from(now.is_braking)),
+        f64::from(u8::from(now.is_backing_off)),
     );
     let losses = "Workers that have ended without having been told to, or could not be started.";
     page.count("raddle_pool_worker_losses_total", losses, now.losses);
@@ -80,7 +80,7 @@ mod tests {
             wanted: 2,
             serving,
             losses: 0,
-            is_braking: false,
+            is_backing_off: false,
         };
         let is_ready =
             |phase, serving| matches!(ready(standing(phase, serving)), Readiness::Ready(_));

@@ -61,7 +61,7 @@ pub(super) async fn serve(global: &Global, args: &PoolServeArgs) -> Outcome {
             }
         }
     };
-    if ended.map_err(|error| not_started(args, error))? == ServiceEnd::Uptime {
+    if ended.map_err(|error| not_started(args, error))? == ServiceEnd::MaxUptime {
         note(
             global,
             "the workers have served for as long as they were to",

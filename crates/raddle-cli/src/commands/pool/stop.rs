@@ -113,9 +113,9 @@ impl StopTarget {
                 .await?)
         };
         let answer: Result<Result<_, QueryFailure>, _> = match patience {
-            StopMode::Endless => Ok(stopping.await),
-            StopMode::For(time) => timeout(time.saturating_add(BEYOND), stopping).await,
-            StopMode::None => timeout(BEYOND, stopping).await,
+            StopMode::Drain => Ok(stopping.await),
+            StopMode::DrainFor(time) => timeout(time.saturating_add(BEYOND), stopping).await,
+            StopMode::Cancel => timeout(BEYOND, stopping).await,
         };
         let is_gone = match &answer {
             // The request was refused: do not wait for an exit.
