@@ -105,7 +105,7 @@ async fn withdrawing_deregisters_in_the_background() {
 }
 
 #[tokio::test]
-async fn a_doubt_triggers_a_read_at_once() {
+async fn a_recheck_reads_the_registry_at_once() {
     let (broker, discovery) = registry("math").await;
     let discovery = discovery.every(Duration::from_secs(3600));
     let publisher = BrokerDiscovery::new("math", broker).unwrap();

@@ -28,7 +28,7 @@ enum FileKind {
     /// A new process for each task.
     #[default]
     Command,
-    /// Once, as a host, for many tasks.
+    /// As a host, for many tasks.
     Host,
 }
 
