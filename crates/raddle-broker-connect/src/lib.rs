@@ -1,6 +1,6 @@
-//! From a URL to an engine.
+//! Queue URLs, and opening the broker that a URL names.
 //!
-//! A crate of its own: it depends on all engines, none of which may depend on another.
+//! A crate of its own because it depends on all engines, and engines must not depend on each other.
 
 use std::{fmt, path::PathBuf, str::FromStr, sync::Arc};
 
@@ -13,22 +13,22 @@ use raddle_broker_redis as redis;
 use raddle_broker_remote::Remote;
 use raddle_broker_sqlite::Sqlite;
 
-/// Where a broker is.
+/// The address of a broker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BrokerUrl {
-    /// In this process, gone with it.
+    /// In the memory of this process.
     Memory,
     /// In a file on this machine.
     Sqlite(PathBuf),
-    /// Served by another process of this machine, at this socket.
+    /// Served by another process of this machine at this socket.
     Unix(PathBuf),
-    /// On a server that many machines share.
+    /// On a Redis server.
     #[cfg(feature = "redis")]
     Redis(Box<redis::RedisAddress>),
 }
 
-/// The text does not say where a broker is.
+/// The text is not a queue URL.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct ParseBrokerUrlError(String);
@@ -39,7 +39,7 @@ const FORMS: &str = "use sqlite:PATH; redis://HOST:PORT, rediss://HOST:PORT, red
 #[cfg(not(feature = "redis"))]
 const FORMS: &str = "use sqlite:PATH, unix:PATH for one that a worker serves, or mem:// for a broker that lives in one process";
 
-/// Opens the broker at `url`, making it if it is not there. One that is served must be served already.
+/// Opens the broker at `url`. A SQLite database is created if it does not exist; a server must be running.
 pub async fn connect(url: &BrokerUrl) -> Result<Arc<dyn Broker>> {
     Ok(match url {
         BrokerUrl::Memory => Arc::new(Sqlite::in_memory().await?),
@@ -50,7 +50,7 @@ pub async fn connect(url: &BrokerUrl) -> Result<Arc<dyn Broker>> {
     })
 }
 
-/// Opens a stream of the server at `url`, whose entries are to become messages of `queue`.
+/// Opens a stream of the server at `url`, whose entries become messages of `queue`.
 pub async fn open_stream(
     url: &BrokerUrl,
     stream: &str,
@@ -64,7 +64,7 @@ pub async fn open_stream(
         _ => {
             let (place, reason) = (
                 url.to_string(),
-                format!("has no streams, so that there is no '{stream}' for {queue}"),
+                format!("has no streams, so '{stream}' cannot feed {queue}"),
             );
             Err(Error::Refused {
                 place,
@@ -83,7 +83,7 @@ impl BrokerOpener for BrokerUrl {
 }
 
 impl BrokerUrl {
-    /// Whether [`open_stream`] can open streams there.
+    /// Whether [`open_stream`] works with this URL.
     pub fn has_streams(&self) -> bool {
         #[cfg(feature = "redis")]
         return matches!(self, Self::Redis(_));
@@ -93,8 +93,8 @@ impl BrokerUrl {
 }
 
 impl BrokerUrl {
-    /// The same for a service, which waits for a server that is away for as long as it takes, unless the URL says otherwise (`give_up_after`). With
-    /// `opens`, it also waits for one that is not there when it is first connected to.
+    /// The same URL for a service: calls wait without a limit for a server that is away, unless the URL sets one
+    /// (`give_up_after`). With `opens`, the first connection waits too.
     pub fn patient(self, opens: bool) -> Self {
         match self {
             #[cfg(feature = "redis")]
@@ -108,7 +108,7 @@ impl BrokerUrl {
 }
 
 impl BrokerUrl {
-    /// The URL with the password in it, if it may hold one: for the environment of a process that is to open the same broker.
+    /// The URL including the password, if it may contain one: for the environment of a child process.
     pub fn secret(&self) -> Option<&str> {
         match self {
             #[cfg(feature = "redis")]
@@ -119,7 +119,7 @@ impl BrokerUrl {
 }
 
 impl BrokerUrl {
-    /// Whether it is reached over a network, and not by a file of this machine or in this process.
+    /// Whether the broker is reached over a network.
     pub fn is_on_network(&self) -> bool {
         match self {
             #[cfg(feature = "redis")]
@@ -130,7 +130,7 @@ impl BrokerUrl {
 }
 
 impl BrokerUrl {
-    /// Whether a password is in it.
+    /// Whether the URL contains a password.
     pub fn has_password(&self) -> bool {
         match self {
             #[cfg(feature = "redis")]
@@ -144,7 +144,7 @@ impl FromStr for BrokerUrl {
     type Err = ParseBrokerUrlError;
 
     fn from_str(text: &str) -> Result<Self, ParseBrokerUrlError> {
-        // Nothing of the text is repeated beyond its scheme: a mistyped URL may hold a password.
+        // Errors repeat only the scheme: a mistyped URL may contain a password.
         let scheme = || text.split(':').next().unwrap_or_default().to_owned();
         #[cfg(feature = "redis")]
         if let Some(address) = redis::RedisAddress::parse(text) {
@@ -176,7 +176,7 @@ fn names_a_file(path: &str) -> bool {
     !path.trim_start_matches('/').is_empty()
 }
 
-/// The path, also where it is written as URLs have it: `sqlite:///var/lib/work.db`.
+/// The path, also if it is written with slashes as in `sqlite:///var/lib/work.db`.
 fn plain(path: &str) -> PathBuf {
     path.strip_prefix("//").unwrap_or(path).into()
 }

@@ -1,4 +1,4 @@
-//! What can go wrong with a broker.
+//! Errors of brokers.
 
 use std::{
     borrow::Cow,
@@ -14,27 +14,27 @@ use crate::{
     chain::{MAX_CHAINED, MAX_CHAINED_BYTES},
 };
 
-/// The result of asking a broker.
+/// The result of a broker call.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why a broker did not do what it was asked to. It can be sent to whoever asked from another process.
+/// Why a broker call failed. Serialisable, so that it can be sent to another process.
 #[derive(Debug, Clone, Serialize, Deserialize, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The task was refused before it was stored.
     #[error(transparent)]
     Invalid(#[from] InvalidSpec),
-    /// No such task here.
+    /// The task does not exist.
     #[error("no task {0} here: 'raddle task list' shows those there are")]
     NotFound(Tid),
-    /// The task is over.
+    /// The task is finished.
     #[error("task {0} is {1} already")]
     Finished(Tid, TaskState),
-    /// The task is not over yet.
+    /// The task is not finished.
     #[error("task {0} is {1}: only a finished task can be submitted again")]
     Unfinished(Tid, TaskState),
-    /// The task does not stand in the dead-letter queue, or does no longer.
-    #[error("task {0} is no dead letter: somebody else may have seen to it")]
+    /// The task is not, or no longer, in the dead-letter queue.
+    #[error("task {0} is not in the dead-letter queue: it may have been retried or purged already")]
     NotDead(Tid),
     /// The task cannot be submitted again while an unfinished one has its unique key.
     #[error(
@@ -46,38 +46,38 @@ pub enum Error {
         /// The unfinished one.
         holder: Tid,
     },
-    /// The attempt is not the latest of its task any more, or is over.
-    #[error("{0} is over, or another has taken its place: nothing was chained")]
+    /// The attempt is stale.
+    #[error("{0} is over or was replaced: nothing was chained")]
     Superseded(AttemptId),
-    /// The attempt has chained as much as one may.
+    /// The attempt would exceed the limits of chaining.
     #[error(
         "{0} would chain more than {MAX_CHAINED} tasks, or {mib} MiB of them: chain one that submits the others",
         mib = MAX_CHAINED_BYTES >> 20
     )]
     ChainFull(AttemptId),
-    /// The store has lost what the attempt had chained before.
-    #[error("what {0} had chained is not there any more: it has to run again")]
+    /// The store has lost tasks that the attempt had chained before.
+    #[error("the tasks that {0} had chained are lost: it has to run again")]
     ChainLost(AttemptId),
     /// The queue shows the broker's own records.
     #[error("{0} shows records of the broker: it can be peeked and watched, not {1}")]
     View(QueueName, Cow<'static, str>),
-    /// A control queue was sent what is not a control message.
+    /// Not a control message.
     #[error(transparent)]
     Control(#[from] ParseControlError),
-    /// Control words and requests are obeyed or passed on as they are written, and so cannot be moved.
+    /// Messages to control and request queues take effect when they are written, and so cannot be moved.
     #[error("{0} takes messages only as they are written: read them, and write them there")]
     ControlQueue(QueueName),
-    /// The file is something else.
+    /// The file is not a Raddle database.
     #[error("{path} is not a Raddle database ({found}): name another file, or move this one away")]
     Foreign {
         /// The file.
         path: PathBuf,
-        /// What it is.
+        /// What it is instead.
         found: String,
     },
-    /// The file was made by a later version.
+    /// The file was written by a newer version.
     #[error(
-        "{path} was made by a newer Raddle (format {found}, this one knows {known}): upgrade this raddle"
+        "{path} was written by a newer Raddle (format {found}, this one knows {known}): upgrade this raddle"
     )]
     Newer {
         /// The file.
@@ -92,29 +92,29 @@ pub enum Error {
     Corrupt {
         /// The file.
         path: PathBuf,
-        /// What the engine said.
+        /// The error of the engine.
         found: String,
     },
-    /// The file is gone, and what was written to it last is not.
+    /// The WAL exists without its database.
     #[error(
-        "{path} is gone, and its log is not: put it back, or remove {path}-wal and {path}-shm as well, to start anew without what they hold"
+        "{path} is missing, but its WAL exists: restore the file, or remove {path}-wal and {path}-shm to start anew without their data"
     )]
     LogAlone {
         /// The file.
         path: PathBuf,
     },
-    /// There is no room.
+    /// The disk is full.
     #[error("no space left to write {path}: free some, nothing that was accepted is lost")]
     Full {
         /// The file.
         path: PathBuf,
     },
-    /// The place cannot be written to.
+    /// The file or directory is not writable.
     #[error("cannot write {path}: {reason}")]
     ReadOnly {
         /// The file or directory.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         reason: String,
     },
     /// Another process has held the database for too long.
@@ -122,9 +122,9 @@ pub enum Error {
     Locked {
         /// The file.
         path: PathBuf,
-        /// For how long.
+        /// How long the call has waited.
         secs: u64,
-        /// Who holds it, if that is known.
+        /// The holder, if known.
         holder: String,
     },
     /// The engine failed in another way, or a file beside the database did.
@@ -132,145 +132,143 @@ pub enum Error {
     Io {
         /// The file.
         path: PathBuf,
-        /// What the engine or the system said. A text, because one failed commit is reported to every call that was part of it.
+        /// The error. A text, because one failed commit is reported to every call in its group.
         reason: String,
     },
-    /// The system gives this process no more of something.
+    /// A resource limit of the system.
     #[error(
-        "the system gives no {what} ({reason}): raise the limit, 'ulimit -n' for files and 'ulimit -u' for processes, or run less at once"
+        "the system provides no {what} ({reason}): raise the limit, 'ulimit -n' for files and 'ulimit -u' for processes, or run less at once"
     )]
     Starved {
-        /// Of what.
+        /// The resource.
         what: Cow<'static, str>,
-        /// What the system said.
+        /// The error of the system.
         reason: String,
     },
-    /// It is not known whether it was written, and will last.
+    /// The write may or may not be durable.
     #[error(
-        "{path} could not be synced ({reason}): what was asked for may be there or not, so look before you repeat it"
+        "{path} could not be synced ({reason}): the write may or may not have succeeded, so check before you repeat it"
     )]
     Unsynced {
         /// The database.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         reason: String,
     },
-    /// A stored record cannot be understood.
+    /// A stored record cannot be read.
     #[error("the record of task {tid} cannot be read: {reason}")]
     Record {
         /// The task.
         tid: Tid,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// The process that serves the broker cannot be reached. What it was asked to was not done, or can safely be asked for again.
+    /// The process that serves the broker is gone. The call was not performed, or is safe to repeat.
     #[error("no answer from the agent at {path}: {reason}")]
     AgentGone {
         /// Its socket.
         path: PathBuf,
-        /// What is known of it.
+        /// The cause.
         reason: String,
     },
-    /// A server, or the process that serves the broker, was asked to store something, and went away before it answered.
+    /// The server, or the process that serves the broker, went away before it replied to a write.
     #[error(
-        "{place} did not say whether it {what} ({reason}): look before you repeat it, or give tasks a unique_key"
+        "{place} did not confirm that it {what} ({reason}): check before you repeat it, or give tasks a unique_key"
     )]
     Unanswered {
-        /// Where it is, or was.
+        /// Its address.
         place: String,
-        /// What may or may not have been done.
+        /// What may or may not have happened.
         what: Cow<'static, str>,
-        /// What is known of it.
+        /// The cause.
         reason: String,
     },
-    /// The process that serves the broker does not talk to this one, or not about this.
+    /// The process that serves the broker refuses this client or this call.
     #[error("the agent at {path} cannot be used: {reason}")]
     AgentRefused {
         /// Its socket.
         path: PathBuf,
-        /// Why, and what to do.
+        /// The reason, and what to do.
         reason: String,
     },
-    /// A broker cannot be served under this name.
+    /// The broker cannot be served at this path.
     #[error("cannot serve at {path}: {reason}")]
     Socket {
-        /// Where the socket was to be.
+        /// The path of the socket.
         path: PathBuf,
-        /// Why, and what to do.
+        /// The reason, and what to do.
         reason: String,
     },
-    /// The server is not there, or does not answer.
-    #[error("cannot reach {place} ({reason}): is the server running, and is this where it is?")]
+    /// The server is not reachable.
+    #[error("cannot reach {place} ({reason}): is the server running at this address?")]
     Unreachable {
-        /// Where it should be.
+        /// Its address.
         place: String,
-        /// What was found there.
+        /// The cause.
         reason: String,
-        /// Whether it is known that nobody else reaches it either.
+        /// Whether it is down for all clients.
         down: bool,
     },
-    /// The server has stored what it was given, and nobody else has, though the URL asks for that.
+    /// The server has stored the write, but not on the replicas or disk that the URL requires.
     #[error(
-        "{place} has stored it, but {reason} after all the time that ?give_up_after= allows: it is there unless that server is lost, so \
-         look before you repeat it"
+        "{place} has stored it, but {reason} within ?give_up_after=: it is lost only if that server is lost, so \
+         check before you repeat it"
     )]
     Unconfirmed {
-        /// Where it is.
+        /// Its address.
         place: String,
-        /// Who else has it.
+        /// What is missing.
         reason: String,
     },
-    /// The server is there, and is not one to keep tasks on.
+    /// The server is not fit to store tasks.
     #[error("{place} {reason}: {fix}")]
     Refused {
-        /// Where it is.
+        /// Its address.
         place: String,
-        /// What is wrong with it.
+        /// What is wrong.
         reason: String,
-        /// What to do about it.
+        /// What to do.
         fix: String,
     },
-    /// The server has no memory left.
+    /// The server is out of memory.
     #[error(
         "{place} has no memory left: raise its limit ('redis-cli CONFIG SET maxmemory 2gb'), nothing that was accepted is lost"
     )]
     OutOfMemory {
-        /// Where it is.
+        /// Its address.
         place: String,
     },
-    /// The server takes nothing more, because it could not keep it.
+    /// The server refuses writes because it cannot persist them.
     #[error(
-        "{place} cannot write to its disk: free some space there, and look at its log; nothing that was accepted is lost ({reason})"
+        "{place} cannot write to its disk: free some space there, and check its log; nothing that was accepted is lost ({reason})"
     )]
     Unwritable {
-        /// Where it is.
+        /// Its address.
         place: String,
-        /// What it said.
+        /// Its error.
         reason: String,
     },
-    /// Something else lives under the names that belong to this broker.
-    #[error(
-        "another program has keys at {place} with the names that are used here: choose a ?namespace= of its own"
-    )]
+    /// Another program uses the keys of this namespace.
+    #[error("another program uses the same keys at {place}: choose another ?namespace=")]
     Taken {
-        /// Where it is.
+        /// Its address.
         place: String,
     },
-    /// The server failed in another way.
+    /// Another error of the server.
     #[error("{place}: {reason}")]
     Server {
-        /// Where it is.
+        /// Its address.
         place: String,
-        /// What it said.
+        /// Its error.
         reason: String,
     },
-    /// The broker was closed while the call waited.
+    /// The broker was closed.
     #[error("the broker was closed")]
     Closed,
 }
 
 impl Error {
-    /// What a failure of the system with a file means.
+    /// Maps an I/O error.
     pub fn io(path: &Path, error: &io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
@@ -278,7 +276,7 @@ impl Error {
             }
             io::ErrorKind::FileTooLarge => Self::Io {
                 path: path.into(),
-                reason: format!("{error}: raise the limit on files, 'ulimit -f'"),
+                reason: format!("{error}: raise the limit on file sizes, 'ulimit -f'"),
             },
             _ if is_resource_exhaustion(error) => Self::Starved {
                 what: "open file".into(),
@@ -291,7 +289,7 @@ impl Error {
         }
     }
 
-    /// The system has refused a thread.
+    /// The error when a thread cannot be started.
     pub fn no_thread(error: &io::Error) -> Self {
         Self::Starved {
             what: "thread".into(),
@@ -299,7 +297,7 @@ impl Error {
         }
     }
 
-    /// Whether the same call may succeed later without anybody doing anything, and does no harm if it had succeeded before.
+    /// Whether the same call may succeed later without intervention, and is safe to repeat.
     pub fn is_retryable(&self) -> bool {
         matches!(
             self,
@@ -313,7 +311,7 @@ impl Error {
         )
     }
 
-    /// Whether the broker has no space for anything new until some is freed. It keeps what it has accepted meanwhile.
+    /// Whether the broker has no space for new data. Accepted data is safe.
     pub fn is_out_of_space(&self) -> bool {
         matches!(
             self,
@@ -321,7 +319,7 @@ impl Error {
         )
     }
 
-    /// Whether the caller named something that is not there or cannot be done to it, rather than something failing here.
+    /// Whether the request is invalid, as opposed to a failure of the broker.
     pub fn is_callers(&self) -> bool {
         matches!(
             self,
@@ -341,7 +339,7 @@ impl Error {
     }
 }
 
-/// Whether the system has refused something because there is no more of it for this process or for all.
+/// Whether the system has run out of descriptors, memory or threads.
 pub fn is_resource_exhaustion(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),

@@ -1,9 +1,10 @@
-//! What people do with queues by name, on any engine.
+//! Queues by name, on any engine.
 //!
-//! An engine stores messages, and keeps tasks, events and workers in a form of its own. Here the names of the design answer for
-//! both: `T<tid>.inbox`, `raddle.tasks.log` and the like show the engine's records, what is written to a control queue is obeyed, and what is asked of
-//! a manager is a task from then on.
-//! Records can be looked at, not taken: a view that could be consumed would be a second way to lose a task.
+//! Engines store messages, and keep tasks, events and workers in tables of their own. This module
+//! maps the documented queue names to both: `T<tid>.inbox`, `raddle.tasks.log` and others are views
+//! of records, messages to a control queue are applied, and requests to a manager become tasks.
+//! Views can be peeked, not taken: a view that could be consumed would be a second way to lose a
+//! task.
 
 mod counts;
 mod pages;
@@ -30,33 +31,33 @@ pub use counts::{QueueCounts, TaskCounts, list_counts};
 pub use requests::submit_requests;
 pub use watch::Watch;
 
-/// How many messages are looked at in one go where all of a queue is looked at.
+/// The page size for reading a whole queue.
 const PAGE: u32 = 1000;
 
-/// What became of something written to a queue.
+/// The outcome of writing a message to a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WriteOutcome {
-    /// It is stored as a message with this id.
+    /// Stored as a message with this id.
     Stored(Tid),
-    /// It was a control word, and this task obeyed it or will see it.
+    /// A control command, applied to this task or delivered to its worker.
     Control(Tid, DeliveryOutcome),
 }
 
-/// What a queue holds.
+/// The size and age of a queue.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct QueueStats {
     /// The queue.
     pub queue: QueueName,
-    /// The unfinished tasks that were submitted to it, if tasks can be.
+    /// Its unfinished tasks; `None` if tasks cannot be submitted to it.
     pub tasks: Option<TaskCounts>,
-    /// How many messages.
+    /// The number of messages.
     pub messages: u64,
-    /// How long they are together.
+    /// Their total size in bytes.
     pub bytes: u64,
-    /// When the first of them was written.
+    /// When the oldest was written.
     pub oldest: Option<Timestamp>,
-    /// When the last of them was written.
+    /// When the newest was written.
     pub newest: Option<Timestamp>,
 }
 
@@ -70,7 +71,7 @@ impl QueueStats {
     }
 }
 
-/// Takes up to `max` messages, the oldest first; waits for the first.
+/// Takes up to `max` messages, oldest first; waits for the first.
 pub async fn read(
     broker: &dyn Broker,
     queue: &QueueName,
@@ -78,7 +79,7 @@ pub async fn read(
     wait: Duration,
 ) -> Result<Vec<Message>> {
     refuse_view(queue, "read")?;
-    // Stored messages come first, so that a record which is there all the time does not hide them.
+    // Try stored messages first, so that a record that is there permanently does not hide them.
     let taken = broker.take(queue.clone(), max, Duration::ZERO).await?;
     if !taken.is_empty() {
         return Ok(taken);
@@ -87,13 +88,13 @@ pub async fn read(
     broker.take(queue.clone(), max, wait).await
 }
 
-/// Looks at up to `max` messages, the oldest first, without taking them.
+/// Reads up to `max` messages, oldest first, without taking them.
 pub async fn peek(broker: &dyn Broker, queue: &QueueName, max: u32) -> Result<Vec<Message>> {
-    views::look(broker, queue, 0, max).await
+    views::read_contents(broker, queue, 0, max).await
 }
 
-/// Writes messages to a queue. On a control queue they are obeyed or passed on, each at once; what is asked of a manager, or written to the inbox of a worker,
-/// is a task from then on.
+/// Writes messages to a queue. Messages to a control queue are applied or delivered one by one;
+/// requests to a manager, or to the inbox of a worker, become tasks.
 pub async fn write(
     broker: &dyn Broker,
     queue: &QueueName,
@@ -102,9 +103,9 @@ pub async fn write(
     refuse_view(queue, "written to")?;
     let mut written = Vec::new();
     if let QueueName::Task(tid, TaskQueue::Inbox) = queue
-        && let Some(asked) = requests::ask_worker(broker, *tid, &bodies).await?
+        && let Some(submitted) = requests::submit_to_worker(broker, *tid, &bodies).await?
     {
-        return Ok(asked.into_iter().map(WriteOutcome::Stored).collect());
+        return Ok(submitted.into_iter().map(WriteOutcome::Stored).collect());
     }
     match (queue, queue.desk()) {
         (QueueName::Task(tid, TaskQueue::CtrlIn), _) => {
@@ -116,15 +117,15 @@ pub async fn write(
             }
         }
         (_, Some((kind, ManagerQueue::Requests))) => {
-            let asked = submit_requests(broker, kind, bodies, None).await?;
-            return Ok(asked.into_iter().map(WriteOutcome::Stored).collect());
+            let submitted = submit_requests(broker, kind, bodies, None).await?;
+            return Ok(submitted.into_iter().map(WriteOutcome::Stored).collect());
         }
         (QueueName::System(SystemQueue::Control), desk)
         | (_, desk @ Some((_, ManagerQueue::Control))) => {
-            let is_meant =
+            let matches =
                 |entry: &WorkerEntry| desk.is_none_or(|(kind, _)| is_manager(entry, kind));
             for message in parse_all(&bodies)? {
-                written.extend(send_to_workers(broker, &message, is_meant).await?);
+                written.extend(send_to_workers(broker, &message, matches).await?);
             }
         }
         _ => written.extend(
@@ -138,7 +139,8 @@ pub async fn write(
     Ok(written)
 }
 
-/// Moves up to `max` stored messages in one step, behind those that are there: they get new ids. Returns how many.
+/// Moves up to `max` stored messages to the end of another queue, in one transaction. They get new
+/// ids. Returns how many.
 pub async fn move_messages(
     broker: &dyn Broker,
     from: &QueueName,
@@ -157,7 +159,7 @@ pub async fn move_messages(
     Ok(moved)
 }
 
-/// The queues whose name is like `pattern` that hold something, in the order of their names.
+/// The non-empty queues whose names match `pattern`, by name.
 pub async fn list(broker: &dyn Broker, pattern: &str) -> Result<Vec<QueueSize>> {
     let summary = broker
         .summarize(SummaryDetail {
@@ -188,7 +190,7 @@ pub async fn list(broker: &dyn Broker, pattern: &str) -> Result<Vec<QueueSize>> 
     }
     if may_name_tasks(pattern) {
         let count = |task: TaskView| {
-            let queues = views::ports_of(&task).map(|port| QueueName::Task(task.tid, port));
+            let queues = views::queues_of(&task).map(|port| QueueName::Task(task.tid, port));
             for queue in queues.filter(|queue| matches_pattern(pattern, &queue.to_string())) {
                 *queue_sizes.entry(queue).or_default() += 1;
             }
@@ -215,7 +217,7 @@ pub async fn list(broker: &dyn Broker, pattern: &str) -> Result<Vec<QueueSize>> 
         .collect())
 }
 
-/// How much a queue holds, and since when.
+/// The size and age of a queue.
 pub async fn stats(broker: &dyn Broker, queue: &QueueName) -> Result<QueueStats> {
     let tasks = counts::count_tasks(broker, queue).await?;
     let mut stats = QueueStats {
@@ -231,7 +233,7 @@ pub async fn stats(broker: &dyn Broker, queue: &QueueName) -> Result<QueueStats>
     for views::Shown { filter, message } in shown {
         pages::each(broker, filter, |task| stats.add(&message(&task))).await?;
     }
-    // A view of workers is made anew for each look, so it is looked at once.
+    // A view of workers is built anew for each read, so read it once.
     let shows_log = *queue == QueueName::System(SystemQueue::Log)
         || matches!(queue.desk(), Some((_, ManagerQueue::Results)));
     let at_once = if is_view(queue) && !shows_log {
@@ -243,7 +245,7 @@ pub async fn stats(broker: &dyn Broker, queue: &QueueName) -> Result<QueueStats>
     loop {
         let page = match shows_tasks {
             true => views::stored(broker, queue, after, at_once).await?,
-            false => views::look(broker, queue, after, at_once).await?,
+            false => views::read_contents(broker, queue, after, at_once).await?,
         };
         let Some(last) = page.last() else {
             return Ok(stats);
@@ -253,7 +255,7 @@ pub async fn stats(broker: &dyn Broker, queue: &QueueName) -> Result<QueueStats>
     }
 }
 
-/// Removes a queue's stored messages. Returns how many.
+/// Deletes a queue's stored messages. Returns how many.
 pub async fn delete(broker: &dyn Broker, queue: &QueueName) -> Result<u64> {
     refuse_view(queue, "deleted")?;
     let mut removed = 0;
@@ -273,10 +275,10 @@ pub async fn delete(broker: &dyn Broker, queue: &QueueName) -> Result<u64> {
     Ok(removed)
 }
 
-/// Writes to every queue whose name is like `pattern`, and says which those were.
+/// Writes to every queue whose name matches `pattern`, and returns their names.
 ///
-/// A queue exists while it holds something. The control queue of an unfinished task exists for as long as the task is
-/// unfinished, but is only meant when the pattern ends in its name: `*` must not be able to stop everything.
+/// A queue exists while it holds something. The control queue of an unfinished task always exists,
+/// but only matches if the pattern ends in `.ctrl_in`: `*` must not be able to stop everything.
 pub async fn broadcast(broker: &dyn Broker, pattern: &str, body: &str) -> Result<Vec<QueueName>> {
     let mut queues: Vec<QueueName> = list(broker, pattern)
         .await?
@@ -305,7 +307,7 @@ pub async fn broadcast(broker: &dyn Broker, pattern: &str, body: &str) -> Result
     for queue in queues {
         match write(broker, &queue, vec![body.into()]).await {
             Ok(_) => reached.push(queue),
-            // It ended since it was listed.
+            // The task has ended since it was listed.
             Err(Error::NotFound(_) | Error::Finished(..)) => {}
             Err(error) => return Err(error),
         }
@@ -313,7 +315,7 @@ pub async fn broadcast(broker: &dyn Broker, pattern: &str, body: &str) -> Result
     Ok(reached)
 }
 
-/// The control messages that these texts are: all of them, so that none is sent if one of them is not a control message.
+/// Parses all control messages, so that none is sent if one is invalid.
 fn parse_all(bodies: &[String]) -> Result<Vec<ControlMessage>> {
     Ok(bodies
         .iter()
@@ -324,13 +326,13 @@ fn parse_all(bodies: &[String]) -> Result<Vec<ControlMessage>> {
 async fn send_to_workers(
     broker: &dyn Broker,
     message: &ControlMessage,
-    is_meant: impl Fn(&WorkerEntry) -> bool,
+    matches: impl Fn(&WorkerEntry) -> bool,
 ) -> Result<Vec<WriteOutcome>> {
     let mut written = Vec::new();
-    for worker in broker.workers().await?.into_iter().filter(is_meant) {
+    for worker in broker.workers().await?.into_iter().filter(matches) {
         match broker.control(worker.tid, message.clone()).await {
             Ok(delivered) => written.push(WriteOutcome::Control(worker.tid, delivered)),
-            // It left since it was listed.
+            // The worker has left since it was listed.
             Err(Error::NotFound(_) | Error::Finished(..)) => {}
             Err(error) => return Err(error),
         }
@@ -343,7 +345,7 @@ fn is_manager(entry: &WorkerEntry, kind: &str) -> bool {
     entry.info.is_manager() && entry.info.kind == kind
 }
 
-/// Whether the queue shows records and nothing else.
+/// Whether the queue only shows records.
 fn is_view(queue: &QueueName) -> bool {
     matches!(queue, QueueName::System(system) if system.is_view())
         || matches!(
@@ -352,7 +354,7 @@ fn is_view(queue: &QueueName) -> bool {
         )
 }
 
-/// Whether what is written to the queue is obeyed.
+/// Whether messages to the queue are applied.
 fn is_control(queue: &QueueName) -> bool {
     matches!(
         queue,
@@ -371,15 +373,15 @@ fn refuse_view(queue: &QueueName, what: &'static str) -> Result<()> {
     }
 }
 
-/// Refuses a queue that shows a record at present: to find nothing in it would be a lie.
+/// Fails if the queue shows a record at the moment: an empty result would be wrong.
 async fn refuse_records(broker: &dyn Broker, queue: &QueueName, what: &'static str) -> Result<()> {
-    match views::look(broker, queue, 0, 1).await?.is_empty() {
+    match views::read_contents(broker, queue, 0, 1).await?.is_empty() {
         true => Ok(()),
         false => Err(Error::View(queue.clone(), what.into())),
     }
 }
 
-/// Whether a pattern can be the name of a task's queue. If not, the tasks need not be gone through.
+/// Whether a pattern can match the name of a task's queue. If not, tasks need not be listed.
 fn may_name_tasks(pattern: &str) -> bool {
     pattern.starts_with('T') || pattern.starts_with('*')
 }

@@ -604,7 +604,7 @@ async fn reports_writes_with_an_unknown_outcome() {
     assert!(
         error
             .to_string()
-            .contains("did not say whether it has stored a task"),
+            .contains("did not confirm that it has stored a task"),
         "{error}"
     );
     proxy.restore();

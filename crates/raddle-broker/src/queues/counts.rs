@@ -1,4 +1,4 @@
-//! The queues that users name: how many tasks and messages are in them.
+//! Counts of tasks and messages in queues that users name.
 
 use std::collections::BTreeMap;
 
@@ -9,14 +9,14 @@ use serde::Serialize;
 use super::{list, pages, views};
 use crate::{Broker, Result, SummaryDetail, TaskFilter, matches_pattern};
 
-/// How much a queue holds.
+/// The contents of a queue.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct QueueCounts {
     /// The queue.
     pub queue: QueueName,
-    /// Tasks in it that are ready to be claimed.
+    /// Ready tasks.
     pub ready: u64,
-    /// Messages in it.
+    /// Stored messages.
     pub messages: u64,
 }
 
@@ -25,9 +25,9 @@ pub struct QueueCounts {
 pub struct TaskCounts {
     /// Ready to be claimed.
     pub ready: u64,
-    /// Waiting for their time.
+    /// Delayed tasks.
     pub delayed: u64,
-    /// Held back on request.
+    /// Paused tasks.
     pub paused: u64,
     /// Claimed by a worker.
     pub running: u64,
@@ -45,8 +45,8 @@ impl TaskCounts {
     }
 }
 
-/// The queues that hold something or that a live worker serves, in the order of their names. Those of tasks and Raddle's own are among them only if a pattern names
-/// them.
+/// The queues that hold something or that a live worker serves, by name. Queues of tasks and of
+/// Raddle itself are included only if a pattern matches them.
 pub async fn list_counts(broker: &dyn Broker, pattern: Option<&str>) -> Result<Vec<QueueCounts>> {
     let summary = broker
         .summarize(SummaryDetail {
@@ -97,7 +97,7 @@ pub async fn list_counts(broker: &dyn Broker, pattern: Option<&str>) -> Result<V
     Ok(counts.into_values().collect())
 }
 
-/// Counts the unfinished tasks of a queue. `None` for a queue that no task can be submitted to.
+/// Counts the unfinished tasks of a queue. `None` for a queue to which tasks cannot be submitted.
 pub(super) async fn count_tasks(
     broker: &dyn Broker,
     queue: &QueueName,
@@ -115,7 +115,7 @@ pub(super) async fn count_tasks(
     Ok(Some(counts))
 }
 
-/// Whether users give the queue its name, and not Raddle.
+/// Whether users name this queue, and not Raddle.
 fn is_user_queue(queue: &QueueName) -> bool {
     matches!(queue, QueueName::Free(_)) && queue.desk().is_none()
 }

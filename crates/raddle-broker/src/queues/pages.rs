@@ -1,13 +1,13 @@
-//! Going through tasks, however many there are.
+//! Reads lists of tasks page by page.
 
 use raddle_model::TaskView;
 
 use crate::{Broker, Result, TaskFilter};
 
-/// How many tasks are held at a time. Their specs can be long, and over a socket they are one answer.
+/// The page size. Specs can be long, and over a socket a page is one reply.
 pub(super) const AT_ONCE: u32 = 1000;
 
-/// Shows `see` each task that fits, the newest first. What is submitted meanwhile is not among them.
+/// Passes each matching task to `see`, newest first, without those that are submitted meanwhile.
 pub(super) async fn each(
     broker: &dyn Broker,
     filter: TaskFilter,

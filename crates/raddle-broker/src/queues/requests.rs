@@ -1,5 +1,5 @@
-//! The queues of managers. A request that is written is a task from then on, under the id that its writer is told; what waits, and what became of it,
-//! is what the broker knows of such tasks.
+//! The queues of managers. A request becomes a task at once, under the id that its writer gets. The
+//! request and result queues are views of such tasks.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -14,11 +14,11 @@ use serde_json::{Value, json};
 use super::views::Shown;
 use crate::{Broker, Error, Message, NewTask, Result, TaskFilter};
 
-/// How many events of the log are looked at in one go.
+/// The number of events read at once.
 const PAGE: u32 = 1000;
 
-/// Submits what is asked of the managers of a type, all or none, and returns the ids of the requests. They are children of `parent`, or else of those that they
-/// are left to.
+/// Submits requests to the managers of a type, all or none, and returns their ids. They are
+/// children of `parent`, or of the manager that takes them.
 pub async fn submit_requests(
     broker: &dyn Broker,
     kind: &str,
@@ -42,8 +42,9 @@ pub async fn submit_requests(
     Ok(submitted.into_iter().map(|one| one.tid()).collect())
 }
 
-/// Submits what is written to the inbox of a task, if that is a live worker which takes requests, and returns the ids.
-pub(super) async fn ask_worker(
+/// Submits messages to the inbox of a task as requests, if it is a live worker that takes requests.
+/// Returns the ids.
+pub(super) async fn submit_to_worker(
     broker: &dyn Broker,
     tid: Tid,
     bodies: &[String],
@@ -83,7 +84,7 @@ fn refused(refusal: SpawnRefusal) -> Error {
     .into()
 }
 
-/// What waits for the managers of a type.
+/// The requests that wait for the managers of a type.
 pub(super) fn waiting(kind: &str) -> Vec<Shown> {
     let mut queues = vec![requests(kind)];
     if kind == PRIME {
@@ -112,7 +113,8 @@ fn request(task: &TaskView) -> Message {
     Message { id: task.tid, body }
 }
 
-/// What became of requests after the id `after`: those to the managers of a type, or all of them for the prime, which is above all others.
+/// Results of requests after the id `after`: of requests to the managers of a type, or of all
+/// requests for the root manager.
 pub(super) async fn results(
     broker: &dyn Broker,
     kind: &str,
@@ -126,8 +128,11 @@ pub(super) async fn results(
             .await?;
         let Some(last) = events.last() else { break };
         after = last.id.as_u64();
-        let telling: Vec<&TaskEvent> = events.iter().filter(|event| tells(event.event)).collect();
-        let among = Some(telling.iter().map(|event| event.tid).collect());
+        let reported: Vec<&TaskEvent> = events
+            .iter()
+            .filter(|event| is_reported(event.event))
+            .collect();
+        let among = Some(reported.iter().map(|event| event.tid).collect());
         let tasks = broker
             .tasks(TaskFilter {
                 among,
@@ -137,27 +142,27 @@ pub(super) async fn results(
             .await?;
         let tasks: HashMap<Tid, TaskView> =
             tasks.into_iter().map(|task| (task.tid, task)).collect();
-        let told = telling.iter().filter_map(|event| {
+        let results = reported.iter().filter_map(|event| {
             let task = tasks
                 .get(&event.tid)
-                .filter(|task| is_asked_of(task, kind))?;
+                .filter(|task| is_request_to(task, kind))?;
             Some(Message {
                 id: event.id,
                 body: result(task, event).to_string(),
             })
         });
-        found.extend(told);
+        found.extend(results);
     }
     found.truncate(max as usize);
     Ok(found)
 }
 
-/// Whether a requester is told of it.
-fn tells(event: TaskEventKind) -> bool {
+/// Whether the event is reported to the requester.
+fn is_reported(event: TaskEventKind) -> bool {
     event == TaskEventKind::Running || event.is_terminal()
 }
 
-fn is_asked_of(task: &TaskView, kind: &str) -> bool {
+fn is_request_to(task: &TaskView, kind: &str) -> bool {
     let queue = task.spec.queue.parse::<QueueName>();
     queue.is_ok_and(|queue| match queue.desk() {
         Some((of, ManagerQueue::Requests)) => kind == PRIME || of == kind,

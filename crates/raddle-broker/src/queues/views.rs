@@ -1,4 +1,4 @@
-//! The broker's records as the messages of queues.
+//! Records of the broker as messages.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use serde_json::json;
 use super::{pages, requests};
 use crate::{Broker, Message, OutputStream, PeekRequest, Result, TaskFilter};
 
-/// How much of a task's standard output its result shows. `read_output` has all of it.
+/// The most bytes of standard output that a result shows. `read_output` returns all of it.
 const MAX_STDOUT: u32 = 1024 * 1024;
 
 /// Tasks that a queue shows, each as one message.
@@ -22,7 +22,7 @@ pub(super) struct Shown {
     pub(super) message: fn(&TaskView) -> Message,
 }
 
-/// The tasks that a queue shows, if it is one that shows tasks.
+/// The tasks that a queue shows, if any.
 pub(super) fn tasks_in(queue: &QueueName) -> Vec<Shown> {
     match queue {
         QueueName::System(SystemQueue::TidMappings) => vec![Shown {
@@ -46,8 +46,8 @@ pub(super) fn tasks_in(queue: &QueueName) -> Vec<Shown> {
     }
 }
 
-/// What a queue shows after the id `after`: records and stored messages, in the order of their ids.
-pub(super) async fn look(
+/// The contents of a queue after the id `after`: records and stored messages, by id.
+pub(super) async fn read_contents(
     broker: &dyn Broker,
     queue: &QueueName,
     after: u64,
@@ -63,7 +63,7 @@ pub(super) async fn look(
                 .map(|event| message(event.id, event))
                 .collect()
         }
-        // A worker that is there says what it is doing: it is one record.
+        // One record per live worker, with its status.
         QueueName::System(SystemQueue::Registry | SystemQueue::Status) => broker
             .workers()
             .await?
@@ -73,7 +73,10 @@ pub(super) async fn look(
         QueueName::System(SystemQueue::TidMappings | SystemQueue::Dead) => {
             tasks(broker, queue).await?
         }
-        QueueName::Task(tid, port) => own(broker, *tid, *port).await?.into_iter().collect(),
+        QueueName::Task(tid, port) => task_message(broker, *tid, *port)
+            .await?
+            .into_iter()
+            .collect(),
         queue => match queue.desk() {
             Some((_, ManagerQueue::Requests)) => tasks(broker, queue).await?,
             Some((kind, ManagerQueue::Results)) => {
@@ -98,7 +101,7 @@ pub(super) async fn look(
     Ok(seen)
 }
 
-/// Stored messages alone.
+/// Stored messages only.
 pub(super) async fn stored(
     broker: &dyn Broker,
     queue: &QueueName,
@@ -115,12 +118,17 @@ pub(super) async fn stored(
         .await
 }
 
-/// The task's own message, if it is in this queue now. It has the task's id, from request to result.
-pub(super) async fn own(broker: &dyn Broker, tid: Tid, port: TaskQueue) -> Result<Option<Message>> {
+/// The task's own message, if it is in this queue now. Its id is the task's, from request to
+/// result.
+pub(super) async fn task_message(
+    broker: &dyn Broker,
+    tid: Tid,
+    port: TaskQueue,
+) -> Result<Option<Message>> {
     let Some(task) = broker
         .task(tid)
         .await?
-        .filter(|task| ports_of(task).any(|p| p == port))
+        .filter(|task| queues_of(task).any(|p| p == port))
     else {
         return Ok(None);
     };
@@ -135,8 +143,8 @@ pub(super) async fn own(broker: &dyn Broker, tid: Tid, port: TaskQueue) -> Resul
     Ok(Some(Message { id: tid, body }))
 }
 
-/// Which of a task's queues its own message is in.
-pub(super) fn ports_of(task: &TaskView) -> impl Iterator<Item = TaskQueue> + use<> {
+/// The queues of a task that hold its own message.
+pub(super) fn queues_of(task: &TaskView) -> impl Iterator<Item = TaskQueue> + use<> {
     let over = task.state.is_terminal();
     let waits = task.state == TaskState::Created;
     let kept = task.dead
@@ -152,7 +160,7 @@ pub(super) fn ports_of(task: &TaskView) -> impl Iterator<Item = TaskQueue> + use
         .map(|(_, port)| port)
 }
 
-/// The tasks that are not over.
+/// Matches unfinished tasks.
 pub(super) fn unfinished() -> TaskFilter {
     let states = vec![TaskState::Created, TaskState::Spawning, TaskState::Running];
     TaskFilter {
@@ -176,7 +184,7 @@ async fn result(broker: &dyn Broker, task: &TaskView) -> Result<String> {
     .to_string())
 }
 
-/// The tasks that a queue shows, as it shows them.
+/// The tasks that a queue shows, as messages.
 async fn tasks(broker: &dyn Broker, queue: &QueueName) -> Result<Vec<Message>> {
     let mut seen = Vec::new();
     for Shown { filter, message } in tasks_in(queue) {

@@ -1,4 +1,4 @@
-//! Seeing what comes into a queue, without taking it.
+//! Watching a queue without taking messages.
 
 use std::{collections::HashSet, time::Duration};
 
@@ -11,22 +11,25 @@ use tokio::time::Instant;
 use super::{PAGE, views};
 use crate::{Broker, Message, PeekRequest, Result, wait::FOREVER};
 
-/// A watcher of one queue. It remembers what it has shown.
+/// Watches one queue, and remembers what it has returned.
 ///
-/// Ids alone do not suffice for that where records are shown: a task comes into `raddle.dead` with the id it has always had.
+/// For records an id is not enough: a task appears in `raddle.dead` under the id that it always
+/// had.
 #[derive(Debug)]
 pub struct Watch {
     queue: QueueName,
-    /// Messages up to this id have been shown, or were not asked for.
+    /// Messages up to this id were returned or skipped.
     after: u64,
-    /// Records that have been shown, as long as they are there, with the attempt they belonged to. `None` before the first look.
+    /// Records that were returned and still exist, with their attempt. `None` before the first
+    /// read.
     shown: Option<HashSet<(Tid, u32)>>,
 }
 
 impl Watch {
-    /// Watches `queue` for what has an id after `after`; 0 begins with what is there already.
+    /// Watches `queue` for messages with an id after `after`; 0 includes what is there already.
     ///
-    /// A record with an earlier id is passed over if the first look finds it, and shown if it comes later.
+    /// A record with an earlier id is skipped if the first read finds it, and returned if it
+    /// appears later.
     pub fn new(queue: QueueName, after: u64) -> Self {
         Self {
             queue,
@@ -35,13 +38,13 @@ impl Watch {
         }
     }
 
-    /// What has come since the last call; waits for the first.
+    /// New messages since the last call; waits for the first.
     pub async fn next(&mut self, broker: &dyn Broker, wait: Duration) -> Result<Vec<Message>> {
         match self.queue {
             QueueName::System(SystemQueue::Log) => {
                 broker.events(Some(self.after), None, 1, wait).await?;
-                let new = views::look(broker, &self.queue, self.after, PAGE).await?;
-                self.pass(&new);
+                let new = views::read_contents(broker, &self.queue, self.after, PAGE).await?;
+                self.advance(&new);
                 Ok(new)
             }
             _ if matches!(
@@ -66,11 +69,11 @@ impl Watch {
 
     async fn next_stored(&mut self, broker: &dyn Broker, wait: Duration) -> Result<Vec<Message>> {
         let new = broker.peek(self.peek(wait)).await?;
-        self.pass(&new);
+        self.advance(&new);
         Ok(new)
     }
 
-    /// Records come and go with events, so the log is what tells when to look at them again.
+    /// Records appear and disappear with events, so wait for events before reading them again.
     async fn next_records(
         &mut self,
         broker: &dyn Broker,
@@ -78,10 +81,10 @@ impl Watch {
         wait: Duration,
     ) -> Result<Vec<Message>> {
         let deadline = Instant::now() + wait.min(FOREVER);
-        // What became of requests is a part of the log: events that are not about them are gone through once.
+        // Results are a view of the log: skip other events for good.
         let is_log = matches!(self.queue.desk(), Some((_, ManagerQueue::Results)));
         loop {
-            // Asked for before records are looked at, so that no change falls in between.
+            // Read before the records, so that no change is missed in between.
             let end = broker.last_event().await?;
             let mut new = if is_log {
                 Vec::new()
@@ -89,10 +92,10 @@ impl Watch {
                 self.new_records(broker).await?
             };
             let later = match is_log {
-                true => views::look(broker, &self.queue, self.after, PAGE).await?,
+                true => views::read_contents(broker, &self.queue, self.after, PAGE).await?,
                 false => views::stored(broker, &self.queue, self.after, PAGE).await?,
             };
-            self.pass(&later);
+            self.advance(&later);
             new.extend(later);
             let left = deadline.saturating_duration_since(Instant::now());
             if !new.is_empty() || left.is_zero() {
@@ -110,16 +113,16 @@ impl Watch {
 
     async fn new_records(&mut self, broker: &dyn Broker) -> Result<Vec<Message>> {
         let records: Vec<(u32, Message)> = match self.queue {
-            // The same task's message comes back with each attempt.
+            // The message of a task appears again with each attempt.
             QueueName::Task(tid, port) => match broker.task(tid).await? {
-                Some(task) => views::own(broker, tid, port)
+                Some(task) => views::task_message(broker, tid, port)
                     .await?
                     .into_iter()
                     .map(|own| (task.attempt, own))
                     .collect(),
                 None => Vec::new(),
             },
-            _ => views::look(broker, &self.queue, 0, u32::MAX)
+            _ => views::read_contents(broker, &self.queue, 0, u32::MAX)
                 .await?
                 .into_iter()
                 .map(|record| (0, record))
@@ -151,7 +154,7 @@ impl Watch {
         }
     }
 
-    fn pass(&mut self, shown: &[Message]) {
+    fn advance(&mut self, shown: &[Message]) {
         if let Some(last) = shown.last() {
             self.after = last.id.as_u64();
         }

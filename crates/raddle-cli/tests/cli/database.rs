@@ -70,7 +70,7 @@ fn a_database_that_was_deleted_without_its_log_is_missed() {
     refused(
         &world,
         &world.path().join(".raddle/raddle.db-wal"),
-        "is gone, and its log is not",
+        "is missing, but its WAL exists",
     );
     fs::rename(&away, &path).unwrap();
     assert_eq!(
