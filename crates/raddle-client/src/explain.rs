@@ -12,7 +12,7 @@ use raddle_model::{
     QueueName, TaskEventKind, TaskState, TaskView, Tid, WorkerEntry,
     manager::PRIME,
     queue_name::ManagerQueue,
-    spec::{DEFAULT_QUEUE, DOCKER, SANDBOX},
+    spec::{DEFAULT_QUEUE, DOCKER, Isolation, SANDBOX},
     worker::WorkerStatus,
 };
 use serde::Serialize;
@@ -180,6 +180,9 @@ pub enum WaitReason {
         worker: Option<Tid>,
         pid: Option<u32>,
         worker_alive: bool,
+        /// Whether it shares its process with other tasks.
+        #[serde(skip_serializing_if = "std::ops::Not::not")]
+        shared: bool,
     },
     /// It is held back on request.
     Paused,
@@ -237,11 +240,15 @@ impl WaitReason {
             return Self::Paused;
         }
         if task.state != TaskState::Created {
-            let worker_alive = workers.iter().any(|worker| Some(worker.tid) == task.worker);
+            let worker = workers
+                .iter()
+                .find(|worker| Some(worker.tid) == task.worker);
+            let has_hosts = worker.is_some_and(|worker| worker.info.shared > 0);
             return Self::Running {
                 worker: task.worker,
                 pid: task.pid,
-                worker_alive,
+                worker_alive: worker.is_some(),
+                shared: has_hosts && task.spec.isolation() == Isolation::Shared,
             };
         }
         if let Some(until) = task.run_at.filter(|at| *at > now) {
@@ -365,12 +372,20 @@ impl WaitReason {
                 worker,
                 pid,
                 worker_alive,
+                shared,
             } => {
                 let on = worker
                     .map(|worker| format!(" on worker {worker}"))
                     .unwrap_or_default();
                 let pid = pid
-                    .map(|pid| format!(" as process {pid}"))
+                    .map(|pid| {
+                        let how = if *shared {
+                            " in the shared process"
+                        } else {
+                            " as process"
+                        };
+                        format!("{how} {pid}")
+                    })
                     .unwrap_or_default();
                 let gone = if *worker_alive { "" } else { ", which is gone" };
                 let chained = match task.chained {

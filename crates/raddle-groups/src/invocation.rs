@@ -58,6 +58,7 @@ pub(super) fn template(
         None => say(&["--queue-url", &options.url.to_string()]),
     }
     args.extend(options.words.iter().cloned());
+    args.extend(host_words(process).into_iter().map(OsString::from));
     let charge = GroupProcessParams {
         manager: std::process::id(),
         parent,
@@ -77,6 +78,25 @@ pub(super) fn template(
         (VARIABLE.into(), charge.into()),
     ]);
     ProcessTemplate { program, args, env }
+}
+
+/// The arguments about the hosts of a process. They come last, because the program of a host takes the rest.
+fn host_words(process: &Process) -> Vec<String> {
+    if process.hosts.is_none() && process.host.is_empty() {
+        return Vec::new();
+    }
+    let shutdown = format!("{}ms", process.shutdown_timeout.0.as_millis());
+    let mut words: Vec<String> = vec![
+        "--hosts".into(),
+        process.hosts.unwrap_or(1).to_string(),
+        "--host-shutdown-timeout".into(),
+        shutdown,
+    ];
+    if !process.host.is_empty() {
+        words.push("--host".into());
+        words.extend(process.host.iter().cloned());
+    }
+    words
 }
 
 /// How often a process marks that it gets on.

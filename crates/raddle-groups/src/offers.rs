@@ -16,7 +16,9 @@ pub fn unoffered_routine(
         .unwrap_or_default()
         .names()
         .collect();
-    let mut all = processes.iter().flat_map(|process| {
+    // The routines of a host are not known before it runs: the process says which is missing.
+    let without_host = processes.iter().filter(|process| process.host.is_empty());
+    let mut all = without_host.flat_map(|process| {
         process
             .workers
             .iter()

@@ -44,6 +44,11 @@ pub struct Process {
     pub max_rss_mb: Option<u64>,
     /// The share of these bounds that is left to chance.
     pub jitter: f64,
+    /// In how many hosts its routines run, and so keep state between tasks. Without this and `host`, each task has a
+    /// process of its own.
+    pub hosts: Option<u32>,
+    /// A program, in any language, that runs its routines as a host.
+    pub host: Vec<String>,
     /// A command that is run before it takes its first task.
     pub startup: Vec<String>,
     /// A command that is run after its last.
@@ -153,6 +158,8 @@ impl Default for Process {
             max_age: None,
             max_rss_mb: None,
             jitter: 0.1,
+            hosts: None,
+            host: Vec::new(),
             startup: Vec::new(),
             shutdown: Vec::new(),
             after: Vec::new(),

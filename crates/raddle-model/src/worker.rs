@@ -28,6 +28,9 @@ pub struct WorkerInfo {
     pub queues: Vec<String>,
     /// How many attempts it runs at a time.
     pub concurrency: u32,
+    /// How many of these share hosts.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub shared: u32,
     /// Process id.
     pub pid: u32,
     /// Start time of the process in clock ticks since boot, which distinguishes processes that had
@@ -137,6 +140,7 @@ impl WorkerInfo {
             capabilities: CapSet::new(),
             queues: Vec::new(),
             concurrency: 0,
+            shared: 0,
             pid: 0,
             born: None,
             host: String::new(),

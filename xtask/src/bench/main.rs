@@ -38,12 +38,12 @@ struct Plan {
 const HELP: &str = "\
 Usage: cargo xtask bench [--quick] [--with_wool] [--rounds N] [NAME…]
 
-Names: spawn enqueue finish run idle claim redis latency oneshot sandbox docker calls schedule groups root_manager (all of them when none is given)
+Names: spawn enqueue finish run idle claim redis latency oneshot warm sandbox docker calls schedule groups root_manager (all of them when none is given)
 ";
 
 type Bench = fn(&Plan) -> Vec<Requirement>;
 
-const BENCHES: [(&str, Bench); 15] = [
+const BENCHES: [(&str, Bench); 16] = [
     ("spawn", spawn::bench),
     ("enqueue", queue::bench_enqueue),
     ("finish", queue::bench_finish),
@@ -53,6 +53,7 @@ const BENCHES: [(&str, Bench); 15] = [
     ("redis", redis::bench),
     ("latency", redis::latency),
     ("oneshot", oneshot::bench),
+    ("warm", oneshot::warm::bench),
     ("sandbox", sandbox::bench),
     ("docker", oneshot::docker::bench),
     ("calls", calls::bench),

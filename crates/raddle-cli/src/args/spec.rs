@@ -41,7 +41,7 @@ pub(crate) struct SpecArgs {
     #[arg(short, long, value_name = "KEY=VALUE", value_parser = parse_pair)]
     pub(crate) env: Vec<(String, String)>,
     /// The isolation level
-    #[arg(long, value_name = "HOW", value_parser = one_of::<Isolation>(["process", "sandbox", "docker"]))]
+    #[arg(long, value_name = "HOW", value_parser = one_of::<Isolation>(["shared", "process", "sandbox", "docker"]))]
     pub(crate) isolation: Option<Isolation>,
     /// Run without the sandbox layers that this system refuses, instead of failing
     #[arg(long)]

@@ -4,7 +4,10 @@ use std::thread;
 
 use raddle_client::routine::Routines;
 use raddle_model::{HumanDuration, Limits, spec::Isolation};
-use raddle_worker::host::{HostOptions, HostProgram, probe};
+use raddle_worker::{
+    host::{HostOptions, HostProgram, probe},
+    plugins::Plugins,
+};
 
 use crate::{
     args::StartArgs,
@@ -12,7 +15,11 @@ use crate::{
 };
 
 /// The hosts that a worker keeps. A worker for one task has none: each of its tasks is fresh.
-pub(super) async fn hosts(args: &StartArgs, routines: &Routines) -> Outcome<Vec<HostOptions>> {
+pub(super) async fn hosts(
+    args: &StartArgs,
+    routines: &Routines,
+    plugins: &Plugins,
+) -> Outcome<Vec<HostOptions>> {
     let flags = &args.hosts;
     let is_asked_for = flags.hosts.is_some_and(|hosts| hosts > 0) || !flags.host.is_empty();
     if args.takes_one_task() {
@@ -33,6 +40,17 @@ pub(super) async fn hosts(args: &StartArgs, routines: &Routines) -> Outcome<Vec<
         let own = options(args, &args.name, HostProgram::Own);
         all.extend(own.with_routines_of(routines));
     }
+    for (handler, argv, directory) in plugins.hosts(&args.caps.clone().unwrap_or_default()) {
+        if isolation > Isolation::Process || flags.hosts == Some(0) {
+            continue;
+        }
+        all.push(HostOptions {
+            handler: Some(handler.to_owned()),
+            directory: Some(directory.to_string_lossy().into_owned()),
+            is_fresh: isolation > Isolation::Shared,
+            ..options(args, handler, HostProgram::Command(argv.to_vec()))
+        });
+    }
     if !flags.host.is_empty() {
         if isolation > Isolation::Process {
             return Err(Failure::Usage(format!(
@@ -42,6 +60,7 @@ pub(super) async fn hosts(args: &StartArgs, routines: &Routines) -> Outcome<Vec<
         let program = flags.host.first().map_or("host", String::as_str);
         let name = program.rsplit('/').next().unwrap_or(program).to_owned();
         let mut hosts = options(args, &name, HostProgram::Command(flags.host.clone()));
+        hosts.is_fresh = isolation > Isolation::Shared;
         let hello = probe(&hosts).await.map_err(|reason| {
             Failure::Usage(format!(
                 "the host '{}' does not start: {reason}",
@@ -56,6 +75,13 @@ pub(super) async fn hosts(args: &StartArgs, routines: &Routines) -> Outcome<Vec<
         if hosts.routines.is_empty() {
             return Err(Failure::Usage(format!(
                 "the host '{}' has no routines",
+                flags.host.join(" ")
+            )));
+        }
+        let has = |name: &String| routines.get(name).is_some();
+        if let Some(name) = hosts.routines.keys().find(|name| has(name)) {
+            return Err(Failure::Usage(format!(
+                "this program and the host '{}' both have a routine '{name}': rename one of them",
                 flags.host.join(" ")
             )));
         }

@@ -38,6 +38,10 @@ fn text(task: &TaskView, runs: &[Tid], lost: &[String]) -> String {
         "queue",
         format!("{}, priority {}", task.spec.queue, task.spec.priority),
     ));
+    if matches!(task.spec.target, Target::Routine(_) | Target::Handler(_)) {
+        // A worker without hosts gives a shared task a process of its own.
+        lines.push(("isolation", task.spec.isolation().to_string()));
+    }
     if !task.spec.requires.is_empty() {
         lines.push(("requires", task.spec.requires.to_string()));
     }

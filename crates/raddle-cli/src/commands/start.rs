@@ -143,8 +143,12 @@ async fn foreground(context: &Context, args: &StartArgs) -> Outcome {
     let broker = watched.observed(broker);
     let options = options(context, args)?;
     let options = match &member {
-        Some(_) => options,
-        None => options.hosting(hosts(args, &routines_of_this_program()?).await?),
+        // A process of a group has hosts if its file says so.
+        Some(_) if args.hosts.hosts.is_none() => options,
+        _ => {
+            let plugins = Arc::clone(&options.plugins);
+            options.hosting(hosts(args, &routines_of_this_program()?, &plugins).await?)
+        }
     };
     let options = if let Some(member) = &member {
         member.bind(options)

@@ -1,7 +1,7 @@
 //! `raddle worker list`.
 
 use jiff::Timestamp;
-use raddle_model::WorkerEntry;
+use raddle_model::{WorkerEntry, worker::WorkerInfo};
 
 use crate::{context::Context, error::Outcome, format, table::Table};
 
@@ -52,6 +52,16 @@ pub(super) async fn list(context: &Context) -> Outcome {
     })
 }
 
+/// The slots in use, of all; and how many of these share hosts.
+fn busy_slots(info: &WorkerInfo, load: f64) -> String {
+    let slots = info.concurrency;
+    let busy = load * f64::from(slots);
+    match info.shared {
+        0 => format!("{busy:.0}/{slots}"),
+        shared => format!("{busy:.0}/{slots}, {shared} shared"),
+    }
+}
+
 fn told(worker: &WorkerEntry) -> [String; 4] {
     let WorkerEntry {
         info,
@@ -62,14 +72,7 @@ fn told(worker: &WorkerEntry) -> [String; 4] {
     // A pool worker has no slots, and the broker does not know its calls.
     let [busy, tasks] = match info.takes_calls() {
         true => ["-".to_owned(), "-".to_owned()],
-        false => [
-            format!(
-                "{:.0}/{}",
-                load * f64::from(info.concurrency),
-                info.concurrency
-            ),
-            spawned_count.to_string(),
-        ],
+        false => [busy_slots(info, *load), spawned_count.to_string()],
     };
     [
         busy,

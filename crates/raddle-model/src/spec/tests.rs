@@ -361,6 +361,55 @@ fn targets_and_isolation_imply_capabilities() {
 }
 
 #[test]
+fn routines_are_shared_unless_they_need_a_process() {
+    let routine = || TaskSpec::new(Target::Routine("r".into()));
+    assert_eq!(routine().isolation(), Isolation::Shared);
+    assert_eq!(
+        TaskSpec::new(Target::Handler("h".into())).isolation(),
+        Isolation::Shared
+    );
+    assert_eq!(TaskSpec::command(["true"]).isolation(), Isolation::Process);
+    let changes: [(&str, fn(&mut TaskSpec)); 6] = [
+        ("limits.memory_mb", |s| s.limits.memory_mb = Some(1)),
+        ("limits.cpu_percent", |s| s.limits.cpu_percent = Some(1)),
+        ("limits.max_fds", |s| s.limits.max_fds = Some(1)),
+        ("limits.max_procs", |s| s.limits.max_procs = Some(1)),
+        ("cwd", |s| s.cwd = Some("/".into())),
+        ("env", |s| drop(s.env.insert("K".into(), "v".into()))),
+    ];
+    for (key, change) in changes {
+        let mut spec = routine();
+        change(&mut spec);
+        assert_eq!(spec.isolation(), Isolation::Process, "{key}");
+        assert_eq!(spec.validate(), Ok(()));
+        spec.isolation = Some(Isolation::Shared);
+        let refused = spec.validate().unwrap_err();
+        assert_eq!(refused.path, key);
+        assert!(
+            refused.reason.contains("use the isolation 'process'"),
+            "{refused}"
+        );
+    }
+    let shared = TaskSpec {
+        isolation: Some(Isolation::Shared),
+        ..TaskSpec::command(["true"])
+    };
+    assert!(
+        shared
+            .validate()
+            .unwrap_err()
+            .reason
+            .contains("routines and handlers")
+    );
+    let text = "target.routine = 'r'\nisolation = 'shared'";
+    assert_eq!(
+        TaskSpec::from_toml(text).unwrap().isolation,
+        Some(Isolation::Shared)
+    );
+    assert!(Isolation::Shared < Isolation::Process, "it is the weakest");
+}
+
+#[test]
 fn refuses_cwd_in_a_sandbox_or_container() {
     for isolation in [Isolation::Sandbox, Isolation::Docker] {
         assert!(

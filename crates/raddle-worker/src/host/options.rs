@@ -16,6 +16,10 @@ pub struct HostOptions {
     pub name: String,
     /// What a host is.
     pub program: HostProgram,
+    /// The directory that hosts run in; the worker's without it.
+    pub directory: Option<String>,
+    /// Whether every attempt has a host of its own.
+    pub is_fresh: bool,
     /// How many hosts there are.
     pub count: u32,
     /// How many async attempts run in one host at once.
@@ -60,6 +64,8 @@ impl HostOptions {
         Self {
             name: name.into(),
             program,
+            directory: None,
+            is_fresh: false,
             count: cores.max(1),
             concurrency: DEFAULT_CONCURRENCY,
             threads: 1,

@@ -16,7 +16,20 @@ struct HandlerFile {
     name: String,
     #[serde(default)]
     provides: Vec<String>,
+    #[serde(default)]
+    kind: FileKind,
     command: Vec<String>,
+}
+
+/// How the program is run.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum FileKind {
+    /// Anew for each task.
+    #[default]
+    Command,
+    /// Once, as a host, for many tasks.
+    Host,
 }
 
 /// The handlers in a directory, in the order of their files' names.
@@ -49,6 +62,7 @@ fn read(path: &Path, directory: &Path) -> Result<Plugin, PluginLoadError> {
     let HandlerFile {
         name,
         provides,
+        kind,
         mut command,
     } = toml::from_str(&text).map_err(|error| wrong(error.to_string()))?;
     let provides = CapSet::from_people(&provides.join(","))
@@ -64,9 +78,15 @@ fn read(path: &Path, directory: &Path) -> Result<Plugin, PluginLoadError> {
     }
     Ok(Plugin {
         offer: HandlerOffer { name, provides },
-        way: HandlerKind::Command {
-            argv: command,
-            directory: directory.into(),
+        way: match kind {
+            FileKind::Command => HandlerKind::Command {
+                argv: command,
+                directory: directory.into(),
+            },
+            FileKind::Host => HandlerKind::Host {
+                argv: command,
+                directory: directory.into(),
+            },
         },
     })
 }

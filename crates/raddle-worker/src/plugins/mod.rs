@@ -37,6 +37,13 @@ pub enum HandlerKind {
         /// The directory it is run in when the task names none: where its file is.
         directory: PathBuf,
     },
+    /// In hosts: processes of this program that run many tasks, by the host protocol.
+    Host {
+        /// The program and its arguments.
+        argv: Vec<String>,
+        /// The directory it is run in: where its file is.
+        directory: PathBuf,
+    },
 }
 
 /// Why a worker's handlers could not be had.
@@ -158,6 +165,21 @@ impl Plugins {
         self.offers
             .iter()
             .filter(|offer| !offer.provides.is_subset(caps))
+    }
+
+    /// The handlers that run in hosts: name, program and directory.
+    pub fn hosts<'a>(
+        &'a self,
+        caps: &'a CapSet,
+    ) -> impl Iterator<Item = (&'a str, &'a [String], &'a Path)> {
+        let all = self.offers.iter().zip(&self.ways);
+        all.filter(|(offer, _)| offer.provides.is_subset(caps))
+            .filter_map(|(offer, way)| match way {
+                HandlerKind::Host { argv, directory } => {
+                    Some((offer.name.as_str(), argv.as_slice(), directory.as_path()))
+                }
+                _ => None,
+            })
     }
 
     /// The one that runs this task on a worker with these capabilities: its name, and how.

@@ -123,6 +123,13 @@ pub(super) fn build_exec_request(
                 request.program = ExecTarget::Command(argv);
                 OutputChannel::Stdout
             }
+            Ok((name, HandlerKind::Host { .. })) => {
+                return Err(ExitStatus::NoHandler {
+                    message: format!(
+                        "the handler '{name}' runs in a host, which this worker does not keep, or which is not isolated enough"
+                    ),
+                });
+            }
             Err(message) => {
                 context.log_release(&message);
                 return Err(ExitStatus::NoHandler { message });

@@ -222,10 +222,13 @@ impl Options {
     /// The registration of a worker with these options in this process.
     pub fn worker_info(&self) -> WorkerInfo {
         let pid = std::process::id();
+        let host_slots = |hosts: &Arc<HostOptions>| hosts.async_slots() + hosts.plain_slots();
+        let shared = self.hosts.iter().map(host_slots).sum::<usize>() as u32;
         WorkerInfo {
             capabilities: self.caps.clone(),
             queues: self.queues.clone(),
-            concurrency: self.concurrency,
+            concurrency: self.concurrency + shared,
+            shared,
             pid,
             born: raddle_runner::process_start_time(pid),
             host: this_host(),

@@ -9,13 +9,16 @@ use std::{cmp::Reverse, collections::BinaryHeap, sync::Arc, time::Duration};
 
 use raddle_broker::LeasedTask;
 use raddle_model::{
-    Target, TaskSpec,
+    CapSet, Target, TaskSpec,
     host::RoutineKind,
     spec::{Isolation, routine_tag},
 };
 
 use super::Options;
-use crate::host::{HostOptions, HostProgram};
+use crate::{
+    host::{HostOptions, HostProgram},
+    plugins::Plugins,
+};
 
 /// How many tasks for hosts are claimed before it is known whether any come.
 const FIRST_WINDOW: usize = 16;
@@ -29,6 +32,8 @@ const PROCESS: ClassId = 0;
 pub(super) struct SlotClasses {
     hosts: Vec<Arc<HostOptions>>,
     min_isolation: Isolation,
+    plugins: Arc<Plugins>,
+    caps: CapSet,
     /// The first slot of each class, and the end of the last.
     starts: Vec<usize>,
     free: Vec<BinaryHeap<Reverse<usize>>>,
@@ -55,6 +60,8 @@ impl SlotClasses {
         Self {
             hosts: options.hosts.clone(),
             min_isolation: options.min_isolation,
+            plugins: Arc::clone(&options.plugins),
+            caps: options.caps.clone(),
             starts,
             free,
             window: FIRST_WINDOW,
@@ -91,10 +98,18 @@ impl SlotClasses {
         if isolation > Isolation::Process {
             return PROCESS;
         }
+        // A task may leave the choice of its handler to the worker.
+        let handler = match &spec.target {
+            Target::Handler(_) if self.hosts.iter().any(|hosts| hosts.handler.is_some()) => {
+                let picked = self.plugins.pick(spec, &self.caps).ok();
+                picked.map(|(name, _)| name)
+            }
+            _ => None,
+        };
         for (pool, hosts) in self.hosts.iter().enumerate() {
             let kind = match &spec.target {
                 Target::Routine(name) if hosts.handler.is_none() => hosts.routines.get(name),
-                Target::Handler(name) if hosts.handler.as_ref() == Some(name) => {
+                Target::Handler(_) if handler.is_some() && hosts.handler.as_deref() == handler => {
                     Some(&RoutineKind::Async)
                 }
                 _ => None,

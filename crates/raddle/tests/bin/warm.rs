@@ -157,8 +157,16 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     match std::env::args().nth(1).as_deref() {
         Some("submit") => {
             let count: usize = words.get(1).map_or(Ok(1), |word| word.parse())?;
-            let mut spec = TaskSpec::new(Target::Routine(words[0].clone()));
+            let target = match words[0].strip_prefix("handler:") {
+                Some(handler) => Target::Handler(handler.into()),
+                None => Target::Routine(words[0].clone()),
+            };
+            let mut spec = TaskSpec::new(target);
             for word in words.iter().skip(2) {
+                if let Some(queue) = word.strip_prefix("--queue=") {
+                    spec.queue = queue.into();
+                    continue;
+                }
                 match word.strip_prefix("--timeout=") {
                     Some(ms) => {
                         spec.timeout = Some(HumanDuration(Duration::from_millis(ms.parse()?)));
@@ -207,6 +215,41 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
                     return Err("tasks are left".into());
                 }
                 tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        }
+        Some("running") => {
+            let running = raddle::core::TaskState::Running;
+            let filter = TaskFilter {
+                states: vec![running],
+                limit: 1_000_000,
+                ..TaskFilter::default()
+            };
+            println!("{}", broker.tasks(filter).await?.len());
+        }
+        Some("control") => {
+            broker.control(words[0].parse()?, words[1].parse()?).await?;
+        }
+        Some("replies") => {
+            let queue = format!("T{}.ctrl_out", words[0]).parse()?;
+            let peek = raddle::broker::PeekRequest {
+                queue,
+                max: 100,
+                after: 0,
+                wait: Duration::ZERO,
+            };
+            for message in broker.peek(peek).await? {
+                println!("{}", message.body);
+            }
+        }
+        Some("logs") => {
+            for stream in [
+                raddle::broker::OutputStream::Stdout,
+                raddle::broker::OutputStream::Stderr,
+            ] {
+                let text = broker
+                    .read_output(words[0].parse()?, 1, stream, 0, 1 << 20)
+                    .await?;
+                print!("{}", String::from_utf8_lossy(&text));
             }
         }
         other => return Err(format!("there is no {other:?}").into()),

@@ -5,3 +5,6 @@
 mod support;
 
 mod basics;
+mod crashes;
+mod groups;
+mod hostile;

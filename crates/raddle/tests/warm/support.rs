@@ -105,6 +105,18 @@ impl World {
             .unwrap()
     }
 
+    pub(crate) fn wait_until_running(&self, tasks: usize) {
+        eventually("they run", || {
+            let running = self.app().arg("running").output().unwrap();
+            (lines(&running) == [tasks.to_string()]).then_some(())
+        });
+    }
+
+    pub(crate) fn control(&self, tid: &str, command: &str) {
+        let sent = self.app().args(["control", tid, command]).output().unwrap();
+        lines(&sent);
+    }
+
     pub(crate) fn worker_pid(&self) -> u32 {
         self.worker.as_ref().unwrap().id()
     }
@@ -226,6 +238,14 @@ pub(crate) fn descendants(of: u32) -> BTreeSet<u32> {
         }
         found.extend(more);
     }
+}
+
+/// The processes that ran tasks whose result begins with one.
+pub(crate) fn pids(tasks: &[Value]) -> BTreeSet<u64> {
+    tasks
+        .iter()
+        .map(|task| task["value"][0].as_u64().unwrap())
+        .collect()
 }
 
 /// How many of these ended so.

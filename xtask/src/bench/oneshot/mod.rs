@@ -4,6 +4,7 @@
 pub(crate) mod docker;
 mod engine_project;
 mod pool_hits;
+pub(crate) mod warm;
 
 use std::{
     collections::HashSet,

@@ -10,6 +10,7 @@ use raddle_broker::{AttemptId, AttemptStarted, Completion, LeasedTask};
 use raddle_model::{
     AttemptInput, ExitStatus, Target, Tid,
     host::{FromHost, RoutineKind, StartAttempt, ToHost, encode_message},
+    spec::Isolation,
 };
 use raddle_runner::RunnerCommand;
 
@@ -320,13 +321,15 @@ impl PoolCore {
             _ => "",
         };
         let kind = self.options.routines.get(name).copied().unwrap_or_default();
-        let is_poison = self.poisons.contains(&claim.attempt_id.tid);
+        let is_fresh = self.options.is_fresh
+            || claim.spec.isolation() > Isolation::Shared
+            || self.poisons.contains(&claim.attempt_id.tid);
         self.attempts.insert(
             slot,
             PoolAttempt {
                 claim,
                 kind,
-                suspicion: if is_poison {
+                suspicion: if is_fresh {
                     Suspicion::Fresh
                 } else {
                     Suspicion::None

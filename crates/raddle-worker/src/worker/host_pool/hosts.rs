@@ -53,7 +53,10 @@ impl PoolCore {
                     .filter(|host| host.purpose == Purpose::Fresh && host.begun > 0)
                     .count();
             for (purpose, wanted) in [
-                (Purpose::Shared, most),
+                (
+                    Purpose::Shared,
+                    if self.options.is_fresh { 0 } else { most },
+                ),
                 (Purpose::Alone, suspects.min(most)),
                 (Purpose::Fresh, fresh.min(most)),
             ] {
@@ -344,7 +347,12 @@ impl PoolCore {
             return;
         };
         host.ping_is_due = false;
-        if host.running.is_empty() || matches!(host.phase, Phase::Killed | Phase::Stopping) {
+        // An attempt in a fresh process blocks no other.
+        let is_alone = host.purpose == Purpose::Fresh;
+        if is_alone
+            || host.running.is_empty()
+            || matches!(host.phase, Phase::Killed | Phase::Stopping)
+        {
             return;
         }
         let blocked = host.unanswered_since.map(|since| now.saturating_sub(since));
@@ -378,10 +386,8 @@ impl PoolCore {
         let Some(mut host) = self.hosts.remove(&id) else {
             return;
         };
-        let never_ready = host.phase == Phase::Starting
-            || (host.phase == Phase::Killed && !host.retiring)
-            // One that leaves before it has done anything would be started again and again.
-            || (host.phase == Phase::Ready && host.begun == 0);
+        // A host that leaves before it has done anything would be started again and again.
+        let never_ready = host.begun == 0 && host.phase != Phase::Stopping;
         let how = host.fault.clone().unwrap_or_else(|| exit.to_string());
         if never_ready && !self.closing {
             self.start_failures += 1;
@@ -453,7 +459,7 @@ impl PoolCore {
                         "its host died ({how}) while {others} others ran in it: it runs again alone"
                     ),
                 );
-                self.queue(slot, false);
+                self.queue(slot, true);
             }
             (Purpose::Alone, program) => {
                 attempt.suspicion = Suspicion::Fresh;

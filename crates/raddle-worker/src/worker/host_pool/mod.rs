@@ -11,6 +11,8 @@ mod probe;
 mod process;
 mod service;
 mod side;
+#[cfg(test)]
+mod tests;
 
 pub use probe::probe;
 pub(super) use service::HostPool;

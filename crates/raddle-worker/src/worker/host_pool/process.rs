@@ -81,6 +81,7 @@ async fn start(context: &HostContext) -> io::Result<(Runner, UnixStream)> {
             argument: ARGUMENT.into(),
         },
         env: context.env.clone(),
+        cwd: host.directory.clone(),
         limits: Limits::clone(&host.limits),
         grace: Duration::ZERO,
         ..ExecRequest::command(context.worker, &host.name, [""; 0])

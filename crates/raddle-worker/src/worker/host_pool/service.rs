@@ -24,7 +24,6 @@ use crate::{
         slot::{Slot, SlotContext},
     },
 };
-use raddle_client::orphan_processes;
 
 /// The worker's handle on the hosts of one program.
 pub(in crate::worker) struct HostPool {
@@ -160,13 +159,6 @@ impl PoolService {
         if let HostEvent::Run { slot, claim } = &command {
             let timeout = self.context.options.time_limits.timeout_of(&claim.spec);
             self.core.set_timeout(*slot, timeout);
-            if claim.attempt_id.attempt > 1 {
-                // An earlier attempt may have had a process of its own.
-                let (broker, attempt_id) = (Arc::clone(&self.context.broker), claim.attempt_id);
-                tokio::spawn(async move {
-                    orphan_processes::kill_orphans_of_earlier_attempts(&*broker, attempt_id).await;
-                });
-            }
         }
         self.turn(command);
     }
