@@ -24,7 +24,7 @@ pub(super) enum Step {
 
 /// A fenced block of a page.
 pub(super) struct Block<'a> {
-    /// What stands behind the three backticks.
+    /// The words after the three backticks.
     pub(super) language: &'a str,
     /// The text of the comment on the line before the block.
     pub(super) comment: Option<&'a str>,
