@@ -14,7 +14,7 @@ use raddle::{
 };
 use serde_json::{Value, json};
 
-/// What a start-up opens once per host.
+/// State that a start-up function creates once per host.
 struct Db {
     pid: u32,
     used: AtomicU64,

@@ -1,4 +1,4 @@
-//! What works when all goes well.
+//! Warm tasks without faults.
 
 use std::{collections::BTreeSet, time::Instant};
 

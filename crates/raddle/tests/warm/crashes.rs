@@ -136,7 +136,7 @@ fn a_pause_is_refused_with_a_reason() {
     let tid = world.submit("nap", 1, &["3000"]).remove(0);
     world.wait_until_running(1);
     world.control(&tid, "PAUSE");
-    eventually("the refusal is told", || {
+    eventually("the refusal is reported", || {
         let replies = world.app().args(["replies", &tid]).output().unwrap();
         let reason = "shares its process with others";
         lines(&replies)
