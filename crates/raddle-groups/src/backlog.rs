@@ -1,4 +1,4 @@
-//! Tasks that wait for a worker, and were made of events when its file said something else.
+//! Warnings about waiting tasks whose events were converted under an older version of the file.
 
 use std::collections::BTreeMap;
 
@@ -7,10 +7,11 @@ use raddle_model::TaskState;
 
 use super::{Process, process::is_event};
 
-/// How many waiting tasks of a worker are looked at.
-const LOOKED_AT: u32 = 1000;
+/// Most waiting tasks to inspect for each worker.
+const MAX_INSPECTED: u32 = 1000;
 
-/// Logs what tasks that wait will run where that is not what the file says now: a task is what it was submitted as.
+/// Logs the waiting tasks whose target differs from the file's. A task keeps the target that it was
+/// submitted with.
 pub(super) async fn log_outdated(broker: &dyn Broker, processes: &[Process]) -> Result<()> {
     for worker in processes.iter().flat_map(|process| &process.workers) {
         let Some(event) = worker.event() else {
@@ -19,7 +20,7 @@ pub(super) async fn log_outdated(broker: &dyn Broker, processes: &[Process]) -> 
         let filter = TaskFilter {
             states: vec![TaskState::Created],
             queue: Some(worker.slug.clone()),
-            limit: LOOKED_AT,
+            limit: MAX_INSPECTED,
             ..TaskFilter::default()
         };
         let mut outdated = BTreeMap::<String, usize>::new();
@@ -35,7 +36,7 @@ pub(super) async fn log_outdated(broker: &dyn Broker, processes: &[Process]) -> 
                 tasks,
                 %runs,
                 %now,
-                "tasks that wait were made before the file was changed, and run what it said then: what comes from now on runs what it says now"
+                "waiting tasks were made before the file was changed and keep the old target: new events use the new one"
             );
         }
     }

@@ -1,4 +1,4 @@
-//! What the types of a group cannot say: whether it can be run at all. Pure.
+//! Validation of groups beyond what their types express. Pure.
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
@@ -7,29 +7,29 @@ use raddle_model::{CapSet, HumanDuration, QueueName, schedule::is_slug, spec::DE
 
 use super::{GroupWorker, Process, source_consumer::stream_of};
 
-/// Why groups cannot be run.
+/// Reports why groups cannot be run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("at '{path}': {reason}")]
 pub struct GroupConfigError {
     /// The key, as `process.mail.worker[0].slug`.
     pub path: String,
-    /// What is wrong with it, and what to do.
+    /// The mistake, and how to fix it.
     pub reason: String,
 }
 
-/// Shorter than this nothing can be done in.
-const SHORTEST: Duration = Duration::from_millis(10);
-const LONGEST: Duration = Duration::from_secs(7 * 86_400);
-const MOST: u32 = 1000;
+/// Shortest permitted timeout.
+const MIN_DURATION: Duration = Duration::from_millis(10);
+const MAX_DURATION: Duration = Duration::from_secs(7 * 86_400);
+const MAX_REPLICAS: u32 = 1000;
 
 type Result<T = ()> = std::result::Result<T, GroupConfigError>;
 
-/// Refuses what could not be run, and what means nothing.
+/// Refuses groups that cannot be run, and settings without effect.
 pub(super) fn check(processes: &[Process]) -> Result {
     if processes.is_empty() {
         return Err(mistake(
             "process",
-            "there is none: write a table [process.NAME]",
+            "no process is configured: write a table [process.NAME]",
         ));
     }
     let mut slugs = BTreeMap::new();
@@ -43,16 +43,16 @@ pub(super) fn check(processes: &[Process]) -> Result {
                 let slug = &worker.slug;
                 return Err(mistake(
                     format!("{path}.slug"),
-                    format_args!("'{slug}' is that of {other}: give each its own"),
+                    format_args!("'{slug}' is already the slug of {other}: choose another"),
                 ));
             }
         }
     }
-    check_order(processes)
+    check_cycles(processes)
 }
 
 fn check_process(process: &Process, path: &str, all: &[Process]) -> Result {
-    let at = |key: &str| format!("{path}.{key}");
+    let key_path = |key: &str| format!("{path}.{key}");
     if !is_slug(&process.name) {
         return Err(mistake(
             path,
@@ -65,39 +65,47 @@ fn check_process(process: &Process, path: &str, all: &[Process]) -> Result {
             format_args!("it hosts no worker: write a table [[{path}.worker]]"),
         ));
     }
-    within(&at("replicas"), process.replicas, 1, MOST)?;
-    within(&at("concurrency"), process.concurrency, 1, 256)?;
+    check_range(&key_path("replicas"), process.replicas, 1, MAX_REPLICAS)?;
+    check_range(&key_path("concurrency"), process.concurrency, 1, 256)?;
     if process.replicas > 1 {
         if process.workers.len() > 1 {
             let reason =
                 "more than one replica is for a process with one worker: write a process for each";
-            return Err(mistake(at("replicas"), reason));
+            return Err(mistake(key_path("replicas"), reason));
         }
         if process.workers[0].trigger.is_some() {
             let reason =
                 "more than one replica is for workers without a trigger: leave out one of the two";
-            return Err(mistake(at("replicas"), reason));
+            return Err(mistake(key_path("replicas"), reason));
         }
     }
-    lasts(&at("shutdown_timeout"), process.shutdown_timeout, SHORTEST)?;
-    lasts(&at("start_timeout"), process.start_timeout, SHORTEST)?;
-    lasts(
-        &at("hang_timeout"),
+    check_duration(
+        &key_path("shutdown_timeout"),
+        process.shutdown_timeout,
+        MIN_DURATION,
+    )?;
+    check_duration(
+        &key_path("start_timeout"),
+        process.start_timeout,
+        MIN_DURATION,
+    )?;
+    check_duration(
+        &key_path("hang_timeout"),
         process.hang_timeout,
         Duration::from_millis(200),
     )?;
     if let Some(age) = process.max_age {
-        lasts(&at("max_age"), age, Duration::from_secs(1))?;
+        check_duration(&key_path("max_age"), age, Duration::from_secs(1))?;
     }
     if let Some(tasks) = process.max_tasks {
-        within(&at("max_tasks"), tasks, 1, u64::MAX)?;
+        check_range(&key_path("max_tasks"), tasks, 1, u64::MAX)?;
     }
     if let Some(mb) = process.max_rss_mb {
-        within(&at("max_rss_mb"), mb, 8, 1 << 30)?;
+        check_range(&key_path("max_rss_mb"), mb, 8, 1 << 30)?;
     }
     if !(0.0..=0.9).contains(&process.jitter) {
         return Err(mistake(
-            at("jitter"),
+            key_path("jitter"),
             format_args!("{} is not between 0 and 0.9", process.jitter),
         ));
     }
@@ -113,38 +121,43 @@ fn check_process(process: &Process, path: &str, all: &[Process]) -> Result {
     }
     for tag in &process.caps {
         if tag.contains(',') || tag.trim().is_empty() {
-            let reason = format!("'{tag}' is not a capability: give each as a text of its own");
-            return Err(mistake(at("caps"), reason));
+            let reason =
+                format!("'{tag}' is not a capability: write each one as a string of its own");
+            return Err(mistake(key_path("caps"), reason));
         }
-        CapSet::from_people(tag).map_err(|error| mistake(at("caps"), error))?;
+        CapSet::from_people(tag).map_err(|error| mistake(key_path("caps"), error))?;
     }
     Ok(())
 }
 
 fn check_worker(worker: &GroupWorker, path: &str) -> Result {
-    let at = |key: &str| format!("{path}.{key}");
+    let key_path = |key: &str| format!("{path}.{key}");
     if !is_slug(&worker.slug) || worker.slug == DEFAULT_QUEUE {
         let reason = "must be 1 to 64 letters, digits, or . _ -, and not 'default', the queue of all other workers";
-        return Err(mistake(at("slug"), reason));
+        return Err(mistake(key_path("slug"), reason));
     }
-    free(&at("slug"), &worker.slug)?;
+    check_queue_name(&key_path("slug"), &worker.slug)?;
     for (number, source) in worker.sources.iter().enumerate() {
         let path = format!("{path}.sources[{number}]");
-        free(&path, source)?;
+        check_queue_name(&path, source)?;
         if stream_of(source) == Some("") {
             return Err(mistake(
                 path,
-                "it names no stream: write its key, as in 'stream:orders'",
+                "the stream has no name: write its key, as in 'stream:orders'",
             ));
         }
         if worker.sources[..number].contains(source) {
             return Err(mistake(
                 path,
-                format_args!("'{source}' is named twice: once is enough"),
+                format_args!("'{source}' is listed twice: remove one"),
             ));
         }
     }
-    lasts(&at("execution_timeout"), worker.execution_timeout, SHORTEST)?;
+    check_duration(
+        &key_path("execution_timeout"),
+        worker.execution_timeout,
+        MIN_DURATION,
+    )?;
     let targets = [
         worker.command.is_some(),
         worker.routine.is_some(),
@@ -152,7 +165,7 @@ fn check_worker(worker: &GroupWorker, path: &str) -> Result {
     ];
     match targets.iter().filter(|target| **target).count() {
         0 if !worker.sources.is_empty() || worker.trigger.is_some() => {
-            let reason = "it has events, and nothing to run for them: give it a command, a routine or a handler";
+            let reason = "it has events but nothing to run for them: give it a command, a routine or a handler";
             return Err(mistake(path, reason));
         }
         0 | 1 => {}
@@ -165,7 +178,7 @@ fn check_worker(worker: &GroupWorker, path: &str) -> Result {
     }
     if worker.retry.is_some() && worker.on_error != super::OnError::Retry {
         return Err(mistake(
-            at("retry"),
+            key_path("retry"),
             "means nothing without on_error = \"retry\"",
         ));
     }
@@ -183,7 +196,7 @@ fn check_worker(worker: &GroupWorker, path: &str) -> Result {
     Ok(())
 }
 
-/// Refuses streams as sources where there are none.
+/// Refuses streams as sources when the broker is not Redis.
 pub(super) fn check_streams(processes: &[Process], url: &BrokerUrl) -> Result {
     if url.has_streams() {
         return Ok(());
@@ -200,7 +213,7 @@ pub(super) fn check_streams(processes: &[Process], url: &BrokerUrl) -> Result {
                     process.name
                 );
                 let reason = format!(
-                    "streams are Redis's, and the broker is {url}: use redis://HOST:PORT, or the name of a queue"
+                    "streams need a Redis broker, and the broker is {url}: use redis://HOST:PORT, or the name of a queue"
                 );
                 return Err(mistake(path, reason));
             }
@@ -209,8 +222,8 @@ pub(super) fn check_streams(processes: &[Process], url: &BrokerUrl) -> Result {
     Ok(())
 }
 
-/// Refuses processes that wait for each other.
-fn check_order(processes: &[Process]) -> Result {
+/// Refuses cycles in `after`.
+fn check_cycles(processes: &[Process]) -> Result {
     let mut started: Vec<&str> = Vec::new();
     loop {
         let is_free = |process: &&Process| {
@@ -235,7 +248,7 @@ fn check_order(processes: &[Process]) -> Result {
             Err(mistake(
                 path,
                 format_args!(
-                    "it waits for itself, by way of {}: leave one out",
+                    "it waits for itself, through {}: remove one of them",
                     process.after.join(", ")
                 ),
             ))
@@ -243,8 +256,8 @@ fn check_order(processes: &[Process]) -> Result {
     }
 }
 
-/// Refuses what is no queue, and those that are Raddle's own.
-fn free(path: &str, queue: &str) -> Result {
+/// Refuses invalid queue names, and names that Raddle reserves.
+fn check_queue_name(path: &str, queue: &str) -> Result {
     match queue
         .parse::<QueueName>()
         .map_err(|error| mistake(path, error))?
@@ -254,7 +267,7 @@ fn free(path: &str, queue: &str) -> Result {
         }
         _ => Err(mistake(
             path,
-            format_args!("'{queue}' is one of Raddle's own queues: use another"),
+            format_args!("'{queue}' is reserved for Raddle's own queues: use another name"),
         )),
     }
 }
@@ -266,7 +279,7 @@ fn mistake(path: impl Into<String>, reason: impl fmt::Display) -> GroupConfigErr
     }
 }
 
-fn within<T: PartialOrd + fmt::Display>(path: &str, value: T, least: T, most: T) -> Result {
+fn check_range<T: PartialOrd + fmt::Display>(path: &str, value: T, least: T, most: T) -> Result {
     if value < least || value > most {
         return Err(mistake(
             path,
@@ -276,8 +289,8 @@ fn within<T: PartialOrd + fmt::Display>(path: &str, value: T, least: T, most: T)
     Ok(())
 }
 
-fn lasts(path: &str, span: HumanDuration, least: Duration) -> Result {
-    if span.0 < least || span.0 > LONGEST {
+fn check_duration(path: &str, span: HumanDuration, least: Duration) -> Result {
+    if span.0 < least || span.0 > MAX_DURATION {
         return Err(mistake(
             path,
             format_args!("{span} is not between {least:?} and 7 days"),

@@ -1,7 +1,7 @@
-//! The processes of groups: starting them, hearing of them, looking at them.
+//! The child processes of a manager: start, events and progress pages.
 //!
-//! That one has ended is heard from the kernel at once, by a descriptor; that one was stopped, by SIGCHLD. Whether it gets on is seen on the
-//! page of memory that it was started with.
+//! A pidfd reports the death of a child at once, and SIGCHLD reports that it was stopped or
+//! continued. Progress is read from the page of shared memory that the child was started with.
 
 use std::{collections::BTreeMap, fs, io, os::fd::AsFd, process::Stdio, time::Duration};
 
@@ -14,42 +14,43 @@ use tokio::sync::mpsc;
 use raddle_spawner::{BroadcastCommand, ProcessTemplate, WorkerEvent, process::watch};
 use raddle_worker::worker::HANG_MARGIN;
 
-/// The processes there are.
+/// The table of live child processes.
 pub(super) struct Children {
-    kept: BTreeMap<ChildId, ChildRecord>,
-    /// When all may have stood still until, by the clock of the pages: a runner has its whole time again from then on.
-    spared: Option<Duration>,
-    /// At most three for each process, so the channel needs no bound.
-    news: mpsc::UnboundedReceiver<(ChildId, WorkerEvent)>,
-    tell: mpsc::UnboundedSender<(ChildId, WorkerEvent)>,
+    records: BTreeMap<ChildId, ChildRecord>,
+    /// Until when the children may have been stalled together with the manager, on the clock of the
+    /// pages. From then on each runner has its whole grace again.
+    stalled_until: Option<Duration>,
+    /// Unbounded: a process sends at most three events.
+    event_receiver: mpsc::UnboundedReceiver<(ChildId, WorkerEvent)>,
+    event_sender: mpsc::UnboundedSender<(ChildId, WorkerEvent)>,
 }
 
 struct ChildRecord {
     pid: u32,
     tid: Option<Tid>,
-    /// Whether it began paused.
+    /// Whether it was started paused.
     paused: bool,
-    orders: mpsc::UnboundedSender<BroadcastCommand>,
+    commands: mpsc::UnboundedSender<BroadcastCommand>,
     page: ProgressPage,
     turns: u64,
     slots: usize,
-    /// How long a runner may take to end what has taken too long.
-    overtime: Duration,
+    /// How long a runner may take to end a task after its deadline.
+    stop_grace: Duration,
 }
 
 impl Children {
     pub(super) fn new() -> Self {
-        let (tell, news) = mpsc::unbounded_channel();
+        let (event_sender, event_receiver) = mpsc::unbounded_channel();
         Self {
-            kept: BTreeMap::new(),
-            spared: None,
-            news,
-            tell,
+            records: BTreeMap::new(),
+            stalled_until: None,
+            event_receiver,
+            event_sender,
         }
     }
 
-    /// Starts a process that runs so many tasks at a time, and begins `paused` or not, as its template says. It is stopped in this way when nobody
-    /// keeps it any more.
+    /// Starts a process from `template` that runs up to `slots` tasks at a time, `paused` or not.
+    /// When its record is dropped, the process is stopped as `stop` says.
     pub(super) fn start(
         &mut self,
         id: ChildId,
@@ -60,72 +61,80 @@ impl Children {
     ) -> io::Result<()> {
         let page = ProgressPage::new()?;
         let (pid, child) = template.start(Stdio::from(page.as_fd().try_clone_to_owned()?), true)?;
-        let orders = watch(child, id, self.tell.clone(), Some(stop));
-        let overtime = stop.grace;
-        self.kept.insert(
+        let commands = watch(child, id, self.event_sender.clone(), Some(stop));
+        let stop_grace = stop.grace;
+        self.records.insert(
             id,
             ChildRecord {
                 pid,
                 tid: None,
                 paused,
-                orders,
+                commands,
                 page,
                 turns: 0,
                 slots,
-                overtime,
+                stop_grace,
             },
         );
         Ok(())
     }
 
-    /// The next news of any process. Can be dropped while it waits; waits for ever when there is none.
+    /// Waits for the next event of any process; for ever if there is none. Cancel safe.
     pub(super) async fn next(&mut self) -> (ChildId, WorkerEvent) {
-        let (id, news) = self.news.recv().await.expect("the other end is ours");
-        if let (WorkerEvent::Ready(tid), Some(kept)) = (&news, self.kept.get_mut(&id)) {
-            kept.tid = Some(*tid);
+        let (id, event) = self
+            .event_receiver
+            .recv()
+            .await
+            .expect("self holds a sender");
+        if let (WorkerEvent::Ready(tid), Some(record)) = (&event, self.records.get_mut(&id)) {
+            record.tid = Some(*tid);
         }
-        (id, news)
+        (id, event)
     }
 
-    /// Forgets one that is gone, and says which process it was.
-    pub(super) fn forget(&mut self, id: ChildId) -> Option<u32> {
-        self.kept.remove(&id).map(|kept| kept.pid)
+    /// Removes the record of a process that is gone, and returns its pid.
+    pub(super) fn remove(&mut self, id: ChildId) -> Option<u32> {
+        self.records.remove(&id).map(|record| record.pid)
     }
 
-    pub(super) fn tell(&self, id: ChildId, what: BroadcastCommand) {
-        if let Some(kept) = self.kept.get(&id) {
-            // Refused only by one that is gone.
-            let _ = kept.orders.send(what);
+    pub(super) fn send_command(&self, id: ChildId, command: BroadcastCommand) {
+        if let Some(record) = self.records.get(&id) {
+            // Fails only when the process is gone.
+            let _ = record.commands.send(command);
         }
     }
 
-    /// Whether one began paused.
-    pub(super) fn began_paused(&self, id: ChildId) -> bool {
-        self.kept.get(&id).is_some_and(|kept| kept.paused)
+    /// Whether a process was started paused.
+    pub(super) fn started_paused(&self, id: ChildId) -> bool {
+        self.records.get(&id).is_some_and(|record| record.paused)
     }
 
-    /// How many attempts one has begun.
-    pub(super) fn begun(&self, id: ChildId) -> Option<u64> {
-        self.kept.get(&id).map(|kept| kept.page.attempts_started())
+    /// How many attempts a process has begun.
+    pub(super) fn attempts_started(&self, id: ChildId) -> Option<u64> {
+        self.records
+            .get(&id)
+            .map(|record| record.page.attempts_started())
     }
 
     pub(super) fn pid_of(&self, id: ChildId) -> Option<u32> {
-        self.kept.get(&id).map(|kept| kept.pid)
+        self.records.get(&id).map(|record| record.pid)
     }
 
-    /// The workers that they are, as far as they have said.
+    /// The ids of the workers that are ready.
     pub(super) fn tids(&self) -> impl Iterator<Item = Tid> {
-        self.kept.values().filter_map(|kept| kept.tid)
+        self.records.values().filter_map(|record| record.tid)
     }
 
-    /// Whoever keeps them stood still until now, and so may they have, and their runners: what has taken too long since is ended by those first, who
-    /// have as long for it as ever.
-    pub(super) fn spare(&mut self) {
-        self.spared = Some(ProgressPage::clock_now());
+    /// Records that the manager was stalled until now. The children and their runners may have been
+    /// stalled with it, so each runner gets its full grace again to end overdue tasks before its
+    /// process counts as hung.
+    pub(super) fn note_stall(&mut self) {
+        self.stalled_until = Some(ProgressPage::clock_now());
     }
 
-    /// Tells a core what their pages show, and returns those that are overdue, and when the next will be.
-    pub(super) fn look(
+    /// Reports progress and memory of each child to `core`. Returns the children that are overdue,
+    /// and when the next deadline is.
+    pub(super) fn inspect_pages(
         &mut self,
         core: &mut Supervisor,
         now: Duration,
@@ -133,27 +142,27 @@ impl Children {
     ) -> (Vec<SupervisorEvent>, Option<Duration>) {
         let clock = ProgressPage::clock_now();
         let (mut overdue, mut next) = (Vec::new(), None::<Duration>);
-        for (id, kept) in &mut self.kept {
-            let turns = kept.page.turns();
-            if std::mem::replace(&mut kept.turns, turns) != turns {
+        for (id, record) in &mut self.records {
+            let turns = record.page.turns();
+            if std::mem::replace(&mut record.turns, turns) != turns {
                 core.note(SupervisorEvent::Heartbeat(*id), now);
             }
-            let rss = with_rss.then(|| rss_of(kept.pid)).flatten();
+            let rss = with_rss.then(|| rss_of(record.pid)).flatten();
             core.note(
                 SupervisorEvent::Measured {
                     child: *id,
-                    tasks: kept.page.attempts_started(),
+                    tasks: record.page.attempts_started(),
                     rss,
                 },
                 now,
             );
-            let spared = self
-                .spared
-                .map_or(Duration::ZERO, |since| since + kept.overtime + HANG_MARGIN);
-            match kept
+            let earliest = self.stalled_until.map_or(Duration::ZERO, |until| {
+                until + record.stop_grace + HANG_MARGIN
+            });
+            match record
                 .page
-                .next_deadline(kept.slots)
-                .map(|due| due.max(spared))
+                .next_deadline(record.slots)
+                .map(|due| due.max(earliest))
             {
                 Some(due) if due <= clock => {
                     overdue.push(SupervisorEvent::Hung(*id, HangKind::Overdue))
@@ -165,42 +174,45 @@ impl Children {
         (overdue, next)
     }
 
-    /// The process and the worker that one of them is, and those of its tasks that should be over.
+    /// The pid and worker id of a process, and its overdue tasks, if there are any.
     pub(super) fn overdue(&self, id: ChildId) -> Option<(u32, Tid, Vec<Tid>)> {
-        let kept = self.kept.get(&id)?;
-        let tasks = kept
+        let record = self.records.get(&id)?;
+        let tasks = record
             .page
-            .overdue_tasks(kept.slots, ProgressPage::clock_now());
-        kept.tid
+            .overdue_tasks(record.slots, ProgressPage::clock_now());
+        record
+            .tid
             .filter(|_| !tasks.is_empty())
-            .map(|worker| (kept.pid, worker, tasks))
+            .map(|worker| (record.pid, worker, tasks))
     }
 
-    /// Tells one something when a deed is over. That must take no long time: nobody waits for it.
-    pub(super) fn tell_after(
+    /// Sends a command once `before` is over. `before` must be short: the spawned task is not
+    /// awaited.
+    pub(super) fn send_command_after(
         &self,
         id: ChildId,
-        deed: impl Future<Output = ()> + Send + 'static,
-        what: BroadcastCommand,
+        before: impl Future<Output = ()> + Send + 'static,
+        command: BroadcastCommand,
     ) {
-        if let Some(kept) = self.kept.get(&id) {
-            let orders = kept.orders.clone();
+        if let Some(record) = self.records.get(&id) {
+            let commands = record.commands.clone();
             tokio::spawn(async move {
-                deed.await;
-                let _ = orders.send(what);
+                before.await;
+                let _ = commands.send(command);
             });
         }
     }
 
-    /// Who of them was stopped, or goes on, since this was asked.
+    /// The children that were stopped or continued since the last call.
     pub(super) fn suspensions(&self) -> Vec<SupervisorEvent> {
         let options = WaitIdOptions::STOPPED | WaitIdOptions::CONTINUED | WaitIdOptions::NOHANG;
         let mut events = Vec::new();
-        for (id, kept) in &self.kept {
-            let Some(pid) = i32::try_from(kept.pid).ok().and_then(Pid::from_raw) else {
+        for (id, record) in &self.records {
+            let Some(pid) = i32::try_from(record.pid).ok().and_then(Pid::from_raw) else {
                 continue;
             };
-            // One after the other: it may have been stopped and let go on. How it ended is asked elsewhere.
+            // In a loop, because it may have been stopped and then continued. The pidfd reports its
+            // death.
             while let Ok(Some(status)) = waitid(WaitId::Pid(pid), options) {
                 if status.stopped() {
                     events.push(SupervisorEvent::Suspended(*id));
@@ -215,28 +227,28 @@ impl Children {
     }
 }
 
-/// What a process has in memory.
+/// Resident memory of a process, in bytes.
 fn rss_of(pid: u32) -> Option<u64> {
     let statm = fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
     let pages: u64 = statm.split_whitespace().nth(1)?.parse().ok()?;
     Some(pages * rustix::param::page_size() as u64)
 }
 
-/// How a process is told that a stage of its stop has begun.
-pub(super) fn word(stage: raddle_model::stop::StopStage) -> Option<BroadcastCommand> {
+/// The command that starts a stage of a process's stop.
+pub(super) fn stage_command(stage: raddle_model::stop::StopStage) -> Option<BroadcastCommand> {
     use raddle_model::stop::StopStage;
     match stage {
         StopStage::Running => None,
         StopStage::Draining => Some(BroadcastCommand::Stop),
-        // Its second signal means: give back what you run.
+        // The second signal makes a worker release the tasks that it runs.
         StopStage::Terminating => Some(BroadcastCommand::GiveBack),
         StopStage::Killing => Some(BroadcastCommand::Kill),
     }
 }
 
-/// Whether what a process was doing is worth a look.
-pub(super) fn is_suspect(why: StopReason) -> bool {
-    matches!(why, StopReason::Hung(_))
+/// Whether the activity of a process is worth a log entry before it is killed.
+pub(super) fn is_hang(reason: StopReason) -> bool {
+    matches!(reason, StopReason::Hung(_))
 }
 
 #[cfg(test)]
@@ -244,43 +256,43 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_is_overdue_right_after_all_stood_still() {
+    fn extends_deadlines_after_a_stall() {
         let mut children = Children::new();
         let (page, tid) = (
             ProgressPage::new().unwrap(),
             Tid::from_u64(1_800_000_000_000_000_000).unwrap(),
         );
-        let began = ProgressPage::clock_now();
-        page.set_deadline(0, Some((tid, began)));
-        let (orders, _) = mpsc::unbounded_channel();
+        let deadline = ProgressPage::clock_now();
+        page.set_deadline(0, Some((tid, deadline)));
+        let (commands, _) = mpsc::unbounded_channel();
         let id = ChildId(7);
-        let overtime = Duration::from_secs(5);
-        let kept = ChildRecord {
+        let stop_grace = Duration::from_secs(5);
+        let record = ChildRecord {
             pid: 0,
             tid: Some(tid),
             paused: false,
-            orders,
+            commands,
             page,
             turns: 0,
             slots: 1,
-            overtime,
+            stop_grace,
         };
-        children.kept.insert(id, kept);
+        children.records.insert(id, record);
         let (mut core, now) = (Supervisor::new([]), Duration::from_secs(60));
         let overdue = vec![SupervisorEvent::Hung(id, HangKind::Overdue)];
         assert_eq!(
-            children.look(&mut core, now, false),
+            children.inspect_pages(&mut core, now, false),
             (overdue.clone(), None)
         );
-        children.spare();
-        let (found, next) = children.look(&mut core, now, false);
+        children.note_stall();
+        let (found, next) = children.inspect_pages(&mut core, now, false);
         assert!(
             found.is_empty()
-                && next.is_some_and(|next| next > now && next <= now + overtime + HANG_MARGIN),
+                && next.is_some_and(|next| next > now && next <= now + stop_grace + HANG_MARGIN),
             "{found:?} {next:?}"
         );
-        // That time is over.
-        children.spared = None;
-        assert_eq!(children.look(&mut core, now, false).0, overdue);
+        // That grace is over.
+        children.stalled_until = None;
+        assert_eq!(children.inspect_pages(&mut core, now, false).0, overdue);
     }
 }

@@ -1,8 +1,12 @@
-//! What is wanted of each worker, kept in the broker: its sources, whether it is on, and how many processes there are of it.
+//! The desired state of each worker, stored in the broker: its sources, whether it is on, and how
+//! many replicas it has.
 //!
-//! It is one message for each worker in the queue `raddle.groups`, so that everybody sees it at once, and it outlives managers. Every change
-//! takes the place of the message that it was decided from, in one step: if that is gone, it is decided anew. Where there are two of one worker, because two
-//! have made it known for the first time at the same time, the last one counts, and the next change takes the place of both. Sources stay there when a manager goes: what comes meanwhile becomes tasks that wait for the next one, as with a consumer group.
+//! The queue `raddle.groups` holds one message for each worker, so every manager sees a change at
+//! once, and the state outlives managers. Each change replaces, in one transaction, the message
+//! that it was decided from; if that message is gone, the change is decided again. When two
+//! managers declare a worker for the first time at once, there are two messages: the last one
+//! counts, and the next change replaces both. Sources stay when a manager ends: new messages become
+//! tasks that wait for the next manager, as with a consumer group.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -15,62 +19,62 @@ use tokio::{sync::watch, time::sleep};
 
 use super::{GroupWorker, ManagerError, Process, view::keepers};
 
-/// The queue.
-const GROUPS: &str = "raddle.groups";
-/// How many workers are looked at, at most.
-const MOST: u32 = 100_000;
-/// How long one wait lasts before it is begun again. Nothing depends on it.
+/// The queue that holds the states.
+const GROUPS_QUEUE: &str = "raddle.groups";
+/// Most messages to read from the queue.
+const MAX_MESSAGES: u32 = 100_000;
+/// How long one blocking read lasts. It is repeated, so the value has no effect on latency.
 const WAIT: Duration = Duration::from_secs(3600);
-/// After an error of the broker, before the next look.
+/// Pause after a broker error, before the next read.
 const ERROR_PAUSE: Duration = Duration::from_millis(500);
 
-/// What is wanted of a worker.
+/// The desired state of a worker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DesiredState {
     /// Its name, and that of its queue.
     pub slug: String,
     /// The process that hosts it.
     pub process: String,
-    /// The file, or the program, that has it.
+    /// The file, or the program, that declares it.
     #[serde(default)]
     pub file: Option<String>,
-    /// The queues whose every message is an event for it.
+    /// The queues whose messages are all events for it.
     #[serde(default)]
     pub sources: Vec<String>,
-    /// The task that an event is, without its message.
+    /// The task to make of an event, without the message.
     #[serde(default)]
     pub event: Option<Box<TaskSpec>>,
     /// Whether it is on.
     pub on: bool,
-    /// How many processes there are of it, as its file says.
+    /// How many replicas its file declares.
     pub replicas: u32,
-    /// How many there are instead, if somebody said so at run time.
+    /// How many replicas to run instead, if that was changed at run time.
     #[serde(default)]
     pub scaled: Option<u32>,
-    /// Whether there can be more than one.
+    /// Whether it may have more than one replica.
     pub scales: bool,
     /// Whether it has a trigger.
     #[serde(default)]
     pub triggered: bool,
 }
 
-/// All workers that the broker knows of, and the messages that say so.
+/// The states of all workers that the broker knows, and the messages that hold them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct DesiredStates {
-    of: BTreeMap<String, DesiredState>,
+    by_slug: BTreeMap<String, DesiredState>,
     messages: Vec<(String, Message)>,
     last: u64,
-    /// How often the broker was away, and is there again.
+    /// How often the broker came back after an outage.
     pub(super) returns: u64,
 }
 
 fn queue() -> QueueName {
-    GROUPS.parse().expect("it is the name of a queue")
+    GROUPS_QUEUE.parse().expect("the constant is a queue name")
 }
 
 impl DesiredState {
-    /// As a file has it.
-    pub(super) fn declared(process: &Process, worker: &GroupWorker, file: Option<&str>) -> Self {
+    /// The state that a file declares.
+    pub(super) fn from_file(process: &Process, worker: &GroupWorker, file: Option<&str>) -> Self {
         Self {
             slug: worker.slug.clone(),
             process: process.name.clone(),
@@ -85,30 +89,30 @@ impl DesiredState {
         }
     }
 
-    /// How many processes there are to be of it.
+    /// How many replicas to run.
     pub fn wanted(&self) -> u32 {
         self.scaled.unwrap_or(self.replicas)
     }
 
-    /// Whether another is of another file. One file may have several managers, be at another path on another machine, and be newer than what its other
-    /// managers have read.
+    /// Whether `other` comes from another file. One file may have several managers, be at another
+    /// path on another machine, and be newer than the version that its other managers have read.
     fn is_of_another_file(&self, other: &Self) -> bool {
         let is_the_same = |other: &Self| {
-            let of = |of: &Self| {
+            let content = |state: &Self| {
                 (
-                    of.sources.clone(),
-                    of.event.clone(),
-                    of.replicas,
-                    of.triggered,
+                    state.sources.clone(),
+                    state.event.clone(),
+                    state.replicas,
+                    state.triggered,
                 )
             };
-            of(self) == of(other)
+            content(self) == content(other)
         };
         self.process != other.process || (self.file != other.file && !is_the_same(other))
     }
 
-    /// The same, with what people have said of another.
-    fn heeding(self, before: &Self) -> Self {
+    /// This state, with the run-time changes (`on`, `scaled`) of an older one.
+    fn with_overrides_of(self, before: &Self) -> Self {
         Self {
             on: before.on,
             scaled: before.scaled.filter(|_| self.scales),
@@ -123,7 +127,7 @@ impl DesiredStates {
             .peek(PeekRequest {
                 queue: queue(),
                 after: 0,
-                max: MOST,
+                max: MAX_MESSAGES,
                 wait: Duration::ZERO,
             })
             .await?;
@@ -135,15 +139,15 @@ impl DesiredStates {
         for message in messages {
             all.last = all.last.max(message.id.as_u64());
             match serde_json::from_str::<DesiredState>(&message.body) {
-                Ok(standing) if !is_slug(&standing.slug) => {
-                    tracing::debug!(id = %message.id, slug = standing.slug, "what {GROUPS} says is of no worker");
+                Ok(state) if !is_slug(&state.slug) => {
+                    tracing::debug!(id = %message.id, slug = state.slug, "a message in {GROUPS_QUEUE} has an invalid slug and is ignored");
                 }
-                Ok(standing) => {
-                    all.messages.push((standing.slug.clone(), message));
-                    all.of.insert(standing.slug.clone(), standing);
+                Ok(state) => {
+                    all.messages.push((state.slug.clone(), message));
+                    all.by_slug.insert(state.slug.clone(), state);
                 }
                 Err(error) => {
-                    tracing::debug!(id = %message.id, %error, "what {GROUPS} says is not understood here")
+                    tracing::debug!(id = %message.id, %error, "a message in {GROUPS_QUEUE} cannot be parsed and is ignored")
                 }
             }
         }
@@ -151,46 +155,48 @@ impl DesiredStates {
     }
 
     pub(super) fn get(&self, slug: &str) -> Option<&DesiredState> {
-        self.of.get(slug)
+        self.by_slug.get(slug)
     }
 
-    /// Who has events from a queue.
+    /// The workers that have `source` as a source, with the task to make of each event.
     pub(super) fn subscribers(
         &self,
         source: &str,
     ) -> impl Iterator<Item = (&DesiredState, &TaskSpec)> {
         let of_source =
-            move |standing: &&DesiredState| standing.sources.iter().any(|name| name == source);
-        self.of
+            move |state: &&DesiredState| state.sources.iter().any(|name| name == source);
+        self.by_slug
             .values()
             .filter(of_source)
-            .filter_map(|standing| Some((standing, standing.event.as_deref()?)))
+            .filter_map(|state| Some((state, state.event.as_deref()?)))
     }
 
-    /// Has this said of a worker, or nothing, instead of what was read of it. Returns whether that was done: it is not if somebody has said something else
-    /// meanwhile.
+    /// Replaces the state of a worker that was read, or removes it for `None`. Returns `false`,
+    /// without a change, if another process has changed it meanwhile.
     async fn replace(
         &self,
         broker: &dyn Messages,
         slug: &str,
-        standing: Option<&DesiredState>,
+        state: Option<&DesiredState>,
     ) -> Result<bool> {
-        let of_it = |(of, message): &(String, Message)| (of == slug).then(|| message.clone());
-        let letter = |standing: &DesiredState| NewMessage {
-            queue: queue(),
-            body: serde_json::to_string(standing).expect("it has only string keys"),
+        let of_slug = |(slug_of_message, message): &(String, Message)| {
+            (slug_of_message == slug).then(|| message.clone())
         };
-        let conversion = MessageTransaction {
+        let to_message = |state: &DesiredState| NewMessage {
             queue: queue(),
-            messages: self.messages.iter().filter_map(of_it).collect(),
+            body: serde_json::to_string(state).expect("all map keys are strings"),
+        };
+        let transaction = MessageTransaction {
+            queue: queue(),
+            messages: self.messages.iter().filter_map(of_slug).collect(),
             tasks: Vec::new(),
-            new_messages: standing.map(letter).into_iter().collect(),
+            new_messages: state.map(to_message).into_iter().collect(),
         };
-        Ok(broker.apply_transaction(conversion).await?.is_some())
+        Ok(broker.apply_transaction(transaction).await?.is_some())
     }
 
-    /// Decides from what is wanted of a worker what is wanted from now on, as often as it takes: whoever says something at the same time is not
-    /// talked over. Returns both.
+    /// Decides the new state of a worker from its current one, and again after each concurrent
+    /// change, so that no change is overwritten. Returns the state before and after.
     async fn update(
         &mut self,
         broker: &dyn Messages,
@@ -208,10 +214,12 @@ impl DesiredStates {
     }
 }
 
-/// Makes known what a file says of its workers. What people have said at run time stays. A slug that a manager of another file has is refused.
+/// Declares the workers of a file. Changes made at run time stay. A slug that a manager of another
+/// file keeps is refused.
 ///
-/// A manager declares before it is registered, and again after that. Of two that declare one slug at the same time, the one that writes last finds the other
-/// registered at its second declaration, or is found.
+/// A manager declares before it is registered, and again after that. If two managers declare one
+/// slug at the same time, the one that writes last either finds the other registered at its second
+/// declaration, or is found by it.
 pub(super) async fn declare(
     broker: &dyn Broker,
     processes: &[Process],
@@ -220,13 +228,13 @@ pub(super) async fn declare(
 ) -> Result<(), ManagerError> {
     let mut known = DesiredStates::read(broker).await?;
     for (process, worker) in workers_of(processes) {
-        let declared = DesiredState::declared(process, worker, file);
+        let declared = DesiredState::from_file(process, worker, file);
         loop {
             refuse_taken(broker, &known, &declared, manager).await?;
             let before = known.get(&worker.slug);
             let after = before.map_or_else(
                 || declared.clone(),
-                |before| declared.clone().heeding(before),
+                |before| declared.clone().with_overrides_of(before),
             );
             if before == Some(&after) || known.replace(broker, &worker.slug, Some(&after)).await? {
                 break;
@@ -237,7 +245,7 @@ pub(super) async fn declare(
     Ok(())
 }
 
-/// Refuses slugs that a manager of another file has. Nothing is written.
+/// Refuses slugs that a manager of another file keeps. Writes nothing.
 pub(super) async fn check_slugs(
     broker: &dyn Broker,
     processes: &[Process],
@@ -249,7 +257,7 @@ pub(super) async fn check_slugs(
         refuse_taken(
             broker,
             &known,
-            &DesiredState::declared(process, worker, file),
+            &DesiredState::from_file(process, worker, file),
             manager,
         )
         .await?;
@@ -257,8 +265,9 @@ pub(super) async fn check_slugs(
     Ok(())
 }
 
-/// Refuses a slug that a manager of another file has. `manager` is the one that declares it. The registry is read after what is `known`: a manager that
-/// registers later declares once more, and finds what this one has written.
+/// Refuses a slug that a manager of another file keeps. `manager` is the id of the declaring
+/// manager. The registry must be read after `known`: a manager that registers later declares once
+/// more, and then finds what this one has written.
 async fn refuse_taken(
     broker: &dyn Broker,
     known: &DesiredStates,
@@ -292,25 +301,25 @@ fn workers_of(processes: &[Process]) -> impl Iterator<Item = (&Process, &GroupWo
         .flat_map(|process| process.workers.iter().map(move |worker| (process, worker)))
 }
 
-/// All workers that the broker knows of, by their slugs.
+/// The states of all workers that the broker knows, in the order of their slugs.
 pub async fn standings(broker: &dyn Broker) -> Result<Vec<DesiredState>> {
     Ok(DesiredStates::read(broker)
         .await?
-        .of
+        .by_slug
         .into_values()
         .collect())
 }
 
-/// Changes what is wanted of a worker. Nothing, if there is none of this name.
+/// Changes the desired state of a worker. Returns `None` if there is no such worker.
 pub(super) async fn change(
     broker: &dyn Messages,
     slug: &str,
     change: impl Fn(&mut DesiredState),
 ) -> Result<Option<DesiredState>> {
     let changed = |before: Option<&DesiredState>| {
-        let mut standing = before?.clone();
-        change(&mut standing);
-        Some(standing)
+        let mut state = before?.clone();
+        change(&mut state);
+        Some(state)
     };
     Ok(DesiredStates::read(broker)
         .await?
@@ -319,7 +328,8 @@ pub(super) async fn change(
         .1)
 }
 
-/// Removes a worker: nothing is an event for it any more. Its tasks stay. Returns what was wanted of it.
+/// Removes a worker: messages of its sources are no longer events for it. Its tasks stay. Returns
+/// its last state.
 pub(super) async fn remove(broker: &dyn Messages, slug: &str) -> Result<Option<DesiredState>> {
     Ok(DesiredStates::read(broker)
         .await?
@@ -328,8 +338,8 @@ pub(super) async fn remove(broker: &dyn Messages, slug: &str) -> Result<Option<D
         .0)
 }
 
-/// Tells of every change, for ever.
-pub(super) async fn follow(broker: Arc<dyn Broker>, tell: watch::Sender<DesiredStates>) {
+/// Sends the states with every change, for ever.
+pub(super) async fn follow(broker: Arc<dyn Broker>, sender: watch::Sender<DesiredStates>) {
     let (mut after, mut returns, mut is_away) = (0, 0, false);
     loop {
         let found = async {
@@ -337,7 +347,7 @@ pub(super) async fn follow(broker: Arc<dyn Broker>, tell: watch::Sender<DesiredS
             returns += u64::from(std::mem::take(&mut is_away));
             known.returns = returns;
             after = known.last.max(after);
-            let _ = tell.send(known);
+            let _ = sender.send(known);
             broker
                 .peek(PeekRequest {
                     queue: queue(),
@@ -348,7 +358,7 @@ pub(super) async fn follow(broker: Arc<dyn Broker>, tell: watch::Sender<DesiredS
                 .await
         };
         if let Err(error) = found.await {
-            tracing::error!(%error, "what is wanted of workers cannot be read");
+            tracing::error!(%error, "the desired state of workers cannot be read");
             is_away = true;
             sleep(ERROR_PAUSE).await;
         }
@@ -365,21 +375,21 @@ mod tests {
 
     use super::*;
 
-    type Said<'a> = std::pin::Pin<Box<dyn Future<Output = Result<Option<DesiredState>>> + 'a>>;
+    type Change<'a> = std::pin::Pin<Box<dyn Future<Output = Result<Option<DesiredState>>> + 'a>>;
 
-    fn message(id: u64, standing: &DesiredState) -> Message {
+    fn message(id: u64, state: &DesiredState) -> Message {
         let id = Tid::from_u64(1_800_000_000_000_000_000 + id * 4096).unwrap();
         Message {
             id,
-            body: serde_json::to_string(standing).unwrap(),
+            body: serde_json::to_string(state).unwrap(),
         }
     }
 
     #[test]
-    fn the_last_word_counts_and_what_is_not_understood_is_passed_over() {
+    fn the_last_message_counts_and_invalid_ones_are_ignored() {
         let process =
             Process::new("p").worker(GroupWorker::command("mail", ["true"]).source("orders"));
-        let on = DesiredState::declared(&process, &process.workers[0], None);
+        let on = DesiredState::from_file(&process, &process.workers[0], None);
         let off = DesiredState {
             on: false,
             scaled: Some(4),
@@ -393,52 +403,53 @@ mod tests {
         assert_eq!((all.get("mail"), all.messages.len()), (Some(&off), 2));
         assert_eq!(all.subscribers("orders").count(), 1);
         assert_eq!(all.subscribers("refunds").count(), 0);
-        let again = on.clone().heeding(&off);
+        let again = on.clone().with_overrides_of(&off);
         assert_eq!(
             (again.on, again.wanted()),
             (false, 4),
-            "a restart does not undo what people have said"
+            "a restart keeps changes made at run time"
         );
     }
 
     #[test]
-    fn one_file_may_be_at_two_paths_or_change_and_two_files_are_told_apart() {
-        let standing = |process: &str, command: &str, file: &str| {
+    fn tells_another_file_from_a_moved_or_changed_one() {
+        let state = |process: &str, command: &str, file: &str| {
             let process = Process::new(process).worker(GroupWorker::command("mail", [command]));
-            DesiredState::declared(&process, &process.workers[0], Some(file))
+            DesiredState::from_file(&process, &process.workers[0], Some(file))
         };
-        let one = standing("post", "send", "/a.toml");
+        let one = state("post", "send", "/a.toml");
         for same in [
-            standing("post", "send", "/b.toml"),
-            standing("post", "send-2", "/a.toml"),
+            state("post", "send", "/b.toml"),
+            state("post", "send-2", "/a.toml"),
         ] {
             assert!(!one.is_of_another_file(&same), "{same:?}");
         }
         for other in [
-            standing("post", "sort", "/b.toml"),
-            standing("rest", "send", "/a.toml"),
+            state("post", "sort", "/b.toml"),
+            state("rest", "send", "/a.toml"),
         ] {
             assert!(one.is_of_another_file(&other), "{other:?}");
         }
     }
 
-    /// Between the look of one and its write, another says something else.
+    /// A second change is written between the read and the write of the first.
     #[tokio::test(flavor = "multi_thread")]
-    async fn nobody_is_talked_over() {
+    async fn concurrent_changes_are_both_kept() {
         let broker = Sqlite::in_memory().await.unwrap();
         let process = Process::new("p").worker(GroupWorker::command("mail", ["true"]));
         declare(&broker, &[process], None, None).await.unwrap();
-        let at_once = |said: Said<'_>| block_in_place(|| Handle::current().block_on(said)).unwrap();
-        let unsaid = Cell::new(true);
-        let off = change(&broker, "mail", |standing| {
-            if unsaid.take() {
-                at_once(Box::pin(change(&broker, "mail", |standing| {
-                    standing.scaled = Some(3)
+        let at_once =
+            |change: Change<'_>| block_in_place(|| Handle::current().block_on(change)).unwrap();
+        let is_first = Cell::new(true);
+        let off = change(&broker, "mail", |state| {
+            if is_first.take() {
+                at_once(Box::pin(change(&broker, "mail", |state| {
+                    state.scaled = Some(3)
                 })));
             }
-            standing.on = false;
+            state.on = false;
         });
-        let off = off.await.unwrap().expect("it is known");
+        let off = off.await.unwrap().expect("the worker is declared");
         assert_eq!((off.on, off.wanted()), (false, 3));
         assert_eq!(standings(&broker).await.unwrap(), [off]);
         assert_eq!(
@@ -454,14 +465,14 @@ mod tests {
                 .len(),
             1
         );
-        unsaid.set(true);
-        let on = change(&broker, "mail", |standing| {
-            if unsaid.take() {
+        is_first.set(true);
+        let on = change(&broker, "mail", |state| {
+            if is_first.take() {
                 at_once(Box::pin(remove(&broker, "mail")));
             }
-            standing.on = true;
+            state.on = true;
         });
-        assert_eq!(on.await.unwrap(), None, "it is not there again");
+        assert_eq!(on.await.unwrap(), None, "it stays removed");
         assert_eq!(standings(&broker).await.unwrap(), []);
     }
 }

@@ -1,4 +1,4 @@
-//! `raddle.toml`: the groups in it, and the line of what is wrong.
+//! Parser of `raddle.toml`: its groups, and the line of each mistake.
 
 use std::collections::BTreeMap;
 
@@ -7,19 +7,19 @@ use toml::de::{DeTable, DeValue};
 
 use super::{GroupConfigError, Process, check::check};
 
-/// Why a file has no groups that could be run.
+/// Reports the first mistake in a file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{line}: {mistake}")]
 pub struct GroupFileError {
-    /// Where it is, counted from 1.
+    /// Its line, counted from 1.
     pub line: usize,
-    /// What it is.
+    /// The mistake.
     #[source]
     pub mistake: GroupConfigError,
 }
 
 impl GroupFileError {
-    /// A mistake, and where it is in the text of its file.
+    /// Finds the line of a mistake in the text of its file.
     pub fn locate(text: &str, mistake: GroupConfigError) -> Self {
         Self {
             line: line_of(text, &mistake.path),
@@ -32,19 +32,19 @@ impl GroupFileError {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct GroupFile {
-    /// Where the work is kept: read by who looks for that.
+    /// The broker's URL. The caller reads it; it is only permitted here.
     #[serde(default, rename = "queue_url")]
     _queue_url: Option<IgnoredAny>,
     #[serde(default)]
     process: BTreeMap<String, Process>,
 }
 
-/// The groups of a `raddle.toml`, in the order of their names, checked.
+/// Reads and checks the groups of a `raddle.toml`, in the order of their names.
 pub fn read(text: &str) -> Result<Vec<Process>, GroupFileError> {
-    let wrong = |error: toml::de::Error, path: String| {
+    let to_error = |error: toml::de::Error, path: String| {
         let mut reason = error.message().trim_end().to_owned();
         if path == "process" {
-            reason += ": each has its name in the heading, as in [process.mail]";
+            reason += ": each process needs its name in the heading, as in [process.mail]";
         }
         let mistake = GroupConfigError { path, reason };
         let line = error.span().map_or_else(
@@ -53,10 +53,10 @@ pub fn read(text: &str) -> Result<Vec<Process>, GroupFileError> {
         );
         GroupFileError { line, mistake }
     };
-    let reader = toml::Deserializer::parse(text).map_err(|error| wrong(error, ".".into()))?;
+    let reader = toml::Deserializer::parse(text).map_err(|error| to_error(error, ".".into()))?;
     let GroupFile { process, .. } = serde_path_to_error::deserialize(reader).map_err(|error| {
         let path = error.path().to_string();
-        wrong(error.into_inner(), path)
+        to_error(error.into_inner(), path)
     })?;
     let named = |(name, process): (String, Process)| Process { name, ..process };
     let processes: Vec<Process> = process.into_iter().map(named).collect();
@@ -64,17 +64,17 @@ pub fn read(text: &str) -> Result<Vec<Process>, GroupFileError> {
     Ok(processes)
 }
 
-/// Where what a path names stands, or the last of it that is there.
+/// The line of the deepest part of `path` that exists in the text.
 fn line_of(text: &str, path: &str) -> usize {
     let Ok(table) = DeTable::parse(text) else {
         return 1;
     };
-    let (mut here, mut at) = (DeValue::Table(table.into_inner()), 0);
+    let (mut value, mut offset) = (DeValue::Table(table.into_inner()), 0);
     for word in path
         .split(['.', '['])
         .map(|word| word.trim_end_matches(']'))
     {
-        let next = match here {
+        let next = match value {
             DeValue::Table(table) => table
                 .into_iter()
                 .find(|(key, _)| key.get_ref() == word)
@@ -85,10 +85,12 @@ fn line_of(text: &str, path: &str) -> usize {
             }),
             _ => None,
         };
-        let Some((span, value)) = next else { break };
-        (here, at) = (value.into_inner(), span.start);
+        let Some((span, next_value)) = next else {
+            break;
+        };
+        (value, offset) = (next_value.into_inner(), span.start);
     }
-    line_at(text, at)
+    line_at(text, offset)
 }
 
 fn line_at(text: &str, offset: usize) -> usize {
@@ -136,7 +138,7 @@ trigger = { every = "10s", lifetime = "5s" }
 "#;
 
     #[test]
-    fn a_file_is_understood() {
+    fn reads_a_file() {
         let processes = read(FILE).unwrap();
         let [clock, mail] = &processes[..] else {
             panic!("{processes:?}")
@@ -156,89 +158,89 @@ trigger = { every = "10s", lifetime = "5s" }
         );
     }
 
-    fn said(text: &str) -> String {
+    fn error_text(text: &str) -> String {
         read(text).unwrap_err().to_string()
     }
 
     /// A process and a worker, with something wrong in one of them.
-    fn with(process: &str, worker: &str) -> String {
-        said(&format!(
+    fn error_with(process: &str, worker: &str) -> String {
+        error_text(&format!(
             "[process.a]\n{process}\n[[process.a.worker]]\nslug = 'x'\n{worker}\n"
         ))
     }
 
     #[test]
-    fn what_is_wrong_is_said_with_its_line_and_what_to_do() {
+    fn reports_mistakes_with_line_and_fix() {
         let keys = "`worker`, `replicas`, `concurrency`, `shutdown_timeout`, `start_timeout`, `hang_timeout`, `restart`, `max_tasks`, `max_age`, `max_rss_mb`, `jitter`, `startup`, `shutdown`, `after`, `caps`, `reconnect`";
         assert_eq!(
-            with("replica = 2", ""),
+            error_with("replica = 2", ""),
             format!("2: at 'process.a.replica': unknown field `replica`, expected one of {keys}")
         );
         assert_eq!(
-            said("proces = 1"),
+            error_text("proces = 1"),
             "1: at 'proces': unknown field `proces`, expected `queue_url` or `process`"
         );
         assert_eq!(
-            said(""),
-            "1: at 'process': there is none: write a table [process.NAME]"
+            error_text(""),
+            "1: at 'process': no process is configured: write a table [process.NAME]"
         );
         assert_eq!(
-            said("\n[process.a]\nreplicas = 2"),
+            error_text("\n[process.a]\nreplicas = 2"),
             "2: at 'process.a': it hosts no worker: write a table [[process.a.worker]]"
         );
         assert_eq!(
-            with(
+            error_with(
                 "",
                 "command = ['x']\n[process.b]\n[[process.b.worker]]\nslug = 'x'"
             ),
-            "8: at 'process.b.worker[0].slug': 'x' is that of process.a.worker[0]: give each its own"
+            "8: at 'process.b.worker[0].slug': 'x' is already the slug of process.a.worker[0]: choose another"
         );
         assert_eq!(
-            with("replicas = 2", "[[process.a.worker]]\nslug = 'y'"),
+            error_with("replicas = 2", "[[process.a.worker]]\nslug = 'y'"),
             "2: at 'process.a.replicas': more than one replica is for a process with one worker: write a process for each"
         );
         assert_eq!(
-            with("replicas = 2", "command = ['x']\ntrigger = { every = 5 }"),
+            error_with("replicas = 2", "command = ['x']\ntrigger = { every = 5 }"),
             "2: at 'process.a.replicas': more than one replica is for workers without a trigger: leave out one of the two"
         );
         assert_eq!(
-            with("replicas = 0", ""),
+            error_with("replicas = 0", ""),
             "2: at 'process.a.replicas': 0 is not between 1 and 1000"
         );
         assert_eq!(
-            with("", "execution_timeout = 0"),
+            error_with("", "execution_timeout = 0"),
             "5: at 'process.a.worker[0].execution_timeout': 0ns is not between 10ms and 7 days"
         );
         assert_eq!(
-            with("shutdown_timeout = '200h'", ""),
+            error_with("shutdown_timeout = '200h'", ""),
             "2: at 'process.a.shutdown_timeout': 720000s is not between 10ms and 7 days"
         );
         assert_eq!(
-            with("hang_timeout = '1ms'", ""),
+            error_with("hang_timeout = '1ms'", ""),
             "2: at 'process.a.hang_timeout': 1ms is not between 200ms and 7 days"
         );
         assert_eq!(
-            with("after = ['b']", ""),
+            error_with("after = ['b']", ""),
             "2: at 'process.a.after[0]': there is no process 'b': there are a"
         );
         assert_eq!(
-            with(
+            error_with(
                 "after = ['b']",
                 "[process.b]\nafter = ['a']\n[[process.b.worker]]\nslug = 'y'"
             ),
-            "2: at 'process.a.after': it waits for itself, by way of b: leave one out"
+            "2: at 'process.a.after': it waits for itself, through b: remove one of them"
         );
         assert_eq!(
-            with("", "sources = ['q']"),
-            "3: at 'process.a.worker[0]': it has events, and nothing to run for them: give it a command, a routine or a handler"
+            error_with("", "sources = ['q']"),
+            "3: at 'process.a.worker[0]': it has events but nothing to run for them: give it a command, a routine or a handler"
         );
         assert_eq!(
-            with("", "command = ['x']\nroutine = 'y'"),
+            error_with("", "command = ['x']\nroutine = 'y'"),
             "3: at 'process.a.worker[0]': command, routine and handler exclude each other: give one"
         );
         assert_eq!(
-            with("", "command = ['x']\nsources = ['ok', 'raddle.dead']"),
-            "6: at 'process.a.worker[0].sources[1]': 'raddle.dead' is one of Raddle's own queues: use another"
+            error_with("", "command = ['x']\nsources = ['ok', 'raddle.dead']"),
+            "6: at 'process.a.worker[0].sources[1]': 'raddle.dead' is reserved for Raddle's own queues: use another name"
         );
         for own in [
             "raddle.spawn.requests",
@@ -247,26 +249,26 @@ trigger = { every = "10s", lifetime = "5s" }
             "T1794880718606475264.inbox",
         ] {
             assert_eq!(
-                said(&format!(
+                error_text(&format!(
                     "[process.a]\n[[process.a.worker]]\nslug = '{own}'\n"
                 )),
                 format!(
-                    "3: at 'process.a.worker[0].slug': '{own}' is one of Raddle's own queues: use another"
+                    "3: at 'process.a.worker[0].slug': '{own}' is reserved for Raddle's own queues: use another name"
                 )
             );
         }
         assert_eq!(
-            with("", "command = ['x']\nretry = { attempts = 2 }"),
+            error_with("", "command = ['x']\nretry = { attempts = 2 }"),
             "6: at 'process.a.worker[0].retry': means nothing without on_error = \"retry\""
         );
     }
 
     #[test]
-    fn other_mistakes_name_their_key_too() {
+    fn reports_the_key_of_each_mistake() {
         for (process, worker, line, path, words) in [
             ("jitter = 2.0", "", 2, "jitter", "between 0 and 0.9"),
             ("max_rss_mb = 1", "", 2, "max_rss_mb", "between 8 and"),
-            ("caps = ['a,b']", "", 2, "caps", "a text of its own"),
+            ("caps = ['a,b']", "", 2, "caps", "a string of its own"),
             ("restart = 'sometimes'", "", 2, "restart", "unknown variant"),
             ("replicas = 'two'", "", 2, "replicas", "invalid type"),
             (
@@ -299,14 +301,14 @@ trigger = { every = "10s", lifetime = "5s" }
             ),
             ("", "command = []", 5, "worker[0].command", "name a program"),
         ] {
-            let said = with(process, worker);
+            let text = error_with(process, worker);
             assert!(
-                said.starts_with(&format!("{line}: at 'process.a.{path}")) && said.contains(words),
-                "{said}"
+                text.starts_with(&format!("{line}: at 'process.a.{path}")) && text.contains(words),
+                "{text}"
             );
         }
-        assert!(said("[process").starts_with("1: at '.': "));
-        let unnamed = said("[[process]]\nname = 'mail'");
+        assert!(error_text("[process").starts_with("1: at '.': "));
+        let unnamed = error_text("[[process]]\nname = 'mail'");
         assert!(
             unnamed.starts_with("1: at 'process': ") && unnamed.ends_with("as in [process.mail]"),
             "{unnamed}"
@@ -315,7 +317,7 @@ trigger = { every = "10s", lifetime = "5s" }
 
     proptest::proptest! {
         #[test]
-        fn no_text_makes_the_reader_panic(text: String) {
+        fn no_text_makes_read_panic(text: String) {
             let _ = read(&text);
         }
     }

@@ -1,7 +1,9 @@
-//! The other side of a group: what one of its processes does besides being a worker.
+//! The child's side of a group: what a group process does besides being a worker.
 //!
-//! It marks each turn of its loop, runs the hooks, keeps the bounds of its group, and ends when its manager is gone: first what it runs may be
-//! over, then that is given back, as if its manager had asked. So a manager that is killed leaves nobody behind for longer than a stop takes.
+//! It counts the turns of its loop on the progress page, runs the hooks, applies the limits of its
+//! group, and drains when its manager dies: running tasks may finish within their timeout, then
+//! they are released, as in a stop by the manager. So a killed manager leaves no process behind for
+//! longer than a stop takes.
 
 use std::{collections::BTreeMap, io, os::fd::OwnedFd, sync::Arc, time::Duration};
 
@@ -20,56 +22,58 @@ use raddle_worker::{
     worker::{TimeLimits, WorkerEnd},
 };
 
-/// Tells a worker that it is of a group, and what there is to know. Commands never see variables that begin like this.
+/// The variable that makes a worker a group process and holds its parameters. Commands never
+/// inherit variables with this prefix.
 pub(super) const VARIABLE: &str = "RADDLE_INTERNAL_GROUP";
 
-/// The exit code of a process that had to kill what it ran, and of a manager with such a process: a shell's for SIGKILL.
+/// Exit code of a process that had to kill its tasks, and of a manager with such a process: a
+/// shell's code for SIGKILL.
 pub const KILLED: u8 = 137;
 
-/// How much of the time to shut down is left for what comes after the last task, at most.
-const AFTERWARDS: Duration = Duration::from_secs(2);
+/// How much of the shutdown time is reserved for the steps after the last task, at most.
+const RELEASE_TIME: Duration = Duration::from_secs(2);
 
-/// What a process of a group is told.
+/// The parameters that a manager passes to a group process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct GroupProcessParams {
-    /// The process of its manager.
+    /// The pid of its manager.
     pub(super) manager: u32,
-    /// The task that its manager is.
+    /// The task id of its manager.
     pub(super) parent: Tid,
-    /// Whether it is to take nothing before it is told to.
+    /// Whether it claims no tasks until it is resumed.
     pub(super) paused: bool,
-    /// How often it marks a turn of its loop.
+    /// How often it counts a turn of its loop.
     pub(super) every: HumanDuration,
-    /// How long a task of each queue may take.
+    /// The longest run time of a task, by queue.
     pub(super) execution_timeout: BTreeMap<String, HumanDuration>,
-    /// How long what was cancelled may take.
+    /// How long a task may take to end once it was cancelled.
     pub(super) shutdown_timeout: HumanDuration,
-    /// How many attempts it begins at most.
+    /// After how many attempts it ends.
     pub(super) max_tasks: Option<u64>,
     pub(super) startup: Vec<String>,
     pub(super) shutdown: Vec<String>,
 }
 
-/// This process, as one of a group.
+/// This process, as a member of a group.
 pub struct GroupProcess {
-    charge: GroupProcessParams,
+    params: GroupProcessParams,
     page: Arc<ProgressPage>,
-    /// Ready when the manager is gone; nothing, if it was before this began.
+    /// Readable when the manager is gone; `None` if it was gone at the start.
     manager: Option<AsyncFd<OwnedFd>>,
     turns: Interval,
 }
 
-/// Why a process cannot be one of its group.
+/// Reports why a process cannot run as a member of its group.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum GroupProcessError {
-    /// What it was told makes no sense: its manager is of another version.
-    #[error("what {VARIABLE} says is not understood: {0}")]
+    /// The parameters cannot be parsed: the manager is of another version.
+    #[error("the value of {VARIABLE} cannot be parsed: {0}")]
     Charge(#[from] serde_json::Error),
-    /// The system refused something.
-    #[error("cannot be one of a group: {0}")]
+    /// A system call failed.
+    #[error("cannot start as a group process: {0}")]
     System(#[from] io::Error),
-    /// Its manager is gone before it has begun.
+    /// The manager died before this process was ready.
     #[error("the manager is gone")]
     Forsaken,
     /// A hook failed.
@@ -83,45 +87,47 @@ pub enum GroupProcessError {
 }
 
 impl GroupProcess {
-    /// This process, if it is one of a group. To be called once, on a runtime.
+    /// This process, if its environment says that it belongs to a group. Call it once, on a
+    /// runtime.
     pub fn of_environment() -> Result<Option<Self>, GroupProcessError> {
         let Some(text) = std::env::var_os(VARIABLE) else {
             return Ok(None);
         };
-        let charge: GroupProcessParams = serde_json::from_str(&text.to_string_lossy())?;
-        // Stopped or not, it is to see that its manager is gone. The kernel wakes it by itself only where nobody of its session is left above it, and hangs up
-        // on it then: that would count as a first word to stop.
+        let params: GroupProcessParams = serde_json::from_str(&text.to_string_lossy())?;
+        // Even a stopped process must notice that its manager died. Without PR_SET_PDEATHSIG the
+        // kernel wakes a stopped process only when its process group becomes orphaned, and then
+        // sends SIGHUP as well, which would count as a first stop request.
         raddle_runner::wake_when_parent_dies();
         let page = Arc::new(ProgressPage::from_stdin()?);
-        let mut turns = interval(charge.every.0.max(Duration::from_millis(1)));
+        let mut turns = interval(params.every.0.max(Duration::from_millis(1)));
         turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Ok(Some(Self {
-            manager: watch(charge.manager)?,
-            charge,
+            manager: watch_manager(params.manager)?,
+            params,
             page,
             turns,
         }))
     }
 
-    /// A worker as this group has them. Schedules are fired by its manager.
+    /// Applies the limits of the group to the options of a worker. The manager fires the schedules.
     pub fn bind(&self, options: Options) -> Options {
         let by_queue = self
-            .charge
+            .params
             .execution_timeout
             .iter()
             .map(|(queue, span)| (queue.clone(), span.0))
             .collect();
-        let within = self.charge.shutdown_timeout.0;
-        let (max_tasks, page) = (self.charge.max_tasks, Some(Arc::clone(&self.page)));
+        let timeout = self.params.shutdown_timeout.0;
+        let (max_tasks, page) = (self.params.max_tasks, Some(Arc::clone(&self.page)));
         let time_limits = TimeLimits {
             by_queue,
-            overtime: Some(within),
+            overtime: Some(timeout),
             max_tasks,
             page,
         };
-        // What is left of it is for giving back what was cancelled, and for the hook.
-        let grace = within - (within / 4).min(AFTERWARDS);
-        let GroupProcessParams { parent, paused, .. } = self.charge;
+        // The rest of the time is for releasing cancelled tasks, and for the shutdown hook.
+        let grace = timeout - (timeout / 4).min(RELEASE_TIME);
+        let GroupProcessParams { parent, paused, .. } = self.params;
         Options {
             grace,
             time_limits,
@@ -132,56 +138,57 @@ impl GroupProcess {
         }
     }
 
-    /// Runs what is to be run before the first task. Returns whether that is over, and not what it is `asked` to do instead: to end.
+    /// Runs the startup hook. Returns `false` if `asked`, a request to stop, came before the hook
+    /// was over.
     pub async fn startup(
         &self,
         asked: impl Future<Output = ()>,
     ) -> Result<bool, GroupProcessError> {
-        let gone = async {
+        let manager_gone = async {
             if let Some(manager) = &self.manager {
                 drop(manager.readable().await);
             }
         };
-        // How long it may take is for the manager to say. One that is not waited for is killed.
-        let never_mind = async {
+        // No timeout here: the manager enforces `start_timeout`. A cancelled hook is killed.
+        let cancelled = async {
             tokio::select! {
                 biased;
-                () = gone => Err(GroupProcessError::Forsaken),
+                () = manager_gone => Err(GroupProcessError::Forsaken),
                 () = asked => Ok(false),
             }
         };
         let hook = Hook {
             name: "startup",
-            argv: &self.charge.startup,
-            of: self.charge.parent,
-            within: None,
+            argv: &self.params.startup,
+            manager: self.params.parent,
+            timeout: None,
         };
-        hook.run(never_mind).await?.unwrap_or(Ok(true))
+        hook.run(cancelled).await?.unwrap_or(Ok(true))
     }
 
-    /// Runs what is to be run after the last.
+    /// Runs the shutdown hook.
     pub async fn shutdown(&self) -> Result<(), GroupProcessError> {
-        let within = Some(self.charge.shutdown_timeout.0);
+        let timeout = Some(self.params.shutdown_timeout.0);
         let hook = Hook {
             name: "shutdown",
-            argv: &self.charge.shutdown,
-            of: self.charge.parent,
-            within,
+            argv: &self.params.shutdown,
+            manager: self.params.parent,
+            timeout,
         };
         hook.run(std::future::pending::<()>()).await.map(drop)
     }
 
-    /// The exit code that tells the manager how its worker ended.
+    /// The exit code that reports to the manager how the worker ended.
     pub fn exit_code(&self, ended: &WorkerEnd) -> u8 {
         if ended.killed > 0 { KILLED } else { 0 }
     }
 
-    /// So many attempts have begun.
+    /// Publishes on the page how many attempts have begun.
     pub fn begun(&self, attempts: u64) {
         self.page.set_attempts_started(attempts);
     }
 
-    /// Marks each turn of the loop that polls it. Never returns.
+    /// Counts each turn of the loop that polls it, on the page. Never returns.
     pub async fn turn(&mut self) {
         loop {
             self.turns.tick().await;
@@ -189,35 +196,36 @@ impl GroupProcess {
         }
     }
 
-    /// Waits until the manager is gone, and then goes through the stages of a stop in its place.
+    /// Waits until the manager is gone, and then takes this process through the stages of a stop.
     pub fn mourn(&mut self, shutdown: Shutdown) -> impl Future<Output = ()> + use<> {
         let manager = self.manager.take();
         let drain = self
-            .charge
+            .params
             .execution_timeout
             .values()
             .map(|span| span.0)
             .max()
             .unwrap_or_default();
-        let grace = self.charge.shutdown_timeout.0;
+        let grace = self.params.shutdown_timeout.0;
         async move {
             if let Some(manager) = manager {
                 let _ = manager.readable().await;
             }
-            tracing::warn!("the manager is gone: no more tasks are taken, and what runs may end");
+            tracing::warn!("the manager is gone: draining, and claiming no more tasks");
             shutdown.request();
             sleep(drain).await;
             shutdown.request();
             sleep(grace).await;
             shutdown.kill();
-            // The worker's own end comes now.
+            // The worker ends after `kill`, and drops this future.
             std::future::pending().await
         }
     }
 }
 
-/// Watches the manager, which is the parent. Nothing, if that is somebody else by now.
-fn watch(manager: u32) -> io::Result<Option<AsyncFd<OwnedFd>>> {
+/// Opens a pidfd of the manager, which is the parent. `None` if the parent is another process by
+/// now.
+fn watch_manager(manager: u32) -> io::Result<Option<AsyncFd<OwnedFd>>> {
     let is_parent =
         || getppid().is_some_and(|parent| parent.as_raw_nonzero().get() as u32 == manager);
     let Some(pid) = i32::try_from(manager)
@@ -228,11 +236,12 @@ fn watch(manager: u32) -> io::Result<Option<AsyncFd<OwnedFd>>> {
         return Ok(None);
     };
     let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
-    // Its number was the manager's when that was opened only if it is now.
+    // The pid can have been reused: the pidfd is the manager's only if the manager is still the
+    // parent.
     if !is_parent() {
         return Ok(None);
     }
-    // SAFETY: the descriptor is owned by the value that is registered, and nothing can replace it there.
+    // SAFETY: the `AsyncFd` owns the descriptor, and the descriptor cannot be replaced there.
     Ok(Some(unsafe {
         AsyncFd::register_with_interest(pidfd, Interest::READABLE)?
     }))

@@ -1,11 +1,13 @@
-//! What a process is doing, for the log, before it is killed. Of what cannot be read nothing is said.
+//! Description of a process for the log, before it is killed. Parts that cannot be read are left
+//! out.
 
 use std::fs;
 
-/// How much is said of each thing.
-const LONGEST: usize = 16;
+/// Most stack frames, and most children, in a description.
+const MAX_ENTRIES: usize = 16;
 
-/// The state of a process, what its first thread does in the kernel, and the titles of its children: runners say which task they run.
+/// Describes the state of a process, where its main thread is in the kernel, and the titles of its
+/// children: a runner's title names its task.
 pub(super) fn describe(pid: u32) -> String {
     let read = |name: &str| fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap_or_default();
     let status = read("status");
@@ -13,11 +15,11 @@ pub(super) fn describe(pid: u32) -> String {
         .lines()
         .find_map(|line| line.strip_prefix("State:"))
         .unwrap_or_default();
-    let stack: Vec<String> = read("stack").lines().take(LONGEST).map(frame).collect();
+    let stack: Vec<String> = read("stack").lines().take(MAX_ENTRIES).map(frame).collect();
     let children = read(&format!("task/{pid}/children"));
     let children = children
         .split_whitespace()
-        .take(LONGEST)
+        .take(MAX_ENTRIES)
         .map(title)
         .filter(|title| !title.is_empty());
     let parts = [
@@ -25,7 +27,7 @@ pub(super) fn describe(pid: u32) -> String {
         (
             "waits in",
             Some(read("wchan"))
-                .filter(|place| place != "0")
+                .filter(|function| function != "0")
                 .unwrap_or_default(),
         ),
         (
@@ -39,19 +41,19 @@ pub(super) fn describe(pid: u32) -> String {
         ("stack", stack.join(" < ")),
         ("runs", children.collect::<Vec<_>>().join(", ")),
     ];
-    let said = parts
+    let texts = parts
         .iter()
-        .filter(|(_, what)| !what.is_empty())
-        .map(|(name, what)| format!("{name} {what}"));
-    let said: Vec<String> = said.collect();
-    if said.is_empty() {
-        "it is gone".into()
+        .filter(|(_, value)| !value.is_empty())
+        .map(|(name, value)| format!("{name} {value}"));
+    let texts: Vec<String> = texts.collect();
+    if texts.is_empty() {
+        "the process is gone".into()
     } else {
-        said.join("; ")
+        texts.join("; ")
     }
 }
 
-/// `[<0>] do_epoll_wait+0x5c/0x90` says `do_epoll_wait`.
+/// The function of a stack frame: `do_epoll_wait` for `[<0>] do_epoll_wait+0x5c/0x90`.
 fn frame(line: &str) -> String {
     let name = line.split_once("] ").map_or(line, |(_, name)| name);
     name.split('+').next().unwrap_or(name).to_owned()
@@ -75,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn describes_a_live_process_and_says_that_another_is_gone() {
+    fn describes_a_live_process_and_reports_one_that_is_gone() {
         let mut sleeper = std::process::Command::new("sleep")
             .arg("60")
             .spawn()
@@ -84,7 +86,7 @@ mod tests {
         assert!(seen.starts_with("state "), "{seen}");
         sleeper.kill().unwrap();
         sleeper.wait().unwrap();
-        assert_eq!(describe(u32::MAX), "it is gone");
+        assert_eq!(describe(u32::MAX), "the process is gone");
         assert_eq!(frame("[<0>] do_epoll_wait+0x5c/0x90"), "do_epoll_wait");
     }
 }

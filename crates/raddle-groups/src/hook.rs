@@ -1,5 +1,5 @@
-//! Commands that a process of a group runs before its first task and after its last. They are run as tasks are: by a runner, which leaves nothing
-//! of them behind, whether they end, take too long, or nobody waits for them any more.
+//! Commands that a group process runs before its first task and after its last. A runner runs them,
+//! as it runs tasks, so that no process of theirs is left when they end, time out or are cancelled.
 
 use std::{
     io::{self, Write},
@@ -11,23 +11,25 @@ use raddle_runner::{ExecRequest, ExecResult, Runner, RunnerEvent, RunnerLost, Ru
 
 use super::GroupProcessError;
 
-/// Between SIGTERM and SIGKILL, for one that takes too long: whoever waits for it has waited.
-const OVERTIME: Duration = Duration::from_millis(100);
+/// Time between SIGTERM and SIGKILL after a timeout. Short, because the caller has already waited
+/// for the whole timeout.
+const KILL_DELAY: Duration = Duration::from_millis(100);
 
-/// A hook of the process that the manager `of` has started.
+/// A hook of the process that the manager with the task id `manager` has started.
 pub(super) struct Hook<'a> {
     pub(super) name: &'static str,
     pub(super) argv: &'a [String],
-    pub(super) of: Tid,
-    /// How long it may take; without it, for as long as somebody waits.
-    pub(super) within: Option<Duration>,
+    pub(super) manager: Tid,
+    /// The timeout; `None` until `run` is cancelled.
+    pub(super) timeout: Option<Duration>,
 }
 
 impl Hook<'_> {
-    /// Runs it to its end, or until `never_mind` is over: then this is `None`. In either case nothing of it is left.
+    /// Runs the command until it ends, and returns `None`; or until `cancelled` is ready, and
+    /// returns its output. No process of the command is left in either case.
     pub(super) async fn run<T>(
         &self,
-        never_mind: impl Future<Output = T>,
+        cancelled: impl Future<Output = T>,
     ) -> Result<Option<T>, GroupProcessError> {
         if self.argv.is_empty() {
             return Ok(None);
@@ -39,27 +41,27 @@ impl Hook<'_> {
         let mut runner = Runner::spawn(&options).await?;
         let ended = tokio::select! {
             biased;
-            minded = never_mind => Ok(Some(minded)),
-            done = self.attend(&mut runner) => done.map_err(|gone| self.failed(gone.to_string())).and_then(|done| self.judge(&done)),
+            output = cancelled => Ok(Some(output)),
+            done = self.run_command(&mut runner) => done.map_err(|lost| self.hook_error(lost.to_string())).and_then(|done| self.check_result(&done)),
         };
         runner.close().await;
         ended
     }
 
-    async fn attend(&self, runner: &mut Runner) -> Result<Box<ExecResult>, RunnerLost> {
+    async fn run_command(&self, runner: &mut Runner) -> Result<Box<ExecResult>, RunnerLost> {
         let request = ExecRequest {
-            timeout: self.within,
-            grace: OVERTIME,
-            timeout_grace: OVERTIME,
-            ..ExecRequest::command(self.of, self.name, self.argv)
+            timeout: self.timeout,
+            grace: KILL_DELAY,
+            timeout_grace: KILL_DELAY,
+            ..ExecRequest::command(self.manager, self.name, self.argv)
         };
         runner.start(&request).await?;
         loop {
             match runner.next().await? {
-                RunnerEvent::Output { bytes, .. } => tell(&bytes),
+                RunnerEvent::Output { bytes, .. } => forward_output(&bytes),
                 RunnerEvent::Done(done) => {
-                    tell(&done.stdout);
-                    tell(&done.stderr);
+                    forward_output(&done.stdout);
+                    forward_output(&done.stderr);
                     return Ok(done);
                 }
                 _ => {}
@@ -67,18 +69,18 @@ impl Hook<'_> {
         }
     }
 
-    fn judge<T>(&self, done: &ExecResult) -> Result<Option<T>, GroupProcessError> {
+    fn check_result<T>(&self, done: &ExecResult) -> Result<Option<T>, GroupProcessError> {
         match &done.exit {
             exit if exit.is_success() => Ok(None),
-            ExitStatus::Timeout => Err(self.failed(format!(
-                "was not over after {:?}, and was killed",
-                self.within.unwrap_or_default()
+            ExitStatus::Timeout => Err(self.hook_error(format!(
+                "timed out after {:?}, and was killed",
+                self.timeout.unwrap_or_default()
             ))),
-            exit => Err(self.failed(format!("failed: {exit}"))),
+            exit => Err(self.hook_error(format!("failed: {exit}"))),
         }
     }
 
-    fn failed(&self, how: String) -> GroupProcessError {
+    fn hook_error(&self, how: String) -> GroupProcessError {
         GroupProcessError::Hook {
             hook: self.argv.join(" "),
             how,
@@ -86,8 +88,8 @@ impl Hook<'_> {
     }
 }
 
-/// Passes on what it says, to where its process logs: standard output is for the manager alone.
-fn tell(bytes: &[u8]) {
-    // One that nobody hears need not be heard.
+/// Copies output of a hook to standard error, the log. Standard output is reserved for the manager.
+fn forward_output(bytes: &[u8]) {
+    // A closed standard error is no reason to fail.
     let _ = io::stderr().write_all(bytes);
 }

@@ -1,4 +1,4 @@
-//! How this program is told to be one of a group. Pure.
+//! Arguments and environment of a group process. Pure.
 
 use std::{collections::BTreeSet, ffi::OsString};
 
@@ -12,12 +12,14 @@ use super::{
 use raddle_spawner::{ProcessTemplate, WARM_VARIABLE, worker_words};
 
 const QUEUE_URL: &str = "QUEUE_URL";
-/// How many marks there are in the time after which a process counts as hung.
-const MARKS: u32 = 5;
-/// More often than this nothing is gained, and five hundred processes would be heard.
-const MARK_EVERY: HumanDuration = HumanDuration::secs(1);
+/// How many heartbeats fit into the time after which a process counts as hung.
+const HEARTBEATS_PER_TIMEOUT: u32 = 5;
+/// Longest heartbeat interval, used unless `hang_timeout` needs a shorter one. More frequent
+/// heartbeats gain nothing, and those of five hundred processes would be a noticeable load.
+const MAX_HEARTBEAT_INTERVAL: HumanDuration = HumanDuration::secs(1);
 
-/// How a process of the manager `parent` is started that serves those of its slugs that are not `off`, and begins `paused` or not.
+/// Builds the template of a process of the manager `parent`. The process serves the slugs that are
+/// not in `off`, and starts `paused` or not.
 pub(super) fn template(
     options: &Options,
     parent: Tid,
@@ -36,34 +38,35 @@ pub(super) fn template(
         .filter(|worker| !off.contains(&worker.slug));
     let slugs: Vec<&str> = on.clone().map(|worker| worker.slug.as_str()).collect();
     args.extend(worker_words(&process.name, &slugs).map(OsString::from));
-    let mut say = |words: &[&str]| args.extend(words.iter().map(OsString::from));
+    let mut push_args = |words: &[&str]| args.extend(words.iter().map(OsString::from));
     if !options.words.iter().any(|word| word == "--verbose") {
-        // That one was told to stop, and left, is no news.
-        say(&["--quiet"]);
+        // The worker's own messages about its stop are noise: the manager logs it.
+        push_args(&["--quiet"]);
     }
-    say(&[
+    push_args(&[
         "--once=false",
         "--concurrency",
         &process.concurrency.to_string(),
     ]);
     if !process.caps.is_empty() {
-        say(&["--caps", &process.caps.join(",")]);
+        push_args(&["--caps", &process.caps.join(",")]);
     }
     match options.url.secret() {
-        // A password must not stand among the arguments, where everybody on the machine can read it.
+        // A URL with a password goes into the environment: every user of the machine can read
+        // arguments.
         Some(url) => env.push((
             QUEUE_URL.into(),
-            reconnecting(url, process.reconnect).into(),
+            with_reconnect_params(url, process.reconnect).into(),
         )),
-        None => say(&["--queue-url", &options.url.to_string()]),
+        None => push_args(&["--queue-url", &options.url.to_string()]),
     }
     args.extend(options.words.iter().cloned());
-    args.extend(host_words(process).into_iter().map(OsString::from));
-    let charge = GroupProcessParams {
+    args.extend(host_args(process).into_iter().map(OsString::from));
+    let params = GroupProcessParams {
         manager: std::process::id(),
         parent,
         paused,
-        every: mark_every(process),
+        every: heartbeat_interval(process),
         execution_timeout: on
             .map(|worker| (worker.slug.clone(), worker.execution_timeout))
             .collect(),
@@ -72,16 +75,17 @@ pub(super) fn template(
         startup: process.startup.clone(),
         shutdown: process.shutdown.clone(),
     };
-    let charge = serde_json::to_string(&charge).expect("a charge has only string keys");
+    let params = serde_json::to_string(&params).expect("all map keys are strings");
     env.extend([
         (WARM_VARIABLE.into(), "1".into()),
-        (VARIABLE.into(), charge.into()),
+        (VARIABLE.into(), params.into()),
     ]);
     ProcessTemplate { program, args, env }
 }
 
-/// The arguments about the hosts of a process. They come last, because the program of a host takes the rest.
-fn host_words(process: &Process) -> Vec<String> {
+/// The arguments about the hosts of a process. They come last, because the program of a host takes
+/// all further arguments.
+fn host_args(process: &Process) -> Vec<String> {
     if process.hosts.is_none() && process.host.is_empty() {
         return Vec::new();
     }
@@ -99,35 +103,35 @@ fn host_words(process: &Process) -> Vec<String> {
     words
 }
 
-/// How often a process marks that it gets on.
-pub(super) fn mark_every(process: &Process) -> HumanDuration {
-    HumanDuration(process.hang_timeout.0 / MARKS).min(MARK_EVERY)
+/// The heartbeat interval of a process.
+pub(super) fn heartbeat_interval(process: &Process) -> HumanDuration {
+    HumanDuration(process.hang_timeout.0 / HEARTBEATS_PER_TIMEOUT).min(MAX_HEARTBEAT_INTERVAL)
 }
 
-/// The URL of a Redis server, with what a process says of reconnecting.
-fn reconnecting(url: &str, reconnect: Option<ReconnectPolicy>) -> String {
+/// Adds the reconnect policy of a process to the URL of a Redis server.
+fn with_reconnect_params(url: &str, reconnect: Option<ReconnectPolicy>) -> String {
     let ReconnectPolicy {
         initial,
         max,
         give_up_after,
     } = reconnect.unwrap_or_default();
-    let said = [
+    let settings = [
         ("initial", initial),
         ("max", max),
         ("give_up_after", give_up_after),
     ];
     let mut url = url.to_owned();
-    for (key, span) in said
+    for (key, span) in settings
         .into_iter()
         .filter_map(|(key, span)| Some((key, span?)))
     {
-        let mark = if url.contains('?') { '&' } else { '?' };
-        url.push_str(&format!("{mark}{key}={}ms", span.0.as_millis()));
+        let separator = if url.contains('?') { '&' } else { '?' };
+        url.push_str(&format!("{separator}{key}={}ms", span.0.as_millis()));
     }
     url
 }
 
-/// Whether a broker can be shared by processes.
+/// Whether several processes can share a broker.
 pub(super) fn is_shared(url: &BrokerUrl) -> bool {
     *url != BrokerUrl::Memory
 }
@@ -137,20 +141,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_said_of_reconnecting_is_in_the_url() {
+    fn adds_the_reconnect_policy_to_the_url() {
         let reconnect = ReconnectPolicy {
             initial: Some(HumanDuration::millis(50)),
             max: None,
             give_up_after: Some(HumanDuration::secs(9)),
         };
-        let url = reconnecting("redis://h:1", Some(reconnect));
+        let url = with_reconnect_params("redis://h:1", Some(reconnect));
         assert_eq!(url, "redis://h:1?initial=50ms&give_up_after=9000ms");
         assert_eq!(
-            reconnecting("redis://h:1?db=2", Some(reconnect))
+            with_reconnect_params("redis://h:1?db=2", Some(reconnect))
                 .matches('?')
                 .count(),
             1
         );
-        assert_eq!(reconnecting("redis://h:1", None), "redis://h:1");
+        assert_eq!(with_reconnect_params("redis://h:1", None), "redis://h:1");
     }
 }

@@ -1,33 +1,36 @@
-//! Groups: processes that host workers, so many of each, kept alive, replaced when they hang, and stopped in stages.
+//! Groups: processes that host workers. A manager keeps a number of replicas of each alive,
+//! replaces those that hang, and stops them in stages.
 //!
 //! ```text
 //!              start, signals                claim, run, finish
 //!  manager ─────────────────────► process (× replicas) ◄──────► broker
 //!   │   ▲    death (pidfd), stop (SIGCHLD)     │
-//!   │   └──────────────────────────────────────┘ marks, by a page of memory that both map
-//!   └── pump: messages of sources → tasks of slugs
+//!   │   └──────────────────────────────────────┘ heartbeats, in a page of shared memory
+//!   └── source consumer: messages of sources → tasks of slugs
 //! ```
 //!
-//! | file | what |
+//! | file | contents |
 //! | --- | --- |
-//! | `process.rs`, `check.rs` | what a group is to be like, and whether it can be. Pure |
-//! | `file.rs` | `raddle.toml`, with the line of what is wrong. Pure |
+//! | `process.rs`, `check.rs` | configuration of a group, and its validation. Pure |
+//! | `file.rs` | `raddle.toml`, with the line of each mistake. Pure |
 //! | `offers.rs` | whether a program offers the routines of a file. Pure |
-//! | `grace.rs` | how long a stop may take, and whether whoever runs a manager waits for so long. Pure |
-//! | `invocation.rs` | how this program is told to be one of a group. Pure |
-//! | `children.rs` | the processes: starting them, hearing of them, looking at them |
-//! | `evidence.rs`, `overdue.rs` | what a process is doing, before it is killed; those of its tasks that have taken too long |
-//! | `standing.rs` | what is wanted of each worker, kept in the broker |
-//! | `pump.rs` | messages of sources become tasks |
-//! | `backlog.rs` | what tasks that wait will run, where a file has changed |
-//! | `trigger.rs` | triggers become schedules that are marked as the manager's |
-//! | `view.rs` | what people see of groups, and do to them |
-//! | `service.rs`, `say.rs` | the loop; what it says |
-//! | `life.rs` | registered, at work, gone; the builder |
-//! | `member.rs`, `hook.rs` | the other side: what a process of a group does besides being a worker |
+//! | `service_manager.rs` | how long a stop may take, and whether compose or systemd waits that long. Pure |
+//! | `invocation.rs` | arguments and environment of a group process. Pure |
+//! | `children.rs` | child processes: start, events, progress pages |
+//! | `hang_report.rs`, `overdue.rs` | diagnostics of a process before it is killed; timing out its overdue tasks |
+//! | `desired_state.rs` | the desired state of each worker, stored in the broker |
+//! | `source_consumer.rs` | converts messages of sources into tasks |
+//! | `backlog.rs` | warns about waiting tasks that an older version of the file made |
+//! | `trigger.rs` | stores triggers as schedules that the manager owns |
+//! | `view.rs` | lists, scales, switches and forgets workers of groups |
+//! | `service.rs`, `logging.rs` | the manager's event loop; its log messages |
+//! | `lifecycle.rs` | registration, run and end of a manager; its builder |
+//! | `metrics.rs` | Prometheus metrics of a manager |
+//! | `group_process.rs`, `hook.rs` | the child's side: what a group process does besides being a worker |
 //!
-//! Who is started, replaced and stopped is decided in [`raddle_supervisor`]. A manager is itself a task: it has an id, an entry in the
-//! registry, control queues and a title. Its processes are workers like all others, bound to queues by their slugs.
+//! [`raddle_supervisor`] decides which process is started, replaced and stopped. A manager is
+//! itself a task: it has an id, an entry in the registry, control queues and a title. Its processes
+//! are ordinary workers, bound to queues by their slugs.
 
 mod backlog;
 mod check;

@@ -1,4 +1,4 @@
-//! A manager's life: registered, at work, gone.
+//! The lifecycle of a manager: registration, run and end; its builder and its handle.
 
 use std::{collections::BTreeMap, ffi::OsString, path::Path, sync::Arc, time::Duration};
 
@@ -34,41 +34,42 @@ use raddle_worker::{
     worker::{is_local, this_host},
 };
 
-/// This very program.
+/// Path of this program.
 const PROGRAM: &str = "/proc/self/exe";
 
-/// How a manager behaves.
+/// The configuration of a manager.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Its name, for lists and titles.
     pub name: String,
     /// The processes that it keeps.
     pub processes: Vec<Process>,
-    /// The file that has them, or the program.
+    /// The file, or the program, that declares them.
     pub file: Option<String>,
     /// Where the tasks are kept.
     pub url: BrokerUrl,
-    /// The program that they are, which understands `worker start`, what it is called, and what is in its environment.
+    /// The program of its processes, with arguments and environment. It must understand `worker
+    /// start`.
     pub program: ProcessTemplate,
-    /// Said after everything else.
+    /// Further arguments, after all others.
     pub words: Vec<OsString>,
-    /// How long others wait after its last sign of life before they take it for gone.
+    /// After how long without a renewal its registration expires.
     pub lease: Duration,
     /// Whether each SIGTERM and SIGINT to this process is a request to stop.
     pub signals: bool,
 }
 
-/// A registered manager, not running yet.
+/// A registered manager that does not run yet.
 pub struct Manager {
     broker: Arc<dyn Broker>,
     options: Options,
-    line: Registration,
-    shown: watch::Sender<GroupSnapshot>,
+    registration: Registration,
+    snapshot_sender: watch::Sender<GroupSnapshot>,
 }
 
-/// Makes a manager, piece by piece.
+/// Builds a manager.
 ///
-/// Its processes are this program again, so that it has to have `#[raddle::main]`.
+/// Its processes run this program again, so the program must have `#[raddle::main]`.
 #[derive(Clone, Debug)]
 pub struct Builder {
     name: String,
@@ -77,53 +78,53 @@ pub struct Builder {
     signals: bool,
 }
 
-/// Looks at a manager from outside. Clones look at the same one.
+/// Observes a manager. Clones observe the same one.
 #[derive(Clone, Debug)]
 pub struct GroupHandle(watch::Receiver<GroupSnapshot>);
 
-/// What there is at a moment.
+/// The processes of a manager at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GroupSnapshot {
     /// The processes of each group.
     pub groups: BTreeMap<String, GroupCounts>,
-    /// How many were started since it began.
+    /// How many processes it has started so far.
     pub started: u64,
-    /// What it is doing, as in its title.
+    /// Its status, as in its title.
     pub status: &'static str,
-    /// Whether every process that there is to be is ready.
+    /// Whether all desired processes are ready.
     pub is_up: bool,
 }
 
-/// How a manager's life went.
+/// The result of a manager's run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupEnd {
     /// How many processes it started.
     pub started: u64,
-    /// How many of them ended in its stop only after a SIGKILL, to them or to what they ran.
+    /// How many processes, during its stop, needed a SIGKILL to them or to their tasks.
     pub killed: u64,
 }
 
-/// Why there is no manager.
+/// Reports why a manager cannot run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ManagerError {
     /// Its groups cannot be run.
     #[error(transparent)]
     Mistake(#[from] GroupConfigError),
-    /// The broker refused something, or is not there.
+    /// The broker failed or cannot be reached.
     #[error(transparent)]
     Broker(#[from] raddle_broker::Error),
-    /// Nobody could be told of processes that are stopped.
+    /// The SIGCHLD or stop-signal handlers cannot be installed.
     #[error("cannot listen for signals: {0}")]
     Signals(#[source] std::io::Error),
-    /// What is not a broker's URL.
+    /// The broker's URL is invalid.
     #[error(transparent)]
     Url(#[from] raddle_broker_connect::ParseBrokerUrlError),
-    /// Processes cannot share what is in the memory of one.
-    #[error("mem:// is for one process, and groups are many: use sqlite:PATH or redis://…")]
+    /// The broker `mem://` exists in one process only.
+    #[error("mem:// is for one process, and a group has several: use sqlite:PATH or redis://…")]
     Memory,
-    /// Another file has a worker of the same name, and a manager.
+    /// A manager of another file keeps a worker with the same slug.
     #[error(
         "the slug '{slug}' is that of process.{process} in {file}, which the manager {manager} keeps: \
          give this one another slug, or stop that manager with 'raddle task stop {manager}'"
@@ -138,7 +139,7 @@ pub enum ManagerError {
         /// Its manager.
         manager: Tid,
     },
-    /// Another manager of this name has some of its workers.
+    /// Another manager of this name keeps some of the same workers.
     #[error(
         "the manager {manager} of the name '{name}' keeps these groups: stop it with 'raddle down', or give this one another name with --name \
          to have as many processes again"
@@ -154,7 +155,7 @@ pub enum ManagerError {
     Trigger {
         /// The worker.
         slug: String,
-        /// Why not.
+        /// The cause.
         source: schedule::Error,
     },
 }
@@ -173,7 +174,7 @@ impl ManagerError {
 }
 
 impl Options {
-    /// A manager of these processes, each of which is this program.
+    /// The options of a manager whose processes run this program.
     pub fn new(url: BrokerUrl, processes: Vec<Process>) -> Self {
         let program = ProcessTemplate {
             program: PROGRAM.into(),
@@ -196,7 +197,7 @@ impl Options {
     fn info(&self) -> WorkerInfo {
         let mut slugs = CapSet::new();
         for worker in self.processes.iter().flat_map(|process| &process.workers) {
-            // Every slug is a tag.
+            // Cannot fail: every slug is a valid tag.
             let _ = slugs.insert(&worker.slug);
         }
         WorkerInfo {
@@ -211,7 +212,7 @@ impl Options {
 }
 
 impl Manager {
-    /// Begins to describe one.
+    /// Creates a builder.
     pub fn builder() -> Builder {
         Builder {
             name: kind::GROUP.into(),
@@ -221,7 +222,8 @@ impl Manager {
         }
     }
 
-    /// Enters a manager into the broker's registry. It is refused with [`ManagerError::Kept`] while another of its name has one of its workers.
+    /// Adds a manager to the broker's registry. Fails with [`ManagerError::Kept`] while another
+    /// manager of its name keeps one of its workers.
     pub async fn register(broker: Arc<dyn Broker>, options: Options) -> Result<Self, ManagerError> {
         check(&options.processes)?;
         if !is_shared(&options.url) {
@@ -235,60 +237,68 @@ impl Manager {
         }
         check_alone(&*broker, &options, None).await?;
         wait_for_space(ManagerError::is_out_of_space, || {
-            announce(&*broker, &options, None)
+            declare_all(&*broker, &options, None)
         })
         .await?;
-        let line = Registration::register(&broker, options.info(), options.lease).await?;
-        let confirm = || confirm(&*broker, &options, line.tid);
+        let registration = Registration::register(&broker, options.info(), options.lease).await?;
+        let confirm = || confirm(&*broker, &options, registration.tid);
         if let Err(error) = wait_for_space(ManagerError::is_out_of_space, confirm).await {
-            deregister(&broker, line.tid, Some(error.to_string())).await;
+            deregister(&broker, registration.tid, Some(error.to_string())).await;
             return Err(error);
         }
         if let Err(error) = log_outdated(&*broker, &options.processes).await {
-            tracing::warn!(%error, "what waits for its workers could not be looked at");
+            tracing::warn!(%error, "the tasks that wait for its workers cannot be inspected");
         }
-        let shown = watch::Sender::new(GroupSnapshot::default());
+        let snapshot_sender = watch::Sender::new(GroupSnapshot::default());
         Ok(Self {
             broker,
             options,
-            line,
-            shown,
+            registration,
+            snapshot_sender,
         })
     }
 
-    /// The manager's own id.
+    /// The task id of the manager.
     pub fn tid(&self) -> Tid {
-        self.line.tid
+        self.registration.tid
     }
 
-    /// A look at it, also while it runs.
+    /// A handle that observes the manager, also while it runs.
     pub fn handle(&self) -> GroupHandle {
-        GroupHandle(self.shown.subscribe())
+        GroupHandle(self.snapshot_sender.subscribe())
     }
 
-    /// Keeps its processes until it is asked to stop, by `shutdown`, or by a signal as [`Builder::signals`] says. Then they are stopped, in stages; each further request goes to the next.
+    /// Keeps its processes alive until `shutdown`, or a signal as [`Builder::signals`] says, asks
+    /// it to stop. Then it stops them in stages; each further request starts the next stage.
     pub async fn run(self, shutdown: Shutdown) -> Result<GroupEnd, ManagerError> {
         let Self {
             broker,
             options,
-            line,
-            shown,
+            registration,
+            snapshot_sender,
         } = self;
-        let suspended = signal(SignalKind::child()).map_err(ManagerError::Signals)?;
-        // It ends with this manager.
+        let sigchld = signal(SignalKind::child()).map_err(ManagerError::Signals)?;
+        // Aborted when this function returns.
         let mut signals = JoinSet::new();
         if options.signals {
             signals.spawn(stop_on_signals(shutdown.clone()).map_err(ManagerError::Signals)?);
         }
-        // It ends with this manager. Its processes fire nothing.
+        // Ends with this manager. Its processes do not fire schedules.
         let _scheduling = scheduler::RunningScheduler::start(Arc::clone(&broker));
-        let mut service =
-            GroupService::new(&broker, options.clone(), line, suspended, shown, &shutdown);
+        let mut service = GroupService::new(
+            &broker,
+            options.clone(),
+            registration,
+            sigchld,
+            snapshot_sender,
+            &shutdown,
+        );
         let (mut failed, mut kept) = (None, None);
         let end = loop {
             match service.run().await {
                 Ok(true) => break failed.map_or(Ok(()), Err),
-                // Others may take it for gone. Its processes have leases of their own.
+                // The lease is lost: others may count this manager as gone. Its processes have
+                // leases of their own.
                 Ok(false) => {
                     match Registration::register_again(
                         &broker,
@@ -299,33 +309,35 @@ impl Manager {
                     )
                     .await
                     {
-                        Ok(Some(line)) => {
-                            tracing::warn!(was = %service.tid(), now = %line.tid, "the lease was lost; registered anew");
-                            service.line = line;
+                        Ok(Some(registration)) => {
+                            tracing::warn!(was = %service.tid(), now = %registration.tid, "the lease was lost; registered again");
+                            service.registration = registration;
                             match confirm(&*broker, &options, service.tid()).await {
                                 Ok(()) => {}
-                                // It was taken for gone, and replaced.
+                                // Its registration expired, and another manager has replaced it.
                                 Err(error @ ManagerError::Kept { .. }) => {
-                                    tracing::error!(%error, "another manager has taken its place: it stops");
+                                    tracing::error!(%error, "another manager has replaced this one: stopping");
                                     kept = Some(error);
                                     service.give_up();
                                 }
                                 Err(error) => {
-                                    tracing::error!(%error, "what its workers and triggers are cannot be said anew");
+                                    tracing::error!(%error, "its workers and triggers cannot be declared again");
                                 }
                             }
                         }
-                        // It is to stop, and its processes with it.
-                        Ok(None) => service.line.lost = false,
-                        // A server that is away comes back, unless the URL says for how long that is believed.
+                        // A stop was requested: `service` stops its processes without a lease.
+                        Ok(None) => service.registration.lost = false,
+                        // Keep trying: the server may come back. Only a URL with `give_up_after`
+                        // limits the wait.
                         Err(error @ raddle_broker::Error::Unreachable { .. })
                             if !gives_up(&options.url) =>
                         {
-                            tracing::error!(%error, "the broker is away: it is tried again until it is there");
+                            tracing::error!(%error, "the broker is unreachable: retrying until it answers");
                         }
-                        // Its processes may be more patient, and have something to finish: they are stopped in stages, as by anybody.
+                        // Its processes may wait for the broker longer, and have tasks to finish,
+                        // so they are stopped in stages as usual.
                         Err(error) => {
-                            tracing::error!(%error, "it cannot register anew, and stops");
+                            tracing::error!(%error, "cannot register again: stopping");
                             failed = Some(error);
                             service.give_up();
                         }
@@ -342,7 +354,7 @@ impl Manager {
     }
 }
 
-/// Asks to stop with each SIGTERM and SIGINT, for ever.
+/// Requests a stop with each SIGTERM and SIGINT, for ever.
 fn stop_on_signals(shutdown: Shutdown) -> std::io::Result<impl Future<Output = ()>> {
     let (mut terminate, mut interrupt) = (
         signal(SignalKind::terminate())?,
@@ -359,14 +371,14 @@ fn stop_on_signals(shutdown: Shutdown) -> std::io::Result<impl Future<Output = (
     })
 }
 
-/// Whether a URL says after how long a server that is away is taken for gone.
+/// Whether a URL limits how long to wait for an unreachable server.
 fn gives_up(url: &BrokerUrl) -> bool {
     url.secret()
         .is_some_and(|url| url.contains("give_up_after="))
 }
 
-/// Says what its workers and triggers are. `manager` is its id, if it is registered.
-async fn announce(
+/// Declares the workers and triggers of a manager. `manager` is its id, if it is registered.
+async fn declare_all(
     broker: &dyn Broker,
     options: &Options,
     manager: Option<Tid>,
@@ -377,14 +389,15 @@ async fn announce(
         file,
         ..
     } = options;
-    // Before a trigger takes the place of another file's.
+    // Checks the slugs first, so that no trigger replaces that of another file.
     check_slugs(broker, processes, file.as_deref(), manager).await?;
     trigger::declare(broker, name, processes).await?;
     declare(broker, processes, file.as_deref(), manager).await
 }
 
-/// Refuses a second manager of the same name for the same workers: there would be twice as many processes. Of those that register at the same time the
-/// first stays: `manager` is its id, if it is registered.
+/// Refuses a second manager of the same name for the same workers, which would double the number of
+/// processes. Of managers that register at the same time the first one stays. `manager` is the id
+/// of this one, if it is registered.
 async fn check_alone(
     broker: &dyn Broker,
     options: &Options,
@@ -413,40 +426,41 @@ async fn check_alone(
     }
 }
 
-/// Says so again, now that it is registered: who forgot them a moment ago has not seen that somebody has them.
+/// Declares workers and triggers again after registration: a `forget` that ran just before it has
+/// not seen this manager in the registry.
 async fn confirm(broker: &dyn Broker, options: &Options, manager: Tid) -> Result<(), ManagerError> {
     check_alone(broker, options, Some(manager)).await?;
-    announce(broker, options, Some(manager)).await?;
+    declare_all(broker, options, Some(manager)).await?;
     trigger::retire(broker, &options.name, &options.processes).await
 }
 
 impl Builder {
-    /// Calls it so.
+    /// Sets its name.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
         self
     }
 
-    /// Keeps this process, too.
+    /// Adds a process.
     pub fn process(mut self, process: Process) -> Self {
         self.processes.push(process);
         self
     }
 
-    /// Keeps its tasks there.
+    /// Sets the URL of the broker.
     pub fn queue_url(mut self, url: impl Into<String>) -> Self {
         self.url = Some(url.into());
         self
     }
 
-    /// Whether each SIGTERM and SIGINT to this process is a request to stop, while the manager runs. They are, unless this says otherwise: for a program
-    /// that sees to signals itself.
+    /// Whether each SIGTERM and SIGINT to this process requests a stop while the manager runs. The
+    /// default is `true`; a program that handles signals itself sets `false`.
     pub fn signals(mut self, signals: bool) -> Self {
         self.signals = signals;
         self
     }
 
-    /// Opens the broker, and enters the manager into its registry.
+    /// Connects to the broker, and registers the manager.
     pub async fn register(self) -> Result<Manager, ManagerError> {
         let url = self
             .url
@@ -470,17 +484,17 @@ impl Builder {
 }
 
 impl GroupHandle {
-    /// What there is now.
+    /// The current state.
     pub fn snapshot(&self) -> GroupSnapshot {
         self.0.borrow().clone()
     }
 
-    /// Returns when something has changed, or the manager is gone, with `false`.
+    /// Waits for a change. Returns `false` when the manager is gone.
     pub async fn changed(&mut self) -> bool {
         self.0.changed().await.is_ok()
     }
 
-    /// Whether every process that there is to be is ready.
+    /// Whether all desired processes are ready.
     pub fn is_up(&self) -> bool {
         self.0.borrow().is_up
     }

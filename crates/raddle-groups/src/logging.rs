@@ -1,15 +1,15 @@
-//! What a manager says in its log of what it does.
+//! Log messages of a manager.
 
 use raddle_supervisor::{ChildId, ReplicaSlot, SupervisorNotice};
 
 use super::{
-    children::{Children, is_suspect},
+    children::{Children, is_hang},
     hang_report::describe,
     process::Process,
 };
 use raddle_spawner::ExitKind;
 
-/// Logs the last stage of a stop. What the process was doing is looked at before it is killed.
+/// Logs the last stage of a stop. Describes the process now, before SIGKILL.
 pub(super) fn log_kill(process: &str, number: usize, pid: u32) {
     let doing = describe(pid);
     tracing::error!(
@@ -21,20 +21,22 @@ pub(super) fn log_kill(process: &str, number: usize, pid: u32) {
     );
 }
 
-/// Says what people should know. `gone` is how the last process ended that did.
-pub(super) fn say(
+/// Logs a notice of the supervisor. `gone` is the pid of the process that ended last, and how it
+/// ended.
+pub(super) fn log_notice(
     notice: SupervisorNotice,
     processes: &[Process],
     children: &Children,
-    seat: impl Fn(ChildId) -> Option<ReplicaSlot>,
+    slot: impl Fn(ChildId) -> Option<ReplicaSlot>,
     gone: Option<(u32, ExitKind)>,
 ) {
-    let name = |seat: ReplicaSlot| (processes[seat.group.0].name.as_str(), seat.number + 1);
-    let of = |child| seat(child).map_or(("", 0), name);
+    let name = |slot: ReplicaSlot| (processes[slot.group.0].name.as_str(), slot.number + 1);
+    let slot_name = |child| slot(child).map_or(("", 0), name);
     let (was, how) = gone.map_or((0, String::new()), |(pid, gone)| (pid, gone.to_string()));
     match notice {
-        SupervisorNotice::Stopping(child, why) if is_suspect(why) => {
-            let ((process, number), pid) = (of(child), children.pid_of(child).unwrap_or_default());
+        SupervisorNotice::Stopping(child, why) if is_hang(why) => {
+            let ((process, number), pid) =
+                (slot_name(child), children.pid_of(child).unwrap_or_default());
             let doing = describe(pid);
             tracing::error!(
                 process,
@@ -45,7 +47,8 @@ pub(super) fn say(
             );
         }
         SupervisorNotice::Stopping(child, why) => {
-            let ((process, number), pid) = (of(child), children.pid_of(child).unwrap_or_default());
+            let ((process, number), pid) =
+                (slot_name(child), children.pid_of(child).unwrap_or_default());
             tracing::info!(process, number, pid, "a process is stopped: {why}");
         }
         SupervisorNotice::Replaced(_) => {
@@ -72,11 +75,11 @@ pub(super) fn say(
                 process,
                 number,
                 in_a_row,
-                "processes die as soon as they are started (the last one {how}): the next is started in {pause} s; what they say is above"
+                "processes die as soon as they are started (the last one {how}): the next is started in {pause} s; their own messages are above"
             );
         }
-        SupervisorNotice::Recovered(seat) => {
-            let (process, number) = name(seat);
+        SupervisorNotice::Recovered(slot) => {
+            let (process, number) = name(slot);
             tracing::warn!(process, number, "processes stay alive again");
         }
         _ => {}

@@ -1,15 +1,15 @@
-//! What a manager of groups shows of itself.
+//! Metrics of a manager of groups.
 
 use raddle_telemetry::metrics::{MetricKind, MetricsPage};
 
 use crate::GroupSnapshot;
 
-/// Adds what a manager keeps to a page.
+/// Adds the metrics of a manager to a page.
 pub fn show_group(page: &mut MetricsPage, snapshot: &GroupSnapshot) {
     let mut wanted = page.family(
         "raddle_group_processes_wanted",
         MetricKind::Gauge,
-        "Processes that there are to be.",
+        "Desired number of processes.",
     );
     for (process, census) in &snapshot.groups {
         wanted.sample(&[("process", process)], census.wanted as f64);
@@ -17,7 +17,7 @@ pub fn show_group(page: &mut MetricsPage, snapshot: &GroupSnapshot) {
     let mut processes = page.family(
         "raddle_group_processes",
         MetricKind::Gauge,
-        "Processes that there are, by what they do.",
+        "Current number of processes, by state.",
     );
     for (process, census) in &snapshot.groups {
         let states = [
@@ -29,18 +29,18 @@ pub fn show_group(page: &mut MetricsPage, snapshot: &GroupSnapshot) {
             processes.sample(&[("process", process), ("state", state)], count as f64);
         }
     }
-    let help = "Processes that die as soon as they are started, and are held back.";
-    let mut braking = page.family(
+    let help = "Replicas that are in crash-loop backoff.";
+    let mut backing_off = page.family(
         "raddle_group_processes_backing_off",
         MetricKind::Gauge,
         help,
     );
     for (process, census) in &snapshot.groups {
-        braking.sample(&[("process", process)], census.backing_off as f64);
+        backing_off.sample(&[("process", process)], census.backing_off as f64);
     }
     page.count(
         "raddle_group_launch_total",
-        "Processes that were started.",
+        "Processes started so far.",
         snapshot.started,
     );
 }

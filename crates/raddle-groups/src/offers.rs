@@ -1,29 +1,30 @@
-//! Whether some program offers the routines that workers of groups run. Without one their tasks would wait for ever.
+//! Check that some program offers the routines that workers of groups run. Without one their tasks
+//! would wait for ever.
 
 use raddle_model::{WorkerEntry, spec::routine_tag};
 
 use super::{GroupConfigError, GroupWorker, Process};
 use raddle_model::routine::Routines;
 
-/// What is wrong with the first worker whose routine no program offers: neither this one, which the processes of its group are, nor one of these workers
-/// that serves its queue.
+/// Reports the first worker whose routine no program offers: neither this program, which its group
+/// processes run, nor a worker in `workers` that serves its queue.
 pub fn unoffered_routine(
     processes: &[Process],
     workers: &[WorkerEntry],
 ) -> Option<GroupConfigError> {
-    // A program whose routines clash does not start.
+    // A program with clashing routine names does not start, so the error cannot occur here.
     let own: Vec<&str> = Routines::of_this_program()
         .unwrap_or_default()
         .names()
         .collect();
-    // The routines of a host are not known before it runs: the process says which is missing.
+    // The routines of a host are unknown before it runs: the process itself reports a missing one.
     let without_host = processes.iter().filter(|process| process.host.is_empty());
     let mut all = without_host.flat_map(|process| {
         process
             .workers
             .iter()
             .enumerate()
-            .map(move |at| (process, at))
+            .map(move |worker| (process, worker))
     });
     all.find_map(|(process, (number, worker))| {
         let name = worker.routine.as_deref().filter(|name| !own.contains(name) && !is_served(worker, name, workers))?;

@@ -1,4 +1,5 @@
-//! What a group is to be like: a process, the workers that it hosts, and how many of it there are. Values only.
+//! Configuration of a group: a process, the workers that it hosts, and how many replicas it has.
+//! Values only.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -14,48 +15,48 @@ use raddle_supervisor::{
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// A process, and how many of it there are: a group.
+/// A group: a process, and how many replicas of it to run.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Process {
-    /// What it is called.
+    /// Its name.
     #[serde(skip)]
     pub name: String,
-    /// The workers in it.
+    /// The workers that it hosts.
     #[serde(rename = "worker")]
     pub workers: Vec<GroupWorker>,
-    /// How many of it there are. More than one only where there is one worker in it, which has no trigger.
+    /// How many replicas to run. More than one requires a single worker without a trigger.
     pub replicas: u32,
-    /// How many tasks each runs at a time.
+    /// How many tasks each replica runs at a time.
     pub concurrency: u32,
-    /// How long a process may take to end once what it runs was cancelled.
+    /// How long a process may take to end after its tasks were cancelled.
     pub shutdown_timeout: HumanDuration,
-    /// How long it may take until it is ready.
+    /// How long it may take to become ready.
     pub start_timeout: HumanDuration,
-    /// How long it may show no progress.
+    /// After how long without a heartbeat it counts as hung.
     pub hang_timeout: HumanDuration,
-    /// What follows when it ends by itself.
+    /// Whether it is replaced when it ends by itself.
     pub restart: RestartPolicy,
-    /// It is replaced after so many tasks.
+    /// After how many tasks it is replaced.
     pub max_tasks: Option<u64>,
-    /// It is replaced at this age.
+    /// At what age it is replaced.
     pub max_age: Option<HumanDuration>,
-    /// It is replaced when it has so much in memory.
+    /// At what resident memory it is replaced, in MiB.
     pub max_rss_mb: Option<u64>,
-    /// The share of these bounds that is left to chance.
+    /// The random share of these limits.
     pub jitter: f64,
-    /// In how many hosts its routines run, and so keep state between tasks. Without this and `host`, each task has a
-    /// process of its own.
+    /// In how many hosts its routines run, and so keep state between tasks. Without `hosts` and
+    /// `host`, each task runs in its own process.
     pub hosts: Option<u32>,
-    /// A program, in any language, that runs its routines as a host.
+    /// The command of a host: a program, in any language, that runs its routines.
     pub host: Vec<String>,
-    /// A command that is run before it takes its first task.
+    /// A command to run before its first task.
     pub startup: Vec<String>,
-    /// A command that is run after its last.
+    /// A command to run after its last task.
     pub shutdown: Vec<String>,
-    /// The processes that have to be up before it is started.
+    /// The processes that must be up before it is started.
     pub after: Vec<String>,
-    /// What it offers to tasks that require it.
+    /// Its capabilities, for tasks that require them.
     pub caps: Vec<String>,
     /// How it reconnects to Redis.
     pub reconnect: Option<ReconnectPolicy>,
@@ -69,77 +70,77 @@ pub struct ReconnectPolicy {
     pub initial: Option<HumanDuration>,
     /// The longest pause.
     pub max: Option<HumanDuration>,
-    /// After how long it ends instead.
+    /// After how long without the server the process ends.
     pub give_up_after: Option<HumanDuration>,
 }
 
-/// A worker: what is done with the tasks of one queue, its slug, and with the events of others.
+/// A worker: how to run the tasks of one queue, its slug, and the events of other queues.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct GroupWorker {
     /// Its name, and that of its queue.
     pub slug: String,
-    /// The queues whose every message is an event for it.
+    /// The queues whose messages are all events for it.
     pub sources: Vec<String>,
-    /// How long one task may take.
+    /// How long an attempt may take.
     pub execution_timeout: HumanDuration,
-    /// What becomes of an event that it fails with.
+    /// The policy for a failed event.
     pub on_error: OnError,
-    /// How often it is tried, with `on_error = "retry"`.
+    /// The retry policy, with `on_error = "retry"`.
     pub retry: Option<RetryPolicy>,
-    /// What is run for an event: a program, which has the message on its standard input.
+    /// The command to run for an event. It reads the message from standard input.
     pub command: Option<Vec<String>>,
-    /// What is run for an event: a function, which has the message as its arguments.
+    /// The routine to run for an event, with the message as its arguments.
     pub routine: Option<String>,
-    /// What is run for an event: a handler, which has the message as its arguments.
+    /// The handler to run for an event, with the message as its arguments.
     pub handler: Option<String>,
-    /// When there is an event without a message.
+    /// When to make events without a message.
     pub trigger: Option<Trigger>,
-    /// What an attempt may use.
+    /// The resource limits of an attempt.
     pub limits: Limits,
-    /// How far an attempt is kept apart.
+    /// The isolation of an attempt.
     pub isolation: Option<Isolation>,
-    /// What is in the environment of an attempt.
+    /// Variables in the environment of an attempt.
     pub env: BTreeMap<String, String>,
-    /// Where it is run.
+    /// The working directory of an attempt.
     pub cwd: Option<String>,
 }
 
-/// What becomes of an event that a worker fails with.
+/// The policy for an event whose task fails.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnError {
-    /// It is logged, and done with.
+    /// Log the failure, and drop the event.
     #[default]
     Ack,
-    /// It is tried again, and dead when that is used up.
+    /// Retry; move to the dead-letter queue when the attempts are used up.
     Retry,
-    /// It stands in the dead-letter queue.
+    /// Move to the dead-letter queue at once.
     Dead,
 }
 
-/// When there is an event without a message.
+/// When to make events without a message.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Trigger {
-    /// So often.
+    /// The interval.
     pub every: Option<HumanDuration>,
-    /// At these times.
+    /// The cron expression.
     pub cron: Option<Cron>,
-    /// The zone that those are in.
+    /// The time zone of `cron`.
     pub timezone: Option<String>,
-    /// What becomes of due times that nobody was there for.
+    /// The policy for due times that passed while no manager ran.
     #[serde(default)]
     pub missed: MissedPolicy,
-    /// How long after its time an event may still be begun.
+    /// How long after its due time an event may still start.
     pub lifetime: Option<HumanDuration>,
-    /// Each begins up to so much later, by chance.
+    /// The longest random delay of each event.
     pub jitter: Option<HumanDuration>,
 }
 
-/// How often an event is tried where that is not said.
+/// Default number of attempts of an event.
 const ATTEMPTS: u32 = 3;
-/// Where the metadata of an event's task says which message it was, and of which queue.
+/// Metadata keys of an event's task: the queue and the id of its message.
 const SOURCE: &str = "source";
 const MESSAGE: &str = "message";
 
@@ -190,7 +191,7 @@ impl Default for GroupWorker {
 }
 
 impl Process {
-    /// One process of this name, which hosts nothing yet.
+    /// A process of this name without workers.
     pub fn new(name: impl Into<String>) -> Self {
         Self {
             name: name.into(),
@@ -198,31 +199,31 @@ impl Process {
         }
     }
 
-    /// Hosts a worker as well.
+    /// Adds a worker.
     pub fn worker(mut self, worker: GroupWorker) -> Self {
         self.workers.push(worker);
         self
     }
 
-    /// Has so many of it.
+    /// Sets the number of replicas.
     pub fn replicas(mut self, replicas: u32) -> Self {
         self.replicas = replicas;
         self
     }
 
-    /// May take so long to end once what it runs was cancelled.
+    /// Sets how long it may take to end after its tasks were cancelled.
     pub fn shutdown_timeout(mut self, timeout: Duration) -> Self {
         self.shutdown_timeout = HumanDuration(timeout);
         self
     }
 
-    /// Starts when those that are called so are up.
+    /// Adds a process that must be up before this one is started.
     pub fn after(mut self, name: impl Into<String>) -> Self {
         self.after.push(name.into());
         self
     }
 
-    /// The longest that a task of it may take.
+    /// The longest execution timeout of its workers.
     pub fn longest(&self) -> Duration {
         self.workers
             .iter()
@@ -231,7 +232,7 @@ impl Process {
             .unwrap_or_default()
     }
 
-    /// How its processes are stopped.
+    /// The stop policy of its processes.
     pub(super) fn stop(&self) -> StopPolicy {
         StopPolicy {
             drain: Some(self.longest()),
@@ -239,7 +240,7 @@ impl Process {
         }
     }
 
-    /// How its processes are treated. The number of each process is its place among `names`.
+    /// The supervisor's policy for its processes. A group's id is its index in `names`.
     pub(super) fn policy(&self, names: &[&str]) -> GroupPolicy {
         let number = |name: &String| names.iter().position(|other| other == name).map(GroupId);
         GroupPolicy {
@@ -290,25 +291,25 @@ impl GroupWorker {
         }
     }
 
-    /// Every message of this queue is an event for it.
+    /// Adds a source: every message of this queue is an event for the worker.
     pub fn source(mut self, queue: impl Into<String>) -> Self {
         self.sources.push(queue.into());
         self
     }
 
-    /// One task may take so long.
+    /// Sets how long an attempt may take.
     pub fn execution_timeout(mut self, timeout: Duration) -> Self {
         self.execution_timeout = HumanDuration(timeout);
         self
     }
 
-    /// What becomes of an event that it fails with.
+    /// Sets the policy for a failed event.
     pub fn on_error(mut self, on_error: OnError) -> Self {
         self.on_error = on_error;
         self
     }
 
-    /// There is an event so often.
+    /// Sets a trigger with this interval.
     pub fn every(mut self, every: Duration) -> Self {
         self.trigger = Some(Trigger {
             every: Some(HumanDuration(every)),
@@ -317,7 +318,7 @@ impl GroupWorker {
         self
     }
 
-    /// What its events are run as, if it says.
+    /// The target of its events, if it has one.
     pub(super) fn target(&self) -> Option<Target> {
         let command = self.command.clone().map(Target::Command);
         let routine = || self.routine.clone().map(Target::Routine);
@@ -326,7 +327,7 @@ impl GroupWorker {
             .or_else(|| self.handler.clone().map(Target::Handler))
     }
 
-    /// The task that an event is, without its message.
+    /// The task to make of an event, without the message.
     pub(super) fn event(&self) -> Option<TaskSpec> {
         let mut spec = TaskSpec::new(self.target()?);
         spec.name = Some(self.slug.clone());
@@ -350,7 +351,7 @@ impl GroupWorker {
         Some(spec)
     }
 
-    /// What is due when it is triggered.
+    /// The schedule of its trigger.
     pub(super) fn schedule(&self) -> Option<Schedule> {
         let Trigger {
             every,
@@ -381,8 +382,9 @@ pub(super) fn is_event(task: &TaskSpec) -> bool {
     task.metadata.contains_key(SOURCE) || task.metadata.contains_key(SCHEDULE_KEY)
 }
 
-/// The task that is made of a message. A command has it as its input; a function as its arguments: an object by their names, a list in their
-/// order, anything else as the only one.
+/// The task to make of a message. A command reads the body from standard input. A routine or
+/// handler gets it as arguments: a JSON object as named ones, a list as positional ones, anything
+/// else as the only one.
 pub(super) fn with_message(mut event: TaskSpec, source: &str, id: &str, body: &str) -> TaskSpec {
     event.metadata.insert(SOURCE.into(), source.into());
     event.metadata.insert(MESSAGE.into(), id.into());
@@ -404,7 +406,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_becomes_of_an_error_is_in_the_task() {
+    fn on_error_sets_the_retry_policy_of_the_task() {
         let spec = |on_error| {
             GroupWorker::command("mail", ["true"])
                 .on_error(on_error)
@@ -436,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_is_input_or_arguments() {
+    fn passes_a_message_as_stdin_or_arguments() {
         let command = with_message(
             GroupWorker::command("a", ["cat"]).event().unwrap(),
             "q",

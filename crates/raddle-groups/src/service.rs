@@ -1,4 +1,5 @@
-//! The loop: waits for what happens, asks the core what to do about it, and does it.
+//! The manager's event loop: waits for events, passes them to the `Supervisor`, and carries out its
+//! effects.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,13 +24,13 @@ use tokio::{
 
 use super::{
     GroupSnapshot, Options, Process,
-    children::{Children, word},
+    children::{Children, stage_command},
     desired_state::{DesiredState, DesiredStates, follow},
     group_process::KILLED,
-    invocation::{mark_every, template},
-    logging::{log_kill, say},
+    invocation::{heartbeat_interval, template},
+    logging::{log_kill, log_notice},
     overdue,
-    source_consumer::{pump, stream_of, transfer_stream},
+    source_consumer::{consume_source, stream_of, transfer_stream},
 };
 use raddle_spawner::{ExitKind, WorkerEvent};
 use raddle_worker::{
@@ -41,53 +42,55 @@ use raddle_worker::{
     },
 };
 
-/// How often it is looked at what processes have in memory, where that matters.
+/// How often the resident memory of processes is measured, if a limit is set.
 const RSS_EVERY: Duration = Duration::from_secs(2);
-/// How often expired records are removed.
+/// How often expired records are purged.
 const PURGE_EVERY: Duration = Duration::from_secs(60);
 
 pub(super) struct GroupService {
     options: Options,
     core: Supervisor,
     children: Children,
-    pub(super) line: Registration,
-    /// The workers that are turned off, of each process.
+    pub(super) registration: Registration,
+    /// The workers of each process that are off, by process index.
     off: Vec<BTreeSet<String>>,
-    /// Whether it is known what is wanted.
+    /// Whether the desired state was read at least once.
     is_known: bool,
-    /// How often the broker was away, and is there again.
+    /// How often the broker came back after an outage.
     returns: u64,
-    /// Whether its processes are to take nothing for now, also those that are yet to come.
+    /// Whether its processes, also those started later, claim no tasks.
     paused: bool,
     broker: Arc<dyn Broker>,
-    /// What is wanted of workers.
-    wanted: watch::Receiver<DesiredStates>,
-    /// What follows that, and a pump for each source. They end with this.
+    /// The desired state of workers.
+    desired: watch::Receiver<DesiredStates>,
+    /// The task that follows the desired state, and the source consumers. Aborted when this is
+    /// dropped.
     tasks: JoinSet<()>,
-    asked: watch::Receiver<u32>,
-    heeded: u32,
-    suspended: Signal,
-    /// How often pages are looked at, and when next.
-    look_every: Duration,
-    look_at: Duration,
-    rss_at: Duration,
-    purge_at: Duration,
+    stop_requests: watch::Receiver<u32>,
+    handled_stop_requests: u32,
+    sigchld: Signal,
+    /// How often progress pages are inspected, and when next.
+    inspect_every: Duration,
+    next_inspection: Duration,
+    next_rss: Duration,
+    next_purge: Duration,
     started: u64,
-    /// Processes that did not end in the stop of this manager without a SIGKILL, to them or to what they ran.
+    /// How many processes, during the stop of this manager, needed a SIGKILL to them or to their
+    /// tasks.
     killed: u64,
-    errands: CommandJobs,
-    _haste: ShutdownDeadline,
-    shown: watch::Sender<GroupSnapshot>,
+    command_jobs: CommandJobs,
+    _deadline: ShutdownDeadline,
+    snapshot_sender: watch::Sender<GroupSnapshot>,
     began: Instant,
     title: String,
 }
 
 enum GroupEvent {
-    News(ChildId, WorkerEvent),
+    Child(ChildId, WorkerEvent),
     Suspensions,
-    Word(ControlDelivery),
-    Asked(u32),
-    Wanted,
+    Command(ControlDelivery),
+    StopRequested(u32),
+    DesiredStateChanged,
     LeaseLost,
     Time,
 }
@@ -96,9 +99,9 @@ impl GroupService {
     pub(super) fn new(
         broker: &Arc<dyn Broker>,
         options: Options,
-        line: Registration,
-        suspended: Signal,
-        shown: watch::Sender<GroupSnapshot>,
+        registration: Registration,
+        sigchld: Signal,
+        snapshot_sender: watch::Sender<GroupSnapshot>,
         shutdown: &Shutdown,
     ) -> Self {
         let names: Vec<&str> = options
@@ -106,7 +109,7 @@ impl GroupService {
             .iter()
             .map(|process| process.name.as_str())
             .collect();
-        // Nobody is started before it is known who is on.
+        // All groups begin switched off: no process is started before the desired state is known.
         let core = Supervisor::new(options.processes.iter().map(|process| GroupPolicy {
             on: false,
             ..process.policy(&names)
@@ -118,39 +121,39 @@ impl GroupService {
                 .map(|worker| worker.slug.clone())
                 .collect()
         };
-        let haste = ShutdownDeadline::new();
-        let (tell, wanted) = watch::channel(DesiredStates::default());
+        let deadline = ShutdownDeadline::new();
+        let (desired_sender, desired) = watch::channel(DesiredStates::default());
         let mut tasks = JoinSet::new();
-        tasks.spawn(follow(Arc::clone(broker), tell));
+        tasks.spawn(follow(Arc::clone(broker), desired_sender));
         let every = options
             .processes
             .iter()
-            .map(|process| mark_every(process).0)
+            .map(|process| heartbeat_interval(process).0)
             .min()
             .unwrap_or_default();
         Self {
             core,
             children: Children::new(),
-            line,
+            registration,
             off: options.processes.iter().map(slugs).collect(),
             is_known: false,
             returns: 0,
             paused: false,
             broker: Arc::clone(broker),
-            wanted,
+            desired,
             tasks,
-            asked: shutdown.subscribe(),
-            heeded: 0,
-            suspended,
-            look_every: every.max(Duration::from_millis(20)),
-            look_at: Duration::ZERO,
-            rss_at: Duration::ZERO,
-            purge_at: PURGE_EVERY,
+            stop_requests: shutdown.subscribe(),
+            handled_stop_requests: 0,
+            sigchld,
+            inspect_every: every.max(Duration::from_millis(20)),
+            next_inspection: Duration::ZERO,
+            next_rss: Duration::ZERO,
+            next_purge: PURGE_EVERY,
             started: 0,
             killed: 0,
-            errands: CommandJobs::start(Arc::clone(broker), haste.watch()),
-            _haste: haste,
-            shown,
+            command_jobs: CommandJobs::start(Arc::clone(broker), deadline.watch()),
+            _deadline: deadline,
+            snapshot_sender,
             began: Instant::now(),
             title: String::new(),
             options,
@@ -158,7 +161,7 @@ impl GroupService {
     }
 
     pub(super) fn tid(&self) -> Tid {
-        self.line.tid
+        self.registration.tid
     }
 
     pub(super) fn started(&self) -> u64 {
@@ -169,42 +172,43 @@ impl GroupService {
         self.killed
     }
 
-    /// Works until all processes are gone, on request, with `true`, or until the lease is lost, with `false`.
+    /// Runs until all processes have ended after a stop (`true`), or the lease is lost (`false`).
     pub(super) async fn run(&mut self) -> Result<bool> {
-        let mut heard = GroupEvent::Asked(*self.asked.borrow_and_update());
+        let mut event = GroupEvent::StopRequested(*self.stop_requests.borrow_and_update());
         loop {
-            // Stopped for a while, or without a lease: then nobody has looked, and whoever is judged now is judged by what was seen before.
-            if self.now() > self.look_at + self.look_every {
-                self.children.spare();
-                self.act(SupervisorEvent::Stalled, None);
+            // The manager was stalled (SIGSTOP, suspend), or had no lease. Its last observations
+            // are old, so they do not mean that children hang.
+            if self.now() > self.next_inspection + self.inspect_every {
+                self.children.note_stall();
+                self.apply_event(SupervisorEvent::Stalled, None);
             }
-            self.heed(heard);
-            if self.line.lost {
+            self.handle_event(event);
+            if self.registration.lost {
                 return Ok(false);
             }
-            self.look();
-            self.show();
+            self.inspect_children();
+            self.publish_snapshot();
             if self.core.is_over() {
                 return Ok(true);
             }
             if self.core.is_over_but_for_the_kernel(self.now()) {
-                tracing::error!("processes that cannot be killed are left to the kernel");
+                tracing::error!("processes cannot be killed, and are left behind");
                 return Ok(true);
             }
-            heard = self.next().await;
+            event = self.next().await;
         }
     }
 
-    /// Stops, though nobody has asked for it.
+    /// Stops without a request.
     pub(super) fn give_up(&mut self) {
-        self.line.lost = false;
-        self.act(SupervisorEvent::Stop, None);
+        self.registration.lost = false;
+        self.apply_event(SupervisorEvent::Stop, None);
     }
 
-    /// Says what is left to say.
+    /// Sends the remaining replies and forwarded commands.
     pub(super) async fn close(self) {
-        drop(self.line);
-        self.errands.close().await;
+        drop(self.registration);
+        self.command_jobs.close().await;
     }
 
     fn now(&self) -> Duration {
@@ -216,37 +220,39 @@ impl GroupService {
             .core
             .wake_at(self.now())
             .into_iter()
-            .fold(self.look_at, Duration::min);
+            .fold(self.next_inspection, Duration::min);
         let time = self.began + wake;
         let Registration {
             commands, renewer, ..
-        } = &mut self.line;
+        } = &mut self.registration;
         tokio::select! {
-            (id, news) = self.children.next() => GroupEvent::News(id, news),
-            Some(()) = self.suspended.recv() => GroupEvent::Suspensions,
-            Some(word) = commands.recv() => GroupEvent::Word(word),
-            Ok(()) = self.asked.changed() => GroupEvent::Asked(*self.asked.borrow_and_update()),
-            Ok(()) = self.wanted.changed() => GroupEvent::Wanted,
+            (id, event) = self.children.next() => GroupEvent::Child(id, event),
+            Some(()) = self.sigchld.recv() => GroupEvent::Suspensions,
+            Some(command) = commands.recv() => GroupEvent::Command(command),
+            Ok(()) = self.stop_requests.changed() => GroupEvent::StopRequested(*self.stop_requests.borrow_and_update()),
+            Ok(()) = self.desired.changed() => GroupEvent::DesiredStateChanged,
             _ = renewer.lost() => GroupEvent::LeaseLost,
             () = sleep_until(time) => GroupEvent::Time,
         }
     }
 
-    // -- what has happened
+    // -- events
 
-    fn heed(&mut self, heard: GroupEvent) {
-        match heard {
-            GroupEvent::News(id, WorkerEvent::Ready(tid)) => {
-                // What was said while it started has reached the others alone.
-                if self.children.began_paused(id) != self.paused {
-                    self.hold([tid]);
+    fn handle_event(&mut self, event: GroupEvent) {
+        match event {
+            GroupEvent::Child(id, WorkerEvent::Ready(tid)) => {
+                // A pause or resume during its start has reached only the processes that were
+                // ready.
+                if self.children.started_paused(id) != self.paused {
+                    self.forward_pause_state([tid]);
                 }
-                self.act(SupervisorEvent::Ready(id), None);
+                self.apply_event(SupervisorEvent::Ready(id), None);
             }
-            GroupEvent::News(_, WorkerEvent::Begun) => {}
-            GroupEvent::News(id, WorkerEvent::Gone(gone)) => {
-                // One that has begun all that it may has left by itself.
-                if let Some(tasks) = self.children.begun(id) {
+            GroupEvent::Child(_, WorkerEvent::Begun) => {}
+            GroupEvent::Child(id, WorkerEvent::Gone(gone)) => {
+                // If it began all of its `max_tasks`, it left as configured: the core must know
+                // before it ends.
+                if let Some(tasks) = self.children.attempts_started(id) {
                     let now = self.now();
                     self.core.note(
                         SupervisorEvent::Measured {
@@ -257,7 +263,7 @@ impl GroupService {
                         now,
                     );
                 }
-                let pid = self.children.forget(id).unwrap_or_default();
+                let pid = self.children.remove(id).unwrap_or_default();
                 if self.core.asked() > 0 && gone == ExitKind::Code(KILLED.into()) {
                     self.killed += 1;
                 }
@@ -266,11 +272,11 @@ impl GroupService {
                 } else {
                     ChildExit::Failure
                 };
-                self.act(SupervisorEvent::Exited(id, end), Some((pid, gone)));
+                self.apply_event(SupervisorEvent::Exited(id, end), Some((pid, gone)));
             }
-            GroupEvent::News(id, WorkerEvent::Failed(error)) => {
+            GroupEvent::Child(id, WorkerEvent::Failed(error)) => {
                 tracing::error!(%error, "a process cannot be started");
-                self.act(SupervisorEvent::Exited(id, ChildExit::Failure), None);
+                self.apply_event(SupervisorEvent::Exited(id, ChildExit::Failure), None);
             }
             GroupEvent::Suspensions => {
                 for event in self.children.suspensions() {
@@ -278,76 +284,82 @@ impl GroupService {
                         let pid = self.children.pid_of(id);
                         tracing::warn!(
                             pid,
-                            "a process was stopped: it is replaced if nobody lets it go on"
+                            "a process was suspended: it is killed and replaced unless it is continued"
                         );
                     }
-                    self.act(event, None);
+                    self.apply_event(event, None);
                 }
             }
-            GroupEvent::Word(ControlDelivery { tid, body }) => match body.parse::<ControlMessage>()
+            GroupEvent::Command(ControlDelivery { tid, body }) => match body
+                .parse::<ControlMessage>()
             {
-                Ok(message) if tid == self.line.tid => self.apply_command(&message),
-                Ok(message) => self.errands.push(CommandJob::Forward { tid, message }),
-                Err(error) => tracing::warn!(%tid, %error, "a control message was passed over"),
+                Ok(message) if tid == self.registration.tid => self.apply_command(&message),
+                Ok(message) => self.command_jobs.push(CommandJob::Forward { tid, message }),
+                Err(error) => tracing::warn!(%tid, %error, "ignored an invalid control message"),
             },
-            GroupEvent::Asked(times) => {
-                for _ in self.heeded..times {
-                    self.act(SupervisorEvent::Stop, None);
+            GroupEvent::StopRequested(times) => {
+                for _ in self.handled_stop_requests..times {
+                    self.apply_event(SupervisorEvent::Stop, None);
                 }
-                self.heeded = times;
-                self.act(SupervisorEvent::Time, None);
+                self.handled_stop_requests = times;
+                self.apply_event(SupervisorEvent::Time, None);
             }
-            GroupEvent::Wanted => self.want(),
-            GroupEvent::LeaseLost => self.line.lost = true,
-            GroupEvent::Time => self.act(SupervisorEvent::Time, None),
+            GroupEvent::DesiredStateChanged => self.apply_desired_state(),
+            GroupEvent::LeaseLost => self.registration.lost = true,
+            GroupEvent::Time => self.apply_event(SupervisorEvent::Time, None),
         }
     }
 
     fn apply_command(&mut self, message: &ControlMessage) {
         match message.command {
-            // Once is enough: to ask again is to ask whether it was heard.
-            ControlCommand::Stop if self.core.asked() == 0 => self.act(SupervisorEvent::Stop, None),
-            ControlCommand::Kill => (0..3).for_each(|_| self.act(SupervisorEvent::Stop, None)),
+            // A repeated Stop only asks for the reply again; it must not start the next stage.
+            ControlCommand::Stop if self.core.asked() == 0 => {
+                self.apply_event(SupervisorEvent::Stop, None)
+            }
+            ControlCommand::Kill => {
+                (0..3).for_each(|_| self.apply_event(SupervisorEvent::Stop, None))
+            }
             ControlCommand::Pause | ControlCommand::Resume => {
                 self.paused = message.command == ControlCommand::Pause;
-                self.hold(self.children.tids());
+                self.forward_pause_state(self.children.tids());
             }
             _ => {}
         }
         let reply = message.reply("ok", self.status());
-        self.errands.push(CommandJob::Reply {
-            tid: self.line.tid,
+        self.command_jobs.push(CommandJob::Reply {
+            tid: self.registration.tid,
             reply,
         });
     }
 
-    /// Tells some of its processes whether to take tasks. What they answer is nobody's concern: it answers for all of them.
-    fn hold(&self, whom: impl IntoIterator<Item = Tid>) {
-        let word = if self.paused {
+    /// Forwards the pause or resume to some of its processes. Their replies are not used: the
+    /// manager replies for all of them.
+    fn forward_pause_state(&self, tids: impl IntoIterator<Item = Tid>) {
+        let command = if self.paused {
             ControlCommand::Pause
         } else {
             ControlCommand::Resume
         };
-        for tid in whom {
-            self.errands.push(CommandJob::Forward {
+        for tid in tids {
+            self.command_jobs.push(CommandJob::Forward {
                 tid,
-                message: ControlMessage::new(word),
+                message: ControlMessage::new(command),
             });
         }
     }
 
-    /// Brings groups to what is wanted of them now.
-    fn want(&mut self) {
-        let wanted = self.wanted.borrow_and_update().clone();
+    /// Applies the desired state to the groups.
+    fn apply_desired_state(&mut self) {
+        let desired = self.desired.borrow_and_update().clone();
         let is_first = !std::mem::replace(&mut self.is_known, true);
         let mut events = Vec::new();
-        if std::mem::replace(&mut self.returns, wanted.returns) != wanted.returns {
+        if std::mem::replace(&mut self.returns, desired.returns) != desired.returns {
             // Processes that could not start without the broker are started now.
             events.push(SupervisorEvent::Restored);
         }
         for (number, process) in self.options.processes.iter().enumerate() {
             let group = GroupId(number);
-            let is_off = |slug: &str| wanted.get(slug).is_some_and(|standing| !standing.on);
+            let is_off = |slug: &str| desired.get(slug).is_some_and(|state| !state.on);
             let off: BTreeSet<String> = process
                 .workers
                 .iter()
@@ -365,7 +377,7 @@ impl GroupService {
             }
             self.off[number] = off;
             if let [only] = &process.workers[..] {
-                let replicas = wanted
+                let replicas = desired
                     .get(&only.slug)
                     .map_or(process.replicas, DesiredState::wanted);
                 events.push(SupervisorEvent::Scale(group, replicas as usize));
@@ -384,18 +396,19 @@ impl GroupService {
                         .spawn(transfer_stream(self.options.url.clone(), source.clone()));
                 }
                 self.tasks
-                    .spawn(pump(Arc::clone(&self.broker), source.clone()));
+                    .spawn(consume_source(Arc::clone(&self.broker), source.clone()));
             }
         }
         for event in events {
             let now = self.now();
             self.core.note(event, now);
         }
-        self.act(SupervisorEvent::Time, None);
+        self.apply_event(SupervisorEvent::Time, None);
     }
 
-    /// Tells the core what has happened, and does what it says. `gone` is who has ended just now.
-    fn act(&mut self, event: SupervisorEvent, gone: Option<(u32, ExitKind)>) {
+    /// Passes an event to the core, and carries out the effects. `gone` is the pid of the process
+    /// that has just ended, and how it ended.
+    fn apply_event(&mut self, event: SupervisorEvent, gone: Option<(u32, ExitKind)>) {
         let now = self.now();
         let effects = self.core.on(event, now);
         self.carry_out(effects, gone);
@@ -405,32 +418,33 @@ impl GroupService {
         let mut failed = Vec::new();
         for effect in effects {
             match effect {
-                SupervisorEffect::Start(id, seat) => {
+                SupervisorEffect::Start(id, slot) => {
                     self.started += 1;
-                    if let Err(error) = self.start(id, seat) {
-                        tracing::error!(process = self.options.processes[seat.group.0].name, %error, "a process cannot be started");
+                    if let Err(error) = self.start(id, slot) {
+                        tracing::error!(process = self.options.processes[slot.group.0].name, %error, "a process cannot be started");
                         failed.push(id);
                     }
                 }
                 SupervisorEffect::SetStopStage(id, stage) => {
                     if stage == StopStage::Killing {
-                        self.note_kill(id);
+                        self.record_kill(id);
                     }
-                    self.tell(id, stage);
+                    self.enter_stop_stage(id, stage);
                 }
                 SupervisorEffect::Notify(notice) => {
-                    let seat = |child| self.core.seat_of(child);
-                    say(notice, &self.options.processes, &self.children, seat, gone);
+                    let slot = |child| self.core.seat_of(child);
+                    log_notice(notice, &self.options.processes, &self.children, slot, gone);
                 }
             }
         }
         for id in failed {
-            self.act(SupervisorEvent::Exited(id, ChildExit::Failure), None);
+            self.apply_event(SupervisorEvent::Exited(id, ChildExit::Failure), None);
         }
     }
 
-    /// Logs that a process is killed because it did not end when it was stopped. One that hangs was logged when that was noticed.
-    fn note_kill(&mut self, id: ChildId) {
+    /// Logs that a process is killed because it did not end when it was stopped. A hung process was
+    /// logged when the hang was detected.
+    fn record_kill(&mut self, id: ChildId) {
         if matches!(self.core.why_of(id), Some(StopReason::Hung(_))) {
             return;
         }
@@ -444,24 +458,24 @@ impl GroupService {
         }
     }
 
-    fn tell(&self, id: ChildId, stage: StopStage) {
-        match (word(stage), stage, self.children.overdue(id)) {
-            (Some(word), StopStage::Killing, Some((pid, worker, tasks))) => {
-                let ending = overdue::end(Arc::clone(&self.broker), pid, worker, tasks);
-                self.children.tell_after(id, ending, word);
+    fn enter_stop_stage(&self, id: ChildId, stage: StopStage) {
+        match (stage_command(stage), stage, self.children.overdue(id)) {
+            (Some(command), StopStage::Killing, Some((pid, worker, tasks))) => {
+                let ending = overdue::time_out_tasks(Arc::clone(&self.broker), pid, worker, tasks);
+                self.children.send_command_after(id, ending, command);
             }
-            (Some(word), ..) => self.children.tell(id, word),
+            (Some(command), ..) => self.children.send_command(id, command),
             (None, ..) => {}
         }
     }
 
-    fn start(&mut self, id: ChildId, seat: ReplicaSlot) -> std::io::Result<()> {
-        let process = &self.options.processes[seat.group.0];
+    fn start(&mut self, id: ChildId, slot: ReplicaSlot) -> std::io::Result<()> {
+        let process = &self.options.processes[slot.group.0];
         let template = template(
             &self.options,
-            self.line.tid,
+            self.registration.tid,
             process,
-            &self.off[seat.group.0],
+            &self.off[slot.group.0],
             self.paused,
         );
         self.children.start(
@@ -473,12 +487,12 @@ impl GroupService {
         )
     }
 
-    // -- what is seen
+    // -- inspection
 
-    /// Looks at the pages of all processes when it is time to.
-    fn look(&mut self) {
+    /// Inspects the pages of all processes when the next inspection is due.
+    fn inspect_children(&mut self) {
         let now = self.now();
-        if now < self.look_at {
+        if now < self.next_inspection {
             return;
         }
         let watches_rss = || {
@@ -487,23 +501,25 @@ impl GroupService {
                 .iter()
                 .any(|process| process.max_rss_mb.is_some())
         };
-        let with_rss = now >= self.rss_at && watches_rss();
+        let with_rss = now >= self.next_rss && watches_rss();
         if with_rss {
-            self.rss_at = now + RSS_EVERY;
+            self.next_rss = now + RSS_EVERY;
         }
-        if now >= self.purge_at {
-            self.purge_at = now + PURGE_EVERY;
-            self.errands.push(CommandJob::Purge);
+        if now >= self.next_purge {
+            self.next_purge = now + PURGE_EVERY;
+            self.command_jobs.push(CommandJob::Purge);
         }
-        let (overdue, next) = self.children.look(&mut self.core, now, with_rss);
-        self.look_at = next.into_iter().fold(now + self.look_every, Duration::min);
+        let (overdue, next) = self.children.inspect_pages(&mut self.core, now, with_rss);
+        self.next_inspection = next
+            .into_iter()
+            .fold(now + self.inspect_every, Duration::min);
         for event in overdue {
-            self.act(event, None);
+            self.apply_event(event, None);
         }
-        self.act(SupervisorEvent::Time, None);
+        self.apply_event(SupervisorEvent::Time, None);
     }
 
-    // -- what others see of it
+    // -- status
 
     fn status(&self) -> &'static str {
         match self.core.asked() {
@@ -516,7 +532,7 @@ impl GroupService {
         }
     }
 
-    /// Whether every process that there is to be is ready, and none is about to go.
+    /// Whether all desired processes are ready, and none is about to go.
     fn is_up(&self) -> bool {
         let is_whole =
             |census: GroupCounts| census.ready == census.wanted && census.backing_off == 0;
@@ -527,7 +543,7 @@ impl GroupService {
         (0..self.options.processes.len()).map(|group| self.core.census(GroupId(group)))
     }
 
-    fn show(&mut self) {
+    fn publish_snapshot(&mut self) {
         let status = self.status();
         let groups: BTreeMap<String, _> = self
             .options
@@ -542,12 +558,12 @@ impl GroupService {
             status,
             is_up: self.is_up(),
         };
-        self.shown.send_if_modified(|shown| {
+        self.snapshot_sender.send_if_modified(|shown| {
             let has_changed = *shown != snapshot;
             *shown = snapshot;
             has_changed
         });
-        let stats = &self.line.stats;
+        let stats = &self.registration.stats;
         stats.spawned.store(self.started, Ordering::Relaxed);
         stats.set_status(match status {
             "paused" => WorkerStatus::Paused,
@@ -555,7 +571,7 @@ impl GroupService {
             "draining" | "stopping" => WorkerStatus::Draining,
             _ => WorkerStatus::Active,
         });
-        let title = title::format(self.line.tid, &self.options.name, status);
+        let title = title::format(self.registration.tid, &self.options.name, status);
         if self.title != title {
             raddle_runner::title::set(&title);
             self.title = title;

@@ -1,6 +1,7 @@
-//! How long whoever runs a manager has to wait for its end, and whether a compose file or a unit says so. Pure.
+//! How long a service manager must wait for a manager's end, and whether a compose file or a
+//! systemd unit is configured so. Pure.
 //!
-//! Of such files only what is asked for is read: the services that run `raddle up`, and how long they may take to stop.
+//! The parsers read only the services that run `raddle up`, and their stop timeouts.
 
 use std::{
     path::{Path, PathBuf},
@@ -11,25 +12,26 @@ use raddle_model::HumanDuration;
 
 use super::Process;
 
-/// For the manager itself, beyond what its processes may take.
+/// Time for the manager itself, beyond that of its processes.
 const MARGIN: Duration = Duration::from_secs(2);
-/// What compose waits for where nothing is said.
+/// Compose's stop timeout without a setting.
 const COMPOSE_DEFAULT: Duration = Duration::from_secs(10);
-/// What systemd waits for where nothing is said.
+/// systemd's stop timeout without a setting.
 const SYSTEMD_DEFAULT: Duration = Duration::from_secs(90);
 
-/// Something that runs `raddle up`, and how long it may take to stop.
+/// A service that runs `raddle up`, and its stop timeout.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UpService {
-    /// What it is called.
+    /// Its name.
     pub name: String,
-    /// How long it may take; `None` for as long as it likes.
+    /// The stop timeout; `None` for no limit.
     pub stops_within: Option<Duration>,
-    /// Whether that is said there, or what is so where nothing is said.
+    /// Whether the file sets the timeout; otherwise it is the default.
     pub is_said: bool,
 }
 
-/// How long a stop of these may take: the longest `execution_timeout` of a process and its `shutdown_timeout`, and two seconds.
+/// How long a stop of these processes may take: the longest `execution_timeout` plus
+/// `shutdown_timeout` of a process, and two seconds.
 pub fn stop_grace_period(processes: &[Process]) -> Duration {
     let of_process = |process: &Process| process.longest() + process.shutdown_timeout.0;
     processes.iter().map(of_process).max().unwrap_or_default() + MARGIN
@@ -43,44 +45,44 @@ pub fn compose(text: &str) -> Vec<UpService> {
             .filter(|line| !line.trim().is_empty())
     };
     let mut inside = false;
-    let (mut found, mut service): (Vec<UpService>, Option<SystemdService>) = (Vec::new(), None);
+    let (mut found, mut service): (Vec<UpService>, Option<ComposeService>) = (Vec::new(), None);
     let mut depth = None;
     for line in lines().chain(["end:"]) {
         let indent = line.len() - line.trim_start().len();
         if indent == 0 {
-            found.extend(service.take().and_then(SystemdService::runs));
+            found.extend(service.take().and_then(ComposeService::into_up_service));
             inside = line.trim() == "services:";
             depth = None;
         } else if inside && indent <= *depth.get_or_insert(indent) {
-            found.extend(service.take().and_then(SystemdService::runs));
+            found.extend(service.take().and_then(ComposeService::into_up_service));
             let name = line
                 .trim()
                 .trim_end_matches(':')
                 .trim_matches(['"', '\''])
                 .to_owned();
-            service = Some(SystemdService {
+            service = Some(ComposeService {
                 name,
                 is_up: false,
                 in_command: None,
-                said: None,
+                stop_grace_period: None,
             });
         } else if let Some(service) = &mut service {
-            service.hear(line.trim(), indent);
+            service.read_line(line.trim(), indent);
         }
     }
     found
 }
 
-struct SystemdService {
+struct ComposeService {
     name: String,
     is_up: bool,
-    /// How far the key of a command is indented whose words are on lines of their own.
+    /// Indentation of the command's key, while the words of the command follow on their own lines.
     in_command: Option<usize>,
-    said: Option<String>,
+    stop_grace_period: Option<String>,
 }
 
-impl SystemdService {
-    fn hear(&mut self, line: &str, indent: usize) {
+impl ComposeService {
+    fn read_line(&mut self, line: &str, indent: usize) {
         if self
             .in_command
             .is_some_and(|command| indent > command || (indent == command && line.starts_with('-')))
@@ -98,35 +100,35 @@ impl SystemdService {
                 self.in_command = Some(indent);
             }
             "stop_grace_period" => {
-                self.said = Some(value.trim().trim_matches(['"', '\'']).to_owned())
+                self.stop_grace_period = Some(value.trim().trim_matches(['"', '\'']).to_owned())
             }
             _ => {}
         }
     }
 
-    fn runs(self) -> Option<UpService> {
-        let said = self
-            .said
+    fn into_up_service(self) -> Option<UpService> {
+        let timeout = self
+            .stop_grace_period
             .as_deref()
-            .and_then(|said| said.parse::<HumanDuration>().ok())
+            .and_then(|text| text.parse::<HumanDuration>().ok())
             .map(|span| span.0);
-        let runs = UpService {
+        let service = UpService {
             name: self.name,
-            stops_within: said.or(Some(COMPOSE_DEFAULT)),
-            is_said: said.is_some(),
+            stops_within: timeout.or(Some(COMPOSE_DEFAULT)),
+            is_said: timeout.is_some(),
         };
-        self.is_up.then_some(runs)
+        self.is_up.then_some(service)
     }
 }
 
-/// What a unit of systemd says, if it runs `raddle up`.
+/// Reads the stop timeout of a systemd unit that runs `raddle up`.
 pub fn unit(name: &str, text: &str) -> Option<UpService> {
     let is_up = value(text, "ExecStart").is_some_and(has_up);
-    let said = value(text, "TimeoutStopSec").or_else(|| value(text, "TimeoutSec"));
-    let stops_within = match said {
+    let timeout = value(text, "TimeoutStopSec").or_else(|| value(text, "TimeoutSec"));
+    let stops_within = match timeout {
         Some("infinity" | "0") => None,
-        Some(said) => Some(
-            said.parse::<HumanDuration>()
+        Some(text) => Some(
+            text.parse::<HumanDuration>()
                 .map_or(SYSTEMD_DEFAULT, |span| span.0),
         ),
         None => Some(SYSTEMD_DEFAULT),
@@ -134,14 +136,14 @@ pub fn unit(name: &str, text: &str) -> Option<UpService> {
     is_up.then(|| UpService {
         name: name.to_owned(),
         stops_within,
-        is_said: said.is_some(),
+        is_said: timeout.is_some(),
     })
 }
 
-/// The file whose groups a unit keeps, if it runs `raddle up` itself, and says where.
+/// The file of a unit that runs `raddle up` directly. `None` if its path cannot be determined.
 pub fn file_of_unit(text: &str) -> Option<PathBuf> {
     let words: Vec<&str> = value(text, "ExecStart")?.split_whitespace().collect();
-    // What may stand before the program says how it is run.
+    // systemd permits prefixes before the program that change how it is executed.
     let program = Path::new(words.first()?.trim_start_matches(['-', '@', ':', '+', '!']));
     if program.file_name()? != "raddle" || !words.contains(&"up") {
         return None;
@@ -162,7 +164,7 @@ pub fn file_of_unit(text: &str) -> Option<PathBuf> {
     }
 }
 
-/// What a unit says last of this.
+/// The last value of a key in a unit.
 fn value<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     let of_key = |line: &&str| {
         line.split_once('=')
@@ -175,7 +177,7 @@ fn value<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     line.split_once('=').map(|(_, value)| value.trim())
 }
 
-/// Whether `up` is one of the words.
+/// Whether `up` is a word of the command.
 fn has_up(command: &str) -> bool {
     command
         .split(|letter: char| letter.is_whitespace() || ",[]\"'".contains(letter))
@@ -198,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_task_and_the_end_of_its_process_count() {
+    fn stop_grace_period_adds_the_longest_task_and_the_shutdown_timeout() {
         let process = |execution, shutdown| {
             let worker = |slug: &str, timeout| GroupWorker::new(slug).execution_timeout(timeout);
             Process::new("a")
@@ -213,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn services_that_run_groups_are_found() {
+    fn finds_the_compose_services_that_run_up() {
         let text = "\
 # groups
 services:
@@ -251,7 +253,7 @@ volumes:
     }
 
     #[test]
-    fn a_unit_that_runs_groups_is_understood() {
+    fn reads_the_stop_timeout_of_a_unit() {
         let of = |line: &str| {
             unit(
                 "x",
@@ -274,7 +276,7 @@ volumes:
     }
 
     #[test]
-    fn a_unit_says_which_file_it_is_for() {
+    fn finds_the_file_of_a_unit() {
         let of = |exec: &str| {
             file_of_unit(&format!(
                 "[Service]\nExecStart={exec}\nWorkingDirectory=/srv/shop\n"
@@ -300,13 +302,13 @@ volumes:
         assert_eq!(
             file_of_unit("ExecStart=/usr/bin/raddle up"),
             None,
-            "it is found from where nobody knows"
+            "a relative path needs a WorkingDirectory"
         );
     }
 
     proptest::proptest! {
         #[test]
-        fn no_file_makes_the_reader_panic(text: String) {
+        fn no_file_makes_the_parsers_panic(text: String) {
             let _ = (compose(&text), unit("x", &text), file_of_unit(&text), file_of_unit(&format!("ExecStart={text}")));
         }
     }

@@ -1,14 +1,18 @@
-//! From messages to tasks: every message of a source becomes one task for each worker that has it as a source, and is gone, in one step of the
-//! broker. So nothing is lost and nothing doubled, however many managers do this, and whenever one is killed.
+//! Source consumer: converts every message of a source into one task for each worker that has the
+//! source, and removes the message, in one transaction of the broker. So no message is lost or
+//! converted twice, however many managers do this, and whenever one is killed.
 //!
-//! The entries of a Redis stream that other programs write to are such messages too: a source `stream:NAME` is the queue of this name, and
-//! [`transfer_stream`] moves the entries there.
+//! The entries of a Redis stream that other programs write to count as messages too: a source
+//! `stream:NAME` is the queue of this name, and [`transfer_stream`] moves the entries there.
 //!
-//! Messages are looked at before it is looked who wants them: whoever was made known before a message was written has it.
+//! Messages are read before the subscribers: a worker that was declared before a message was
+//! written gets the message.
 //!
-//! What goes wrong is in the way of nothing else. A message that cannot be the task of a worker, because it is too large or because what the
-//! worker has said of itself is refused, goes to that worker's queue of such messages, `<slug>.dead`, and the other workers have it as a task; that is one
-//! step too. One that the broker does not convert for another reason stays where it is, and is tried again; those behind it go on meanwhile.
+//! A failed message blocks no other. A message that cannot be a task of a worker, because the task
+//! is too large or the worker's `event` is invalid, goes to the worker's dead-message queue,
+//! `<slug>.dead`, and the other workers get it as a task, in the same transaction. A message that
+//! the broker does not convert for another reason stays in the queue and is retried; the messages
+//! behind it are converted meanwhile.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -21,74 +25,77 @@ use tokio::time::{Instant, sleep};
 
 use super::{desired_state::DesiredStates, process::with_message};
 
-/// How many messages are converted in one step: others wait for the broker meanwhile.
-const PORTION: u32 = 64;
+/// How many messages to convert in one transaction. Other calls wait for the broker meanwhile.
+const BATCH: u32 = 64;
 const WAIT: Duration = Duration::from_secs(3600);
-/// After an error of the broker, before the next try.
+/// Pause after a broker error, before the next try.
 const ERROR_PAUSE: Duration = Duration::from_millis(if cfg!(test) { 1 } else { 500 });
-/// Before a message that the broker did not convert is tried again, while those behind it go on.
-const LEFT_PAUSE: Duration = Duration::from_millis(if cfg!(test) { 10 } else { 5000 });
+/// Pause before a message that the broker did not convert is retried. The messages behind it are
+/// converted meanwhile.
+const RETRY_PAUSE: Duration = Duration::from_millis(if cfg!(test) { 10 } else { 5000 });
 
-/// Converts the messages of a source, for ever. A step that is under way when this is dropped is taken or not.
-pub(super) async fn pump(broker: Arc<dyn Broker>, source: String) {
+/// Converts the messages of a source, for ever. If this is dropped during a transaction, the
+/// transaction is either committed or not.
+pub(super) async fn consume_source(broker: Arc<dyn Broker>, source: String) {
     let Ok(queue) = source.parse::<QueueName>() else {
         return;
     };
-    let mut pump = SourceConsumer::new(&*broker, queue, source.clone());
+    let mut consumer = SourceConsumer::new(&*broker, queue, source.clone());
     let mut logged = None;
     loop {
-        let turn = pump.turn().await;
-        pause_after_error(&source, turn, &mut logged).await;
+        let result = consumer.consume_batch().await;
+        pause_after_error(&source, result, &mut logged).await;
     }
 }
 
-/// The name of the stream whose entries a source is made of, if it is made of such.
+/// The name of the Redis stream of a source, if the source is a stream.
 pub(super) fn stream_of(source: &str) -> Option<&str> {
     source.strip_prefix("stream:")
 }
 
-/// Moves the entries of a stream to the queue of its source, for ever. What is read and not moved when this is dropped is left to the next that does so.
+/// Moves the entries of a stream to the queue of its source, for ever. Entries that were read and
+/// not moved when this is dropped are left to the next consumer.
 pub(super) async fn transfer_stream(url: BrokerUrl, source: String) {
     let (Some(stream), Ok(queue)) = (stream_of(&source), source.parse::<QueueName>()) else {
         return;
     };
     let (mut opened, mut logged) = (None, None);
     loop {
-        let turn = match &mut opened {
+        let result = match &mut opened {
             None => open_stream(&url, stream, queue.clone())
                 .await
                 .map(|stream| opened = Some(stream)),
             Some(stream) => stream.transfer().await.map(drop),
         };
-        pause_after_error(&source, turn, &mut logged).await;
+        pause_after_error(&source, result, &mut logged).await;
     }
 }
 
-/// Logs an error once, and not with every try, and pauses before the next.
-async fn pause_after_error(source: &str, turn: Result<()>, logged: &mut Option<String>) {
-    let Err(error) = turn else {
+/// Logs an error, unless the last try failed with the same one, and pauses before the next try.
+async fn pause_after_error(source: &str, result: Result<()>, logged: &mut Option<String>) {
+    let Err(error) = result else {
         *logged = None;
         return;
     };
-    let words = error.to_string();
-    if logged.as_ref() != Some(&words) {
-        tracing::error!(source, %error, "messages cannot be made tasks yet");
+    let text = error.to_string();
+    if logged.as_ref() != Some(&text) {
+        tracing::error!(source, %error, "messages cannot be converted to tasks yet");
     }
-    *logged = Some(words);
+    *logged = Some(text);
     sleep(ERROR_PAUSE).await;
 }
 
-/// One source, and how far it was looked at.
+/// A source, and the position in it.
 struct SourceConsumer<'a> {
     broker: &'a dyn Messages,
     queue: QueueName,
     source: String,
-    /// Those up to here are seen to. What nobody wants any more is passed over.
+    /// The last message that was handled. Messages without a subscriber are skipped.
     after: u64,
-    /// Some of those were left, from this one on, and are tried again then.
-    left: Option<(u64, Instant)>,
-    /// Those that were left, and are in the log.
-    told: BTreeSet<Tid>,
+    /// The first of the handled messages that were not converted, and when to retry.
+    retry: Option<(u64, Instant)>,
+    /// Messages whose failure is in the log already.
+    logged: BTreeSet<Tid>,
 }
 
 impl<'a> SourceConsumer<'a> {
@@ -98,23 +105,24 @@ impl<'a> SourceConsumer<'a> {
             queue,
             source,
             after: 0,
-            left: None,
-            told: BTreeSet::new(),
+            retry: None,
+            logged: BTreeSet::new(),
         }
     }
 
-    /// Sees to the next messages. After an error nothing is passed over: what was not converted is there to be seen again.
-    async fn turn(&mut self) -> Result<()> {
-        if let Some((first, _)) = self.left.take_if(|(_, at)| *at <= Instant::now()) {
+    /// Handles the next messages. After an error the position does not move, so no message is
+    /// skipped.
+    async fn consume_batch(&mut self) -> Result<()> {
+        if let Some((first, _)) = self.retry.take_if(|(_, at)| *at <= Instant::now()) {
             self.after = first - 1;
         }
         let wait = self
-            .left
+            .retry
             .map_or(WAIT, |(_, at)| at.duration_since(Instant::now()));
         let peek = PeekRequest {
             queue: self.queue.clone(),
             after: self.after,
-            max: PORTION,
+            max: BATCH,
             wait,
         };
         let messages = self.broker.peek(peek).await?;
@@ -133,60 +141,63 @@ impl<'a> SourceConsumer<'a> {
             Ok(true) => {
                 messages
                     .iter()
-                    .for_each(|message| _ = self.told.remove(&message.id));
+                    .for_each(|message| _ = self.logged.remove(&message.id));
                 return Ok(());
             }
-            // Others convert them as well, or one of them cannot be converted: it is not to be in the way of the rest.
+            // Another manager converts them as well, or one of them cannot be converted: try each
+            // alone, so that it does not block the rest.
             Ok(false) => {}
             Err(error) if error.is_retryable() => return Err(error),
             Err(_) => {}
         }
-        let (mut left, mut failed, portion) = (None, 0, messages.len());
+        let (mut first_failed, mut failed, batch_size) = (None, 0, messages.len());
         for message in messages {
             let id = message.id;
             match self.convert_one(&known, message).await {
-                Ok(()) => _ = self.told.remove(&id),
+                Ok(()) => _ = self.logged.remove(&id),
                 Err(error) if error.is_retryable() => return Err(error),
                 Err(error) => {
-                    left = left.or(Some(id.as_u64()));
+                    first_failed = first_failed.or(Some(id.as_u64()));
                     failed += 1;
-                    if self.told.insert(id) {
+                    if self.logged.insert(id) {
                         let source = &self.source;
-                        tracing::error!(source, %id, %error, "a message is not converted, and is left for later");
+                        tracing::error!(source, %id, %error, "a message cannot be converted now, and is retried later");
                     }
                 }
             }
         }
-        if let Some(first) = left {
+        if let Some(first) = first_failed {
             self.after = last;
-            // Together with those that were left before. It is not gone back to them before the end is reached: others may be behind.
-            let first = self.left.map_or(first, |(before, _)| before);
-            self.left = Some((first, Instant::now() + LEFT_PAUSE));
+            // Keep the earliest failed message: a retry starts there. It waits for the end of the
+            // queue, so that the messages behind are converted first.
+            let first = self.retry.map_or(first, |(before, _)| before);
+            self.retry = Some((first, Instant::now() + RETRY_PAUSE));
         }
-        if failed == portion {
-            // It may not be for them.
+        if failed == batch_size {
+            // All of them failed, so the cause may be the broker and not the messages.
             sleep(ERROR_PAUSE).await;
         }
         Ok(())
     }
 
-    /// Whether this was the one to convert them.
+    /// Returns whether this call has converted the messages; `false` if another consumer has.
     async fn convert(
         &self,
         messages: &[Message],
         tasks: Vec<NewTask>,
         new_messages: Vec<NewMessage>,
     ) -> Result<bool> {
-        let conversion = MessageTransaction {
+        let transaction = MessageTransaction {
             queue: self.queue.clone(),
             messages: messages.to_vec(),
             tasks,
             new_messages,
         };
-        Ok(self.broker.apply_transaction(conversion).await?.is_some())
+        Ok(self.broker.apply_transaction(transaction).await?.is_some())
     }
 
-    /// Converts a message for those whose task it can be, and puts it into the queues of the others.
+    /// Converts a message for the workers that accept it as a task, and moves it to the
+    /// dead-message queues of the others.
     async fn convert_one(&self, known: &DesiredStates, message: Message) -> Result<()> {
         let messages = [message];
         let refused = match self
@@ -198,21 +209,22 @@ impl<'a> SourceConsumer<'a> {
         };
         let [message] = &messages;
         let (mut tasks, mut new_messages, mut dead) = (Vec::new(), Vec::new(), Vec::new());
-        for (standing, event) in known.subscribers(&self.source) {
+        for (state, event) in known.subscribers(&self.source) {
             let task = self.event(event, message);
             let Err(error) = task.validate() else {
                 tasks.push(task);
                 continue;
             };
-            match dead_queue(&standing.slug) {
-                // What was dead already, and is a source now, would come round for ever.
+            match dead_queue(&state.slug) {
+                // A source that is the worker's own dead-message queue would receive the message
+                // again, for ever.
                 Some(to) if to != self.queue => new_messages.push(NewMessage {
                     queue: to,
                     body: message.body.clone(),
                 }),
                 _ => return Err(refused.into()),
             }
-            dead.push((&standing.slug, error));
+            dead.push((&state.slug, error));
         }
         if dead.is_empty() {
             return Err(refused.into());
@@ -226,7 +238,7 @@ impl<'a> SourceConsumer<'a> {
         Ok(())
     }
 
-    /// The tasks that messages are.
+    /// The tasks to make of messages.
     fn events(&self, known: &DesiredStates, messages: &[Message]) -> Vec<NewTask> {
         let of_one = |message| {
             known
@@ -246,7 +258,7 @@ impl<'a> SourceConsumer<'a> {
     }
 }
 
-/// Where a worker has the messages that cannot be its tasks.
+/// The queue for messages that cannot be tasks of a worker.
 fn dead_queue(slug: &str) -> Option<QueueName> {
     format!("{slug}.dead").parse().ok()
 }

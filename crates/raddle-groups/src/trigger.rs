@@ -1,5 +1,6 @@
-//! Triggers: schedules that are in a file. Each is marked with the name of the manager that has the file, so that it goes when the file has it no
-//! longer, and so that no manager touches what a person has written.
+//! Triggers: schedules that a file declares. Each is stored with the name of its manager as owner.
+//! So it is removed when the file no longer has it, and no manager changes a schedule that a person
+//! has written.
 
 use raddle_broker::{Broker, ScheduleView};
 use raddle_model::Schedule;
@@ -7,7 +8,8 @@ use raddle_model::Schedule;
 use super::{GroupWorker, ManagerError, Process, desired_state::DesiredStates};
 use raddle_client::schedule;
 
-/// Stores the triggers of a file. That of a worker which is off is paused: it may be new, and have nobody who would run what it makes.
+/// Stores the triggers of a file. The trigger of a worker that is off is paused: it may be new, and
+/// no process would run its tasks.
 pub(super) async fn declare(
     broker: &dyn Broker,
     name: &str,
@@ -17,7 +19,7 @@ pub(super) async fn declare(
     for process in processes {
         for worker in &process.workers {
             if let Some(trigger) = worker.schedule() {
-                let paused = known.get(&worker.slug).is_some_and(|standing| !standing.on);
+                let paused = known.get(&worker.slug).is_some_and(|state| !state.on);
                 let trigger = Schedule { paused, ..trigger };
                 let put = schedule::put_owned(broker, trigger, name).await;
                 put.map_err(|source| ManagerError::Trigger {
@@ -30,7 +32,7 @@ pub(super) async fn declare(
     Ok(())
 }
 
-/// Removes the triggers that a manager of this name had in its file before.
+/// Removes the triggers that a manager of this name owns and that its file no longer has.
 pub(super) async fn retire(
     broker: &dyn Broker,
     name: &str,
@@ -42,13 +44,13 @@ pub(super) async fn retire(
             slug: slug.clone(),
             source,
         })? {
-            tracing::info!(slug, "a trigger was removed that is in the file no longer");
+            tracing::info!(slug, "removed a trigger that is no longer in the file");
         }
     }
     Ok(())
 }
 
-/// The schedules that a manager of this name has stored, and that are none of these workers' any more.
+/// The schedules that a manager of this name owns and that belong to none of these workers.
 fn former(stored: Vec<ScheduleView>, name: &str, processes: &[Process]) -> Vec<String> {
     let has = |worker: &GroupWorker, slug: &str| worker.slug == slug && worker.trigger.is_some();
     let is_kept = |slug: &str| {
@@ -86,8 +88,8 @@ mod tests {
         })]
     }
 
-    /// As a manager does it that begins.
-    async fn settle(
+    /// Declares and retires triggers, as a manager does at its start.
+    async fn declare_and_retire(
         broker: &Sqlite,
         name: &str,
         processes: &[Process],
@@ -108,18 +110,24 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_file_has_no_longer_goes_and_nothing_else() {
+    async fn removes_only_the_triggers_that_left_the_file() {
         let broker = Sqlite::in_memory().await.unwrap();
         let by_hand = Schedule::every("hand", Duration::from_secs(60))
             .task(TaskSpec::command(["true"]))
             .unwrap();
         put(&broker, by_hand, false).await.unwrap();
-        settle(&broker, "group", &file(&["a", "b"])).await.unwrap();
-        settle(&broker, "other", &file(&["c"])).await.unwrap();
+        declare_and_retire(&broker, "group", &file(&["a", "b"]))
+            .await
+            .unwrap();
+        declare_and_retire(&broker, "other", &file(&["c"]))
+            .await
+            .unwrap();
         assert_eq!(names(&broker).await, ["a", "b", "c", "hand"]);
-        settle(&broker, "group", &file(&["b"])).await.unwrap();
+        declare_and_retire(&broker, "group", &file(&["b"]))
+            .await
+            .unwrap();
         assert_eq!(names(&broker).await, ["b", "c", "hand"]);
-        settle(
+        declare_and_retire(
             &broker,
             "group",
             &[Process::new("p").worker(GroupWorker::new("b"))],
@@ -129,12 +137,12 @@ mod tests {
         assert_eq!(
             names(&broker).await,
             ["c", "hand"],
-            "a worker whose trigger was taken out is like one that was"
+            "a worker without its trigger counts as removed"
         );
     }
 
     #[tokio::test]
-    async fn what_was_written_by_hand_is_left_alone() {
+    async fn keeps_schedules_that_a_person_wrote() {
         let broker = Sqlite::in_memory().await.unwrap();
         let by_hand = || {
             Schedule::every("a", Duration::from_secs(7))
@@ -142,7 +150,9 @@ mod tests {
                 .unwrap()
         };
         put(&broker, by_hand(), false).await.unwrap();
-        let refused = settle(&broker, "group", &file(&["a"])).await.unwrap_err();
+        let refused = declare_and_retire(&broker, "group", &file(&["a"]))
+            .await
+            .unwrap_err();
         assert!(
             matches!(
                 refused,
@@ -153,10 +163,14 @@ mod tests {
             ),
             "{refused}"
         );
-        settle(&broker, "group", &file(&["b"])).await.unwrap();
+        declare_and_retire(&broker, "group", &file(&["b"]))
+            .await
+            .unwrap();
         assert_eq!(names(&broker).await, ["a", "b"]);
-        // Who replaces one of a file by hand has it for himself.
-        settle(&broker, "group", &file(&["b", "c"])).await.unwrap();
+        // A person who replaces a trigger of a file becomes its owner.
+        declare_and_retire(&broker, "group", &file(&["b", "c"]))
+            .await
+            .unwrap();
         put(
             &broker,
             Schedule {
@@ -167,12 +181,14 @@ mod tests {
         )
         .await
         .unwrap();
-        settle(&broker, "group", &file(&["b"])).await.unwrap();
+        declare_and_retire(&broker, "group", &file(&["b"]))
+            .await
+            .unwrap();
         assert_eq!(names(&broker).await, ["a", "b", "c"]);
     }
 
     #[tokio::test]
-    async fn the_trigger_of_a_worker_that_is_off_begins_paused() {
+    async fn pauses_the_trigger_of_a_worker_that_is_off() {
         use raddle_broker::Queries;
         let broker = Sqlite::in_memory().await.unwrap();
         let without = [Process::new("clock").worker(GroupWorker::command("a", ["true"]))];
@@ -180,7 +196,9 @@ mod tests {
             .await
             .unwrap();
         turn(&broker, "a", false).await.unwrap();
-        settle(&broker, "group", &file(&["a"])).await.unwrap();
+        declare_and_retire(&broker, "group", &file(&["a"]))
+            .await
+            .unwrap();
         desired_state::declare(&broker, &file(&["a"]), None, None)
             .await
             .unwrap();
@@ -188,7 +206,9 @@ mod tests {
         assert!(is_paused().await);
         turn(&broker, "a", true).await.unwrap();
         assert!(!is_paused().await);
-        settle(&broker, "group", &file(&["a"])).await.unwrap();
-        assert!(!is_paused().await, "to say it again changes nothing");
+        declare_and_retire(&broker, "group", &file(&["a"]))
+            .await
+            .unwrap();
+        assert!(!is_paused().await, "a second declaration changes nothing");
     }
 }

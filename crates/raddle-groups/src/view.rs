@@ -1,4 +1,4 @@
-//! What people see of groups, and do to them.
+//! Operations on workers of groups: list, switch, scale and forget.
 
 use raddle_broker::Broker;
 use raddle_model::{
@@ -14,7 +14,7 @@ use super::{
 use raddle_client::schedule;
 use raddle_worker::registration::is_running;
 
-/// A worker of a group, as it stands.
+/// A worker of a group, with its current state.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct GroupWorkerView {
@@ -24,24 +24,24 @@ pub struct GroupWorkerView {
     pub process: String,
     /// Whether it is on.
     pub on: bool,
-    /// How many processes there are to be of it.
+    /// How many replicas to run.
     pub replicas: u32,
-    /// How many there are that serve it.
+    /// How many processes serve it.
     pub live: usize,
-    /// Tasks that they run, as far as is known.
+    /// How many tasks they run, as of their last renewal.
     pub busy: u64,
-    /// Tasks that wait for it.
+    /// How many tasks wait for it.
     pub waiting: u64,
-    /// The queues whose every message is an event for it.
+    /// The queues whose messages are all events for it.
     pub sources: Vec<String>,
     /// The processes that serve it.
     pub pids: Vec<u32>,
-    /// Those that keep it.
+    /// The managers that keep it.
     pub managers: Vec<GroupManagerRef>,
 }
 
 impl GroupWorkerView {
-    /// Whether it goes on collecting messages although no manager that is there keeps it.
+    /// Whether it still collects messages although no live manager keeps it.
     pub fn is_forsaken(&self) -> bool {
         self.managers.is_empty() && !self.sources.is_empty()
     }
@@ -52,42 +52,42 @@ impl GroupWorkerView {
 pub struct GroupManagerRef {
     /// Its id.
     pub tid: Tid,
-    /// What it is called.
+    /// Its name.
     pub name: String,
-    /// What it is doing.
+    /// Its status.
     pub status: WorkerStatus,
 }
 
-/// A worker that was forgotten, and what is left of it.
+/// The result of `forget`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct ForgottenWorker {
     /// Its name, and that of its queue.
     pub slug: String,
-    /// Tasks that wait there, and go on waiting.
+    /// How many tasks wait in its queue, and stay there.
     pub waiting: u64,
-    /// The queues whose messages are events for it no more.
+    /// The queues whose messages are no longer events for it.
     pub sources: Vec<String>,
-    /// Those of them that are events for nobody now: their messages stay.
+    /// Those of them that are a source of no other worker: their messages stay.
     pub unread: Vec<String>,
 }
 
-/// Why a group was not changed.
+/// Reports why a group was not changed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum GroupChangeError {
-    /// The broker could not be asked.
+    /// The broker failed.
     #[error(transparent)]
     Broker(#[from] raddle_broker::Error),
-    /// There is no such worker.
+    /// No such worker exists.
     #[error("there is no worker '{0}' in any group: see 'raddle group list'")]
     Absent(String),
-    /// There cannot be more than one of it.
+    /// The worker can have one replica only.
     #[error(
         "'{0}' is not alone in its process, or has a trigger: there can be one of it. Turn it off and on instead"
     )]
     Single(String),
-    /// Somebody keeps it.
+    /// A manager keeps the worker.
     #[error(
         "'{slug}' is kept by the manager {tid}: take it out of its raddle.toml and start that again, or stop it with 'raddle task stop {tid}'"
     )]
@@ -97,7 +97,7 @@ pub enum GroupChangeError {
         /// Its manager.
         tid: Tid,
     },
-    /// Its trigger could not be paused, or let go on.
+    /// Its trigger could not be paused or resumed.
     #[error(transparent)]
     Trigger(#[from] schedule::Error),
 }
@@ -109,10 +109,10 @@ pub async fn list(broker: &dyn Broker) -> Result<Vec<GroupWorkerView>, raddle_br
         broker.workers().await?,
         broker.summary().await?,
     );
-    let view = |standing: DesiredState| {
+    let view = |state: DesiredState| {
         let serving: Vec<&WorkerEntry> = workers
             .iter()
-            .filter(|entry| entry.info.serves(&standing.slug))
+            .filter(|entry| entry.info.serves(&state.slug))
             .collect();
         GroupWorkerView {
             live: serving.len(),
@@ -120,24 +120,20 @@ pub async fn list(broker: &dyn Broker) -> Result<Vec<GroupWorkerView>, raddle_br
                 .iter()
                 .map(|entry| (entry.load * f64::from(entry.info.concurrency)).round() as u64)
                 .sum(),
-            waiting: summary
-                .ready
-                .get(&standing.slug)
-                .copied()
-                .unwrap_or_default(),
+            waiting: summary.ready.get(&state.slug).copied().unwrap_or_default(),
             pids: serving.iter().map(|entry| entry.info.pid).collect(),
-            managers: keepers(&workers, &standing.slug),
-            replicas: standing.wanted(),
-            slug: standing.slug,
-            process: standing.process,
-            on: standing.on,
-            sources: standing.sources,
+            managers: keepers(&workers, &state.slug),
+            replicas: state.wanted(),
+            slug: state.slug,
+            process: state.process,
+            on: state.on,
+            sources: state.sources,
         }
     };
     Ok(known.into_iter().map(view).collect())
 }
 
-/// The managers that keep a worker, also while it is off.
+/// The managers that keep a worker, also if it is off.
 pub(super) fn keepers(workers: &[WorkerEntry], slug: &str) -> Vec<GroupManagerRef> {
     let keeps = |entry: &&WorkerEntry| {
         entry.info.kind == kind::GROUP
@@ -152,15 +148,15 @@ pub(super) fn keepers(workers: &[WorkerEntry], slug: &str) -> Vec<GroupManagerRe
     workers.iter().filter(keeps).map(keeper).collect()
 }
 
-/// Turns a worker off or on. What comes for it meanwhile waits, but for what its trigger would have made.
+/// Switches a worker on or off. While it is off, its events wait, but its trigger makes none.
 pub async fn turn(
     broker: &dyn Broker,
     slug: &str,
     on: bool,
 ) -> Result<DesiredState, GroupChangeError> {
-    let standing = change(broker, slug, |standing| standing.on = on).await?;
-    let standing = standing.ok_or_else(|| GroupChangeError::Absent(slug.into()))?;
-    // One that a person has put in its place is not the group's.
+    let state = change(broker, slug, |state| state.on = on).await?;
+    let state = state.ok_or_else(|| GroupChangeError::Absent(slug.into()))?;
+    // A schedule without an owner was written by a person, and is not the group's.
     let is_owned = async || {
         Ok::<_, GroupChangeError>(
             broker
@@ -169,22 +165,23 @@ pub async fn turn(
                 .is_some_and(|view| view.entry.owner.is_some()),
         )
     };
-    if standing.triggered && is_owned().await? {
-        let turned = if on {
+    if state.triggered && is_owned().await? {
+        let switched = if on {
             schedule::resume(broker, slug).await
         } else {
             schedule::pause(broker, slug).await
         };
-        match turned {
-            // Somebody has removed it.
+        match switched {
+            // The schedule was removed meanwhile.
             Ok(_) | Err(schedule::Error::Absent(_)) => {}
             Err(error) => return Err(error.into()),
         }
     }
-    Ok(standing)
+    Ok(state)
 }
 
-/// Forgets a worker that no manager has any more: nothing is an event for it from now on. What waits in its queue stays there.
+/// Forgets a worker that no manager keeps: messages of its sources are no longer events for it.
+/// Tasks that wait in its queue stay there.
 pub async fn forget(broker: &dyn Broker, slug: &str) -> Result<ForgottenWorker, GroupChangeError> {
     if let Some(keeper) = keepers(&broker.workers().await?, slug).first() {
         return Err(GroupChangeError::Kept {
@@ -192,7 +189,7 @@ pub async fn forget(broker: &dyn Broker, slug: &str) -> Result<ForgottenWorker, 
             tid: keeper.tid,
         });
     }
-    let standing = remove(broker, slug)
+    let state = remove(broker, slug)
         .await?
         .ok_or_else(|| GroupChangeError::Absent(slug.into()))?;
     let owner = broker
@@ -204,7 +201,7 @@ pub async fn forget(broker: &dyn Broker, slug: &str) -> Result<ForgottenWorker, 
     }
     let others = standings(broker).await?;
     let is_unread = |source: &&String| !others.iter().any(|other| other.sources.contains(source));
-    let unread = standing.sources.iter().filter(is_unread).cloned().collect();
+    let unread = state.sources.iter().filter(is_unread).cloned().collect();
     let waiting = broker
         .summary()
         .await?
@@ -213,25 +210,25 @@ pub async fn forget(broker: &dyn Broker, slug: &str) -> Result<ForgottenWorker, 
         .copied()
         .unwrap_or_default();
     Ok(ForgottenWorker {
-        slug: standing.slug,
+        slug: state.slug,
         waiting,
-        sources: standing.sources,
+        sources: state.sources,
         unread,
     })
 }
 
-/// Has so many processes of a worker, until this is said again.
+/// Sets the number of replicas of a worker, until it is set again.
 pub async fn scale(
     broker: &dyn Broker,
     slug: &str,
     replicas: u32,
 ) -> Result<DesiredState, GroupChangeError> {
     let known = standings(broker).await?;
-    let before = known.into_iter().find(|standing| standing.slug == slug);
+    let before = known.into_iter().find(|state| state.slug == slug);
     let before = before.ok_or_else(|| GroupChangeError::Absent(slug.into()))?;
     if !before.scales && replicas != 1 {
         return Err(GroupChangeError::Single(slug.into()));
     }
-    let standing = change(broker, slug, |standing| standing.scaled = Some(replicas)).await?;
-    standing.ok_or_else(|| GroupChangeError::Absent(slug.into()))
+    let state = change(broker, slug, |state| state.scaled = Some(replicas)).await?;
+    state.ok_or_else(|| GroupChangeError::Absent(slug.into()))
 }

@@ -1,4 +1,4 @@
-//! Nothing is lost, nothing doubled, and nothing is in the way.
+//! Tests of the source consumer: no message is lost, converted twice or blocked.
 
 use std::sync::Mutex;
 
@@ -12,29 +12,26 @@ use tokio::task::JoinSet;
 use super::{super::desired_state::declare, *};
 use crate::{GroupWorker, Process};
 
-/// What becomes of a conversion of these messages.
-type Fate = Box<dyn FnMut(&[Message]) -> Result<()> + Send>;
+/// Decides the outcome of a transaction of these messages.
+type Outcome = Box<dyn FnMut(&[Message]) -> Result<()> + Send>;
 
-/// A broker whose conversions fail as they are told to.
-struct Frail {
+/// A broker whose transactions fail as a test decides.
+struct FailingBroker {
     memory: Sqlite,
-    fate: Mutex<Fate>,
+    outcome: Mutex<Outcome>,
 }
 
 #[async_trait]
-impl CallHandler for Frail {
+impl CallHandler for FailingBroker {
     async fn call(&self, call: Call) -> Result<Reply> {
-        if let Call::ApplyTransaction {
-            transaction: conversion,
-        } = &call
-        {
-            (*self.fate.lock().unwrap())(&conversion.messages)?;
+        if let Call::ApplyTransaction { transaction } = &call {
+            (*self.outcome.lock().unwrap())(&transaction.messages)?;
         }
         call.perform(&self.memory).await
     }
 }
 
-fn work(slug: &str) -> Process {
+fn process(slug: &str) -> Process {
     Process::new(slug).worker(GroupWorker::command(slug, ["cat"]).source("orders"))
 }
 
@@ -42,7 +39,7 @@ fn queue(name: &str) -> QueueName {
     name.parse().unwrap()
 }
 
-async fn held(broker: &dyn Messages, name: &str) -> Vec<String> {
+async fn bodies_in(broker: &dyn Messages, name: &str) -> Vec<String> {
     let peek = PeekRequest {
         queue: queue(name),
         after: 0,
@@ -58,7 +55,7 @@ async fn held(broker: &dyn Messages, name: &str) -> Vec<String> {
         .collect()
 }
 
-/// The messages that have become tasks of a worker, in their order.
+/// The messages that have become tasks of a worker, in order.
 async fn tasks_of(broker: &Sqlite, slug: &str) -> Vec<String> {
     let mut tasks = broker.tasks(TaskFilter::default()).await.unwrap();
     tasks.retain(|task| task.spec.queue == slug);
@@ -69,13 +66,13 @@ async fn tasks_of(broker: &Sqlite, slug: &str) -> Vec<String> {
         .collect()
 }
 
-/// Lets a pump work until this holds.
-async fn turn_until(pump: &mut SourceConsumer<'_>, holds: impl AsyncFn() -> bool) {
+/// Runs a consumer until `holds` returns true.
+async fn consume_until(consumer: &mut SourceConsumer<'_>, holds: impl AsyncFn() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while !holds().await {
         assert!(Instant::now() < deadline, "it takes too long");
-        // A turn that finds nothing to do waits for something.
-        let _ = tokio::time::timeout(Duration::from_millis(100), pump.turn()).await;
+        // A turn that finds no message waits for one.
+        let _ = tokio::time::timeout(Duration::from_millis(100), consumer.consume_batch()).await;
     }
 }
 
@@ -87,53 +84,57 @@ fn server_error() -> Error {
 }
 
 #[tokio::test]
-async fn a_worker_whose_tasks_are_refused_starves_no_other_and_loses_nothing() {
+async fn a_worker_with_an_invalid_event_gets_dead_messages_and_blocks_no_other() {
     let broker = Sqlite::in_memory().await.unwrap();
-    declare(&broker, &[work("mail")], None, None).await.unwrap();
-    let standing = json!({
+    declare(&broker, &[process("mail")], None, None)
+        .await
+        .unwrap();
+    let state = json!({
         "slug": "odd", "process": "odd", "sources": ["orders"], "on": true, "replicas": 1, "scales": true,
         "event": { "target": { "command": [""] }, "queue": "odd" },
     });
     broker
-        .put(queue("raddle.groups"), vec![standing.to_string()])
+        .put(queue("raddle.groups"), vec![state.to_string()])
         .await
         .unwrap();
     let words: Vec<String> = (0..3).map(|number| number.to_string()).collect();
     broker.put(queue("orders"), words.clone()).await.unwrap();
     SourceConsumer::new(&broker, queue("orders"), "orders".into())
-        .turn()
+        .consume_batch()
         .await
         .unwrap();
     assert_eq!(
         (
             tasks_of(&broker, "mail").await,
-            held(&broker, "odd.dead").await
+            bodies_in(&broker, "odd.dead").await
         ),
         (words.clone(), words)
     );
-    assert_eq!(held(&broker, "orders").await, [""; 0]);
+    assert_eq!(bodies_in(&broker, "orders").await, [""; 0]);
 }
 
 #[tokio::test]
-async fn a_message_that_can_be_no_task_is_dead_and_blocks_nothing() {
+async fn moves_a_message_that_cannot_be_a_task_to_the_dead_queue() {
     let broker = Sqlite::in_memory().await.unwrap();
-    declare(&broker, &[work("mail")], None, None).await.unwrap();
+    declare(&broker, &[process("mail")], None, None)
+        .await
+        .unwrap();
     let large = "x".repeat(MAX_SPEC_BYTES + 1);
     broker
         .put(queue("orders"), vec!["a".into(), large.clone(), "b".into()])
         .await
         .unwrap();
-    let mut pump = SourceConsumer::new(&broker, queue("orders"), "orders".into());
-    pump.turn().await.unwrap();
+    let mut consumer = SourceConsumer::new(&broker, queue("orders"), "orders".into());
+    consumer.consume_batch().await.unwrap();
     assert_eq!(tasks_of(&broker, "mail").await, ["a", "b"]);
     assert_eq!(
         (
-            held(&broker, "mail.dead").await,
-            held(&broker, "orders").await.len()
+            bodies_in(&broker, "mail.dead").await,
+            bodies_in(&broker, "orders").await.len()
         ),
         (vec![large], 0)
     );
-    // Whoever has that queue as a source has it stay there, and nothing goes round.
+    // A worker whose source is that queue leaves the message there: it does not go round.
     declare(
         &broker,
         &[Process::new("mail").worker(GroupWorker::command("mail", ["cat"]).source("mail.dead"))],
@@ -143,19 +144,19 @@ async fn a_message_that_can_be_no_task_is_dead_and_blocks_nothing() {
     .await
     .unwrap();
     SourceConsumer::new(&broker, queue("mail.dead"), "mail.dead".into())
-        .turn()
+        .consume_batch()
         .await
         .unwrap();
-    assert_eq!(held(&broker, "mail.dead").await.len(), 1);
+    assert_eq!(bodies_in(&broker, "mail.dead").await.len(), 1);
 }
 
-/// However often it is tried, and whoever is cut off meanwhile.
+/// Also after retries, and when the connection is cut in between.
 #[tokio::test]
 async fn a_dead_letter_is_written_once() {
     let mut calls = 0;
-    let fate = move |_: &[Message]| {
+    let outcome = move |_: &[Message]| {
         calls += 1;
-        // For all, for it alone, and then with its letter.
+        // Transactions: all messages, this message alone, and then with its dead message.
         if calls == 3 {
             Err(Error::AgentGone {
                 path: "a".into(),
@@ -165,11 +166,11 @@ async fn a_dead_letter_is_written_once() {
             Ok(())
         }
     };
-    let broker = Frail {
+    let broker = FailingBroker {
         memory: Sqlite::in_memory().await.unwrap(),
-        fate: Mutex::new(Box::new(fate)),
+        outcome: Mutex::new(Box::new(outcome)),
     };
-    declare(&broker.memory, &[work("mail")], None, None)
+    declare(&broker.memory, &[process("mail")], None, None)
         .await
         .unwrap();
     let large = "x".repeat(MAX_SPEC_BYTES + 1);
@@ -178,30 +179,30 @@ async fn a_dead_letter_is_written_once() {
         .await
         .unwrap();
     let _ = SourceConsumer::new(&broker, queue("orders"), "orders".into())
-        .turn()
+        .consume_batch()
         .await;
     assert_eq!(
         (
-            held(&broker, "orders").await.len(),
-            held(&broker, "mail.dead").await.len()
+            bodies_in(&broker, "orders").await.len(),
+            bodies_in(&broker, "mail.dead").await.len()
         ),
         (1, 0)
     );
     SourceConsumer::new(&broker, queue("orders"), "orders".into())
-        .turn()
+        .consume_batch()
         .await
         .unwrap();
     assert_eq!(
         (
-            held(&broker, "orders").await.len(),
-            held(&broker, "mail.dead").await
+            bodies_in(&broker, "orders").await.len(),
+            bodies_in(&broker, "mail.dead").await
         ),
         (0, vec![large])
     );
 }
 
 #[tokio::test]
-async fn an_error_that_passes_passes_over_nothing() {
+async fn skips_no_message_after_a_transient_error() {
     let mut errors = [
         Error::Unanswered {
             place: "here".into(),
@@ -218,33 +219,34 @@ async fn an_error_that_passes_passes_over_nothing() {
         server_error(),
     ]
     .into_iter();
-    let fate = Mutex::new(Box::new(move |_: &[Message]| errors.next().map_or(Ok(()), Err)) as Fate);
-    let broker = Frail {
+    let outcome =
+        Mutex::new(Box::new(move |_: &[Message]| errors.next().map_or(Ok(()), Err)) as Outcome);
+    let broker = FailingBroker {
         memory: Sqlite::in_memory().await.unwrap(),
-        fate,
+        outcome,
     };
-    declare(&broker.memory, &[work("mail")], None, None)
+    declare(&broker.memory, &[process("mail")], None, None)
         .await
         .unwrap();
     broker
         .put(queue("orders"), vec!["a".into(), "b".into()])
         .await
         .unwrap();
-    let mut pump = SourceConsumer::new(&broker, queue("orders"), "orders".into());
-    turn_until(&mut pump, async || {
+    let mut consumer = SourceConsumer::new(&broker, queue("orders"), "orders".into());
+    consume_until(&mut consumer, async || {
         tasks_of(&broker.memory, "mail").await.len() == 2
     })
     .await;
     let mut made = tasks_of(&broker.memory, "mail").await;
     made.sort();
     assert_eq!(
-        (made, held(&broker, "orders").await),
+        (made, bodies_in(&broker, "orders").await),
         (vec!["a".to_owned(), "b".into()], Vec::new())
     );
 }
 
 #[tokio::test]
-async fn a_message_that_is_never_converted_stays_and_the_rest_goes_on() {
+async fn keeps_a_message_that_is_never_converted_and_converts_the_rest() {
     let stuck = |messages: &[Message]| {
         if messages.iter().any(|message| message.body == "stuck") {
             Err(server_error())
@@ -252,37 +254,40 @@ async fn a_message_that_is_never_converted_stays_and_the_rest_goes_on() {
             Ok(())
         }
     };
-    let broker = Frail {
+    let broker = FailingBroker {
         memory: Sqlite::in_memory().await.unwrap(),
-        fate: Mutex::new(Box::new(stuck)),
+        outcome: Mutex::new(Box::new(stuck)),
     };
-    declare(&broker.memory, &[work("mail")], None, None)
+    declare(&broker.memory, &[process("mail")], None, None)
         .await
         .unwrap();
-    let many = 3 * PORTION as usize;
-    let mut words = vec!["stuck".to_owned(); PORTION as usize + 1];
+    let many = 3 * BATCH as usize;
+    let mut words = vec!["stuck".to_owned(); BATCH as usize + 1];
     words.extend(vec!["free".to_owned(); many]);
     broker.put(queue("orders"), words).await.unwrap();
-    let mut pump = SourceConsumer::new(&broker, queue("orders"), "orders".into());
-    turn_until(&mut pump, async || {
+    let mut consumer = SourceConsumer::new(&broker, queue("orders"), "orders".into());
+    consume_until(&mut consumer, async || {
         tasks_of(&broker.memory, "mail").await.len() == many
     })
     .await;
     assert_eq!(tasks_of(&broker.memory, "mail").await, vec!["free"; many]);
     assert_eq!(
-        held(&broker, "orders").await,
-        vec!["stuck"; PORTION as usize + 1]
+        bodies_in(&broker, "orders").await,
+        vec!["stuck"; BATCH as usize + 1]
     );
     assert_eq!(
-        pump.told.len(),
-        PORTION as usize + 1,
+        consumer.logged.len(),
+        BATCH as usize + 1,
         "each is in the log, once"
     );
-    *broker.fate.lock().unwrap() = Box::new(|_| Ok(()));
-    turn_until(&mut pump, async || held(&broker, "orders").await.is_empty()).await;
+    *broker.outcome.lock().unwrap() = Box::new(|_| Ok(()));
+    consume_until(&mut consumer, async || {
+        bodies_in(&broker, "orders").await.is_empty()
+    })
+    .await;
     assert_eq!(
         (
-            held(&broker, "orders").await,
+            bodies_in(&broker, "orders").await,
             tasks_of(&broker.memory, "mail").await.len()
         ),
         (vec![], many + 65)
@@ -290,7 +295,7 @@ async fn a_message_that_is_never_converted_stays_and_the_rest_goes_on() {
 }
 
 #[tokio::test]
-async fn each_message_is_a_task_for_each_who_wants_it_whoever_pumps() {
+async fn several_consumers_make_one_task_per_message_and_subscriber() {
     let broker: Arc<dyn Broker> = Arc::new(Sqlite::in_memory().await.unwrap());
     let of = |slug: &str| {
         Process::new(slug).worker(GroupWorker::command(slug, ["cat"]).source("orders"))
@@ -299,9 +304,9 @@ async fn each_message_is_a_task_for_each_who_wants_it_whoever_pumps() {
         .await
         .unwrap();
     let source: QueueName = "orders".parse().unwrap();
-    let mut pumps = JoinSet::new();
+    let mut consumers = JoinSet::new();
     for _ in 0..5 {
-        pumps.spawn(pump(Arc::clone(&broker), "orders".to_owned()));
+        consumers.spawn(consume_source(Arc::clone(&broker), "orders".to_owned()));
     }
     for number in 0..300 {
         broker

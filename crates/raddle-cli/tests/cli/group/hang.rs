@@ -64,7 +64,7 @@ fn a_process_that_somebody_has_stopped_is_replaced() {
     let pid = *pids(&world, "a").first().unwrap();
     signal(pid, libc::SIGSTOP);
     until("it is noticed", || {
-        manager.stderr().contains("a process was stopped")
+        manager.stderr().contains("a process was suspended")
     });
     replaced(
         &world,
@@ -89,7 +89,7 @@ fn a_process_that_is_let_go_on_stays() {
     let pid = *before.first().unwrap();
     signal(pid, libc::SIGSTOP);
     until("it is noticed", || {
-        manager.stderr().contains("a process was stopped")
+        manager.stderr().contains("a process was suspended")
     });
     signal(pid, libc::SIGCONT);
     let tid = world.submit(&["--queue", "a", "--", "true"]);

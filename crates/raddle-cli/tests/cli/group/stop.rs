@@ -194,7 +194,7 @@ fn a_process_that_is_stopped_when_its_manager_is_killed_finishes_and_leaves() {
     let (manager, tid) = busy(&world, &file(command, "30s", "5s"));
     signal(*pids(&world, "a").first().unwrap(), libc::SIGSTOP);
     until("it stands still", || {
-        manager.stderr().contains("a process was stopped")
+        manager.stderr().contains("a process was suspended")
     });
     manager.signal(libc::SIGKILL);
     manager.finish();
