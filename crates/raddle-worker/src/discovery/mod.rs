@@ -30,9 +30,9 @@ use self::registered::RegisteredWorker;
 use crate::worker::this_host;
 
 /// How long it takes at most until somebody hears of what has changed. It is no wait that a call has: one that finds nobody at an address looks at once.
-const EVERY: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Nobody looks more often than that.
-const MOST_OFTEN: Duration = Duration::from_millis(100);
+const MIN_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Workers that are in the registry of a broker: on one machine with SQLite, on many with Redis.
 ///
@@ -45,7 +45,7 @@ pub struct BrokerDiscovery {
     broker: Arc<dyn Broker>,
     namespace: String,
     routines: BTreeSet<String>,
-    every: Duration,
+    poll_interval: Duration,
     /// The workers that were entered here.
     entered: Arc<Mutex<BTreeMap<WorkerUid, RegisteredWorker>>>,
     /// Tells that a worker was not reached.
@@ -67,7 +67,7 @@ impl BrokerDiscovery {
             broker,
             namespace,
             routines: routines.unwrap_or_default(),
-            every: EVERY,
+            poll_interval: POLL_INTERVAL,
             entered: Arc::default(),
             rechecks: watch::Sender::default(),
         })
@@ -76,7 +76,7 @@ impl BrokerDiscovery {
     /// How often to look. Every second, if nothing is said.
     pub fn every(self, pause: Duration) -> Self {
         Self {
-            every: pause.max(MOST_OFTEN),
+            every: pause.max(MIN_POLL_INTERVAL),
             ..self
         }
     }
@@ -160,7 +160,7 @@ impl Discovery for BrokerDiscovery {
         let later = stream::unfold((this, rechecks), |(this, mut rechecks)| async move {
             let mut is_cut_off = false;
             loop {
-                wait_for_recheck(&mut rechecks, MOST_OFTEN, this.every).await;
+                wait_for_recheck(&mut rechecks, MIN_POLL_INTERVAL, this.poll_interval).await;
                 match this.look().await {
                     Ok(workers) => return Some((workers, (this, rechecks))),
                     // A broker that does not answer takes no workers away.
@@ -181,7 +181,10 @@ impl Discovery for BrokerDiscovery {
 
 fn failed(what: &str) -> impl FnOnce(io::Error) -> DiscoveryError {
     let what = what.to_owned();
-    move |source| DiscoveryError { what, source }
+    move |source| DiscoveryError {
+        operation: what,
+        source,
+    }
 }
 
 impl fmt::Debug for BrokerDiscovery {

@@ -104,7 +104,7 @@ async fn who_is_withdrawn_leaves_without_being_waited_for() {
 #[tokio::test]
 async fn a_doubt_is_a_reason_to_look_at_once() {
     let (broker, discovery) = registry("math").await;
-    let discovery = discovery.every(Duration::from_secs(3600));
+    let discovery = discovery.poll_interval(Duration::from_secs(3600));
     let publisher = BrokerDiscovery::new("math", broker).unwrap();
     let mut news = discovery.subscribe(None).await.unwrap();
     publisher

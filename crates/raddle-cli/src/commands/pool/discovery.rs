@@ -104,7 +104,7 @@ async fn broker(global: &Global, name: &str) -> Outcome<BrokerDiscovery> {
 /// Refuses to publish an address that means another host elsewhere.
 fn check_place(args: &PoolServeArgs, how: &str) -> Outcome<()> {
     match &args.bind {
-        Some(bind) if bind.is_everywhere() && args.advertise.is_none() => {
+        Some(bind) if bind.is_wildcard() && args.advertise.is_none() => {
             Err(Failure::Usage(format!(
                 "'{bind}' is another place on every machine, and '--discovery {how}' tells others of it: \
              say where they find the workers with --advertise HOST, or serve at one address"
@@ -120,7 +120,7 @@ fn check_reached(args: &PoolServeArgs) -> Outcome<()> {
     let is_reached = args
         .bind
         .as_ref()
-        .is_some_and(|bind| bind.is_everywhere() || bind.is_the_same_everywhere());
+        .is_some_and(|bind| bind.is_wildcard() || bind.is_global());
     if is_reached || args.advertise.is_some() {
         return Ok(());
     }
